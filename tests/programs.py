@@ -24,6 +24,7 @@ from gluon_core import _triton, testing
 from gluon_core.compiler import compile
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
+from gluon_core.testing import triton_at_least
 from gluon_core.testing.differential import from_target, on_target
 from gluon_report.example import device_target
 from tests.frontend import oracle
@@ -105,7 +106,7 @@ def _twin(path: Path) -> ModuleType:
     """The program on Triton's own Gluon."""
     text = upstream.to_upstream(path.read_text())
     for version, names in _OLDER.items():
-        if not _triton.at_least(*version):
+        if not triton_at_least(*version):
             for name, older in names.items():
                 text = text.replace(name, older)
     return upstream.load(_name(path), text)
@@ -123,7 +124,7 @@ class Program:
         return f"{self.path.stem}-{self.index}"
 
     def _needs(self, version: tuple[int, int]) -> None:
-        if not _triton.at_least(*version):
+        if not triton_at_least(*version):
             pytest.skip(f"needs Triton {version[0]}.{version[1]}")
 
     def _parsed(self, launch: Launch, parser: Callable[..., Any]) -> str:

@@ -1,5 +1,7 @@
 """For those who write kernels or plugins: the module a kernel turns into, and checks on it.
 
+`TRITON_VERSION` and `triton_at_least` tell tests which Triton they run on.
+
 `gluon_core.testing.plugin` is a pytest plugin (loaded by itself where gluon-core is installed) with
 fixtures that run a test on the simulator and on a GPU. `pytest --pyargs
 gluon_core.testing.conformance --gluon-backend NAME` tests an installed backend.
@@ -7,6 +9,8 @@ gluon_core.testing.conformance --gluon-backend NAME` tests an installed backend.
 schedules of the simulator.
 """
 
+from gluon_core._triton import VERSION as TRITON_VERSION
+from gluon_core._triton import at_least as triton_at_least
 from gluon_core.testing.filecheck import (
     MatchError,
     filecheck_test,
@@ -27,6 +31,7 @@ __all__ = [
     "MatchError",
     "MockTensor",
     "ParsedModule",
+    "TRITON_VERSION",
     "bind",
     "filecheck_test",
     "ir_of",
@@ -35,6 +40,7 @@ __all__ = [
     "run_filecheck_test",
     "run_parser",
     "stub_target",
+    "triton_at_least",
 ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gluon_core._triton import VERSION
+from gluon_core.testing import TRITON_VERSION
 
 __all__ = ["ACCEPTED", "Accepted", "section"]
 
@@ -29,7 +29,7 @@ class Accepted:
 
     @property
     def here(self) -> bool:
-        return VERSION[:2] <= self.last
+        return TRITON_VERSION[:2] <= self.last
 
 
 _ROWS = "L: gl.constexpr = gl.BlockedLayout([1, 2], [4, 8], [4, 1], [1, 0])"
@@ -88,7 +88,7 @@ ACCEPTED = [
         "see them (not on 3.8).",
         _kernel("a, b = (n, n, n)", "gl.store(p, a + b)"),
         last=(3, 8),
-        warns="of 3 values the first 2" if VERSION[:2] < (3, 8) else "",
+        warns="of 3 values the first 2" if TRITON_VERSION[:2] < (3, 8) else "",
     ),
     Accepted(
         "Workers of `warp_specialize` that return values",

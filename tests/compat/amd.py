@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Callable
 
-from gluon_core._triton import VERSION
+from gluon_core.testing import TRITON_VERSION
 from tests.compat.hardware import BITS, _chance, _more, _right, _right_int, _target
 from tests.compat.layouts import HIP, Draw
 
 __all__ = ["FAMILIES"]
 
-RELEASE = VERSION[:2]
+RELEASE = TRITON_VERSION[:2]
 _ARGS = "ARGS = (ptr(gl.float32), ptr(gl.int32), 5)\n"
 _MASKS = ["x > 2", "i > 2", "n > 2", "True", "None", "x", "1", "row > 2", "2.5"]
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Optional
 
-from gluon_core._triton import VERSION
+from gluon_core.testing import TRITON_VERSION
 from tests.compat.sides import Verdict
 from tests.compat.units import UNITS
 
@@ -132,7 +132,7 @@ DIFFERENCES = [
         r"|a block basis is not a fresh power of two|leave a gap",
         _registers(
             "gl.amd.AMDWMMALayout(2, True, warps_per_cta=[2, 2], instr_shape=[16, 16, 8])"
-            if VERSION[:2] == (3, 6)
+            if TRITON_VERSION[:2] == (3, 6)
             else "gl.amd.AMDWMMALayout(2, True, [[1, 0], [0, 1]], instr_shape=[16, 16, 8])",
             "[64, 64]",
             'TARGET = GPUTarget("hip", "gfx1200", 32)\n',

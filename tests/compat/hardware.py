@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from gluon_core._triton import VERSION
+from gluon_core.testing import TRITON_VERSION
 from tests.compat.layouts import CUDA, Draw
 
 __all__ = ["FAMILIES"]
 
-RELEASE = VERSION[:2]
+RELEASE = TRITON_VERSION[:2]
 _HEAD = """\
 import importlib
 host = importlib.import_module(gluon.__name__ + ".nvidia.hopper")

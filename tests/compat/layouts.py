@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from typing import Callable, Sequence
 
-from gluon_core._triton import VERSION
+from gluon_core.testing import TRITON_VERSION
 
 __all__ = ["FAMILIES", "Draw"]
 
-RELEASE = VERSION[:2]
+RELEASE = TRITON_VERSION[:2]
 CUDA = 'GPUTarget("cuda", {arch}, 32)'
 HIP = 'GPUTarget("hip", "{arch}", {lanes})'
 

@@ -16,14 +16,14 @@ import sys
 import tempfile
 from dataclasses import dataclass
 
-from gluon_core._triton import VERSION
+from gluon_core.testing import TRITON_VERSION
 from tests.compat import layouts, sides
 from tests.compat.layouts import CUDA, HIP, Draw
 from tests.frontend import oracle
 
 __all__ = ["CHECKS", "compiled", "ended", "made", "names"]
 
-RELEASE = VERSION[:2]
+RELEASE = TRITON_VERSION[:2]
 HOPPER, BLACKWELL = CUDA.format(arch=90), CUDA.format(arch=100)
 CDNA3, CDNA4 = HIP.format(arch="gfx942", lanes=64), HIP.format(arch="gfx950", lanes=64)
 

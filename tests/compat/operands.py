@@ -10,12 +10,12 @@ import re
 from typing import Callable
 
 from gluon_core import language as ours
-from gluon_core._triton import VERSION
+from gluon_core.testing import TRITON_VERSION
 from tests.compat.layouts import CUDA, HIP, Draw, kernel
 
 __all__ = ["FAMILIES", "Draw", "ops"]
 
-RELEASE = VERSION[:2]
+RELEASE = TRITON_VERSION[:2]
 VIEW = "reinterpret" if RELEASE >= (3, 9) else "_reinterpret"
 
 # Tensors of shape [32, 32] in the layout L, smaller ones that broadcast to it, and scalars.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Callable
 
-from gluon_core._triton import VERSION
+from gluon_core.testing import TRITON_VERSION
 from tests.compat.hardware import _chance, _more, _right, _source, _target
 from tests.compat.layouts import Draw
 
 __all__ = ["FAMILIES"]
 
-RELEASE = VERSION[:2]
+RELEASE = TRITON_VERSION[:2]
 _ARGS = "ARGS = (ptr(gl.float32), ptr(gl.int32), 5, 2.5)\n"
 _VALUES = ["f32", "f32", "f16", "bf16", "e4", "e5", "codes", "codes", "i8", "f64", "column", "other", "row",
            "f", "n", "2.0", "1", "short", "f64", "i32", "None", "p", "True"]  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gluon_core._triton import VERSION
+from gluon_core.testing import TRITON_VERSION
 from tests.compat import evidence, sides
 from tests.compat.accepted import section
 from tests.compat.differences import DIFFERENCES, Difference
@@ -20,7 +20,7 @@ from tests.frontend import oracle
 __all__ = ["PAGE", "part", "row", "written"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
-RELEASE = ".".join(map(str, VERSION[:2]))
+RELEASE = ".".join(map(str, TRITON_VERSION[:2]))
 _HEAD = """\
 # Compatibility with Triton's own Gluon
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from gluon_core._triton import VERSION
+from gluon_core.testing import TRITON_VERSION
 from tests.compat.hardware import (
     _PRED,
     BITS,
@@ -21,7 +21,7 @@ from tests.compat.layouts import Draw
 
 __all__ = ["FAMILIES"]
 
-RELEASE = VERSION[:2]
+RELEASE = TRITON_VERSION[:2]
 
 # Operands and accumulators that go together.
 _PRODUCTS = [("float16", "float32"), ("float16", "float16"), ("bfloat16", "float32"),

@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 from typing import Any, Iterable, Iterator, Optional
 
-from gluon_core._triton import VERSION
+from gluon_core.testing import TRITON_VERSION
 from tests.compat import loosened, sides
 from tests.compat.differences import known
 from tests.compat.families import CHECKS, COMPILED, FAMILIES, digest, made
@@ -126,7 +126,7 @@ def report(entries: Iterable[Entry], all_: bool = False) -> str:
     for entry in entries:
         counts[entry["family"]][entry["kind"] + (" (known)" if "row" in entry else "")] += 1
     kinds = sorted({kind for row in counts.values() for kind in row})
-    lines = [f"Triton {'.'.join(map(str, VERSION))}: {len(entries)} programs"]
+    lines = [f"Triton {'.'.join(map(str, TRITON_VERSION))}: {len(entries)} programs"]
     lines.append(" | ".join(["family", *kinds]))
     for family, row in counts.items():
         lines.append(" | ".join([family, *(str(row[kind] or "") for kind in kinds)]))

@@ -10,7 +10,8 @@ from typing import Any, Iterator
 import pytest
 
 from gluon_core import language as ours
-from gluon_core._triton import VERSION, JITCallable
+from gluon_core._triton import JITCallable
+from gluon_core.testing import TRITON_VERSION
 from tests.compat import operands
 from tests.compat.families import FAMILIES, made
 from tests.frontend import names_table, oracle
@@ -57,7 +58,7 @@ def _vendors() -> Iterator[str]:
             first, last = (
                 tuple(map(int, v.split("."))) if v else () for v in (row.first, row.last)
             )
-            there = first <= VERSION[:2] <= (last or (99,))
+            there = first <= TRITON_VERSION[:2] <= (last or (99,))
             if row.name.endswith(_INNER) or "_type." in row.name:
                 continue
             if there and row.kind in _KINDS and row.namespace.startswith("gluon.language."):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gluon_core._triton import VERSION
+from gluon_core.testing import TRITON_VERSION
 from tests.compat import evidence
 from tests.compat.differences import DIFFERENCES
 from tests.compat.probes import PROBES
@@ -15,7 +15,11 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.once
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 ACCEPTED = [name for name, probe in PROBES.items() if not probe.title]
-HERE = [name for name in ACCEPTED if PROBES[name].last is None or VERSION[:2] <= PROBES[name].last]
+HERE = [
+    name
+    for name in ACCEPTED
+    if PROBES[name].last is None or TRITON_VERSION[:2] <= PROBES[name].last
+]
 
 
 @pytest.mark.parametrize("name", PROBES)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from gluon_core._triton import VERSION
+from gluon_core.testing import TRITON_VERSION
 
 torch = pytest.importorskip("torch")
 
@@ -17,7 +17,7 @@ from gluon_core import errors, testing  # noqa: E402
 from gluon_core import language as gl  # noqa: E402
 from gluon_core.nvidia.hopper import TensorDescriptor  # noqa: E402
 
-RELEASE = VERSION[:2]
+RELEASE = TRITON_VERSION[:2]
 hopper, blackwell = gl.nvidia.hopper, gl.nvidia.blackwell
 
 

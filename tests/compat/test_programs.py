@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gluon_core._triton import VERSION
+from gluon_core.testing import TRITON_VERSION
 from tests.compat import sides
 from tests.frontend import oracle
 
-RELEASE = VERSION[:2]
+RELEASE = TRITON_VERSION[:2]
 _GFX950 = 'TARGET = GPUTarget("hip", "gfx950", 64)\n'
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gluon_core._triton import VERSION
+from gluon_core.testing import TRITON_VERSION
 
 __all__ = ["UNITS"]
 
@@ -325,7 +325,7 @@ UNITS: list[tuple[str, str, str, str]] = [
             "s = gl.allocate_shared_memory(gl.float32, [32, 32], L)",
             "R: gl.constexpr = gl.SliceLayout(1, gl.BlockedLayout([1, 1], [32, 1], [4, 1], [1, 0]))",
             "rows = gl.arange(0, 32, R) + n",
-            f"gl.amd.gfx1250.tdm.async_scatter(d, rows, {'n, ' if VERSION[:2] == (3, 7) else ''}s)",
+            f"gl.amd.gfx1250.tdm.async_scatter(d, rows, {'n, ' if TRITON_VERSION[:2] == (3, 7) else ''}s)",
         ),
     ),
     (
@@ -338,7 +338,7 @@ UNITS: list[tuple[str, str, str, str]] = [
             "s = gl.allocate_shared_memory(gl.float32, [16, 32], L)",
             "R: gl.constexpr = gl.SliceLayout(1, gl.BlockedLayout([32, 1], [1, 32], [1, 4], [1, 0]))",
             "rows = gl.arange(0, 32, R) + n",
-            f"gl.amd.gfx1250.tdm.async_scatter(d, rows, {'n, ' if VERSION[:2] == (3, 7) else ''}s)",
+            f"gl.amd.gfx1250.tdm.async_scatter(d, rows, {'n, ' if TRITON_VERSION[:2] == (3, 7) else ''}s)",
         ),
     ),
     (
@@ -355,7 +355,7 @@ UNITS: list[tuple[str, str, str, str]] = [
             "@gluon.jit",
             'float2 = importlib.import_module(gl.__name__ + ".nvidia.blackwell.float2")\n@gluon.jit',
         )
-        if VERSION < (3, 8)
+        if TRITON_VERSION < (3, 8)
         else "",
     ),
     (
@@ -371,7 +371,7 @@ UNITS: list[tuple[str, str, str, str]] = [
             arch=100,
         )
         + "KWARGS = dict(num_ctas=2)\n"
-        if VERSION < (3, 8)
+        if TRITON_VERSION < (3, 8)
         else "",
     ),
     (

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Callable
 
-from gluon_core._triton import VERSION
+from gluon_core.testing import TRITON_VERSION
 from tests.compat.amd import _hip, _kernel
 from tests.compat.hardware import _chance, _more, _right, _right_int
 from tests.compat.layouts import Draw
 
 __all__ = ["FAMILIES"]
 
-RELEASE = VERSION[:2]
+RELEASE = TRITON_VERSION[:2]
 _SPACES = {"gfx942": "gl.amd.cdna3", "gfx950": "gl.amd.cdna4", "gfx1250": "gl.amd.gfx1250"}
 _STORE = (
     "gl.store(q + gl.full(y.shape, 0, gl.int32, y.type.layout) + n, y.to(gl.float32).to(gl.int32))"

@@ -17,9 +17,9 @@ from typing import Iterator, NamedTuple, Optional
 import numpy as np
 
 import gluon_core as gluon
-from gluon_core import _triton
 from gluon_core.errors import GluonError, KernelWarning
 from gluon_core.registry.load import registry
+from gluon_core.testing import triton_at_least
 from tests.compile.matrix_units import HELPERS, unit_cells
 
 FLOATS = ("fp16", "bf16", "fp32", "fp64")
@@ -85,8 +85,7 @@ HEAD = (
 import gluon_core as gluon
 from gluon_core import language as gl
 
-from gluon_core import _triton
-LISTS = _triton.at_least(3, 7)
+LISTS = triton_at_least(3, 7)
 SH = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 
 @gluon.jit
@@ -151,7 +150,7 @@ def targets() -> list[str]:
     return [
         a.name
         for a in found.architectures()
-        if not found.backends[a.backend].simulates and _triton.at_least(*a.min_triton)
+        if not found.backends[a.backend].simulates and triton_at_least(*a.min_triton)
     ]
 
 

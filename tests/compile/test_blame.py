@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 import gluon_core as gluon
-from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.errors import CapabilityError, LayoutError, StageError
 from gluon_core.frontend.located import complaint, places_of_op
 from gluon_core.semantic import reduce, shape
+from gluon_core.testing import triton_at_least
 
 
 @gluon.jit
@@ -61,7 +61,7 @@ def compiled(kernel, kind, layout, target="sm_90"):
 def test_what_ends_the_compiler_is_refused(name, target):
     kernel, kind, bad, words, good = CASES[name]
     assert compiled(kernel, kind, good, target)
-    if name == "reduction" and _triton.at_least(3, 8):
+    if name == "reduction" and triton_at_least(3, 8):
         assert compiled(kernel, kind, bad, target)
         return
     with pytest.raises((LayoutError, CapabilityError), match=words) as found:
@@ -72,7 +72,7 @@ def test_what_ends_the_compiler_is_refused(name, target):
 @pytest.mark.parametrize("name", CASES)
 def test_what_ends_it_all_the_same_stands_under_its_line(name, monkeypatch):
     kernel, kind, bad, _, _ = CASES[name]
-    if name == "reduction" and _triton.at_least(3, 8):
+    if name == "reduction" and triton_at_least(3, 8):
         pytest.skip("compiled by this Triton")
     monkeypatch.setattr(shape, "_check_packs", lambda *_: None)
     monkeypatch.setattr(reduce.ReduceOps, "_split_dims", lambda *_: [])

@@ -12,16 +12,16 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core._triton import VERSION
 from gluon_core.features import CLUSTER_ENDS
 from gluon_core.language.nvidia.hopper import mbarrier
+from gluon_core.testing import TRITON_VERSION
 from gluon_nvidia.features import FROM_CTA
 from tests.backends.sim.test_blocks import COLUMNS, ROWS, exchange
 
 BARRIER = re.compile(r"barrier\.cluster\.wait")
 
 
-@pytest.mark.skipif(VERSION < (3, 8), reason="needs Triton 3.8")
+@pytest.mark.skipif(TRITON_VERSION < (3, 8), reason="needs Triton 3.8")
 @pytest.mark.parametrize("sync", ["nothing", "block", "cluster"])
 def test_barriers_of_the_cluster_that_a_compiler_adds(sync):
     compiled = gluon.compile(
@@ -38,7 +38,7 @@ def test_barriers_of_the_cluster_that_a_compiler_adds(sync):
     load = min(m.start() for m in re.finditer(r"ld\.shared::cluster", text))
     found = [m.start() for m in BARRIER.finditer(text)]
     assert any(store < at < load for at in found) == (sync == "cluster")
-    assert any(at > load for at in found) == CLUSTER_ENDS.held_by(VERSION)
+    assert any(at > load for at in found) == CLUSTER_ENDS.held_by(TRITON_VERSION)
 
 
 @gluon.jit
@@ -53,7 +53,7 @@ def arrives(out, ALONE: gl.constexpr):
     gl.store(out, 1)
 
 
-@pytest.mark.skipif(not FROM_CTA.held_by(VERSION), reason="needs Triton 3.9")
+@pytest.mark.skipif(not FROM_CTA.held_by(TRITON_VERSION), reason="needs Triton 3.9")
 def test_every_block_arrives_at_its_barrier_whatever_from_cta_says():
     """So the simulator lets all blocks arrive, too."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gluon_core import _triton, errors
+from gluon_core import errors
+from gluon_core.testing import TRITON_VERSION, triton_at_least
 from tests.compile.matrix import answers, cells, kind, targets
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
@@ -22,7 +23,7 @@ KNOWN = {
 
 
 def is_known(target, name):
-    return _triton.VERSION <= KNOWN.get((target, name), (0, 0))
+    return TRITON_VERSION <= KNOWN.get((target, name), (0, 0))
 
 
 def disagreements(target, names):
@@ -98,7 +99,7 @@ def test_layouts_that_something_determines_are_accepted(name):
         ("gfx90a", "mfma2-i8", True),
         ("gfx90a", "lds-buffer-i8", False),
         ("gfx942", "lds-buffer-i8", True),
-        ("gfx942", "atomic_cas-i32", _triton.at_least(3, 7)),
+        ("gfx942", "atomic_cas-i32", triton_at_least(3, 7)),
     ],
 )
 def test_what_an_architecture_lacks_is_a_capability(target, name, accepted):
@@ -108,7 +109,7 @@ def test_what_an_architecture_lacks_is_a_capability(target, name, accepted):
 
 
 def test_what_a_release_lacks_is_a_capability():
-    lacking = not _triton.at_least(3, 9)
+    lacking = not triton_at_least(3, 9)
     for name in ("cast-fp16-bf16", "cast-fp32-fp8e5"):
         for error in answers(CELLS[name], "sm_75"):
             assert kind(error) == ("accepted" if lacking else "CapabilityError"), str(error)

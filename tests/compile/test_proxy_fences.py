@@ -11,7 +11,6 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core._triton import VERSION
 from gluon_core.features import OLDEST, Feature
 from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.language.nvidia.blackwell import (
@@ -31,6 +30,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_core.testing import TRITON_VERSION
 from gluon_nvidia import features
 from gluon_sim.errors import RaceError
 from gluon_sim.settings import using
@@ -258,7 +258,7 @@ def races(kernel, target, block, monkeypatch, **constants):
 
 def agree(kernel, monkeypatch, feature, target="sm_90", block=64, **constants):
     fenced = "fence.proxy.async" in machine_code(kernel, target, block, **constants)
-    assert fenced == (feature is not None and feature.held_by(VERSION[:2]))
+    assert fenced == (feature is not None and feature.held_by(TRITON_VERSION[:2]))
     assert races(kernel, target, block, monkeypatch, **constants) != fenced
 
 
@@ -277,7 +277,7 @@ def agree(kernel, monkeypatch, feature, target="sm_90", block=64, **constants):
     ],
 )
 def test_what_a_partition_wrote_and_hardware_reads(write, how, target, block, monkeypatch):
-    if write == "scatter" and VERSION < (3, 7):
+    if write == "scatter" and TRITON_VERSION < (3, 7):
         pytest.skip("needs Triton 3.7")
     feature = features.FENCES_READS
     agree(one_partition, monkeypatch, feature, target, block, WRITE=write, HOW=how)
@@ -296,7 +296,7 @@ def asking(out):
         gl.store(out, 1)
 
 
-@pytest.mark.skipif(VERSION < (3, 8), reason="needs Triton 3.8")
+@pytest.mark.skipif(TRITON_VERSION < (3, 8), reason="needs Triton 3.8")
 def test_an_answer_over_what_a_partition_wrote(monkeypatch):
     made = gluon.compile(asking, "sm_100", signature={"out": "*i32"})
     assert "fence.proxy.async" in made.asm["ptx"]

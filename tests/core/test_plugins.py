@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from gluon_core._triton import VERSION
 from gluon_core.errors import CapabilityError, OptionError, PluginError, TargetError
 from gluon_core.plugin.backend import API_VERSION, Backend
 from gluon_core.plugin.hookspec import hookimpl
 from gluon_core.registry import load as plugins
 from gluon_core.registry.load import Registry, load
+from gluon_core.testing import TRITON_VERSION
 from tests.core.fakes import (
     Complete,
     Plugin,
@@ -419,7 +419,7 @@ def test_errors_survive_pickling(module):
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-@pytest.mark.skipif(VERSION < (3, 8), reason="gl.amd.slice came with Triton 3.8")
+@pytest.mark.skipif(TRITON_VERSION < (3, 8), reason="gl.amd.slice came with Triton 3.8")
 def test_a_function_named_like_its_file_stays_when_the_file_is_imported():
     code = (
         "from gluon_core import language as gl\n"

@@ -7,12 +7,12 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core._triton import VERSION
 from gluon_core.errors import CapabilityError, DtypeError, ShapeError
+from gluon_core.testing import TRITON_VERSION
 
 pytestmark = pytest.mark.once
 
-CLUSTERS = VERSION >= (3, 8)
+CLUSTERS = TRITON_VERSION >= (3, 8)
 
 
 @gluon.jit

@@ -7,10 +7,10 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core._triton import VERSION
 from gluon_core.errors import GluonError
 from gluon_core.features import ATOMIC_BARRIERS
 from gluon_core.registry.load import registry
+from gluon_core.testing import TRITON_VERSION
 from gluon_sim.errors import SimulatorError
 from tests.backends.sim.test_mutations import Case, mutants
 
@@ -137,7 +137,7 @@ def test_each_barrier_and_order_within_is_needed():
     tried = list(mutants(program))
     assert [m.name for m in tried] == ["barrier deleted"]
     # Newer releases put barriers around an atomic of a scalar themselves.
-    implied = ATOMIC_BARRIERS.held_by(VERSION)
+    implied = ATOMIC_BARRIERS.held_by(TRITON_VERSION)
     assert all(isinstance(case.of(m), SimulatorError) != implied for m in tried)
     # Who counts says what it stored, and the last learns of it: weaker atomics are reported.
     (atomic,) = (op for op in program.walk_ops() if op.name == "atomic_rmw")

@@ -9,9 +9,9 @@ import pytest
 import gluon_core as gluon
 from gluon_core import errors
 from gluon_core import language as gl
-from gluon_core._triton import VERSION
 from gluon_core.compiler.source import GluonASTSource
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_core.testing import TRITON_VERSION
 from tests.compat import sides
 from tests.compat.differences import DIFFERENCES
 
@@ -109,7 +109,7 @@ def test_what_a_loose_trace_let_pass_is_refused_afterwards(monkeypatch, tmp_path
         )
         gl.store(out + gl.arange(0, 8, L), 1.0)
 
-    if VERSION[:2] == (3, 7):  # whose builder ends the process
+    if TRITON_VERSION[:2] == (3, 7):  # whose builder ends the process
         with pytest.raises(errors.LayoutError, match="two places hold one element"):
             kernel.warmup(torch.float32, target="sm_90", strict=False)
         return
@@ -169,7 +169,7 @@ def test_host_code_reads_the_environment(monkeypatch):
 
 def test_a_box_of_another_size_stays_an_error():
     """From Triton 3.7 on compilers refuse such copies, or abort where the rank differs, too."""
-    if VERSION[:2] < (3, 7):
+    if TRITON_VERSION[:2] < (3, 7):
         pytest.skip("Triton 3.6 copies boxes of any size")
     layout = gl.NVMMASharedLayout(128, 16, 2)
     box = TensorDescriptor(torch.zeros(64, 64).half(), [64, 64], [64, 1], [64, 64], layout)

@@ -7,17 +7,17 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core._triton import VERSION
 from gluon_core.errors import ArgumentError, CapabilityError, DtypeError
 from gluon_core.language.nvidia.blackwell import clc
 from gluon_core.registry.load import registry
+from gluon_core.testing import TRITON_VERSION
 from gluon_sim.errors import BarrierError, DeadlockError
 from gluon_sim.settings import using
 from tests.backends.sim.test_mutations import Case
 
 pytestmark = pytest.mark.once
 
-CLC = VERSION >= (3, 8)
+CLC = TRITON_VERSION >= (3, 8)
 with_clc = pytest.mark.skipif(not CLC, reason="needs Triton 3.8")
 SIM = registry().target("sim:sm_100")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gluon_core import _triton
+from gluon_core.testing import triton_at_least
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "_build"))
@@ -131,7 +131,7 @@ def test_pages_hold_every_name_and_link_to_no_other():
 
 
 def test_an_op_says_what_it_requires():
-    if not _triton.at_least(3, 9):
+    if not triton_at_least(3, 9):
         pytest.skip("names that only later releases have are not on the pages")
     page = reference.pages()["reference/nvidia.md"]
     entry = page.partition("### gl.nvidia.hopper.warpgroup_mma\n")[2].partition("\n### ")[0]

@@ -8,7 +8,8 @@ import pickle
 import pytest
 import triton
 
-from gluon_core import _triton, errors
+from gluon_core import errors
+from gluon_core.testing import triton_at_least
 from tests.frontend import oracle, snippets
 
 pytestmark = pytest.mark.once
@@ -452,7 +453,7 @@ def four_warps(p):
 
 @pytest.mark.parametrize("name", CASES)
 def test_error_under_the_line(name, capfd):
-    if name == "memdesc-reinterpret" and not _triton.at_least(3, 8):
+    if name == "memdesc-reinterpret" and not triton_at_least(3, 8):
         pytest.skip("older Tritons make larger views")
     uses, body, cls, text = CASES[name]
     with pytest.raises(cls) as caught:
@@ -551,7 +552,7 @@ def test_wrong_arguments_of_the_kernel():
         testing.run_parser(module.kernel, (1, 2))
 
 
-@pytest.mark.skipif(_triton.at_least(3, 8), reason="from Triton 3.8 on they work")
+@pytest.mark.skipif(triton_at_least(3, 8), reason="from Triton 3.8 on they work")
 @pytest.mark.parametrize("operands", ["x, x", "y, y"])
 def test_joins_of_blocks_of_a_cluster(operands):
     """Of slices they always did."""
@@ -569,7 +570,7 @@ def test_joins_of_blocks_of_a_cluster(operands):
             oracle.ours(source)
 
 
-@pytest.mark.skipif(not _triton.at_least(3, 7), reason="3.6 names such functions differently")
+@pytest.mark.skipif(not triton_at_least(3, 7), reason="3.6 names such functions differently")
 def test_a_malformed_module_says_why(capfd):
     source = snippets.source_of(
         "x", "gl.inline_asm_elementwise('nop', '=r', [x], gl.float32, True, 3)"

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import gluon_core
-from gluon_core._triton import VERSION
+from gluon_core.testing import TRITON_VERSION
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 COUNT = 100
@@ -17,7 +17,7 @@ COUNT = 100
 
 @pytest.mark.parametrize(
     "seed",
-    [VERSION[1], *(pytest.param(100 + n, marks=pytest.mark.campaign) for n in range(20))],
+    [TRITON_VERSION[1], *(pytest.param(100 + n, marks=pytest.mark.campaign) for n in range(20))],
     ids=lambda seed: "one of each release" if seed < 100 else str(seed),
 )
 def test_random_operands(seed):

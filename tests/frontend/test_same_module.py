@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gluon_core import _triton
 from gluon_core.errors import CapabilityError, GluonError, StageError
+from gluon_core.testing import TRITON_VERSION
 from tests.frontend import oracle, snippets
 
 pytestmark = pytest.mark.once
@@ -13,16 +13,16 @@ pytestmark = pytest.mark.once
 NAMES = [
     name
     for name, (_, since) in snippets.CASES.items()
-    if since <= _triton.VERSION <= snippets.UNTIL.get(name, _triton.VERSION)
+    if since <= TRITON_VERSION <= snippets.UNTIL.get(name, TRITON_VERSION)
 ]
-NEWER = [name for name, (_, since) in snippets.CASES.items() if since > _triton.VERSION]
+NEWER = [name for name, (_, since) in snippets.CASES.items() if since > TRITON_VERSION]
 
 
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", NAMES)
 def test_same_module(name):
     source, _ = snippets.CASES[name]
-    raw = name not in snippets.NORMAL_FORM_ONLY.get(_triton.VERSION, ())
+    raw = name not in snippets.NORMAL_FORM_ONLY.get(TRITON_VERSION, ())
     theirs = refusal = None
     if name not in snippets.ABORTS:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gluon_core import _triton
+from gluon_core.testing import triton_at_least
 from tests.frontend import oracle
 
 pytestmark = pytest.mark.once
@@ -69,11 +69,11 @@ def test_targets(target, warps):
 
 @pytest.mark.parametrize("ctas, cga", [(2, "[[1, 0]]"), (2, "[[0, 1]]"), (4, "[[1, 0], [0, 1]]")])
 def test_clusters(ctas, cga):
-    if not _triton.at_least(3, 8) and "[0, 1]" in cga:
+    if not triton_at_least(3, 8) and "[0, 1]" in cga:
         pytest.skip("slices of such layouts, and reductions, end the process before 3.8")
     text = source(cga)
     if (
-        not _triton.at_least(3, 9) or "[0, 1]" in cga
+        not triton_at_least(3, 9) or "[0, 1]" in cga
     ):  # a scan would end the compiler, and is refused
         text = text.replace("gl.associative_scan(x, 1, combine)", "combine(x, x)")
     oracle.compare(
@@ -117,7 +117,7 @@ def kernel(p, n):
     ],
 )
 def test_annotations(signature):
-    if "*n" in signature and not _triton.at_least(3, 9):
+    if "*n" in signature and not triton_at_least(3, 9):
         pytest.skip("kernels of older versions cannot have *args")
     last = "n[0]" if "*n" in signature else "n"
     text = f"""

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from gluon_core import _triton
 from gluon_core import errors as E
 from gluon_core.semantic import shared
+from gluon_core.testing import triton_at_least
 from tests.frontend import oracle
 
 pytestmark = pytest.mark.once
@@ -70,11 +70,11 @@ SLICES = {
     "swizzled columns": ([32, 64], "SWIZZLED", "b.slice(32, 32, 1)", None, ""),
     "across blocks": (
         [64, 64], "SPLIT", "b.slice(0, 32)",
-        None if _triton.at_least(3, 9) else E.LayoutError, "blocks of a cluster",
+        None if triton_at_least(3, 9) else E.LayoutError, "blocks of a cluster",
     ),
     "beside blocks": (
         [64, 64], "SPLIT", "b.slice(0, 32, 1)",
-        None if _triton.at_least(3, 8) else E.LayoutError, "blocks of a cluster",
+        None if triton_at_least(3, 8) else E.LayoutError, "blocks of a cluster",
     ),
 }  # fmt: skip
 
@@ -89,8 +89,8 @@ def traced(case):
 
 @pytest.mark.parametrize(
     "case",
-    [*SLICES.values(), *(CASES.values() if _triton.at_least(3, 9) else ())],
-    ids=[*SLICES, *(CASES if _triton.at_least(3, 9) else ())],
+    [*SLICES.values(), *(CASES.values() if triton_at_least(3, 9) else ())],
+    ids=[*SLICES, *(CASES if triton_at_least(3, 9) else ())],
 )
 def test_the_compiler_refuses_the_same(case, monkeypatch):
     *_, error, said = case

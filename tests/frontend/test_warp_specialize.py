@@ -8,8 +8,9 @@ import pytest
 
 from gluon_core import _triton
 from gluon_core.errors import ArgumentError, CapabilityError, LayoutError, LimitError, ShapeError
+from gluon_core.testing import TRITON_VERSION
 from tests.frontend import oracle
-from tests.frontend.vendor_oracle import VERSION, before, parse, refuse, since
+from tests.frontend.vendor_oracle import before, parse, refuse, since
 
 SETUP = """
 from collections import namedtuple
@@ -131,7 +132,7 @@ def test_partitions(call):
 @pytest.mark.parametrize("call", RETURNS)
 def test_what_the_default_partition_returns(call):
     source = kernel(call)
-    if VERSION == (3, 6):
+    if TRITON_VERSION == (3, 6):
         assert "ttg.warp_yield %" in parse(source)
     else:
         assert "ttg.warp_yield %" in same(source)
@@ -220,10 +221,10 @@ def test_the_default_partition_has_whole_groups(num_warps):
     refuse(source, LimitError, "multiple of 4")
 
 
-since_39 = pytest.mark.skipif(VERSION < (3, 9), reason="needs Triton 3.9")
+since_39 = pytest.mark.skipif(TRITON_VERSION < (3, 9), reason="needs Triton 3.9")
 
 
-@pytest.mark.skipif(VERSION >= (3, 9), reason="Triton 3.9 gives the least")
+@pytest.mark.skipif(TRITON_VERSION >= (3, 9), reason="Triton 3.9 gives the least")
 def test_too_few_registers():
     call = "gl.warp_specialize([(work, (p,)), (work, (p,))], [4], [16])"
     refuse(kernel(f"{call}  # HERE"), LimitError, "24 to 256 for each thread, in steps of 8")
@@ -270,7 +271,7 @@ def test_warnings_are_what_the_compiler_does():
         ([4, 4], [248, 248], None),
         ([4], [100], {"104"}),
         ([4], [264], {"256"}),
-        *([([4], [16], {"24"})] if VERSION >= (3, 9) else []),
+        *([([4], [16], {"24"})] if TRITON_VERSION >= (3, 9) else []),
     ):
         workers = ", ".join(["(work, (p,))"] * (len(warps) + 1))
         module = oracle.load(

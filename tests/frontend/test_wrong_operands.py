@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gluon_core import _triton
 from gluon_core import errors as E
+from gluon_core.testing import triton_at_least
 from tests.frontend import oracle
 
 pytestmark = pytest.mark.once
@@ -194,9 +194,9 @@ def test_options_out_of_range(options, word, target):
 def test_fewer_names_than_values_warn_or_fail():
     """Before Triton 3.9 upstream drops the rest; from then on it refuses."""
     source = _source(_NVIDIA, "a, b = (n, n, n)\ngl.store(q, a + b)")
-    if _triton.at_least(3, 9):
+    if triton_at_least(3, 9):
         with pytest.raises(E.ShapeError, match="not as many as"):
             oracle.ours(source)
-    elif not _triton.at_least(3, 8):
+    elif not triton_at_least(3, 8):
         with pytest.warns(E.KernelWarning, match="of 3 values the first 2"):
             oracle.ours(source)

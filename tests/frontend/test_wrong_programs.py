@@ -9,8 +9,8 @@ import warnings
 
 import pytest
 
-from gluon_core import _triton
 from gluon_core import errors as E
+from gluon_core.testing import triton_at_least
 from tests.frontend.wrong import launch, load, says
 
 pytestmark = pytest.mark.once
@@ -292,9 +292,9 @@ SUSPICIOUS = {
 }
 
 
-if not _triton.at_least(3, 8):  # which drops them before anybody sees; 3.9 refuses
+if not triton_at_least(3, 8):  # which drops them before anybody sees; 3.9 refuses
     SUSPICIOUS["unpack-too-many"] = ("k, j = (1, 2, 3)  # <--", "of 3 values the first 2", "(k, j)")
-if _triton.at_least(3, 7):
+if triton_at_least(3, 7):
     SUSPICIOUS["kernel-that-returns"] = ("return n  # <--", "kernel is a kernel", "nobody gets")
 
 

@@ -10,8 +10,8 @@ import importlib.util
 import numpy as np
 import pytest
 
-from gluon_core import _triton
 from gluon_core import errors as E
+from gluon_core.testing import triton_at_least
 from tests.frontend.wrong import HEAD, KERNEL, launch, load, says
 
 pytestmark = pytest.mark.once
@@ -311,9 +311,9 @@ ACCEPTED_SINCE = {"kernel-that-returns": (3, 7), "walrus": (3, 8)}
 @pytest.mark.filterwarnings("ignore:.*is not callable:SyntaxWarning")
 @pytest.mark.parametrize("name", CASES)
 def test_the_error_says_what_to_do(name, tmp_path):
-    if name in ACCEPTED_ONCE and not _triton.at_least(*ACCEPTED_ONCE[name]):
+    if name in ACCEPTED_ONCE and not triton_at_least(*ACCEPTED_ONCE[name]):
         pytest.skip("accepted by this Triton")
-    if name in ACCEPTED_SINCE and _triton.at_least(*ACCEPTED_SINCE[name]):
+    if name in ACCEPTED_SINCE and triton_at_least(*ACCEPTED_SINCE[name]):
         pytest.skip("accepted by this Triton")
     says(CASES[name], tmp_path)
 

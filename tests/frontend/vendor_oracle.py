@@ -11,22 +11,21 @@ from typing import Any
 
 import pytest
 
-from gluon_core import _triton, testing
+from gluon_core import testing
+from gluon_core.testing import TRITON_VERSION
 from tests.frontend import oracle
-
-VERSION = _triton.VERSION
 
 
 def since(*version: int) -> Any:
     """Skip under an older Triton."""
     text = ".".join(map(str, version))
-    return pytest.mark.skipif(VERSION < version, reason=f"needs Triton {text}")
+    return pytest.mark.skipif(TRITON_VERSION < version, reason=f"needs Triton {text}")
 
 
 def before(*version: int) -> Any:
     """Skip under this Triton and newer ones."""
     text = ".".join(map(str, version))
-    return pytest.mark.skipif(VERSION >= version, reason=f"Triton {text} has it")
+    return pytest.mark.skipif(TRITON_VERSION >= version, reason=f"Triton {text} has it")
 
 
 def agree(source: str, target: Any = None) -> str:

@@ -23,6 +23,7 @@ from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.errors import CapabilityError, GluonError
 from gluon_core.registry import load as plugins
+from gluon_core.testing import TRITON_VERSION
 from gluon_core.testing.conformance.kernels import COLS, KERNELS, ROWS
 from gluon_core.testing.differential import Difference, run_both
 from gluon_core.values.builtin import builtin
@@ -184,7 +185,7 @@ def usable_snippets() -> list[str]:
     return [
         name
         for name, (_, since) in snippets.CASES.items()
-        if since <= _triton.VERSION <= snippets.UNTIL.get(name, _triton.VERSION)
+        if since <= TRITON_VERSION <= snippets.UNTIL.get(name, TRITON_VERSION)
         and not left_out(f"snippet:{name}")
     ]
 

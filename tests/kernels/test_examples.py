@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from gluon_core._triton import VERSION
 from gluon_core.errors import GluonError
 from gluon_core.registry.load import registry
+from gluon_core.testing import TRITON_VERSION
 from gluon_report.demo import examples_package, load_examples
 from gluon_report.example import Arrays, device_target
 from tests import warm
@@ -87,9 +87,9 @@ SPILLED = {"latent attention of a part, paged": 8}  # of 64 x 512 sums, a softma
 # Scalars, most of them for what comes after the loop.
 SPILLED["attention backward, adding, full, head 128"] = 12
 SPILLED["packed attention backward, adding, causal, 4 heads share keys"] = 4
-if VERSION < (3, 7):  # at the 168 registers of three warp groups
+if TRITON_VERSION < (3, 7):  # at the 168 registers of three warp groups
     SPILLED["packed attention, causal, 4 heads share keys"] = 12
-if VERSION >= (3, 9):
+if TRITON_VERSION >= (3, 9):
     SPILLED.update({f"attention, Hopper, {kind}, head 128": 2 for kind in ("full", "causal")})
 
 

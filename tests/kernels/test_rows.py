@@ -9,9 +9,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gluon_core._triton import VERSION
 from gluon_core.errors import CapabilityError
 from gluon_core.registry.load import registry
+from gluon_core.testing import TRITON_VERSION
 from gluon_report.demo import examples_package
 from gluon_report.example import Arrays, Placeholders
 
@@ -233,7 +233,7 @@ def test_nothing_is_launched_for_no_rows():
     example.launch(args, example.configure(target, False, columns=64), target=target)
 
 
-CLUSTERS = VERSION >= (3, 8)
+CLUSTERS = TRITON_VERSION >= (3, 8)
 
 
 @pytest.mark.once

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from gluon_core._triton import VERSION
 from gluon_core.registry.load import registry
+from gluon_core.testing import TRITON_VERSION
 from gluon_report.demo import examples_package
 from gluon_report.example import Arrays
 
@@ -35,7 +35,7 @@ def test_products_of_any_shape(sizes, columns):
     assert problem is None, problem
 
 
-@pytest.mark.skipif(VERSION < (3, 8), reason="needs Triton 3.8")
+@pytest.mark.skipif(TRITON_VERSION < (3, 8), reason="needs Triton 3.8")
 @pytest.mark.parametrize("sizes, columns", [((127, 200, 200), 192), ((640, 400, 64), 128)])
 def test_products_of_pairs_of_blocks(sizes, columns):
     (example,) = module("matmul_turns_hopper").EXAMPLES

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from benchmarks import amd, upstream
-from gluon_core import _triton, testing
+from gluon_core import testing
 from gluon_core.registry.load import registry
+from gluon_core.testing import triton_at_least
 from gluon_report.demo import examples_package
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
@@ -116,7 +117,7 @@ def test_upstream_has_every_name_of_the_examples():
     for name in amd.FILES:
         text = (upstream.EXAMPLES / f"{name}.py").read_text()
         texts[name] = upstream.without_our_own(text, gfx942, 4)
-    if not _triton.at_least(3, 8):
+    if not triton_at_least(3, 8):
         del texts["matmul_tdm"]  # imports what came later
     for name, text in texts.items():
         text = upstream.to_upstream(text)
@@ -149,7 +150,7 @@ AMD = [
     (file, index, example.name, target)
     for file, index, example, target in amd.examples()
     # Before 3.8 upstream knows neither ".cs" nor linear layouts in copies to LDS.
-    if _triton.at_least(3, 8) or not (file == "memcpy_cdna" or "CDNA4" in example.name)
+    if triton_at_least(3, 8) or not (file == "memcpy_cdna" or "CDNA4" in example.name)
 ]
 
 

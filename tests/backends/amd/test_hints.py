@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import gluon_core as gluon
-from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.language.amd import cdna3
+from gluon_core.testing import triton_at_least
 
 ACC = gl.constexpr(gl.amd.AMDMFMALayout(3, [16, 16, 16], True, [2, 2]))
-NEWEST = _triton.at_least(3, 9)
-SLICES = _triton.at_least(3, 8)
-STAGES = _triton.at_least(3, 7)
+NEWEST = triton_at_least(3, 9)
+SLICES = triton_at_least(3, 8)
+STAGES = triton_at_least(3, 7)
 
 
 @gluon.jit

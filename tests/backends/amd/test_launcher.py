@@ -10,14 +10,13 @@ import torch
 
 import gluon_core as gluon
 from gluon_amd.launcher import make_launcher
-from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.amd.gfx1250 import TensorDescriptor
 from gluon_core.compiler import compile
 from gluon_core.errors import DeviceError, LaunchError, LimitError
 from gluon_core.language.amd.gfx1250 import tdm
 from gluon_core.registry.load import registry
-from gluon_core.testing import bind
+from gluon_core.testing import bind, triton_at_least
 
 PADDED = gl.PaddedSharedLayout.with_identity_for([[64, 8]], [32, 64], [1, 0])
 PLAIN = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
@@ -148,7 +147,7 @@ def _as_the_machine_code_wants(made, hip):
     (line,) = re.findall(r"^define amdgpu_kernel .*$", made.asm["llir"], re.MULTILINE)
     wanted = re.findall(r"[(,] ?(\{[ i32,]+\}|i64|i32|ptr addrspace\(1\))", line.split("@", 1)[1])
     assert wanted[0].count("i32") == 12 and wanted[1:5] == ["i32", "i32", "i64", "i64"]
-    if _triton.at_least(3, 7):
+    if triton_at_least(3, 7):
         kinds = {"tensordesc": wanted[0], "i32": "i32", "i64": "i64"}
         packed = [kinds.get(kind, "ptr addrspace(1)") for kind in hip.kinds]
         assert packed == wanted[: len(packed)]

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 import gluon_core as gluon
-from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.errors import GluonError
 from gluon_core.language.amd import cdna3, cdna4
 from gluon_core.language.amd.cdna4 import async_copy
+from gluon_core.testing import triton_at_least
 
 pytestmark = pytest.mark.once
 
 rng = np.random.default_rng(5)
 L = gl.constexpr(gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0]))
-since_39 = pytest.mark.skipif(not _triton.at_least(3, 9), reason="needs Triton 3.9")
+since_39 = pytest.mark.skipif(not triton_at_least(3, 9), reason="needs Triton 3.9")
 
 
 def emulated(on):
@@ -92,7 +92,7 @@ def pipelined(src, dst, n, STAGES: gl.constexpr, PENDING: gl.constexpr, POINTERS
 def test_copies_land_when_they_are_waited_for(on, pointers):
     src = rng.standard_normal(5 * 2048).astype(np.float16)
     want = np.concatenate([src[:-128], np.full(128, 9, np.float16)])
-    if not pointers and emulated(on) and not _triton.at_least(3, 8):
+    if not pointers and emulated(on) and not triton_at_least(3, 8):
         want[-128:] = src[2048:4096][-128:]  # docs/known-compiler-bugs.md: three copies ago
     dst = np.zeros_like(src)
     pipelined[(1,)](src, dst, 5, 3, 2, pointers, target=on("gfx950"))
@@ -102,7 +102,7 @@ def test_copies_land_when_they_are_waited_for(on, pointers):
 @pytest.mark.parametrize("pointers", [False, True])
 def test_copies_that_are_not_waited_for_are_found(on, pointers):
     src = rng.standard_normal(5 * 2048).astype(np.float16)
-    if emulated(on) and not _triton.at_least(3, 8):  # whose code waits for all of them
+    if emulated(on) and not triton_at_least(3, 8):  # whose code waits for all of them
         compiled = pipelined[(1,)](src, np.zeros_like(src), 5, 3, 3, pointers, target=on("gfx950"))
         assert "vmcnt(0)" in compiled.asm["amdgcn"]
         return

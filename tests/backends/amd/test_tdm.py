@@ -9,24 +9,18 @@ import pytest
 import torch
 
 import gluon_core as gluon
-from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.amd.gfx1250 import TensorDescriptor
 from gluon_core.compiler import compile
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, StageError
 from gluon_core.language.amd import gfx1250 as unit
 from gluon_core.language.amd.gfx1250 import async_copy, mbarrier, tdm
-from gluon_core.testing import MockTensor, bind
+from gluon_core.testing import MockTensor, bind, triton_at_least
+from tests.frontend.vendor_oracle import since
 
 PADDED = gl.PaddedSharedLayout.with_identity_for([[64, 8]], [32, 64], [1, 0])
 PLAIN = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
 L = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], order=[1, 0]))
-VERSION = _triton.VERSION
-
-
-def since(*version):
-    text = ".".join(map(str, version))
-    return pytest.mark.skipif(VERSION < version, reason=f"needs Triton {text}")
 
 
 # -- the class --------------------------------------------------------------------------------------
@@ -90,7 +84,8 @@ def test_kernels_take_them(on):
         out = x * 0
         src = TensorDescriptor.from_tensor(x, [32, 64], PADDED)
         dst = TensorDescriptor.from_tensor(out, [32, 64], PLAIN)
-        if on("gfx1250").startswith("emu") and VERSION < (3, 7):  # docs/known-compiler-bugs.md
+        # docs/known-compiler-bugs.md
+        if on("gfx1250").startswith("emu") and not triton_at_least(3, 7):
             with pytest.raises(StageError, match="user_sgpr_count smaller"):
                 add_one[(1,)](src, dst, 2, target=on("gfx1250"))
             return
@@ -213,7 +208,7 @@ def test_gather_and_scatter(on):
     np.testing.assert_array_equal(q, wanted)
 
 
-if VERSION >= (3, 7):
+if triton_at_least(3, 7):
     ACC = gl.constexpr(gl.amd.AMDWMMALayout(3, True, [[0, 1], [1, 0]], [], [16, 16, 128]))
 else:
     ACC = gl.constexpr(gl.amd.AMDWMMALayout(3, True, [2, 2], [16, 16, 128]))

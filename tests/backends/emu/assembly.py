@@ -7,7 +7,7 @@ from typing import Any, Mapping, Optional
 import numpy as np
 import pytest
 
-from gluon_core import _triton
+from gluon_core.testing import triton_at_least
 from gluon_emu.amdgcn.decode.operands import EXEC, VCC
 from gluon_emu.amdgcn.decode.program import Program
 from gluon_emu.amdgcn.decode.text import parse
@@ -21,7 +21,7 @@ from gluon_emu.settings import Settings
 
 # docs/known-compiler-bugs.md
 MISCOUNTED = pytest.mark.xfail(
-    _triton.at_least(3, 8) and not _triton.at_least(3, 9),
+    triton_at_least(3, 8) and not triton_at_least(3, 9),
     raises=HazardError,
     strict=True,
     reason="LLVM of Triton 3.8 counts copies into LDS of gfx1250 among vector instructions",

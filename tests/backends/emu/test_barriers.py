@@ -9,9 +9,9 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import BackendError
 from gluon_core.language.amd.gfx1250 import async_copy, cluster, tdm
+from gluon_core.testing import TRITON_VERSION
 from gluon_emu.errors import AccessError, DeadlockError, RaceError
 from tests.backends.emu.assembly import MISCOUNTED, run
-from tests.frontend.vendor_oracle import VERSION
 
 # Wave 0 fills LDS and arrives at barrier 2; the other three wait there, having joined.
 HAND_OVER = """
@@ -89,7 +89,7 @@ global_store_b32 v2, v1, s[4:5]
     assert (out == 1 | 2 << 4 | 3 << 12).all()
 
 
-if VERSION >= (3, 7):
+if TRITON_VERSION >= (3, 7):
     SPLIT = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0], cga_layout=[[1]]))
     SAME = gl.constexpr(gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0], cga_layout=[[0, 0]]))
     BOTH = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [1, 0], cga_layout=[[0, 0]]))
@@ -133,7 +133,7 @@ def shared_copy(x, out):
     gl.store(out + at, smem.load(SAME))
 
 
-clusters = pytest.mark.skipif(VERSION < (3, 7), reason="clusters need Triton 3.7")
+clusters = pytest.mark.skipif(TRITON_VERSION < (3, 7), reason="clusters need Triton 3.7")
 OPTIONS = {"target": "emu:gfx1250", "num_ctas": 2, "num_warps": 4}
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from gluon_core.registry.load import registry
+from gluon_core.testing import TRITON_VERSION
 from gluon_core.testing.conformance.kernels import COLS, KERNELS, ROWS
 from gluon_emu.errors import MissingWaitError, RaceError
 from gluon_report.demo import load_examples
 from gluon_report.example import Arrays
-from tests.frontend.vendor_oracle import VERSION
 
 pytestmark = pytest.mark.once
 
@@ -57,7 +57,7 @@ def cases():
 def test_examples(name, arch):
     example = EXAMPLES[name]
     emulated = registry().target(f"emu:{arch}")
-    if (arch, name) in RACES_BEFORE_3_8 and VERSION < (3, 8):
+    if (arch, name) in RACES_BEFORE_3_8 and TRITON_VERSION < (3, 8):
         with pytest.raises(
             (RaceError, MissingWaitError), match="no wait before the barrier|may not have written"
         ):

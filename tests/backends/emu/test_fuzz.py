@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from gluon_core.registry.load import registry
+from gluon_core.testing import TRITON_VERSION
 from gluon_emu.settings import using
 from tests.backends.emu.fuzz import generate
 from tests.frontend import oracle
-from tests.frontend.vendor_oracle import VERSION
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
@@ -22,7 +22,7 @@ ENDLESS = (85,)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("seed", range(120))
 def test_random_kernels(seed):
-    if seed in ENDLESS and VERSION < (3, 7):
+    if seed in ENDLESS and TRITON_VERSION < (3, 7):
         pytest.skip("LLVM of Triton 3.6 takes minutes for its code")
     arch = ARCHITECTURES[seed % 6]
     source, inputs, *wanted = generate(seed, registry().target(arch).warp_size)

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import gluon_core as gluon
-from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.compiler import stages
 from gluon_core.errors import StageError
 from gluon_core.registry.load import registry
+from gluon_core.testing import triton_at_least
 
 pytestmark = pytest.mark.once
 FNUZ = pytest.mark.parametrize("goal", [gl.float8e5b16, gl.float8e4b8], ids=str)
@@ -69,7 +69,7 @@ def test_fp8_of_the_fnuz_kind_becomes_bfloat16(target, goal):
 def test_without_float32_between_gfx950_takes_it_for_another(monkeypatch, fresh):
     around = registry().target("gfx950").architecture.casts_by_float32
     monkeypatch.delitem(around, ("fp8e5b16", "bf16"))
-    times = 1 if _triton.at_least(3, 8) else 2
+    times = 1 if triton_at_least(3, 8) else 2
     finite = slice(0, 124)  # of both kinds
     found = wide("emu:gfx950", gl.float8e5b16, anew=1)[finite]
     assert torch.equal(found, times * wide("sim:gfx942", gl.float8e5b16)[finite])
@@ -81,7 +81,7 @@ def test_without_float32_between_it_is_of_another_kind(goal, monkeypatch, fresh)
         registry().target("gfx1201").architecture.casts_by_float32, ("bf16", str(goal))
     )
     ocp = gl.float8e5 if goal == gl.float8e5b16 else gl.float8e4nv
-    like = goal if _triton.at_least(3, 8) else ocp
+    like = goal if triton_at_least(3, 8) else ocp
     assert torch.equal(bits("emu:gfx1201", goal, anew=1), bits("sim:gfx942", like))
 
 
@@ -95,7 +95,7 @@ def test_a_process_compiles_for_one_architecture(monkeypatch, fresh):
     stages._pool.close()
     amd = type(registry().backend("amd"))
     monkeypatch.setattr(amd, "compiler_process", lambda self, target: "")
-    if _triton.at_least(3, 7):
+    if triton_at_least(3, 7):
         assert torch.equal(*both(3))
     else:
         with pytest.raises(StageError, match="FNUZ_HW"):
@@ -120,4 +120,4 @@ def test_many_numbers_of_fp8_take_minutes_on_rdna(fresh):
 
     seconds(8)
     few = seconds(32)
-    assert (seconds(128) > 9 * few) == (not _triton.at_least(3, 8))
+    assert (seconds(128) > 9 * few) == (not triton_at_least(3, 8))

@@ -13,13 +13,13 @@ import gluon_core as gluon
 from gluon_cli.app import app
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError, BackendError, CapabilityError
+from gluon_core.testing import TRITON_VERSION
 from gluon_core.testing.conformance.kernels import COLS, KERNELS, ROWS
 from gluon_emu.amdgcn import launcher
 from gluon_emu.amdgcn.decode.codeobject import assembly_of
 from gluon_emu.errors import AccessError
 from gluon_emu.settings import Settings, using
 from tests.backends.emu.assembly import MISCOUNTED, run
-from tests.frontend.vendor_oracle import VERSION
 
 pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore::UserWarning")]
 BOTH = pytest.mark.parametrize("arch", ["gfx942", "gfx1201"])
@@ -289,7 +289,7 @@ def through_descriptor(desc, out, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
 
 
 @MISCOUNTED
-@pytest.mark.skipif(VERSION < (3, 7), reason="the box of a host descriptor needs Triton 3.7")
+@pytest.mark.skipif(TRITON_VERSION < (3, 7), reason="the box of a host descriptor needs Triton 3.7")
 def test_descriptors_of_the_host():
     from gluon_core.amd.gfx1250 import TensorDescriptor
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gluon_core import _triton
 from gluon_core.registry.load import registry
+from gluon_core.testing import triton_at_least
 from tests import programs
 from tests.backends.emu.assembly import MISCOUNTED
 
@@ -22,6 +22,6 @@ def test_programs(program, request):
     if program.path.stem == "mixed_precision":
         request.applymarker(MISCOUNTED)
     needed = max(program.launch.since, program.launch.compiled)
-    if not _triton.at_least(*needed):
+    if not triton_at_least(*needed):
         pytest.skip(f"needs Triton {needed[0]}.{needed[1]}")
     program.run(registry().target(f"emu:{program.launch.target}"))

@@ -7,13 +7,13 @@ import re
 import pytest
 
 from gluon_core.registry.load import registry
+from gluon_core.testing import TRITON_VERSION
 from gluon_emu.settings import using
-from tests.frontend.vendor_oracle import VERSION
 from tests.kernels import differential
 
 # Their layouts are for 32 lanes. Each snippet runs on one of these.
 TARGETS = ("gfx1100", "gfx1201", "gfx1250")
-if VERSION < (3, 7):  # its linker gives up on some of them for gfx1250, without a reason
+if TRITON_VERSION < (3, 7):  # its linker gives up on some of them for gfx1250, without a reason
     TARGETS = TARGETS[:2]
 # What differs or does not run, and whose doing that is.
 EXPLAINED = {

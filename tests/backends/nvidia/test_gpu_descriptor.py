@@ -9,12 +9,12 @@ import torch
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core._triton import at_least
 from gluon_core.errors import GluonError
 from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from gluon_core.nvidia import NVMMASharedLayout
 from gluon_core.nvidia.hopper import TensorDescriptor, TensorDescriptorIm2Col
 from gluon_core.registry.load import registry
+from gluon_core.testing import triton_at_least
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
@@ -334,7 +334,7 @@ def test_one_kernel_for_many_tensors_and_one_descriptor_for_many_boxes(device):
     assert equal(tensors[0], other)
 
 
-@pytest.mark.skipif(not at_least(3, 8), reason="Triton 3.8 brings im2col")
+@pytest.mark.skipif(not triton_at_least(3, 8), reason="Triton 3.8 brings im2col")
 @pytest.mark.parametrize("offsets", list(itertools.product(range(3), range(3))))
 @pytest.mark.parametrize("first", [0, 14 * 16, 5 * 16 + 3])
 def test_pixels_of_a_convolution(device, offsets, first):

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from gluon_core.registry.load import registry
+from gluon_core.testing import TRITON_VERSION
 from gluon_report.demo import examples_package
 from tests.backends.nvidia.language.hopper_programs import GEMM
 from tests.backends.nvidia.language.test_hopper_compile import CLUSTER, DTYPES, PIPELINE, PRODUCT
 from tests.frontend import oracle
-from tests.frontend.vendor_oracle import VERSION, since
+from tests.frontend.vendor_oracle import since
 
 DEVICE = registry().backend("nvidia").device()
 pytestmark = [
@@ -81,7 +82,7 @@ def test_a_persistent_program(stages):
 def test_a_cluster():
     a, b = whole(128, 64), whole(64, 64)
     c = torch.zeros((128, 64), device="cuda")
-    barrier = "cluster.barrier()" if VERSION > (3, 6) else ""
+    barrier = "cluster.barrier()" if TRITON_VERSION > (3, 6) else ""
     kernel(CLUSTER.replace("STORE", barrier))[(1,)](a, b, c, num_ctas=2)
     torch.testing.assert_close(c, a.float() @ b.float(), rtol=0, atol=0)
 

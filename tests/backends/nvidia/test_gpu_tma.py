@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_core.registry.load import registry
+from gluon_core.testing import TRITON_VERSION
 from tests.backends.sim import test_tma as kernels
 from tests.backends.sim import test_tma_order as ordered
 from tests.backends.sim.test_tma import CUBE, F16, F32, FLAT
@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(DEVICE is None or not DEVICE.has("nvidia.tma"), reason="no GPU with TMA"),
 ]
-since_38 = pytest.mark.skipif(_triton.VERSION < (3, 8), reason="needs Triton 3.8")
+since_38 = pytest.mark.skipif(TRITON_VERSION < (3, 8), reason="needs Triton 3.8")
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ def test_other_ranks():
     assert torch.equal(a, b)
 
 
-@pytest.mark.skipif(_triton.VERSION < (3, 7), reason="needs Triton 3.7")
+@pytest.mark.skipif(TRITON_VERSION < (3, 7), reason="needs Triton 3.7")
 def test_rounding_to_tf32_ties_included():
     bits = torch.arange(1024, dtype=torch.int32, device="cuda") * 0x1000 + 0x3F800000
     a = bits.view(torch.float32).reshape(32, 32).contiguous()
@@ -171,7 +171,7 @@ def test_a_pipeline_of_partitions():
     assert torch.equal(b, a + a)
 
 
-@pytest.mark.skipif(_triton.VERSION < (3, 7), reason="needs Triton 3.7")
+@pytest.mark.skipif(TRITON_VERSION < (3, 7), reason="needs Triton 3.7")
 @pytest.mark.parametrize("cga, multicast", [([[0, 0]], True), ([[1, 0]], False), ([[1, 0]], True)])
 def test_blocks_of_a_cluster(cga, multicast):
     layout = gl.NVMMASharedLayout(128, 16, 2, cga_layout=cga)

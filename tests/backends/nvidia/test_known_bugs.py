@@ -14,6 +14,7 @@ from gluon_core.errors import KernelWarning
 from gluon_core.features import MADE_BARRIERS_FENCED
 from gluon_core.language.nvidia.hopper import mbarrier, tma
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_core.testing import triton_at_least
 
 
 @gluon.jit
@@ -29,7 +30,7 @@ def test_a_maximum_of_three_forgets_a_sign(target):
     assert len(re.findall(r"neg\.s32", compiled.asm["ptx"])) == 4
     before = compiled.asm["sass"].split("SHFL")[0]
     negated = len(re.findall(r"-R\d+", before))
-    wrong = target != "sm_80" and not _triton.at_least(3, 9)
+    wrong = target != "sm_80" and not triton_at_least(3, 9)
     assert negated == (3 if wrong else 4), before
     assert ("VIMNMX3" in before) == (target != "sm_80")
 
@@ -90,7 +91,7 @@ def test_blocks_of_a_cluster_gather_and_count_by_themselves(
     compiled = gluon.compile(
         across_blocks, "sm_90", {"num_ctas": 2}, signature={"x": "*i32"}, constexprs=constants
     )
-    added_up = not gathers and _triton.at_least(3, 9)
+    added_up = not gathers and triton_at_least(3, 9)
     assert ("mapa" in compiled.asm["ptx"]) == (shared and added_up)
     told = [str(w.message) for w in recwarn if w.category is KernelWarning]
     assert len(told) == (shared and not added_up)

@@ -5,7 +5,6 @@ The compiler's answers come from child processes, because it may abort on what i
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import random
@@ -16,6 +15,7 @@ import tempfile
 import pytest
 
 from gluon_core.errors import LayoutError
+from gluon_core.testing import TRITON_VERSION
 from gluon_nvidia.tensor_memory import (
     COLUMNS,
     RubinTensorMemoryScalesLayout,
@@ -28,7 +28,6 @@ from gluon_nvidia.tensor_memory_registers import VARIANTS, register_layout
 
 pytestmark = pytest.mark.once
 
-VERSION = tuple(int(n) for n in importlib.metadata.version("triton").split(".")[:2])
 CHILD = os.path.join(os.path.dirname(__file__), "tensor_memory_oracle.py")
 
 
@@ -67,7 +66,7 @@ def random_cga(rng):
     if rng.random() < 0.5:
         return []
     known = [[[1, 0]], [[0, 1]], [[1, 0], [0, 1]], [[1, 0], [2, 0]]]
-    if VERSION >= (3, 8):
+    if TRITON_VERSION >= (3, 8):
         known += [[[0, 1], [1, 0]], [[0, 0]], [[1, 0], [0, 0]]]
     return rng.choice(known)
 
@@ -77,7 +76,7 @@ def random_layout(rng):
     cga = random_cga(rng)
     if rng.random() < 0.2:
         layout = TensorMemoryScalesLayout(cga)
-        if VERSION >= (3, 8) and rng.random() < 0.5:
+        if TRITON_VERSION >= (3, 8) and rng.random() < 0.5:
             layout = RubinTensorMemoryScalesLayout(cga, rng.choice(["mnThenK", "kThenMn"]))
         return layout, [power(rng, 64, 512), power(rng, 2, 32)], 8
     bits = rng.choice([8, 16, 32])
@@ -112,13 +111,13 @@ def test_register_layouts_match_the_compiler():
     assert not wrong, f"{len(wrong)} of {len(cases)} differ, first: {wrong[0]}"
 
 
-@pytest.mark.skipif(VERSION < (3, 7), reason="needs Triton 3.7")
+@pytest.mark.skipif(TRITON_VERSION < (3, 7), reason="needs Triton 3.7")
 def test_linear_forms_match_the_compiler():
     rng = random.Random(1)
     cases, requests = [], []
     while len(cases) < 300:
         layout, shape, _ = random_layout(rng)
-        if layout.cga_layout and VERSION < (3, 8):
+        if layout.cga_layout and TRITON_VERSION < (3, 8):
             continue  # it leaves the cluster out
         try:
             bases = layout.to_linear(shape).bases
@@ -135,7 +134,7 @@ def test_what_we_refuse_the_compiler_refuses():
     """Narrow buffers, odd packing: not one case that upstream takes without a cluster."""
     rng = random.Random(2)
     cases, requests = [], []
-    while len(cases) < (60 if VERSION >= (3, 8) else 20):  # older ones abort
+    while len(cases) < (60 if TRITON_VERSION >= (3, 8) else 20):  # older ones abort
         bits, stride = rng.choice([8, 16, 32]), rng.choice([1, 2, 4])
         block = [power(rng, 64, 128), power(rng, 8, 32)]
         layout = TensorMemoryLayout(block, stride)
@@ -155,7 +154,7 @@ def test_what_we_refuse_the_compiler_refuses():
     assert not taken, f"{len(taken)} of {len(cases)}, first: {taken[0]}"
 
 
-@pytest.mark.skipif(VERSION < (3, 8), reason="needs Triton 3.8")
+@pytest.mark.skipif(TRITON_VERSION < (3, 8), reason="needs Triton 3.8")
 def test_names_match_upstream():
     from triton.experimental.gluon.language.nvidia import blackwell, rubin
 
@@ -178,7 +177,7 @@ def test_names_match_upstream():
     assert _TensorMemoryLinearLayout(*bases).mangle() == theirs
 
 
-@pytest.mark.skipif(VERSION >= (3, 8), reason="Triton 3.8 has cga_layout")
+@pytest.mark.skipif(TRITON_VERSION >= (3, 8), reason="Triton 3.8 has cga_layout")
 def test_names_match_older_upstream():
     from triton.experimental.gluon.language.nvidia import blackwell
 

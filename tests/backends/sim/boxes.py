@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_core.testing import TRITON_VERSION
 from gluon_sim.settings import using
 
 F16 = gl.NVMMASharedLayout(128, 16, 2)
@@ -17,7 +17,7 @@ CUBE = gl.NVMMASharedLayout(128, 16, 3)
 FLAT = gl.NVMMASharedLayout(0, 16, 1)
 REGISTERS = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], order=[1, 0]))
 SCHEDULES = [("latest", 0), ("eager", 0), ("random", 0), ("random", 1), ("random", 2)]
-since_38 = pytest.mark.skipif(_triton.VERSION < (3, 8), reason="needs Triton 3.8")
+since_38 = pytest.mark.skipif(TRITON_VERSION < (3, 8), reason="needs Triton 3.8")
 
 
 def numbers(*shape, dtype=np.float16):

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 import gluon_core as gluon
-from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.features import CLUSTER_ENDS
 from gluon_core.language.nvidia import hopper
 from gluon_core.language.nvidia.hopper import mbarrier, tma
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_core.testing import TRITON_VERSION
 from gluon_sim.errors import RaceError
 from gluon_sim.settings import using
 
-since_8 = pytest.mark.skipif(_triton.VERSION < (3, 8), reason="needs Triton 3.8")
+since_8 = pytest.mark.skipif(TRITON_VERSION < (3, 8), reason="needs Triton 3.8")
 ROWS = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0], cga_layout=[[1, 0]]))
 COLUMNS = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0], cga_layout=[[0, 1]]))
 COPIES = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0], cga_layout=[[0, 0]]))
@@ -100,7 +100,7 @@ def test_blocks_of_programs_that_do_not_do_the_same(part):
 @since_8
 def test_a_block_that_ends_while_another_reads_its_memory():
     run(exchange, COLUMNS, COLUMNS, "nothing", False)  # nobody reads another's
-    if CLUSTER_ENDS.held_by(_triton.VERSION):
+    if CLUSTER_ENDS.held_by(TRITON_VERSION):
         run(exchange, COLUMNS, ROWS, "cluster", False)
         return
     with pytest.raises(RaceError, match="block . of the cluster may have ended") as found:
@@ -137,7 +137,7 @@ def multicast(rounds, sync):
     np.testing.assert_array_equal(out, a)
 
 
-@pytest.mark.skipif(_triton.VERSION < (3, 7), reason="needs Triton 3.7")
+@pytest.mark.skipif(TRITON_VERSION < (3, 7), reason="needs Triton 3.7")
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_copy_to_all_blocks_over_what_another_block_still_reads(schedule):
     with using(schedule=schedule[0], seed=schedule[1]):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import gluon_core as gluon
-from gluon_core import _triton
 from gluon_core import language as gl
+from gluon_core.testing import TRITON_VERSION
 from gluon_sim.errors import OutOfBoundsError
 
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
@@ -46,13 +46,13 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_caret_is_under_the_expression(name):
     kernel, exact, statement = CASES[name]
-    if name == "over lines" and _triton.VERSION < (3, 8):
+    if name == "over lines" and TRITON_VERSION < (3, 8):
         pytest.skip("locations are those of the last argument before Triton 3.8")
     with pytest.raises(OutOfBoundsError) as caught:
         kernel[(1,)](np.zeros(64, np.float32))
     span = caught.value.span
     shown = span.text[span.column : span.end_column]
-    wanted = exact if _triton.VERSION >= (3, 8) else statement
+    wanted = exact if TRITON_VERSION >= (3, 8) else statement
     assert shown.startswith(wanted) and shown.count("(") >= shown.count(")") >= shown.count("(") - 1
     assert "#" not in shown
     assert f"{span.text}\n    {' ' * span.column}^" in str(caught.value)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import gluon_core as gluon
-from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.compiler import CompiledKernel
 from gluon_core.errors import ArgumentError, LimitError, ShapeError
 from gluon_core.language.nvidia.hopper import mbarrier
+from gluon_core.testing import triton_at_least
 from gluon_sim.errors import (
     MisalignedError,
     OffsetOverflowError,
@@ -116,7 +116,7 @@ def gathers(src, index, dst, N: gl.constexpr):
     gl.store(dst + o, buffer.gather(gl.load(index + o), 0))
 
 
-@pytest.mark.skipif(not _triton.at_least(3, 7), reason="gather on shared memory came with 3.7")
+@pytest.mark.skipif(not triton_at_least(3, 7), reason="gather on shared memory came with 3.7")
 def test_bounds_of_a_gather_from_shared_memory():
     src, dst = np.arange(128, dtype=np.int32), np.zeros(128, np.int32)
     index = src[::-1].copy()
@@ -218,7 +218,7 @@ def gathers_too_early(src, dst, N: gl.constexpr):
     gl.store(dst + o, buffer.gather(o, 0) + 1)
 
 
-@pytest.mark.skipif(not _triton.at_least(3, 7), reason="gather on shared memory came with 3.7")
+@pytest.mark.skipif(not triton_at_least(3, 7), reason="gather on shared memory came with 3.7")
 def test_scatter_writes_and_gather_reads():
     src, dst = np.arange(128, dtype=np.int32), np.zeros(128, np.int32)
     adds_to_bins[(1,)](src, dst, 128)

@@ -7,12 +7,12 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core._triton import VERSION
 from gluon_core.language.nvidia.blackwell import clc, fence_async_shared, mbarrier
+from gluon_core.testing import TRITON_VERSION
 from gluon_sim.errors import DeadlockError, RaceError
 from gluon_sim.settings import using
 
-pytestmark = pytest.mark.skipif(VERSION < (3, 8), reason="needs Triton 3.8")
+pytestmark = pytest.mark.skipif(TRITON_VERSION < (3, 8), reason="needs Triton 3.8")
 
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import gluon_core as gluon
-from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.language.nvidia import hopper, rubin
 from gluon_core.language.nvidia.hopper import (
@@ -16,9 +15,11 @@ from gluon_core.language.nvidia.hopper import (
     tma,
     warpgroup_mma,
 )
+from gluon_core.testing import TRITON_VERSION
 from gluon_nvidia import reference
 from gluon_sim.errors import BarrierError, DeadlockError, RaceError
 from gluon_sim.settings import using
+from tests.frontend.vendor_oracle import since
 
 SCHEDULES = [("latest", 0), ("eager", 0), ("random", 0), ("random", 1)]
 HALVES = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], order=[1, 0], cga_layout=[[1, 0]]))
@@ -26,11 +27,6 @@ COPIES = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], order=[1, 0], cga
 ACC = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16], cga_layout=[[1, 0]]))
 A = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2, cga_layout=[[1, 0]]))
 B = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2, cga_layout=[[0, 0]]))
-
-
-def since(*version):
-    text = ".".join(map(str, version))
-    return pytest.mark.skipif(_triton.VERSION < version, reason=f"needs Triton {text}")
 
 
 @gluon.jit
@@ -182,7 +178,7 @@ def halves(out):
     mbarrier.fence_init_release_cluster()
 
 
-@pytest.mark.skipif(_triton.VERSION not in ((3, 7), (3, 8)), reason="Triton 3.7 and 3.8 have them")
+@pytest.mark.skipif(TRITON_VERSION not in ((3, 7), (3, 8)), reason="Triton 3.7 and 3.8 have them")
 def test_halves_of_the_barrier():
     out = np.zeros(1, np.int32)
     halves[(1,)](out, num_ctas=2)
@@ -261,7 +257,7 @@ def announced(a, out, HOW: gl.constexpr):
 ENOUGH = ("barrier", "fence, relaxed barrier", "arrive, wait")
 ALWAYS = ("barrier", "relaxed barrier", "nothing", "block barrier")
 UNTIL_3_8 = ("fence, relaxed barrier", "fence", "arrive, wait", "relaxed arrive, wait", "arrive")
-HOWS = (*ALWAYS, *(UNTIL_3_8 if _triton.VERSION < (3, 9) else ()))
+HOWS = (*ALWAYS, *(UNTIL_3_8 if TRITON_VERSION < (3, 9) else ()))
 
 
 @since(3, 8)

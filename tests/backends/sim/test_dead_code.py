@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import gluon_core as gluon
-from gluon_core import _triton
 from gluon_core.compiler.driver import compile_source
 from gluon_core.errors import LayoutError
 from gluon_core.registry.load import registry
+from gluon_core.testing import triton_at_least
 
 HEAD = """
 import gluon_core as gluon
@@ -134,7 +134,7 @@ WRONG = {
 }
 CASES = [
     *(pytest.param(body, False, id=f"fine-{name}") for name, body in FINE.items()),
-    *(pytest.param(body, not _triton.at_least(3, 8), id=f"kept-{n}") for n, body in KEPT.items()),
+    *(pytest.param(body, not triton_at_least(3, 8), id=f"kept-{n}") for n, body in KEPT.items()),
     *(pytest.param(body, True, id=f"wrong-{name}") for name, body in WRONG.items()),
 ]
 

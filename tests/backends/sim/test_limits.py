@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import gluon_core as gluon
-from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.language.nvidia import blackwell, hopper
 from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_core.testing import TRITON_VERSION, triton_at_least
 from gluon_sim.errors import (
     OffsetOverflowError,
     OutOfBoundsError,
@@ -136,7 +136,7 @@ def test_an_atomic_of_a_tensor_counts_for_all_threads():
         assert out.tolist() == list(range(128, 0, -1))
 
     run(False)  # though thread 0 has acquired what thread 127 released only by way of the others
-    if not _triton.at_least(3, 9):  # since then a barrier stands before a release
+    if not triton_at_least(3, 9):  # since then a barrier stands before a release
         with pytest.raises(RaceError):
             run(True)
 
@@ -163,7 +163,7 @@ def picks(a, out, GATHER: gl.constexpr, SYNC: gl.constexpr):
     gl.barrier(cluster=True)
 
 
-@pytest.mark.skipif(_triton.VERSION < (3, 8), reason="needs Triton 3.8")
+@pytest.mark.skipif(TRITON_VERSION < (3, 8), reason="needs Triton 3.8")
 def test_gathers_are_not_watched_between_blocks():
     def run(gather, sync):
         a = np.arange(64 * 128).reshape(64, 128).astype(np.float16)
@@ -192,7 +192,7 @@ def sums_between(a, out, SUM: gl.constexpr):
     gl.barrier(cluster=True)
 
 
-@pytest.mark.skipif(_triton.VERSION < (3, 8), reason="needs Triton 3.8")
+@pytest.mark.skipif(TRITON_VERSION < (3, 8), reason="needs Triton 3.8")
 def test_a_reduction_counts_as_a_barrier_of_the_cluster():
     a, out = (np.zeros((64, 128), np.float16) for _ in range(2))
     with pytest.raises(RaceError, match="block"):
@@ -230,7 +230,7 @@ def told_by_bytes(out, BYTES: gl.constexpr):
     gl.store(out + rows * 256 + gl.arange(0, 256, gl.SliceLayout(0, ACROSS))[None, :], x)
 
 
-@pytest.mark.skipif(_triton.VERSION < (3, 8), reason="needs Triton 3.8")
+@pytest.mark.skipif(TRITON_VERSION < (3, 8), reason="needs Triton 3.8")
 def test_bytes_from_one_block_count_for_all():
     out = np.zeros((64, 256), np.float16)
     with pytest.raises(RaceError, match="block"):
@@ -248,7 +248,7 @@ def one_arrives(out):
     gl.store(out, 1)
 
 
-@pytest.mark.skipif(_triton.VERSION < (3, 9), reason="needs Triton 3.9")
+@pytest.mark.skipif(TRITON_VERSION < (3, 9), reason="needs Triton 3.9")
 def test_all_blocks_arrive_where_one_is_named():
     out = np.zeros(1, np.int32)
     one_arrives[(1,)](out, num_ctas=2, target="sim:sm_90")

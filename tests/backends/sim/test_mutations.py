@@ -18,10 +18,10 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core._triton import VERSION
 from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.language.nvidia.ampere import mbarrier
 from gluon_core.registry.load import registry
+from gluon_core.testing import TRITON_VERSION
 from gluon_report.demo import load_examples
 from gluon_report.example import Arrays
 from gluon_sim.errors import SimulatorError, TimeLimitError
@@ -416,7 +416,7 @@ CASES: dict[str, Callable[[], Case]] = {
 }
 
 
-if VERSION >= (3, 8):
+if TRITON_VERSION >= (3, 8):
     CASES["matmul, pairs of blocks"] = lambda: example_case(
         "matmul, Blackwell, pairs of blocks", "sm_100", PAIRED
     )

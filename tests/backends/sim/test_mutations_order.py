@@ -12,9 +12,9 @@ from typing import Any, Callable, Iterator
 import numpy as np
 import pytest
 
-from gluon_core._triton import VERSION
 from gluon_core.features import ATOMIC_BARRIERS, CLUSTER_ENDS
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_core.testing import TRITON_VERSION
 from gluon_nvidia.features import MULTICAST_WAITS, SHARED_STORE_WAITS
 from gluon_sim.errors import SimulatorError
 from gluon_sim.executor.lookup import models_for, prepare
@@ -164,14 +164,14 @@ def is_fine(case: str, mutant: Mutant, nth: int) -> bool:
     if mutant.name in HARMLESS:
         return True
     found = FINE.get((case, mutant.text, nth))
-    return found is not None and (found[0] is None or found[0].held_by(VERSION))
+    return found is not None and (found[0] is None or found[0].held_by(TRITON_VERSION))
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_every_mutant_is_reported_however_copies_land(name):
     case = CASES[name]
-    if VERSION < case.since:
+    if TRITON_VERSION < case.since:
         pytest.skip(f"needs Triton {case.since[0]}.{case.since[1]}")
     compiled = case.compile()
     for schedule in ("latest", "eager"):

@@ -10,20 +10,20 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core._triton import VERSION
 from gluon_core.language.nvidia.blackwell import float2
+from gluon_core.testing import TRITON_VERSION
 
-if VERSION >= (3, 8):
+if TRITON_VERSION >= (3, 8):
     from gluon_core.language.nvidia.rubin import add2, fma2, max2, min2, mul2, sub2
 
 L = gl.constexpr(gl.BlockedLayout([2, 4], [4, 8], [4, 1], [1, 0]))
-newer = pytest.mark.skipif(VERSION < (3, 8), reason="needs Triton 3.8")
+newer = pytest.mark.skipif(TRITON_VERSION < (3, 8), reason="needs Triton 3.8")
 ROWS, COLUMNS = 32, 64
 
 
 @pytest.fixture(autouse=True)
 def _blackwell(monkeypatch):
-    monkeypatch.setenv("GLUON_TARGET", "sim:sm_107" if VERSION >= (3, 9) else "sim:sm_100")
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_107" if TRITON_VERSION >= (3, 9) else "sim:sm_100")
 
 
 @gluon.jit
@@ -137,7 +137,7 @@ def test_float16(kind):
     np.testing.assert_array_equal(run(kind, *wide, wide[0], gl.float16), wanted.astype(np.float32))
 
 
-@pytest.mark.skipif(VERSION < (3, 9), reason="needs Triton 3.9")
+@pytest.mark.skipif(TRITON_VERSION < (3, 9), reason="needs Triton 3.9")
 @pytest.mark.parametrize("kind", ["add", "mul"])
 def test_narrowing_rounds_toward_zero(kind):
     random = np.random.default_rng(3)

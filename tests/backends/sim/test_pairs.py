@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import gluon_core as gluon
-from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.language.amd import cdna3
 from gluon_core.language.nvidia.blackwell import (
@@ -23,6 +22,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_core.testing import triton_at_least
 from gluon_sim.errors import LeakError, RaceError
 from gluon_sim.settings import using
 from tests.backends.sim.test_blocks import COLUMNS, ROWS, places
@@ -62,7 +62,7 @@ def there_and_back(box, out, WRITTEN: gl.constexpr):
 def test_of_two_copies_the_first_is_waited_for_whichever_lands_first(schedule):
     x, out = np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float16)
     with using(schedule=schedule):
-        if _triton.at_least(3, 8):
+        if triton_at_least(3, 8):
             there_and_back[(1,)](boxed(x), out, True, target="sim:sm_90")
             assert (out == 3).all()
         with pytest.raises(RaceError) as found:
@@ -249,7 +249,7 @@ def test_partitions_of_a_program_are_ordered_by_atomics_of_any_scope(in_shared, 
     run(scope="gpu")
     with pytest.raises(RaceError):
         run(sem="relaxed")
-    if in_shared or _triton.at_least(3, 9):  # a store to shared memory counts as a barrier
+    if in_shared or triton_at_least(3, 9):  # a store to shared memory counts as a barrier
         run(barrier=False)
     else:
         with pytest.raises(RaceError):
@@ -318,7 +318,7 @@ def through_global(a, out, BARRIER: gl.constexpr):
     gl.store(out + 64 * 128 + places(COLUMNS), x)
 
 
-@pytest.mark.skipif(not _triton.at_least(3, 8), reason="needs Triton 3.8")
+@pytest.mark.skipif(not triton_at_least(3, 8), reason="needs Triton 3.8")
 def test_blocks_of_a_cluster_meet_in_global_memory():
     a, out = np.ones((64, 128), np.float16), np.zeros((2, 64, 128), np.float16)
     through_global[(1,)](a, out, "cluster", num_ctas=2, target="sim:sm_90")

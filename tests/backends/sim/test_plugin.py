@@ -14,11 +14,11 @@ import pytest
 import torch
 
 import gluon_core as gluon
-from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.errors import DeviceError, GluonError
 from gluon_core.plugin import reference
 from gluon_core.registry.load import registry
+from gluon_core.testing import triton_at_least
 
 SOURCES = Path(__import__("gluon_sim").__file__).parent
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
@@ -169,7 +169,7 @@ def gives_up(flag, out):
     gl.store(out, gl.atomic_poll(flag, 3, timeout_ns=1000).to(gl.int32))
 
 
-@pytest.mark.skipif(not _triton.at_least(3, 9), reason="came with Triton 3.9")
+@pytest.mark.skipif(not triton_at_least(3, 9), reason="came with Triton 3.9")
 def test_polling_waits_for_another_program_or_times_out():
     flag, out = np.zeros(2, np.int32), np.zeros(2, np.int32)
     handshake[(2,)](flag, out)

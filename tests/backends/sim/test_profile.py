@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 import gluon_core as gluon
 from gluon_cli.app import app
-from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.layouts import bank_conflicts
 from gluon_core.registry.load import registry
+from gluon_core.testing import triton_at_least
 from gluon_sim.memory.shared import offsets_of
 from gluon_sim.sanitizer.access import holders, shared_cost
 from gluon_sim.settings import using
@@ -211,7 +211,7 @@ def gathered(out, step: gl.constexpr, layout: gl.constexpr):
     gl.store(out + i, x)
 
 
-@pytest.mark.skipif(not _triton.at_least(3, 7), reason="gather on shared memory came with 3.7")
+@pytest.mark.skipif(not triton_at_least(3, 7), reason="gather on shared memory came with 3.7")
 @pytest.mark.parametrize("step, passes", [(1, 4), (2, 8), (8, 32), (0, 4)])
 def test_conflicts_of_a_gather_are_those_of_its_indices(step, passes):
     # Four warps; lanes `step` words apart share a bank `step` at a time, and words that are one

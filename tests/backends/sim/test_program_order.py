@@ -7,16 +7,16 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core._triton import VERSION
 from gluon_core.features import ATOMIC_BARRIERS
 from gluon_core.language.nvidia.ampere import mbarrier
+from gluon_core.testing import TRITON_VERSION
 from gluon_sim.errors import RaceError
 
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 L64 = gl.constexpr(gl.BlockedLayout([1], [64], [4], [0]))
 
 # Where the compiler lets the threads wait for each other, no release is of one thread alone.
-BARRIERS = ATOMIC_BARRIERS.held_by(VERSION)
+BARRIERS = ATOMIC_BARRIERS.held_by(TRITON_VERSION)
 older = pytest.mark.skipif(BARRIERS, reason="the compiler puts a barrier before each release")
 
 

@@ -14,7 +14,6 @@ import pytest
 import gluon_core as gluon
 import gluon_distributed as distributed
 import gluon_sim
-from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.language.nvidia.blackwell import TensorMemoryLayout, allocate_tensor_memory
@@ -26,6 +25,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_core.layouts import dialect
+from gluon_core.testing import triton_at_least
 from gluon_nvidia import reference
 from gluon_sim import errors
 from gluon_sim.errors import REPORTS, SimulatorError
@@ -334,7 +334,7 @@ def on_blackwell(case: Case) -> None:
 
 
 def before_views_were_checked(case: Case) -> None:
-    if _triton.at_least(3, 8):
+    if triton_at_least(3, 8):
         pytest.skip("Triton 3.8 refuses such views")
     case.kernel[(1,)](np.zeros(256, np.int32), np.zeros(256, np.int32), target="sim:sm_90")
 

@@ -18,6 +18,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from gluon_core.testing import TRITON_VERSION
 from gluon_sim.errors import LeakError, RaceError, SimulatorWarning, UninitialisedError
 from gluon_sim.settings import using
 from tests import warm
@@ -96,9 +97,8 @@ def test_a_box(row):
 
 @pytest.mark.parametrize("row", [0, 128], ids=["inside", "outside"])
 def test_a_box_for_several_blocks_is_an_error(row):
-    from gluon_core import _triton
 
-    if _triton.VERSION < (3, 8):
+    if TRITON_VERSION < (3, 8):
         pytest.skip("needs Triton 3.8")
     box = describe(numbers(128, 64), (64, 64), CLUSTER.value)
     with pytest.raises(LeakError, match="to the memory of another block"):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import gluon_core as gluon
-from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.errors import LimitError, ShapeError
 from gluon_core.language.nvidia.ampere import mbarrier
 from gluon_core.layouts import PaddedSharedLayout, SharedLinearLayout, SwizzledSharedLayout
+from gluon_core.testing import triton_at_least
 from gluon_sim.errors import DeadlockError, SimulatorError
 from gluon_sim.memory.shared import offsets_of
 
@@ -171,14 +171,14 @@ def parts_of_a_reserve(a, out, BYTES: gl.constexpr):
 
 def test_a_buffer_of_any_size_is_used_through_views_that_it_holds():
     a, out = np.arange(96, dtype=np.int32) << 8, np.zeros(64, np.int16)
-    if not _triton.at_least(3, 8):
+    if not triton_at_least(3, 8):
         parts_of_a_reserve[(1,)](a, out, 384)
         np.testing.assert_array_equal(out, a.view(np.int16)[:64])
         with pytest.raises(SimulatorError, match="(?s)at most 368 bytes, got 384.*rows = reserve"):
             parts_of_a_reserve[(1,)](a, out, 368)
     else:  # 3.8 takes memory for such a buffer, and aborts at any view; 3.9 makes none
         said = r"takes up memory.*Allocate 512\.(?s:.*)rows = reserve"
-        if _triton.at_least(3, 9):
+        if triton_at_least(3, 9):
             said = r"Round up to 512(?s:.*)reserve = gl.allocate"
         with pytest.raises(ShapeError, match=said):
             parts_of_a_reserve[(1,)](a, out, 384)
@@ -191,7 +191,7 @@ def reads_freed(out, N: gl.constexpr):
     gl.store(out + gl.arange(0, N, layout=L1), s.load(L1))
 
 
-@pytest.mark.skipif(not _triton.at_least(3, 7), reason="gather on shared memory came with 3.7")
+@pytest.mark.skipif(not triton_at_least(3, 7), reason="gather on shared memory came with 3.7")
 def test_gather_and_scatter_on_shared_memory():
     a = rng.integers(0, 999, (16, 32)).astype(np.int32)
     index = np.stack([rng.permutation(32) for _ in range(16)]).astype(np.int32)
@@ -222,7 +222,7 @@ def bins(a, out, N: gl.constexpr, BINS: gl.constexpr):
     gl.store(out + gl.program_id(0) * BINS + gl.arange(0, BINS, layout=L1), s.load(L1))
 
 
-@pytest.mark.skipif(not _triton.at_least(3, 8), reason="atomics on shared memory came with 3.8")
+@pytest.mark.skipif(not triton_at_least(3, 8), reason="atomics on shared memory came with 3.8")
 def test_atomic_scatter_counts():
     a = rng.integers(0, 32, (2, 256)).astype(np.int32)
     out = np.zeros((2, 32), np.int32)

@@ -8,7 +8,6 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core._triton import VERSION
 from gluon_core.language.nvidia.ampere import mbarrier
 from gluon_core.language.nvidia.blackwell import (
     TensorMemoryLayout,
@@ -20,6 +19,7 @@ from gluon_core.language.nvidia.blackwell import (
     tcgen05_mma,
     tcgen05_mma_scaled,
 )
+from gluon_core.testing import TRITON_VERSION
 from gluon_sim.errors import (
     BarrierError,
     DeadlockError,
@@ -123,7 +123,7 @@ def run(kind="fp16", m=128, n=64, k=128, block=64, **flags):
 @pytest.mark.parametrize("schedule", ["latest", "eager", "random"])
 @pytest.mark.parametrize("kind", TYPES)
 def test_products(kind, schedule):
-    if kind == "i8" and VERSION < (3, 8):
+    if kind == "i8" and TRITON_VERSION < (3, 8):
         pytest.skip("needs Triton 3.8")
     with using(schedule=schedule, seed=2):
         got, wanted = run(kind)
@@ -381,10 +381,10 @@ def test_a_commit_that_comes_too_early():
 TWO = gl.constexpr(gl.BlockedLayout([1, 4], [4, 8], [4, 1], order=[1, 0], cga_layout=[[1, 0]]))
 PAIRED = gl.constexpr(
     TensorMemoryLayout([128, 64], 1, cga_layout=[[1, 0]], two_ctas=True)
-    if VERSION >= (3, 8)
+    if TRITON_VERSION >= (3, 8)
     else TensorMemoryLayout([128, 64], 1, cta_split_num=[2, 1], two_ctas=True)
 )
-OLD = gl.constexpr(VERSION < (3, 8))  # then a pair shares a barrier
+OLD = gl.constexpr(TRITON_VERSION < (3, 8))  # then a pair shares a barrier
 ROWS = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2, cga_layout=[[1, 0]]))
 COLUMNS = gl.constexpr(gl.NVMMASharedLayout(64, 16, 2, cga_layout=[[0, 1]]))
 SIDE = gl.constexpr(gl.BlockedLayout([1, 4], [4, 8], [4, 1], order=[1, 0], cga_layout=[[0, 1]]))
@@ -417,7 +417,7 @@ def in_pairs(a, b, c, K: gl.constexpr, WAIT: gl.constexpr):
     mbarrier.invalidate(bar)
 
 
-@pytest.mark.skipif(VERSION < (3, 7), reason="needs Triton 3.7")
+@pytest.mark.skipif(TRITON_VERSION < (3, 7), reason="needs Triton 3.7")
 def test_pairs_of_blocks():
     a, b, c = inputs("fp16", 256, 64, 128)
     in_pairs[(1,)](a, b, c, 128, True, num_ctas=2)
@@ -450,7 +450,7 @@ def copied_scales(a, out, K: gl.constexpr, WARP: gl.constexpr):
 FLAT = gl.constexpr(gl.NVMMASharedLayout(0, 8, 2))
 
 
-@pytest.mark.skipif(VERSION < (3, 9), reason="needs Triton 3.9")
+@pytest.mark.skipif(TRITON_VERSION < (3, 9), reason="needs Triton 3.9")
 def test_copied_scales_reach_the_lanes_of_all_warps():
     a = np.random.default_rng(0).integers(0, 256, (64, 16)).astype(np.uint8)
     out = np.zeros((128, 32), np.uint8)

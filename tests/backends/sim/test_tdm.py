@@ -6,24 +6,19 @@ import numpy as np
 import pytest
 
 import gluon_core as gluon
-from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.errors import GluonError
 from gluon_core.language.amd import gfx1250 as gfx1250_unit
 from gluon_core.language.amd.gfx1250 import async_copy, cluster, mbarrier, tdm
 from gluon_sim.errors import DeadlockError, LeakError, OutOfBoundsError, RaceError
 from gluon_sim.settings import using
+from tests.frontend.vendor_oracle import since
 
 rng = np.random.default_rng(29)
 PADDED = gl.constexpr(gl.PaddedSharedLayout.with_identity_for([[64, 8]], [32, 64], [1, 0]))
 PLAIN = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
 L = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], order=[1, 0]))
 INDEX = gl.constexpr(gl.SliceLayout(1, gl.BlockedLayout([32, 1], [1, 32], [1, 4], [1, 0])))
-
-
-def since(*version):
-    text = ".".join(map(str, version))
-    return pytest.mark.skipif(_triton.VERSION < version, reason=f"needs Triton {text}")
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core._triton import VERSION, tl
+from gluon_core._triton import tl
 from gluon_core.language.nvidia.ampere import mbarrier
 from gluon_core.language.nvidia.blackwell import (
     TensorMemoryLayout,
@@ -18,11 +18,7 @@ from gluon_core.language.nvidia.blackwell import (
 )
 from gluon_sim.errors import CapacityError, RaceError, UninitialisedError
 from gluon_sim.settings import using
-
-
-def since(*version):
-    text = ".".join(map(str, version))
-    return pytest.mark.skipif(VERSION < version, reason=f"needs Triton {text}")
+from tests.frontend.vendor_oracle import since
 
 
 @pytest.fixture(autouse=True)

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import gluon_core as gluon
-from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError
 from gluon_core.language.nvidia.blackwell import tma as blackwell_tma
 from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+from gluon_core.testing import TRITON_VERSION
 from gluon_sim.errors import (
     BarrierError,
     OutOfBoundsError,
@@ -181,7 +181,7 @@ def read_float(a, out, L: gl.constexpr):
     mbarrier.invalidate(bar)
 
 
-@pytest.mark.skipif(_triton.VERSION < (3, 7), reason="needs Triton 3.7")
+@pytest.mark.skipif(TRITON_VERSION < (3, 7), reason="needs Triton 3.7")
 def test_rounding_to_tf32():
     a = np.random.default_rng(0).standard_normal((32, 32)).astype(np.float32)
     ties = 1 + np.float32([1, 3, -1, -3]) * np.float32(2**-11)
@@ -464,7 +464,7 @@ def test_im2col():
             np.testing.assert_array_equal(out[(r * 3 + s) * 256 :][:256], taps)
 
 
-SYNC = gl.constexpr(_triton.VERSION == (3, 7))  # later compilers do it themselves
+SYNC = gl.constexpr(TRITON_VERSION == (3, 7))  # later compilers do it themselves
 
 
 @gluon.jit
@@ -482,7 +482,7 @@ def pair(a, b, L: gl.constexpr, MULTICAST: gl.constexpr, TOGETHER: gl.constexpr 
     mbarrier.invalidate(bar)
 
 
-@pytest.mark.skipif(_triton.VERSION < (3, 7), reason="needs Triton 3.7")
+@pytest.mark.skipif(TRITON_VERSION < (3, 7), reason="needs Triton 3.7")
 @pytest.mark.parametrize("cga, multicast", [([[0, 0]], True), ([[1, 0]], False), ([[1, 0]], True)])
 def test_blocks_of_a_cluster(cga, multicast):
     layout = gl.NVMMASharedLayout(128, 16, 2, cga_layout=cga)
@@ -493,7 +493,7 @@ def test_blocks_of_a_cluster(cga, multicast):
     np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.skipif(_triton.VERSION != (3, 7), reason="of Triton 3.7")
+@pytest.mark.skipif(TRITON_VERSION != (3, 7), reason="of Triton 3.7")
 def test_a_barrier_that_other_blocks_signal_too_early():
     layout = gl.NVMMASharedLayout(128, 16, 2, cga_layout=[[0, 0]])
     a = describe(numbers(64, 64), (64, 64), layout)

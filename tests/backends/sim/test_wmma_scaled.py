@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import gluon_core as gluon
-from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.language.amd import gfx1250 as unit
+from gluon_core.testing import TRITON_VERSION
 
 LAYOUTS = [
     gl.amd.AMDWMMALayout(3, True, warps_per_cta=[2, 2], instr_shape=[16, 16, depth])
@@ -107,13 +107,13 @@ def test_a_longer_k():
     run("e4m3", "e2m1", k=256)
 
 
-@pytest.mark.skipif(_triton.VERSION < (3, 8), reason="needs Triton 3.8")
+@pytest.mark.skipif(TRITON_VERSION < (3, 8), reason="needs Triton 3.8")
 @pytest.mark.parametrize("fa, fb", [("e4m3", "e5m2"), ("e2m1", "e2m1")])
 def test_blocks_of_16(fa, fb):
     run(fa, fb, factor=16)
 
 
-@pytest.mark.skipif(_triton.VERSION < (3, 8), reason="needs Triton 3.8")
+@pytest.mark.skipif(TRITON_VERSION < (3, 8), reason="needs Triton 3.8")
 @pytest.mark.parametrize("factor", [16, 32])
 def test_scales_of_fp8(factor):
     run("e2m1", "e2m1", factor=factor, fp8=True)

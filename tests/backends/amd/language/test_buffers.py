@@ -11,8 +11,9 @@ from gluon_core.errors import (
     LayoutError,
     ShapeError,
 )
+from gluon_core.testing import TRITON_VERSION
 from tests.backends.amd.language.test_units import SETUP, gpu
-from tests.frontend.vendor_oracle import VERSION, agree, parse, refuse, since
+from tests.frontend.vendor_oracle import agree, parse, refuse, since
 
 pytestmark = pytest.mark.once
 
@@ -103,7 +104,7 @@ def test_buffer_atomics(op, dtype):
         dtype,
     )
     needed = {"xchg": (3, 9), "max": (3, 8), "min": (3, 8)}.get(op, (3, 6))
-    if VERSION >= needed or (op != "xchg" and "uint" in dtype):
+    if TRITON_VERSION >= needed or (op != "xchg" and "uint" in dtype):
         agree(source)
     else:
         with pytest.raises(CapabilityError, match=rf"buffer_atomic_{op}.*Triton >= {needed[0]}"):

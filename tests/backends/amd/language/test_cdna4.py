@@ -19,7 +19,8 @@ from gluon_core.errors import (
 )
 from gluon_core.layouts import cost
 from gluon_core.registry.load import registry
-from tests.frontend.vendor_oracle import VERSION, agree, before, refuse, since
+from gluon_core.testing import TRITON_VERSION, triton_at_least
+from tests.frontend.vendor_oracle import agree, before, refuse, since
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
@@ -92,7 +93,7 @@ def test_what_code_of_old_releases_does_not_write_is_warned_of():
         warnings.simplefilter("always")
         agree(copy("async_copy.buffer_load_to_shared(dest, p, offsets, mask, other=3)"))
     told = [str(w.message) for w in found if "does not write `other`" in str(w.message)]
-    assert bool(told) == (not gluon_core._triton.at_least(3, 8))
+    assert bool(told) == (not triton_at_least(3, 8))
 
 
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])
@@ -364,7 +365,7 @@ def test_errors_of_layout_functions():
         gl.amd.cdna4.get_mfma_scale_layout(operand, [2, 64, 4])
     with pytest.raises(ArgumentError, match="blocks of 32"):
         gl.amd.cdna4.get_mfma_scale_layout(operand, [64, 4], 16)
-    if VERSION >= (3, 8):
+    if TRITON_VERSION >= (3, 8):
         with pytest.raises(DtypeError, match="dtype"):
             gl.amd.cdna4.compute_efficient_padded_shared_layout(operand, [128, 64], 16)
 

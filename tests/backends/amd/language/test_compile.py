@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from gluon_core.compiler import compile
-from gluon_core.testing import MockTensor, bind
+from gluon_core.testing import TRITON_VERSION, MockTensor, bind
 from tests.frontend import oracle
-from tests.frontend.vendor_oracle import VERSION
 
 SOURCE = """
 from gluon_core.language.amd import cdna3, rdna3, rdna4
@@ -32,7 +31,7 @@ def kernel(a, b, c, n, counts):
     cdna3.buffer_atomic_or(counts, tile(ACC), 1)
     cdna3.buffer_atomic_max(counts, tile(ACC).to(gl.uint32), tile(ACC).to(gl.uint32))
 """
-WARPS = "[2, 2]" if VERSION < (3, 7) else "[[0, 1], [1, 0]]"
+WARPS = "[2, 2]" if TRITON_VERSION < (3, 7) else "[[0, 1], [1, 0]]"
 UNITS = {
     "gfx942": ("gl.amd.AMDMFMALayout(3, [32, 32, 8], True, [2, 2])", 4, "cdna3.mfma",
                "v_mfma_f32_32x32x8_f16"),

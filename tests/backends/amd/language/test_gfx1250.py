@@ -16,7 +16,8 @@ from gluon_core.errors import (
     LayoutError,
     ShapeError,
 )
-from tests.frontend.vendor_oracle import VERSION, agree, before, parse, refuse, since
+from gluon_core.testing import TRITON_VERSION
+from tests.frontend.vendor_oracle import agree, before, parse, refuse, since
 
 SETUP = """
 from GLUON.language.amd import gfx1250
@@ -194,7 +195,9 @@ def public(module):
 def test_both_spellings_are_one():
     from gluon_core.language.amd import cdna5, gfx1250
 
-    for unit in ("async_copy", "mbarrier", "tdm") + (("cluster",) if VERSION >= (3, 7) else ()):
+    for unit in ("async_copy", "mbarrier", "tdm") + (
+        ("cluster",) if TRITON_VERSION >= (3, 7) else ()
+    ):
         old, new = getattr(gfx1250, unit), getattr(cdna5, unit)
         assert public(old) and public(old) == public(new)
     assert public(gfx1250).keys() == public(cdna5).keys()
@@ -202,7 +205,9 @@ def test_both_spellings_are_one():
 
 # -- names ------------------------------------------------------------------------------------------
 
-UNITS = ["", ".async_copy", ".mbarrier", ".tdm"] + ([".cluster"] if VERSION >= (3, 7) else [])
+UNITS = ["", ".async_copy", ".mbarrier", ".tdm"] + (
+    [".cluster"] if TRITON_VERSION >= (3, 7) else []
+)
 HIDDEN = {"_semantic", "_generator", "_builder", "self"}
 # Both forms of 3.7 and later go through one signature, and 3.6 wants what may be left out later.
 FORMS = {"async_gather", "async_scatter"}
@@ -217,7 +222,9 @@ def parameters(value):
 
 
 @pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("generation", ["gfx1250"] + (["cdna5"] if VERSION >= (3, 8) else []))
+@pytest.mark.parametrize(
+    "generation", ["gfx1250"] + (["cdna5"] if TRITON_VERSION >= (3, 8) else [])
+)
 def test_every_name_with_its_parameters(generation, unit):
     path = operator.attrgetter(f"amd.{generation}{unit}")
     theirs = path(importlib.import_module("triton.experimental.gluon.language"))

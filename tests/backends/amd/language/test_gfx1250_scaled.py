@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gluon_core.errors import CapabilityError
-from tests.frontend.vendor_oracle import VERSION, agree, parse, since
+from gluon_core.testing import TRITON_VERSION
+from tests.frontend.vendor_oracle import agree, parse, since
 
 SETUP = """
 from GLUON.language.amd import gfx1250
@@ -121,7 +122,7 @@ def test_fp4_repacked():
     agree(REPACKED)
 
 
-@pytest.mark.skipif(VERSION >= (3, 9), reason="this Triton has them")
+@pytest.mark.skipif(TRITON_VERSION >= (3, 9), reason="this Triton has them")
 def test_they_name_the_triton_they_need():
     source = DOWNCAST.format(pointee="gl.float16", format="'e4m3'", result="gl.float8e4nv")
     with pytest.raises(CapabilityError, match="Triton >= 3.9"):

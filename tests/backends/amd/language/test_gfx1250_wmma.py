@@ -9,7 +9,8 @@ import pytest
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, LayoutError, ShapeError
 from gluon_core.language.amd import gfx1250
-from tests.frontend.vendor_oracle import VERSION, agree, before, parse, refuse, since
+from gluon_core.testing import TRITON_VERSION
+from tests.frontend.vendor_oracle import agree, before, parse, refuse, since
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
@@ -40,7 +41,7 @@ def fields(value):
 
 def wmma(language, warps, tiles, instr=(16, 16, 128), transposed=True, cga=()):
     """The layout of so many warps and tiles per dimension, in the spelling of either."""
-    if VERSION < (3, 7):
+    if TRITON_VERSION < (3, 7):
         return language.amd.AMDWMMALayout(3, transposed, list(warps), list(instr), list(tiles))
 
     def bases(counts, units):
@@ -63,7 +64,7 @@ def wmma(language, warps, tiles, instr=(16, 16, 128), transposed=True, cga=()):
 # -- layouts of scales ------------------------------------------------------------------------------
 
 WARPS = [(2, 2), (4, 1), (1, 4), (1, 1), (4, 2)]
-TILES = [(1, 1), (2, 2), (1, 2), (2, 1)] + ([(4, 1), (4, 4)] if VERSION >= (3, 7) else [])
+TILES = [(1, 1), (2, 2), (1, 2), (2, 1)] + ([(4, 1), (4, 4)] if TRITON_VERSION >= (3, 7) else [])
 SHAPES = [(32, 4), (64, 4), (128, 4), (128, 8), (256, 16), (64, 2), (128, 1)]
 
 
@@ -130,7 +131,7 @@ def test_bad_scale_layouts():
         gfx1250.get_wmma_scale_layout(operand, [64, 3])
     with pytest.raises(ArgumentError, match="16 or 32"):
         gfx1250.get_wmma_scale_layout(operand, [64, 4], 64)
-    if VERSION < (3, 8):
+    if TRITON_VERSION < (3, 8):
         with pytest.raises(CapabilityError, match="3.8"):
             gfx1250.get_wmma_scale_layout(operand, [64, 4], 16)
 
@@ -283,13 +284,13 @@ ARGS = (ptr(gl.float32),)
 
 
 def _layout(name, m, k):
-    warps = "[[0, 1], [1, 0]], []" if VERSION >= (3, 7) else "[2, 2]"
+    warps = "[[0, 1], [1, 0]], []" if TRITON_VERSION >= (3, 7) else "[2, 2]"
     return f"{name} = gl.constexpr(gl.amd.AMDWMMALayout(3, True, {warps}, [{m}, 16, {k}]))"
 
 
 def scaled(fa="e4m3", fb="e4m3", **changes):
     layouts = [_layout("ACC", 16, 128), _layout("PACK", 16, 64)]
-    if VERSION >= (3, 8):
+    if TRITON_VERSION >= (3, 8):
         layouts += [_layout("ACC32", 32, 128), _layout("PACK32", 32, 64)]
     values = {
         "layouts": "\n".join(layouts), "fa": fa, "fb": fb, "width": 16, "shape": [64, 4],

@@ -11,8 +11,9 @@ from gluon_core.errors import (
     LayoutError,
     ShapeError,
 )
+from gluon_core.testing import TRITON_VERSION
 from tests.backends.amd.language.test_gfx1250 import SETUP, lines
-from tests.frontend.vendor_oracle import VERSION, agree, before, parse, refuse, since
+from tests.frontend.vendor_oracle import agree, before, parse, refuse, since
 
 pytestmark = pytest.mark.once
 
@@ -56,7 +57,7 @@ def test_load(layout, dtype):
 PREDICATES = {(3, 6): ["True", "n > 3"], (3, 7): ["1", "n"], (3, 8): ["True", "n > 3", "1", "n"]}
 
 
-@pytest.mark.parametrize("pred", PREDICATES[min(VERSION, (3, 8))])
+@pytest.mark.parametrize("pred", PREDICATES[min(TRITON_VERSION, (3, 8))])
 def test_predicate(pred):
     agree(tdm(f"tdm.async_load(d, [n, 0], smem, pred={pred})"))
     agree(tdm(f"tdm.async_load(d, [n, 0], smem, {pred}, bar)"))
@@ -116,7 +117,7 @@ ROWS = ["rows", "rows.to(gl.int16)", "rows.to(gl.uint32)"]
 @since(3, 7)
 @pytest.mark.parametrize("rows", ROWS)
 def test_gather_and_scatter(rows):
-    column, layout = ("n, ", "PLAIN") if VERSION < (3, 8) else ("", "PADDED")
+    column, layout = ("n, ", "PLAIN") if TRITON_VERSION < (3, 8) else ("", "PADDED")
     agree(
         tdm(
             f"tdm.async_gather(d, {rows}, {column}smem)",
@@ -279,7 +280,7 @@ def test_gaps_between_rows_only(op):
     middle = "gl.PaddedSharedLayout.with_identity_for([[32, 8]], [32, 64], [1, 0])"
     call = {"store": "tdm.async_store(d, [n, 0], smem)  # HERE",
             "scatter": "tdm.async_scatter(d, rows, smem)  # HERE"}[op]  # fmt: skip
-    if VERSION < (3, 7) and op == "scatter":
+    if TRITON_VERSION < (3, 7) and op == "scatter":
         refuse(tdm(call, layout=middle), CapabilityError, "3.7")
     else:
         refuse(tdm(call, layout=middle), LayoutError, "gaps")
@@ -349,7 +350,7 @@ OLD = [
 @pytest.mark.parametrize("call, version", OLD)
 def test_what_needs_a_newer_triton_says_so(call, version):
     source = tdm(call + "  # HERE", layout="PLAIN")
-    if VERSION < version:
+    if TRITON_VERSION < version:
         refuse(source, CapabilityError, f"needs Triton >= {version[0]}.{version[1]}")
     else:
         parse(source)

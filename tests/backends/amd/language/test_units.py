@@ -17,7 +17,8 @@ from gluon_core.errors import (
     NotInKernelError,
     ShapeError,
 )
-from tests.frontend.vendor_oracle import VERSION, agree, before, parse, refuse, since
+from gluon_core.testing import TRITON_VERSION
+from tests.frontend.vendor_oracle import agree, before, parse, refuse, since
 
 pytestmark = pytest.mark.once
 
@@ -82,7 +83,7 @@ def mfma(version=3, instr=(32, 32, 8), dtype="gl.float16", acc="gl.float32", wid
 def wmma(version=1, dtype="gl.float16", acc="gl.float32", width=16, **changes):
     unit = {1: "gl.amd.rdna3.wmma", 2: "gl.amd.rdna4.wmma", 3: "gl.amd.gfx1250.wmma"}[version]
     depth = changes.pop("depth", 16)
-    warps = "[2, 2]" if VERSION < (3, 7) else "[[0, 1], [1, 0]]"
+    warps = "[2, 2]" if TRITON_VERSION < (3, 7) else "[[0, 1], [1, 0]]"
     layout = f"gl.amd.AMDWMMALayout({version}, True, {warps}, instr_shape=[16, 16, {depth}])"
     return dot(
         **{"unit": unit, "acc": layout, "dtype": dtype, "acc_type": acc, "width": width, **changes}
@@ -166,7 +167,7 @@ def test_wmma(target, version, dtype, acc, width):
 )
 def test_wmma_of_gfx1250(dtype, acc, depth):
     source = wmma(3, dtype, acc, 8, depth=depth)
-    if dtype == "gl.int8" and VERSION < (3, 7):
+    if dtype == "gl.int8" and TRITON_VERSION < (3, 7):
         refuse(source, CapabilityError, "of int8 needs Triton >= 3.7", gpu("gfx1250"))
     else:
         agree(source, gpu("gfx1250"))
@@ -259,7 +260,7 @@ def test_scaled_upcast(target, pointee, call):
     source = source.replace(f"({pointee}),)", f"({pointee}), ptr(gl.float32))")
     text = agree(source, gpu(target))
     # The compiler of 3.8 multiplies by scales, and aborts on the bytes that they are made of.
-    assert ("scale %" in text) and ("bf16, #" in text) >= (VERSION < (3, 9))
+    assert ("scale %" in text) and ("bf16, #" in text) >= (TRITON_VERSION < (3, 9))
 
 
 @since(3, 8)
@@ -376,7 +377,9 @@ def test_slice(shape, offsets):
     source = SLICE.format(shape=shape, offsets=offsets)
     whole = shape[0] % 32 == 0 == offsets[0] % 32 and shape[1] % 64 == 0 == offsets[1] % 64
     if whole:
-        assert ("extract_slice" in agree(source)) == (shape != [64, 128] or VERSION >= (3, 8))
+        assert ("extract_slice" in agree(source)) == (
+            shape != [64, 128] or TRITON_VERSION >= (3, 8)
+        )
         return
     refuse(source, LayoutError, "threads that would hold them")
     with pytest.raises(RuntimeError):

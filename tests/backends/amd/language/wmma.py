@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluon_core import _triton
+from gluon_core.testing import triton_at_least
 
 
 def two_by_two(gl: Any, depth: int) -> Any:
@@ -13,7 +13,7 @@ def two_by_two(gl: Any, depth: int) -> Any:
     Args:
         depth: elements along K of one instruction, 16 by 16 otherwise.
     """
-    if _triton.at_least(3, 7):
+    if triton_at_least(3, 7):
         warps = {"warp_bases": [[0, 1], [1, 0]]}
     else:
         warps = {"warps_per_cta": [2, 2]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gluon_core
-from tests.frontend.vendor_oracle import VERSION
+from gluon_core.testing import TRITON_VERSION
 
 SETUP = """
 from GLUON.language.nvidia.ampere import mbarrier
@@ -139,6 +139,8 @@ KWARGS = {{"num_ctas": 2}}
 )
 
 
-def pairs(two=True, m=128, rest="", commit="", bar=1, bars=2 if VERSION >= (3, 7) else 1, b=None):
+def pairs(
+    two=True, m=128, rest="", commit="", bar=1, bars=2 if TRITON_VERSION >= (3, 7) else 1, b=None
+):
     b = int(two) if b is None else b
     return PAIRS.format(two=two, m=m, rest=rest, commit=commit, bar=bar, bars=bars, b=b)

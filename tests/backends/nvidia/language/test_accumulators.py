@@ -7,12 +7,12 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core._triton import VERSION
 from gluon_core.errors import ArgumentError, GluonError, ShapeError
 from gluon_core.language.nvidia.blackwell import accumulator_ring, tcgen05_commit, tcgen05_mma
 from gluon_core.language.nvidia.hopper import tma_ring, tma_writer
 from gluon_core.nvidia.blackwell import TensorDescriptor
 from gluon_core.registry.load import registry
+from gluon_core.testing import TRITON_VERSION
 from gluon_sim.errors import DeadlockError
 from tests.backends.sim.test_mutations import Case
 
@@ -130,7 +130,7 @@ def every_fence(monkeypatch):
 def test_each_inner_wait_arrival_and_fence_is_needed(every_fence, parts):
     """Whatever is left out of ring, accumulators, writer or walk, or changed, is reported."""
     rounds = 24
-    grid = (rounds if VERSION >= (3, 8) else 4,)  # every slot is used again, several times
+    grid = (rounds if TRITON_VERSION >= (3, 8) else 4,)  # every slot is used again, several times
     compiled = through_accumulators[grid](
         *operands(arrays(rounds), rounds), target=SIM, num_warps=4
     )
@@ -218,4 +218,4 @@ def test_it_compiles():
     args = operands(arrays(1), 1)
     made = through_accumulators.warmup(*args, grid=(1,), target="sm_100", num_warps=4)
     assert made.report().spills == 0
-    assert ("clusterlaunchcontrol" in made.asm["ptx"]) == (VERSION >= (3, 8))
+    assert ("clusterlaunchcontrol" in made.asm["ptx"]) == (TRITON_VERSION >= (3, 8))

@@ -15,12 +15,13 @@ from gluon_core.errors import (
     ShapeError,
 )
 from gluon_core.language.nvidia.ampere import async_copy, mbarrier
+from gluon_core.testing import TRITON_VERSION
 from tests.frontend import oracle
-from tests.frontend.vendor_oracle import VERSION, agree, before, parse, refuse, since
+from tests.frontend.vendor_oracle import agree, before, parse, refuse, since
 
 pytestmark = pytest.mark.once
 
-if VERSION >= (3, 9):
+if TRITON_VERSION >= (3, 9):
     from gluon_core.language.nvidia.ampere import CachePolicy, FractionalEvictionPolicy
 
 SETUP = """
@@ -522,7 +523,7 @@ def test_calls_outside_kernels():
 
 
 def test_versions():
-    assert (3, 6) <= VERSION < (3, 10)
+    assert (3, 6) <= TRITON_VERSION < (3, 10)
 
 
 def test_fp4_becomes_float16_by_an_instruction_of_ada():

@@ -11,6 +11,7 @@ from gluon_core.errors import (
     LayoutError,
     ShapeError,
 )
+from gluon_core.testing import TRITON_VERSION
 from tests.backends.nvidia.language.blackwell_programs import (
     SETUP,
     body,
@@ -18,7 +19,7 @@ from tests.backends.nvidia.language.blackwell_programs import (
     pairs,
     scaled,
 )
-from tests.frontend.vendor_oracle import VERSION, agree, before, parse, refuse, since
+from tests.frontend.vendor_oracle import agree, before, parse, refuse, since
 
 pytestmark = pytest.mark.once
 
@@ -85,11 +86,11 @@ def test_another_view_of_a_slice(layout):
     view = f"_reinterpret(gl.float16, [128, 128], {layout})  # HERE"
     source = MEMORY.format(more=f"{buffer}.slice(0, 64, DIM).{view}")
     source = source.replace(", DIM", "" if layout == "A" else ", 0")
-    if VERSION == (3, 8):  # only views of whole buffers
+    if TRITON_VERSION == (3, 8):  # only views of whole buffers
         refuse(source, ShapeError, r"no other view of a slice.*\[128, 128\].*slice the view")
         refuse(source.replace("0, 64", "0, 32"), ShapeError, "no other view of a slice")
     else:
-        agree(source.replace("_reinterpret", "reinterpret") if VERSION >= (3, 9) else source)
+        agree(source.replace("_reinterpret", "reinterpret") if TRITON_VERSION >= (3, 9) else source)
 
 
 @since(3, 9)
@@ -399,11 +400,11 @@ def test_the_count_is_upstreams():
 
     of_a = [[[1, 0]], [[0, 0]], [[1, 0], [0, 0]], [[0, 0], [1, 0]], [[1, 0], [2, 0]]]
     of_b = [[[0, 1]], [[0, 0]], [[0, 0], [0, 1]], [[0, 1], [0, 0]], [[0, 1], [0, 2]]]
-    versions = ((), (False,), (True,)) if VERSION >= (3, 8) else ((),)
+    versions = ((), (False,), (True,)) if TRITON_VERSION >= (3, 8) else ((),)
     checked = 0
     for a, b in itertools.product(of_a, of_b):
         both = any(not any(x) and not any(y) for x, y in zip(a, b))
-        if len(a) != len(b) or (both and VERSION < (3, 8)):
+        if len(a) != len(b) or (both and TRITON_VERSION < (3, 8)):
             continue  # the older one does not know blocks that share both
         for two in versions[-2:]:
             layouts = [NVMMASharedLayout(128, 16, 2, cga_layout=cga) for cga in (a, b)]

@@ -7,9 +7,9 @@ import pytest
 import gluon_core
 from gluon_core.compiler import compile
 from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, LayoutError, ShapeError
-from gluon_core.testing import MockTensor, bind
+from gluon_core.testing import TRITON_VERSION, MockTensor, bind
 from tests.frontend import oracle
-from tests.frontend.vendor_oracle import VERSION, agree, refuse, since
+from tests.frontend.vendor_oracle import agree, refuse, since
 
 SETUP = """
 from GLUON.language.nvidia.{generation} import clc
@@ -113,7 +113,7 @@ def test_mistakes(body, changes, error, match):
 
 def test_what_lacks_it():
     body = source("clc.try_cancel(answer, bar)  # HERE")
-    if VERSION < (3, 8):
+    if TRITON_VERSION < (3, 8):
         refuse(body, CapabilityError, "clc.try_cancel needs Triton >= 3.8")
     else:
         refuse(body, CapabilityError, "nvidia.clc .*sm_100", gpu(90))

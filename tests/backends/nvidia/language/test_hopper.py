@@ -13,9 +13,10 @@ from gluon_core.errors import (
     LayoutError,
     ShapeError,
 )
+from gluon_core.testing import TRITON_VERSION
 from tests.backends.nvidia.language.hopper_programs import GEMM
 from tests.frontend import oracle
-from tests.frontend.vendor_oracle import VERSION, agree, before, parse, refuse, since
+from tests.frontend.vendor_oracle import agree, before, parse, refuse, since
 
 pytestmark = pytest.mark.once
 
@@ -228,7 +229,7 @@ def with_barrier(call, blocks=1, imports=""):
     cga = {1: "[]", 2: "[[1]]", 4: "[[1], [2]]"}[blocks]
     rest = {1: "", 2: "cga_layout=[[1]]", 4: "cga_layout=[[1], [2]]"}[blocks]
     call = call.replace("\n", "\n    ")
-    count = blocks if VERSION > (3, 6) else 1
+    count = blocks if TRITON_VERSION > (3, 6) else 1
     return BARRIER.format(
         call=call, count=count, blocks=blocks, cga=cga, rest=rest, imports=imports
     )
@@ -311,7 +312,7 @@ def test_cluster_halves():
         with_barrier(
             "mbarrier.sync_cluster_init()\nmbarrier.fence_init_release_cluster()\n"
             "cluster.arrive()\ncluster.wait()\ncluster.arrive(relaxed=True)\ncluster.wait()"
-            if VERSION == (3, 7)
+            if TRITON_VERSION == (3, 7)
             else "mbarrier.fence_init_release_cluster()\n"
             "cluster.arrive()\ncluster.wait()\ncluster.arrive(relaxed=True)\ncluster.wait()",
             2,

@@ -7,10 +7,10 @@ import re
 import pytest
 
 from gluon_core.compiler import compile
-from gluon_core.testing import MockTensor, bind
+from gluon_core.testing import TRITON_VERSION, MockTensor, bind
 from tests.backends.nvidia.language.hopper_programs import GEMM
 from tests.frontend import oracle
-from tests.frontend.vendor_oracle import VERSION, since
+from tests.frontend.vendor_oracle import since
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
@@ -169,7 +169,7 @@ def kernel(a, b, c):
 
 def test_a_cluster():
     half = tensor("float16")
-    barrier = "cluster.barrier()" if VERSION > (3, 6) else ""
+    barrier = "cluster.barrier()" if TRITON_VERSION > (3, 6) else ""
     source = CLUSTER.replace("STORE", barrier)
     ptx = compiled(source, half, half, tensor("float32"), num_ctas=2)
     assert ".reqnctapercluster 2" in ptx or ".explicitcluster" in ptx

@@ -9,7 +9,7 @@ import pytest
 import gluon_core
 from gluon_core.compiler import compile
 from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, LayoutError, ShapeError
-from gluon_core.testing import MockTensor, bind
+from gluon_core.testing import TRITON_VERSION, MockTensor, bind
 from gluon_nvidia.language import packed
 from tests.frontend import oracle
 from tests.frontend.vendor_oracle import agree, before, parse, refuse, since
@@ -357,7 +357,7 @@ def test_a_number_is_no_pair():
 
 @pytest.mark.parametrize("call", ["add2(f32, f32)", "fma2(f32, f32, f32)"])
 def test_what_lacks_them(call):
-    if gluon_core._triton.VERSION < (3, 8):
+    if TRITON_VERSION < (3, 8):
         assert not hasattr(gluon_core.language.nvidia.blackwell, call.split("(")[0])
     else:
         refuse(source(call), CapabilityError, "nvidia.f32x2 .*sm_100", gpu(90))

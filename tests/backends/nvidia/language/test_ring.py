@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import gluon_core as gluon
-from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError, CapabilityError, GluonError, ShapeError
 from gluon_core.language.nvidia.hopper import tma_ring, tma_writer, turns, warpgroup_mma
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_core.registry.load import registry
+from gluon_core.testing import TRITON_VERSION
 from gluon_sim.errors import BarrierError, DeadlockError
 from tests.backends.sim.test_mutations import Case
 
@@ -216,7 +216,7 @@ def operands_of_pairs(args, multicast=True):
     return [*made, STEPS, multicast]
 
 
-PAIRS = pytest.mark.skipif(_triton.VERSION < (3, 8), reason="needs Triton 3.8")
+PAIRS = pytest.mark.skipif(TRITON_VERSION < (3, 8), reason="needs Triton 3.8")
 
 
 @PAIRS
@@ -269,7 +269,7 @@ def misused(a, b, TWO: gl.constexpr, ALONE: gl.constexpr, EMPTY: gl.constexpr):
         ring.empty(ring.consumer())
 
 
-@pytest.mark.skipif(_triton.VERSION >= (3, 8), reason="Triton 3.8 has it")
+@pytest.mark.skipif(TRITON_VERSION >= (3, 8), reason="Triton 3.8 has it")
 def test_an_older_release_says_what_it_lacks():
     a = described(arrays(1)["a"], [ROWS, COLUMNS])
     with pytest.raises(CapabilityError, match="Triton >= 3.8"):

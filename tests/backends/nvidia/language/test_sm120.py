@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-import gluon_core
 from gluon_core.errors import CapabilityError
+from gluon_core.testing import TRITON_VERSION
 from tests.frontend.vendor_oracle import agree, refuse, since
 
 SETUP = """
@@ -66,7 +66,7 @@ def test_tma():
     body = DESCRIPTOR.format(
         load="async_copy_global_to_shared", store="async_copy_shared_to_global"
     )
-    if gluon_core._triton.VERSION >= (3, 9):
+    if TRITON_VERSION >= (3, 9):
         body = DESCRIPTOR.format(load="async_load", store="async_store")
     agree(source("mbarrier, tma", body))
 

@@ -9,6 +9,7 @@ import pytest
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError, CapabilityError, DtypeError
 from gluon_core.language.nvidia import blackwell, hopper, rubin
+from gluon_core.testing import TRITON_VERSION
 from tests.backends.nvidia.language.tma_sources import (
     IM2COL,
     ROW,
@@ -17,7 +18,7 @@ from tests.backends.nvidia.language.tma_sources import (
     reducing,
     using,
 )
-from tests.frontend.vendor_oracle import VERSION, agree, before, parse, refuse, since
+from tests.frontend.vendor_oracle import agree, before, parse, refuse, since
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
@@ -401,7 +402,9 @@ def test_names_and_documentation():
 @pytest.mark.parametrize("generation", ["hopper", "blackwell", "rubin"])
 def test_every_name_of_upstream_with_its_parameters(generation):
     path = f"triton.experimental.gluon.language.nvidia.{generation}"
-    theirs = pytest.importorskip(path).tma if generation != "rubin" or VERSION >= (3, 8) else None
+    theirs = (
+        pytest.importorskip(path).tma if generation != "rubin" or TRITON_VERSION >= (3, 8) else None
+    )
     mine = getattr(gl.nvidia, generation).tma
     hidden = {"self", "args", "kwargs"}
     for name, value in vars(theirs).items() if theirs is not None else ():

@@ -6,6 +6,7 @@ import pytest
 
 import gluon_core
 from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, LayoutError, ShapeError
+from gluon_core.testing import TRITON_VERSION
 from tests.backends.nvidia.language.tma_sources import (
     IM2COL,
     PLAIN,
@@ -13,7 +14,7 @@ from tests.backends.nvidia.language.tma_sources import (
     making,
     using,
 )
-from tests.frontend.vendor_oracle import VERSION, parse, refuse, since
+from tests.frontend.vendor_oracle import parse, refuse, since
 
 SMEM = "s = gl.allocate_shared_memory({}, {}, {}); load(desc, [0, 0], bar, s)  # HERE"
 WRONG = [
@@ -250,4 +251,4 @@ def test_errors_of_signatures():
     ]:
         with pytest.raises(error, match=match):
             compile(GluonASTSource(nothing, {"desc": text}), target="hopper")
-    assert VERSION >= (3, 6)
+    assert TRITON_VERSION >= (3, 6)
