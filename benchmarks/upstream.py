@@ -15,8 +15,6 @@ from typing import Any
 import triton
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-# The same kernels without building blocks, which Triton's own Gluon does not have.
-EXPLICIT = Path(__file__).resolve().parents[1] / "tests" / "kernels" / "explicit"
 
 sys.path.append(str(EXAMPLES))  # what examples share
 
@@ -121,21 +119,15 @@ def load_file(name: str, path: Path) -> ModuleType:
 
 
 def source_of(name: str) -> str:
-    """The example file `name` as either package can have it."""
-    explicit = EXPLICIT / f"{name}.py"
-    return (explicit if explicit.is_file() else EXAMPLES / f"{name}.py").read_text()
+    """Return the text of the example file `name`."""
+    return (EXAMPLES / f"{name}.py").read_text()
 
 
 def upstream_example(name: str) -> ModuleType:
-    """The example file `name` on Triton's own Gluon."""
+    """Return the example file `name` on Triton's own Gluon, which lacks our building blocks."""
     return load(f"upstream_{name}", to_upstream(source_of(name)))
-
-
-def explicit_example(name: str) -> ModuleType:
-    """The example file `name` without building blocks."""
-    return load(f"explicit_{name}", source_of(name))
 
 
 def our_example(name: str) -> ModuleType:
     """The example file `name` as it stands."""
-    return load(f"ours_{name}", (EXAMPLES / f"{name}.py").read_text())
+    return load(f"ours_{name}", source_of(name))

@@ -84,7 +84,7 @@ HEAD = (
     """
 import gluon_core as gluon
 from gluon_core import language as gl
-
+from gluon_core.testing import triton_at_least
 LISTS = triton_at_least(3, 7)
 SH = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 

@@ -136,7 +136,7 @@ def test_an_atomic_of_a_tensor_counts_for_all_threads():
         assert out.tolist() == list(range(128, 0, -1))
 
     run(False)  # though thread 0 has acquired what thread 127 released only by way of the others
-    if not triton_at_least(3, 9):  # since then a barrier stands before a release
+    if not triton_at_least(3, 9):  # since then a barrier precedes a release
         with pytest.raises(RaceError):
             run(True)
 
