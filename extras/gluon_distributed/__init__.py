@@ -14,17 +14,17 @@ import importlib as _importlib
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
-    from gluon_distributed.group import Group
+    from gluon_distributed.process_group import Group
     from gluon_distributed.simulated import simulate
-    from gluon_distributed.symmetric import Multicast, Symmetric
+    from gluon_distributed.symmetric_memory import Multicast, Symmetric
     from gluon_distributed.with_torch import group, symmetric
 
 __all__ = ["Group", "Multicast", "Symmetric", "group", "simulate", "symmetric"]
 
 _MODULES = {
-    "Group": "group",
-    "Multicast": "symmetric",
-    "Symmetric": "symmetric",
+    "Group": "process_group",
+    "Multicast": "symmetric_memory",
+    "Symmetric": "symmetric_memory",
     "group": "with_torch",
     "simulate": "simulated",
     "symmetric": "with_torch",

@@ -11,8 +11,8 @@ from gluon_core.plugin.backend import load_path
 from gluon_core.plugin.launcher import RankHost, Ranks
 from gluon_core.registry.load import registry
 from gluon_core.simulation.unwritten import uninitialised
-from gluon_distributed.group import Beside, Group
-from gluon_distributed.symmetric import Multicast, Symmetric
+from gluon_distributed.process_group import Beside, Group
+from gluon_distributed.symmetric_memory import Multicast, Symmetric
 
 __all__ = ["SIGNALS", "simulate"]
 

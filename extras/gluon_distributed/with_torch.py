@@ -14,8 +14,8 @@ from gluon_core.errors import (
     RankMismatchError,
     SymmetricMemoryError,
 )
-from gluon_distributed.group import Beside, Group
-from gluon_distributed.symmetric import Multicast, Symmetric
+from gluon_distributed.process_group import Beside, Group
+from gluon_distributed.symmetric_memory import Multicast, Symmetric
 
 __all__ = ["group", "symmetric"]
 

@@ -8,7 +8,7 @@ import gluon_distributed as distributed
 from gluon_core import errors
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import multimem
-from gluon_distributed.symmetric import Multicast, Symmetric
+from gluon_distributed.symmetric_memory import Multicast, Symmetric
 from gluon_sim.errors import RaceError, SimulatorError
 
 torch = pytest.importorskip("torch")

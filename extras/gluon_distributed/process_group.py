@@ -10,7 +10,7 @@ from typing import Any, Sequence, Union
 
 from gluon_core.errors import RankBuildError, RankMismatchError
 from gluon_core.plugin.hookspec import ENTRY_POINTS
-from gluon_distributed.symmetric import Multicast, Symmetric
+from gluon_distributed.symmetric_memory import Multicast, Symmetric
 
 __all__ = ["Beside", "Group"]
 
