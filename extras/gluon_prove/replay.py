@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import monotonic
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Optional, Sequence
 
 import numpy as np
 
@@ -15,11 +15,10 @@ from gluon_prove.smt import Arithmetic
 from gluon_prove.values import Term, TimeIsOver, term
 from gluon_sim.errors import SimulatorError
 from gluon_sim.executor.explore import Exploration
-from gluon_sim.memory.global_memory import GlobalMemory
-from gluon_sim.memory.guided import Guided, Told, TooLong
-from gluon_sim.settings import Settings
+from gluon_sim.launcher import Launch
+from gluon_sim.memory.guided import Told, TooLong
 
-__all__ = ["Launch", "again"]
+__all__ = ["again"]
 
 _REPORTS = ("race.", "deadlock", "barrier.", "leak.")
 # In global memory: arrays are as large as in the file, and may meet with other arguments.
@@ -39,31 +38,6 @@ class _Again(Exploration):
         return f"It happens {self.said}."
 
 
-Make = Callable[[Optional[Guided], tuple[int, int, int], Settings], Any]
-
-
-@dataclass(frozen=True)
-class Launch:
-    """A launch that can be made again.
-
-    Args:
-        make: a machine under a schedule, of a grid, with settings.
-        values: of the kernel's arguments.
-        names: of them.
-        known: the integer arguments, by position.
-        name: the kernel, the target, and which launch it is.
-    """
-
-    make: Make
-    memory: GlobalMemory
-    values: Sequence[Any]
-    names: Sequence[str]
-    known: dict[int, int]
-    grid: tuple[int, int, int]
-    settings: Settings
-    name: tuple[str, str, int]
-
-
 def again(
     launch: Launch, lowered: Lowered, outcome: Outcome, arithmetic: Arithmetic, facts: Any, within: float
 ) -> tuple[Optional[SimulatorError], str]:  # fmt: skip
@@ -78,7 +52,9 @@ def again(
     try:
         alike: list[tuple[dict[Term, int], str]] = [({}, "in one program, launched as in the file")]
         bounds, chosen = facts
-        usual = {term("arg", i): value for i, value in launch.known.items()}
+        signature = launch.kernel.signature
+        known = signature.integers(launch.values)
+        usual = {term("arg", i): value for i, value in known.items()}
         usual[term("programs", 0)] = 1
         usual[term("program", 0)] = 0
         tried = set()
@@ -97,7 +73,7 @@ def again(
                 if key in tried or not changed:
                     continue
                 tried.add(key)
-                said = ", ".join(f"{launch.names[t.args[0]]}={v}" for t, v in changed.items())
+                said = ", ".join(f"{signature.leaves[t.args[0]]}={v}" for t, v in changed.items())
                 alike.append((changed, f"in one program, launched with {said}"))
                 break
         for at, (changed, said) in enumerate(alike):
@@ -127,8 +103,8 @@ def _once(
         within=within, progress=False, replay=None, timeout=None,
     )  # fmt: skip
     one = _Again(
-        lambda guided: launch.make(guided, (1, 1, 1), settings), launch.memory, values, settings,
-        launch.name,
+        lambda guided: launch.machine(guided, (1, 1, 1), settings), launch.memory, values, settings,
+        launch.identity,
     )  # fmt: skip
     one.said = said
     try:

@@ -8,13 +8,12 @@ from typing import Any, Iterable, Optional
 from gluon_core.simulation.evidence import Proved
 from gluon_prove.effects import Lowered
 from gluon_prove.lower import lower
-from gluon_prove.replay import Launch, again
+from gluon_prove.replay import again
 from gluon_prove.search import Outcome, search
 from gluon_prove.smt import Arithmetic
 from gluon_prove.values import CannotSay
 from gluon_sim.errors import SimulatorError
-from gluon_sim.executor.lookup import Models
-from gluon_sim.tracing.program import Program
+from gluon_sim.launcher import Launch, Verdict
 from gluon_sim.tracing.types import ScalarType
 
 __all__ = ["prove"]
@@ -24,20 +23,21 @@ SHOWN = 12  # steps of a trace
 _REPLAY = 1.0, 20.0  # seconds: at least, and enough
 
 
-def prove(
-    program: Program, models: Models, target: Any, num_warps: int, num_ctas: int, launch: Launch
-) -> tuple[Proved, Optional[SimulatorError]]:
-    """Judge a kernel, and what the simulator reports of it where it is wrong."""
-    settings = launch.settings
-    inputs = program.kernel.type.inputs
+def prove(launch: Launch) -> Verdict:
+    """Judge the kernel of a launch, with what the simulator reports of a counterexample."""
+    settings, kernel = launch.settings, launch.kernel
+    program = kernel.recorded
+    inputs = kernel.signature.inputs
     bits = {i: t.bits for i, t in enumerate(inputs) if isinstance(t, ScalarType)}
     arithmetic = Arithmetic(bits)
     deadline = arithmetic.deadline = monotonic() + settings.within
-    name = f"{launch.name[0]} on {launch.name[1]}"
+    name = f"{kernel.name} on {kernel.target}"
     try:
-        if num_ctas > 1:
+        if kernel.num_ctas > 1:
             raise CannotSay("the blocks of a cluster are not followed", program.kernel.loc)
-        lowered = lower(program, models, target, num_warps, launch.values, arithmetic)
+        lowered = lower(
+            program, kernel.models, kernel.target, kernel.num_warps, launch.values, arithmetic
+        )
     except CannotSay as reason:
         return _unsaid(name, reason, 0, 0.0), None
     outcome = search(lowered, settings.proxy == "strict", MOST_STATES, deadline, arithmetic)
@@ -149,7 +149,7 @@ def _counterexample(name: str, outcome: Outcome, said: str, error: SimulatorErro
 
 def _wrong(
     name: str, launch: Launch, lowered: Lowered, outcome: Outcome, arithmetic: Arithmetic
-) -> tuple[Proved, Optional[SimulatorError]]:
+) -> Verdict:
     found = outcome.found
     assert found is not None
     error, said = _replayed(launch, lowered, outcome, arithmetic, outcome.facts)

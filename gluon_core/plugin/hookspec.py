@@ -65,3 +65,14 @@ def gluon_stage_done(stage: str, module: Any, target: Target) -> None:
         target: what is being compiled for.
     """
     raise NotImplementedError
+
+
+@hookspec
+def gluon_provers() -> Sequence[str]:
+    """Return paths (`module:function`) of what proves a simulated kernel for every trip count.
+
+    The simulator calls the function with its launch when the setting `prove` asks for it. The
+    function returns a `gluon_core.simulation.evidence.Proved`, and the error of a counterexample
+    or None.
+    """
+    raise NotImplementedError

@@ -266,6 +266,12 @@ class Registry:
                     "leave it out, as with GLUON_PLUGINS.",
                 ) from error
 
+    # -- extras ----------------------------------------------------------------------------------
+
+    def provers(self) -> tuple[str, ...]:
+        """Return the paths of what proves simulated kernels, see `hookspec.gluon_provers`."""
+        return tuple(path for paths in self._manager.hook.gluon_provers() for path in paths)
+
     # -- waiting ---------------------------------------------------------------------------------
 
     def waiting_for(self, backend: Backend, method: str) -> ContextManager[None]:

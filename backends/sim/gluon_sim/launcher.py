@@ -1,270 +1,222 @@
-"""From the arguments of a launch to the machine: storage, addresses, scalars."""
+"""The launch of a simulated kernel: bind its arguments, check them, prove it, run it under a schedule."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
-from typing import Any, Callable, Iterator, Optional, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Callable, Optional, Sequence
 
-import numpy as np
-
-from gluon_core.errors import ArgumentError
-from gluon_core.plugin.host_descriptor import HostDescriptor
-from gluon_core.plugin.reference import Descriptor
-from gluon_core.simulation.evidence import Walked, note
-from gluon_core.simulation.host_memory import address_of, storage_of
-from gluon_core.values.descriptors import is_descriptor_text, split_descriptor
-from gluon_sim.errors import BarrierError, tolerate
+from gluon_core.errors import CapabilityError, PluginError
+from gluon_core.plugin.paths import load_named
+from gluon_core.registry.load import registry
+from gluon_core.simulation.evidence import Proved, Walked, note
+from gluon_sim.arguments import Signature
+from gluon_sim.errors import BarrierError, SimulatorError, tolerate
 from gluon_sim.executor.blas import one_thread
 from gluon_sim.executor.capacity import refuse_excess
+from gluon_sim.executor.compile import CompiledProgram
 from gluon_sim.executor.explore import Exploration, one_only, replay
 from gluon_sim.executor.lookup import models_for
-from gluon_sim.executor.machine import Machine
-from gluon_sim.executor.ranks import current
-from gluon_sim.memory.global_memory import Allocation, GlobalMemory, Home
+from gluon_sim.executor.machine import Machine, Place
+from gluon_sim.executor.ranks import Rank, current
+from gluon_sim.memory.global_memory import GlobalMemory
 from gluon_sim.memory.guided import Guided
 from gluon_sim.sanitizer.addresses import arguments_aligned
 from gluon_sim.sanitizer.spare import spare_barriers
 from gluon_sim.settings import Settings, launch_number, of_launch
 from gluon_sim.tools.start import start
-from gluon_sim.tracing.dtypes import numpy_dtype
-from gluon_sim.tracing.types import OpaqueType, PointerType, ScalarType, Type
+from gluon_sim.tracing.program import Program
 
-__all__ = ["make_launcher"]
+__all__ = ["Launch", "SimulatedKernel", "Verdict", "make_launcher"]
+
+Grid = tuple[int, int, int]
+Verdict = tuple[
+    Proved, Optional[SimulatorError]
+]  # of a prover: the error is that of a counterexample
 
 
 def make_launcher(compiled: Any) -> Callable[..., Any]:
-    """`launch(grid, stream, *arguments)` for a `CompiledKernel` of the simulator."""
-    text = compiled.asm["program"]
-    program = text.compiled
-    inputs = text.program.kernel.type.inputs
-    kinds = compiled.signature_types()
-    names = list(compiled.src.fn.arg_names)
-    models = models_for(compiled.target)
-    num_warps = int(compiled.metadata.num_warps)
-    own = compiled.metadata.simulation
-    promises = text.program.kernel.arg_attrs
-    leaf_names = [name for name, _ in _leaves(kinds, names, names)]
-    compiled.function = compiled.module = text.program
-    proofs: dict[str, Any] = {}  # by what fences are asked for
+    """Return `launch(grid, stream, *arguments)` for a `CompiledKernel` of the simulator."""
+    return SimulatedKernel(compiled).launch
 
-    spare: Optional[list[BarrierError]] = None
 
-    def launch(grid: Any, stream: Any, *arguments: Any) -> None:
-        nonlocal spare
-        settings, overridden = of_launch(own)
-        if (
-            settings.schedule == "explore"
-        ):  # what no schedule may change rests on there being no race
+class SimulatedKernel:
+    """A compiled kernel: what all its launches share.
+
+    Attributes:
+        program: the kernel, compiled to steps.
+        verdicts: of the prover, by the setting `proxy`.
+    """
+
+    def __init__(self, compiled: Any):
+        text = compiled.asm["program"]
+        self.compiled = compiled
+        self.program: CompiledProgram = text.compiled
+        self.recorded: Program = text.program
+        self.target = compiled.target
+        self.models = models_for(compiled.target)
+        self.num_warps = int(compiled.metadata.num_warps)
+        self.num_ctas = int(getattr(compiled.metadata, "num_ctas", 1))
+        names = list(compiled.src.fn.arg_names)
+        inputs = text.program.kernel.type.inputs
+        self.signature = Signature(compiled.signature_types(), names, inputs)
+        self.verdicts: dict[str, Verdict] = {}
+        compiled.function = compiled.module = text.program
+
+    @property
+    def name(self) -> str:
+        return self.recorded.kernel.name
+
+    @cached_property
+    def unused_barriers(self) -> list[BarrierError]:
+        return spare_barriers(self.recorded)
+
+    def launch(self, grid: Any, stream: Any, *arguments: Any) -> None:
+        """Run the programs of a grid to their end, with the settings that hold now."""
+        metadata = self.compiled.metadata
+        settings, overridden = of_launch(metadata.simulation)
+        if settings.schedule == "explore":  # only without races do all schedules agree
             settings = replace(settings, races=True, deadlocks=True)
         note(settings.off, overridden)
-        metadata = compiled.metadata
-        refuse_excess(text.program, metadata.shared, compiled.target, metadata)
+        refuse_excess(self.recorded, metadata.shared, self.target, metadata)
         rank = current()
         memory = GlobalMemory() if rank is None else rank.memory()
-        leaves = zip(inputs, _leaves(kinds, names, arguments))
-        with np.errstate(all="ignore"):  # a float32 argument of 1e300 is infinite, as on a GPU
-            values = []
-            for type, (name, value) in leaves:
-                values.append(convert(memory, name, type, value))
-                memory.homes.append(home_of(name, value, settings.views))
-        memory.name_shared()
-        if len(values) != len(inputs):
-            raise ArgumentError(
-                "the simulator cannot take an argument of this kind apart",
-                expected=f"{len(inputs)} values",
-                got=len(values),
-            )
-        if settings.alignment and promises:
-            arguments_aligned(promises, leaf_names, values, text.program.kernel.loc)
-        if settings.barriers:
-            if spare is None:
-                spare = spare_barriers(text.program)
-            for report in spare:
-                tolerate(report, settings.tolerated, memory.told)
-        x, y, z = (*(int(g) for g in grid), 1, 1)[:3]
-        size = (x, y, z)
+        values = self.signature.bind(memory, arguments, settings.views)
+        x, y, z = (*(int(extent) for extent in grid), 1, 1)[:3]
+        launch = Launch(self, settings, memory, values, (x, y, z))
+        launch.check()
         if rank is not None:
-            machine = Machine(
-                program, memory, size, num_warps, compiled.target, models=models, settings=settings,
-                num_ctas=int(getattr(metadata, "num_ctas", 1)), place=rank.place,
-            )  # fmt: skip
-            rank.launch(machine, values)
-            return
-        steered = settings.schedule == "explore" or settings.replay is not None
-        watched = None if steered else start(program, compiled, size)
-        chosen = program if watched is None else watched.program
+            launch.run_on(rank)
+        else:
+            launch.run()
 
-        def make(
-            guided: Optional[Guided] = None, size: tuple[int, int, int] = size,
-            settings: Settings = settings,
-        ) -> Machine:  # fmt: skip
-            return Machine(
-                chosen, memory, size, num_warps, compiled.target, models=models, settings=settings,
-                num_ctas=int(getattr(metadata, "num_ctas", 1)), schedule=guided,
-            )  # fmt: skip
 
-        if settings.prove in ("*", program.program.kernel.name):
-            judge(compiled, make, memory, values, settings, size)
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel.
 
-        with one_thread(), watched or nullcontext():
+    Args:
+        memory: what its programs can reach.
+        values: of the kernel's inputs.
+        grid: programs in x, y, z.
+    """
+
+    kernel: SimulatedKernel
+    settings: Settings
+    memory: GlobalMemory
+    values: Sequence[Any]
+    grid: Grid
+
+    @cached_property
+    def identity(self) -> tuple[str, str, int]:
+        """The kernel, the target, and which launch of the kernel this is."""
+        name = self.kernel.name
+        return name, str(self.kernel.target), launch_number(name)
+
+    def machine(
+        self, schedule: Optional[Guided] = None, grid: Optional[Grid] = None,
+        settings: Optional[Settings] = None, program: Optional[CompiledProgram] = None,
+        place: Optional[Place] = None,
+    ) -> Machine:  # fmt: skip
+        """Return a machine that runs this launch, or one that differs from it by the arguments given."""
+        kernel = self.kernel
+        return Machine(
+            program or kernel.program, self.memory, grid or self.grid, kernel.num_warps,
+            kernel.target, models=kernel.models, settings=settings or self.settings,
+            num_ctas=kernel.num_ctas, schedule=schedule, place=place,
+        )  # fmt: skip
+
+    def check(self) -> None:
+        """Report what is wrong before any program runs: arguments, and barriers that nobody uses."""
+        kernel, settings = self.kernel, self.settings
+        entry = kernel.recorded.kernel
+        if settings.alignment and entry.arg_attrs:
+            arguments_aligned(entry.arg_attrs, kernel.signature.leaves, self.values, entry.loc)
+        if settings.barriers:
+            for report in kernel.unused_barriers:
+                tolerate(report, settings.tolerated, self.memory.told)
+
+    def run_on(self, rank: Rank) -> None:
+        """Run the launch in the simulation that all ranks share."""
+        rank.launch(self.machine(place=rank.place), self.values)
+
+    def run(self) -> None:
+        """Prove the kernel if that is asked for, then run it under the schedules of the settings.
+
+        Raises:
+            GluonError: what is wrong with the kernel.
+        """
+        settings = self.settings
+        if settings.prove in ("*", self.kernel.name):
+            self.prove()
+        with one_thread():
             try:
-                if steered:
-                    steer(compiled, make, memory, values, settings)
-                    return
-                machine = make()
-                machine.watched = watched is not None
-                machine.run(values)
+                if settings.replay is not None:
+                    self.run_again(settings.replay)
+                elif settings.schedule == "explore":
+                    self.run_all()
+                else:
+                    self.run_once()
             finally:
-                memory.unmark()
+                self.memory.unmark()
+
+    def run_once(self) -> None:
+        """Run under the usual schedule, or a random one, for whoever watches."""
+        kernel = self.kernel
+        watched = start(kernel.program, kernel.compiled, self.grid)
+        with watched or nullcontext():
+            machine = self.machine(program=None if watched is None else watched.program)
+            machine.watched = watched is not None
+            machine.run(self.values)
         machine.release()
 
-    def judge(
-        compiled: Any, make: Callable[..., Machine], memory: GlobalMemory, values: Sequence[Any],
-        settings: Settings, size: tuple[int, int, int],
-    ) -> None:  # fmt: skip
-        """Say what can be said of the kernel for every trip count; once for all its launches."""
-        from gluon_prove.replay import Launch
-        from gluon_prove.verdict import prove
-
-        found = proofs.get(settings.proxy)
-        if found is None:
-            kernel = text.program.kernel.name
-            known = {
-                i: int(value[0])
-                for i, (type, value) in enumerate(zip(inputs, values))
-                if isinstance(type, ScalarType) and not type.is_float
-            }
-            name = kernel, str(compiled.target), launch_number(kernel)
-            one = Launch(make, memory, values, leaf_names, known, size, settings, name)
-            ctas = int(getattr(compiled.metadata, "num_ctas", 1))
-            with one_thread():
-                found = prove(text.program, models, compiled.target, num_warps, ctas, one)
-            proofs[settings.proxy] = found
-        note(proved=found[0])
-        if found[1] is not None:
-            raise found[1]
-
-    def steer(
-        compiled: Any, make: Callable[..., Machine], memory: GlobalMemory, values: Sequence[Any],
-        settings: Settings,
-    ) -> None:  # fmt: skip
-        """Under all schedules, or under one that was kept."""
-        kernel = text.program.kernel.name
-        name = kernel, str(compiled.target), launch_number(kernel)
-        if settings.replay is not None:
-            if not replay(settings.replay, make, values, name):
-                make().run(values)
-            return
-        walked = Walked(1, 1, True)
-        if one_only(program):
-            make().run(values)
+    def run_all(self) -> None:
+        """Run under all schedules that differ, or as many as the settings allow."""
+        if one_only(self.kernel.program):
+            self.machine().run(self.values)
+            note(walked=Walked(1, 1, True))
         else:
-            walked = Exploration(make, memory, values, settings, name).run()
-        note(walked=walked)
-
-    return launch
-
-
-def _leaves(kinds: Any, names: Any, arguments: Any) -> Iterator[tuple[str, Any]]:
-    """(name, value) of everything that is no constant, tuples opened."""
-    for kind, name, value in zip(kinds, names, arguments):
-        if isinstance(kind, (tuple, list)):
-            fields = getattr(kind, "_fields", None)
-            inner = [
-                f"{name}[{i}]" if fields is None else f"{name}.{fields[i]}"
-                for i in range(len(kind))
-            ]
-            yield from _leaves(kind, inner, value)
-        elif is_descriptor_text(kind):
-            yield from _descriptor_leaves(name, value, split_descriptor(kind).rank)
-        elif kind != "constexpr":
-            yield name, value
-
-
-def _descriptor_leaves(name: str, value: Any, rank: int) -> Iterator[tuple[str, Any]]:
-    """A descriptor, then its shape and its strides, as kernels take them."""
-    yield name, value
-    for field in ("shape", "strides"):
-        own = getattr(value, field, (0,) * rank)  # names alone have no such field
-        if len(own) != rank:
-            raise ArgumentError(
-                "the kernel was compiled for a descriptor of another rank",
-                argument=f"{name}.{field}",
-                expected=f"{rank} entries",
-                got=list(own),
+            exploration = Exploration(
+                self.machine, self.memory, self.values, self.settings, self.identity
             )
-        yield from ((f"{name}.{field}[{i}]", own[i]) for i in range(rank))
+            note(walked=exploration.run())
+
+    def run_again(self, schedule: str) -> None:
+        """Run under the schedule in a file; under the usual one if that is of another launch."""
+        if not replay(schedule, self.machine, self.values, self.identity):
+            self.machine().run(self.values)
+
+    def prove(self) -> None:
+        """Judge the kernel for every trip count, once for all its launches.
+
+        Raises:
+            CapabilityError: no prover is installed.
+            SimulatorError: what the simulator reports of a counterexample.
+        """
+        verdicts, proxy = self.kernel.verdicts, self.settings.proxy
+        if proxy not in verdicts:
+            with one_thread():
+                verdicts[proxy] = _prover()(self)
+        proved, error = verdicts[proxy]
+        note(proved=proved)
+        if error is not None:
+            raise error
 
 
-def convert(memory: GlobalMemory, name: str, type: Type, value: Any) -> Any:
-    """An argument as the machine keeps it; what a pointer points into is registered."""
-    if isinstance(value, HostDescriptor):
-        return _descriptor(memory, name, type, value)
-    if isinstance(type, PointerType):
-        allocation = _allocation(name, value)
-        if allocation is not None:
-            memory.add(allocation)
-        return np.array([address_of(name, value)], np.int64)
-    if isinstance(type, OpaqueType) or not isinstance(type, ScalarType):
-        raise ArgumentError(
-            "the simulator cannot take such an argument yet", argument=name, got=str(type)
+def _prover() -> Callable[[Launch], Verdict]:
+    paths = registry().provers()
+    if len(paths) > 1:
+        raise PluginError(
+            f"several provers are installed: {', '.join(paths)}",
+            argument="prove",
+            remedy="Uninstall all but one, or choose plugins with GLUON_PLUGINS.",
         )
-    dtype = numpy_dtype(type)
-    if dtype.kind == "i":
-        bits = dtype.itemsize * 8
-        number = int(value) & ((1 << bits) - 1)
-        value = number - (1 << bits) if number >> (bits - 1) else number
-    return np.array([value]).astype(dtype)
-
-
-def _descriptor(memory: GlobalMemory, name: str, type: Type, value: HostDescriptor) -> Descriptor:
-    """A descriptor for the reference models; the storage of its tensor is registered."""
-    if not isinstance(type, OpaqueType) or type.name != "descriptor":
-        raise ArgumentError(
-            "the kernel takes no descriptor here", argument=name, expected=str(type)
+    if not paths:
+        raise CapabilityError(
+            "proofs need a prover, and none is installed",
+            argument="prove",
+            remedy="pip install 'gluon-extras[prove]'",
         )
-    value.check_launch()
-    allocation = _allocation(f"{name}.base", value.base)
-    if allocation is not None:
-        memory.add(allocation)
-    extra = dict(value.extra)
-    return Descriptor(
-        base=np.array([address_of(name, value.base)], np.int64),
-        shape=tuple(np.array([int(extent)], np.int64) for extent in value.shape),
-        strides=tuple(np.array([int(stride)], np.int64) for stride in value.strides),
-        dtype=numpy_dtype(type.fields[0]),
-        block_shape=tuple(int(size) for size in value.block_shape),
-        layout=value.layout,
-        padding=value.padding,
-        round_f32_to_tf32=bool(getattr(value, "round_f32_to_tf32", False)),
-        extra=extra or None,
-    )
-
-
-def _allocation(name: str, value: Any) -> Optional[Allocation]:
-    storage = storage_of(name, value, "simulator")
-    return None if storage is None else Allocation(name, storage.data, storage.writable)
-
-
-def home_of(name: str, value: Any, views: bool) -> Optional[Home]:
-    """What a pointer made from an argument may reach: its storage, or of a view only that.
-
-    None of a bare address, and of what is no pointer.
-    """
-    if isinstance(value, HostDescriptor):
-        return home_of(f"{name}.base", value.base, views)
-    if not isinstance(value, np.ndarray) and not hasattr(value, "untyped_storage"):
-        base = getattr(value, "base", None)
-        return None if base is None else home_of(name, base, views)
-    storage = _allocation(name, value)
-    if storage is None or not storage.data.size:
-        return Home(name, 0, 0)
-    if not views:
-        return Home(name, storage.base, storage.end)
-    start = address_of(name, value)
-    if isinstance(value, np.ndarray):
-        return Home(name, start, start + value.nbytes)
-    last = sum((size - 1) * step for size, step in zip(value.shape, value.stride()))
-    length = (last + 1) * value.element_size() if value.numel() else 0
-    return Home(name, start, start + length)
+    prover: Callable[[Launch], Verdict] = load_named(paths[0], "the prover")
+    return prover

@@ -17,7 +17,7 @@ from gluon_core.errors import ArgumentError, GluonError
 from gluon_core.features import INLINE_ASM
 from gluon_core.language.nvidia.ampere import async_copy
 from gluon_sim.errors import OutOfBoundsError, RaceError, SimulatorError
-from tests.backends.sim.proofs import judged
+from tests.prove.proofs import judged
 
 L = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
@@ -403,7 +403,7 @@ def squares(x, out, tiles, TEXT: gl.constexpr, PURE: gl.constexpr):
     ],
 )
 def test_pure_arithmetic_is_data_to_a_proof(text, pure, verdict):
-    pytest.importorskip("z3", reason="gluon-core[prove] is not installed")
+    pytest.importorskip("z3", reason="gluon-extras[prove] is not installed")
     x, out = FLOATS.copy(), np.zeros(512, np.float32)
     found, _ = judged(squares, (1,), x, out, 1, text, pure, target=TARGET)
     assert found.verdict == verdict

@@ -10,10 +10,10 @@ from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import mbarrier
 from gluon_prove.order import Depends, Phases
 from gluon_sim.errors import SimulatorError
-from tests.backends.sim.proofs import judged
+from tests.prove.proofs import judged
 
 pytestmark = pytest.mark.once
-pytest.importorskip("z3", reason="gluon-core[prove] is not installed")
+pytest.importorskip("z3", reason="gluon-extras[prove] is not installed")
 
 L = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))

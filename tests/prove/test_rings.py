@@ -14,9 +14,9 @@ from gluon_cli.app import app
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier
 from gluon_core.language.nvidia.hopper.tma import async_load, async_store, store_wait
-from tests.backends.sim.proofs import LAYOUT, TILE, describe, judged
+from tests.prove.proofs import LAYOUT, TILE, describe, judged
 
-pytest.importorskip("z3", reason="gluon-core[prove] is not installed")
+pytest.importorskip("z3", reason="gluon-extras[prove] is not installed")
 
 
 @gluon.jit
@@ -163,7 +163,7 @@ def command(*words):
     return done.exit_code, done.output
 
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.mark.parametrize(

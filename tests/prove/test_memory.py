@@ -8,10 +8,10 @@ from gluon_core import language as gl
 from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.language.nvidia.hopper import mbarrier
 from gluon_core.language.nvidia.hopper.tma import async_load
-from tests.backends.sim.proofs import LAYOUT, TILE, describe, judged
+from tests.prove.proofs import LAYOUT, TILE, describe, judged
 
 pytestmark = pytest.mark.once
-pytest.importorskip("z3", reason="gluon-core[prove] is not installed")
+pytest.importorskip("z3", reason="gluon-extras[prove] is not installed")
 
 
 @gluon.jit

@@ -16,10 +16,10 @@ from gluon_core.language.nvidia.hopper import (
 )
 from gluon_core.language.nvidia.hopper.tma import async_load, async_store, store_wait
 from gluon_core.nvidia.hopper import TensorDescriptor
-from tests.backends.sim.proofs import LAYOUT, describe, judged
+from tests.prove.proofs import LAYOUT, describe, judged
 
 pytestmark = pytest.mark.once
-pytest.importorskip("z3", reason="gluon-core[prove] is not installed")
+pytest.importorskip("z3", reason="gluon-extras[prove] is not installed")
 
 
 # ---- groups of cp.async -----------------------------------------------------------------------------

@@ -1,0 +1,88 @@
+"""The prover plugs into the simulator."""
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.errors import CapabilityError, PluginError
+from gluon_core.registry import load
+from gluon_core.simulation.evidence import Proved
+from gluon_sim import launcher
+from gluon_sim.settings import using
+from tests.prove.proofs import judged
+
+
+def fill():
+    """A kernel that nothing has launched or proved before."""
+
+    @gluon.jit
+    def kernel(out):
+        index = gl.arange(0, 32, layout=gl.BlockedLayout([1], [32], [4], [0]))
+        gl.store(out + index, index)
+
+    return kernel
+
+
+@pytest.fixture
+def provers(monkeypatch):
+    """Put a registry in place of the installed one that has these provers."""
+
+    def put(*paths):
+        class Registry:
+            def provers(self):
+                return paths
+
+        monkeypatch.setattr(launcher, "registry", Registry)
+
+    return put
+
+
+def test_the_installed_prover_answers_the_hook():
+    assert load.registry().provers() == ("gluon_prove.verdict:prove",)
+
+
+def test_without_a_prover_the_error_says_what_to_install(provers):
+    provers()
+    out = np.zeros(32, np.int32)
+    with using(prove="*"), pytest.raises(CapabilityError, match="none is installed") as caught:
+        fill()[1,](out)
+    assert "pip install 'gluon-extras[prove]'" in str(caught.value)
+    fill()[1,](out)
+    assert (out == np.arange(32)).all()
+
+
+def test_two_provers_are_named(provers):
+    provers("one.way:prove", "another.way:prove")
+    with using(prove="*"), pytest.raises(PluginError, match=r"one\.way:prove, another\.way:prove"):
+        fill()[1,](np.zeros(32, np.int32))
+
+
+def test_a_prover_that_cannot_be_loaded_is_named(provers):
+    provers("gluon_prove.verdict:proof")
+    with using(prove="*"), pytest.raises(PluginError, match=r"gluon_prove\.verdict:proof"):
+        fill()[1,](np.zeros(32, np.int32))
+
+
+def count(launch):
+    """A prover that says how many programs a launch has."""
+    x, y, z = launch.grid
+    return Proved("proved", launch.kernel.name, x * y * z, 0.0, ()), None
+
+
+def test_another_prover_takes_the_place_of_ours(provers):
+    provers(f"{__name__}:count")
+    verdict, error = judged(fill(), (2, 3), np.zeros(32, np.int32), races=False)
+    assert error is None
+    assert (verdict.name, verdict.states) == ("kernel", 6)
+
+
+class Plugin:
+    @staticmethod
+    @gluon.plugin.hookspec.hookimpl
+    def gluon_provers():
+        return ["some.where:prove"]
+
+
+def test_a_registry_collects_provers():
+    assert load.load([], plugins=[Plugin()]).provers() == ("some.where:prove",)
