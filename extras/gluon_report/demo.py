@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import multiprocessing
-import multiprocessing.util
 import os
 import signal
 import sys
 import time
 from collections import Counter
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +19,7 @@ from gluon_cli.output import Exit, UsageError, console, errors, print_json
 from gluon_cli.packages import absent, install_line
 from gluon_core.errors import GluonError, did_you_mean
 from gluon_core.plugin.targets import Target
+from gluon_core.processes import Ended, each
 from gluon_core.registry.load import registry
 from gluon_report.demo_table import LEGEND, DemoTable
 from gluon_report.example import Example, device_target
@@ -30,7 +27,6 @@ from gluon_report.example import Example, device_target
 __all__ = ["Row", "examples_package", "load_examples", "run_one", "show"]
 
 PACKAGE = "gluon_examples"
-_DIED = "the process died"
 
 
 @dataclass(frozen=True)
@@ -150,13 +146,6 @@ def _job(kind: str, example: Example, target: Target, started: float) -> Row:
         instruction_count=report.instruction_count,
         instruction_mix=dict(report.instruction_mix),
     )
-
-
-def _worker() -> None:
-    """Let a worker end without the interpreter's teardown, where Triton 3.9's bindings print
-    what they think has leaked."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends at once; the parent shows what there is
-    multiprocessing.util.Finalize(None, os._exit, args=(0,), exitpriority=-100)
 
 
 # -- all of them ---------------------------------------------------------------------------------
@@ -357,32 +346,14 @@ def _run_all(
                 hand_over(key)
     except KeyboardInterrupt:
         for key in list(rows):
-            # Ctrl-C of a terminal ends the workers, too.
-            rows[key] = {job: row for job, row in rows[key].items() if row.reason != _DIED}
             hand_over(key)
 
 
 def _in_processes(work: Sequence[Job], processes: int, done: Callable[[Job, Row], None]) -> None:
-    if not work:
-        return
     # Fresh processes: a fork would inherit the threads and the device of this one.
-    context = multiprocessing.get_context("spawn")
-    count = min(processes, len(work))
-    with ProcessPoolExecutor(count, mp_context=context, initializer=_worker) as pool:
-        try:
-            waiting = {pool.submit(run_one, *job): job for job in work}
-            for future in as_completed(waiting):
-                row = _row(future, waiting[future])
-                done(waiting[future], row)
-        except KeyboardInterrupt:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _row(future: Future[Row], job: Job) -> Row:
-    kind, (name, index), target = job
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        module = sys.modules[f"{examples_package().__name__}.{name}"]
-        return Row(module.EXAMPLES[index].name, target, kind, "failed", _DIED)
+    for job, row in each(f"{__name__}:run_one", work, processes):
+        if isinstance(row, Ended):
+            kind, (name, index), target = job
+            module = sys.modules[f"{examples_package().__name__}.{name}"]
+            row = Row(module.EXAMPLES[index].name, target, kind, "failed", str(row))
+        done(job, row)

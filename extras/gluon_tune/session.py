@@ -11,7 +11,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence
 from gluon_core.errors import TuneError, TuneStoreError, TuneWorkerError, did_you_mean
 from gluon_tune import work
 from gluon_tune.engine import Engine, Local
-from gluon_tune.isolated import Failed, Lost
+from gluon_tune.isolated import Ended, Failed
 from gluon_tune.outcome import Outcome, Progress, Settings, Shape
 from gluon_tune.search import Strategy, strategy_of
 from gluon_tune.space import Config
@@ -95,7 +95,7 @@ def key_of(told: Future[dict[str, Any]], settings: Settings) -> tuple[Key, dict[
     measured = settings.objective == "time"
     try:
         about = told.result()
-    except (Failed, Lost) as error:
+    except (Ended, Failed) as error:
         if isinstance(error, Failed) and error.ours:
             raise TuneError(f"cannot be tuned as it stands: {error.text}") from None
         raise TuneWorkerError(f"a worker cannot load the task: {error}") from None
@@ -505,7 +505,7 @@ class _Search:
         self.under_way.clear()
         try:
             results, facts = future.result()
-        except (Failed, Lost, CancelledError, RuntimeError):
+        except (Ended, Failed, CancelledError, RuntimeError):
             return  # what is known stays
         self._same_build(facts)
         changes = []

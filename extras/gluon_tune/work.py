@@ -19,7 +19,7 @@ from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from gluon_core.errors import TuneWorkerError
 from gluon_tune.estimate import estimate
-from gluon_tune.isolated import Failed, Isolated, Lost
+from gluon_tune.isolated import Ended, Failed, Isolated
 from gluon_tune.space import Config
 from gluon_tune.statistics import interval, losers
 from gluon_tune.task import Reference
@@ -47,7 +47,7 @@ def about(
     """See `Workbench.about`; with `measured` also `devices`, how many there are on this machine.
 
     Raises:
-        Failed, Lost: it cannot be told.
+        Failed, Ended: it cannot be told.
     """
     bench = _isolated(reference, target, 0 if measured else None)
     found: dict[str, Any] = bench.call("about", shape)
@@ -58,7 +58,7 @@ def about(
 
 def _failed(error: Exception) -> Result:
     """What an error says of a configuration."""
-    if isinstance(error, Lost):
+    if isinstance(error, Ended):
         return {"status": "bad", "reason": str(error)}
     name = error.name if isinstance(error, Failed) else ""
     told = {"WrongResultError": "bad", "LimitError": "pruned", "CapabilityError": "pruned"}
@@ -98,10 +98,10 @@ def compile_one(
         if detail.get(objective) is None:
             return {**result, "status": "failed", "reason": f"the code tells no {objective}"}
         return {**result, "status": "ok", "reason": "", "value": float(detail[objective])}
-    except (Failed, Lost) as error:
+    except (Ended, Failed) as error:
         if isinstance(error, Failed) and error.name == "TuneError":
             raise  # of the task, not of this configuration
-        if isinstance(error, Lost) and error.hung and patience and patience < limits["compile"]:
+        if isinstance(error, Ended) and error.hung and patience and patience < limits["compile"]:
             reason = f"still compiled after {patience:.1f} s, when others take a fraction of that"
             return {**result, "status": "pruned", "reason": reason}
         detail["large"] = isinstance(error, Failed) and error.name == "LimitError"
@@ -182,10 +182,10 @@ class _Round:
                 self._process = self._bench.started
                 self._launches[at] = max(3, min(40, int(_SAMPLE / max(once, 1e-7))))
             taken = self._bench.call("sample", at, self._launches[at], limit=self._limit)
-        except (Failed, Lost) as error:
+        except (Ended, Failed) as error:
             if isinstance(error, Failed) and not error.ours:
                 self._bench.close()  # a fault of the device stays with its process
-            if isinstance(error, Lost) or not error.ours:
+            if isinstance(error, Ended) or not error.ours:
                 self._still_there(error)
             self.results[at] = _failed(error)
             if isinstance(error, Failed) and not error.ours:
@@ -203,7 +203,7 @@ class _Round:
         """
         try:
             there, why = self._bench.call("devices", limit=60.0), ""
-        except (Failed, Lost) as again:
+        except (Ended, Failed) as again:
             there, why = 0, f"; a new process: {again}"
         if not there:
             raise TuneWorkerError(
@@ -253,7 +253,7 @@ def measure(
                 break
         try:
             facts = bench.call("facts", limit=30.0) if turn.samples else {}
-        except (Failed, Lost):
+        except (Ended, Failed):
             facts = {}
     results = []
     for at in range(len(configs)):

@@ -1,21 +1,19 @@
 """What happens to one configuration: it is compiled, counted, checked, timed. Runs in a process of its own.
 
-`python -m gluon_tune.workbench FD` serves whoever holds the other end of a socket
-(`gluon_tune.isolated`): one method of `Workbench` after the other, until the socket closes.
+`serve` answers whoever started the process (`gluon_tune.isolated`): one method of `Workbench` after the other.
 """
 
 from __future__ import annotations
 
 import inspect
-import os
-import sys
+import math
 import threading
 import time
-from multiprocessing.connection import Connection
 from typing import Any, Callable, Mapping, Optional
 
 from gluon_core.errors import GluonError
 from gluon_core.launch import bench
+from gluon_core.processes import Link
 from gluon_tune.space import Config
 from gluon_tune.task import Reference, Task
 from gluon_tune.tuned import versions
@@ -198,35 +196,18 @@ def _spoil(array: Any) -> None:
 # -- serving -------------------------------------------------------------------------------------
 
 
-def _end_with(parent: int) -> None:
-    """End this process when the one that started it is gone, whatever a kernel is doing."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
-
-
-def serve(link: Connection) -> None:
+def serve(link: Link) -> None:
     """Answer calls until nobody is there to make any."""
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     workbench: Optional[Workbench] = None
-    while True:
-        try:
-            method, arguments = link.recv()
-        except (EOFError, OSError):
-            return
-        answer: tuple[str, Any]
+    while (call := link.next(math.inf)) is not None:
+        method, arguments = call
         try:
             if method == "open":
                 workbench = None  # what it holds on the device is let go first
                 workbench = Workbench(*arguments)
-                answer = ("ok", None)
+                link.answer("ok")
             else:
-                answer = ("ok", getattr(workbench, method)(*arguments))
+                link.answer("ok", getattr(workbench, method)(*arguments))
         except Exception as error:
             first = (str(error).splitlines() or [""])[0]
-            answer = ("error", (type(error).__name__, first, isinstance(error, GluonError)))
-        link.send(answer)
-
-
-if __name__ == "__main__":
-    serve(Connection(int(sys.argv[1])))
+            link.answer("error", (type(error).__name__, first, isinstance(error, GluonError)))

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from typing import Any, Optional
 
-from gluon_core._triton.locks import ForkLock
+from gluon_core.processes import ForkLock
 
 __all__ = ["captured", "refused"]
 

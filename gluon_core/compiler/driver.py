@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Iterable, Iterator, Literal, Mapping, Optional, overload
 
 from gluon_core import _triton
-from gluon_core._triton.locks import ForkLock
 from gluon_core.compiler import cache
 from gluon_core.compiler.kernel import CompiledKernel
 from gluon_core.compiler.source import GluonASTSource, check_mapping, trace_source
@@ -21,6 +20,7 @@ from gluon_core.plugin.backend import Backend, Stage
 from gluon_core.plugin.options import further, whole
 from gluon_core.plugin.requests import OPS
 from gluon_core.plugin.targets import Target
+from gluon_core.processes import ForkLock
 from gluon_core.registry.answers import checked_options, checked_stages
 from gluon_core.registry.load import registry
 from gluon_core.values.constants import Identity

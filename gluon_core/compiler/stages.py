@@ -26,10 +26,11 @@ from gluon_core import _triton
 from gluon_core._triton.capture import captured
 from gluon_core.compiler.assembler import bad_assembly, left_out, refused
 from gluon_core.compiler.blame import blamed
-from gluon_core.compiler.workers import Ended, Link, Pool, Process, fork_lock, timeout
+from gluon_core.compiler.workers import Pool, timeout
 from gluon_core.errors import GluonError, LayoutError, LimitError, SourceSpan, StageError
 from gluon_core.plugin.backend import Backend, Stage
 from gluon_core.plugin.targets import Target
+from gluon_core.processes import Ended, Link, Process, fork_lock
 from gluon_core.registry.answers import checked_stages
 from gluon_core.registry.load import registry
 
@@ -264,7 +265,7 @@ class _Job:
                     return result
         verify()
         deadline = time.monotonic() + timeout()
-        process = self._begun(lambda: Process(self._tell))
+        process = self._begun(lambda: Process(self._tell, "the compiler"))
         try:
             result = self._answer(process, text, deadline)
             assert result is not None
@@ -309,7 +310,10 @@ class _Job:
 
     def _ended(self, ended: Ended, process: Process, text: Optional[str]) -> GluonError:
         self.current = process.noted() or self.current
-        return self.failure(ended.how, process.said(), self._saved(text))
+        how = ended.how
+        if ended.hung:
+            how = f"it took more than {timeout():g} s (GLUON_COMPILE_TIMEOUT) and was ended"
+        return self.failure(how, process.output(), self._saved(text))
 
     def _answer(self, process: Process, text: Optional[str], deadline: float) -> Optional[Result]:
         """What a process makes of this job, None where it cannot begin with it.
@@ -320,7 +324,7 @@ class _Job:
         """
         kind, value = process.receive(deadline)
         self.current = process.noted() or self.current
-        said = process.said()
+        said = process.output()
         if kind == "done":
             result: Result = value
             return self._done(result, said, text)
@@ -333,20 +337,20 @@ class _Job:
             raise self.failure(message, "\n".join(filter(None, (said, detail))), self._saved(text))
         if kind == "cannot":
             return None
-        raise Ended(f"the compiler's process sent something that is no answer ({kind!r})")
+        raise Ended(f"the compiler sent something that is no answer ({kind!r})")
 
     def _tell(self, link: Link) -> None:
         """In the child: do the work and say what came of it."""
         self.entering = lambda name, value: link.note(name)  # type: ignore[method-assign]  # in the child
         try:
-            link.tell("done", self.steps())
+            link.answer("done", self.steps())
         except LimitError as error:
-            link.tell("limit", error)
+            link.answer("limit", error)
         except GluonError as error:
-            link.tell("gluon", error)
+            link.answer("gluon", error)
         except BaseException as error:
             detail = "" if isinstance(error, RuntimeError) else traceback.format_exc()
-            link.tell("error", (_describe(error), detail))
+            link.answer("error", (_describe(error), detail))
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
 
@@ -472,7 +476,7 @@ def _serve(link: Link) -> None:
         try:
             job = link.next()
         except Exception as error:  # of a class that it does not know, say
-            link.tell("cannot", str(error))
+            link.answer("cannot", str(error))
             continue
         if job is None:
             return
@@ -483,7 +487,7 @@ def _serve(link: Link) -> None:
             context = _triton.ready_context(backend.load_dialects)
             module = _triton.parse_text(text, context)
         except Exception as error:
-            link.tell("cannot", str(error))
+            link.answer("cannot", str(error))
             continue
         _Job(list(stages), module, metadata, "", True, None)._tell(link)
         del module, context, job

@@ -13,8 +13,8 @@ import time
 import pytest
 
 import gluon_core as gluon
-from gluon_core import _triton
-from gluon_core.compiler import compile_source, workers
+from gluon_core import _triton, processes
+from gluon_core.compiler import compile_source
 from gluon_core.errors import OptionError, StageError
 from gluon_core.plugin.backend import Stage
 from gluon_core.registry.load import registry
@@ -170,7 +170,7 @@ def test_a_process_that_died_while_idle_is_replaced():
 
 
 def test_an_idle_process_ends_by_itself(monkeypatch):
-    monkeypatch.setattr(workers, "IDLE", 0.1)
+    monkeypatch.setattr(processes, "IDLE", 0.1)
     put(1.0)
     (pid,) = workers_now()
     assert _gone(pid, 10), "it is still there"
@@ -202,9 +202,9 @@ def test_a_process_that_is_stopped_is_late_too(monkeypatch, kept_reproducers):
     "garbage, words",
     [
         (b"Segmentation fault, I think\n", "no answer"),
-        (workers._HEADER.pack(b"gluo", 5) + b"hello", "cannot be read"),
-        (workers._HEADER.pack(b"gluo", 1 << 60), "no answer"),
-        (workers._HEADER.pack(b"gluo", 100) + b"cut", "ended with status 7"),
+        (processes._HEADER.pack(b"gluo", 5) + b"hello", "cannot be read"),
+        (processes._HEADER.pack(b"gluo", 1 << 60), "no answer"),
+        (processes._HEADER.pack(b"gluo", 100) + b"cut", "ended with status 7"),
     ],
 )
 def test_garbage_in_the_pipe_is_an_error(garbage, words, monkeypatch, kept_reproducers):
@@ -213,7 +213,7 @@ def test_garbage_in_the_pipe_is_an_error(garbage, words, monkeypatch, kept_repro
             value
             for frame in _frames()
             for value in frame.f_locals.values()
-            if isinstance(value, workers.Link)
+            if isinstance(value, processes.Link)
         )
         os.write(link._answers, garbage)
         os._exit(7)

@@ -16,7 +16,7 @@ from typing import Any, Callable, Optional
 
 from gluon_tune import session, work
 from gluon_tune.engine import Engine
-from gluon_tune.isolated import Failed, Lost
+from gluon_tune.isolated import Ended, Failed
 
 
 @dataclass
@@ -252,7 +252,7 @@ class Replay(Engine):
         self.launches += launches
         self.spent += launches * once
         if launches * once > limit:
-            raise Lost("took too long", hung=True)
+            raise Ended("took too long", hung=True)
         longer = 1 + abs(self.random.gauss(0, self.costs.noise))
         if self.random.random() < self.costs.odd:
             longer += self.random.uniform(0, 0.5)

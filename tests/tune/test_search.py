@@ -19,7 +19,7 @@ from gluon_core.launch import bench
 from gluon_tune import session, work
 from gluon_tune.check import check
 from gluon_tune.engine import Local
-from gluon_tune.isolated import Failed, Lost
+from gluon_tune.isolated import Ended, Failed
 from gluon_tune.report import effects, frontier, page
 from tests import warm
 from tests.tune import tasks
@@ -251,7 +251,7 @@ class MadeUp:
         if how in ("fault", "hang"):
             self.close()
             if how == "hang":
-                raise Lost("took more than 10 s and was killed", hung=True)
+                raise Ended("took more than 10 s and was killed", hung=True)
             raise Failed("AcceleratorError", "CUDA error: an illegal memory access", False)
         return [how * (1 + 0.001 * (len(self.calls) % 3))] * arguments[1]
 

@@ -7,6 +7,7 @@ Kernel Descriptor, Preloaded Kernel Arguments.
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 import time
@@ -16,6 +17,7 @@ from typing import Any, Callable, Iterator, Optional
 import numpy as np
 
 from gluon_core.errors import ArgumentError, BackendError
+from gluon_core.processes import usable_cores
 from gluon_core.simulation.evidence import note
 from gluon_core.simulation.host_memory import address_of, storage_of
 from gluon_core.values.descriptors import is_descriptor_text
@@ -31,7 +33,7 @@ from gluon_emu.amdgcn.machine.memory import Allocation, GlobalMemory
 from gluon_emu.amdgcn.machine.order import order_of
 from gluon_emu.amdgcn.machine.run import Machine
 from gluon_emu.amdgcn.machine.scratch import behind_buffer, resource
-from gluon_emu.amdgcn.machine.spread import separable, spread, usable_cores
+from gluon_emu.amdgcn.machine.spread import separable, spread
 from gluon_emu.amdgcn.machine.state import Batch
 from gluon_emu.amdgcn.machine.trace import Tally
 from gluon_emu.amdgcn.machine.trace import write as write_trace
@@ -343,7 +345,7 @@ def execute(request: Launch, settings: Settings) -> Tally:
             print(f"{code.program.name}: workgroup {end} of {total}", file=sys.stderr)
 
     parts = [(i, min(i + together, total)) for i in range(0, total, together)]
-    processes = settings.processes or usable_cores()
+    processes = (settings.processes or usable_cores()) if hasattr(os, "fork") else 1
     with np.errstate(all="ignore"):
         for number, (first, end) in enumerate(parts):
             left = parts[number:]
