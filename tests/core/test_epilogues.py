@@ -9,9 +9,10 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.errors import ArgumentError, DtypeError, GluonError, ShapeError
+from gluon_core.errors import GluonError
 from gluon_core.registry.load import registry
 from tests.backends.sim.test_mutations import Case
+from tests.tables import mistakes
 
 pytestmark = pytest.mark.once
 
@@ -179,32 +180,26 @@ def test_each_inner_wait_and_fence_is_needed(no_implied_fences):
 # -- misuse --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "line, error, words",
-    [
-        ("gl.portable.epilogue([8])", ShapeError, "sides of a matrix"),
-        ("gl.portable.epilogue(8)", ShapeError, "not a sequence"),
-        ("gl.portable.epilogue([8, 8], bias=3)", DtypeError, "bias"),
-        ("gl.portable.epilogue([8, 8], row_scale=out + COLUMN)", DtypeError, "row_scale"),
-        ("gl.portable.epilogue([8, 8], scale=out)", DtypeError, "must be a scalar"),
-        ("gl.portable.epilogue([8, 8], stride=3)", ArgumentError, "of no residual"),
-        ("gl.portable.epilogue([8, 8], activation=3)", ArgumentError, "activation"),
-        ("gl.portable.epilogue([8, 8]).apply(COLUMN, [0, 0])", ShapeError, "two dimensions"),
-        ("gl.portable.epilogue([8, 8]).apply(TILE, 0)", ShapeError, "not a sequence"),
-        (
-            "gl.portable.epilogue([8, 8], activation=total).apply(TILE, [0, 0])",
-            ArgumentError,
-            "does not give what it got",
-        ),
-        ("gl.portable.writer(out)", ArgumentError, "not a descriptor"),
-        ("gl.portable.writer(tiles, 0)", ArgumentError, "parts"),
-        ("gl.portable.writer(tiles, 1, tiles)", ArgumentError, "not an epilogue"),
-        ("gl.portable.writer(tiles, 2).store([0, 0], TILE)", ShapeError, "2 of [16, 16]"),
-        ("gl.portable.writer(tiles).store([0], TILE)", ShapeError, "one for each dimension"),
-    ],
-)
+@mistakes("""
+error | text | line
+ShapeError | sides of a matrix | gl.portable.epilogue([8])
+ShapeError | not a sequence | gl.portable.epilogue(8)
+DtypeError | bias | gl.portable.epilogue([8, 8], bias=3)
+DtypeError | row_scale | gl.portable.epilogue([8, 8], row_scale=out + COLUMN)
+DtypeError | must be a scalar | gl.portable.epilogue([8, 8], scale=out)
+ArgumentError | of no residual | gl.portable.epilogue([8, 8], stride=3)
+ArgumentError | activation | gl.portable.epilogue([8, 8], activation=3)
+ShapeError | two dimensions | gl.portable.epilogue([8, 8]).apply(COLUMN, [0, 0])
+ShapeError | not a sequence | gl.portable.epilogue([8, 8]).apply(TILE, 0)
+ArgumentError | does not give what it got | gl.portable.epilogue([8, 8], activation=total).apply(TILE, [0, 0])
+ArgumentError | not a descriptor | gl.portable.writer(out)
+ArgumentError | parts | gl.portable.writer(tiles, 0)
+ArgumentError | not an epilogue | gl.portable.writer(tiles, 1, tiles)
+ShapeError | 2 of [16, 16] | gl.portable.writer(tiles, 2).store([0, 0], TILE)
+ShapeError | one for each dimension | gl.portable.writer(tiles).store([0], TILE)
+""")
 @pytest.mark.parametrize("spec", ["sim:sm_90", "sim:sm_80"])
-def test_misuse_is_an_error_where_it_is(spec, line, error, words):
+def test_misuse_is_an_error_where_it_is(spec, line, error, text):
     from benchmarks.upstream import load
 
     source = f"""
@@ -227,5 +222,5 @@ def kernel(out, LAYOUT: gl.constexpr):
     with pytest.raises(GluonError) as caught:
         load("epilogue_misuse", source).kernel[(1,)](out, layout, target=spec, num_warps=4)
     assert isinstance(caught.value, error), caught.value
-    assert words in str(caught.value)
+    assert text in str(caught.value)
     assert line.split("(")[0] in str(caught.value)  # the kernel's own line is shown

@@ -9,6 +9,7 @@ import gluon_core as gluon
 from gluon_core import errors
 from gluon_core import language as gl
 from tests.frontend.wrong import says
+from tests.tables import mistakes
 
 pytestmark = pytest.mark.once
 ROW = gl.BlockedLayout([1], [32], [4], [0])
@@ -81,72 +82,21 @@ def test_a_layout_of_other_lanes():
         fills[1](np.zeros(256, np.float32), 128, 64, target="sim:gfx942")
 
 
-KERNELS = {
-    "bits of a loaded float": (
-        "gl.load(x + o) & 1",
-        errors.DtypeError,
-        "gl.load(x + o) & 1",
-        "works on integers",
-        "gl.load(x + o).to(gl.int32)",
-    ),
-    "exponential of integers": (
-        "gl.exp(o)",
-        errors.DtypeError,
-        "gl.exp(o)",
-        "needs a floating dtype",
-        ".to(gl.float32)",
-    ),
-    "exponential of halves": (
-        "h = v.to(gl.float16)\ngl.exp(h)  # <--",
-        errors.DtypeError,
-        "gl.exp(h)",
-        "expected fp32 or fp64, got fp16",
-        "h.to(gl.float32)",
-    ),
-    "a mask of another shape": (
-        "gl.store(x + o, v, mask=gl.arange(0, 64, L) < n)",
-        errors.ShapeError,
-        None,
-        "mask: does not fit the pointer; expected [128], got [64]",
-    ),
-    "a mask of another layout": (
-        "w = gl.arange(0, 128, gl.BlockedLayout([2], [32], [4], [0]))\n"
-        "gl.load(x + o, mask=w < n)  # <--",
-        errors.LayoutError,
-        None,
-        "mask: the pointers and this have different layouts",
-        "gl.convert_layout",
-    ),
-    "other of another shape": (
-        "gl.load(x + o, mask=o < n, other=gl.zeros([64], gl.float32, L))",
-        errors.ShapeError,
-        None,
-        "other: does not fit the pointer; expected [128], got [64]",
-    ),
-    "append": (
-        "vs = []\nvs.append(v)  # <--",
-        errors.TraceError,
-        "vs.append",
-        "'vs' is a tuple in a kernel",
-        "vs = vs + (item,)",
-    ),
-    "value before pointer": (
-        "gl.store(v, x + o)",
-        errors.DtypeError,
-        "gl.store(v, x + o)",
-        "the pointer and the value are swapped",
-        "gl.store(pointer, value)",
-    ),
-    "number before pointer": (
-        "gl.atomic_add(1.0, x + o)",
-        errors.DtypeError,
-        "gl.atomic_add(1.0, x + o)",
-        "the pointer and the value are swapped",
-        "gl.atomic_add(pointer, value)",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_a_slip_in_a_kernel(name, tmp_path):
-    says(KERNELS[name], tmp_path)
+@mistakes("""
+id | error | caret | words | code
+bits of a loaded float | DtypeError | gl.load(x + o) & 1 | works on integers && gl.load(x + o).to(gl.int32) | gl.load(x + o) & 1
+exponential of integers | DtypeError | gl.exp(o) | needs a floating dtype && .to(gl.float32) | gl.exp(o)
+exponential of halves | DtypeError | gl.exp(h) | expected fp32 or fp64, got fp16 && h.to(gl.float32) |
+    h = v.to(gl.float16)
+    gl.exp(h)  # <--
+a mask of another shape | ShapeError | - | mask: does not fit the pointer; expected [128], got [64] | gl.store(x + o, v, mask=gl.arange(0, 64, L) < n)
+a mask of another layout | LayoutError | - | mask: the pointers and this have different layouts && gl.convert_layout |
+    w = gl.arange(0, 128, gl.BlockedLayout([2], [32], [4], [0]))
+    gl.load(x + o, mask=w < n)  # <--
+other of another shape | ShapeError | - | other: does not fit the pointer; expected [128], got [64] | gl.load(x + o, mask=o < n, other=gl.zeros([64], gl.float32, L))
+append | TraceError | vs.append | 'vs' is a tuple in a kernel && vs = vs + (item,) | vs = [] ;; vs.append(v)  # <--
+value before pointer | DtypeError | gl.store(v, x + o) | the pointer and the value are swapped && gl.store(pointer, value) | gl.store(v, x + o)
+number before pointer | DtypeError | gl.atomic_add(1.0, x + o) | the pointer and the value are swapped && gl.atomic_add(pointer, value) | gl.atomic_add(1.0, x + o)
+""")
+def test_a_slip_in_a_kernel(error, caret, words, code, tmp_path):
+    says(error, caret, words, code, tmp_path)

@@ -12,9 +12,6 @@ from gluon_core.errors import (
     ArgumentError,
     BackendError,
     CapabilityError,
-    DtypeError,
-    LayoutError,
-    ShapeError,
 )
 from gluon_core.layouts import BlockedLayout, DotOperandLayout
 from gluon_core.plugin.backend import load_path
@@ -24,6 +21,7 @@ from gluon_core.registry import load as plugins
 from gluon_core.registry.load import load
 from gluon_core.registry.selection import available, select
 from tests.core.fakes import Plugin, acme, lowering
+from tests.tables import mistakes
 
 sys.path.append(str(Path(__file__).parents[1] / "plugin_acme"))
 
@@ -291,55 +289,31 @@ def in_kernel(body):
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize(
-    "body, error, message",
-    [
-        ("gl.portable.load(x + at, at)", DtypeError, "ptr: must be a scalar pointer"),
-        ("gl.portable.load(at, at)", DtypeError, "ptr: must be a scalar pointer"),
-        ("gl.portable.load(x, 3)", DtypeError, "offsets"),
-        ("gl.portable.load(x, at.to(gl.float32))", DtypeError, "offsets: must be integers"),
-        ("gl.portable.load(x, at, other=1.0)", ArgumentError, "other: needs a mask"),
-        ("gl.portable.wait(-1)", ArgumentError, "num_outstanding"),
-        ("gl.portable.wait(at)", ArgumentError, "num_outstanding"),
-        ("gl.portable.async_copy(x, x, at)", ArgumentError, "dest: not shared memory"),
-        (
-            "s = gl.allocate_shared_memory(gl.float16, [128], gl.SwizzledSharedLayout(1, 1, 1, [0]))\n"
-            "gl.portable.async_copy(s, x, at)",
-            DtypeError,
-            "dest.*expected fp32, got fp16",
-        ),
-        (
-            "s = gl.allocate_shared_memory(gl.float32, [64], gl.SwizzledSharedLayout(1, 1, 1, [0]))\n"
-            "gl.portable.async_copy(s, x, at)",
-            ShapeError,
-            "dest.*128.*64",
-        ),
-        (
-            "L: gl.constexpr = gl.portable.mma_layouts(32, 32, 24, gl.float16, gl.float16)",
-            ShapeError,
-            "k: must be a power of two",
-        ),
-        (
-            "L: gl.constexpr = gl.portable.mma_layouts(32, 32, 16, gl.int8, gl.int8)",
-            CapabilityError,
-            "no lowering of gl.portable.mma fits on acme:acme1(.|\n)*fma: multiply-add accumulates",
-        ),
-        (
-            "L: gl.constexpr = gl.portable.mma_layouts(32, 32, 16, gl.float16, gl.float16, "
-            "input_precision='tf23')",
-            ArgumentError,
-            "input_precision",
-        ),
-        (
-            "L: gl.constexpr = gl.portable.mma_layouts(32, 32, 16, gl.float32, gl.float32)\n"
-            "c = gl.zeros([32, 32], gl.float32, L.accumulator)\n"
-            "gl.portable.mma(c, c, c)",
-            LayoutError,
-            "a: not the layout of this operand.*Take all three layouts",
-        ),
-        ("gl.portable.laod(x, at)", Exception, "Did you mean 'load'"),
-    ],
-)
+@mistakes("""
+error | message | body
+DtypeError | ptr: must be a scalar pointer | gl.portable.load(x + at, at)
+DtypeError | ptr: must be a scalar pointer | gl.portable.load(at, at)
+DtypeError | offsets | gl.portable.load(x, 3)
+DtypeError | offsets: must be integers | gl.portable.load(x, at.to(gl.float32))
+ArgumentError | other: needs a mask | gl.portable.load(x, at, other=1.0)
+ArgumentError | num_outstanding | gl.portable.wait(-1)
+ArgumentError | num_outstanding | gl.portable.wait(at)
+ArgumentError | dest: not shared memory | gl.portable.async_copy(x, x, at)
+DtypeError | dest.*expected fp32, got fp16 |
+    s = gl.allocate_shared_memory(gl.float16, [128], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    gl.portable.async_copy(s, x, at)
+ShapeError | dest.*128.*64 |
+    s = gl.allocate_shared_memory(gl.float32, [64], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    gl.portable.async_copy(s, x, at)
+ShapeError | k: must be a power of two | L: gl.constexpr = gl.portable.mma_layouts(32, 32, 24, gl.float16, gl.float16)
+CapabilityError | no lowering of gl.portable.mma fits on acme:acme1(?s:.)*fma: multiply-add accumulates | L: gl.constexpr = gl.portable.mma_layouts(32, 32, 16, gl.int8, gl.int8)
+ArgumentError | input_precision | L: gl.constexpr = gl.portable.mma_layouts(32, 32, 16, gl.float16, gl.float16, input_precision='tf23')
+LayoutError | a: not the layout of this operand.*Take all three layouts |
+    L: gl.constexpr = gl.portable.mma_layouts(32, 32, 16, gl.float32, gl.float32)
+    c = gl.zeros([32, 32], gl.float32, L.accumulator)
+    gl.portable.mma(c, c, c)
+Exception | Did you mean 'load' | gl.portable.laod(x, at)
+""")
 def test_mistakes_are_named_under_the_kernels_line(traced, tmp_path, body, error, message):
     import importlib.util
 

@@ -11,407 +11,12 @@ import triton
 from gluon_core import errors
 from gluon_core.testing import triton_at_least
 from tests.frontend import oracle, snippets
+from tests.tables import mistakes
 
 pytestmark = pytest.mark.once
 
 E = errors
 
-# (operands, body, class, text in the message); `# <--` marks the line that is to blame.
-CASES = {
-    # layouts
-    "layout-unknown-argument": (
-        "",
-        "gl.BlockedLayout([1], [32], [4], [0], nonsense=3)  # <--",
-        E.ArgumentError,
-        "nonsense",
-    ),
-    "layout-missing-argument": (
-        "",
-        "gl.BlockedLayout([1], [32])  # <--",
-        E.ArgumentError,
-        "warps_per_cta",
-    ),
-    "layout-not-a-power-of-two": (
-        "",
-        "gl.arange(0, 128, gl.BlockedLayout([3], [32], [4], [0]))  # <--",
-        E.LayoutError,
-        "power of two",
-    ),
-    "layout-bad-order": (
-        "",
-        "gl.zeros([32, 16], gl.float32, gl.BlockedLayout([1, 1], [4, 8], [4, 1], [1, 1]))  # <--",
-        E.LayoutError,
-        "order",
-    ),
-    "layout-warps": (
-        "",
-        "gl.arange(0, 128, gl.BlockedLayout([1], [32], [8], [0]))  # <--",
-        E.LayoutError,
-        "num_warps=8",
-    ),
-    "layout-lanes": (
-        "",
-        "gl.arange(0, 128, gl.BlockedLayout([1], [64], [4], [0]))  # <--",
-        E.LayoutError,
-        "threads per warp",
-    ),
-    "layout-rank": ("", "gl.arange(0, 128, L2)  # <--", E.LayoutError, "rank"),
-    "layout-shared-for-registers": (
-        "",
-        "gl.arange(0, 128, SH1)  # <--",
-        E.LayoutError,
-        "not a layout for tensors in registers",
-    ),
-    "layout-a-string": ("", "gl.arange(0, 128, 'blocked')  # <--", E.LayoutError, "'blocked'"),
-    "layout-clusters": (
-        "",
-        "gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0], [[1]]))  # <--",
-        E.LayoutError,
-        "num_ctas",
-    ),
-    "layout-registers-for-shared": (
-        "",
-        "gl.allocate_shared_memory(gl.float32, [128], L1)  # <--",
-        E.LayoutError,
-        "shared memory",
-    ),
-    "layout-slice-dim": (
-        "",
-        "gl.arange(0, 32, gl.SliceLayout(2, L2))  # <--",
-        E.LayoutError,
-        "dim",
-    ),
-    "layouts-differ": (
-        "x",
-        "x + gl.zeros([128], gl.float32, gl.BlockedLayout([2], [32], [4], [0]))  # <--",
-        E.LayoutError,
-        "convert_layout",
-    ),
-    "layout-store": (
-        "o",
-        "gl.store(fp + o, gl.zeros([128], gl.float32, gl.BlockedLayout([2], [32], [4], [0])))  # <--",
-        E.LayoutError,
-        "different layouts",
-    ),
-    "convert-not-trivial": (
-        "x",
-        "gl.convert_layout(x, gl.BlockedLayout([2], [32], [4], [0]), assert_trivial=True)  # <--",
-        E.LayoutError,
-        "assert_trivial",
-    ),
-    "convert-to-auto-trivially": (
-        "x",
-        "gl.convert_layout(x, gl.AutoLayout(), assert_trivial=True)  # <--",
-        E.LayoutError,
-        "assert_trivial",
-    ),
-    "set-auto-twice": ("x", "gl.set_auto_layout(x, L1)  # <--", E.LayoutError, "already"),
-    "expand-without-slice": ("x", "x[:, None]  # <--", E.LayoutError, "SliceLayout"),
-    "expand-wrong-axis": ("rows", "rows[None, :]  # <--", E.LayoutError, "axis"),
-    "split-across-threads": (
-        "",
-        "gl.zeros([32, 2], gl.float32, gl.BlockedLayout([1, 1], [16, 2], [4, 1], [1, 0])).split()  # <--",
-        E.LayoutError,
-        "one thread",
-    ),
-    "swizzle-vec": (
-        "",
-        "gl.allocate_shared_memory(gl.int8, [64], gl.SwizzledSharedLayout(0, 1, 1, [0]))  # <--",
-        E.LayoutError,
-        "vec",
-    ),
-    "dot-operand-layout": (
-        "xx",
-        "gl.dot_fma(xx, xx.permute(1, 0), gl.zeros([32, 32], gl.float32, L2))  # <--",
-        E.LayoutError,
-        "DotOperandLayout",
-    ),
-    # shapes
-    "arange-not-power-of-two": (
-        "",
-        "gl.arange(0, 100, layout=L1)  # <--",
-        E.ShapeError,
-        "power-of-two",
-    ),
-    "arange-empty": ("", "gl.arange(0, 0, layout=L1)  # <--", E.ShapeError, "positive"),
-    "arange-backwards": ("", "gl.arange(128, 0, L1)  # <--", E.ShapeError, "positive"),
-    "zeros-not-power-of-two": (
-        "",
-        "gl.zeros([100], gl.float32, L1)  # <--",
-        E.ShapeError,
-        "power-of-two",
-    ),
-    "zeros-negative": ("", "gl.full([-4], 1, gl.float32, L1)  # <--", E.ShapeError, "power-of-two"),
-    "zeros-runtime-shape": (
-        "",
-        "gl.zeros([n], gl.float32, L1)  # <--",
-        E.ShapeError,
-        "compile-time",
-    ),
-    "zeros-too-many": (
-        "",
-        "gl.full([1 << 21], 0.0, gl.float32, L1)  # <--",
-        E.ShapeError,
-        "too many elements",
-    ),
-    "broadcast": ("x", "x + gl.zeros([64], gl.float32, L1)  # <--", E.ShapeError, "128"),
-    "broadcast-rank": ("x xx", "x + xx  # <--", E.ShapeError, "rank"),
-    "broadcast-to": ("xx", "xx.broadcast_to([64, 16])  # <--", E.ShapeError, "32"),
-    "reshape": ("x", "x.reshape(64)  # <--", E.ShapeError, "number of elements"),
-    "reshape-not-power-of-two": (
-        "",
-        "gl.zeros([32, 16], gl.float32, L2).reshape(3, 170)  # <--",
-        E.ShapeError,
-        "power of 2",
-    ),
-    "permute": ("xx", "xx.permute(0, 0)  # <--", E.ShapeError, "permutation"),
-    "permute-rank": ("x", "x.permute(1, 0)  # <--", E.ShapeError, "permutation"),
-    "split-last": ("xx", "xx.split()  # <--", E.ShapeError, "2"),
-    "join": ("x", "gl.join(x, gl.zeros([64], gl.float32, L1))  # <--", E.ShapeError, "64"),
-    "reduce-axis": ("x", "gl.sum(x, 3)  # <--", E.GluonError, "axis"),
-    "expand-axis": ("x", "gl.expand_dims(x, 5)  # <--", E.ShapeError, "axis"),
-    "gather-shape": ("xx i", "gl.gather(xx, i, 0)  # <--", E.ShapeError, "rank"),
-    "dot-shapes": (
-        "",
-        "gl.dot_fma(gl.zeros([32, 16], gl.float32, gl.DotOperandLayout(0, L2, 0)), gl.zeros([32, 32], gl.float32, gl.DotOperandLayout(1, L2, 0)), gl.zeros([32, 32], gl.float32, L2))  # <--",
-        E.ShapeError,
-        "multiply",
-    ),
-    "store-larger": ("x", "gl.store(fp, x)  # <--", E.ShapeError, "scalar"),
-    "mask-shape": (
-        "o",
-        "gl.load(fp + o, mask=gl.arange(0, 64, L1) < n)  # <--",
-        E.ShapeError,
-        "64",
-    ),
-    "memdesc-store-shape": (
-        "x",
-        "gl.allocate_shared_memory(gl.float32, [64], SH1).store(x)  # <--",
-        E.ShapeError,
-        "64",
-    ),
-    "memdesc-slice-outside": (
-        "",
-        "gl.allocate_shared_memory(gl.float32, [64], SH1).slice(64, 32)  # <--",
-        E.ShapeError,
-        "leaves",
-    ),
-    "memdesc-slice-length": (
-        "",
-        "gl.allocate_shared_memory(gl.float32, [64], SH1).slice(0, 24)  # <--",
-        E.ShapeError,
-        "power of two",
-    ),
-    "memdesc-index-outside": (
-        "",
-        "gl.allocate_shared_memory(gl.float32, [2, 64], SH1).index(2)  # <--",
-        E.ShapeError,
-        "leading",
-    ),
-    "memdesc-index-flat": (
-        "",
-        "gl.allocate_shared_memory(gl.float32, [64], SH1).index(0)  # <--",
-        E.ShapeError,
-        "index",
-    ),
-    "memdesc-permute": (
-        "",
-        "gl.allocate_shared_memory(gl.float32, [32, 16], SH2).permute([0, 2])  # <--",
-        E.ShapeError,
-        "permutation",
-    ),
-    "memdesc-reshape": (
-        "",
-        "gl.allocate_shared_memory(gl.float32, [32, 16], SH2).reshape([8, 8])  # <--",
-        E.ShapeError,
-        "elements",
-    ),
-    "memdesc-reinterpret": (
-        "",
-        "gl.allocate_shared_memory(gl.float32, [64], SH1)._reinterpret(gl.float64, [64], SH1)  # <--",
-        E.ShapeError,
-        "larger",
-    ),
-    "allocate-shape": (
-        "",
-        "gl.allocate_shared_memory(gl.float32, [2, 100], SH1)  # <--",
-        E.ShapeError,
-        "power-of-two",
-    ),
-    "allocate-too-much": (
-        "",
-        "gl.allocate_shared_memory(gl.float32, [1 << 17], SH1)  # <--",
-        E.LimitError,
-        "bytes",
-    ),
-    # dtypes
-    "add-pointers": ("o", "(fp + o) + (fp + o)  # <--", E.DtypeError, "pointers"),
-    "load-not-a-pointer": ("x", "gl.load(x)  # <--", E.DtypeError, "not a pointer"),
-    "load-a-number": ("", "gl.load(3)  # <--", E.DtypeError, "tensor"),
-    "mask-dtype": ("o i", "gl.load(fp + o, mask=i)  # <--", E.DtypeError, "boolean"),
-    "bitwise-float": ("x y", "x & y  # <--", E.DtypeError, "works on integers"),
-    "shift-float": ("x", "x << 2  # <--", E.DtypeError, "works on integers"),
-    "exp-int": ("i", "gl.exp(i)  # <--", E.DtypeError, "int32"),
-    "sqrt_rn-half": ("h", "gl.sqrt_rn(h)  # <--", E.DtypeError, "fp16"),
-    "memdesc-store-dtype": (
-        "x",
-        "gl.allocate_shared_memory(gl.float16, [128], SH1).store(x)  # <--",
-        E.DtypeError,
-        "fp16",
-    ),
-    "join-dtype": ("x i", "gl.join(x, i)  # <--", E.DtypeError, "dtype"),
-    "gather-dtype": ("x", "gl.gather(x, x, 0)  # <--", E.DtypeError, "integers"),
-    "histogram-dtype": ("x", "gl.histogram(x, 16, layout=L1)  # <--", E.DtypeError, "integers"),
-    "assembly-space": (
-        "x",
-        "gl.inline_asm_elementwise('mov.b32 $0, $1;', '=r,r, ~{memory}', [x], gl.int32, False, 1)  # <--",
-        E.ArgumentError,
-        "right behind the comma",
-    ),
-    "fp4-open": (
-        "x",
-        "gl.fp4_to_fp(gl.full([32, 8], 0, gl.uint8, gl.AutoLayout()), gl.float16, 1)  # <--",
-        E.LayoutError,
-        "set_auto_layout",
-    ),
-    "fp4-dtype": ("x", "gl.fp4_to_fp(x, gl.float16, 0)  # <--", E.DtypeError, "uint8"),
-    "dot-dtype": (
-        "",
-        "gl.dot_fma(gl.zeros([32, 16], gl.float16, gl.DotOperandLayout(0, L2, 0)), gl.zeros([16, 32], gl.float16, gl.DotOperandLayout(1, L2, 0)), gl.zeros([32, 32], gl.float32, L2))  # <--",
-        E.DtypeError,
-        "one dtype",
-    ),
-    "constant-too-large": ("", "gl.full([128], 300, gl.uint8, L1)  # <--", E.DtypeError, "255"),
-    "constant-a-string": ("", "gl.full([128], 'a', gl.uint8, L1)  # <--", E.DtypeError, "'a'"),
-    "dtype-a-string": ("", "gl.full([128], 1, 'float32', L1)  # <--", E.DtypeError, "dtype"),
-    "atomic-dtype": ("o x", "gl.atomic_and(fp + o, x)  # <--", E.ArgumentError, "fp32"),
-    "bitcast-width": ("x", "x.to(gl.int16, bitcast=True)  # <--", E.ArgumentError, "bitcast"),
-    # choices
-    "cache-modifier": (
-        "o",
-        "gl.load(fp + o, cache_modifier='.cx')  # <--",
-        E.ArgumentError,
-        "'.ca'",
-    ),
-    "eviction": (
-        "o",
-        "gl.load(fp + o, eviction_policy='evict_frist')  # <--",
-        E.ArgumentError,
-        "evict_first",
-    ),
-    "memory-order": ("", "gl.atomic_add(ip, 1, sem='acquired')  # <--", E.ArgumentError, "acquire"),
-    "scope": ("", "gl.atomic_add(ip, 1, scope='grid')  # <--", E.ArgumentError, "gpu"),
-    "boundary-check": ("o", "gl.load(fp + o, boundary_check=(0,))  # <--", E.ArgumentError, "mask"),
-    "other-without-mask": ("o", "gl.load(fp + o, other=1.0)  # <--", E.ArgumentError, "mask"),
-    "program-axis": ("", "gl.program_id(3)  # <--", E.GluonError, "axis"),
-    "unknown-keyword": ("x", "gl.exp(x, fast=True)  # <--", E.ArgumentError, "fast"),
-    "no-such-method": ("x", "x.sinh()  # <--", E.GluonError, "sinh"),
-    "no-such-name": ("x", "gl.aragne(0, 128)  # <--", E.GluonError, "aragne"),
-    # names, calls, syntax
-    "undefined": ("x", "x + yy  # <--", E.GluonError, "yy"),
-    "global": ("x", "x + GLOBAL  # <--", E.GlobalVariableError, "gl.constexpr(42)"),
-    "too-few-arguments": ("x", "one(x)  # <--", E.GluonError, "b"),
-    "too-many-arguments": ("x", "one(x, x, x, x)  # <--", E.GluonError, "one"),
-    "unknown-argument": ("x", "one(x, c=x)  # <--", E.ArgumentError, "'c'"),
-    "in-callees": ("x", "z = misnames(x)", E.TraceError, "sqare"),
-    "in-a-callee": ("x", "broken(x)", E.ShapeError, "64"),
-    "static-assert": (
-        "x",
-        "gl.static_assert(x.shape[0] == 64, 'want 64')  # <--",
-        E.StaticAssertionError,
-        "want 64",
-    ),
-    "try": (
-        "x",
-        "try:  # <--\n    x + 1\nexcept ValueError:\n    pass",
-        E.KernelSyntaxError,
-        "`try`",
-    ),
-    "lambda": ("x", "f2 = lambda a: a  # <--", E.KernelSyntaxError, "`lambda`"),
-    "with": ("x", "with x:  # <--\n    pass", E.GluonError, ""),
-    "break": ("x", "for k in range(n):\n    break  # <--", E.KernelSyntaxError, "`break`"),
-    "class": ("x", "class A:  # <--\n    pass", E.KernelSyntaxError, "`class`"),
-    "dict": ("x", "d2 = {1: x}  # <--", E.KernelSyntaxError, "dictionary"),
-    "for-in-list": ("x", "for k in [1, 2]:  # <--\n    x += k", E.GluonError, ""),
-    "constexpr-reassigned": (
-        "x",
-        "k: gl.constexpr = 3\nk: gl.constexpr = 4  # <--",
-        E.GluonError,
-        "constexpr",
-    ),
-    "type-changes-in-loop": ("x i", "for k in range(n):  # <--\n    x = i", E.GluonError, "x"),
-    "type-differs-in-if": (
-        "x i",
-        "if n > 3:  # <--\n    z = x\nelse:\n    z = i",
-        E.GluonError,
-        "z",
-    ),
-    "tensor-as-condition": ("x", "if x > 0:  # <--\n    x += 1", E.GluonError, ""),
-    "plain-function": ("x", "plain(x)  # <--", E.GlobalVariableError, "@gluon.jit"),
-    "recursion": ("", "endless(n)", E.KernelSyntaxError, "cannot call themselves"),
-    "while-constant": (
-        "x",
-        "while True:  # <--\n    x += 1",
-        E.KernelSyntaxError,
-        "compile-time constant",
-    ),
-    "program-axis-run-time": ("", "gl.program_id(n)  # <--", E.ShapeError, "0, 1 or 2"),
-    "range-of-tensor": ("i", "for k in range(i):  # <--\n    n += 1", E.DtypeError, "scalars"),
-    # reductions
-    "combine-returns-too-few": ("x i", "gl.reduce((x, i), 0, first)  # <--", E.GluonError, ""),
-    "combine-changes-type": ("x", "gl.reduce(x, 0, narrowed)  # <--", E.GluonError, ""),
-    "reduce-shapes": (
-        "x",
-        "gl.reduce((x, gl.zeros([64], gl.float32, L1)), 0, pairs)  # <--",
-        E.ShapeError,
-        "64",
-    ),
-    "reduce-scalar": ("", "gl.sum(n, 0)", E.GluonError, ""),
-    # partitions
-    "partitions-none": (
-        "",
-        "gl.warp_specialize([(empty, ())], [], [])  # <--",
-        E.ArgumentError,
-        "worker",
-    ),
-    "partitions-counts": (
-        "",
-        "gl.warp_specialize([(empty, ()), (empty, ())], [1, 2], [24, 24])  # <--",
-        E.ArgumentError,
-        "worker_num_warps",
-    ),
-    "partitions-warps": (
-        "",
-        "gl.warp_specialize([(empty, ()), (empty, ())], [3], [24])  # <--",
-        E.ShapeError,
-        "powers of two",
-    ),
-    "partitions-too-many": (
-        "",
-        "gl.warp_specialize([(empty, ()), (empty, ())], [64], [24])  # <--",
-        E.LimitError,
-        "warps",
-    ),
-    "partitions-not-a-function": (
-        "",
-        "gl.warp_specialize([(empty, ()), (3, ())], [1], [24])  # <--",
-        E.ArgumentError,
-        "functions_and_args[1]",
-    ),
-    "partition-layout": (
-        "",
-        "gl.warp_specialize([(empty, ()), (four_warps, (ip,))], [1], [24])",
-        E.LayoutError,
-        "1 warps",
-    ),
-    # targets
-    "needs-vendor": (
-        "",
-        "gl.zeros([64, 64], gl.float32, gl.amd.AMDMFMALayout(3, [32, 32, 8], True, [4, 1]))  # <--",
-        E.GluonError,
-        "",
-    ),
-}
 
 BEFORE = """
 GLOBAL = 42
@@ -451,13 +56,132 @@ def four_warps(p):
 """
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_error_under_the_line(name, capfd):
-    if name == "memdesc-reinterpret" and not triton_at_least(3, 8):
-        pytest.skip("older Tritons make larger views")
-    uses, body, cls, text = CASES[name]
-    with pytest.raises(cls) as caught:
-        oracle.ours(snippets.source_of(uses, body, BEFORE))
+@mistakes("""
+name | error | uses | text | code
+layout-unknown-argument | ArgumentError |  | nonsense | gl.BlockedLayout([1], [32], [4], [0], nonsense=3)  # <--
+layout-missing-argument | ArgumentError |  | warps_per_cta | gl.BlockedLayout([1], [32])  # <--
+layout-not-a-power-of-two | LayoutError |  | power of two | gl.arange(0, 128, gl.BlockedLayout([3], [32], [4], [0]))  # <--
+layout-bad-order | LayoutError |  | order | gl.zeros([32, 16], gl.float32, gl.BlockedLayout([1, 1], [4, 8], [4, 1], [1, 1]))  # <--
+layout-warps | LayoutError |  | num_warps=8 | gl.arange(0, 128, gl.BlockedLayout([1], [32], [8], [0]))  # <--
+layout-lanes | LayoutError |  | threads per warp | gl.arange(0, 128, gl.BlockedLayout([1], [64], [4], [0]))  # <--
+layout-rank | LayoutError |  | rank | gl.arange(0, 128, L2)  # <--
+layout-shared-for-registers | LayoutError |  | not a layout for tensors in registers | gl.arange(0, 128, SH1)  # <--
+layout-a-string | LayoutError |  | 'blocked' | gl.arange(0, 128, 'blocked')  # <--
+layout-clusters | LayoutError |  | num_ctas | gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0], [[1]]))  # <--
+layout-registers-for-shared | LayoutError |  | shared memory | gl.allocate_shared_memory(gl.float32, [128], L1)  # <--
+layout-slice-dim | LayoutError |  | dim | gl.arange(0, 32, gl.SliceLayout(2, L2))  # <--
+layouts-differ | LayoutError | x | convert_layout | x + gl.zeros([128], gl.float32, gl.BlockedLayout([2], [32], [4], [0]))  # <--
+layout-store | LayoutError | o | different layouts | gl.store(fp + o, gl.zeros([128], gl.float32, gl.BlockedLayout([2], [32], [4], [0])))  # <--
+convert-not-trivial | LayoutError | x | assert_trivial | gl.convert_layout(x, gl.BlockedLayout([2], [32], [4], [0]), assert_trivial=True)  # <--
+convert-to-auto-trivially | LayoutError | x | assert_trivial | gl.convert_layout(x, gl.AutoLayout(), assert_trivial=True)  # <--
+set-auto-twice | LayoutError | x | already | gl.set_auto_layout(x, L1)  # <--
+expand-without-slice | LayoutError | x | SliceLayout | x[:, None]  # <--
+expand-wrong-axis | LayoutError | rows | axis | rows[None, :]  # <--
+split-across-threads | LayoutError |  | one thread | gl.zeros([32, 2], gl.float32, gl.BlockedLayout([1, 1], [16, 2], [4, 1], [1, 0])).split()  # <--
+swizzle-vec | LayoutError |  | vec | gl.allocate_shared_memory(gl.int8, [64], gl.SwizzledSharedLayout(0, 1, 1, [0]))  # <--
+dot-operand-layout | LayoutError | xx | DotOperandLayout | gl.dot_fma(xx, xx.permute(1, 0), gl.zeros([32, 32], gl.float32, L2))  # <--
+arange-not-power-of-two | ShapeError |  | power-of-two | gl.arange(0, 100, layout=L1)  # <--
+arange-empty | ShapeError |  | positive | gl.arange(0, 0, layout=L1)  # <--
+arange-backwards | ShapeError |  | positive | gl.arange(128, 0, L1)  # <--
+zeros-not-power-of-two | ShapeError |  | power-of-two | gl.zeros([100], gl.float32, L1)  # <--
+zeros-negative | ShapeError |  | power-of-two | gl.full([-4], 1, gl.float32, L1)  # <--
+zeros-runtime-shape | ShapeError |  | compile-time | gl.zeros([n], gl.float32, L1)  # <--
+zeros-too-many | ShapeError |  | too many elements | gl.full([1 << 21], 0.0, gl.float32, L1)  # <--
+broadcast | ShapeError | x | 128 | x + gl.zeros([64], gl.float32, L1)  # <--
+broadcast-rank | ShapeError | x xx | rank | x + xx  # <--
+broadcast-to | ShapeError | xx | 32 | xx.broadcast_to([64, 16])  # <--
+reshape | ShapeError | x | number of elements | x.reshape(64)  # <--
+reshape-not-power-of-two | ShapeError |  | power of 2 | gl.zeros([32, 16], gl.float32, L2).reshape(3, 170)  # <--
+permute | ShapeError | xx | permutation | xx.permute(0, 0)  # <--
+permute-rank | ShapeError | x | permutation | x.permute(1, 0)  # <--
+split-last | ShapeError | xx | 2 | xx.split()  # <--
+join | ShapeError | x | 64 | gl.join(x, gl.zeros([64], gl.float32, L1))  # <--
+reduce-axis | GluonError | x | axis | gl.sum(x, 3)  # <--
+expand-axis | ShapeError | x | axis | gl.expand_dims(x, 5)  # <--
+gather-shape | ShapeError | xx i | rank | gl.gather(xx, i, 0)  # <--
+dot-shapes | ShapeError |  | multiply | gl.dot_fma(gl.zeros([32, 16], gl.float32, gl.DotOperandLayout(0, L2, 0)), gl.zeros([32, 32], gl.float32, gl.DotOperandLayout(1, L2, 0)), gl.zeros([32, 32], gl.float32, L2))  # <--
+store-larger | ShapeError | x | scalar | gl.store(fp, x)  # <--
+mask-shape | ShapeError | o | 64 | gl.load(fp + o, mask=gl.arange(0, 64, L1) < n)  # <--
+memdesc-store-shape | ShapeError | x | 64 | gl.allocate_shared_memory(gl.float32, [64], SH1).store(x)  # <--
+memdesc-slice-outside | ShapeError |  | leaves | gl.allocate_shared_memory(gl.float32, [64], SH1).slice(64, 32)  # <--
+memdesc-slice-length | ShapeError |  | power of two | gl.allocate_shared_memory(gl.float32, [64], SH1).slice(0, 24)  # <--
+memdesc-index-outside | ShapeError |  | leading | gl.allocate_shared_memory(gl.float32, [2, 64], SH1).index(2)  # <--
+memdesc-index-flat | ShapeError |  | index | gl.allocate_shared_memory(gl.float32, [64], SH1).index(0)  # <--
+memdesc-permute | ShapeError |  | permutation | gl.allocate_shared_memory(gl.float32, [32, 16], SH2).permute([0, 2])  # <--
+memdesc-reshape | ShapeError |  | elements | gl.allocate_shared_memory(gl.float32, [32, 16], SH2).reshape([8, 8])  # <--
+memdesc-reinterpret | ShapeError 3.8+ |  | larger | gl.allocate_shared_memory(gl.float32, [64], SH1)._reinterpret(gl.float64, [64], SH1)  # <--
+allocate-shape | ShapeError |  | power-of-two | gl.allocate_shared_memory(gl.float32, [2, 100], SH1)  # <--
+allocate-too-much | LimitError |  | bytes | gl.allocate_shared_memory(gl.float32, [1 << 17], SH1)  # <--
+add-pointers | DtypeError | o | pointers | (fp + o) + (fp + o)  # <--
+load-not-a-pointer | DtypeError | x | not a pointer | gl.load(x)  # <--
+load-a-number | DtypeError |  | tensor | gl.load(3)  # <--
+mask-dtype | DtypeError | o i | boolean | gl.load(fp + o, mask=i)  # <--
+bitwise-float | DtypeError | x y | works on integers | x & y  # <--
+shift-float | DtypeError | x | works on integers | x << 2  # <--
+exp-int | DtypeError | i | int32 | gl.exp(i)  # <--
+sqrt_rn-half | DtypeError | h | fp16 | gl.sqrt_rn(h)  # <--
+memdesc-store-dtype | DtypeError | x | fp16 | gl.allocate_shared_memory(gl.float16, [128], SH1).store(x)  # <--
+join-dtype | DtypeError | x i | dtype | gl.join(x, i)  # <--
+gather-dtype | DtypeError | x | integers | gl.gather(x, x, 0)  # <--
+histogram-dtype | DtypeError | x | integers | gl.histogram(x, 16, layout=L1)  # <--
+assembly-space | ArgumentError | x | right behind the comma | gl.inline_asm_elementwise('mov.b32 $0, $1;', '=r,r, ~{memory}', [x], gl.int32, False, 1)  # <--
+fp4-open | LayoutError | x | set_auto_layout | gl.fp4_to_fp(gl.full([32, 8], 0, gl.uint8, gl.AutoLayout()), gl.float16, 1)  # <--
+fp4-dtype | DtypeError | x | uint8 | gl.fp4_to_fp(x, gl.float16, 0)  # <--
+dot-dtype | DtypeError |  | one dtype | gl.dot_fma(gl.zeros([32, 16], gl.float16, gl.DotOperandLayout(0, L2, 0)), gl.zeros([16, 32], gl.float16, gl.DotOperandLayout(1, L2, 0)), gl.zeros([32, 32], gl.float32, L2))  # <--
+constant-too-large | DtypeError |  | 255 | gl.full([128], 300, gl.uint8, L1)  # <--
+constant-a-string | DtypeError |  | 'a' | gl.full([128], 'a', gl.uint8, L1)  # <--
+dtype-a-string | DtypeError |  | dtype | gl.full([128], 1, 'float32', L1)  # <--
+atomic-dtype | ArgumentError | o x | fp32 | gl.atomic_and(fp + o, x)  # <--
+bitcast-width | ArgumentError | x | bitcast | x.to(gl.int16, bitcast=True)  # <--
+cache-modifier | ArgumentError | o | '.ca' | gl.load(fp + o, cache_modifier='.cx')  # <--
+eviction | ArgumentError | o | evict_first | gl.load(fp + o, eviction_policy='evict_frist')  # <--
+memory-order | ArgumentError |  | acquire | gl.atomic_add(ip, 1, sem='acquired')  # <--
+scope | ArgumentError |  | gpu | gl.atomic_add(ip, 1, scope='grid')  # <--
+boundary-check | ArgumentError | o | mask | gl.load(fp + o, boundary_check=(0,))  # <--
+other-without-mask | ArgumentError | o | mask | gl.load(fp + o, other=1.0)  # <--
+program-axis | GluonError |  | axis | gl.program_id(3)  # <--
+unknown-keyword | ArgumentError | x | fast | gl.exp(x, fast=True)  # <--
+no-such-method | GluonError | x | sinh | x.sinh()  # <--
+no-such-name | GluonError | x | aragne | gl.aragne(0, 128)  # <--
+undefined | GluonError | x | yy | x + yy  # <--
+global | GlobalVariableError | x | gl.constexpr(42) | x + GLOBAL  # <--
+too-few-arguments | GluonError | x | b | one(x)  # <--
+too-many-arguments | GluonError | x | one | one(x, x, x, x)  # <--
+unknown-argument | ArgumentError | x | 'c' | one(x, c=x)  # <--
+in-callees | TraceError | x | sqare | z = misnames(x)
+in-a-callee | ShapeError | x | 64 | broken(x)
+static-assert | StaticAssertionError | x | want 64 | gl.static_assert(x.shape[0] == 64, 'want 64')  # <--
+try | KernelSyntaxError | x | `try` | try:  # <-- ;;     x + 1 ;; except ValueError: ;;     pass
+lambda | KernelSyntaxError | x | `lambda` | f2 = lambda a: a  # <--
+with | GluonError | x |  | with x:  # <-- ;;     pass
+break | KernelSyntaxError | x | `break` | for k in range(n): ;;     break  # <--
+class | KernelSyntaxError | x | `class` | class A:  # <-- ;;     pass
+dict | KernelSyntaxError | x | dictionary | d2 = {1: x}  # <--
+for-in-list | GluonError | x |  | for k in [1, 2]:  # <-- ;;     x += k
+constexpr-reassigned | GluonError | x | constexpr | k: gl.constexpr = 3 ;; k: gl.constexpr = 4  # <--
+type-changes-in-loop | GluonError | x i | x | for k in range(n):  # <-- ;;     x = i
+type-differs-in-if | GluonError | x i | z | if n > 3:  # <-- ;;     z = x ;; else: ;;     z = i
+tensor-as-condition | GluonError | x |  | if x > 0:  # <-- ;;     x += 1
+plain-function | GlobalVariableError | x | @gluon.jit | plain(x)  # <--
+recursion | KernelSyntaxError |  | cannot call themselves | endless(n)
+while-constant | KernelSyntaxError | x | compile-time constant | while True:  # <-- ;;     x += 1
+program-axis-run-time | ShapeError |  | 0, 1 or 2 | gl.program_id(n)  # <--
+range-of-tensor | DtypeError | i | scalars | for k in range(i):  # <-- ;;     n += 1
+combine-returns-too-few | GluonError | x i |  | gl.reduce((x, i), 0, first)  # <--
+combine-changes-type | GluonError | x |  | gl.reduce(x, 0, narrowed)  # <--
+reduce-shapes | ShapeError | x | 64 | gl.reduce((x, gl.zeros([64], gl.float32, L1)), 0, pairs)  # <--
+reduce-scalar | GluonError |  |  | gl.sum(n, 0)
+partitions-none | ArgumentError |  | worker | gl.warp_specialize([(empty, ())], [], [])  # <--
+partitions-counts | ArgumentError |  | worker_num_warps | gl.warp_specialize([(empty, ()), (empty, ())], [1, 2], [24, 24])  # <--
+partitions-warps | ShapeError |  | powers of two | gl.warp_specialize([(empty, ()), (empty, ())], [3], [24])  # <--
+partitions-too-many | LimitError |  | warps | gl.warp_specialize([(empty, ()), (empty, ())], [64], [24])  # <--
+partitions-not-a-function | ArgumentError |  | functions_and_args[1] | gl.warp_specialize([(empty, ()), (3, ())], [1], [24])  # <--
+partition-layout | LayoutError |  | 1 warps | gl.warp_specialize([(empty, ()), (four_warps, (ip,))], [1], [24])
+needs-vendor | GluonError |  |  | gl.zeros([64, 64], gl.float32, gl.amd.AMDMFMALayout(3, [32, 32, 8], True, [4, 1]))  # <--
+""")
+def test_error_under_the_line(name, error, uses, text, code, capfd):
+    with pytest.raises(error) as caught:
+        oracle.ours(snippets.source_of(uses, code, BEFORE))
     error = caught.value
     assert isinstance(error, triton.CompilationError)
     assert text in error.message + str(error.got) + str(error.remedy) + str(error.expected) + str(
@@ -465,7 +189,7 @@ def test_error_under_the_line(name, capfd):
     )
     assert error.span is not None and error.span.text
     places = [error.span, *error.calls]
-    if "# <--" in body or name in ("in-a-callee", "in-callees", "partition-layout"):
+    if "# <--" in code or name in ("in-a-callee", "in-callees", "partition-layout"):
         assert "# <--" in error.span.text, str(error)
     for place in places:
         assert linecache.getline(place.file, place.line).rstrip("\n") == place.text

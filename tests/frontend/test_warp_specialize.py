@@ -7,10 +7,11 @@ import warnings
 import pytest
 
 from gluon_core import _triton
-from gluon_core.errors import ArgumentError, CapabilityError, LayoutError, LimitError, ShapeError
+from gluon_core.errors import ArgumentError, CapabilityError, LayoutError, LimitError
 from gluon_core.testing import TRITON_VERSION
 from tests.frontend import oracle
 from tests.frontend.vendor_oracle import before, parse, refuse, since
+from tests.tables import mistakes
 
 SETUP = """
 from collections import namedtuple
@@ -185,31 +186,21 @@ def test_registers_may_not_be_left_out_before():
     refuse(kernel(call), CapabilityError, "needs Triton >= 3.7")
 
 
-@pytest.mark.parametrize(
-    "call, error, match",
-    [
-        ("gl.warp_specialize([(work, (p,)), (work, (p,))], [3], [24])", ShapeError, "powers of two"),
-        ("gl.warp_specialize([(work, (p,)), (work, (p,))], [32], [24])", LimitError,
-         "36 warps.*at most 28"),
-        ("gl.warp_specialize([(work, (p,))] + [(work, (p,))] * 2, [16, 16], [24, 24])", LimitError,
-         "need 36 warps"),
-        ("gl.warp_specialize([(work, (p,)), (work, (p,))], [4, 4], [24, 24])", ArgumentError,
-         "worker_num_warps.*1 entries"),
-        ("gl.warp_specialize([(work, (p,)), (work, (p,))], [4], [24, 24])", ArgumentError,
-         "worker_num_regs.*1 entries"),
-        ("gl.warp_specialize([(work, (p,)), (work, (p,))], [n], [24])", ArgumentError, "worker_num"),
-        ("gl.warp_specialize([(work, (p,)), (work, (p,))], [4], [2.5])", ArgumentError,
-         "one integer for each"),
-        ("gl.warp_specialize([(work, (p,)), (tensor, (layout,))], [2], [24])", LayoutError,
-         r"functions_and_args\[1\].*2 warps"),
-        ("gl.warp_specialize([(work, (p,)), (pair, ((layout, n), p))], [2], [24])", LayoutError,
-         "2 warps"),
-        ("gl.warp_specialize([(work, (p,)), (tensor, (Box(layout, s, 1),))], [2], [24])",
-         LayoutError, "2 warps"),
-        ("gl.warp_specialize([(work, (p,)), (n, (p,))], [2], [24])", ArgumentError, "not a pair"),
-        ("gl.warp_specialize([(work, (p,)), work], [2], [24])", ArgumentError, "not a pair"),
-    ],
-)  # fmt: skip
+@mistakes(r"""
+error | match | call
+ShapeError | powers of two | gl.warp_specialize([(work, (p,)), (work, (p,))], [3], [24])
+LimitError | 36 warps.*at most 28 | gl.warp_specialize([(work, (p,)), (work, (p,))], [32], [24])
+LimitError | need 36 warps | gl.warp_specialize([(work, (p,))] + [(work, (p,))] * 2, [16, 16], [24, 24])
+ArgumentError | worker_num_warps.*1 entries | gl.warp_specialize([(work, (p,)), (work, (p,))], [4, 4], [24, 24])
+ArgumentError | worker_num_regs.*1 entries | gl.warp_specialize([(work, (p,)), (work, (p,))], [4], [24, 24])
+ArgumentError | worker_num | gl.warp_specialize([(work, (p,)), (work, (p,))], [n], [24])
+ArgumentError | one integer for each | gl.warp_specialize([(work, (p,)), (work, (p,))], [4], [2.5])
+LayoutError | functions_and_args\[1\].*2 warps | gl.warp_specialize([(work, (p,)), (tensor, (layout,))], [2], [24])
+LayoutError | 2 warps | gl.warp_specialize([(work, (p,)), (pair, ((layout, n), p))], [2], [24])
+LayoutError | 2 warps | gl.warp_specialize([(work, (p,)), (tensor, (Box(layout, s, 1),))], [2], [24])
+ArgumentError | not a pair | gl.warp_specialize([(work, (p,)), (n, (p,))], [2], [24])
+ArgumentError | not a pair | gl.warp_specialize([(work, (p,)), work], [2], [24])
+""")
 def test_errors(call, error, match):
     refuse(kernel(f"{call}  # HERE"), error, match)
 

@@ -12,265 +12,86 @@ import pytest
 from gluon_core import errors as E
 from gluon_core.testing import triton_at_least
 from tests.frontend.wrong import launch, load, says
+from tests.tables import mistakes
 
 pytestmark = pytest.mark.once
 
 K = E.KernelSyntaxError
 
-# name: (body, class, what the caret is under, words in the message ...)
-CASES = {
-    # compile-time values
-    "layout-unmarked": (
-        "layout = gl.BlockedLayout([1], [32], [4], [0])",
-        E.DtypeError,
-        "layout = gl.BlockedLayout([1], [32], [4], [0])",
-        "layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])",
-    ),
-    "portable-layout-unmarked": (
-        "layout = gl.portable.blocked_layout([128], gl.float32)",
-        E.DtypeError,
-        "layout = gl.portable.blocked_layout([128], gl.float32)",
-        "Annotate it: layout: gl.constexpr = ",
-    ),
-    "text-unmarked": (
-        "mode = 'relu'",
-        E.DtypeError,
-        "mode = 'relu'",
-        "mode: gl.constexpr = 'relu'",
-    ),
-    "size-unmarked": (
-        "size = 128\ngl.zeros([size], gl.float32, L)  # <--",
-        E.ShapeError,
-        "gl.zeros([size], gl.float32, L)",
-        "'size' where it is set: size: gl.constexpr",
-    ),
-    "parameter-as-shape": (
-        "gl.zeros([n], gl.float32, L)",
-        E.ShapeError,
-        "gl.zeros([n], gl.float32, L)",
-        "a run-time value",
-        "the parameter: n: gl.constexpr",
-    ),
-    "parameter-as-end": (
-        "gl.arange(0, n, layout=L)",
-        E.ArgumentError,
-        "gl.arange(0, n, layout=L)",
-        "end",
-        "the parameter: n: gl.constexpr",
-    ),
-    "parameter-as-layout": (
-        "gl.zeros([128], gl.float32, n)",
-        E.LayoutError,
-        "gl.zeros([128], gl.float32, n)",
-        "the parameter: n: gl.constexpr",
-    ),
-    "parameter-in-a-layout": (
-        "z: gl.constexpr = gl.BlockedLayout([n], [32], [4], [0])",
-        E.LayoutError,
-        "gl.BlockedLayout([n], [32], [4], [0])",
-        "the parameter: n: gl.constexpr",
-    ),
-    "parameter-as-axis": (
-        "gl.sum(v, n)",
-        E.DtypeError,
-        "gl.sum(v, n)",
-        "compile-time",
-        "the parameter: n: gl.constexpr",
-    ),
-    "parameter-in-reshape": (
-        "v.reshape([n, 2])",
-        E.DtypeError,
-        "v.reshape([n, 2])",
-        "the parameter: n: gl.constexpr",
-    ),
-    "parameter-in-static-range": (
-        "for i in gl.static_range(n):\n    v += i",
-        E.DtypeError,
-        "for i in gl.static_range(n):",
-        "the parameter: n: gl.constexpr",
-        "`range`",
-    ),
-    "parameter-in-static-assert": (
-        "gl.static_assert(n > 3)",
-        K,
-        "gl.static_assert(n > 3)",
-        "the parameter: n: gl.constexpr",
-        "gl.device_assert",
-    ),
-    # indices
-    "pointer-index": ("z = x[o]", K, "x[o]", "gl.load(x + o)"),
-    "pointer-constant-index": ("z = x[0]", K, "x[0]", "gl.load(x + 0)"),
-    "pointer-slice": ("z = x[0:4]", K, "x[0:4]", "gl.load(x + gl.arange("),
-    "pointer-assignment": ("x[0] = 1.0", K, "x[0] = 1.0", "gl.store(x + 0, 1.0)"),
-    "tensor-index": ("z = v[n]", K, "v[n]", "gl.gather"),
-    "tensor-assignment": ("v[0] = 1.0", K, "v[0] = 1.0", "gl.where"),
-    "float-offset": (
-        "gl.load(x + f)",
-        E.DtypeError,
-        "x + f",
-        "integer",
-        "float32",
-        "f.to(gl.int32)",
-    ),
-    "pointer-times": ("gl.load(x * 2)", E.DtypeError, "x * 2", "gl.load"),
-    "two-pointers": ("gl.load(x + y)", E.DtypeError, "x + y", "two pointers"),
-    # shapes, layouts, dtypes, buffers
-    "shape-a-text": (
-        "gl.zeros('ab', gl.int32, L)",
-        E.ShapeError,
-        "gl.zeros('ab', gl.int32, L)",
-        "'ab'",
-    ),
-    "shape-none": (
-        "gl.zeros(None, gl.int32, L)",
-        E.ShapeError,
-        "gl.zeros(None, gl.int32, L)",
-        "None",
-    ),
-    "volatile-at-run-time": (
-        "gl.load(x + o, volatile=n)",
-        E.ArgumentError,
-        None,
-        "volatile",
-        "compile-time",
-        "n: gl.constexpr",
-    ),
-    "hex-as-a-text": ("gl.device_print('x', n, hex='a')", E.ArgumentError, None, "hex", "'a'"),
-    "pointer-of-32-bits": (
-        "n.to(gl.pointer_type(gl.float32), bitcast=True)",
-        E.DtypeError,
-        None,
-        "64 bits",
-        "x.to(gl.int64)",
-    ),
-    "shape-and-dtype-swapped": (
-        "gl.allocate_shared_memory([128], gl.float32, SH)",
-        E.ShapeError,
-        None,
-        "shape",
-        "got fp32",
-    ),
-    "reduced-buffer": (
-        "s = gl.allocate_shared_memory(gl.float32, [128], SH)\ngl.sum(s, 0)  # <--",
-        (E.DtypeError, E.TraceError),
-        None,
-        "Load the buffer first",
-    ),
-    "reshape-none": ("v.reshape(None)", E.ShapeError, "v.reshape(None)", "not a shape"),
-    "layout-a-text": (
-        "gl.zeros([128], gl.int32, 'a')",
-        E.LayoutError,
-        None,
-        "BlockedLayout",
-        "'a'",
-    ),
-    "dtype-a-text": ("v.to('float16')", E.DtypeError, "v.to('float16')", "gl.float16"),
-    "bins-17": (
-        "gl.histogram(v.to(gl.int32), 17, layout=L)",
-        E.ShapeError,
-        None,
-        "num_bins",
-        "Round up to 32",
-    ),
-    "bins-run-time": ("gl.histogram(v.to(gl.int32), n)", E.ArgumentError, None, "n: gl.constexpr"),
-    "buffer-index": (
-        "s = gl.allocate_shared_memory(gl.float32, [4, 128], SH)\ns[0]  # <--",
-        K,
-        "s[0]",
-        "s.index(i)",
-    ),
-    "buffer-sum": (
-        "s = gl.allocate_shared_memory(gl.float32, [128], SH)\ns + 1  # <--",
-        E.DtypeError,
-        "s + 1",
-        "buffer.load(layout)",
-    ),
-    "buffer-index-float": (
-        "s = gl.allocate_shared_memory(gl.float32, [4, 128], SH)\ns.index(f)  # <--",
-        E.DtypeError,
-        "s.index(f)",
-        "index",
-        "scalar integer",
-    ),
-    "barriers-of-rank-2": (
-        "b = gl.allocate_shared_memory(gl.int64, [2, 1], MB)\nmbarrier.init(b, 1)  # <--",
-        E.ShapeError,
-        "mbarrier.init(b, 1)",
-        "not one barrier",
-        ".index(i)",
-    ),
-    "barrier-of-a-tensor": ("mbarrier.init(v, 1)", E.DtypeError, None, "not shared memory"),
-    "barrier-of-int32": (
-        "b = gl.allocate_shared_memory(gl.int32, [1], MB)\nmbarrier.init(b, 1)  # <--",
-        E.DtypeError,
-        None,
-        "int64",
-        "allocate_mbarrier()",
-    ),
-    "rows-under-16-bytes": (
-        "tma.make_tensor_descriptor(x, [16, 16], [16, 1], [16, 2], gl.NVMMASharedLayout(32, 32, 2))",
-        E.ShapeError,
-        None,
-        "block_shape",
-        "at least 4 x fp32",
-    ),
-    "strides-under-16-bytes": (
-        "tma.make_tensor_descriptor(x, [16, 3], [3, 1], [16, 8], gl.NVMMASharedLayout(32, 32, 2))",
-        E.ShapeError,
-        None,
-        "strides",
-        "multiple of 16 bytes",
-    ),
-    "constraints": (
-        "gl.inline_asm_elementwise('mov.b32 $0, $1;', '=r,r,r', [v], gl.int32, True, 1)",
-        E.ArgumentError,
-        None,
-        "constraints",
-        "expected 1, got 2",
-    ),
-    "reshape-to-another-size": ("v.reshape([16, 4])", E.ShapeError, None, "128 elements"),
-    "floats-shifted": ("v << 1", E.DtypeError, "v << 1", "works on integers", "v.to(gl.int32)"),
-    "prefix-missing": ("gl.device_print(v)", E.ArgumentError, None, "prefix", "('x', x)"),
-    "combine-of-none": (
-        "gl.reduce(v, 0, nothing)",
-        E.ArgumentError,
-        None,
-        "combine_fn",
-        "2 parameters",
-        "nothing()",
-    ),
-    "combine-of-a-pair": (
-        "gl.associative_scan((v, v), 0, one)",
-        E.ArgumentError,
-        None,
-        "4 parameters",
-        "one(a, b)",
-    ),
-    "store-nothing": ("gl.store(x + o, None)", E.DtypeError, None, "value", "None"),
-    "text-added": ("v + 'a'", E.DtypeError, "v + 'a'", "cannot be combined"),
-    "integer-too-wide": ("v + (1 << 80)", E.ArgumentError, None, "64 bits"),
-    "worker-arguments": (
-        "gl.warp_specialize([(nothing, ()), (one, (v,))], [4], [24])",
-        E.ArgumentError,
-        None,
-        "functions_and_args[1]",
-        "one(a, b)",
-    ),
-    "texts-in-a-shape": ("gl.zeros(['a'], gl.float32, L)", E.ShapeError, None, "integer", "'a'"),
-    "no-layout": ("gl.convert_layout(v, None)", E.LayoutError, None, "layout", "BlockedLayout"),
-    "constant-of-a-run-time-value": (
-        "c: gl.constexpr = n\ngl.arange(0, c, layout=L)  # <--",
-        E.ArgumentError,
-        None,
-        "compile-time integer",
-        "Set 'c', a gl.constexpr,",
-    ),
-}
 
-
-@pytest.mark.parametrize("name", CASES)
-def test_the_error_says_what_to_do(name, tmp_path):
-    says(CASES[name], tmp_path)
+@mistakes("""
+id | error | caret | words | code
+layout-unmarked | DtypeError | layout = gl.BlockedLayout([1], [32], [4], [0]) | layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0]) | layout = gl.BlockedLayout([1], [32], [4], [0])
+portable-layout-unmarked | DtypeError | layout = gl.portable.blocked_layout([128], gl.float32) | Annotate it: layout: gl.constexpr =  | layout = gl.portable.blocked_layout([128], gl.float32)
+text-unmarked | DtypeError | mode = 'relu' | mode: gl.constexpr = 'relu' | mode = 'relu'
+size-unmarked | ShapeError | gl.zeros([size], gl.float32, L) | 'size' where it is set: size: gl.constexpr |
+    size = 128
+    gl.zeros([size], gl.float32, L)  # <--
+parameter-as-shape | ShapeError | gl.zeros([n], gl.float32, L) | a run-time value && the parameter: n: gl.constexpr | gl.zeros([n], gl.float32, L)
+parameter-as-end | ArgumentError | gl.arange(0, n, layout=L) | end && the parameter: n: gl.constexpr | gl.arange(0, n, layout=L)
+parameter-as-layout | LayoutError | gl.zeros([128], gl.float32, n) | the parameter: n: gl.constexpr | gl.zeros([128], gl.float32, n)
+parameter-in-a-layout | LayoutError | gl.BlockedLayout([n], [32], [4], [0]) | the parameter: n: gl.constexpr | z: gl.constexpr = gl.BlockedLayout([n], [32], [4], [0])
+parameter-as-axis | DtypeError | gl.sum(v, n) | compile-time && the parameter: n: gl.constexpr | gl.sum(v, n)
+parameter-in-reshape | DtypeError | v.reshape([n, 2]) | the parameter: n: gl.constexpr | v.reshape([n, 2])
+parameter-in-static-range | DtypeError | for i in gl.static_range(n): | the parameter: n: gl.constexpr && `range` |
+    for i in gl.static_range(n):
+        v += i
+parameter-in-static-assert | KernelSyntaxError | gl.static_assert(n > 3) | the parameter: n: gl.constexpr && gl.device_assert | gl.static_assert(n > 3)
+pointer-index | KernelSyntaxError | x[o] | gl.load(x + o) | z = x[o]
+pointer-constant-index | KernelSyntaxError | x[0] | gl.load(x + 0) | z = x[0]
+pointer-slice | KernelSyntaxError | x[0:4] | gl.load(x + gl.arange( | z = x[0:4]
+pointer-assignment | KernelSyntaxError | x[0] = 1.0 | gl.store(x + 0, 1.0) | x[0] = 1.0
+tensor-index | KernelSyntaxError | v[n] | gl.gather | z = v[n]
+tensor-assignment | KernelSyntaxError | v[0] = 1.0 | gl.where | v[0] = 1.0
+float-offset | DtypeError | x + f | integer && float32 && f.to(gl.int32) | gl.load(x + f)
+pointer-times | DtypeError | x * 2 | gl.load | gl.load(x * 2)
+two-pointers | DtypeError | x + y | two pointers | gl.load(x + y)
+shape-a-text | ShapeError | gl.zeros('ab', gl.int32, L) | 'ab' | gl.zeros('ab', gl.int32, L)
+shape-none | ShapeError | gl.zeros(None, gl.int32, L) | None | gl.zeros(None, gl.int32, L)
+volatile-at-run-time | ArgumentError | - | volatile && compile-time && n: gl.constexpr | gl.load(x + o, volatile=n)
+hex-as-a-text | ArgumentError | - | hex && 'a' | gl.device_print('x', n, hex='a')
+pointer-of-32-bits | DtypeError | - | 64 bits && x.to(gl.int64) | n.to(gl.pointer_type(gl.float32), bitcast=True)
+shape-and-dtype-swapped | ShapeError | - | shape && got fp32 | gl.allocate_shared_memory([128], gl.float32, SH)
+reduced-buffer | DtypeError/TraceError | - | Load the buffer first |
+    s = gl.allocate_shared_memory(gl.float32, [128], SH)
+    gl.sum(s, 0)  # <--
+reshape-none | ShapeError | v.reshape(None) | not a shape | v.reshape(None)
+layout-a-text | LayoutError | - | BlockedLayout && 'a' | gl.zeros([128], gl.int32, 'a')
+dtype-a-text | DtypeError | v.to('float16') | gl.float16 | v.to('float16')
+bins-17 | ShapeError | - | num_bins && Round up to 32 | gl.histogram(v.to(gl.int32), 17, layout=L)
+bins-run-time | ArgumentError | - | n: gl.constexpr | gl.histogram(v.to(gl.int32), n)
+buffer-index | KernelSyntaxError | s[0] | s.index(i) | s = gl.allocate_shared_memory(gl.float32, [4, 128], SH) ;; s[0]  # <--
+buffer-sum | DtypeError | s + 1 | buffer.load(layout) | s = gl.allocate_shared_memory(gl.float32, [128], SH) ;; s + 1  # <--
+buffer-index-float | DtypeError | s.index(f) | index && scalar integer |
+    s = gl.allocate_shared_memory(gl.float32, [4, 128], SH)
+    s.index(f)  # <--
+barriers-of-rank-2 | ShapeError | mbarrier.init(b, 1) | not one barrier && .index(i) |
+    b = gl.allocate_shared_memory(gl.int64, [2, 1], MB)
+    mbarrier.init(b, 1)  # <--
+barrier-of-a-tensor | DtypeError | - | not shared memory | mbarrier.init(v, 1)
+barrier-of-int32 | DtypeError | - | int64 && allocate_mbarrier() |
+    b = gl.allocate_shared_memory(gl.int32, [1], MB)
+    mbarrier.init(b, 1)  # <--
+rows-under-16-bytes | ShapeError | - | block_shape && at least 4 x fp32 | tma.make_tensor_descriptor(x, [16, 16], [16, 1], [16, 2], gl.NVMMASharedLayout(32, 32, 2))
+strides-under-16-bytes | ShapeError | - | strides && multiple of 16 bytes | tma.make_tensor_descriptor(x, [16, 3], [3, 1], [16, 8], gl.NVMMASharedLayout(32, 32, 2))
+constraints | ArgumentError | - | constraints && expected 1, got 2 | gl.inline_asm_elementwise('mov.b32 $0, $1;', '=r,r,r', [v], gl.int32, True, 1)
+reshape-to-another-size | ShapeError | - | 128 elements | v.reshape([16, 4])
+floats-shifted | DtypeError | v << 1 | works on integers && v.to(gl.int32) | v << 1
+prefix-missing | ArgumentError | - | prefix && ('x', x) | gl.device_print(v)
+combine-of-none | ArgumentError | - | combine_fn && 2 parameters && nothing() | gl.reduce(v, 0, nothing)
+combine-of-a-pair | ArgumentError | - | 4 parameters && one(a, b) | gl.associative_scan((v, v), 0, one)
+store-nothing | DtypeError | - | value && None | gl.store(x + o, None)
+text-added | DtypeError | v + 'a' | cannot be combined | v + 'a'
+integer-too-wide | ArgumentError | - | 64 bits | v + (1 << 80)
+worker-arguments | ArgumentError | - | functions_and_args[1] && one(a, b) | gl.warp_specialize([(nothing, ()), (one, (v,))], [4], [24])
+texts-in-a-shape | ShapeError | - | integer && 'a' | gl.zeros(['a'], gl.float32, L)
+no-layout | LayoutError | - | layout && BlockedLayout | gl.convert_layout(v, None)
+constant-of-a-run-time-value | ArgumentError | - | compile-time integer && Set 'c', a gl.constexpr, |
+    c: gl.constexpr = n
+    gl.arange(0, c, layout=L)  # <--
+""")
+def test_the_error_says_what_to_do(error, caret, words, code, tmp_path):
+    says(error, caret, words, code, tmp_path)
 
 
 # name: (body, words in the warning ...); `# <--` marks the line.

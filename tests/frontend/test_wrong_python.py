@@ -11,311 +11,149 @@ import numpy as np
 import pytest
 
 from gluon_core import errors as E
-from gluon_core.testing import triton_at_least
 from tests.frontend.wrong import HEAD, KERNEL, launch, load, says
+from tests.tables import mistakes
 
 pytestmark = pytest.mark.once
 
 K = E.KernelSyntaxError
 
-# name: (body, class, what the caret is under, words in the message ...)
-CASES = {
-    # functions of host code
-    "plain": ("plain(v)", E.HostFunctionError, "plain", "wrong.py:", "@gluon.jit"),
-    "plain-in-a-function": ("around(v)", E.HostFunctionError, "plain", "'plain'", "@gluon.jit"),
-    "plain-in-triton": ("elsewhere(v)", E.HostFunctionError, "plain", "'plain'", "@gluon.jit"),
-    "numpy-ufunc": ("np.log(v)", E.HostFunctionError, "np.log", "numpy", "Use gl.log"),
-    "numpy-function": ("np.sum(v)", E.HostFunctionError, "np.sum", "numpy", "Use gl.sum"),
-    "numpy-array": ("z = np.zeros(4)", E.HostFunctionError, "np.zeros", "numpy", "Use gl.zeros"),
-    "math": ("math.sqrt(v)", E.HostFunctionError, "math.sqrt", "Use gl.sqrt"),
-    "host-compile": ("gluon.compile(one)", E.HostFunctionError, "gluon.compile", "for host code"),
-    "global-object": ("THING.method(v)", E.GlobalVariableError, "THING", "<Thing object>"),
-    "global-list": ("v * TABLE[0]", E.GlobalVariableError, "TABLE", "gl.constexpr([1, 2, 3])"),
-    "no-such-axis": (
-        "gl.sum(v + n, axis=1)",
-        E.ShapeError,
-        None,
-        "axis",
-        "expected -1 to 0, got 1",
-    ),
-    "floor-of-floats": ("v // 2", E.DtypeError, "v // 2", "fp32", "Use gl.floor(v / 2)"),
-    "of-cuda": ("gl.syncthreads()", E.TraceError, "gl.syncthreads", "Use gl.barrier()"),
-    "an-array-as-descriptor": (
-        "x.block_type.shape",
-        E.TraceError,
-        "x.block_type",
-        "x was given an array",
-    ),
-    "set-to-nothing": (
-        "bar = mbarrier.allocate_mbarrier()\nfor i in range(n):  # <--\n    bar = mbarrier.init(bar, 1)",
-        E.DtypeError,
-        None,
-        "'mbarrier.init' returns nothing",
-    ),
-    "one-of-several-buffers": (
-        "s = gl.allocate_shared_memory(gl.float32, [2, 128], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))\n"
-        "s.index(0)  # <--",
-        E.ShapeError,
-        "s.index(0)",
-        "For 2 buffers of [128] the layout is one of 1 dimension",
-    ),
-    "abs": ("abs(v)", K, "abs", "Use gl.abs"),
-    "sum": ("sum(v)", K, "sum", "Use gl.sum"),
-    "enumerate": ("for a in enumerate((1, 2)):\n    v += a", K, "enumerate", "gl.static_range"),
-    "open": ("open('x')", K, "open", "host code"),
-    # Python that kernels do not have
-    "break": ("for i in range(n):\n    break  # <--", K, "break", "`break`", "`while`"),
-    "continue": ("for i in range(n):\n    continue  # <--", K, "continue", "`continue`", "`if`"),
-    "function-and-number": (
-        "z = 1 if gl.num_ctas == 2 else 2",
-        K,
-        "gl.num_ctas == 2",
-        "function",
-        "gl.num_ctas()",
-    ),
-    "lambda": ("z = lambda a: a", K, "lambda a: a", "`lambda`", "@gluon.jit"),
-    "try": ("try:\n    v += 1\nexcept ValueError:\n    pass", K, "try:", "`try`", "`if`"),
-    "raise": ("raise ValueError('x')", K, "raise ValueError('x')", "`raise`", "gl.device_assert"),
-    "with": ("with v:\n    pass", K, "with v:", "`with`"),
-    "yield": ("yield v", K, "yield v", "`yield`", "Return"),
-    "list-comprehension": ("[v + i for i in range(3)]", K, "[v + i for i in range(3)]", "tuple"),
-    "set-comprehension": ("{i for i in range(3)}", K, "{i for i in range(3)}", "set comprehension"),
-    "generator": ("max(i for i in (1, 2))", K, "(i for i in (1, 2))", "generator expression"),
-    "dictionary": ("z = {1: v}", K, "{1: v}", "dictionary", "@gl.aggregate"),
-    "set": ("z = {1, 2}", K, "{1, 2}", "a set", "tuple"),
-    "class": ("class A:\n    pass", K, "class A:", "`class`", "@gl.aggregate"),
-    "def": ("def inner(a):\n    return a", K, "def inner(a):", "`def`", "@gluon.jit"),
-    "global": ("global TABLE\nTABLE = 3", K, "global TABLE", "`global`"),
-    "import": ("import math", K, "import math", "`import`", "top of the file"),
-    "del": ("del v", K, "del v", "`del`"),
-    "match": ("match n:\n    case 1:\n        pass", K, "match n:", "`match`", "`elif`"),
-    "starred-target": ("a, *b = (1, 2, 3)", K, "a, *b = (1, 2, 3)", "starred"),
-    "starred-call": ("one(*v)", E.DtypeError, "one(*v)", "tuple"),
-    "two-targets": ("a = b = v", K, "a = b = v", "each of a, b"),
-    "attribute-assignment": ("v.foo = 3", K, "v.foo = 3", "v.foo", "gl.aggregate_replace"),
-    "for-else": (
-        "for i in range(n):\n    v += 1\nelse:\n    v += 2",
-        K,
-        "for i in range(n):",
-        "else",
-    ),
-    "for-list": ("for i in [1, 2]:\n    v += i", K, "for i in [1, 2]:", "gl.static_range"),
-    "for-tensor": ("for i in v:\n    v += i", K, "for i in v:", "gl.static_range"),
-    "in": ("z = n in (1, 2)", K, "n in (1, 2)", "`in`", "=="),
-    "matmul": ("z = v @ v", K, "v @ v", "gl.portable.mma"),
-    "f-string": ("z = f'{n}'", K, "f'{n}'", "gl.device_print"),
-    "walrus": (
-        "if (k := n) > 1:\n    pass",
-        E.KernelSyntaxError,
-        "k := n",
-        "`:=`",
-        "line of its own",
-    ),
-    "kernel-that-returns": (
-        "if n > 3:\n    return 5  # <--",
-        E.KernelSyntaxError,
-        "return 5",
-        "a kernel cannot return a value",
-        "Store it to memory",
-    ),
-    "no-such-op": ("gl.dot(v, v)", E.TraceError, "gl.dot", "gl.portable.mma"),
-    "no-such-method": ("v.sums(0)", E.TraceError, "v.sums", "'sum'"),
-    "print-without-text": ("print(v)", E.ArgumentError, "print(v)", "prefix", "('x', x)"),
-    # names and types
-    "one-branch": (
-        "if n > 3:\n    z = v + 1\ngl.store(x + o, z)  # <--",
-        K,
-        "z",
-        "one branch of an `if`",
-        "before the `if`",
-    ),
-    "loop-alone": (
-        "for i in range(n):\n    z = v + 1\ngl.store(x + o, z)  # <--",
-        K,
-        "z",
-        "body of a loop",
-        "before the loop",
-    ),
-    "set-later": ("gl.store(x + o, z)  # <--\nz = v", K, "z", "before line", "is used"),
-    "misspelt": ("layuot = v\ngl.store(x + o, layout)  # <--", K, "layout", "'layuot'"),
-    "choice-of-types": ("z = v if n > 3 else 1", E.DtypeError, "v if n > 3 else 1", "gl.where"),
-    "branch-types": (
-        "if n > 3:  # <--\n    z = v\nelse:\n    z = o",
-        E.DtypeError,
-        "if n > 3:  # <--",
-        "'z'",
-        "branches",
-    ),
-    "branch-changes": (
-        "if n > 3:  # <--\n    v = o",
-        E.DtypeError,
-        "if n > 3:  # <--",
-        "'v'",
-        "as before the `if`",
-    ),
-    "loop-changes": (
-        "for i in range(n):  # <--\n    v = o",
-        E.DtypeError,
-        "for i in range(n):  # <--",
-        "'v'",
-        "as before the loop",
-    ),
-    "tensor-condition": (
-        "if v > 0:  # <--\n    v += 1",
-        E.DtypeError,
-        "if v > 0:  # <--",
-        "gl.where",
-    ),
-    # calls
-    "too-many": ("one(v, v, v)", E.ArgumentError, "one(v, v, v)", "at most 2", "one(a, b)"),
-    "too-few": ("one(v)", E.ArgumentError, "one(v)", "'b'", "one(a, b)"),
-    "unknown-word": ("one(v, c=v)", E.ArgumentError, "one(v, c=v)", "'c'", "one(a, b)"),
-    "op-too-many": ("gl.exp(v, v)", E.ArgumentError, "gl.exp(v, v)", "at most 1", "gl.exp(x)"),
-    "op-too-few": ("gl.where(v > 0)", E.ArgumentError, "gl.where(v > 0)", "'x', 'y'"),
-    "op-unknown-word": ("gl.exp(x=v, y=v)", E.ArgumentError, "gl.exp(x=v, y=v)", "'y'"),
-    "op-twice": ("gl.exp(v, x=v)", E.ArgumentError, "gl.exp(v, x=v)", "by place and by name"),
-    "library-too-many": (
-        "gl.sum(v, 0, 0, 0, 0)",
-        E.ArgumentError,
-        "gl.sum(v, 0, 0, 0, 0)",
-        "most 4",
-    ),
-    "call-of-a-number": ("n(3)", E.DtypeError, "n(3)", "'n' cannot be called", "int32"),
-    "call-of-a-tensor": ("v(3)", E.DtypeError, "v(3)", "'v' cannot be called"),
-    "call-of-a-module": ("gl(3)", E.DtypeError, "gl(3)", "a module"),
-    "nothing-added": (
-        "nothing() + 1",
-        E.DtypeError,
-        "nothing() + 1",
-        "'nothing()' returns nothing",
-    ),
-    "recursion": ("spin(v)", K, "spin(a)", "cannot call themselves", "loop"),
-    "recursion-of-two": ("ping(v)", K, None, "cannot call themselves"),
-    "two-types": ("two_types(n, f)", E.DtypeError, "return b", "different types", "int32", "fp32"),
-    "return-in-a-loop": ("for i in range(n):\n    return  # <--", K, "return", "after the loop"),
-    "int-of-a-tensor": ("int(n)", E.DtypeError, "int(n)", "x.to(gl.int32)"),
-    "len-of-a-tensor": ("len(v)", E.DtypeError, "len(v)", "x.shape[0]"),
-    "kernel-that-returns-a-tensor": ("return v", K, "return v", "a kernel cannot return a value"),
-    "too-many-by-place": (
-        "gl.barrier(3)",
-        E.ArgumentError,
-        None,
-        "at most 0",
-        "gl.barrier(*, cluster=False)",
-    ),
-    "call-of-a-literal": ("(1, 2)()", E.DtypeError, None, "(1, 2) cannot be called"),
-    "call-of-a-dtype": ("gl.float32(3)", E.DtypeError, None, "got fp32 (dtype)"),
-    "text-among-tensors": (
-        "gl.where(v > 0, v, 'a')",
-        E.DtypeError,
-        None,
-        "gl.where cannot work with one of these arguments",
-        "gl.where(condition, x, y)",
-        "v = fp32[128], 'a'",
-    ),
-    "none-among-tensors": ("gl.maximum(v, None)", E.DtypeError, None, "gl.maximum(x, y", "None"),
-    "list-for-a-text": (
-        "gl.inline_asm_elementwise('mov.b32 $0, $1;', ['=r,r'], [v], gl.int32, True, 1)",
-        E.ArgumentError,
-        None,
-        "constraints",
-        "=r,r'",
-    ),
-    "combine-called": (
-        "gl.reduce(v, 0, one(v, v))",
-        E.ArgumentError,
-        None,
-        "combine_fn",
-        "not a call of it",
-    ),
-    "combine-of-python": ("gl.associative_scan(v, 0, max)", E.ArgumentError, None, "@gluon.jit"),
-    "attribute-of-a-number": ("B.foo", E.TraceError, "B.foo", "'B' has no 'foo'", "4 (int)"),
-    "attribute-of-a-layout": (
-        "z = v.type.layout.orders",
-        E.TraceError,
-        "v.type.layout.orders",
-        "has no 'orders'",
-        "'order'",
-    ),
-    "attribute-of-a-function": ("gl.arange.foo", E.TraceError, None, "'gl.arange' has no 'foo'"),
-    "item-of-a-number": ("B[0]", E.DtypeError, "B[0]", "'B' has no items", "4 (int)"),
-    "compared-with-none": ("n == None", E.DtypeError, "n == None", "None is no number", "is None"),
-    "division-by-zero": ("3 // 0", E.ArgumentError, "3 // 0", "a division by zero"),
-    "none-in-a-branch": (
-        "if n > 0:  # <--\n    z = None\nelse:\n    z = v",
-        E.DtypeError,
-        "if n > 0:  # <--",
-        "'z' is None in one branch",
-    ),
-    "condition-of-a-choice": (
-        "z = n if v > 0 else 1",
-        E.DtypeError,
-        "n if v > 0 else 1",
-        "one boolean",
-        "gl.where",
-    ),
-    # loops and tuples
-    "tuple-literal-index": (
-        "(1, 2)[n]",
-        E.DtypeError,
-        "(1, 2)[n]",
-        "compile-time integer",
-        "n: gl.constexpr",
-    ),
-    "endless-unrolling": (
-        "for i in gl.static_range(1000000000):\n    v += 1",
-        E.LimitError,
-        "for i in gl.static_range(1000000000):",
-        "unrolled",
-        "`range`",
-    ),
-    "static-step-0": (
-        "for i in gl.static_range(0, 9, 0):\n    v += 1",
-        E.ArgumentError,
-        None,
-        "step",
-    ),
-    "step-0": ("for i in range(0, n, 0):\n    v += 1", E.ArgumentError, None, "never ends"),
-    "float-bound": ("for i in range(f):\n    v += 1", E.DtypeError, None, "integer", "gl.int32"),
-    "no-bound": ("for i in range():\n    v += 1", E.ArgumentError, None, "(start, end, step)"),
-    "static-float": (
-        "for i in gl.static_range(2.5):\n    v += 1",
-        E.ArgumentError,
-        None,
-        "integers",
-    ),
-    "unpack-too-many": (
-        "a, b = (1, 2, 3)",
-        E.ShapeError,
-        "a, b = (1, 2, 3)",
-        "2 values for (a, b)",
-    ),
-    "unpack-too-few": ("a, b, c = (1, 2)", E.ShapeError, "a, b, c = (1, 2)", "3 values"),
-    "unpack-a-tensor": ("a, b = v", E.DtypeError, "a, b = v", "only a tuple"),
-    "tuple-index": (
-        "t = (v, v)\nt[n]  # <--",
-        E.DtypeError,
-        "t[n]",
-        "compile-time",
-        "n: gl.constexpr",
-    ),
-    "tuple-end": ("t = (v, v)\nt[9]  # <--", E.ShapeError, "t[9]", "-2 to 1"),
-}
-
-# What Triton takes for right in older releases: the first that does not.
-ACCEPTED_ONCE = {"unpack-too-many": (3, 9)}
-# ... and what it takes for right in newer ones: the first that does.
-ACCEPTED_SINCE = {"kernel-that-returns": (3, 7), "walrus": (3, 8)}
-
 
 @pytest.mark.filterwarnings("ignore:.*is not callable:SyntaxWarning")
-@pytest.mark.parametrize("name", CASES)
-def test_the_error_says_what_to_do(name, tmp_path):
-    if name in ACCEPTED_ONCE and not triton_at_least(*ACCEPTED_ONCE[name]):
-        pytest.skip("accepted by this Triton")
-    if name in ACCEPTED_SINCE and triton_at_least(*ACCEPTED_SINCE[name]):
-        pytest.skip("accepted by this Triton")
-    says(CASES[name], tmp_path)
+@mistakes("""
+id | error | caret | words | code
+plain | HostFunctionError | plain | wrong.py: && @gluon.jit | plain(v)
+plain-in-a-function | HostFunctionError | plain | 'plain' && @gluon.jit | around(v)
+plain-in-triton | HostFunctionError | plain | 'plain' && @gluon.jit | elsewhere(v)
+numpy-ufunc | HostFunctionError | np.log | numpy && Use gl.log | np.log(v)
+numpy-function | HostFunctionError | np.sum | numpy && Use gl.sum | np.sum(v)
+numpy-array | HostFunctionError | np.zeros | numpy && Use gl.zeros | z = np.zeros(4)
+math | HostFunctionError | math.sqrt | Use gl.sqrt | math.sqrt(v)
+host-compile | HostFunctionError | gluon.compile | for host code | gluon.compile(one)
+global-object | GlobalVariableError | THING | <Thing object> | THING.method(v)
+global-list | GlobalVariableError | TABLE | gl.constexpr([1, 2, 3]) | v * TABLE[0]
+no-such-axis | ShapeError | - | axis && expected -1 to 0, got 1 | gl.sum(v + n, axis=1)
+floor-of-floats | DtypeError | v // 2 | fp32 && Use gl.floor(v / 2) | v // 2
+of-cuda | TraceError | gl.syncthreads | Use gl.barrier() | gl.syncthreads()
+an-array-as-descriptor | TraceError | x.block_type | x was given an array | x.block_type.shape
+set-to-nothing | DtypeError | - | 'mbarrier.init' returns nothing |
+    bar = mbarrier.allocate_mbarrier()
+    for i in range(n):  # <--
+        bar = mbarrier.init(bar, 1)
+one-of-several-buffers | ShapeError | s.index(0) | For 2 buffers of [128] the layout is one of 1 dimension |
+    s = gl.allocate_shared_memory(gl.float32, [2, 128], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    s.index(0)  # <--
+abs | KernelSyntaxError | abs | Use gl.abs | abs(v)
+sum | KernelSyntaxError | sum | Use gl.sum | sum(v)
+enumerate | KernelSyntaxError | enumerate | gl.static_range | for a in enumerate((1, 2)): ;;     v += a
+open | KernelSyntaxError | open | host code | open('x')
+break | KernelSyntaxError | break | `break` && `while` | for i in range(n): ;;     break  # <--
+continue | KernelSyntaxError | continue | `continue` && `if` | for i in range(n): ;;     continue  # <--
+function-and-number | KernelSyntaxError | gl.num_ctas == 2 | function && gl.num_ctas() | z = 1 if gl.num_ctas == 2 else 2
+lambda | KernelSyntaxError | lambda a: a | `lambda` && @gluon.jit | z = lambda a: a
+try | KernelSyntaxError | try: | `try` && `if` | try: ;;     v += 1 ;; except ValueError: ;;     pass
+raise | KernelSyntaxError | raise ValueError('x') | `raise` && gl.device_assert | raise ValueError('x')
+with | KernelSyntaxError | with v: | `with` | with v: ;;     pass
+yield | KernelSyntaxError | yield v | `yield` && Return | yield v
+list-comprehension | KernelSyntaxError | [v + i for i in range(3)] | tuple | [v + i for i in range(3)]
+set-comprehension | KernelSyntaxError | {i for i in range(3)} | set comprehension | {i for i in range(3)}
+generator | KernelSyntaxError | (i for i in (1, 2)) | generator expression | max(i for i in (1, 2))
+dictionary | KernelSyntaxError | {1: v} | dictionary && @gl.aggregate | z = {1: v}
+set | KernelSyntaxError | {1, 2} | a set && tuple | z = {1, 2}
+class | KernelSyntaxError | class A: | `class` && @gl.aggregate | class A: ;;     pass
+def | KernelSyntaxError | def inner(a): | `def` && @gluon.jit | def inner(a): ;;     return a
+global | KernelSyntaxError | global TABLE | `global` | global TABLE ;; TABLE = 3
+import | KernelSyntaxError | import math | `import` && top of the file | import math
+del | KernelSyntaxError | del v | `del` | del v
+match | KernelSyntaxError | match n: | `match` && `elif` | match n: ;;     case 1: ;;         pass
+starred-target | KernelSyntaxError | a, *b = (1, 2, 3) | starred | a, *b = (1, 2, 3)
+starred-call | DtypeError | one(*v) | tuple | one(*v)
+two-targets | KernelSyntaxError | a = b = v | each of a, b | a = b = v
+attribute-assignment | KernelSyntaxError | v.foo = 3 | v.foo && gl.aggregate_replace | v.foo = 3
+for-else | KernelSyntaxError | for i in range(n): | else | for i in range(n): ;;     v += 1 ;; else: ;;     v += 2
+for-list | KernelSyntaxError | for i in [1, 2]: | gl.static_range | for i in [1, 2]: ;;     v += i
+for-tensor | KernelSyntaxError | for i in v: | gl.static_range | for i in v: ;;     v += i
+in | KernelSyntaxError | n in (1, 2) | `in` && == | z = n in (1, 2)
+matmul | KernelSyntaxError | v @ v | gl.portable.mma | z = v @ v
+f-string | KernelSyntaxError | f'{n}' | gl.device_print | z = f'{n}'
+walrus | KernelSyntaxError <3.8 | k := n | `:=` && line of its own | if (k := n) > 1: ;;     pass
+kernel-that-returns | KernelSyntaxError <3.7 | return 5 | a kernel cannot return a value && Store it to memory |
+    if n > 3:
+        return 5  # <--
+no-such-op | TraceError | gl.dot | gl.portable.mma | gl.dot(v, v)
+no-such-method | TraceError | v.sums | 'sum' | v.sums(0)
+print-without-text | ArgumentError | print(v) | prefix && ('x', x) | print(v)
+one-branch | KernelSyntaxError | z | one branch of an `if` && before the `if` |
+    if n > 3:
+        z = v + 1
+    gl.store(x + o, z)  # <--
+loop-alone | KernelSyntaxError | z | body of a loop && before the loop |
+    for i in range(n):
+        z = v + 1
+    gl.store(x + o, z)  # <--
+set-later | KernelSyntaxError | z | before line && is used | gl.store(x + o, z)  # <-- ;; z = v
+misspelt | KernelSyntaxError | layout | 'layuot' | layuot = v ;; gl.store(x + o, layout)  # <--
+choice-of-types | DtypeError | v if n > 3 else 1 | gl.where | z = v if n > 3 else 1
+branch-types | DtypeError | if n > 3:  # <-- | 'z' && branches | if n > 3:  # <-- ;;     z = v ;; else: ;;     z = o
+branch-changes | DtypeError | if n > 3:  # <-- | 'v' && as before the `if` | if n > 3:  # <-- ;;     v = o
+loop-changes | DtypeError | for i in range(n):  # <-- | 'v' && as before the loop | for i in range(n):  # <-- ;;     v = o
+tensor-condition | DtypeError | if v > 0:  # <-- | gl.where | if v > 0:  # <-- ;;     v += 1
+too-many | ArgumentError | one(v, v, v) | at most 2 && one(a, b) | one(v, v, v)
+too-few | ArgumentError | one(v) | 'b' && one(a, b) | one(v)
+unknown-word | ArgumentError | one(v, c=v) | 'c' && one(a, b) | one(v, c=v)
+op-too-many | ArgumentError | gl.exp(v, v) | at most 1 && gl.exp(x) | gl.exp(v, v)
+op-too-few | ArgumentError | gl.where(v > 0) | 'x', 'y' | gl.where(v > 0)
+op-unknown-word | ArgumentError | gl.exp(x=v, y=v) | 'y' | gl.exp(x=v, y=v)
+op-twice | ArgumentError | gl.exp(v, x=v) | by place and by name | gl.exp(v, x=v)
+library-too-many | ArgumentError | gl.sum(v, 0, 0, 0, 0) | most 4 | gl.sum(v, 0, 0, 0, 0)
+call-of-a-number | DtypeError | n(3) | 'n' cannot be called && int32 | n(3)
+call-of-a-tensor | DtypeError | v(3) | 'v' cannot be called | v(3)
+call-of-a-module | DtypeError | gl(3) | a module | gl(3)
+nothing-added | DtypeError | nothing() + 1 | 'nothing()' returns nothing | nothing() + 1
+recursion | KernelSyntaxError | spin(a) | cannot call themselves && loop | spin(v)
+recursion-of-two | KernelSyntaxError | - | cannot call themselves | ping(v)
+two-types | DtypeError | return b | different types && int32 && fp32 | two_types(n, f)
+return-in-a-loop | KernelSyntaxError | return | after the loop | for i in range(n): ;;     return  # <--
+int-of-a-tensor | DtypeError | int(n) | x.to(gl.int32) | int(n)
+len-of-a-tensor | DtypeError | len(v) | x.shape[0] | len(v)
+kernel-that-returns-a-tensor | KernelSyntaxError | return v | a kernel cannot return a value | return v
+too-many-by-place | ArgumentError | - | at most 0 && gl.barrier(*, cluster=False) | gl.barrier(3)
+call-of-a-literal | DtypeError | - | (1, 2) cannot be called | (1, 2)()
+call-of-a-dtype | DtypeError | - | got fp32 (dtype) | gl.float32(3)
+text-among-tensors | DtypeError | - | gl.where cannot work with one of these arguments && gl.where(condition, x, y) && v = fp32[128], 'a' | gl.where(v > 0, v, 'a')
+none-among-tensors | DtypeError | - | gl.maximum(x, y && None | gl.maximum(v, None)
+list-for-a-text | ArgumentError | - | constraints && =r,r' | gl.inline_asm_elementwise('mov.b32 $0, $1;', ['=r,r'], [v], gl.int32, True, 1)
+combine-called | ArgumentError | - | combine_fn && not a call of it | gl.reduce(v, 0, one(v, v))
+combine-of-python | ArgumentError | - | @gluon.jit | gl.associative_scan(v, 0, max)
+attribute-of-a-number | TraceError | B.foo | 'B' has no 'foo' && 4 (int) | B.foo
+attribute-of-a-layout | TraceError | v.type.layout.orders | has no 'orders' && 'order' | z = v.type.layout.orders
+attribute-of-a-function | TraceError | - | 'gl.arange' has no 'foo' | gl.arange.foo
+item-of-a-number | DtypeError | B[0] | 'B' has no items && 4 (int) | B[0]
+compared-with-none | DtypeError | n == None | None is no number && is None | n == None
+division-by-zero | ArgumentError | 3 // 0 | a division by zero | 3 // 0
+none-in-a-branch | DtypeError | if n > 0:  # <-- | 'z' is None in one branch |
+    if n > 0:  # <--
+        z = None
+    else:
+        z = v
+condition-of-a-choice | DtypeError | n if v > 0 else 1 | one boolean && gl.where | z = n if v > 0 else 1
+tuple-literal-index | DtypeError | (1, 2)[n] | compile-time integer && n: gl.constexpr | (1, 2)[n]
+endless-unrolling | LimitError | for i in gl.static_range(1000000000): | unrolled && `range` |
+    for i in gl.static_range(1000000000):
+        v += 1
+static-step-0 | ArgumentError | - | step | for i in gl.static_range(0, 9, 0): ;;     v += 1
+step-0 | ArgumentError | - | never ends | for i in range(0, n, 0): ;;     v += 1
+float-bound | DtypeError | - | integer && gl.int32 | for i in range(f): ;;     v += 1
+no-bound | ArgumentError | - | (start, end, step) | for i in range(): ;;     v += 1
+static-float | ArgumentError | - | integers | for i in gl.static_range(2.5): ;;     v += 1
+unpack-too-many | ShapeError 3.9+ | a, b = (1, 2, 3) | 2 values for (a, b) | a, b = (1, 2, 3)
+unpack-too-few | ShapeError | a, b, c = (1, 2) | 3 values | a, b, c = (1, 2)
+unpack-a-tensor | DtypeError | a, b = v | only a tuple | a, b = v
+tuple-index | DtypeError | t[n] | compile-time && n: gl.constexpr | t = (v, v) ;; t[n]  # <--
+tuple-end | ShapeError | t[9] | -2 to 1 | t = (v, v) ;; t[9]  # <--
+""")
+def test_the_error_says_what_to_do(error, caret, words, code, tmp_path):
+    says(error, caret, words, code, tmp_path)
 
 
 def test_unrolling_counts_all_loops_of_a_kernel(tmp_path):

@@ -101,12 +101,13 @@ def launch(module):
     module.kernel[(1,)](x, y, 100, 2.5, 4, target="sim:hopper")
 
 
-def says(case, folder):
-    """See that the case (body, class, what the caret is under, words in the message ...) ends in that error
-    on the simulator and in the compiler; `# <--` marks its line."""
-    body, cls, caret, *words = case
-    module = load(folder, body)
-    with pytest.raises(cls) as caught:
+def says(error_class, caret, words, code, folder):
+    """Assert that `code` ends in this error on the simulator and in the compiler.
+
+    Its first line holds the words, the caret is under `caret`, and `# <--` marks the line of code.
+    """
+    module = load(folder, code)
+    with pytest.raises(error_class) as caught:
         launch(module)
     error = caught.value
     shown = str(error)
@@ -115,10 +116,10 @@ def says(case, folder):
     span = error.span
     under = span.text[span.column : span.end_column].strip()
     assert under and caret in (None, under), shown
-    assert ("# <--" in body) <= ("# <--" in span.text), shown
+    assert ("# <--" in code) <= ("# <--" in span.text), shown
     assert not re.search(r"0x[0-9a-f]{6}|AST|triton\.language|constexpr\[|Error\)", shown), shown
 
-    with pytest.raises(cls) as compiled:
+    with pytest.raises(error_class) as compiled:
         gluon.compile(module.kernel, target="sm_90", signature=SIGNATURE, constexprs={"B": 4})
     assert (
         compiled.value.span == span and str(compiled.value).split("\n")[0] == shown.split("\n")[0]

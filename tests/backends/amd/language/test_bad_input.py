@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gluon_core import _triton
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, LimitError, ShapeError
+from gluon_core.errors import DtypeError, LayoutError, LimitError
 from tests.frontend.vendor_oracle import parse, refuse
+from tests.tables import mistakes
 
 HEAD = """\
 from GLUON.language.amd import cdna3
@@ -122,27 +123,13 @@ def test_more_lds_than_there_is(target, kib):
     refuse(HEAD + LDS.format(kib // 16 + 1), LimitError, match, gpu(target))
 
 
-@pytest.mark.parametrize(
-    "call, error, match",
-    [
-        (
-            "tdm.make_tensor_descriptor(p, [n, n], [1, 128], [32, 64], PADDED)",
-            ArgumentError,
-            "strides: TDM reads rows.*expected 1 as the last stride",
-        ),
-        (
-            "tdm.make_tensor_descriptor(p, [n, n], [n, 2], [32, 64], PADDED)",
-            ArgumentError,
-            "strides: TDM reads rows.*expected 1 as the last stride",
-        ),
-        ("tdm.make_tensor_descriptor(p, [n, n], [1], [32, 64], PADDED)", ShapeError, "strides"),
-        (
-            "tdm.make_tensor_descriptor(p, [n, n], [n, 1.5], [32, 64], PADDED)",
-            (ArgumentError, DtypeError),
-            "strides",
-        ),
-    ],
-)
+@mistakes("""
+error | match | call
+ArgumentError | strides: TDM reads rows.*expected 1 as the last stride | tdm.make_tensor_descriptor(p, [n, n], [1, 128], [32, 64], PADDED)
+ArgumentError | strides: TDM reads rows.*expected 1 as the last stride | tdm.make_tensor_descriptor(p, [n, n], [n, 2], [32, 64], PADDED)
+ShapeError | strides | tdm.make_tensor_descriptor(p, [n, n], [1], [32, 64], PADDED)
+ArgumentError/DtypeError | strides | tdm.make_tensor_descriptor(p, [n, n], [n, 1.5], [32, 64], PADDED)
+""")
 def test_strides_of_tdm(call, error, match):
     refuse(HEAD + TDM.format(call), error, match, gpu("gfx1250"))
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import pytest
 
 from gluon_core.errors import (
-    ArgumentError,
     CapabilityError,
-    DtypeError,
     LayoutError,
-    ShapeError,
 )
 from gluon_core.testing import TRITON_VERSION
 from tests.backends.amd.language.test_units import SETUP, gpu
-from tests.frontend.vendor_oracle import agree, parse, refuse, since
+from tests.frontend.vendor_oracle import agree, parse, refuse
+from tests.tables import mistakes
 
 pytestmark = pytest.mark.once
 
@@ -127,35 +125,30 @@ def test_signs_of_integers_do_not_matter(op):
 OTHER = "gl.BlockedLayout([8, 1], [8, 8], [1, 4], [0, 1])"
 
 
-@pytest.mark.parametrize(
-    "call, error, match",
-    [
-        ("cdna3.buffer_load(p + offsets, offsets)", DtypeError, "ptr: must be a scalar"),
-        ("cdna3.buffer_load(n, offsets)", DtypeError, "ptr: not a pointer"),
-        ("cdna3.buffer_load(p, offsets.to(gl.int64))", DtypeError, "offsets.*32 bits"),
-        ("cdna3.buffer_load(p, x)", DtypeError, "offsets"),
-        ("cdna3.buffer_load(p, n)", ShapeError, "offsets: a scalar"),
-        ("cdna3.buffer_load(p, offsets, mask=offsets)", DtypeError, "mask: must be boolean"),
-        pytest.param(
-            "cdna3.buffer_load(p, offsets, other=0)", ArgumentError, "other: needs a mask",
-            marks=since(3, 8),
-        ),
-        ("cdna3.buffer_load(p, offsets, mask, cache='.xy')", ArgumentError, "cache"),
-        ("cdna3.buffer_load(p, offsets, mask=rows < n)", ShapeError, "mask: does not fit"),
-        (f"cdna3.buffer_load(p, gl.convert_layout(offsets, {OTHER}), mask)", LayoutError, "layout"),
-        ("cdna3.buffer_store(offsets, p, offsets)", DtypeError, "stored_value: the dtype"),
-        ("cdna3.buffer_store(x, q, offsets)", DtypeError, "stored_value: the dtype"),
-        ("cdna3.buffer_store(x, p, offsets, cache='.ca')", ArgumentError, "cache"),
-        (f"cdna3.buffer_store(gl.convert_layout(x, {OTHER}), p, offsets)", LayoutError, "layout"),
-        ("cdna3.buffer_atomic_max(p, offsets, x)", DtypeError, "buffer_atomic_max does not"),
-        ("cdna3.buffer_atomic_xchg(p, offsets, x)", DtypeError, "buffer_atomic_xchg does not"),
-        ("cdna3.buffer_atomic_add(p, offsets, offsets)", DtypeError, "value: the dtype"),
-        ("cdna3.buffer_atomic_add(p, offsets, x, sem='now')", ArgumentError, "sem"),
-        ("cdna3.buffer_atomic_add(p, offsets, x, scope='here')", ArgumentError, "scope"),
-    ],
-)  # fmt: skip
+@mistakes("""
+error | match | call
+DtypeError | ptr: must be a scalar | cdna3.buffer_load(p + offsets, offsets)
+DtypeError | ptr: not a pointer | cdna3.buffer_load(n, offsets)
+DtypeError | offsets.*32 bits | cdna3.buffer_load(p, offsets.to(gl.int64))
+DtypeError | offsets | cdna3.buffer_load(p, x)
+ShapeError | offsets: a scalar | cdna3.buffer_load(p, n)
+DtypeError | mask: must be boolean | cdna3.buffer_load(p, offsets, mask=offsets)
+ArgumentError 3.8+ | other: needs a mask | cdna3.buffer_load(p, offsets, other=0)
+ArgumentError | cache | cdna3.buffer_load(p, offsets, mask, cache='.xy')
+ShapeError | mask: does not fit | cdna3.buffer_load(p, offsets, mask=rows < n)
+LayoutError | layout | cdna3.buffer_load(p, gl.convert_layout(offsets, OTHER), mask)
+DtypeError | stored_value: the dtype | cdna3.buffer_store(offsets, p, offsets)
+DtypeError | stored_value: the dtype | cdna3.buffer_store(x, q, offsets)
+ArgumentError | cache | cdna3.buffer_store(x, p, offsets, cache='.ca')
+LayoutError | layout | cdna3.buffer_store(gl.convert_layout(x, OTHER), p, offsets)
+DtypeError | buffer_atomic_max does not | cdna3.buffer_atomic_max(p, offsets, x)
+DtypeError | buffer_atomic_xchg does not | cdna3.buffer_atomic_xchg(p, offsets, x)
+DtypeError | value: the dtype | cdna3.buffer_atomic_add(p, offsets, offsets)
+ArgumentError | sem | cdna3.buffer_atomic_add(p, offsets, x, sem='now')
+ArgumentError | scope | cdna3.buffer_atomic_add(p, offsets, x, scope='here')
+""")
 def test_buffer_errors(call, error, match):
-    refuse(buffer(call), error, match)
+    refuse(buffer(call.replace("OTHER", OTHER)), error, match)
 
 
 def test_pairs_of_halves():

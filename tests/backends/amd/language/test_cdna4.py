@@ -21,6 +21,7 @@ from gluon_core.layouts import cost
 from gluon_core.registry.load import registry
 from gluon_core.testing import TRITON_VERSION, triton_at_least
 from tests.frontend.vendor_oracle import agree, before, refuse, since
+from tests.tables import mistakes
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
@@ -137,31 +138,25 @@ def test_lanes_must_write_side_by_side(call, target, pointee, layout, shared):
     refuse(source, LayoutError, "the lanes of a warp write to LDS side by side", gpu(target))
 
 
-@pytest.mark.parametrize(
-    "call, error, match",
-    [
-        ("async_copy.buffer_load_to_shared(dest, p + offsets, offsets)", DtypeError, "ptr: must be"),
-        ("async_copy.buffer_load_to_shared(dest, p, offsets.to(gl.int64))", DtypeError, "32 bits"),
-        ("async_copy.buffer_load_to_shared(dest, q, offsets)", DtypeError, "dest: the element type"),
-        ("async_copy.buffer_load_to_shared(x, p, offsets)", DtypeError, "dest: not shared memory"),
-        ("async_copy.buffer_load_to_shared(smem, p, offsets)", ShapeError, "dest: the shape"),
-        ("async_copy.buffer_load_to_shared(dest, p, offsets, offsets)", DtypeError, "mask: must be"),
-        ("async_copy.buffer_load_to_shared(dest, p, offsets, rows < n)", ShapeError, "mask: does not"),
-        pytest.param(
-            "async_copy.buffer_load_to_shared(dest, p, offsets, other=0)", ArgumentError,
-            "needs a mask", marks=since(3, 8),
-        ),
-        ("async_copy.buffer_load_to_shared(dest, p, offsets, cache_modifier='.wb')", ArgumentError,
-         "cache_modifier"),
-        ("async_copy.global_load_to_shared(dest, offsets)", DtypeError, "ptr: not a pointer"),
-        ("async_copy.global_load_to_shared(dest, p)", ShapeError, "ptr: a scalar"),
-        ("async_copy.global_load_to_shared(dest, q + offsets)", DtypeError, "dest: the element type"),
-        ("async_copy.global_load_to_shared(dest, p + offsets, n)", DtypeError, "mask: must be"),
-        ("async_copy.wait_group(-1)", ArgumentError, "num_outstanding"),
-        ("async_copy.wait_group(n)", ArgumentError, "num_outstanding"),
-        ("async_copy.load_shared_relaxed(x, L)", DtypeError, "smem: not shared memory"),
-    ],
-)  # fmt: skip
+@mistakes("""
+error | match | call
+DtypeError | ptr: must be | async_copy.buffer_load_to_shared(dest, p + offsets, offsets)
+DtypeError | 32 bits | async_copy.buffer_load_to_shared(dest, p, offsets.to(gl.int64))
+DtypeError | dest: the element type | async_copy.buffer_load_to_shared(dest, q, offsets)
+DtypeError | dest: not shared memory | async_copy.buffer_load_to_shared(x, p, offsets)
+ShapeError | dest: the shape | async_copy.buffer_load_to_shared(smem, p, offsets)
+DtypeError | mask: must be | async_copy.buffer_load_to_shared(dest, p, offsets, offsets)
+ShapeError | mask: does not | async_copy.buffer_load_to_shared(dest, p, offsets, rows < n)
+ArgumentError 3.8+ | needs a mask | async_copy.buffer_load_to_shared(dest, p, offsets, other=0)
+ArgumentError | cache_modifier | async_copy.buffer_load_to_shared(dest, p, offsets, cache_modifier='.wb')
+DtypeError | ptr: not a pointer | async_copy.global_load_to_shared(dest, offsets)
+ShapeError | ptr: a scalar | async_copy.global_load_to_shared(dest, p)
+DtypeError | dest: the element type | async_copy.global_load_to_shared(dest, q + offsets)
+DtypeError | mask: must be | async_copy.global_load_to_shared(dest, p + offsets, n)
+ArgumentError | num_outstanding | async_copy.wait_group(-1)
+ArgumentError | num_outstanding | async_copy.wait_group(n)
+DtypeError | smem: not shared memory | async_copy.load_shared_relaxed(x, L)
+""")
 def test_copy_errors(call, error, match):
     refuse(copy(call), error, match)
 

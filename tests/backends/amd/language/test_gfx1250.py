@@ -12,12 +12,11 @@ import gluon_core
 from gluon_core.errors import (
     ArgumentError,
     CapabilityError,
-    DtypeError,
     LayoutError,
-    ShapeError,
 )
 from gluon_core.testing import TRITON_VERSION
 from tests.frontend.vendor_oracle import agree, before, parse, refuse, since
+from tests.tables import mistakes
 
 SETUP = """
 from GLUON.language.amd import gfx1250
@@ -93,24 +92,22 @@ def test_shared_to_global_needs_3_7():
     refuse(copy(STORES[0] + "  # HERE"), CapabilityError, "shared_to_global needs Triton >= 3.7")
 
 
-@pytest.mark.parametrize(
-    "call, error, match",
-    [
-        ("async_copy.global_to_shared(x, p + offsets)", DtypeError, "not shared memory"),
-        ("async_copy.global_to_shared(smem, offsets)", DtypeError, "not a pointer"),
-        ("async_copy.global_to_shared(smem, q + offsets)", DtypeError, "element type"),
-        ("async_copy.global_to_shared(smem, p + columns)", ShapeError, "shape"),
-        ("async_copy.global_to_shared(smem, p + offsets, mask=n)", DtypeError, "boolean"),
-        ("async_copy.global_to_shared(smem, p + offsets, cache_modifier='.wt')", ArgumentError, ""),
-        ("async_copy.wait_group(n)", ArgumentError, "compile-time"),
-        ("async_copy.wait_group(-1)", ArgumentError, "out of range"),
-        ("async_copy.mbarrier_arrive(smem)", DtypeError, "64-bit"),
-        ("mbarrier.init(bar, 0)", ArgumentError, "out of range"),
-        ("mbarrier.init(bar, n)", ArgumentError, "compile-time"),
-        ("mbarrier.wait(bar, 1.0)", DtypeError, "scalar"),
-        ("mbarrier.arrive(bar, count=1 << 30)", ArgumentError, "out of range"),
-    ],
-)
+@mistakes("""
+error | match | call
+DtypeError | not shared memory | async_copy.global_to_shared(x, p + offsets)
+DtypeError | not a pointer | async_copy.global_to_shared(smem, offsets)
+DtypeError | element type | async_copy.global_to_shared(smem, q + offsets)
+ShapeError | shape | async_copy.global_to_shared(smem, p + columns)
+DtypeError | boolean | async_copy.global_to_shared(smem, p + offsets, mask=n)
+ArgumentError | cache_modifier | async_copy.global_to_shared(smem, p + offsets, cache_modifier='.wt')
+ArgumentError | compile-time | async_copy.wait_group(n)
+ArgumentError | out of range | async_copy.wait_group(-1)
+DtypeError | 64-bit | async_copy.mbarrier_arrive(smem)
+ArgumentError | out of range | mbarrier.init(bar, 0)
+ArgumentError | compile-time | mbarrier.init(bar, n)
+DtypeError | scalar | mbarrier.wait(bar, 1.0)
+ArgumentError | out of range | mbarrier.arrive(bar, count=1 << 30)
+""")
 def test_bad_copies_and_barriers(call, error, match):
     refuse(copy(call + "  # HERE"), error, match)
 

@@ -9,11 +9,11 @@ from gluon_core.errors import (
     CapabilityError,
     DtypeError,
     LayoutError,
-    ShapeError,
 )
 from gluon_core.testing import TRITON_VERSION
 from tests.backends.amd.language.test_gfx1250 import SETUP, lines
 from tests.frontend.vendor_oracle import agree, before, parse, refuse, since
+from tests.tables import mistakes
 
 pytestmark = pytest.mark.once
 
@@ -215,36 +215,34 @@ def test_ranks(rank):
     agree(SETUP + source)
 
 
-@pytest.mark.parametrize(
-    "call, error, match",
-    [
-        ("tdm.make_tensor_descriptor(p + rows, [n], [1], [64], S)", DtypeError, "scalar pointer"),
-        ("tdm.make_tensor_descriptor(n, [n], [1], [64], S)", DtypeError, "pointer"),
-        ("tdm.make_tensor_descriptor(p, [n], [1], [32, 64], S)", ShapeError, "rank"),
-        ("tdm.make_tensor_descriptor(p, [n, n], [1], [32, 64], S)", ShapeError, "strides"),
-        ("tdm.make_tensor_descriptor(p, [n, n], [1, 128], [32, 64], S)", ArgumentError, "last"),
-        ("tdm.make_tensor_descriptor(p, [wide, n], [n, 1], [32, 64], S)", DtypeError, "32 bits"),
-        ("tdm.make_tensor_descriptor(p, [n, 1.5], [n, 1], [32, 64], S)", DtypeError, "integer"),
-        ("tdm.make_tensor_descriptor(p, [n, n], [n, 1], [32, 48], PLAIN)", ShapeError, "power"),
-        ("tdm.make_tensor_descriptor(p, [n, n], [n, 1], [32, 128], S)", LayoutError, "shape"),
-        ("tdm.make_tensor_descriptor(p, [n, n], [n, 1], [32, 64], L)", LayoutError, "shared"),
-        ("tdm.make_tensor_descriptor(p, [n] * 6, [1] * 6, [2] * 6, S)", ShapeError, "1 to 5"),
-        ("tdm.async_load(smem, [n, 0], smem)", DtypeError, "TDM descriptor"),
-        ("tdm.async_load(d, [n], smem)", ShapeError, "each dimension"),
-        ("tdm.async_load(d, n, smem)", ArgumentError, "sequence"),
-        ("tdm.async_load(d, [n, wide], smem)", DtypeError, "32 bits"),
-        ("tdm.async_load(d, [n, 0])", ArgumentError, "missing"),
-        ("tdm.async_load(d, [n, 0], rows)", DtypeError, "shared memory"),
-        ("tdm.async_load(d, [n, 0], bar)", DtypeError, "descriptor's"),
-        ("tdm.async_load(d, [n, 0], smem.slice(0, 16))", ShapeError, "box"),
-        ("tdm.async_load(d, [n, 0], smem, pred=1.5)", DtypeError, "scalar"),
-        ("tdm.async_load(d, [n, 0], smem, mbarrier=smem)", DtypeError, "64-bit"),
-        ("tdm.async_load(d, [n, 0], smem, warp_used_hint=16)", ArgumentError, "1 to 15"),
-        ("tdm.async_load(d, [n, 0], smem, cache_modifier='.wt')", ArgumentError, "such choice"),
-        ("tdm.async_store(d, [n, 0])", ArgumentError, "missing"),
-        ("tdm.async_wait(n)", ArgumentError, "compile-time"),
-    ],
-)
+@mistakes("""
+error | match | call
+DtypeError | scalar pointer | tdm.make_tensor_descriptor(p + rows, [n], [1], [64], S)
+DtypeError | pointer | tdm.make_tensor_descriptor(n, [n], [1], [64], S)
+ShapeError | rank | tdm.make_tensor_descriptor(p, [n], [1], [32, 64], S)
+ShapeError | strides | tdm.make_tensor_descriptor(p, [n, n], [1], [32, 64], S)
+ArgumentError | last | tdm.make_tensor_descriptor(p, [n, n], [1, 128], [32, 64], S)
+DtypeError | 32 bits | tdm.make_tensor_descriptor(p, [wide, n], [n, 1], [32, 64], S)
+DtypeError | integer | tdm.make_tensor_descriptor(p, [n, 1.5], [n, 1], [32, 64], S)
+ShapeError | power | tdm.make_tensor_descriptor(p, [n, n], [n, 1], [32, 48], PLAIN)
+LayoutError | shape | tdm.make_tensor_descriptor(p, [n, n], [n, 1], [32, 128], S)
+LayoutError | shared | tdm.make_tensor_descriptor(p, [n, n], [n, 1], [32, 64], L)
+ShapeError | 1 to 5 | tdm.make_tensor_descriptor(p, [n] * 6, [1] * 6, [2] * 6, S)
+DtypeError | TDM descriptor | tdm.async_load(smem, [n, 0], smem)
+ShapeError | each dimension | tdm.async_load(d, [n], smem)
+ArgumentError | sequence | tdm.async_load(d, n, smem)
+DtypeError | 32 bits | tdm.async_load(d, [n, wide], smem)
+ArgumentError | missing | tdm.async_load(d, [n, 0])
+DtypeError | shared memory | tdm.async_load(d, [n, 0], rows)
+DtypeError | descriptor's | tdm.async_load(d, [n, 0], bar)
+ShapeError | box | tdm.async_load(d, [n, 0], smem.slice(0, 16))
+DtypeError | scalar | tdm.async_load(d, [n, 0], smem, pred=1.5)
+DtypeError | 64-bit | tdm.async_load(d, [n, 0], smem, mbarrier=smem)
+ArgumentError | 1 to 15 | tdm.async_load(d, [n, 0], smem, warp_used_hint=16)
+ArgumentError | such choice | tdm.async_load(d, [n, 0], smem, cache_modifier='.wt')
+ArgumentError | missing | tdm.async_store(d, [n, 0])
+ArgumentError | compile-time | tdm.async_wait(n)
+""")
 def test_bad_tdm(call, error, match):
     refuse(tdm(call + "  # HERE"), error, match)
 
@@ -287,34 +285,30 @@ def test_gaps_between_rows_only(op):
 
 
 @since(3, 7)
-@pytest.mark.parametrize(
-    "call, error, match",
-    [
-        ("tdm.async_gather(d, rows.to(gl.int64), smem)", DtypeError, "16 or 32"),
-        ("tdm.async_gather(d, gl.arange(0, 64, layout=INDEX), smem)", ShapeError, "each row"),
-        ("tdm.async_gather(d, gl.arange(0, 32, gl.SliceLayout(1, L)), smem)", LayoutError, "lanes"),
-        ("tdm.async_gather(d, 5, smem)", DtypeError, "tensor"),
-        ("tdm.async_gather(d, rows, 0)", ArgumentError, "missing"),
-        ("tdm.async_scatter(d, rows, wide, smem)", DtypeError, "32 bits"),
-        ("tdm.prefetch(d, [n, 0], pred=n)", DtypeError, "boolean"),
-        ("tdm.prefetch(d, [n, 0], speculative=n > 3)", ArgumentError, "compile-time"),
-    ],
-)
+@mistakes("""
+error | match | call
+DtypeError | 16 or 32 | tdm.async_gather(d, rows.to(gl.int64), smem)
+ShapeError | each row | tdm.async_gather(d, gl.arange(0, 64, layout=INDEX), smem)
+LayoutError | lanes | tdm.async_gather(d, gl.arange(0, 32, gl.SliceLayout(1, L)), smem)
+DtypeError | tensor | tdm.async_gather(d, 5, smem)
+ArgumentError | missing | tdm.async_gather(d, rows, 0)
+DtypeError | 32 bits | tdm.async_scatter(d, rows, wide, smem)
+DtypeError | boolean | tdm.prefetch(d, [n, 0], pred=n)
+ArgumentError | compile-time | tdm.prefetch(d, [n, 0], speculative=n > 3)
+""")
 def test_bad_rows_and_prefetches(call, error, match):
     refuse(tdm(call + "  # HERE", layout="PLAIN"), error, match)
 
 
 @since(3, 8)
-@pytest.mark.parametrize(
-    "call, error, match",
-    [
-        ("tdm.update_tensor_descriptor(d)", ArgumentError, "nothing"),
-        ("tdm.update_tensor_descriptor(d, pred=1, clamp_bounds=True)", ArgumentError, "clamp"),
-        ("tdm.update_tensor_descriptor(d, [n, 0], [n, n], clamp_bounds=True)", ArgumentError, "cl"),
-        ("tdm.update_tensor_descriptor(d, add_offsets=[n])", ShapeError, "each dimension"),
-        ("tdm.update_tensor_descriptor(smem, pred=1)", DtypeError, "TDM descriptor"),
-    ],
-)
+@mistakes("""
+error | match | call
+ArgumentError | nothing | tdm.update_tensor_descriptor(d)
+ArgumentError | clamp | tdm.update_tensor_descriptor(d, pred=1, clamp_bounds=True)
+ArgumentError | cl | tdm.update_tensor_descriptor(d, [n, 0], [n, n], clamp_bounds=True)
+ShapeError | each dimension | tdm.update_tensor_descriptor(d, add_offsets=[n])
+DtypeError | TDM descriptor | tdm.update_tensor_descriptor(smem, pred=1)
+""")
 def test_bad_updates(call, error, match):
     refuse(tdm(call + "  # HERE"), error, match)
 

@@ -7,7 +7,7 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.errors import ArgumentError, GluonError, ShapeError
+from gluon_core.errors import GluonError
 from gluon_core.language.nvidia.blackwell import accumulator_ring, tcgen05_commit, tcgen05_mma
 from gluon_core.language.nvidia.hopper import tma_ring, tma_writer
 from gluon_core.nvidia.blackwell import TensorDescriptor
@@ -15,6 +15,7 @@ from gluon_core.registry.load import registry
 from gluon_core.testing import TRITON_VERSION
 from gluon_sim.errors import DeadlockError
 from tests.backends.sim.test_mutations import Case
+from tests.tables import mistakes
 
 pytestmark = pytest.mark.once
 
@@ -180,20 +181,18 @@ def test_who_never_reads_is_told():
         unread[(1,)](np.zeros(1, np.int32), 3, target=SIM, num_warps=4)
 
 
-@pytest.mark.parametrize(
-    "line, error, words",
-    [
-        ("sums.take(sums.consumer())", ArgumentError, "producer"),
-        ("sums.done(sums.consumer())", ArgumentError, "producer"),
-        ("sums.wait(sums.producer())", ArgumentError, "consumer"),
-        ("sums.release(0)", ArgumentError, "consumer"),
-        ("sums.store(sums.consumer(), sums, [0, 0])", ArgumentError, "not a writer"),
-        ("sums.store(sums.consumer(), writer, [0, 0])", ShapeError, "1 of [128, 16] side by side"),
-        ("accumulator_ring([128, 32], 0)", ArgumentError, "slots"),
-        ("tma_writer(c, epilogue=c)", ArgumentError, "not an epilogue"),
-    ],
-)
-def test_misuse_is_an_error_where_it_is(line, error, words):
+@mistakes("""
+error | text | line
+ArgumentError | producer | sums.take(sums.consumer())
+ArgumentError | producer | sums.done(sums.consumer())
+ArgumentError | consumer | sums.wait(sums.producer())
+ArgumentError | consumer | sums.release(0)
+ArgumentError | not a writer | sums.store(sums.consumer(), sums, [0, 0])
+ShapeError | 1 of [128, 16] side by side | sums.store(sums.consumer(), writer, [0, 0])
+ArgumentError | slots | accumulator_ring([128, 32], 0)
+ArgumentError | not an epilogue | tma_writer(c, epilogue=c)
+""")
+def test_misuse_is_an_error_where_it_is(line, error, text):
     from benchmarks.upstream import load
 
     source = f"""
@@ -211,7 +210,7 @@ def kernel(c):
     with pytest.raises(GluonError) as caught:
         load("sums_misuse", source).kernel[(1,)](operands(arrays(1), 1)[2], target=SIM, num_warps=4)
     assert isinstance(caught.value, error), caught.value
-    assert words in str(caught.value) and line.split("(")[0] in str(caught.value)
+    assert text in str(caught.value) and line.split("(")[0] in str(caught.value)
 
 
 def test_it_compiles():

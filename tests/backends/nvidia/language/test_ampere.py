@@ -18,6 +18,7 @@ from gluon_core.language.nvidia.ampere import async_copy, mbarrier
 from gluon_core.testing import TRITON_VERSION
 from tests.frontend import oracle
 from tests.frontend.vendor_oracle import agree, before, parse, refuse, since
+from tests.tables import mistakes
 
 pytestmark = pytest.mark.once
 
@@ -441,30 +442,27 @@ def test_cache_policy_or_strings():
     refuse(copying("copy(smem, ptrs, cache_policy='cg')"), ArgumentError, "cache_policy")
 
 
-@pytest.mark.parametrize(
-    "call, error, match",
-    [
-        ("mbarrier.init(bar, 0)", ArgumentError, "count"),
-        ("mbarrier.init(bar, n)", ArgumentError, "count: must be a compile-time"),
-        ("mbarrier.init(bar, 1 << 20)", ArgumentError, "count"),
-        ("mbarrier.init(buffer, 1)", ShapeError, "not one barrier"),
-        ("mbarrier.init(floats, 1)", DtypeError, "64-bit integer"),
-        ("mbarrier.init(matrix, 1)", LayoutError, "layout of a barrier"),
-        ("mbarrier.init(p, 1)", DtypeError, "not shared memory"),
-        ("mbarrier.invalidate(floats)", DtypeError, "64-bit integer"),
-        ("mbarrier.wait(floats, 0)", DtypeError, "64-bit integer"),
-        ("mbarrier.wait(bar, 0.5)", DtypeError, "phase"),
-        ("mbarrier.wait(bar, gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0])))",
-         ShapeError, "phase"),
-        ("mbarrier.wait(bar, 0, pred=n)", DtypeError, "pred"),
-        ("mbarrier.wait(bar, 0, deps=[n])", DtypeError, "deps"),
-        ("mbarrier.arrive(bar, pred=1)", DtypeError, "pred"),
-        ("mbarrier.arrive(matrix)", LayoutError, "layout of a barrier"),
-        ("async_copy.mbarrier_arrive(buffer)", ShapeError, "not one barrier"),
-        ("mbarrier.allocate_mbarrier(two_ctas=True)", ArgumentError, "two_ctas"),
-        ("mbarrier.allocate_mbarrier(batch=n)", ArgumentError, "batch"),
-    ],
-)  # fmt: skip
+@mistakes("""
+error | match | call
+ArgumentError | count | mbarrier.init(bar, 0)
+ArgumentError | count: must be a compile-time | mbarrier.init(bar, n)
+ArgumentError | count | mbarrier.init(bar, 1 << 20)
+ShapeError | not one barrier | mbarrier.init(buffer, 1)
+DtypeError | 64-bit integer | mbarrier.init(floats, 1)
+LayoutError | layout of a barrier | mbarrier.init(matrix, 1)
+DtypeError | not shared memory | mbarrier.init(p, 1)
+DtypeError | 64-bit integer | mbarrier.invalidate(floats)
+DtypeError | 64-bit integer | mbarrier.wait(floats, 0)
+DtypeError | phase | mbarrier.wait(bar, 0.5)
+ShapeError | phase | mbarrier.wait(bar, gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0])))
+DtypeError | pred | mbarrier.wait(bar, 0, pred=n)
+DtypeError | deps | mbarrier.wait(bar, 0, deps=[n])
+DtypeError | pred | mbarrier.arrive(bar, pred=1)
+LayoutError | layout of a barrier | mbarrier.arrive(matrix)
+ShapeError | not one barrier | async_copy.mbarrier_arrive(buffer)
+ArgumentError | two_ctas | mbarrier.allocate_mbarrier(two_ctas=True)
+ArgumentError | batch | mbarrier.allocate_mbarrier(batch=n)
+""")
 def test_barrier_errors(call, error, match):
     refuse(BARRIER.format(call=call), error, match)
 

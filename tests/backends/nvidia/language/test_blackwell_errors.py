@@ -10,7 +10,6 @@ from gluon_core.errors import (
     DtypeError,
     GluonError,
     LayoutError,
-    LimitError,
     ShapeError,
 )
 from tests.backends.nvidia.language.blackwell_programs import (
@@ -22,6 +21,7 @@ from tests.backends.nvidia.language.blackwell_programs import (
 )
 from tests.backends.nvidia.language.test_blackwell import NEWER_CALLS
 from tests.frontend.vendor_oracle import before, refuse, since
+from tests.tables import mistakes
 
 pytestmark = pytest.mark.once  # checks of our own
 
@@ -74,79 +74,62 @@ def test_mma_errors(changes, error, match):
     refuse(body(**changes), error, match)
 
 
-@pytest.mark.parametrize(
-    "call, error, match",
-    [
-        ("allocate_tensor_memory(gl.float32, [128, 1024], A)", LimitError, "1024 columns"),
-        ("allocate_tensor_memory(gl.float32, [8, 128, 128], A)", LimitError, "1024 columns"),
-        ("allocate_tensor_memory(gl.float64, [128, 128], A)", DtypeError, "element_ty"),
-        ("allocate_tensor_memory(gl.int1, [128, 128], A)", DtypeError, "element_ty"),
-        ("allocate_tensor_memory(n, [128, 128], A)", DtypeError, "element_ty"),
-        ("allocate_tensor_memory(gl.float32, [128], A)", ShapeError, "shape"),
-        ("allocate_tensor_memory(gl.float32, [1, 2, 128, 128], A)", ShapeError, "shape"),
-        ("allocate_tensor_memory(gl.float32, [128, 96], A)", ShapeError, "shape"),
-        ("allocate_tensor_memory(gl.float32, [128, n], A)", ShapeError, "shape"),
-        ("allocate_tensor_memory(gl.float32, [64, 128], A)", LayoutError, "smaller than a block"),
-        ("allocate_tensor_memory(gl.float32, [128, 128], S)", LayoutError, "tensor memory"),
-        ("allocate_tensor_memory(gl.float32, [128, 128], REG)", LayoutError, "tensor memory"),
-        ("allocate_tensor_memory(gl.float32, [128, 128], TensorMemoryLayout([128, 128], 2))",
-         LayoutError, "col_stride"),
-        ("allocate_tensor_memory(gl.float32, [128, 8], TensorMemoryScalesLayout())", DtypeError,
-         "scales"),
-        ("allocate_tensor_memory(gl.int8, [2, 128, 8], TensorMemoryScalesLayout())", ShapeError,
-         "no copies"),
-        ("allocate_tensor_memory(gl.float32, [256, 128], TensorMemoryLayout([128, 128], 1, "
-         "[[1, 0]]))", LayoutError, "num_ctas"),
-        ("allocate_tensor_memory(gl.float32, [128, 128], TensorMemoryLayout([128, 96], 1))",
-         LayoutError, "block"),
-        ("allocate_tensor_memory(gl.float32, [128, 128], A, x.to(gl.float16))", DtypeError, "value"),
-        ("allocate_tensor_memory(gl.float32, [128, 64], TensorMemoryLayout([128, 64], 1), x)",
-         ShapeError, "value"),
-        ("allocate_tensor_memory(gl.float32, [128, 128], A, n)", ShapeError, "value"),
-        ("allocate_tensor_memory(gl.float32, [128, 128], A, gl.convert_layout(x, ROWS))",
-         LayoutError, "no instruction"),
-        ("acc.store(gl.convert_layout(x, ROWS))", LayoutError, "no instruction"),
-        ("acc.store(x, pred=1)", DtypeError, "pred"),
-        ("acc.store(1.0)", ShapeError, "value"),
-        ("acc.load(ROWS)", LayoutError, "no instruction"),
-        ("acc.load(S)", LayoutError, "layout"),
-        ("acc.load(gl.AutoLayout())", LayoutError, "must be known"),
-        ("acc.load(gl.BlockedLayout([1, 64], [32, 1], [2, 2], [0, 1]))", LayoutError, "no instruction"),
-        ("copies.load(REG)", ShapeError, "copies"),
-        ("copies.store(x)", ShapeError, "copies"),
-        ("copies.index(2)", ShapeError, "index"),
-        ("copies.index(0.5)", DtypeError, "index"),
-        ("acc.index(0)", ShapeError, "no copies"),
-        ("acc.slice(0, 48)", ShapeError, "length"),
-        ("acc.slice(0, 256)", ShapeError, "length"),
-        ("acc.slice(96, 64)", ShapeError, "start"),
-        ("blocks.slice(32, 64)", ShapeError, "a multiple of 64"),
-        ("packed.slice(1, 64)", ShapeError, "a multiple of (2|64)"),
-        ("acc.slice(128, 64)", ShapeError, "start"),
-        ("acc.slice(n, 64)", ArgumentError, "start"),
-        ("acc.slice(0, 64, dim=2)", ShapeError, "dim"),
-        pytest.param(
-            "scales.slice(0, 4)", CapabilityError, "slice of scales", marks=before(3, 9),
-        ),
-        pytest.param("scales.slice(6, 4)", ShapeError, "dimension 1", marks=since(3, 9)),
-        pytest.param("copies.slice(0, 32, 2).index(0)", ShapeError, "columns", marks=since(3, 9)),
-        ("scales.load()", LayoutError, "scales"),
-        pytest.param(
-            "acc.reinterpret(gl.float32, [128, 256])", ShapeError, "larger", marks=since(3, 8)
-        ),
-        pytest.param(
-            "allocate_tensor_memory(gl.float32, [64, 128], TensorMemoryLayout([64, 128], 1))"
-            ".reinterpret(gl.float32, [128, 64], TensorMemoryLayout([128, 64], 1))",
-            ShapeError, "at most 64, got 128", marks=since(3, 9),
-        ),
-        ("acc.reinterpret(gl.float64)", DtypeError, "element_ty"),
-        ("acc.reinterpret(layout=S)", LayoutError, "tensor memory"),
-        ("acc.get_reg_layout(instr_variant='32x32')", LayoutError, "instr_variant"),
-        ("acc.get_reg_layout(2)", LayoutError, "num_warps"),
-        pytest.param("acc.load_min()", CapabilityError, "Triton >= 3.7", marks=before(3, 7)),
-        ("gl.allocate_shared_memory(gl.float32, [128, 128], A)", LayoutError, "shared memory"),
-    ],
-)  # fmt: skip
+@mistakes("""
+error | match | call
+LimitError | 1024 columns | allocate_tensor_memory(gl.float32, [128, 1024], A)
+LimitError | 1024 columns | allocate_tensor_memory(gl.float32, [8, 128, 128], A)
+DtypeError | element_ty | allocate_tensor_memory(gl.float64, [128, 128], A)
+DtypeError | element_ty | allocate_tensor_memory(gl.int1, [128, 128], A)
+DtypeError | element_ty | allocate_tensor_memory(n, [128, 128], A)
+ShapeError | shape | allocate_tensor_memory(gl.float32, [128], A)
+ShapeError | shape | allocate_tensor_memory(gl.float32, [1, 2, 128, 128], A)
+ShapeError | shape | allocate_tensor_memory(gl.float32, [128, 96], A)
+ShapeError | shape | allocate_tensor_memory(gl.float32, [128, n], A)
+LayoutError | smaller than a block | allocate_tensor_memory(gl.float32, [64, 128], A)
+LayoutError | tensor memory | allocate_tensor_memory(gl.float32, [128, 128], S)
+LayoutError | tensor memory | allocate_tensor_memory(gl.float32, [128, 128], REG)
+LayoutError | col_stride | allocate_tensor_memory(gl.float32, [128, 128], TensorMemoryLayout([128, 128], 2))
+DtypeError | scales | allocate_tensor_memory(gl.float32, [128, 8], TensorMemoryScalesLayout())
+ShapeError | no copies | allocate_tensor_memory(gl.int8, [2, 128, 8], TensorMemoryScalesLayout())
+LayoutError | num_ctas | allocate_tensor_memory(gl.float32, [256, 128], TensorMemoryLayout([128, 128], 1, [[1, 0]]))
+LayoutError | block | allocate_tensor_memory(gl.float32, [128, 128], TensorMemoryLayout([128, 96], 1))
+DtypeError | value | allocate_tensor_memory(gl.float32, [128, 128], A, x.to(gl.float16))
+ShapeError | value | allocate_tensor_memory(gl.float32, [128, 64], TensorMemoryLayout([128, 64], 1), x)
+ShapeError | value | allocate_tensor_memory(gl.float32, [128, 128], A, n)
+LayoutError | no instruction | allocate_tensor_memory(gl.float32, [128, 128], A, gl.convert_layout(x, ROWS))
+LayoutError | no instruction | acc.store(gl.convert_layout(x, ROWS))
+DtypeError | pred | acc.store(x, pred=1)
+ShapeError | value | acc.store(1.0)
+LayoutError | no instruction | acc.load(ROWS)
+LayoutError | layout | acc.load(S)
+LayoutError | must be known | acc.load(gl.AutoLayout())
+LayoutError | no instruction | acc.load(gl.BlockedLayout([1, 64], [32, 1], [2, 2], [0, 1]))
+ShapeError | copies | copies.load(REG)
+ShapeError | copies | copies.store(x)
+ShapeError | index | copies.index(2)
+DtypeError | index | copies.index(0.5)
+ShapeError | no copies | acc.index(0)
+ShapeError | length | acc.slice(0, 48)
+ShapeError | length | acc.slice(0, 256)
+ShapeError | start | acc.slice(96, 64)
+ShapeError | a multiple of 64 | blocks.slice(32, 64)
+ShapeError | a multiple of (2|64) | packed.slice(1, 64)
+ShapeError | start | acc.slice(128, 64)
+ArgumentError | start | acc.slice(n, 64)
+ShapeError | dim | acc.slice(0, 64, dim=2)
+CapabilityError <3.9 | slice of scales | scales.slice(0, 4)
+ShapeError 3.9+ | dimension 1 | scales.slice(6, 4)
+ShapeError 3.9+ | columns | copies.slice(0, 32, 2).index(0)
+LayoutError | scales | scales.load()
+ShapeError 3.8+ | larger | acc.reinterpret(gl.float32, [128, 256])
+ShapeError 3.9+ | at most 64, got 128 | allocate_tensor_memory(gl.float32, [64, 128], TensorMemoryLayout([64, 128], 1)).reinterpret(gl.float32, [128, 64], TensorMemoryLayout([128, 64], 1))
+DtypeError | element_ty | acc.reinterpret(gl.float64)
+LayoutError | tensor memory | acc.reinterpret(layout=S)
+LayoutError | instr_variant | acc.get_reg_layout(instr_variant='32x32')
+LayoutError | num_warps | acc.get_reg_layout(2)
+CapabilityError <3.7 | Triton >= 3.7 | acc.load_min()
+LayoutError | shared memory | gl.allocate_shared_memory(gl.float32, [128, 128], A)
+""")
 def test_memory_errors(call, error, match):
     refuse(
         SETUP

@@ -17,6 +17,7 @@ from gluon_core.testing import TRITON_VERSION
 from tests.backends.nvidia.language.hopper_programs import GEMM
 from tests.frontend import oracle
 from tests.frontend.vendor_oracle import agree, before, parse, refuse, since
+from tests.tables import mistakes
 
 pytestmark = pytest.mark.once
 
@@ -453,23 +454,21 @@ RUBIN = (
 )
 
 
-@pytest.mark.parametrize(
-    "call, error, match",
-    [
-        ("mbarrier.arrive(bar, count=0)", ArgumentError, "count: out of range"),
-        ("mbarrier.arrive(bar, count=n)", ArgumentError, "count: must be a compile-time"),
-        ("mbarrier.arrive(buffer)", ShapeError, "mbarrier: not one barrier"),
-        ("mbarrier.arrive(bar, pred=n)", DtypeError, "pred: must be boolean"),
-        ("mbarrier.expect(bar)", ArgumentError, "bytes_per_cta: must be a compile-time"),
-        ("mbarrier.expect(bar, -1)", ArgumentError, "bytes_per_cta: out of range"),
-        ("mbarrier.expect(bar, n)", ArgumentError, "bytes_per_cta"),
-        ("mbarrier.expect(bar, 1 << 20)", ArgumentError, "bytes_per_cta"),
-        ("mbarrier.expect(p, 16)", DtypeError, "mbarrier: not shared memory"),
-        ("fence_async_shared(n > 1)", ArgumentError, "cluster: must be a compile-time"),
-        ("fence_async_shared(cluster=2)", ArgumentError, "cluster: must be"),
-        ("rubin.arrive(bar, multicast_cta=2)", ArgumentError, "multicast_cta: out of range"),
-    ],
-)
+@mistakes("""
+error | match | call
+ArgumentError | count: out of range | mbarrier.arrive(bar, count=0)
+ArgumentError | count: must be a compile-time | mbarrier.arrive(bar, count=n)
+ShapeError | mbarrier: not one barrier | mbarrier.arrive(buffer)
+DtypeError | pred: must be boolean | mbarrier.arrive(bar, pred=n)
+ArgumentError | bytes_per_cta: must be a compile-time | mbarrier.expect(bar)
+ArgumentError | bytes_per_cta: out of range | mbarrier.expect(bar, -1)
+ArgumentError | bytes_per_cta | mbarrier.expect(bar, n)
+ArgumentError | bytes_per_cta | mbarrier.expect(bar, 1 << 20)
+DtypeError | mbarrier: not shared memory | mbarrier.expect(p, 16)
+ArgumentError | cluster: must be a compile-time | fence_async_shared(n > 1)
+ArgumentError | cluster: must be | fence_async_shared(cluster=2)
+ArgumentError | multicast_cta: out of range | rubin.arrive(bar, multicast_cta=2)
+""")
 def test_barrier_errors(call, error, match):
     refuse(with_barrier(f"{call}  # HERE", 2, RUBIN), error, match)
 
@@ -517,16 +516,14 @@ def test_what_older_hardware_lacks(call, target, match):
 
 
 @since(3, 8)
-@pytest.mark.parametrize(
-    "call, error, match",
-    [
-        ("async_store(tile, gl.zeros([64, 32], gl.float16, L), bar)", ShapeError, "buffer's shape"),
-        ("async_store(tile, gl.zeros([64, 64], gl.float32, L), bar)", DtypeError, "buffer's dtype"),
-        ("async_store(tile, n, bar)", ShapeError, "value: a scalar"),
-        ("async_store(n, gl.zeros([64, 64], gl.float16, L), bar)", DtypeError, "dst: not shared"),
-        ("async_store(tile, gl.zeros([64, 64], gl.float16, L), tile)", DtypeError, "mbarrier"),
-    ],
-)
+@mistakes("""
+error | match | call
+ShapeError | buffer's shape | async_store(tile, gl.zeros([64, 32], gl.float16, L), bar)
+DtypeError | buffer's dtype | async_store(tile, gl.zeros([64, 64], gl.float32, L), bar)
+ShapeError | value: a scalar | async_store(tile, n, bar)
+DtypeError | dst: not shared | async_store(n, gl.zeros([64, 64], gl.float16, L), bar)
+DtypeError | mbarrier | async_store(tile, gl.zeros([64, 64], gl.float16, L), tile)
+""")
 def test_async_store_errors(call, error, match):
     setup = (
         "L: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0], cga_layout=[[1, 0]])\n"

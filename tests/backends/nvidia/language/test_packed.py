@@ -8,11 +8,12 @@ import pytest
 
 import gluon_core
 from gluon_core.compiler import compile
-from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, LayoutError, ShapeError
+from gluon_core.errors import CapabilityError, DtypeError
 from gluon_core.testing import TRITON_VERSION, MockTensor, bind
 from gluon_nvidia.language import packed
 from tests.frontend import oracle
 from tests.frontend.vendor_oracle import agree, before, parse, refuse, since
+from tests.tables import mistakes
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
@@ -172,19 +173,17 @@ def test_fp4(call):
 
 
 @since(3, 8)
-@pytest.mark.parametrize(
-    "call, error, match",
-    [
-        ("mul2(codes, codes)", ArgumentError, "fp4 operands alone"),
-        ("mul2(codes, 2.0, gl.float8e4nv)", ArgumentError, "rhs.*a tensor of fp8 beside it"),
-        ("add2(codes, codes, gl.float8e4nv)", DtypeError, "no packed add"),
-        ("add2(e4, codes)", DtypeError, "no packed add"),
-        ("add2(codes, e4, gl.float8e5)", DtypeError, "no such result"),
-        ("min2(codes, codes, gl.float8e5)", DtypeError, "no packed min"),
-        ("add2(wrong, e4)", LayoutError, "lhs.*holds other elements"),
-        ("mul2(codes, tall, gl.float8e4nv)", ShapeError, "rhs.*two to a byte"),
-    ],
-)
+@mistakes("""
+error | match | call
+ArgumentError | fp4 operands alone | mul2(codes, codes)
+ArgumentError | rhs.*a tensor of fp8 beside it | mul2(codes, 2.0, gl.float8e4nv)
+DtypeError | no packed add | add2(codes, codes, gl.float8e4nv)
+DtypeError | no packed add | add2(e4, codes)
+DtypeError | no such result | add2(codes, e4, gl.float8e5)
+DtypeError | no packed min | min2(codes, codes, gl.float8e5)
+LayoutError | lhs.*holds other elements | add2(wrong, e4)
+ShapeError | rhs.*two to a byte | mul2(codes, tall, gl.float8e4nv)
+""")
 def test_fp4_errors(call, error, match):
     refuse(codes(call), error, match)
     with pytest.raises(Exception):  # noqa: B017  # upstream's verifier, or its own errors
@@ -314,38 +313,34 @@ def test_pairs_with_every_triton(body):
 
 
 @since(3, 8)
-@pytest.mark.parametrize(
-    "call, error, match",
-    [
-        ("add2(f64, f64)", DtypeError, "no packed add"),
-        ("add2(f32, f16)", DtypeError, "got fp32, fp16"),
-        ("min2(f32, f32)", DtypeError, "plain arithmetic"),
-        ("add2(f32, f32, gl.int32)", DtypeError, "floats"),
-        ("add2(f32, f32, gl.float8e5)", DtypeError, "has no such result"),
-        ("add2(1.0, 2.0)", ArgumentError, "at least one tensor"),
-        ("add2(f, f)", ArgumentError, "at least one tensor"),
-        ("add2(f32, p)", DtypeError, "pointer"),
-        ("add2(f32, 'x')", DtypeError, "not a tensor"),
-        ("add2(f32, other)", LayoutError, "different layouts"),
-        ("fma2(f32, f32, short)", ShapeError, "cannot broadcast"),
-    ],
-)
+@mistakes("""
+error | match | call
+DtypeError | no packed add | add2(f64, f64)
+DtypeError | got fp32, fp16 | add2(f32, f16)
+DtypeError | plain arithmetic | min2(f32, f32)
+DtypeError | floats | add2(f32, f32, gl.int32)
+DtypeError | has no such result | add2(f32, f32, gl.float8e5)
+ArgumentError | at least one tensor | add2(1.0, 2.0)
+ArgumentError | at least one tensor | add2(f, f)
+DtypeError | pointer | add2(f32, p)
+DtypeError | not a tensor | add2(f32, 'x')
+LayoutError | different layouts | add2(f32, other)
+ShapeError | cannot broadcast | fma2(f32, f32, short)
+""")
 def test_mistakes(call, error, match):
     refuse(source(call), error, match)
 
 
-@pytest.mark.parametrize(
-    "body, error, match",
-    [
-        ("float2.pack(h, 1)  # HERE", DtypeError, "got <.*fp16"),
-        ("float2.pack(a, 2)  # HERE", ShapeError, "no such axis"),
-        ("float2.full_like(float2.pack(a, 1), n)  # HERE", DtypeError, "fill_value"),
-        ("float2.pack(gl.sum(a.reshape(1, 2048), 1), 0)  # HERE", ShapeError, "odd number"),
-        ("float2.unpack(float2.pack(a, 1), -3)  # HERE", ShapeError, "no such axis"),
-        ("float2.unpack2(a)  # HERE", DtypeError, "x: not pairs"),
-        ("float2.fma(float2.pack(a, 1), a, 2.0)  # HERE", DtypeError, "b: not pairs"),
-    ],
-)
+@mistakes("""
+error | match | body
+DtypeError | got <.*fp16 | float2.pack(h, 1)  # HERE
+ShapeError | no such axis | float2.pack(a, 2)  # HERE
+DtypeError | fill_value | float2.full_like(float2.pack(a, 1), n)  # HERE
+ShapeError | odd number | float2.pack(gl.sum(a.reshape(1, 2048), 1), 0)  # HERE
+ShapeError | no such axis | float2.unpack(float2.pack(a, 1), -3)  # HERE
+DtypeError | x: not pairs | float2.unpack2(a)  # HERE
+DtypeError | b: not pairs | float2.fma(float2.pack(a, 1), a, 2.0)  # HERE
+""")
 def test_mistakes_with_pairs(body, error, match):
     refuse(PAIRS.format(body=body), error, match)
 

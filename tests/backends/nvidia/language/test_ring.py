@@ -7,13 +7,14 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.errors import ArgumentError, CapabilityError, GluonError, ShapeError
+from gluon_core.errors import ArgumentError, CapabilityError, GluonError
 from gluon_core.language.nvidia.hopper import tma_ring, tma_writer, turns, warpgroup_mma
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_core.registry.load import registry
 from gluon_core.testing import TRITON_VERSION
 from gluon_sim.errors import BarrierError, DeadlockError
 from tests.backends.sim.test_mutations import Case
+from tests.tables import mistakes
 
 SIM = registry().target("sim:sm_90")
 LAYOUT = gl.constexpr(gl.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0]))
@@ -334,38 +335,28 @@ def kernel(a, b, out, LAYOUT: gl.constexpr):
     return source, error
 
 
-@pytest.mark.parametrize(
-    "line, error, words",
-    [
-        ("ring.fetch(ring.consumer(), [[0, 0], [0, 0]])", ArgumentError, "producer"),
-        ("ring.wait(ring.producer())", ArgumentError, "consumer"),
-        ("ring.release(other.consumer())", ArgumentError, "2 slots"),
-        ("ring.wait(0)", ArgumentError, "ring.consumer()"),
-        ("ring.fetch(ring.producer(), [[0, 0]])", ShapeError, "not one for each tensor"),
-        ("ring.fetch(ring.producer(), 0)", ShapeError, "not a sequence"),
-        ("tma_ring([], 2)", ArgumentError, "none"),
-        ("tma_ring(ring, 2)", (ArgumentError, ShapeError), "not a"),
-        ("tma_ring(a, 0)", ArgumentError, "stages"),
-        ("tma_ring(a, 1, consumers=0)", ArgumentError, "consumers"),
-        ("tma_writer(ring)", ArgumentError, "not a descriptor"),
-        ("tma_writer(out, 0)", ArgumentError, "parts"),
-        ("tma_writer(out, 3, buffers=2)", ArgumentError, "does not divide the parts"),
-        (
-            "writer.store([0, 0], gl.zeros([16, 32], gl.float32, LAYOUT))",
-            ShapeError,
-            "not what the writer was made for",
-        ),
-        (
-            "writer.store([0, 0], gl.zeros([16, 16], gl.float32, LAYOUT), a)",
-            ArgumentError,
-            "does not fit the writer's buffers",
-        ),
-        ("writer.store([0, 0], gl.zeros([16, 16], gl.float32, LAYOUT), 3)", ArgumentError, "not a"),
-        ("gl.portable.grouped_tiles([8], [4])", ShapeError, "sides of a matrix"),
-        ("gl.portable.grouped_tiles([8, 8], [4, 4], 0)", ArgumentError, "group"),
-    ],
-)
-def test_misuse_is_an_error_where_it_is(tmp_path, line, error, words):
+@mistakes("""
+error | text | line
+ArgumentError | producer | ring.fetch(ring.consumer(), [[0, 0], [0, 0]])
+ArgumentError | consumer | ring.wait(ring.producer())
+ArgumentError | 2 slots | ring.release(other.consumer())
+ArgumentError | ring.consumer() | ring.wait(0)
+ShapeError | not one for each tensor | ring.fetch(ring.producer(), [[0, 0]])
+ShapeError | not a sequence | ring.fetch(ring.producer(), 0)
+ArgumentError | none | tma_ring([], 2)
+ArgumentError/ShapeError | not a | tma_ring(ring, 2)
+ArgumentError | stages | tma_ring(a, 0)
+ArgumentError | consumers | tma_ring(a, 1, consumers=0)
+ArgumentError | not a descriptor | tma_writer(ring)
+ArgumentError | parts | tma_writer(out, 0)
+ArgumentError | does not divide the parts | tma_writer(out, 3, buffers=2)
+ShapeError | not what the writer was made for | writer.store([0, 0], gl.zeros([16, 32], gl.float32, LAYOUT))
+ArgumentError | does not fit the writer's buffers | writer.store([0, 0], gl.zeros([16, 16], gl.float32, LAYOUT), a)
+ArgumentError | not a | writer.store([0, 0], gl.zeros([16, 16], gl.float32, LAYOUT), 3)
+ShapeError | sides of a matrix | gl.portable.grouped_tiles([8], [4])
+ArgumentError | group | gl.portable.grouped_tiles([8, 8], [4, 4], 0)
+""")
+def test_misuse_is_an_error_where_it_is(tmp_path, line, error, text):
     from benchmarks.upstream import load
 
     source, _ = wrong(line, error)
@@ -374,7 +365,7 @@ def test_misuse_is_an_error_where_it_is(tmp_path, line, error, words):
     with pytest.raises(GluonError) as caught:
         module.kernel[(1,)](*args, LAYOUT.value, target=SIM, num_warps=4)
     assert isinstance(caught.value, error), caught.value
-    assert words in str(caught.value)
+    assert text in str(caught.value)
     assert line.split("(")[0] in str(caught.value)  # the kernel's own line is shown
 
 
