@@ -94,7 +94,7 @@ PAGES = {
         ("host_vendors",),
     ),
     "plugins_contract": (
-        "gluon_core.contract",
+        "gluon_core.plugin",
         "What a plugin hands over, and what is asked of it. [Plugins](../plugins.md) makes one.",
         ("plugins_contract",),
     ),
@@ -105,17 +105,18 @@ PAGES = {
     ),
 }
 
-# Modules that plugins are written with, under `gluon_core`; those of `contract` that are not here are
-# the core's side of it.
+# Modules that plugins are written with, under `gluon_core`.
 ROOMS = (
     *("vendor", "values", "semantic"),
     *(
         f"plugin.{name}"
         for name in (
-            "assembly backend builder findings hookspec host_descriptor host_memory isa launcher listing options "
-            "reference registry requests settings targets triton_backend"
+            "backend builder hookspec host_descriptor isa launcher listing options reference requests "
+            "targets triton_backend"
         ).split()
     ),
+    *(f"simulation.{name}" for name in ("assembly", "findings", "host_memory", "settings")),
+    "registry.load",
 )
 
 

@@ -86,7 +86,7 @@ def _devices() -> Any:
     torch = _torch()
     if not torch.accelerator.is_available():
         raise SymmetricMemoryError(
-            "there is no GPU here", remedy="Simulate ranks with gluon_distributed.simulate."
+            "there is no GPU here", remedy="Simulate ranks with gluon_core.distributed.simulate."
         )
     return torch.get_device_module(torch.accelerator.current_accelerator())
 
@@ -98,7 +98,7 @@ def _find(wanted: Any) -> tuple[str, Any]:
         raise GroupError(
             "torch.distributed is not initialized",
             remedy="Call torch.distributed.init_process_group first, or simulate ranks with "
-            "gluon_distributed.simulate.",
+            "gluon_core.distributed.simulate.",
         )
     if wanted is None:
         wanted = dist.group.WORLD

@@ -18,7 +18,7 @@ try:
     import torch as _torch
 except ImportError as error:
     raise ImportError(
-        "gluon_torch makes kernels operators of PyTorch, and torch is not installed. "
+        "gluon_core.torch makes kernels operators of PyTorch, and torch is not installed. "
         "Install it with `pip install torch`; kernel[grid](...) takes NumPy arrays without it."
     ) from error
 

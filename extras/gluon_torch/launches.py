@@ -14,7 +14,7 @@ __all__ = ["launch"]
 
 
 def launch(kernel: Any, grid: Any, *args: Any, **options: Any) -> Any:
-    """`kernel[grid](*args, **options)` in a function under `gluon_torch.op`.
+    """`kernel[grid](*args, **options)` in a function under `gluon_core.torch.op`.
 
     It differs where there is no memory to work on. While torch propagates shapes, and where all
     tensors are on the device "meta", nothing is launched, so that the function itself gives the shape

@@ -1,4 +1,4 @@
-"""`@gluon_torch.op`: a function that launches kernels, as an operator of torch.
+"""`@gluon_core.torch.op`: a function that launches kernels, as an operator of torch.
 
 What torch has stays torch's: the operator is made with `torch.library`. Added are what follows from
 the function being one that launches (the fake, a rule for vmap), errors that name the argument, and
@@ -185,7 +185,7 @@ def op(
         shape: same parameters, tells the results: a shape, `(shape, dtype)`, or a list of these, one
             for each. They are contiguous, on the device (and without dtype of that) of the first
             tensor. Without `fake` and `shape` the function itself is asked, and must then launch
-            through `gluon_torch.launch`.
+            through `gluon_core.torch.launch`.
         backward: see `Op.register_autograd`.
         setup_context: likewise.
         autocast: the dtype to cast to under `torch.autocast`, or one per device type.
@@ -250,7 +250,7 @@ def get(name: str) -> Op:
     found = _ops.get(name)
     if found is None:
         raise OpNameError(
-            "no op of this name was made with gluon_torch.op",
+            "no op of this name was made with gluon_core.torch.op",
             argument="name",
             got=repr(name),
             remedy=did_you_mean(name, _ops) or "Import the module that makes it first.",

@@ -14,7 +14,7 @@ from gluon_core.errors import ArgumentError, TensorError
 __all__ = ["check_memory", "number", "viewed"]
 
 _CPU = 1  # DLPack's number for the memory of the host
-_OP = 'launch from a function under @gluon_torch.op("library::name", mutates_args=...)'
+_OP = 'launch from a function under @gluon_core.torch.op("library::name", mutates_args=...)'
 
 
 def number(value: Any) -> Any:
@@ -74,7 +74,7 @@ def check_memory(value: Any) -> None:
         raise TensorError(
             # Dynamo shows this sentence alone.
             "torch is tracing, and the tensor has a shape but no memory: launch in an op, and there with "
-            "gluon_torch.launch(kernel, grid, ...), or give the op fake= or shape=",
+            "gluon_core.torch.launch(kernel, grid, ...), or give the op fake= or shape=",
             got=type(value).__name__,
             remedy=f"For torch.compile, torch.export and make_fx, {_OP}.",
         )

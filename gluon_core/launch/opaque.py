@@ -29,7 +29,7 @@ C = TypeVar("C", bound=type)
 REASON = (
     "a kernel of Gluon is launched here, and a launch is not traced: the graph ends before it. "
     "To keep it in the graph, launch from a function under "
-    '@gluon_torch.op("library::name", mutates_args=...)'
+    '@gluon_core.torch.op("library::name", mutates_args=...)'
 )
 
 _doors: weakref.WeakSet[FunctionType] = weakref.WeakSet()  # not yet known to a loaded torch

@@ -1,7 +1,7 @@
 """Signals: how programs on several devices, or on one, tell each other how far they are.
 
 A signal is a 32-bit integer in memory that both can reach, such as the pads of
-`gluon_distributed`. It counts: who signals adds one, who waits takes one away, so it is 0 again
+`gluon_core.distributed`. It counts: who signals adds one, who waits takes one away, so it is 0 again
 when everybody is through. What was read and written before a signal comes before what follows the
 wait for it.
 

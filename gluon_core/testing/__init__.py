@@ -1,6 +1,6 @@
 """For those who write kernels or plugins: the module a kernel turns into, and checks on it.
 
-`TRITON_VERSION` and `triton_at_least` tell tests which Triton they run on.
+`TRITON_VERSION` and `triton_at_least` name the Triton that tests run on.
 
 `gluon_core.testing.plugin` is a pytest plugin (loaded by itself where gluon-core is installed) with
 fixtures that run a test on the simulator and on a GPU. `pytest --pyargs

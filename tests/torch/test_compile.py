@@ -107,9 +107,9 @@ def test_the_graph_ends_at_a_launch(function, warm, triton_has, monkeypatch):
 def test_a_launch_is_one_break_that_says_what_to_do():
     found = torch._dynamo.explain(bare)(torch.randn(300))
     assert found.graph_break_count == 1 and found.graph_count == 2
-    assert "gluon_torch.op" in found.break_reasons[0].reason
+    assert "gluon_core.torch.op" in found.break_reasons[0].reason
     assert found.break_reasons[0].user_stack[-1].name == "launch"
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="gluon_torch.op"):
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="gluon_core.torch.op"):
         torch.compile(bare, backend="aot_eager", fullgraph=True)(torch.randn(300))
 
 
@@ -222,7 +222,7 @@ def fake():
 @pytest.mark.parametrize(
     "made, said",
     [
-        (fake, "no memory.*gluon_torch.launch"),
+        (fake, "no memory.*gluon_core.torch.launch"),
         (lambda: torch.eye(8).to_sparse(), "torch.strided, got torch.sparse_coo"),
         (lambda: torch.eye(8).to_sparse_csr(), "torch.sparse_csr"),
     ],

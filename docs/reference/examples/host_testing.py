@@ -51,3 +51,7 @@ print("both passed")
 source, options = testing.bind(twice, (testing.MockTensor(gl.int32),), {"N": 128, "num_warps": 4})
 print(gluon.compile(source, "sm_90", options).n_spills, testing.stub_target())
 #> 0 nvidia:sm_100
+
+# -- gluon.testing.TRITON_VERSION, gluon.testing.triton_at_least: the installed release of Triton, for tests that depend on it
+print(testing.TRITON_VERSION >= (3, 6), testing.triton_at_least(3, 6))
+#> True True

@@ -6,25 +6,22 @@ import numpy as np
 import gluon_core as gluon
 from gluon_core import errors
 from gluon_core import language as gl
-from gluon_core.contract import (
-    assembly,
+from gluon_core.plugin import (
     backend,
     builder,
-    findings,
     hookspec,
     host_descriptor,
-    host_memory,
     isa,
     launcher,
     listing,
     options,
     reference,
     requests,
-    settings,
     targets,
     triton_backend,
 )
 from gluon_core.registry import load as plugins
+from gluon_core.simulation import assembly, findings, host_memory, settings
 
 LINE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 x = np.arange(128, dtype=np.float32)
