@@ -27,13 +27,12 @@ from gluon_prove.steps import Awaited, Fetched, Ring
 from gluon_prove.symbols import CASTS, PROGRAM, is_scalar, symbolic, whole
 from gluon_prove.values import CannotSay, Term, term
 from gluon_sim.executor.assembly import is_data
-from gluon_sim.executor.lookup import Models
+from gluon_sim.executor.compile import CompiledProgram
 from gluon_sim.executor.ops import OPS
 from gluon_sim.executor.regions import REGIONS
 from gluon_sim.memory.shared import SharedView
 from gluon_sim.tracing.arith import ELEMENTWISE
 from gluon_sim.tracing.ir import Block, Function, Location, Op, Region, Value
-from gluon_sim.tracing.program import Program
 from gluon_sim.tracing.types import (
     DescriptorType,
     MemDescType,
@@ -65,12 +64,12 @@ _REFUSED = {
 
 class _Lowering(Loops):
     def __init__(
-        self, program: Program, models: Models, target: Any, num_warps: int, values: Sequence[Any],
+        self, compiled: CompiledProgram, target: Any, num_warps: int, values: Sequence[Any],
         arithmetic: Optional[Arithmetic],
     ):  # fmt: skip
         super().__init__(target, num_warps, arithmetic)
-        self.program = program
-        self.models = models
+        self.program = compiled.program
+        self.models = compiled.models
         self.target = target
         self.values = values
         self.depth = 0
@@ -413,10 +412,10 @@ class _Lowering(Loops):
 
 
 def lower(
-    program: Program, models: Models, target: Any, num_warps: int, values: Sequence[Any],
+    compiled: CompiledProgram, target: Any, num_warps: int, values: Sequence[Any],
     arithmetic: Optional[Arithmetic] = None,
 ) -> Lowered:  # fmt: skip
-    """The code of a kernel's tasks.
+    """Return the code of a kernel's tasks.
 
     Args:
         values: of the kernel's arguments, of which descriptors count.
@@ -425,11 +424,11 @@ def lower(
     Raises:
         CannotSay: it holds what is not followed.
     """
-    made = _Lowering(program, models, target, num_warps, values, arithmetic)
-    found = made.run()
-    written, same = made.numbering.clash, made.counted_alike()
+    lowering = _Lowering(compiled, target, num_warps, values, arithmetic)
+    lowered = lowering.run()
+    written, same = lowering.numbering.clash, lowering.counted_alike()
     if written or same:
-        made = _Lowering(program, models, target, num_warps, values, arithmetic)
-        made.numbering, made.same = Numbering(written), same
-        found = made.run()
-    return found
+        lowering = _Lowering(compiled, target, num_warps, values, arithmetic)
+        lowering.numbering, lowering.same = Numbering(written), same
+        lowered = lowering.run()
+    return lowered

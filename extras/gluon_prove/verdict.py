@@ -26,18 +26,16 @@ _REPLAY = 1.0, 20.0  # seconds: at least, and enough
 def prove(launch: Launch) -> Verdict:
     """Judge the kernel of a launch, with what the simulator reports of a counterexample."""
     settings, kernel = launch.settings, launch.kernel
-    program = kernel.recorded
+    program = kernel.program.program
     inputs = kernel.signature.inputs
     bits = {i: t.bits for i, t in enumerate(inputs) if isinstance(t, ScalarType)}
     arithmetic = Arithmetic(bits)
     deadline = arithmetic.deadline = monotonic() + settings.within
-    name = f"{kernel.name} on {kernel.target}"
+    name = f"{kernel.entry.name} on {kernel.target}"
     try:
         if kernel.num_ctas > 1:
             raise CannotSay("the blocks of a cluster are not followed", program.kernel.loc)
-        lowered = lower(
-            program, kernel.models, kernel.target, kernel.num_warps, launch.values, arithmetic
-        )
+        lowered = lower(kernel.program, kernel.target, kernel.num_warps, launch.values, arithmetic)
     except CannotSay as reason:
         return _unsaid(name, reason, 0, 0.0), None
     outcome = search(lowered, settings.proxy == "strict", MOST_STATES, deadline, arithmetic)

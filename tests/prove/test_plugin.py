@@ -67,7 +67,7 @@ def test_a_prover_that_cannot_be_loaded_is_named(provers):
 def count(launch):
     """A prover that says how many programs a launch has."""
     x, y, z = launch.grid
-    return Proved("proved", launch.kernel.name, x * y * z, 0.0, ()), None
+    return Proved("proved", launch.kernel.entry.name, x * y * z, 0.0, ()), None
 
 
 def test_another_prover_takes_the_place_of_ours(provers):

@@ -53,7 +53,6 @@ class Signature:
                 bound, home = _bound(memory, name, type, value, views)
                 values.append(bound)
                 memory.homes.append(home)
-        memory.name_shared()
         if len(values) != len(self.inputs):
             raise ArgumentError(
                 "the simulator cannot take an argument of this kind apart",

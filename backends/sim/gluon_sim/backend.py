@@ -61,7 +61,7 @@ class SimBackend(Backend):
         return str(target)
 
     def builder(self, context: Any, target: Target) -> Builder:
-        from gluon_sim.executor.lookup import models_for
+        from gluon_sim.executor.models import models_for
         from gluon_sim.tracing.builder import SimBuilder
 
         # most of its methods are made from a table
@@ -77,17 +77,19 @@ class SimBackend(Backend):
 
     def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
         def program(module: Program, metadata: dict[str, Any]) -> ProgramText:
-            from gluon_sim.executor.capacity import refuse_excess, shared_peak
-            from gluon_sim.executor.lookup import models_for, prepare
+            from gluon_sim.executor.capacity import capacity_checked
+            from gluon_sim.executor.lookup import prepare
+            from gluon_sim.executor.models import models_for
 
             text = ProgramText(str(module).encode())
             text.program = module
-            text.compiled = prepare(module, models_for(target))
+            text.compiled = compiled = prepare(module, models_for(target))
             module.context = None  # of Triton, and only for tracing; kernels outlive its bindings
             metadata["name"] = module.kernel.name
             metadata.setdefault("simulation", None)
-            metadata["shared"] = shared = shared_peak(module)
-            refuse_excess(module, shared, target, options)
+            metadata["shared"] = compiled.shared_bytes
+            if capacity_checked(options):
+                compiled.refuse_excess()
             return text
 
         return (Stage("program", program),)

@@ -12,21 +12,17 @@ from gluon_core.plugin.paths import load_named
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import Proved, Walked, note
 from gluon_sim.arguments import Signature
-from gluon_sim.errors import BarrierError, SimulatorError, tolerate
+from gluon_sim.errors import SimulatorError, tolerate
 from gluon_sim.executor.blas import one_thread
-from gluon_sim.executor.capacity import refuse_excess
 from gluon_sim.executor.compile import CompiledProgram
 from gluon_sim.executor.explore import Exploration, one_only, replay
-from gluon_sim.executor.lookup import models_for
 from gluon_sim.executor.machine import Machine, Place
 from gluon_sim.executor.ranks import Rank, current
 from gluon_sim.memory.global_memory import GlobalMemory
 from gluon_sim.memory.guided import Guided
 from gluon_sim.sanitizer.addresses import arguments_aligned
-from gluon_sim.sanitizer.spare import spare_barriers
 from gluon_sim.settings import Settings, launch_number, of_launch
-from gluon_sim.tools.start import start
-from gluon_sim.tracing.program import Program
+from gluon_sim.tools.debug import watched
 
 __all__ = ["Launch", "SimulatedKernel", "Verdict", "make_launcher"]
 
@@ -46,43 +42,35 @@ class SimulatedKernel:
 
     Attributes:
         program: the kernel, compiled to steps.
+        entry: its public function.
         verdicts: of the prover, by the setting `proxy`.
     """
 
     def __init__(self, compiled: Any):
-        text = compiled.asm["program"]
         self.compiled = compiled
-        self.program: CompiledProgram = text.compiled
-        self.recorded: Program = text.program
         self.target = compiled.target
-        self.models = models_for(compiled.target)
+        self.program: CompiledProgram = compiled.asm["program"].compiled
+        self.entry = self.program.kernel.function
         self.num_warps = int(compiled.metadata.num_warps)
         self.num_ctas = int(getattr(compiled.metadata, "num_ctas", 1))
-        names = list(compiled.src.fn.arg_names)
-        inputs = text.program.kernel.type.inputs
-        self.signature = Signature(compiled.signature_types(), names, inputs)
         self.verdicts: dict[str, Verdict] = {}
-        compiled.function = compiled.module = text.program
-
-    @property
-    def name(self) -> str:
-        return self.recorded.kernel.name
-
-    @cached_property
-    def unused_barriers(self) -> list[BarrierError]:
-        return spare_barriers(self.recorded)
+        compiled.function = compiled.module = self.program.program
+        kinds, names = compiled.signature_types(), compiled.src.fn.arg_names
+        self.signature = Signature(kinds, list(names), self.entry.type.inputs)
 
     def launch(self, grid: Any, stream: Any, *arguments: Any) -> None:
         """Run the programs of a grid to their end, with the settings that hold now."""
-        metadata = self.compiled.metadata
-        settings, overridden = of_launch(metadata.simulation)
+        settings, overridden = of_launch(self.compiled.metadata.simulation)
         if settings.schedule == "explore":  # only without races do all schedules agree
             settings = replace(settings, races=True, deadlocks=True)
         note(settings.off, overridden)
-        refuse_excess(self.recorded, metadata.shared, self.target, metadata)
+        if settings.capacity:
+            self.program.refuse_excess()
         rank = current()
         memory = GlobalMemory() if rank is None else rank.memory()
         values = self.signature.bind(memory, arguments, settings.views)
+        if rank is not None:
+            memory.name_shared()
         x, y, z = (*(int(extent) for extent in grid), 1, 1)[:3]
         launch = Launch(self, settings, memory, values, (x, y, z))
         launch.check()
@@ -111,7 +99,7 @@ class Launch:
     @cached_property
     def identity(self) -> tuple[str, str, int]:
         """The kernel, the target, and which launch of the kernel this is."""
-        name = self.kernel.name
+        name = self.kernel.entry.name
         return name, str(self.kernel.target), launch_number(name)
 
     def machine(
@@ -123,18 +111,18 @@ class Launch:
         kernel = self.kernel
         return Machine(
             program or kernel.program, self.memory, grid or self.grid, kernel.num_warps,
-            kernel.target, models=kernel.models, settings=settings or self.settings,
-            num_ctas=kernel.num_ctas, schedule=schedule, place=place,
+            kernel.target, settings=settings or self.settings, num_ctas=kernel.num_ctas,
+            schedule=schedule, place=place,
         )  # fmt: skip
 
     def check(self) -> None:
         """Report what is wrong before any program runs: arguments, and barriers that nobody uses."""
         kernel, settings = self.kernel, self.settings
-        entry = kernel.recorded.kernel
+        entry = kernel.entry
         if settings.alignment and entry.arg_attrs:
             arguments_aligned(entry.arg_attrs, kernel.signature.leaves, self.values, entry.loc)
         if settings.barriers:
-            for report in kernel.unused_barriers:
+            for report in kernel.program.unused_barriers:
                 tolerate(report, settings.tolerated, self.memory.told)
 
     def run_on(self, rank: Rank) -> None:
@@ -148,7 +136,7 @@ class Launch:
             GluonError: what is wrong with the kernel.
         """
         settings = self.settings
-        if settings.prove in ("*", self.kernel.name):
+        if settings.prove in ("*", self.kernel.entry.name):
             self.prove()
         with one_thread():
             try:
@@ -164,10 +152,10 @@ class Launch:
     def run_once(self) -> None:
         """Run under the usual schedule, or a random one, for whoever watches."""
         kernel = self.kernel
-        watched = start(kernel.program, kernel.compiled, self.grid)
-        with watched or nullcontext():
-            machine = self.machine(program=None if watched is None else watched.program)
-            machine.watched = watched is not None
+        launch = watched(kernel.program, kernel.compiled, self.grid)
+        with launch or nullcontext():
+            machine = self.machine(program=None if launch is None else launch.program)
+            machine.watched = launch is not None
             machine.run(self.values)
         machine.release()
 

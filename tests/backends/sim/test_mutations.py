@@ -25,7 +25,8 @@ from gluon_core.testing import TRITON_VERSION
 from gluon_report.demo import load_examples
 from gluon_report.example import Arrays
 from gluon_sim.errors import SimulatorError, TimeLimitError
-from gluon_sim.executor.lookup import models_for, prepare
+from gluon_sim.executor.lookup import prepare
+from gluon_sim.executor.models import models_for
 from gluon_sim.launcher import make_launcher
 from gluon_sim.settings import using
 from gluon_sim.tracing.ir import Op

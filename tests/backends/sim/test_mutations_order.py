@@ -17,7 +17,8 @@ from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_core.testing import TRITON_VERSION
 from gluon_nvidia.features import MULTICAST_WAITS, SHARED_STORE_WAITS
 from gluon_sim.errors import SimulatorError
-from gluon_sim.executor.lookup import models_for, prepare
+from gluon_sim.executor.lookup import prepare
+from gluon_sim.executor.models import models_for
 from gluon_sim.launcher import make_launcher
 from gluon_sim.settings import using
 from gluon_sim.tracing.ir import Op

@@ -35,7 +35,10 @@ def test_importing_the_plugin_imports_neither_triton_nor_torch():
 
 
 def test_the_simulator_names_no_vendor():
-    names = {b.name for b in registry().backends.values()} - {"sim"}
+    names = {b.name for b in registry().backends.values()} - {
+        "sim",
+        "emu",
+    }  # the emulator is no vendor
     names |= {"cuda", "hip", "ptx", "rocm", "hopper", "ampere", "blackwell", "cdna"}
     pattern = re.compile("|".join(sorted(names)), re.IGNORECASE)
     found = {p.name: pattern.findall(p.read_text()) for p in SOURCES.rglob("*.py")}

@@ -20,8 +20,8 @@ from gluon_core.testing import triton_at_least
 from gluon_sim.memory.shared import offsets_of
 from gluon_sim.sanitizer.access import holders, shared_cost
 from gluon_sim.settings import using
+from gluon_sim.tools.debug import watched
 from gluon_sim.tools.profile import Counts, Profiler, roofline
-from gluon_sim.tools.start import start
 from gluon_sim.tools.watcher import watching
 
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
@@ -320,7 +320,7 @@ def test_peaks_are_facts_of_architectures():
 
 def test_nothing_is_wrapped_while_nobody_watches():
     compiled = copied[(1,)](zeros(128), zeros(128))
-    assert start(compiled.asm["program"].compiled, compiled, (1, 1, 1)) is None
+    assert watched(compiled.asm["program"].compiled, compiled, (1, 1, 1)) is None
 
 
 FILE = """

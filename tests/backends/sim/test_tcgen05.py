@@ -27,7 +27,8 @@ from gluon_sim.errors import (
     SimulatorError,
     UninitialisedError,
 )
-from gluon_sim.executor.lookup import models_for, prepare
+from gluon_sim.executor.lookup import prepare
+from gluon_sim.executor.models import models_for
 from gluon_sim.launcher import make_launcher
 from gluon_sim.settings import using
 from tests.backends.sim import test_mutations as mutations

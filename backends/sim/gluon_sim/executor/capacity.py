@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Iterator, Union
+from typing import TYPE_CHECKING, Any, Iterator, Optional, Union
 
 from gluon_core.plugin.targets import Target
 from gluon_sim.errors import CapacityError, span_of
 from gluon_sim.memory.shared import SharedView
-from gluon_sim.memory.tensor_memory import check_columns
+from gluon_sim.memory.tensor_memory import columns_in_use
 from gluon_sim.settings import current
 from gluon_sim.tracing.ir import Function, Op, Region
 from gluon_sim.tracing.program import Program
@@ -16,7 +16,7 @@ from gluon_sim.tracing.types import MemDescType, Type
 if TYPE_CHECKING:
     from gluon_core.layouts import Layout
 
-__all__ = ["capacity_checked", "largest_buffer", "refuse_excess", "shared_peak"]
+__all__ = ["capacity_checked", "excess", "largest_buffer", "shared_peak"]
 
 
 def capacity_checked(options: Any) -> bool:
@@ -25,28 +25,34 @@ def capacity_checked(options: Any) -> bool:
     return bool(own.get("capacity", current().capacity))
 
 
-def refuse_excess(program: Program, shared: int, target: Target, options: Any) -> None:
-    """Refuse a kernel that needs more shared or tensor memory than there is, if that is checked.
+def excess(program: Program, shared: int, target: Target) -> Optional[CapacityError]:
+    """Return the error of a kernel that needs more shared or tensor memory than its target has.
 
     Args:
-        options: of the kernel; its `simulation` holds settings of this launch.
-
-    Raises:
-        CapacityError: at the line of the largest buffer.
+        shared: bytes of shared memory in use at once.
     """
-    if not capacity_checked(options):
-        return
-    check_columns(program, target.limits.tensor_memory_columns, str(target))
-    limit = target.limits.shared_memory
-    if shared > limit:
-        raise CapacityError(
-            f"{program.kernel.name} needs too much shared memory",
-            expected=f"at most {limit} bytes on {target}",
-            got=f"{shared} bytes in use at once",
-            remedy="Use smaller tiles or fewer stages.",
-            report="capacity.shared",
-            span=span_of(largest_buffer(program).loc),
+    limits = target.limits
+    columns, largest = columns_in_use(program)
+    if columns > limits.tensor_memory_columns:
+        assert largest is not None
+        return CapacityError(
+            f"{program.kernel.name} needs too much tensor memory",
+            expected=f"at most {limits.tensor_memory_columns} columns on {target}",
+            got=f"{columns} columns in use at once",
+            remedy="Use smaller accumulators, or fewer of them.",
+            report="capacity.tensor",
+            span=span_of(largest.loc),
         )
+    if shared <= limits.shared_memory:
+        return None
+    return CapacityError(
+        f"{program.kernel.name} needs too much shared memory",
+        expected=f"at most {limits.shared_memory} bytes on {target}",
+        got=f"{shared} bytes in use at once",
+        remedy="Use smaller tiles or fewer stages.",
+        report="capacity.shared",
+        span=span_of(largest_buffer(program).loc),
+    )
 
 
 def block_bytes(type: Type) -> int:

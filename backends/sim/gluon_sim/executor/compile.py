@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Callable
+from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
-from gluon_sim.errors import SimulatorError, span_of
-from gluon_sim.executor.capacity import shared_peak
+from gluon_sim.errors import BarrierError, CapacityError, SimulatorError, span_of
+from gluon_sim.executor.capacity import excess, shared_peak
+from gluon_sim.executor.models import Models
 from gluon_sim.memory.shared import SharedView
 from gluon_sim.memory.tensor_memory import bytes_needed, is_allocation
 from gluon_sim.sanitizer.addresses import hints_of, promised
@@ -74,8 +75,25 @@ class CompiledProgram:
     specialized: bool
     one_by_one: bool
     pointer_casts: bool
-    asynchronous: bool = False  # it starts work that goes on beside it
+    models: Models
+    asynchronous: bool = False  # it starts work that goes on by itself
     claims: bool = False  # its programs take over others that have not started
+    breakpoints: bool = False  # it calls `breakpoint()`
+    unused_barriers: Sequence[BarrierError] = ()  # a report of each
+
+    @cached_property
+    def fits(self) -> bool:
+        """True if the target has as much memory as the kernel needs."""
+        return self._excess() is None
+
+    def refuse_excess(self) -> None:
+        """Raise CapacityError where the kernel needs more memory than the target has."""
+        if not self.fits and (error := self._excess()):
+            raise error
+
+    def _excess(self) -> Optional[CapacityError]:
+        target = self.models.target
+        return None if target is None else excess(self.program, self.shared_bytes, target)
 
     @cached_property
     def shared_bytes(self) -> int:
@@ -386,11 +404,12 @@ def _plain(op: Op) -> bool:
     return all(fixed(v) for v in values)
 
 
-def compile_program(program: Program, find: Find) -> CompiledProgram:
+def compile_program(program: Program, find: Find, models: Models) -> CompiledProgram:
     """Resolve everything that does not change between launches.
 
     Args:
         find: op -> (handler, is control flow, takes plain arrays only).
+        models: that its handlers are of.
     """
     compiler = _Compiler(program, find)
     compiler._owner = {}
@@ -432,4 +451,5 @@ def compile_program(program: Program, find: Find) -> CompiledProgram:
         specialized,
         specialized and _varying_control(program) or _picks_buffers(program),
         pointer_casts,
+        models,
     )

@@ -2,84 +2,28 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any, Callable, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Optional
 
 import numpy as np
 
 from gluon_core.errors import LayoutError
-from gluon_core.plugin.call_sites import Remedies
-from gluon_core.plugin.paths import load_path
 from gluon_core.plugin.reference import wants_machine
-from gluon_core.plugin.targets import Target
-from gluon_core.registry.load import registry
-from gluon_core.simulation.assembly import Assembler
 from gluon_sim.errors import SimulatorError, span_of
 from gluon_sim.executor.assembly import runs_text
 from gluon_sim.executor.compile import CompiledProgram, compile_program
 from gluon_sim.executor.control import CONTROL
+from gluon_sim.executor.models import Models
 from gluon_sim.executor.ops import OPS
 from gluon_sim.executor.regions import REGIONS
+from gluon_sim.sanitizer.spare import spare_barriers
 from gluon_sim.tracing.arith import ELEMENTWISE
 from gluon_sim.tracing.ir import Op
 from gluon_sim.tracing.program import Program
 from gluon_sim.tracing.undetermined import undetermined
 
-__all__ = ["Models", "models_for", "prepare"]
+__all__ = ["prepare"]
 
 _DEFERRED = ("deferred_store", "deferred_read")  # portable ops that are asynchronous elsewhere
-
-
-class Models:
-    """The reference models of the installed plugins.
-
-    Args:
-        modules: reference modules, the most specific first.
-        arithmetic: builder ops of the portable language that the target's code does its own way.
-        lockstep: whether the threads of a warp go in step, so that one's release is of them all.
-        assembler: makes inline assembly of the target runnable; where no plugin contributes one, the
-            name of its dialect.
-        target: what the simulator stands in for.
-        remedies: the calls that order the target's asynchronous work.
-    """
-
-    def __init__(
-        self,
-        modules: Sequence[Any] = (),
-        arithmetic: Optional[Mapping[str, Callable[..., np.ndarray]]] = None,
-        lockstep: bool = False,
-        assembler: Union[Assembler, str, None] = None,
-        target: Any = None,
-        remedies: Optional[Remedies] = None,
-    ):
-        self.modules = list(modules)
-        self.remedies = remedies or Remedies()
-        self.arithmetic = arithmetic or {}
-        self.lockstep = lockstep
-        self.assembler = assembler
-        self.target = target
-
-    def __call__(self, name: str) -> Optional[Callable[..., Any]]:
-        """The model of builder method `create_<name>`, or None."""
-        for module in self.modules:
-            fn: Optional[Callable[..., Any]] = getattr(module, name, None)
-            if callable(fn) and not name.startswith("_"):
-                return fn
-        return None
-
-    def extern(self, symbol: str) -> Optional[Callable[..., Any]]:
-        for module in self.modules:
-            fn: Optional[Callable[..., Any]] = getattr(module, "EXTERNS", {}).get(symbol)
-            if fn is not None:
-                return fn
-        return None
-
-    def inline_asm(self, text: str) -> Optional[Callable[..., Any]]:
-        for module in self.modules:
-            fn: Optional[Callable[..., Any]] = getattr(module, "INLINE_ASM", {}).get(text.strip())
-            if fn is not None:
-                return fn
-        return None
 
 
 def _issues(model: Callable[..., Any], depth: int = 3) -> bool:
@@ -144,41 +88,11 @@ def prepare(program: Program, models: Optional[Models] = None) -> CompiledProgra
         return (lambda task, *args, **named: model(*args, **named)), False, False
 
     with np.errstate(all="ignore"):  # constants may overflow their type
-        compiled = compile_program(program, find)
+        compiled = compile_program(program, find, models)
     names = {op.name for op in program.walk_ops()}
     found = [model for model in map(models, names) if model is not None]
     compiled.claims = any(getattr(model, "claims", False) for model in found)
+    compiled.breakpoints = "breakpoint" in names
+    compiled.unused_barriers = spare_barriers(program)
     compiled.asynchronous = not names.isdisjoint(_DEFERRED) or any(map(_issues, found))
     return compiled
-
-
-def models_for(target: Target) -> Models:
-    """The reference models of the target's vendor, then those of everybody else."""
-
-    own = target.architecture.backend
-    backends = sorted(registry().backends.values(), key=lambda b: b.name != own)
-    modules: list[Any] = []
-    arithmetic: Mapping[str, Callable[..., np.ndarray]] = {}
-    lockstep, dialect, remedies = False, None, None
-    for backend in backends:
-        if not backend.reference:
-            continue
-        try:
-            module = importlib.import_module(backend.reference)
-        except ModuleNotFoundError as error:
-            # A vendor may have no models yet; a model that cannot import something is a mistake.
-            if backend.name == own and error.name != backend.reference:
-                raise
-        except ImportError:
-            if backend.name == own:
-                raise
-        else:
-            modules.append(module)
-            if backend.name == own:
-                arithmetic = getattr(module, "ELEMENTWISE", {})
-                lockstep = getattr(module, "LOCKSTEP", False)
-                dialect = getattr(module, "ASSEMBLY", None)
-                remedies = getattr(module, "REMEDIES", None)
-    path = registry().assembler(dialect) if dialect else None
-    assembler = load_path(path) if path else dialect
-    return Models(modules, arithmetic, lockstep, assembler, target, remedies)

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from threading import Event
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Callable, ContextManager, Optional, Sequence, TextIO
+from typing import Any, Callable, ContextManager, Optional, Sequence, TextIO
 
 import numpy as np
 
@@ -37,9 +37,6 @@ from gluon_sim.sanitizer.tracking import Tracking
 from gluon_sim.settings import Settings, current
 from gluon_sim.tracing.ir import Op
 from gluon_sim.tracing.words import buffer_name
-
-if TYPE_CHECKING:
-    from gluon_sim.executor.lookup import Models
 
 __all__ = ["Batch", "Machine", "Place"]
 
@@ -117,7 +114,6 @@ class Machine:
         num_warps: int = 4,
         target: Any = None,
         output: Optional[TextIO] = None,
-        models: Optional[Models] = None,
         settings: Optional[Settings] = None,
         num_ctas: int = 1,
         schedule: Optional[Schedule] = None,
@@ -133,7 +129,7 @@ class Machine:
         self.num_warps = num_warps
         self.target = target
         self.output = output
-        self.models = models
+        self.models = program.models
         self.settings = memory.settings = settings or current()
         chosen = self.settings
         if place is None:
@@ -145,7 +141,7 @@ class Machine:
             deadline = self.scheduler.deadline
         self.flights, self.schedule = flights, flights.schedule
         self.guided = memory.guided = flights.guided
-        self.scheduler.home = program.program.kernel.loc
+        self.scheduler.home = program.kernel.function.loc
         self.hurried = deadline is not None or self.schedule.between_ops
         self.tracking: Optional[Tracking] = None
         self.lifetimes: Optional[Lifetimes] = None  # where buffers may take each other's place
@@ -203,8 +199,7 @@ class Machine:
     @property
     def in_step(self) -> int:
         """How many threads act as one: those of a warp, where they go in lockstep."""
-        lockstep = self.models is not None and self.models.lockstep
-        return int(self.target.warp_size) if lockstep else 1
+        return int(self.target.warp_size) if self.models.lockstep else 1
 
     @property
     def total(self) -> int:
@@ -347,7 +342,7 @@ class Machine:
         """A machine for a further thread of this launch."""
         made = Machine(
             self.program, self.memory, self.grid, self.num_warps, self.target, self.output,
-            self.models, self.settings, self.num_ctas,
+            self.settings, self.num_ctas,
         )  # fmt: skip
         made.tracking, made.lifetimes = self.tracking, self.lifetimes
         made.scheduler.deadline = self.scheduler.deadline
@@ -430,7 +425,7 @@ class Machine:
 
     def externs(self, symbol: str) -> Optional[Callable[..., Any]]:
         """The model of a library function, or None."""
-        return self.models.extern(symbol) if self.models is not None else None
+        return self.models.extern(symbol)
 
     def allocate(self, task: Task, size: int) -> SharedBuffer:
         buffer = SharedBuffer(task.batch.count, size, buffer_name(task.op))

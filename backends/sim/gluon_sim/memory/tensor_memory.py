@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from gluon_sim.errors import CapacityError, span_of
 from gluon_sim.tracing.dtypes import numpy_dtype
 from gluon_sim.tracing.ir import Op
 from gluon_sim.tracing.program import Program
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from gluon_core.layouts import Layout
 
 __all__ = [
-    "LANES", "LanesName", "bytes_needed", "check_columns", "columns_of", "copies_of", "in_tensor_memory",
+    "LANES", "LanesName", "bytes_needed", "columns_in_use", "columns_of", "copies_of", "in_tensor_memory",
     "is_allocation", "lane_table", "pitch_of",
 ]  # fmt: skip
 
@@ -147,27 +146,12 @@ def _live(program: Program) -> tuple[int, Optional[Op]]:
     return most, max(allocations.values(), key=lambda op: size[id(op)], default=None)
 
 
-def check_columns(program: Program, limit: int, name: str) -> int:
-    """Columns in use at once.
-
-    Raises:
-        CapacityError: more than there are, at the line of the largest buffer.
-    """
-    found = program.found.columns
-    if found is None:
-        found = program.found.columns = _live(program)
-    columns, largest = found
-    if columns > limit:
-        assert largest is not None
-        raise CapacityError(
-            f"{program.kernel.name} needs too much tensor memory",
-            expected=f"at most {limit} columns on {name}",
-            got=f"{columns} columns in use at once",
-            remedy="Use smaller accumulators, or fewer of them.",
-            report="capacity.tensor",
-            span=span_of(largest.loc),
-        )
-    return columns
+def columns_in_use(program: Program) -> tuple[int, Optional[Op]]:
+    """Return the columns that are in use at once, and the op that allocates most of them."""
+    known = program.found.columns
+    if known is None:
+        known = program.found.columns = _live(program)
+    return known
 
 
 class LanesName(BufferName):

@@ -35,8 +35,7 @@ _DEFERRED = Remedies(
 
 
 def _remedies(task: Task) -> Remedies:
-    models = task.machine.models
-    return models.remedies if models is not None else _DEFERRED
+    return task.machine.models.remedies
 
 
 def _texts(table: str, name: str, task: Task) -> Sequence[str]:

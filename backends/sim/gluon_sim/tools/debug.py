@@ -19,15 +19,25 @@ import numpy as np
 from gluon_core.errors import GluonError
 from gluon_core.layouts import dump
 from gluon_sim.errors import in_library
-from gluon_sim.executor.compile import Step
+from gluon_sim.executor.compile import CompiledProgram, Step
 from gluon_sim.executor.frame import Frame
 from gluon_sim.executor.task import Task
 from gluon_sim.memory.shared import SharedView
-from gluon_sim.tools.watcher import Launch, Watcher
+from gluon_sim.tools.watcher import Launch, Watcher, watchers_now
 from gluon_sim.tracing.ir import Block, Function, Location, Op, Value
 from gluon_sim.tracing.types import MemDescType, TensorType
 
-__all__ = ["Debugger", "Place", "Prompt", "visible"]
+__all__ = ["Debugger", "Place", "Prompt", "visible", "watched"]
+
+
+def watched(
+    program: CompiledProgram, compiled: Any, grid: tuple[int, int, int]
+) -> Optional[Launch]:
+    """Return the launch for those who watch now, and a prompt at its breakpoints; None where nobody does."""
+    watchers = watchers_now()
+    if program.breakpoints and not any(watcher.keeps_values for watcher in watchers):
+        watchers = (*watchers, Debugger())
+    return Launch(program, compiled, grid, watchers) if watchers else None
 
 
 def visible(op: Op) -> dict[str, Any]:

@@ -22,11 +22,11 @@ class Findings:
     """What somebody found out about a program, who asked first; None before that.
 
     Attributes:
-        origins, written: as the functions of `record.origins` say.
+        origins, written: as the functions of `tracing.origins` say.
         rewritten: arguments that the kernel writes and may read, too.
         ordered: whether the order of its programs matters.
         parted: the grid in which programs parted that were to stay together.
-        atomics, breakpoints: whether it has such ops.
+        atomics: whether it has any.
         met: what plain loads read, and what plain stores write.
         users: by id of a value, the ops that take it.
         columns: of tensor memory in use at once, and the op that allocates most.
@@ -39,7 +39,6 @@ class Findings:
     ordered: Optional[bool] = None
     parted: Optional[tuple[int, int, int]] = None
     atomics: Optional[bool] = None
-    breakpoints: Optional[bool] = None
     met: Optional[tuple[set[Origin], set[Origin]]] = None
     users: Optional[dict[int, list[Op]]] = None
     columns: Optional[tuple[int, Optional[Op]]] = None
