@@ -91,11 +91,12 @@ def times(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
     return found
 
 
-def measure() -> dict[str, float]:
-    from gluon_bundle import Bundle
-    from gluon_runtime import open_bundle
+def use_fake_driver() -> tuple[Any, Any]:
+    """Make NVIDIA's plugin and the runtime launch on the driver that does nothing, with CPU tensors.
+
+    Returns: the target, and the runtime's driver.
+    """
     from gluon_runtime.cuda import CudaDriver
-    from tests.bundle import kernels
 
     backend = registry().backend("nvidia")
     calls = library()
@@ -104,12 +105,22 @@ def measure() -> dict[str, float]:
     # A function in C, as torch has one for the current stream: device 0 gives stream 0.
     driver.stream_getter = lambda: operator.index
     CudaDriver.stream = staticmethod(operator.index)  # type: ignore[method-assign,assignment]
-    target = backend.device()
-    made = Bundle()
-    made.add(kernels.scale, {**kernels.SCALE, "n": "i32:16"}, kernels.HOPPER, target=target, grid=4)
+    return backend.device(), CudaDriver(calls)
+
+
+def measure() -> dict[str, float]:
+    from gluon_bundle import Bundle
+    from gluon_runtime import open_bundle
+    from tests.bundle import kernels
+
+    target, runtime_driver = use_fake_driver()
+    contents = Bundle()
+    contents.add(
+        kernels.scale, {**kernels.SCALE, "n": "i32:16"}, kernels.HOPPER, target=target, grid=4
+    )
     path = Path(tempfile.mkdtemp()) / "kernels.glb"
-    made.write(path)
-    bundle = open_bundle(path, driver=CudaDriver(calls))
+    contents.write(path)
+    bundle = open_bundle(path, driver=runtime_driver)
     kernel, ours, layout = bundle["scale"], kernels.scale, kernels.L32
     x = torch.randn(2048)
     y = torch.zeros_like(x)

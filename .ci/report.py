@@ -1,0 +1,173 @@
+"""The figures of the house that `python .ci/map.py --report` prints, and their limits."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import imports
+import walks
+from imports import ROOT, Graph, within
+
+# Figure -> its most.
+LIMITS = {
+    "lines of gluon_core": 33_000,
+    "lines of gluon_core.plugin": 3_300,
+    "lines of gluon_core.registry": 1_100,
+    "lines of the launch engine": 4_000,
+    "names that gluon_nvidia takes from the core": 60,
+    "names that gluon_amd takes from the core": 60,
+    "private attributes of the semantic layer that plugins use": 0,
+    "parameters `semantic: Any`": 0,
+    "circles of files": 0,
+    "arrows upward": 0,
+    "arrows against a contract": 0,
+    "excused arrows": 0,
+    "stays of (b) launch, miss": 30,
+    "returns of (b) launch, miss": 15,
+}
+# The launch engine decides what an argument is to a kernel, which compiled form it gets, and packs
+# it: its files are those of these folders, but for what surrounds a launch, and three in C.
+ENGINE = ("gluon_core/launch", "runtime/gluon_runtime")
+AROUND = {
+    "gluon_core/launch": (
+        "__init__ ahead bench device foreign imports jit opaque place placeholder preload private results"
+    ),
+    "runtime/gluon_runtime": "__init__ bundle container cuda driver errors hip index manifest pack",
+}
+LARGEST = 8
+
+Table = list[tuple[str, int]]
+
+
+def lines_of(file: Path) -> int:
+    return len(file.read_text().splitlines())
+
+
+def sizes(graph: Graph, package: str) -> Table:
+    """Return the rooms of a package and their lines, the largest first."""
+    rooms: Counter[str] = Counter()
+    for module in graph:
+        if within(module, package):
+            rooms[".".join(module.split(".")[:2])] += lines_of(imports.file_of(module))
+    return rooms.most_common()
+
+
+def engine_files() -> list[Path]:
+    python = [
+        file
+        for folder in ENGINE
+        for file in (ROOT / folder).rglob("*.py")
+        if file.stem not in AROUND[folder].split()
+    ]
+    c = [*ROOT.glob("backends/*/gluon_*/_*.[ch]"), *ROOT.glob("runtime/**/*.[ch]")]
+    return python + [file for file in c if file.name != "gluon_bundle.h"]
+
+
+def taken(package: str) -> set[str]:
+    """Return the names that a package imports from the core."""
+    names: set[str] = set()
+    for _, tree in trees(package):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and within(node.module or "", "gluon_core"):
+                names |= {f"{node.module}.{alias.name}" for alias in node.names}
+            elif isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names if within(alias.name, "gluon_core")}
+    return names
+
+
+def trees(package: str) -> Iterator[tuple[str, ast.Module]]:
+    folder = imports.file_of(package).parent
+    for file in sorted(folder.rglob("*.py")):
+        yield str(file.relative_to(ROOT)), ast.parse(file.read_text())
+
+
+def private_uses(package: str) -> int:
+    """Count attributes with an underscore of what is called a semantic layer."""
+    return sum(
+        isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and not node.attr.startswith("__")
+        and getattr(node.value, "id", getattr(node.value, "attr", "")) in ("semantic", "_semantic")
+        for _, tree in trees(package)
+        for node in ast.walk(tree)
+    )
+
+
+def untyped_semantics(package: str) -> int:
+    """Count parameters `semantic: Any`."""
+    return sum(
+        isinstance(node, ast.arg)
+        and node.arg in ("semantic", "_semantic")
+        and isinstance(node.annotation, ast.Name)
+        and node.annotation.id == "Any"
+        for _, tree in trees(package)
+        for node in ast.walk(tree)
+    )
+
+
+def functions(package: str) -> Iterator[tuple[str, int]]:
+    for file, tree in trees(package):
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield f"{file}:{node.lineno} {node.name}", node.end_lineno - node.lineno + 1
+
+
+def print_table(title: str, rows: Table) -> None:
+    print(f"\n{title}")
+    for name, number in rows:
+        print(f"{number:>8,}  {name}")
+
+
+def report(graph: Graph, figures: dict[str, int]) -> list[str]:
+    """Print all figures; return those beyond their limits.
+
+    Args:
+        graph: the arrows between files.
+        figures: figures of the graph that are known already.
+    """
+    packages = imports.packages()
+    totals = {package: sum(n for _, n in sizes(graph, package)) for package in packages}
+    print_table("Lines per package", sorted(totals.items(), key=lambda pair: -pair[1]))
+    for package in packages:
+        print_table(f"Lines per room of {package}", sizes(graph, package))
+    core = dict(sizes(graph, "gluon_core"))
+    plugins = ("gluon_nvidia", "gluon_amd")
+    figures = {
+        "lines of gluon_core": totals["gluon_core"],
+        **{f"lines of {room}": core[room] for room in ("gluon_core.plugin", "gluon_core.registry")},
+        "lines of the launch engine": sum(map(lines_of, engine_files())),
+        **{f"names that {p} takes from the core": len(taken(p)) for p in plugins},
+        "private attributes of the semantic layer that plugins use": sum(
+            map(private_uses, plugins)
+        ),
+        "parameters `semantic: Any`": sum(map(untyped_semantics, packages)),
+        **figures,
+    }
+    print_table(
+        "Files of the launch engine",
+        [(str(f.relative_to(ROOT)), lines_of(f)) for f in engine_files()],
+    )
+    files = [(str(imports.file_of(module).relative_to(ROOT)), module) for module in graph]
+    largest = sorted(
+        ((file, lines_of(ROOT / file)) for file, _ in files), key=lambda pair: -pair[1]
+    )
+    print_table("Largest files", largest[:LARGEST])
+    longest = sorted((f for p in packages for f in functions(p)), key=lambda pair: -pair[1])
+    print_table("Longest functions", longest[:LARGEST])
+    print("\nWalks (walks.py says how they are counted)")
+    for name in walks.WALKS:
+        for label, walk in walks.measured(name).items():
+            print(f"    {label}: {walk}")
+            figures[f"stays of {label}"] = len(walk.stays)
+            figures[f"returns of {label}"] = len(walk.stays) - walk.files
+    print("\nLimits")
+    beyond = []
+    for name, most in LIMITS.items():
+        mark = "" if figures[name] <= most else "  <- beyond"
+        print(f"{figures[name]:>8,} of {most:>6,}  {name}{mark}")
+        if mark:
+            beyond.append(f"{name}: {figures[name]:,}, at most {most:,}")
+    return beyond
