@@ -231,8 +231,8 @@ def measured(name: str) -> dict[str, Walk]:
             )  # fmt: skip
             if done.returncode:
                 raise SystemExit(f"the walk {name!r} failed:\n{done.stdout}{done.stderr}")
-    found = json.loads(done.stdout.splitlines()[-1])
-    return {label: Walk([(f, n) for f, n in functions]) for label, functions in found.items()}
+    walks = json.loads(done.stdout.splitlines()[-1])
+    return {label: Walk([(f, n) for f, n in functions]) for label, functions in walks.items()}
 
 
 def main() -> None:

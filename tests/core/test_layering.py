@@ -96,7 +96,7 @@ def appended(house, file, text):
         ("backends/amd/gluon_amd/peaks.py", "import gluon_amd.backend", "rooms of AMD's plugin"),
         ("backends/nvidia/gluon_nvidia/peaks.py", "import gluon_nvidia.calls", "rooms of NVIDIA's"),
         ("backends/sim/gluon_sim/settings.py", "import gluon_sim.tools", "rooms of the simulator"),
-        ("backends/emu/gluon_emu/settings.py", "import gluon_emu.isa", "rooms of the emulator"),
+        ("backends/emu/gluon_emu/settings.py", "import gluon_emu.amdgcn", "rooms of the emulator"),
         ("backends/sim/gluon_sim/tools/watcher.py", "import gluon_amd", "do not know each other"),
         (
             "runtime/gluon_runtime/index.py",
@@ -104,7 +104,6 @@ def appended(house, file, text):
             "runtime needs nothing else",
         ),
         ("runtime/gluon_runtime/errors.py", "import gluon_runtime.pack", "rooms of the runtime"),
-        ("extras/gluon_tune/space.py", "import gluon_tune.command", "files of the tuner"),
     ],
 )
 def test_a_broken_contract_is_named(house, file, line, contract):
@@ -138,13 +137,18 @@ def test_a_broken_contract_is_named(house, file, line, contract):
             '\n\ndef load():\n    import importlib\n    importlib.import_module("gluon_tune")\n',
             "The core names no plugin and no extra: gluon_core.layouts.f2 imports gluon_tune",
         ),
+        (  # the rooms of a room
+            "backends/emu/gluon_emu/amdgcn/decode/data.py",
+            '\n\nUP = "gluon_emu.amdgcn.launcher"\n',
+            "gluon_emu.amdgcn.decode.data imports gluon_emu.amdgcn.launcher",
+        ),
         (  # another plugin, by a string
             "backends/amd/gluon_amd/peaks.py",
             '\n\nOTHER = "gluon_nvidia.peaks"\n',
             "Plugins do not know each other: gluon_amd.peaks imports gluon_nvidia.peaks",
         ),
     ],
-    ids=["in-a-function", "type-only", "string", "package", "plugins"],
+    ids=["in-a-function", "type-only", "string", "package", "sub-rooms", "plugins"],
 )
 def test_the_map_names_what_is_wrong(house, file, text, problem):
     with appended(house, file, text):
