@@ -91,7 +91,7 @@ def _source(example: Example, config: Any) -> tuple[GluonASTSource, dict[str, An
     from gluon_core.testing import bind
 
     values = example.values(example.arguments(Placeholders(), True), config)
-    bits = registry().backend("amd").pointer_range_bits
+    bits = registry().backend("amd").compiler.pointer_range_bits
     return bind(example.kernel, values, config, bits)
 
 

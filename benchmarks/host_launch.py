@@ -101,11 +101,11 @@ def use_fake_driver() -> tuple[Any, Any]:
     backend = registry().backend("nvidia")
     calls = library()
     driver._state = driver.Driver(calls)
-    type(backend).tensor_device = CudaDriver.tensor_device = "cpu"
+    type(backend.device).tensor_device = CudaDriver.tensor_device = "cpu"
     # A function in C, as torch has one for the current stream: device 0 gives stream 0.
     driver.stream_getter = lambda: operator.index
     CudaDriver.stream = staticmethod(operator.index)  # type: ignore[method-assign,assignment]
-    return backend.device(), CudaDriver(calls)
+    return backend.device.target(), CudaDriver(calls)
 
 
 def measure() -> dict[str, float]:

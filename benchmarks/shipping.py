@@ -133,7 +133,7 @@ def bundle() -> None:
     from gluon_runtime import open_bundle
     from tests.bundle import kernels
 
-    target = registry().backend("nvidia").device()
+    target = registry().backend("nvidia").device.target()
     made = Bundle()
     made.add(kernels.scale, {**kernels.SCALE, "n": "i32:16"}, kernels.HOPPER, target=target, grid=4)
     path = Path(tempfile.mkdtemp()) / "kernels.glb"
@@ -228,7 +228,7 @@ def cold() -> None:
     from gluon_bundle import Bundle
     from gluon_core.registry.load import registry
 
-    target = registry().backend("nvidia").device()
+    target = registry().backend("nvidia").device.target()
     made = Bundle()
     begin = time.perf_counter()
     for i in range(KERNELS):

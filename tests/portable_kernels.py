@@ -138,7 +138,7 @@ def selections(target, dtype="fp16", shape=(64, 64, 32), num_warps=4):
         {},
         backend=backend,
         target=found,
-        options=backend.options(found, {"num_warps": num_warps}),
+        options=backend.compiler.options(found, {"num_warps": num_warps}),
         on_session=lambda session: record.extend(session.selections),
     )
     return {s.op: s.chosen.name for s in record}, record
@@ -241,7 +241,7 @@ def tiles_selections(target, dtype="fp16", num_warps=4, aligned=range(6), **cons
         {(i,): [["tt.divisibility", 16]] for i in aligned},
         backend=backend,
         target=found,
-        options=backend.options(found, {"num_warps": num_warps}),
+        options=backend.compiler.options(found, {"num_warps": num_warps}),
         on_session=lambda session: record.extend(session.selections),
     )
     return {s.op: s.chosen.name for s in record}, record

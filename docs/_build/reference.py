@@ -111,8 +111,8 @@ ROOMS = (
     *(
         f"plugin.{name}"
         for name in (
-            "backend builder hookspec host_descriptor isa launcher listing options reference requests "
-            "targets triton_backend"
+            "backend builder compiler device hookspec host_descriptor isa language launcher listing options "
+            "reference requests simulation targets triton_compiler"
         ).split()
     ),
     *(f"simulation.{name}" for name in ("assembly", "findings", "host_memory", "settings")),

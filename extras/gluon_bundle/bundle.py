@@ -148,7 +148,7 @@ class Bundle:
         grid: Optional[tuple[int, int, int]],
         mapped: bool,
     ) -> None:
-        options = backend.options(target, given)
+        options = backend.compiler.options(target, given)
         forms.patterns_of(source)  # refuses before anything is compiled
         called = name or source.fn.__name__
         made = forms.kernel_of(source.fn)

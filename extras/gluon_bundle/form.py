@@ -261,7 +261,7 @@ def _options(options: Any) -> dict[str, Any]:
 
 def given_options(options: Any, backend: Backend, target: Target) -> dict[str, Any]:
     """Those parsed options that are not what the target has by default."""
-    usual = _options(backend.options(target, {}))
+    usual = _options(backend.compiler.options(target, {}))
     return {k: v for k, v in _options(options).items() if k not in usual or usual[k] != v}
 
 

@@ -329,7 +329,7 @@ def run(
     Profiles, timelines, schedules, the timeout and the prompt need a simulated target.
     """
     from gluon_cli.run import Runs, run_file
-    from gluon_core.plugin.backend import Watch
+    from gluon_core.plugin.simulation import Watch
     from gluon_report.specs import recording_to
 
     _nearly(context)

@@ -15,7 +15,7 @@ from gluon_cli.outcomes import line_as_dict, line_rows, line_table
 from gluon_cli.output import Exit, UsageError, byte_count, console, print_json, table
 from gluon_cli.parse import parse_assignments
 from gluon_core.errors import GluonError, did_you_mean
-from gluon_core.plugin.backend import Executed
+from gluon_core.plugin.simulation import Executed
 from gluon_core.registry.load import registry
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def show(
         raise UsageError("goes with a report", argument="--trace-isa", got=f"--emit {emit}")
     counts = None
     if trace_isa is not None:
-        counts = registry().backend(chosen.backend).executed(compiled, trace_isa)
+        counts = registry().backend(chosen.backend).simulation.executed(compiled, trace_isa)
     if names == ["report"]:
         lines = _lines(source, chosen, options)
         _report(form.name, compiled, output, json, counts, lines)
@@ -117,7 +117,7 @@ def _entry(compiled: Any, name: str, target: Any, counts: Optional[Executed] = N
         return compiled.asm[name]
     except KeyError:
         backend = registry().backend(target.architecture.backend)
-        known = dict.fromkeys(("report", *compiled.asm, *backend.derives))
+        known = dict.fromkeys(("report", *compiled.asm, *backend.compiler.derives))
         raise UsageError(
             f"compiling for {target} makes no {name!r}",
             argument="--emit",

@@ -39,7 +39,7 @@ def emitted(incomplete: str) -> list[str]:
 
     forms = ["report", "source", "ttgir", "llir"]
     for backend in registry().backends.values():
-        forms += [*backend.listings, *backend.derives]
+        forms += [*backend.compiler.listings, *backend.compiler.derives]
     return _begin([*dict.fromkeys(forms), "cubin", "hsaco"], incomplete)
 
 

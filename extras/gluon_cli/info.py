@@ -86,8 +86,8 @@ def _devices() -> list[dict[str, Any]]:
     for backend in registry().backends.values():
         if backend.simulates:
             continue
-        problem = backend.device_problem()
-        targets = [backend.device_target(i) for i in range(backend.device_count())]
+        problem = backend.device.problem()
+        targets = [backend.device.target(i) for i in range(backend.device.count())]
         rows.append(
             {
                 "backend": backend.name,

@@ -13,7 +13,7 @@ from typing import Any, Mapping, Optional, Sequence
 
 from gluon_cli.output import UsageError
 from gluon_core.errors import ArgumentError, GluonError, did_you_mean
-from gluon_core.plugin.backend import load_path
+from gluon_core.plugin.paths import load_path
 from gluon_core.registry.load import registry
 
 __all__ = [
@@ -242,8 +242,8 @@ def _layouts_of_vendors() -> dict[str, type]:
     from gluon_core.layouts import Layout
 
     for backend in registry().backends.values():
-        if backend.language:
-            load_path(backend.language)
+        if backend.language.namespace:
+            load_path(backend.language.namespace)
     found: dict[str, type] = {}
     several: set[str] = set()
     waiting: list[type] = [Layout]

@@ -16,8 +16,9 @@ from gluon_cli.check import Verdict, against_device, simulated_twin
 from gluon_cli.evidence import weigh
 from gluon_cli.output import Exit, UsageError, print_json
 from gluon_core.errors import PluginError, did_you_mean
-from gluon_core.plugin.backend import Backend, Watch
+from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.paths import load_named
+from gluon_core.plugin.simulation import Watch
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import Record, recording
@@ -210,9 +211,11 @@ def _simulator(target: Optional[str]) -> Optional[Backend]:
 
 def _run_all(file: str, wish: Optional[Watch], runs: Runs, target: Optional[str] = None) -> int:
     simulator = _simulator(target)
-    if simulator is None or simulator.simulation is None or not (runs or runs.progress):
+    if simulator is None or simulator.simulation.settings is None or not (runs or runs.progress):
         return _run(file, _watching(wish, target))
-    configured = load_named(simulator.simulation, f"backend {simulator.name!r}, simulation")
+    configured = load_named(
+        simulator.simulation.settings, f"backend {simulator.name!r}, simulation"
+    )
     for number, settings in enumerate(runs.settings()):
         hidden = StringIO()
         shown = redirect_stdout(hidden) if number else nullcontext()
@@ -238,8 +241,10 @@ def _run_all(file: str, wish: Optional[Watch], runs: Runs, target: Optional[str]
 def _other_results(file: str, runs: Runs, target: Optional[str], record: Record) -> int:
     """Let the file judge what its launches gave under other schedules, too."""
     simulator = _simulator(target)
-    assert simulator is not None and simulator.simulation is not None  # it ran there
-    configured = load_named(simulator.simulation, f"backend {simulator.name!r}, simulation")
+    assert simulator is not None and simulator.simulation.settings is not None  # it ran there
+    configured = load_named(
+        simulator.simulation.settings, f"backend {simulator.name!r}, simulation"
+    )
     walks = [one.walked for one in record.launches if one.walked is not None]
     known = record.launches.copy()
     more = max((one.results for one in walks), default=1) - 1
@@ -289,7 +294,7 @@ def _run(file: str, watching: ContextManager[Any]) -> int:
 
 def _watching(wish: Optional[Watch], target: Optional[str]) -> ContextManager[Any]:
     simulator = _simulator(target)
-    return simulator.watch(wish) if wish and simulator is not None else nullcontext()
+    return simulator.simulation.watch(wish) if wish and simulator is not None else nullcontext()
 
 
 def _simulated(target: Optional[str], wish: Optional[Watch]) -> None:
@@ -308,14 +313,14 @@ def _simulated(target: Optional[str], wish: Optional[Watch]) -> None:
     lacking = [
         f.name
         for f in fields(Watch)
-        if getattr(wish, f.name, None) and f.name not in simulator.watches
+        if getattr(wish, f.name, None) and f.name not in simulator.simulation.watches
     ]
     if wish and lacking:
         able = next(
             (
                 backend
                 for backend in registry().backends.values()
-                if backend.simulates and lacking[0] in backend.watches
+                if backend.simulates and lacking[0] in backend.simulation.watches
             ),
             None,
         )
@@ -330,7 +335,7 @@ def _simulated(target: Optional[str], wish: Optional[Watch]) -> None:
 
 def _instead(able: Backend, chosen: Target) -> str:
     """Which target of a backend that can grant what `chosen` cannot."""
-    others = able.stands_in_for
+    others = able.simulation.stands_in_for
     if not others or chosen.architecture.backend in others:
         return f"Try --target {able.name}:{chosen.architecture.name}."
     return f"{able.name} can, for architectures of {', '.join(others)} alone."

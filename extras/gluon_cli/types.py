@@ -38,7 +38,9 @@ def show(to: Optional[Path], check: bool) -> int:
         good = current(to)
         print(f"{where} {'is as it should be' if good else 'is stale: run `gluon types`'}")
         return Exit.OK if good else Exit.FAILED
-    names = [name for name, b in registry().backends.items() if b.language or b.host]
+    names = [
+        name for name, b in registry().backends.items() if b.language.namespace or b.language.host
+    ]
     write(where)
     print(f"{where}: gluon_core and {', '.join(names) or 'no plugin'}")
     return Exit.OK
@@ -89,8 +91,10 @@ def _on_disk(where: Path) -> dict[str, str]:
 
 def package(plugins: Registry) -> dict[str, str]:
     """Path in the stub package -> its text."""
-    hosts = {name: b.host for name, b in plugins.backends.items() if b.host}
-    languages = {name: b.language for name, b in plugins.backends.items() if b.language}
+    hosts = {name: b.language.host for name, b in plugins.backends.items() if b.language.host}
+    languages = {
+        name: b.language.namespace for name, b in plugins.backends.items() if b.language.namespace
+    }
     exports = [
         line for name, path in plugins.exports().items() for line in _as(name, *path.split(":"))
     ]

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any, Callable, Iterator, Optional, Sequence, TypeVar, Union, cast
 
 from gluon_core.errors import ArgumentError, CapabilityError, NotSymmetricError
-from gluon_core.plugin.backend import load_path
-from gluon_core.plugin.launcher import RankHost, Ranks
+from gluon_core.plugin.paths import load_path
+from gluon_core.plugin.simulation import RankHost, Ranks
 from gluon_core.registry.load import registry
 from gluon_core.simulation.unwritten import uninitialised
 from gluon_distributed.process_group import Beside, Group
@@ -49,7 +49,7 @@ def simulate(body: Callable[[Group], T], world: int, target: Optional[str] = Non
     known = registry()
     wanted = target or os.environ.get("GLUON_TARGET") or None
     backend = known.backend(known.target(wanted).backend) if wanted else known.simulator()
-    if backend is None or backend.ranks is None:
+    if backend is None or backend.simulation.ranks is None:
         simulator = known.simulator()
         such = simulator and f"{simulator.name}:{known.default_architecture().name}"
         raise CapabilityError(
@@ -59,7 +59,7 @@ def simulate(body: Callable[[Group], T], world: int, target: Optional[str] = Non
             if such
             else "Install a simulator.",
         )
-    run = cast(Ranks, load_path(backend.ranks))
+    run = cast(Ranks, load_path(backend.simulation.ranks))
     with _target(wanted):
         return run([lambda host: body(_Simulated(host))] * world)
 

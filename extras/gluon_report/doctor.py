@@ -208,9 +208,9 @@ def _devices() -> Iterator[Finding]:
     for backend in registry().backends.values():
         if backend.simulates:
             continue
-        targets = [backend.device_target(i) for i in range(backend.device_count())]
+        targets = [backend.device.target(i) for i in range(backend.device.count())]
         there = [str(target) for target in targets if target is not None]
-        problem = backend.device_problem()
+        problem = backend.device.problem()
         what = f"GPU of {backend.name}"
         if there and not problem:
             torch = _torch_reaches(backend)
@@ -235,7 +235,7 @@ def _torch_reaches(backend: Any) -> Optional[str]:
     except ImportError:
         return None
     try:
-        torch.empty(1, device=backend.tensor_device or "cpu")
+        torch.empty(1, device=backend.device.tensor_device or "cpu")
     except Exception as error:
         return f"torch cannot use it: {str(error).splitlines()[0]}"
     return None

@@ -152,7 +152,9 @@ class Example:
             config = {**config, **tuned[0].all_kwargs()}
         args = self.arguments(Placeholders(), large)
         backend = registry().backend(target.backend)
-        return bind(self.kernel, self.values(args, config), config, backend.pointer_range_bits)
+        return bind(
+            self.kernel, self.values(args, config), config, backend.compiler.pointer_range_bits
+        )
 
     def compile(self, target: Target, large: bool = True) -> Any:
         """The `CompiledKernel` for `target`; no device is needed."""

@@ -86,7 +86,7 @@ def begin(wanted: Optional[str], source: Optional[str] = None, instead: bool = F
         target = registry().target(wanted)
         if not registry().backend(target.backend).simulates:
             return False
-        kind = registry().backend(target.architecture.backend).tensor_device
+        kind = registry().backend(target.architecture.backend).device.tensor_device
         if source is not None and (kind is None or not requires(source, kind)):
             return False
         from gluon_standin.torch_device import stand_in, standing

@@ -232,4 +232,4 @@ def _of(target: Any) -> StandInDriver:
     from gluon_core.registry.load import registry
 
     vendor = registry().backend(target.architecture.backend)
-    return StandInDriver(target, vendor.torch_properties(target))
+    return StandInDriver(target, vendor.device.torch_properties(target))

@@ -71,7 +71,7 @@ def launcher(target: Target, src: Any, metadata: Any) -> Callable[..., None]:
                 ) from error
             raise
 
-    if not backend.machine_code:
+    if not backend.simulation.machine_code:
         chosen = _INTERPRETER
         run = witnessed(compiled, interpreted, _INTERPRETER)
 
@@ -82,7 +82,7 @@ def launcher(target: Target, src: Any, metadata: Any) -> Callable[..., None]:
         nonlocal run
         if run is None:  # the code object comes with the first launch
             compiled.asm = _machine_code(src, metadata, function)
-            run = witnessed(compiled, backend.launcher(compiled))
+            run = witnessed(compiled, backend.device.launcher(compiled))
         if not x * y * z:
             return
         programs = x * y * z * int(getattr(metadata, "num_ctas", 1) or 1)
@@ -104,7 +104,9 @@ def _elsewhere(target: Target) -> str:
     """Return a remedy: where machine code of the kernel runs without a GPU, else the alternatives."""
     vendor, name = target.architecture.backend, target.architecture.name
     for backend in registry().backends.values():
-        if backend.machine_code and vendor in (backend.stands_in_for or (vendor,)):
+        if backend.simulation.machine_code and vendor in (
+            backend.simulation.stands_in_for or (vendor,)
+        ):
             return f"{backend.name}:{name} executes its machine code."
     return "Decorate it with gluon_core.jit (it is then a Gluon kernel), or run on a GPU."
 
@@ -118,7 +120,7 @@ def resources(target: Target) -> tuple[Callable[[Any], Any], Callable[[Any], Any
         real = Target(vendor.name, target.architecture)
         compiled = _Compiled(kernel.name, real, kernel.asm, kernel.metadata, kernel.src)
         compiled.kernel = kernel.kernel
-        return vendor.inspect(compiled)
+        return vendor.compiler.inspect(compiled)
 
     return lambda kernel: report(kernel).registers, lambda kernel: report(kernel).spills
 

@@ -224,7 +224,7 @@ def stand_in(wanted: str, instead: bool = False) -> Any:
             raise DeviceError("another device is simulated", expected=other, got=target)
         return target
     vendor = registry().backend(target.architecture.backend)
-    kind = vendor.tensor_device
+    kind = vendor.device.tensor_device
     if kind is None or not hasattr(torch, kind):
         raise DeviceError(f"torch knows no device for {target}", argument="target", got=target)
     module = getattr(torch, kind)
@@ -235,7 +235,7 @@ def stand_in(wanted: str, instead: bool = False) -> Any:
         )
     os.environ["GLUON_TARGET"] = target.name
     driver.activate(target.name, module)
-    properties = vendor.torch_properties(target)
+    properties = vendor.device.torch_properties(target)
     memory = Memory(int(properties.get("total_memory", 0)))
     mode = OnCpu(kind, memory)
     _standing.append(Standing(target, kind, properties, mode))

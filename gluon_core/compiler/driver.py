@@ -16,7 +16,8 @@ from gluon_core.compiler.kernel import CompiledKernel
 from gluon_core.compiler.source import GluonASTSource, check_mapping, trace_source
 from gluon_core.compiler.stages import Recipe, run_stages
 from gluon_core.errors import ArgumentError, KernelWarning, StageError, trims
-from gluon_core.plugin.backend import Backend, Stage
+from gluon_core.plugin.backend import Backend
+from gluon_core.plugin.compiler import Stage
 from gluon_core.plugin.options import further, whole
 from gluon_core.plugin.requests import OPS
 from gluon_core.plugin.targets import Target
@@ -97,7 +98,7 @@ def compile(
     names = source.fn.arg_names
     told = {names[path[0]]: value for path, value in source.constants.items() if len(path) == 1}
     given = {**shared_options(told, backend, chosen), **given}
-    return compile_source(source, chosen, backend, backend.options(chosen, given))
+    return compile_source(source, chosen, backend, backend.compiler.options(chosen, given))
 
 
 def _is_source(fn: Any) -> bool:
@@ -109,17 +110,16 @@ def shared_options(values: Mapping[str, Any], backend: Backend, target: Target) 
     as `num_warps`: what a kernel is told is also what it is compiled with."""
     if not values:
         return {}
-    known = vars(checked_options(backend, backend.options(target, {})))
+    known = vars(checked_options(backend, backend.compiler.options(target, {})))
     return {name: _triton.unwrap(value) for name, value in values.items() if name in known}
 
 
 def packages_of(backend: Backend, target: Target) -> tuple[str, ...]:
-    """The top-level packages whose content a compilation depends on."""
-    found = registry()
-    names = {type(backend).__module__, type(found.backend(target.architecture.backend)).__module__}
-    for op in OPS:  # also what plugins without a backend contribute
-        names.update(low.implement for low in found.lowerings(op))
-    tops = {name.split(":")[0].split(".")[0] for name in names}
+    """Return the top-level packages whose content a compilation depends on."""
+    plugins = registry()
+    tops = {*backend.packages, *plugins.backend(target.architecture.backend).packages}
+    for op in OPS:  # plugins without a backend contribute some, too
+        tops.update(low.implement.partition(".")[0] for low in plugins.lowerings(op))
     return ("gluon_core", *sorted(tops - {"gluon_core"}))
 
 
@@ -140,7 +140,7 @@ def cache_key(
             target,
             _triton.build_stamp(),
             cache.content_hash(packages_of(backend, target)),
-            backend.pipeline_version(target),
+            backend.compiler.version(target),
             sorted(environment.items()),
             hook() if hook is not None else "",
         )
@@ -159,13 +159,13 @@ class _Hardware:
         architecture = target.architecture
         self._target = Target(architecture.backend, architecture)
         self._backend = registry().backend(architecture.backend)
-        self._options = backend.hardware_options(options)
+        self._options = backend.simulation.hardware_options(options)
         self._source = source
         self._whole: Optional[CompiledKernel] = None
 
     @property
     def stages(self) -> tuple[str, ...]:
-        stages = self._backend.pipeline(self._target, self._options)
+        stages = self._backend.compiler.pipeline(self._target, self._options)
         return tuple(stage.name for stage in stages)
 
     def _compiled(self, until: Optional[str] = None) -> CompiledKernel:
@@ -221,7 +221,7 @@ def compile_source(
     listener = knobs.listener
     found = source.identity()
     key = cache_key(source, target, backend, options, found)
-    cacheable = backend.cacheable and found.lasting
+    cacheable = backend.compiler.cacheable and found.lasting
     text = partial(_module_text, source, target, backend, options)
     if cacheable and not knobs.always_compile:
         entry = cache.load(key, source.name)
@@ -245,13 +245,13 @@ def compile_source(
         return None
 
     with registry().waiting_for(backend, "pipeline()"):
-        stages = checked_stages(backend, backend.pipeline(target, options))
+        stages = checked_stages(backend, backend.compiler.pipeline(target, options))
     if until is not None:
         stages = stages[: 1 + [stage.name for stage in stages].index(until)]
         cacheable = False
     refused: dict[tuple[str, str], str] = {}
     while True:
-        context = _triton.ready_context(backend.load_dialects)
+        context = _triton.ready_context(backend.compiler.load_dialects)
         sessions: list[Session] = []
         with _tracing, _no_collection():
             module = trace_source(
@@ -278,8 +278,8 @@ def compile_source(
                 module,
                 metadata,
                 what=f"{source.name} for {target}",
-                isolate=backend.isolate,
-                as_text=backend.cacheable,
+                isolate=backend.compiler.isolate,
+                as_text=backend.compiler.cacheable,
                 override=_overrides(source, options, stages, context),
                 recipe=Recipe.of(backend, target, options, stages),
                 verify=partial(_verify, module, source.name),
@@ -340,7 +340,7 @@ def _verify(module: Any, name: str) -> None:
 
 def _module_text(source: GluonASTSource, target: Target, backend: Backend, options: Any) -> str:
     """The module before any stage, traced again."""
-    context = _triton.ready_context(backend.load_dialects)
+    context = _triton.ready_context(backend.compiler.load_dialects)
     with _tracing, _no_collection():
         return str(trace_source(source, target, options, context))
 
@@ -405,6 +405,6 @@ def _dump(source: GluonASTSource, asm: Mapping[str, Any], backend: Backend) -> N
     for stage, value in asm.items():
         manager.put(value, f"{source.name[:150]}.{stage}")
     try:
-        manager.put(backend.derive("sass", asm), f"{source.name[:150]}.sass")
+        manager.put(backend.compiler.derive("sass", asm), f"{source.name[:150]}.sass")
     except KeyError:
         pass

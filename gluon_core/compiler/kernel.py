@@ -14,7 +14,8 @@ from gluon_core import _triton
 from gluon_core.compiler import cache
 from gluon_core.compiler.grid import check_grid
 from gluon_core.errors import ArgumentError, DeviceError
-from gluon_core.plugin.backend import Backend, Report
+from gluon_core.plugin.backend import Backend
+from gluon_core.plugin.compiler import Report
 from gluon_core.plugin.isa import Loop
 from gluon_core.plugin.launcher import Launcher
 from gluon_core.plugin.targets import Target
@@ -113,7 +114,7 @@ def _on_demand(
     def derive(name: str, asm: Mapping[str, Any]) -> Any:
         if traced is not None and name in _triton.SOURCE_ENTRIES:
             return traced()
-        return backend.derive(name, asm) if hardware is None else hardware.entry(name)
+        return backend.compiler.derive(name, asm) if hardware is None else hardware.entry(name)
 
     def more() -> Sequence[str]:
         own = () if traced is None else _triton.SOURCE_ENTRIES
@@ -253,7 +254,7 @@ class CompiledKernel:
         """
         always = _triton.knobs.compilation.always_compile
         if always or not self.metadata_group or not isinstance(self.kernel, bytes):
-            return self.backend.inspect(self)
+            return self.backend.compiler.inspect(self)
         packages = (__name__.partition(".")[0], type(self.backend).__module__.partition(".")[0])
         made_from = hashlib.sha256(self.kernel).hexdigest()
         maker = cache.key_of([cache.content_hash(packages), _triton.VERSION_TEXT, made_from])
@@ -261,7 +262,7 @@ class CompiledKernel:
         if kept is not None:
             loops = tuple(Loop(**loop) for loop in kept.pop("loops"))
             return Report(**kept, loops=loops)
-        report = self.backend.inspect(self)
+        report = self.backend.compiler.inspect(self)
         if type(report) is Report:  # a plugin's own class holds more
             cache.store_beside(self.hash, self.src.name, "report", maker, asdict(report))
         return report
@@ -278,37 +279,37 @@ class CompiledKernel:
 
     def launcher(self, device: int) -> Launcher:
         """The launch on a device; the kernel is loaded on the first call."""
-        found = self._launchers.get(device)
-        if found is not None:
-            return found
+        launcher = self._launchers.get(device)
+        if launcher is not None:
+            return launcher
         runtime = _triton.knobs.runtime
         details = (self.name, self.metadata_group, self.hash)
         if not _triton.hook_is_empty(runtime.kernel_load_start_hook):
             runtime.kernel_load_start_hook(self.module, self.function, *details)
         waiting = registry().waiting_for(self.backend, "launcher()")
-        with waiting, self.backend.device_scope(device):
-            found = checked_launcher(self.backend, self.backend.launcher(self))
-        found = witnessed(self, found)
+        with waiting, self.backend.device.scope(device):
+            launcher = checked_launcher(self.backend, self.backend.device.launcher(self))
+        launcher = witnessed(self, launcher)
         if not _triton.hook_is_empty(runtime.kernel_load_end_hook):
             runtime.kernel_load_end_hook(self.module, self.function, *details)
-        self._launchers[device] = found
-        return found
+        self._launchers[device] = launcher
+        return launcher
 
     def _init_handles(self) -> None:
         """Load the kernel on the current device."""
         self.launcher(self._device())
 
     def _device(self) -> int:
-        here = self.backend.device()
+        here = self.backend.device.target()
         if self.backend.simulates or here is None:
             return 0
-        device = self.backend.current_device()
-        found = self.backend.device_target(device)
-        if found != self.target:
+        device = self.backend.device.current()
+        plugged = self.backend.device.target(device)
+        if plugged != self.target:
             raise DeviceError(
                 f"{self.name} was compiled for another device",
                 expected=self.target,
-                got=found,
+                got=plugged,
                 remedy="Compile it for this device, or choose one with its tensors.",
             )
         return device
@@ -353,7 +354,7 @@ class CompiledKernel:
         gx, gy, gz = check_grid(grid)
         device = self._device()
         self.launcher(device)
-        stream_of = self.backend.stream_getter()
+        stream_of = self.backend.device.stream_getter()
         count = len(self.src.fn.arg_names)
 
         def runner(*args: Any, stream: Optional[int] = None) -> None:

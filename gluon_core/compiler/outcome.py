@@ -107,7 +107,7 @@ def _traced(
     source: GluonASTSource, target: Target, options: Mapping[str, Any], refused: Mapping[Any, str]
 ) -> Session:
     sessions: list[Session] = []
-    parsed = registry().backend(target.backend).options(target, options)
+    parsed = registry().backend(target.backend).compiler.options(target, options)
     trace_source(source, target, parsed, on_session=sessions.append, refused=refused)
     return sessions[0]
 
@@ -117,9 +117,11 @@ def _code(
 ) -> tuple[dict[tuple[str, int], LineCode], dict[tuple[str, str], str]]:
     """Return the instructions by line, and the lowerings that the compiler refused."""
     backend = registry().backend(target.backend)
-    compiled = compile_source(source, target, backend, backend.options(target, options))
+    compiled = compile_source(source, target, backend, backend.compiler.options(target, options))
     given_up = getattr(compiled.metadata, "given_up", None) or ()
-    return by_line(backend.emitted(compiled)), {(op, name): why for op, name, why in given_up}
+    return by_line(backend.compiler.emitted(compiled)), {
+        (op, name): why for op, name, why in given_up
+    }
 
 
 def _each_once(selections: Sequence[Selection]) -> list[Selection]:

@@ -249,7 +249,7 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
         """The traced module, before any stage."""
         if context is not None:  # Triton's own compiler has loaded what it knows of
             chosen = registry().target(target)
-            registry().backend(chosen.backend).load_dialects(context)
+            registry().backend(chosen.backend).compiler.load_dialects(context)
         return trace_source(self, target, options, context)
 
 

@@ -1,6 +1,6 @@
 """Running the stages of a pipeline so that nothing they do can end the process or reach stderr.
 
-The compilers under us abort on some inputs. Where a backend says so (`Backend.isolate`) its stages
+The compilers under us abort on some inputs. Where a backend says so (`Compiler.isolate`) its stages
 run in another process on the module traced here; it hands texts and metadata back through a pipe and
 never touches a device. That is a warm process (`workers`) which parses the module's text and asks the
 backend for the stages itself; what cannot be said to it that way, such as stages that a user's hook
@@ -28,7 +28,8 @@ from gluon_core.compiler.assembler import bad_assembly, left_out, refused
 from gluon_core.compiler.blame import blamed
 from gluon_core.compiler.workers import Pool, timeout
 from gluon_core.errors import GluonError, LayoutError, LimitError, SourceSpan, StageError
-from gluon_core.plugin.backend import Backend, Stage
+from gluon_core.plugin.backend import Backend
+from gluon_core.plugin.compiler import Stage
 from gluon_core.plugin.targets import Target
 from gluon_core.processes import Ended, Link, Process, fork_lock
 from gluon_core.registry.answers import checked_stages
@@ -294,7 +295,7 @@ class _Job:
             usable = False
             try:
                 process.send(job, deadline)
-                _triton.use_spare_time(recipe.backend.load_dialects)
+                _triton.use_spare_time(recipe.backend.compiler.load_dialects)
                 result = self._answer(process, text, deadline)
                 usable = True
                 return result
@@ -370,7 +371,7 @@ class Recipe:
         for stage in stages:
             _implementation(stage.run, kept, 3)
         # Kept are the objects: an id alone may come again.
-        self.surroundings = Surroundings(kept, backend.compiler_process(target))
+        self.surroundings = Surroundings(kept, backend.compiler.process(target))
 
     @classmethod
     def of(
@@ -435,7 +436,7 @@ class Surroundings:
 
     Args:
         kept: objects that must be the same ones.
-        process: what the backend says of the target (`Backend.compiler_process`).
+        process: what the backend says of the target (`Compiler.process`).
     """
 
     def __init__(self, kept: list[Any], process: str):
@@ -483,15 +484,15 @@ def _serve(link: Link) -> None:
         try:
             name, target, options, count, text, metadata = job
             backend = registry().backend(name)
-            stages = checked_stages(backend, backend.pipeline(target, options))[:count]
-            context = _triton.ready_context(backend.load_dialects)
+            stages = checked_stages(backend, backend.compiler.pipeline(target, options))[:count]
+            context = _triton.ready_context(backend.compiler.load_dialects)
             module = _triton.parse_text(text, context)
         except Exception as error:
             link.answer("cannot", str(error))
             continue
         _Job(list(stages), module, metadata, "", True, None)._tell(link)
         del module, context, job
-        _triton.use_spare_time(backend.load_dialects)  # while nobody waits
+        _triton.use_spare_time(backend.compiler.load_dialects)  # while nobody waits
 
 
 _pool = Pool(_serve)

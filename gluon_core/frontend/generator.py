@@ -133,7 +133,7 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
     def _module_attributes(self) -> dict[str, Any]:
         session = self.session
         attributes: dict[str, Any] = {
-            "ttg.target": session.backend.target_attribute(session.target),
+            "ttg.target": session.backend.compiler.target_attribute(session.target),
             "ttg.num-warps": session.num_warps,
             "ttg.num-ctas": session.num_ctas,
             "ttg.threads-per-warp": session.target.warp_size,

@@ -52,13 +52,17 @@ class Session:
         self.num_ctas = int(self.options.num_ctas)
         self.maxnreg: Optional[int] = further(self.options, "maxnreg")
         self.packages = self._packages()
-        self.codegen = dict(self.backend.codegen(self.target, self.options))
-        self.module_map = dict(self.backend.module_map(self.target))
+        self.codegen = dict(self.backend.compiler.codegen(self.target, self.options))
+        self.module_map = dict(self.backend.compiler.module_map(self.target))
 
     def _packages(self) -> tuple[str, ...]:
         from gluon_core.registry.load import registry
 
-        vendors = {b.language.split(".")[0] for b in registry().backends.values() if b.language}
+        vendors = {
+            b.language.namespace.split(".")[0]
+            for b in registry().backends.values()
+            if b.language.namespace
+        }
         return (*_LANGUAGE_PACKAGES, *sorted(vendors))
 
     def architectures_with(self, capability: str) -> Sequence[str]:
@@ -78,7 +82,7 @@ class Session:
         from gluon_core.registry.load import registry
 
         backends = registry().backends.values()
-        return [b.descriptors[head] for b in backends if head in b.descriptors]
+        return [b.language.descriptors[head] for b in backends if head in b.language.descriptors]
 
     def check_layout(self, layout: Layout) -> None:
         """Raise `CapabilityError` for a vendor's layout on hardware that does not have it."""
@@ -118,7 +122,9 @@ class Session:
 
     def make_builder(self) -> Builder:
         """The backend's builder, with what the contract says that the core sets on it."""
-        builder = checked_builder(self.backend, self.backend.builder(self.context, self.target))
+        builder = checked_builder(
+            self.backend, self.backend.compiler.builder(self.context, self.target)
+        )
         builder.options = self.options
         builder.codegen_fns = self.codegen
         builder.module_map = self.module_map

@@ -54,7 +54,7 @@ def check_descriptor(parameter: str, text: Any, session: Any) -> None:
     if not isinstance(text, str) or not is_descriptor_text(text):
         return
     head = split_descriptor(text).head
-    own = session.vendor.descriptors.get(head)
+    own = session.vendor.language.descriptors.get(head)
     if own is not None and _parses(text, own, head):
         return  # the ops say at their lines what they need
     theirs = [path for path in session.all_descriptors(head) if _parses(text, path, head)]
@@ -91,7 +91,7 @@ def parse_type(text: Any, descriptors: Mapping[str, str] = MappingProxyType({}))
     For `"tensordesc<...>"` see `gluon_core.values.descriptors`.
 
     Args:
-        descriptors: `Backend.descriptors`.
+        descriptors: `Language.descriptors`.
 
     Raises:
         DtypeError: an unknown name.

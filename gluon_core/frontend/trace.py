@@ -43,7 +43,7 @@ def trace(
         signature: parameter name -> type (see `parse_type`), in the order of the parameters.
         constexprs: path of a (nested) argument -> its compile-time value.
         attrs: path of an argument -> list of (attribute, value), such as `("tt.divisibility", 16)`.
-        options: what `backend.options(...)` returned.
+        options: what `backend.compiler.options(...)` returned.
         context: an MLIR context with the backend's dialects to build in; a fresh one by default.
         on_session: called with the session when the trace is done, for those who want the
             lowerings that were selected.
@@ -56,12 +56,12 @@ def trace(
             `triton.CompilationError`.
     """
     if context is None:
-        context = _triton.make_context(backend.load_dialects)
+        context = _triton.make_context(backend.compiler.load_dialects)
     session = Session(backend, target, options, context, refused=refused)
     arg_types: list[Any] = [None] * len(fn.arg_names)
     for name, text in signature.items():
         check_descriptor(name, text, session)
-        arg_types[fn.arg_names.index(name)] = parse_type(text, session.vendor.descriptors)
+        arg_types[fn.arg_names.index(name)] = parse_type(text, session.vendor.language.descriptors)
     prototype = _triton.make_prototype(arg_types, constexprs, attrs)
     by_name = {fn.arg_names[path[0]]: v for path, v in constexprs.items() if len(path) == 1}
     function_name = fn.repr(_triton.SpecializationProxy(by_name, dict(signature)))

@@ -34,7 +34,7 @@ _kinds: dict[type, Optional[ArgumentKind]] = {}  # class -> what was found for i
 def register_argument_kind(kind: ArgumentKind) -> ArgumentKind:
     """Let kernels take objects of another class.
 
-    A plugin names its kinds in `Backend.argument_kinds` instead.
+    A plugin names its kinds in `Language.argument_kinds` instead.
 
     Raises:
         ArgumentError: `kind` is no `ArgumentKind`, or a part of it cannot be called.
@@ -59,7 +59,7 @@ def _of_plugins() -> tuple[ArgumentKind, ...]:
     return tuple(
         checked_kind(load_named(path, f"backend {backend.name!r}, argument_kinds"))
         for backend in registry().backends.values()
-        for path in backend.argument_kinds
+        for path in backend.language.argument_kinds
     )
 
 
@@ -142,7 +142,7 @@ def describe(
         const: the parameter is annotated as a pointer that is only read.
         specialize: False for `do_not_specialize` parameters.
         align: False for `do_not_specialize_on_alignment` parameters.
-        pointer_range_bits: `Backend.pointer_range_bits`.
+        pointer_range_bits: `Compiler.pointer_range_bits`.
 
     Raises:
         DtypeError: kernels cannot take values of this type.

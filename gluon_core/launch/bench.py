@@ -13,7 +13,7 @@ import numpy as np
 
 from gluon_core.errors import CapabilityError, GluonError
 from gluon_core.launch.placeholder import Placeholder
-from gluon_core.plugin.backend import Watch
+from gluon_core.plugin.simulation import Watch
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 
@@ -44,7 +44,7 @@ class Arrays:
 
     def __init__(self, target: Target, index: Optional[int] = None):
         backend = registry().backend(target.backend)
-        self._device = None if backend.simulates else backend.tensor_device
+        self._device = None if backend.simulates else backend.device.tensor_device
         if self._device is not None and index is not None:
             self._device = f"{self._device}:{index}"
         self._rng = np.random.default_rng(0)
@@ -115,12 +115,12 @@ def _numpy_dtype(name: str) -> Any:
 def device_target() -> Optional[Target]:
     """The target of the device that is plugged in and that torch can put tensors on, None without one."""
     for backend in registry().backends.values():
-        target = None if backend.simulates else backend.device()
+        target = None if backend.simulates else backend.device.target()
         if target is not None:
             try:
                 import torch
 
-                torch.empty(1, device=backend.tensor_device)
+                torch.empty(1, device=backend.device.tensor_device)
             except (ImportError, RuntimeError, AssertionError):
                 continue
             return target
@@ -131,7 +131,7 @@ def _module(target: Target) -> Any:
     """Torch's module for devices of `target`."""
     import torch
 
-    return torch.get_device_module(registry().backend(target.backend).tensor_device)
+    return torch.get_device_module(registry().backend(target.backend).device.tensor_device)
 
 
 def times(run: Callable[[], Any], target: Target, repeats: int, warmup: int = 0) -> list[float]:
@@ -191,7 +191,7 @@ def roofline(target: Target, run: Callable[[Target], Any]) -> dict[str, Any]:
     simulated = Target(simulator.name, target.architecture)
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "profile.json")
-        with redirect_stderr(StringIO()), simulator.watch(Watch(profile_json=file)):
+        with redirect_stderr(StringIO()), simulator.simulation.watch(Watch(profile_json=file)):
             run(simulated)
         with open(file) as text:
             kernels: list[Mapping[str, Any]] = json.load(text)
@@ -252,13 +252,13 @@ def conflicts(
 
 def begin(target: Target, index: int) -> None:
     """Let the driver make a device ready; whoever uses it hears what goes wrong."""
-    with suppress(Exception), registry().backend(target.backend).device_scope(index):
+    with suppress(Exception), registry().backend(target.backend).device.scope(index):
         pass
 
 
 def device_count(target: Target) -> int:
     """How many devices of `target` there are."""
     backend = registry().backend(target.backend)
-    if backend.simulates or backend.device() is None:
+    if backend.simulates or backend.device.target() is None:
         return 0
-    return sum(backend.device_target(at) == target for at in range(backend.device_count()))
+    return sum(backend.device.target(at) == target for at in range(backend.device.count()))

@@ -23,7 +23,10 @@ def multiprocessors(x: Any) -> Optional[int]:
     torch = sys.modules.get("torch")  # who has a tensor has imported it
     if torch is None or not isinstance(x, torch.Tensor):
         return None
-    for kind in {backend.tensor_device for backend in registry().backends.values()} - {None, "cpu"}:
+    for kind in {backend.device.tensor_device for backend in registry().backends.values()} - {
+        None,
+        "cpu",
+    }:
         if getattr(x, f"is_{kind}", False):
             known = getattr(torch, str(kind)).get_device_properties(x.device)
             count: int = known.multi_processor_count

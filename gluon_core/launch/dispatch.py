@@ -212,9 +212,9 @@ class Dispatcher:
         launch = compiled.launcher(device)
         if backend.simulates:
             launch = self._guard_environment(launch, options)
-        elif backend.device_count() > 1:
+        elif backend.device.count() > 1:
             launch = _on_device(launch, backend, device)
-        stream_of = backend.stream_getter()
+        stream_of = backend.device.stream_getter()
         hit = (launch, stream_of, device, compiled)
         with self._lock:
             classes = tuple(type(value) for value in values)
@@ -239,10 +239,10 @@ class Dispatcher:
         """That of `backend`, which takes the place of `entry` in launches from now on."""
         if backend.name not in self._fast:
             told = specialize.calls_of(self.parameters, self, self.namespace)
-            made = backend.fast_path(told) if told is not None else None
-            self._fast[backend.name] = made
-            if made is not None:
-                self.call = made.call
+            path = backend.device.fast_path(told) if told is not None else None
+            self._fast[backend.name] = path
+            if path is not None:
+                self.call = path.call
         return self._fast[backend.name]
 
     def _addressed(self, values: tuple[Any, ...]) -> bool:
@@ -269,7 +269,7 @@ class Dispatcher:
         self, classes: tuple[type, ...], values: tuple[Any, ...], backend: Backend
     ) -> None:
         """Make sure that a generated function fits `classes` and `backend`."""
-        raw, ranged = backend.raw_pointers, backend.pointer_range_bits is not None
+        raw, ranged = backend.device.raw_pointers, backend.compiler.pointer_range_bits is not None
         known = self._flags.get(classes)
         if known is not None:
             raw, ranged = raw and known[0], ranged or known[1]
@@ -349,7 +349,7 @@ class Dispatcher:
         described = []
         for param, value in zip(self.parameters, values):
             try:
-                described.append(param.describe(value, backend.pointer_range_bits))
+                described.append(param.describe(value, backend.compiler.pointer_range_bits))
             except ArgumentError as error:
                 error.argument = f"{self.kernel.__name__}({param.name})"
                 raise
@@ -358,7 +358,7 @@ class Dispatcher:
         told = {p.name: v for p, v in zip(self.parameters, values) if p.is_constexpr}
         given = {**shared_options(told, backend, target), **given}
         try:
-            parsed = backend.options(target, self._with_knobs(given, backend, target))
+            parsed = backend.compiler.options(target, self._with_knobs(given, backend, target))
         except OptionError as error:
             near = error.argument in options and did_you_mean(error.argument or "", self.names)
             if near:
@@ -429,7 +429,7 @@ class Dispatcher:
         found = self._compiled.get(specialization.key)
         if found is not None and self._is_current(specialization.key):
             return found
-        if registry().backend(specialization.target.backend).isolate:
+        if registry().backend(specialization.target.backend).compiler.isolate:
             compile_configurations(self.kernel)
         with self._lock:
             turn = self._compiling.setdefault(specialization.key, threading.RLock())
@@ -578,20 +578,20 @@ class Dispatcher:
         launch = compiled.launcher(device)
         # A backend may bind grid and stream in a faster form; what that cannot do comes back to ours.
         bind: Optional[Callable[..., Callable[..., None]]] = getattr(launch, "bind", None)
-        if backend.raw_pointers:
+        if backend.device.raw_pointers:
             launch = getattr(launch, "raw", launch)
-        if not backend.simulates and backend.device_count() > 1:
+        if not backend.simulates and backend.device.count() > 1:
             launch = _on_device(launch, backend, device)
         names = {
             "_g_default_grid": self._measure(sizes, values),
             "_g_device": device,
             "_g_launch": launch,
             "_g_measure": self._measure,
-            "_g_stream_of": backend.stream_getter(),
+            "_g_stream_of": backend.device.stream_getter(),
             "_g_view": arguments.viewed,
         }
         handle = specialize.handle(
-            self.parameters, given, backend.raw_pointers, names, self.kernel.__name__
+            self.parameters, given, backend.device.raw_pointers, names, self.kernel.__name__
         )
         if bind is None or names["_g_default_grid"] is None:
             return handle
@@ -600,12 +600,12 @@ class Dispatcher:
 
 def _on_device(launch: Callable[..., Any], backend: Backend, device: int) -> Callable[..., Any]:
     """A launch on a machine with several devices: the current one is switched where it differs."""
-    current = backend.current_device
+    current = backend.device.current
 
     def launch_there(*values: Any, **named: Any) -> Any:
         if current() == device:
             return launch(*values, **named)
-        with backend.device_scope(device):
+        with backend.device.scope(device):
             return launch(*values, **named)
 
     return launch_there

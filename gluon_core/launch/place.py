@@ -46,8 +46,8 @@ def choose(wanted: Any, places: Places, running: bool = True) -> tuple[Target, i
     index = _one_index(places)
     kind = kinds.pop()
     for backend in registry().backends.values():
-        if backend.tensor_device == kind and not backend.simulates:
-            plugged = backend.device_target(index)
+        if backend.device.tensor_device == kind and not backend.simulates:
+            plugged = backend.device.target(index)
             if plugged is not None:
                 return plugged, index
     if kind == "cpu":
@@ -76,8 +76,8 @@ def _plugged_in() -> Optional[tuple[Backend, Target]]:
 
 
 def _problems() -> list[str]:
-    found = (backend.device_problem() for backend in registry().backends.values())
-    return [problem for problem in found if problem]
+    problems = (backend.device.problem() for backend in registry().backends.values())
+    return [problem for problem in problems if problem]
 
 
 def _on_cpu(places: Places) -> Target:
@@ -87,7 +87,7 @@ def _on_cpu(places: Places) -> Target:
         raise DeviceError(
             f"the tensors are on the CPU, and {target} is plugged in",
             argument=", ".join(places),
-            remedy=f"Move them with .{backend.tensor_device}(), or simulate with "
+            remedy=f"Move them with .{backend.device.tensor_device}(), or simulate with "
             f"GLUON_TARGET=sim:{target.architecture.name}.",
         )
     target = registry().target(None)
@@ -127,7 +127,7 @@ def _device_for(target: Target, places: Places) -> int:
                 remedy="Move them with .cpu(), or leave the target to the tensors.",
             )
         return 0
-    kind = backend.tensor_device
+    kind = backend.device.tensor_device
     if kind is not None and kinds - {kind}:
         where = registry().simulator()
         remedy = f"Move them with .{kind}()"
@@ -139,19 +139,19 @@ def _device_for(target: Target, places: Places) -> int:
             got=_listed(places),
             remedy=remedy + ".",
         )
-    if not backend.device_count():
+    if not backend.device.count():
         raise DeviceError(
             f"there is no {target} on this machine",
-            remedy=backend.device_problem()
+            remedy=backend.device.problem()
             or f"Simulate with GLUON_TARGET=sim:{target.architecture.name}, or gluon.compile only.",
         )
-    index = _one_index(places) if places else backend.current_device()
-    found = backend.device_target(index)
-    if found != target:
+    index = _one_index(places) if places else backend.device.current()
+    plugged = backend.device.target(index)
+    if plugged != target:
         raise DeviceError(
             f"device {index} is not {target}",
             argument="target",
-            got=found,
+            got=plugged,
             remedy="gluon.compile compiles for any target without running.",
         )
     return index

@@ -40,13 +40,13 @@ def preload(kernel: Any, data: str) -> Any:
     target = registry().target(str(record["key"]).split("\n")[0])
     backend = registry().backend(target.backend)
     options = {key: _tuples(value) for key, value in record["options"].items()}
-    known = checked_options(backend, backend.options(target, {}))
+    known = checked_options(backend, backend.compiler.options(target, {}))
     given = {key: value for key, value in options.items() if key in vars(known)}
     if given.get("extern_libs"):
         given["extern_libs"] = dict(given["extern_libs"])
     strict = None if "\nstrict=False" not in str(record["key"]) else False
     source = GluonASTSource(kernel, signature, constants, attrs, strict)
-    return compile_source(source, target, backend, backend.options(target, given))
+    return compile_source(source, target, backend, backend.compiler.options(target, given))
 
 
 def _tuples(value: Any) -> Any:

@@ -167,7 +167,7 @@ class Module(Protocol):
     def get_function(self, name: str) -> Function: ...
 
     def set_attr(self, name: str, value: Attribute) -> None:
-        """`ttg.target` (`Backend.target_attribute`), `ttg.num-warps`, `ttg.num-ctas`,
+        """`ttg.target` (`Compiler.target_attribute`), `ttg.num-warps`, `ttg.num-ctas`,
         `ttg.threads-per-warp`, and `ttg.maxnreg` where that is an option."""
 
     def verify(self) -> bool:
@@ -505,12 +505,12 @@ class Builder(
     Memory,
     Protocol,
 ):
-    """What a backend answers to `Backend.builder(context, target)`; one for each traced function.
+    """The answer to `Compiler.builder(context, target)`; one for each traced function.
 
     Attributes:
-        options: what `Backend.options` answered; the core sets it.
-        codegen_fns: what `Backend.codegen` answered; the core sets it.
-        module_map: what `Backend.module_map` answered; the core sets it.
+        options: what `Compiler.options` answered; the core sets it.
+        codegen_fns: what `Compiler.codegen` answered; the core sets it.
+        module_map: what `Compiler.module_map` answered; the core sets it.
     """
 
     options: Options

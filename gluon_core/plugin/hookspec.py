@@ -6,7 +6,7 @@ A first plugin is three lines in a module that the entry point group `gluon_core
 
     @hookimpl
     def gluon_backends():
-        return [MyBackend()]
+        return [Backend("acme", ARCHITECTURES)]
 
 Importing that module must import neither triton, torch nor a driver library: it happens whenever
 anybody asks the registry anything.
@@ -18,7 +18,8 @@ from typing import Any, Mapping, Sequence
 
 import pluggy
 
-from gluon_core.plugin.backend import Backend, Lowering
+from gluon_core.plugin.backend import Backend
+from gluon_core.plugin.language import Lowering
 from gluon_core.plugin.targets import Target
 
 __all__ = ["ENTRY_POINTS", "PROJECT", "hookimpl", "hookspec"]

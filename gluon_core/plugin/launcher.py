@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, ContextManager, Mapping, Optional, Protocol, Sequence, Union
+from typing import Any, Callable, Mapping, Optional, Protocol, Sequence, Union
 
 from gluon_core.errors import ArgumentError
 from gluon_core.plugin.targets import Target
@@ -16,9 +16,6 @@ __all__ = [
     "FastLauncher",
     "FastPath",
     "Launcher",
-    "RankHost",
-    "Ranks",
-    "Simulation",
     "checked_kind",
 ]
 
@@ -26,7 +23,7 @@ Grid = tuple[int, int, int]
 
 
 class Compiled(Protocol):
-    """What `Backend.launcher` and `Backend.inspect` get (a `gluon_core.compiler.CompiledKernel`).
+    """A compiled kernel (`gluon_core.compiler.CompiledKernel`), as launchers and `inspect` see it.
 
     Attributes:
         name: of the kernel in the machine code.
@@ -67,7 +64,7 @@ class Compiled(Protocol):
 
 
 class Launcher(Protocol):
-    """What `Backend.launcher` answers; one for each device."""
+    """A launch of one kernel on one device, from `Device.launcher`."""
 
     def __call__(self, grid: Grid, stream: int, *arguments: Any) -> Any:
         """Launch once.
@@ -76,7 +73,7 @@ class Launcher(Protocol):
             grid: three positive sizes.
             stream: what the backend's `stream_getter` gave.
             arguments: one for each parameter of the kernel in order, those that are constants in this
-                specialization included. With `Backend.raw_pointers` a pointer is an address (int) or
+                specialization included. With `Device.raw_pointers` a pointer is an address (int) or
                 the tensor, else the tensor.
         """
 
@@ -184,87 +181,11 @@ class FastPath(Protocol):
         """Hand every call to `entry` until it is learnt anew."""
 
 
-class Simulation(Protocol):
-    """Launches under other settings than the usual ones; those not given stay as they are."""
-
-    def __call__(
-        self,
-        *,
-        schedule: str = ...,
-        seed: int = ...,
-        timeout: Optional[float] = ...,
-        progress: bool = ...,
-        checks: bool = ...,
-        everywhere: bool = ...,
-        **more: Any,
-    ) -> ContextManager[Any]:
-        """Launches inside run under these settings.
-
-        Args:
-            schedule: when asynchronous work happens: "latest", "eager" or "random".
-            seed: of the random schedule.
-            timeout: seconds after which a launch ends with an error; None for no limit.
-            progress: show on standard error how far a long launch is.
-            checks: switch every check on or off.
-            everywhere: also in other threads, and over what launches and settings inside say.
-            more: what the simulator itself offers, such as `races`.
-        """
-
-
-class RankHost(Protocol):
-    """One of several simulated ranks, to its host code.
-
-    Attributes:
-        number: of it, from 0 on.
-        world: how many there are.
-    """
-
-    @property
-    def number(self) -> int: ...
-    @property
-    def world(self) -> int: ...
-
-    def meet(self, what: str, value: Any = None) -> list[Any]:
-        """Wait until all ranks have come for `what`; what each brought, in their order.
-
-        Raises:
-            RankMismatchError: another rank comes for something else.
-        """
-
-    def share(self, name: str, value: Any, pad: bool = False) -> None:
-        """Let the kernels of all ranks reach the storage of a tensor or array of this one.
-
-        Args:
-            pad: it holds signals, which must all be 0 when the ranks are through.
-        """
-
-    def beside(self) -> int:
-        """Until `back`, launches run beside what else this rank launches, after what it launched so
-        far; what stands for them."""
-
-    def back(self) -> None:
-        """The end of `beside`."""
-
-    def join(self, lane: int) -> None:
-        """What this rank does now comes after what was launched there."""
-
-
-class Ranks(Protocol):
-    """The host code of several ranks side by side, their kernels in one simulation."""
-
-    def __call__(self, bodies: Sequence[Callable[[RankHost], Any]]) -> list[Any]:
-        """What each of them returns.
-
-        Raises:
-            RankMismatchError: ranks meet for different reasons.
-        """
-
-
 @dataclass(frozen=True)
 class ArgumentKind:
     """How objects of one class travel into a kernel.
 
-    A plugin names its own in `Backend.argument_kinds`; a program registers one with
+    A plugin names its own in `Language.argument_kinds`; a program registers one with
     `gluon_core.register_argument_kind`. Descriptors need none.
 
     Args:

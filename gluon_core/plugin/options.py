@@ -20,7 +20,7 @@ __all__ = [
 
 
 class Options(Protocol):
-    """What `Backend.options` answers: a frozen dataclass with at least these fields.
+    """Compile options, from `Compiler.options`: a frozen dataclass with at least these fields.
 
     Its fields become `CompiledKernel.metadata`, and its `repr` tells compiled kernels apart. Options of
     equal `repr` may still differ in the content of files; a method `hash() -> str` then says so to

@@ -1,6 +1,6 @@
 """How a vendor says what its ops mean: reference models, NumPy functions for the simulator.
 
-A model is a function in the module that `Backend.reference` names, called like the builder method
+A model is a function in the module that `Language.reference` names, called like the builder method
 without `create_`. It takes what the builder method took, positional arguments in order:
 
 - a tensor or scalar operand is a NumPy array. Its first axis runs over the programs that execute

@@ -9,7 +9,7 @@ from gluon_core import _triton
 from gluon_core._triton import constexpr, tensor, tl, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import DotOperandLayout, SwizzledSharedLayout
-from gluon_core.plugin.backend import Lowering
+from gluon_core.plugin.language import Lowering
 from gluon_core.plugin.requests import MmaLayouts, MmaRequest
 from gluon_core.portable.common import around, choose, lower
 from gluon_core.portable.records import AccumulatorFacts, mma_accumulator

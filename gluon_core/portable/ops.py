@@ -29,7 +29,7 @@ from typing import Optional, Sequence, Union
 from gluon_core import _triton
 from gluon_core._triton import constexpr, tensor, tl, unwrap
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
-from gluon_core.plugin.backend import Lowering
+from gluon_core.plugin.language import Lowering
 from gluon_core.plugin.requests import AsyncCopyRequest, LoadRequest, StoreRequest
 from gluon_core.portable.common import around, check_address, lower, optional_tensor
 from gluon_core.portable.epilogues import epilogue, writer

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Optional, Sequence, Union
 from gluon_core._triton import tensor, tl, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError, DtypeError, GluonError, LayoutError, ShapeError
 from gluon_core.layouts.base import SharedLayout
-from gluon_core.plugin.backend import Lowering
+from gluon_core.plugin.language import Lowering
 from gluon_core.plugin.requests import TileRequest, TileStoreRequest
 from gluon_core.portable.common import around, check_base, choose, lower
 from gluon_core.portable.records import PipelineFacts, Record, TileFacts

@@ -7,8 +7,9 @@ from dataclasses import is_dataclass
 from typing import Any, cast
 
 from gluon_core.errors import BackendError
-from gluon_core.plugin.backend import Backend, Stage
+from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.builder import Builder, Functions, Positions, members
+from gluon_core.plugin.compiler import Stage
 from gluon_core.plugin.launcher import Launcher
 from gluon_core.plugin.options import Options
 
@@ -23,7 +24,7 @@ _FIELDS = sorted(members(Options))
 
 
 def checked_options(backend: Backend, options: Any) -> Options:
-    """`options`, which `Backend.options` answered.
+    """`options`, which `Compiler.options` answered.
 
     Raises:
         BackendError: they are no options.
@@ -55,7 +56,7 @@ _complete: weakref.WeakSet[type] = weakref.WeakSet()  # classes of builders that
 
 
 def checked_builder(backend: Backend, builder: Any) -> Builder:
-    """`builder`, which `Backend.builder` answered.
+    """`builder`, which `Compiler.builder` answered.
 
     Raises:
         BackendError: it is no builder.
@@ -77,7 +78,7 @@ def checked_builder(backend: Backend, builder: Any) -> Builder:
 
 
 def checked_stages(backend: Backend, stages: Any) -> tuple[Stage, ...]:
-    """`stages`, which `Backend.pipeline` answered.
+    """`stages`, which `Compiler.pipeline` answered.
 
     Raises:
         BackendError: they are no stages, or two have one name.
@@ -90,14 +91,14 @@ def checked_stages(backend: Backend, stages: Any) -> tuple[Stage, ...]:
             backend,
             "pipeline()",
             "must answer stages, each with a name of its own",
-            expected="a tuple of gluon_core.plugin.backend.Stage",
+            expected="a tuple of gluon_core.plugin.compiler.Stage",
             got=repr(stages),
         )
     return tuple(stages)
 
 
 def checked_launcher(backend: Backend, launcher: Any) -> Launcher:
-    """`launcher`, which `Backend.launcher` answered.
+    """`launcher`, which `Device.launcher` answered.
 
     Raises:
         BackendError: nobody can call it.

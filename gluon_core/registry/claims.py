@@ -20,7 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Iterable, Mapping, NamedTuple, Optional, Sequence
 
-from gluon_core.plugin.backend import Backend, Lowering
+from gluon_core.plugin.backend import Backend
+from gluon_core.plugin.language import Lowering
 from gluon_core.plugin.targets import Architecture
 
 __all__ = ["Clash", "Contribution", "State", "key_of", "settle"]
@@ -175,8 +176,7 @@ def _backends(ordered: Sequence[Contribution], clashes: list[Clash]) -> list[_Ow
     claims: dict[str, list[_Claim]] = {}
     for by in ordered:
         for backend in by.backends:
-            words = f"{type(backend).__module__}.{type(backend).__qualname__}"
-            claims.setdefault(backend.name, []).append(_Claim(by, backend, words))
+            claims.setdefault(backend.name, []).append(_Claim(by, backend, repr(backend.name)))
     found = []
     for name, group in claims.items():
         won = _decide("backend", name, group, clashes, f"the backend name {name!r}", _CHOOSE)
@@ -187,7 +187,9 @@ def _backends(ordered: Sequence[Contribution], clashes: list[Clash]) -> list[_Ow
 
 def _simulator(backends: Sequence[_Owned], clashes: list[Clash]) -> Optional[str]:
     claims = [
-        _Claim(by, b, f"backend {b.name!r}") for b, by in backends if b.simulates and b.unasked
+        _Claim(by, b, f"backend {b.name!r}")
+        for b, by in backends
+        if b.simulates and b.simulation.unasked
     ]
     if not claims:
         return None
@@ -254,10 +256,10 @@ def _spelled(
 def _exports(backends: Sequence[_Owned], clashes: list[Clash]) -> dict[str, tuple[str, str]]:
     claims: dict[str, list[_Claim]] = {}
     for backend, by in backends:
-        for name, path in backend.exports.items():
+        for name, path in backend.language.exports.items():
             claims.setdefault(name, []).append(_Claim(by, path, path, _ALIAS))
     for backend, by in backends:  # gl.<name> is also a backend's namespace
-        if backend.language is not None and backend.name in claims:
+        if backend.language.namespace is not None and backend.name in claims:
             words = f"the backend {backend.name!r}"
             claims[backend.name].append(_Claim(by, None, words, _BACKEND))
     found = {}
@@ -277,7 +279,7 @@ def _lowerings(
     there = {id(backend) for backend, _ in backends}
     claims: dict[tuple[str, str], list[_Claim]] = {}
     for by in ordered:
-        own = [low for b in by.backends if id(b) in there for low in b.lowerings]
+        own = [low for b in by.backends if id(b) in there for low in b.language.lowerings]
         for low in (*own, *by.lowerings):
             group = claims.setdefault((low.op, low.name), [])
             group.append(_Claim(by, low, low.implement))

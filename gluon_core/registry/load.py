@@ -26,7 +26,8 @@ import pluggy
 
 from gluon_core.errors import MACHINERY, GluonError, PluginError, TargetError, did_you_mean
 from gluon_core.plugin import hookspec
-from gluon_core.plugin.backend import Backend, Lowering
+from gluon_core.plugin.backend import Backend
+from gluon_core.plugin.language import Lowering
 from gluon_core.plugin.targets import Architecture, Target
 from gluon_core.registry import verify as _verify
 from gluon_core.registry.claims import Clash, Contribution, State, settle
@@ -280,13 +281,13 @@ class Registry:
         return waiting_for(found[1] if found else repr(backend.name), f"{method} of its backend")
 
     def device_of(self, backend: Backend) -> Optional[Target]:
-        """`backend.device()`; the first time it may take as long as a driver needs to start."""
+        """`backend.device.target()`; the first time it may take as long as a driver needs to start."""
         if backend.name in self._answered:
-            return backend.device()
+            return backend.device.target()
         with self.waiting_for(backend, "device()"):
-            found = backend.device()
+            target = backend.device.target()
         self._answered.add(backend.name)
-        return found
+        return target
 
     # -- filling ---------------------------------------------------------------------------------
 
@@ -343,7 +344,7 @@ class Registry:
             self._forget(name)
             raise
         if rank < _RANK_BY_HAND:
-            MACHINERY.update(type(found).__module__.partition(".")[0] for found in backends)
+            MACHINERY.update(*(backend.packages for backend in backends))
         self._contributions[name] = made
         self._assemblers |= assemblers
         self._distributions[name] = distribution

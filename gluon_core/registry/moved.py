@@ -32,6 +32,5 @@ MOVED: Mapping[str, str] = {
     "gluon_core.reference": "gluon_core.plugin.reference",
     "gluon_core.special": "gluon_core.simulation.special",
     "gluon_core.targets": "gluon_core.plugin.targets",
-    "gluon_core.triton_backend": "gluon_core.plugin.triton_backend",
 }
 ALIASES: Mapping[str, str] = {**SHORT, **MOVED}

@@ -241,7 +241,7 @@ def _is_vendor(prefix: str, name: str, path: Optional[Sequence[str]], inner: boo
 def _root(prefix: str, name: str) -> str:
     """The module path behind the vendor namespace `prefix.name`."""
     backend = _backend(prefix, name)
-    root = backend.language if prefix == _LANGUAGE else backend.host
+    root = backend.language.namespace if prefix == _LANGUAGE else backend.language.host
     if root is None:
         raise NamespaceError(
             f"backend {name!r} has no {'language' if prefix == _LANGUAGE else 'host'} namespace",
@@ -310,9 +310,10 @@ def offered(prefix: str) -> list[str]:
     from gluon_core.registry.load import registry
 
     plugins = registry()
-    kind = "language" if prefix == _LANGUAGE else "host"
-    names = [name for name, backend in plugins.backends.items() if getattr(backend, kind)]
-    return [*names, *plugins.exports()] if kind == "language" else names
+    if prefix == _HOST:
+        return [name for name, backend in plugins.backends.items() if backend.language.host]
+    spaces = [name for name, backend in plugins.backends.items() if backend.language.namespace]
+    return [*spaces, *plugins.exports()]
 
 
 # (prefix, name) -> the registry that was asked, and what it answered.

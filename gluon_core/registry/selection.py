@@ -18,7 +18,7 @@ from gluon_core.errors import (
     did_you_mean,
 )
 from gluon_core.features import dotted
-from gluon_core.plugin.backend import Lowering
+from gluon_core.plugin.language import Lowering
 from gluon_core.plugin.paths import load_named
 from gluon_core.plugin.requests import OPS
 from gluon_core.plugin.targets import Target

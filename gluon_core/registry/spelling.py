@@ -68,7 +68,7 @@ class Spellings:
             clash = self._registry.clash("simulator", "simulator")
             if clash is not None:
                 raise TargetError(clash.text, argument="target", remedy=clash.remedy)
-            problems = [b.device_problem() for b in self._registry.backends.values()]
+            problems = [b.device.problem() for b in self._registry.backends.values()]
             raise TargetError(
                 "no target was named, no device is plugged in, and no simulator is installed",
                 argument="target",

@@ -1,7 +1,7 @@
-"""What the registry checks when a plugin registers, so that less breaks when it is called.
+"""The checks of a plugin when it registers, so that less breaks when it is called.
 
 Nothing of the plugin is called or imported: attributes, the form of paths, and whether methods take
-the arguments that the core passes. What a backend answers is looked at when it does
+the arguments that the core passes. The answers of a backend are checked when it gives them
 (`gluon_core.registry.answers`), since that may import Triton; the conformance suite does it all at
 once, and loads every path.
 """
@@ -12,39 +12,147 @@ import inspect
 import pkgutil
 import re
 from pathlib import Path
-from typing import Any, Iterable, Mapping, Optional, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
 from gluon_core.errors import PluginError, did_you_mean
-from gluon_core.plugin.backend import API_VERSION, Backend, Lowering
+from gluon_core.plugin.backend import API_VERSION, Backend
+from gluon_core.plugin.compiler import Compiler
+from gluon_core.plugin.device import Device
+from gluon_core.plugin.language import Language, Lowering
 from gluon_core.plugin.requests import FURTHER, OPS
+from gluon_core.plugin.simulation import Simulation
 from gluon_core.plugin.targets import Architecture, Limits
 from gluon_core.registry.claims import key_of
 from gluon_core.registry.moved import ALIASES
 
 __all__ = ["check", "check_assemblers"]
 
-_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
-_SPELLING = re.compile(r"[a-z0-9][a-z0-9_.+-]*\Z")
-_CAPABILITY = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+\Z")
 _WORD = r"[A-Za-z_]\w*"
-_MODULE = re.compile(rf"{_WORD}(\.{_WORD})*\Z")
-_ATTRIBUTE = re.compile(rf"{_WORD}(\.{_WORD})*:{_WORD}\Z")
-_HEAD = re.compile(r"tensordesc\w*\Z")
 
-# The methods that a backend with a compiler must define, all of them.
-_COMPILER = ("builder", "pipeline", "inspect")
-# Every method of the contract -> how many arguments the core passes.
-_METHODS = {
-    name: len(inspect.signature(method).parameters) - 1
-    for name, method in vars(Backend).items()
-    if inspect.isfunction(method) and not name.startswith("_")
+
+class _Form(NamedTuple):
+    """The values that an attribute may have: a predicate, and the same in words."""
+
+    holds: Callable[[Any], bool]
+    words: str
+
+    def optional(self) -> _Form:
+        return _Form(lambda value: value is None or self.holds(value), self.words)
+
+
+def _text(pattern: str, words: str) -> _Form:
+    compiled = re.compile(pattern + r"\Z")
+    return _Form(lambda v: isinstance(v, str) and compiled.match(v) is not None, words)
+
+
+def _tuple_of(each: _Form) -> _Form:
+    return _Form(lambda v: isinstance(v, tuple) and all(map(each.holds, v)), each.words)
+
+
+def _pattern(value: Any) -> bool:
+    try:
+        re.compile(value)
+    except (TypeError, re.error):
+        return False
+    return isinstance(value, str)
+
+
+def _integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_NAME = _text(r"[a-z][a-z0-9_]*", "must be a lower-case identifier")
+_SPELLING = _text(
+    r"[a-z0-9][a-z0-9_.+-]*",
+    "a spelling is lower case letters, digits, '_', '-', '.' or '+'",
+)
+_CAPABILITY = _text(
+    r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+",
+    "a capability is a dotted lower-case name such as 'vendor.unit'",
+)
+_MODULE = _text(rf"{_WORD}(\.{_WORD})*", "not a module path such as 'package.module'")
+_PATH = _text(rf"{_WORD}(\.{_WORD})*:{_WORD}", "not a path such as 'package.module:attribute'")
+_HEAD = _text(r"tensordesc\w*", "heads begin with 'tensordesc'")
+_WORDS = _text(r".+", "must be text")
+_BOOL = _Form(lambda v: isinstance(v, bool), "must be a bool")
+_SEQUENCE = _Form(lambda v: isinstance(v, (tuple, list)), "must be a sequence")
+_MAPPING = _Form(lambda v: isinstance(v, Mapping), "must be a mapping")
+_TUPLE = _Form(lambda v: isinstance(v, tuple), "must be a tuple")
+_RELEASE = _Form(
+    lambda v: isinstance(v, tuple) and len(v) == 2 and all(map(_integer, v)),
+    "must be (major, minor)",
+)
+
+_FACETS: Mapping[str, type] = {
+    "compiler": Compiler,
+    "device": Device,
+    "language": Language,
+    "simulation": Simulation,
 }
+_FIELDS: Mapping[str, Mapping[str, _Form]] = {
+    "compiler": {
+        "cacheable": _BOOL,
+        "isolate": _BOOL,
+        "derives": _SEQUENCE,
+        "listings": _SEQUENCE,
+        "pointer_range_bits": _Form(
+            lambda v: _integer(v) and v >= 2, "must be a number of bits"
+        ).optional(),
+    },
+    "device": {
+        "tensor_device": _text(r".+", "must be a device type such as 'cpu'").optional(),
+        "raw_pointers": _BOOL,
+    },
+    "language": {
+        "namespace": _MODULE.optional(),
+        "host": _MODULE.optional(),
+        "reference": _MODULE.optional(),
+        "exports": _MAPPING,
+        "descriptors": _MAPPING,
+        "argument_kinds": _SEQUENCE,
+        "lowerings": _SEQUENCE,
+    },
+    "simulation": {
+        "unasked": _BOOL,
+        "machine_code": _BOOL,
+        "watches": _SEQUENCE,
+        "settings": _PATH.optional(),
+        "ranks": _PATH.optional(),
+    },
+}
+_ARCHITECTURE: Mapping[str, _Form] = {
+    "aliases": _TUPLE,
+    "spellings": _tuple_of(_SPELLING),
+    "warp_size": _Form(
+        lambda v: _integer(v) and v > 0 and not v & (v - 1), "must be a power of two"
+    ),
+    "limits": _Form(lambda v: isinstance(v, Limits), "must be Limits"),
+    "capabilities": _Form(lambda v: isinstance(v, frozenset), "must be a frozenset"),
+    "min_triton": _RELEASE,
+}
+_LOWERING: Mapping[str, _Form] = {
+    "name": _WORDS,
+    "priority": _Form(_integer, "must be an int"),
+    "requires": _TUPLE,
+    "min_triton": _RELEASE,
+    "implement": _PATH,
+    "accepts": _PATH.optional(),
+    "gives_up": _Form(
+        lambda v: v is None or _WORDS.holds(v) or (bool(v) and _tuple_of(_WORDS).holds(v)),
+        "must be text",
+    ),
+    "expects": _tuple_of(_Form(_pattern, "must be a tuple of patterns")),
+    "extras": _MAPPING,
+}
+
+# The methods that a compiler must define, all of them.
+_COMPILER = ("builder", "pipeline", "inspect")
 
 
 def check(origin: str, backends: Sequence[Any], lowerings: Sequence[Any]) -> None:
-    """Raise unless what the plugin `origin` contributes fits the contract, and agrees in itself.
+    """Raise unless the contributions of the plugin `origin` fit the contract, and agree in themselves.
 
-    What other plugins claim as well is settled in `gluon_core.registry.claims`.
+    Names that other plugins claim as well are settled in `gluon_core.registry.claims`.
 
     Raises:
         PluginError: naming the plugin, the attribute and the offending definition.
@@ -56,10 +164,12 @@ def check(origin: str, backends: Sequence[Any], lowerings: Sequence[Any]) -> Non
         if backend.name in names:
             raise broken("name", f"two backends of this plugin are called {backend.name!r}")
         names[backend.name] = backend
-        _check_architectures(broken, backend)
         _check_spellings(broken, backend, spelled, names)
-        _check_exports(broken, backend)
-    contributed = [(f"backend {b.name!r}: lowerings", low) for b in backends for low in b.lowerings]
+    contributed = [
+        (f"backend {b.name!r}: language.lowerings", low)
+        for b in backends
+        for low in b.language.lowerings
+    ]
     contributed += [("gluon_lowerings()", low) for low in lowerings]
     known: dict[tuple[str, str], Lowering] = {}
     for where, lowering in contributed:
@@ -77,7 +187,7 @@ def check_assemblers(origin: str, pairs: Sequence[Any]) -> None:
         if (
             not isinstance(pair, tuple)
             or not all(isinstance(part, str) for part in pair)
-            or not _ATTRIBUTE.match(pair[1])
+            or not _PATH.holds(pair[1])
         ):
             raise _Broken(origin)(
                 "gluon_assemblers()",
@@ -88,7 +198,7 @@ def check_assemblers(origin: str, pairs: Sequence[Any]) -> None:
 
 
 class _Broken:
-    """Raises for one plugin and backend, in the order plugin, attribute, definition."""
+    """Makes the errors of one plugin and backend, in the order plugin, attribute, definition."""
 
     def __init__(self, origin: str, backend: Optional[str] = None):
         self.origin = origin
@@ -102,30 +212,40 @@ class _Broken:
         error.backend_name = self.backend  # type: ignore[attr-defined]
         return error
 
+    def unless(self, form: _Form, where: str, value: Any) -> None:
+        if not form.holds(value):
+            raise self(where, form.words, got=repr(value))
+
+    def unless_all(self, forms: Mapping[str, _Form], where: str, holder: Any) -> None:
+        for name, form in forms.items():
+            self.unless(form, f"{where}.{name}", getattr(holder, name))
+
 
 def _check_backend(origin: str, backend: Any) -> _Broken:
     if not isinstance(backend, Backend):
-        hint = "Return NAME() rather than NAME." if isinstance(backend, type) else None
         raise _Broken(origin)(
             "gluon_backends()",
             "not a backend",
             expected="instances of gluon_core.plugin.backend.Backend",
             got=repr(backend),
-            remedy=hint and hint.replace("NAME", backend.__name__),
         )
-    name = getattr(backend, "name", None)
-    if not isinstance(name, str) or not _NAME.match(name):
-        raise _Broken(origin)(
-            f"{type(backend).__name__}.name",
-            "must be a lower-case identifier",
-            got=repr(name),
-        )
-    broken = _Broken(origin, name)
+    _Broken(origin).unless(_NAME, "Backend.name", backend.name)
+    broken = _Broken(origin, backend.name)
     _check_version(broken, backend)
-    if name in _reserved():
-        raise broken("name", f"gluon_core.{name} is a module of the core", remedy="Rename it.")
-    _check_methods(broken, backend)
-    _check_attributes(broken, backend)
+    if backend.name in _reserved():
+        raise broken(
+            "name", f"gluon_core.{backend.name} is a module of the core", remedy="Rename it."
+        )
+    for facet, kind in _FACETS.items():
+        value = getattr(backend, facet)
+        if not isinstance(value, kind):
+            raise broken(facet, f"must be a {kind.__name__}", got=repr(value))
+        _check_methods(broken, facet, kind, value)
+        broken.unless_all(_FIELDS[facet], facet, value)
+    _check_language(broken, backend.language)
+    if backend.device.raw_pointers and backend.device.tensor_device is None:
+        raise broken("device.raw_pointers", "needs a tensor_device: which tensors have addresses?")
+    _check_architectures(broken, backend)
     return broken
 
 
@@ -147,118 +267,94 @@ def _check_version(broken: _Broken, backend: Backend) -> None:
 
 
 def _distribution(origin: str) -> str:
-    """The package name inside `'name' (package 1.0)`, else the plugin's own name."""
+    """Return the package name inside `'name' (package 1.0)`, else the plugin's own name."""
     inside = re.search(r"\((\S+) \S+\)", origin)
     return inside.group(1) if inside else origin.strip("'")
 
 
 def _reserved() -> frozenset[str]:
-    """The names of the core's own modules, and those that they had."""
+    """Return the names of the core's own modules, and of its short paths."""
     core = Path(__file__).parents[1]
-    moved = (path.removeprefix("gluon_core.") for path in ALIASES)
-    return frozenset((*(found.name for found in pkgutil.iter_modules([str(core)])), *moved))
+    short = (path.removeprefix("gluon_core.") for path in ALIASES)
+    return frozenset((*(module.name for module in pkgutil.iter_modules([str(core)])), *short))
 
 
-def _check_methods(broken: _Broken, backend: Backend) -> None:
-    kind = type(backend)
-    compiles = any(getattr(kind, name) is not getattr(Backend, name) for name in _COMPILER)
-    for name, count in _METHODS.items():
-        method = getattr(backend, name, None)
+def _check_methods(broken: _Broken, facet: str, base: type, value: Any) -> None:
+    """Raise unless the core can call each method of a facet, and a compiler is whole."""
+    kind = type(value)
+    compiles = any(getattr(kind, name, None) is not vars(Compiler)[name] for name in _COMPILER)
+    for name, declared in vars(base).items():
+        if name.startswith("_") or not inspect.isfunction(declared):
+            continue
+        where = f"{facet}.{name}"
+        parameters = list(inspect.signature(declared).parameters)[1:]
+        signature = f"{name}({', '.join(parameters)})"
+        method = getattr(value, name)
         if not callable(method):
-            raise broken(name, "must be a method", got=repr(method))
-        if compiles and name in _COMPILER and getattr(kind, name) is getattr(Backend, name):
+            raise broken(where, "must be a method", got=repr(method))
+        if base is Compiler and compiles and name in _COMPILER and getattr(kind, name) is declared:
             raise broken(
-                name,
+                where,
                 f"{kind.__name__} does not define it",
-                expected=_signature(name),
-                remedy=f"A backend defines all of {', '.join(_COMPILER)}, or none.",
+                expected=signature,
+                remedy=f"A compiler defines all of {', '.join(_COMPILER)}, or none.",
             )
         try:
-            inspect.signature(method).bind(*range(count))
+            inspect.signature(method).bind(*range(len(parameters)))
         except TypeError as error:
             raise broken(
-                name,
+                where,
                 f"cannot be called as the core calls it: {error}",
-                expected=_signature(name),
+                expected=signature,
                 got=f"{name}{inspect.signature(method)}",
             ) from None
         except ValueError:  # no signature to check, as for a C function
             continue
 
 
-def _signature(name: str) -> str:
-    parameters = list(inspect.signature(getattr(Backend, name)).parameters)[1:]
-    return f"{name}({', '.join(parameters)})"
-
-
-def _check_attributes(broken: _Broken, backend: Backend) -> None:
-    for attribute in ("language", "host", "reference"):
-        path = getattr(backend, attribute)
-        if path is not None and not (isinstance(path, str) and _MODULE.match(path)):
-            raise broken(
-                attribute, "not a module path", expected="'package.module'", got=repr(path)
-            )
-    if backend.simulation is not None:
-        _check_attribute_path(broken, "simulation", backend.simulation)
-    if not isinstance(backend.descriptors, Mapping):
-        raise broken("descriptors", "must be a mapping", got=repr(backend.descriptors))
-    for head, path in backend.descriptors.items():
-        where = f"descriptors[{head!r}]"
-        if not isinstance(head, str) or not _HEAD.match(head):
-            raise broken(where, "heads begin with 'tensordesc'", got=repr(head))
-        _check_attribute_path(broken, where, path)
-    if not isinstance(backend.argument_kinds, (tuple, list)):
-        raise broken("argument_kinds", "must be a sequence", got=repr(backend.argument_kinds))
-    for index, path in enumerate(backend.argument_kinds):
-        _check_attribute_path(broken, f"argument_kinds[{index}]", path)
-    for attribute in (
-        "cacheable",
-        "isolate",
-        "machine_code",
-        "raw_pointers",
-        "simulates",
-        "unasked",
-    ):
-        if not isinstance(getattr(backend, attribute), bool):
-            raise broken(attribute, "must be a bool", got=repr(getattr(backend, attribute)))
-    device = backend.tensor_device
-    if device is not None and not (isinstance(device, str) and device):
-        raise broken(
-            "tensor_device", "must be a device type", expected="such as 'cpu'", got=repr(device)
-        )
-    if backend.raw_pointers and device is None:
-        raise broken("raw_pointers", "needs a tensor_device: whose tensors have the addresses?")
-    bits = backend.pointer_range_bits
-    if bits is not None and (not isinstance(bits, int) or isinstance(bits, bool) or bits < 2):
-        raise broken("pointer_range_bits", "must be a number of bits", got=repr(bits))
-    if not isinstance(backend.lowerings, (tuple, list)):
-        raise broken("lowerings", "must be a sequence", got=repr(backend.lowerings))
+def _check_language(broken: _Broken, language: Language) -> None:
+    for name, path in language.exports.items():
+        if not isinstance(name, str) or not name.isidentifier():
+            raise broken(f"language.exports[{name!r}]", "must be an identifier", got=repr(name))
+        broken.unless(_PATH, f"language.exports[{name!r}]", path)
+    for head, path in language.descriptors.items():
+        broken.unless(_HEAD, f"language.descriptors[{head!r}]", head)
+        broken.unless(_PATH, f"language.descriptors[{head!r}]", path)
+    for index, path in enumerate(language.argument_kinds):
+        broken.unless(_PATH, f"language.argument_kinds[{index}]", path)
 
 
 def _check_architectures(broken: _Broken, backend: Backend) -> None:
-    found = backend.architectures
-    if not isinstance(found, tuple):
-        raise broken("architectures", "must be a tuple", got=type(found).__name__)
-    if backend.simulates:
-        if found:
-            raise broken(
-                "architectures",
-                "a backend that simulates stands in for the architectures of the others "
-                "and has none of its own",
-                got=", ".join(str(getattr(a, "name", a)) for a in found),
-            )
-        return
-    if not found:
+    known = backend.architectures
+    broken.unless(_TUPLE, "architectures", known)
+    if backend.simulates and known:
+        raise broken(
+            "architectures",
+            "a backend that simulates runs kernels for the architectures of the others "
+            "and has none of its own",
+            got=", ".join(str(getattr(a, "name", a)) for a in known),
+        )
+    if not known and not backend.simulates:
         raise broken(
             "architectures",
             "is empty",
-            remedy="List at least one, or set simulates = True to stand in for all others.",
+            remedy="List at least one, or give simulation= to run kernels for those of others.",
         )
-    for index, arch in enumerate(found):
+    for index, arch in enumerate(known):
         where = f"architectures[{index}]"
         if not isinstance(arch, Architecture):
             raise broken(where, "must be an Architecture", got=repr(arch))
-        _check_architecture(broken, f"{where} {arch.name!r}", backend, arch)
+        where = f"{where} {arch.name!r}"
+        if arch.backend != backend.name:
+            raise broken(
+                f"{where}.backend",
+                "must be the backend's own name",
+                expected=repr(backend.name),
+                got=repr(arch.backend),
+            )
+        broken.unless_all(_ARCHITECTURE, where, arch)
+        for capability in sorted(map(str, arch.capabilities)):
+            broken.unless(_CAPABILITY, f"{where}.capabilities", capability)
 
 
 def _check_spellings(
@@ -267,7 +363,7 @@ def _check_spellings(
     spelled: dict[str, Architecture],
     names: Mapping[str, Any],
 ) -> None:
-    """No word means two things within a plugin; `spelled` gets the words of this backend."""
+    """Raise if a word means two things within a plugin; `spelled` gets the words of this backend."""
     for index, arch in enumerate(backend.architectures):
         where = f"architectures[{index}] {arch.name!r}"
         for spelling in arch.spellings:
@@ -289,77 +385,6 @@ def _check_spellings(
             )
 
 
-def _check_architecture(broken: _Broken, where: str, backend: Backend, arch: Architecture) -> None:
-    if arch.backend != backend.name:
-        raise broken(
-            f"{where}.backend",
-            "must be the backend's own name",
-            expected=repr(backend.name),
-            got=repr(arch.backend),
-        )
-    if not isinstance(arch.aliases, tuple):
-        raise broken(f"{where}.aliases", "must be a tuple", got=repr(arch.aliases))
-    for spelling in arch.spellings:
-        if not isinstance(spelling, str) or not _SPELLING.match(spelling):
-            raise broken(
-                f"{where}.aliases",
-                "a spelling is lower case letters, digits, '_', '-', '.' or '+'",
-                got=repr(spelling),
-            )
-    if (
-        not isinstance(arch.warp_size, int)
-        or arch.warp_size < 1
-        or arch.warp_size & (arch.warp_size - 1)
-    ):
-        raise broken(f"{where}.warp_size", "must be a power of two", got=repr(arch.warp_size))
-    if not isinstance(arch.limits, Limits):
-        raise broken(f"{where}.limits", "must be Limits", got=repr(arch.limits))
-    if not isinstance(arch.capabilities, frozenset):
-        raise broken(f"{where}.capabilities", "must be a frozenset", got=repr(arch.capabilities))
-    _check_capabilities(broken, f"{where}.capabilities", sorted(map(str, arch.capabilities)))
-    _check_min_triton(broken, f"{where}.min_triton", arch.min_triton)
-
-
-def _check_capabilities(broken: _Broken, where: str, capabilities: Iterable[Any]) -> None:
-    for capability in capabilities:
-        if not isinstance(capability, str) or not _CAPABILITY.match(capability):
-            raise broken(
-                where,
-                "a capability is a dotted lower-case name",
-                expected="for example 'vendor.unit'",
-                got=repr(capability),
-            )
-
-
-def _check_min_triton(broken: _Broken, where: str, version: Any) -> None:
-    good = isinstance(version, tuple) and len(version) == 2
-    if not good or not all(isinstance(part, int) for part in version):
-        raise broken(where, "must be (major, minor)", got=repr(version))
-
-
-def _check_exports(broken: _Broken, backend: Backend) -> None:
-    if not isinstance(backend.exports, Mapping):
-        raise broken("exports", "must be a mapping", got=repr(backend.exports))
-    for name, path in backend.exports.items():
-        where = f"exports[{name!r}]"
-        if not isinstance(name, str) or not name.isidentifier():
-            raise broken(where, "must be an identifier", got=repr(name))
-        _check_attribute_path(broken, where, path)
-
-
-def _is_pattern(value: Any) -> bool:
-    try:
-        re.compile(value)
-    except (TypeError, re.error):
-        return False
-    return isinstance(value, str)
-
-
-def _check_attribute_path(broken: _Broken, where: str, path: Any) -> None:
-    if not isinstance(path, str) or not _ATTRIBUTE.match(path):
-        raise broken(where, "not a path", expected="'package.module:attribute'", got=repr(path))
-
-
 def _check_lowering(broken: _Broken, where: str, lowering: Any) -> None:
     if not isinstance(lowering, Lowering):
         raise broken(where, "must be a Lowering", got=repr(lowering))
@@ -371,29 +396,11 @@ def _check_lowering(broken: _Broken, where: str, lowering: Any) -> None:
             expected=f"one of {', '.join(sorted(OPS))}",
             remedy=did_you_mean(lowering.op, OPS),
         )
-    if not isinstance(lowering.name, str) or not lowering.name:
-        raise broken(f"{where}.name", "must be a non-empty string", got=repr(lowering.name))
-    if not isinstance(lowering.priority, int):
-        raise broken(f"{where}.priority", "must be an int", got=repr(lowering.priority))
-    if not isinstance(lowering.requires, tuple):
-        raise broken(f"{where}.requires", "must be a tuple", got=repr(lowering.requires))
-    _check_capabilities(broken, f"{where}.requires", lowering.requires)
-    _check_min_triton(broken, f"{where}.min_triton", lowering.min_triton)
-    _check_attribute_path(broken, f"{where}.implement", lowering.implement)
-    if lowering.accepts is not None:
-        _check_attribute_path(broken, f"{where}.accepts", lowering.accepts)
-    given = lowering.gives_up
-    texts = (given,) if isinstance(given, str) else given
-    if texts is not None and not (
-        isinstance(texts, tuple) and texts and all(isinstance(t, str) and t for t in texts)
-    ):
-        raise broken(f"{where}.gives_up", "must be text", got=repr(lowering.gives_up))
-    if not isinstance(lowering.expects, tuple) or not all(map(_is_pattern, lowering.expects)):
-        raise broken(f"{where}.expects", "must be a tuple of patterns", got=repr(lowering.expects))
-    if not isinstance(lowering.extras, Mapping):
-        raise broken(f"{where}.extras", "must be a mapping", got=repr(lowering.extras))
+    broken.unless_all(_LOWERING, where, lowering)
+    for capability in lowering.requires:
+        broken.unless(_CAPABILITY, f"{where}.requires", capability)
     for name, path in lowering.extras.items():
-        _check_attribute_path(broken, f"{where}.extras[{name!r}]", path)
+        broken.unless(_PATH, f"{where}.extras[{name!r}]", path)
     named, needed = set(lowering.extras), set(OPS[lowering.op])
     further = FURTHER.get(lowering.op, frozenset())
     if "accumulator" in named:
@@ -415,7 +422,7 @@ def _check_lowering(broken: _Broken, where: str, lowering: Any) -> None:
 def _refuse_ties(
     origin: str, lowerings: Sequence[Lowering], architectures: Sequence[Architecture]
 ) -> None:
-    """No two lowerings of one op and priority may fit one architecture of the same plugin."""
+    """Raise if two lowerings of one op and priority fit one architecture of the same plugin."""
     for i, one in enumerate(lowerings):
         for other in lowerings[i + 1 :]:
             if (one.op, one.priority) != (other.op, other.priority):

@@ -114,9 +114,9 @@ def on_target(array: np.ndarray, target: Target) -> Any:
     kind = getattr(torch, name, None)
     known = array.dtype.kind in "biuf" and name != "bfloat16" and not name.startswith("float8")
     if known and kind is not None and name not in ("uint16", "uint32", "uint64"):
-        return torch.from_numpy(array.copy()).to(backend.tensor_device)
+        return torch.from_numpy(array.copy()).to(backend.device.tensor_device)
     plain = array.copy().view(f"i{array.dtype.itemsize}" if array.dtype.itemsize > 1 else "u1")
-    return torch.from_numpy(plain).to(backend.tensor_device).view(kind)
+    return torch.from_numpy(plain).to(backend.device.tensor_device).view(kind)
 
 
 def from_target(value: Any, like: np.ndarray) -> np.ndarray:

@@ -121,19 +121,19 @@ def run_parser(
 
     chosen = stub_target() if target is None else registry().target(target)
     backend = registry().backend(chosen.backend)
-    source, options = bind(kernel_fn, args, kwargs, backend.pointer_range_bits)
+    source, options = bind(kernel_fn, args, kwargs, backend.compiler.pointer_range_bits)
     names = source.fn.arg_names
     told = {names[path[0]]: value for path, value in source.constants.items() if len(path) == 1}
     options = {**shared_options(told, backend, chosen), **options}
     if "sanitize_overflow" in options:
-        parsed = backend.options(chosen, options)
+        parsed = backend.compiler.options(chosen, options)
     else:
         try:
-            parsed = backend.options(chosen, {**options, "sanitize_overflow": False})
+            parsed = backend.compiler.options(chosen, {**options, "sanitize_overflow": False})
         except OptionError as error:
             if error.argument != "sanitize_overflow":
                 raise
-            parsed = backend.options(chosen, options)
+            parsed = backend.compiler.options(chosen, options)
     return trace_source(source, chosen, parsed)
 
 

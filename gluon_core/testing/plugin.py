@@ -112,9 +112,9 @@ def _gpu() -> Optional[Place]:
     from gluon_core.registry.load import registry
 
     for backend in registry().backends.values():
-        target = None if backend.simulates else backend.device()
+        target = None if backend.simulates else backend.device.target()
         if target is not None:
-            return Place(target, backend.tensor_device or "cpu")
+            return Place(target, backend.device.tensor_device or "cpu")
     return None
 
 
@@ -123,7 +123,7 @@ def _problems() -> str:
 
     found = registry()
     reasons = [
-        f"{b.name}: {b.device_problem() or 'no device'}"
+        f"{b.name}: {b.device.problem() or 'no device'}"
         for b in found.backends.values()
         if not b.simulates
     ]

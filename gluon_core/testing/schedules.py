@@ -129,14 +129,16 @@ def _gluon_scheduled(request: Any, monkeypatch: Any) -> Iterator[Any]:
     from gluon_core.registry.load import registry
 
     simulator = registry().simulator()
-    if simulator is None or simulator.simulation is None:
+    if simulator is None or simulator.simulation.settings is None:
         pytest.fail(
             "nothing can be checked: no simulator that knows schedules is installed. "
             "Install one: pip install gluon-sim",
             pytrace=False,
         )
     monkeypatch.setenv("GLUON_TARGET", str(registry().target(schedule.target)))
-    configured = load_named(simulator.simulation, f"backend {simulator.name!r}, simulation")
+    configured = load_named(
+        simulator.simulation.settings, f"backend {simulator.name!r}, simulation"
+    )
     record = Record()
     request.node.stash[_RECORD] = record
     with recording(record):

@@ -87,7 +87,7 @@ def is_standard(top: str) -> bool:
 @functools.lru_cache(maxsize=1)
 def _plugins(found: Any) -> frozenset[str]:
     """The packages of all backends, whose content is in the key of the disk cache."""
-    return frozenset(type(b).__module__.partition(".")[0] for b in found.backends.values())
+    return frozenset().union(*(backend.packages for backend in found.backends.values()))
 
 
 def written_members(cls: type) -> Iterator[tuple[str, Any]]:

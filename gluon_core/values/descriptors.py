@@ -15,7 +15,7 @@ strides in elements as int64. A descriptor parameter of a kernel becomes these p
 
 that is `HEAD<ELEMENT[BLOCK SHAPE],LAYOUT>`, with Triton's short name of the element type and the
 layout as Python prints it. `input_rank` gives the rank of the tensor where the box has another one.
-`Backend.descriptors` maps each head to the class of type that stands for it.
+`Language.descriptors` maps each head to the class of type that stands for it.
 
 **In a simulator** the value is a `gluon_core.plugin.reference.Descriptor`.
 """
@@ -272,7 +272,7 @@ def parse_descriptor(text: str, element: Any, types: Mapping[str, Callable[..., 
 
     Args:
         element: `f(short name) -> dtype`.
-        types: head -> class of type, see `Backend.descriptors`.
+        types: head -> class of type, see `Language.descriptors`.
 
     Raises:
         DtypeError: no such head, or malformed text.

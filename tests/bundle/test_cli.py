@@ -223,7 +223,7 @@ def test_a_recorded_run_becomes_a_bundle(tmp_path, monkeypatch):
     signature = {"x": "*fp32:16", "y": "*fp32:16", "n": "i32", "factor": "fp32"}
     constants = {"none": None, "kind": gl.float16, "BLOCK": 128, "LAYOUT": names["L"]}
     source = GluonASTSource(names["scale"], signature, constants)
-    taken = supply.take(source, target, backend, backend.options(target, {"debug": False}))
+    taken = supply.take(source, target, backend, backend.compiler.options(target, {"debug": False}))
     assert taken is not None and taken.asm["cubin"].startswith(b"\x7fELF")
 
 

@@ -201,10 +201,10 @@ class TestBuilding:
         source = GluonASTSource(moved, {"src": kind(32), "dst": kind(32), "row": "i32"})
         target = registry().target("hopper")
         backend = registry().backend(target.backend)
-        found = supply.take(source, target, backend, backend.options(target, {}))
-        told = found.metadata.tensordesc_meta
-        assert [list(entry["block_size"]) for entry in told] == [[32, 64]] * 2
-        assert {entry["elem_size"] for entry in told} == {2}
+        taken = supply.take(source, target, backend, backend.compiler.options(target, {}))
+        names = taken.metadata.tensordesc_meta
+        assert [list(entry["block_size"]) for entry in names] == [[32, 64]] * 2
+        assert {entry["elem_size"] for entry in names} == {2}
 
 
 class TestC:

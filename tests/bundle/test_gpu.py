@@ -52,8 +52,8 @@ WIDE = {
 
 
 def target():
-    backend = next(b for b in registry().backends.values() if not b.simulates and b.device())
-    return backend.device()
+    backend = next(b for b in registry().backends.values() if not b.simulates and b.device.target())
+    return backend.device.target()
 
 
 @pytest.fixture(scope="module")

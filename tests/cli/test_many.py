@@ -210,7 +210,7 @@ class TestDoctor:
         from gluon_core.registry.load import registry
 
         backend = registry().backend("nvidia")
-        monkeypatch.setattr(type(backend), "device_problem", lambda self: "the driver is too old")
+        monkeypatch.setattr(type(backend.device), "problem", lambda self: "the driver is too old")
         monkeypatch.setattr(doctor, "_trials", tuple)
         found = self.findings(code=3)["GPU of nvidia"]
         assert "too old" in found["text"] and "sim:" in found["mend"]

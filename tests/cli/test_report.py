@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from gluon_core.plugin.backend import Backend
+from gluon_core.plugin.compiler import Compiler
 from gluon_core.plugin.listing import of_assembly, of_module
 from gluon_report.report import pages_of
 from tests.cli.pages import HERE, written
@@ -215,4 +215,4 @@ def test_places_of_assembly():
     told = [(line.text.strip(), line.line) for line in of_assembly(ASSEMBLY)]
     assert told == [("v_add v0, v1", 5), ("label:", 0), ("v_sub v0, v1", 6)]
     assert of_assembly(ASSEMBLY)[0].file == "/there/a.py"
-    assert Backend().listing("asm", {"asm": ASSEMBLY}) == of_assembly(ASSEMBLY)
+    assert Compiler().listing("asm", {"asm": ASSEMBLY}) == of_assembly(ASSEMBLY)

@@ -101,7 +101,9 @@ def test_tritons_own_way_of_saying_it():
         num_warps=8,
     )
     assert by_name.hash == made.hash
-    text = str(source.make_ir("sm_90", registry().backend("nvidia").options(made.target, {})))
+    text = str(
+        source.make_ir("sm_90", registry().backend("nvidia").compiler.options(made.target, {}))
+    )
     assert "tt.func public @put" in text
 
 
@@ -230,7 +232,7 @@ def test_a_compiled_kernel_for_another_device_does_not_launch():
     import torch
 
     made = scale("sm_90")
-    if registry().backend("nvidia").device() == made.target:
+    if registry().backend("nvidia").device.target() == made.target:
         pytest.skip("that device is here")
     with pytest.raises(DeviceError):
         made[(1,)](torch.zeros(4), torch.zeros(4), 4, 1.0, 256, L32)

@@ -107,7 +107,7 @@ def test_units_for_tiles_are_kept(target, copy, unit):
 def test_a_lowering_that_is_not_in_the_code_is_not_kept(monkeypatch):
     backend = registry().backend("amd")
     monkeypatch.setattr(
-        type(backend),
+        type(backend.compiler),
         "emitted",
         lambda self, compiled: [one for one in original(self, compiled) if "lds" not in one.name],
     )
@@ -115,7 +115,7 @@ def test_a_lowering_that_is_not_in_the_code_is_not_kept(monkeypatch):
     assert ops and all(op.kept is False for op in ops)
 
 
-original = type(registry().backend("amd")).emitted
+original = type(registry().backend("amd").compiler).emitted
 
 NVIDIA = """/*0000*/ @P0 LDG.E.128 R4, desc[UR4][R2.64] ;
 /*0010*/ LDG.E.U16 R4, desc[UR4][R2.64] ;
@@ -139,7 +139,7 @@ KINDS = [(LOAD, 16), (LOAD, 2), (STORE, 8), (COPY, 16), (COPY, 0), (PRODUCT, 0)]
 @pytest.mark.once
 @pytest.mark.parametrize("vendor, text", [("nvidia", NVIDIA), ("amd", AMD)])
 def test_instructions_are_told_apart(vendor, text):
-    from gluon_core.plugin.backend import load_path
+    from gluon_core.plugin.paths import load_path
 
     read = load_path(f"gluon_{vendor}.inspect:emitted")
     emitted = read([CodeLine(line, "k.py", 7) for line in text.splitlines()])

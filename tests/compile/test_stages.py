@@ -15,7 +15,7 @@ from gluon_core import testing
 from gluon_core.compiler import compile, driver
 from gluon_core.compiler.stages import isolation_enabled, run_stages
 from gluon_core.errors import LayoutError, LimitError, ShapeError, StageError
-from gluon_core.plugin.backend import Stage
+from gluon_core.plugin.compiler import Stage
 from gluon_core.registry.load import registry
 
 

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ import gluon_core as gluon
 from gluon_core import _triton, processes
 from gluon_core.compiler import compile_source
 from gluon_core.errors import OptionError, StageError
-from gluon_core.plugin.backend import Stage
+from gluon_core.plugin.compiler import Stage
 from gluon_core.registry.load import registry
 from tests.compile.processes import put, stage_of, workers_now
 from tests.core import kernels_for_runtime as kernels
@@ -116,9 +117,9 @@ def test_stages_that_a_hook_changes_run_as_the_hook_says_now(monkeypatch):
 
 
 def test_a_backend_that_only_shares_its_name_compiles_by_itself():
-    from gluon_nvidia.backend import NvidiaBackend
+    from gluon_nvidia.backend import NVIDIA, NvidiaCompiler
 
-    class Mine(NvidiaBackend):
+    class Mine(NvidiaCompiler):
         def pipeline(self, target, options):
             *stages, last = super().pipeline(target, options)
             return (*stages, Stage(last.name, lambda s, m: last.run(s, m) + b"mine"))
@@ -126,8 +127,9 @@ def test_a_backend_that_only_shares_its_name_compiles_by_itself():
     put(1.0)
     target = registry().target("sm_80")
     source = gluon.GluonASTSource(kernels.put, {"y": "*fp32"}, {"VALUE": 3.0})
-    made = compile_source(source, target, Mine(), Mine().options(target, {}))
-    assert made.kernel.endswith(b"mine")
+    mine = replace(NVIDIA, compiler=Mine())
+    compiled = compile_source(source, target, mine, mine.compiler.options(target, {}))
+    assert compiled.kernel.endswith(b"mine")
 
 
 def test_options_that_cannot_be_sent_are_compiled_all_the_same(monkeypatch):

@@ -5,8 +5,12 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 
-from gluon_core.plugin.backend import Backend, Lowering
+from gluon_core.plugin.backend import API_VERSION, Backend
+from gluon_core.plugin.compiler import Compiler
+from gluon_core.plugin.device import Device
 from gluon_core.plugin.hookspec import hookimpl
+from gluon_core.plugin.language import Language, Lowering
+from gluon_core.plugin.simulation import HARDWARE, Simulation
 from gluon_core.plugin.targets import Architecture, Limits
 
 
@@ -23,13 +27,8 @@ def architecture(name, backend, *aliases, **fields):
     return Architecture(name, backend, aliases, limits=Limits(65536), **fields)
 
 
-class Complete(Backend):
+class CompleteCompiler(Compiler):
     """Defines what the contract asks for; none of it is called in these tests."""
-
-    def __init__(self, name, *architectures, **attributes):
-        self.name = name
-        self.architectures = architectures
-        self.__dict__.update(attributes)
 
     def options(self, target, given):
         raise NotImplementedError
@@ -40,11 +39,31 @@ class Complete(Backend):
     def pipeline(self, target, options):
         raise NotImplementedError
 
+    def inspect(self, compiled):
+        raise NotImplementedError
+
+
+class CompleteDevice(Device):
     def launcher(self, compiled):
         raise NotImplementedError
 
-    def inspect(self, compiled):
-        raise NotImplementedError
+
+def complete(name, *architectures, simulates=False, api_version=API_VERSION, **attributes):
+    """A backend with every facet; each attribute goes to the facet that has it."""
+    facets = {
+        "compiler": CompleteCompiler(),
+        "device": CompleteDevice(),
+        "simulation": Simulation(),
+    }
+    for attribute in [*attributes]:
+        for facet in facets.values():
+            if hasattr(facet, attribute):
+                setattr(facet, attribute, attributes.pop(attribute))
+                break
+    if not simulates:
+        facets["simulation"] = HARDWARE
+    language = Language(**attributes)
+    return Backend(name, architectures, language=language, api_version=api_version, **facets)
 
 
 class Plugin:
@@ -77,7 +96,7 @@ def lowering(op="load", name="fast", **fields):
 
 def acme(**attributes):
     """Two architectures, one of them with a unit."""
-    return Complete(
+    return complete(
         "acme",
         architecture(
             "a1", "acme", "anvil", arch=1, capabilities=frozenset({"acme.unit"}), default=True
@@ -88,8 +107,8 @@ def acme(**attributes):
 
 
 def roadrunner(**attributes):
-    return Complete("roadrunner", architecture("beep9", "roadrunner", "dust"), **attributes)
+    return complete("roadrunner", architecture("beep9", "roadrunner", "dust"), **attributes)
 
 
 def simulator(name="double", **attributes):
-    return Complete(name, simulates=True, **attributes)
+    return complete(name, simulates=True, **attributes)

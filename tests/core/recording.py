@@ -9,10 +9,14 @@ import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from gluon_core.plugin.backend import Backend, Report, Stage
+from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.builder import Builder, Experiments, Recorder, members
+from gluon_core.plugin.compiler import Compiler, Report, Stage
+from gluon_core.plugin.device import Device
+from gluon_core.plugin.language import Language
 from gluon_core.plugin.launcher import FastLauncher
 from gluon_core.plugin.options import CompileOptions, FurtherOptions
+from gluon_core.plugin.simulation import Simulation
 from gluon_core.plugin.targets import Target
 from tests.core.fakes import architecture
 
@@ -58,7 +62,19 @@ def guard(monkeypatch, cls, *protocols):
 
 
 _BUILDER = members(Builder) | members(Recorder) | members(Experiments)
-_BACKEND = frozenset(vars(Backend)) | frozenset(Backend.__annotations__)
+ARCHITECTURE = architecture("probe1", "probe", triton_backend=None)
+FACETS = {
+    "compiler": Compiler,
+    "device": Device,
+    "language": Language,
+    "simulation": Simulation,
+}
+GET = "__getattribute__"
+
+
+def declared(cls):
+    """The members of a backend or of a facet."""
+    return frozenset(vars(cls)) | frozenset(cls.__annotations__)
 
 
 class ProbeBuilder:
@@ -99,32 +115,10 @@ class ProbeLauncher:
         return object.__getattribute__(self, name)
 
 
-class ProbeBackend(Backend):
-    """Compiles to text, and launches by writing down what it was given."""
+class ProbeCompiler(Compiler):
+    """Compiles to text."""
 
-    name = "probe"
-    architectures = (architecture("probe1", "probe", triton_backend=None),)
-    tensor_device = "cpu"
-    raw_pointers = True
     cacheable = False
-    fast = True
-
-    def __init__(self, count=1):
-        self.launched = []
-        self.count = count
-
-    def __getattribute__(self, name):
-        check("the backend", name, _BACKEND)
-        return object.__getattribute__(self, name)
-
-    def device(self):
-        return Target(self.name, self.architectures[0])
-
-    def device_count(self):
-        return self.count
-
-    def device_scope(self, index):
-        return nullcontext()
 
     def options(self, target, given):
         return ProbeOptions.of(target, given)
@@ -137,6 +131,28 @@ class ProbeBackend(Backend):
     def pipeline(self, target, options):
         return (Stage("text", lambda module, metadata: str(module).encode()),)
 
+    def inspect(self, compiled):
+        return Report(None, None, 0, 1, {})
+
+
+class ProbeDevice(Device):
+    """Launches by writing down what it was given."""
+
+    tensor_device = "cpu"
+    raw_pointers = True
+
+    def __init__(self, launched, count, fast):
+        self.launched, self._count, self.fast = launched, count, fast
+
+    def target(self, index=0):
+        return Target("probe", ARCHITECTURE)
+
+    def count(self):
+        return self._count
+
+    def scope(self, index):
+        return nullcontext()
+
     def launcher(self, compiled):
         made = ProbeLauncher(self.launched, "plain")
         if self.fast:
@@ -146,5 +162,28 @@ class ProbeBackend(Backend):
             )
         return made
 
-    def inspect(self, compiled):
-        return Report(None, None, 0, 1, {})
+
+def walled(cls):
+    """A class like `cls` whose instances answer the core only what the contract declares."""
+    base = next(kind for kind in FACETS.values() if issubclass(cls, kind))
+    what = f"the {base.__name__.lower()}"
+    return type(cls.__name__, (cls,), {"__getattribute__": guarded(what, declared(base))[GET]})
+
+
+class ProbeBackend(Backend):
+    """A backend behind a wall, its facets too."""
+
+    def __init__(self, count=1, fast=True, **language):
+        launched = []
+        super().__init__(
+            "probe",
+            (ARCHITECTURE,),
+            compiler=walled(ProbeCompiler)(),
+            device=walled(ProbeDevice)(launched, count, fast),
+            language=Language(**language),
+        )
+        object.__setattr__(self, "launched", launched)
+
+    def __getattribute__(self, name):
+        check("the backend", name, declared(Backend))
+        return object.__getattribute__(self, name)

@@ -17,7 +17,7 @@ TARGETS = ["sim:sm_80", "sim:sm_90", "sim:sm_100", "sim:gfx942", "sim:gfx1250"]
 def taken(kernel, signature, constexprs=None, target="sm_90", attrs=None):
     """Return the lowerings of each descriptor of a kernel, in order."""
     described = registry().target(target)
-    options = registry().backend(described.backend).options(described, {})
+    options = registry().backend(described.backend).compiler.options(described, {})
     sessions = []
     source = GluonASTSource(kernel, signature, constexprs or {}, attrs)
     trace_source(source, described, options, on_session=sessions.append)
@@ -175,7 +175,7 @@ def test_layouts_serve_either_place_by_default(target, place):
 )
 def test_the_best_unit_is_the_default(target, place, units):
     described = registry().target(target)
-    options = registry().backend(described.backend).options(described, {})
+    options = registry().backend(described.backend).compiler.options(described, {})
     sessions = []
     types = {"a": "*fp16", "b": "*fp16", "c": "*fp32"}
     source = GluonASTSource(either, types, {"PLACE": place}, dict.fromkeys("abc", 16))

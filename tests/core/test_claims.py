@@ -15,10 +15,10 @@ from gluon_core.registry import namespaces
 from gluon_core.registry.load import load
 from gluon_core.registry.selection import available, select
 from tests.core.fakes import (
-    Complete,
     Plugin,
     acme,
     architecture,
+    complete,
     entry,
     lowering,
     roadrunner,
@@ -51,7 +51,7 @@ def installed(monkeypatch):
 
 
 def forge(*aliases, **attributes):
-    return Complete("forge", architecture("forge1", "forge", *aliases), **attributes)
+    return complete("forge", architecture("forge1", "forge", *aliases), **attributes)
 
 
 def the(registry):
@@ -98,7 +98,7 @@ def test_an_architectures_own_name_comes_before_an_alias(installed):
 
 
 def test_an_architecture_of_a_name_that_is_taken_is_not_there(installed):
-    other = Complete("forge", architecture("anvil", "forge"), architecture("f2", "forge", "two"))
+    other = complete("forge", architecture("anvil", "forge"), architecture("f2", "forge", "two"))
     for registry in installed(Plugin("first", acme()), Plugin("forge", other)):
         assert registry.target("anvil").name == "acme:a1"
         assert registry.target("two").name == "forge:f2"
@@ -108,8 +108,8 @@ def test_an_architecture_of_a_name_that_is_taken_is_not_there(installed):
 
 
 def test_two_architectures_of_one_name_are_told_apart_by_their_backends(installed):
-    one = Complete("one", architecture("x1", "one"))
-    two = Complete("two", architecture("x1", "two"))
+    one = complete("one", architecture("x1", "one"))
+    two = complete("two", architecture("x1", "two"))
     for registry in installed(Plugin("p", one), Plugin("q", two)):
         assert registry.target("one:x1").architecture.backend == "one"
         assert registry.target("two:x1").architecture.backend == "two"
@@ -118,7 +118,7 @@ def test_two_architectures_of_one_name_are_told_apart_by_their_backends(installe
 
 
 def test_what_a_refused_architecture_also_claims_is_free(installed):
-    refused = Complete("forge", architecture("a1", "forge", "dust"))
+    refused = complete("forge", architecture("a1", "forge", "dust"))
     for registry in installed(
         Plugin("first", acme()), Plugin("f", refused), Plugin("r", roadrunner())
     ):
@@ -197,7 +197,7 @@ def test_of_two_simulators_nobody_knows_which_to_take_unasked(installed):
 
 
 def test_an_architecture_that_calls_itself_the_default_changes_nothing_for_others(installed):
-    mine = Complete("forge", architecture("forge1", "forge", default=True))
+    mine = complete("forge", architecture("forge1", "forge", default=True))
     found = Plugin("first", acme()), Plugin("late", mine), Plugin("sim", simulator())
     for registry in installed(*found):
         assert not registry.clashes
@@ -236,7 +236,7 @@ def test_an_export_goes_with_its_plugin(installed, monkeypatch):
 
 
 def test_the_namespace_of_a_senior_backend_comes_before_an_export(installed):
-    senior = acme(language="acme.language")
+    senior = acme(namespace="acme.language")
     junior = roadrunner(exports={"acme": "c.d:Odd"})
     for registry in installed(Plugin("first", senior), Plugin("late", junior)):
         assert not registry.exports()
@@ -280,8 +280,8 @@ def test_an_architecture_that_makes_a_tie_changes_nothing_elsewhere(installed):
     one = lowering(name="one", requires=("acme.unit",))
     two = lowering(name="two", requires=("road.fast",))
     both = architecture("b1", "zeta", capabilities=frozenset({"acme.unit", "road.fast"}))
-    found = Plugin("p", acme(), lowerings=[one, two]), Plugin("z", Complete("zeta", both))
-    for registry in installed(*found):
+    both_plugins = Plugin("p", acme(), lowerings=[one, two]), Plugin("z", complete("zeta", both))
+    for registry in installed(*both_plugins):
         assert offers(registry)[0] == ["one", "global_load"]
         names, why = offers(registry, "b1")
         assert names == ["global_load"] and set(why) == {"one", "two"}
@@ -316,7 +316,7 @@ def test_a_plugin_that_a_program_registers_comes_after_those_that_are_installed(
     registry = plugins.Registry()
     registry.register(Plugin("mine", forge("x9")))
     with pytest.raises(PluginError, match="'x9' is claimed twice.*'mine'.*'late'"):
-        registry.register(Plugin("late", Complete("zeta", architecture("x9", "zeta"))))
+        registry.register(Plugin("late", complete("zeta", architecture("x9", "zeta"))))
     assert registry.target("x9").name == "forge:forge1" and not registry.clashes
 
 

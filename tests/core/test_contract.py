@@ -15,14 +15,15 @@ from gluon_core import language as gl
 from gluon_core.compiler import compile
 from gluon_core.errors import ArgumentError, BackendError, GluonError, PluginError
 from gluon_core.launch import arguments
-from gluon_core.plugin.backend import Backend, Stage
+from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.builder import Builder, Experiments, Recorder, members
+from gluon_core.plugin.compiler import Stage
 from gluon_core.plugin.launcher import ArgumentKind, FastLauncher
 from gluon_core.plugin.options import CompileOptions, FurtherOptions
 from gluon_core.registry import load as plugins
 from gluon_core.testing.conformance.kernels import KERNELS
 from tests.core import recording
-from tests.core.fakes import Complete, Plugin, architecture, lowering
+from tests.core.fakes import Plugin, architecture, complete, lowering
 from tests.core.recording import ProbeBackend, Undeclared
 
 ROOT = Path(gluon.__file__).parent
@@ -110,7 +111,14 @@ def test_the_core_calls_nothing_undeclared(use):
     pointers = backend.launched[1][2][:2]
     assert all(type(pointer) is int for pointer in pointers)
     asked = {what for what, _ in recording.ASKED}
-    assert asked == {"the backend", "the builder", "the options", "the launcher"}
+    assert asked == {
+        "the backend",
+        "the builder",
+        "the compiler",
+        "the device",
+        "the options",
+        "the launcher",
+    }
     assert ("the builder", "codegen_fns") in recording.ASKED
 
 
@@ -128,8 +136,7 @@ def test_the_core_calls_nothing_undeclared_of_portable_kernels(use, name):
 
 
 def test_a_plain_function_is_a_launcher(use):
-    backend = ProbeBackend()
-    backend.fast = False
+    backend = ProbeBackend(fast=False)
     use(Plugin("probe", backend))
     run_everything()
     assert [form for form, _, _ in backend.launched] == ["plain"] * 3
@@ -169,10 +176,12 @@ _DECLARED = {
     "builder": members(Builder) | members(Recorder) | members(Experiments),
     "options": members(FurtherOptions)
     | {"items", "pop"},  # also of the options that a launch gives
-    "backend": frozenset(vars(Backend)) | frozenset(Backend.__annotations__),
+    "backend": recording.declared(Backend),
     "launch": members(FastLauncher),
 }
-_DECLARED["vendor"] = _DECLARED["simulator"] = _DECLARED["backend"]
+_BACKENDS = ("backend", "vendor", "simulator")
+_DECLARED |= {name: _DECLARED["backend"] for name in _BACKENDS}
+_DECLARED |= {facet: recording.declared(kind) for facet, kind in recording.FACETS.items()}
 # Triton's ops that are none of Gluon's: what they stand for has no layout.
 _NOT_OURS = {
     "create_advance",
@@ -192,6 +201,10 @@ _NOT_OURS = {
 }
 
 
+def _name(node):
+    return node.id if isinstance(node, ast.Name) else getattr(node, "attr", None)
+
+
 def _asks(path):
     """(what, name, line) of each attribute that a file takes of a builder, of options, of a backend."""
     for node in ast.walk(ast.parse(path.read_text())):
@@ -203,8 +216,9 @@ def _asks(path):
                 of, name = node.args[0], node.args[1].value
         if name is None or name.startswith("__"):
             continue
-        holder = of.id if isinstance(of, ast.Name) else getattr(of, "attr", None)
-        if holder in _DECLARED:
+        holder = _name(of)
+        facet = holder in recording.FACETS
+        if holder in _DECLARED and (not facet or _name(getattr(of, "value", of)) in _BACKENDS):
             yield holder, name, f"{path.name}:{node.lineno}"
 
 
@@ -259,7 +273,8 @@ class Few:
 )
 def test_a_wrong_answer_names_backend_and_method(use, method, answer, words):
     backend = ProbeBackend()
-    setattr(backend, method, lambda *_: answer)
+    facet = backend.device if method == "launcher" else backend.compiler
+    setattr(facet, method, lambda *_: answer)
     use(Plugin("probe", backend))
     with pytest.raises(BackendError) as caught:
         run_everything()
@@ -321,13 +336,13 @@ def test_an_exception_of_a_lowering_says_whose_it_is(use):
 @pytest.mark.parametrize(
     "attributes, ask, words",
     [
-        ({"language": "no_such.module"}, lambda: gl.wrong, ["backend 'wrong', language"]),
+        ({"namespace": "no_such.module"}, lambda: gl.wrong, ["backend 'wrong', language"]),
         ({"host": "no_such.module"}, lambda: gluon.wrong, ["backend 'wrong', host"]),
         ({"exports": {"Odd": f"{HERE}:Odd"}}, lambda: gl.Odd, ["exports['Odd']", f"{HERE}:Odd"]),
     ],
 )
 def test_a_wrong_path_of_a_backend_names_the_backend(use, attributes, ask, words):
-    use(Plugin("wrong", Complete("wrong", architecture("w1", "wrong"), **attributes)))
+    use(Plugin("wrong", complete("wrong", architecture("w1", "wrong"), **attributes)))
     with pytest.raises(PluginError) as caught:
         ask()
     for word in words:
@@ -351,8 +366,7 @@ def test_a_plugin_brings_kinds_of_arguments(use):
     use(Plugin("probe", ProbeBackend()))
     with pytest.raises(ArgumentError, match="Box"):
         arguments.describe(Box(3))
-    with_boxes = ProbeBackend()
-    with_boxes.argument_kinds = (f"{HERE}:BOX",)
+    with_boxes = ProbeBackend(argument_kinds=(f"{HERE}:BOX",))
     use(Plugin("probe", with_boxes))
     assert arguments.describe(Box(3)) == arguments.Described("i32", "")
     x, out = np.zeros(128, np.float32), np.zeros(128, np.float32)

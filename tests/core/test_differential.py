@@ -48,7 +48,7 @@ def test_there_and_back(name, monkeypatch):
     values = np.array([0, 1, 2, 3]).astype(getattr(ml_dtypes, name, None) or name)
     there = on_target(values, registry().target("sim:sm_90"))
     assert there is not values and there.dtype == values.dtype
-    monkeypatch.setattr(type(registry().backend("nvidia")), "tensor_device", "cpu")
+    monkeypatch.setattr(type(registry().backend("nvidia").device), "tensor_device", "cpu")
     there = on_target(values, registry().target("nvidia:sm_90"))
     assert str(there.dtype) == f"torch.{name}"
     back = from_target(there, values)

@@ -12,15 +12,17 @@ import pytest
 
 from gluon_core.errors import CapabilityError, OptionError, PluginError, TargetError
 from gluon_core.plugin.backend import API_VERSION, Backend
+from gluon_core.plugin.compiler import Compiler
+from gluon_core.plugin.device import Device
 from gluon_core.plugin.hookspec import hookimpl
 from gluon_core.registry import load as plugins
 from gluon_core.registry.load import Registry, load
 from gluon_core.testing import TRITON_VERSION
 from tests.core.fakes import (
-    Complete,
     Plugin,
     acme,
     architecture,
+    complete,
     entry,
     lowering,
     roadrunner,
@@ -31,6 +33,8 @@ pytestmark = pytest.mark.once  # plugins are found and verified without Triton
 
 PLUGIN_SOURCE = """
 from tests.core.fakes import {factory}
+from gluon_core.plugin.compiler import Compiler
+from gluon_core.plugin.device import Device
 from gluon_core.plugin.hookspec import hookimpl
 
 @hookimpl
@@ -235,7 +239,7 @@ def test_another_api_version_names_both_numbers_and_what_to_install():
 
 
 def test_one_architecture_may_repeat_its_own_spelling():
-    twice = Complete("zeta", architecture("z_1", "zeta", "z1"))
+    twice = complete("zeta", architecture("z_1", "zeta", "z1"))
     assert load([], [Plugin("zeta", twice)]).target("z1").name == "zeta:z_1"
 
 
@@ -249,63 +253,64 @@ def test_a_refused_plugin_leaves_nothing_behind():
     assert list(registry.backends) == ["acme"]
 
 
-class Lazy(Backend):
-    name = "lazy"
-    architectures = (architecture("l1", "lazy"),)
-
+class Lazy(Compiler):
     def options(self, target, given): ...
     def builder(self, context, target): ...
-    def launcher(self, compiled): ...
     def inspect(self, compiled): ...
 
 
-class Least(Backend):
-    """What a backend must say, and not a word more."""
-
-    name = "least"
-    architectures = (architecture("l1", "least"),)
-
-
 def test_a_backend_is_a_name_and_an_architecture():
-    registry = load([], [Plugin("least", Least())])
+    registry = load([], [Plugin("least", Backend("least", (architecture("l1", "least"),)))])
     target, backend = registry.target("l1"), registry.backend("least")
-    assert not backend.compiles and backend.options(target, {"num_warps": 8}).num_warps == 8
+    assert (
+        not backend.compiles and backend.compiler.options(target, {"num_warps": 8}).num_warps == 8
+    )
     with pytest.raises(OptionError, match="Did you mean 'num_warps'"):
-        backend.options(target, {"num_wraps": 8})
+        backend.compiler.options(target, {"num_wraps": 8})
     with pytest.raises(CapabilityError, match="no compiler.*sim:l1"):
-        backend.builder(None, target)
+        backend.compiler.builder(None, target)
 
 
 class WrongArity(Lazy):
     def pipeline(self, target): ...
 
 
-class WrongOptional(Lazy):
-    def pipeline(self, target, options): ...
-    def device_scope(self): ...
+class WrongOptional(Device):
+    def scope(self): ...
+
+
+def lazy(**facets):
+    return Backend("lazy", (architecture("l1", "lazy"),), **facets)
 
 
 @pytest.mark.parametrize(
     "backend, parts",
     [
-        (Lazy(), ["'lazy'", "pipeline", "does not define", "pipeline(target, options)"]),
-        (WrongArity(), ["pipeline", "cannot be called", "pipeline(target)"]),
-        (WrongOptional(), ["device_scope", "device_scope(index)", "device_scope()"]),
-        (object(), ["gluon_backends()", "not a backend", "object object"]),
-        (Lazy, ["not a backend", "Return Lazy() rather than Lazy"]),
-        (Complete("Acme", architecture("a", "Acme")), ["name", "'Acme'"]),
-        (Complete("layouts", architecture("a", "layouts")), ["gluon_core.layouts", "core"]),
-        (Complete("acme"), ["architectures", "empty", "simulates"]),
-        (Complete("acme", "a1"), ["architectures[0]", "Architecture", "'a1'"]),
-        (Complete("acme", architecture("a1", "else")), ["backend", "'acme'", "'else'"]),
-        (Complete("acme", architecture("a1", "acme", "A 1")), ["aliases", "'A 1'"]),
-        (Complete("acme", architecture("a1", "acme", warp_size=48)), ["warp_size", "48"]),
         (
-            Complete("acme", architecture("a1", "acme", capabilities=frozenset({"unit"}))),
+            lazy(compiler=Lazy()),
+            ["'lazy'", "compiler.pipeline", "does not define", "pipeline(target, options)"],
+        ),
+        (
+            lazy(compiler=WrongArity()),
+            ["compiler.pipeline", "cannot be called", "pipeline(target)"],
+        ),
+        (lazy(device=WrongOptional()), ["device.scope", "scope(index)", "scope()"]),
+        (lazy(device=WrongOptional), ["device: must be a Device", "WrongOptional"]),
+        (lazy(language="gluon_acme"), ["language: must be a Language", "'gluon_acme'"]),
+        (object(), ["gluon_backends()", "not a backend", "object object"]),
+        (complete("Acme", architecture("a", "Acme")), ["name", "'Acme'"]),
+        (complete("layouts", architecture("a", "layouts")), ["gluon_core.layouts", "core"]),
+        (complete("acme"), ["architectures", "empty", "simulation="]),
+        (complete("acme", "a1"), ["architectures[0]", "Architecture", "'a1'"]),
+        (complete("acme", architecture("a1", "else")), ["backend", "'acme'", "'else'"]),
+        (complete("acme", architecture("a1", "acme", "A 1")), ["spellings", "'A 1'"]),
+        (complete("acme", architecture("a1", "acme", warp_size=48)), ["warp_size", "48"]),
+        (
+            complete("acme", architecture("a1", "acme", capabilities=frozenset({"unit"}))),
             ["capabilities", "dotted", "'unit'"],
         ),
-        (Complete("acme", architecture("a1", "acme"), simulates=True), ["simulates", "a1"]),
-        (acme(language="gluon_acme/language"), ["language", "'gluon_acme/language'"]),
+        (complete("acme", architecture("a1", "acme"), simulates=True), ["simulates", "a1"]),
+        (acme(namespace="gluon_acme/language"), ["language.namespace", "'gluon_acme/language'"]),
         (acme(host="gluon_acme:host"), ["host", "'gluon_acme:host'"]),
         (acme(exports={"AcmeLayout": "gluon_acme.layouts"}), ["exports['AcmeLayout']", "path"]),
         (acme(cacheable="yes"), ["cacheable", "'yes'"]),
@@ -335,10 +340,10 @@ class WrongOptional(Lazy):
         (acme(raw_pointers=True), ["raw_pointers", "tensor_device"]),
         (acme(tensor_device=0), ["tensor_device", "0"]),
         (acme(pointer_range_bits="32"), ["pointer_range_bits", "'32'"]),
-        (simulator("s", simulation="a.b"), ["simulation", "'a.b'"]),
-        (Complete("zeta", architecture("z1", "zeta", "zeta")), ["'zeta' is both a backend"]),
+        (simulator("s", settings="a.b"), ["simulation.settings", "'a.b'"]),
+        (complete("zeta", architecture("z1", "zeta", "zeta")), ["'zeta' is both a backend"]),
         (
-            Complete("zeta", architecture("z1", "zeta", "q"), architecture("z2", "zeta", "q")),
+            complete("zeta", architecture("z1", "zeta", "q"), architecture("z2", "zeta", "q")),
             ["'q' is claimed twice", "zeta:z1", "zeta:z2"],
         ),
     ],
@@ -366,7 +371,7 @@ def test_a_hook_that_returns_one_backend_instead_of_a_list_is_refused():
         def gluon_backends(self):
             return acme()
 
-    with pytest.raises(PluginError, match="gluon_backends.*list.*Complete"):
+    with pytest.raises(PluginError, match="gluon_backends.*list.*Backend"):
         load([], [Single()])
 
 
@@ -393,7 +398,7 @@ def test_lowerings_that_no_architecture_can_both_take_may_share_a_priority():
     one = lowering(name="one", requires=("acme.unit",))
     two = lowering(name="two", requires=("road.fast",))
     fast = replace(roadrunner().architectures[0], capabilities=frozenset({"road.fast"}))
-    registry = load([], [Plugin("p", acme(), Complete("roadrunner", fast), lowerings=[one, two])])
+    registry = load([], [Plugin("p", acme(), complete("roadrunner", fast), lowerings=[one, two])])
     assert {low.name for low in registry.lowerings("load")} >= {"one", "two"}
 
 

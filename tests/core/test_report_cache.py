@@ -33,14 +33,14 @@ def compiled(block=128):
 def inspected(monkeypatch, tmp_path):
     """Return the list of kernels inspected so far, with a cache of its own."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    backend, calls = type(registry().backend("nvidia")), []
-    own = backend.inspect
+    compiler, calls = type(registry().backend("nvidia").compiler), []
+    own = compiler.inspect
 
     def inspect(self, kernel):
         calls.append(kernel)
         return own(self, kernel)
 
-    monkeypatch.setattr(backend, "inspect", inspect)
+    monkeypatch.setattr(compiler, "inspect", inspect)
     return calls
 
 

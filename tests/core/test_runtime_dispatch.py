@@ -23,7 +23,7 @@ from gluon_core.errors import (
     TargetError,
 )
 from gluon_core.launch import place
-from gluon_core.plugin.backend import Backend
+from gluon_core.plugin.device import Device
 from gluon_core.registry.load import registry
 from tests.core import kernels_for_runtime as kernels
 from tests.core.kernels_for_runtime import L32, L64
@@ -39,8 +39,8 @@ def fresh(monkeypatch, tmp_path):
     monkeypatch.delenv("GLUON_NO_JIT", raising=False)
     for backend in registry().backends.values():
         if not backend.simulates:
-            monkeypatch.setattr(type(backend), "device_target", lambda self, index: None)
-            monkeypatch.setattr(type(backend), "device_count", lambda self: 0)
+            monkeypatch.setattr(type(backend.device), "target", lambda self, index=0: None)
+            monkeypatch.setattr(type(backend.device), "count", lambda self: 0)
     for kernel in vars(kernels).values():
         if isinstance(kernel, gluon.GluonJITFunction):
             kernel.forget()
@@ -262,9 +262,9 @@ def test_the_target_decides_before_the_environment_and_the_environment_before_th
 def plug_in(monkeypatch, name="nvidia", spelling="sm_90", count=1):
     backend = registry().backend(name)
     target = registry().target(spelling)
-    monkeypatch.setattr(type(backend), "device_target", lambda self, index: target)
-    monkeypatch.setattr(type(backend), "device_count", lambda self: count)
-    monkeypatch.setattr(type(backend), "current_device", lambda self: 0)
+    monkeypatch.setattr(type(backend.device), "target", lambda self, index=0: target)
+    monkeypatch.setattr(type(backend.device), "count", lambda self: count)
+    monkeypatch.setattr(type(backend.device), "current", lambda self: 0)
     return backend
 
 
@@ -283,8 +283,8 @@ def test_a_target_that_is_not_there_is_an_error(monkeypatch):
     with pytest.raises(DeviceError, match="no nvidia:sm_90|works on cuda"):
         scaled(target="sm_90")
     plug_in(monkeypatch)
-    monkeypatch.setattr(Backend, "tensor_device", None)
-    monkeypatch.setattr(type(registry().backend("nvidia")), "tensor_device", None)
+    monkeypatch.setattr(Device, "tensor_device", None)
+    monkeypatch.setattr(type(registry().backend("nvidia").device), "tensor_device", None)
     with pytest.raises(DeviceError, match="device 0 is not nvidia:sm_80"):
         scaled(target="sm_80")
 
@@ -488,7 +488,7 @@ def cuda(monkeypatch):
     made = driver.Driver(fake)
     backend = plug_in(monkeypatch)
     monkeypatch.setattr(driver, "_state", made)
-    monkeypatch.setattr(type(backend), "tensor_device", "cpu")
+    monkeypatch.setattr(type(backend.device), "tensor_device", "cpu")
     monkeypatch.setenv("GLUON_TARGET", "nvidia:sm_90")
     return fake
 
@@ -564,10 +564,10 @@ def test_two_devices_are_told_apart(cuda, monkeypatch):
         def __exit__(self, *details):
             current[0] = self.before
 
-    monkeypatch.setattr(type(backend), "device_count", lambda self: 2)
-    monkeypatch.setattr(type(backend), "current_device", lambda self: current[0])
-    monkeypatch.setattr(type(backend), "device_scope", lambda self, index: Scope(index))
-    monkeypatch.setattr(type(backend), "tensor_device", "cuda")
+    monkeypatch.setattr(type(backend.device), "count", lambda self: 2)
+    monkeypatch.setattr(type(backend.device), "current", lambda self: current[0])
+    monkeypatch.setattr(type(backend.device), "scope", lambda self, index: Scope(index))
+    monkeypatch.setattr(type(backend.device), "tensor_device", "cuda")
     first, second = OnDevice("cuda", 0), OnDevice("cuda", 1)
     for _ in range(2):
         kernels.scale[1](first, first, 64, 2.0, 64, L32)

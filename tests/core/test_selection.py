@@ -14,7 +14,7 @@ from gluon_core.errors import (
     CapabilityError,
 )
 from gluon_core.layouts import BlockedLayout, DotOperandLayout
-from gluon_core.plugin.backend import load_path
+from gluon_core.plugin.paths import load_path
 from gluon_core.portable import OPS
 from gluon_core.portable.tiles import blocked_layout, row_swizzle, split_warps
 from gluon_core.registry import load as plugins
@@ -193,7 +193,7 @@ def traced(monkeypatch):
             {},
             backend=backend,
             target=target,
-            options=backend.options(target, {"num_warps": num_warps}),
+            options=backend.compiler.options(target, {"num_warps": num_warps}),
             on_session=lambda session: found.extend(session.selections),
         )
         return module.str_nodebug(), found

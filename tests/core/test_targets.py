@@ -9,7 +9,7 @@ import pytest
 from gluon_core.errors import TargetError
 from gluon_core.plugin.targets import Architecture, Limits, Target
 from gluon_core.registry.load import load
-from tests.core.fakes import Complete, Plugin, acme, architecture, roadrunner, simulator
+from tests.core.fakes import Plugin, acme, architecture, complete, roadrunner, simulator
 
 GPUTarget = namedtuple("GPUTarget", "backend arch warp_size")
 
@@ -92,14 +92,10 @@ def test_without_a_target_the_environment_decides(registry, monkeypatch):
         registry.target(None)
 
 
-class Plugged(Complete):
-    def device(self):
-        return Target(self.name, self.architectures[-1])
-
-
 def test_without_a_target_the_plugged_in_device_comes_before_the_simulator(monkeypatch):
     monkeypatch.delenv("GLUON_TARGET", raising=False)
-    device = Plugged("acme", *acme().architectures)
+    device = acme()
+    device.device.target = lambda index=0: Target("acme", device.architectures[-1])
     registry = load([], [Plugin("all", simulator(), device)])
     assert registry.target(None).name == "acme:a2"
     assert registry.target("acme").name == "acme:a2"
@@ -111,13 +107,13 @@ def test_without_a_device_the_simulator_stands_in_for_the_default_architecture(r
 
 def test_without_device_and_simulator_the_error_says_what_to_name(monkeypatch):
     monkeypatch.delenv("GLUON_TARGET", raising=False)
-    lone = acme(device_problem=lambda: "the acme driver is too old.")
+    lone = acme(problem=lambda: "the acme driver is too old.")
     with pytest.raises(TargetError, match="the acme driver is too old.*GLUON_TARGET"):
         load([], [Plugin("acme", lone)]).target(None)
 
 
 def test_two_defaults_are_not_guessed_between():
-    other = Complete("zeta", architecture("z1", "zeta", default=True))
+    other = complete("zeta", architecture("z1", "zeta", default=True))
     registry = load([], [Plugin("all", acme(), other, simulator())])
     with pytest.raises(TargetError, match="acme:a1, zeta:z1"):
         registry.target("double")
@@ -125,7 +121,7 @@ def test_two_defaults_are_not_guessed_between():
 
 
 def test_a_backend_alone_needs_a_default_or_a_single_architecture():
-    two = Complete("zeta", architecture("z1", "zeta"), architecture("z2", "zeta"))
+    two = complete("zeta", architecture("z1", "zeta"), architecture("z2", "zeta"))
     registry = load([], [Plugin("zeta", two)])
     with pytest.raises(TargetError, match="zeta:z1, zeta:z2"):
         registry.target("zeta")

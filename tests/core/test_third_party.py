@@ -64,7 +64,7 @@ def run(script, site=None, **environment):
 
 
 def test_it_imports_nothing_private():
-    rooms = "contract vendor values layouts semantic portable errors".split()
+    rooms = "plugin vendor values layouts semantic portable errors".split()
     names = []
     for file in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -354,16 +354,14 @@ from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.hookspec import hookimpl
 from gluon_core.plugin.targets import Architecture, Limits
 
-class ForgeBackend(Backend):
-    name = "forge"
-    architectures = (
-        Architecture("forge1", "forge", ("hopper", "amboss"), "f1", None, 32, Limits(65536)),
-        Architecture("sm_80", "forge", (), "f2", None, 32, Limits(65536)),
-    )
+ARCHITECTURES = (
+    Architecture("forge1", "forge", ("hopper", "amboss"), "f1", None, 32, Limits(65536)),
+    Architecture("sm_80", "forge", (), "f2", None, 32, Limits(65536)),
+)
 
 @hookimpl
 def gluon_backends():
-    return [ForgeBackend()]
+    return [Backend("forge", ARCHITECTURES)]
 """
 
 

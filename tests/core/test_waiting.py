@@ -35,7 +35,7 @@ class Stuck(Plugin):
         super().__init__("stuck", acme())
         self.hook, self.does = hook, does
         self.backend = self._backends[0]
-        self.backend.device = lambda: self.at("device()")
+        self.backend.device.target = lambda index=0: self.at("device()")
 
     def at(self, name):
         return self.does() if name == self.hook else None

@@ -91,7 +91,7 @@ made = copied[(1,)](x, out, 128, target="sim:anvil1")
 assert (x == out).all() and made.n_regs is None and "ptx" not in made.asm
 target, sessions = registry().target("sim:anvil1"), []
 source = GluonASTSource(copied, {"x": "*fp32", "out": "*fp32"}, {"BLOCK": 128})
-options = registry().backend("sim").options(target, {})
+options = registry().backend("sim").compiler.options(target, {})
 trace_source(source, target, options, on_session=sessions.append)
 print([s.chosen.name for s in sessions[0].selections])
 assert not registry().clashes and not registry().failures

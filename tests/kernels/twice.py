@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from gluon_core.errors import CapabilityError, GluonError, LayoutError, LimitError
-from gluon_core.plugin.backend import load_path
+from gluon_core.plugin.paths import load_path
 from gluon_core.registry.load import registry
 from gluon_core.testing.differential import compare, from_target, on_target
 from gluon_report.example import device_target
@@ -48,11 +48,11 @@ class Twice:
 
     def _reference(self) -> dict[str, Any]:
         """The reference models by name: a test that replaces one simulates no hardware."""
-        name = registry().backend(self.device.architecture.backend).reference
+        name = registry().backend(self.device.architecture.backend).language.reference
         return dict(vars(importlib.import_module(name))) if name else {}
 
     def _usual(self) -> bool:
-        with load_path(self._simulator.simulation)() as settings:
+        with load_path(self._simulator.simulation.settings)() as settings:
             fields = dataclasses.fields(settings)
             checked = all(getattr(settings, f.name) for f in fields if f.default is True)
         return checked and self._reference() == self._models

@@ -7,8 +7,8 @@ from gluon_core.registry.load import registry
 
 
 def _gpu():
-    found = (b for b in registry().backends.values() if not b.simulates and b.device())
-    return next((backend.tensor_device for backend in found), None)
+    plugged = (b for b in registry().backends.values() if not b.simulates and b.device.target())
+    return next((backend.device.tensor_device for backend in plugged), None)
 
 
 @pytest.fixture(params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])

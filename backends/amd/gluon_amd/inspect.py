@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from typing import Any, Optional, Sequence
 
-from gluon_core.plugin.backend import Report
+from gluon_core.plugin.compiler import Report
 from gluon_core.plugin.emitted import COPY, LOAD, PRODUCT, STORE, Emitted
 from gluon_core.plugin.isa import Instruction, find_loops
 from gluon_core.plugin.listing import CodeLine

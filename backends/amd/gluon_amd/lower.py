@@ -14,7 +14,7 @@ from gluon_amd.layouts import AMDMFMALayout, AMDWMMALayout
 from gluon_amd.lower_tdm import padded_rows
 from gluon_core.features import dotted
 from gluon_core.layouts import DotOperandLayout, SwizzledSharedLayout
-from gluon_core.plugin.backend import load_path
+from gluon_core.plugin.paths import load_path
 from gluon_core.portable import (
     AsyncCopyRequest,
     LoadRequest,

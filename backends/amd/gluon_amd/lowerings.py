@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gluon_core.plugin.backend import Lowering
+from gluon_core.plugin.language import Lowering
 
 __all__ = ["LOWERINGS"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from gluon_amd.backend import AmdBackend
+from gluon_amd.backend import AMD
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.hookspec import hookimpl
 
 
 @hookimpl
 def gluon_backends() -> Sequence[Backend]:
-    return [AmdBackend()]
+    return [AMD]

@@ -6,62 +6,66 @@ from contextlib import contextmanager
 from typing import Any, Callable, ContextManager, Iterator, Mapping
 
 from gluon_core.errors import CapabilityError
-from gluon_core.plugin.backend import Backend, Executed, Report, Stage, Watch, load_path
+from gluon_core.plugin.backend import Backend
+from gluon_core.plugin.compiler import Compiler, Report, Stage
+from gluon_core.plugin.device import Device
+from gluon_core.plugin.paths import load_path
+from gluon_core.plugin.simulation import Executed, Simulation, Watch
 from gluon_core.plugin.targets import Target
 
-__all__ = ["EmuBackend"]
+__all__ = ["EMU"]
+
+_SETTINGS = "gluon_emu.settings:using"
 
 
-class EmuBackend(Backend):
-    """Runs what AMD's pipeline makes of a kernel, over torch CPU tensors and NumPy arrays."""
+class EmuCompiler(Compiler):
+    """The compiler of the architecture's own backend."""
 
-    name = "emu"
-    architectures = ()
-    simulates = True
-    unasked = False
-    machine_code = True
-    stands_in_for = ("amd",)
-    watches = ("trace_isa", "asm")
-    command = "gluon_emu.command.emu:emu"
-    simulation = "gluon_emu.settings:using"
     isolate = True
-    tensor_device = "cpu"
-    raw_pointers = False
     pointer_range_bits = 32  # as the vendor's own, so that the code is the same
 
     def options(self, target: Target, given: Mapping[str, Any]) -> Any:
-        """Those of the architecture's own backend."""
-        return _vendor(target).options(_real(target), given)
+        """Return those of the architecture's own backend."""
+        return _vendor(target).compiler.options(_real(target), given)
 
     def target_attribute(self, target: Target) -> str:
-        return _vendor(target).target_attribute(_real(target))
+        return _vendor(target).compiler.target_attribute(_real(target))
 
     def load_dialects(self, context: Any) -> None:
         from gluon_core.registry.load import registry
 
-        for name in self.stands_in_for:
-            registry().backend(name).load_dialects(context)
+        for name in Emu.stands_in_for:
+            registry().backend(name).compiler.load_dialects(context)
 
     def builder(self, context: Any, target: Target) -> Any:
-        return _vendor(target).builder(context, _real(target))
+        return _vendor(target).compiler.builder(context, _real(target))
 
     def codegen(self, target: Target, options: Any) -> Mapping[str, Any]:
-        return _vendor(target).codegen(_real(target), options)
+        return _vendor(target).compiler.codegen(_real(target), options)
 
     def module_map(self, target: Target) -> Mapping[str, Any]:
-        return _vendor(target).module_map(_real(target))
+        return _vendor(target).compiler.module_map(_real(target))
 
     def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
-        return _vendor(target).pipeline(_real(target), options)
+        return _vendor(target).compiler.pipeline(_real(target), options)
 
-    def compiler_process(self, target: Target) -> str:
-        return _vendor(target).compiler_process(_real(target))
+    def process(self, target: Target) -> str:
+        return _vendor(target).compiler.process(_real(target))
 
-    def pipeline_version(self, target: Target) -> str:
-        return _vendor(target).pipeline_version(_real(target))
+    def version(self, target: Target) -> str:
+        return _vendor(target).compiler.version(_real(target))
 
     def derive(self, name: str, asm: Mapping[str, Any]) -> Any:
         raise KeyError(name)
+
+    def inspect(self, compiled: Any) -> Report:
+        return _vendor(compiled.target).compiler.inspect(compiled)
+
+
+class Host(Device):
+    """The CPU, which takes torch CPU tensors and NumPy arrays."""
+
+    tensor_device = "cpu"
 
     def launcher(self, compiled: Any) -> Callable[..., Any]:
         make: Callable[[Any], Callable[..., Any]] = load_path(
@@ -69,16 +73,23 @@ class EmuBackend(Backend):
         )
         return make(compiled)
 
+
+class Emu(Simulation):
+    """Executes machine code, where a target names it."""
+
+    unasked = False
+    machine_code = True
+    stands_in_for = ("amd",)
+    watches = ("trace_isa", "asm")
+    settings = _SETTINGS
+
     @contextmanager
     def watch(self, wish: Watch) -> Iterator[Any]:
-        using: Callable[..., ContextManager[Any]] = load_path(self.simulation)
+        using: Callable[..., ContextManager[Any]] = load_path(_SETTINGS)
         used: Callable[..., ContextManager[Any]] = load_path("gluon_emu.amdgcn.replaced:all_used")
         assembly = ",".join(wish.asm) or None
         with used(assembly), using(trace=wish.trace_isa, assembly=assembly) as settings:
             yield settings
-
-    def inspect(self, compiled: Any) -> Report:
-        return _vendor(compiled.target).inspect(compiled)
 
     def executed(self, compiled: Any, path: str) -> Executed:
         read: Callable[[Any, str], Executed] = load_path("gluon_emu.amdgcn.machine.trace:executed")
@@ -93,11 +104,20 @@ def _vendor(target: Target) -> Backend:
     from gluon_core.registry.load import registry
 
     name = target.architecture.backend
-    if name not in EmuBackend.stands_in_for:
+    if name not in Emu.stands_in_for:
         raise CapabilityError(
-            f"the emulator runs machine code of {', '.join(EmuBackend.stands_in_for)}",
+            f"the emulator runs machine code of {', '.join(Emu.stands_in_for)}",
             argument="target",
             got=str(target),
             remedy=f"Try sim:{target.architecture.name}.",
         )
     return registry().backend(name)
+
+
+EMU = Backend(
+    "emu",
+    compiler=EmuCompiler(),
+    device=Host(),
+    simulation=Emu(),
+    command="gluon_emu.command.emu:emu",
+)

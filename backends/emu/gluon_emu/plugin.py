@@ -6,12 +6,12 @@ from typing import Mapping, Sequence
 
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.hookspec import hookimpl
-from gluon_emu.backend import EmuBackend
+from gluon_emu.backend import EMU
 
 
 @hookimpl
 def gluon_backends() -> Sequence[Backend]:
-    return [EmuBackend()]
+    return [EMU]
 
 
 @hookimpl

@@ -7,7 +7,7 @@ import io
 import re
 from typing import Any, Callable, Iterator
 
-from gluon_core.plugin.backend import load_path
+from gluon_core.plugin.paths import load_path
 
 __all__ = ["heard", "located", "slow_products"]
 

@@ -4,99 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, ContextManager, Mapping, Optional, Sequence
 
-from gluon_core.plugin.backend import Report, Stage, load_path
+from gluon_core.plugin.backend import Backend
+from gluon_core.plugin.compiler import Report, Stage
+from gluon_core.plugin.device import Device
 from gluon_core.plugin.emitted import Emitted
+from gluon_core.plugin.language import Language
 from gluon_core.plugin.listing import CodeLine
+from gluon_core.plugin.paths import load_path
 from gluon_core.plugin.targets import Target
-from gluon_core.plugin.triton_backend import TritonBackend
+from gluon_core.plugin.triton_compiler import TritonCompiler
 from gluon_nvidia.arch import ARCHITECTURES, properties
 from gluon_nvidia.lowerings import LOWERINGS
 
 if TYPE_CHECKING:
     from gluon_core.plugin.launcher import CallsOf, FastPath
 
-__all__ = ["NvidiaBackend"]
-
-_PATH = "gluon_nvidia.layouts"
+__all__ = ["NVIDIA"]
 
 
-class NvidiaBackend(TritonBackend):
-    """NVIDIA GPUs from sm_75 on."""
+class NvidiaCompiler(TritonCompiler):
+    """Triton's CUDA compiler."""
 
-    name = "nvidia"
     architectures = ARCHITECTURES
-    language = "gluon_nvidia.language"
-    host = "gluon_nvidia.host"
-    exports = {
-        "NVMMADistributedLayout": f"{_PATH}:NVMMADistributedLayout",
-        "NVMMASharedLayout": f"{_PATH}:NVMMASharedLayout",
-    }
-    reference = "gluon_nvidia.reference"
-    descriptors = {
-        "tensordesc": "gluon_nvidia.language.tma:tensor_descriptor_type",
-        "tensordesc_im2col": "gluon_nvidia.language.tma:tensor_descriptor_im2col_type",
-    }
-    lowerings = LOWERINGS
-    compiler = "triton.backends.nvidia.compiler:CUDABackend"
-    compiler_options = "triton.backends.nvidia.compiler:CUDAOptions"
+    path = "triton.backends.nvidia.compiler:CUDABackend"
+    options_path = "triton.backends.nvidia.compiler:CUDAOptions"
     derives = ("sass",)
     listings = ("sass", "ptx", "ttgir")
-    tensor_device = "cuda"
-    raw_pointers = True
-
-    # -- devices -----------------------------------------------------------------------------------
-
-    def device(self) -> Optional[Target]:
-        return self.device_target(0)
-
-    def device_problem(self) -> Optional[str]:
-        from gluon_nvidia import driver
-
-        cuda = driver.find()
-        if cuda is None:
-            return driver.problem()
-        if self.device_target(0) is None:
-            return f"the device is sm_{cuda.capability(0)}, which gluon-nvidia does not know"
-        return None
-
-    def torch_properties(self, target: Target) -> Mapping[str, Any]:
-        return {"version": {"cuda": "13.0", "hip": None}, **properties(target.architecture)}
-
-    def device_target(self, index: int) -> Optional[Target]:
-        from gluon_nvidia import driver
-
-        cuda = driver.find()
-        if cuda is None or index >= cuda.device_count:
-            return None
-        try:
-            capability = cuda.capability(index)
-        except Exception:  # a device that broke down is no device
-            return None
-        found = next((arch for arch in self.architectures if arch.arch == capability), None)
-        return Target(self.name, found) if found is not None else None
-
-    def device_count(self) -> int:
-        from gluon_nvidia import driver
-
-        cuda = driver.find()
-        return cuda.device_count if cuda is not None else 0
-
-    def current_device(self) -> int:
-        from gluon_nvidia import driver
-
-        return driver.driver().current_device()
-
-    def device_scope(self, index: int) -> ContextManager[Any]:
-        from gluon_nvidia import driver
-
-        return driver.device_scope(index)
-
-    def stream_getter(self) -> Callable[[int], int]:
-        from gluon_nvidia import driver
-
-        return driver.stream_getter()
-
-    # -- compiling ---------------------------------------------------------------------------------
 
     def builder_arch(self, target: Target) -> str:
         return f"sm{target.architecture.arch}"
@@ -109,16 +42,6 @@ class NvidiaBackend(TritonBackend):
             Stage(stage.name, around[stage.name](stage.run)) if stage.name in around else stage
             for stage in super().pipeline(target, options)
         )
-
-    # -- running -----------------------------------------------------------------------------------
-
-    def launcher(self, compiled: Any) -> Callable[..., Any]:
-        launch: Callable[..., Any] = load_path("gluon_nvidia.launcher:make_launcher")(compiled)
-        return launch
-
-    def fast_path(self, kernel: CallsOf) -> Optional[FastPath]:
-        made: Optional[FastPath] = load_path("gluon_nvidia.calls:fast_path")(kernel)
-        return made
 
     def derive(self, name: str, asm: Mapping[str, Any]) -> Any:
         if name == "sass" and "cubin" in asm:
@@ -139,3 +62,87 @@ class NvidiaBackend(TritonBackend):
     def inspect(self, compiled: Any) -> Report:
         found: Report = load_path("gluon_nvidia.inspect:report")(compiled)
         return found
+
+
+class NvidiaDevice(Device):
+    """GPUs behind the CUDA driver."""
+
+    tensor_device = "cuda"
+    raw_pointers = True
+
+    def problem(self) -> Optional[str]:
+        from gluon_nvidia import driver
+
+        cuda = driver.find()
+        if cuda is None:
+            return driver.problem()
+        if self.target(0) is None:
+            return f"the device is sm_{cuda.capability(0)}, which gluon-nvidia does not know"
+        return None
+
+    def torch_properties(self, target: Target) -> Mapping[str, Any]:
+        return {"version": {"cuda": "13.0", "hip": None}, **properties(target.architecture)}
+
+    def target(self, index: int = 0) -> Optional[Target]:
+        from gluon_nvidia import driver
+
+        cuda = driver.find()
+        if cuda is None or index >= cuda.device_count:
+            return None
+        try:
+            capability = cuda.capability(index)
+        except Exception:  # a device that broke down is no device
+            return None
+        known = next((arch for arch in ARCHITECTURES if arch.arch == capability), None)
+        return Target("nvidia", known) if known is not None else None
+
+    def count(self) -> int:
+        from gluon_nvidia import driver
+
+        cuda = driver.find()
+        return cuda.device_count if cuda is not None else 0
+
+    def current(self) -> int:
+        from gluon_nvidia import driver
+
+        return driver.driver().current_device()
+
+    def scope(self, index: int) -> ContextManager[Any]:
+        from gluon_nvidia import driver
+
+        return driver.device_scope(index)
+
+    def stream_getter(self) -> Callable[[int], int]:
+        from gluon_nvidia import driver
+
+        return driver.stream_getter()
+
+    def launcher(self, compiled: Any) -> Callable[..., Any]:
+        launch: Callable[..., Any] = load_path("gluon_nvidia.launcher:make_launcher")(compiled)
+        return launch
+
+    def fast_path(self, kernel: CallsOf) -> Optional[FastPath]:
+        made: Optional[FastPath] = load_path("gluon_nvidia.calls:fast_path")(kernel)
+        return made
+
+
+NVIDIA = Backend(
+    "nvidia",
+    ARCHITECTURES,
+    compiler=NvidiaCompiler(),
+    device=NvidiaDevice(),
+    language=Language(
+        namespace="gluon_nvidia.language",
+        host="gluon_nvidia.host",
+        exports={
+            name: f"gluon_nvidia.layouts:{name}"
+            for name in ("NVMMADistributedLayout", "NVMMASharedLayout")
+        },
+        reference="gluon_nvidia.reference",
+        lowerings=LOWERINGS,
+        descriptors={
+            "tensordesc": "gluon_nvidia.language.tma:tensor_descriptor_type",
+            "tensordesc_im2col": "gluon_nvidia.language.tma:tensor_descriptor_im2col_type",
+        },
+    ),
+)

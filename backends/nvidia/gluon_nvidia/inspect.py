@@ -13,7 +13,7 @@ from collections import Counter
 from typing import Any, Sequence
 
 from gluon_core.errors import BackendError
-from gluon_core.plugin.backend import Report
+from gluon_core.plugin.compiler import Report
 from gluon_core.plugin.emitted import COPY, LOAD, PRODUCT, STORE, Emitted
 from gluon_core.plugin.isa import Instruction, find_loops
 from gluon_core.plugin.listing import CodeLine
@@ -79,7 +79,7 @@ def disassemble(cubin: bytes) -> str:
 def sass(cubin: bytes) -> str:
     """Return the machine code of `cubin` as Triton shows it, without the lines on the file's format."""
     from gluon_core import vendor
-    from gluon_core.plugin.backend import load_path
+    from gluon_core.plugin.paths import load_path
 
     with vendor.captured() as warned:
         text = str(load_path("triton.tools.disasm:get_sass")(cubin))

@@ -6,9 +6,9 @@ from typing import Sequence
 
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.hookspec import hookimpl
-from gluon_nvidia.backend import NvidiaBackend
+from gluon_nvidia.backend import NVIDIA
 
 
 @hookimpl
 def gluon_backends() -> Sequence[Backend]:
-    return [NvidiaBackend()]
+    return [NVIDIA]

@@ -6,7 +6,11 @@ import copy
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Callable, ContextManager, Mapping, cast
 
-from gluon_core.plugin.backend import Backend, Report, Stage, Watch, load_path
+from gluon_core.plugin.backend import Backend
+from gluon_core.plugin.compiler import Compiler, Report, Stage
+from gluon_core.plugin.device import Device
+from gluon_core.plugin.paths import load_path
+from gluon_core.plugin.simulation import Simulation, Watch
 from gluon_core.plugin.targets import Target
 from gluon_sim.settings import Settings
 
@@ -15,7 +19,7 @@ if TYPE_CHECKING:
     from gluon_sim.executor.compile import CompiledProgram
     from gluon_sim.tracing.program import Program
 
-__all__ = ["ProgramText", "SimBackend"]
+__all__ = ["SIM", "ProgramText"]
 
 _SETTINGS = frozenset(f.name for f in fields(Settings))
 
@@ -27,35 +31,24 @@ class ProgramText(bytes):
     compiled: CompiledProgram
 
 
-class SimBackend(Backend):
-    """Runs kernels on the CPU over torch CPU tensors and NumPy arrays."""
+class SimCompiler(Compiler):
+    """Traces kernels into programs of NumPy calls."""
 
-    name = "sim"
-    architectures = ()
-    simulates = True
-    watches = (*Backend.watches, "findings")
-    simulation = "gluon_sim.settings:using"
-    ranks = "gluon_sim.executor.ranks:run"
     cacheable = False
-    tensor_device = "cpu"
-    raw_pointers = False
 
     def options(self, target: Target, given: Mapping[str, Any]) -> Any:
-        """Those of the architecture's own backend: a kernel that simulates is one that compiles.
+        """Return options of the architecture's own backend: a kernel that simulates is one that compiles.
 
-        And the `Settings` by name, for this launch: `kernel[grid](..., schedule="eager")`.
+        The `Settings` of this launch are options, too: `kernel[grid](..., schedule="eager")`.
         """
         own = {k: v for k, v in given.items() if k in _SETTINGS}
-        options = _vendor(target).options(
+        options = _vendor(target).compiler.options(
             _real(target), {k: v for k, v in given.items() if k not in own}
         )
         if own:
             Settings(**own)  # refuses what cannot be
             _attach(options, own)
         return options
-
-    def hardware_options(self, options: Any) -> Any:
-        return _detach(options)
 
     def target_attribute(self, target: Target) -> str:
         return str(target)
@@ -68,12 +61,12 @@ class SimBackend(Backend):
         return cast("Builder", SimBuilder(context, target, models_for(target)))
 
     def codegen(self, target: Target, options: Any) -> Mapping[str, Any]:
-        functions = dict(_vendor(target).codegen(_real(target), options))
+        functions = dict(_vendor(target).compiler.codegen(_real(target), options))
         functions["convert_custom_types"] = _convert
         return functions
 
     def module_map(self, target: Target) -> Mapping[str, Any]:
-        return _vendor(target).module_map(_real(target))
+        return _vendor(target).compiler.module_map(_real(target))
 
     def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
         def program(module: Program, metadata: dict[str, Any]) -> ProgramText:
@@ -94,15 +87,6 @@ class SimBackend(Backend):
 
         return (Stage("program", program),)
 
-    def launcher(self, compiled: Any) -> Callable[..., Any]:
-        make: Callable[[Any], Callable[..., Any]] = load_path("gluon_sim.launcher:make_launcher")
-        return make(compiled)
-
-    def watch(self, wish: Watch) -> ContextManager[Any]:
-        from gluon_sim.tools.session import watch
-
-        return watch(wish)
-
     def inspect(self, compiled: Any) -> Report:
         """Counts recorded ops; there are no registers."""
         from collections import Counter
@@ -116,6 +100,32 @@ class SimBackend(Backend):
             instruction_count=sum(mix.values()),
             instruction_mix=dict(mix.most_common()),
         )
+
+
+class Host(Device):
+    """The CPU, which takes torch CPU tensors and NumPy arrays."""
+
+    tensor_device = "cpu"
+
+    def launcher(self, compiled: Any) -> Callable[..., Any]:
+        make: Callable[[Any], Callable[..., Any]] = load_path("gluon_sim.launcher:make_launcher")
+        return make(compiled)
+
+
+class Sim(Simulation):
+    """Runs programs under schedules, with checks."""
+
+    watches = (*Simulation.watches, "findings")
+    settings = "gluon_sim.settings:using"
+    ranks = "gluon_sim.executor.ranks:run"
+
+    def hardware_options(self, options: Any) -> Any:
+        return _detach(options)
+
+    def watch(self, wish: Watch) -> ContextManager[Any]:
+        from gluon_sim.tools.session import watch
+
+        return watch(wish)
 
 
 def _attach(options: Any, settings: Mapping[str, Any]) -> None:
@@ -152,3 +162,6 @@ def _convert(value: Any, type: Any, rounding: Any = None, _semantic: Any = None)
     builder = _semantic.builder
     handle = builder.create_fp_to_fp(value.handle, type.to_ir(builder), rounding)
     return _semantic.make_tensor(handle, type)
+
+
+SIM = Backend("sim", compiler=SimCompiler(), device=Host(), simulation=Sim())

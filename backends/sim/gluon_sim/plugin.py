@@ -6,9 +6,9 @@ from typing import Sequence
 
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.hookspec import hookimpl
-from gluon_sim.backend import SimBackend
+from gluon_sim.backend import SIM
 
 
 @hookimpl
 def gluon_backends() -> Sequence[Backend]:
-    return [SimBackend()]
+    return [SIM]

@@ -9,16 +9,21 @@ from gluon_core import language as gl
 from gluon_core.plugin import (
     backend,
     builder,
+    compiler,
+    device,
     hookspec,
     host_descriptor,
     isa,
+    language,
     launcher,
     listing,
     options,
+    paths,
     reference,
     requests,
+    simulation,
     targets,
-    triton_backend,
+    triton_compiler,
 )
 from gluon_core.registry import load as plugins
 from gluon_core.simulation import assembly, findings, host_memory, settings
@@ -71,25 +76,33 @@ refused(lambda: options.check_given(target, {"anvils": 3}, [f.name for f in fiel
 #> {'num_warps': 4, 'debug': True, 'hammers': 1.5}
 #> OptionError: anvils: anvil has no compile option 'anvils'. Options: num_warps, num_ctas, debug, sanitize_overflow, arch, supported_fp8_dtypes, deprecated_fp8_dot_operand_dtypes, default_dot_input_precision, allowed_dot_input_precisions, max_num_imprecise_acc_default, hammers.
 
-# -- gluon_core.plugin.backend.Backend, gluon_core.plugin.backend.Lowering, gluon_core.plugin.backend.API_VERSION, gluon_core.plugin.backend.load_path: what a plugin hands over
-class AnvilBackend(backend.Backend):
-    name = "anvil"
-    api_version = backend.API_VERSION
-    architectures = (ANVIL,)
-    lowerings = (backend.Lowering("load", "anvil_load", "gluon_anvil.lower:load", priority=10),)
-
+# -- gluon_core.plugin.backend.Backend, gluon_core.plugin.backend.API_VERSION, gluon_core.plugin.compiler.Compiler, gluon_core.plugin.device.Device, gluon_core.plugin.language.Language, gluon_core.plugin.language.Lowering, gluon_core.plugin.paths.load_path: what a plugin hands over
+class AnvilCompiler(compiler.Compiler):
     def options(self, target, given):
         return AnvilOptions.of(target, given)
 
 
-print(AnvilBackend().options(target, {}).hammers, backend.load_path("math:sqrt")(9.0))
+class AnvilDevice(device.Device):
+    tensor_device = "cpu"
+
+
+LOAD = language.Lowering("load", "anvil_load", "gluon_anvil.lower:load", priority=10)
+ANVIL_BACKEND = backend.Backend(
+    "anvil",
+    (ANVIL,),
+    compiler=AnvilCompiler(),
+    device=AnvilDevice(),
+    language=language.Language(lowerings=(LOAD,)),
+    api_version=backend.API_VERSION,
+)
+print(ANVIL_BACKEND.compiler.options(target, {}).hammers, paths.load_path("math:sqrt")(9.0))
 #> 1 3.0
 
 # -- gluon_core.plugin.hookspec.hookimpl, gluon_core.plugin.hookspec.hookspec, gluon_core.plugin.hookspec.PROJECT, gluon_core.plugin.hookspec.ENTRY_POINTS: the hooks, and the entry points by which plugins are found
 class AnvilPlugin:
     @hookspec.hookimpl
     def gluon_backends(self):
-        return [AnvilBackend()]
+        return [ANVIL_BACKEND]
 
 
 print(hookspec.PROJECT, hookspec.ENTRY_POINTS, callable(hookspec.hookspec))
@@ -158,28 +171,28 @@ print("get_type" in builder.members(builder.Value))
 #> Operation ['get_after', 'get_before', 'get_body']
 #> True
 
-# -- gluon_core.plugin.backend.Stage, gluon_core.plugin.backend.Report: a pipeline of pure steps, and what `inspect` says of the machine code
+# -- gluon_core.plugin.compiler.Stage, gluon_core.plugin.compiler.Report: a pipeline of pure steps, and what `inspect` says of the machine code
 def assemble(source, metadata):
     metadata["shared"] = 0
     return source.encode()
 
 
-stages = [backend.Stage("text", lambda source, metadata: str(source)), backend.Stage("bin", assemble)]
+stages = [compiler.Stage("text", lambda source, metadata: str(source)), compiler.Stage("bin", assemble)]
 code, metadata = "module {}", {}
 for stage in stages:
     code = stage.run(code, metadata)
 print(code, metadata)
-report = backend.Report(
+report = compiler.Report(
     registers=32, spills=0, shared_memory=0, instruction_count=4, instruction_mix={"add": 4}
 )
 print(report.registers, report.instruction_mix)
 #> b'module {}' {'shared': 0}
 #> 32 {'add': 4}
 
-# -- gluon_core.plugin.triton_backend.TritonBackend, gluon_core.plugin.triton_backend.check_limits: a vendor whose compiler is one of Triton's
+# -- gluon_core.plugin.triton_compiler.TritonCompiler, gluon_core.plugin.triton_compiler.check_limits: a vendor whose compiler is one of Triton's
 vendors = plugins.registry().backends
-print(isinstance(vendors["nvidia"], triton_backend.TritonBackend))
-refused(lambda: triton_backend.check_limits(target, {"shared": 1 << 20, "num_warps": 4, "num_ctas": 1}))
+print(isinstance(vendors["nvidia"].compiler, triton_compiler.TritonCompiler))
+refused(lambda: triton_compiler.check_limits(target, {"shared": 1 << 20, "num_warps": 4, "num_ctas": 1}))
 #> True
 #> LimitError: the kernel needs more shared memory than a block of anvil:anvil1 has; expected at most 49152 bytes, got 1048576 bytes. Use smaller blocks, fewer buffers or stages, or a narrower dtype.
 
@@ -216,13 +229,14 @@ kind = launcher.ArgumentKind(Meters, describe=lambda value: ("fp32", ""), key=la
 print(launcher.checked_kind(kind).is_for(Meters), kind.is_for(str))
 #> True False
 
-# -- gluon_core.plugin.launcher.Simulation, gluon_core.plugin.launcher.RankHost, gluon_core.plugin.launcher.Ranks: what a backend that simulates offers besides
+# -- gluon_core.plugin.simulation.Simulation, gluon_core.plugin.simulation.Settings, gluon_core.plugin.simulation.HARDWARE, gluon_core.plugin.simulation.RankHost, gluon_core.plugin.simulation.Ranks: what a backend that simulates offers besides
 simulator = vendors["sim"]
-with backend.load_path(simulator.simulation)(schedule="eager", races=False):
+runs: simulation.Simulation = simulator.simulation
+with paths.load_path(simulator.simulation.settings)(schedule="eager", races=False):
     twice[(1,)](x, out := np.zeros_like(x), target="sim:hopper")
-print(out[:3], callable(launcher.Simulation))
-print(sorted(builder.members(launcher.RankHost))[-2:], sorted(builder.members(launcher.Ranks)))
-#> [0. 2. 4.] True
+print(out[:3], callable(simulation.Settings), vendors["nvidia"].simulation is simulation.HARDWARE)
+print(sorted(builder.members(simulation.RankHost))[-2:], sorted(builder.members(simulation.Ranks)))
+#> [0. 2. 4.] True True
 #> ['share', 'world'] []
 
 # -- gluon_core.simulation.settings.LaunchSettings, gluon_core.simulation.settings.Scopes: what launches check, by the environment and by blocks of code
@@ -345,14 +359,14 @@ print(listing.of_module('#loc1 = loc("anvil.py":3:5)\nop loc(#loc1)\n')[0])
 #> add r0, r1 anvil.py 7
 #> CodeLine(text='op', file='anvil.py', line=3)
 
-# -- gluon_core.plugin.backend.Watch, gluon_core.plugin.backend.Executed, gluon_core.simulation.findings.Findings, gluon_core.simulation.findings.KernelFindings, gluon_core.simulation.findings.LineFindings, gluon_core.simulation.findings.BankUse, gluon_core.simulation.findings.Held, gluon_core.simulation.findings.Trouble, gluon_core.simulation.findings.Party: what is found out while kernels run: asked for with `Watch`, handed over as `Findings`
+# -- gluon_core.plugin.simulation.Watch, gluon_core.plugin.simulation.Executed, gluon_core.simulation.findings.Findings, gluon_core.simulation.findings.KernelFindings, gluon_core.simulation.findings.LineFindings, gluon_core.simulation.findings.BankUse, gluon_core.simulation.findings.Held, gluon_core.simulation.findings.Trouble, gluon_core.simulation.findings.Party: what is found out while kernels run: asked for with `Watch`, handed over as `Findings`
 told: list[findings.Findings] = []
-with simulator.watch(backend.Watch(findings=told.append)):
+with simulator.simulation.watch(simulation.Watch(findings=told.append)):
     twice[(1,)](x, out, target="sim:hopper")
 kernel: findings.KernelFindings = told[0].kernels[0]
 busy: findings.LineFindings = max(kernel.lines, key=lambda one: one.numbers)
 print(kernel.kernel, kernel.target, kernel.columns[:2], busy.line == kernel.line + 2)
-for kind in (findings.BankUse, findings.Held, findings.Trouble, findings.Party, backend.Executed):
+for kind in (findings.BankUse, findings.Held, findings.Trouble, findings.Party, simulation.Executed):
     print(kind.__name__, *(f.name for f in fields(kind)[:4]))
 #> twice sim:sm_90 ('least time', 'ops') True
 #> BankUse file line way passes

@@ -231,10 +231,12 @@ def _compiled(kernel: Any, files: list[str]) -> dict[str, Any]:
         made["entries"] = [
             {
                 "name": name,
-                "lines": [_line(one, files) for one in backend.listing(name, hardware.asm)],
+                "lines": [
+                    _line(one, files) for one in backend.compiler.listing(name, hardware.asm)
+                ],
             }
-            for name in backend.listings
-            if name in hardware.asm or name in backend.derives
+            for name in backend.compiler.listings
+            if name in hardware.asm or name in backend.compiler.derives
         ]
         report = asdict(hardware.report())
         for part in ("loops", "instruction_mix"):

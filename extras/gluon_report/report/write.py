@@ -12,7 +12,7 @@ from gluon_cli.many import on_each
 from gluon_cli.output import UsageError
 from gluon_cli.run import Runs, run_file
 from gluon_core.errors import GluonError
-from gluon_core.plugin.backend import Watch
+from gluon_core.plugin.simulation import Watch
 from gluon_core.simulation.evidence import Record
 from gluon_core.simulation.findings import Findings
 from gluon_report.report.gather import gathered

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gluon_core.plugin.backend import Lowering
+from gluon_core.plugin.language import Lowering
 from gluon_core.plugin.requests import OPS
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
@@ -38,7 +38,7 @@ def lowerings_of(backends: list[Any], config: Any) -> list[Lowering]:
     plugins = registry()
     if config.getoption("--gluon-backend", None) is None:
         return [low for op in OPS for low in plugins.lowerings(op)]
-    return [low for backend in backends for low in backend.lowerings]
+    return [low for backend in backends for low in backend.language.lowerings]
 
 
 def targets_of(backend: Any) -> list[Target]:
@@ -47,7 +47,7 @@ def targets_of(backend: Any) -> list[Target]:
 
     known = backend.architectures
     if backend.simulates:
-        named = backend.stands_in_for
+        named = backend.simulation.stands_in_for
         known = [a for a in registry().architectures() if named is None or a.backend in named]
     return [Target(backend.name, a) for a in known if _triton.VERSION >= a.min_triton]
 

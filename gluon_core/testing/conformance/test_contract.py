@@ -13,9 +13,10 @@ import pytest
 
 from gluon_core import _triton, language
 from gluon_core.errors import CapabilityError, GluonError, OptionError
-from gluon_core.plugin.backend import API_VERSION, Lowering
+from gluon_core.plugin.backend import API_VERSION
 from gluon_core.plugin.builder import Builder, members
 from gluon_core.plugin.host_descriptor import HostDescriptor
+from gluon_core.plugin.language import Lowering
 from gluon_core.plugin.launcher import checked_kind
 from gluon_core.plugin.options import further
 from gluon_core.plugin.paths import load_named
@@ -47,25 +48,25 @@ def test_architectures(backend: Any) -> None:
 
 
 def test_device(backend: Any) -> None:
-    found = backend.device()
-    assert found is None or (isinstance(found, Target) and found.backend == backend.name)
-    problem = backend.device_problem()
+    target = backend.device.target()
+    assert target is None or (isinstance(target, Target) and target.backend == backend.name)
+    problem = backend.device.problem()
     assert problem is None or (isinstance(problem, str) and problem)
-    if backend.raw_pointers:
-        assert backend.tensor_device, "whose tensors have the addresses?"
+    if backend.device.raw_pointers:
+        assert backend.device.tensor_device, "whose tensors have the addresses?"
 
 
 def test_options(backend: Any, target: Target) -> None:
-    options = checked_options(backend, backend.options(target, {}))
-    again = backend.options(target, {"num_warps": options.num_warps})
+    options = checked_options(backend, backend.compiler.options(target, {}))
+    again = backend.compiler.options(target, {"num_warps": options.num_warps})
     assert options.num_warps == again.num_warps and repr(options) == repr(again)
     hashed = further(options, "hash")
     assert hashed is None or isinstance(hashed(), str)
     with pytest.raises(OptionError) as caught:
-        backend.options(target, {"num_wraps": 4})
+        backend.compiler.options(target, {"num_wraps": 4})
     assert "num_warps" in str(caught.value), "an unknown option names the nearest"
     with pytest.raises(OptionError):
-        backend.options(target, {"num_warps": 3})
+        backend.compiler.options(target, {"num_warps": 3})
 
 
 def _has(builder: Any, name: str) -> bool:
@@ -78,11 +79,11 @@ def _has(builder: Any, name: str) -> bool:
 def test_builder(backend: Any, target: Target) -> None:
     if not backend.compiles:
         with pytest.raises(CapabilityError):
-            backend.builder(None, target)
+            backend.compiler.builder(None, target)
         return
     context = _triton.make_context()
-    backend.load_dialects(context)
-    builder = checked_builder(backend, backend.builder(context, target))
+    backend.compiler.load_dialects(context)
+    builder = checked_builder(backend, backend.compiler.builder(context, target))
     triton = _triton.gluon_ir.GluonOpBuilder
     set_by_the_core = set(Builder.__annotations__)
     wanted = [n for n in members(Builder) - set_by_the_core if hasattr(triton, n)]
@@ -97,44 +98,46 @@ def test_builder(backend: Any, target: Target) -> None:
 
 def test_names_are_not_lost_to_others(backend: Any) -> None:
     names = {backend.name, *(s for arch in backend.architectures for s in arch.spellings)}
-    names.update(backend.exports, (f"{low.op}/{low.name}" for low in backend.lowerings))
+    names.update(
+        backend.language.exports, (f"{low.op}/{low.name}" for low in backend.language.lowerings)
+    )
     lost = [clash.text for clash in registry().clashes if clash.name in names]
     assert not lost, "\n".join(lost)
 
 
 def test_paths_resolve(backend: Any) -> None:
     where = f"backend {backend.name!r}"
-    for attribute in ("language", "host", "reference"):
-        path = getattr(backend, attribute)
+    for attribute in ("namespace", "host", "reference"):
+        path = getattr(backend.language, attribute)
         if path is not None:
-            load_named(path, f"{where}, {attribute}")
-    for name, path in backend.exports.items():
+            load_named(path, f"{where}, language.{attribute}")
+    for name, path in backend.language.exports.items():
         value = load_named(path, f"{where}, exports[{name!r}]")
         assert (
             not isinstance(value, type) or not hasattr(value, "to_linear") or value.__name__ == name
         )
         assert name not in vars(language), f"gl.{name} is the portable language's own"
-    for head, path in backend.descriptors.items():
+    for head, path in backend.language.descriptors.items():
         kind = load_named(path, f"{where}, descriptors[{head!r}]")
         assert issubclass(kind, _triton.base_type) and callable(kind.make), kind
-    for path in backend.argument_kinds:
+    for path in backend.language.argument_kinds:
         checked_kind(load_named(path, f"{where}, argument_kinds"))
 
 
 def test_host_descriptors_have_a_type_in_kernels(backend: Any) -> None:
-    if backend.host is None:
+    if backend.language.host is None:
         pytest.skip("has no host-side types")
-    for module in _modules(backend.host):
+    for module in _modules(backend.language.host):
         for name, value in vars(module).items():
             if isinstance(value, type) and issubclass(value, HostDescriptor):
                 if value is not HostDescriptor:
-                    assert value.head in backend.descriptors, f"{module.__name__}.{name}"
+                    assert value.head in backend.language.descriptors, f"{module.__name__}.{name}"
 
 
 def test_simulation(backend: Any) -> None:
-    if backend.simulation is None:
+    if backend.simulation.settings is None:
         pytest.skip("knows no schedules")
-    using = load_named(backend.simulation, f"backend {backend.name!r}, simulation")
+    using = load_named(backend.simulation.settings, f"backend {backend.name!r}, simulation")
     for schedule in ("latest", "eager", "random"):
         with using(schedule=schedule, seed=1, timeout=60.0, progress=False, checks=True):
             pass
@@ -149,20 +152,22 @@ def _modules(package: str) -> Iterator[Any]:
 
 
 def test_language_is_one_module(backend: Any) -> None:
-    if backend.language is None:
+    if backend.language.namespace is None:
         pytest.skip("has no ops of its own")
     public = importlib.import_module(f"gluon_core.language.{backend.name}")
-    assert public is importlib.import_module(backend.language)
-    for module in _modules(backend.language):
-        alias = module.__name__.replace(backend.language, f"gluon_core.language.{backend.name}", 1)
+    assert public is importlib.import_module(backend.language.namespace)
+    for module in _modules(backend.language.namespace):
+        alias = module.__name__.replace(
+            backend.language.namespace, f"gluon_core.language.{backend.name}", 1
+        )
         assert importlib.import_module(alias) is module
 
 
 def test_ops_are_documented_and_declared(backend: Any) -> None:
-    if backend.language is None:
+    if backend.language.namespace is None:
         pytest.skip("has no ops of its own")
     known = registry().capabilities()
-    for module in _modules(backend.language):
+    for module in _modules(backend.language.namespace):
         for name, value in vars(module).items():
             if name.startswith("_") or not hasattr(value, "requires") or not callable(value):
                 continue
@@ -192,12 +197,12 @@ def _portable_methods() -> set[str]:
 
 
 def test_reference_models(backend: Any) -> None:
-    if backend.reference is None or backend.language is None:
+    if backend.language.reference is None or backend.language.namespace is None:
         pytest.skip("has no ops of its own, or no reference models")
-    reference = importlib.import_module(backend.reference)
+    reference = importlib.import_module(backend.language.reference)
     portable = _portable_methods()
     missing = {}
-    for module in _modules(backend.language):
+    for module in _modules(backend.language.namespace):
         for name in _emitted(inspect.getsource(module)) - portable:
             if not callable(getattr(reference, name, None)):
                 missing[name] = module.__name__

@@ -11,7 +11,7 @@ from gluon_core.compiler import compile
 from gluon_core.compiler.driver import trace_source
 from gluon_core.compiler.source import GluonASTSource
 from gluon_core.errors import BackendError, CapabilityError, LayoutError
-from gluon_core.plugin.backend import Report
+from gluon_core.plugin.compiler import Report
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.answers import checked_stages
 from gluon_core.registry.load import registry
@@ -40,7 +40,9 @@ def _where(backend: Any, target: Target) -> tuple[Any, Target]:
 @pytest.mark.parametrize("name", KERNELS)
 def test_trace(backend: Any, target: Target, name: str) -> None:
     backend, target = _where(backend, target)
-    module = trace_source(_source(name, target), target, backend.options(target, {"num_warps": 4}))
+    module = trace_source(
+        _source(name, target), target, backend.compiler.options(target, {"num_warps": 4})
+    )
     assert name in module.str_nodebug()
 
 
@@ -49,7 +51,7 @@ def test_mistakes_are_ours(backend: Any, target: Target) -> None:
     chosen = KERNELS["copy"]
     source = GluonASTSource(chosen.kernel, chosen.signature(), {"lanes": 2 * target.warp_size}, {})
     with pytest.raises(LayoutError, match="threads per warp") as caught:
-        trace_source(source, target, backend.options(target, {"num_warps": 4}))
+        trace_source(source, target, backend.compiler.options(target, {"num_warps": 4}))
     assert caught.value.span is not None
 
 
@@ -59,7 +61,8 @@ def test_pipeline(backend: Any, target: Target) -> None:
             compile(_source("copy", target), target, {"num_warps": 4})
         return
     stages = checked_stages(
-        backend, backend.pipeline(target, backend.options(target, {"num_warps": 4}))
+        backend,
+        backend.compiler.pipeline(target, backend.compiler.options(target, {"num_warps": 4})),
     )
     names = [stage.name for stage in stages]
     compiled = compile(_source("copy", target), target, {"num_warps": 4})
@@ -68,7 +71,7 @@ def test_pipeline(backend: Any, target: Target) -> None:
     assert isinstance(compiled.asm[names[-1]], bytes) and compiled.asm[names[-1]]
     assert compiled.metadata.name
     try:
-        report = backend.inspect(compiled)
+        report = backend.compiler.inspect(compiled)
     except BackendError as error:
         pytest.skip(f"compiled, but no tool here reads the machine code: {error}")
     assert isinstance(report, Report) and report.instruction_count > 0
@@ -83,18 +86,21 @@ def _runs_here(backend: Any) -> tuple[Any, str]:
         return chosen[0], ""
     if not backend.compiles:
         return _where(backend, Target(backend.name, backend.architectures[0]))[1], ""
-    found = backend.device()
-    return found, "" if found else backend.device_problem() or f"{backend.name} has no device here"
+    device = backend.device.target()
+    return (
+        device,
+        "" if device else backend.device.problem() or f"{backend.name} has no device here",
+    )
 
 
 def _arrays(backend: Any, chosen: Portable) -> list[Any]:
     """Inputs and output where `backend` runs kernels."""
     arrays = [*chosen.arrays(), np.zeros(ROWS * COLS, chosen.output)]
-    if backend.tensor_device in (None, "cpu"):
+    if backend.device.tensor_device in (None, "cpu"):
         return arrays
     import torch
 
-    return [torch.from_numpy(a).to(backend.tensor_device) for a in arrays]
+    return [torch.from_numpy(a).to(backend.device.tensor_device) for a in arrays]
 
 
 def _numpy(array: Any) -> Any:

@@ -10,7 +10,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core._triton import tl
 from gluon_core.layouts import cost
-from gluon_core.plugin.backend import load_path
+from gluon_core.plugin.paths import load_path
 from gluon_core.portable import MmaRequest
 from gluon_core.registry import load as plugins
 from tests.backends.emu.assembly import MISCOUNTED

@@ -58,7 +58,7 @@ def cuda(monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("GLUON_TARGET", "nvidia:sm_90")
     monkeypatch.setattr(driver, "_state", driver.Driver(fake))
-    monkeypatch.setattr(type(backend), "tensor_device", "cpu")
+    monkeypatch.setattr(type(backend.device), "tensor_device", "cpu")
     for kernel in (scale, anything, described):
         kernel.forget()
     yield fake
@@ -242,7 +242,7 @@ def current(cuda, monkeypatch):
     made = driver.Driver(cuda)
     made.current_device_address = ctypes.cast(device, ctypes.c_void_p).value
     monkeypatch.setattr(driver, "_state", made)
-    monkeypatch.setattr(type(registry().backend("nvidia")), "device_count", lambda self: 2)
+    monkeypatch.setattr(type(registry().backend("nvidia").device), "count", lambda self: 2)
     yield index
 
 
@@ -259,11 +259,9 @@ def test_another_current_device_is_not_launched_on_from_c(current, monkeypatch):
 
 def test_a_prepared_launch_on_one_of_several_devices_is_c(cuda, current, monkeypatch):
     scopes = []
-    backend = type(registry().backend("nvidia"))
-    monkeypatch.setattr(backend, "current_device", lambda self: current.value)
-    monkeypatch.setattr(
-        backend, "device_scope", lambda self, index: scopes.append(index) or nullcontext()
-    )
+    device = type(registry().backend("nvidia").device)
+    monkeypatch.setattr(device, "current", lambda self: current.value)
+    monkeypatch.setattr(device, "scope", lambda self, index: scopes.append(index) or nullcontext())
     x, y = torch.ones(256), torch.zeros(256)
     handle = scale.prepare(x, y, 64, 1.5, 64, L, grid=1)
     scopes.clear()

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
 
 def has_tma():
-    target = registry().backend("nvidia").device()
+    target = registry().backend("nvidia").device.target()
     return target is not None and target.has("nvidia.tma")
 
 

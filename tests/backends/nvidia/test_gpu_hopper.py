@@ -13,7 +13,7 @@ from tests.backends.nvidia.language.test_hopper_compile import CLUSTER, DTYPES, 
 from tests.frontend import oracle
 from tests.frontend.vendor_oracle import since
 
-DEVICE = registry().backend("nvidia").device()
+DEVICE = registry().backend("nvidia").device.target()
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(DEVICE is None or not DEVICE.has("nvidia.wgmma"), reason="no Hopper GPU"),

@@ -14,7 +14,9 @@ from tests.core.kernels_for_runtime import L32
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(registry().backend("nvidia").device() is None, reason="no NVIDIA GPU"),
+    pytest.mark.skipif(
+        registry().backend("nvidia").device.target() is None, reason="no NVIDIA GPU"
+    ),
 ]
 
 

@@ -13,7 +13,7 @@ from tests.backends.sim import test_tma as kernels
 from tests.backends.sim import test_tma_order as ordered
 from tests.backends.sim.test_tma import CUBE, F16, F32, FLAT
 
-DEVICE = registry().backend("nvidia").device()
+DEVICE = registry().backend("nvidia").device.target()
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(DEVICE is None or not DEVICE.has("nvidia.tma"), reason="no GPU with TMA"),

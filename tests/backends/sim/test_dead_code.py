@@ -158,7 +158,7 @@ def compiled(kernel, target, lanes):
     source = gluon.GluonASTSource(kernel, {"x": "*i32", "n": "i32"}, constants)
     chosen = registry().target(target)
     backend = registry().backend(chosen.backend)
-    compile_source(source, chosen, backend, backend.options(chosen, {}), until="ttgir")
+    compile_source(source, chosen, backend, backend.compiler.options(chosen, {}), until="ttgir")
 
 
 @pytest.mark.parametrize("target, lanes", [("sm_90", 32), ("gfx942", 64)])

@@ -23,7 +23,7 @@ WAVE = gl.constexpr(gl.BlockedLayout([1], [64], [2], [0]))
 def test_every_function_has_a_model(backend, library):
     module = importlib.import_module(f"triton.language.extra.{library}.libdevice")
     names = set(re.findall(r'"(__(?:nv|ocml|triton_hip)_\w+)"', Path(module.__file__).read_text()))
-    reference = importlib.import_module(registry().backend(backend).reference)
+    reference = importlib.import_module(registry().backend(backend).language.reference)
     assert len(names) > 100 and not names - set(reference.EXTERNS)
 
 

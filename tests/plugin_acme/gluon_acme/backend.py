@@ -10,7 +10,10 @@ from typing import Any
 
 from gluon_acme.arch import ARCHITECTURES
 from gluon_core.errors import DeviceError
-from gluon_core.plugin.backend import Backend, Lowering, Report, Stage
+from gluon_core.plugin.backend import Backend
+from gluon_core.plugin.compiler import Compiler, Report, Stage
+from gluon_core.plugin.device import Device
+from gluon_core.plugin.language import Language, Lowering
 from gluon_core.plugin.options import CompileOptions
 
 _LOWER = "gluon_acme.lower"
@@ -23,24 +26,7 @@ class AcmeOptions(CompileOptions):
     numbered: bool = False
 
 
-class AcmeBackend(Backend):
-    name = "acme"
-    architectures = ARCHITECTURES
-    language = "gluon_acme.language"
-    host = "gluon_acme.host"
-    reference = "gluon_acme.reference"
-    descriptors = {"tensordesc_acme": "gluon_acme.language.descriptor:tile_map_type"}
-    lowerings = (
-        Lowering(
-            "load",
-            "acme_clamped_load",
-            f"{_LOWER}:load",
-            requires=("acme.clamp",),
-            priority=10,
-            accepts=f"{_LOWER}:load_accepts",
-        ),
-    )
-
+class AcmeCompiler(Compiler):
     def options(self, target, given):
         return AcmeOptions.of(target, given)
 
@@ -52,9 +38,6 @@ class AcmeBackend(Backend):
     def pipeline(self, target, options):
         return (Stage("ttgir", _tidy), Stage("anvil", partial(_assemble, options.numbered)))
 
-    def launcher(self, compiled):
-        raise DeviceError("no Anvil was ever built", remedy="Run on target 'sim:acme1'.")
-
     def inspect(self, compiled):
         mix = Counter(line.split()[0] for line in compiled.asm["anvil"].decode().splitlines()[1:])
         return Report(
@@ -64,6 +47,11 @@ class AcmeBackend(Backend):
             instruction_count=sum(mix.values()),
             instruction_mix=mix,
         )
+
+
+class AcmeDevice(Device):
+    def launcher(self, compiled):
+        raise DeviceError("no Anvil was ever built", remedy="Run on target 'sim:acme1'.")
 
 
 class AcmeBuilder:
@@ -109,3 +97,27 @@ def _assemble(numbered: bool, module: Any, metadata: dict) -> bytes:
     if numbered:
         lines[1:] = [f"{line} ; {number}" for number, line in enumerate(lines[1:])]
     return "\n".join(lines).encode()
+
+
+ACME = Backend(
+    "acme",
+    ARCHITECTURES,
+    compiler=AcmeCompiler(),
+    device=AcmeDevice(),
+    language=Language(
+        namespace="gluon_acme.language",
+        host="gluon_acme.host",
+        reference="gluon_acme.reference",
+        descriptors={"tensordesc_acme": "gluon_acme.language.descriptor:tile_map_type"},
+        lowerings=(
+            Lowering(
+                "load",
+                "acme_clamped_load",
+                f"{_LOWER}:load",
+                requires=("acme.clamp",),
+                priority=10,
+                accepts=f"{_LOWER}:load_accepts",
+            ),
+        ),
+    ),
+)

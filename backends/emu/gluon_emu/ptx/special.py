@@ -131,7 +131,7 @@ def _grid_blocks(t: _Threads, axis: str) -> int:
 
 def _multiprocessors(t: _Threads, axis: str = "") -> int:
     target = t.machine.target
-    properties = registry().backend(target.architecture.backend).torch_properties(target)
+    properties = registry().backend(target.architecture.backend).device.torch_properties(target)
     return int(properties["multi_processor_count"])
 
 

@@ -77,13 +77,13 @@ def models_for(target: Target) -> Models:
     arithmetic: Mapping[str, Callable[..., np.ndarray]] = {}
     lockstep, dialect, remedies = False, None, None
     for backend in backends:
-        if not backend.reference:
+        if not backend.language.reference:
             continue
         try:
-            module = importlib.import_module(backend.reference)
+            module = importlib.import_module(backend.language.reference)
         except ModuleNotFoundError as error:
             # A vendor may have no models yet; a model that cannot import something is a mistake.
-            if backend.name == own and error.name != backend.reference:
+            if backend.name == own and error.name != backend.language.reference:
                 raise
         except ImportError:
             if backend.name == own:

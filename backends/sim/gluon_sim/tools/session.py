@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ContextManager, Iterator, Optional, TextIO
 
 from gluon_core.errors import ArgumentError
-from gluon_core.plugin.backend import Watch
+from gluon_core.plugin.simulation import Watch
 from gluon_sim.tools.watcher import Watcher, watching
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ __all__ = ["watch"]
 
 
 def watch(wish: Watch) -> ContextManager[None]:
-    """See `gluon_core.plugin.backend.Backend.watch`. A prompt talks to today's standard output."""
+    """See `gluon_core.plugin.simulation.Simulation.watch`. A prompt talks to today's standard output."""
     return _watch(wish, sys.stdout)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Callable
 import numpy as np
 
 from gluon_core.errors import ArgumentError
-from gluon_core.plugin.backend import Executed
+from gluon_core.plugin.simulation import Executed
 from gluon_emu.amdgcn.decode.program import Program
 from gluon_emu.amdgcn.decode.text import parse
 from gluon_emu.amdgcn.isa import table

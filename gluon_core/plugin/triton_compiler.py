@@ -1,4 +1,4 @@
-"""What the backends whose compiler is one of Triton's own have in common.
+"""A compiler facet over one of Triton's compilers.
 
 A vendor names the compiler class and its options class; options are checked, stages run, and
 limits are refused here, the same way for each.
@@ -10,29 +10,32 @@ import functools
 from typing import Any, Callable, Mapping
 
 from gluon_core.errors import LimitError, OptionError
-from gluon_core.plugin.backend import Backend, Stage, load_path
+from gluon_core.plugin.compiler import Compiler, Stage
 from gluon_core.plugin.options import check_given, check_precision
-from gluon_core.plugin.targets import Target
+from gluon_core.plugin.paths import load_path
+from gluon_core.plugin.targets import Architecture, Target
 
-__all__ = ["TritonBackend", "check_limits"]
+__all__ = ["TritonCompiler", "check_limits"]
 
 
-class TritonBackend(Backend):
-    """A backend over one of Triton's compilers; it compiles with no device present.
+class TritonCompiler(Compiler):
+    """A compiler of Triton's; it compiles with no device present.
 
     Attributes:
-        compiler: path of the compiler class, such as `"triton.backends.x.compiler:XBackend"`.
-        compiler_options: path of the dataclass of its options.
+        architectures: of the backend.
+        path: of the compiler class, such as `"triton.backends.x.compiler:XBackend"`.
+        options_path: of the dataclass of its options.
     """
 
-    compiler: str
-    compiler_options: str
+    architectures: tuple[Architecture, ...]
+    path: str
+    options_path: str
     isolate = True  # MLIR and LLVM abort on some inputs
 
     def options(self, target: Target, given: Mapping[str, Any]) -> Any:
         from gluon_core import _triton
 
-        known = load_path(self.compiler_options).__dataclass_fields__
+        known = load_path(self.options_path).__dataclass_fields__
         check_given(target, given, tuple(known))
         given = dict(given)
         if given.get("enable_fp_fusion") is None and "enable_fp_fusion" in known:
@@ -49,11 +52,11 @@ class TritonBackend(Backend):
         return options
 
     def of(self, target: Target) -> Any:
-        """Triton's compiler for `target`."""
-        return _compiler(self.compiler, target)
+        """Return Triton's compiler for `target`."""
+        return _compiler(self.path, target)
 
     def builder_arch(self, target: Target) -> str:
-        """How the builder of Triton 3.8 and later is told the architecture."""
+        """Return the name of the architecture for the builder of Triton 3.8 and later."""
         return str(target.architecture.arch)
 
     def builder(self, context: Any, target: Target) -> Any:
@@ -70,7 +73,8 @@ class TritonBackend(Backend):
         return modules
 
     def load_dialects(self, context: Any) -> None:
-        self.of(Target(self.name, self.architectures[0])).load_dialects(context)
+        arch = self.architectures[0]  # the dialects are the same for all
+        self.of(Target(arch.backend, arch)).load_dialects(context)
 
     def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
         from gluon_core import _triton
@@ -81,7 +85,7 @@ class TritonBackend(Backend):
             for name, run in stages.items()
         )
 
-    def pipeline_version(self, target: Target) -> str:
+    def version(self, target: Target) -> str:
         return str(self.of(target).hash())
 
 
@@ -96,7 +100,7 @@ def _compiler(path: str, target: Target) -> Any:
 
 
 def _limited(run: StageFunction, target: Target) -> StageFunction:
-    """The stage `run`, refusing afterwards what the next stages or the driver could only fail on."""
+    """Return the stage `run` followed by a check of the limits, on which later stages would fail."""
 
     def stage(source: Any, metadata: dict[str, Any]) -> Any:
         result = run(source, metadata)

@@ -1,0 +1,84 @@
+"""How a vendor finds its devices and launches on them."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, Mapping, Optional
+
+from gluon_core.errors import CapabilityError
+from gluon_core.plugin.targets import Target
+
+if TYPE_CHECKING:
+    from gluon_core.plugin.launcher import CallsOf, Compiled, FastPath, Launcher
+
+__all__ = ["Device"]
+
+
+def _no_stream(index: int) -> int:
+    return 0
+
+
+class Device:
+    """The facet of a vendor's devices. This class itself finds none; `target` and `launcher` make one.
+
+    Attributes:
+        tensor_device: the torch device type of the tensors that kernels take, such as `cpu`.
+        raw_pointers: the launcher takes pointers as addresses; otherwise it gets the tensors.
+    """
+
+    tensor_device: Optional[str] = None
+    raw_pointers: bool = False
+
+    def target(self, index: int = 0) -> Optional[Target]:
+        """Return the target of device `index`, None where there is no such device. Never raises."""
+        return None
+
+    def problem(self) -> Optional[str]:
+        """Return the reason why `target()` is None although the vendor's hardware may be present, or None."""
+        return None
+
+    def count(self) -> int:
+        """Return the number of this vendor's devices."""
+        return 1
+
+    def current(self) -> int:
+        """Return the index of the device that a launch goes to when no argument says otherwise."""
+        return 0
+
+    def scope(self, index: int) -> ContextManager[Any]:
+        """Make device `index` the current one."""
+        return nullcontext()
+
+    def stream_getter(self) -> Callable[[int], int]:
+        """Return a function from a device's index to its current stream, as cheap as possible."""
+        return _no_stream
+
+    def launcher(self, compiled: Compiled) -> Launcher:
+        """Load `compiled` and return its launch.
+
+        Called once per device, with that device current.
+
+        Raises:
+            CapabilityError: this backend cannot launch.
+            DeviceError: there is no device.
+            LaunchError: the driver refused to load the kernel.
+            LimitError: the kernel needs more than the device has.
+        """
+        target = compiled.target
+        raise CapabilityError(
+            f"the backend {target.backend} has no launcher",
+            remedy=f"Run on a simulator, as with GLUON_TARGET=sim:{target.architecture.name}.",
+        )
+
+    def fast_path(self, kernel: CallsOf) -> Optional[FastPath]:
+        """Return an object that answers repeated calls of `kernel` at less cost, or None."""
+        return None
+
+    def torch_properties(self, target: Target) -> Mapping[str, Any]:
+        """Return what torch's `get_device_properties` says of such a device, for stand-ins of it.
+
+        `name`, `major` and `minor` (the device capability), `multi_processor_count`,
+        `total_memory` (bytes) and what else the vendor has; `version` holds attributes of
+        `torch.version`, by which host code tells vendors apart.
+        """
+        return {}
