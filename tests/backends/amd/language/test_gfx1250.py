@@ -78,7 +78,9 @@ STORES = [
 
 @pytest.mark.parametrize("modifier", ["", ".ca", ".cg", ".cs", ".cv"])
 def test_cache_modifiers_of_loads(modifier):
-    parse(copy(f"async_copy.global_to_shared(smem, p + offsets, cache_modifier='{modifier}')"))
+    call = f"async_copy.global_to_shared(smem, p + offsets, cache_modifier='{modifier}')"
+    (line,) = (line for line in parse(copy(call)).splitlines() if "async_copy_global" in line)
+    assert f" = {modifier[1:]}" in line if modifier else "{" not in line
 
 
 @since(3, 7)
