@@ -190,3 +190,18 @@ def _read(b: Batch, code: Any, name: str) -> np.ndarray:
         return b.s[int(name[1:])][0]
     row = int(name[1:]) + (code.context.vgprs if name[0] == "a" else 0)
     return b.v[row, 0].copy()
+
+
+EDGES = np.array(
+    [0, 1, 2, 31, 32, 33, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000,
+     0x80000001, 0xFFFFFFFE, 0xFFFFFFFF], np.uint32
+)  # fmt: skip
+
+
+def words(seed: int, lanes: int = 64) -> np.ndarray:
+    """Random words, edges among them."""
+    rng = np.random.default_rng(seed)
+    values = rng.integers(0, 2**32, lanes, dtype=np.uint64).astype(np.uint32)
+    places = rng.choice(lanes, lanes // 3, replace=False)
+    values[places] = rng.choice(EDGES, places.size)
+    return values
