@@ -74,33 +74,20 @@ class dtype(base_type):
 
     def __init__(self, name: str) -> None: ...
     def is_fp8(self) -> bool: ...
-    def is_fp16(self) -> bool: ...
-    def is_bf16(self) -> bool: ...
-    def is_fp32(self) -> bool: ...
-    def is_fp64(self) -> bool: ...
-    def is_int1(self) -> bool: ...
-    def is_int8(self) -> bool: ...
-    def is_int16(self) -> bool: ...
-    def is_int32(self) -> bool: ...
-    def is_int64(self) -> bool: ...
-    def is_uint8(self) -> bool: ...
-    def is_uint16(self) -> bool: ...
-    def is_uint32(self) -> bool: ...
-    def is_uint64(self) -> bool: ...
+
+    is_fp16 = is_bf16 = is_fp32 = is_fp64 = is_fp8
+    is_int1 = is_int8 = is_int16 = is_int32 = is_int64 = is_fp8
+    is_uint8 = is_uint16 = is_uint32 = is_uint64 = is_fp8
+    is_int_signed = is_int_unsigned = is_bool = is_block = is_void = is_fp8
+
     def is_floating(self) -> bool:
         """Whether its values are floating-point numbers."""
 
     def is_int(self) -> bool:
         """Whether its values are integers."""
 
-    def is_int_signed(self) -> bool: ...
-    def is_int_unsigned(self) -> bool: ...
-    def is_bool(self) -> bool: ...
     def is_ptr(self) -> bool:
         """Whether its values are pointers."""
-
-    def is_block(self) -> bool: ...
-    def is_void(self) -> bool: ...
 
     @staticmethod
     def is_dtype(type_str: str) -> bool:
@@ -200,34 +187,18 @@ class tensor(base_value):
     def __bool__(self) -> bool: ...
     def __index__(self) -> int: ...
     def __int__(self) -> int: ...
-    def __add__(self, other: Operand) -> tensor: ...
-    def __radd__(self, other: Operand) -> tensor: ...
-    def __sub__(self, other: Operand) -> tensor: ...
-    def __rsub__(self, other: Operand) -> tensor: ...
-    def __mul__(self, other: Operand) -> tensor: ...
-    def __rmul__(self, other: Operand) -> tensor: ...
-    def __truediv__(self, other: Operand) -> tensor: ...
-    def __rtruediv__(self, other: Operand) -> tensor: ...
-    def __floordiv__(self, other: Operand) -> tensor: ...
-    def __rfloordiv__(self, other: Operand) -> tensor: ...
-    def __mod__(self, other: Operand) -> tensor: ...
-    def __rmod__(self, other: Operand) -> tensor: ...
     def __neg__(self) -> tensor: ...
-    def __invert__(self) -> tensor: ...
-    def __and__(self, other: Operand) -> tensor: ...
-    def __rand__(self, other: Operand) -> tensor: ...
-    def __or__(self, other: Operand) -> tensor: ...
-    def __ror__(self, other: Operand) -> tensor: ...
-    def __xor__(self, other: Operand) -> tensor: ...
-    def __rxor__(self, other: Operand) -> tensor: ...
-    def __lshift__(self, other: Operand) -> tensor: ...
-    def __rlshift__(self, other: Operand) -> tensor: ...
-    def __rshift__(self, other: Operand) -> tensor: ...
-    def __rrshift__(self, other: Operand) -> tensor: ...
-    def __lt__(self, other: Operand) -> tensor: ...
-    def __le__(self, other: Operand) -> tensor: ...
-    def __gt__(self, other: Operand) -> tensor: ...
-    def __ge__(self, other: Operand) -> tensor: ...
+
+    __invert__ = __neg__
+
+    def __add__(self, other: Operand) -> tensor: ...
+
+    __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __add__
+    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __add__
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __add__
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __add__
+    __lt__ = __le__ = __gt__ = __ge__ = __add__
+
     def __eq__(self, other: Operand) -> tensor: ...  # type: ignore[override]
     def __ne__(self, other: Operand) -> tensor: ...  # type: ignore[override]
     def __getitem__(self, slices: Any) -> tensor:
@@ -243,64 +214,21 @@ class tensor(base_value):
     ) -> tensor:
         """With elements of `dtype`; see `gl.cast`."""
 
-    def cast(
-        self,
-        dtype: Dtype,
-        fp_downcast_rounding: Optional[ConstStr] = None,
-        bitcast: ConstBool = False,
-    ) -> tensor:
-        """With elements of `dtype`; see `gl.cast`."""
+    cast = to
 
     def abs(self) -> tensor:
-        """Absolute values."""
+        """Each element by itself: the function of this name in `gl`."""
 
-    def ceil(self) -> tensor:
-        """Rounded up to integral floats."""
-
-    def floor(self) -> tensor:
-        """Rounded down to integral floats."""
-
-    def cos(self) -> tensor:
-        """Cosines of radians."""
-
-    def sin(self) -> tensor:
-        """Sines of radians."""
-
-    def exp(self) -> tensor:
-        """e to each."""
-
-    def exp2(self) -> tensor:
-        """2 to each."""
-
-    def log(self) -> tensor:
-        """Natural logarithms."""
-
-    def log2(self) -> tensor:
-        """Logarithms to base 2."""
-
-    def erf(self) -> tensor:
-        """The error function of each."""
-
-    def sqrt(self) -> tensor:
-        """Square roots, possibly approximate."""
-
-    def sqrt_rn(self) -> tensor:
-        """Square roots, rounded to nearest even."""
-
-    def rsqrt(self) -> tensor:
-        """One over the square roots."""
-
-    def sigmoid(self) -> tensor:
-        """`1 / (1 + exp(-x))`."""
+    ceil = floor = cos = sin = exp = exp2 = log = log2 = erf = abs
+    sqrt = sqrt_rn = rsqrt = sigmoid = abs
 
     def cdiv(self, div: Operand) -> tensor:
         """Divided, rounded up; integers."""
 
     def logical_and(self, other: Operand) -> tensor:
-        """Whether both are true."""
+        """Whether both are true; `logical_or`: whether one is."""
 
-    def logical_or(self, other: Operand) -> tensor:
-        """Whether one is true."""
+    logical_or = logical_and
 
     # -- shape ---------------------------------------------------------------------------------
 
@@ -357,28 +285,9 @@ class tensor(base_value):
         return_indices_tie_break_left: ConstBool = True,
         keep_dims: ConstBool = False,
     ) -> Any:
-        """Greatest along `axis`; see `gl.max`."""
+        """Greatest (`min`: smallest) along `axis`; see `gl.max`."""
 
-    @overload
-    def min(self, axis: Optional[ConstInt] = None, *, keep_dims: ConstBool = False) -> tensor: ...
-
-    @overload
-    def min(
-        self,
-        axis: Optional[ConstInt] = None,
-        return_indices: ConstBool = False,
-        return_indices_tie_break_left: ConstBool = True,
-        keep_dims: ConstBool = False,
-    ) -> Any: ...
-
-    def min(
-        self,
-        axis: Optional[ConstInt] = None,
-        return_indices: ConstBool = False,
-        return_indices_tie_break_left: ConstBool = True,
-        keep_dims: ConstBool = False,
-    ) -> Any:
-        """Smallest along `axis`; see `gl.min`."""
+    min = max
 
     def argmax(
         self,
@@ -386,15 +295,9 @@ class tensor(base_value):
         tie_break_left: ConstBool = True,
         keep_dims: ConstBool = False,
     ) -> tensor:
-        """Index of the greatest along `axis`."""
+        """Index of the greatest (`argmin`: smallest) along `axis`."""
 
-    def argmin(
-        self,
-        axis: ConstInt,
-        tie_break_left: ConstBool = True,
-        keep_dims: ConstBool = False,
-    ) -> tensor:
-        """Index of the smallest along `axis`."""
+    argmin = argmax
 
     def xor_sum(self, axis: Optional[ConstInt] = None, keep_dims: ConstBool = False) -> tensor:
         """Exclusive or along `axis`; integers."""
@@ -441,61 +344,9 @@ class tensor(base_value):
         sem: Optional[ConstStr] = None,
         scope: Optional[ConstStr] = None,
     ) -> tensor:
-        """See `gl.atomic_add`."""
+        """Change what these point to atomically; see the function of this name in `gl`."""
 
-    def atomic_and(
-        self,
-        val: Operand,
-        mask: Optional[Operand] = None,
-        sem: Optional[ConstStr] = None,
-        scope: Optional[ConstStr] = None,
-    ) -> tensor:
-        """See `gl.atomic_and`."""
-
-    def atomic_or(
-        self,
-        val: Operand,
-        mask: Optional[Operand] = None,
-        sem: Optional[ConstStr] = None,
-        scope: Optional[ConstStr] = None,
-    ) -> tensor:
-        """See `gl.atomic_or`."""
-
-    def atomic_xor(
-        self,
-        val: Operand,
-        mask: Optional[Operand] = None,
-        sem: Optional[ConstStr] = None,
-        scope: Optional[ConstStr] = None,
-    ) -> tensor:
-        """See `gl.atomic_xor`."""
-
-    def atomic_max(
-        self,
-        val: Operand,
-        mask: Optional[Operand] = None,
-        sem: Optional[ConstStr] = None,
-        scope: Optional[ConstStr] = None,
-    ) -> tensor:
-        """See `gl.atomic_max`."""
-
-    def atomic_min(
-        self,
-        val: Operand,
-        mask: Optional[Operand] = None,
-        sem: Optional[ConstStr] = None,
-        scope: Optional[ConstStr] = None,
-    ) -> tensor:
-        """See `gl.atomic_min`."""
-
-    def atomic_xchg(
-        self,
-        val: Operand,
-        mask: Optional[Operand] = None,
-        sem: Optional[ConstStr] = None,
-        scope: Optional[ConstStr] = None,
-    ) -> tensor:
-        """See `gl.atomic_xchg`."""
+    atomic_and = atomic_or = atomic_xor = atomic_max = atomic_min = atomic_xchg = atomic_add
 
     def atomic_cas(
         self,

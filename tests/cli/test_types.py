@@ -30,6 +30,7 @@ PACKAGES = {
     "gluon_nvidia": ROOT / "backends" / "nvidia",
     "gluon_amd": ROOT / "backends" / "amd",
     "gluon_sim": ROOT / "backends" / "sim",
+    "extras": ROOT / "extras",
     "gluon_acme": ROOT / "tests" / "plugin_acme",
 }
 
@@ -220,9 +221,9 @@ def sources(folder):
         target = folder / name
         target.mkdir(parents=True)
         ignored = shutil.ignore_patterns("__pycache__", "*.so", "build", "dist")
-        for part in (name, "examples"):
-            if (project / part).is_dir():
-                shutil.copytree(project / part, target / part, ignore=ignored)
+        for part in (*project.glob("gluon_*/"), project / "examples"):
+            if part.is_dir():
+                shutil.copytree(part, target / part.name, ignore=ignored)
         for part in ("pyproject.toml", "README.md", "LICENSE", "hatch_build.py"):
             if (project / part).exists():
                 shutil.copy(project / part, target / part)
@@ -241,7 +242,7 @@ def pip(python, *arguments):
     params=[pytest.param("ordinary", marks=pytest.mark.sampled(4)), "editable"],
 )
 def installed(request, tmp_path_factory):
-    """The interpreter of an environment with the five packages in it, and with `gluon types` run."""
+    """The interpreter of an environment with the packages in it, and with `gluon types` run."""
     if importlib.util.find_spec("jedi") is None and PYRIGHT is None:
         pytest.skip("needs jedi or pyright")
     work = tmp_path_factory.mktemp(request.param)

@@ -167,11 +167,19 @@ def test_namespaces_list_what_they_are_for(module, some):
 
 
 def _declared():
-    """class -> its methods and attributes, as `_triton/declared.py` has them."""
+    """class -> its methods by name, as `_triton/declared.py` has them."""
     file = Path(_triton.__file__).with_name("declared.py")
     tree = ast.parse(file.read_text())
     classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
-    return {node.name: node.body for node in classes}
+    return {node.name: _methods(node) for node in classes}
+
+
+def _methods(cls):
+    methods = {node.name: node for node in cls.body if isinstance(node, ast.FunctionDef)}
+    for node in cls.body:
+        if isinstance(node, ast.Assign):  # `ceil = floor = abs`: declared alike
+            methods |= {target.id: methods[node.value.id] for target in node.targets}
+    return methods
 
 
 THEIRS = {
@@ -191,20 +199,20 @@ def test_every_class_is_compared():
 @pytest.mark.parametrize("name", THEIRS)
 def test_methods_that_are_declared_exist_with_their_parameters(name):
     cls = THEIRS[name]
-    for node in _declared()[name]:
-        if not isinstance(node, ast.FunctionDef) or node.name in ANSWERS_CHECKERS:
+    for called, node in _declared()[name].items():
+        if called in ANSWERS_CHECKERS:
             continue
-        if node.name.startswith("_") and not node.name.startswith("__"):
+        if called.startswith("_") and not called.startswith("__"):
             continue  # what the code generator calls; not every release has all of it
-        method = inspect.getattr_static(cls, node.name, None)
-        assert method is not None or hasattr(cls, node.name), f"{name}.{node.name}"
-        if node.name.startswith("__") or isinstance(method, property):
+        method = inspect.getattr_static(cls, called, None)
+        assert method is not None or hasattr(cls, called), f"{name}.{called}"
+        if called.startswith("__") or isinstance(method, property):
             continue
         mine = [a.arg for a in (*node.args.args, *node.args.kwonlyargs)]
         theirs = _parameters(method)
         missing = [p for p in mine if p not in theirs and p != "self"]
-        newer = {"dtype"} if node.name == "cumsum" else set()  # one more in 3.9
-        assert not set(missing) - newer, f"{name}.{node.name} has no {missing}"
+        newer = {"dtype"} if called == "cumsum" else set()  # one more in 3.9
+        assert not set(missing) - newer, f"{name}.{called} has no {missing}"
 
 
 def _parameters(method):
@@ -265,5 +273,5 @@ def test_methods_that_are_declared_work_in_kernels():
     text = run_parser(methods, (*pointers, 7), {"num_warps": 4}, target="sm_90").str_nodebug()
     assert "atomic_cas" in text or "atomic_rmw" in text
     used = {node.attr for node in ast.walk(methods.parse()) if isinstance(node, ast.Attribute)}
-    declared = {n.name for n in _declared()["tensor"] if isinstance(n, ast.FunctionDef)}
+    declared = set(_declared()["tensor"])
     assert not {name for name in declared if not name.startswith("_")} - used
