@@ -226,7 +226,7 @@ class tensor(base_value):
         """Divided, rounded up; integers."""
 
     def logical_and(self, other: Operand) -> tensor:
-        """Whether both are true; `logical_or`: whether one is."""
+        """Return int1: both are true (`logical_or`: one is)."""
 
     logical_or = logical_and
 

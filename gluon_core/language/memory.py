@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Union
+from typing import Any, Optional, Protocol, Union
 
 from gluon_core._triton import constexpr, tensor, unwrap
 from gluon_core.errors import ArgumentError
@@ -112,94 +112,47 @@ def _reject_block_pointer_options(boundary_check: Any, padding_option: Any) -> N
         )
 
 
-@builtin
-def atomic_add(
-    pointer: tensor,
-    val: Operand,
-    mask: Optional[Operand] = None,
-    sem: Optional[ConstStr] = None,
-    scope: Optional[ConstStr] = None,
-) -> tensor:
-    """Atomically add `val` to the value at `pointer`; returns what was there before.
+class _Atomic(Protocol):
+    def __call__(
+        self,
+        pointer: tensor,
+        val: Operand,
+        mask: Optional[Operand] = None,
+        sem: Optional[ConstStr] = None,
+        scope: Optional[ConstStr] = None,
+    ) -> tensor:
+        """Change the value at `pointer` atomically; returns what was there before."""
+
+
+def _atomic(kind: str, action: str) -> _Atomic:
+    """Return the op `atomic_KIND`, documented."""
+
+    def op(
+        pointer: tensor,
+        val: Operand,
+        mask: Optional[Operand] = None,
+        sem: Optional[ConstStr] = None,
+        scope: Optional[ConstStr] = None,
+    ) -> tensor:
+        return getattr(semantic_layer(), f"atomic_{kind}")(pointer, val, mask, sem, scope)
+
+    op.__doc__ = f"""Atomically {action} at `pointer`; returns what was there before.
 
     Args:
         mask: int1; nothing happens where it is false.
         sem: "acq_rel" (default), "acquire", "release" or "relaxed".
         scope: "gpu" (default), "cta" or "sys".
     """
-    return semantic_layer().atomic_add(pointer, val, mask, sem, scope)
+    return builtin(name=f"gl.atomic_{kind}")(op)
 
 
-@builtin
-def atomic_and(
-    pointer: tensor,
-    val: Operand,
-    mask: Optional[Operand] = None,
-    sem: Optional[ConstStr] = None,
-    scope: Optional[ConstStr] = None,
-) -> tensor:
-    """Atomically and `val` into the value at `pointer`; see `atomic_add`."""
-    return semantic_layer().atomic_and(pointer, val, mask, sem, scope)
-
-
-@builtin
-def atomic_or(
-    pointer: tensor,
-    val: Operand,
-    mask: Optional[Operand] = None,
-    sem: Optional[ConstStr] = None,
-    scope: Optional[ConstStr] = None,
-) -> tensor:
-    """Atomically or `val` into the value at `pointer`; see `atomic_add`."""
-    return semantic_layer().atomic_or(pointer, val, mask, sem, scope)
-
-
-@builtin
-def atomic_xor(
-    pointer: tensor,
-    val: Operand,
-    mask: Optional[Operand] = None,
-    sem: Optional[ConstStr] = None,
-    scope: Optional[ConstStr] = None,
-) -> tensor:
-    """Atomically xor `val` into the value at `pointer`; see `atomic_add`."""
-    return semantic_layer().atomic_xor(pointer, val, mask, sem, scope)
-
-
-@builtin
-def atomic_max(
-    pointer: tensor,
-    val: Operand,
-    mask: Optional[Operand] = None,
-    sem: Optional[ConstStr] = None,
-    scope: Optional[ConstStr] = None,
-) -> tensor:
-    """Atomically raise the value to at least `val` at `pointer`; see `atomic_add`."""
-    return semantic_layer().atomic_max(pointer, val, mask, sem, scope)
-
-
-@builtin
-def atomic_min(
-    pointer: tensor,
-    val: Operand,
-    mask: Optional[Operand] = None,
-    sem: Optional[ConstStr] = None,
-    scope: Optional[ConstStr] = None,
-) -> tensor:
-    """Atomically lower the value to at most `val` at `pointer`; see `atomic_add`."""
-    return semantic_layer().atomic_min(pointer, val, mask, sem, scope)
-
-
-@builtin
-def atomic_xchg(
-    pointer: tensor,
-    val: Operand,
-    mask: Optional[Operand] = None,
-    sem: Optional[ConstStr] = None,
-    scope: Optional[ConstStr] = None,
-) -> tensor:
-    """Atomically replace the value with `val` at `pointer`; see `atomic_add`."""
-    return semantic_layer().atomic_xchg(pointer, val, mask, sem, scope)
+atomic_add = _atomic("add", "add `val` to the value")
+atomic_and = _atomic("and", "and `val` into the value")
+atomic_or = _atomic("or", "or `val` into the value")
+atomic_xor = _atomic("xor", "xor `val` into the value")
+atomic_max = _atomic("max", "raise the value to at least `val`")
+atomic_min = _atomic("min", "lower the value to at most `val`")
+atomic_xchg = _atomic("xchg", "replace the value with `val`")
 
 
 @builtin

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partialmethod
 from typing import Any
 
 from gluon_core._triton import unwrap
@@ -65,26 +66,13 @@ class AtomicOps(MemoryOps):
             check_choice("scope", scope, SCOPES) or None,
         )
 
-    def atomic_add(self, pointer: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
-        return self._atomic("add", pointer, val, mask, sem, scope)
-
-    def atomic_max(self, pointer: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
-        return self._atomic("max", pointer, val, mask, sem, scope)
-
-    def atomic_min(self, pointer: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
-        return self._atomic("min", pointer, val, mask, sem, scope)
-
-    def atomic_and(self, pointer: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
-        return self._atomic("and", pointer, val, mask, sem, scope)
-
-    def atomic_or(self, pointer: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
-        return self._atomic("or", pointer, val, mask, sem, scope)
-
-    def atomic_xor(self, pointer: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
-        return self._atomic("xor", pointer, val, mask, sem, scope)
-
-    def atomic_xchg(self, pointer: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
-        return self._atomic("xchg", pointer, val, mask, sem, scope)
+    atomic_add = partialmethod(_atomic, "add")
+    atomic_max = partialmethod(_atomic, "max")
+    atomic_min = partialmethod(_atomic, "min")
+    atomic_and = partialmethod(_atomic, "and")
+    atomic_or = partialmethod(_atomic, "or")
+    atomic_xor = partialmethod(_atomic, "xor")
+    atomic_xchg = partialmethod(_atomic, "xchg")
 
     def atomic_cas(self, pointer: Any, cmp: Any, val: Any, sem: Any, scope: Any) -> Any:
         pointer = self.check_pointer(pointer)

@@ -135,6 +135,9 @@ def kernel(p, n, BLOCK: gl.constexpr):
 SIGNATURES = {
     "gl.load": ["pointer", "mask", "other"],
     "gl.store": ["pointer", "value", "mask"],
+    "gl.atomic_max": ["pointer", "val", "mask", "sem", "scope"],
+    "gl.amd.cdna3.buffer_atomic_max": ["ptr", "offsets", "value", "mask", "sem", "scope"],
+    "gl.nvidia.hopper.tma.async_atomic_add": ["tensor_desc", "coord", "src"],
     "gl.add": ["x", "y", "sanitize_overflow"],
     "gl.sum": ["input", "axis", "keep_dims", "dtype"],
     "gl.zeros": ["shape", "dtype", "layout"],
@@ -152,6 +155,8 @@ SIGNATURES = {
     "TensorDescriptor.from_tensor": ["tensor", "block_shape", "layout"],
     "x.to": ["dtype", "fp_downcast_rounding", "bitcast"],
     "x.sum": ["axis", "keep_dims"],
+    "x.min": ["axis", "return_indices"],
+    "x.atomic_max": ["val", "mask", "sem", "scope"],
     "smem.index": ["index"],
     "smem.index(0).load": ["layout"],
     "gluon.compile": ["fn", "target", "options"],
@@ -211,6 +216,8 @@ MISTAKES = {
     "gl.nvidia.hoper": 'hoper" is not a known attribute',
     "gl.nvidia.hopper.tma.async_load(x)": "Arguments missing for parameters",
     "x.too(gl.float16)": 'Cannot access attribute "too"',
+    "gl.atomic_xor(p, 1, masks=x)": 'No parameter named "masks"',
+    "x = x - [1]": 'Operator "-" not supported',
     "gl.zeros([4], 'fp16')": "cannot be assigned to parameter",
 }
 

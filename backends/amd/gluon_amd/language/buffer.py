@@ -6,7 +6,7 @@ offset lies outside: no branch is needed.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, TypeVar
+from typing import Any, Optional, Protocol
 
 from gluon_amd.features import BUFFER_SIGNED_EXTREMA, BUFFER_XCHG
 from gluon_core import vendor
@@ -146,19 +146,36 @@ _ATOMIC_NEEDS = {
 }
 
 
-F = TypeVar("F", bound=Callable[..., Any])
+class _Atomic(Protocol):
+    def __call__(
+        self,
+        ptr: tensor,
+        offsets: tensor,
+        value: Operand,
+        mask: Optional[Operand] = None,
+        sem: Optional[ConstStr] = None,
+        scope: Optional[ConstStr] = None,
+    ) -> tensor:
+        """Change numbers at `ptr + offsets` atomically; returns what was there before."""
 
 
-def _atomic(what: str) -> Callable[[F], F]:
-    """Make an op of `buffer_atomic_KIND`, and document it."""
+def _atomic(kind: str, action: str) -> _Atomic:
+    """Return the op `buffer_atomic_KIND`, documented."""
 
-    def made(atomic: F) -> F:
-        kind = atomic.__name__.removeprefix("buffer_atomic_")
-        dtypes = ", ".join(map(str, _ATOMIC_DTYPES.get(kind, _INTEGERS)))
-        atomic.__doc__ = f"""Atomically {what} at `ptr + offsets`.
+    def op(
+        ptr: tensor,
+        offsets: tensor,
+        value: Operand,
+        mask: Optional[Operand] = None,
+        sem: Optional[ConstStr] = None,
+        scope: Optional[ConstStr] = None,
+    ) -> tensor:
+        return _emit_atomic(semantic_layer(), kind, ptr, offsets, value, mask, sem, scope)
+
+    op.__doc__ = f"""Atomically {action} at `ptr + offsets`.
 
     Args:
-        ptr: scalar pointer to one of {dtypes}.
+        ptr: scalar pointer to one of {", ".join(map(str, _ATOMIC_DTYPES.get(kind, _INTEGERS)))}.
         offsets: tensor of int32 or uint32, in elements, not negative.
         value: tensor of `offsets`' shape and layout and of the pointed-to dtype, or a scalar.
         mask: numbers, broadcast to the offsets; where 0 or false nothing happens.
@@ -177,14 +194,11 @@ def _atomic(what: str) -> Callable[[F], F]:
 
     ISA: CDNA3 9.1, buffer_atomic_*.
     """
-        op: F = builtin(
-            requires=("amd.buffer_atomics",),
-            name=f"gl.amd.cdna3.buffer_atomic_{kind}",
-            instead=f"gl.atomic_{kind}",
-        )(atomic)
-        return op
-
-    return made
+    return builtin(
+        requires=("amd.buffer_atomics",),
+        name=f"gl.amd.cdna3.buffer_atomic_{kind}",
+        instead=f"gl.atomic_{kind}",
+    )(op)
 
 
 def _emit_atomic(
@@ -262,88 +276,13 @@ def _kind(op: str, element: dtype) -> Any:
     return getattr(kinds, op.upper())
 
 
-@_atomic("add `value` to the number")
-def buffer_atomic_add(
-    ptr: tensor,
-    offsets: tensor,
-    value: Operand,
-    mask: Optional[Operand] = None,
-    sem: Optional[ConstStr] = None,
-    scope: Optional[ConstStr] = None,
-) -> tensor:
-    return _emit_atomic(semantic_layer(), "add", ptr, offsets, value, mask, sem, scope)
-
-
-@_atomic("and `value` with the bits")
-def buffer_atomic_and(
-    ptr: tensor,
-    offsets: tensor,
-    value: Operand,
-    mask: Optional[Operand] = None,
-    sem: Optional[ConstStr] = None,
-    scope: Optional[ConstStr] = None,
-) -> tensor:
-    return _emit_atomic(semantic_layer(), "and", ptr, offsets, value, mask, sem, scope)
-
-
-@_atomic("or `value` with the bits")
-def buffer_atomic_or(
-    ptr: tensor,
-    offsets: tensor,
-    value: Operand,
-    mask: Optional[Operand] = None,
-    sem: Optional[ConstStr] = None,
-    scope: Optional[ConstStr] = None,
-) -> tensor:
-    return _emit_atomic(semantic_layer(), "or", ptr, offsets, value, mask, sem, scope)
-
-
-@_atomic("xor `value` with the bits")
-def buffer_atomic_xor(
-    ptr: tensor,
-    offsets: tensor,
-    value: Operand,
-    mask: Optional[Operand] = None,
-    sem: Optional[ConstStr] = None,
-    scope: Optional[ConstStr] = None,
-) -> tensor:
-    return _emit_atomic(semantic_layer(), "xor", ptr, offsets, value, mask, sem, scope)
-
-
-@_atomic("keep the larger of `value` and the number")
-def buffer_atomic_max(
-    ptr: tensor,
-    offsets: tensor,
-    value: Operand,
-    mask: Optional[Operand] = None,
-    sem: Optional[ConstStr] = None,
-    scope: Optional[ConstStr] = None,
-) -> tensor:
-    return _emit_atomic(semantic_layer(), "max", ptr, offsets, value, mask, sem, scope)
-
-
-@_atomic("keep the smaller of `value` and the number")
-def buffer_atomic_min(
-    ptr: tensor,
-    offsets: tensor,
-    value: Operand,
-    mask: Optional[Operand] = None,
-    sem: Optional[ConstStr] = None,
-    scope: Optional[ConstStr] = None,
-) -> tensor:
-    return _emit_atomic(semantic_layer(), "min", ptr, offsets, value, mask, sem, scope)
-
-
-@_atomic("put `value` in place of the number")
-def buffer_atomic_xchg(
-    ptr: tensor,
-    offsets: tensor,
-    value: Operand,
-    mask: Optional[Operand] = None,
-    sem: Optional[ConstStr] = None,
-    scope: Optional[ConstStr] = None,
-) -> tensor:
-    return _emit_atomic(semantic_layer(), "xchg", ptr, offsets, value, mask, sem, scope)
+buffer_atomic_add = _atomic("add", "add `value` to the number")
+buffer_atomic_and = _atomic("and", "and `value` with the bits")
+buffer_atomic_or = _atomic("or", "or `value` with the bits")
+buffer_atomic_xor = _atomic("xor", "xor `value` with the bits")
+buffer_atomic_max = _atomic("max", "keep the larger of `value` and the number")
+buffer_atomic_min = _atomic("min", "keep the smaller of `value` and the number")
+buffer_atomic_xchg = _atomic("xchg", "put `value` in place of the number")
 
 
 # -- operands ------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ What the threads wrote to shared memory a store sees only after `fence_async_sha
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Sequence, TypeVar
+from typing import Any, Optional, Protocol, Sequence
 
 from gluon_core import vendor
 from gluon_core.errors import DtypeError
@@ -367,17 +367,26 @@ def async_scatter(
     semantic.builder.create_async_tma_scatter(desc.handle, rows.handle, column, src.handle, *policy)
 
 
-F = TypeVar("F", bound=Callable[..., Any])
+class _Reduction(Protocol):
+    def __call__(
+        self,
+        tensor_desc: tensor_descriptor,
+        coord: Sequence[Int],
+        src: shared_memory_descriptor,
+    ) -> None:
+        """Start combining a box in shared memory and one of a tensor, into the latter."""
 
 
-def _reduction(meaning: str) -> Callable[[F], F]:
-    """Make an op of `async_atomic_KIND`, and document it."""
+def _reduction(kind: str, combining: str) -> _Reduction:
+    """Return the op `async_atomic_KIND`, documented."""
 
-    def made(reduce: F) -> F:
-        name = reduce.__name__
-        kind = name.removeprefix("async_atomic_")
-        allowed = _REDUCED[kind]
-        reduce.__doc__ = f"""Start {meaning} a box in shared memory and one of a tensor, into the latter.
+    def op(
+        tensor_desc: tensor_descriptor, coord: Sequence[Int], src: shared_memory_descriptor
+    ) -> None:
+        _reduce(semantic_layer(), kind, tensor_desc, coord, src)
+
+    allowed = _REDUCED[kind]
+    op.__doc__ = f"""Start {combining} a box in shared memory and one of a tensor, into the latter.
 
     Each element changes atomically; those behind the end of the tensor are dropped. Waited for, and
     fenced, like `async_store`.
@@ -398,10 +407,7 @@ def _reduction(meaning: str) -> Callable[[F], F]:
 
     ISA: PTX 9.7.9.27.2, cp.reduce.async.bulk.tensor.
     """
-        op: F = builtin(requires=_REQUIRES, name=_HOPPER + name)(reduce)
-        return op
-
-    return made
+    return builtin(requires=_REQUIRES, name=f"{_HOPPER}async_atomic_{kind}")(op)
 
 
 def _reduce(
@@ -427,46 +433,12 @@ def _reduce(
     )
 
 
-@_reduction("adding")
-def async_atomic_add(
-    tensor_desc: tensor_descriptor, coord: Sequence[Int], src: shared_memory_descriptor
-) -> None:
-    _reduce(semantic_layer(), "add", tensor_desc, coord, src)
-
-
-@_reduction("taking the minimum of")
-def async_atomic_min(
-    tensor_desc: tensor_descriptor, coord: Sequence[Int], src: shared_memory_descriptor
-) -> None:
-    _reduce(semantic_layer(), "min", tensor_desc, coord, src)
-
-
-@_reduction("taking the maximum of")
-def async_atomic_max(
-    tensor_desc: tensor_descriptor, coord: Sequence[Int], src: shared_memory_descriptor
-) -> None:
-    _reduce(semantic_layer(), "max", tensor_desc, coord, src)
-
-
-@_reduction("taking the bitwise and of")
-def async_atomic_and(
-    tensor_desc: tensor_descriptor, coord: Sequence[Int], src: shared_memory_descriptor
-) -> None:
-    _reduce(semantic_layer(), "and", tensor_desc, coord, src)
-
-
-@_reduction("taking the bitwise or of")
-def async_atomic_or(
-    tensor_desc: tensor_descriptor, coord: Sequence[Int], src: shared_memory_descriptor
-) -> None:
-    _reduce(semantic_layer(), "or", tensor_desc, coord, src)
-
-
-@_reduction("taking the bitwise xor of")
-def async_atomic_xor(
-    tensor_desc: tensor_descriptor, coord: Sequence[Int], src: shared_memory_descriptor
-) -> None:
-    _reduce(semantic_layer(), "xor", tensor_desc, coord, src)
+async_atomic_add = _reduction("add", "adding")
+async_atomic_min = _reduction("min", "taking the minimum of")
+async_atomic_max = _reduction("max", "taking the maximum of")
+async_atomic_and = _reduction("and", "taking the bitwise and of")
+async_atomic_or = _reduction("or", "taking the bitwise or of")
+async_atomic_xor = _reduction("xor", "taking the bitwise xor of")
 
 
 @builtin(requires=_REQUIRES, name=_HOPPER + "store_wait")
