@@ -18,13 +18,17 @@ def extras(config: dict[str, Any], root: Path) -> dict[str, list[str]]:
     """Return extra -> requirements, with paths below `root` where the plugins are there.
 
     Args:
-        config: `packages`, extra -> (folder, requirement by name); `others`, extra -> requirements;
-            `all`, the extras that the extra of this name stands for.
+        config: `packages`, extra -> (folder, requirement by name, `with` the extra of a package that it
+            requires by name); `others`, extra -> requirements; `all`, the extras that the extra of this
+            name stands for.
     """
     by_extra = {
         extra: [_local(root / package["folder"], package["name"]) or package["name"]]
         for extra, package in config["packages"].items()
     }
+    for extra, package in config["packages"].items():
+        if "with" in package:
+            by_extra[extra] += by_extra[package["with"]]
     by_extra |= config["others"]
     by_extra["all"] = [needed for extra in config["all"] for needed in by_extra[extra]]
     return by_extra

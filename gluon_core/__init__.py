@@ -22,8 +22,6 @@ from gluon_core.registry import namespaces as _namespaces
 from gluon_core.registry.moved import ALIASES as _ALIASES
 
 if _typing.TYPE_CHECKING:
-    import gluon_tune as tune
-    from gluon_core import distributed as distributed
     from gluon_core import errors as errors
     from gluon_core import language as language
     from gluon_core import layouts as layouts
@@ -79,17 +77,7 @@ _WHERE = {
     "register_argument_kind": "launch.arguments",
     "uninitialised": "simulation.unwritten",
 }
-_MODULES = (
-    "bundle",
-    "distributed",
-    "errors",
-    "language",
-    "layouts",
-    "portable",
-    "testing",
-    "torch",
-    "tune",
-)
+_MODULES = ("errors", "language", "layouts", "portable", "testing")
 
 
 def __getattr__(name: str) -> _typing.Any:
@@ -113,12 +101,10 @@ def __dir__() -> list[str]:
 
 
 def _stand_in() -> None:
-    """Give Triton a driver where the user chose a simulated target."""
+    """Give Triton a driver where the user chose a simulated target and a plugin has one."""
     wanted = _os.environ.get("GLUON_TARGET")
     if wanted:
-        import gluon_standin as standin
-
-        standin.activate(wanted)
+        _namespaces.stand_in(wanted)
 
 
 _stand_in()

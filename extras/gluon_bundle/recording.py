@@ -10,10 +10,11 @@ from typing import Any, Iterator, Mapping, Optional
 from gluon_bundle.form import form_key, given_options
 from gluon_core import _triton
 from gluon_core.compiler.source import GluonASTSource
+from gluon_core.launch.dispatch import OBSERVERS
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 
-__all__ = ["Recorded", "Recording", "note", "record"]
+__all__ = ["Recorded", "Recording", "record"]
 
 Sizes = tuple[int, int, int]
 
@@ -74,19 +75,6 @@ class Recording:
         return len(self._found)
 
 
-ACTIVE: list[Recording] = []  # the launch path looks here, off its fast way
-
-
-def note(source: GluonASTSource, target: Target, options: Any, grid: Optional[Sizes]) -> None:
-    """Tell all that record of a launch."""
-    for recording in ACTIVE:
-        recording.note(source, target, options, grid)
-
-
-def _seen(told: Any) -> None:
-    """A launch hook that does nothing: with one, launches do not take their fast way."""
-
-
 @contextmanager
 def record() -> Iterator[Recording]:
     """Collect the forms of the kernels that are launched inside, on any target.
@@ -95,14 +83,18 @@ def record() -> Iterator[Recording]:
         main()
     bundle.add_recorded(recording)
     """
+
+    def seen(metadata: Any) -> None:
+        """Do nothing: while there is a launch hook, launches take no fast way."""
+
     recording = Recording()
     hook = _triton.knobs.runtime.launch_enter_hook
-    ACTIVE.append(recording)
-    if len(ACTIVE) == 1 and hasattr(hook, "add"):
-        hook.add(_seen)
+    OBSERVERS.append(recording.note)
+    if hasattr(hook, "add"):
+        hook.add(seen)
     try:
         yield recording
     finally:
-        ACTIVE.remove(recording)
-        if not ACTIVE and hasattr(hook, "remove"):
-            hook.remove(_seen)
+        OBSERVERS.remove(recording.note)
+        if hasattr(hook, "remove"):
+            hook.remove(seen)

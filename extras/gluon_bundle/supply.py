@@ -16,7 +16,7 @@ from gluon_core.compiler.source import GluonASTSource
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.targets import Target
 
-__all__ = ["Nearest", "nearest", "take", "wanted"]
+__all__ = ["Nearest", "nearest", "take"]
 
 VARIABLE = "GLUON_BUNDLE"
 
@@ -52,11 +52,6 @@ class _Supply:
 _known: dict[str, _Supply] = {}
 _lock = threading.Lock()
 _warned: set[str] = set()
-
-
-def wanted() -> bool:
-    """Whether there are bundles to take from."""
-    return bool(os.environ.get(VARIABLE))
 
 
 def _supply() -> _Supply:
@@ -195,7 +190,7 @@ def nearest(
     source: GluonASTSource, target: Target, backend: Backend, options: Any
 ) -> Optional[Nearest]:
     """What keeps a launch from a form of the bundles; None where they do not have the kernel at all."""
-    listed = _supply().kernels.get(source.fn.fn.__qualname__) if wanted() else None
+    listed = _supply().kernels.get(source.fn.fn.__qualname__)
     if not listed or target.simulated:
         return None
     manifests, select = runtime("manifest"), runtime("select")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
 from typer.core import TyperGroup
 
-from gluon_bundle import command as bundle
 from gluon_cli import complete, plugged
+from gluon_cli.options import Constexprs, Json, Kernel, Options, Signature, TargetName, Warps
 from gluon_cli.output import command
 from gluon_core import __version__
+from gluon_core.errors import did_you_mean
 
 __all__ = ["app"]
 
@@ -44,8 +45,10 @@ class Commands(TyperGroup):
         try:
             return super().resolve_command(ctx, args)
         except Exception as error:
-            if args and args[0] in ELSEWHERE and hasattr(error, "message"):
-                error.message = f"No such command {args[0]!r}. Use {ELSEWHERE[args[0]]}."
+            if args and hasattr(error, "message"):
+                use = ELSEWHERE.get(args[0])
+                hint = f"Use {use}." if use else did_you_mean(args[0], self.list_commands(ctx))
+                error.message = " ".join(filter(None, (f"No such command {args[0]!r}.", hint)))
             raise
 
 
@@ -60,49 +63,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.add_typer(bundle.app, name="bundle")
-
-Kernel = Annotated[
-    str,
-    typer.Argument(
-        help="FILE:KERNEL; FILE alone where it has one kernel.",
-        metavar="KERNEL",
-        autocompletion=complete.kernels,
-    ),
-]
-TargetName = Annotated[
-    Optional[str],
-    typer.Option(
-        "--target",
-        "-t",
-        help="Such as hopper, nvidia:sm_90, gfx942, sim:hopper.",
-        autocompletion=complete.targets,
-    ),
-]
-Signature = Annotated[
-    Optional[str],
-    typer.Option(
-        "--signature",
-        "-s",
-        help="Types of the parameters that are not constexprs, such as '*fp32,*fp32,i32:16', or "
-        "'name=type,...'. Files with EXAMPLES bring their own.",
-    ),
-]
-Constexprs = Annotated[
-    Optional[list[str]],
-    typer.Option(
-        "--constexpr",
-        "-c",
-        metavar="NAME=VALUE",
-        help="A literal, a dtype or a layout; repeatable.",
-    ),
-]
-Options = Annotated[
-    Optional[list[str]],
-    typer.Option("--option", metavar="NAME=VALUE", help="Other compile options; repeatable."),
-]
-Warps = Annotated[Optional[int], typer.Option("--num-warps", "-w", help="Warps of a block.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 File = Annotated[str, typer.Argument(help="A file that launches kernels.", metavar="FILE")]
 
 
@@ -183,7 +143,7 @@ def compile(
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-@command
+@command(runs="file")
 def run(
     context: typer.Context,
     file: File,
@@ -330,27 +290,24 @@ def run(
     """
     from gluon_cli.run import Runs, run_file
     from gluon_core.plugin.simulation import Watch
-    from gluon_report.specs import recording_to
+    from gluon_core.registry.load import registry
 
     _nearly(context)
     if watch:
         from gluon_cli import many
 
         return many.watch(context, file)
-    if html is not None:
-        from gluon_report.report.write import checked
-
-        checked(html)
+    page = None if html is None else registry().service("report.page")
+    if page is not None:
+        page.checked(html)
     wish = Watch(profile, profile_json, profile_html, trace, pdb, trace_isa, asm=tuple(asm or ()))
     shown = sys.stderr.isatty() if progress is None else progress
     runs = Runs(schedules, schedule, seed, timeout, check, shown, explore, within, most)
-    with recording_to(record):
+    with nullcontext() if record is None else registry().service("bundle.record")(record):
         if targets is not None or compile_for is not None:
             return _for_many(context, targets, compile_for, target, runs, bool(wish or html), json)
-        if html is not None:
-            from gluon_report.report.write import run_to_page
-
-            return run_to_page(file, target, context.args, json, wish, runs, html)
+        if page is not None:
+            return page.run_to_page(file, target, context.args, json, wish, runs, html)  # type: ignore[no-any-return]
         return run_file(file, target, context.args, json, wish, runs)
 
 
@@ -394,39 +351,12 @@ def _for_many(
     if compile_for is None:
         chosen = many.listed(targets or "", "--targets")
         if context.params["html"] is not None:
-            from gluon_report.report.write import on_each_to_page
-
-            return on_each_to_page(context, chosen, json)
+            code: int = registry().service("report.page").on_each_to_page(context, chosen, json)
+            return code
         return many.on_each(context, chosen, json)
     if watched or runs.check or runs.count or runs.explore:
         raise UsageError("compiles only, and neither checks nor watches", argument="--compile-for")
     return compile_all(context, many.listed(compile_for, "--compile-for"), runs, json)
-
-
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-@command
-def prove(
-    context: typer.Context,
-    kernel: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE:KERNEL", help="A file that launches it; FILE alone for all it launches."
-        ),
-    ],
-    target: TargetName = None,
-    within: Annotated[
-        float, typer.Option("--within", metavar="SECONDS", help="Give up a kernel after that time.")
-    ] = 300.0,
-    json: Json = False,
-) -> int:
-    """Prove that a kernel's synchronization is right for every trip count, or find what is wrong.
-
-    Runs the file on a simulator for the kernel's types and constants. Exit code 0: proved. 1: wrong,
-    and the simulator's report of it follows. 3: it cannot be said, and why. Needs z3.
-    """
-    from gluon_prove.command import show
-
-    return show(kernel, target, within, json, context.args)
 
 
 @app.command()
@@ -449,166 +379,6 @@ def explain(
 
 @app.command()
 @command
-def demo(
-    target: Annotated[
-        Optional[list[str]],
-        typer.Option(
-            "--target",
-            "-t",
-            help="Compile for these instead; repeatable.",
-            autocompletion=complete.targets,
-        ),
-    ] = None,
-    only: Annotated[
-        Optional[list[str]],
-        typer.Option("--only", help="Examples whose name contains this; repeatable."),
-    ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="All examples, not the ten or so that show most.")
-    ] = False,
-    jobs: Annotated[Optional[int], typer.Option("--jobs", "-j", min=1, help="Processes.")] = None,
-    json: Json = False,
-) -> Optional[int]:
-    """Run examples on the simulator, compile them for five GPUs, and run them on yours."""
-    from gluon_report.demo import show
-
-    return show(target, only, everything, jobs, json)
-
-
-@app.command()
-@command
-def doctor(json: Json = False) -> Optional[int]:
-    """Find what is wrong with this installation, and say the command that mends it; exit 3 if so."""
-    from gluon_report.doctor import show
-
-    return show(json)
-
-
-@app.command()
-@command
-def new(
-    name: Annotated[str, typer.Argument(help="Of the kernel, such as row_sum.", metavar="NAME")],
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Write there.")] = Path(),
-) -> Optional[int]:
-    """Write a kernel with its test and its benchmark, which pass as they are written."""
-    from gluon_report.new import show
-
-    return show(name, to)
-
-
-@app.command()
-@command
-def tune(
-    file: Annotated[
-        Optional[str],
-        typer.Argument(
-            help="FILE or FILE:NAME of a tune.Task, or of an example with --space. Without it, --export "
-            "and --merge work on the store alone.",
-            metavar="FILE",
-        ),
-    ] = None,
-    target: TargetName = None,
-    objective: Annotated[
-        str,
-        typer.Option(
-            "--objective",
-            help="time (on a device), roofline (what the simulator counts), instructions, registers.",
-            autocompletion=complete.one_of("time", "roofline", "instructions", "registers"),
-        ),
-    ] = "time",
-    space: Annotated[
-        Optional[list[str]],
-        typer.Option("--space", metavar="NAME=A,B,...", help="What to search; repeatable."),
-    ] = None,
-    shape: Annotated[
-        Optional[list[str]],
-        typer.Option(
-            "--shape", metavar="NAME=VALUE;...", help="What to tune for, instead; repeatable."
-        ),
-    ] = None,
-    search: Annotated[
-        str,
-        typer.Option(
-            "--search",
-            help="auto, exhaustive, optuna or random.",
-            autocompletion=complete.one_of("auto", "exhaustive", "optuna", "random"),
-        ),
-    ] = "auto",
-    trials: Annotated[
-        Optional[int], typer.Option("--trials", min=1, help="Configurations to try.")
-    ] = None,
-    minutes: Annotated[
-        Optional[float], typer.Option("--minutes", help="Stop after that time, for each shape.")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of what the search draws.")] = 0,
-    workers: Annotated[
-        Optional[int], typer.Option("--workers", "-j", min=1, help="Compilations at once.")
-    ] = None,
-    dask: Annotated[
-        Optional[str], typer.Option("--dask", metavar="ADDRESS", help="Work on this Dask cluster.")
-    ] = None,
-    ray: Annotated[
-        Optional[str],
-        typer.Option("--ray", metavar="ADDRESS", help="Work on this Ray cluster; auto, local."),
-    ] = None,
-    resource: Annotated[
-        Optional[list[str]],
-        typer.Option(
-            "--resource", metavar="NAME=COUNT", help="What a worker that measures must have."
-        ),
-    ] = None,
-    run_limit: Annotated[
-        float, typer.Option("--run-limit", metavar="SECONDS", help="Kill a measurement after that.")
-    ] = 10.0,
-    compile_limit: Annotated[
-        float, typer.Option("--compile-limit", metavar="SECONDS", help="... a compilation.")
-    ] = 120.0,
-    again: Annotated[
-        bool, typer.Option("--again", help="Try what the store knows once more.")
-    ] = False,
-    store: Annotated[
-        Optional[Path],
-        typer.Option(
-            "--store", help="Where results are kept; GLUON_TUNE_STORE, ~/.gluon/tuned.db."
-        ),
-    ] = None,
-    check: Annotated[
-        bool,
-        typer.Option("--check", help="Measure the stored best again; exit 1 where it is slower."),
-    ] = False,
-    tolerance: Annotated[
-        float, typer.Option("--tolerance", help="How much slower it may be, relative.")
-    ] = 0.05,
-    export: Annotated[
-        Optional[Path],
-        typer.Option("--export", help="Write the store: FILE.json, or FILE.py, a table of source."),
-    ] = None,
-    merge: Annotated[
-        Optional[list[Path]],
-        typer.Option("--merge", metavar="STORE", help="Take in another store; repeatable."),
-    ] = None,
-    bundle: Annotated[
-        Optional[Path], typer.Option("--bundle", help="Write the best ones into a bundle.")
-    ] = None,
-    html: Annotated[
-        Optional[Path], typer.Option("--html", help="Write a report that needs no network.")
-    ] = None,
-    json: Json = False,
-) -> Optional[int]:
-    """Search for the configuration of a kernel that does best; `config="tuned"` launches it."""
-    from gluon_tune import Settings
-    from gluon_tune.command import Wish, show
-
-    seconds = None if minutes is None else 60 * minutes
-    settings = Settings(target, objective, search, trials, seconds, seed)
-    settings = replace(settings, run_limit=run_limit, compile_limit=compile_limit, again=again)
-    lists = (space or (), shape or (), dask, ray, resource or (), workers)
-    files = (export, merge or (), bundle, html)
-    return show(Wish(file, *lists, store, check, tolerance, *files, json), settings)
-
-
-@app.command()
-@command
 def types(
     to: Annotated[
         Optional[Path],
@@ -622,44 +392,3 @@ def types(
     from gluon_cli.types import show
 
     return show(to, check)
-
-
-@app.command()
-@command
-def layout(
-    expression: Annotated[
-        Optional[str],
-        typer.Argument(
-            metavar="LAYOUT", help="Such as 'BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0])'."
-        ),
-    ] = None,
-    shape: Annotated[
-        Optional[str],
-        typer.Option("--shape", help="Of the tensor or buffer: 64x64. A picture finds one itself."),
-    ] = None,
-    view: Annotated[str, typer.Option("--view", help="explain, tensor or hardware.")] = "explain",
-    compare: Annotated[
-        Optional[tuple[str, str]],
-        typer.Option(
-            "--compare",
-            metavar="LAYOUT LAYOUT",
-            help="Two register layouts: what a conversion moves how far. A register and a shared "
-            "one: the banks that an access hits.",
-        ),
-    ] = None,
-    bits: Annotated[
-        Optional[int], typer.Option("--bits", min=1, max=128, help="Of one element; 32.")
-    ] = None,
-    svg: Annotated[
-        Optional[Path], typer.Option("--svg", metavar="FILE", help="Draw it as SVG.")
-    ] = None,
-    html: Annotated[
-        Optional[Path],
-        typer.Option("--html", metavar="FILE", help="Draw it as a page that needs no network."),
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Which thread, register or address holds which element of a tensor."""
-    from gluon_pictures.command import show
-
-    show(expression, compare, shape, view, bits, svg, html, json)

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
 from gluon_core.errors import ArgumentError, CapabilityError, DeviceError, GluonError, TargetError
+from gluon_core.launch.place import device_target
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
-from gluon_core.testing.differential import Difference, run_both
-from gluon_report.example import Arrays, Example, device_target
 
 __all__ = ["Verdict", "against_device", "simulated_twin"]
 
@@ -70,30 +69,26 @@ def against_device(file: str, simulated: Target, run: Callable[[], int]) -> Verd
     return verdict
 
 
-def _examples(file: str) -> list[Example]:
+def _examples(file: str) -> list[Any]:
     try:
-        found = runpy.run_path(file, run_name="gluon_check").get("EXAMPLES", ())
+        examples = runpy.run_path(file, run_name="gluon_check").get("EXAMPLES", ())
     except SystemExit:
         return []
-    return [e for e in found if isinstance(e, Example)]
+    return [one for one in examples if hasattr(one, "compare")]
 
 
-def _compare(example: Example, simulated: Target, device: Target, verdict: Verdict) -> None:
+def _compare(example: Any, simulated: Target, device: Target, verdict: Verdict) -> None:
     lacks = example.lacks(device) or example.lacks(simulated)
     if lacks:
         verdict.lines.append(f"{example.name}: not compared, for it needs {', '.join(lacks)}")
         return
-
-    def launch(arguments: Any, target: Target) -> None:
-        example.launch(arguments, example.configure(target), target=target)
-
     try:
-        found = run_both(launch, example.arguments(Arrays(simulated), False), simulated, device)
+        differences = example.compare(simulated, device)
     except GluonError as error:
         verdict.failed = True
         verdict.lines.append(f"{example.name}: {type(error).__name__}: {error}")
         return
-    for difference in found:
+    for difference in differences:
         problem = _problem(example, difference)
         verdict.failed |= problem is not None
         if problem is not None or difference.name == example.output:
@@ -102,7 +97,7 @@ def _compare(example: Example, simulated: Target, device: Target, verdict: Verdi
             )
 
 
-def _problem(example: Example, difference: Difference) -> Optional[str]:
+def _problem(example: Any, difference: Any) -> Optional[str]:
     allowed = example.tolerance if difference.name == example.output else 0.0
     return None if difference.within(relative=allowed) else "not as on the simulator"
 

@@ -217,24 +217,28 @@ def _plainly(error: BaseException) -> dict[str, Any]:
     return found
 
 
-def _ran(command: str, given: Mapping[str, Any]) -> Optional[str]:
-    """The file that a command runs as Python does, None for other commands."""
-    if command == "run":
-        return str(given["file"])
-    return file_and_kernel(str(given["kernel"]))[0] if command == "prove" else None
-
-
 def file_and_kernel(spec: str) -> tuple[str, Optional[str]]:
     """`FILE:KERNEL`, or a file alone, in its parts."""
     head, colon, tail = spec.rpartition(":")
     return (head, tail) if colon and tail.isidentifier() else (spec, None)
 
 
-def command(function: Callable[..., Any]) -> Callable[..., Any]:
+def command(
+    function: Optional[Callable[..., Any]] = None, *, runs: Optional[str] = None
+) -> Callable[..., Any]:
     """Wrap a command: Gluon Core's own errors are printed without a traceback and become an exit
     code; what the command returns is its exit code, None for OK. Exceptions of a file that is run keep
     its part of the traceback, other ones are bugs and keep all of it. A plugin with a problem is warned of first, by every command but a bare `info`,
-    which shows it all."""
+    which shows it all.
+
+    Args:
+        runs: the parameter with the file that the command runs as Python does, alone or as FILE:KERNEL.
+    """
+    if function is None:
+        return functools.partial(command, runs=runs)
+
+    def file_of(given: Mapping[str, Any]) -> Optional[str]:
+        return None if runs is None else file_and_kernel(str(given[runs]))[0]
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -244,7 +248,7 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             code = function(*args, **kwargs)
         except GluonError as error:
-            ran = _ran(function.__name__, kwargs)
+            ran = file_of(kwargs)
             if ran is not None and error.span is None:
                 error.span = _place(error, ran)  # of host code: a descriptor, an argument, a grid
             lacking = _lacking(error)
@@ -263,7 +267,7 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
                 with open(os.environ[OUTCOME], "w") as file:
                     file.write("too large")
         except Exception as error:
-            ran = _ran(function.__name__, kwargs)
+            ran = file_of(kwargs)
             if ran is None or not _of_the_file(error, ran):
                 raise
             code = Exit.FAILED

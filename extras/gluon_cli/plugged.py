@@ -1,4 +1,4 @@
-"""Commands that plugins bring: `gluon NAME` of a backend that names a function as its command."""
+"""Commands of plugins: `gluon NAME` of a plugin that answers `gluon_commands`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional
 import typer
 
 from gluon_cli.output import command
-from gluon_core.errors import PluginError
+from gluon_core.errors import GluonError
 from gluon_core.plugin.paths import load_named
 from gluon_core.registry.load import registry
 
@@ -15,30 +15,37 @@ __all__ = ["find", "names"]
 
 
 def names() -> list[str]:
-    """Return the commands of all backends that have one."""
-    return [name for name, backend in registry().backends.items() if backend.command is not None]
+    """Return the commands of all plugins."""
+    try:
+        return list(registry().commands())
+    except GluonError:  # the command itself says what is wrong
+        return []
 
 
 def find(name: str) -> Optional[Any]:
-    """Return the command of that name; None where no backend has one.
+    """Return the command of that name; None where no plugin has one.
 
     In place of a command that cannot be loaded it returns one that says so, for the others to be listed.
     """
-    backend = registry().backends.get(name)
-    if backend is None or backend.command is None:
-        return None
     try:
-        function = load_named(backend.command, f"backend {name!r}, command")
-    except PluginError as error:
-        function = _refusing(error)
-    app = typer.Typer(add_completion=False)
-    app.command(name)(command(function))
-    return typer.main.get_command(app)
+        offer = registry().commands().get(name)
+        if offer is None:
+            return None
+        value = load_named(offer.path, f"plugin {offer.origin}, command {name!r}")
+    except GluonError as error:
+        value = _refusing(error)
+    if not isinstance(value, typer.Typer):
+        app = typer.Typer(add_completion=False)
+        app.command()(command(value))
+        value = app
+    loaded = typer.main.get_command(value)
+    loaded.name = name
+    return loaded
 
 
-def _refusing(error: PluginError) -> Callable[[], None]:
+def _refusing(error: GluonError) -> Callable[[], None]:
     def refuse() -> None:
-        """Not available: its plugin is broken."""
+        """Not available: a plugin is broken."""
         raise error
 
     return refuse

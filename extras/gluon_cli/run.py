@@ -22,7 +22,6 @@ from gluon_core.plugin.simulation import Watch
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import Record, recording
-from gluon_standin import asked as stand_in
 
 __all__ = ["Runs", "run_file"]
 
@@ -123,7 +122,9 @@ def run_file(
     if target is not None:
         os.environ["GLUON_TARGET"] = str(registry().target(target))
     asked_for = target is not None and not runs.check  # `--check` compares with a device
-    stand_in.begin(target, Path(file).read_bytes().decode(errors="replace"), asked_for)
+    stand_in = _stand_in()
+    if stand_in is not None:
+        stand_in.begin(target, Path(file).read_bytes().decode(errors="replace"), asked_for)
     if wish or runs:
         _simulated(target, wish)
     sys.argv = [file, *arguments]
@@ -150,11 +151,11 @@ def run_file(
             more.update(launches=found.launches, caught=found.caught, evidence=found.lines)
         if runs.check:
             more.update({"schedules": runs.count, **asdict(verdict or Verdict())})
-        if said := list(stand_in.lines()):
+        if stand_in is not None and (said := list(stand_in.lines())):
             more["stand_in"] = said
         print_json({"exit": code, **more})
         return code
-    for line in stand_in.lines(announced=True):
+    for line in () if stand_in is None else stand_in.lines(announced=True):
         print(line, file=sys.stderr)
     for line in [*found.lines, *(verdict.lines if verdict else ())]:
         print(line, file=sys.stdout if judges else sys.stderr)
@@ -194,6 +195,11 @@ def _together(runs: Runs, wish: Optional[Watch]) -> None:
     lacking = next((f"--{n}" for n in ("within", "most") if getattr(runs, n) is not None), None)
     if lacking is not None and not (runs.explore or runs.prove):
         raise UsageError("belongs to --explore", argument=lacking)
+
+
+def _stand_in() -> Any:
+    """Return what answers for a device that is not there; None where no plugin does."""
+    return registry().service("standin") if "standin" in registry().services() else None
 
 
 def _verdict(file: str, target: Optional[str], runs: Runs) -> Verdict:
@@ -278,7 +284,10 @@ def _run(file: str, watching: ContextManager[Any]) -> int:
                 runpy.run_path(file, run_name="__main__")
             except (AssertionError, RuntimeError) as error:
                 # A module that the file imports asks torch for a device that is not there.
-                if not (stand_in.asks(error) and stand_in.begin(os.environ.get("GLUON_TARGET"))):
+                stand_in = _stand_in()
+                if stand_in is None or not stand_in.asks(error):
+                    raise
+                if not stand_in.begin(os.environ.get("GLUON_TARGET")):
                     raise
                 runpy.run_path(file, run_name="__main__")
             for thread in set(threading.enumerate()) - before:  # as Python waits at its end

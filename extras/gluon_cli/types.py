@@ -95,10 +95,11 @@ def package(plugins: Registry) -> dict[str, str]:
     languages = {
         name: b.language.namespace for name, b in plugins.backends.items() if b.language.namespace
     }
+    modules = {name: offer.path for name, offer in plugins.modules().items()}
     exports = [
         line for name, path in plugins.exports().items() for line in _as(name, *path.split(":"))
     ]
-    top = (*_public("gluon_core"), *_own("gluon_core", (*gluon_core._MODULES, *hosts)))
+    top = (*_public("gluon_core"), *_own("gluon_core", (*gluon_core._MODULES, *hosts, *modules)))
     vendors = (*_own("gluon_core.language", languages), *exports)
     files = {
         "py.typed": "partial\n",
@@ -108,6 +109,8 @@ def package(plugins: Registry) -> dict[str, str]:
     for old, new in ALIASES.items():
         path = old.removeprefix("gluon_core.").replace(".", "/")
         files[f"{path}/__init__.pyi"] = _text(_everything(new))
+    for name, root in modules.items():
+        files[f"{name}/__init__.pyi"] = _text(_everything(root))
     for name, root in hosts.items():
         files.update(_mirror(name, root))
     for name, root in languages.items():

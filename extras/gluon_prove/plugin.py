@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import Mapping
 
 from gluon_core.plugin.hookspec import hookimpl
 
 
 @hookimpl
-def gluon_provers() -> Sequence[str]:
-    return ["gluon_prove.verdict:prove"]
+def gluon_commands() -> Mapping[str, str]:
+    return {"prove": "gluon_prove.cli:app"}
+
+
+@hookimpl
+def gluon_services() -> Mapping[str, str]:
+    return {"prove": "gluon_prove.verdict:prove"}

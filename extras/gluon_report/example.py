@@ -14,6 +14,7 @@ import numpy as np
 from gluon_core.errors import DeviceError, GluonError
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
+from gluon_core.testing.differential import Difference, run_both
 from gluon_tune import Arrays, Placeholders, device_target, numpy_of, times
 
 __all__ = [
@@ -121,6 +122,14 @@ class Example:
         else:
             wanted = self.reference({name: numpy_of(value) for name, value in args.items()})
         return Check(seconds, self.difference(got, wanted, large))
+
+    def compare(self, one: Target, other: Target) -> list[Difference]:
+        """Run on both targets and compare all arrays."""
+
+        def launch(args: Mapping[str, Any], target: Target) -> None:
+            self.launch(args, self.configure(target), target=target)
+
+        return run_both(launch, self.arguments(Arrays(one), False), one, other)
 
     def difference(self, got: Any, wanted: Any, large: bool = False) -> Optional[str]:
         """What is wrong with the result `got`, None when nothing is."""

@@ -4,7 +4,7 @@ When `GLUON_TARGET` names a simulated target and Triton finds no GPU, `import gl
 Triton a stand-in driver (`driver`): autotuning, `triton.testing` and suites that ask for the target
 work. What host code asks torch, `device="cuda"` and its kin, is answered on request (`torch_device`):
 
-    python -m gluon_standin --target sim:hopper script.py
+    python -m gluon_core.standin --target sim:hopper script.py
     pytest --gluon-standin sim:hopper
 """
 
@@ -12,14 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["activate", "stand_in"]
-
-
-def activate(wanted: str) -> None:
-    """Give Triton its driver if `wanted`, the value of GLUON_TARGET, is a simulated target."""
-    from gluon_standin.driver import activate
-
-    activate(wanted)
+__all__ = ["stand_in"]
 
 
 def stand_in(target: str) -> Any:

@@ -11,9 +11,16 @@ from typing import Iterator, Optional
 from gluon_core.errors import GluonError
 from gluon_core.registry.load import registry
 
-__all__ = ["asks", "begin", "lines", "requires"]
+__all__ = ["activate", "asks", "begin", "lines", "requires"]
 
 _QUESTIONS = {"is_available", "device_count", "is_initialized"}
+
+
+def activate(wanted: str) -> None:
+    """Give Triton its driver if `wanted`, the value of GLUON_TARGET, is a simulated target."""
+    from gluon_standin.driver import activate
+
+    activate(wanted)
 
 
 def requires(source: str, kind: str) -> bool:

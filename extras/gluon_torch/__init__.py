@@ -8,23 +8,45 @@
         scale_kernel[(triton.cdiv(x.numel(), 1024),)](x, out, x.numel(), factor, BLOCK=1024)
 
 `torch.compile`, `torch.export`, autograd, autocast and vmap then know of the kernel what they need to:
-what it takes, what it writes, the shape of what it returns, its gradient. Importing this package
-imports torch; nothing else in the core does.
+what it takes, what it writes, the shape of what it returns, its gradient. The first name that is taken
+from this package imports torch; nothing else in the core does.
 """
 
-from __future__ import annotations
+import importlib as _importlib
+import typing as _typing
 
-try:
-    import torch as _torch
-except ImportError as error:
-    raise ImportError(
-        "gluon_core.torch makes kernels operators of PyTorch, and torch is not installed. "
-        "Install it with `pip install torch`; kernel[grid](...) takes NumPy arrays without it."
-    ) from error
-
-from gluon_torch.batch import one_by_one
-from gluon_torch.checks import debug
-from gluon_torch.launches import launch
-from gluon_torch.ops import Op, get, op
+if _typing.TYPE_CHECKING:
+    from gluon_torch.batch import one_by_one
+    from gluon_torch.checks import debug
+    from gluon_torch.launches import launch
+    from gluon_torch.ops import Op, get, op
 
 __all__ = ["Op", "debug", "get", "launch", "one_by_one", "op"]
+
+_MODULES = {
+    "Op": "ops",
+    "debug": "checks",
+    "get": "ops",
+    "launch": "launches",
+    "one_by_one": "batch",
+    "op": "ops",
+}
+
+
+def __getattr__(name: str) -> _typing.Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            "gluon_core.torch makes kernels operators of PyTorch, and torch is not installed. "
+            "Install it with `pip install torch`; kernel[grid](...) takes NumPy arrays without it."
+        ) from error
+    value = getattr(_importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,6 +1,6 @@
 """Search for the configuration of a kernel that does best: `gluon tune`, and launches with `config="tuned"`.
 
-    import gluon_tune as tune
+    from gluon_core import tune
 
     TUNE = tune.Task(
         kernel=scale,
@@ -13,13 +13,15 @@
 `gluon tune FILE` searches; `scale[grid](x, y, n, config="tuned")` launches what was found.
 """
 
-from __future__ import annotations
+import importlib as _importlib
+import typing as _typing
 
-from gluon_core.launch.bench import Arrays, Placeholders, device_target, numpy_of, times
-from gluon_tune.session import Outcome, Settings, search
-from gluon_tune.space import Space, configs_of, space
-from gluon_tune.task import Task
-from gluon_tune.tuned import Key, Store, Trial
+if _typing.TYPE_CHECKING:
+    from gluon_tune.bench import Arrays, Placeholders, device_target, numpy_of, times
+    from gluon_tune.session import Outcome, Settings, search
+    from gluon_tune.spaces import Space, configs_of, space
+    from gluon_tune.task import Task
+    from gluon_tune.tuned import Key, Store, Trial
 
 __all__ = [
     "Arrays",
@@ -38,3 +40,33 @@ __all__ = [
     "space",
     "times",
 ]
+
+_MODULES = {
+    "Arrays": "bench",
+    "Key": "tuned",
+    "Outcome": "session",
+    "Placeholders": "bench",
+    "Settings": "session",
+    "Space": "spaces",
+    "Store": "tuned",
+    "Task": "task",
+    "Trial": "tuned",
+    "configs_of": "spaces",
+    "device_target": "bench",
+    "numpy_of": "bench",
+    "search": "session",
+    "space": "spaces",
+    "times": "bench",
+}
+
+
+def __getattr__(name: str) -> _typing.Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(_importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional
 
-from gluon_tune.space import Config
+from gluon_tune.spaces import Config
 from gluon_tune.tuned.store import Key, Trial
 
 __all__ = ["Outcome", "Progress", "Settings", "Shape"]

@@ -13,8 +13,8 @@ from gluon_tune import work
 from gluon_tune.engine import Engine, Local
 from gluon_tune.isolated import Ended, Failed
 from gluon_tune.outcome import Outcome, Progress, Settings, Shape
-from gluon_tune.search import Strategy, strategy_of
-from gluon_tune.space import Config
+from gluon_tune.spaces import Config
+from gluon_tune.strategies import Strategy, strategy_of
 from gluon_tune.task import Reference, Task, refuse_while_reading
 from gluon_tune.tuned.store import OBJECTIVES, Key, Store, Trial, plain_text, versions
 

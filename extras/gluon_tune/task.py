@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 from gluon_core.errors import GluonError, TuneError, TuneSpaceError, did_you_mean
-from gluon_core.launch.bench import numpy_of
-from gluon_tune.space import Config, Space, configs_of
+from gluon_tune.bench import numpy_of
+from gluon_tune.spaces import Config, Space, configs_of
 
 __all__ = ["Reference", "Task", "find_task", "refuse_while_reading"]
 

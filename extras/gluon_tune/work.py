@@ -20,7 +20,7 @@ from typing import Any, Iterator, Mapping, Optional, Sequence
 from gluon_core.errors import TuneWorkerError
 from gluon_tune.estimate import estimate
 from gluon_tune.isolated import Ended, Failed, Isolated
-from gluon_tune.space import Config
+from gluon_tune.spaces import Config
 from gluon_tune.statistics import interval, losers
 from gluon_tune.task import Reference
 from gluon_tune.tuned import versions

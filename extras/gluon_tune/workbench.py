@@ -12,9 +12,9 @@ import time
 from typing import Any, Callable, Mapping, Optional
 
 from gluon_core.errors import GluonError
-from gluon_core.launch import bench
 from gluon_core.processes import Link
-from gluon_tune.space import Config
+from gluon_tune import bench
+from gluon_tune.spaces import Config
 from gluon_tune.task import Reference, Task
 from gluon_tune.tuned import versions
 from gluon_tune.tuned.lookup import bucket_of, call_of, fixed_of

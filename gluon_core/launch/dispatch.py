@@ -11,9 +11,8 @@ import os
 import sys
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, NoReturn, Optional, Sequence
+from typing import Any, Callable, Iterable, Mapping, NoReturn, Optional, Sequence
 
-from gluon_bundle import recording, supply
 from gluon_core import _triton
 from gluon_core.compiler import grid
 from gluon_core.compiler.driver import compile_source, shared_options
@@ -39,10 +38,11 @@ from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import refused
 from gluon_core.values.constants import Read, changed, identity, text_of
 
-if TYPE_CHECKING:
-    from gluon_tune.tuned.lookup import Lookup
+__all__ = ["OBSERVERS", "Dispatcher", "Specialization"]
 
-__all__ = ["Dispatcher", "Specialization"]
+# Each is called with the source, target, options and grid (None: no program ran) of every launch that
+# takes no fast way; while a launch hook of Triton's is set, none does.
+OBSERVERS: list[Callable[..., None]] = []
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Dispatcher:
         self._known: list[Specialization] = []
         self._globals: list[Read] = []  # what any compiled form read
         self._reads: dict[str, tuple[Read, ...]] = {}  # what each did, by its key
-        self._lookup: Optional[Lookup] = None
+        self._lookup: Optional[Callable[..., Any]] = None
         runtime = _triton.knobs.runtime
         self._runtime = runtime
         self.namespace: dict[str, Any] = {
@@ -158,8 +158,8 @@ class Dispatcher:
         backend = registry().backend(specialization.target.backend)
         hit = self._remember(specialization, values, options, compiled, backend)
         measured = self._measure(sizes, values)
-        if recording.ACTIVE:
-            recording.note(compiled.src, specialization.target, specialization.options, measured)
+        for observe in OBSERVERS:
+            observe(compiled.src, specialization.target, specialization.options, measured)
         if measured is not None:
             stream = hit[1](hit[2])
             told = compiled.launch_metadata(measured, stream, *values)
@@ -174,14 +174,16 @@ class Dispatcher:
         specialize.require_all(self.parameters, values, self.kernel.__name__, options)
 
     @property
-    def lookup(self) -> Lookup:
-        """What finds configurations for `config=`; made on first use."""
-        found = self._lookup
-        if found is None:
-            from gluon_tune.tuned.lookup import Lookup
+    def lookup(self) -> Callable[..., Any]:
+        """Return what finds configurations for `config=`; made on first use.
 
-            found = self._lookup = Lookup(self.kernel, self.parameters)
-        return found
+        Raises:
+            PluginError: no plugin does.
+        """
+        if self._lookup is None:
+            make = registry().service("tune.configurations")
+            self._lookup = make(self.kernel, self.parameters)
+        return self._lookup
 
     def _viewed(self, values: Sequence[Any]) -> tuple[Any, ...]:
         pairs = zip(self.parameters, values)
@@ -451,17 +453,18 @@ class Dispatcher:
                 return None
             strict = not warmup and os.environ.get("GLUON_NO_JIT", "0") not in ("", "0")
             wanted = (source, specialization.target, backend, specialization.options)
-            made = supply.take(*wanted) if supply.wanted() else None
-            if made is None:
-                made = compile_source(*wanted, load_only=strict)
-            if made is None:
-                self._refuse(specialization, supply.nearest(*wanted))
+            bundles = registry().service("bundle.code") if os.environ.get("GLUON_BUNDLE") else None
+            compiled = None if bundles is None else bundles.take(*wanted)
+            if compiled is None:
+                compiled = compile_source(*wanted, load_only=strict)
+            if compiled is None:
+                self._refuse(specialization, None if bundles is None else bundles.nearest(*wanted))
             with self._lock:
-                self._compiled[specialization.key] = made
+                self._compiled[specialization.key] = compiled
                 self._known.append(specialization)
                 self._note_globals(specialization.key, source.identity().reads)
             self._hooked(_triton.knobs.runtime.jit_post_compile_hook, specialization, told)
-            return made
+            return compiled
 
     def _hooked(self, hook: Any, specialization: Specialization, told: Mapping[str, Any]) -> Any:
         if hook is None:
@@ -470,7 +473,7 @@ class Dispatcher:
         shown = _triton.gpu_target(target) if target.architecture.triton_backend else target
         return hook(**_triton.jit_hook_arguments(self.kernel, specialization.key, told, shown))
 
-    def _refuse(self, wanted: Specialization, near: Optional[supply.Nearest]) -> NoReturn:
+    def _refuse(self, wanted: Specialization, near: Any) -> NoReturn:
         """Say which argument asks for code that is not there."""
         name = self.kernel.__name__
         if near is not None and not self._known:

@@ -11,7 +11,7 @@ from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 
-__all__ = ["choose"]
+__all__ = ["choose", "device_target"]
 
 Places = Mapping[str, tuple[str, int]]
 _noticed: set[str] = set()
@@ -166,3 +166,18 @@ def _one_index(places: Places) -> int:
 
 def _listed(places: Places) -> str:
     return ", ".join(f"{name} on {kind}:{index}" for name, (kind, index) in places.items())
+
+
+def device_target() -> Optional[Target]:
+    """Return the target of the device that is plugged in and that torch can put tensors on, None without one."""
+    for backend in registry().backends.values():
+        target = None if backend.simulates else backend.device.target()
+        if target is not None:
+            try:
+                import torch
+
+                torch.empty(1, device=backend.device.tensor_device)
+            except (ImportError, RuntimeError, AssertionError):
+                continue
+            return target
+    return None

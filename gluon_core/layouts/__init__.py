@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gluon_core.layouts import infer
 from gluon_core.layouts.base import DistributedLayout, Layout, SharedLayout, set_type_factory
 from gluon_core.layouts.cost import (
@@ -25,10 +27,9 @@ from gluon_core.layouts.distributed import (
 from gluon_core.layouts.dump import dump
 from gluon_core.layouts.infer import as_linear
 from gluon_core.layouts.linear import LinearLayout
+from gluon_core.layouts.pictures import Picture
+from gluon_core.layouts.pictures import pictures as _pictures
 from gluon_core.layouts.shared import PaddedSharedLayout, SharedLinearLayout, SwizzledSharedLayout
-from gluon_pictures.draw import Picture
-from gluon_pictures.draw_pair import compare
-from gluon_pictures.render import explain_layout, hardware_view, tensor_view
 
 __all__ = [
     "AutoLayout",
@@ -63,6 +64,12 @@ __all__ = [
     "tensor_view",
     "vector_elements",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:  # all else is defined above: a plugin draws
+        return getattr(_pictures(), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -14,11 +14,10 @@ from functools import lru_cache, wraps
 from operator import index
 from typing import Any, Callable, Generic, Optional, Sequence, TypeVar, cast
 
-from gluon_core.errors import LayoutError, is_strict
+from gluon_core.errors import LayoutError, PluginError, is_strict
 from gluon_core.layouts.dialect import compiler_version
 from gluon_core.layouts.linear import LinearLayout
-from gluon_pictures.draw import Picture, escape, picture
-from gluon_pictures.render import hardware_view, tensor_view
+from gluon_core.layouts.pictures import Picture, pictures
 
 __all__ = ["DistributedLayout", "Layout", "SharedLayout", "set_type_factory"]
 
@@ -340,11 +339,11 @@ class Layout:
 
     def format_tensor_view(self, shape: Sequence[int]) -> str:
         """Text: for each tensor element, which hardware holds it."""
-        return tensor_view(self, shape)
+        return pictures().tensor_view(self, shape)
 
     def format_hardware_view(self, shape: Sequence[int]) -> str:
         """Text: for each piece of hardware, which tensor elements it holds."""
-        return hardware_view(self, shape)
+        return pictures().hardware_view(self, shape)
 
     def show(
         self,
@@ -367,14 +366,19 @@ class Layout:
             LayoutError: the layout is left to the compiler, does not fit the shape, or the picture
                 would have more than 16384 elements.
             ArgumentError: `bits` or `banks` is no power of two.
+            PluginError: what draws is not installed; the message names it.
         """
-        return picture(self, shape, bits=bits, banks=banks)
+        return pictures().picture(self, shape, bits=bits, banks=banks)
 
     def _repr_html_(self) -> str:
+        from html import escape  # it loads a table of entities
+
         try:
             return self.show()._repr_html_()
         except LayoutError:  # nothing to draw: the compiler will choose, or no small shape fits
             return f"<code>{escape(repr(self))}</code>"
+        except PluginError as error:
+            return f"<code>{escape(repr(self))}</code><br>{escape(str(error))}"
 
 
 @lru_cache(maxsize=4096)

@@ -9,7 +9,6 @@ heavy.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Optional
 
 from gluon_core.plugin.compiler import Compiler
 from gluon_core.plugin.device import Device
@@ -35,7 +34,6 @@ class Backend:
         device: finds devices and launches.
         language: the vendor's ops, layouts and descriptors, and its form of portable ops.
         simulation: runs kernels for the architectures of other backends; `HARDWARE` runs none.
-        command: path of a function that is the command `gluon <name>`; its parameters are Typer's.
         api_version: the contract version that this backend was written for.
     """
 
@@ -45,7 +43,6 @@ class Backend:
     device: Device = field(default_factory=Device)
     language: Language = field(default_factory=Language)
     simulation: Simulation = field(default_factory=lambda: HARDWARE)
-    command: Optional[str] = None
     api_version: int = API_VERSION
 
     @property

@@ -10,6 +10,9 @@ A first plugin is three lines in a module that the entry point group `gluon_core
 
 Importing that module must import neither triton, torch nor a driver library: it happens whenever
 anybody asks the registry anything.
+
+A plugin without a backend, which surrounds the language with commands, modules and services, uses the
+entry point group `gluon_core.extras` and the same hooks. `GLUON_PLUGINS` narrows the first group alone.
 """
 
 from __future__ import annotations
@@ -22,10 +25,11 @@ from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.language import Lowering
 from gluon_core.plugin.targets import Target
 
-__all__ = ["ENTRY_POINTS", "PROJECT", "hookimpl", "hookspec"]
+__all__ = ["ENTRY_POINTS", "EXTRAS", "PROJECT", "hookimpl", "hookspec"]
 
 PROJECT = "gluon_core"
 ENTRY_POINTS = "gluon_core.backends"
+EXTRAS = "gluon_core.extras"
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
@@ -47,11 +51,39 @@ def gluon_lowerings() -> Sequence[Lowering]:
 
 
 @hookspec
-def gluon_assemblers() -> Mapping[str, str]:
-    """Return interpreters of inline assembly: dialect -> path of a `gluon_core.simulation.assembly.Assembler`.
+def gluon_commands() -> Mapping[str, str]:
+    """Return commands of `gluon`: name -> path of a `typer.Typer`, or of a function whose parameters
+    are Typer's.
 
-    Called once, when the plugin registers. The simulator takes the one for the dialect that the
-    target's reference module names as `ASSEMBLY`.
+    The path is loaded when the command runs, or when `gluon --help` lists it.
+    """
+    raise NotImplementedError
+
+
+@hookspec
+def gluon_modules() -> Mapping[str, str]:
+    """Return modules that users import as `gluon_core.<name>`: name -> path of the module."""
+    raise NotImplementedError
+
+
+@hookspec
+def gluon_services() -> Mapping[str, str]:
+    """Return what others ask for and do not import: name -> path of a module or an object.
+
+    `registry().service(name)` loads it. A name begins with that of the extra of gluon-core that
+    installs it: an error for its absence names that. The core and the simulator ask for
+
+    - `tune.configurations`: `f(kernel, parameters)` returns what finds the values and options of a
+      launch with `config=`;
+    - `bundle.code`: a module whose `take` and `nearest` look for compiled kernels while the variable
+      GLUON_BUNDLE is set;
+    - `pictures`: a module that draws layouts (`gluon_core.layouts.pictures.Pictures`);
+    - `standin`: a module whose `activate(target)` gives Triton a driver while GLUON_TARGET names a
+      simulated target;
+    - `assembly.<dialect>`: a `gluon_core.simulation.assembly.Assembler` for the dialect that a reference
+      module names as `ASSEMBLY`;
+    - `prove`: a function of a simulated launch that judges its kernel for every trip count. It returns
+      a `gluon_core.simulation.evidence.Proved`, and the error of a counterexample or None.
     """
     raise NotImplementedError
 
@@ -64,16 +96,5 @@ def gluon_stage_done(stage: str, module: Any, target: Target) -> None:
         stage: its name in the backend's pipeline.
         module: what it returned; observers must not change it.
         target: what is being compiled for.
-    """
-    raise NotImplementedError
-
-
-@hookspec
-def gluon_provers() -> Sequence[str]:
-    """Return paths (`module:function`) of what proves a simulated kernel for every trip count.
-
-    The simulator calls the function with its launch when the setting `prove` asks for it. The
-    function returns a `gluon_core.simulation.evidence.Proved`, and the error of a counterexample
-    or None.
     """
     raise NotImplementedError

@@ -163,7 +163,7 @@ class Simulation:
     Attributes:
         unasked: kernels run on it when nobody names a target and there is no device.
         machine_code: its launcher executes the output of the architecture's compiler, also where that
-            is Triton's own (`gluon_standin`).
+            is Triton's own (the service `standin`).
         stands_in_for: names of the backends whose architectures it runs; None for all.
         watches: the fields of `Watch` that `watch` grants.
         settings: path of its `Settings`.

@@ -1,11 +1,11 @@
 """The registry: which plugins are installed, what they offer, and why one of them is missing.
 
-`registry()` is the default one, filled once from the entry points of group `gluon_core.backends`;
-`load(...)` makes a separate one. Entry points load one at a time: a plugin that cannot be imported
+`registry()` is the default one, filled once from the entry points of the groups `gluon_core.backends` and
+`gluon_core.extras`; `load(...)` makes a separate one. Entry points load one at a time: a plugin that cannot be imported
 or breaks the contract is remembered in `failures` and the others work. A name that two plugins claim
 goes to one of them or to nobody (`gluon_core.registry.claims`), is remembered in `clashes`, and
 everything else of both works. The environment variable `GLUON_PLUGINS`, a comma-separated list of entry
-point names, narrows which plugins load.
+point names, narrows which plugins of the first group load.
 
 Once loaded a registry is frozen: it is only read, so threads share it without locks, and nothing on
 the launch path calls pluggy.
@@ -28,9 +28,11 @@ from gluon_core.errors import MACHINERY, GluonError, PluginError, TargetError, d
 from gluon_core.plugin import hookspec
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.language import Lowering
+from gluon_core.plugin.paths import load_named
 from gluon_core.plugin.targets import Architecture, Target
 from gluon_core.registry import verify as _verify
 from gluon_core.registry.claims import Clash, Contribution, State, settle
+from gluon_core.registry.offers import HOOKS, Offer, Offers, installation
 from gluon_core.registry.spelling import Spellings
 from gluon_core.registry.waiting import waiting_for
 
@@ -53,12 +55,14 @@ class Plugin:
         distribution: `name version` of the package that ships it, None when registered by hand.
         backends: the names of its backends, without those that another plugin has.
         lowerings: `op/name` of each lowering it contributes, likewise.
+        offers: its commands, modules and services, such as `command tune`.
     """
 
     name: str
     distribution: Optional[str]
     backends: tuple[str, ...]
     lowerings: tuple[str, ...]
+    offers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,10 +104,11 @@ class Registry:
         self._manager.add_hookspecs(hookspec)
         core = Contribution(CORE, CORE, _RANK_CORE, (), LOWERINGS)
         self._contributions: dict[str, Contribution] = {CORE: core}
+        self._offers = Offers()
+        self._services: dict[str, Any] = {}
         self._distributions: dict[str, Optional[str]] = {}
         self._failures: dict[str, PluginFailure] = {}
         self._skipped: set[str] = set()
-        self._assemblers: dict[str, tuple[str, str]] = {}
         self._named: Optional[frozenset[str]] = None
         self._frozen = False
         self._answered: set[str] = set()
@@ -211,9 +216,39 @@ class Registry:
         arch = target.architecture
         return where.get(f"{arch.backend}:{arch.name}") if where else None
 
-    def assembler(self, dialect: str) -> Optional[str]:
-        """Return the path of the interpreter of inline assembly in `dialect`, None where no plugin has one."""
-        return self._assemblers.get(dialect, (None, ""))[0]
+    def commands(self) -> Mapping[str, Offer]:
+        """Return the commands that plugins add to `gluon`."""
+        return self._offers.of("gluon_commands")
+
+    def modules(self) -> Mapping[str, Offer]:
+        """Return the modules behind `gluon_core.<name>` that belong to no backend."""
+        return self._offers.of("gluon_modules")
+
+    def services(self) -> Mapping[str, Offer]:
+        """Return the services of plugins, which `service` loads."""
+        return self._offers.of("gluon_services")
+
+    def service(self, name: str) -> Any:
+        """Return the service `name` of a plugin, loaded.
+
+        Raises:
+            PluginError: no plugin has it, or it cannot be loaded.
+        """
+        if name not in self._services:
+            offer = self.services().get(name)
+            if offer is None:
+                extra = name.partition(".")[0]
+                raise PluginError(
+                    f"no installed plugin offers {name!r}",
+                    remedy=f'Install it: pip install "gluon-core[{extra}]".',
+                )
+            self._services[name] = load_named(offer.path, f"plugin {offer.origin}, {name!r}")
+        return self._services[name]
+
+    def installation(self, name: str) -> str:
+        """Return how to install what offers `name`, for the end of an error."""
+        command = installation(name)
+        return f"Install it: {command}." if command else self.installed()
 
     def exports(self) -> Mapping[str, str]:
         """The vendor names that `gl` itself offers -> path of the value."""
@@ -268,12 +303,6 @@ class Registry:
                 ) from error
 
     # -- extras ----------------------------------------------------------------------------------
-
-    def provers(self) -> tuple[str, ...]:
-        """Return the paths of what proves simulated kernels, see `hookspec.gluon_provers`."""
-        return tuple(path for paths in self._manager.hook.gluon_provers() for path in paths)
-
-    # -- waiting ---------------------------------------------------------------------------------
 
     def waiting_for(self, backend: Backend, method: str) -> ContextManager[None]:
         """Inside, `method` of `backend` is called, which may take long."""
@@ -335,34 +364,22 @@ class Registry:
             backends = self._asked(plugin, "gluon_backends", origin)
             lowerings = self._asked(plugin, "gluon_lowerings", origin)
             _verify.check(origin, backends, lowerings)
-            assemblers = self._assemblers_of(plugin, origin)
+            offers = {hook: self._asked(plugin, hook, origin) for hook in HOOKS}
             made = Contribution(name, origin, rank, backends, lowerings)
             state = settle([*self._contributions.values(), made])
             if rank >= _RANK_BY_HAND:  # its caller is there to be told
                 _refuse_clashes(self._state, state)
+            self._offers.add(origin, offers, (*_verify.reserved(), *state.backends))
         except BaseException:
             self._forget(name)
             raise
         if rank < _RANK_BY_HAND:
             MACHINERY.update(*(backend.packages for backend in backends))
+            where = getattr(plugin, "__name__", type(plugin).__module__)
+            MACHINERY.add(where.partition(".")[0])
         self._contributions[name] = made
-        self._assemblers |= assemblers
         self._distributions[name] = distribution
         self._publish(state)
-
-    def _assemblers_of(self, plugin: Any, origin: str) -> dict[str, tuple[str, str]]:
-        """Return dialect -> (path, origin) of the assemblers that `plugin` contributes."""
-        pairs = self._asked(plugin, "gluon_assemblers", origin)
-        _verify.check_assemblers(origin, pairs)
-        for dialect, _ in pairs:
-            if dialect in self._assemblers:
-                other = self._assemblers[dialect][1]
-                raise PluginError(
-                    f"plugins {other} and {origin} both contribute an assembler of {dialect!r}",
-                    argument="gluon_assemblers",
-                    remedy="Uninstall one of them, or choose plugins with GLUON_PLUGINS.",
-                )
-        return {dialect: (path, origin) for dialect, path in pairs}
 
     def _asked(self, plugin: Any, hook: str, origin: str) -> tuple[Any, ...]:
         """What `plugin` alone answers to `hook`, as a tuple."""
@@ -402,6 +419,7 @@ class Registry:
                 tuple(
                     "/".join(key) for key, (_, owner) in state.lowerings.items() if owner == name
                 ),
+                self._offers.by(self._origin(name)),
             )
             for name, distribution in self._distributions.items()
             for made in (self._contributions[name],)
@@ -484,6 +502,7 @@ class Registry:
             what = [f"backend {name}" for name in plugin.backends]
             if plugin.lowerings:
                 what.append(f"{len(plugin.lowerings)} lowerings")
+            what += plugin.offers
             lines.append(
                 f"{plugin.name} ({plugin.distribution or 'registered by hand'}): "
                 + (", ".join(what) or "observes only")
@@ -543,10 +562,15 @@ def _of_backend(failure: PluginFailure, name: str) -> bool:
     return getattr(failure.error, "backend_name", None) == name
 
 
-def _found() -> list[metadata.EntryPoint]:
-    """The installed entry points, sorted so that the order never depends on sys.path; the same one
-    seen twice (an editable checkout beside its wheel) counts once."""
-    unique = {(e.name, e.value): e for e in metadata.entry_points(group=hookspec.ENTRY_POINTS)}
+def _installed() -> list[metadata.EntryPoint]:
+    """Return the installed entry points of both groups, narrowed by `GLUON_PLUGINS`.
+
+    They are sorted, so that the order never depends on sys.path; the same one seen twice (an editable
+    checkout and its wheel) counts once.
+    """
+    groups = hookspec.ENTRY_POINTS, hookspec.EXTRAS
+    entries = (entry for group in groups for entry in metadata.entry_points(group=group))
+    unique = {(entry.group, entry.name, entry.value): entry for entry in entries}
     return [unique[key] for key in sorted(unique)]
 
 
@@ -562,21 +586,22 @@ def load(
     """
     made = Registry()
     if entry_points is None:
-        entry_points = _found()
+        entry_points = _installed()
         wanted = os.environ.get("GLUON_PLUGINS")
         if wanted is not None:
             keep = {name.strip() for name in wanted.split(",") if name.strip()}
-            unknown = sorted(keep - {e.name for e in entry_points})
+            narrowed = {e.name for e in entry_points if e.group == hookspec.ENTRY_POINTS}
+            unknown = sorted(keep - narrowed)
             if unknown:
                 raise PluginError(
                     f"no installed plugin is called {unknown[0]!r}",
                     argument="GLUON_PLUGINS",
                     got=repr(wanted),
-                    remedy=did_you_mean(unknown[0], [e.name for e in entry_points])
-                    or f"Installed: {', '.join(e.name for e in entry_points) or 'none'}.",
+                    remedy=did_you_mean(unknown[0], narrowed)
+                    or f"Installed: {', '.join(sorted(narrowed)) or 'none'}.",
                 )
-            made._skipped.update(e.name for e in entry_points if e.name not in keep)
-            entry_points = [e for e in entry_points if e.name in keep]
+            made._skipped.update(narrowed - keep)
+            entry_points = [e for e in entry_points if e.group == hookspec.EXTRAS or e.name in keep]
     for entry in entry_points:
         made.load_entry_point(entry)
     for plugin in plugins:

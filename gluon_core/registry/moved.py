@@ -9,11 +9,6 @@ __all__ = ["ALIASES", "GONE_IN", "MOVED", "SHORT"]
 # Paths that are to stay: what users type, for modules that stand in a room of the core.
 SHORT: Mapping[str, str] = {
     "gluon_core._runtime": "gluon_core.launch.private",
-    "gluon_core.bundle": "gluon_bundle",
-    "gluon_core.distributed": "gluon_distributed",
-    "gluon_core.standin": "gluon_standin",
-    "gluon_core.torch": "gluon_torch",
-    "gluon_core.tune": "gluon_tune",
     "gluon_core.language._semantic": "gluon_core.semantic.private",
 }
 

@@ -1,4 +1,4 @@
-"""Vendor namespaces: `gluon_core.language.<name>` and `gluon_core.<name>` are the plugin's own modules.
+"""Namespaces of plugins: `gluon_core.language.<name>` and `gluon_core.<name>` are their own modules.
 
 `import gluon_core.language.acme.unit`, `gl.acme.unit` and `import gluon_acme.language.unit` give
 one and the same module object, so that isinstance checks, constexpr identity and monkeypatching
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
 from gluon_core.errors import CapabilityError, GluonError, PluginError, did_you_mean
 from gluon_core.features import Feature, dotted
+from gluon_core.layouts import pictures
 from gluon_core.layouts.dialect import compiler_version, follows
 from gluon_core.plugin.paths import load_named
 from gluon_core.registry.moved import GONE_IN, MOVED, SHORT
@@ -35,6 +36,7 @@ __all__ = [
     "offered",
     "resolve",
     "resolve_host",
+    "stand_in",
 ]
 
 _HOST = "gluon_core"
@@ -106,6 +108,11 @@ class _Alias(importlib.abc.Loader):
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
         return None
+
+    def get_code(self, fullname: str) -> Any:
+        """Return the code of the real module, for `python -m`."""
+        spec: Any = importlib.util.find_spec(self.real)
+        return spec.loader.get_code(self.real)
 
     def exec_module(self, module: ModuleType) -> None:
         alias = module.__name__
@@ -210,9 +217,11 @@ class _Finder(importlib.abc.MetaPathFinder):
                 got=repr(fullname),
                 remedy=_nearest(inner, _children(root)),
             )
-        where = f"backend {name!r}, {'language' if language else 'host'}"
-        alias = _VendorAlias(real, None if inner else where)
-        return importlib.machinery.ModuleSpec(fullname, alias, origin=real)
+        where = f"{prefix}.{name}"
+        extra = _is_module(prefix, name)
+        alias = (_Alias if extra else _VendorAlias)(real, None if inner else where)
+        package = extra and _is_package(real)
+        return importlib.machinery.ModuleSpec(fullname, alias, origin=real, is_package=package)
 
 
 _FINDER = _Finder()
@@ -220,9 +229,17 @@ _core_modules: dict[tuple[str, str], bool] = {}
 
 
 def install() -> None:
-    """Put the finder in place. `import gluon_core` calls it; calling it again does nothing."""
+    """Put the finder in place, and let layouts find who draws them. `import gluon_core` calls it;
+    calling it again does nothing."""
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
+        pictures.set_source(_pictures)
+
+
+def _pictures() -> Any:
+    from gluon_core.registry.load import registry
+
+    return registry().service("pictures")
 
 
 def _is_vendor(prefix: str, name: str, path: Optional[Sequence[str]], inner: bool) -> bool:
@@ -238,8 +255,27 @@ def _is_vendor(prefix: str, name: str, path: Optional[Sequence[str]], inner: boo
     return known
 
 
+def _is_module(prefix: str, name: str) -> bool:
+    """Return whether `gluon_core.name` is a module of a plugin, and not a backend's namespace."""
+    from gluon_core.registry.load import registry
+
+    return prefix == _HOST and name in registry().modules()
+
+
+def _is_package(real: str) -> bool:
+    try:
+        spec = importlib.util.find_spec(real)
+    except ImportError:  # its import says why
+        return False
+    return spec is not None and spec.submodule_search_locations is not None
+
+
 def _root(prefix: str, name: str) -> str:
-    """The module path behind the vendor namespace `prefix.name`."""
+    """The module path behind the namespace `prefix.name` of a plugin."""
+    from gluon_core.registry.load import registry
+
+    if _is_module(prefix, name):
+        return registry().modules()[name].path
     backend = _backend(prefix, name)
     root = backend.language.namespace if prefix == _LANGUAGE else backend.language.host
     if root is None:
@@ -258,11 +294,11 @@ def _backend(prefix: str, name: str) -> Backend:
     if found is not None:
         return found
     plugins.raise_if_failed(name, PluginImportError)
-    near = did_you_mean(name, [*plugins.backends, *plugins.failures])
+    near = did_you_mean(name, [*plugins.backends, *plugins.modules(), *plugins.failures])
     raise NamespaceError(
         f"{prefix} has no module {name!r} and no plugin contributes it",
         got=f"{prefix}.{name}",
-        remedy=" ".join(filter(None, (near, plugins.installed()))),
+        remedy=" ".join(filter(None, (near, plugins.installation(name)))),
     )
 
 
@@ -311,9 +347,22 @@ def offered(prefix: str) -> list[str]:
 
     plugins = registry()
     if prefix == _HOST:
-        return [name for name, backend in plugins.backends.items() if backend.language.host]
+        hosts = [name for name, backend in plugins.backends.items() if backend.language.host]
+        return [*hosts, *plugins.modules()]
     spaces = [name for name, backend in plugins.backends.items() if backend.language.namespace]
     return [*spaces, *plugins.exports()]
+
+
+def stand_in(wanted: str) -> None:
+    """Let a plugin answer Triton for the device `wanted`, the value of GLUON_TARGET."""
+    from gluon_core.registry.load import registry
+
+    try:
+        plugins = registry()
+    except GluonError:  # the launch says what is wrong
+        return
+    if "standin" in plugins.services():
+        plugins.service("standin").activate(wanted)
 
 
 # (prefix, name) -> the registry that was asked, and what it answered.
@@ -335,7 +384,7 @@ def _resolve(prefix: str, name: str, opened: Optional[Callable[[type], type]]) -
             opened(value)
         _resolved[prefix, name] = plugins, value
         return value
-    if name in plugins.backends:
+    if name in plugins.backends or _is_module(prefix, name):
         try:
             value = importlib.import_module(f"{prefix}.{name}")
         except NamespaceError as error:
@@ -346,9 +395,10 @@ def _resolve(prefix: str, name: str, opened: Optional[Callable[[type], type]]) -
     clash = plugins.clash("export", name) if opened is not None else None
     if clash is not None and name == clash.name:
         raise AttributeError(str(GluonError(clash.text, remedy=clash.remedy)))
-    known = [*plugins.backends, *plugins.failures, *(plugins.exports() if opened else ())]
+    known = [*plugins.backends, *plugins.failures]
+    known += plugins.exports() if opened else plugins.modules()
     module = sys.modules.get(prefix)
     known += [n for n in vars(module) if not n.startswith("_")] if module else []
     text = f"module {prefix!r} has no attribute {name!r}"
-    remedy = " ".join(filter(None, (did_you_mean(name, known), plugins.installed())))
+    remedy = " ".join(filter(None, (did_you_mean(name, known), plugins.installation(name))))
     raise AttributeError(str(GluonError(text, remedy=remedy)))

@@ -25,7 +25,7 @@ from gluon_core.plugin.targets import Architecture, Limits
 from gluon_core.registry.claims import key_of
 from gluon_core.registry.moved import ALIASES
 
-__all__ = ["check", "check_assemblers"]
+__all__ = ["check", "reserved"]
 
 _WORD = r"[A-Za-z_]\w*"
 
@@ -181,22 +181,6 @@ def check(origin: str, backends: Sequence[Any], lowerings: Sequence[Any]) -> Non
     _refuse_ties(origin, list(known.values()), [a for b in backends for a in b.architectures])
 
 
-def check_assemblers(origin: str, pairs: Sequence[Any]) -> None:
-    """Raise unless each of what `gluon_assemblers` returned is a dialect and a path."""
-    for pair in pairs:
-        if (
-            not isinstance(pair, tuple)
-            or not all(isinstance(part, str) for part in pair)
-            or not _PATH.holds(pair[1])
-        ):
-            raise _Broken(origin)(
-                "gluon_assemblers()",
-                "must map dialects to paths",
-                expected='such as {"anvil": "acme.assembly:assemble"}',
-                got=repr(pair),
-            )
-
-
 class _Broken:
     """Makes the errors of one plugin and backend, in the order plugin, attribute, definition."""
 
@@ -232,7 +216,7 @@ def _check_backend(origin: str, backend: Any) -> _Broken:
     _Broken(origin).unless(_NAME, "Backend.name", backend.name)
     broken = _Broken(origin, backend.name)
     _check_version(broken, backend)
-    if backend.name in _reserved():
+    if backend.name in reserved():
         raise broken(
             "name", f"gluon_core.{backend.name} is a module of the core", remedy="Rename it."
         )
@@ -272,7 +256,7 @@ def _distribution(origin: str) -> str:
     return inside.group(1) if inside else origin.strip("'")
 
 
-def _reserved() -> frozenset[str]:
+def reserved() -> frozenset[str]:
     """Return the names of the core's own modules, and of its short paths."""
     core = Path(__file__).parents[1]
     short = (path.removeprefix("gluon_core.") for path in ALIASES)

@@ -69,11 +69,11 @@ def complete(name, *architectures, simulates=False, api_version=API_VERSION, **a
 class Plugin:
     """A plugin object that hands over what it was given."""
 
-    def __init__(self, name, *backends, lowerings=(), assemblers=()):
+    def __init__(self, name, *backends, lowerings=(), commands=(), modules=(), services=()):
         self.__name__ = name
         self._backends = backends
         self._lowerings = lowerings
-        self._assemblers = assemblers
+        self._offers = {"commands": commands, "modules": modules, "services": services}
 
     @hookimpl
     def gluon_backends(self):
@@ -84,8 +84,16 @@ class Plugin:
         return list(self._lowerings)
 
     @hookimpl
-    def gluon_assemblers(self):
-        return self._assemblers
+    def gluon_commands(self):
+        return self._offers["commands"]
+
+    @hookimpl
+    def gluon_modules(self):
+        return self._offers["modules"]
+
+    @hookimpl
+    def gluon_services(self):
+        return self._offers["services"]
 
 
 def lowering(op="load", name="fast", **fields):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import collections
 import pickle
 import subprocess
 import sys
@@ -102,7 +104,7 @@ def test_an_entry_point_without_hooks_contributes_nothing(module):
 def test_gluon_plugins_narrows_what_loads(module, monkeypatch):
     module("acme_plugin", PLUGIN_SOURCE.format(factory="acme"))
     module("road_plugin", PLUGIN_SOURCE.format(factory="roadrunner"))
-    monkeypatch.setattr(plugins, "_found", lambda: [entry("acme"), entry("road")])
+    monkeypatch.setattr(plugins, "_installed", lambda: [entry("acme"), entry("road")])
     assert set(load().backends) == {"acme", "roadrunner"}
     monkeypatch.setenv("GLUON_PLUGINS", "acme")
     narrowed = load()
@@ -205,7 +207,7 @@ def test_the_default_registry_is_loaded_once_by_however_many_threads(monkeypatch
 def test_asking_for_the_registry_while_it_loads_is_an_error_not_a_hang(module, monkeypatch):
     monkeypatch.setattr(plugins, "_default", None)
     module("eager_plugin", "from gluon_core.registry.load import registry\nregistry()\n")
-    monkeypatch.setattr(plugins, "_found", lambda: [entry("eager")])
+    monkeypatch.setattr(plugins, "_installed", lambda: [entry("eager")])
     assert "while it is loading" in plugins.registry().failures["eager"].reason
 
 
@@ -434,21 +436,118 @@ def test_a_function_named_like_its_file_stays_when_the_file_is_imported():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_assemblers_are_found_by_dialect():
-    known = load([], [Plugin("smith", assemblers={"anvil": "acme.assembly:assemble"})])
-    assert known.assembler("anvil") == "acme.assembly:assemble"
-    assert known.assembler("hammer") is None
+def test_a_service_is_loaded_when_it_is_asked_for():
+    known = load([], [Plugin("smith", services={"assembly.anvil": "collections:OrderedDict"})])
+    assert known.service("assembly.anvil") is collections.OrderedDict
+    with pytest.raises(PluginError, match="no installed plugin offers 'assembly.hammer'"):
+        known.service("assembly.hammer")
 
 
-def test_two_assemblers_of_a_dialect_are_an_error_that_names_both_plugins():
-    smith, farrier = (
-        Plugin(name, assemblers={"anvil": f"{name}.assembly:assemble"})
-        for name in ("smith", "farrier")
+def test_a_service_that_cannot_be_loaded_names_its_plugin():
+    known = load([], [Plugin("smith", services={"anvil": "collections:Anvil"})])
+    with pytest.raises(PluginError, match="plugin 'smith', 'anvil': 'collections:Anvil'"):
+        known.service("anvil")
+
+
+def test_what_is_missing_names_the_extra_that_installs_it():
+    known = load([])
+    with pytest.raises(PluginError, match=r'pip install "gluon-core\[tune\]"'):
+        known.service("tune.configurations")
+    assert "Installed backends" in known.installation("hammer")
+
+
+@pytest.mark.parametrize(
+    "offer", [{"commands": {"a": "m:f"}}, {"modules": {"a": "m"}}, {"services": {"a": "m:f"}}]
+)
+def test_two_owners_of_a_name_are_an_error_that_names_both_plugins(offer):
+    with pytest.raises(PluginError, match="'smith' and 'farrier' both have the name 'a'"):
+        load([], [Plugin("smith", **offer), Plugin("farrier", **offer)])
+
+
+def test_of_two_installed_owners_of_a_name_the_second_is_remembered_as_broken(module):
+    source = (
+        "from gluon_core.plugin.hookspec import hookimpl\n"
+        "@hookimpl\n"
+        "def gluon_commands():\n"
+        "    return {'anvil': 'some.where:command'}\n"
     )
-    with pytest.raises(PluginError, match="'smith' and 'farrier' both contribute .*'anvil'"):
-        load([], [smith, farrier])
+    module("farrier_plugin", source)
+    module("smith_plugin", source)
+    known = load([entry("farrier"), entry("smith")])
+    assert list(known.commands()) == ["anvil"] and list(known.failures) == ["smith"]
+    assert "both have the name 'anvil'" in known.failures["smith"].reason
 
 
-@pytest.mark.parametrize("assemblers", [["anvil"], {"anvil": "no path"}, {"anvil": None}, 3])
-def test_assemblers_that_are_no_paths_are_refused(assemblers):
-    assert "gluon_assemblers()" in refused(assemblers=assemblers)
+@pytest.mark.parametrize(
+    "offer",
+    [
+        {"services": ["anvil"]},
+        {"services": {"anvil": "no path"}},
+        {"services": {"anvil": None}},
+        {"services": 3},
+        {"commands": {"anvil": "a.module"}},
+        {"modules": {"anvil": "a.module:attribute"}},
+        {"modules": {"Anvil": "a.module"}},
+        {"modules": {"language": "a.module"}},
+    ],
+)
+def test_offers_that_are_no_names_and_paths_are_refused(offer):
+    (kind,) = offer
+    assert f"gluon_{kind}()" in refused(**offer)
+
+
+def test_a_module_of_a_plugin_is_one_of_the_core(module):
+    """`gluon_core.torch` and its like, in an interpreter of their own."""
+    code = (
+        "import gluon_core, gluon_core.distributed, gluon_distributed\n"
+        "from gluon_core.distributed.process_group import Group\n"
+        "assert gluon_core.distributed is gluon_distributed\n"
+        "assert Group is gluon_distributed.Group\n"
+        "assert {'torch', 'tune', 'bundle'} <= set(dir(gluon_core))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_extras_the_core_says_what_to_install(tmp_path):
+    code = """
+from importlib import metadata
+entries = metadata.entry_points
+metadata.entry_points = lambda **k: [] if k.get("group") == "gluon_core.extras" else entries(**k)
+import gluon_core as gluon
+import numpy as np
+from gluon_core import language as gl
+
+@gluon.jit
+def fill(x, N: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    gl.store(x + gl.arange(0, 128, layout), N)
+
+x = np.zeros(128, np.float32)
+fill[1,](x, 3, target="sim:hopper")
+assert (x == 3).all()
+layout = gl.BlockedLayout([1], [32], [4], [0])
+said = []
+for ask in (
+    lambda: gluon.tune,
+    lambda: __import__("gluon_core.bundle"),
+    lambda: fill[1,](x, target="sim:hopper", config="tuned"),
+    lambda: layout.show(),
+    lambda: layout.format_tensor_view([128]),
+):
+    try:
+        ask()
+    except Exception as error:
+        said.append(str(error))
+assert "BlockedLayout" in layout._repr_html_()
+assert 'gluon-core[pictures]' in layout._repr_html_()
+print(said)
+"""
+    file = tmp_path / "alone.py"
+    file.write_text(code)
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said = ast.literal_eval(done.stdout)
+    extras = ["tune", "bundle", "tune", "pictures", "pictures"]
+    assert len(said) == len(extras)
+    for text, extra in zip(said, extras):
+        assert f'pip install "gluon-core[{extra}]"' in text

@@ -172,7 +172,7 @@ FOR_A_GPU = """
 def test_a_script_for_a_gpu_runs_unchanged(tmp_path, target, said):
     path = tmp_path / "for_a_gpu.py"
     path.write_text(textwrap.dedent(FOR_A_GPU))
-    command = ["-m", "gluon_standin", "--target", target, str(path)]
+    command = ["-m", "gluon_core.standin", "--target", target, str(path)]
     environment = {**os.environ, **HIDDEN}
     done = warm.run(command, timeout=120, cwd=tmp_path, env=environment, torch=True)
     assert done.returncode == 0, done.stderr
@@ -197,19 +197,21 @@ def test_a_suite_for_a_gpu_runs_unchanged(tmp_path):
 
 @pytest.mark.parametrize("target, words", [("sm_90", "simulated"), ("sim:hoper", "hopper")])
 def test_what_cannot_be_stood_in_for_is_said(tmp_path, target, words):
-    done = warm.run(["-m", "gluon_standin", "--target", target, "x.py"], timeout=120, torch=True)
+    done = warm.run(
+        ["-m", "gluon_core.standin", "--target", target, "x.py"], timeout=120, torch=True
+    )
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_script_that_is_not_there():
-    done = warm.run(["-m", "gluon_standin", "nowhere.py"], timeout=120, torch=True)
+    done = warm.run(["-m", "gluon_core.standin", "nowhere.py"], timeout=120, torch=True)
     assert done.returncode == 2 and done.stderr.strip().endswith("no such file: nowhere.py")
 
 
 def test_a_script_that_fails_shows_its_own_frames(tmp_path):
     path = tmp_path / "fails.py"
     path.write_text("def f():\n    1 / 0\n\n\nf()\n")
-    command = ["-m", "gluon_standin", "--target", "sim:hopper", str(path)]
+    command = ["-m", "gluon_core.standin", "--target", "sim:hopper", str(path)]
     done = warm.run(command, timeout=120, torch=True)
     assert done.returncode == 1
     assert "ZeroDivisionError" in done.stderr and "runpy" not in done.stderr

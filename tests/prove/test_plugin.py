@@ -10,6 +10,7 @@ from gluon_core.registry import load
 from gluon_core.simulation.evidence import Proved
 from gluon_sim import launcher
 from gluon_sim.settings import using
+from tests.core.fakes import Plugin
 from tests.prove.proofs import judged
 
 
@@ -25,41 +26,29 @@ def fill():
 
 
 @pytest.fixture
-def provers(monkeypatch):
-    """Put a registry in place of the installed one that has these provers."""
+def prover(monkeypatch):
+    """Put a registry in place of the installed one that has this prover, or none."""
 
-    def put(*paths):
-        class Registry:
-            def provers(self):
-                return paths
-
-        monkeypatch.setattr(launcher, "registry", Registry)
+    def put(path=None):
+        services = {} if path is None else {"prove": path}
+        known = load.load([], [Plugin("prover", services=services)])
+        monkeypatch.setattr(launcher, "registry", lambda: known)
 
     return put
 
 
-def test_the_installed_prover_answers_the_hook():
-    assert load.registry().provers() == ("gluon_prove.verdict:prove",)
-
-
-def test_without_a_prover_the_error_says_what_to_install(provers):
-    provers()
+def test_without_a_prover_the_error_says_what_to_install(prover):
+    prover()
     out = np.zeros(32, np.int32)
     with using(prove="*"), pytest.raises(CapabilityError, match="none is installed") as caught:
         fill()[1,](out)
-    assert "pip install 'gluon-extras[prove]'" in str(caught.value)
+    assert 'pip install "gluon-core[prove]"' in str(caught.value)
     fill()[1,](out)
     assert (out == np.arange(32)).all()
 
 
-def test_two_provers_are_named(provers):
-    provers("one.way:prove", "another.way:prove")
-    with using(prove="*"), pytest.raises(PluginError, match=r"one\.way:prove, another\.way:prove"):
-        fill()[1,](np.zeros(32, np.int32))
-
-
-def test_a_prover_that_cannot_be_loaded_is_named(provers):
-    provers("gluon_prove.verdict:proof")
+def test_a_prover_that_cannot_be_loaded_is_named(prover):
+    prover("gluon_prove.verdict:proof")
     with using(prove="*"), pytest.raises(PluginError, match=r"gluon_prove\.verdict:proof"):
         fill()[1,](np.zeros(32, np.int32))
 
@@ -70,19 +59,8 @@ def count(launch):
     return Proved("proved", launch.kernel.entry.name, x * y * z, 0.0, ()), None
 
 
-def test_another_prover_takes_the_place_of_ours(provers):
-    provers(f"{__name__}:count")
+def test_another_prover_takes_the_place_of_ours(prover):
+    prover(f"{__name__}:count")
     verdict, error = judged(fill(), (2, 3), np.zeros(32, np.int32), races=False)
     assert error is None
     assert (verdict.name, verdict.states) == ("kernel", 6)
-
-
-class Plugin:
-    @staticmethod
-    @gluon.plugin.hookspec.hookimpl
-    def gluon_provers():
-        return ["some.where:prove"]
-
-
-def test_a_registry_collects_provers():
-    assert load.load([], plugins=[Plugin()]).provers() == ("some.where:prove",)

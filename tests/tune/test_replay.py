@@ -10,7 +10,7 @@ import pytest
 
 import gluon_tune as tune
 from gluon_tune import session
-from gluon_tune.search import Optuna, default_trials
+from gluon_tune.strategies import Optuna, default_trials
 from gluon_tune.task import Reference
 from gluon_tune.tuned import Store
 from tests.tune import tasks

@@ -15,8 +15,7 @@ import pytest
 
 import gluon_tune as tune
 from gluon_core.errors import TuneError, TuneStoreError, TuneWorkerError
-from gluon_core.launch import bench
-from gluon_tune import session, work
+from gluon_tune import bench, session, work
 from gluon_tune.check import check
 from gluon_tune.engine import Local
 from gluon_tune.isolated import Ended, Failed

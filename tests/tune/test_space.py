@@ -11,8 +11,8 @@ import gluon_tune as tune
 from gluon_core.errors import TuneError, TuneSpaceError
 from gluon_core.registry.load import registry
 from gluon_tune.estimate import estimate
-from gluon_tune.search import Optuna, strategy_of
 from gluon_tune.statistics import interval, losers
+from gluon_tune.strategies import Optuna, strategy_of
 from gluon_tune.tuned.lookup import bucket_of, call_of
 from tests.tune import tasks
 

@@ -119,5 +119,4 @@ EMU = Backend(
     compiler=EmuCompiler(),
     device=Host(),
     simulation=Emu(),
-    command="gluon_emu.command.emu:emu",
 )

@@ -15,5 +15,10 @@ def gluon_backends() -> Sequence[Backend]:
 
 
 @hookimpl
-def gluon_assemblers() -> Mapping[str, str]:
-    return {"ptx": "gluon_emu.ptx:assemble"}
+def gluon_commands() -> Mapping[str, str]:
+    return {"emu": "gluon_emu.command.emu:emu"}
+
+
+@hookimpl
+def gluon_services() -> Mapping[str, str]:
+    return {"assembly.ptx": "gluon_emu.ptx:assemble"}

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Callable, Optional, Sequence
 
-from gluon_core.errors import CapabilityError, PluginError
-from gluon_core.plugin.paths import load_named
+from gluon_core.errors import CapabilityError
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import Proved, Walked, note
 from gluon_sim.arguments import Signature
@@ -193,18 +192,11 @@ class Launch:
 
 
 def _prover() -> Callable[[Launch], Verdict]:
-    paths = registry().provers()
-    if len(paths) > 1:
-        raise PluginError(
-            f"several provers are installed: {', '.join(paths)}",
-            argument="prove",
-            remedy="Uninstall all but one, or choose plugins with GLUON_PLUGINS.",
-        )
-    if not paths:
+    if "prove" not in registry().services():
         raise CapabilityError(
             "proofs need a prover, and none is installed",
             argument="prove",
-            remedy="pip install 'gluon-extras[prove]'",
+            remedy='pip install "gluon-core[prove]"',
         )
-    prover: Callable[[Launch], Verdict] = load_named(paths[0], "the prover")
+    prover: Callable[[Launch], Verdict] = registry().service("prove")
     return prover

@@ -318,7 +318,7 @@ print(reference.per_program(np.array([3, 4], np.int32)))
 #> True True
 #> [3 4]
 
-# -- gluon_core.simulation.assembly.Assembler, gluon_core.simulation.assembly.Assembly, gluon_core.simulation.assembly.NotModelled: inline assembly on the simulator: what the hook `gluon_assemblers` contributes for a dialect
+# -- gluon_core.simulation.assembly.Assembler, gluon_core.simulation.assembly.Assembly, gluon_core.simulation.assembly.NotModelled: inline assembly on the simulator: the service `assembly.<dialect>` of a plugin
 class AnvilText:
     is_data, each_thread, reaches_memory, orders = True, False, False, ()
 

@@ -12,10 +12,11 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
 from gluon_bundle.form import identity_of
 from gluon_core.errors import ArgumentError, NotTunedError, did_you_mean
-from gluon_core.launch import arguments, bench, place
+from gluon_core.launch import arguments, place
 from gluon_core.launch.specialize import ABSENT, Parameter
 from gluon_core.plugin.targets import Target
 from gluon_core.values.constants import text_of
+from gluon_tune import bench
 from gluon_tune.tuned.store import (
     OBJECTIVES,
     Key,

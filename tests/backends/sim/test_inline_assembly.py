@@ -439,4 +439,4 @@ def test_without_an_interpreter_the_error_says_what_to_install(tmp_path):
     run = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, env=left)
     assert run.returncode == 1
     assert "no installed plugin runs inline assembly in ptx" in run.stderr
-    assert "pip install gluon-emu" in run.stderr and "alone.py:7:" in run.stderr
+    assert "gluon-core[all]" in run.stderr and "alone.py:7:" in run.stderr

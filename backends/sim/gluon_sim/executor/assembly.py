@@ -39,7 +39,7 @@ def assembled(op: Op, assembler: Union[Assembler, str, None], target: Any) -> Op
         raise SimulatorError(
             f"no installed plugin runs inline assembly in {assembler}",
             got=repr(op.args[0].strip().partition("\n")[0]),
-            remedy="Install one: pip install gluon-emu.",
+            remedy='Install all plugins: pip install "gluon-core[all]".',
         )
     try:
         return assembler(op.args[0], op.args[1], target)

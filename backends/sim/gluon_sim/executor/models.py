@@ -8,7 +8,6 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Union
 import numpy as np
 
 from gluon_core.plugin.call_sites import Remedies
-from gluon_core.plugin.paths import load_path
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.simulation.assembly import Assembler
@@ -95,6 +94,6 @@ def models_for(target: Target) -> Models:
                 lockstep = getattr(module, "LOCKSTEP", False)
                 dialect = getattr(module, "ASSEMBLY", None)
                 remedies = getattr(module, "REMEDIES", None)
-    path = registry().assembler(dialect) if dialect else None
-    assembler = load_path(path) if path else dialect
+    service = f"assembly.{dialect}"
+    assembler = registry().service(service) if service in registry().services() else dialect
     return Models(modules, arithmetic, lockstep, assembler, target, remedies)

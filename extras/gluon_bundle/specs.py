@@ -20,15 +20,14 @@ import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Sequence
+from typing import Any, Iterator, Mapping, Optional, Sequence
 
+from gluon_bundle.bundle import Bundle
+from gluon_bundle.recording import Recorded, record
 from gluon_cli.output import UsageError
 from gluon_cli.parse import find_kernel, parse_value, source_of
 from gluon_core.errors import GluonError, did_you_mean
 from gluon_core.registry.load import registry
-
-if TYPE_CHECKING:
-    from gluon_bundle import Bundle, Recorded
 
 __all__ = ["Spec", "add", "read", "recording_to"]
 
@@ -162,17 +161,12 @@ def add(bundle: Bundle, spec: Spec, source_map: bool = False) -> None:
 
 
 @contextmanager
-def recording_to(path: Optional[str]) -> Iterator[None]:
-    """Record what is launched inside, and write it to the TOML file `path`; nothing where it is None.
+def recording_to(path: str) -> Iterator[None]:
+    """Record what is launched inside, and write it to the TOML file `path`.
 
     Raises:
         UsageError: the file cannot be written.
     """
-    if path is None:
-        yield
-        return
-    from gluon_bundle import record
-
     with record() as recording:
         yield
     entries, problems = [], []

@@ -12,6 +12,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence
 import numpy as np
 
 from gluon_core.errors import CapabilityError, GluonError
+from gluon_core.launch.place import device_target
 from gluon_core.launch.placeholder import Placeholder
 from gluon_core.plugin.simulation import Watch
 from gluon_core.plugin.targets import Target
@@ -110,21 +111,6 @@ def _numpy_dtype(name: str) -> Any:
         import ml_dtypes
 
         return np.dtype(getattr(ml_dtypes, name))
-
-
-def device_target() -> Optional[Target]:
-    """The target of the device that is plugged in and that torch can put tensors on, None without one."""
-    for backend in registry().backends.values():
-        target = None if backend.simulates else backend.device.target()
-        if target is not None:
-            try:
-                import torch
-
-                torch.empty(1, device=backend.device.tensor_device)
-            except (ImportError, RuntimeError, AssertionError):
-                continue
-            return target
-    return None
 
 
 def _module(target: Target) -> Any:

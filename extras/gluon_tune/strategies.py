@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, Optional, Protocol
 
 from gluon_core.errors import TuneError, TuneSpaceError, did_you_mean
-from gluon_tune.space import Config, Space
+from gluon_tune.spaces import Config, Space
 from gluon_tune.tuned.store import plain_text
 
 __all__ = ["STRATEGIES", "Strategy", "strategy_of"]

@@ -88,9 +88,9 @@ def build(
 ) -> None:
     """Build a bundle; no device is needed."""
     from gluon_bundle import Bundle, export_cache
+    from gluon_bundle import specs as spec_files
     from gluon_cli.compile import options_of
     from gluon_cli.parse import parse_assignments
-    from gluon_report import specs as spec_files
 
     if not specs and not cache:
         raise UsageError(

@@ -1,0 +1,7 @@
+"""The service `pictures`: what `gluon_core.layouts` draws with."""
+
+from gluon_pictures.draw import picture
+from gluon_pictures.draw_pair import compare
+from gluon_pictures.render import explain_layout, hardware_view, tensor_view
+
+__all__ = ["compare", "explain_layout", "hardware_view", "picture", "tensor_view"]

@@ -1,0 +1,56 @@
+"""The commands `gluon demo`, `gluon doctor` and `gluon new`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from gluon_cli import complete
+from gluon_cli.options import Json
+
+__all__ = ["demo", "doctor", "new"]
+
+
+def demo(
+    target: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            "--target",
+            "-t",
+            help="Compile for these instead; repeatable.",
+            autocompletion=complete.targets,
+        ),
+    ] = None,
+    only: Annotated[
+        Optional[list[str]],
+        typer.Option("--only", help="Examples whose name contains this; repeatable."),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All examples, not the ten or so that show most.")
+    ] = False,
+    jobs: Annotated[Optional[int], typer.Option("--jobs", "-j", min=1, help="Processes.")] = None,
+    json: Json = False,
+) -> Optional[int]:
+    """Run examples on the simulator, compile them for five GPUs, and run them on yours."""
+    from gluon_report.demo import show
+
+    return show(target, only, everything, jobs, json)
+
+
+def doctor(json: Json = False) -> Optional[int]:
+    """Find what is wrong with this installation, and print the command that fixes it; exit 3 if so."""
+    from gluon_report.doctor import show
+
+    return show(json)
+
+
+def new(
+    name: Annotated[str, typer.Argument(help="Of the kernel, such as row_sum.", metavar="NAME")],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Write there.")] = Path(),
+) -> Optional[int]:
+    """Write a kernel with its test and its benchmark, which pass as they are written."""
+    from gluon_report.new import show
+
+    return show(name, to)

@@ -1,0 +1,21 @@
+"""The plugin of reports, the demo and what a newcomer runs."""
+
+from __future__ import annotations
+
+from typing import Mapping
+
+from gluon_core.plugin.hookspec import hookimpl
+
+
+@hookimpl
+def gluon_commands() -> Mapping[str, str]:
+    return {
+        "demo": "gluon_report.cli:demo",
+        "doctor": "gluon_report.cli:doctor",
+        "new": "gluon_report.cli:new",
+    }
+
+
+@hookimpl
+def gluon_services() -> Mapping[str, str]:
+    return {"report.page": "gluon_report.report.write"}

@@ -1,0 +1,78 @@
+"""Views of layouts as text and as pictures, which a plugin draws."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Callable, Optional, Protocol, Sequence, Union
+
+__all__ = ["Picture", "Pictures", "pictures", "set_source"]
+
+
+class Picture(Protocol):
+    """A drawn layout. Notebooks show it by itself; `save` writes it.
+
+    Attributes:
+        title: one line.
+        text: what the picture says at large.
+    """
+
+    title: str
+    text: str
+
+    def svg(self) -> str:
+        """Return the picture as one SVG document."""
+
+    def html(self) -> str:
+        """Return the picture as a page of its own."""
+
+    def save(self, path: Union[str, Path]) -> None:
+        """Write the picture to a file whose name ends in .svg or .html."""
+
+    def _repr_html_(self) -> str: ...
+
+
+class Pictures(Protocol):
+    """Draws layouts. A layout is a `Layout`, a shape that of a tensor or a buffer."""
+
+    def picture(
+        self, layout: Any, shape: Optional[Sequence[int]], *, bits: Optional[int], banks: int
+    ) -> Picture:
+        """Return the picture of a layout."""
+
+    def tensor_view(self, layout: Any, shape: Sequence[int]) -> str:
+        """Return text: for each element, who holds it."""
+
+    def hardware_view(self, layout: Any, shape: Sequence[int]) -> str:
+        """Return text: for each piece of hardware, which elements it holds."""
+
+    def explain_layout(self, layout: Any, shape: Sequence[int]) -> str:
+        """Return text: how each index of the hardware moves through the tensor."""
+
+    def compare(
+        self,
+        first: Any,
+        second: Any,
+        shape: Optional[Sequence[int]] = None,
+        *,
+        bits: Optional[int] = None,
+        banks: int = 32,
+    ) -> Picture:
+        """Return the picture of two layouts of one tensor."""
+
+
+_source: Callable[[], Pictures]
+
+
+def set_source(source: Callable[[], Pictures]) -> None:
+    """Say who finds the plugin that draws. The registry does this once, on import."""
+    global _source
+    _source = source
+
+
+def pictures() -> Pictures:
+    """Return what draws layouts.
+
+    Raises:
+        PluginError: no plugin does; the message names what to install.
+    """
+    return _source()
