@@ -1,7 +1,7 @@
 """What each Triton release has, by name: the one place of the core where releases are told apart.
 
 A plugin has a table of its own, `features.py`, made of the same `Feature`. Code imports a line of a
-table and asks `gluon_core.vendor.has(LINE)` or `require(LINE, what)` about the Triton that is
+table and asks `gluon_core.plugin.ops.has(LINE)` or `require(LINE, what)` about the Triton that is
 loaded, `gluon_core.layouts.dialect.follows(LINE)` about the one whose conventions layouts follow. A
 name that no table has is an ImportError. This module imports no triton.
 """

@@ -98,21 +98,21 @@ PAGES = {
         "What a plugin hands over, and what is asked of it. [Plugins](../plugins.md) makes one.",
         ("plugins_contract",),
     ),
-    "plugins_vendor": (
-        "gluon_core.vendor, .values, .semantic",
+    "plugins_ops": (
+        "gluon_core.plugin.ops, .plugin.semantic, .values",
         "What the code of a plugin is written with. [Plugins](../plugins.md) makes one.",
-        ("plugins_vendor",),
+        ("plugins_ops",),
     ),
 }
 
 # Modules that plugins are written with, under `gluon_core`.
 ROOMS = (
-    *("vendor", "values", "semantic"),
+    "values",
     *(
         f"plugin.{name}"
         for name in (
-            "backend builder compiler device hookspec host_descriptor isa language launcher listing options "
-            "reference requests simulation targets triton_compiler"
+            "backend builder compiler device hookspec host_descriptor isa language launcher listing ops options "
+            "reference requests semantic simulation targets triton_compiler"
         ).split()
     ),
     *(f"simulation.{name}" for name in ("assembly", "findings", "host_memory", "settings")),

@@ -139,6 +139,7 @@ from gluon_core.layouts import PaddedSharedLayout as PaddedSharedLayout
 from gluon_core.layouts import SharedLinearLayout as SharedLinearLayout
 from gluon_core.layouts import SliceLayout as SliceLayout
 from gluon_core.layouts import SwizzledSharedLayout as SwizzledSharedLayout
+from gluon_core.plugin.ops import open_to_kernels as _open_to_kernels
 from gluon_core.registry import namespaces as _namespaces
 from gluon_core.values import CachePolicy as CachePolicy
 from gluon_core.values import distributed_type as distributed_type
@@ -146,7 +147,6 @@ from gluon_core.values import shared_memory_descriptor as shared_memory_descript
 from gluon_core.values import shared_memory_descriptor_type as shared_memory_descriptor_type
 from gluon_core.values.aggregate import aggregate as aggregate
 from gluon_core.values.aggregate import aggregate_replace as aggregate_replace
-from gluon_core.values.builtin import open_to_kernels as _open_to_kernels
 
 if _typing.TYPE_CHECKING:
     from gluon_core import portable as portable

@@ -8,7 +8,7 @@ from gluon_core import language as _language
 from gluon_core._triton import unwrap as _unwrap_if_constexpr
 from gluon_core.layouts.base import DistributedLayout, SharedLayout
 from gluon_core.layouts.base import unwrap as _unwrap_shape
-from gluon_core.values.builtin import builtin
+from gluon_core.plugin.ops import builtin
 
 __all__ = [
     "DistributedLayout",

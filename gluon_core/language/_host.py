@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gluon_core.errors import ArgumentError
 from gluon_core.language.elementwise import cdiv
-from gluon_core.values.builtin import compile_time
+from gluon_core.plugin.ops import compile_time
 
 __all__ = ["cdiv", "next_power_of_2"]
 

@@ -9,8 +9,8 @@ from typing import Optional
 
 from gluon_core._triton import tensor
 from gluon_core.language.tensors import full
-from gluon_core.values.builtin import traced
-from gluon_core.values.typing import Dtype, RegisterLayout, Scalar, Shape
+from gluon_core.plugin.ops import traced
+from gluon_core.plugin.typing import Dtype, RegisterLayout, Scalar, Shape
 
 __all__ = ["full_like", "zeros", "zeros_like"]
 

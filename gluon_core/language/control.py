@@ -14,9 +14,8 @@ from gluon_core.errors import (
     ShapeError,
 )
 from gluon_core.features import INLINE_ASM
-from gluon_core.values.builtin import builtin, code_generator, semantic_layer
-from gluon_core.values.tensors import describe
-from gluon_core.values.typing import (
+from gluon_core.plugin.ops import builtin, code_generator, semantic_layer
+from gluon_core.plugin.typing import (
     ConstBool,
     ConstInt,
     ConstStr,
@@ -26,6 +25,7 @@ from gluon_core.values.typing import (
     Predicate,
     Values,
 )
+from gluon_core.values.tensors import describe
 
 __all__ = [
     "assume",

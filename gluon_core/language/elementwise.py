@@ -11,9 +11,8 @@ from gluon_core import _triton
 from gluon_core._triton import constexpr, tensor, tl, tl_core, tl_math, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError, DtypeError
 from gluon_core.features import FDIV_APPROX, FDIV_PROMOTES
-from gluon_core.values.builtin import builtin, code_generator, library, semantic_layer
-from gluon_core.values.tensors import describe
-from gluon_core.values.typing import (
+from gluon_core.plugin.ops import builtin, code_generator, library, semantic_layer
+from gluon_core.plugin.typing import (
     ConstBool,
     ConstInt,
     ConstStr,
@@ -23,6 +22,7 @@ from gluon_core.values.typing import (
     Predicate,
     Values,
 )
+from gluon_core.values.tensors import describe
 
 __all__ = [
     "abs",

@@ -7,8 +7,8 @@ from typing import Any
 from gluon_core._triton import tensor, tl, unwrap
 from gluon_core.errors import DtypeError
 from gluon_core.features import FPSAN
-from gluon_core.values.builtin import builtin, semantic_layer
-from gluon_core.values.typing import Dtype
+from gluon_core.plugin.ops import builtin, semantic_layer
+from gluon_core.plugin.typing import Dtype
 
 __all__ = ["embed", "unembed"]
 

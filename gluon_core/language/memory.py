@@ -7,11 +7,8 @@ from typing import Any, Optional, Protocol, Union
 from gluon_core._triton import constexpr, tensor, unwrap
 from gluon_core.errors import ArgumentError
 from gluon_core.features import ATOMIC_LOADS
-from gluon_core.values import distributed_type, shared_memory_descriptor
-from gluon_core.values.builtin import builtin, semantic_layer
-from gluon_core.values.cache_policy import AnyCachePolicy
-from gluon_core.values.memory import shared_memory_descriptor_type
-from gluon_core.values.typing import (
+from gluon_core.plugin.ops import builtin, semantic_layer
+from gluon_core.plugin.typing import (
     BufferLayout,
     ConstBool,
     ConstStr,
@@ -21,6 +18,9 @@ from gluon_core.values.typing import (
     Shape,
     Values,
 )
+from gluon_core.values import distributed_type, shared_memory_descriptor
+from gluon_core.values.cache_policy import AnyCachePolicy
+from gluon_core.values.memory import shared_memory_descriptor_type
 
 __all__ = [
     "allocate_shared_memory",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gluon_core._triton import constexpr, unwrap
-from gluon_core.values.builtin import builtin, check_capabilities, semantic_layer
-from gluon_core.values.typing import ConstStr
+from gluon_core.plugin.ops import builtin, semantic_layer
+from gluon_core.plugin.typing import ConstStr
 
 __all__ = ["ANSWERS", "target"]
 
@@ -28,7 +28,7 @@ class _Target:
     def require(*capabilities: ConstStr) -> None:
         """The kernel is for targets with these capabilities; first in a kernel, it makes all others
         a `CapabilityError` that says so."""
-        check_capabilities(semantic_layer(), "the kernel", [unwrap(c) for c in capabilities])
+        semantic_layer().check_capabilities("the kernel", [unwrap(c) for c in capabilities])
 
     @staticmethod
     @builtin(name="gl.target.name")

@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any, Optional, Sequence, Union
 
 from gluon_core._triton import constexpr, tensor, tl, tl_core, unwrap
-from gluon_core.values import unwrap_shape
-from gluon_core.values.builtin import builtin, library, semantic_layer
-from gluon_core.values.typing import (
+from gluon_core.plugin.ops import builtin, library, semantic_layer
+from gluon_core.plugin.typing import (
     ConstBool,
     ConstInt,
     Dtype,
@@ -19,6 +18,7 @@ from gluon_core.values.typing import (
     Scalar,
     Shape,
 )
+from gluon_core.values import unwrap_shape
 
 __all__ = [
     "arange",

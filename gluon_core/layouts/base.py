@@ -15,6 +15,7 @@ from operator import index
 from typing import Any, Callable, Generic, Optional, Sequence, TypeVar, cast
 
 from gluon_core.errors import LayoutError, PluginError, is_strict
+from gluon_core.layouts import tiling
 from gluon_core.layouts.dialect import compiler_version
 from gluon_core.layouts.linear import LinearLayout
 from gluon_core.layouts.pictures import Picture, pictures
@@ -237,6 +238,28 @@ class Layout:
         for name in ("__eq__", "__hash__"):
             if name not in cls.__dict__:
                 setattr(cls, name, getattr(Layout, name))
+
+    # Vendors' layouts check their fields and make their linear form with these.
+    check_bases = staticmethod(check_bases)
+    check_bool = staticmethod(check_bool)
+    check_cga = staticmethod(check_cga)
+    check_int = staticmethod(check_int)
+    check_ints = staticmethod(check_ints)
+    check_order = staticmethod(check_order)
+    check_powers = staticmethod(check_powers)
+    check_shape = staticmethod(check_shape)
+    freeze = staticmethod(freeze)
+    in_kernels = staticmethod(in_kernels)
+    is_int = staticmethod(is_int)
+    is_power_of_two = staticmethod(is_power_of_two)
+    joined = staticmethod(joined)
+    joined_bases = staticmethod(joined_bases)
+    unwrap = staticmethod(unwrap)
+    cga_linear = staticmethod(tiling.cga_linear)
+    combine_with_cga = staticmethod(tiling.combine_with_cga)
+    dim_names = staticmethod(tiling.dim_names)
+    grow = staticmethod(tiling.grow)
+    shrink = staticmethod(tiling.shrink)
 
     def _set(self, **values: Any) -> None:
         """Replace fields of this frozen value; only for `__post_init__`."""

@@ -1,7 +1,7 @@
 """What a builder is: all that the core calls on one, and sets on one.
 
 A kernel is traced by calls on a builder, one method `create_x` for each op. Triton's own builder
-emits MLIR; a vendor whose compiler is one of Triton's returns it (`gluon_core.vendor.op_builder`), or
+emits MLIR; a vendor whose compiler is one of Triton's returns it (`gluon_core.plugin.ops.op_builder`), or
 an object that adds its ops to it. The simulator's records a program instead. Whatever a builder makes
 is opaque to the core but for the methods named here.
 
@@ -459,7 +459,9 @@ class Control(Protocol):
     create_assume: Unary
     create_print: Callable[[str, bool, Sequence[Any], Sequence[int]], Any]
     create_barrier: Callable[[], Any]
-    create_cluster_barrier: Callable[[], Any]
+
+    def create_cluster_barrier(self, relaxed: bool = False) -> Any: ...
+
     create_cluster_sync: Callable[[], Any]
     create_warp_specialize: Variadic
     create_warp_specialize_partitions: Variadic

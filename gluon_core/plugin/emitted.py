@@ -5,12 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import Iterable, Mapping, Optional, Sequence
+from typing import ClassVar, Iterable, Mapping, Optional, Sequence
 
-__all__ = ["COPY", "LOAD", "MOVES", "PRODUCT", "STORE", "Emitted", "LineCode", "by_line"]
-
-LOAD, STORE, COPY, PRODUCT = "load", "store", "copy", "product"
-MOVES = (LOAD, STORE, COPY)
+__all__ = ["Emitted", "LineCode", "by_line"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +21,11 @@ class Emitted:
         file, line: of the kernel, line 0 where the code does not say.
         width: bytes that one thread moves, 0 where one instruction moves a whole tile.
     """
+
+    LOAD: ClassVar[str] = "load"
+    STORE: ClassVar[str] = "store"
+    COPY: ClassVar[str] = "copy"
+    PRODUCT: ClassVar[str] = "product"
 
     name: str
     kind: str
@@ -62,7 +64,7 @@ def by_line(emitted: Iterable[Emitted]) -> dict[tuple[str, int], LineCode]:
 
 
 def _line_code(file: str, line: int, instructions: Sequence[Emitted]) -> LineCode:
-    moves = [one for one in instructions if one.kind in MOVES]
+    moves = [one for one in instructions if one.kind != Emitted.PRODUCT]
     narrowest = min((one for one in moves if one.width), key=lambda one: one.width, default=None)
     return LineCode(
         file,

@@ -8,9 +8,10 @@ from typing import Any, Optional
 from gluon_core import _triton
 from gluon_core._triton import unwrap
 from gluon_core.errors import DtypeError
+from gluon_core.plugin.ops import code_generator, semantic_layer
 from gluon_core.plugin.requests import AsyncCopyRequest, LoadRequest, Request, StoreRequest
+from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.registry.selection import Selection, code, select
-from gluon_core.values.builtin import code_generator, semantic_layer
 
 __all__ = [
     "around",
@@ -22,17 +23,17 @@ __all__ = [
 ]
 
 
-def around(semantic: Any) -> tuple[Any, int, tuple[int, int]]:
+def around(semantic: SemanticLayer) -> tuple[Any, int, tuple[int, int]]:
     """The fields of every `Request`."""
     return semantic.target, semantic.num_warps, _triton.VERSION
 
 
-def optional_tensor(semantic: Any, value: Any) -> Any:
+def optional_tensor(semantic: SemanticLayer, value: Any) -> Any:
     value = unwrap(value)
     return None if value is None else semantic.to_tensor(value)
 
 
-def check_base(semantic: Any, ptr: Any, argument: str) -> None:
+def check_base(semantic: SemanticLayer, ptr: Any, argument: str) -> None:
     semantic.require_tensor(ptr, argument)
     if not ptr.dtype.is_ptr() or ptr.type.is_block():
         raise DtypeError(
@@ -43,7 +44,7 @@ def check_base(semantic: Any, ptr: Any, argument: str) -> None:
         )
 
 
-def check_address(semantic: Any, ptr: Any, offsets: Any) -> None:
+def check_address(semantic: SemanticLayer, ptr: Any, offsets: Any) -> None:
     check_base(semantic, ptr, "ptr")
     semantic.require_distributed(offsets, "offsets")
     if not offsets.dtype.is_int():

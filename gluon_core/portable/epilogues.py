@@ -16,7 +16,10 @@ from typing import Any, Optional, Sequence, Union
 from gluon_core._triton import JITFunction, tensor, tl, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_core.layouts import SliceLayout
+from gluon_core.plugin.ops import builtin, code_generator, is_builtin, semantic_layer
 from gluon_core.plugin.requests import LoadRequest, TileStoreRequest
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import ConstInt, Dtype, Int, KernelFunction, Operand, Values
 from gluon_core.portable.common import around, choose, lower
 from gluon_core.portable.masked_tiles import moved, narrowest, split
 from gluon_core.portable.records import Record
@@ -24,9 +27,7 @@ from gluon_core.portable.tile_ops import tile_descriptor, tile_place
 from gluon_core.registry.selection import code, named
 from gluon_core.semantic.base import shape_of
 from gluon_core.semantic.operands import compile_time_int, scalar_int32
-from gluon_core.values.builtin import builtin, code_generator, is_builtin, semantic_layer
 from gluon_core.values.tensors import describe
-from gluon_core.values.typing import ConstInt, Dtype, Int, KernelFunction, Operand, Values
 
 __all__ = [
     "check_epilogue",
@@ -110,7 +111,7 @@ class tile_epilogue(Record):
 class _Tile:
     """A tile of sums, and where in the matrix it is."""
 
-    semantic: Any
+    semantic: SemanticLayer
     value: Any
     place: Sequence[Any]
     sizes: Sequence[Any]
@@ -348,7 +349,7 @@ def _activated(function: Any, value: Any) -> Any:
     return result
 
 
-def _as(semantic: Any, value: Any, dtype: Any) -> Any:
+def _as(semantic: SemanticLayer, value: Any, dtype: Any) -> Any:
     """`value` as `dtype`; of 8 bits, the nearest there is."""
     bounds = _BOUNDS.get(dtype.name)
     if bounds is not None:
@@ -359,7 +360,7 @@ def _as(semantic: Any, value: Any, dtype: Any) -> Any:
     return semantic.cast(value, dtype)
 
 
-def _rounded(semantic: Any, value: Any) -> Any:
+def _rounded(semantic: SemanticLayer, value: Any) -> Any:
     """To the nearest integer, halves away from zero: a conversion to integers cuts off."""
     zero, half = (semantic.scalar_constant(number, tl.float32) for number in (0.0, 0.5))
     signed = semantic.where(semantic.less_than(value, zero), semantic.minus(half), half)
@@ -385,14 +386,14 @@ def _text(function: Any) -> str:
     return f"{module}.{name} {getattr(function, 'cache_key', '')}"
 
 
-def _number(semantic: Any, value: Any, argument: str) -> Any:
+def _number(semantic: SemanticLayer, value: Any, argument: str) -> Any:
     made = semantic.to_tensor(value)
     if made.type.is_block() or made.dtype.is_ptr():
         raise DtypeError("must be a scalar", argument=argument, got=describe(value))
     return semantic.cast(made, tl.float32)
 
 
-def _pointer(semantic: Any, value: Any, argument: str) -> Any:
+def _pointer(semantic: SemanticLayer, value: Any, argument: str) -> Any:
     element = getattr(getattr(value, "dtype", None), "element_ty", None)
     if element is None or value.type.is_block() or element.is_ptr():
         raise DtypeError(

@@ -13,6 +13,7 @@ from gluon_core.plugin.requests import (
     MmaRequest,
     StoreRequest,
 )
+from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.portable.tiles import row_swizzle, split_warps
 
 __all__ = [
@@ -27,7 +28,7 @@ __all__ = [
 ]
 
 
-def load(request: LoadRequest, _semantic: Any) -> Any:
+def load(request: LoadRequest, _semantic: SemanticLayer) -> Any:
     other = request.other
     if request.mask is not None and other is None:
         other = 0.0 if request.ptr.dtype.element_ty.is_floating() else 0
@@ -35,12 +36,12 @@ def load(request: LoadRequest, _semantic: Any) -> Any:
     return _semantic.load_global(pointers, request.mask, other, request.cache_modifier)
 
 
-def store(request: StoreRequest, _semantic: Any) -> Any:
+def store(request: StoreRequest, _semantic: SemanticLayer) -> Any:
     pointers = _semantic.add(request.ptr, request.offsets, True)
     return _semantic.store_global(pointers, request.value, request.mask, request.cache_modifier)
 
 
-def copy_through_registers(request: AsyncCopyRequest, _semantic: Any) -> Any:
+def copy_through_registers(request: AsyncCopyRequest, _semantic: SemanticLayer) -> Any:
     loaded = load(
         LoadRequest(
             request.target,
@@ -59,12 +60,12 @@ def copy_through_registers(request: AsyncCopyRequest, _semantic: Any) -> Any:
     )
 
 
-def commit(_semantic: Any) -> None:
+def commit(_semantic: SemanticLayer) -> None:
     """Nothing is in flight: the copy was done when it was issued."""
     _semantic.deferred_commit()
 
 
-def wait(outstanding: int, _semantic: Any) -> None:
+def wait(outstanding: int, _semantic: SemanticLayer) -> None:
     """Nothing to wait for: the compiler puts the barrier between a store to shared memory and the
     loads of other threads by itself."""
     _semantic.deferred_wait(outstanding)
@@ -82,7 +83,7 @@ def mma_accepts(request: MmaRequest) -> Union[bool, str]:
     return True
 
 
-def mma(request: MmaRequest, _semantic: Any) -> Any:
+def mma(request: MmaRequest, _semantic: SemanticLayer) -> Any:
     a = _semantic.cast(request.a, request.acc_dtype)
     b = _semantic.cast(request.b, request.acc_dtype)
     return _semantic.dot_fma(a, b, request.acc)

@@ -13,6 +13,7 @@ from gluon_core.plugin.requests import (
     TileRequest,
     TileStoreRequest,
 )
+from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.portable.common import lower
 from gluon_core.portable.tiles import blocked_layout, row_swizzle
 from gluon_core.registry.selection import available, code
@@ -32,7 +33,7 @@ __all__ = [
 ]
 
 
-def make(request: TileRequest, _semantic: Any) -> Sequence[Any]:
+def make(request: TileRequest, _semantic: SemanticLayer) -> Sequence[Any]:
     """Base, shape and strides are all that it takes."""
     return ()
 
@@ -44,12 +45,12 @@ def layout(request: TileRequest) -> Any:
     return SwizzledSharedLayout(1, 1, 1, list(reversed(range(rank))))
 
 
-def begin(stages: int, tiles: int, _semantic: Any) -> Sequence[Any]:
+def begin(stages: int, tiles: int, _semantic: SemanticLayer) -> Sequence[Any]:
     """Groups of copies are counted by the hardware."""
     return ()
 
 
-def fetch(fetch: Any, _semantic: Any) -> None:
+def fetch(fetch: Any, _semantic: SemanticLayer) -> None:
     for tile, buffer, place in zip(fetch.tiles, fetch.buffers, fetch.coordinates):
         block = tile.block_shape
         base, offsets, mask = _addresses(_semantic, tile, place, block)
@@ -62,17 +63,17 @@ def fetch(fetch: Any, _semantic: Any) -> None:
         code(lowering, "commit")(_semantic=_semantic)
 
 
-def arrived(state: Any, slot: Any, phase: Any, pending: int, _semantic: Any) -> None:
+def arrived(state: Any, slot: Any, phase: Any, pending: int, _semantic: SemanticLayer) -> None:
     for lowering in available("async_copy", _semantic.target, _triton.VERSION):
         code(lowering, "wait")(pending, _semantic=_semantic)
 
 
-def end(state: Any, stages: int, _semantic: Any) -> None:
+def end(state: Any, stages: int, _semantic: SemanticLayer) -> None:
     """The last groups hold no copies, but they are groups."""
     arrived(state, None, None, 0, _semantic)
 
 
-def store(request: TileStoreRequest, _semantic: Any) -> None:
+def store(request: TileStoreRequest, _semantic: SemanticLayer) -> None:
     # Turning a tile into rows takes shared memory, a part less than the whole.
     width = narrowest(request)
     for i, part in enumerate(split(request.value, width, _semantic)):
@@ -106,7 +107,7 @@ def narrowest(request: TileStoreRequest) -> int:
     return width
 
 
-def split(value: Any, width: int, semantic: Any) -> list[Any]:
+def split(value: Any, width: int, semantic: SemanticLayer) -> list[Any]:
     """Parts of `width` columns, left to right."""
     *rows, columns = (int(size) for size in value.shape)
     if columns == width:
@@ -117,7 +118,7 @@ def split(value: Any, width: int, semantic: Any) -> list[Any]:
     return [*split(left, width, semantic), *split(right, width, semantic)]
 
 
-def moved(place: Sequence[Any], columns: int, semantic: Any) -> list[Any]:
+def moved(place: Sequence[Any], columns: int, semantic: SemanticLayer) -> list[Any]:
     """Coordinates `columns` further to the right."""
     if not columns:
         return list(place)
@@ -125,13 +126,13 @@ def moved(place: Sequence[Any], columns: int, semantic: Any) -> list[Any]:
     return [*rows, semantic.add(column, semantic.scalar_constant(columns, tl.int32), True)]
 
 
-def _blocked(semantic: Any, shape: Sequence[int], bits: int) -> Any:
+def _blocked(semantic: SemanticLayer, shape: Sequence[int], bits: int) -> Any:
     order = list(reversed(range(len(shape))))
     return blocked_layout(shape, bits, semantic.num_warps, semantic.target.warp_size, order)
 
 
 def _addresses(
-    semantic: Any, tile: Any, place: Sequence[Any], shape: Sequence[int]
+    semantic: SemanticLayer, tile: Any, place: Sequence[Any], shape: Sequence[int]
 ) -> tuple[Any, Any, Any]:
     """Pointer to the tile, offsets in it, and which of its elements the tensor has.
 
@@ -154,7 +155,7 @@ def _addresses(
     return semantic.add(tile.base, moved, True), offsets, mask
 
 
-def _along(semantic: Any, layout: Any, dim: int, shape: Sequence[int]) -> Any:
+def _along(semantic: SemanticLayer, layout: Any, dim: int, shape: Sequence[int]) -> Any:
     """0, 1, ... along one dimension, of the shape's rank."""
     others = [other for other in range(len(shape)) if other != dim]
     line = layout

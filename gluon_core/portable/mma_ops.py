@@ -10,7 +10,9 @@ from gluon_core._triton import constexpr, tensor, tl, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import DotOperandLayout, SwizzledSharedLayout
 from gluon_core.plugin.language import Lowering
+from gluon_core.plugin.ops import builtin, semantic_layer
 from gluon_core.plugin.requests import MmaLayouts, MmaRequest
+from gluon_core.plugin.typing import ConstBool, ConstInt, ConstStr, Dtype, Values
 from gluon_core.portable.common import around, choose, lower
 from gluon_core.portable.records import AccumulatorFacts, mma_accumulator
 from gluon_core.portable.tiles import row_swizzle
@@ -18,8 +20,6 @@ from gluon_core.registry.selection import available, code, named, select
 from gluon_core.semantic.base import shape_of
 from gluon_core.semantic.operands import compile_time_int
 from gluon_core.values import shared_memory_descriptor, unwrap_shape
-from gluon_core.values.builtin import builtin, semantic_layer
-from gluon_core.values.typing import ConstBool, ConstInt, ConstStr, Dtype, Values
 
 __all__ = ["accumulator", "fence", "mma", "mma_layouts", "mma_wait", "read"]
 

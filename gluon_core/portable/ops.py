@@ -30,7 +30,9 @@ from gluon_core import _triton
 from gluon_core._triton import constexpr, tensor, tl, unwrap
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.plugin.language import Lowering
+from gluon_core.plugin.ops import builtin, semantic_layer
 from gluon_core.plugin.requests import AsyncCopyRequest, LoadRequest, StoreRequest
+from gluon_core.plugin.typing import ConstInt, ConstStr, Dtype, Operand, Shape, Values
 from gluon_core.portable.common import around, check_address, lower, optional_tensor
 from gluon_core.portable.epilogues import epilogue, writer
 from gluon_core.portable.mma_ops import accumulator, fence, mma, mma_layouts, mma_wait, read
@@ -52,8 +54,6 @@ from gluon_core.registry.selection import available, code
 from gluon_core.semantic.base import shape_of
 from gluon_core.semantic.operands import compile_time_int
 from gluon_core.values import shared_memory_descriptor, unwrap_shape
-from gluon_core.values.builtin import builtin, semantic_layer
-from gluon_core.values.typing import ConstInt, ConstStr, Dtype, Operand, Shape, Values
 
 __all__ = [
     "accumulator",

@@ -12,8 +12,8 @@ from typing import Any
 from gluon_core._triton import constexpr, tensor, tl, tl_core, tl_math, unwrap
 from gluon_core.errors import DtypeError, ShapeError
 from gluon_core.layouts import SliceLayout
+from gluon_core.plugin.ops import builtin, code_generator, semantic_layer, traced
 from gluon_core.semantic.base import is_placeholder, shape_of
-from gluon_core.values.builtin import builtin, code_generator, semantic_layer, traced
 
 __all__ = ["row_exponentials"]
 

@@ -12,12 +12,12 @@ from typing import Any, Optional, Sequence, Union
 
 from gluon_core._triton import tensor, tl, tl_tuple, unwrap
 from gluon_core.errors import ShapeError
+from gluon_core.plugin.ops import builtin, semantic_layer
+from gluon_core.plugin.typing import ConstInt, Int, Shape, Values
 from gluon_core.portable.records import Record
 from gluon_core.semantic.operands import compile_time_int, scalar_int32
 from gluon_core.values import unwrap_shape
-from gluon_core.values.builtin import builtin, semantic_layer
 from gluon_core.values.tensors import describe
-from gluon_core.values.typing import ConstInt, Int, Shape, Values
 
 __all__ = ["grouped_tiles", "tile_schedule"]
 
@@ -44,7 +44,8 @@ class tile_schedule(Record):
     @builtin(name="tile_schedule.count")
     def count(self) -> tensor:
         """How many tiles there are, an int32 scalar."""
-        return semantic_layer().mul(*self.parts.values[:2], True)
+        rows, columns = self.parts.values[:2]
+        return semantic_layer().mul(rows, columns, True)
 
     @builtin(name="tile_schedule.at")
     def at(self, tile: Int) -> tl_tuple:

@@ -23,13 +23,14 @@ from typing import Any, Sequence, Union
 from gluon_core._triton import constexpr, tensor, tl, tl_core, tl_tuple, unwrap
 from gluon_core.errors import DtypeError, ShapeError
 from gluon_core.layouts import SliceLayout
+from gluon_core.plugin.ops import builtin, semantic_layer, traced
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import ConstInt, Int, Shape, Values
 from gluon_core.portable.records import Record
 from gluon_core.portable.schedule import grouped_tiles
 from gluon_core.semantic.operands import scalar_int32
 from gluon_core.values import unwrap_shape
-from gluon_core.values.builtin import builtin, semantic_layer, traced
 from gluon_core.values.tensors import describe
-from gluon_core.values.typing import ConstInt, Int, Shape, Values
 
 __all__ = ["even_share", "even_tiles", "sum_parts"]
 
@@ -37,7 +38,7 @@ __all__ = ["even_share", "even_tiles", "sum_parts"]
 class _Number:
     """An int32 scalar to calculate with."""
 
-    def __init__(self, semantic: Any, value: Any):
+    def __init__(self, semantic: SemanticLayer, value: Any):
         plain = unwrap(value)
         self.semantic = semantic
         self.value = scalar_int32(semantic, plain, "value")

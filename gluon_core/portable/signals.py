@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Sequence, Union
 
 from gluon_core._triton import constexpr, static_range, tensor, tl, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError, DtypeError
+from gluon_core.plugin.ops import builtin, semantic_layer, traced
+from gluon_core.plugin.typing import ConstStr, Int, Values
 from gluon_core.semantic.operands import compile_time_int, scalar_int32
-from gluon_core.values.builtin import builtin, semantic_layer, traced
 from gluon_core.values.tensors import describe
-from gluon_core.values.typing import ConstStr, Int, Values
 
 SYSTEM = constexpr("sys")
 if TYPE_CHECKING:

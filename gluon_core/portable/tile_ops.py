@@ -23,16 +23,17 @@ from gluon_core._triton import tensor, tl, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError, DtypeError, GluonError, LayoutError, ShapeError
 from gluon_core.layouts.base import SharedLayout
 from gluon_core.plugin.language import Lowering
+from gluon_core.plugin.ops import builtin, semantic_layer
 from gluon_core.plugin.requests import TileRequest, TileStoreRequest
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import BufferLayout, ConstInt, Int, Operand, Predicate, Shape, Values
 from gluon_core.portable.common import around, check_base, choose, lower
 from gluon_core.portable.records import PipelineFacts, Record, TileFacts
 from gluon_core.registry.selection import available, code, named
 from gluon_core.semantic.base import shape_of
 from gluon_core.semantic.operands import compile_time_int, predicate, scalar_int32
 from gluon_core.values import check_block_shape, unwrap_shape
-from gluon_core.values.builtin import builtin, semantic_layer
 from gluon_core.values.tensors import describe
-from gluon_core.values.typing import BufferLayout, ConstInt, Int, Operand, Predicate, Shape, Values
 
 __all__ = [
     "Fetch",
@@ -385,7 +386,7 @@ def _listed(values: Any, argument: str) -> list[Any]:
     return [unwrap(value) for value in values]
 
 
-def tile_place(semantic: Any, tile: tile_descriptor, place: Any) -> list[Any]:
+def tile_place(semantic: SemanticLayer, tile: tile_descriptor, place: Any) -> list[Any]:
     """Where a tile begins, int32 scalars."""
     listed = _listed(place, "coordinates")
     if len(listed) != len(tile.facts.block_shape):
@@ -405,7 +406,7 @@ def tile_place(semantic: Any, tile: tile_descriptor, place: Any) -> list[Any]:
     return [scalar_int32(semantic, value, "coordinates") for value in listed]
 
 
-def _scalar(semantic: Any, value: Any, dtype: Any, argument: str) -> Any:
+def _scalar(semantic: SemanticLayer, value: Any, dtype: Any, argument: str) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return semantic.scalar_constant(value, dtype)
     if isinstance(value, tl.tensor) and not value.type.is_block() and value.dtype.is_int():
@@ -413,7 +414,7 @@ def _scalar(semantic: Any, value: Any, dtype: Any, argument: str) -> Any:
     raise DtypeError("must be integers", argument=argument, expected=dtype, got=describe(value))
 
 
-def _place(semantic: Any, step: Any, stages: int) -> tuple[Any, Any]:
+def _place(semantic: SemanticLayer, step: Any, stages: int) -> tuple[Any, Any]:
     """Slot of a step in the ring, and the parity of the rounds before it."""
     plain = unwrap(step)
     if isinstance(plain, int) and not isinstance(plain, bool):

@@ -22,15 +22,16 @@ from typing import Any, Union
 from gluon_core import _triton
 from gluon_core._triton import tensor, tl_core, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError
+from gluon_core.plugin.ops import builtin, semantic_layer
 from gluon_core.plugin.requests import WalkRequest
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import ConstInt, Int
 from gluon_core.portable.common import choose
 from gluon_core.portable.records import Record
 from gluon_core.portable.schedule import tile_schedule
 from gluon_core.registry.selection import code, named
 from gluon_core.semantic.operands import compile_time_int, scalar_int32
-from gluon_core.values.builtin import builtin, semantic_layer
 from gluon_core.values.tensors import describe
-from gluon_core.values.typing import ConstInt, Int
 
 __all__ = [
     "make_walk",
@@ -196,7 +197,7 @@ def make_walk(lowering: str, tiles: Any, roles: Any, slots: Any) -> tile_walk:
 # -- what lowerings are made of ------------------------------------------------------------------
 
 
-def program_number(semantic: Any, place: Any = None) -> tensor:
+def program_number(semantic: SemanticLayer, place: Any = None) -> tensor:
     """The number of the program at `place`, an id for each axis of the grid; of this one by default."""
     x, y, z = place or [tl_core.program_id(axis, _semantic=semantic) for axis in range(3)]
     sides = [tl_core.num_programs(axis, _semantic=semantic) for axis in range(2)]
@@ -204,7 +205,7 @@ def program_number(semantic: Any, place: Any = None) -> tensor:
     return semantic.add(x, semantic.mul(sides[0], planes, True), True)
 
 
-def programs(semantic: Any) -> tensor:
+def programs(semantic: SemanticLayer) -> tensor:
     """How many programs were launched."""
     x, y, z = (tl_core.num_programs(axis, _semantic=semantic) for axis in range(3))
     return semantic.mul(semantic.mul(x, y, True), z, True)
@@ -213,14 +214,18 @@ def programs(semantic: Any) -> tensor:
 # -- every target: by steps ----------------------------------------------------------------------
 
 
-def begin(facts: WalkFacts, _semantic: Any) -> list[Any]:
+def begin(facts: WalkFacts, _semantic: SemanticLayer) -> list[Any]:
     """Nobody is asked."""
     return []
 
 
-def first(state: Any, before: Any, facts: TurnFacts, count: Any, _semantic: Any) -> list[Any]:
+def first(
+    state: Any, before: Any, facts: TurnFacts, count: Any, _semantic: SemanticLayer
+) -> list[Any]:
     return [program_number(_semantic)]
 
 
-def following(state: Any, before: Any, facts: TurnFacts, count: Any, _semantic: Any) -> list[Any]:
+def following(
+    state: Any, before: Any, facts: TurnFacts, count: Any, _semantic: SemanticLayer
+) -> list[Any]:
     return [_semantic.add(before[0], programs(_semantic), True)]

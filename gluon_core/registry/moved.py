@@ -16,7 +16,7 @@ GONE_IN = "1.0"  # the release that no longer has these paths
 
 MOVED: Mapping[str, str] = {
     "gluon_core.backend": "gluon_core.plugin.backend",
-    "gluon_core.builtin": "gluon_core.values.builtin",
+    "gluon_core.builtin": "gluon_core.plugin.ops",
     "gluon_core.descriptors": "gluon_core.values.descriptors",
     "gluon_core.hookspec": "gluon_core.plugin.hookspec",
     "gluon_core.host_descriptor": "gluon_core.plugin.host_descriptor",

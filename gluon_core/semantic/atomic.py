@@ -59,6 +59,11 @@ class AtomicOps(MemoryOps):
                 mask = self._splat_like(mask, ptr)
         return super().atom_red_typechecking_impl(ptr, val, mask, op)
 
+    def memory_order(self, sem: Any, scope: Any) -> tuple[Any, Any]:
+        """Return the builder's enums of the order and the scope of an atomic op."""
+        sem, scope = self._order(sem, scope)
+        return self._str_to_sem(sem), self._str_to_scope(scope)
+
     @staticmethod
     def _order(sem: Any, scope: Any) -> tuple[Any, Any]:
         return (

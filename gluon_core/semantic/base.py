@@ -23,7 +23,6 @@ from gluon_core.layouts import AutoLayout, CoalescedLayout
 from gluon_core.layouts.base import DistributedLayout, Layout
 from gluon_core.values import check_block_shape, distributed_type
 from gluon_core.values.accesses import Access, vector_bytes
-from gluon_core.values.builtin import check_capabilities
 from gluon_core.values.tensors import describe
 
 if TYPE_CHECKING:
@@ -73,6 +72,23 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
     def num_ctas(self) -> int:
         count: int = self.session.num_ctas
         return count
+
+    has = staticmethod(_triton.has)
+    require = staticmethod(_triton.require)
+
+    def check_capabilities(
+        self, public: str, requires: Sequence[str], instead: Optional[str] = None
+    ) -> None:
+        """Raise CapabilityError for the first of `requires` that the target lacks."""
+        for capability in requires:
+            if self.target.has(capability):
+                continue
+            holders = self.architectures_with(capability)
+            where = f" ({', '.join(holders)})" if holders else ""
+            raise CapabilityError(
+                f"{public} needs {capability}{where}; target is {self.target}",
+                remedy=f"Instead: {instead}." if instead else None,
+            )
 
     def architectures_with(self, capability: str) -> Sequence[str]:
         names: Sequence[str] = self.session.architectures_with(capability)
@@ -228,7 +244,7 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
         """Check a `capability` that the target's assembler needs and the compiler does not: a target without
         it lets the module be traced, and the error comes with the request for machine code."""
         try:
-            check_capabilities(self, what, (capability,), instead)
+            self.check_capabilities(what, (capability,), instead)
         except CapabilityError as error:
             file, line = self.place()
             text = linecache.getline(file, line).rstrip()

@@ -7,16 +7,16 @@ from typing import Any, Optional, Sequence
 from gluon_core import _triton
 from gluon_core._triton import unwrap
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, refuse
-from gluon_core.features import CACHE_POLICY, OTHER_WITHOUT_MASK
+from gluon_core.features import OTHER_WITHOUT_MASK
+from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.semantic.base import shape_of
-from gluon_core.values import CachePolicy
 from gluon_core.values.tensors import describe
 
-__all__ = ["cache_operands", "check_copied", "consecutive_elements", "like", "masked"]
+__all__ = ["check_copied", "consecutive_elements", "like", "masked"]
 
 
 def masked(
-    semantic: Any,
+    semantic: SemanticLayer,
     source: Any,
     element: Any,
     mask: Any,
@@ -55,7 +55,7 @@ def masked(
     return mask, other
 
 
-def like(semantic: Any, source: Any, value: Any, argument: str, what: str) -> Any:
+def like(semantic: SemanticLayer, source: Any, value: Any, argument: str, what: str) -> Any:
     """`value`, of the access to `source` that errors call `what`, with its shape and layout.
 
     Raises:
@@ -119,16 +119,3 @@ def consecutive_elements(layout: Any, shared: Any, shape: Sequence[int]) -> Opti
         count -= 1
         others.append(registers[count])
     return 1 << count
-
-
-def cache_operands(semantic: Any, hints: Any, store: bool = False) -> tuple[Any, ...]:
-    """Cache hints, as `_hints` gives them, as the builder of an asynchronous copy takes them."""
-    if _triton.has(CACHE_POLICY):
-        policy = CachePolicy(*hints) if isinstance(hints, tuple) else hints
-        return (policy._to_ir(semantic.builder),)
-    cache, eviction = hints
-    kind = "store" if store else "load"
-    modifier = getattr(semantic, f"_str_to_{kind}_cache_modifier")(cache)
-    return modifier, semantic._str_to_eviction_policy(
-        "" if eviction == "evict_normal" else eviction
-    )

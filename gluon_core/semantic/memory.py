@@ -235,6 +235,31 @@ class MemoryOps(SemanticBase):
             )
         return policy
 
+    def cache_operands(
+        self, cache: Any, eviction: Any = None, policy: Any = None, store: bool = False
+    ) -> tuple[Any, ...]:
+        """Return the hints of an asynchronous copy as its builder takes them."""
+        hints = self._hints(cache, eviction, policy, STORE_CACHE if store else LOAD_CACHE)
+        if _triton.has(CACHE_POLICY):
+            chosen = CachePolicy(*hints) if isinstance(hints, tuple) else hints
+            return (chosen._to_ir(self.builder),)
+        cache, eviction = hints
+        modifier = self.cache_modifier(cache, store)
+        eviction = "" if eviction == "evict_normal" else eviction
+        return modifier, self._str_to_eviction_policy(eviction)
+
+    def cache_modifier(
+        self, name: Any, store: bool = False, argument: str = "cache_modifier"
+    ) -> Any:
+        """Return the builder's enum of a cache modifier of loads or stores.
+
+        Raises:
+            ArgumentError: no such modifier.
+        """
+        chosen = check_choice(argument, name, STORE_CACHE if store else LOAD_CACHE)
+        to_enum = self._str_to_store_cache_modifier if store else self._str_to_load_cache_modifier
+        return to_enum(chosen)
+
     @staticmethod
     def _positional(hints: Any, store: bool = False) -> tuple[Any, ...]:
         """The hints as the installed Triton's load and store take them."""

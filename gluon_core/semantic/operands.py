@@ -9,6 +9,7 @@ from gluon_core._triton import dtype, ir, tensor, tl, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, refuse
 from gluon_core.features import UNEVEN_VIEWS
 from gluon_core.layouts import SwizzledSharedLayout
+from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.semantic.base import shape_of
 from gluon_core.values import distributed_type, shared_memory_descriptor
 from gluon_core.values.tensors import describe
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 
-def handle_or_absent(semantic: Any, value: Any) -> Any:
+def handle_or_absent(semantic: SemanticLayer, value: Any) -> Any:
     """The handle of an optional operand. Triton's builder wants an empty value for an absent one."""
     if value is not None:
         return value.handle
@@ -127,7 +128,7 @@ def compile_time_bool(value: Any, argument: str) -> bool:
     return bool(value)
 
 
-def scalar_int32(semantic: Any, value: Any, argument: str) -> tensor:
+def scalar_int32(semantic: SemanticLayer, value: Any, argument: str) -> tensor:
     """A run-time or compile-time integer scalar as int32."""
     value = _scalar(semantic, value, argument)
     if not value.dtype.is_int():
@@ -135,7 +136,7 @@ def scalar_int32(semantic: Any, value: Any, argument: str) -> tensor:
     return value if value.dtype in (tl.int32, tl.uint32) else semantic.cast(value, tl.int32)
 
 
-def view_index(semantic: Any, value: Any) -> tensor:
+def view_index(semantic: SemanticLayer, value: Any) -> tensor:
     """Return the index of a view, a scalar integer of up to 32 bits, as int32.
 
     Raises:
@@ -154,7 +155,7 @@ def view_index(semantic: Any, value: Any) -> tensor:
     return scalar_int32(semantic, index, "index")
 
 
-def predicate(semantic: Any, value: Any, argument: str = "pred") -> tensor:
+def predicate(semantic: SemanticLayer, value: Any, argument: str = "pred") -> tensor:
     """A boolean scalar."""
     value = _scalar(semantic, value, argument)
     if value.dtype != tl.int1:
@@ -162,7 +163,7 @@ def predicate(semantic: Any, value: Any, argument: str = "pred") -> tensor:
     return value
 
 
-def _scalar(semantic: Any, value: Any, argument: str) -> tensor:
+def _scalar(semantic: SemanticLayer, value: Any, argument: str) -> tensor:
     value = unwrap(value)
     if not isinstance(value, (bool, int, tl.tensor)):
         raise DtypeError("not a scalar", argument=argument, got=describe(value))

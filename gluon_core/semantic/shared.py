@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, Sequence
+from typing import Any, Optional, Sequence, TypeVar
 
 from gluon_core import _triton
 from gluon_core._triton import ir, tl, unwrap
@@ -34,6 +34,7 @@ from gluon_core.semantic.views import check_slice, check_view_place, check_view_
 from gluon_core.values import (
     check_block_shape,
     distributed_type,
+    memory_descriptor,
     shared_memory_descriptor,
     shared_memory_descriptor_type,
     unwrap_shape,
@@ -41,6 +42,8 @@ from gluon_core.values import (
 from gluon_core.values.tensors import describe
 
 __all__ = ["SharedOps"]
+
+M = TypeVar("M", bound=memory_descriptor)
 
 _RMW = {
     "add": "ADD",
@@ -73,7 +76,7 @@ class SharedOps(SemanticBase):
         if not isinstance(element_ty, tl.dtype) or element_ty.is_ptr():
             raise DtypeError("not a dtype", argument="element_ty", got=describe(element_ty))
         _check_bytes(element_ty, "element_ty")
-        self._check_shared_layout(layout, shape, batched=True, uneven=value is None)
+        self.check_shared_layout(layout, shape, batched=True, uneven=value is None)
         memdesc_type = shared_memory_descriptor_type(element_ty, shape, layout, shape)
         self.session.count_shared(memdesc_type.nbytes_per_cta)
         type_ir = memdesc_type.to_ir(self.builder)
@@ -85,7 +88,7 @@ class SharedOps(SemanticBase):
             handle = self.builder.create_local_alloc(type_ir, value.handle)
         return shared_memory_descriptor(handle, element_ty, shape, layout, shape)
 
-    def _check_shared_layout(
+    def check_shared_layout(
         self, layout: Any, shape: list[int], batched: bool, uneven: bool = False
     ) -> None:
         if not isinstance(layout, SharedLayout):
@@ -116,7 +119,7 @@ class SharedOps(SemanticBase):
         layout.to_linear(inner)  # raises where the layout cannot hold the shape
 
     def shared_load(self, mem: Any, layout: Any) -> Any:
-        self._require_unbatched(mem)
+        self.require_unbatched(mem)
         layout = self.check_layout(layout, mem.shape)
         self._check_own(mem.type, layout, "layout")
         result_type = distributed_type(mem.dtype, mem.shape, layout)
@@ -125,7 +128,7 @@ class SharedOps(SemanticBase):
         return self.make_tensor(handle, result_type)
 
     def shared_store(self, mem: Any, value: Any) -> None:
-        self._require_unbatched(mem)
+        self.require_unbatched(mem)
         check_stored(mem.type, value)
         self._check_own(mem.type, value.type.layout, "value")
         self.builder.create_local_store(mem.handle, value.handle)
@@ -154,7 +157,7 @@ class SharedOps(SemanticBase):
     def deferred_store(self, mem: Any, value: Any, ptr: Any, offsets: Any, mask: Any) -> None:
         """A copy of what was loaded, `value`, that is done at once here, and elsewhere after a wait:
         whoever records the kernel may hold it to that."""
-        self._require_unbatched(mem)
+        self.require_unbatched(mem)
         check_stored(mem.type, value)
         store = getattr(self.builder, "deferred_store", None)
         if store is None:
@@ -210,7 +213,7 @@ class SharedOps(SemanticBase):
         return shared_memory_descriptor(handle, mem.dtype, shape, layout, alloc_shape)
 
     @staticmethod
-    def _require_unbatched(mem: Any) -> None:
+    def require_unbatched(mem: Any) -> None:
         """The layout describes every dimension: there is no leading one that counts copies."""
         if mem.layout.rank is not None and mem.layout.rank != mem.rank:
             raise LayoutError(
@@ -271,13 +274,13 @@ class SharedOps(SemanticBase):
         )
         return self._view(handle, mem, shape, mem.layout, mem.type.alloc_shape)
 
-    def memdesc_index(self, mem: Any, index: Any) -> Any:
+    def memdesc_index(self, mem: M, index: Any, remedy: Optional[str] = None) -> M:
         if mem.rank < 2 or mem.layout.rank is not None and mem.layout.rank >= mem.rank:
             raise ShapeError(
                 "the view has no leading dimension beside those of its layout to index",
                 argument="self",
                 got=f"{mem.shape} with {mem.layout}",
-                remedy=_to_index(mem),
+                remedy=remedy or _to_index(mem),
             )
         if list(mem.shape[1:]) != list(mem.type.alloc_shape)[1 - mem.rank :]:
             raise ShapeError(
@@ -287,6 +290,7 @@ class SharedOps(SemanticBase):
                 got=mem.shape,
                 remedy="Index first, then slice.",
             )
+        index = unwrap(index)
         if isinstance(index, int) and not 0 <= index < mem.shape[0]:
             raise ShapeError(
                 "the index leaves the leading dimension",
@@ -296,11 +300,12 @@ class SharedOps(SemanticBase):
             )
         index = view_index(self, index)
         shape = list(mem.shape[1:])
-        result = shared_memory_descriptor_type(mem.dtype, shape, mem.layout, shape)
-        handle = self.builder.create_memdesc_index(
-            result.to_ir(self.builder), mem.handle, index.handle
+        view: Any = type(mem)  # each class of views is made of these
+        result: M = view(None, mem.dtype, shape, mem.layout, shape)
+        result.handle = self.builder.create_memdesc_index(
+            result.type.to_ir(self.builder), mem.handle, index.handle
         )
-        return self._view(handle, mem, shape, mem.layout, shape)
+        return result
 
     def memdesc_permute(self, mem: Any, order: list[int]) -> Any:
         if sorted(order) != list(range(mem.rank)):
@@ -311,7 +316,7 @@ class SharedOps(SemanticBase):
                 got=order,
             )
         if mem.rank > 1:  # of one dimension there is nothing to change
-            self._require_unbatched(mem)
+            self.require_unbatched(mem)
         infer.memdesc_permute(mem.layout, mem.shape, order)  # raises where the builder aborts
         alloc = mem.type.alloc_shape
         extra = len(alloc) - mem.rank
@@ -337,7 +342,7 @@ class SharedOps(SemanticBase):
                 remedy="Reshape the whole buffer first, then slice it.",
             )
         check_block_shape(shape, "a shared-memory view")
-        self._require_unbatched(mem)
+        self.require_unbatched(mem)
         infer.memdesc_reshape(mem.layout, mem.shape, shape)
         handle = self.builder.create_memdesc_reshape(mem.handle, shape)
         layout = self.layout_of_memdesc(handle)
@@ -351,7 +356,7 @@ class SharedOps(SemanticBase):
         uneven = _triton.has(UNEVEN_VIEWS)
         if not uneven:
             check_even(mem, "self")
-        self._check_shared_layout(layout, shape, batched=True, uneven=uneven)
+        self.check_shared_layout(layout, shape, batched=True, uneven=uneven)
         have = mem.numel * mem.dtype.primitive_bitwidth
         want = math.prod(shape) * dtype.primitive_bitwidth
         check_view_size(have // 8, want // 8, "bytes", mem)
@@ -363,7 +368,7 @@ class SharedOps(SemanticBase):
     # -- element access -------------------------------------------------------------------------
 
     def _check_indexed(self, mem: Any, indices: Any, axis: Any) -> int:
-        self._require_unbatched(mem)
+        self.require_unbatched(mem)
         self.require_distributed(indices, "indices")
         if not indices.dtype.is_int():
             raise DtypeError("must be integers", argument="indices", got=indices.dtype)
@@ -459,8 +464,6 @@ class SharedOps(SemanticBase):
 
     def bank_conflicts(self, distr_ty: Any, shared_ty: Any) -> Any:
         """Extra shared-memory transactions of one access; see `gl.bank_conflicts`."""
-        from gluon_core.layouts.cost import bank_conflicts
-
         distr_ty, shared_ty = unwrap(distr_ty), unwrap(shared_ty)
         if not isinstance(distr_ty, distributed_type) or distr_ty.element_ty.is_ptr():
             raise DtypeError("not a tensor type", argument="distr_ty", got=describe(distr_ty))

@@ -12,6 +12,7 @@ import numpy as np
 
 __all__ = [
     "FUNCTIONS",
+    "OTHERS",
     "bessel_i",
     "bessel_j",
     "bessel_y",
@@ -219,4 +220,21 @@ FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
     "round": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x), "rsqrt": lambda x: 1 / np.sqrt(x),
     "sin": np.sin, "sinh": np.sinh, "sqrt": np.sqrt, "tan": np.tan, "tanh": np.tanh,
     "tgamma": tgamma, "trunc": np.trunc, "y0": bessel_y(0), "y1": bessel_y(1),
+}  # fmt: skip
+
+
+def _remainder(x: float, y: float) -> float:
+    return math.nan if math.isinf(x) or y == 0 else math.remainder(x, y)
+
+
+def _of_order(make: Callable[[int], Callable[..., np.ndarray]]) -> Callable[..., np.ndarray]:
+    one = each(lambda n, x: float(make(int(n))(np.float64(x))))
+    return lambda n, x: one(*np.broadcast_arrays(n, x))
+
+
+# Functions that some libraries have, or have by other names.
+OTHERS: dict[str, Callable[..., np.ndarray]] = {
+    "bessel_i0": bessel_i(0), "bessel_i1": bessel_i(1), "bessel_j": _of_order(bessel_j),
+    "bessel_y": _of_order(bessel_y), "erfcinv": erfcinv, "ilogb": exponent, "normcdf": normcdf,
+    "normcdfinv": normcdfinv, "remainder": each(_remainder),
 }  # fmt: skip

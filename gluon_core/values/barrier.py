@@ -9,8 +9,8 @@ from gluon_core._triton import unwrap
 from gluon_core.errors import LayoutError
 from gluon_core.layouts import SwizzledSharedLayout
 from gluon_core.layouts.base import check_cga, is_power_of_two
-from gluon_core.values.builtin import compile_time
-from gluon_core.values.typing import ConstBool, ConstInt
+from gluon_core.plugin.ops import compile_time
+from gluon_core.plugin.typing import ConstBool, ConstInt
 
 __all__ = ["MBarrierLayout"]
 

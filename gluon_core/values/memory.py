@@ -10,9 +10,8 @@ from gluon_core._triton import base_type, tensor, unwrap
 from gluon_core.errors import LayoutError
 from gluon_core.features import ALLOC_SHAPE_JOINED, SHARED_ATOMICS, SHARED_GATHER
 from gluon_core.layouts.base import Layout, SharedLayout
-from gluon_core.values.builtin import builtin, semantic_layer
-from gluon_core.values.tensors import handle_value, unwrap_shape
-from gluon_core.values.typing import (
+from gluon_core.plugin.ops import builtin, semantic_layer
+from gluon_core.plugin.typing import (
     BufferLayout,
     ConstInt,
     Dtype,
@@ -21,6 +20,7 @@ from gluon_core.values.typing import (
     RegisterLayout,
     Shape,
 )
+from gluon_core.values.tensors import handle_value, unwrap_shape
 
 __all__ = [
     "memory_descriptor",

@@ -8,7 +8,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.compiler.outcome import outcome
 from gluon_core.compiler.source import GluonASTSource
-from gluon_core.plugin.emitted import COPY, LOAD, PRODUCT, STORE, by_line
+from gluon_core.plugin.emitted import Emitted, by_line
 from gluon_core.plugin.listing import CodeLine
 from gluon_core.registry.load import registry
 from tests.portable_kernels import TILES, products
@@ -133,7 +133,14 @@ AMD = """	global_load_dwordx4 v[0:3], v4, s[0:1]
 	v_mfma_f32_32x32x8_f16 a[0:15], v[0:1], v[2:3], 0
 	ds_read_b128 v[0:3], v4
 	s_load_dwordx4 s[0:3], s[4:5], 0x0"""
-KINDS = [(LOAD, 16), (LOAD, 2), (STORE, 8), (COPY, 16), (COPY, 0), (PRODUCT, 0)]
+KINDS = [
+    (Emitted.LOAD, 16),
+    (Emitted.LOAD, 2),
+    (Emitted.STORE, 8),
+    (Emitted.COPY, 16),
+    (Emitted.COPY, 0),
+    (Emitted.PRODUCT, 0),
+]
 
 
 @pytest.mark.once
@@ -145,4 +152,4 @@ def test_instructions_are_told_apart(vendor, text):
     emitted = read([CodeLine(line, "k.py", 7) for line in text.splitlines()])
     assert [(one.kind, one.width) for one in emitted] == KINDS
     (line,) = by_line(emitted).values()
-    assert line.moves == 5 and line.narrowest == (LOAD, 2)
+    assert line.moves == 5 and line.narrowest == (Emitted.LOAD, 2)

@@ -124,9 +124,9 @@ class ProbeCompiler(Compiler):
         return ProbeOptions.of(target, given)
 
     def builder(self, context, target):
-        from gluon_core import vendor
+        from gluon_core.plugin import ops
 
-        return ProbeBuilder(vendor.op_builder(context, target.architecture.arch))
+        return ProbeBuilder(ops.op_builder(context, target.architecture.arch))
 
     def pipeline(self, target, options):
         return (Stage("text", lambda module, metadata: str(module).encode()),)

@@ -11,14 +11,18 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import CapabilityError, NotInKernelError
+from gluon_core.plugin.ops import builtin, code_generator, semantic_layer
+from gluon_core.semantic import Semantic
 from gluon_core.testing import run_parser
-from gluon_core.values.builtin import builtin, code_generator, semantic_layer
 
 
-def layer(name):
-    """Stands for a semantic layer whose target can nothing."""
-    target = SimpleNamespace(has=lambda capability: False)
-    return SimpleNamespace(name=name, target=target, architectures_with=lambda capability: ())
+class layer(Semantic):
+    """The semantic layer of a kernel for a target without any capability."""
+
+    def __init__(self, name):
+        self.name = name
+        target = SimpleNamespace(has=lambda capability: False)
+        self.session = SimpleNamespace(target=target, architectures_with=lambda capability: ())
 
 
 @builtin

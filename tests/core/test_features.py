@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gluon_core import _triton, vendor
+from gluon_core import _triton
 from gluon_core.errors import CapabilityError
 from gluon_core.features import NEWEST, OLDEST, Feature
 from gluon_core.layouts.dialect import follows, require_followed, set_compiler_version
+from gluon_core.plugin import ops
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
@@ -120,7 +121,7 @@ GONE = Feature((3, 7), "what went again", last=(3, 8))
 )
 def test_who_has_what(monkeypatch, version, later, gone):
     monkeypatch.setattr(_triton, "VERSION", version)
-    assert (vendor.has(LATER), vendor.has(GONE)) == (later, gone)
+    assert (ops.has(LATER), ops.has(GONE)) == (later, gone)
     set_compiler_version(version)
     try:
         assert (follows(LATER), follows(GONE)) == (later, gone)
@@ -131,9 +132,9 @@ def test_who_has_what(monkeypatch, version, later, gone):
 def test_who_lacks_it_is_told(monkeypatch):
     monkeypatch.setattr(_triton, "VERSION", (3, 9))
     monkeypatch.setattr(_triton, "VERSION_TEXT", "3.9.0")
-    vendor.require(LATER, "gl.later")
+    ops.require(LATER, "gl.later")
     with pytest.raises(CapabilityError) as found:
-        vendor.require(GONE, "gl.gone", "Use gl.later.")
+        ops.require(GONE, "gl.gone", "Use gl.later.")
     assert "gl.gone needs Triton 3.7 to 3.8, found 3.9.0" in str(found.value)
     assert "Use gl.later." in str(found.value)
     set_compiler_version((3, 7))

@@ -92,7 +92,8 @@ def test_every_name_of_the_language_and_of_host_code_has_an_example():
 
 def test_a_name_without_an_example_is_found(monkeypatch):
     import gluon_core.language as gl
-    from gluon_core import layouts, tune, vendor
+    from gluon_core import layouts, tune
+    from gluon_core.plugin import ops
 
     monkeypatch.setattr(gl, "brand_new", lambda x: x, raising=False)
     monkeypatch.setattr(gl.nvidia.hopper.tma, "brand_new", lambda x: x, raising=False)
@@ -100,10 +101,12 @@ def test_a_name_without_an_example_is_found(monkeypatch):
     monkeypatch.setattr(layouts, "brand_new", lambda x: x, raising=False)
     monkeypatch.setattr(tune, "__all__", [*tune.__all__, "brand_new"])
     monkeypatch.setattr(tune, "brand_new", lambda x: x, raising=False)
-    monkeypatch.setattr(vendor, "__all__", [*vendor.__all__, "brand_new"])
-    monkeypatch.setattr(vendor, "brand_new", lambda x: x, raising=False)
+    monkeypatch.setattr(ops, "__all__", [*ops.__all__, "brand_new"])
+    monkeypatch.setattr(ops, "brand_new", lambda x: x, raising=False)
     found = {"brand_new"}
-    found |= {f"{room}.brand_new" for room in ("gluon.layouts", "gluon.tune", "gluon_core.vendor")}
+    found |= {
+        f"{room}.brand_new" for room in ("gluon.layouts", "gluon.tune", "gluon_core.plugin.ops")
+    }
     assert set(reference.missing()) == found
     assert any("brand_new" in name for name in reference.missing("nvidia"))
 

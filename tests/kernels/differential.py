@@ -22,11 +22,11 @@ import numpy as np
 from gluon_core import _triton
 from gluon_core import language as gl
 from gluon_core.errors import CapabilityError, GluonError
+from gluon_core.plugin.ops import builtin
 from gluon_core.registry import load as plugins
 from gluon_core.testing import TRITON_VERSION
 from gluon_core.testing.conformance.kernels import COLS, KERNELS, ROWS
 from gluon_core.testing.differential import Difference, run_both
-from gluon_core.values.builtin import builtin
 from gluon_report.demo import load_examples
 from gluon_report.example import Arrays
 from tests.frontend import oracle, snippets

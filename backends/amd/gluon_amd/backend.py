@@ -31,15 +31,15 @@ class AmdCompiler(TritonCompiler):
     pointer_range_bits = 32
 
     def process(self, target: Target) -> str:
-        from gluon_core import vendor
+        from gluon_core.plugin import ops
 
-        return "" if vendor.has(ANY_TARGET_FP8) else target.architecture.name
+        return "" if ops.has(ANY_TARGET_FP8) else target.architecture.name
 
     def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
-        from gluon_core import vendor
+        from gluon_core.plugin import ops
 
         stages = super().pipeline(target, options)
-        if vendor.has(RESOLVES_COALESCED):
+        if ops.has(RESOLVES_COALESCED):
             return stages
         return (replace(stages[0], run=_coalesced(stages[0].run)), *stages[1:])
 
@@ -107,7 +107,7 @@ def _coalesced(
     """Return a first stage that resolves each CoalescedLayout, which Triton before 3.9 leaves."""
 
     def stage(module: Any, metadata: dict[str, Any]) -> Any:
-        from gluon_core.vendor import ir, passes
+        from gluon_core.plugin.ops import ir, passes
 
         manager = ir.pass_manager(module.context)
         passes.gluon.add_inliner(manager)

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any, Optional, Sequence
 
 from gluon_core.plugin.compiler import Report
-from gluon_core.plugin.emitted import COPY, LOAD, PRODUCT, STORE, Emitted
+from gluon_core.plugin.emitted import Emitted
 from gluon_core.plugin.isa import Instruction, find_loops
 from gluon_core.plugin.listing import CodeLine
 
@@ -51,11 +51,14 @@ def instructions(assembly: str) -> list[Instruction]:
 
 
 _KINDS = (
-    (re.compile(r"(global|buffer)_load_\w*lds|global_load_async|\w+_store_async|\w+ lds$"), COPY),
-    (re.compile(r"tensor_(load|store)"), COPY),
-    (re.compile(r"(global|buffer|flat)_load"), LOAD),
-    (re.compile(r"(global|buffer|flat)_store"), STORE),
-    (re.compile(r"v_s?(mfma|wmma)"), PRODUCT),
+    (
+        re.compile(r"(global|buffer)_load_\w*lds|global_load_async|\w+_store_async|\w+ lds$"),
+        Emitted.COPY,
+    ),
+    (re.compile(r"tensor_(load|store)"), Emitted.COPY),
+    (re.compile(r"(global|buffer|flat)_load"), Emitted.LOAD),
+    (re.compile(r"(global|buffer|flat)_store"), Emitted.STORE),
+    (re.compile(r"v_s?(mfma|wmma)"), Emitted.PRODUCT),
 )
 _WIDTHS = (
     (re.compile(r"x4|b128"), 16),
@@ -73,7 +76,7 @@ def emitted(lines: Sequence[CodeLine]) -> tuple[Emitted, ...]:
         for one in instructions(line.text):
             kind = next((kind for pattern, kind in _KINDS if pattern.match(one.name)), None)
             if kind is not None:
-                whole = kind == PRODUCT or one.name.startswith("tensor_")
+                whole = kind == Emitted.PRODUCT or one.name.startswith("tensor_")
                 sizes = (size for pattern, size in _WIDTHS if pattern.search(one.name))
                 width = 0 if whole else next(sizes, 4)
                 accesses.append(Emitted(one.name, kind, line.file, line.line, width))

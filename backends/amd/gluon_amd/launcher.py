@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any, Callable
 
 from gluon_amd.features import DESCRIPTORS_IN_TUPLES
-from gluon_core import vendor
 from gluon_core.errors import DeviceError, LaunchError, LimitError
+from gluon_core.plugin import ops
 from gluon_core.values.descriptors import is_descriptor_text
 
 __all__ = ["make_launcher"]
@@ -47,7 +47,7 @@ def make_launcher(compiled: Any) -> Callable[..., None]:
             got=f"{metadata.shared} bytes",
         )
     source, given = compiled.src, _as_they_are
-    if not vendor.has(DESCRIPTORS_IN_TUPLES) and _descriptor_in_tuple(source.signature.values()):
+    if not ops.has(DESCRIPTORS_IN_TUPLES) and _descriptor_in_tuple(source.signature.values()):
         # The driver looks for descriptors outside of tuples only.
         kinds = tuple(source.signature.values())
         flat = dict(enumerate(_leaves(kinds, kinds)))

@@ -14,7 +14,9 @@ from gluon_amd.layouts import AMDMFMALayout, AMDWMMALayout
 from gluon_amd.lower_tdm import padded_rows
 from gluon_core.features import dotted
 from gluon_core.layouts import DotOperandLayout, SwizzledSharedLayout
+from gluon_core.plugin.ops import semantic_layer, tl
 from gluon_core.plugin.paths import load_path
+from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.portable import (
     AsyncCopyRequest,
     LoadRequest,
@@ -23,8 +25,6 @@ from gluon_core.portable import (
     StoreRequest,
 )
 from gluon_core.portable.tiles import row_swizzle, split_warps
-from gluon_core.semantic.copies import consecutive_elements
-from gluon_core.vendor import shape_of, tl
 
 __all__ = [
     "async_copy",
@@ -75,18 +75,18 @@ def _addressable(request: Any) -> Union[bool, str]:
     return True
 
 
-def load(request: LoadRequest, _semantic: Any) -> Any:
+def load(request: LoadRequest, _semantic: SemanticLayer) -> Any:
     return _buffer_load(request, request.other, _semantic)
 
 
-def _buffer_load(request: Any, other: Any, _semantic: Any) -> Any:
+def _buffer_load(request: Any, other: Any, _semantic: SemanticLayer) -> Any:
     # Where the mask is off the hardware answers 0 by itself, which is what `other` defaults to.
     return cdna3.buffer_load(
         request.ptr, request.offsets, request.mask, other, request.cache_modifier or None
     )
 
 
-def store(request: StoreRequest, _semantic: Any) -> Any:
+def store(request: StoreRequest, _semantic: SemanticLayer) -> Any:
     value = _semantic.cast(request.value, request.ptr.dtype.element_ty)
     if not value.type.is_block():
         value = _semantic.broadcast_impl_value(value, request.offsets)[0]
@@ -95,7 +95,7 @@ def store(request: StoreRequest, _semantic: Any) -> Any:
     )
 
 
-def async_copy(request: AsyncCopyRequest, _semantic: Any) -> Any:
+def async_copy(request: AsyncCopyRequest, _semantic: SemanticLayer) -> Any:
     loaded = _buffer_load(request, None, _semantic)
     return _semantic.deferred_store(
         request.dest, loaded, request.ptr, request.offsets, request.mask
@@ -108,35 +108,39 @@ def async_copy_to_lds_accepts(request: AsyncCopyRequest) -> Union[bool, str]:
         return refusal
     bits = request.ptr.dtype.element_ty.primitive_bitwidth
     layout, shared = request.offsets.type.layout, request.dest.layout
-    if copied_bits(layout, shared, shape_of(request.offsets), bits, (128,)) is None:
+    if (
+        copied_bits(layout, shared, semantic_layer().shape_of(request.offsets), bits, (128,))
+        is None
+    ):
         return "the lanes of a warp would not write 16 bytes each to LDS, side by side"
     return True
 
 
-def async_copy_to_lds(request: AsyncCopyRequest, _semantic: Any) -> Any:
+def async_copy_to_lds(request: AsyncCopyRequest, _semantic: SemanticLayer) -> Any:
     return direct.buffer_load_to_shared(
         request.dest, request.ptr, request.offsets, request.mask, None, request.cache_modifier
     )
 
 
-def commit_to_lds(_semantic: Any) -> None:
+def commit_to_lds(_semantic: SemanticLayer) -> None:
     direct.commit_group()
 
 
-def wait_for_lds(outstanding: int, _semantic: Any) -> None:
+def wait_for_lds(outstanding: int, _semantic: SemanticLayer) -> None:
     direct.wait_group(outstanding)
 
 
 def async_lds_accepts(request: AsyncCopyRequest) -> Union[bool, str]:
+    semantic = semantic_layer()
     bits = request.ptr.dtype.element_ty.primitive_bitwidth
     layout, shared = request.offsets.type.layout, request.dest.layout
-    held = consecutive_elements(layout, shared, shape_of(request.offsets))
+    held = semantic.consecutive_elements(layout, shared, semantic.shape_of(request.offsets))
     if held is None or held * bits < async_lds.LEAST_BITS:
         return "a lane would not copy 4 consecutive bytes or more"
     return True
 
 
-def async_lds_copy(request: AsyncCopyRequest, _semantic: Any) -> Any:
+def async_lds_copy(request: AsyncCopyRequest, _semantic: SemanticLayer) -> Any:
     pointers = _semantic.add(request.ptr, request.offsets, True)
     zero = 0.0 if request.ptr.dtype.element_ty.is_floating() else 0
     return async_lds.global_to_shared(
@@ -148,19 +152,19 @@ def async_lds_copy(request: AsyncCopyRequest, _semantic: Any) -> Any:
     )
 
 
-def commit_async_lds(_semantic: Any) -> None:
+def commit_async_lds(_semantic: SemanticLayer) -> None:
     async_lds.commit_group()
 
 
-def wait_for_async_lds(outstanding: int, _semantic: Any) -> None:
+def wait_for_async_lds(outstanding: int, _semantic: SemanticLayer) -> None:
     async_lds.wait_group(outstanding)
 
 
-def commit(_semantic: Any) -> None:
+def commit(_semantic: SemanticLayer) -> None:
     """Nothing is in flight: the copy went through registers; those of the core close its group."""
 
 
-def wait(outstanding: int, _semantic: Any) -> None:
+def wait(outstanding: int, _semantic: SemanticLayer) -> None:
     """Nothing to wait for; the compiler puts the barrier before the loads of other threads."""
 
 
@@ -239,7 +243,7 @@ def mfma_layouts(request: MmaRequest) -> MmaLayouts:
     return _layouts(request, accumulator, unit.width)
 
 
-def mma_mfma(request: MmaRequest, _semantic: Any) -> Any:
+def mma_mfma(request: MmaRequest, _semantic: SemanticLayer) -> Any:
     return cdna3.mfma(request.a, request.b, request.acc)
 
 
@@ -286,7 +290,7 @@ def wmma_layouts(request: MmaRequest) -> MmaLayouts:
     return _layouts(request, accumulator, unit.width)
 
 
-def mma_wmma(request: MmaRequest, _semantic: Any) -> Any:
+def mma_wmma(request: MmaRequest, _semantic: SemanticLayer) -> Any:
     wmma = load_path(_WMMA_BUILTIN[matrix_version(request.target.architecture) or 0])
     return wmma(request.a, request.b, request.acc)
 

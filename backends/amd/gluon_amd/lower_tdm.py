@@ -8,9 +8,10 @@ from gluon_amd.language import mbarrier, tdm
 from gluon_amd.tdm_rules import check_box
 from gluon_core.errors import GluonError
 from gluon_core.layouts import PaddedSharedLayout
+from gluon_core.plugin.ops import tl
+from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.portable import TileRequest
 from gluon_core.values import MBarrierLayout
-from gluon_core.vendor import tl
 
 __all__ = ["accepts", "arrived", "begin", "end", "fetch", "layout", "make", "padded_rows"]
 
@@ -46,7 +47,7 @@ def layout(request: TileRequest) -> Any:
     return padded_rows(request.block_shape, request.dtype.primitive_bitwidth)
 
 
-def make(request: TileRequest, _semantic: Any) -> Sequence[Any]:
+def make(request: TileRequest, _semantic: SemanticLayer) -> Sequence[Any]:
     descriptor = tdm.make_tensor_descriptor(
         request.base,
         list(request.shape),
@@ -57,7 +58,7 @@ def make(request: TileRequest, _semantic: Any) -> Sequence[Any]:
     return (descriptor,)
 
 
-def begin(stages: int, tiles: int, _semantic: Any) -> Sequence[Any]:
+def begin(stages: int, tiles: int, _semantic: SemanticLayer) -> Sequence[Any]:
     barriers = _semantic.allocate_shared(tl.int64, [stages, 1], MBarrierLayout())
     for slot in range(stages):
         # Each warp copies its part of each tile, and arrives once for each.
@@ -65,16 +66,16 @@ def begin(stages: int, tiles: int, _semantic: Any) -> Sequence[Any]:
     return (barriers,)
 
 
-def fetch(fetch: Any, _semantic: Any) -> None:
+def fetch(fetch: Any, _semantic: SemanticLayer) -> None:
     barrier = _semantic.memdesc_index(fetch.state.values[0], fetch.slot)
     for tile, buffer, place in zip(fetch.tiles, fetch.buffers, fetch.coordinates):
         tdm.async_load(tile.native[0], list(place), buffer, fetch.pred, barrier)
 
 
-def arrived(state: Any, slot: Any, phase: Any, pending: int, _semantic: Any) -> None:
+def arrived(state: Any, slot: Any, phase: Any, pending: int, _semantic: SemanticLayer) -> None:
     mbarrier.wait(_semantic.memdesc_index(state.values[0], slot), phase)
     _semantic.deferred_fence()  # data that arrived needs none, whatever the target
 
 
-def end(state: Any, stages: int, _semantic: Any) -> None:
+def end(state: Any, stages: int, _semantic: SemanticLayer) -> None:
     """Do nothing: every copy was waited for, and nothing holds the barriers."""

@@ -14,7 +14,7 @@ from typing import Any, Sequence
 
 from gluon_core.errors import BackendError
 from gluon_core.plugin.compiler import Report
-from gluon_core.plugin.emitted import COPY, LOAD, PRODUCT, STORE, Emitted
+from gluon_core.plugin.emitted import Emitted
 from gluon_core.plugin.isa import Instruction, find_loops
 from gluon_core.plugin.listing import CodeLine
 
@@ -46,9 +46,9 @@ _USAGE = re.compile(r"\b(REG|STACK|SHARED|LOCAL):(\d+)")
 
 
 def _tool(name: str, cubin: bytes, *arguments: str) -> str:
-    from gluon_core import vendor
+    from gluon_core.plugin import ops
 
-    tool = vendor.tool(name)
+    tool = ops.tool(name)
     if tool is None:
         raise BackendError(f"the installed Triton ships no {name}")
     handle, path = tempfile.mkstemp(suffix=".cubin")
@@ -78,10 +78,10 @@ def disassemble(cubin: bytes) -> str:
 
 def sass(cubin: bytes) -> str:
     """Return the machine code of `cubin` as Triton shows it, without the lines on the file's format."""
-    from gluon_core import vendor
+    from gluon_core.plugin import ops
     from gluon_core.plugin.paths import load_path
 
-    with vendor.captured() as warned:
+    with ops.captured() as warned:
         text = str(load_path("triton.tools.disasm:get_sass")(cubin))
     warned.text()
     return text
@@ -131,10 +131,10 @@ def instructions(sass: str) -> list[Instruction]:
 
 
 _KINDS = (
-    (re.compile(r"LDGSTS$|UTMALDG|UTMASTG|UBLKCP|UTMAREDG"), COPY),
-    (re.compile(r"LDG?$"), LOAD),
-    (re.compile(r"STG?$"), STORE),
-    (re.compile(r"[A-Z]*(MMA|MMA2)$"), PRODUCT),
+    (re.compile(r"LDGSTS$|UTMALDG|UTMASTG|UBLKCP|UTMAREDG"), Emitted.COPY),
+    (re.compile(r"LDG?$"), Emitted.LOAD),
+    (re.compile(r"STG?$"), Emitted.STORE),
+    (re.compile(r"[A-Z]*(MMA|MMA2)$"), Emitted.PRODUCT),
 )
 _BITS = re.compile(r"[UFSB]?(8|16|32|64|128|256)$")
 _WHOLE_TILES = ("U",)  # engines that move whole boxes
@@ -149,7 +149,7 @@ def emitted(lines: Sequence[CodeLine]) -> tuple[Emitted, ...]:
             kind = next((kind for pattern, kind in _KINDS if pattern.match(first)), None)
             if kind is not None:
                 sizes = [int(m[1]) for m in map(_BITS.match, modifiers) if m]
-                width = 0 if kind == PRODUCT or first.startswith(_WHOLE_TILES) else 4
+                width = 0 if kind == Emitted.PRODUCT or first.startswith(_WHOLE_TILES) else 4
                 if width and sizes:
                     width = max(sizes) // 8
                 accesses.append(Emitted(one.name, kind, line.file, line.line, width))

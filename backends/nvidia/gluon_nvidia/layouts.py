@@ -15,24 +15,12 @@ from typing import Any, Iterable, Optional, Protocol, Sequence
 from gluon_core.errors import LayoutError, refuse
 from gluon_core.layouts.base import (
     DistributedLayout,
+    Layout,
     SharedLayout,
-    check_bases,
-    check_bool,
-    check_cga,
-    check_int,
-    check_ints,
-    check_powers,
-    check_shape,
-    freeze,
-    in_kernels,
-    is_power_of_two,
-    joined_bases,
-    unwrap,
 )
 from gluon_core.layouts.dialect import follows
 from gluon_core.layouts.infer import reshape_linear
 from gluon_core.layouts.linear import LinearLayout
-from gluon_core.layouts.tiling import cga_linear, combine_with_cga, dim_names, grow, shrink
 from gluon_nvidia.features import NVMMA_RANK_MANGLED, OPERAND_ROWS
 
 __all__ = ["NVMMADistributedLayout", "NVMMASharedLayout"]
@@ -89,12 +77,12 @@ class NVMMADistributedLayout(DistributedLayout):
     cga_layout: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        warps = check_ints(self.warps_per_cta, "warps_per_cta")
+        warps = self.check_ints(self.warps_per_cta, "warps_per_cta")
         self._set(
-            version=check_ints(self.version, "version"),
+            version=self.check_ints(self.version, "version"),
             warps_per_cta=warps,
-            instr_shape=check_ints(self.instr_shape, "instr_shape"),
-            cga_layout=check_bases(self.cga_layout, "cga_layout", len(warps)),
+            instr_shape=self.check_ints(self.instr_shape, "instr_shape"),
+            cga_layout=self.check_bases(self.cga_layout, "cga_layout", len(warps)),
         )
 
     def verify(self) -> None:
@@ -104,8 +92,8 @@ class NVMMADistributedLayout(DistributedLayout):
                     "wrong rank", argument="version", expected="2 entries", got=self.version
                 )
             )
-        check_powers(self.warps_per_cta, "warps_per_cta")
-        check_cga(self.cga_layout, self.rank)
+        self.check_powers(self.warps_per_cta, "warps_per_cta")
+        self.check_cga(self.cga_layout, self.rank)
 
     def check_unit(self) -> None:
         """Raise unless a matrix unit has this version, the only condition on its operands.
@@ -129,7 +117,7 @@ class NVMMADistributedLayout(DistributedLayout):
             LayoutError: no tile has this version or shape.
         """
         self.check_unit()
-        check_powers(self.instr_shape, "instr_shape")
+        self.check_powers(self.instr_shape, "instr_shape")
         if self.rank < 2 or self.rank > 2 and self.version[0] == 3:
             raise LayoutError(
                 "an accumulator has two dimensions, and more only with mma.sync",
@@ -178,7 +166,7 @@ class NVMMADistributedLayout(DistributedLayout):
 
     def mangle(self) -> str:
         shape = f"{self.version}_{self.warps_per_cta}_{self.instr_shape}"
-        return f"MMA_{shape}_{joined_bases(self.cga_layout)}_MMA"
+        return f"MMA_{shape}_{self.joined_bases(self.cga_layout)}_MMA"
 
     def _emit(self, builder: Any) -> Any:
         version = [*self.version, 0][:2]  # a missing minor version is 0
@@ -199,7 +187,7 @@ class NVMMADistributedLayout(DistributedLayout):
         pieces = [("register", n, 2), ("lane", n, 4), ("lane", m, 8)]
         pieces += [("register", m, tile[m] // 8), ("register", n, tile[n] // 8)]
         pieces += [("warp", d, self.warps_per_cta[d]) for d in self._warp_order()]
-        return combine_with_cga(_stack(pieces), self.cga_layout, shape, keep_copies=True)
+        return self.combine_with_cga(_stack(pieces), self.cga_layout, shape, keep_copies=True)
 
     def _operand_rows(self, operand_index: int) -> int:
         """Return the rows of A's fragment, which are those of both operands' tile.
@@ -210,7 +198,7 @@ class NVMMADistributedLayout(DistributedLayout):
         if not follows(OPERAND_ROWS):
             return _OPERAND_ROWS
         rows = self.instr_shape[self.rank - 2] if len(self.instr_shape) > self.rank - 2 else None
-        if rows is None or operand_index == 0 and (rows < 8 or not is_power_of_two(rows)):
+        if rows is None or operand_index == 0 and (rows < 8 or not self.is_power_of_two(rows)):
             raise LayoutError(
                 "not the tile of an instruction",
                 argument="instr_shape",
@@ -228,8 +216,8 @@ class NVMMADistributedLayout(DistributedLayout):
         load wider, which permutes K alike in both operands.
         """
         self.check_unit()
-        shape = check_shape(shape, self.rank)
-        operand_index = check_int(operand_index, "operand_index", 0, 1)
+        shape = self.check_shape(shape, self.rank)
+        operand_index = self.check_int(operand_index, "operand_index", 0, 1)
         if self.version[0] == 3 and operand_index == 1:
             raise LayoutError(
                 "wgmma reads its second operand from shared memory only",
@@ -238,8 +226,8 @@ class NVMMADistributedLayout(DistributedLayout):
                 got=1,
                 remedy="Keep B in shared memory (NVMMASharedLayout).",
             )
-        k_width = unwrap(k_width)
-        if not is_power_of_two(k_width):
+        k_width = self.unwrap(k_width)
+        if not self.is_power_of_two(k_width):
             raise LayoutError(
                 "not a power of two",
                 argument="k_width",
@@ -259,7 +247,7 @@ class NVMMADistributedLayout(DistributedLayout):
             make = LinearLayout.zeros_1d if d == k else LinearLayout.identity_1d
             layout = layout * make(self.warps_per_cta[d], "warp", f"dim{d}")
         cga = [[0 if d == k else v for d, v in enumerate(basis)] for basis in self.cga_layout]
-        return combine_with_cga(layout, cga, shape, keep_copies=True)
+        return self.combine_with_cga(layout, cga, shape, keep_copies=True)
 
 
 @dataclass(frozen=True)
@@ -291,14 +279,14 @@ class NVMMASharedLayout(SharedLayout):
     cga_layout: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        rank = check_int(self.rank, "rank")
+        rank = self.check_int(self.rank, "rank")
         self._set(
-            swizzle_byte_width=check_int(self.swizzle_byte_width, "swizzle_byte_width"),
-            element_bitwidth=check_int(self.element_bitwidth, "element_bitwidth"),
+            swizzle_byte_width=self.check_int(self.swizzle_byte_width, "swizzle_byte_width"),
+            element_bitwidth=self.check_int(self.element_bitwidth, "element_bitwidth"),
             rank=rank,
-            transposed=check_bool(self.transposed, "transposed"),
-            fp4_padded=check_bool(self.fp4_padded, "fp4_padded"),
-            cga_layout=check_bases(self.cga_layout, "cga_layout", rank),
+            transposed=self.check_bool(self.transposed, "transposed"),
+            fp4_padded=self.check_bool(self.fp4_padded, "fp4_padded"),
+            cga_layout=self.check_bases(self.cga_layout, "cga_layout", rank),
         )
         self._check_widths()
 
@@ -319,7 +307,7 @@ class NVMMASharedLayout(SharedLayout):
 
     def verify(self) -> None:
         swizzle, bits = self.swizzle_byte_width, self.element_bitwidth
-        check_int(self.rank, "rank", 1)
+        self.check_int(self.rank, "rank", 1)
         if self.rank == 1 and swizzle:
             raise LayoutError(
                 "a one-dimensional buffer has no rows to swizzle",
@@ -334,10 +322,10 @@ class NVMMASharedLayout(SharedLayout):
                 expected="element_bitwidth=8, swizzle_byte_width=128",
                 got=f"element_bitwidth={bits}, swizzle_byte_width={swizzle}",
             )
-        check_cga(self.cga_layout, self.rank)
+        self.check_cga(self.cga_layout, self.rank)
 
     @staticmethod
-    @in_kernels
+    @Layout.in_kernels
     def get_default_for(
         block_shape: Sequence[int],
         dtype: ElementType,
@@ -355,14 +343,14 @@ class NVMMASharedLayout(SharedLayout):
         Raises:
             LayoutError: no element type, or an illegal argument.
         """
-        shape = check_ints(block_shape, "block_shape")
-        bits = unwrap(getattr(unwrap(dtype), "primitive_bitwidth", None))
+        shape = Layout.check_ints(block_shape, "block_shape")
+        bits = Layout.unwrap(getattr(Layout.unwrap(dtype), "primitive_bitwidth", None))
         if bits is None:
             raise LayoutError("not an element type", argument="dtype", got=repr(dtype))
-        transposed = check_bool(transposed, "transposed")
-        fp4_padded = check_bool(fp4_padded, "fp4_padded")
-        cga = check_cga(cga_layout, len(shape))
-        return _default_for(tuple(shape), bits, transposed, fp4_padded, freeze(cga))
+        transposed = Layout.check_bool(transposed, "transposed")
+        fp4_padded = Layout.check_bool(fp4_padded, "fp4_padded")
+        cga = Layout.check_cga(cga_layout, len(shape))
+        return _default_for(tuple(shape), bits, transposed, fp4_padded, Layout.freeze(cga))
 
     @property
     def alignment(self) -> int:
@@ -372,7 +360,7 @@ class NVMMASharedLayout(SharedLayout):
     def mangle(self) -> str:
         rank = f"{self.rank}_" if follows(NVMMA_RANK_MANGLED) else ""
         kind = f"{self.swizzle_byte_width}_{self.element_bitwidth}_{rank}{self.transposed}"
-        return f"NVMMA_{kind}_{self.fp4_padded}_{joined_bases(self.cga_layout)}_NVMMA"
+        return f"NVMMA_{kind}_{self.fp4_padded}_{self.joined_bases(self.cga_layout)}_NVMMA"
 
     def _emit(self, builder: Any) -> Any:
         return builder.get_nvmma_shared_layout(
@@ -408,9 +396,9 @@ class NVMMASharedLayout(SharedLayout):
         return reshaped if same else None
 
     def _linear(self, shape: tuple[int, ...]) -> LinearLayout:
-        names = dim_names(self.rank)
+        names = self.dim_names(self.rank)
         sizes = dict(zip(names, shape))
-        cga = shrink(cga_linear(self.cga_layout, self.rank), sizes)
+        cga = self.shrink(self.cga_linear(self.cga_layout, self.rank), sizes)
         per_block = {name: sizes[name] // cga.out_size(name) for name in names}
         # Fastest first.
         order = names if self.transposed else names[::-1]
@@ -432,7 +420,7 @@ class NVMMASharedLayout(SharedLayout):
             tile = tile.transpose_outs(names[::-1])
         else:
             tile = self._swizzled_box(per_block, order).transpose_outs(names)
-        tile = grow(tile, per_block)
+        tile = self.grow(tile, per_block)
         return (tile * cga.transpose_outs(list(tile.out_dims))).transpose_outs(names)
 
     def _swizzled_box(self, per_block: dict[str, int], order: list[str]) -> LinearLayout:
@@ -478,7 +466,7 @@ def _default_for(
     cga: tuple[tuple[int, ...], ...],
 ) -> NVMMASharedLayout:
     bases = [list(basis) for basis in cga]
-    blocks = cga_linear(bases, len(shape)).out_dims.values()
+    blocks = Layout.cga_linear(bases, len(shape)).out_dims.values()
     per_block = [max(1, size // count) for size, count in zip(shape, blocks)]
     if transposed:
         per_block = per_block[::-1]

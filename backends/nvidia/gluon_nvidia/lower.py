@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any, Union
 
 from gluon_core.layouts import DotOperandLayout
+from gluon_core.plugin.ops import tl
+from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.portable import AsyncCopyRequest, MmaLayouts, MmaRequest
 from gluon_core.portable.tiles import contiguous, row_swizzle, split_warps
-from gluon_core.vendor import tl
 from gluon_nvidia.language import ampere
 from gluon_nvidia.language.fence import fence_async_shared
 from gluon_nvidia.layouts import NVMMADistributedLayout
@@ -50,25 +51,25 @@ def async_copy_accepts(request: AsyncCopyRequest) -> Union[bool, str]:
     return True
 
 
-def async_copy(request: AsyncCopyRequest, _semantic: Any) -> Any:
+def async_copy(request: AsyncCopyRequest, _semantic: SemanticLayer) -> Any:
     pointers = _semantic.add(request.ptr, request.offsets, True)
     return ampere.async_copy.async_copy_global_to_shared(
         request.dest, pointers, request.mask, request.cache_modifier
     )
 
 
-def commit(_semantic: Any) -> Any:
+def commit(_semantic: SemanticLayer) -> Any:
     return ampere.async_copy.commit_group()
 
 
-def wait(outstanding: int, _semantic: Any) -> Any:
+def wait(outstanding: int, _semantic: SemanticLayer) -> Any:
     ampere.async_copy.wait_group(outstanding)
     # Threads copied: units that read shared memory on their own see it behind a fence only.
     if any(_semantic.target.has(unit) for unit in ("nvidia.wgmma", "nvidia.tcgen05")):
         fence_async_shared()
 
 
-def fence(_semantic: Any) -> None:
+def fence(_semantic: SemanticLayer) -> None:
     fence_async_shared()
 
 
@@ -96,7 +97,7 @@ def mma_accepts(request: MmaRequest) -> Union[bool, str]:
     return True
 
 
-def mma(request: MmaRequest, _semantic: Any) -> Any:
+def mma(request: MmaRequest, _semantic: SemanticLayer) -> Any:
     precision = "tf32" if request.a_dtype == tl.float32 else None
     return ampere.mma_v2(request.a, request.b, request.acc, input_precision=precision)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Sequence, Union
 
+from gluon_core.plugin.ops import tl
+from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.portable import MmaLayouts, MmaRequest
-from gluon_core.vendor import tl
 from gluon_nvidia.language import mbarrier, tcgen05
 from gluon_nvidia.language.tensor_memory import allocate_tensor_memory
 from gluon_nvidia.lower_wgmma import shared_layouts, shared_refusal
@@ -62,7 +63,7 @@ def layouts(request: MmaRequest) -> MmaLayouts:
     return shared_layouts(request, registers)
 
 
-def accumulator(layouts: MmaLayouts, start: Any, _semantic: Any) -> Sequence[Any]:
+def accumulator(layouts: MmaLayouts, start: Any, _semantic: SemanticLayer) -> Sequence[Any]:
     shape = list(layouts.shape)
     memory = allocate_tensor_memory(layouts.acc_dtype, shape, _memory_layout(shape))
     barriers = mbarrier.allocate_mbarrier(batch=_RING)
@@ -77,7 +78,7 @@ def accumulator(layouts: MmaLayouts, start: Any, _semantic: Any) -> Sequence[Any
     return memory, barriers, _semantic.scalar_constant(1, tl.int32)
 
 
-def mma(request: MmaRequest, _semantic: Any) -> Sequence[Any]:
+def mma(request: MmaRequest, _semantic: SemanticLayer) -> Sequence[Any]:
     memory, barriers, issued = request.acc.values
     # A barrier is used again: nobody may be left that has not seen its phase before.
     _wait_for(barriers, _plus(_semantic, issued, -_RING), (), _semantic)
@@ -90,13 +91,15 @@ def mma(request: MmaRequest, _semantic: Any) -> Sequence[Any]:
     return parts
 
 
-def mma_wait(parts: Any, pending: int, deps: Sequence[Any], _semantic: Any) -> Sequence[Any]:
+def mma_wait(
+    parts: Any, pending: int, deps: Sequence[Any], _semantic: SemanticLayer
+) -> Sequence[Any]:
     memory, barriers, issued = parts.values
     _wait_for(barriers, _plus(_semantic, issued, -1 - pending), deps, _semantic)
     return memory, barriers, issued
 
 
-def read(parts: Any, _semantic: Any) -> Any:
+def read(parts: Any, _semantic: SemanticLayer) -> Any:
     memory, barriers, issued = parts.values
     _wait_for(barriers, _plus(_semantic, issued, -1), (), _semantic)
     value = memory.load()
@@ -105,16 +108,16 @@ def read(parts: Any, _semantic: Any) -> Any:
     return value
 
 
-def _plus(semantic: Any, value: Any, constant: int) -> Any:
+def _plus(semantic: SemanticLayer, value: Any, constant: int) -> Any:
     return semantic.add(value, semantic.scalar_constant(constant, tl.int32), True)
 
 
-def _slot(barriers: Any, number: Any, semantic: Any) -> Any:
+def _slot(barriers: Any, number: Any, semantic: SemanticLayer) -> Any:
     mask = semantic.scalar_constant(_RING - 1, tl.int32)
     return semantic.memdesc_index(barriers, semantic.and_(number, mask))
 
 
-def _wait_for(barriers: Any, number: Any, deps: Sequence[Any], semantic: Any) -> None:
+def _wait_for(barriers: Any, number: Any, deps: Sequence[Any], semantic: SemanticLayer) -> None:
     """Wait for the end of multiplication `number`, if there is one."""
     zero, shift = (semantic.scalar_constant(v, tl.int32) for v in (0, _RING.bit_length() - 1))
     phase = semantic.and_(semantic.lshr(number, shift), semantic.scalar_constant(1, tl.int32))

@@ -6,6 +6,7 @@ from math import prod
 from typing import Any, Sequence, Union
 
 from gluon_core.errors import GluonError
+from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.portable import TileRequest, TileStoreRequest
 from gluon_core.portable.masked_tiles import moved, split, splits
 from gluon_nvidia.language import mbarrier, tma
@@ -67,7 +68,7 @@ def layout(request: TileRequest) -> NVMMASharedLayout:
     return NVMMASharedLayout.get_default_for(list(request.block_shape), request.dtype)
 
 
-def make(request: TileRequest, _semantic: Any) -> Sequence[Any]:
+def make(request: TileRequest, _semantic: SemanticLayer) -> Sequence[Any]:
     made = tma.make_tensor_descriptor(
         request.base,
         list(request.shape),
@@ -78,14 +79,14 @@ def make(request: TileRequest, _semantic: Any) -> Sequence[Any]:
     return (made,)
 
 
-def begin(stages: int, tiles: int, _semantic: Any) -> Sequence[Any]:
+def begin(stages: int, tiles: int, _semantic: SemanticLayer) -> Sequence[Any]:
     barriers = mbarrier.allocate_mbarrier(batch=stages)
     for slot in range(stages):
         mbarrier.init(_semantic.memdesc_index(barriers, slot), 1)
     return (barriers,)
 
 
-def fetch(fetch: Any, _semantic: Any) -> None:
+def fetch(fetch: Any, _semantic: SemanticLayer) -> None:
     barrier = _semantic.memdesc_index(fetch.state.values[0], fetch.slot)
     pred = True if fetch.pred is None else fetch.pred
     nbytes = sum(buffer.nbytes_per_cta for buffer in fetch.buffers)
@@ -94,12 +95,12 @@ def fetch(fetch: Any, _semantic: Any) -> None:
         tma.async_copy_global_to_shared(tile.native[0], list(place), barrier, buffer, pred)
 
 
-def arrived(state: Any, slot: Any, phase: Any, pending: int, _semantic: Any) -> None:
+def arrived(state: Any, slot: Any, phase: Any, pending: int, _semantic: SemanticLayer) -> None:
     barrier = _semantic.memdesc_index(state.values[0], slot)
     mbarrier.wait(barrier, phase)
 
 
-def end(state: Any, stages: int, _semantic: Any) -> None:
+def end(state: Any, stages: int, _semantic: SemanticLayer) -> None:
     for slot in range(stages):
         mbarrier.invalidate(_semantic.memdesc_index(state.values[0], slot))
 
@@ -111,7 +112,7 @@ def store_accepts(request: TileStoreRequest) -> Union[bool, str]:
     return request.value is None or splits(request)
 
 
-def store(request: TileStoreRequest, _semantic: Any) -> None:
+def store(request: TileStoreRequest, _semantic: SemanticLayer) -> None:
     tile, width = request.tile, request.tile.block_shape[-1]
     parts = split(request.value, width, _semantic)
     # Several buffers, where there is room: some are read by the copies before while the next is written.
@@ -132,13 +133,15 @@ def store(request: TileStoreRequest, _semantic: Any) -> None:
     buffers._keep_alive()
 
 
-def opened(tile: Any, parts: int, _semantic: Any) -> Sequence[Any]:
+def opened(tile: Any, parts: int, _semantic: SemanticLayer) -> Sequence[Any]:
     return (tma_writer(tile.native[0], parts),)
 
 
-def put(request: TileStoreRequest, state: Sequence[tile_writer], end: Any, _semantic: Any) -> None:
+def put(
+    request: TileStoreRequest, state: Sequence[tile_writer], end: Any, _semantic: SemanticLayer
+) -> None:
     finishing(state[0], end).store(request.coordinates, request.value)
 
 
-def close(state: Sequence[tile_writer], _semantic: Any) -> None:
+def close(state: Sequence[tile_writer], _semantic: SemanticLayer) -> None:
     state[0].close()

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any, Optional, Sequence, Union
 
 from gluon_core.layouts import DotOperandLayout
+from gluon_core.plugin.ops import tl
+from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.portable import MmaLayouts, MmaRequest
-from gluon_core.vendor import tl
 from gluon_nvidia.language import wgmma
 from gluon_nvidia.layouts import NVMMADistributedLayout, NVMMASharedLayout
 
@@ -113,13 +114,13 @@ def shared_layouts(request: MmaRequest, accumulator: Any) -> MmaLayouts:
     )
 
 
-def accumulator(layouts: MmaLayouts, start: Any, _semantic: Any) -> Sequence[Any]:
+def accumulator(layouts: MmaLayouts, start: Any, _semantic: SemanticLayer) -> Sequence[Any]:
     if start is None:
         start = _semantic.full(list(layouts.shape), 0, layouts.acc_dtype, layouts.accumulator)
     return (wgmma.warpgroup_mma_init(start),)
 
 
-def mma(request: MmaRequest, _semantic: Any) -> Sequence[Any]:
+def mma(request: MmaRequest, _semantic: SemanticLayer) -> Sequence[Any]:
     found = wgmma.warpgroup_mma(
         request.a,
         request.b,
@@ -130,11 +131,13 @@ def mma(request: MmaRequest, _semantic: Any) -> Sequence[Any]:
     return (wgmma.warpgroup_mma_init(found),)
 
 
-def mma_wait(parts: Any, pending: int, deps: Sequence[Any], _semantic: Any) -> Sequence[Any]:
+def mma_wait(
+    parts: Any, pending: int, deps: Sequence[Any], _semantic: SemanticLayer
+) -> Sequence[Any]:
     found = wgmma.warpgroup_mma_wait(pending, deps=[parts.values[0], *deps])
     value = found.values[0] if deps else found
     return (wgmma.warpgroup_mma_init(value),)
 
 
-def read(parts: Any, _semantic: Any) -> Any:
+def read(parts: Any, _semantic: SemanticLayer) -> Any:
     return wgmma.warpgroup_mma_wait(0, deps=[parts.values[0]])

@@ -14,19 +14,9 @@ from typing import Any, Optional, Sequence, TypeVar, Union
 from gluon_core.errors import LayoutError, refuse
 from gluon_core.layouts.base import (
     Layout,
-    check_bases,
-    check_bool,
-    check_cga,
-    check_int,
-    check_ints,
-    check_shape,
-    is_power_of_two,
-    joined_bases,
-    unwrap,
 )
 from gluon_core.layouts.dialect import follows
 from gluon_core.layouts.linear import LinearLayout
-from gluon_core.layouts.tiling import cga_linear, dim_names, shrink
 from gluon_nvidia.features import (
     TMEM_CLUSTERS,
     TMEM_LINEAR_MANGLED,
@@ -68,24 +58,31 @@ def _split_bases(split: Sequence[int]) -> list[list[int]]:
 
 def _cluster(cga_layout: Any, cta_split_num: Any) -> list[list[int]]:
     """The bases of either spelling: `cga_layout`, or how often each dimension is split."""
-    given = unwrap(cga_layout)
-    split = unwrap(cta_split_num)
-    if isinstance(given, list) and given and not any(isinstance(row, list) for row in given):
-        given, split = None, given  # positionally, where older versions have the split
+    bases_or_split = Layout.unwrap(cga_layout)
+    split = Layout.unwrap(cta_split_num)
+    if (
+        isinstance(bases_or_split, list)
+        and bases_or_split
+        and not any(isinstance(row, list) for row in bases_or_split)
+    ):
+        bases_or_split, split = (
+            None,
+            bases_or_split,
+        )  # positionally, where older versions have the split
     if split is None:
-        return check_bases(given, "cga_layout", 2)
-    split = check_ints(split, "cta_split_num", 2)
-    if not all(is_power_of_two(count) for count in split):
+        return Layout.check_bases(bases_or_split, "cga_layout", 2)
+    split = Layout.check_ints(split, "cta_split_num", 2)
+    if not all(Layout.is_power_of_two(count) for count in split):
         raise LayoutError(
             "not powers of two", argument="cta_split_num", expected="e.g. [2, 1]", got=split
         )
     bases = _split_bases(split)
-    if given and check_bases(given, "cga_layout", 2) != bases:
+    if bases_or_split and Layout.check_bases(bases_or_split, "cga_layout", 2) != bases:
         raise LayoutError(
             "cta_split_num and cga_layout disagree",
             argument="cta_split_num",
             expected=f"only one of them, or cga_layout={bases}",
-            got=f"{split} and {given}",
+            got=f"{split} and {bases_or_split}",
         )
     return bases
 
@@ -109,8 +106,8 @@ def _emitted_split(cga_layout: list[list[int]]) -> list[int]:
 
 def block_shape(layout: TensorMemoryBase, shape: Sequence[int]) -> list[int]:
     """The shape of one block's part of a buffer of `layout` and `shape` [M, N]."""
-    names = dim_names(2)
-    cga = shrink(cga_linear(layout.cga_layout, 2), dict(zip(names, shape)))
+    names = Layout.dim_names(2)
+    cga = Layout.shrink(Layout.cga_linear(layout.cga_layout, 2), dict(zip(names, shape)))
     return [max(1, size // cga.out_size(name)) for name, size in zip(names, shape)]
 
 
@@ -128,7 +125,7 @@ def _with_blocks(
         ]
         for row in layout.cga_layout
     ]
-    outs = dict(zip(dim_names(2), shape))
+    outs = dict(zip(Layout.dim_names(2), shape))
     return LinearLayout({"row": rows, "col": cols, "block": blocks}, outs)
 
 
@@ -142,7 +139,7 @@ class TensorMemoryBase(Layout):
     cga_layout: list[list[int]]
 
     def verify(self) -> None:
-        check_cga(self.cga_layout, self.rank)
+        self.check_cga(self.cga_layout, self.rank)
 
     @property
     def rank(self) -> int:
@@ -167,7 +164,7 @@ class TensorMemoryBase(Layout):
     def _cluster_text(self) -> str:
         """The cluster as an identifier part."""
         if follows(TMEM_CLUSTERS):
-            return joined_bases(self.cga_layout)
+            return self.joined_bases(self.cga_layout)
         split = self.cta_split_num
         return f"CS{split[0]}x{split[1]}" if split else ""
 
@@ -211,15 +208,15 @@ class TensorMemoryLayout(TensorMemoryBase):
         fp4_padded: bool = False,
         cta_split_num: Optional[Sequence[int]] = None,
     ):
-        block = check_ints(block, "block", 2)
+        block = self.check_ints(block, "block", 2)
         self._set(
             block=block,
-            col_stride=check_int(col_stride, "col_stride"),
+            col_stride=self.check_int(col_stride, "col_stride"),
             cga_layout=_cluster(cga_layout, cta_split_num),
-            two_ctas=check_bool(two_ctas, "two_ctas"),
-            fp4_padded=check_bool(fp4_padded, "fp4_padded"),
+            two_ctas=self.check_bool(two_ctas, "two_ctas"),
+            fp4_padded=self.check_bool(fp4_padded, "fp4_padded"),
         )
-        if not is_power_of_two(self.col_stride):
+        if not self.is_power_of_two(self.col_stride):
             raise self._no_stride()
 
     def _no_stride(self) -> LayoutError:
@@ -233,7 +230,7 @@ class TensorMemoryLayout(TensorMemoryBase):
     def verify(self) -> None:
         super().verify()
         block, stride = self.block, self.col_stride
-        if block[0] not in (64, 128) or not is_power_of_two(block[1]) or block[1] > COLUMNS:
+        if block[0] not in (64, 128) or not self.is_power_of_two(block[1]) or block[1] > COLUMNS:
             raise LayoutError(
                 "no such block of tensor memory",
                 argument="block",
@@ -411,7 +408,7 @@ class RubinTensorMemoryScalesLayout(TensorMemoryScalesLayout):
         block_rep_order: str = _REP_ORDERS[0],
         cta_split_num: Optional[Sequence[int]] = None,
     ):
-        order = unwrap(block_rep_order)
+        order = self.unwrap(block_rep_order)
         if order not in _REP_ORDERS:
             raise LayoutError(
                 "no such order",
@@ -445,10 +442,10 @@ class _TensorMemoryLinearLayout(TensorMemoryBase):
     shape: list[int]
 
     def __post_init__(self) -> None:
-        shape = list(check_shape(self.shape, None))
+        shape = list(self.check_shape(self.shape, None))
         self._set(
-            rows=check_bases(self.rows, "rows", len(shape)),
-            cols=check_bases(self.cols, "cols", len(shape)),
+            rows=self.check_bases(self.rows, "rows", len(shape)),
+            cols=self.check_bases(self.cols, "cols", len(shape)),
             shape=shape,
         )
 
@@ -463,7 +460,9 @@ class _TensorMemoryLinearLayout(TensorMemoryBase):
     def mangle(self) -> str:
         if not follows(TMEM_LINEAR_MANGLED):
             return f"TMLL_{self.shape}_TMLL"
-        return f"TMLL_{joined_bases(self.rows)}_{joined_bases(self.cols)}_{self.shape}_TMLL"
+        return (
+            f"TMLL_{self.joined_bases(self.rows)}_{self.joined_bases(self.cols)}_{self.shape}_TMLL"
+        )
 
     def _linear(self, shape: tuple[int, ...]) -> LinearLayout:
         if list(shape) != self.shape:
@@ -473,7 +472,7 @@ class _TensorMemoryLinearLayout(TensorMemoryBase):
                 expected=self.shape,
                 got=list(shape),
             )
-        outs = dict(zip(dim_names(len(shape)), shape))
+        outs = dict(zip(self.dim_names(len(shape)), shape))
         return LinearLayout({"row": self.rows, "col": self.cols, "block": []}, outs)
 
 

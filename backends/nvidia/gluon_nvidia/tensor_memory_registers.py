@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Optional, Sequence
 from gluon_core.errors import LayoutError
 from gluon_core.features import DROPS_REGISTER_COPIES
 from gluon_core.layouts import DistributedLinearLayout
-from gluon_core.layouts.base import check_cga, freeze, is_power_of_two, unwrap
+from gluon_core.layouts.base import Layout
 from gluon_core.layouts.dialect import follows
 from gluon_nvidia.features import TMEM_CLUSTERS, TMEM_LONE_ELEMENTS, TMEM_SLICE_BLOCKS
 from gluon_nvidia.tensor_memory import COLUMN_BITS, TensorMemoryBase, block_shape
@@ -64,7 +64,7 @@ def register_layout(
 
     ISA: PTX 9.7.16.8, tcgen05.ld and tcgen05.st.
     """
-    variant = unwrap(variant)
+    variant = Layout.unwrap(variant)
     if variant not in VARIANTS:
         raise LayoutError(
             "no such instruction",
@@ -72,15 +72,15 @@ def register_layout(
             expected=", ".join(map(repr, VARIANTS)),
             got=repr(variant),
         )
-    num_warps = unwrap(num_warps)
-    if not is_power_of_two(num_warps) or num_warps < 4:
+    num_warps = Layout.unwrap(num_warps)
+    if not Layout.is_power_of_two(num_warps) or num_warps < 4:
         raise LayoutError(
             "tensor memory is reached by groups of four warps",
             argument="num_warps",
             expected="4, 8, 16 or 32",
             got=num_warps,
         )
-    cga = None if not unwrap(cga_layout) else freeze(check_cga(cga_layout, 2))
+    cga = None if not Layout.unwrap(cga_layout) else Layout.freeze(Layout.check_cga(cga_layout, 2))
     if alloc_shape is not None and layout.cga_layout and follows(TMEM_SLICE_BLOCKS):
         layout = _of_slice(layout, shape, list(alloc_shape)[-2:])
     copies = not follows(DROPS_REGISTER_COPIES)

@@ -21,6 +21,7 @@ def run(kernel, *arguments, target="sim:gfx950", **constants):
 
 x = np.full((32, 64), 3, np.float32)
 
+
 # -- amd.cdna3.scaled_upcast: packed fp4 and its scales; from Triton 3.8 on
 @gluon.jit
 def upcast(codes, scales, out):

@@ -31,9 +31,9 @@ class AcmeCompiler(Compiler):
         return AcmeOptions.of(target, given)
 
     def builder(self, context, target):
-        from gluon_core import vendor
+        from gluon_core.plugin import ops
 
-        return AcmeBuilder(vendor.op_builder(context, target.architecture.arch))
+        return AcmeBuilder(ops.op_builder(context, target.architecture.arch))
 
     def pipeline(self, target, options):
         return (Stage("ttgir", _tidy), Stage("anvil", partial(_assemble, options.numbered)))
@@ -69,7 +69,7 @@ class AcmeBuilder:
 
 
 def _tidy(module, metadata):
-    from gluon_core.vendor import ir, passes
+    from gluon_core.plugin.ops import ir, passes
 
     manager = ir.pass_manager(module.context)
     passes.common.add_inliner(manager)

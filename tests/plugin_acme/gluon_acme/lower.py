@@ -1,7 +1,7 @@
 """Acme's form of a portable op: the Anvil's masked load takes 32-bit offsets only."""
 
+from gluon_core.plugin.ops import tl
 from gluon_core.portable import fallback
-from gluon_core.vendor import tl
 
 
 def load_accepts(request):

@@ -6,30 +6,24 @@ after lane. So a warp's elements must be consecutive in the buffer, in the order
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence, Union
+from typing import Optional, Sequence, Union
 
 from gluon_amd.features import BUFFER_COPY_OTHER
 from gluon_amd.language.buffer import check_address
-from gluon_core import vendor
 from gluon_core.errors import CapabilityError, LayoutError, refuse
 from gluon_core.layouts import PaddedSharedLayout, SwizzledSharedLayout
 from gluon_core.layouts.base import DistributedLayout, SharedLayout
-from gluon_core.semantic.copies import cache_operands, check_copied, masked
-from gluon_core.semantic.memory import LOAD_CACHE, check_choice
-from gluon_core.values import shared_memory_descriptor
-from gluon_core.values.typing import ConstInt, ConstStr, Operand
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     builtin,
-    compile_time_int,
     constexpr,
     dtype,
-    handle_or_absent,
-    is_placeholder,
     semantic_layer,
-    shared_memory,
     tensor,
     unwrap,
 )
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import ConstInt, ConstStr, Operand
+from gluon_core.values import shared_memory_descriptor
 
 __all__ = [
     "buffer_load_to_shared",
@@ -85,14 +79,14 @@ def global_load_to_shared(
     ptr = semantic.require_distributed(ptr, "ptr")
     element = ptr.dtype.element_ty
     _check_destination(semantic, dest, ptr, element)
-    mask, other = masked(semantic, ptr, element, mask, other, other_alone=True)
-    modifier = check_choice("cache_modifier", cache_modifier, LOAD_CACHE)
+    mask, other = semantic.masked(ptr, element, mask, other, other_alone=True)
+    hints = semantic.cache_operands(cache_modifier)
     semantic.builder.create_async_copy_global_to_local(
         dest.handle,
         ptr.handle,
-        handle_or_absent(semantic, mask),
-        handle_or_absent(semantic, other),
-        *cache_operands(semantic, (modifier, "")),
+        semantic.handle_or_absent(mask),
+        semantic.handle_or_absent(other),
+        *hints,
         False,
     )
 
@@ -138,22 +132,22 @@ def buffer_load_to_shared(
     check_address(semantic, ptr, offsets)
     element = ptr.dtype.element_ty
     _check_destination(semantic, dest, offsets, element)
-    mask, other = masked(semantic, offsets, element, mask, other, "offsets")
-    if other is not None and not vendor.has(BUFFER_COPY_OTHER):
+    mask, other = semantic.masked(offsets, element, mask, other, "offsets")
+    if other is not None and not semantic.has(BUFFER_COPY_OTHER):
         semantic.warn(
             "buffer_load_to_shared: Triton before 3.8 makes code that does not write `other`; `dest` "
             "keeps what it held where the mask is false. Leave `other` out for zeros, or copy with "
             "global_load_to_shared."
         )
-    modifier = check_choice("cache_modifier", cache_modifier, LOAD_CACHE)
+    modifier = semantic.cache_modifier(cache_modifier)
     semantic.builder.create_buffer_load_to_local(
         dest.handle,
         ptr.handle,
         offsets.handle,
-        handle_or_absent(semantic, mask),
-        handle_or_absent(semantic, other),
-        handle_or_absent(semantic, None),  # the stride, for swizzling by the cache
-        semantic._str_to_load_cache_modifier(modifier),
+        semantic.handle_or_absent(mask),
+        semantic.handle_or_absent(other),
+        semantic.handle_or_absent(None),  # the stride, for swizzling by the cache
+        modifier,
     )
 
 
@@ -178,8 +172,9 @@ def wait_group(num_outstanding: ConstInt = 0) -> None:
 
     ISA: CDNA3 4.4, s_waitcnt vmcnt.
     """
-    count = compile_time_int(num_outstanding, "num_outstanding", 0)
-    semantic_layer().builder.create_async_wait_group(count)
+    semantic = semantic_layer()
+    count = semantic.compile_time_int(num_outstanding, "num_outstanding", 0)
+    semantic.builder.create_async_wait_group(count)
 
 
 @builtin(requires=("amd.buffer_load_to_lds",), name=f"{_NAME}.load_shared_relaxed")
@@ -205,7 +200,7 @@ def load_shared_relaxed(
     ISA: CDNA3 11, LDS, ds_read_*, without an s_waitcnt of its own.
     """
     semantic = semantic_layer()
-    smem = shared_memory(smem, "smem")
+    smem = semantic.shared_memory(smem, "smem")
     result = semantic.shared_load(smem, unwrap(layout))
     flag = semantic.builder.get_bool_attr(True)
     result.handle.set_attr("ttg.amdg.syncedViaAsyncWait", flag)
@@ -216,12 +211,12 @@ def load_shared_relaxed(
 
 
 def _check_destination(
-    semantic: Any, dest: shared_memory_descriptor, source: tensor, element: dtype
+    semantic: SemanticLayer, dest: shared_memory_descriptor, source: tensor, element: dtype
 ) -> None:
-    dest = shared_memory(dest, "dest")
-    check_copied(dest, source, element, "dest")
-    semantic._require_unbatched(dest)
-    if is_placeholder(source.type.layout):
+    dest = semantic.shared_memory(dest, "dest")
+    semantic.check_copied(dest, source, element, "dest")
+    semantic.require_unbatched(dest)
+    if semantic.is_placeholder(source.type.layout):
         return
     wide = semantic.target.has("amd.direct_to_lds_128")
     widths = (128, 96, 32) if wide else (32,)

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Optional
 
 from gluon_amd.features import SHARED_TO_GLOBAL
 from gluon_amd.language.mbarrier import check_mbarrier
 from gluon_core.errors import DtypeError, LayoutError
 from gluon_core.layouts.base import DistributedLayout
-from gluon_core.semantic.copies import (
-    cache_operands,
-    check_copied,
-    consecutive_elements,
-    masked,
-)
-from gluon_core.semantic.memory import LOAD_CACHE, STORE_CACHE, check_choice
-from gluon_core.values import shared_memory_descriptor
-from gluon_core.values.typing import ConstInt, ConstStr, Operand
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     builtin,
-    compile_time_int,
-    describe,
-    handle_or_absent,
-    is_placeholder,
     semantic_layer,
-    shared_memory,
     tensor,
 )
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import ConstInt, ConstStr, Operand
+from gluon_core.values import shared_memory_descriptor
 
 __all__ = [
     "LEAST_BITS",
@@ -75,14 +64,14 @@ def global_to_shared(
     """
     semantic = semantic_layer()
     smem, pointer = _operands(semantic, smem, pointer)
-    modifier = check_choice("cache_modifier", cache_modifier, LOAD_CACHE)
-    mask, other = masked(semantic, pointer, smem.dtype, mask, other, other_alone=True)
+    hints = semantic.cache_operands(cache_modifier)
+    mask, other = semantic.masked(pointer, smem.dtype, mask, other, other_alone=True)
     semantic.builder.create_async_copy_global_to_local(
         smem.handle,
         pointer.handle,
-        handle_or_absent(semantic, mask),
-        handle_or_absent(semantic, other),
-        *cache_operands(semantic, (modifier, "")),
+        semantic.handle_or_absent(mask),
+        semantic.handle_or_absent(other),
+        *hints,
         False,
     )
 
@@ -119,15 +108,17 @@ def shared_to_global(
     smem, pointer = _operands(semantic, smem, pointer)
     if pointer.type.scalar.is_const():
         raise DtypeError(
-            "cannot write through a const pointer", argument="pointer", got=describe(pointer)
+            "cannot write through a const pointer",
+            argument="pointer",
+            got=semantic.describe(pointer),
         )
-    modifier = check_choice("cache_modifier", cache_modifier, STORE_CACHE)
-    mask, _ = masked(semantic, pointer, smem.dtype, mask)
+    hints = semantic.cache_operands(cache_modifier, store=True)
+    mask, _ = semantic.masked(pointer, smem.dtype, mask)
     semantic.builder.create_async_copy_local_to_global(
         smem.handle,
         pointer.handle,
-        handle_or_absent(semantic, mask),
-        *cache_operands(semantic, (modifier, ""), store=True),
+        semantic.handle_or_absent(mask),
+        *hints,
     )
 
 
@@ -152,8 +143,9 @@ def wait_group(num_outstanding: ConstInt = 0) -> None:
 
     ISA: gfx1250, s_wait_asynccnt.
     """
-    count = compile_time_int(num_outstanding, "num_outstanding", 0)
-    semantic_layer().builder.create_async_wait_group(count)
+    semantic = semantic_layer()
+    count = semantic.compile_time_int(num_outstanding, "num_outstanding", 0)
+    semantic.builder.create_async_wait_group(count)
 
 
 @builtin(requires=(*_REQUIRES, "amd.mbarrier"), name=f"{_NAME}.mbarrier_arrive")
@@ -178,22 +170,23 @@ def mbarrier_arrive(mbarrier: shared_memory_descriptor) -> None:
 
 
 def _operands(
-    semantic: Any, smem: shared_memory_descriptor, pointer: tensor
+    semantic: SemanticLayer, smem: shared_memory_descriptor, pointer: tensor
 ) -> tuple[shared_memory_descriptor, tensor]:
-    smem = shared_memory(smem, "smem")
+    smem = semantic.shared_memory(smem, "smem")
     pointer = semantic.check_pointer(pointer)
     pointer = semantic.require_distributed(pointer, "pointer")
     element = pointer.dtype.element_ty
-    check_copied(smem, pointer, element, "smem")
-    semantic._require_unbatched(smem)
+    semantic.check_copied(smem, pointer, element, "smem")
+    semantic.require_unbatched(smem)
     _check_width(pointer.type.layout, smem, element.primitive_bitwidth)
     return smem, pointer
 
 
 def _check_width(layout: DistributedLayout, smem: shared_memory_descriptor, bits: int) -> None:
-    if is_placeholder(layout):
+    semantic = semantic_layer()
+    if semantic.is_placeholder(layout):
         return
-    held = consecutive_elements(layout, smem.layout, smem.shape)
+    held = semantic.consecutive_elements(layout, smem.layout, smem.shape)
     if held is not None and bits * held < LEAST_BITS:
         least = LEAST_BITS // bits
         raise LayoutError(

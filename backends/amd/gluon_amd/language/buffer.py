@@ -9,27 +9,19 @@ from __future__ import annotations
 from typing import Any, Optional, Protocol
 
 from gluon_amd.features import BUFFER_SIGNED_EXTREMA, BUFFER_XCHG
-from gluon_core import vendor
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.features import Feature
-from gluon_core.semantic.copies import like, masked
-from gluon_core.semantic.memory import LOAD_CACHE, STORE_CACHE, check_choice
-from gluon_core.values.typing import ConstStr, Operand
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     builtin,
-    check_capabilities,
-    describe,
     dtype,
-    handle_or_absent,
     ir,
-    is_placeholder,
-    same_bits,
     semantic_layer,
-    shape_of,
     tensor,
     tl,
     unwrap,
 )
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import ConstStr, Operand
 
 __all__ = [
     "buffer_atomic_add",
@@ -76,17 +68,17 @@ def buffer_load(
     semantic = semantic_layer()
     check_address(semantic, ptr, offsets)
     element = ptr.dtype.element_ty
-    modifier = check_choice("cache", cache, LOAD_CACHE)
+    modifier = semantic.cache_modifier(cache, argument="cache")
     offsets = _together(semantic, offsets, mask=mask, other=other)
-    mask, other = masked(semantic, offsets, element, mask, other, "offsets")
+    mask, other = semantic.masked(offsets, element, mask, other, "offsets")
     result = offsets.type.with_element_ty(element)
     handle = semantic.builder.create_buffer_load(
         result.to_ir(semantic.builder),
         ptr.handle,
         offsets.handle,
-        handle_or_absent(semantic, mask),
-        handle_or_absent(semantic, other),
-        semantic._str_to_load_cache_modifier(modifier),
+        semantic.handle_or_absent(mask),
+        semantic.handle_or_absent(other),
+        modifier,
     )
     return semantic.make_tensor(handle, result)
 
@@ -119,16 +111,16 @@ def buffer_store(
     """
     semantic = semantic_layer()
     check_address(semantic, ptr, offsets, write=True)
-    modifier = check_choice("cache", cache, STORE_CACHE)
+    modifier = semantic.cache_modifier(cache, store=True, argument="cache")
     offsets = _together(semantic, offsets, mask=mask, stored_value=stored_value)
     value = _value(semantic, ptr, offsets, stored_value, "stored_value")
-    mask, _ = masked(semantic, offsets, value.dtype, mask, what="offsets")
+    mask, _ = semantic.masked(offsets, value.dtype, mask, what="offsets")
     semantic.builder.create_buffer_store(
         value.handle,
         ptr.handle,
         offsets.handle,
-        handle_or_absent(semantic, mask),
-        semantic._str_to_store_cache_modifier(modifier),
+        semantic.handle_or_absent(mask),
+        modifier,
     )
 
 
@@ -202,7 +194,7 @@ def _atomic(kind: str, action: str) -> _Atomic:
 
 
 def _emit_atomic(
-    semantic: Any,
+    semantic: SemanticLayer,
     op: str,
     ptr: tensor,
     offsets: tensor,
@@ -225,29 +217,28 @@ def _emit_atomic(
         )
     if element in _ATOMIC_NEEDS:
         needs = (_ATOMIC_NEEDS[element],)
-        check_capabilities(semantic, f"{name} of {element}", needs, f"gl.atomic_{op}")
+        semantic.check_capabilities(f"{name} of {element}", needs, f"gl.atomic_{op}")
         _check_pairs(offsets)
     since = _lowered_since(op, element)
     if since is not None:
-        vendor.require(since, f"{name} of {element}")
+        semantic.require(since, f"{name} of {element}")
     mask = _truth(semantic, mask)
     offsets = _together(semantic, offsets, mask=mask, value=value)
-    mask, _ = masked(semantic, offsets, element, mask, what="offsets")
+    mask, _ = semantic.masked(offsets, element, mask, what="offsets")
     value = _value(semantic, ptr, offsets, value, "value")
-    sem, scope = semantic._order(sem, scope)
+    order = semantic.memory_order(sem, scope)
     handle = semantic.builder.create_buffer_atomic_rmw(
         _kind(op, element),
         ptr.handle,
         offsets.handle,
         value.handle,
-        semantic._str_to_sem(sem),
-        semantic._str_to_scope(scope),
-        handle_or_absent(semantic, mask),
+        *order,
+        semantic.handle_or_absent(mask),
     )
     return semantic.make_tensor(handle, value.type.with_element_ty(element))
 
 
-def _truth(semantic: Any, mask: Optional[Operand]) -> Any:
+def _truth(semantic: SemanticLayer, mask: Optional[Operand]) -> Any:
     """The mask of an atomic as booleans: any number but 0 is true."""
     mask = unwrap(mask)
     if mask is None:
@@ -288,19 +279,21 @@ buffer_atomic_xchg = _atomic("xchg", "put `value` in place of the number")
 # -- operands ------------------------------------------------------------------------------------
 
 
-def check_address(semantic: Any, ptr: Any, offsets: tensor, write: bool = False) -> None:
+def check_address(semantic: SemanticLayer, ptr: Any, offsets: tensor, write: bool = False) -> None:
     ptr = semantic.check_pointer(ptr, "ptr")
     if ptr.type.is_block():
         raise DtypeError(
             "must be a scalar pointer",
             argument="ptr",
-            got=describe(ptr),
+            got=semantic.describe(ptr),
             remedy="Pass the base here and the rest as offsets, or use gl.load and gl.store.",
         )
     if write and ptr.dtype.is_const():
-        raise DtypeError("cannot write through a const pointer", argument="ptr", got=describe(ptr))
+        raise DtypeError(
+            "cannot write through a const pointer", argument="ptr", got=semantic.describe(ptr)
+        )
     if ptr.dtype.element_ty.primitive_bitwidth < 8:
-        raise DtypeError("buffers hold whole bytes", argument="ptr", got=describe(ptr))
+        raise DtypeError("buffers hold whole bytes", argument="ptr", got=semantic.describe(ptr))
     semantic.require_distributed(offsets, "offsets")
     if offsets.dtype not in (tl.int32, tl.uint32):
         raise DtypeError(
@@ -312,24 +305,24 @@ def check_address(semantic: Any, ptr: Any, offsets: tensor, write: bool = False)
         )
 
 
-def _together(semantic: Any, offsets: tensor, **operands: Any) -> tensor:
+def _together(semantic: SemanticLayer, offsets: tensor, **operands: Any) -> tensor:
     """The offsets with the shape that they and the operands have together, in a layout of theirs."""
     for argument, value in operands.items():
         value = unwrap(value)
         if not isinstance(value, tensor) or not value.type.is_block():
             continue
-        have, want = shape_of(value), shape_of(offsets)
+        have, want = semantic.shape_of(value), semantic.shape_of(offsets)
         fits = len(have) == len(want) and all(h == w or 1 in (h, w) for h, w in zip(have, want))
         if not fits:
             raise ShapeError("does not fit the offsets", argument=argument, expected=want, got=have)
-        if have == want and is_placeholder(value.type.layout):
+        if have == want and semantic.is_placeholder(value.type.layout):
             continue  # takes theirs, once it has its dtype
         offsets, _ = semantic.broadcast_impl_value(offsets, value)
     return offsets
 
 
 def _value(
-    semantic: Any,
+    semantic: SemanticLayer,
     ptr: tensor,
     offsets: tensor,
     value: Operand,
@@ -340,7 +333,7 @@ def _value(
     made: Any = semantic.to_tensor(unwrap(value))
     if not made.type.is_block():
         made = semantic.cast(made, element)
-    elif not same_bits(made.dtype, element):
+    elif not semantic.same_bits(made.dtype, element):
         raise DtypeError(
             "the dtype is not the pointer's",
             argument=argument,
@@ -348,14 +341,15 @@ def _value(
             got=made.dtype,
             remedy=f"Cast it with .to({element}).",
         )
-    return like(semantic, offsets, made, argument, "offsets")
+    return semantic.like(offsets, made, argument, "offsets")
 
 
 def _check_pairs(offsets: tensor) -> None:
+    semantic = semantic_layer()
     layout = offsets.type.layout
-    if is_placeholder(layout):
+    if semantic.is_placeholder(layout):
         return
-    linear = layout.to_linear(shape_of(offsets))
+    linear = layout.to_linear(semantic.shape_of(offsets))
     registers = linear.bases["register"]
     if not any(sum(row) == 1 for row in registers):
         raise LayoutError(

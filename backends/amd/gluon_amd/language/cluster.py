@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gluon_amd.features import CLUSTER_HALVES
 from gluon_core.errors import ArgumentError
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     builtin,
     semantic_layer,
 )
+from gluon_core.plugin.semantic import SemanticLayer
 
 __all__ = ["arrive", "wait"]
 
@@ -45,7 +44,7 @@ def wait() -> None:
     semantic.builder.create_amd_cluster_wait()
 
 
-def _check_cluster(semantic: Any) -> None:
+def _check_cluster(semantic: SemanticLayer) -> None:
     if semantic.num_ctas < 2:
         raise ArgumentError(
             "a cluster barrier needs several workgroups",

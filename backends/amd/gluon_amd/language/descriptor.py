@@ -6,8 +6,8 @@ from typing import Any, Sequence, Union
 
 from gluon_amd.tdm_rules import check_box
 from gluon_core.layouts.base import SharedLayout
+from gluon_core.plugin.ops import block_type, tl_tuple, tuple_type, unwrap
 from gluon_core.values import descriptors as core
-from gluon_core.vendor import block_type, tl_tuple, tuple_type, unwrap
 
 __all__ = ["tensor_descriptor", "tensor_descriptor_type"]
 

@@ -6,14 +6,13 @@ from typing import Optional, Sequence, Union
 
 from gluon_amd.features import SCHED_BARRIER
 from gluon_core.errors import ArgumentError, did_you_mean
-from gluon_core.values.typing import ConstStr
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     builtin,
-    describe,
     semantic_layer,
     tl_tuple,
     unwrap,
 )
+from gluon_core.plugin.typing import ConstStr
 
 __all__ = ["sched_barrier"]
 
@@ -47,11 +46,12 @@ def sched_barrier(allow: Optional[Union[ConstStr, Sequence[ConstStr]]] = None) -
 
     ISA: none; LLVM's llvm.amdgcn.sched.barrier.
     """
+    semantic = semantic_layer()
     names = unwrap(allow)
     names = [] if names is None else [names] if isinstance(names, str) else names
     if not isinstance(names, (list, tuple, tl_tuple)):
         raise ArgumentError(
-            "must name classes of instructions", argument="allow", got=describe(names)
+            "must name classes of instructions", argument="allow", got=semantic.describe(names)
         )
     mask = 0
     for name in map(unwrap, names):
@@ -64,4 +64,4 @@ def sched_barrier(allow: Optional[Union[ConstStr, Sequence[ConstStr]]] = None) -
                 remedy=did_you_mean(name, _CLASSES),
             )
         mask |= _CLASSES[name]
-    semantic_layer().builder.create_amd_sched_barrier(mask)
+    semantic.builder.create_amd_sched_barrier(mask)

@@ -8,16 +8,15 @@ from gluon_amd.features import REPACKED_FP4
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import DotOperandLayout, PaddedSharedLayout
 from gluon_core.layouts.base import SharedLayout
-from gluon_core.values import distributed_type, shared_memory_descriptor
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     builtin,
     constexpr,
-    describe,
     semantic_layer,
     tensor,
     tl,
     unwrap,
 )
+from gluon_core.values import distributed_type, shared_memory_descriptor
 
 __all__ = ["load_shared_fp4_repacked"]
 
@@ -53,7 +52,7 @@ def load_shared_fp4_repacked(
             "not shared memory",
             argument="mem_desc",
             expected="a shared_memory_descriptor",
-            got=describe(mem_desc),
+            got=semantic.describe(mem_desc),
         )
     if mem_desc.dtype not in (tl.int8, tl.uint8):
         raise DtypeError(
@@ -70,7 +69,7 @@ def load_shared_fp4_repacked(
             expected="DotOperandLayout(...)",
             got=repr(layout),
         )
-    semantic._require_unbatched(mem_desc)
+    semantic.require_unbatched(mem_desc)
     shape = list(mem_desc.shape)
     packed = layout.operand_index  # M of operand 0, N of operand 1
     if len(shape) != 2 or shape[1 - packed] % 2:
@@ -89,8 +88,7 @@ def load_shared_fp4_repacked(
         )
     shape[packed] *= 2
     shape[1 - packed] //= 2
-    layout = semantic.check_layout(layout, shape)
-    result = distributed_type(mem_desc.dtype, shape, layout)
+    result = distributed_type(mem_desc.dtype, shape, semantic.check_layout(layout, shape))
     builder = semantic.builder
     handle = builder.create_local_load_packed_transposed(result.to_ir(builder), mem_desc.handle)
     return semantic.make_tensor(handle, result)

@@ -7,17 +7,14 @@ so on.
 
 from __future__ import annotations
 
-from gluon_core.values import MBarrierLayout, shared_memory_descriptor
-from gluon_core.values.typing import ConstInt, Int
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     builtin,
-    check_barrier,
-    compile_time_int,
-    scalar_int32,
     semantic_layer,
     tensor,
     tl,
 )
+from gluon_core.plugin.typing import ConstInt, Int
+from gluon_core.values import MBarrierLayout, shared_memory_descriptor
 
 __all__ = ["MBarrierLayout", "arrive", "check_mbarrier", "init", "wait"]
 
@@ -27,7 +24,9 @@ _NAME = "gl.amd.gfx1250.mbarrier"
 _MAX_COUNT = (1 << 29) - 1
 
 
-def check_mbarrier(value: object, argument: str = "mbarrier") -> shared_memory_descriptor:
+def check_mbarrier(
+    value: shared_memory_descriptor, argument: str = "mbarrier"
+) -> shared_memory_descriptor:
     """`value` if it is a barrier.
 
     Raises:
@@ -36,7 +35,7 @@ def check_mbarrier(value: object, argument: str = "mbarrier") -> shared_memory_d
         ShapeError: not one barrier per block.
     """
     remedy = "gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout()) makes one."
-    return check_barrier(value, argument, remedy)
+    return semantic_layer().check_barrier(value, argument, remedy)
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.init")
@@ -53,9 +52,10 @@ def init(mbarrier: shared_memory_descriptor, count: ConstInt) -> None:
 
     ISA: gfx1250, ds_store_b64 of the barrier's state.
     """
+    semantic = semantic_layer()
     mbarrier = check_mbarrier(mbarrier)
-    count = compile_time_int(count, "count", 1, _MAX_COUNT)
-    semantic_layer().builder.create_lds_barrier_init(mbarrier.handle, count)
+    count = semantic.compile_time_int(count, "count", 1, _MAX_COUNT)
+    semantic.builder.create_lds_barrier_init(mbarrier.handle, count)
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.wait")
@@ -73,7 +73,7 @@ def wait(mbarrier: shared_memory_descriptor, phase: Int) -> None:
     """
     semantic = semantic_layer()
     mbarrier = check_mbarrier(mbarrier)
-    phase = scalar_int32(semantic, phase, "phase")
+    phase = semantic.scalar_int32(phase, "phase")
     semantic.builder.create_lds_barrier_wait(mbarrier.handle, phase.handle)
 
 
@@ -99,6 +99,6 @@ def arrive(mbarrier: shared_memory_descriptor, *, count: ConstInt = 1) -> tensor
     """
     semantic = semantic_layer()
     mbarrier = check_mbarrier(mbarrier)
-    count = compile_time_int(count, "count", 1, _MAX_COUNT)
+    count = semantic.compile_time_int(count, "count", 1, _MAX_COUNT)
     handle = semantic.builder.create_lds_barrier_arrive(mbarrier.handle, count)
     return semantic.make_tensor(handle, tl.int32)

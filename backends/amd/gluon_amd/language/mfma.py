@@ -8,19 +8,18 @@ from gluon_amd.arch import matrix_version
 from gluon_amd.features import CD_REGCLASS
 from gluon_amd.language.operands import check_matmul
 from gluon_amd.layouts import AMDMFMALayout
-from gluon_core import vendor
 from gluon_core.errors import ArgumentError, CapabilityError, LayoutError
-from gluon_core.values.typing import ConstStr
-from gluon_core.vendor import (
+from gluon_core.plugin import ops
+from gluon_core.plugin.ops import (
     builtin,
-    check_capabilities,
-    check_matmul_dtypes,
     dtype,
     semantic_layer,
     tensor,
     tl,
     unwrap,
 )
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import ConstStr
 
 __all__ = ["attach_regclass", "check_regclass", "mfma"]
 
@@ -136,7 +135,7 @@ def mfma(a: tensor, b: tensor, acc: tensor, cd_regclass: Optional[ConstStr] = No
     _check_instruction(layout, a.dtype)
     _check_kept(semantic, layout, a.dtype)
     check_matmul(semantic, a, b, acc)
-    precision = semantic._str_to_dot_input_precision("ieee")
+    precision = semantic.dot_precision("ieee")
     handle = semantic.builder.create_dot(a.handle, b.handle, acc.handle, precision, 0)
     return attach_regclass(semantic, semantic.make_tensor(handle, acc.type), regclass)
 
@@ -145,7 +144,7 @@ def check_regclass(name: str, value: Optional[ConstStr]) -> Optional[str]:
     regclass: Optional[str] = unwrap(value)
     if regclass is None:
         return None
-    vendor.require(CD_REGCLASS, f"{name}(cd_regclass=...)")
+    ops.require(CD_REGCLASS, f"{name}(cd_regclass=...)")
     if regclass not in ("a", "v"):
         raise ArgumentError(
             "no such registers",
@@ -156,7 +155,7 @@ def check_regclass(name: str, value: Optional[ConstStr]) -> Optional[str]:
     return regclass
 
 
-def attach_regclass(semantic: Any, result: tensor, regclass: Optional[str]) -> tensor:
+def attach_regclass(semantic: SemanticLayer, result: tensor, regclass: Optional[str]) -> tensor:
     """`result`, with the wish for the registers of its accumulator."""
     if regclass is not None:
         attribute = semantic.builder.get_string_attr(regclass)
@@ -164,7 +163,7 @@ def attach_regclass(semantic: Any, result: tensor, regclass: Optional[str]) -> t
     return result
 
 
-def _check_version(semantic: Any, layout: AMDMFMALayout) -> None:
+def _check_version(semantic: SemanticLayer, layout: AMDMFMALayout) -> None:
     newest = matrix_version(semantic.target.architecture) or 0
     if layout.version > newest:
         raise CapabilityError(
@@ -175,11 +174,11 @@ def _check_version(semantic: Any, layout: AMDMFMALayout) -> None:
         )
 
 
-def _check_dtypes(semantic: Any, a: tensor, b: tensor, acc: tensor) -> None:
+def _check_dtypes(semantic: SemanticLayer, a: tensor, b: tensor, acc: tensor) -> None:
     accumulators = {operand: (found,) for operand, (found, _) in _DTYPES.items()}
-    check_matmul_dtypes("MFMA", a.dtype, b.dtype, acc.dtype, accumulators, (_FNUZ, _OCP))
+    semantic.check_matmul_dtypes("MFMA", a.dtype, b.dtype, acc.dtype, accumulators, (_FNUZ, _OCP))
     wanted, needs = _DTYPES[a.dtype]
-    check_capabilities(semantic, f"{_NAME} of {a.dtype}", needs)
+    semantic.check_capabilities(f"{_NAME} of {a.dtype}", needs)
     bits = acc.type.layout.element_bitwidth
     if bits != wanted.primitive_bitwidth:
         raise LayoutError(
@@ -190,7 +189,7 @@ def _check_dtypes(semantic: Any, a: tensor, b: tensor, acc: tensor) -> None:
         )
 
 
-def _check_kept(semantic: Any, layout: AMDMFMALayout, dtype: dtype) -> None:
+def _check_kept(semantic: SemanticLayer, layout: AMDMFMALayout, dtype: dtype) -> None:
     """Instructions of older generations that newer ones do not have."""
     version = matrix_version(semantic.target.architecture) or 0
     rows, columns = layout.instr_shape[:2]

@@ -6,14 +6,13 @@ from typing import Optional, Union
 
 from gluon_amd.features import EFFICIENT_PADDING
 from gluon_amd.layouts import AMDMFMALayout
-from gluon_core import vendor
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import DistributedLinearLayout, DotOperandLayout, PaddedSharedLayout
-from gluon_core.layouts.base import check_shape
+from gluon_core.layouts.base import Layout
 from gluon_core.layouts.linear import LinearLayout
-from gluon_core.layouts.tiling import combine_with_cga
-from gluon_core.values.typing import ConstBool, ConstInt, Dtype, Shape
-from gluon_core.vendor import compile_time, constexpr, gluon_ir, tl, unwrap
+from gluon_core.plugin import ops
+from gluon_core.plugin.ops import compile_time, constexpr, gluon_ir, tl, unwrap
+from gluon_core.plugin.typing import ConstBool, ConstInt, Dtype, Shape
 
 __all__ = ["compute_efficient_padded_shared_layout", "get_mfma_scale_layout", "scale_layout"]
 
@@ -65,7 +64,7 @@ def get_mfma_scale_layout(
 
 
 def scale_layout(parent: AMDMFMALayout, index: int, shape: Shape) -> DistributedLinearLayout:
-    shape = check_shape(unwrap(shape), None)
+    shape = Layout.check_shape(unwrap(shape), None)
     if len(shape) != 2 or parent.rank != 2:
         raise ShapeError(
             "scales are a matrix", argument="shape", expected="[M or N, K / 32]", got=list(shape)
@@ -87,8 +86,8 @@ def scale_layout(parent: AMDMFMALayout, index: int, shape: Shape) -> Distributed
         else:
             layout = layout * LinearLayout.zeros_1d(parent.warps_per_cta[d], "warp", "dim0")
     cga = [[basis[index], 0] for basis in parent.cga_layout]
-    made = combine_with_cga(layout, cga, shape, keep_copies=True)
-    bases = [made.bases.get(name, []) for name in ("register", "lane", "warp", "block")]
+    linear = Layout.combine_with_cga(layout, cga, shape, keep_copies=True)
+    bases = [linear.bases.get(name, []) for name in ("register", "lane", "warp", "block")]
     return DistributedLinearLayout(bases[0], bases[1], bases[2], bases[3], list(shape)).check()
 
 
@@ -125,9 +124,9 @@ def compute_efficient_padded_shared_layout(
 
     ISA: CDNA4 11, LDS: 64 banks of 4 bytes, ds_read_b128 and ds_read_b64_tr_b16.
     """
-    vendor.require(EFFICIENT_PADDING, f"{_NAME}.compute_efficient_padded_shared_layout")
+    ops.require(EFFICIENT_PADDING, f"{_NAME}.compute_efficient_padded_shared_layout")
     index, parent, width = mfma_operand(dot_operand_layout)
-    shape = check_shape(unwrap(shape), None)
+    shape = Layout.check_shape(unwrap(shape), None)
     dtype = unwrap(dtype)
     if len(shape) != 2 or parent.rank != 2:
         raise ShapeError("must be a matrix", argument="shape", got=list(shape))

@@ -10,16 +10,14 @@ from gluon_amd.language.scaled_dot import emit_scaled
 from gluon_amd.layouts import AMDMFMALayout
 from gluon_core.errors import CapabilityError, LayoutError, refuse
 from gluon_core.layouts import DistributedLinearLayout
-from gluon_core.values.typing import ConstStr, Operand
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     builtin,
-    is_placeholder,
     semantic_layer,
-    shape_of,
     tensor,
     tl,
     unwrap,
 )
+from gluon_core.plugin.typing import ConstStr, Operand
 
 __all__ = ["mfma_scaled"]
 
@@ -119,13 +117,14 @@ def mfma_scaled(
 
 
 def _check_scale(argument: str, scale: tensor, operand: tensor) -> None:
+    semantic = semantic_layer()
     layout: Any = getattr(scale.type, "layout", None)
-    if isinstance(layout, DistributedLinearLayout) or is_placeholder(layout):
+    if isinstance(layout, DistributedLinearLayout) or semantic.is_placeholder(layout):
         return
     raise LayoutError(
         "not the layout of the operand's scales",
         argument=argument,
-        expected=repr(get_mfma_scale_layout(operand.type.layout, shape_of(scale))),
+        expected=repr(get_mfma_scale_layout(operand.type.layout, semantic.shape_of(scale))),
         got=repr(layout),
         remedy="Convert it with gl.convert_layout to what get_mfma_scale_layout gives.",
     )

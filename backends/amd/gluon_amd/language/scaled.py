@@ -10,22 +10,18 @@ from gluon_amd.features import (
     SCALED_UPCAST_LAYOUT,
     SCALES_ARE_FLOATS,
 )
-from gluon_core import vendor
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, did_you_mean
-from gluon_core.values.typing import ConstInt, ConstStr, Dtype
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     builtin,
-    compile_time_int,
     constexpr,
     dtype,
-    is_placeholder,
     semantic_layer,
-    shape_of,
     tensor,
     tl,
     unwrap,
-    wrap_axis,
 )
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import ConstInt, ConstStr, Dtype
 
 __all__ = ["get_scaled_upcast_fp4_scale_layout", "scaled_downcast", "scaled_upcast"]
 
@@ -79,7 +75,7 @@ def scaled_upcast(
         )
     builder = semantic.builder
     if src.dtype in _FP8:
-        _check_scale_shape(scale, shape_of(src))
+        _check_scale_shape(scale, semantic.shape_of(src))
         semantic.unify_layouts(src, scale)
         scale = _as_compiled(semantic, scale)
         result = src.type.with_element_ty(element)
@@ -95,10 +91,10 @@ def scaled_upcast(
     return semantic.wrap_inferred(handle, element, shape)
 
 
-def _as_compiled(semantic: Any, scale: tensor) -> tensor:
+def _as_compiled(semantic: SemanticLayer, scale: tensor) -> tensor:
     """The scales as the installed compiler lowers them: one that multiplies by them wants the floats
     of which they are the exponents, and aborts on bytes."""
-    if not vendor.has(SCALES_ARE_FLOATS) or semantic.target.has("amd.wmma_v3"):
+    if not semantic.has(SCALES_ARE_FLOATS) or semantic.target.has("amd.wmma_v3"):
         return scale
     exponents = semantic.cast(semantic.bitcast(scale, tl.uint8), tl.int16)
     return semantic.bitcast(
@@ -136,7 +132,7 @@ def get_scaled_upcast_fp4_scale_layout(
     src = semantic.require_distributed(src, "src")
     element = _result_type(elem_type)
     shape, axis = _unpacked(semantic, src, axis)
-    factor = compile_time_int(scale_factor, "scale_factor", 1)
+    factor = semantic.compile_time_int(scale_factor, "scale_factor", 1)
     if shape[axis] % factor or factor & (factor - 1):
         raise ShapeError(
             "does not divide the dimension",
@@ -210,8 +206,8 @@ def scaled_downcast(input: tensor, scale: tensor, format: ConstStr, axis: ConstI
             expected="int8 or uint8",
             got=scale.dtype,
         )
-    shape = shape_of(source)
-    axis = wrap_axis(axis, len(shape))
+    shape = semantic.shape_of(source)
+    axis = semantic.wrap_axis(axis, len(shape))
     _check_block_scales(source, scale, axis)
     builder, element = semantic.builder, _FORMATS[kind]
     if kind != "e2m1":
@@ -225,7 +221,8 @@ def scaled_downcast(input: tensor, scale: tensor, format: ConstStr, axis: ConstI
 
 
 def _check_block_scales(source: tensor, scale: tensor, axis: int) -> None:
-    shape, blocks = shape_of(source), shape_of(scale)
+    semantic = semantic_layer()
+    shape, blocks = semantic.shape_of(source), semantic.shape_of(scale)
     others = len(shape) == len(blocks) and all(
         n == m for d, (n, m) in enumerate(zip(shape, blocks)) if d != axis
     )
@@ -264,7 +261,7 @@ def _check_block_scales(source: tensor, scale: tensor, axis: int) -> None:
 
 
 def _check_known(argument: str, layout: Any) -> None:
-    if is_placeholder(layout):
+    if semantic_layer().is_placeholder(layout):
         raise LayoutError(
             "the compiler wants to know the layout",
             argument=argument,
@@ -286,7 +283,9 @@ def _result_type(elem_type: Dtype) -> dtype:
     return element
 
 
-def _unpacked(semantic: Any, src: tensor, axis: Optional[ConstInt]) -> tuple[list[int], int]:
+def _unpacked(
+    semantic: SemanticLayer, src: tensor, axis: Optional[ConstInt]
+) -> tuple[list[int], int]:
     """Shape of the fp4 elements, and the checked axis."""
     if src.dtype not in _BYTES:
         raise DtypeError(
@@ -299,19 +298,20 @@ def _unpacked(semantic: Any, src: tensor, axis: Optional[ConstInt]) -> tuple[lis
         raise ArgumentError(
             "packed fp4 needs it", argument="axis", expected="the dimension of the pairs"
         )
-    shape = shape_of(src)
-    axis = wrap_axis(axis, len(shape))
+    shape = semantic.shape_of(src)
+    axis = semantic.wrap_axis(axis, len(shape))
     shape[axis] *= 2
     return shape, axis
 
 
 def _check_scale_shape(scale: tensor, shape: list[int]) -> None:
-    if shape_of(scale) != shape:
+    semantic = semantic_layer()
+    if semantic.shape_of(scale) != shape:
         raise ShapeError(
             "there must be one scale for each element",
             argument="scale",
             expected=shape,
-            got=shape_of(scale),
+            got=semantic.shape_of(scale),
             remedy="Broadcast the scales of the blocks to the elements first.",
         )
 
@@ -324,7 +324,7 @@ def _check_scale_layout(src: tensor, scale: tensor, axis: int, shape: list[int])
         _check_known(argument, layout)
     have = layouts[1].to_linear(shape).bases
     want = {}
-    for name, rows in layouts[0].to_linear(shape_of(src)).bases.items():
+    for name, rows in layouts[0].to_linear(semantic_layer().shape_of(src)).bases.items():
         want[name] = [[v << (d == axis) for d, v in enumerate(row)] for row in rows]
     want["register"].insert(0, [int(d == axis) for d in range(len(shape))])
     have["register"], want["register"] = sorted(have["register"]), sorted(want["register"])

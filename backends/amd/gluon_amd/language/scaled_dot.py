@@ -6,11 +6,12 @@ from __future__ import annotations
 from typing import Any, Callable, Optional, Sequence
 
 from gluon_amd.features import SCALES_OF_16
-from gluon_core import vendor
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean, refuse
 from gluon_core.layouts.base import DistributedLayout
-from gluon_core.values.typing import ConstStr, Operand
-from gluon_core.vendor import describe, dtype, shape_of, tensor, tl, unwrap
+from gluon_core.plugin import ops
+from gluon_core.plugin.ops import dtype, semantic_layer, tensor, tl, unwrap
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import ConstStr, Operand
 
 __all__ = ["FORMATS", "emit_scaled"]
 
@@ -28,7 +29,7 @@ ScaleLayout = Callable[[Any, list[int]], DistributedLayout]
 
 def emit_scaled(
     unit: str,
-    semantic: Any,
+    semantic: SemanticLayer,
     operands: Sequence[tuple[str, tensor, Optional[Operand], ConstStr]],
     acc: tensor,
     factor: int,
@@ -59,12 +60,12 @@ def emit_scaled(
     formats = [_format(f"{name}_format", value) for name, _, _, value in operands]
     for (name, value, _, _), format in zip(operands, formats):
         _check_operand(semantic, name, value, format)
-    shapes = [shape_of(value) for value in (a, b)]
+    shapes = [semantic.shape_of(value) for value in (a, b)]
     depths = [
         shape[axis] * (2 if format == "e2m1" else 1)
         for shape, axis, format in zip(shapes, (-1, -2), formats)
     ]
-    _check_shapes(shapes, depths, shape_of(acc))
+    _check_shapes(shapes, depths, semantic.shape_of(acc))
     if check_layouts:
         semantic.check_dot_operands(a, b, acc)
     if depths[0] < least:
@@ -93,7 +94,7 @@ def emit_scaled(
         if format != "e2m1" and value.dtype in _BYTES:
             value = semantic.bitcast(value, FORMATS[format][0])
         handles.append(value.handle)
-    kinds = [semantic._str_to_fp_type(format) for format in formats]
+    kinds = [semantic.scale_format(format) for format in formats]
     handle = semantic.builder.create_dot_scaled(
         handles[0],
         scales[0].handle,
@@ -116,13 +117,13 @@ def _format(argument: str, value: ConstStr) -> str:
             "no such format of scaled operands",
             argument=argument,
             expected=", ".join(map(repr, FORMATS)),
-            got=describe(value),
+            got=semantic_layer().describe(value),
             remedy=did_you_mean(value, FORMATS) if isinstance(value, str) else None,
         )
     return value
 
 
-def _check_operand(semantic: Any, name: str, value: tensor, format: str) -> None:
+def _check_operand(semantic: SemanticLayer, name: str, value: tensor, format: str) -> None:
     semantic.require_distributed(value, name)
     if value.dtype not in FORMATS[format]:
         raise DtypeError(
@@ -144,7 +145,7 @@ def _check_shapes(shapes: list[list[int]], depths: list[int], result: list[int])
 
 
 def _scale(
-    semantic: Any,
+    semantic: SemanticLayer,
     argument: str,
     scale: Optional[Operand],
     shape: list[int],
@@ -161,12 +162,12 @@ def _scale(
                 expected=", ".join(map(str, dtypes)),
                 got=scale.dtype,
             )
-        if shape_of(scale) != shape:
+        if semantic.shape_of(scale) != shape:
             raise ShapeError(
                 "not the scales of the operand's blocks",
                 argument=argument,
                 expected=shape,
-                got=shape_of(scale),
+                got=semantic.shape_of(scale),
             )
         return scale
     scale = _ONE if scale is None else scale
@@ -186,7 +187,7 @@ def _scale(
                 "scales are E8M0 exponents",
                 argument=argument,
                 expected="a tensor of uint8 or int8, an integer, or None for 1",
-                got=describe(scale),
+                got=semantic.describe(scale),
             )
         )
     element = tl.uint8
@@ -197,4 +198,4 @@ def _scale(
 
 def _casts_floats(scale: tensor) -> bool:
     """Earlier releases cast a scalar of any dtype to an exponent."""
-    return scale.dtype.is_floating() and not vendor.has(SCALES_OF_16)
+    return scale.dtype.is_floating() and not ops.has(SCALES_OF_16)

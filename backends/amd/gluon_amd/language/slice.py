@@ -5,15 +5,13 @@ from __future__ import annotations
 from gluon_amd.features import REGISTER_SLICE
 from gluon_core.errors import LayoutError, ShapeError, refuse
 from gluon_core.layouts.base import DistributedLayout
-from gluon_core.values import distributed_type, unwrap_shape
-from gluon_core.values.typing import Shape
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     builtin,
-    is_placeholder,
     semantic_layer,
-    shape_of,
     tensor,
 )
+from gluon_core.plugin.typing import Shape
+from gluon_core.values import distributed_type
 
 __all__ = ["slice"]
 
@@ -38,8 +36,8 @@ def slice(source: tensor, shape: Shape, offsets: Shape) -> tensor:
     """
     semantic = semantic_layer()
     source = semantic.require_distributed(source, "source")
-    whole = shape_of(source)
-    part, start = unwrap_shape(shape), unwrap_shape(offsets, "offsets")
+    whole = semantic.shape_of(source)
+    part, start = semantic.unwrap_shape(shape), semantic.unwrap_shape(offsets, "offsets")
     if not len(whole) == len(part) == len(start):
         raise ShapeError(
             "shape and offsets must have the tensor's rank",
@@ -68,7 +66,7 @@ def slice(source: tensor, shape: Shape, offsets: Shape) -> tensor:
 def _check_held(
     layout: DistributedLayout, whole: list[int], part: list[int], start: list[int]
 ) -> None:
-    if is_placeholder(layout):
+    if semantic_layer().is_placeholder(layout):
         raise LayoutError("needs a layout that is known", argument="source", got=repr(layout))
     large, small = layout.to_linear(whole), layout.to_linear(part)
     same = all(large.bases.get(d, []) == small.bases.get(d, []) for d in ("lane", "warp", "block"))

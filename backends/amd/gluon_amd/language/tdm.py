@@ -12,7 +12,7 @@ express it.
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence, Union
+from typing import Optional, Sequence, Union
 
 from gluon_amd.features import (
     TDM_FUSED,
@@ -42,28 +42,23 @@ from gluon_amd.language.tdm_operands import (
     zeros,
 )
 from gluon_amd.tdm_rules import check_box
-from gluon_core import vendor
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, refuse
 from gluon_core.features import Feature
 from gluon_core.layouts.base import SharedLayout
-from gluon_core.semantic.memory import LOAD_CACHE, STORE_CACHE, check_choice
-from gluon_core.values import check_block_shape, shared_memory_descriptor, unwrap_shape
-from gluon_core.values.typing import ConstBool, ConstInt, ConstStr, Int, Predicate, Shape
-from gluon_core.vendor import (
+from gluon_core.plugin import ops
+from gluon_core.plugin.ops import (
     block_type,
     builtin,
-    compile_time_bool,
-    compile_time_int,
     constexpr,
-    describe,
-    handle_or_absent,
     ir,
-    predicate,
     semantic_layer,
     tensor,
     tl,
     unwrap,
 )
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import ConstBool, ConstInt, ConstStr, Int, Predicate, Shape
+from gluon_core.values import shared_memory_descriptor
 
 __all__ = [
     "async_load",
@@ -113,7 +108,7 @@ def make_tensor_descriptor(
     semantic = semantic_layer()
     base = semantic.check_pointer(base, "base")
     if base.type.is_block():
-        raise DtypeError("must be a scalar pointer", argument="base", got=describe(base))
+        raise DtypeError("must be a scalar pointer", argument="base", got=semantic.describe(base))
     layout = unwrap(layout)
     if not isinstance(layout, SharedLayout):
         raise LayoutError(
@@ -122,11 +117,11 @@ def make_tensor_descriptor(
             expected="PaddedSharedLayout, or SwizzledSharedLayout with max_phase=1",
             got=repr(layout),
         )
-    block = unwrap_shape(block_shape, "block_shape")
+    block = semantic.unwrap_shape(block_shape, "block_shape")
     element = base.dtype.element_ty
     check_box(block, element.primitive_bitwidth, layout)
-    check_block_shape(block, "the box")
-    semantic._check_shared_layout(layout, block, batched=False)
+    semantic.check_block_shape(block, "the box")
+    semantic.check_shared_layout(layout, block, batched=False)
     sizes, steps = sequence(shape, "shape"), sequence(strides, "strides")
     for argument, values in (("shape", sizes), ("strides", steps)):
         if len(values) != len(block):
@@ -212,13 +207,14 @@ def update_tensor_descriptor(
 
 def _clamps(clamp_bounds: object) -> bool:
     """Return the compile-time boolean; True for a value of the kernel that `refuse` lets pass."""
+    semantic = semantic_layer()
     if isinstance(unwrap(clamp_bounds), tl.tensor):
         try:
-            compile_time_bool(clamp_bounds, "clamp_bounds")
+            semantic.compile_time_bool(clamp_bounds, "clamp_bounds")
         except ArgumentError as error:
             refuse(error)
         return True
-    return compile_time_bool(clamp_bounds, "clamp_bounds")
+    return semantic.compile_time_bool(clamp_bounds, "clamp_bounds")
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.async_load")
@@ -258,9 +254,9 @@ def async_load(
     position = vector(semantic, desc, offsets, "offsets")
     barrier = optional_barrier(mbarrier)
     hint = warp_hint(semantic, warp_used_hint, desc.layout)
-    cache = check_choice("cache_modifier", cache_modifier, LOAD_CACHE)
+    cache = semantic.cache_modifier(cache_modifier)
     builder = semantic.builder
-    if not vendor.has(TDM_MOVED):
+    if not semantic.has(TDM_MOVED):
         _unless_default(hint, "warp_used_hint")
         _unless_default(cache or None, "cache_modifier")
         builder.create_async_tdm_copy_global_to_local(
@@ -268,7 +264,7 @@ def async_load(
             handles(position or zeros(semantic, desc)),
             dest.handle,
             _early_pred(semantic, pred).handle,
-            handle_or_absent(semantic, barrier),
+            semantic.handle_or_absent(barrier),
         )
         return
     pred = unwrap(pred)
@@ -280,8 +276,8 @@ def async_load(
     builder.create_async_tdm_copy_global_to_local(
         moved,
         dest.handle,
-        handle_or_absent(semantic, barrier),
-        semantic._str_to_load_cache_modifier(cache),
+        semantic.handle_or_absent(barrier),
+        cache,
         hint,
     )
 
@@ -319,13 +315,13 @@ def async_store(
     check_row_padding(desc, "store", TDM_STORE_GAPS)
     position = vector(semantic, desc, offsets, "offsets")
     barrier = optional_barrier(mbarrier)
-    cache = check_choice("cache_modifier", cache_modifier, STORE_CACHE)
+    cache = semantic.cache_modifier(cache_modifier, store=True)
     builder = semantic.builder
-    if not vendor.has(TDM_MOVED):
+    if not semantic.has(TDM_MOVED):
         _unless_default(cache or None, "cache_modifier")
         operands = (desc.handle, handles(position or zeros(semantic, desc)), src.handle)
-        if vendor.has(TDM_STORE_BARRIER):
-            absent = handle_or_absent(semantic, barrier)
+        if semantic.has(TDM_STORE_BARRIER):
+            absent = semantic.handle_or_absent(barrier)
             builder.create_async_tdm_copy_local_to_global(*operands, absent)
             return
         _unless_default(barrier, "mbarrier", TDM_STORE_BARRIER)
@@ -335,8 +331,8 @@ def async_store(
     builder.create_async_tdm_copy_local_to_global(
         moved,
         src.handle,
-        handle_or_absent(semantic, barrier),
-        semantic._str_to_store_cache_modifier(cache),
+        semantic.handle_or_absent(barrier),
+        cache,
     )
 
 
@@ -365,7 +361,7 @@ def async_load_fused(
         raise ArgumentError(
             "fuses 2 to 4 loads", argument="members", expected="2 to 4 tuples", got=len(items)
         )
-    cache = check_choice("cache_modifier", cache_modifier, LOAD_CACHE)
+    cache = semantic.cache_modifier(cache_modifier)
     descs, dests, hints, seen = [], [], [], 0
     for i, item in enumerate(items):
         parts = sequence(item, f"members[{i}]")
@@ -390,9 +386,7 @@ def async_load_fused(
         descs.append(desc.handle)
         dests.append(dest.handle)
         hints.append(hint)
-    semantic.builder.create_async_tdm_fused_copy_global_to_local(
-        descs, dests, hints, semantic._str_to_load_cache_modifier(cache)
-    )
+    semantic.builder.create_async_tdm_fused_copy_global_to_local(descs, dests, hints, cache)
 
 
 @builtin(requires=_REQUIRES, since=TDM_PREFETCH, name=f"{_NAME}.prefetch")
@@ -420,8 +414,8 @@ def prefetch(
     semantic = semantic_layer()
     desc = check_descriptor(src, "src")
     position = vector(semantic, desc, offsets, "offsets") or zeros(semantic, desc)
-    pred = predicate(semantic, pred)
-    speculative = compile_time_bool(speculative, "speculative")
+    pred = semantic.predicate(pred)
+    speculative = semantic.compile_time_bool(speculative, "speculative")
     semantic.builder.create_tdm_prefetch(
         desc.handle, handles(position), pred.handle, speculative, False
     )
@@ -439,26 +433,27 @@ def async_wait(num_outstanding: ConstInt = 0) -> None:
 
     ISA: gfx1250, s_wait_tensorcnt.
     """
-    count = compile_time_int(num_outstanding, "num_outstanding", 0)
-    semantic_layer().builder.create_async_tdm_wait(count)
+    semantic = semantic_layer()
+    count = semantic.compile_time_int(num_outstanding, "num_outstanding", 0)
+    semantic.builder.create_async_tdm_wait(count)
 
 
 # -- emission --------------------------------------------------------------------------------------
 
 
-def _early_pred(semantic: Any, pred: Optional[Int]) -> tensor:
+def _early_pred(semantic: SemanticLayer, pred: Optional[Int]) -> tensor:
     """The predicate of a load before 3.8: int1 in 3.6, int32 in 3.7."""
     pred = unwrap(pred)
     pred = True if pred is None else pred
-    if vendor.has(TDM_PRED_INT32):
+    if semantic.has(TDM_PRED_INT32):
         return pred_int32(semantic, pred)
     if isinstance(pred, int):
         return semantic.to_tensor(bool(pred))
     if isinstance(pred, tl.tensor) and not pred.type.is_block() and pred.dtype in INT32:
         return semantic.not_equal(pred, semantic.to_tensor(0))
-    return predicate(semantic, pred)
+    return semantic.predicate(pred)
 
 
 def _unless_default(value: object, argument: str, since: Feature = TDM_HINTS) -> None:
     if value is not None:
-        vendor.require(since, f"{_NAME}: {argument}")
+        ops.require(since, f"{_NAME}: {argument}")

@@ -9,26 +9,21 @@ from gluon_amd.language.descriptor import tensor_descriptor
 from gluon_amd.language.mbarrier import check_mbarrier
 from gluon_amd.layouts import PartitionedSharedLayout
 from gluon_amd.tdm_rules import padding_of
-from gluon_core import vendor
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, refuse
 from gluon_core.features import Feature
 from gluon_core.layouts.base import SharedLayout
-from gluon_core.values import shared_memory_descriptor
-from gluon_core.values.typing import ConstInt, Int
-from gluon_core.vendor import (
-    compile_time_int,
+from gluon_core.plugin import ops
+from gluon_core.plugin.ops import (
     constexpr,
-    describe,
-    handle_or_absent,
-    is_placeholder,
-    predicate,
-    shape_of,
-    shared_memory,
+    semantic_layer,
     tensor,
     tl,
     tl_tuple,
     unwrap,
 )
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import ConstInt, Int
+from gluon_core.values import shared_memory_descriptor
 
 __all__ = [
     "memory_of_box",
@@ -60,7 +55,7 @@ def check_descriptor(value: object, argument: str) -> tensor_descriptor:
             "not a TDM descriptor",
             argument=argument,
             expected="what tdm.make_tensor_descriptor makes, or a TensorDescriptor argument",
-            got=describe(value),
+            got=semantic_layer().describe(value),
         )
     return value
 
@@ -69,12 +64,17 @@ def sequence(value: object, argument: str) -> list[Any]:
     value = unwrap(value)
     if not isinstance(value, (list, tuple, tl_tuple)):
         raise ArgumentError(
-            "not a sequence", argument=argument, expected="a list or tuple", got=describe(value)
+            "not a sequence",
+            argument=argument,
+            expected="a list or tuple",
+            got=semantic_layer().describe(value),
         )
     return list(value)
 
 
-def vector(semantic: Any, desc: tensor_descriptor, values: object, argument: str) -> list[tensor]:
+def vector(
+    semantic: SemanticLayer, desc: tensor_descriptor, values: object, argument: str
+) -> list[tensor]:
     """An int32 for each dimension of the descriptor; [] for None."""
     if unwrap(values) is None:
         return []
@@ -97,7 +97,7 @@ def kept(given: Sequence[Any]) -> tl_tuple:
     return tl_tuple([constexpr(v) if isinstance(v, int) else v for v in map(unwrap, given)])
 
 
-def zeros(semantic: Any, desc: tensor_descriptor) -> list[tensor]:
+def zeros(semantic: SemanticLayer, desc: tensor_descriptor) -> list[tensor]:
     return [semantic.to_tensor(0) for _ in desc.shape]
 
 
@@ -105,7 +105,7 @@ def handles(values: Sequence[tensor]) -> list[Any]:
     return [value.handle for value in values]
 
 
-def int32(semantic: Any, value: object, argument: str) -> tensor:
+def int32(semantic: SemanticLayer, value: object, argument: str) -> tensor:
     number = _integer(semantic, value, argument)
     if number.dtype.primitive_bitwidth > 32:
         raise DtypeError(
@@ -118,36 +118,41 @@ def int32(semantic: Any, value: object, argument: str) -> tensor:
     return number if number.dtype in INT32 else semantic.cast(number, tl.int32)
 
 
-def stride(semantic: Any, value: object) -> tensor:
+def stride(semantic: SemanticLayer, value: object) -> tensor:
     plain = unwrap(value)
     if isinstance(plain, int) and not isinstance(plain, bool):
         return semantic.make_scalar(plain, tl.int64)
     return semantic.cast(_integer(semantic, value, "strides"), tl.int64)
 
 
-def _integer(semantic: Any, value: Any, argument: str) -> tensor:
+def _integer(semantic: SemanticLayer, value: Any, argument: str) -> tensor:
     value = unwrap(value)
     if isinstance(value, bool) or not isinstance(value, (int, tl.tensor)):
-        raise DtypeError("not an integer", argument=argument, got=describe(value))
+        raise DtypeError("not an integer", argument=argument, got=semantic.describe(value))
     value = semantic.to_tensor(value)
     if value.type.is_block():
-        raise ShapeError("must be a scalar", argument=argument, got=describe(value))
+        raise ShapeError("must be a scalar", argument=argument, got=semantic.describe(value))
     if not value.dtype.is_int() or value.dtype == tl.int1:
         raise DtypeError("must be an integer", argument=argument, expected="int32", got=value.dtype)
     return value
 
 
-def optional_barrier(value: object) -> Optional[shared_memory_descriptor]:
-    return None if unwrap(value) is None else check_mbarrier(value)
+def optional_barrier(
+    value: Optional[shared_memory_descriptor],
+) -> Optional[shared_memory_descriptor]:
+    return None if value is None or unwrap(value) is None else check_mbarrier(value)
 
 
 def warp_hint(
-    semantic: Any, value: Optional[ConstInt], layout: SharedLayout, argument: str = "warp_used_hint"
+    semantic: SemanticLayer,
+    value: Optional[ConstInt],
+    layout: SharedLayout,
+    argument: str = "warp_used_hint",
 ) -> Optional[int]:
     """A bit mask of the warps that share a copy into `layout`, or None."""
     if unwrap(value) is None:
         return None
-    hint = compile_time_int(value, argument, 1, (1 << semantic.num_warps) - 1)
+    hint = semantic.compile_time_int(value, argument, 1, (1 << semantic.num_warps) - 1)
     warps = [warp for warp in range(semantic.num_warps) if hint >> warp & 1]
     differing = 0
     for warp in warps:
@@ -171,41 +176,39 @@ def warp_hint(
     return hint
 
 
-def memory_of_box(
-    desc: tensor_descriptor, memory: object, argument: str
-) -> shared_memory_descriptor:
+def memory_of_box(desc: tensor_descriptor, memory: Any, argument: str) -> shared_memory_descriptor:
     """`memory` if it is a view that holds one box of `desc`."""
     if unwrap(memory) is None:
         raise ArgumentError("missing", argument=argument, expected="a shared_memory_descriptor")
-    memory = shared_memory(memory, argument)
+    view: shared_memory_descriptor = semantic_layer().shared_memory(memory, argument)
     block = [int(unwrap(size)) for size in desc.block_shape]
-    if memory.dtype != desc.dtype:
+    if view.dtype != desc.dtype:
         refuse(
             DtypeError(
                 "the dtype is not the descriptor's",
                 argument=argument,
                 expected=desc.dtype,
-                got=memory.dtype,
+                got=view.dtype,
             )
         )
-    if list(memory.shape) != block:
+    if list(view.shape) != block:
         raise ShapeError(
             "the shape is not that of the descriptor's box",
             argument=argument,
             expected=block,
-            got=list(memory.shape),
+            got=list(view.shape),
         )
-    if not _same_layout(memory.layout, desc.layout, block):
+    if not _same_layout(view.layout, desc.layout, block):
         refuse(
             LayoutError(
                 "laid out differently than the descriptor says",
                 argument=argument,
                 expected=repr(desc.layout),
-                got=repr(memory.layout),
+                got=repr(view.layout),
                 remedy="Allocate it with desc.block_shape and desc.layout.",
             )
         )
-    return memory
+    return view
 
 
 def _same_layout(a: SharedLayout, b: SharedLayout, shape: list[int]) -> bool:
@@ -225,7 +228,7 @@ def check_row_padding(desc: tensor_descriptor, op: str, since: Feature) -> None:
     if gaps is None:
         return
     row = int(unwrap(desc.block_shape[-1]))
-    if not vendor.has(since):
+    if not ops.has(since):
         raise LayoutError(
             f"the installed Triton {op}s from buffers without gaps only",
             argument="layout",
@@ -253,7 +256,7 @@ def check_gather_padding(desc: tensor_descriptor) -> None:
         )
 
 
-def row_indices(semantic: Any, rows: tensor, count: int, op: str) -> tensor:
+def row_indices(semantic: SemanticLayer, rows: tensor, count: int, op: str) -> tensor:
     name = "src_row_indices" if op == "gather" else "dst_row_indices"
     rows = semantic.require_distributed(rows, name)
     if rows.dtype not in (tl.int16, tl.uint16, *INT32):
@@ -263,7 +266,7 @@ def row_indices(semantic: Any, rows: tensor, count: int, op: str) -> tensor:
             expected="int16 or int32",
             got=rows.dtype,
         )
-    own = shape_of(rows)
+    own = semantic.shape_of(rows)
     if len(own) != 1 or own[0] > count:  # fewer move the first rows of the buffer
         refuse(
             ShapeError(
@@ -274,7 +277,7 @@ def row_indices(semantic: Any, rows: tensor, count: int, op: str) -> tensor:
             )
         )
     layout = rows.type.layout
-    if is_placeholder(layout):
+    if semantic.is_placeholder(layout):
         raise LayoutError(
             "the compiler wants to know the layout of the rows",
             argument=name,
@@ -297,12 +300,12 @@ def row_indices(semantic: Any, rows: tensor, count: int, op: str) -> tensor:
     return rows
 
 
-def check_row_op(semantic: Any, desc: tensor_descriptor, rows: tensor, op: str) -> None:
+def check_row_op(semantic: SemanticLayer, desc: tensor_descriptor, rows: tensor, op: str) -> None:
     """What gathers and scatters of rows ask of clusters."""
     block = [int(unwrap(size)) for size in desc.block_shape]
     if semantic.num_ctas < 2:
         return
-    if op == "scatter" or not vendor.has(TDM_ROWS_CLUSTERED):
+    if op == "scatter" or not semantic.has(TDM_ROWS_CLUSTERED):
         raise ArgumentError(
             f"the installed Triton {op}s rows for a single workgroup only",
             argument="num_ctas",
@@ -312,7 +315,7 @@ def check_row_op(semantic: Any, desc: tensor_descriptor, rows: tensor, op: str) 
     layout = rows.type.layout
     own = [any(basis) for basis in layout.to_linear(block[:1]).bases.get("block", [])]
     wanted = [basis[0] > 0 for basis in desc.layout.cga_layout]
-    if not is_placeholder(layout) and own != wanted:
+    if not semantic.is_placeholder(layout) and own != wanted:
         raise LayoutError(
             "the workgroups of the cluster do not split the indices as they split the rows",
             argument="src_row_indices",
@@ -322,7 +325,7 @@ def check_row_op(semantic: Any, desc: tensor_descriptor, rows: tensor, op: str) 
 
 
 def updated(
-    semantic: Any,
+    semantic: SemanticLayer,
     desc: tensor_descriptor,
     offsets: Sequence[tensor],
     bounds: Sequence[tensor],
@@ -335,16 +338,16 @@ def updated(
         desc.handle,
         handles(offsets),
         handles(bounds),
-        handle_or_absent(semantic, switch),
+        semantic.handle_or_absent(switch),
         clamp,
     )
 
 
-def pred_int32(semantic: Any, pred: Int) -> tensor:
+def pred_int32(semantic: SemanticLayer, pred: Int) -> tensor:
     """A predicate as newer Tritons take it."""
     pred = unwrap(pred)
     if isinstance(pred, int):
         return semantic.to_tensor(int(pred))
     if isinstance(pred, tl.tensor) and not pred.type.is_block() and pred.dtype in INT32:
         return pred
-    return semantic.cast(predicate(semantic, pred), tl.int32)
+    return semantic.cast(semantic.predicate(pred), tl.int32)

@@ -18,11 +18,16 @@ from gluon_amd.language.tdm_operands import (
     updated,
 )
 from gluon_amd.tdm_rules import padding_of
-from gluon_core import vendor
 from gluon_core.errors import ArgumentError, LayoutError, ShapeError
+from gluon_core.plugin.ops import (
+    builtin,
+    semantic_layer,
+    tensor,
+    unwrap,
+)
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import Int
 from gluon_core.values import shared_memory_descriptor
-from gluon_core.values.typing import Int
-from gluon_core.vendor import builtin, describe, handle_or_absent, semantic_layer, tensor, unwrap
 
 __all__ = ["async_gather", "async_scatter"]
 
@@ -99,13 +104,13 @@ def async_scatter(
 
 
 def _rows(
-    semantic: Any,
+    semantic: SemanticLayer,
     op: str,
     desc: tensor_descriptor,
     rows: tensor,
     column: object,
-    box: object,
-    mbarrier: object,
+    box: Any,
+    mbarrier: Any,
 ) -> None:
     memory = "dst" if op == "gather" else "src"
     if isinstance(unwrap(column), shared_memory_descriptor):
@@ -113,7 +118,7 @@ def _rows(
         if unwrap(box) is not None and unwrap(mbarrier) is None:
             mbarrier, box = box, None
         if unwrap(box) is not None:
-            raise ArgumentError("given twice", argument=memory, got=describe(box))
+            raise ArgumentError("given twice", argument=memory, got=semantic.describe(box))
         column, box = None, column
     desc = check_descriptor(desc, "desc")
     if len(desc.block_shape) != 2:
@@ -126,7 +131,7 @@ def _rows(
     box = memory_of_box(desc, box, memory)
     rows = row_indices(semantic, rows, int(unwrap(desc.block_shape[0])), op)
     check_row_op(semantic, desc, rows, op)
-    if not vendor.has(TDM_ROW_GAPS) and padding_of(desc.layout) is not None:
+    if not semantic.has(TDM_ROW_GAPS) and padding_of(desc.layout) is not None:
         raise LayoutError(
             f"the installed Triton {op}s buffers without gaps only",
             argument=memory,
@@ -137,10 +142,10 @@ def _rows(
         check_row_padding(desc, op, TDM_ROW_GAPS)
     if op == "gather":
         check_gather_padding(desc)
-    barrier = handle_or_absent(semantic, optional_barrier(mbarrier))
+    barrier = semantic.handle_or_absent(optional_barrier(mbarrier))
     column = unwrap(column)
     create = getattr(semantic.builder, f"create_async_tdm_{op}")
-    if not vendor.has(TDM_MOVED):
+    if not semantic.has(TDM_MOVED):
         at = int32(semantic, 0 if column is None else column, "column offset")
         create(desc.handle, rows.handle, at.handle, box.handle, barrier)
         return

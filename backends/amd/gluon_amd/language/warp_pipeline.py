@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Optional
 
 from gluon_amd.features import WARP_PIPELINE
-from gluon_core import vendor
 from gluon_core.errors import ArgumentError, NotInKernelError
-from gluon_core.values.typing import ConstInt, ConstStr
-from gluon_core.vendor import compile_time_int, describe, unwrap
+from gluon_core.plugin.ops import unwrap
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import ConstInt, ConstStr
 
 __all__ = ["warp_pipeline_stage"]
 
@@ -38,19 +38,21 @@ class warp_pipeline_stage:
         label: Optional[ConstStr] = None,
         *,
         priority: Optional[ConstInt] = None,
-        _semantic: Any = None,
+        _semantic: Optional[SemanticLayer] = None,
     ):
         if _semantic is None:
             raise NotInKernelError(
                 f"{_NAME} was used outside a kernel",
                 remedy="Use it in a function decorated with @gluon.jit.",
             )
-        vendor.require(WARP_PIPELINE, _NAME)
+        _semantic.require(WARP_PIPELINE, _NAME)
         self.label, self.priority = unwrap(label), unwrap(priority)
         if self.label is not None and not isinstance(self.label, str):
-            raise ArgumentError("must be text", argument="label", got=describe(self.label))
+            raise ArgumentError(
+                "must be text", argument="label", got=_semantic.describe(self.label)
+            )
         if self.priority is not None:
-            compile_time_int(self.priority, "priority", 0, 3)
+            _semantic.compile_time_int(self.priority, "priority", 0, 3)
         self._semantic = _semantic
 
     def __enter__(self) -> "warp_pipeline_stage":

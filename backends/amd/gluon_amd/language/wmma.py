@@ -7,16 +7,15 @@ from typing import Any, Callable, TypeVar
 from gluon_amd.features import WMMA_INT8
 from gluon_amd.language.operands import check_matmul
 from gluon_amd.layouts import AMDWMMALayout
-from gluon_core import vendor
 from gluon_core.errors import LayoutError
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     builtin,
-    check_matmul_dtypes,
     dtype,
     semantic_layer,
     tensor,
     tl,
 )
+from gluon_core.plugin.semantic import SemanticLayer
 
 __all__ = ["wmma_v1", "wmma_v2", "wmma_v3"]
 
@@ -108,7 +107,7 @@ def wmma_v3(a: tensor, b: tensor, acc: tensor) -> tensor:
     return _emit(semantic_layer(), 3, a, b, acc)
 
 
-def _emit(semantic: Any, version: int, a: tensor, b: tensor, acc: tensor) -> tensor:
+def _emit(semantic: SemanticLayer, version: int, a: tensor, b: tensor, acc: tensor) -> tensor:
     for argument, value in (("a", a), ("b", b), ("acc", acc)):
         semantic.require_distributed(value, argument)
     layout = acc.type.layout
@@ -121,9 +120,9 @@ def _emit(semantic: Any, version: int, a: tensor, b: tensor, acc: tensor) -> ten
         )
     _check_dtypes(version, a, b, acc)
     if version == 3 and a.dtype == tl.int8:
-        vendor.require(WMMA_INT8, f"gl.amd.{_WHERE[version]}.wmma of int8")
+        semantic.require(WMMA_INT8, f"gl.amd.{_WHERE[version]}.wmma of int8")
     check_matmul(semantic, a, b, acc)
-    precision = semantic._str_to_dot_input_precision("ieee")
+    precision = semantic.dot_precision("ieee")
     handle = semantic.builder.create_dot(a.handle, b.handle, acc.handle, precision, 0)
     return semantic.make_tensor(handle, acc.type)
 
@@ -131,7 +130,7 @@ def _emit(semantic: Any, version: int, a: tensor, b: tensor, acc: tensor) -> ten
 def _check_dtypes(version: int, a: tensor, b: tensor, acc: tensor) -> None:
     table = _DTYPES[version]
     accumulators = {operand: found for operand, (found, _) in table.items()}
-    check_matmul_dtypes(
+    semantic_layer().check_matmul_dtypes(
         f"WMMA version {version}", a.dtype, b.dtype, acc.dtype, accumulators, (_FP8,)
     )
     depths = table[a.dtype][1]

@@ -13,12 +13,14 @@ from gluon_amd.features import (
     SCALES_SPLIT_ROWS,
 )
 from gluon_amd.layouts import AMDWMMALayout, PartitionedSharedLayout
-from gluon_core import vendor
 from gluon_core.errors import ArgumentError, LayoutError, ShapeError
 from gluon_core.layouts import DistributedLinearLayout, DotOperandLayout, PaddedSharedLayout
-from gluon_core.layouts.base import check_bool, check_int, check_ints, check_shape, is_power_of_two
-from gluon_core.values.typing import ConstBool, ConstInt, Shape
-from gluon_core.vendor import compile_time, constexpr, unwrap
+from gluon_core.layouts.base import (
+    Layout,
+)
+from gluon_core.plugin import ops
+from gluon_core.plugin.ops import compile_time, constexpr, unwrap
+from gluon_core.plugin.typing import ConstBool, ConstInt, Shape
 
 __all__ = ["get_wmma_scale_layout", "make_partitioned_dot_layouts"]
 
@@ -72,9 +74,9 @@ def get_wmma_scale_layout(
             "no such block of scales", argument="scale_factor", expected="16 or 32", got=factor
         )
     if factor == 16:
-        vendor.require(SCALES_OF_16, "get_wmma_scale_layout(scale_factor=16)")
+        ops.require(SCALES_OF_16, "get_wmma_scale_layout(scale_factor=16)")
     try:
-        rows, columns = check_shape(shape, 2)
+        rows, columns = Layout.check_shape(shape, 2)
     except LayoutError as error:
         raise ShapeError(
             "not the shape of scales", argument="shape", expected="[M or N, K / 32]", got=shape
@@ -108,7 +110,7 @@ def _scale_layout(
         upper = 16
     elif parent.instr_shape[0] == 32:
         upper = 0  # the operand of 16 rows is not repeated: both halves have the same scales
-    elif not vendor.has(SCALES_OF_TILES):
+    elif not ops.has(SCALES_OF_TILES):
         if len(tiles) > 1:
             raise LayoutError(
                 "the installed Triton has scales of two tiles of a warp at most",
@@ -136,9 +138,9 @@ def _blocks(index: int, parent: AMDWMMALayout, rows: int, columns: int) -> list[
     """How blocks of a cluster split the scales. Triton before 3.7 and 3.7 itself do not; 3.8 splits
     them as the accumulator is split, later ones their rows only."""
     cga = parent.cga_layout
-    if not vendor.has(SCALES_SPLIT):
+    if not ops.has(SCALES_SPLIT):
         return []
-    split = [[basis[index], 0] for basis in cga] if vendor.has(SCALES_SPLIT_ROWS) else cga
+    split = [[basis[index], 0] for basis in cga] if ops.has(SCALES_SPLIT_ROWS) else cga
     counts = [1 << sum(basis[d] > 0 for basis in split) for d in range(2)]
     own = [max(1, size // count) for size, count in zip((rows, columns), counts)]
     return [[value * own[d] for d, value in enumerate(basis)] for basis in split]
@@ -187,17 +189,17 @@ def make_partitioned_dot_layouts(
 
     ISA: gfx1250.
     """
-    vendor.require(PARTITIONED, "make_partitioned_dot_layouts")
-    m, n = check_int(block_m, "block_m", 1), check_int(block_n, "block_n", 1)
-    instr = check_ints(instr_shape, "instr_shape", 3)
-    turned = check_bool(transposed, "transposed")
+    ops.require(PARTITIONED, "make_partitioned_dot_layouts")
+    m, n = Layout.check_int(block_m, "block_m", 1), Layout.check_int(block_n, "block_n", 1)
+    instr = Layout.check_ints(instr_shape, "instr_shape", 3)
+    turned = Layout.check_bool(transposed, "transposed")
     warps = unwrap(num_warps)
     if warps not in (4, 8):
         raise ArgumentError("for 4 or 8 warps", argument="num_warps", expected="4 or 8", got=warps)
     slices = [unwrap(slice_m), unwrap(slice_n)]
     # The instruction's tall side lies along the columns of a transposed accumulator.
     unit = [instr[1], instr[0]] if turned else instr[:2]
-    if not vendor.has(PARTITIONED_WHOLE) and slices == [None, None] and turned:
+    if not ops.has(PARTITIONED_WHOLE) and slices == [None, None] and turned:
         unit, slices = instr[:2], [4 * instr[0], 2 * instr[1]]
         if m < slices[0] or n < slices[1]:
             raise ShapeError(
@@ -210,7 +212,7 @@ def make_partitioned_dot_layouts(
     for name, size, whole, least in zip(
         ("slice_m", "slice_n"), sizes, (m, n), (4 * unit[0], 2 * unit[1])
     ):
-        if not is_power_of_two(size) or size < least or whole % size:
+        if not Layout.is_power_of_two(size) or size < least or whole % size:
             raise ShapeError(
                 "no slice of the block",
                 argument=name,

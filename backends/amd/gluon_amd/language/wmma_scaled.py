@@ -8,19 +8,18 @@ from gluon_amd.features import SCALES_OF_16
 from gluon_amd.language.scaled_dot import emit_scaled
 from gluon_amd.language.wmma_layouts import get_wmma_scale_layout
 from gluon_amd.layouts import AMDWMMALayout
-from gluon_core import vendor
 from gluon_core.errors import LayoutError, refuse
 from gluon_core.layouts import DotOperandLayout
 from gluon_core.layouts.base import DistributedLayout
-from gluon_core.values.typing import ConstStr, Operand
-from gluon_core.vendor import (
+from gluon_core.plugin import ops
+from gluon_core.plugin.ops import (
     builtin,
     semantic_layer,
-    shape_of,
     tensor,
     tl,
     unwrap,
 )
+from gluon_core.plugin.typing import ConstStr, Operand
 
 __all__ = ["wmma_scaled"]
 
@@ -105,7 +104,7 @@ def wmma_scaled(
         _check_layout(name, index, value.type.layout, layout, format)
     factor = _factor(a, a_scale, formats[0])
     dtypes: tuple[Any, ...] = _E8M0
-    if vendor.has(SCALES_OF_16) and formats == ["e2m1", "e2m1"]:
+    if semantic.has(SCALES_OF_16) and formats == ["e2m1", "e2m1"]:
         dtypes = (*_E8M0, tl.float8e4nv)
     return emit_scaled(
         "scaled WMMA",
@@ -148,11 +147,16 @@ def _check_layout(
 
 def _factor(a: tensor, scale: Optional[Operand], format: str) -> int:
     """Elements of K that share a scale: 16 where the scales of a say so."""
+    semantic = semantic_layer()
     scale = unwrap(scale)
-    if not isinstance(scale, tl.tensor) or not scale.type.is_block() or not shape_of(scale):
+    if (
+        not isinstance(scale, tl.tensor)
+        or not scale.type.is_block()
+        or not semantic.shape_of(scale)
+    ):
         return 32
-    depth = shape_of(a)[-1] * (2 if format == "e2m1" else 1)
-    if shape_of(scale)[-1] * 16 == depth:
-        vendor.require(SCALES_OF_16, f"{_NAME} with blocks of 16")
+    depth = semantic.shape_of(a)[-1] * (2 if format == "e2m1" else 1)
+    if semantic.shape_of(scale)[-1] * 16 == depth:
+        ops.require(SCALES_OF_16, f"{_NAME} with blocks of 16")
         return 16
     return 32

@@ -9,17 +9,6 @@ from gluon_amd.layouts.tiles import operand, repeat, spread, stack
 from gluon_core.errors import LayoutError, refuse
 from gluon_core.layouts.base import (
     DistributedLayout,
-    check_bases,
-    check_bool,
-    check_cga,
-    check_int,
-    check_ints,
-    check_powers,
-    check_shape,
-    is_power_of_two,
-    joined,
-    joined_bases,
-    unwrap,
 )
 from gluon_core.layouts.linear import LinearLayout
 
@@ -56,24 +45,24 @@ class AMDMFMALayout(DistributedLayout):
     cga_layout: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        warps = check_ints(self.warps_per_cta, "warps_per_cta")
-        tiles = unwrap(self.tiles_per_warp)
-        bits = unwrap(self.element_bitwidth)
+        warps = self.check_ints(self.warps_per_cta, "warps_per_cta")
+        tiles = self.unwrap(self.tiles_per_warp)
+        bits = self.unwrap(self.element_bitwidth)
         self._set(
-            version=check_int(self.version, "version"),
-            instr_shape=check_ints(self.instr_shape, "instr_shape"),
-            transposed=check_bool(self.transposed, "transposed"),
+            version=self.check_int(self.version, "version"),
+            instr_shape=self.check_ints(self.instr_shape, "instr_shape"),
+            transposed=self.check_bool(self.transposed, "transposed"),
             warps_per_cta=warps,
-            element_bitwidth=32 if bits is None else check_int(bits, "element_bitwidth"),
+            element_bitwidth=32 if bits is None else self.check_int(bits, "element_bitwidth"),
             tiles_per_warp=[1] * len(warps)
             if tiles is None
-            else check_ints(tiles, "tiles_per_warp"),
-            cga_layout=check_bases(self.cga_layout, "cga_layout", len(warps)),
+            else self.check_ints(tiles, "tiles_per_warp"),
+            cga_layout=self.check_bases(self.cga_layout, "cga_layout", len(warps)),
         )
         self._check_instruction()
 
     def _check_instruction(self) -> None:
-        check_int(self.version, "version", 1, 4)
+        self.check_int(self.version, "version", 1, 4)
         shape = self.instr_shape
         if len(shape) != 3 or shape[:2] not in _MFMA_TILES:
             raise self._no_instruction()
@@ -95,8 +84,8 @@ class AMDMFMALayout(DistributedLayout):
 
     def verify(self) -> None:
         """Check the fields against each other. Raises LayoutError."""
-        check_powers(self.warps_per_cta, "warps_per_cta")
-        check_cga(self.cga_layout, self.rank)
+        self.check_powers(self.warps_per_cta, "warps_per_cta")
+        self.check_cga(self.cga_layout, self.rank)
         if self.rank not in (2, 3):
             raise LayoutError(
                 "MFMA takes matrices, or a batch of them",
@@ -104,10 +93,10 @@ class AMDMFMALayout(DistributedLayout):
                 expected="2 or 3 entries",
                 got=self.warps_per_cta,
             )
-        tiles = check_powers(self.tiles_per_warp, "tiles_per_warp")
+        tiles = self.check_powers(self.tiles_per_warp, "tiles_per_warp")
         if len(tiles) < self.rank:
-            check_powers(tiles, "tiles_per_warp", self.rank)
-        if not all(map(is_power_of_two, self.instr_shape[2:])):
+            self.check_powers(tiles, "tiles_per_warp", self.rank)
+        if not all(map(self.is_power_of_two, self.instr_shape[2:])):
             raise self._no_instruction()
         if self.instr_shape[:2] == [64, 4] and not self.transposed:
             refuse(
@@ -124,9 +113,9 @@ class AMDMFMALayout(DistributedLayout):
         return len(self.warps_per_cta)
 
     def mangle(self) -> str:
-        shape = joined([self.version], self.instr_shape, [self.transposed], self.warps_per_cta)
-        tiles = joined([self.element_bitwidth or 32], self.tiles_per_warp or [1, 1])
-        return f"MFMA_{shape}_{tiles}_{joined_bases(self.cga_layout)}_MFMA"
+        shape = self.joined([self.version], self.instr_shape, [self.transposed], self.warps_per_cta)
+        tiles = self.joined([self.element_bitwidth or 32], self.tiles_per_warp or [1, 1])
+        return f"MFMA_{shape}_{tiles}_{self.joined_bases(self.cga_layout)}_MFMA"
 
     def _emit(self, builder: Any) -> Any:
         return builder.get_amd_mfma_layout(
@@ -165,7 +154,7 @@ class AMDMFMALayout(DistributedLayout):
         self, operand_index: int, k_width: int, shape: Sequence[int]
     ) -> LinearLayout:
         """See `DistributedLayout.dot_operand_linear`. `k_width` is 4 or 8 for 16-bit elements."""
-        shape = check_shape(shape, self.rank)
+        shape = self.check_shape(shape, self.rank)
         rows, k, width = operand(self.rank, operand_index, k_width)
         size = self.instr_shape[rows - (self.rank - 2)]
         # 64x4 and 4x64 work on four or sixteen small blocks at once; the operand with all lanes

@@ -7,7 +7,7 @@ from typing import Any
 
 from gluon_amd.features import PARTITIONED
 from gluon_core.errors import LayoutError
-from gluon_core.layouts.base import SharedLayout, check_int, check_powers, unwrap
+from gluon_core.layouts.base import SharedLayout
 from gluon_core.layouts.dialect import require_followed
 from gluon_core.layouts.linear import LinearLayout
 
@@ -41,7 +41,7 @@ class PartitionedSharedLayout(SharedLayout):
     since = PARTITIONED
 
     def __post_init__(self) -> None:
-        inner = unwrap(self.partition_layout)
+        inner = self.unwrap(self.partition_layout)
         if not isinstance(inner, SharedLayout) or isinstance(inner, PartitionedSharedLayout):
             raise LayoutError(
                 "not the layout of a slice",
@@ -50,18 +50,18 @@ class PartitionedSharedLayout(SharedLayout):
                 got=repr(inner),
             )
         self._set(
-            num_partitions=check_int(self.num_partitions, "num_partitions"),
-            num_groups=check_int(self.num_groups, "num_groups"),
-            partition_dim=check_int(self.partition_dim, "partition_dim"),
+            num_partitions=self.check_int(self.num_partitions, "num_partitions"),
+            num_groups=self.check_int(self.num_groups, "num_groups"),
+            partition_dim=self.check_int(self.partition_dim, "partition_dim"),
             partition_layout=inner,
         )
 
     def verify(self) -> None:
         self.partition_layout.check()
-        check_int(self.num_partitions, "num_partitions", 2)
-        check_int(self.partition_dim, "partition_dim", 0, self.rank - 1)
+        self.check_int(self.num_partitions, "num_partitions", 2)
+        self.check_int(self.partition_dim, "partition_dim", 0, self.rank - 1)
         for name in ("num_partitions", "num_groups"):
-            check_powers([getattr(self, name)], name)
+            self.check_powers([getattr(self, name)], name)
 
     @property
     def rank(self) -> int:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, Iterable, Optional, Sequence
 
 from gluon_core.errors import LayoutError
-from gluon_core.layouts.base import check_int, is_power_of_two, unwrap
+from gluon_core.layouts.base import Layout
 from gluon_core.layouts.linear import LinearLayout
-from gluon_core.layouts.tiling import cga_linear, combine_with_cga
 
 __all__ = ["operand", "per_block", "repeat", "spread", "stack", "without"]
 
@@ -25,7 +24,7 @@ def _size(layout: LinearLayout, d: int) -> int:
 
 
 def per_block(shape: Sequence[int], cga_layout: Sequence[Sequence[int]]) -> list[int]:
-    blocks = cga_linear(cga_layout, len(shape)).out_dims.values()
+    blocks = Layout.cga_linear(cga_layout, len(shape)).out_dims.values()
     return [max(1, size // count) for size, count in zip(shape, blocks)]
 
 
@@ -61,7 +60,7 @@ def spread(
         layout = layout * LinearLayout.identity_1d(warps[d], "warp", f"dim{d}")
         if k is None:
             layout = repeat(layout, d, sizes[d])
-    return combine_with_cga(layout, cga, shape, keep_copies=True)
+    return Layout.combine_with_cga(layout, cga, shape, keep_copies=True)
 
 
 def without(bases: Sequence[Sequence[int]], k: int) -> list[list[int]]:
@@ -70,9 +69,9 @@ def without(bases: Sequence[Sequence[int]], k: int) -> list[list[int]]:
 
 def operand(rank: int, operand_index: Any, k_width: Any) -> tuple[int, int, int]:
     """(dimension of rows or columns, dimension of K, k_width) of a dot operand."""
-    index = check_int(operand_index, "operand_index", 0, 1)
-    width = unwrap(k_width)
-    if not is_power_of_two(width):
+    index = Layout.check_int(operand_index, "operand_index", 0, 1)
+    width = Layout.unwrap(k_width)
+    if not Layout.is_power_of_two(width):
         raise LayoutError(
             "not a power of two",
             argument="k_width",

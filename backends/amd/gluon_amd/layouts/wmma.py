@@ -16,21 +16,10 @@ from gluon_amd.layouts.tiles import operand, per_block, repeat, spread, stack, w
 from gluon_core.errors import LayoutError, refuse
 from gluon_core.layouts.base import (
     DistributedLayout,
-    check_bases,
-    check_bool,
-    check_cga,
-    check_int,
-    check_ints,
-    check_powers,
-    check_shape,
-    is_int,
-    joined,
-    joined_bases,
-    unwrap,
+    Layout,
 )
 from gluon_core.layouts.dialect import follows, require_followed
 from gluon_core.layouts.linear import LinearLayout
-from gluon_core.layouts.tiling import combine_with_cga, dim_names
 
 __all__ = ["AMDWMMALayout"]
 
@@ -96,8 +85,12 @@ class AMDWMMALayout(DistributedLayout):
         warps_per_cta: Optional[Sequence[int]] = None,
         tiles_per_warp: Optional[Sequence[int]] = None,
     ):
-        warp_bases, reg_bases, instr = unwrap(warp_bases), unwrap(reg_bases), unwrap(instr_shape)
-        warps, tiles = unwrap(warps_per_cta), unwrap(tiles_per_warp)
+        warp_bases, reg_bases, instr = (
+            self.unwrap(warp_bases),
+            self.unwrap(reg_bases),
+            self.unwrap(instr_shape),
+        )
+        warps, tiles = self.unwrap(warps_per_cta), self.unwrap(tiles_per_warp)
         if _is_flat(warp_bases) and warps is None:
             # The order of 3.6: (warps_per_cta, instr_shape, tiles_per_warp).
             warps, warp_bases = warp_bases, None
@@ -108,26 +101,26 @@ class AMDWMMALayout(DistributedLayout):
         if warps is not None or tiles is not None:
             warp_bases, reg_bases = _bases_from_counts(warps, tiles, warp_bases, reg_bases)
             rank = len(warps) if rank is None else rank
-        version = check_int(version, "version", 1, 3)
+        version = self.check_int(version, "version", 1, 3)
         known = [len(b) for b in [*(warp_bases or []), *(reg_bases or [])] if isinstance(b, list)]
-        rank = unwrap(rank)
-        rank = check_int(rank if rank is not None else (known or [2])[0], "rank")
+        rank = self.unwrap(rank)
+        rank = self.check_int(rank if rank is not None else (known or [2])[0], "rank")
         if instr is None:
             instr = [16, 16, 32 if version == 3 else 16]
         self._set(
             version=version,
-            transposed=check_bool(transposed, "transposed"),
-            warp_bases=check_bases(warp_bases, "warp_bases", rank),
-            reg_bases=check_bases(reg_bases, "reg_bases", rank),
-            instr_shape=check_ints(instr, "instr_shape"),
-            cga_layout=check_bases(cga_layout, "cga_layout", rank),
+            transposed=self.check_bool(transposed, "transposed"),
+            warp_bases=self.check_bases(warp_bases, "warp_bases", rank),
+            reg_bases=self.check_bases(reg_bases, "reg_bases", rank),
+            instr_shape=self.check_ints(instr, "instr_shape"),
+            cga_layout=self.check_bases(cga_layout, "cga_layout", rank),
             rank=rank,
         )
 
     def verify(self) -> None:
         """Check the fields against each other. Raises LayoutError."""
-        check_int(self.rank, "rank", 2, 3)
-        check_cga(self.cga_layout, self.rank)
+        self.check_int(self.rank, "rank", 2, 3)
+        self.check_cga(self.cga_layout, self.rank)
         if self.instr_shape not in _WMMA_SHAPES[self.version]:
             refuse(
                 LayoutError(
@@ -140,10 +133,10 @@ class AMDWMMALayout(DistributedLayout):
         moves = [basis for basis in self.reg_bases + self.warp_bases if any(basis)]
         argument = "warp_bases and reg_bases"
         if not self._mixed:
-            check_cga(moves, self.rank, argument)
+            self.check_cga(moves, self.rank, argument)
             return
         sizes = [1 << max((b[d].bit_length() for b in moves), default=0) for d in range(self.rank)]
-        tiles = LinearLayout({"tile": moves}, dict(zip(dim_names(self.rank), sizes)))
+        tiles = LinearLayout({"tile": moves}, dict(zip(self.dim_names(self.rank), sizes)))
         if not tiles.is_invertible():
             raise LayoutError(
                 "warps and registers do not share out the tiles",
@@ -179,8 +172,8 @@ class AMDWMMALayout(DistributedLayout):
         return (warps, tiles) if same else None
 
     def mangle(self) -> str:
-        bases = f"{joined_bases(self.warp_bases)}_{joined_bases(self.reg_bases)}"
-        shape = f"{joined(self.instr_shape)}_{joined_bases(self.cga_layout)}_{self.rank}"
+        bases = f"{self.joined_bases(self.warp_bases)}_{self.joined_bases(self.reg_bases)}"
+        shape = f"{self.joined(self.instr_shape)}_{self.joined_bases(self.cga_layout)}_{self.rank}"
         return f"WMMA_{self.version}_{self.transposed}_{bases}_{shape}_WMMA"
 
     def _emit(self, builder: Any) -> Any:
@@ -221,12 +214,12 @@ class AMDWMMALayout(DistributedLayout):
         if k is not None:
             bases = {name: without(rows, k) for name, rows in bases.items()}
             bases["register"] = [basis for basis in bases["register"] if any(basis)]
-        layout = tile * LinearLayout(bases, dim_names(self.rank))
+        layout = tile * LinearLayout(bases, self.dim_names(self.rank))
         if k is not None:
             layout = repeat(layout, k, sizes[k])
         for d in dims:
             layout = repeat(layout, d, sizes[d])
-        return combine_with_cga(layout, cga, shape, keep_copies=True)
+        return self.combine_with_cga(layout, cga, shape, keep_copies=True)
 
     def _linear(self, shape: tuple[int, ...]) -> LinearLayout:
         m, n = self.rank - 2, self.rank - 1
@@ -253,7 +246,7 @@ class AMDWMMALayout(DistributedLayout):
 
         In version 1 each lane holds all of an instruction's K, twice: `k_width` changes nothing.
         """
-        shape = check_shape(shape, self.rank)
+        shape = self.check_shape(shape, self.rank)
         rows, k, width = operand(self.rank, operand_index, k_width)
         depth = self.instr_shape[2]
         if self.version == 1:
@@ -277,7 +270,7 @@ class AMDWMMALayout(DistributedLayout):
 
 
 def _is_flat(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(is_int(v) for v in value)
+    return isinstance(value, list) and bool(value) and all(Layout.is_int(v) for v in value)
 
 
 def _is_instr(value: list[int]) -> bool:
@@ -294,10 +287,10 @@ def _bases_from_counts(
             argument="warps_per_cta",
             expected="warps_per_cta and tiles_per_warp, or warp_bases and reg_bases",
         )
-    warps = check_powers(warps, "warps_per_cta")
+    warps = Layout.check_powers(warps, "warps_per_cta")
     rank = len(warps)
     return _bases_of(
-        warps, [1] * rank if tiles is None else check_powers(tiles, "tiles_per_warp", rank)
+        warps, [1] * rank if tiles is None else Layout.check_powers(tiles, "tiles_per_warp", rank)
     )
 
 

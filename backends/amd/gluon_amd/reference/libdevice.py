@@ -6,16 +6,15 @@ from typing import Callable
 
 import numpy as np
 
-from gluon_core.simulation import special
-from gluon_core.simulation.special import exponent, wide
+from gluon_core.simulation.special import FUNCTIONS, OTHERS, wide
 
 __all__ = ["EXTERNS"]
 
 
 _FLOATS: dict[str, Callable[..., np.ndarray]] = {
-    **special.FUNCTIONS,
+    **FUNCTIONS,
     "fdivide": np.divide, "pown": np.power,
-    "i0": special.bessel_i(0), "i1": special.bessel_i(1),
+    "i0": OTHERS["bessel_i0"], "i1": OTHERS["bessel_i1"],
 }  # fmt: skip
 
 
@@ -36,7 +35,7 @@ for _bits in (16, 32, 64):
     EXTERNS[f"__ocml_isfinite_f{_bits}"] = lambda x: np.isfinite(x).astype(np.int32)
     _dtype = np.dtype(f"f{_bits // 8}")
     EXTERNS[f"__ocml_signbit_f{_bits}"] = lambda x: np.signbit(x).astype(np.int32)
-    EXTERNS[f"__ocml_ilogb_f{_bits}"] = exponent
+    EXTERNS[f"__ocml_ilogb_f{_bits}"] = OTHERS["ilogb"]
     EXTERNS[f"__ocml_fma_f{_bits}"] = _fma
     EXTERNS[f"__ocml_ldexp_f{_bits}"] = lambda x, n: np.ldexp(x.astype(np.float64), n)
     EXTERNS[f"__ocml_nextafter_f{_bits}"] = lambda x, y, d=_dtype: np.nextafter(

@@ -7,7 +7,7 @@ from typing import Any, Callable, ClassVar, Optional, Sequence
 
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.features import Feature
-from gluon_core.layouts.base import is_int
+from gluon_core.layouts.base import Layout
 from gluon_core.layouts.dialect import follows
 from gluon_core.plugin.host_descriptor import HostDescriptor, HostTensor
 from gluon_nvidia import native
@@ -280,7 +280,7 @@ class TensorDescriptorIm2Col(TensorDescriptor):
             if (
                 corner is None
                 or len(corner) != rank - 2
-                or not all(is_int(c) and low <= c <= high for c in corner)
+                or not all(Layout.is_int(c) and low <= c <= high for c in corner)
             ):
                 raise ArgumentError(
                     "not a corner of a box of pixels",
@@ -291,7 +291,7 @@ class TensorDescriptorIm2Col(TensorDescriptor):
         steps = self.element_strides
         if steps is not None and (
             len(steps) != rank
-            or not all(is_int(s) and 1 <= s <= _MOST_ELEMENT_STRIDE for s in steps)
+            or not all(Layout.is_int(s) and 1 <= s <= _MOST_ELEMENT_STRIDE for s in steps)
         ):
             raise ArgumentError(
                 "not the steps between pixels",

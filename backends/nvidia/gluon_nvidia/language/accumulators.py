@@ -21,16 +21,14 @@ from __future__ import annotations
 from typing import Any, Iterator, Optional, Sequence, Union
 
 from gluon_core.errors import ArgumentError
-from gluon_core.portable.records import Record
-from gluon_core.values.typing import ConstInt, Int, Shape, Values
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     builtin,
-    compile_time_int,
-    describe,
     semantic_layer,
     tl,
     unwrap,
 )
+from gluon_core.plugin.typing import ConstInt, Int, Shape, Values
+from gluon_core.portable.records import Record
 from gluon_nvidia.language import mbarrier
 from gluon_nvidia.language.mbarrier_counted import arrive
 from gluon_nvidia.language.ring import RingFacts, begin, check_position, ring_position
@@ -129,7 +127,7 @@ class tmem_ring(Record):
                 "not a writer",
                 argument="writer",
                 expected="what gl.nvidia.hopper.tma_writer(...) returns",
-                got=describe(writer),
+                got=semantic_layer().describe(writer),
             )
         memory = self.wait(at)
         writer.send(coordinates, memory, self._read(at, memory, writer.width))
@@ -166,7 +164,7 @@ def accumulator_ring(
     ISA: PTX 9.7.16.7.1, tcgen05.alloc; 9.7.16.12, tcgen05.commit; 9.7.13.15, mbarrier.
     """
     semantic = semantic_layer()
-    count = compile_time_int(slots, "slots", 1)
+    count = semantic.compile_time_int(slots, "slots", 1)
     size = [int(unwrap(side)) for side in unwrap(shape)]
     chosen = unwrap(layout) or TensorMemoryLayout(size, col_stride=1)
     memory = allocate_tensor_memory(tl.float32, [count, *size], chosen)

@@ -6,28 +6,15 @@ from typing import Optional
 
 from gluon_core.errors import LayoutError
 from gluon_core.layouts import PaddedSharedLayout
-from gluon_core.semantic.copies import (
-    cache_operands,
-    check_copied,
-    consecutive_elements,
-    masked,
-)
-from gluon_core.semantic.memory import LOAD_CACHE
-from gluon_core.values import shared_memory_descriptor
-from gluon_core.values.typing import ConstBool, ConstInt, ConstStr, Operand
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     builtin,
-    compile_time_bool,
-    compile_time_int,
-    handle_or_absent,
     has,
-    is_placeholder,
     semantic_layer,
-    shape_of,
-    shared_memory,
     tensor,
     unwrap,
 )
+from gluon_core.plugin.typing import ConstBool, ConstInt, ConstStr, Operand
+from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.features import COPIES_VERIFIED
 from gluon_nvidia.language.cache import CacheHint
 from gluon_nvidia.language.mbarrier import check_mbarrier
@@ -84,18 +71,18 @@ def async_load(
     ISA: PTX 9.7.9.25.3.1, cp.async.
     """
     semantic = semantic_layer()
-    smem = shared_memory(smem, "smem")
+    smem = semantic.shared_memory(smem, "smem")
     pointer = semantic.check_pointer(pointer)
     pointer = semantic.require_distributed(pointer, "pointer")
     _check_destination(smem, pointer)
-    mask, _ = masked(semantic, pointer, smem.dtype, mask)
-    hints = semantic._hints(cache_modifier, eviction_policy, cache_policy, LOAD_CACHE)
+    mask, _ = semantic.masked(pointer, smem.dtype, mask)
+    hints = semantic.cache_operands(cache_modifier, eviction_policy, cache_policy)
     semantic.builder.create_async_copy_global_to_local(
         smem.handle,
         pointer.handle,
-        handle_or_absent(semantic, mask),
-        handle_or_absent(semantic, None),
-        *cache_operands(semantic, hints),
+        semantic.handle_or_absent(mask),
+        semantic.handle_or_absent(None),
+        *hints,
         bool(unwrap(volatile)),
     )
 
@@ -124,8 +111,9 @@ def wait_group(num_outstanding: ConstInt = 0) -> None:
 
     ISA: PTX 9.7.9.25.3.3, cp.async.wait_group.
     """
-    count = compile_time_int(num_outstanding, "num_outstanding", 0)
-    semantic_layer().builder.create_async_wait_group(count)
+    semantic = semantic_layer()
+    count = semantic.compile_time_int(num_outstanding, "num_outstanding", 0)
+    semantic.builder.create_async_wait_group(count)
 
 
 @builtin(
@@ -146,14 +134,16 @@ def mbarrier_arrive(mbarrier: shared_memory_descriptor, increment_count: ConstBo
 
     ISA: PTX 9.7.13.15.16, cp.async.mbarrier.arrive.
     """
+    semantic = semantic_layer()
     mbarrier = check_mbarrier(mbarrier)
-    increment = compile_time_bool(increment_count, "increment_count")
-    semantic_layer().builder.create_async_copy_mbarrier_arrive(mbarrier.handle, increment)
+    increment = semantic.compile_time_bool(increment_count, "increment_count")
+    semantic.builder.create_async_copy_mbarrier_arrive(mbarrier.handle, increment)
 
 
 def _check_destination(smem: shared_memory_descriptor, pointer: tensor) -> None:
+    semantic = semantic_layer()
     element = pointer.dtype.element_ty
-    check_copied(smem, pointer, element, "smem", bits=not has(COPIES_VERIFIED))
+    semantic.check_copied(smem, pointer, element, "smem", bits=not has(COPIES_VERIFIED))
     if isinstance(smem.layout, PaddedSharedLayout):
         raise LayoutError(
             "cp.async does not write padded buffers",
@@ -162,9 +152,9 @@ def _check_destination(smem: shared_memory_descriptor, pointer: tensor) -> None:
             got=repr(smem.layout),
         )
     layout = pointer.type.layout
-    if is_placeholder(layout):
+    if semantic.is_placeholder(layout):
         return
-    held = consecutive_elements(layout, smem.layout, shape_of(pointer))
+    held = semantic.consecutive_elements(layout, smem.layout, semantic.shape_of(pointer))
     if held is not None and held * element.primitive_bitwidth < 8 * _LEAST_BYTES:
         least = 8 * _LEAST_BYTES // element.primitive_bitwidth
         raise LayoutError(

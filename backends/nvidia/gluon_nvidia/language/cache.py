@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
-from gluon_core import vendor
 from gluon_core.errors import ArgumentError
 from gluon_core.features import CACHE_POLICY
+from gluon_core.plugin import ops
+from gluon_core.plugin.ops import constexpr, unwrap
 from gluon_core.values import CachePolicy as PlainCachePolicy
 from gluon_core.values import one_of
-from gluon_core.vendor import constexpr, unwrap
 
 __all__ = ["CacheHint", "CachePolicy", "FractionalEvictionPolicy"]
 
@@ -59,7 +59,7 @@ class FractionalEvictionPolicy:
     @property
     def type(self) -> Any:
         """The type of this value inside a kernel: a constexpr."""
-        return vendor.constexpr_type(self)
+        return ops.constexpr_type(self)
 
     def mangle(self) -> str:
         """An identifier part that differs between different policies."""
@@ -120,7 +120,7 @@ class CachePolicy:
     @property
     def type(self) -> Any:
         """The type of this value inside a kernel: a constexpr."""
-        return vendor.constexpr_type(self)
+        return ops.constexpr_type(self)
 
     def _to_ir(self, builder: Any) -> Any:
         l2 = self.l2

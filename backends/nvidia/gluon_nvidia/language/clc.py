@@ -10,17 +10,15 @@ from typing import Any, Sequence
 
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import SwizzledSharedLayout
-from gluon_core.values import handle_value, shared_memory_descriptor
-from gluon_core.values.typing import ConstInt
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     base_type,
     builtin,
-    compile_time_int,
     semantic_layer,
-    shared_memory,
     tensor,
     tl,
 )
+from gluon_core.plugin.typing import ConstInt
+from gluon_core.values import handle_value, shared_memory_descriptor
 from gluon_nvidia.features import CLC
 from gluon_nvidia.language.mbarrier import check_mbarrier
 
@@ -92,14 +90,14 @@ class clc_result(handle_value):
         ISA: PTX 9.7.13.18, clusterlaunchcontrol.query_cancel.get_first_ctaid.
         """
         semantic = semantic_layer()
-        dim = compile_time_int(dim, "dim", 0, 2)
+        dim = semantic.compile_time_int(dim, "dim", 0, 2)
         handle = semantic.builder.create_clc_get_program_id(self.handle, dim)
         return semantic.make_tensor(handle, tl.int32)
 
 
-def _check_result(value: object, argument: str) -> shared_memory_descriptor:
+def _check_result(value: shared_memory_descriptor, argument: str) -> shared_memory_descriptor:
     """`value` if an answer fits into it: int64 [2], the same in each block of the cluster."""
-    value = shared_memory(value, argument)
+    value = semantic_layer().shared_memory(value, argument)
     if value.dtype not in (tl.int64, tl.uint64):
         raise DtypeError(
             "an answer is two 64-bit integers",

@@ -10,12 +10,7 @@ from typing import Any, Union
 
 from gluon_core.errors import CapabilityError
 from gluon_core.layouts import SwizzledSharedLayout
-from gluon_core.portable import WalkRequest
-from gluon_core.portable.schedule import tile_schedule
-from gluon_core.portable.walks import make_walk, program_number, programs, tile_walk
-from gluon_core.values import shared_memory_descriptor
-from gluon_core.values.typing import ConstInt, Int
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     builtin,
     code_generator,
     constexpr,
@@ -24,6 +19,12 @@ from gluon_core.vendor import (
     tl,
     traced,
 )
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import ConstInt, Int
+from gluon_core.portable import WalkRequest
+from gluon_core.portable.schedule import tile_schedule
+from gluon_core.portable.walks import make_walk, program_number, programs, tile_walk
+from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.features import CLC
 from gluon_nvidia.language import mbarrier
 from gluon_nvidia.language.clc import clc_result, load_result, try_cancel
@@ -79,7 +80,7 @@ def walk(tiles: Union[tile_schedule, Int], roles: ConstInt = 1, slots: ConstInt 
 # -- the lowering of gl.portable.walk --------------------------------------------------------------
 
 
-def begin(facts: Any, _semantic: Any) -> list[shared_memory_descriptor]:
+def begin(facts: Any, _semantic: SemanticLayer) -> list[shared_memory_descriptor]:
     """Answers, and the barriers of full and of empty slots."""
     blocks = _semantic.num_ctas
     every = [[0]] * (blocks.bit_length() - 1)  # each block of a cluster has the answer
@@ -96,14 +97,16 @@ def begin(facts: Any, _semantic: Any) -> list[shared_memory_descriptor]:
     return [answers, full, empty]
 
 
-def first(state: Any, before: Any, facts: Any, count: Any, _semantic: Any) -> list[Any]:
+def first(state: Any, before: Any, facts: Any, count: Any, _semantic: SemanticLayer) -> list[Any]:
     """A turn is a tile, the slot of the next answer and the parity of its phase."""
     tile, zero = program_number(_semantic), _semantic.scalar_constant(0, tl.int32)
     _traced(_ask_ahead, state, [tile, zero, zero, count], facts)
     return [tile, zero, zero]
 
 
-def following(state: Any, before: Any, facts: Any, count: Any, _semantic: Any) -> list[Any]:
+def following(
+    state: Any, before: Any, facts: Any, count: Any, _semantic: SemanticLayer
+) -> list[Any]:
     found = _traced(_go_on, state, [*before, count], facts)
     return list(found.values)
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from gluon_core.features import CLUSTER_BARRIER, CLUSTER_BARRIER_OP
-from gluon_core.values import shared_memory_descriptor
-from gluon_core.values.typing import ConstBool
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     builtin,
-    check_stored,
-    compile_time_bool,
-    has,
     require,
     semantic_layer,
-    shared_memory,
     tensor,
 )
+from gluon_core.plugin.typing import ConstBool
+from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.features import ASYNC_SHARED_STORE, CLUSTER_HALVES
 from gluon_nvidia.language.mbarrier import check_mbarrier
 
@@ -38,8 +34,9 @@ def arrive(relaxed: ConstBool = False) -> None:
 
     ISA: PTX 9.7.13.3, barrier.cluster.arrive.
     """
+    semantic = semantic_layer()
     require(CLUSTER_HALVES, f"{_NAME}.arrive", _WHOLE)
-    semantic_layer().builder.create_cluster_arrive(compile_time_bool(relaxed, "relaxed"))
+    semantic.builder.create_cluster_arrive(semantic.compile_time_bool(relaxed, "relaxed"))
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.wait")
@@ -68,8 +65,8 @@ def barrier(relaxed: ConstBool = False) -> None:
     ISA: PTX 9.7.13.3, barrier.cluster.arrive and .wait.
     """
     semantic = semantic_layer()
-    relaxed = compile_time_bool(relaxed, "relaxed")
-    if has(CLUSTER_BARRIER_OP):
+    relaxed = semantic.compile_time_bool(relaxed, "relaxed")
+    if semantic.has(CLUSTER_BARRIER_OP):
         semantic.builder.create_cluster_barrier(relaxed)
     else:
         semantic.builder.create_cluster_arrive(relaxed)
@@ -95,9 +92,9 @@ def async_store(
     ISA: PTX 9.7.9.12, st.async.shared::cluster.mbarrier::complete_tx::bytes.
     """
     semantic = semantic_layer()
-    dst = shared_memory(dst, "dst")
+    dst = semantic.shared_memory(dst, "dst")
     semantic.require_distributed(value, "value")
     mbarrier = check_mbarrier(mbarrier)
-    semantic._require_unbatched(dst)
-    check_stored(dst.type, value)
+    semantic.require_unbatched(dst)
+    semantic.check_stored(dst.type, value)
     semantic.builder.create_async_shared_store(dst.handle, value.handle, mbarrier.handle)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Sequence, Union
 
-from gluon_core import vendor
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
-from gluon_core.values import check_block_shape, unwrap_shape
-from gluon_core.values import descriptors as core
-from gluon_core.values.typing import ConstStr, Int, Shape
-from gluon_core.vendor import (
+from gluon_core.plugin import ops
+from gluon_core.plugin.ops import (
     block_type,
     builtin,
     constexpr,
-    describe,
     dtype,
     ir,
     semantic_layer,
@@ -23,6 +19,10 @@ from gluon_core.vendor import (
     tuple_type,
     unwrap,
 )
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import ConstStr, Int, Shape
+from gluon_core.values import check_block_shape
+from gluon_core.values import descriptors as core
 from gluon_nvidia.features import IM2COL
 from gluon_nvidia.layouts import NVMMASharedLayout
 
@@ -108,7 +108,7 @@ class tensor_descriptor_im2col_type(tensor_descriptor_type):
     _prefix = "TDI"
 
     def _to_ir(self, builder: Any) -> Any:
-        vendor.require(IM2COL, "tensor_descriptor_im2col")
+        ops.require(IM2COL, "tensor_descriptor_im2col")
         element = self.block_type.element_ty
         return builder.get_tensor_descriptor_im2col_layout_type(
             self.block_type.to_ir(builder), element.is_int_signed(), self.layout._to_ir(builder)
@@ -168,7 +168,7 @@ def make_tensor_descriptor(
     semantic = semantic_layer()
     base = _pointer(semantic, base)
     element = base.dtype.element_ty
-    block = unwrap_shape(block_shape, "block_shape")
+    block = semantic.unwrap_shape(block_shape, "block_shape")
     sizes, steps = _listed(shape, "shape"), _listed(strides, "strides")
     for argument, values in (("strides", steps), ("block_shape", block)):
         if len(values) != len(sizes):
@@ -180,7 +180,7 @@ def make_tensor_descriptor(
             )
     padding = _padding(padding_option, element)
     _check_sizes(sizes, steps, element)
-    check_block_shape(block, "the box of a descriptor")
+    semantic.check_block_shape(block, "the box of a descriptor")
     box = block_type(element, block)
     sizes = [_scalar(semantic, size, tl.int32, "shape") for size in sizes]
     steps = [_scalar(semantic, step, tl.int64, "strides") for step in steps]
@@ -198,7 +198,7 @@ def make_tensor_descriptor(
     return made.make(handle, tl_tuple(sizes), tl_tuple(steps))
 
 
-def check_blocks(semantic: Any, made: tensor_descriptor_type) -> None:
+def check_blocks(semantic: SemanticLayer, made: tensor_descriptor_type) -> None:
     """Raise unless the descriptor's layout is for the blocks that the cluster has."""
     ctas = 1 << len(made.layout.cga_layout)
     if ctas != semantic.num_ctas:
@@ -242,11 +242,14 @@ def check_box(element: dtype, block: list[int], layout: NVMMASharedLayout) -> No
         )
 
 
-def _pointer(semantic: Any, base: Any) -> Any:
+def _pointer(semantic: SemanticLayer, base: Any) -> Any:
     base = unwrap(base)
     if not isinstance(base, tl.tensor) or base.type.is_block() or not base.dtype.is_ptr():
         raise DtypeError(
-            "not a scalar pointer", argument="base", expected="a pointer", got=describe(base)
+            "not a scalar pointer",
+            argument="base",
+            expected="a pointer",
+            got=semantic.describe(base),
         )
     return base
 
@@ -259,21 +262,23 @@ def _listed(values: Any, argument: str) -> list[Any]:
             "not a sequence",
             argument=argument,
             expected="one entry for each dimension",
-            got=describe(values),
+            got=semantic_layer().describe(values),
         )
     return [unwrap(value) for value in values]
 
 
-def _scalar(semantic: Any, value: Any, dtype: Any, argument: str) -> Any:
+def _scalar(semantic: SemanticLayer, value: Any, dtype: Any, argument: str) -> Any:
     """An integer scalar as `dtype`."""
     if isinstance(value, tl.tensor):
         if value.type.is_block():
-            raise ShapeError("must be scalars", argument=argument, got=describe(value))
+            raise ShapeError("must be scalars", argument=argument, got=semantic.describe(value))
         if value.dtype.is_int() and value.dtype != tl.int1:
             return semantic.cast(value, dtype)
     elif isinstance(value, int):
         return semantic.scalar_constant(int(value), dtype)
-    raise DtypeError("must be integers", argument=argument, expected=dtype, got=describe(value))
+    raise DtypeError(
+        "must be integers", argument=argument, expected=dtype, got=semantic.describe(value)
+    )
 
 
 def _padding(option: ConstStr, element: dtype) -> str:
@@ -315,7 +320,7 @@ def _check_sizes(sizes: list[Any], steps: list[Any], element: dtype) -> None:
             "the elements of the last dimension must be contiguous (PTX 5.5.3)",
             argument="strides",
             expected="the constant 1 at the end",
-            got=describe(last),
+            got=semantic_layer().describe(last),
             remedy="Describe the transposed tensor.",
         )
     for size, step in zip(sizes, steps[:-1]):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from gluon_core.values.typing import ConstBool
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     builtin,
-    compile_time_bool,
     semantic_layer,
 )
+from gluon_core.plugin.typing import ConstBool
 
 __all__ = ["fence_async_shared"]
 
@@ -32,4 +31,5 @@ def fence_async_shared(cluster: ConstBool = False) -> None:
 
     ISA: PTX 9.7.13.4, fence.proxy.async.shared::{cta, cluster}.
     """
-    semantic_layer().builder.create_fence_async_shared(compile_time_bool(cluster, "cluster"))
+    semantic = semantic_layer()
+    semantic.builder.create_fence_async_shared(semantic.compile_time_bool(cluster, "cluster"))

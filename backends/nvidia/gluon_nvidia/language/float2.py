@@ -10,21 +10,19 @@ Triton's own library has this up to 3.7, and `add2`, `fma2`, ... after it; here 
 from typing import Any
 
 from gluon_core.errors import DtypeError, ShapeError, refuse
-from gluon_core.values.typing import ConstInt, ConstStr, Scalar
-from gluon_core.vendor import (
-    aggregate,
+from gluon_core.plugin.ops import (
     builtin,
     constexpr_function,
-    describe,
     semantic_layer,
-    shape_of,
     tensor,
     tl,
     tl_core,
     traced,
     unwrap,
-    wrap_axis,
 )
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import ConstInt, ConstStr, Scalar
+from gluon_core.values.aggregate import aggregate
 
 __all__ = ["Float2Tensor", "fma", "full_like", "pack", "pack2", "unpack", "unpack2"]
 
@@ -34,7 +32,7 @@ _SPACE = "gl.nvidia.blackwell.float2"
 
 
 def _instruction(
-    semantic: Any, text: str, registers: str, operands: list[Any], results: Any
+    semantic: SemanticLayer, text: str, registers: str, operands: list[Any], results: Any
 ) -> Any:
     """What one instruction makes of each element of `operands`."""
     return tl_core.inline_asm_elementwise(
@@ -42,7 +40,7 @@ def _instruction(
     )
 
 
-def _compute(semantic: Any, opcode: str, operands: list[Any]) -> Any:
+def _compute(semantic: SemanticLayer, opcode: str, operands: list[Any]) -> Any:
     """`opcode` (PTX 9.7.3, `.f32x2`) on tensors of pairs."""
     places = ", ".join(f"${place}" for place in range(len(operands) + 1))
     registers = ",".join(["=l"] + ["l"] * len(operands))
@@ -56,19 +54,22 @@ def _pairs(value: Any, argument: str) -> Any:
             "not pairs of float32",
             argument=argument,
             expected="a Float2Tensor",
-            got=describe(value),
+            got=semantic_layer().describe(value),
             remedy="Make one with float2.pack or float2.full_like.",
         )
     return value.value
 
 
-def _singles(semantic: Any, value: Any, argument: str) -> Any:
+def _singles(semantic: SemanticLayer, value: Any, argument: str) -> Any:
     """A tensor of float32."""
     value = semantic.to_tensor(value)
     if value.dtype != tl.float32:
         refuse(
             DtypeError(
-                "pairs are of float32", argument=argument, expected="float32", got=describe(value)
+                "pairs are of float32",
+                argument=argument,
+                expected="float32",
+                got=semantic.describe(value),
             )
         )
     return value
@@ -182,8 +183,8 @@ def pack(x: tensor, axis: ConstInt) -> "Float2Tensor":
     """
     semantic = semantic_layer()
     x = _singles(semantic, semantic.require_distributed(x, "x"), "x")
-    shape = shape_of(x)
-    axis = wrap_axis(axis, len(shape))
+    shape = semantic.shape_of(x)
+    axis = semantic.wrap_axis(axis, len(shape))
     if shape[axis] % 2:
         raise ShapeError("an odd number cannot be paired", argument="x", got=shape)
     apart = semantic.reshape(x, shape[:axis] + [shape[axis] // 2, 2] + shape[axis + 1 :])
@@ -231,8 +232,8 @@ def unpack(x: "Float2Tensor", axis: ConstInt) -> tensor:
     ISA: PTX 9.7.9, mov.b64.
     """
     semantic = semantic_layer()
-    shape = shape_of(_pairs(x, "x"))
-    axis = wrap_axis(axis, len(shape))
+    shape = semantic.shape_of(_pairs(x, "x"))
+    axis = semantic.wrap_axis(axis, len(shape))
     joined = semantic.join(*unpack2(x))
     dims = list(range(len(shape)))
     beside = semantic.permute(joined, [*dims[: axis + 1], len(shape), *dims[axis + 1 :]])

@@ -8,27 +8,21 @@ from __future__ import annotations
 
 from typing import Any, Optional, Sequence, Union
 
-from gluon_core import vendor
 from gluon_core.errors import (
     ArgumentError,
     DtypeError,
     LayoutError,
 )
-from gluon_core.values import MBarrierLayout, memory_descriptor, shared_memory_descriptor
-from gluon_core.values.typing import ConstBool, ConstInt, Int, Predicate
-from gluon_core.vendor import (
+from gluon_core.plugin import ops
+from gluon_core.plugin.ops import (
     builtin,
-    check_barrier,
-    check_capabilities,
-    compile_time_int,
-    describe,
-    items_of,
-    predicate,
-    scalar_int32,
     semantic_layer,
     tl,
     unwrap,
 )
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import ConstBool, ConstInt, Int, Predicate
+from gluon_core.values import MBarrierLayout, memory_descriptor, shared_memory_descriptor
 from gluon_nvidia.features import (
     ARRIVE_MASK_FIRST,
     ARRIVE_MULTICAST,
@@ -60,7 +54,9 @@ _HOPPER = "gl.nvidia.hopper.mbarrier"
 _IMPLIED = "Later releases need none: the cluster knows of initialized barriers."
 
 
-def check_mbarrier(value: object, argument: str = "mbarrier") -> shared_memory_descriptor:
+def check_mbarrier(
+    value: shared_memory_descriptor, argument: str = "mbarrier"
+) -> shared_memory_descriptor:
     """`value` if it is a barrier.
 
     Raises:
@@ -69,12 +65,14 @@ def check_mbarrier(value: object, argument: str = "mbarrier") -> shared_memory_d
         ShapeError: not one barrier per block.
     """
     remedy = "Allocate it with gl.nvidia.ampere.mbarrier.allocate_mbarrier()."
-    return check_barrier(value, argument, remedy, None if vendor.has(CLUSTER_WIDE_BARRIERS) else 1)
+    return semantic_layer().check_barrier(
+        value, argument, remedy, None if ops.has(CLUSTER_WIDE_BARRIERS) else 1
+    )
 
 
 def _per_cluster(barriers: int) -> int:
     """The extent of a barrier's memory, which may be the one of each block only."""
-    return barriers if vendor.has(CLUSTER_WIDE_BARRIERS) else 1
+    return barriers if ops.has(CLUSTER_WIDE_BARRIERS) else 1
 
 
 @builtin(requires=_REQUIRES, name="gl.nvidia.ampere.mbarrier.allocate_mbarrier")
@@ -105,7 +103,7 @@ def allocate_mbarrier(
     layout = MBarrierLayout.multicta(semantic.num_ctas, pairs)
     shape = [_per_cluster(semantic.num_ctas // (2 if pairs else 1))]
     if unwrap(batch) is not None:
-        shape.insert(0, compile_time_int(batch, "batch", 1))
+        shape.insert(0, semantic.compile_time_int(batch, "batch", 1))
     barriers: shared_memory_descriptor = semantic.allocate_shared(tl.int64, shape, layout)
     return barriers
 
@@ -124,9 +122,10 @@ def init(mbarrier: shared_memory_descriptor, count: ConstInt) -> None:
 
     ISA: PTX 9.7.13.15.9, mbarrier.init.
     """
+    semantic = semantic_layer()
     mbarrier = check_mbarrier(mbarrier)
-    count = compile_time_int(count, "count", 1, _MAX_COUNT)
-    semantic_layer().builder.create_mbarrier_init(mbarrier.handle, count)
+    count = semantic.compile_time_int(count, "count", 1, _MAX_COUNT)
+    semantic.builder.create_mbarrier_init(mbarrier.handle, count)
 
 
 @builtin(requires=_REQUIRES, name="gl.nvidia.ampere.mbarrier.invalidate")
@@ -166,9 +165,9 @@ def wait(
     """
     semantic = semantic_layer()
     mbarrier = check_mbarrier(mbarrier)
-    phase = scalar_int32(semantic, phase, "phase")
-    pred = predicate(semantic, pred)
-    handles = [_memory_handle(item) for item in items_of(deps)]
+    phase = semantic.scalar_int32(phase, "phase")
+    pred = semantic.predicate(pred)
+    handles = [_memory_handle(item) for item in semantic.items_of(deps)]
     semantic.builder.create_mbarrier_wait(mbarrier.handle, phase.handle, pred.handle, handles)
     semantic.passed += 1
 
@@ -198,7 +197,7 @@ def arrive(
 
 
 def emit_arrive(
-    semantic: Any,
+    semantic: SemanticLayer,
     mbarrier: shared_memory_descriptor,
     count: ConstInt,
     pred: Predicate,
@@ -208,14 +207,14 @@ def emit_arrive(
 ) -> None:
     """`arrive` of every generation."""
     mbarrier = check_mbarrier(mbarrier)
-    count = compile_time_int(count, "count", 1, _MAX_COUNT)
-    mask = compile_time_int(multicast, "multicast_cta", 0, semantic.num_ctas - 1)
-    pred = predicate(semantic, pred)
+    count = semantic.compile_time_int(count, "count", 1, _MAX_COUNT)
+    mask = semantic.compile_time_int(multicast, "multicast_cta", 0, semantic.num_ctas - 1)
+    pred = semantic.predicate(pred)
     create = semantic.builder.create_mbarrier_arrive
     block = _block(semantic, mbarrier, from_cta, public)
     if mask:
-        vendor.require(ARRIVE_MULTICAST, f"{public}(multicast_cta=...)")
-        check_capabilities(semantic, f"{public}(multicast_cta=...)", _MULTICAST)
+        semantic.require(ARRIVE_MULTICAST, f"{public}(multicast_cta=...)")
+        semantic.check_capabilities(f"{public}(multicast_cta=...)", _MULTICAST)
         if block is not None:
             raise ArgumentError(
                 "one block alone cannot arrive at the barriers of several",
@@ -224,7 +223,7 @@ def emit_arrive(
                 got=mask,
             )
         _check_one_per_block(semantic, mbarrier, "multicast_cta")
-    if vendor.has(ARRIVE_MASK_FIRST):
+    if semantic.has(ARRIVE_MASK_FIRST):
         create(mbarrier.handle, count, mask, pred.handle)
     elif mask:
         create(mbarrier.handle, count, pred.handle, block, mask)
@@ -235,17 +234,22 @@ def emit_arrive(
 
 
 def _block(
-    semantic: Any, mbarrier: shared_memory_descriptor, from_cta: Optional[ConstInt], public: str
+    semantic: SemanticLayer,
+    mbarrier: shared_memory_descriptor,
+    from_cta: Optional[ConstInt],
+    public: str,
 ) -> Optional[int]:
     """The index of the one block that acts, or None for all of them."""
     if unwrap(from_cta) is None:
         return None
-    vendor.require(FROM_CTA, f"{public}(from_cta=...)")
+    semantic.require(FROM_CTA, f"{public}(from_cta=...)")
     _check_one_per_block(semantic, mbarrier, "from_cta")
-    return compile_time_int(from_cta, "from_cta", 0, semantic.num_ctas - 1)
+    return semantic.compile_time_int(from_cta, "from_cta", 0, semantic.num_ctas - 1)
 
 
-def _check_one_per_block(semantic: Any, mbarrier: shared_memory_descriptor, why: str) -> None:
+def _check_one_per_block(
+    semantic: SemanticLayer, mbarrier: shared_memory_descriptor, why: str
+) -> None:
     own = MBarrierLayout.multicta(semantic.num_ctas).cga_layout
     if mbarrier.layout.cga_layout != own:
         raise LayoutError(
@@ -285,8 +289,8 @@ def expect(
     semantic = semantic_layer()
     mbarrier = check_mbarrier(mbarrier)
     given = bytes_per_cta if unwrap(bytes) is None else bytes
-    size = compile_time_int(given, "bytes_per_cta", 0, _MAX_COUNT)
-    pred = predicate(semantic, pred)
+    size = semantic.compile_time_int(given, "bytes_per_cta", 0, _MAX_COUNT)
+    pred = semantic.predicate(pred)
     block = _block(semantic, mbarrier, from_cta, f"{_HOPPER}.expect")
     create = semantic.builder.create_mbarrier_expect
     if block is None:
@@ -305,7 +309,7 @@ def fence_init_release_cluster() -> None:
 
     ISA: PTX 9.7.13.4, fence.mbarrier_init.release.cluster.
     """
-    vendor.require(INIT_FENCE, f"{_HOPPER}.fence_init_release_cluster", _IMPLIED)
+    ops.require(INIT_FENCE, f"{_HOPPER}.fence_init_release_cluster", _IMPLIED)
     semantic_layer().builder.create_fence_mbarrier_init_release_cluster()
 
 
@@ -320,7 +324,7 @@ def sync_cluster_init() -> None:
     ISA: PTX 9.7.13.4, fence.mbarrier_init.release.cluster; 9.7.13.3, barrier.cluster.
     """
     semantic = semantic_layer()
-    vendor.require(INIT_FENCE, f"{_HOPPER}.sync_cluster_init", _IMPLIED)
+    semantic.require(INIT_FENCE, f"{_HOPPER}.sync_cluster_init", _IMPLIED)
     semantic.builder.create_fence_mbarrier_init_release_cluster()
     semantic.builder.create_cluster_arrive(True)
     semantic.builder.create_cluster_wait()
@@ -328,12 +332,12 @@ def sync_cluster_init() -> None:
 
 def _memory_handle(value: Any) -> Any:
     value = unwrap(value)
-    memory = isinstance(value, vendor.base_value) and not isinstance(value, tl.tensor)
+    memory = isinstance(value, ops.base_value) and not isinstance(value, tl.tensor)
     if not memory or not hasattr(value, "handle"):
         raise DtypeError(
             "not a memory descriptor",
             argument="deps",
             expected="descriptors of shared or tensor memory",
-            got=describe(value),
+            got=semantic_layer().describe(value),
         )
     return value.handle

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Optional
 
-from gluon_core.values import shared_memory_descriptor
-from gluon_core.values.typing import ConstInt, Predicate
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     builtin,
     semantic_layer,
 )
+from gluon_core.plugin.typing import ConstInt, Predicate
+from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.language.mbarrier import emit_arrive
 
 __all__ = ["arrive"]

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Optional
 
 from gluon_core.errors import ArgumentError, LayoutError, ShapeError
-from gluon_core.values.typing import ConstStr
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     builtin,
-    check_capabilities,
-    check_k_width,
-    check_matmul_dtypes,
-    check_matmul_shapes,
     dtype,
     semantic_layer,
-    shape_of,
     tensor,
     tl,
     unwrap,
 )
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import ConstStr
 from gluon_nvidia.layouts import NVMMADistributedLayout
 
 __all__ = ["check_precision", "mma_v2"]
@@ -83,8 +79,8 @@ def mma_v2(a: tensor, b: tensor, acc: tensor, input_precision: Optional[ConstStr
     for name, value in (("a", a), ("b", b), ("acc", acc)):
         semantic.require_distributed(value, name)
     _check_shapes(a, b, acc)
-    check_matmul_dtypes("mma.sync", a.dtype, b.dtype, acc.dtype, _DTYPES, (_FP8,))
-    check_capabilities(semantic, f"{_NAME} of {a.dtype}", _REQUIRES.get(a.dtype, ()))
+    semantic.check_matmul_dtypes("mma.sync", a.dtype, b.dtype, acc.dtype, _DTYPES, (_FP8,))
+    semantic.check_capabilities(f"{_NAME} of {a.dtype}", _REQUIRES.get(a.dtype, ()))
     _check_layouts(semantic, a, b, acc)
     if precision is None:
         default = getattr(semantic.options, "default_dot_input_precision", None) or "tf32"
@@ -94,13 +90,13 @@ def mma_v2(a: tensor, b: tensor, acc: tensor, input_precision: Optional[ConstStr
         a.handle,
         b.handle,
         acc.handle,
-        semantic._str_to_dot_input_precision(precision),
+        semantic.dot_precision(precision),
         _imprecise_accumulations(semantic, a),
     )
     return semantic.make_tensor(handle, acc.type)
 
 
-def _imprecise_accumulations(semantic: Any, a: tensor) -> int:
+def _imprecise_accumulations(semantic: SemanticLayer, a: tensor) -> int:
     """How many products of fp8 may be added up in less than float32; an option of the compiler."""
     if not a.dtype.is_fp8():
         return 0
@@ -108,8 +104,9 @@ def _imprecise_accumulations(semantic: Any, a: tensor) -> int:
 
 
 def _check_shapes(a: tensor, b: tensor, acc: tensor) -> None:
-    check_matmul_shapes(shape_of(a), shape_of(b), shape_of(acc))
-    k = shape_of(a)[-1]
+    semantic = semantic_layer()
+    semantic.check_matmul_shapes(semantic.shape_of(a), semantic.shape_of(b), semantic.shape_of(acc))
+    k = semantic.shape_of(a)[-1]
     least = 256 // a.dtype.primitive_bitwidth
     # Along M and N the compiler repeats what is smaller than the instruction.
     if k < least:
@@ -122,7 +119,7 @@ def _check_shapes(a: tensor, b: tensor, acc: tensor) -> None:
         )
 
 
-def _check_layouts(semantic: Any, a: tensor, b: tensor, acc: tensor) -> None:
+def _check_layouts(semantic: SemanticLayer, a: tensor, b: tensor, acc: tensor) -> None:
     layout = acc.type.layout
     if not isinstance(layout, NVMMADistributedLayout) or layout.version[0] != 2:
         raise LayoutError(
@@ -140,7 +137,7 @@ def _check_layouts(semantic: Any, a: tensor, b: tensor, acc: tensor) -> None:
             expected=f"instr_shape={tile}",
             got=layout.instr_shape,
         )
-    check_k_width(a, b, max(1, 32 // a.dtype.primitive_bitwidth))
+    semantic.check_k_width(a, b, max(1, 32 // a.dtype.primitive_bitwidth))
 
 
 def check_precision(precision: object, dtype: dtype, argument: str, unit: str) -> str:

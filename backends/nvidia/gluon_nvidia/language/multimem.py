@@ -14,19 +14,16 @@ from typing import Any, Optional
 
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError
 from gluon_core.layouts import BlockedLayout
-from gluon_core.values import distributed_type, one_of
-from gluon_core.values.typing import ConstInt, ConstStr, Operand, Predicate, Values
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     builtin,
-    compile_time_int,
-    describe,
     semantic_layer,
-    shape_of,
     tensor,
     tl,
     tl_core,
     unwrap,
 )
+from gluon_core.plugin.typing import ConstInt, ConstStr, Operand, Predicate, Values
+from gluon_core.values import distributed_type
 
 __all__ = ["load_reduce", "reduce", "store"]
 
@@ -107,13 +104,13 @@ def store(
     ISA: PTX 9.7.9.14, multimem.st.
     """
     access = _Access(x, offsets, mask, width, "store")
-    given = access.operand(value)
+    stored = access.operand(value)
     if access.recorded:
         access.semantic.builder.create_multimem_store(
-            access.copies(), given.handle, access.mask_handle, *access.shape
+            access.copies(), stored.handle, access.mask_handle, *access.shape
         )
         return
-    access.write(f"multimem.st.relaxed.sys.global{access.type_of('')}", given)
+    access.write(f"multimem.st.relaxed.sys.global{access.type_of('')}", stored)
 
 
 @builtin(requires=_REQUIRES, name=_NAME + "reduce")
@@ -137,14 +134,20 @@ def reduce(
     ISA: PTX 9.7.9.14, multimem.red.
     """
     access = _Access(x, offsets, mask, width, "reduce")
-    kind, given = access.kind(op), access.operand(value)
+    kind, stored = access.kind(op), access.operand(value)
     if access.recorded:
         access.semantic.builder.create_multimem_reduce(
-            access.copies(), given.handle, access.mask_handle, kind, "relaxed", "sys", *access.shape
+            access.copies(),
+            stored.handle,
+            access.mask_handle,
+            kind,
+            "relaxed",
+            "sys",
+            *access.shape,
         )
         return
     name = f"multimem.red.relaxed.sys.global.{kind}{access.type_of(kind)}"
-    access.write(name, given)
+    access.write(name, stored)
 
 
 class _Access:
@@ -163,7 +166,9 @@ class _Access:
             )
         self.offsets = self.semantic.require_distributed(offsets, "offsets")
         if not self.offsets.dtype.is_int():
-            raise DtypeError("must be integers", argument="offsets", got=describe(self.offsets))
+            raise DtypeError(
+                "must be integers", argument="offsets", got=self.semantic.describe(self.offsets)
+            )
         layout = self.offsets.type.layout
         if not isinstance(layout, BlockedLayout):
             raise LayoutError(
@@ -176,7 +181,7 @@ class _Access:
         self.axis = layout.order[0]
         self.width = self._width(layout.size_per_thread[self.axis], width)
         self.pointers = self.semantic.add(address, self.offsets, True)
-        self.type = distributed_type(self.element, shape_of(self.offsets), layout)
+        self.type = distributed_type(self.element, self.semantic.shape_of(self.offsets), layout)
         checked = self.semantic.check_mask(self.pointers, mask)
         self.mask = checked and self.semantic.broadcast_impl_value(self.pointers, checked)[1]
         # A simulator knows what all ranks hold; machine code has the one address.
@@ -187,22 +192,24 @@ class _Access:
         size = self.element.primitive_bitwidth // 8
         most = 1 if self.element in _INTEGERS else 16 // size
         least = 1 if size == 4 else 2
-        given = compile_time_int(min(held, most) if unwrap(width) is None else width, "width", 1)
-        if given & (given - 1) or given > most or given < least or held % given:
+        count = self.semantic.compile_time_int(
+            min(held, most) if unwrap(width) is None else width, "width", 1
+        )
+        if count & (count - 1) or count > most or count < least or held % count:
             raise LayoutError(
                 "not so many neighbours of a thread",
                 argument="width",
                 expected=f"a power of two from {least} to {most} that divides {held}, which a thread has",
-                got=given,
+                got=count,
             )
-        return given
+        return count
 
     def kind(self, op: Any) -> str:
-        return str(one_of("op", unwrap(op), _KINDS[self.element]))
+        return str(self.semantic.one_of("op", unwrap(op), _KINDS[self.element]))
 
     def operand(self, value: Any) -> Any:
-        given = self.semantic.cast(self.semantic.to_tensor(unwrap(value)), self.element)
-        return self.semantic.broadcast_impl_value(self.pointers, given)[1]
+        stored = self.semantic.cast(self.semantic.to_tensor(unwrap(value)), self.element)
+        return self.semantic.broadcast_impl_value(self.pointers, stored)[1]
 
     def copies(self) -> list[Any]:
         return [self.semantic.add(peer, self.offsets, True).handle for peer in self.peers]
@@ -268,6 +275,6 @@ def _copies(x: Any) -> tuple[list[Any], Any]:
             "not all copies of a tensor",
             argument="x",
             expected="what group.multicast makes of a symmetric tensor",
-            got=describe(x),
+            got=semantic_layer().describe(x),
         ) from None
     return list(peers), address

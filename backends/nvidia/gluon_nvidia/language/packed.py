@@ -9,23 +9,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Callable, Optional, Sequence, TypeVar
 
-from gluon_core import vendor
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import BlockedLayout, DistributedLinearLayout, equal
-from gluon_core.values import distributed_type
-from gluon_core.values.typing import Dtype, Operand
-from gluon_core.vendor import (
+from gluon_core.plugin import ops
+from gluon_core.plugin.ops import (
     builtin,
-    check_capabilities,
-    describe,
     dtype,
-    is_placeholder,
     semantic_layer,
-    shape_of,
     tensor,
     tl,
     unwrap,
 )
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import Dtype, Operand
+from gluon_core.values import distributed_type
 from gluon_nvidia.features import PACKED, PACKED_NUMBERS
 
 __all__ = [
@@ -86,7 +83,9 @@ _FORMS = {"add": _ADD, "sub": _ADD, "mul": _MUL, "fma": _FMA, "min": _PICK, "max
 _LEADER = {"add": 1, "sub": 1, "mul": 0, "fma": 2, "min": 0, "max": 0}
 
 
-def _emit(semantic: Any, kind: str, operands: dict[str, Operand], dtype: Optional[Dtype]) -> tensor:
+def _emit(
+    semantic: SemanticLayer, kind: str, operands: dict[str, Operand], dtype: Optional[Dtype]
+) -> tensor:
     for name, value in operands.items():
         if not _is_number(value):
             semantic.require_tensor(value, name)
@@ -94,7 +93,7 @@ def _emit(semantic: Any, kind: str, operands: dict[str, Operand], dtype: Optiona
         raise ArgumentError(
             "needs at least one tensor with a layout",
             argument=next(iter(operands)),
-            got=", ".join(describe(value) for value in operands.values()),
+            got=", ".join(semantic.describe(value) for value in operands.values()),
         )
     result = _result_dtype(kind, list(operands.values()), dtype)
     number = _scalar_dtype(kind, list(operands.values()), result, dtype)
@@ -117,7 +116,7 @@ def _emit(semantic: Any, kind: str, operands: dict[str, Operand], dtype: Optiona
         if semantic.target.has("nvidia.f32x4"):  # Rubin's namespace offers each of these forms
             semantic.check_assembler(what, capability, instead)
         else:
-            check_capabilities(semantic, what, (capability,), instead)
+            semantic.check_capabilities(what, (capability,), instead)
     if len(floats) == len(ready):
         type = ready[0].type.with_element_ty(result)
     else:
@@ -134,6 +133,7 @@ def _is_fp4(value: Any) -> bool:
 
 def _unpacked(operands: dict[str, tensor], result: dtype) -> distributed_type:
     """The type of a result of which fp4 operands have half along one dimension."""
+    semantic = semantic_layer()
     floats = [value for value in operands.values() if not _is_fp4(value)]
     packed = {name: value for name, value in operands.items() if _is_fp4(value)}
     if floats and not _has_layout(floats[0]):
@@ -141,26 +141,26 @@ def _unpacked(operands: dict[str, tensor], result: dtype) -> distributed_type:
             "fp4 needs a tensor of fp8 beside it, or fp4 alone",
             argument=next(name for name, value in operands.items() if value is floats[0]),
             expected="float8e4nv or float8e5",
-            got=describe(floats[0]),
+            got=semantic.describe(floats[0]),
         )
     first = next(iter(packed.values()))
-    shape = shape_of(floats[0]) if floats else shape_of(first)
-    halved = [d for d, size in enumerate(shape_of(first)) if 2 * size == shape[d]]
+    shape = semantic.shape_of(floats[0]) if floats else semantic.shape_of(first)
+    halved = [d for d, size in enumerate(semantic.shape_of(first)) if 2 * size == shape[d]]
     axis = halved[0] if floats and halved else len(shape) - 1
     if not floats:
         shape[axis] *= 2
     half = [size // 2 if d == axis else size for d, size in enumerate(shape)]
     layout = floats[0].type.layout if floats else _doubled(first.type.layout, half, axis)
     for name, value in packed.items():
-        if shape_of(value) != half:
+        if semantic.shape_of(value) != half:
             raise ShapeError(
                 "fp4 comes two to a byte, along one dimension",
                 argument=name,
                 expected=half,
-                got=shape_of(value),
+                got=semantic.shape_of(value),
             )
         own = value.type.layout
-        if is_placeholder(own) or is_placeholder(layout):
+        if semantic.is_placeholder(own) or semantic.is_placeholder(layout):
             raise LayoutError("fp4 needs a known layout", argument=name, got=repr(own))
         doubled = _doubled(own, half, axis)
         if not equal(doubled, layout, shape):
@@ -200,9 +200,9 @@ def _has_layout(value: object) -> bool:
     return isinstance(getattr(value, "type", None), distributed_type)
 
 
-def _scalar(semantic: Any, name: str, value: Any, dtype: dtype) -> tensor:
+def _scalar(semantic: SemanticLayer, name: str, value: Any, dtype: dtype) -> tensor:
     if _is_number(value):
-        if vendor.has(PACKED_NUMBERS):
+        if semantic.has(PACKED_NUMBERS):
             return semantic.scalar_constant(unwrap(value), dtype)
         value = semantic.to_tensor(unwrap(value))
     if value.dtype.is_ptr():
@@ -215,7 +215,10 @@ def _result_dtype(kind: str, values: list[Any], dtype: Optional[Dtype]) -> dtype
     if dtype is not None:
         if not isinstance(dtype, tl.dtype) or not dtype.is_floating():
             raise DtypeError(
-                "not a dtype of floats", argument="dtype", expected="float32", got=describe(dtype)
+                "not a dtype of floats",
+                argument="dtype",
+                expected="float32",
+                got=semantic_layer().describe(dtype),
             )
         return dtype
     leader = values[_LEADER[kind]]
@@ -235,7 +238,7 @@ def _widest(values: Sequence[Any]) -> Optional[dtype]:
     """The dtype of tensors and, from 3.9 on, of run-time scalars together; None of fp4 alone."""
     tensors = [value.dtype for value in values if _has_layout(value) and not _is_fp4(value)]
     scalars = [value.dtype for value in values if not (_has_layout(value) or _is_number(value))]
-    if tensors and vendor.has(PACKED_NUMBERS):
+    if tensors and ops.has(PACKED_NUMBERS):
         tensors += [kind for kind in scalars if kind.is_floating()]
     if not tensors:
         return None
@@ -247,7 +250,7 @@ def _scalar_dtype(kind: str, values: Sequence[Any], result: dtype, dtype: Option
     """What scalars are converted to: the result's dtype, or from 3.9 on the widest of all operands
     where that is a form."""
     widest = _widest(values)
-    if unwrap(dtype) is None and vendor.has(PACKED_NUMBERS) and widest is not None:
+    if unwrap(dtype) is None and ops.has(PACKED_NUMBERS) and widest is not None:
         own = (value.dtype if _has_layout(value) else widest for value in values)
         form = tuple(_FP4 if of in (tl.int8, tl.uint8) else of for of in own)
         if result in _FORMS[kind].get(form, ()):

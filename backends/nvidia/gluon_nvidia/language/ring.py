@@ -27,22 +27,18 @@ from dataclasses import dataclass
 from typing import Any, Sequence, Union
 
 from gluon_core.errors import ArgumentError, ShapeError
-from gluon_core.portable.records import Record
-from gluon_core.values import shared_memory_descriptor
-from gluon_core.values.typing import ConstBool, ConstInt, Int, Predicate, Values
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     builtin,
-    compile_time_bool,
-    compile_time_int,
-    describe,
-    require,
-    scalar_int32,
     semantic_layer,
     tensor,
     tl,
     tl_tuple,
     unwrap,
 )
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import ConstBool, ConstInt, Int, Predicate, Values
+from gluon_core.portable.records import Record
+from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.features import PAIRS_ARRIVE
 from gluon_nvidia.language import mbarrier, tma
 from gluon_nvidia.language.descriptor import tensor_descriptor
@@ -112,7 +108,7 @@ class ring_position(Record):
         semantic, count = semantic_layer(), unwrap(steps)
         zero, one, last = _numbers(semantic, self.facts.stages)
         if not (isinstance(count, int) and count == 1):
-            return self._on(scalar_int32(semantic, steps, "steps"))
+            return self._on(semantic.scalar_int32(steps, "steps"))
         if self.facts.stages == 1:
             return ring_position([self.index, semantic.xor_(self.phase, one)], self.facts)
         ends = semantic.equal(self.index, last)
@@ -294,8 +290,8 @@ def tma_ring(
     ISA: PTX 9.7.9.27.1, cp.async.bulk.tensor; 9.7.13.15, mbarrier.
     """
     semantic = semantic_layer()
-    count = compile_time_int(stages, "stages", 1)
-    users = compile_time_int(consumers, "consumers", 1)
+    count = semantic.compile_time_int(stages, "stages", 1)
+    users = semantic.compile_time_int(consumers, "consumers", 1)
     given = unwrap(descriptors)
     descs = [given] if isinstance(given, tensor_descriptor) else listed(given)
     for desc in descs:
@@ -335,7 +331,7 @@ def begin(facts: RingFacts, role: str) -> ring_position:
     return ring_position([first, phase], PositionFacts(facts.stages, role))
 
 
-def _numbers(semantic: Any, stages: int) -> tuple[Any, Any, Any]:
+def _numbers(semantic: SemanticLayer, stages: int) -> tuple[Any, Any, Any]:
     """0, 1 and the last slot."""
     zero, one, last = (semantic.scalar_constant(n, tl.int32) for n in (0, 1, stages - 1))
     return zero, one, last
@@ -348,12 +344,12 @@ def _parts(ring: tile_ring) -> tuple[Any, ...]:
 
 
 def _shared(
-    semantic: Any, descs: Sequence[Any], multicast: ConstBool, two_ctas: ConstBool
+    semantic: SemanticLayer, descs: Sequence[Any], multicast: ConstBool, two_ctas: ConstBool
 ) -> tuple[bool, ...]:
     """Of which tensors one block copies for both."""
-    if not compile_time_bool(multicast, "multicast"):
+    if not semantic.compile_time_bool(multicast, "multicast"):
         return (False,) * len(descs)
-    require(PAIRS_ARRIVE, "tma_ring(multicast=True)")
+    semantic.require(PAIRS_ARRIVE, "tma_ring(multicast=True)")
     if semantic.num_ctas != 2:
         raise ArgumentError(
             "needs a cluster of two blocks",
@@ -361,7 +357,7 @@ def _shared(
             expected="num_ctas=2",
             got=semantic.num_ctas,
         )
-    if compile_time_bool(two_ctas, "two_ctas"):
+    if semantic.compile_time_bool(two_ctas, "two_ctas"):
         raise ArgumentError(
             "blocks that multiply together hold different parts",
             argument="multicast",
@@ -383,11 +379,11 @@ def _shared(
 def check_position(facts: RingFacts, at: Any, role: str) -> None:
     wanted = PositionFacts(facts.stages, role)
     if not isinstance(at, ring_position) or at.facts != wanted:
-        found = at.facts if isinstance(at, ring_position) else describe(at)
+        shown = at.facts if isinstance(at, ring_position) else semantic_layer().describe(at)
         raise ArgumentError(
             "not a position to do this at",
             argument="at",
             expected=f"one of a {role}, in {wanted.stages} slots",
-            got=found,
+            got=shown,
             remedy=f"Begin with ring.{role}() and go on with next().",
         )

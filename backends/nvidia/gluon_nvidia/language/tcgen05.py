@@ -10,21 +10,17 @@ from __future__ import annotations
 
 from typing import Optional, Sequence, Union
 
-from gluon_core import vendor
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, refuse
-from gluon_core.values import shared_memory_descriptor
-from gluon_core.values.typing import ConstBool, ConstStr, Predicate
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     builtin,
     compile_time,
-    describe,
-    items_of,
-    predicate,
     semantic_layer,
-    shared_memory,
     tl,
+    tl_tuple,
     unwrap,
 )
+from gluon_core.plugin.typing import ConstBool, ConstStr, Predicate
+from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.features import (
     COMMIT_ANY_OPERANDS,
     COMMIT_OPERANDS,
@@ -125,7 +121,7 @@ def tcgen05_mma(
     spread = multicast_flag(multicast, "tcgen05_mma", MMA_MULTICAST)
     use, run, barriers, preds = control_operands(semantic, use_acc, pred, mbarriers, mbarrier_preds)
     rest: tuple[bool, ...] = (acc.layout.two_ctas,)
-    if vendor.has(MMA_MULTICAST):
+    if semantic.has(MMA_MULTICAST):
         rest = (acc.layout.two_ctas, spread)
     semantic.builder.create_tcgen05_mma(
         a.handle, b.handle, acc.handle, use, run, barriers, preds, *rest
@@ -212,15 +208,15 @@ def tcgen05_mma_scaled(
     check_depth(shapes[0][1] if formats != ["e2m1"] * 2 else shapes[0][1] // 2, a)
     spread = multicast_flag(multicast, "tcgen05_mma_scaled", SCALED_MMA_CLUSTERS)
     if acc.layout.two_ctas:
-        vendor.require(SCALED_MMA_CLUSTERS, f"{_SPACE}tcgen05_mma_scaled of pairs of blocks")
+        semantic.require(SCALED_MMA_CLUSTERS, f"{_SPACE}tcgen05_mma_scaled of pairs of blocks")
     use, run, barriers, preds = control_operands(semantic, use_acc, pred, mbarriers, mbarrier_preds)
-    rest = (acc.layout.two_ctas, spread) if vendor.has(SCALED_MMA_CLUSTERS) else ()
+    rest = (acc.layout.two_ctas, spread) if semantic.has(SCALED_MMA_CLUSTERS) else ()
     semantic.builder.create_tcgen05_mma_scaled(
         a.handle,
         b.handle,
         acc.handle,
         *(scale.handle for scale in scales),
-        *(semantic._str_to_fp_type(kind) for kind in formats),
+        *(semantic.scale_format(kind) for kind in formats),
         use,
         run,
         barriers,
@@ -253,25 +249,23 @@ def tcgen05_commit(
     """
     semantic = semantic_layer()
     barrier = completion_barrier(semantic, barrier, "barrier")
-    operands = [shared_memory(item, "descs") for item in items_of(descs)]
-    if len(operands) > 2 and not vendor.has(COMMIT_ANY_OPERANDS):
+    operands = [semantic.shared_memory(item, "descs") for item in semantic.items_of(descs)]
+    if len(operands) > 2 and not semantic.has(COMMIT_ANY_OPERANDS):
         raise ArgumentError(
             "a multiplication has two operands",
             argument="descs",
             expected=f"at most 2 buffers, or {COMMIT_ANY_OPERANDS.releases}",
             got=len(operands),
         )
-    if not vendor.has(COMMIT_OPERANDS):
+    if not semantic.has(COMMIT_OPERANDS):
         if operands:
-            vendor.require(COMMIT_OPERANDS, f"{_SPACE}tcgen05_commit(descs=...)")
+            semantic.require(COMMIT_OPERANDS, f"{_SPACE}tcgen05_commit(descs=...)")
         if unwrap(pred) is not True:
-            vendor.require(COMMIT_OPERANDS, f"{_SPACE}tcgen05_commit(pred=...)")
+            semantic.require(COMMIT_OPERANDS, f"{_SPACE}tcgen05_commit(pred=...)")
         semantic.builder.create_tcgen05_commit(barrier.handle)
         return
     handles = [item.handle for item in operands]
-    semantic.builder.create_tcgen05_commit(
-        barrier.handle, predicate(semantic, pred).handle, handles
-    )
+    semantic.builder.create_tcgen05_commit(barrier.handle, semantic.predicate(pred).handle, handles)
 
 
 @builtin(requires=_REQUIRES, name=f"{_SPACE}tcgen05_copy")
@@ -289,7 +283,8 @@ def tcgen05_copy(src: shared_memory_descriptor, dst: tensor_memory_descriptor) -
 
     ISA: PTX 9.7.16.9.1, tcgen05.cp.
     """
-    src, dst = shared_memory(src, "src"), tensor_memory(dst, "dst")
+    semantic = semantic_layer()
+    src, dst = semantic.shared_memory(src, "src"), tensor_memory(dst, "dst")
     if src.dtype.primitive_bitwidth != dst.dtype.primitive_bitwidth:
         raise DtypeError("not the dtype of dst", argument="src", expected=dst.dtype, got=src.dtype)
     if list(src.shape) != list(dst.shape):
@@ -297,7 +292,7 @@ def tcgen05_copy(src: shared_memory_descriptor, dst: tensor_memory_descriptor) -
             "not the shape of dst", argument="src", expected=list(dst.shape), got=list(src.shape)
         )
     check_copied(src, dst)
-    semantic_layer().builder.create_tmem_copy(src.handle, dst.handle)
+    semantic.builder.create_tmem_copy(src.handle, dst.handle)
 
 
 @compile_time
@@ -324,10 +319,12 @@ def tcgen05_mma_barrier_count(
         return 1
     pair = 1 if unwrap(two_ctas) else 0
     reached = {0}
-    for item in items_of(smems):
+    operands = unwrap(smems)
+    several = isinstance(operands, (list, tuple, tl_tuple))
+    for item in operands if several else [operands]:
         layout = getattr(unwrap(item), "layout", None)
         if layout is None:
-            raise LayoutError("has no layout", argument="smems", got=describe(item))
+            raise LayoutError("has no layout", argument="smems", got=repr(item))
         # Blocks that differ in a bit of basis zero have the same operand.
         shared = [bit for bit, row in enumerate(layout.cga_layout) if not any(row)]
         blocks = {0}

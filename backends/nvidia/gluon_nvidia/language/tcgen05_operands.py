@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Sequence, Union
 
-from gluon_core import vendor
 from gluon_core.errors import (
     ArgumentError,
     DtypeError,
@@ -15,18 +14,16 @@ from gluon_core.errors import (
 )
 from gluon_core.features import Feature
 from gluon_core.layouts.shared import SharedLinearLayout
-from gluon_core.values import shared_memory_descriptor
-from gluon_core.values.typing import ConstBool, ConstStr, Predicate
-from gluon_core.vendor import (
-    check_capabilities,
-    compile_time_bool,
+from gluon_core.plugin import ops
+from gluon_core.plugin.ops import (
     dtype,
-    items_of,
-    predicate,
-    shared_memory,
+    semantic_layer,
     tl,
     unwrap,
 )
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import ConstBool, ConstStr, Predicate
+from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.features import COMMIT_TO_EACH_BLOCK, MMA_INT8, MMA_NARROW_PLAIN, MMA_SHORT_ROWS
 from gluon_nvidia.language.mbarrier import MBarrierLayout, check_mbarrier
 from gluon_nvidia.language.tensor_memory import tensor_memory, tensor_memory_descriptor
@@ -76,15 +73,16 @@ _CORE_BYTES = 16  # of a row of the smallest matrix that the unit reads
 
 
 def matrices(
-    a: object, b: object, acc: object
+    a: Matrix, b: shared_memory_descriptor, acc: tensor_memory_descriptor
 ) -> tuple[Matrix, shared_memory_descriptor, tensor_memory_descriptor]:
     """The operands of a multiplication, if each is a matrix in the memory that it may lie in."""
+    semantic = semantic_layer()
     a = unwrap(a)
     if isinstance(a, tensor_memory_descriptor):
         a = tensor_memory(a, "a")
     else:
-        a = shared_memory(a, "a")
-    b, acc = shared_memory(b, "b"), tensor_memory(acc, "acc")
+        a = semantic.shared_memory(a, "a")
+    b, acc = semantic.shared_memory(b, "b"), tensor_memory(acc, "acc")
     for value, argument in ((a, "a"), (b, "b")):
         if len(value.shape) != 2:
             raise ShapeError("must be a matrix", argument=argument, got=list(value.shape))
@@ -103,15 +101,15 @@ def check_shapes(a: Sequence[int], b: Sequence[int], acc: tensor_memory_descript
 
 
 def check_dtypes(
-    semantic: Any, a: Matrix, b: shared_memory_descriptor, acc: tensor_memory_descriptor
+    semantic: SemanticLayer, a: Matrix, b: shared_memory_descriptor, acc: tensor_memory_descriptor
 ) -> None:
     """Raise unless the unit combines the dtypes, and the target and Triton have the kind."""
     for operands, accumulators, requires in _KINDS:
         if a.dtype not in operands or b.dtype not in operands:
             continue
-        check_capabilities(semantic, f"{_SPACE}tcgen05_mma of {a.dtype}", requires)
+        semantic.check_capabilities(f"{_SPACE}tcgen05_mma of {a.dtype}", requires)
         if a.dtype in _INT8:
-            vendor.require(MMA_INT8, f"{_SPACE}tcgen05_mma of {a.dtype}")
+            semantic.require(MMA_INT8, f"{_SPACE}tcgen05_mma of {a.dtype}")
         if acc.dtype not in accumulators:
             raise DtypeError(
                 f"tcgen05.mma does not accumulate {a.dtype} in this dtype",
@@ -170,8 +168,8 @@ def check_operand(value: Matrix, argument: str) -> None:
             remedy="Store it the other way around, and permute([1, 0]).",
         )
     rows = value.shape[0 if layout.transposed else 1] * value.dtype.primitive_bitwidth // 8
-    narrow = rows <= _INSTRUCTION_BYTES and vendor.has(MMA_NARROW_PLAIN)
-    if vendor.has(MMA_SHORT_ROWS):  # whether transposed or not
+    narrow = rows <= _INSTRUCTION_BYTES and ops.has(MMA_NARROW_PLAIN)
+    if ops.has(MMA_SHORT_ROWS):  # whether transposed or not
         narrow = value.shape[1] * value.dtype.primitive_bitwidth // 8 == _CORE_BYTES
     if not layout.swizzle_byte_width and not narrow:
         raise LayoutError(
@@ -231,18 +229,22 @@ def check_depth(nbytes: int, a: Matrix) -> None:
 
 def multicast_flag(value: ConstBool, name: str, since: Feature) -> bool:
     """A compile-time boolean that, if true, needs that Triton."""
-    spread = compile_time_bool(value, "multicast")
+    spread = semantic_layer().compile_time_bool(value, "multicast")
     if spread:
-        vendor.require(since, f"{_SPACE}{name}(multicast=True)")
+        ops.require(since, f"{_SPACE}{name}(multicast=True)")
     return spread
 
 
 def control_operands(
-    semantic: Any, use_acc: Predicate, pred: Predicate, mbarriers: object, mbarrier_preds: object
+    semantic: SemanticLayer,
+    use_acc: Predicate,
+    pred: Predicate,
+    mbarriers: object,
+    mbarrier_preds: object,
 ) -> tuple[Any, Any, list[Any], list[Any]]:
     """Handles of `use_acc` and `pred`, and of the barriers and their predicates."""
-    use = predicate(semantic, use_acc, "use_acc")
-    run = predicate(semantic, pred, "pred")
+    use = semantic.predicate(use_acc, "use_acc")
+    run = semantic.predicate(pred, "pred")
     if isinstance(mbarriers, shared_memory_descriptor):
         raise ArgumentError(
             "takes a list of barriers",
@@ -251,17 +253,19 @@ def control_operands(
             got="one barrier",
             remedy="Put it in brackets: mbarriers=[bar].",
         )
-    barriers = [completion_barrier(semantic, item, "mbarriers") for item in items_of(mbarriers)]
-    given = items_of(mbarrier_preds)
-    if given and len(given) != len(barriers):
+    barriers = [
+        completion_barrier(semantic, item, "mbarriers") for item in semantic.items_of(mbarriers)
+    ]
+    predicates = semantic.items_of(mbarrier_preds)
+    if predicates and len(predicates) != len(barriers):
         raise ArgumentError(
             "not one for each barrier",
             argument="mbarrier_preds",
             expected=f"{len(barriers)} scalars",
-            got=len(given),
+            got=len(predicates),
         )
     preds = [
-        predicate(semantic, item, "mbarrier_preds") for item in given or [True] * len(barriers)
+        semantic.predicate(item, "mbarrier_preds") for item in predicates or [True] * len(barriers)
     ]
     return (
         use.handle,
@@ -271,11 +275,13 @@ def control_operands(
     )
 
 
-def completion_barrier(semantic: Any, barrier: object, argument: str) -> shared_memory_descriptor:
+def completion_barrier(
+    semantic: SemanticLayer, barrier: shared_memory_descriptor, argument: str
+) -> shared_memory_descriptor:
     """`barrier` if it can be told the end: from Triton 3.8 one for each block, in pairs, too."""
     barrier = check_mbarrier(barrier, argument)
     wanted = MBarrierLayout.multicta(semantic.num_ctas)
-    if vendor.has(COMMIT_TO_EACH_BLOCK) and barrier.layout.cga_layout != wanted.cga_layout:
+    if semantic.has(COMMIT_TO_EACH_BLOCK) and barrier.layout.cga_layout != wanted.cga_layout:
         raise LayoutError(
             "the end is told to one barrier for each block of the cluster",
             argument=argument,

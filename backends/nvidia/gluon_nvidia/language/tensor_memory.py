@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any, Optional, Sequence, Union
 
-from gluon_core import vendor
 from gluon_core.errors import (
     ArgumentError,
     DtypeError,
@@ -21,34 +20,25 @@ from gluon_core.errors import (
 )
 from gluon_core.layouts import DistributedLinearLayout
 from gluon_core.layouts.base import DistributedLayout
-from gluon_core.values import (
-    check_block_shape,
-    memory_descriptor,
-    memory_descriptor_type,
-    unwrap_shape,
-)
-from gluon_core.values.typing import ConstBool, ConstInt, ConstStr, Dtype, Int, Predicate, Shape
-from gluon_core.vendor import (
+from gluon_core.plugin import ops
+from gluon_core.plugin.ops import (
     builtin,
-    check_view_size,
     compile_time,
-    compile_time_int,
     constexpr,
-    describe,
     dtype,
-    predicate,
     semantic_layer,
     tensor,
     tl,
     unwrap,
-    view_index,
+)
+from gluon_core.plugin.typing import ConstBool, ConstInt, ConstStr, Dtype, Int, Predicate, Shape
+from gluon_core.values import (
+    memory_descriptor,
+    memory_descriptor_type,
+    unwrap_shape,
 )
 from gluon_nvidia.features import (
-    TMEM_ALIGNED_SLICES,
-    TMEM_CLUSTERS,
     TMEM_LD_RED,
-    TMEM_NARROW_SLICES,
-    TMEM_ROW_SLICES,
     TMEM_VIEWS_CHECKED,
 )
 from gluon_nvidia.language.tensor_memory_access import (
@@ -56,6 +46,12 @@ from gluon_nvidia.language.tensor_memory_access import (
     loaded_type,
     stored_value,
     warn_in_flight,
+)
+from gluon_nvidia.language.tensor_memory_views import (
+    check_buffer,
+    check_dtype,
+    check_matrix,
+    sliced,
 )
 from gluon_nvidia.tensor_memory import (
     COLUMNS,
@@ -77,76 +73,8 @@ __all__ = [
 _REQUIRES = ("nvidia.tcgen05",)
 _INSTEAD = "gl.allocate_shared_memory, or accumulators in registers"
 _CLASS = "tensor_memory_descriptor"
-_BITS = (8, 16, 32)
 
 AnyTensorMemoryLayout = Union[TensorMemoryLayout, TensorMemoryScalesLayout, constexpr]
-
-
-def _check_dtype(dtype: dtype, layout: object) -> None:
-    bits = dtype.primitive_bitwidth if isinstance(dtype, tl.dtype) else 0
-    if bits not in _BITS or dtype.is_ptr():
-        raise DtypeError(
-            "no element of tensor memory",
-            argument="element_ty",
-            expected="a dtype of 8, 16 or 32 bits",
-            got=describe(dtype),
-        )
-    if isinstance(layout, TensorMemoryScalesLayout) and bits != 8:
-        raise DtypeError(
-            "scales have 8 bits", argument="element_ty", expected="int8 or uint8", got=dtype
-        )
-    stride = getattr(layout, "col_stride", 1) * (2 if getattr(layout, "fp4_padded", False) else 1)
-    if stride * bits > 32:
-        raise LayoutError(
-            "the stride leaves the 32-bit column",
-            argument="layout",
-            expected=f"col_stride <= {32 // bits} for {dtype}",
-            got=repr(layout),
-        )
-
-
-def _check_buffer(
-    semantic: Any, dtype: dtype, shape: list[int], layout: object, alloc: list[int]
-) -> int:
-    """The 32-bit columns that a buffer takes; raises where none can be like this."""
-    if not isinstance(layout, (TensorMemoryLayout, TensorMemoryScalesLayout)):
-        raise LayoutError(
-            "not a layout for tensor memory",
-            argument="layout",
-            expected="TensorMemoryLayout or TensorMemoryScalesLayout",
-            got=repr(layout),
-        )
-    semantic.session.check_layout(layout)
-    _check_dtype(dtype, layout)
-    if len(shape) not in (2, 3):
-        raise ShapeError(
-            "a buffer has two dimensions, or a third that counts copies",
-            argument="shape",
-            expected="[M, N] or [copies, M, N]",
-            got=shape,
-        )
-    if len(shape) == 3 and isinstance(layout, TensorMemoryScalesLayout):
-        raise ShapeError(
-            "scales have no copies",
-            argument="shape",
-            expected=shape[1:],
-            got=shape,
-            remedy="One buffer does: tcgen05 copies and multiplies in the order of issue.",
-        )
-    check_block_shape(shape[-2:], "a buffer in tensor memory")
-    if shape[0] < 1:
-        raise ShapeError("must be positive", argument="shape", got=shape)
-    blocks = 1 << len(layout.cga_layout)
-    # Before Triton 3.8 what is not split is the same in all blocks; later this is said, too.
-    partly = not vendor.has(TMEM_CLUSTERS) and blocks < semantic.num_ctas
-    if blocks != semantic.num_ctas and not partly:
-        raise LayoutError(
-            "the layout's blocks are not those of the cluster",
-            argument="layout",
-            expected=f"num_ctas={semantic.num_ctas}: a basis of cga_layout for each of its bits",
-            got=f"{blocks}: {layout}",
-        )
-    return columns_of(layout, shape, dtype.primitive_bitwidth)
 
 
 class tensor_memory_descriptor_type(memory_descriptor_type):
@@ -211,14 +139,7 @@ class tensor_memory_descriptor_type(memory_descriptor_type):
 
     def check_matrix(self) -> None:
         """Raise unless the view is one matrix."""
-        if len(self.shape) != 2:
-            raise ShapeError(
-                "the view counts copies",
-                argument="self",
-                expected="two dimensions",
-                got=self.shape,
-                remedy="Pick a copy first: index(i).",
-            )
+        check_matrix(self.shape)
 
 
 class tensor_memory_descriptor(memory_descriptor):
@@ -252,7 +173,7 @@ class tensor_memory_descriptor(memory_descriptor):
 
         ISA: PTX 9.7.16.8, tcgen05.ld and tcgen05.st.
         """
-        return vendor.constexpr(self.type.get_reg_layout(num_warps, instr_variant))
+        return ops.constexpr(self.type.get_reg_layout(num_warps, instr_variant))
 
     @builtin(requires=_REQUIRES, name=f"{_CLASS}.load")
     def load(self, layout: Optional[Union[DistributedLayout, constexpr]] = None) -> tensor:
@@ -343,7 +264,7 @@ class tensor_memory_descriptor(memory_descriptor):
         semantic = semantic_layer()
         self.type.check_matrix()
         value = stored_value(semantic, self.type, value)
-        pred = predicate(semantic, pred)
+        pred = semantic.predicate(pred)
         semantic.builder.create_tmem_store(self.handle, value.handle, pred.handle)
 
     @builtin(requires=_REQUIRES, name=f"{_CLASS}.slice")
@@ -366,7 +287,7 @@ class tensor_memory_descriptor(memory_descriptor):
             ArgumentError, ShapeError: not a part of the view that starts with a block of its layout.
             CapabilityError: rows, or scales, with a Triton older than 3.9.
         """
-        return _sliced(semantic_layer(), self, unwrap(start), unwrap(length), unwrap(dim))
+        return sliced(semantic_layer(), self, unwrap(start), unwrap(length), unwrap(dim))
 
     @builtin(requires=_REQUIRES, name=f"{_CLASS}.index")
     def index(self, index: Int) -> "tensor_memory_descriptor":
@@ -382,34 +303,8 @@ class tensor_memory_descriptor(memory_descriptor):
             ShapeError: the view counts no copies, or not so many.
             DtypeError: `index` is no integer.
         """
-        semantic = semantic_layer()
-        if self.rank != 3:
-            raise ShapeError(
-                "the view counts no copies",
-                argument="self",
-                expected="[copies, M, N]",
-                got=self.shape,
-            )
-        if self.shape[2] != self.type.alloc_shape[-1]:
-            raise ShapeError(
-                "some columns of copies cannot be picked from",
-                argument="self",
-                expected=f"copies of {self.type.alloc_shape[-1]} columns",
-                got=self.shape,
-                remedy="Pick the copy first: index(i).slice(start, length).",
-            )
-        plain = unwrap(index)
-        if isinstance(plain, int) and not 0 <= plain < self.shape[0]:
-            raise ShapeError(
-                "no such copy", argument="index", expected=f"0 to {self.shape[0] - 1}", got=plain
-            )
-        index = view_index(semantic, index)
-        shape = self.shape[1:]
-        result = tensor_memory_descriptor(None, self.dtype, shape, self.layout, shape)
-        result.handle = semantic.builder.create_memdesc_index(
-            result.type.to_ir(semantic.builder), self.handle, index.handle
-        )
-        return result
+        remedy = "Allocate [copies, M, N], or take a part with slice."
+        return semantic_layer().memdesc_index(self, index, remedy)
 
     @builtin(requires=_REQUIRES, name=f"{_CLASS}.reinterpret")
     def reinterpret(
@@ -434,13 +329,17 @@ class tensor_memory_descriptor(memory_descriptor):
         """
         semantic = semantic_layer()
         new_type = self.dtype if unwrap(dtype) is None else unwrap(dtype)
-        new_shape = list(self.shape) if unwrap(shape) is None else unwrap_shape(shape)
+        new_shape = (
+            list(self.shape)
+            if shape is None or unwrap(shape) is None
+            else semantic.unwrap_shape(shape)
+        )
         new_layout = self.layout if unwrap(layout) is None else unwrap(layout)
-        wanted = _check_buffer(semantic, new_type, new_shape, new_layout, new_shape)
+        wanted = check_buffer(semantic, new_type, new_shape, new_layout, new_shape)
         have = columns_of(self.layout, self.shape, self.dtype.primitive_bitwidth)
-        check_view_size(have, wanted, "columns of tensor memory", self)
+        semantic.check_view_size(have, wanted, "columns of tensor memory", self)
         rows, more = rows_of(self.layout, self.shape), rows_of(new_layout, new_shape)
-        if more > rows and vendor.has(TMEM_VIEWS_CHECKED):
+        if more > rows and semantic.has(TMEM_VIEWS_CHECKED):
             raise ShapeError(
                 "the new view has more rows of tensor memory than the old one",
                 argument="shape",
@@ -469,7 +368,7 @@ def tensor_memory(value: object, argument: str) -> tensor_memory_descriptor:
             "not tensor memory",
             argument=argument,
             expected="a tensor_memory_descriptor",
-            got=describe(value),
+            got=semantic_layer().describe(value),
         )
     if value.rank != 2:
         raise ShapeError(
@@ -506,8 +405,8 @@ def allocate_tensor_memory(
     """
     semantic = semantic_layer()
     dtype, layout, value = unwrap(element_ty), unwrap(layout), unwrap(value)
-    shape = unwrap_shape(shape)
-    columns = _check_buffer(semantic, dtype, shape, layout, shape)
+    shape = semantic.unwrap_shape(shape)
+    columns = check_buffer(semantic, dtype, shape, layout, shape)
     limit = min(COLUMNS, semantic.target.limits.tensor_memory_columns)
     if columns > limit:
         refuse(
@@ -554,7 +453,7 @@ def get_tmem_reg_layout(
     dtype, layout = unwrap(element_ty), unwrap(layout)
     if not isinstance(layout, (TensorMemoryLayout, TensorMemoryScalesLayout)):
         raise LayoutError("not a layout for tensor memory", argument="layout", got=repr(layout))
-    _check_dtype(dtype, layout)
+    check_dtype(dtype, layout)
     return register_layout(
         layout,
         unwrap_shape(shape),
@@ -563,100 +462,3 @@ def get_tmem_reg_layout(
         unwrap(instr_variant),
         unwrap(cga_layout) or None,
     )
-
-
-# -- loads and stores -----------------------------------------------------------------------------
-
-
-def _sliced(
-    semantic: Any, memory: tensor_memory_descriptor, start: Any, length: Any, dim: Any
-) -> tensor_memory_descriptor:
-    start = compile_time_int(start, "start")
-    length, dim = compile_time_int(length, "length"), compile_time_int(dim, "dim")
-    layout = memory.layout
-    if not isinstance(layout, TensorMemoryLayout):
-        vendor.require(TMEM_ROW_SLICES, f"{_CLASS}.slice of scales")
-        if dim not in (0, 1):
-            raise ShapeError("no such dimension", argument="dim", expected="0 or 1", got=dim)
-        return _part(semantic, memory, start, length, dim)
-    if memory.rank == 3 and dim == 0 and vendor.has(TMEM_ROW_SLICES):
-        return _copies(semantic, memory, start, length)
-    if memory.rank == 3 and dim == 2 and vendor.has(TMEM_ROW_SLICES):
-        return _part(semantic, memory, start, length, dim)  # a view that nothing reads yet
-    memory.type.check_matrix()
-    if dim not in (0, 1):
-        raise ShapeError("no such dimension", argument="dim", expected="0 or 1", got=dim)
-    if dim == 0:
-        vendor.require(TMEM_ROW_SLICES, f"{_CLASS}.slice(dim=0)")
-    size = memory.shape[dim]
-    if length < 1 or length & (length - 1) or length > size:
-        raise ShapeError(
-            "must be a power of two", argument="length", expected=f"1 to {size}", got=length
-        )
-    # Within one block the columns follow each other; further blocks lie in further places.
-    step = length
-    if dim == 1 and size <= layout.block[1] and not vendor.has(TMEM_ALIGNED_SLICES):
-        step = max(1, 32 // (memory.dtype.primitive_bitwidth * layout.col_stride))
-    if start < 0 or start + length > size or start % step:
-        raise ShapeError(
-            f"the slice is no part of dimension {dim}",
-            argument="start",
-            expected=f"a multiple of {step} from 0 to {size - length}",
-            got=start,
-        )
-    shape = list(memory.shape)
-    shape[dim] = length
-    if dim == 1 and not vendor.has(TMEM_NARROW_SLICES):
-        fields = dict(layout._fields(), block=[layout.block[0], min(layout.block[1], length)])
-        layout = TensorMemoryLayout(**fields)
-    columns_of(layout, shape, memory.dtype.primitive_bitwidth)  # raises where there is no such view
-    result = tensor_memory_descriptor(None, memory.dtype, shape, layout, memory.type.alloc_shape)
-    where = (start, dim) if vendor.has(TMEM_ROW_SLICES) else (start,)
-    result.handle = semantic.builder.create_tmem_subslice(
-        result.type.to_ir(semantic.builder), memory.handle, *where
-    )
-    return result
-
-
-def _copies(
-    semantic: Any, memory: tensor_memory_descriptor, start: int, length: int
-) -> tensor_memory_descriptor:
-    """Some of the copies that a view counts."""
-    count = memory.shape[0]
-    if start < 0 or length < 1 or start + length > count:
-        raise ShapeError(
-            "the slice leaves the copies",
-            argument="length",
-            expected=f"at most {count} copies in all",
-            got=f"{length} from {start} on",
-        )
-    return _view(semantic, memory, start, length, 0)
-
-
-def _part(
-    semantic: Any, memory: tensor_memory_descriptor, start: int, length: int, dim: int
-) -> tensor_memory_descriptor:
-    """Return a part of a dimension, in the layout of the whole."""
-    size = memory.shape[dim]
-    if length < 1 or length & (length - 1) or start < 0 or start + length > size:
-        raise ShapeError(
-            f"the slice is no part of dimension {dim}",
-            argument="length",
-            expected=f"a power of two, at most {size} in all",
-            got=f"{length} from {start} on",
-        )
-    return _view(semantic, memory, start, length, dim)
-
-
-def _view(
-    semantic: Any, memory: tensor_memory_descriptor, start: int, length: int, dim: int
-) -> tensor_memory_descriptor:
-    shape = list(memory.shape)
-    shape[dim] = length
-    result = tensor_memory_descriptor(
-        None, memory.dtype, shape, memory.layout, memory.type.alloc_shape
-    )
-    result.handle = semantic.builder.create_tmem_subslice(
-        result.type.to_ir(semantic.builder), memory.handle, start, dim
-    )
-    return result

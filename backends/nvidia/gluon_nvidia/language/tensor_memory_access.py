@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Optional, Union
 
-from gluon_core import vendor
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError
 from gluon_core.layouts.base import DistributedLayout
-from gluon_core.values import distributed_type
-from gluon_core.values.typing import ConstBool
-from gluon_core.vendor import (
-    check_stored,
-    compile_time_bool,
+from gluon_core.plugin import ops
+from gluon_core.plugin.ops import (
     constexpr,
-    describe,
     ir,
-    is_placeholder,
     tensor,
     tl,
     unwrap,
 )
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import ConstBool
+from gluon_core.values import distributed_type
 from gluon_nvidia.tensor_memory import TensorMemoryLayout
 from gluon_nvidia.tensor_memory_registers import fits_registers
 
@@ -34,7 +31,7 @@ __all__ = [
 ]
 
 
-def check_warps(semantic: Any) -> None:
+def check_warps(semantic: SemanticLayer) -> None:
     if semantic.num_warps % 4:
         raise LayoutError(
             "tensor memory is reached by groups of four warps",
@@ -44,7 +41,7 @@ def check_warps(semantic: Any) -> None:
         )
 
 
-def check_reach(kind: Any, layout: DistributedLayout, semantic: Any) -> None:
+def check_reach(kind: Any, layout: DistributedLayout, semantic: SemanticLayer) -> None:
     """Raise where a warp would hold what it cannot reach."""
     bits = kind.element_ty.primitive_bitwidth
     if not fits_registers(kind.layout, kind.shape, bits, layout, kind.alloc_shape):
@@ -58,7 +55,7 @@ def check_reach(kind: Any, layout: DistributedLayout, semantic: Any) -> None:
 
 
 def loaded_type(
-    semantic: Any, memory: Any, layout: Optional[Union[DistributedLayout, constexpr]]
+    semantic: SemanticLayer, memory: Any, layout: Optional[Union[DistributedLayout, constexpr]]
 ) -> distributed_type:
     memory.type.check_matrix()
     if not isinstance(memory.layout, TensorMemoryLayout):
@@ -73,7 +70,7 @@ def loaded_type(
     if layout is None:
         layout = memory.type.get_reg_layout(semantic.num_warps)
     layout = semantic.check_layout(layout, memory.shape)
-    if is_placeholder(layout):
+    if semantic.is_placeholder(layout):
         raise LayoutError(
             "the layout of what is loaded must be known",
             argument="layout",
@@ -84,13 +81,13 @@ def loaded_type(
     return distributed_type(memory.dtype, memory.shape, layout)
 
 
-def stored_value(semantic: Any, kind: Any, value: object, first: bool = False) -> tensor:
+def stored_value(semantic: SemanticLayer, kind: Any, value: object, first: bool = False) -> tensor:
     """Return `value`, checked for a buffer of type `kind`; `first` as in `check_stored`."""
     check_warps(semantic)
     held: tensor = unwrap(value)
-    check_stored(kind, held, first)
+    semantic.check_stored(kind, held, first)
     layout = held.type.layout
-    if is_placeholder(layout):
+    if semantic.is_placeholder(layout):
         raise LayoutError(
             "the layout of what is stored must be known",
             argument="value",
@@ -101,14 +98,14 @@ def stored_value(semantic: Any, kind: Any, value: object, first: bool = False) -
     return held
 
 
-def multiplies(semantic: Any, memory: Any, pred: Any) -> None:
+def multiplies(semantic: SemanticLayer, memory: Any, pred: Any) -> None:
     """Remember that a multiplication began to write an accumulator, in any case."""
     if unwrap(pred) is True:
         began: list[Any] = semantic.notes.setdefault("tcgen05", [])
         began.append((memory.handle, semantic.passed, semantic.place()[1]))
 
 
-def warn_in_flight(semantic: Any, memory: Any) -> None:
+def warn_in_flight(semantic: SemanticLayer, memory: Any) -> None:
     """Warn of an accumulator that is read with nothing behind its multiplication that could wait."""
     for handle, passed, line in reversed(semantic.notes.get("tcgen05", ())):
         if handle is memory.handle and passed == semantic.passed:
@@ -120,7 +117,7 @@ def warn_in_flight(semantic: Any, memory: Any) -> None:
 
 
 def load_reduced(
-    semantic: Any,
+    semantic: SemanticLayer,
     memory: Any,
     layout: Optional[Union[DistributedLayout, constexpr]],
     op: str,
@@ -129,7 +126,7 @@ def load_reduced(
 ) -> tuple[tensor, tensor]:
     warn_in_flight(semantic, memory)
     result = loaded_type(semantic, memory, layout)
-    absolute = compile_time_bool(absolute, "abs")
+    absolute = semantic.compile_time_bool(absolute, "abs")
     nan = unwrap(propagate_nan)
     nan = ir.PROPAGATE_NAN.NONE if nan is None else nan
     if not isinstance(nan, ir.PROPAGATE_NAN):
@@ -137,7 +134,7 @@ def load_reduced(
             "no such choice",
             argument="propagate_nan",
             expected="triton.language.PropagateNan.NONE or PropagateNan.ALL",
-            got=describe(nan),
+            got=semantic.describe(nan),
         )
     if memory.dtype != tl.float32:
         raise DtypeError(
@@ -158,7 +155,7 @@ def load_reduced(
         )
     what = f"tensor_memory_descriptor.load_{op.lower()}"
     semantic.check_assembler(what, "nvidia.tcgen05_ld_red", f"load(), then gl.{op.lower()}")
-    kind = getattr(vendor.gluon_ir.TMEM_LOAD_REDUCE_MODIFIER, op)
+    kind = getattr(ops.gluon_ir.TMEM_LOAD_REDUCE_MODIFIER, op)
     # Triton's builder adds the layout of the second.
     values, reduced, *_ = semantic.builder.create_tmem_load(
         result.to_ir(semantic.builder), memory.handle, kind, absolute, nan

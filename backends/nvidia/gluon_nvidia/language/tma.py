@@ -7,24 +7,20 @@ What the threads wrote to shared memory a store sees only after `fence_async_sha
 
 from __future__ import annotations
 
-from typing import Any, Optional, Protocol, Sequence
+from typing import Optional, Protocol, Sequence
 
-from gluon_core import vendor
 from gluon_core.errors import DtypeError
 from gluon_core.features import Feature
 from gluon_core.layouts import BlockedLayout
-from gluon_core.values import shared_memory_descriptor
-from gluon_core.values.typing import ConstBool, ConstInt, Int, Predicate
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     builtin,
-    check_capabilities,
-    compile_time_bool,
-    compile_time_int,
     ir,
-    predicate,
     semantic_layer,
     tensor,
 )
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import ConstBool, ConstInt, Int, Predicate
+from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.features import (
     GATHER_MULTICAST,
     IM2COL,
@@ -184,7 +180,7 @@ async_copy_global_to_shared_im2col = async_load_im2col  # the older name
 
 
 def _load(
-    semantic: Any,
+    semantic: SemanticLayer,
     name: str,
     desc: tensor_descriptor,
     coord: Sequence[Int],
@@ -203,31 +199,33 @@ def _load(
         coord = coordinates(semantic, coord, len(desc.shape))
     else:
         coord = box_start(semantic, desc, coord)
-    pred = predicate(semantic, pred)
+    pred = semantic.predicate(pred)
     builder = semantic.builder
     operands = [desc.handle, coord, barrier.handle, result.handle, pred.handle]
     shared = _multicast(semantic, _HOPPER + name, multicast, result, TMA_MULTICAST)
-    if vendor.has(TMA_MULTICAST):
+    if semantic.has(TMA_MULTICAST):
         operands.append(shared)
-    if vendor.has(IM2COL):
+    if semantic.has(IM2COL):
         operands.append(im2col_offsets(semantic, offsets, len(desc.shape)) if im2col else None)
     operands += cache_policy_operands(builder, cache_policy, _HOPPER + name)
     builder.create_async_tma_copy_global_to_local(*operands)
 
 
 def _multicast(
-    semantic: Any,
+    semantic: SemanticLayer,
     public: str,
     wanted: ConstBool,
     result: shared_memory_descriptor,
     since: Feature,
 ) -> bool:
     """Whether to load once for several blocks: where asked for, and where blocks share the box."""
-    if not compile_time_bool(wanted, "multicast"):
+    if not semantic.compile_time_bool(wanted, "multicast"):
         return False
-    vendor.require(since, f"{public}(multicast=True)")
-    check_capabilities(semantic, f"{public}(multicast=True)", ("nvidia.tma_multicast",))
-    return not vendor.has(MULTICAST_IF_SHARED) or any(not any(b) for b in result.layout.cga_layout)
+    semantic.require(since, f"{public}(multicast=True)")
+    semantic.check_capabilities(f"{public}(multicast=True)", ("nvidia.tma_multicast",))
+    return not semantic.has(MULTICAST_IF_SHARED) or any(
+        not any(b) for b in result.layout.cga_layout
+    )
 
 
 @builtin(requires=_ROWS, name=_BLACKWELL + "async_gather")
@@ -273,12 +271,12 @@ def async_gather(
     barrier = check_mbarrier(barrier, "barrier")
     rows = rows_of(semantic, desc, x_offsets)
     result = scattered_buffer(desc, rows, result, "result")
-    pred = predicate(semantic, pred)
+    pred = semantic.predicate(pred)
     column = first_column(semantic, desc, y_offset)
     builder = semantic.builder
     operands = [desc.handle, rows.handle, column, barrier.handle, result.handle, pred.handle]
     shared = _multicast(semantic, public, multicast, result, GATHER_MULTICAST)
-    if vendor.has(GATHER_MULTICAST):
+    if semantic.has(GATHER_MULTICAST):
         operands.append(shared)
     operands += cache_policy_operands(builder, cache_policy, public)
     builder.create_async_tma_gather(*operands)
@@ -411,7 +409,7 @@ def _reduction(kind: str, combining: str) -> _Reduction:
 
 
 def _reduce(
-    semantic: Any,
+    semantic: SemanticLayer,
     kind: str,
     desc: tensor_descriptor,
     coord: Sequence[Int],
@@ -456,17 +454,17 @@ def store_wait(pendings: ConstInt, read_only: ConstBool = True) -> None:
 
     ISA: PTX 9.7.9.25.4.2, cp.async.bulk.wait_group.
     """
-    count = compile_time_int(pendings, "pendings", 0)
-    reads = compile_time_bool(read_only, "read_only")
     semantic = semantic_layer()
-    if not reads and not vendor.has(STORE_WAIT_WRITTEN):
+    count = semantic.compile_time_int(pendings, "pendings", 0)
+    reads = semantic.compile_time_bool(read_only, "read_only")
+    if not reads and not semantic.has(STORE_WAIT_WRITTEN):
         _wait_written(semantic, count)
         return
-    more = (reads,) if vendor.has(STORE_WAIT_WRITTEN) else ()
+    more = (reads,) if semantic.has(STORE_WAIT_WRITTEN) else ()
     semantic.builder.create_async_tma_store_wait(count, *more)
 
 
-def _wait_written(semantic: Any, count: int) -> None:
+def _wait_written(semantic: SemanticLayer, count: int) -> None:
     """The wait as assembly, which every thread runs on one element, where Triton has no op for it."""
     warps, lanes = semantic.num_warps, semantic.target.warp_size
     layout = BlockedLayout([1], [lanes], [warps], [0])

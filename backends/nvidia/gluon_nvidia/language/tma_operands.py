@@ -5,24 +5,22 @@ from __future__ import annotations
 import math
 from typing import Any, Optional, Sequence
 
-from gluon_core import vendor
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, refuse
 from gluon_core.features import CACHE_POLICY
 from gluon_core.layouts.base import DistributedLayout
-from gluon_core.values import CachePolicy as PlainCachePolicy
-from gluon_core.values import shared_memory_descriptor
-from gluon_core.values.typing import Int
-from gluon_core.vendor import (
-    describe,
+from gluon_core.plugin import ops
+from gluon_core.plugin.ops import (
     dtype,
-    is_placeholder,
-    shape_of,
-    shared_memory,
+    semantic_layer,
     tensor,
     tl,
     tl_tuple,
     unwrap,
 )
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import Int
+from gluon_core.values import CachePolicy as PlainCachePolicy
+from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.features import COPIES_VERIFIED, OPEN_ROWS
 from gluon_nvidia.language.cache import CacheHint, CachePolicy
 from gluon_nvidia.language.descriptor import (
@@ -52,7 +50,7 @@ _HELD_ROWS = 4  # that one instruction takes
 _START_BITS = 128  # what boxes start at multiples of, along the innermost dimension
 
 
-def require_descriptor(semantic: Any, value: object, im2col: bool) -> tensor_descriptor:
+def require_descriptor(semantic: SemanticLayer, value: object, im2col: bool) -> tensor_descriptor:
     """`value` if it is a descriptor of that mode, for the blocks of this kernel."""
     wanted = tensor_descriptor_im2col if im2col else tensor_descriptor
     if not isinstance(value, tensor_descriptor) or type(value) is not wanted:
@@ -62,7 +60,7 @@ def require_descriptor(semantic: Any, value: object, im2col: bool) -> tensor_des
             else "not a descriptor",
             argument="tensor_desc",
             expected=f"a {wanted.__name__}",
-            got=describe(value),
+            got=semantic.describe(value),
             remedy=None
             if im2col
             else "Pass a gluon_core.nvidia.hopper.TensorDescriptor to the kernel, or call "
@@ -97,7 +95,7 @@ def _check_elements(
     desc: tensor_descriptor, buffer: shared_memory_descriptor, argument: str
 ) -> None:
     ours, theirs = buffer.dtype, desc.dtype
-    verified = vendor.has(COPIES_VERIFIED)
+    verified = ops.has(COPIES_VERIFIED)
     same = ours.primitive_bitwidth == theirs.primitive_bitwidth
     if ours != theirs and not (same and (not verified or ours.is_int() and theirs.is_int())):
         refuse(
@@ -132,17 +130,19 @@ def _check_layout(desc: tensor_descriptor, buffer: shared_memory_descriptor, arg
     )
 
 
-def box_buffer(desc: tensor_descriptor, buffer: object, argument: str) -> shared_memory_descriptor:
+def box_buffer(
+    desc: tensor_descriptor, buffer: shared_memory_descriptor, argument: str
+) -> shared_memory_descriptor:
     """`buffer` if it is shared memory for one box.
 
     It may have another rank than the box, as [rows, columns] for a box [1, rows, columns], or
     its tiles of one instruction in another order, and before Triton 3.7 more or fewer of them.
     """
-    buffer = shared_memory(buffer, argument)
+    buffer = semantic_layer().shared_memory(buffer, argument)
     _check_elements(desc, buffer, argument)
     block = [int(unwrap(size)) for size in desc.block_shape]
     shape = list(buffer.shape)
-    other = math.prod(shape) != math.prod(block) and vendor.has(COPIES_VERIFIED)
+    other = math.prod(shape) != math.prod(block) and ops.has(COPIES_VERIFIED)
     unlike = _without_ones(shape) != _without_ones(block)
     if unlike and (other or _message(desc, shape) != _message(desc, block)):
         error = ShapeError(
@@ -170,7 +170,9 @@ def _message(desc: tensor_descriptor, shape: list[int]) -> Optional[list[int]]:
     return box
 
 
-def source_buffer(desc: tensor_descriptor, buffer: object) -> shared_memory_descriptor:
+def source_buffer(
+    desc: tensor_descriptor, buffer: shared_memory_descriptor
+) -> shared_memory_descriptor:
     """`buffer` if it is shared memory that can be stored as one box."""
     _refuse_padded(desc)
     return box_buffer(desc, buffer, "src")
@@ -192,7 +194,7 @@ def _without_ones(shape: list[int]) -> list[int]:
     return shape
 
 
-def rows_of(semantic: Any, desc: tensor_descriptor, x_offsets: object) -> tensor:
+def rows_of(semantic: SemanticLayer, desc: tensor_descriptor, x_offsets: object) -> tensor:
     """The row indices of a gather or scatter."""
     block = [int(unwrap(size)) for size in desc.block_shape]
     if len(block) != 2 or block[0] != 1 or len(desc.shape) != 2:
@@ -222,7 +224,7 @@ def rows_of(semantic: Any, desc: tensor_descriptor, x_offsets: object) -> tensor
             got=rows.dtype,
             remedy="Cast them with x_offsets.to(gl.int32).",
         )
-    shape = shape_of(rows)
+    shape = semantic.shape_of(rows)
     if len(shape) != 1 or shape[0] < _LEAST_ROWS:
         raise ShapeError(
             "not a list of rows",
@@ -231,10 +233,10 @@ def rows_of(semantic: Any, desc: tensor_descriptor, x_offsets: object) -> tensor
             got=shape,
         )
     layout = rows.type.layout
-    if not is_placeholder(layout):
+    if not semantic.is_placeholder(layout):
         problem = _spread(layout, shape)
     else:
-        problem = None if vendor.has(OPEN_ROWS) else "the compiler wants to know their layout"
+        problem = None if semantic.has(OPEN_ROWS) else "the compiler wants to know their layout"
     if problem is not None:
         warps = semantic.num_warps
         raise LayoutError(
@@ -262,14 +264,15 @@ def _spread(layout: DistributedLayout, shape: list[int]) -> Optional[str]:
 
 
 def scattered_buffer(
-    desc: tensor_descriptor, rows: tensor, buffer: object, argument: str
+    desc: tensor_descriptor, rows: tensor, buffer: shared_memory_descriptor, argument: str
 ) -> shared_memory_descriptor:
     """`buffer` if it is shared memory for the chosen rows."""
+    semantic = semantic_layer()
     if argument == "src":
         _refuse_padded(desc)
-    buffer = shared_memory(buffer, argument)
+    buffer = semantic.shared_memory(buffer, argument)
     _check_elements(desc, buffer, argument)
-    wanted = [shape_of(rows)[0], int(unwrap(desc.block_shape[1]))]
+    wanted = [semantic.shape_of(rows)[0], int(unwrap(desc.block_shape[1]))]
     if list(buffer.shape) != wanted:
         raise ShapeError(
             "not [rows, columns] of what is copied",
@@ -282,14 +285,14 @@ def scattered_buffer(
 
 
 def coordinates(
-    semantic: Any, coord: Sequence[Int], rank: int, argument: str = "coord"
+    semantic: SemanticLayer, coord: Sequence[Int], rank: int, argument: str = "coord"
 ) -> list[Any]:
     """Handles of int32 scalars, one for each dimension of the tensor."""
     return _integers(semantic, coord, rank, argument, tl.int32)
 
 
 def box_start(
-    semantic: Any, desc: tensor_descriptor, coord: Sequence[Int], written: bool = False
+    semantic: SemanticLayer, desc: tensor_descriptor, coord: Sequence[Int], written: bool = False
 ) -> list[Any]:
     """`coordinates` of a box, which starts where TMA can begin."""
     handles = coordinates(semantic, coord, len(desc.shape))
@@ -299,7 +302,9 @@ def box_start(
     return handles
 
 
-def first_column(semantic: Any, desc: tensor_descriptor, column: Int, written: bool = False) -> Any:
+def first_column(
+    semantic: SemanticLayer, desc: tensor_descriptor, column: Int, written: bool = False
+) -> Any:
     """The handle of the column at which chosen rows start."""
     (handle,) = coordinates(semantic, [column], 1, "y_offset")
     _check_start(desc, column, "y_offset")
@@ -308,7 +313,7 @@ def first_column(semantic: Any, desc: tensor_descriptor, column: Int, written: b
     return handle
 
 
-def _warn_before(semantic: Any, place: Sequence[Int], argument: str) -> None:
+def _warn_before(semantic: SemanticLayer, place: Sequence[Int], argument: str) -> None:
     """Warn of a constant before the tensor, where nothing can be written: the op may be one that no
     launch reaches, so it is no error; other coordinates are known when the kernel runs."""
     for value in map(unwrap, place):
@@ -335,15 +340,23 @@ def _check_start(desc: tensor_descriptor, column: Int, argument: str) -> None:
         )
 
 
-def im2col_offsets(semantic: Any, offsets: Optional[Sequence[Int]], rank: int) -> list[Any]:
+def im2col_offsets(
+    semantic: SemanticLayer, offsets: Optional[Sequence[Int]], rank: int
+) -> list[Any]:
     """Handles of int16 scalars, one for each spatial dimension of the tensor."""
     return _integers(semantic, offsets, rank - 2, "offsets", tl.int16)
 
 
-def _integers(semantic: Any, values: object, count: int, argument: str, dtype: dtype) -> list[Any]:
+def _integers(
+    semantic: SemanticLayer, values: object, count: int, argument: str, dtype: dtype
+) -> list[Any]:
     values = unwrap(values)
     if not isinstance(values, (list, tuple, tl_tuple)) or len(values) != count:
-        what = len(values) if isinstance(values, (list, tuple, tl_tuple)) else describe(values)
+        what = (
+            len(values)
+            if isinstance(values, (list, tuple, tl_tuple))
+            else semantic.describe(values)
+        )
         raise ShapeError(
             "not one for each dimension",
             argument=argument,
@@ -353,7 +366,7 @@ def _integers(semantic: Any, values: object, count: int, argument: str, dtype: d
     return [_integer(semantic, value, argument, dtype).handle for value in values]
 
 
-def _integer(semantic: Any, value: object, argument: str, dtype: dtype) -> tensor:
+def _integer(semantic: SemanticLayer, value: object, argument: str, dtype: dtype) -> tensor:
     value = unwrap(value)
     bits = dtype.primitive_bitwidth
     if isinstance(value, int) and not isinstance(value, bool):
@@ -367,14 +380,14 @@ def _integer(semantic: Any, value: object, argument: str, dtype: dtype) -> tenso
         low = value & ((1 << bits) - 1)
         return semantic.scalar_constant(low - (low >> (bits - 1) << bits), dtype)
     if isinstance(value, tl.tensor) and value.type.is_block():
-        raise ShapeError("must be scalars", argument=argument, got=describe(value))
+        raise ShapeError("must be scalars", argument=argument, got=semantic.describe(value))
     wanted = (dtype, tl.uint32) if dtype == tl.int32 else (dtype,)
     if not isinstance(value, tl.tensor) or value.dtype not in wanted:
         raise DtypeError(
             f"must be {dtype} (PTX 9.7.9.27.1)",
             argument=argument,
             expected=dtype,
-            got=describe(value),
+            got=semantic.describe(value),
             remedy=f"Cast it with .to(gl.{dtype.name}).",
         )
     return value
@@ -387,13 +400,13 @@ def cache_policy_operands(
     policy = unwrap(policy)
     if policy is None:
         return ()
-    vendor.require(CACHE_POLICY, f"{public}(cache_policy=...)")
+    ops.require(CACHE_POLICY, f"{public}(cache_policy=...)")
     if not isinstance(policy, (CachePolicy, PlainCachePolicy)):
         raise ArgumentError(
             "not a cache policy",
             argument="cache_policy",
             expected="CachePolicy(l2=FractionalEvictionPolicy(...))",
-            got=describe(policy),
+            got=semantic_layer().describe(policy),
         )
     refused = {
         "cache_modifier": policy.cache_modifier not in (None, "none"),

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gluon_core.errors import ArgumentError
+from gluon_core.plugin.ops import builtin, semantic_layer, tl
+from gluon_core.plugin.typing import ConstInt
 from gluon_core.portable.records import Record
-from gluon_core.values.typing import ConstInt
-from gluon_core.vendor import builtin, compile_time_int, describe, semantic_layer, tl
 from gluon_nvidia.language import mbarrier
 from gluon_nvidia.language.mbarrier_counted import arrive
 from gluon_nvidia.language.ring import PositionFacts, ring_position
@@ -56,7 +56,7 @@ class role_turns(Record):
             ArgumentError: there is no such role.
         """
         semantic = semantic_layer()
-        mine = compile_time_int(role, "role", 0, self.facts.roles - 1)
+        mine = semantic.compile_time_int(role, "role", 0, self.facts.roles - 1)
         numbers = (semantic.scalar_constant(n, tl.int32) for n in (mine, int(mine == 0)))
         return ring_position(list(numbers), _POSITION)
 
@@ -102,7 +102,7 @@ def turns(roles: ConstInt) -> role_turns:
     ISA: PTX 9.7.13.15, mbarrier.
     """
     semantic = semantic_layer()
-    count = compile_time_int(roles, "roles", 2)
+    count = semantic.compile_time_int(roles, "roles", 2)
     barriers = mbarrier.allocate_mbarrier(batch=count)
     semantic.call_buffer(barriers, "the turns", _TAKE)
     for role in range(count):
@@ -116,7 +116,7 @@ def _checked(turn: Any) -> ring_position:
             "not a turn",
             argument="turn",
             expected="one of a role",
-            got=turn.facts if isinstance(turn, ring_position) else describe(turn),
+            got=turn.facts if isinstance(turn, ring_position) else semantic_layer().describe(turn),
             remedy="Begin with turns.first(role) and go on with next().",
         )
     return turn

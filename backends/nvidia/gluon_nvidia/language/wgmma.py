@@ -11,27 +11,20 @@ from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import DotOperandLayout
 from gluon_core.layouts.base import DistributedLayout
 from gluon_core.layouts.shared import SharedLinearLayout
-from gluon_core.values import distributed_type, handle_value, shared_memory_descriptor
-from gluon_core.values.typing import ConstBool, ConstInt, ConstStr, Predicate
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     base_type,
     base_value,
     builtin,
-    check_matmul_dtypes,
-    check_matmul_shapes,
-    compile_time_bool,
-    compile_time_int,
-    describe,
     dtype,
-    predicate,
     semantic_layer,
-    shape_of,
-    shared_memory,
     tensor,
     tl,
     tl_tuple,
     unwrap,
 )
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.typing import ConstBool, ConstInt, ConstStr, Predicate
+from gluon_core.values import distributed_type, handle_value, shared_memory_descriptor
 from gluon_nvidia.language.mma import check_precision
 from gluon_nvidia.language.wgmma_unfinished import issued, maybe_unfinished, raw_handle, waited
 from gluon_nvidia.layouts import NVMMADistributedLayout, NVMMASharedLayout
@@ -244,12 +237,16 @@ def warpgroup_mma(
     if in_registers:
         semantic.require_distributed(a, "a")
     else:
-        a = shared_memory(a, "a")
-    b = shared_memory(b, "b")
+        a = semantic.shared_memory(a, "a")
+    b = semantic.shared_memory(b, "b")
     layout = tensor_type.layout
-    check_matmul_shapes(shape_of(a), shape_of(b), _dims(tensor_type), batches=False)
+    semantic.check_matmul_shapes(
+        semantic.shape_of(a), semantic.shape_of(b), _dims(tensor_type), batches=False
+    )
     kinds = _signed(a.dtype, b.dtype)
-    check_matmul_dtypes("wgmma", *kinds, tensor_type.element_ty, _DTYPES, (_FP8,), "PTX 9.7.15.2")
+    semantic.check_matmul_dtypes(
+        "wgmma", *kinds, tensor_type.element_ty, _DTYPES, (_FP8,), "PTX 9.7.15.2"
+    )
     _check_instruction(semantic, a, tensor_type)
     if in_registers:
         _check_registers(a, layout)
@@ -260,13 +257,13 @@ def warpgroup_mma(
         if not isinstance(value, tl.tensor):
             _check_blocks(value, argument, d, layout)
     precision = _precision(semantic, unwrap(precision), a.dtype)
-    asynchronous = compile_time_bool(is_async, "is_async")
+    asynchronous = semantic.compile_time_bool(is_async, "is_async")
     handle = semantic.builder.create_warpgroup_mma(
         a.handle,
         b.handle,
         raw_handle(acc),
-        predicate(semantic, use_acc, "use_acc").handle,
-        semantic._str_to_dot_input_precision(precision),
+        semantic.predicate(use_acc, "use_acc").handle,
+        semantic.dot_precision(precision),
         _imprecise(semantic, unwrap(max_num_imprecise_acc), a, tensor_type),
         asynchronous,
     )
@@ -301,7 +298,7 @@ def warpgroup_mma_wait(
     ISA: PTX 9.7.15.7, wgmma.wait_group.
     """
     semantic = semantic_layer()
-    pending = compile_time_int(num_outstanding, "num_outstanding", 0, _MOST_PENDING)
+    pending = semantic.compile_time_int(num_outstanding, "num_outstanding", 0, _MOST_PENDING)
     deps = unwrap(deps)
     items = [deps] if isinstance(deps, base_value) and not isinstance(deps, tl_tuple) else deps
     if items is None or not len(items):
@@ -324,7 +321,7 @@ def warpgroup_mma_wait(
                 "not an accumulator",
                 argument="deps",
                 expected="accumulators, tensors, or buffers in shared memory",
-                got=describe(item),
+                got=semantic.describe(item),
             )
     given = [raw_handle(item) for item in items]
     left = waited(semantic, pending)
@@ -343,7 +340,7 @@ def warpgroup_mma_wait(
 # -- checks ---------------------------------------------------------------------------------------
 
 
-def _check_warps(semantic: Any) -> None:
+def _check_warps(semantic: SemanticLayer) -> None:
     if semantic.num_warps % _WARPGROUP:
         raise ArgumentError(
             "wgmma runs on warpgroups, four warps each (PTX 9.7.15)",
@@ -366,7 +363,7 @@ def _accumulator_layout(layout: object, argument: str, wanted: str = "...") -> N
 
 
 def _check_accumulator(
-    semantic: Any, acc: Union[tensor, warpgroup_mma_accumulator]
+    semantic: SemanticLayer, acc: Union[tensor, warpgroup_mma_accumulator]
 ) -> distributed_type:
     """The tensor type of an accumulator."""
     if isinstance(acc, warpgroup_mma_accumulator):
@@ -401,7 +398,9 @@ def _signed(a: dtype, b: dtype) -> tuple[dtype, dtype]:
 
 
 def _check_instruction(
-    semantic: Any, a: Union[tensor, shared_memory_descriptor], tensor_type: distributed_type
+    semantic: SemanticLayer,
+    a: Union[tensor, shared_memory_descriptor],
+    tensor_type: distributed_type,
 ) -> None:
     """The instruction's tile, and whether it fits into one block's part of the matrices."""
     layout: Any = tensor_type.layout
@@ -420,7 +419,7 @@ def _check_instruction(
             blocks[d] *= 2 if step else 1
     rows, columns = (max(1, s // c) for s, c in zip(_dims(tensor_type), blocks))
     least = (64, n, depth)
-    for what, size, unit in zip("MNK", (rows, columns, shape_of(a)[1]), least):
+    for what, size, unit in zip("MNK", (rows, columns, semantic.shape_of(a)[1]), least):
         if size % unit:
             raise ShapeError(
                 f"{what} of one block is smaller than one instruction's (PTX 9.7.15.1)",
@@ -500,7 +499,7 @@ def _check_blocks(value: Any, argument: str, d: int, acc: DistributedLayout) -> 
         )
 
 
-def _precision(semantic: Any, precision: Optional[str], dtype: dtype) -> str:
+def _precision(semantic: SemanticLayer, precision: Optional[str], dtype: dtype) -> str:
     if precision is None:
         default: str = getattr(semantic.options, "default_dot_input_precision", None) or "tf32"
         return default
@@ -508,7 +507,7 @@ def _precision(semantic: Any, precision: Optional[str], dtype: dtype) -> str:
 
 
 def _imprecise(
-    semantic: Any,
+    semantic: SemanticLayer,
     given: Optional[int],
     a: Union[tensor, shared_memory_descriptor],
     tensor_type: distributed_type,
@@ -521,5 +520,5 @@ def _imprecise(
         return given
     # With fewer the unit would have to add to a float32 accumulator within one instruction.
     least = 32 if fp8 and tensor_type.element_ty == tl.float32 else 0
-    most = shape_of(a)[1] if fp8 else None
-    return compile_time_int(given, "max_num_imprecise_acc", least, most)
+    most = semantic.shape_of(a)[1] if fp8 else None
+    return semantic.compile_time_int(given, "max_num_imprecise_acc", least, most)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Optional
 
-from gluon_core.vendor import tensor, tl
+from gluon_core.plugin.ops import tensor, tl
+from gluon_core.plugin.semantic import SemanticLayer
 
 __all__ = ["issued", "maybe_unfinished", "raw_handle", "waited"]
 
@@ -24,7 +25,7 @@ class Issued(NamedTuple):
     line: int
 
 
-def issued(semantic: Any, handle: Any, asynchronous: bool) -> None:
+def issued(semantic: SemanticLayer, handle: Any, asynchronous: bool) -> None:
     """Remember a multiplication; one that is not asynchronous waits for all."""
     now = semantic.passed
     known: list[Issued] = [one for one in semantic.notes.get(_NOTE, ()) if one.passed == now]
@@ -32,7 +33,7 @@ def issued(semantic: Any, handle: Any, asynchronous: bool) -> None:
     semantic.notes[_NOTE] = [*known, Issued(handle, now, line)] if asynchronous else []
 
 
-def waited(semantic: Any, pending: int) -> list[Issued]:
+def waited(semantic: SemanticLayer, pending: int) -> list[Issued]:
     """A wait that leaves `pending` unfinished: those of this stretch that are surely among them."""
     now = semantic.passed
     known: list[Issued] = [one for one in semantic.notes.get(_NOTE, ()) if one.passed == now]
@@ -41,7 +42,7 @@ def waited(semantic: Any, pending: int) -> list[Issued]:
 
 
 def maybe_unfinished(
-    semantic: Any, handle: Any, kind: Any, before: Any, left: list[Issued]
+    semantic: SemanticLayer, handle: Any, kind: Any, before: Any, left: list[Issued]
 ) -> tensor:
     """The tensor of an accumulator that was waited for, which `left` may show to be unfinished."""
     own = next((one for one in left if one.handle is before), None)
@@ -61,7 +62,7 @@ def raw_handle(value: Any) -> Any:
 class _Unfinished(tl.tensor):  # type: ignore[misc]  # Triton has no types
     """A tensor that warns once it is read, as long as straight code goes on."""
 
-    def __init__(self, handle: Any, kind: Any, semantic: Any, own: Issued):
+    def __init__(self, handle: Any, kind: Any, semantic: SemanticLayer, own: Issued):
         self._semantic = semantic
         self._own: Optional[Issued] = own
         super().__init__(handle, kind)

@@ -15,20 +15,16 @@ from dataclasses import dataclass
 from typing import Any, Iterator, Optional, Sequence, Union
 
 from gluon_core.errors import ArgumentError, ShapeError
-from gluon_core.portable.epilogues import check_epilogue, tile_epilogue
-from gluon_core.portable.masked_tiles import moved, split
-from gluon_core.portable.records import Record
-from gluon_core.values.typing import ConstBool, ConstInt, Int, Operand, Values
-from gluon_core.vendor import (
+from gluon_core.plugin.ops import (
     builtin,
-    compile_time_int,
-    describe,
-    scalar_int32,
     semantic_layer,
-    shape_of,
     tl_tuple,
     unwrap,
 )
+from gluon_core.plugin.typing import ConstBool, ConstInt, Int, Operand, Values
+from gluon_core.portable.epilogues import check_epilogue, tile_epilogue
+from gluon_core.portable.masked_tiles import moved, split
+from gluon_core.portable.records import Record
 from gluon_nvidia.language import tma
 from gluon_nvidia.language.descriptor import tensor_descriptor
 from gluon_nvidia.language.fence import fence_async_shared
@@ -91,7 +87,7 @@ class tile_writer(Record):
         desc, buffers, end = self.parts.values
         if unwrap(descriptor) is not None:
             desc = _fitting(desc, unwrap(descriptor))
-        block, shape = block_of(desc), shape_of(value)
+        block, shape = block_of(desc), semantic.shape_of(value)
         plain = [size for size in block if size > 1] if len(shape) < len(block) else block
         if shape != [*plain[:-1], plain[-1] * self.facts.parts]:
             raise ShapeError(
@@ -101,12 +97,12 @@ class tile_writer(Record):
                 got=shape,
             )
         count = self.facts.buffers
-        place = [scalar_int32(semantic, item, "coordinates") for item in listed(coordinates)]
+        place = [semantic.scalar_int32(item, "coordinates") for item in listed(coordinates)]
         for i, part in enumerate(parts):
             here = moved(place, i * plain[-1], semantic)
             if end.values:
                 part = end.values[0].apply(part, here, desc.dtype)
-            part = semantic.cast(part, desc.dtype)
+            part = semantic.cast(semantic.to_tensor(part), desc.dtype)
             tma.store_wait(count - 1)
             buffer = semantic.memdesc_index(buffers, i % count)
             target = buffer if plain == block else buffer.reshape(plain)
@@ -164,12 +160,13 @@ def tma_writer(
 
     ISA: PTX 9.7.9.27.1, cp.async.bulk.tensor; 9.7.9.27.3, cp.async.bulk.wait_group.
     """
-    semantic, end = semantic_layer(), unwrap(epilogue)
+    semantic = semantic_layer()
+    semantic, end = semantic, unwrap(epilogue)
     check_descriptor(descriptor, "descriptor")
     check_epilogue(end)
-    blocks = compile_time_int(parts, "parts", 1)
+    blocks = semantic.compile_time_int(parts, "parts", 1)
     given = 2 - blocks % 2 if unwrap(buffers) is None else buffers
-    count = compile_time_int(given, "buffers", 1)
+    count = semantic.compile_time_int(given, "buffers", 1)
     # A tile begins with the first buffer: what the one before left under way is in the others.
     if blocks % count:
         raise ArgumentError(
@@ -196,7 +193,7 @@ def finishing(writer: tile_writer, end: Optional[tile_epilogue]) -> tile_writer:
 
 def _loaded(memory: Any, width: int) -> Iterator[Any]:
     """Parts of tensor memory, each loaded when its turn comes."""
-    for start in range(0, shape_of(memory)[-1], width):
+    for start in range(0, semantic_layer().shape_of(memory)[-1], width):
         yield memory.slice(start, width).load()
 
 
@@ -210,7 +207,7 @@ def check_descriptor(value: Any, argument: str) -> None:
             "not a descriptor",
             argument=argument,
             expected="a tensor_descriptor",
-            got=describe(value),
+            got=semantic_layer().describe(value),
         )
 
 
@@ -230,5 +227,7 @@ def _fitting(desc: Any, other: Any) -> Any:
 def listed(values: Any) -> list[Any]:
     values = unwrap(values)
     if not isinstance(values, (list, tuple, tl_tuple)):
-        raise ShapeError("not a sequence", argument="coordinates", got=describe(values))
+        raise ShapeError(
+            "not a sequence", argument="coordinates", got=semantic_layer().describe(values)
+        )
     return [unwrap(value) for value in values]

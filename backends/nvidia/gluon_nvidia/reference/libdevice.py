@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Callable
 
 import numpy as np
 
-from gluon_core.simulation import special
-from gluon_core.simulation.special import each, exponent, wide
+from gluon_core.simulation.special import FUNCTIONS, OTHERS, wide
 from gluon_nvidia.reference.libdevice_numbers import EXTERNS as _NUMBERS
 from gluon_nvidia.reference.libdevice_numbers import to_integer
 
@@ -18,15 +16,6 @@ __all__ = ["EXTERNS"]
 def _root_of_squares(*xs: np.ndarray) -> np.ndarray:
     root: np.ndarray = np.sqrt(sum(x * x for x in xs))
     return root
-
-
-def _remainder(x: float, y: float) -> float:
-    return math.nan if math.isinf(x) or y == 0 else math.remainder(x, y)
-
-
-def _of_order(make: Callable[[int], Callable[..., np.ndarray]]) -> Callable[..., np.ndarray]:
-    one = each(lambda n, x: float(make(int(n))(np.float64(x))))
-    return lambda n, x: one(*np.broadcast_arrays(n, x))
 
 
 def _scaled(x: np.ndarray, n: np.ndarray) -> np.ndarray:
@@ -40,11 +29,11 @@ def _whole(fn: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
 
 
 _FLOATS: dict[str, Callable[..., np.ndarray]] = {
-    **special.FUNCTIONS,
+    **FUNCTIONS,
     "cospi": lambda x: np.cos(np.pi * x), "sinpi": lambda x: np.sin(np.pi * x),
-    "rcbrt": lambda x: 1 / np.cbrt(x), "erfcinv": special.erfcinv,
-    "cyl_bessel_i0": special.bessel_i(0), "cyl_bessel_i1": special.bessel_i(1),
-    "normcdf": special.normcdf, "normcdfinv": special.normcdfinv,
+    "rcbrt": lambda x: 1 / np.cbrt(x), "erfcinv": OTHERS["erfcinv"],
+    "cyl_bessel_i0": OTHERS["bessel_i0"], "cyl_bessel_i1": OTHERS["bessel_i1"],
+    "normcdf": OTHERS["normcdf"], "normcdfinv": OTHERS["normcdfinv"],
     "fdim": lambda x, y: np.where(x > y, x - y, np.where(np.isnan(x + y), np.nan, 0.0)),
     "logb": lambda x: np.where(
         np.isfinite(x) & (x != 0), np.frexp(x)[1] - 1.0, np.where(x == 0, -np.inf, np.abs(x))
@@ -52,7 +41,7 @@ _FLOATS: dict[str, Callable[..., np.ndarray]] = {
     "norm3d": _root_of_squares, "norm4d": _root_of_squares,
     "rnorm3d": lambda *xs: 1 / _root_of_squares(*xs),
     "rnorm4d": lambda *xs: 1 / _root_of_squares(*xs),
-    "rhypot": lambda x, y: 1 / np.hypot(x, y), "remainder": each(_remainder),
+    "rhypot": lambda x, y: 1 / np.hypot(x, y), "remainder": OTHERS["remainder"],
 }  # fmt: skip
 
 EXTERNS: dict[str, Callable[..., np.ndarray]] = {}
@@ -75,9 +64,9 @@ for _suffix in ("", "f"):
     )
     EXTERNS[f"__nv_powi{_suffix}"] = wide(np.power)
     EXTERNS[f"__nv_ldexp{_suffix}"] = EXTERNS[f"__nv_scalbn{_suffix}"] = _scaled
-    EXTERNS[f"__nv_ilogb{_suffix}"] = exponent
+    EXTERNS[f"__nv_ilogb{_suffix}"] = OTHERS["ilogb"]
     EXTERNS[f"__nv_llrint{_suffix}"] = _whole(np.rint)
     EXTERNS[f"__nv_llround{_suffix}"] = _whole(_FLOATS["round"])
-    EXTERNS[f"__nv_jn{_suffix}"] = _of_order(special.bessel_j)
-    EXTERNS[f"__nv_yn{_suffix}"] = _of_order(special.bessel_y)
+    EXTERNS[f"__nv_jn{_suffix}"] = OTHERS["bessel_j"]
+    EXTERNS[f"__nv_yn{_suffix}"] = OTHERS["bessel_y"]
 EXTERNS |= _NUMBERS

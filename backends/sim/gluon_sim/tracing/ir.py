@@ -99,9 +99,9 @@ class Value:
 
     def get_context(self) -> Any:
         """What Triton's semantic layer would make a hint in."""
-        from gluon_core import vendor
+        from gluon_core.plugin import ops
 
-        return vendor.ir.context()
+        return ops.ir.context()
 
     def get_defining_op(self) -> Optional["Op"]:
         return self.owner if isinstance(self.owner, Op) else None

@@ -12,7 +12,7 @@ from collections import defaultdict
 from typing import Callable, Collection, Iterator, Union
 
 from gluon_core.features import DROPS_CARRIED
-from gluon_core.vendor import has
+from gluon_core.plugin.ops import has
 from gluon_sim.tracing.fold import Folder
 from gluon_sim.tracing.ir import TERMINATORS, Function, Op, Region, Value
 from gluon_sim.tracing.program import Program

@@ -2,9 +2,9 @@
 
 from gluon_acme.language.descriptor import tile_map
 from gluon_core.errors import DtypeError, ShapeError
+from gluon_core.plugin.ops import builtin, semantic_layer, tensor
+from gluon_core.plugin.typing import Int, Operand
 from gluon_core.values import shared_memory_descriptor
-from gluon_core.values.typing import Int, Operand
-from gluon_core.vendor import builtin, semantic_layer, tensor
 
 __all__ = ["add_clamped", "finish_copies", "start_copy", "start_tile", "tile_map"]
 

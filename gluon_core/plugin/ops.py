@@ -1,9 +1,12 @@
-"""`builtin`: what turns a Python function into an op that kernels call.
+"""The tools to write ops with: `builtin`, the semantic layer, and Triton's types.
 
-An op is declared with the parameters that kernels give, and no others: editors, checkers and
+`builtin` turns a Python function into an op that kernels call. An op is declared with the parameters that kernels give, and no others: editors, checkers and
 `help()` see what users type. Its body asks `semantic_layer()` for the semantic layer of the kernel at
 hand and `code_generator()` for the code generator; both are there while the body runs. What the op
 declares here, capabilities and Triton versions, is checked at trace time, before its body runs.
+
+A plugin's modules of ops import this one; the module that its entry point names does not, because
+this one imports Triton.
 """
 
 from __future__ import annotations
@@ -13,15 +16,62 @@ import functools
 import inspect
 import threading
 from types import SimpleNamespace
-from typing import Any, Callable, Optional, Sequence, TypeVar, overload
+from typing import Any, Callable, Optional, Sequence, TypeVar, cast, overload
 
 from gluon_core import _triton
-from gluon_core.errors import CapabilityError, NotInKernelError
+from gluon_core._triton import (
+    JITFunction,
+    base_type,
+    base_value,
+    block_type,
+    constexpr,
+    constexpr_function,
+    constexpr_type,
+    dtype,
+    gluon_ir,
+    has,
+    ir,
+    op_builder,
+    passes,
+    require,
+    tensor,
+    tl,
+    tl_core,
+    tl_tuple,
+    tool,
+    tuple_type,
+    unwrap,
+)
+from gluon_core._triton.capture import captured
+from gluon_core.errors import NotInKernelError
 from gluon_core.features import Feature
+from gluon_core.plugin.semantic import SemanticLayer
 
 __all__ = [
+    "JITFunction",
+    "SemanticLayer",
+    "base_type",
+    "base_value",
+    "block_type",
     "builtin",
-    "check_capabilities",
+    "captured",
+    "constexpr",
+    "constexpr_function",
+    "constexpr_type",
+    "dtype",
+    "gluon_ir",
+    "has",
+    "ir",
+    "op_builder",
+    "passes",
+    "require",
+    "tensor",
+    "tl",
+    "tl_core",
+    "tl_tuple",
+    "tool",
+    "tuple_type",
+    "unwrap",
     "code_generator",
     "compile_time",
     "is_builtin",
@@ -43,13 +93,13 @@ _ASKS_NOTHING = SimpleNamespace(parameters=frozenset())
 class _Here(threading.local):
     """Semantic layer and code generator of the op whose body runs in this thread."""
 
-    op: Optional[tuple[Any, Any]] = None
+    op: Optional[tuple[SemanticLayer, Any]] = None
 
 
 _here = _Here()
 
 
-def semantic_layer() -> Any:
+def semantic_layer() -> SemanticLayer:
     """Inside an op: the semantic layer of the function that is being traced.
 
     Raises:
@@ -67,13 +117,13 @@ def code_generator() -> Any:
     return _around()[1]
 
 
-def _around() -> tuple[Any, Any]:
-    found = _here.op
-    if found is None:
+def _around() -> tuple[SemanticLayer, Any]:
+    current = _here.op
+    if current is None:
         raise NotInKernelError(
             "no kernel is being traced", remedy="Call it from the body of an op."
         )
-    return found
+    return current
 
 
 @overload
@@ -124,7 +174,9 @@ def builtin(
     wants_semantic, wants_generator = (hidden in declared for hidden in _HIDDEN)
 
     @functools.wraps(fn)
-    def op(*args: Any, _semantic: Any = None, _generator: Any = None, **kwargs: Any) -> Any:
+    def op(
+        *args: Any, _semantic: Optional[SemanticLayer] = None, _generator: Any = None, **kwargs: Any
+    ) -> Any:
         outer = _here.op
         if _semantic is None:
             if outer is None:
@@ -138,7 +190,7 @@ def builtin(
         if checked:
             if since is not None:
                 _triton.require(since, public)
-            check_capabilities(_semantic, public, requires, instead)
+            _semantic.check_capabilities(public, requires, instead)
         if wants_semantic:
             kwargs["_semantic"] = _semantic
         if wants_generator:
@@ -191,9 +243,9 @@ def compile_time(fn: F) -> F:
 
 def traced(fn: F) -> F:
     """`fn`, written in the language: kernels that call it trace it."""
-    made: Any = functools.update_wrapper(_triton.JITFunction(fn), fn, updated=())
-    made.__class__ = _InKernels
-    return made
+    function: Any = functools.update_wrapper(_triton.JITFunction(fn), fn, updated=())
+    function.__class__ = _InKernels
+    return cast(F, function)
 
 
 class _InKernels(_triton.ParsedOnce):
@@ -220,11 +272,11 @@ def library(fn: Any, host: Optional[Callable[..., Any]] = None) -> Callable[[F],
     def put(declared: F) -> F:
         # Its module and qualified name stay: they are the function's name in IR.
         shown = ("__name__", "__doc__")
-        made: Any = functools.update_wrapper(copy.copy(fn), declared, shown, ())
-        if isinstance(made, _triton.JITFunction):
-            made.__class__ = _InKernels
-            made.host = host
-        return made
+        function: Any = functools.update_wrapper(copy.copy(fn), declared, shown, ())
+        if isinstance(function, _triton.JITFunction):
+            function.__class__ = _InKernels
+            function.host = host
+        return cast(F, function)
 
     return put
 
@@ -240,19 +292,3 @@ def open_to_kernels(cls: C) -> C:
 
 def is_builtin(value: Any) -> bool:
     return bool(getattr(value, _MARK, False))
-
-
-def check_capabilities(
-    semantic: Any, public: str, requires: Sequence[str], instead: Optional[str] = None
-) -> None:
-    """Raise `CapabilityError` for the first of `requires` that the semantic layer's target lacks."""
-    target = semantic.target
-    for capability in requires:
-        if target.has(capability):
-            continue
-        holders = semantic.architectures_with(capability)
-        where = f" ({', '.join(holders)})" if holders else ""
-        raise CapabilityError(
-            f"{public} needs {capability}{where}; target is {target}",
-            remedy=f"Instead: {instead}." if instead else None,
-        )
