@@ -1,0 +1,241 @@
+"""Check the prose of the project: banned words, openings, the rate of "what", docstring first lines.
+
+    python .ci/prose.py            # print the counts per package; exit 1 where a limit is exceeded
+    python .ci/prose.py --list     # print every place, too
+    python .ci/prose.py --commits main..HEAD
+
+CONTRIBUTING.md holds the rule with examples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Iterator
+
+ROOT = Path(__file__).resolve().parents[1]
+
+#: Words with a better one: the field's term, or plain English.
+BANNED = {
+    "told": "say the verb: report, pass, print",
+    "mend": "fix",
+    "mends": "fixes",
+    "mended": "fixed",
+    "mending": "fixing",
+    "beside": "next to, in addition to",
+    "stands": "is",
+    "lies": "is",
+    "turned": "transposed, rotated, converted",
+}
+#: Phrases in which a banned word is right.
+ALLOWED = re.compile(
+    r"stands? for|stands? in\b|turned (?:on|off|into|out)\b|underlies|\blies (?:in|on) the (?:path|way)"
+)
+OPENINGS = re.compile(r"^(?:What|Whether|Of|Who)\b(?! course)")
+WHAT = re.compile(r"\bwhat\b", re.IGNORECASE)
+WORD = re.compile(r"[A-Za-z][A-Za-z'’-]*")
+LOCALS = {"found", "made", "given", "told", "heard"}
+
+MOST_WHAT = 3.0  # per 1,000 words, in each package
+LEAST_YOU = 3.0  # per 1,000 words, over the guides
+
+SUBJECT = re.compile(r"[a-z0-9_./ ,-]+: [a-z]\S*")
+SUBJECT_LETTERS = 72
+
+#: A verb in the third person or a noun where an imperative belongs is left to review; these cannot be one.
+NO_VERB = re.compile(r"^(?:What|Whether|Of|Who|How|Why|Where|When|That)\b")
+
+
+@dataclass
+class Counts:
+    """The counts of one package or one set of pages."""
+
+    words: int = 0
+    what: int = 0
+    you: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def what_rate(self) -> float:
+        return 1000 * self.what / self.words if self.words else 0.0
+
+    @property
+    def you_rate(self) -> float:
+        return 1000 * self.you / self.words if self.words else 0.0
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """Return the files under version control that match the patterns."""
+    listing = subprocess.run(
+        ["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return [ROOT / line for line in listing.stdout.splitlines() if (ROOT / line).is_file()]
+
+
+def without_code(text: str) -> str:
+    """Return markdown without code: fenced blocks, spans, links' targets, comments."""
+    text = re.sub(r"^(```|~~~).*?^\1", "", text, flags=re.M | re.S)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.S)
+    text = re.sub(r"`[^`]*`", "`code`", text)
+    return re.sub(r"\]\([^)]*\)", "]", text)
+
+
+def paragraphs(text: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) of each paragraph of a text."""
+    line, collected, start = 0, [], 1
+    for line, content in enumerate(text.splitlines(), 1):
+        if content.strip():
+            if not collected:
+                start = line
+            collected.append(content.strip())
+        elif collected:
+            yield start, " ".join(collected)
+            collected = []
+    if collected:
+        yield start, " ".join(collected)
+
+
+def sentences(paragraph: str) -> list[str]:
+    """Split a paragraph at the ends of its sentences."""
+    return [part.lstrip("-*>#|0123456789. ") for part in re.split(r"(?<=[.!?:])\s+", paragraph)]
+
+
+def judge(counts: Counts, place: str, line: int, text: str) -> None:
+    """Add the words and the problems of one text, which begins at `line` of `place`."""
+    for first, paragraph in paragraphs(text):
+        plain = re.sub(r"`[^`]*`", "`code`", paragraph)
+        words = WORD.findall(plain)
+        counts.words += len(words)
+        counts.what += len(WHAT.findall(plain))
+        counts.you += sum(word.lower() in ("you", "your", "yours") for word in words)
+        where = f"{place}:{line + first - 1}"
+        spared = ALLOWED.sub(" ", plain)
+        for word in WORD.findall(spared):
+            if word.lower() in BANNED:
+                counts.problems.append(f"{where}: {word!r}: {BANNED[word.lower()]}")
+        for sentence in sentences(plain):
+            if OPENINGS.match(sentence) and not sentence.rstrip().endswith("?"):
+                counts.problems.append(f"{where}: starts with {sentence.split()[0]!r}: {sentence[:60]}")
+
+
+def judge_python(counts: Counts, place: str, source: str) -> None:
+    """Judge docstrings, comments, messages and the names of locals of a Python file."""
+    tree = ast.parse(source)
+    docstrings = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            text = ast.get_docstring(node)
+            if text is None:
+                continue
+            expression = node.body[0]
+            docstrings.add(id(expression.value))
+            judge(counts, place, expression.lineno, text)
+            first = text.splitlines()[0]
+            if NO_VERB.match(first) and not OPENINGS.match(first):
+                counts.problems.append(f"{place}:{expression.lineno}: docstring opens with {first[:50]!r}")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if id(node) not in docstrings and node.value.count(" ") >= 3:
+                judge(counts, place, node.lineno, node.value)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in LOCALS:
+            counts.problems.append(f"{place}:{node.lineno}: local {node.id!r}: name what it holds")
+        elif isinstance(node, ast.arg) and node.arg in LOCALS:
+            counts.problems.append(f"{place}:{node.lineno}: argument {node.arg!r}: name what it holds")
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and not token.string.startswith(("#!", "#>", "# noqa", "# type:")):
+            judge(counts, place, token.start[0], token.string.lstrip("#: "))
+
+
+def judge_c(counts: Counts, place: str, source: str) -> None:
+    """Judge the comments of a C file."""
+    for comment in re.finditer(r"/\*.*?\*/|//[^\n]*", source, re.S):
+        line = source.count("\n", 0, comment.start()) + 1
+        judge(counts, place, line, re.sub(r"^[\s/*]+|\s*\*/$", "", comment.group(), flags=re.M))
+
+
+def package_of(path: Path) -> str:
+    """Return the package that a file is counted with."""
+    parts = path.relative_to(ROOT).parts
+    if path.suffix == ".md":
+        return "guides" if "guides" in parts else "pages"
+    if parts[0] == "backends" or parts[0] in ("extras", "runtime"):
+        return next((part for part in parts if part.startswith("gluon_")), parts[0])
+    return parts[0]
+
+
+def measure() -> dict[str, Counts]:
+    """Return the counts of each package, of the pages and of the guides."""
+    packages: dict[str, Counts] = {}
+    for path in tracked("*.py", "*.md", "*.c", "*.h"):
+        place = str(path.relative_to(ROOT))
+        if place == ".ci/prose.py" or place.startswith(("docs/pictures", "docs/_build")):
+            continue
+        text = path.read_text(encoding="utf-8")
+        counts = packages.setdefault(package_of(path), Counts())
+        if path.suffix == ".md":
+            judge(counts, place, 1, without_code(text))
+        elif path.suffix == ".py":
+            judge_python(counts, place, text)
+        else:
+            judge_c(counts, place, text)
+    return packages
+
+
+def commit_problems(revisions: str) -> list[str]:
+    """Return the subjects in a range of commits that break the rule."""
+    log = subprocess.run(
+        ["git", "log", "--no-merges", "--format=%h %s", revisions],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    problems = []
+    for line in log.stdout.splitlines():
+        commit, subject = line.split(" ", 1)
+        if len(subject) > SUBJECT_LETTERS:
+            problems.append(f"{commit}: {len(subject)} letters in the subject, at most {SUBJECT_LETTERS}")
+        if not SUBJECT.match(subject):
+            problems.append(f"{commit}: the subject is not `area: imperative`: {subject}")
+    return problems
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--list", action="store_true", help="print every place")
+    parser.add_argument("--only", help="print places of this package only")
+    parser.add_argument("--commits", metavar="RANGE", help="check commit subjects instead")
+    options = parser.parse_args()
+    if options.commits:
+        problems = commit_problems(options.commits)
+        print("\n".join(problems) or "commit subjects: ok")
+        return bool(problems)
+    packages = measure()
+    print(f"{'package':<20} {'words':>8} {'what/1000':>10} {'you/1000':>9} {'problems':>9}")
+    failed = False
+    for name, counts in sorted(packages.items()):
+        print(
+            f"{name:<20} {counts.words:>8} {counts.what_rate:>10.1f} {counts.you_rate:>9.1f} "
+            f"{len(counts.problems):>9}"
+        )
+        failed |= counts.what_rate > MOST_WHAT or bool(counts.problems)
+        if options.list and options.only in (None, name):
+            print("\n".join(f"    {problem}" for problem in counts.problems))
+    guides = packages.get("guides")
+    if guides and guides.you_rate < LEAST_YOU:
+        print(f"guides: 'you' {guides.you_rate:.1f} per 1,000 words, at least {LEAST_YOU}")
+        failed = True
+    kinds = Counter(
+        problem.split(": ", 1)[1].split(":")[0].split(" ")[0] for c in packages.values() for problem in c.problems
+    )
+    print("most frequent:", ", ".join(f"{kind} {count}" for kind, count in kinds.most_common(12)))
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
