@@ -18,10 +18,10 @@ copyright = author
 release = version = __version__
 
 extensions = ["myst_parser"]
-exclude_patterns = ["_build", "reference/examples", "reference/errors"]
-root_doc = "README"
+exclude_patterns = ["_build", "README.md", "reference/examples", "reference/errors"]
+root_doc = "index"
 html_theme = "furo"
-html_title = "Gluon Core"
+html_title = f"Gluon Core {__version__}"
 html_extra_path = []
 html_static_path = ["pictures"]
 html_show_sourcelink = False
