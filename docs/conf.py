@@ -23,7 +23,8 @@ root_doc = "index"
 html_theme = "furo"
 html_title = f"Gluon Core {__version__}"
 html_extra_path = []
-html_static_path = ["pictures"]
+html_static_path = ["pictures", "_build/static"]
+html_css_files = ["site.css"]
 html_show_sourcelink = False
 
 myst_heading_anchors = 3
