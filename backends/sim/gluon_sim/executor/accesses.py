@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
 import numpy as np
 
-from gluon_sim.errors import OutOfBoundsError, span_of
+from gluon_sim.errors import OutOfBoundsError
 from gluon_sim.executor.tensors import dims_of
 from gluon_sim.memory.global_memory import RMW, apply_atomic
 from gluon_sim.memory.shared import SharedView, derived
@@ -17,6 +17,7 @@ from gluon_sim.sanitizer.addresses import initialised, inside
 from gluon_sim.tracing.arith import entering
 from gluon_sim.tracing.dtypes import numpy_dtype
 from gluon_sim.tracing.ir import PORTABLE, Op
+from gluon_sim.tracing.source import span_of
 from gluon_sim.tracing.types import MemDescType, PointerType, Type
 from gluon_sim.tracing.uses import is_used
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Iterator, Optional, Union
 
 from gluon_core.plugin.targets import Target
-from gluon_sim.errors import CapacityError, span_of
+from gluon_sim.errors import CapacityError
 from gluon_sim.memory.shared import SharedView
 from gluon_sim.memory.tensor_memory import columns_in_use
 from gluon_sim.settings import current
 from gluon_sim.tracing.ir import Function, Op, Region
 from gluon_sim.tracing.program import Program
+from gluon_sim.tracing.source import span_of
 from gluon_sim.tracing.types import MemDescType, Type
 
 if TYPE_CHECKING:

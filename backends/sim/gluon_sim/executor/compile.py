@@ -8,7 +8,7 @@ from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
-from gluon_sim.errors import BarrierError, CapacityError, SimulatorError, span_of
+from gluon_sim.errors import BarrierError, CapacityError, SimulatorError
 from gluon_sim.executor.capacity import excess, shared_peak
 from gluon_sim.executor.models import Models
 from gluon_sim.memory.shared import SharedView
@@ -19,6 +19,7 @@ from gluon_sim.tracing.arith import ELEMENTWISE
 from gluon_sim.tracing.dtypes import numpy_dtype
 from gluon_sim.tracing.ir import TERMINATORS, Block, Function, Op, Region, Value
 from gluon_sim.tracing.program import Program
+from gluon_sim.tracing.source import span_of
 from gluon_sim.tracing.types import DescriptorType, MemDescType, TensorType
 
 __all__ = ["CompiledBlock", "CompiledFunction", "CompiledProgram", "Step", "compile_program"]

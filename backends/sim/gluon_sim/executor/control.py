@@ -6,13 +6,14 @@ from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
-from gluon_sim.errors import DeadlockError, span_of
+from gluon_sim.errors import DeadlockError
 from gluon_sim.executor.compile import CompiledBlock, Step
 from gluon_sim.executor.frame import Frame, Rows, merge, select
 from gluon_sim.executor.task import Task
 from gluon_sim.memory.global_memory import GlobalMemory
 from gluon_sim.memory.sync import Turns, Wait
 from gluon_sim.tracing.ir import TERMINATORS
+from gluon_sim.tracing.source import span_of
 
 __all__ = ["CONTROL"]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from gluon_core.errors import LayoutError
 from gluon_core.plugin.reference import wants_machine
-from gluon_sim.errors import SimulatorError, span_of
+from gluon_sim.errors import SimulatorError
 from gluon_sim.executor.assembly import runs_text
 from gluon_sim.executor.compile import CompiledProgram, compile_program
 from gluon_sim.executor.control import CONTROL
@@ -19,6 +19,7 @@ from gluon_sim.sanitizer.spare import spare_barriers
 from gluon_sim.tracing.arith import ELEMENTWISE
 from gluon_sim.tracing.ir import Op
 from gluon_sim.tracing.program import Program
+from gluon_sim.tracing.source import span_of
 from gluon_sim.tracing.undetermined import undetermined
 
 __all__ = ["prepare"]

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
 import numpy as np
 
-from gluon_sim.errors import PipelineError, span_of
+from gluon_sim.errors import PipelineError
 from gluon_sim.memory.shared import SharedView
 from gluon_sim.sanitizer.addresses import not_before
 from gluon_sim.tracing.arith import entering
+from gluon_sim.tracing.source import span_of
 
 if TYPE_CHECKING:
     from gluon_sim.executor.task import Task

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence, Un
 import numpy as np
 
 from gluon_core.errors import GluonError
-from gluon_sim.errors import BarrierError, SimulatorError, in_library, span_of
+from gluon_sim.errors import BarrierError, SimulatorError
 from gluon_sim.executor.accesses import atomic_rmw, swap_if_equal
 from gluon_sim.executor.compile import CompiledBlock, CompiledFunction, Step
 from gluon_sim.executor.frame import Frame, Rows, merge
@@ -27,6 +27,7 @@ from gluon_sim.sanitizer.proxies import History, missing_fence, report_added_fen
 from gluon_sim.sanitizer.threads import passive
 from gluon_sim.tracing.dtypes import numpy_dtype
 from gluon_sim.tracing.ir import TERMINATORS, Op
+from gluon_sim.tracing.source import in_library, span_of
 from gluon_sim.tracing.types import MemDescType, PointerType, Type
 
 if TYPE_CHECKING:

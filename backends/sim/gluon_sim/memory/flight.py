@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Sequence
 import numpy as np
 
 from gluon_core.errors import GluonError
-from gluon_sim.errors import LeakError, RaceError, SimulatorError, span_of, tolerate
+from gluon_sim.errors import LeakError, RaceError, SimulatorError, tolerate
 from gluon_sim.memory.guided import Guided
 from gluon_sim.memory.schedule import Schedule
 from gluon_sim.memory.shared import named_by
 from gluon_sim.sanitizer.advice import barrier_wait, group_wait, signal_and_wait, wait_before_end
 from gluon_sim.sanitizer.agents import Agent
+from gluon_sim.tracing.source import span_of
 
 if TYPE_CHECKING:
     from gluon_sim.executor.frame import Rows

@@ -6,8 +6,9 @@ from typing import Any, Optional, Sequence
 
 import numpy as np
 
-from gluon_sim.errors import RaceError, related, span_of
+from gluon_sim.errors import RaceError, related
 from gluon_sim.memory.flight import Flight
+from gluon_sim.tracing.source import span_of
 
 __all__ = ["Promise", "joined", "promise", "settled"]
 

@@ -8,19 +8,13 @@ from typing import TYPE_CHECKING, Any, Callable, Generator, Optional, TypeVar
 
 import numpy as np
 
-from gluon_sim.errors import (
-    BarrierError,
-    DeadlockError,
-    Scene,
-    TimeLimitError,
-    in_library,
-    span_of,
-)
+from gluon_sim.errors import BarrierError, DeadlockError, Scene, TimeLimitError
 from gluon_sim.memory.scene import cells, circle, table
 from gluon_sim.memory.schedule import Schedule
 from gluon_sim.sanitizer.advice import barrier_call
 from gluon_sim.sanitizer.agents import Clock
 from gluon_sim.tracing.origins import unawaited, users_of
+from gluon_sim.tracing.source import in_library, span_of
 from gluon_sim.tracing.words import buffer_name, expression
 
 if TYPE_CHECKING:

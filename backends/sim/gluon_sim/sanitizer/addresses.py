@@ -6,13 +6,8 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence
 
 import numpy as np
 
-from gluon_sim.errors import (
-    MisalignedError,
-    OutOfBoundsError,
-    UninitialisedError,
-    span_of,
-    tolerate,
-)
+from gluon_sim.errors import MisalignedError, OutOfBoundsError, UninitialisedError, tolerate
+from gluon_sim.tracing.source import span_of
 from gluon_sim.tracing.uses import first_use
 
 if TYPE_CHECKING:

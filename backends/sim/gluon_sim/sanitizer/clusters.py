@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from gluon_core.features import CLUSTER_ENDS
 from gluon_core.layouts.dialect import follows
-from gluon_sim.errors import Access, RaceError, related, span_of
+from gluon_sim.errors import Access, RaceError, related
 from gluon_sim.sanitizer.agents import GENERIC
 from gluon_sim.sanitizer.blocks import Blocks, BlockShadow, Meeting, copies_of
 from gluon_sim.sanitizer.races import access_of, byte_of
+from gluon_sim.tracing.source import span_of
 from gluon_sim.tracing.words import between, threads_barrier
 
 if TYPE_CHECKING:

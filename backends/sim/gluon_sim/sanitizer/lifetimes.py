@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 
 from gluon_core.errors import GluonError
-from gluon_sim.errors import RaceError, related, span_of, tolerate
+from gluon_sim.errors import RaceError, related, tolerate
 from gluon_sim.tracing.ir import Op, Region
 from gluon_sim.tracing.origins import origins
 from gluon_sim.tracing.program import Program
+from gluon_sim.tracing.source import span_of
 
 if TYPE_CHECKING:
     from gluon_sim.executor.task import Task

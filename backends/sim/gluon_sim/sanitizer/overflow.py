@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Optional
 
 import numpy as np
 
-from gluon_sim.errors import OffsetOverflowError, span_of
+from gluon_sim.errors import OffsetOverflowError
 from gluon_sim.sanitizer.addresses import place
 from gluon_sim.tracing.ir import Block, Function, Op, Value
 from gluon_sim.tracing.program import Program
+from gluon_sim.tracing.source import span_of
 from gluon_sim.tracing.types import PointerType, ScalarType
 from gluon_sim.tracing.words import called
 

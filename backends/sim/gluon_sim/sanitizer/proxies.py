@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Optional, Sequence
 
 import numpy as np
 
-from gluon_sim.errors import RaceError, related, span_of, tolerate
+from gluon_sim.errors import RaceError, related, tolerate
 from gluon_sim.sanitizer.advice import fence
 from gluon_sim.sanitizer.agents import GENERIC, Agent
+from gluon_sim.tracing.source import span_of
 
 if TYPE_CHECKING:
     from gluon_sim.executor.task import Task

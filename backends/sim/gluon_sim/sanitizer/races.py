@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Iterator, Optional, Union
 
 import numpy as np
 
-from gluon_sim.errors import Access, RaceError, related, span_of, tolerate
+from gluon_sim.errors import Access, RaceError, related, tolerate
 from gluon_sim.sanitizer.advice import arrive_and_wait, fence
 from gluon_sim.sanitizer.agents import GENERIC, Agent
 from gluon_sim.sanitizer.earlier import Earlier
 from gluon_sim.sanitizer.epochs import Epoch, Epochs
 from gluon_sim.sanitizer.program_order import ProgramOrder
 from gluon_sim.sanitizer.threads import Met
+from gluon_sim.tracing.source import span_of
 from gluon_sim.tracing.words import BufferName, between, expression, threads_barrier
 
 if TYPE_CHECKING:

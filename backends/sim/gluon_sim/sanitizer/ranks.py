@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Optional, Sequence
 
 import numpy as np
 
-from gluon_sim.errors import LeakError, ScopeError, span_of
+from gluon_sim.errors import LeakError, ScopeError
 from gluon_sim.sanitizer.epochs import Epochs
 from gluon_sim.sanitizer.program_order import Began, Joined, Met, ProgramOrder, reaches_ranks
+from gluon_sim.tracing.source import span_of
 
 if TYPE_CHECKING:
     from gluon_sim.executor.task import Task

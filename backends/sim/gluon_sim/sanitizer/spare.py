@@ -6,10 +6,11 @@ from typing import Iterator
 
 from gluon_core.features import MADE_BARRIERS_FENCED
 from gluon_core.layouts.dialect import follows
-from gluon_sim.errors import BarrierError, span_of
+from gluon_sim.errors import BarrierError
 from gluon_sim.tracing.ir import Op
 from gluon_sim.tracing.origins import origins, users_of
 from gluon_sim.tracing.program import Program
+from gluon_sim.tracing.source import span_of
 from gluon_sim.tracing.words import buffer_name
 
 __all__ = ["spare_barriers"]

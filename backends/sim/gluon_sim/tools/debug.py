@@ -18,13 +18,13 @@ import numpy as np
 
 from gluon_core.errors import GluonError
 from gluon_core.layouts import dump
-from gluon_sim.errors import in_library
 from gluon_sim.executor.compile import CompiledProgram, Step
 from gluon_sim.executor.frame import Frame
 from gluon_sim.executor.task import Task
 from gluon_sim.memory.shared import SharedView
 from gluon_sim.tools.watcher import Launch, Watcher, watchers_now
 from gluon_sim.tracing.ir import Block, Function, Location, Op, Value
+from gluon_sim.tracing.source import in_library
 from gluon_sim.tracing.types import MemDescType, TensorType
 
 __all__ = ["Debugger", "Place", "Prompt", "visible", "watched"]

@@ -13,13 +13,13 @@ from gluon_core.simulation.findings import (
     LineFindings,
     Trouble,
 )
-from gluon_sim.errors import in_library
 from gluon_sim.tools.banks import Banks
 from gluon_sim.tools.profile import KernelProfile, Profiler
 from gluon_sim.tools.profile_text import HEADS, cells, summary, used
 from gluon_sim.tools.trace import Tracer
 from gluon_sim.tools.trouble import trouble
 from gluon_sim.tools.watcher import Launch, Watcher
+from gluon_sim.tracing.source import in_library
 from gluon_sim.tracing.types import MemDescType, PointerType, TensorType
 
 __all__ = ["Finder"]

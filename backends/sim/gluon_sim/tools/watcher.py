@@ -15,7 +15,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from gluon_sim.errors import in_library
 from gluon_sim.executor.compile import CompiledBlock, CompiledFunction, CompiledProgram, Step
 from gluon_sim.executor.frame import Frame
 from gluon_sim.executor.ops import OPS
@@ -25,6 +24,7 @@ from gluon_sim.memory.sync import Turns, Wait
 from gluon_sim.tracing.arith import ELEMENTWISE
 from gluon_sim.tracing.dtypes import numpy_dtype
 from gluon_sim.tracing.ir import TERMINATORS, Location, Op
+from gluon_sim.tracing.source import in_library
 
 __all__ = ["Launch", "Watcher", "watchers_now", "watching"]
 

@@ -99,7 +99,7 @@ class Program:
 
     def str_nodebug(self) -> str:
         """The text without source locations."""
-        return render(self, locations=False)
+        return render(self.functions.values(), locations=False)
 
     def __str__(self) -> str:
-        return render(self, locations=True)
+        return render(self.functions.values(), locations=True)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Iterable
 
 from gluon_sim.tracing.ir import Block, Function, Op, Region, Value
 from gluon_sim.tracing.types import MemDescType, TensorType, Type
-
-if TYPE_CHECKING:
-    from gluon_sim.tracing.program import Program
 
 __all__ = ["render"]
 
@@ -126,10 +123,10 @@ class _Printer:
         self.lines.append("}")
 
 
-def render(program: Program, locations: bool) -> str:
+def render(functions: Iterable[Function], locations: bool) -> str:
     lines: list[str] = []
     layouts = _Layouts()
-    for function in program.functions.values():
+    for function in functions:
         printer = _Printer(locations, layouts)
         printer.function(function)
         lines += printer.lines
