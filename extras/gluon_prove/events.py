@@ -15,9 +15,9 @@ import numpy as np
 from gluon_core.errors import GluonError
 from gluon_core.plugin.reference import Descriptor
 from gluon_prove.values import CannotSay
-from gluon_sim.executor.frame import Rows
 from gluon_sim.memory.shared import SharedBuffer, SharedView
 from gluon_sim.sanitizer.agents import GENERIC
+from gluon_sim.sanitizer.rows import Rows
 from gluon_sim.tracing.dtypes import numpy_dtype
 from gluon_sim.tracing.ir import Op
 from gluon_sim.tracing.types import MemDescType, Type

@@ -5,27 +5,24 @@ Handlers are functions of (task, *arguments as recorded); see `gluon_sim.executo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
 from gluon_sim.errors import OutOfBoundsError
+from gluon_sim.executor.task import Task
 from gluon_sim.executor.tensors import dims_of
 from gluon_sim.memory.global_memory import RMW, apply_atomic
 from gluon_sim.memory.shared import SharedView, derived
+from gluon_sim.memory.turns import Turns
 from gluon_sim.sanitizer.addresses import initialised, inside
 from gluon_sim.tracing.arith import entering
 from gluon_sim.tracing.dtypes import numpy_dtype
-from gluon_sim.tracing.ir import PORTABLE, Op
+from gluon_sim.tracing.ir import PORTABLE
 from gluon_sim.tracing.source import span_of
 from gluon_sim.tracing.types import MemDescType, PointerType, Type
-from gluon_sim.tracing.uses import is_used
 
-if TYPE_CHECKING:
-    from gluon_sim.executor.task import Task
-    from gluon_sim.memory.sync import Turns
-
-__all__ = ["MEMORY_OPS", "atomic_rmw", "swap_if_equal"]
+__all__ = ["MEMORY_OPS"]
 
 MEMORY_OPS: dict[str, Callable[..., Any]] = {}
 _op = entering(MEMORY_OPS)
@@ -68,66 +65,19 @@ def _element_addresses(task: Task, pointer: np.ndarray, operand: int) -> np.ndar
     return np.broadcast_to(pointer, (task.programs, *dims_of(task, operand)))
 
 
-def atomic_rmw(
-    task: Task,
-    op: Op,
-    kind: str,
-    pointer: np.ndarray,
-    value: np.ndarray,
-    mask: Optional[np.ndarray],
-) -> np.ndarray:
-    """One read-modify-write per element, lower programs first; the old values."""
-    update, in_place = RMW[kind]
-    if kind == "fadd" and value.dtype.char in "efd":
-        in_place = np.add
-    used = True
-    if in_place is not None:
-        used = is_used(op) or bool(op.attrs.get("effects"))  # whose text may use it
-    addresses = np.broadcast_to(
-        pointer, (task.programs, *np.broadcast_shapes(pointer.shape[1:], value.shape[1:]))
-    )
-    return task.memory.atomic(
-        task,
-        f"atomic_{kind}",
-        addresses,
-        mask,
-        value.dtype,
-        update,
-        (value,),
-        None if used else in_place,
-    )
-
-
 @_op("atomic_rmw")
 def atomic_rmw_op(
     task: Task, kind: str, pointer: np.ndarray, value: np.ndarray, mask: Optional[np.ndarray]
 ) -> np.ndarray:
     pointer = _element_addresses(task, pointer, 0)
-    return atomic_rmw(task, task.op, kind, pointer, value, mask)
-
-
-def swap_if_equal(
-    task: Task,
-    addresses: np.ndarray,
-    compare: np.ndarray,
-    value: np.ndarray,
-    mask: Optional[np.ndarray],
-) -> np.ndarray:
-    """Put `value` where memory holds `compare`; the old values."""
-
-    def update(old: np.ndarray, compare: np.ndarray, value: np.ndarray) -> np.ndarray:
-        return np.where(old == compare, value, old)
-
-    return task.memory.atomic(
-        task, "atomic_cas", addresses, mask, value.dtype, update, (compare, value)
-    )
+    return task.atomic_global(kind, pointer, value, mask)
 
 
 @_op("atomic_cas")
 def atomic_cas(
     task: Task, pointer: np.ndarray, compare: np.ndarray, value: np.ndarray
 ) -> np.ndarray:
-    return swap_if_equal(task, _element_addresses(task, pointer, 0), compare, value, None)
+    return task.compare_and_swap(_element_addresses(task, pointer, 0), compare, value, None)
 
 
 @_op("atomic_load")

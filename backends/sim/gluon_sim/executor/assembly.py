@@ -13,13 +13,13 @@ import numpy as np
 
 from gluon_core.simulation.assembly import Assembler, Assembly, NotModelled
 from gluon_sim.errors import SimulatorError
+from gluon_sim.executor.task import Task
 from gluon_sim.memory.promise import Promise
 from gluon_sim.tracing.dtypes import numpy_dtype, unsigned
 from gluon_sim.tracing.ir import Op
 
 if TYPE_CHECKING:
     from gluon_core.layouts import Layout
-    from gluon_sim.executor.task import Task
 
 __all__ = ["assembled", "is_data", "runs_text"]
 

@@ -8,10 +8,12 @@ import numpy as np
 
 from gluon_sim.errors import DeadlockError
 from gluon_sim.executor.compile import CompiledBlock, Step
-from gluon_sim.executor.frame import Frame, Rows, merge, select
+from gluon_sim.executor.frame import Frame, merge, select
+from gluon_sim.executor.stepping import run_block, run_function
 from gluon_sim.executor.task import Task
 from gluon_sim.memory.global_memory import GlobalMemory
-from gluon_sim.memory.sync import Turns, Wait
+from gluon_sim.memory.turns import Turns, Wait
+from gluon_sim.sanitizer.rows import Rows
 from gluon_sim.tracing.ir import TERMINATORS
 from gluon_sim.tracing.source import span_of
 
@@ -43,7 +45,7 @@ def call(task: Task, step: Step) -> Turns[None]:
     if agent is not None:
         task.history.enter(agent)
     task.calls.append(task.op)
-    results = yield from task.call(function, args, frame.rows)
+    results = yield from run_function(task, function, args, frame.rows)
     task.op = task.calls.pop()
     if agent is not None:
         task.history.leave(agent)
@@ -59,7 +61,7 @@ def if_op(task: Task, step: Step) -> Turns[None]:
     if condition.shape[0] == 1 or condition.all() or not condition.any():
         taken = blocks[0] if condition[0] else blocks[1]
         if taken is not None:
-            end = yield from task.block(taken)
+            end = yield from run_block(task, taken)
             _bind(task, step, _yielded(task, end, width))
         return
     parts = []
@@ -69,7 +71,7 @@ def if_op(task: Task, step: Step) -> Turns[None]:
         positions = np.flatnonzero(live)
         frame.rows = rows.pick(positions)
         try:
-            end = yield from task.block(block)
+            end = yield from run_block(task, block)
             parts.append((positions, _yielded(task, end, width)))
         finally:
             frame.rows = rows
@@ -93,7 +95,7 @@ def for_op(task: Task, step: Step) -> Turns[None]:
             frame.put(induction, np.full(1, i, dtype))
             for slot, value in zip(carry_slots, carried):
                 frame.put(slot, value)
-            end = yield from task.block(body)
+            end = yield from run_block(task, body)
             if width:
                 carried = _yielded(task, end, width)
         _bind(task, step, carried)
@@ -113,7 +115,7 @@ def for_op(task: Task, step: Step) -> Turns[None]:
             frame.put(induction, at[positions])
             for slot, value in zip(carry_slots, carried):
                 frame.put(slot, select(value, positions))
-            end = yield from task.block(body)
+            end = yield from run_block(task, body)
             new = _yielded(task, end, width)
         finally:
             frame.rows = rows
@@ -197,7 +199,7 @@ def while_op(task: Task, step: Step) -> Turns[None]:
         try:
             for slot, value in zip(before.arguments, carried):
                 frame.put(slot, select(value, active))
-            end = yield from task.block(before)
+            end = yield from run_block(task, before)
             assert end is not None
             condition = np.broadcast_to(frame.resolve(end.plan[0]), len(active))
             passed = [frame.resolve(a) for a in end.plan[1]]
@@ -214,7 +216,7 @@ def while_op(task: Task, step: Step) -> Turns[None]:
         try:
             for slot, value in zip(after.arguments, passed):
                 frame.put(slot, select(value, keep))
-            end = yield from task.block(after)
+            end = yield from run_block(task, after)
             new = _yielded(task, end, width)
         finally:
             frame.rows = rows
@@ -269,7 +271,7 @@ def warp_specialize(task: Task, step: Step) -> Turns[None]:
         partitions.append(partition)
         run = _partition(partition, region[0], running)
         task.machine.scheduler.add(partition.name, run, partition)
-    end = yield from task.block(step.blocks[0][0])
+    end = yield from run_block(task, step.blocks[0][0])
     values = _yielded(task, end, len(step.outs))
     if running[0]:
         yield Wait(
@@ -299,7 +301,7 @@ def _fork(frame: Frame) -> Frame:
 
 
 def _partition(task: Task, block: CompiledBlock, running: list[int]) -> Turns[None]:
-    yield from task.block(block)
+    yield from run_block(task, block)
     running[0] -= 1
 
 

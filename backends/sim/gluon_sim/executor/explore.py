@@ -7,23 +7,21 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Callable, Optional, Sequence
+from typing import Callable, Optional, Sequence
 
 import numpy as np
 
 from gluon_core.errors import ArgumentError
 from gluon_core.simulation.evidence import Walked
 from gluon_sim.errors import SimulatorError
+from gluon_sim.executor.compile import CompiledProgram
+from gluon_sim.executor.machine import Machine
 from gluon_sim.executor.parallel import meets
 from gluon_sim.executor.reduction import Tree, Walk
+from gluon_sim.memory.global_memory import Contents, GlobalMemory
 from gluon_sim.memory.guided import Guided, Redundant, Replay, Told, TooLong, segments_of
 from gluon_sim.memory.scene import table
-
-if TYPE_CHECKING:
-    from gluon_sim.executor.compile import CompiledProgram
-    from gluon_sim.executor.machine import Machine
-    from gluon_sim.memory.global_memory import Contents, GlobalMemory
-    from gluon_sim.settings import Settings
+from gluon_sim.settings import Settings
 
 __all__ = ["Exploration", "one_only", "replay"]
 

@@ -15,35 +15,9 @@ from gluon_sim.errors import SimulatorError
 from gluon_sim.executor.compile import CompiledFunction, Slot
 from gluon_sim.memory.promise import Promise, joined
 from gluon_sim.memory.shared import SharedView
-from gluon_sim.sanitizer.clusters import Parted
+from gluon_sim.sanitizer.rows import Rows
 
-__all__ = ["Frame", "Rows", "merge", "select"]
-
-
-class Rows:
-    """Which programs of the batch run together: sorted positions.
-
-    Attributes:
-        together: whether none of them may part from the others.
-    """
-
-    __slots__ = ("index", "count", "whole", "together")
-
-    def __init__(self, index: np.ndarray, whole: bool = False, together: bool = False):
-        self.index = index
-        self.count = len(index)
-        self.whole = whole
-        self.together = together
-
-    def pick(self, positions: np.ndarray) -> "Rows":
-        if self.together:
-            raise Parted
-        return Rows(self.index[positions])
-
-    def where(self, mask: Any) -> "Rows":
-        """Those for which a boolean per program holds."""
-        live = np.broadcast_to(np.asarray(mask).reshape(-1), self.count)
-        return self if live.all() else Rows(self.index[live])
+__all__ = ["Frame", "merge", "select"]
 
 
 def select(value: Any, positions: np.ndarray) -> Any:

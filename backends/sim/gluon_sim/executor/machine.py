@@ -11,34 +11,42 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from threading import Event
 from time import monotonic
-from typing import Any, Callable, ContextManager, Optional, Sequence, TextIO
+from typing import Any, ContextManager, Optional, Sequence, TextIO
 
 import numpy as np
 
 from gluon_sim.errors import LaunchInterrupted, TimeLimitError
+from gluon_sim.executor.batch import Batch
 from gluon_sim.executor.compile import CompiledProgram
-from gluon_sim.executor.frame import Frame, Rows
-from gluon_sim.executor.parallel import Stopped, Workers, keep, meets, ordered, workers_for
-from gluon_sim.executor.pipelines import Ring
+from gluon_sim.executor.parallel import (
+    Stopped,
+    Workers,
+    keep,
+    meets,
+    ordered,
+    restore,
+    workers_for,
+)
 from gluon_sim.executor.progress import Progress
+from gluon_sim.executor.stepping import run_function
 from gluon_sim.executor.task import Task
-from gluon_sim.memory.flight import Flights, Queue
+from gluon_sim.memory.flight import Flights
 from gluon_sim.memory.global_memory import GlobalMemory
 from gluon_sim.memory.guided import Guided
 from gluon_sim.memory.schedule import Schedule, schedule_of
+from gluon_sim.memory.scheduler import Scheduler
 from gluon_sim.memory.shared import SharedBuffer
-from gluon_sim.memory.sync import Scheduler, Turns, Wait
-from gluon_sim.sanitizer.agents import Agents
+from gluon_sim.memory.turns import Turns, Wait
 from gluon_sim.sanitizer.blocks import Blocks
 from gluon_sim.sanitizer.clusters import ended
 from gluon_sim.sanitizer.lifetimes import Lifetimes
-from gluon_sim.sanitizer.ranks import AcrossRanks, OnRank
+from gluon_sim.sanitizer.ranks import AcrossRanks
+from gluon_sim.sanitizer.rows import Rows
 from gluon_sim.sanitizer.tracking import Tracking
 from gluon_sim.settings import Settings, current
-from gluon_sim.tracing.ir import Op
 from gluon_sim.tracing.words import buffer_name
 
-__all__ = ["Batch", "Machine", "Place"]
+__all__ = ["Machine", "Place"]
 
 # The widest value of a batch stays about this large: small enough for the caches of one core.
 BATCH_BYTES = 4 << 20
@@ -55,41 +63,6 @@ class Place:
     scheduler: Scheduler
     flights: Flights
     across: AcrossRanks
-
-
-class Batch:
-    """Programs that run together: their ids.
-
-    Args:
-        numbers: of them, from `first` on.
-        rank: that they run on, where there are several.
-    """
-
-    def __init__(
-        self, numbers: np.ndarray, grid: tuple[int, int, int], first: int = 0,
-        rank: Optional[int] = None,
-    ):  # fmt: skip
-        self.rank = rank
-        x, rest = (numbers - first) % grid[0], (numbers - first) // grid[0]
-        self.ids = tuple(i.astype(np.int32) for i in (x, rest % grid[1], rest // grid[1]))
-        self.numbers = numbers
-        self.count = len(numbers)
-        self.agents: Optional[Agents] = None
-        self.queues: list[Queue] = []
-        self.allocated: dict[Op, tuple[Frame, SharedBuffer]] = {}
-        # Pipelines of tiles by the first of their buffers, and the steps that each task has fetched.
-        self.rings: dict[SharedBuffer, Ring] = {}
-        self.fetched: dict[str, np.ndarray] = {}
-        # Barriers that other blocks of a cluster may not know to be initialized: released yet?
-        self.unannounced: dict[SharedBuffer, bool] = {}
-        self.blocks: Optional[Blocks] = (
-            None  # where programs are clusters, and races are looked for
-        )
-
-    def program(self, row: int) -> tuple[int, int, int]:
-        x, y, z = self.ids
-        found = int(x[row]), int(y[row]), int(z[row])
-        return found if self.rank is None else OnRank(found, self.rank)
 
 
 class Machine:
@@ -232,12 +205,19 @@ class Machine:
             return
         if self.one_by_one and self._together(numbers, arguments):
             return
-        count, part = workers_for(self, total, size)
+        count, part = 1, size
+        if not (self.schedule.sampled or self.watched or self.one_by_one):
+            count, part = workers_for(self.program, self.settings, total, size)
         if count > 1:
-            workers = Workers(count, self._another)
-            self.machines = workers.machines
-            if workers.run(total, part, arguments):
+            self.machines = [self._another() for _ in range(count)]
+            # Errors need the bytes from before, if the kernel reads what it writes.
+            kept = keep(self.program.program, self.memory, arguments)
+            self.memory.several = True
+            done = Workers(self.machines).run(total, part, arguments)
+            self.memory.several = False
+            if done:
                 return
+            restore(kept)
             self.machines = []
             self._track(arguments)
         with np.errstate(all="ignore"):
@@ -277,7 +257,7 @@ class Machine:
             return False
         if program.found.parted == self.grid or ordered(program):
             return False
-        kept = keep(self, arguments)
+        kept = keep(program, self.memory, arguments)
         machine = self._another()
         machine.hurried = self.hurried
         self.machines = [machine]
@@ -291,8 +271,7 @@ class Machine:
         except Exception:
             program.found.parted = self.grid
         self.machines = []
-        for there, bytes in kept:
-            there[...] = bytes
+        restore(kept)
         self._track(arguments)
         return False
 
@@ -401,7 +380,7 @@ class Machine:
     def _run(self, task: Task, arguments: Sequence[np.ndarray], rows: Rows) -> Turns[None]:
         if self.program.asynchronous:
             task.active()  # what it does before counts, too
-        yield from task.call(self.program.kernel, arguments, rows)
+        yield from run_function(task, self.program.kernel, arguments, rows)
         if task.agent is not None:
             self.flights.finish(task, self.settings.leaks)
         if task.batch.blocks is not None:
@@ -419,13 +398,12 @@ class Machine:
             raise Stopped
         self.scheduler.check_time(task.op.loc)
         if self.schedule.between_ops:
-            if self.schedule.between(self.flights, self.scheduler.several):
+            due = self.schedule.between(self.flights.pending)
+            if due is not None:
+                self.flights.land(due)
+            if self.schedule.gives_way(self.scheduler.several):
                 step = self.guided is not None
                 yield Wait(lambda: True, lambda: "its turn", task.op.loc, step=step)
-
-    def externs(self, symbol: str) -> Optional[Callable[..., Any]]:
-        """The model of a library function, or None."""
-        return self.models.extern(symbol)
 
     def allocate(self, task: Task, size: int) -> SharedBuffer:
         buffer = SharedBuffer(task.batch.count, size, buffer_name(task.op))

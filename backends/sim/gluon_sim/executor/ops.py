@@ -7,20 +7,18 @@ the tensor's dims, each at its extent or 1. Results follow the same rule.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Sequence
+from typing import Any, Callable, Sequence
 
 import numpy as np
 
 from gluon_sim.errors import DeviceAssertionError, SimulatorError
 from gluon_sim.executor.accesses import MEMORY_OPS
 from gluon_sim.executor.pipelines import PIPELINE_OPS
+from gluon_sim.executor.task import Task
 from gluon_sim.executor.tensors import TENSOR_OPS, dims_of
 from gluon_sim.tracing.arith import entering
 from gluon_sim.tracing.dtypes import compute, finish, numpy_dtype, unsigned
 from gluon_sim.tracing.types import Type
-
-if TYPE_CHECKING:
-    from gluon_sim.executor.task import Task
 
 __all__ = ["OPS"]
 
@@ -113,7 +111,7 @@ def extern_elementwise(
     type: Type,
     is_pure: bool,
 ) -> np.ndarray:
-    fn = task.machine.externs(symbol)
+    fn = task.machine.models.extern(symbol)
     if fn is None:
         raise SimulatorError(
             f"the simulator has no model of the library function `{symbol}`",

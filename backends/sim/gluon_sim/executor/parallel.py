@@ -12,11 +12,15 @@ from __future__ import annotations
 import os
 import threading
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Callable, Optional, Sequence
+from typing import Optional, Protocol, Sequence
 
 import numpy as np
 
+from gluon_core.errors import SourceSpan
 from gluon_sim.errors import TimeLimitError
+from gluon_sim.executor.compile import CompiledProgram
+from gluon_sim.memory.global_memory import GlobalMemory
+from gluon_sim.settings import Settings
 from gluon_sim.tracing.origins import (
     ANYWHERE,
     address_of,
@@ -26,12 +30,7 @@ from gluon_sim.tracing.origins import (
 )
 from gluon_sim.tracing.program import Program
 
-if TYPE_CHECKING:
-    from gluon_core.errors import SourceSpan
-    from gluon_sim.executor.compile import CompiledProgram
-    from gluon_sim.executor.machine import Machine
-
-__all__ = ["Stopped", "Workers", "cores", "keep", "meets", "ordered", "workers_for"]
+__all__ = ["Stopped", "Workers", "cores", "keep", "meets", "ordered", "restore", "workers_for"]
 
 # A batch whose widest value is smaller than this is done before another thread gets its turn, and a
 # launch whose widest values are smaller altogether before the threads have started.
@@ -54,19 +53,22 @@ def cores() -> int:
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
-def workers_for(machine: Machine, total: int, size: int) -> tuple[int, int]:
-    """(threads, programs of a batch) for `total` programs in batches of `size`."""
-    settings, program = machine.settings, machine.program
+def workers_for(
+    program: CompiledProgram, settings: Settings, total: int, size: int
+) -> tuple[int, int]:
+    """Return how many threads share `total` programs, and the programs of a batch.
+
+    Args:
+        size: programs of a batch in one thread.
+    """
     wanted = min(cores(), _MOST) if settings.workers is None else settings.workers
-    if wanted < 2 or total < 2 or machine.schedule.sampled or not settings.races:
-        return 1, size
-    if program.spins or machine.one_by_one or machine.watched or ordered(program.program):
+    if wanted < 2 or total < 2 or not settings.races or program.spins or ordered(program.program):
         return 1, size
     wide = 8 * program.widest
-    size = min(size, max(1, -(-total // wanted), _WORTH // wide))
-    if size * wide < _WORTH or total * wide < _WORTH_ALL or size == total:
-        return 1, machine.batch_size(total)
-    return min(wanted, -(-total // size)), size
+    part = min(size, max(1, -(-total // wanted), _WORTH // wide))
+    if part * wide < _WORTH or total * wide < _WORTH_ALL or part == total:
+        return 1, size
+    return min(wanted, -(-total // part)), part
 
 
 def ordered(program: Program) -> bool:
@@ -111,18 +113,23 @@ def _rewritten(program: Program) -> set[int]:
     return known
 
 
+class Worker(Protocol):
+    """A machine of one thread, over the memory and the race detection of the launch."""
+
+    stopped: Optional[threading.Event]
+
+    def step(self, numbers: np.ndarray, arguments: Sequence[np.ndarray]) -> None:
+        """Run a batch of programs to its end."""
+        ...
+
+
 class Workers:
-    """The threads of one launch.
+    """The threads of one launch, each with a machine of its own."""
 
-    Args:
-        count: how many.
-        make: gives each a machine of its own, over the memory and the race detection of the launch.
-    """
-
-    def __init__(self, count: int, make: Callable[[], Machine]):
-        self.machines = [make() for _ in range(count)]
+    def __init__(self, machines: Sequence[Worker]):
+        self.machines = machines
         self.stopped = threading.Event()
-        for machine in self.machines:
+        for machine in machines:
             machine.stopped = self.stopped
         self.failed = False
         self.late: Optional[TimeLimitError] = None  # there is no time left to start again
@@ -131,11 +138,7 @@ class Workers:
         self._lock = threading.Lock()
 
     def run(self, total: int, size: int, arguments: Sequence[np.ndarray]) -> bool:
-        """All programs; false where the launch must start again, one batch after the other."""
-        # Errors ask for what was there before, if the kernel reads what it writes.
-        machine = self.machines[0]
-        kept = keep(machine, arguments)
-        machine.memory.several = True
+        """Run all programs; false where the launch must start again, one batch after the other."""
         threads = [
             threading.Thread(
                 target=copy_context().run, args=(self._work, m, total, size, arguments), daemon=True
@@ -154,16 +157,12 @@ class Workers:
                 thread.join()
             error.span = next(iter(self.spans), None)  # type: ignore[attr-defined]  # for `Machine`
             raise
-        machine.memory.several = False
         if self.late is not None:
             raise self.late
-        if self.failed:
-            for there, bytes in kept:
-                there[...] = bytes
         return not self.failed
 
     def _work(
-        self, machine: Machine, total: int, size: int, arguments: Sequence[np.ndarray]
+        self, machine: Worker, total: int, size: int, arguments: Sequence[np.ndarray]
     ) -> None:
         numbers = np.arange(total, dtype=np.int64)
         try:
@@ -178,17 +177,26 @@ class Workers:
             span = getattr(stop, "span", None)
             if span is not None:
                 self.spans.append(span)
-        except BaseException as error:  # whatever it was, one thread alone will tell
+        except BaseException as error:  # whatever it was, one thread alone reports it
             self.failed = True
             self.late = error if isinstance(error, TimeLimitError) else self.late
             self.stopped.set()
 
 
-def keep(machine: Machine, arguments: Sequence[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """What memory holds that the kernel may read and write: (the bytes, a copy of them)."""
+Kept = list[tuple[np.ndarray, np.ndarray]]  # bytes, and a copy of them
+
+
+def keep(program: Program, memory: GlobalMemory, arguments: Sequence[np.ndarray]) -> Kept:
+    """Copy the memory that a kernel may read and write."""
     kept = {}
-    for position in _rewritten(machine.program.program):
-        found = machine.memory.find(address_of(arguments[position]))
-        if found is not None:
-            kept[id(found)] = (found.data, found.data.copy())
+    for position in _rewritten(program):
+        allocation = memory.find(address_of(arguments[position]))
+        if allocation is not None:
+            kept[id(allocation)] = (allocation.data, allocation.data.copy())
     return list(kept.values())
+
+
+def restore(kept: Kept) -> None:
+    """Put memory back."""
+    for there, before in kept:
+        there[...] = before

@@ -5,45 +5,22 @@ a third."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
 from gluon_sim.errors import PipelineError
+from gluon_sim.executor.batch import NO_STEP, Ring
+from gluon_sim.executor.task import Task
 from gluon_sim.memory.shared import SharedView
 from gluon_sim.sanitizer.addresses import not_before
 from gluon_sim.tracing.arith import entering
 from gluon_sim.tracing.source import span_of
 
-if TYPE_CHECKING:
-    from gluon_sim.executor.task import Task
-
-__all__ = ["PIPELINE_OPS", "Ring"]
+__all__ = ["PIPELINE_OPS"]
 
 PIPELINE_OPS: dict[str, Callable[..., Any]] = {}
 _op = entering(PIPELINE_OPS)
-_NONE = -(1 << 40)  # no step: none has been fetched into a slot
-
-
-class Ring:
-    """What the slots of a pipeline hold, per slot and program of the batch.
-
-    Attributes:
-        step: that was fetched last.
-        copied, awaited: whether its predicate was true, and whether somebody has waited for it.
-        since: how many steps, of all pipelines, its task had fetched then, this one included.
-        lines: by slot, where it was fetched, and by whom.
-        groups: by slot, how many groups each queue of that task had closed before.
-    """
-
-    def __init__(self, stages: int, programs: int):
-        shape = (stages, programs)
-        self.step = np.full(shape, _NONE, np.int64)
-        self.copied = np.zeros(shape, bool)
-        self.awaited = np.zeros(shape, bool)
-        self.since = np.zeros(shape, np.int64)
-        self.lines: dict[int, tuple[int, str]] = {}
-        self.groups: dict[int, dict[str, np.ndarray]] = {}
 
 
 def _ring(task: Task, view: SharedView) -> Optional[Ring]:
@@ -75,7 +52,7 @@ def _one(values: np.ndarray, bad: np.ndarray) -> int:
 def tiles_begun(task: Task, view: SharedView) -> None:
     rings = task.batch.rings
     ring = rings.setdefault(view.buffer, Ring(view.shape[0], task.batch.count))
-    ring.step[:, task.rows.index] = _NONE
+    ring.step[:, task.rows.index] = NO_STEP
 
 
 @_op("tiles_fetched")
@@ -89,7 +66,7 @@ def tiles_fetched(
     steps = np.broadcast_to(step.reshape(-1), rows.shape).astype(np.int64)
     slots = steps % stages
     held = ring.step[slots, rows]
-    live = held != _NONE
+    live = held != NO_STEP
     twice = live & (held == steps)
     line = task.home().loc.line
 
@@ -164,7 +141,7 @@ def tiles_awaited(task: Task, view: SharedView, step: np.ndarray, pending: int) 
             task,
             missing,
             f"step {_one(steps, missing)} is waited for, and was not fetched; "
-            + (f"the last one that was is step {newest}" if newest != _NONE else "no step was"),
+            + (f"the last one that was is step {newest}" if newest != NO_STEP else "no step was"),
             "Fetch it before: the first `stages - 1` steps before a loop over `step`, and in each of "
             "its rounds step + stages - 1. Wait for the step of the round: tiles.wait(step).",
         )

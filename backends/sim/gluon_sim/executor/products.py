@@ -19,7 +19,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ordered", "rounded"]
+from gluon_sim.tracing.dtypes import cast_float, compute, finish, round_tf32
+
+__all__ = ["matmul", "ordered", "rounded"]
 
 _EPSILON = 2.0**-53
 _AWAY = 1 + 2.0**-30  # halves are rounded away from zero
@@ -157,3 +159,31 @@ def ordered(a: np.ndarray, b: np.ndarray, acc: np.ndarray) -> np.ndarray:
         out += product
     out += acc
     return out
+
+
+def matmul(a: np.ndarray, b: np.ndarray, acc: np.ndarray, precision: Any = None) -> np.ndarray:
+    """Return acc + a @ b over the last two dims, summed in float64 and rounded once.
+
+    Args:
+        precision: for float32 operands: "tf32" drops the low 13 mantissa bits of both, as the
+            tensor cores do; "tf32x3" and "ieee" multiply in full.
+    """
+    kind = str(getattr(precision, "name", precision)).lower()
+    out: np.ndarray
+    if acc.dtype.kind == "i":
+        # float64 holds every sum of 8-bit products exactly; only the wrap is left to do.
+        product = np.matmul(a.astype(np.float64), b.astype(np.float64))
+        out = acc + product.astype(np.int64).astype(acc.dtype)
+        return out
+    if acc.dtype == np.float64:
+        return ordered(a.astype(np.float64), b.astype(np.float64), acc)
+    narrow = a.dtype.itemsize < 4 and b.dtype.itemsize < 4
+    if a.dtype == np.float32 and kind == "tf32":
+        a, b, narrow = round_tf32(a), round_tf32(b), True
+    total = rounded(_widen(a), _widen(b), compute(acc).astype(np.float32, copy=False), narrow)
+    return finish(total, acc.dtype)
+
+
+def _widen(x: np.ndarray) -> np.ndarray:
+    """Cast to a type that NumPy casts to float64 fast."""
+    return cast_float(x, "bf16", "fp32") if x.dtype.name == "bfloat16" else compute(x)

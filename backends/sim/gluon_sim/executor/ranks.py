@@ -24,7 +24,8 @@ from gluon_sim.executor.machine import Machine, Place
 from gluon_sim.memory.flight import Flights
 from gluon_sim.memory.global_memory import Allocation, GlobalMemory
 from gluon_sim.memory.schedule import schedule_of
-from gluon_sim.memory.sync import Scheduler, Turns, Wait
+from gluon_sim.memory.scheduler import Scheduler
+from gluon_sim.memory.turns import Turns, Wait
 from gluon_sim.sanitizer.ranks import AcrossRanks
 from gluon_sim.settings import of_launch
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional, Sequence
+from typing import Optional, Sequence
 
 import numpy as np
 
 from gluon_sim.executor.compile import CompiledBlock, CompiledFunction, Slot, Step
-
-if TYPE_CHECKING:
-    from gluon_sim.executor.task import Task
-    from gluon_sim.memory.sync import Turns
+from gluon_sim.executor.stepping import run_pure
+from gluon_sim.executor.task import Task
+from gluon_sim.memory.turns import Turns
 
 __all__ = ["REGIONS"]
 
@@ -58,7 +57,7 @@ def _combine(
     if not count:
         return list(left)
     args = [np.ascontiguousarray(x).reshape(-1) for x in (*left, *right)]
-    out = task.pure(block, args, count)
+    out = run_pure(task, block, args, count)
     return [np.broadcast_to(o, count).reshape(shape) for o in out]
 
 
@@ -170,7 +169,7 @@ def map_elementwise(task: Task, step: Step) -> Turns[None]:
         packed = np.ascontiguousarray(value).reshape(-1, pack)
         args += [np.ascontiguousarray(packed[:, j]) for j in range(pack)]
     count = values[0].size // pack
-    out = task.pure(step.blocks[0][0], args, count)
+    out = run_pure(task, step.blocks[0][0], args, count)
     for i, slot in enumerate(step.outs):
         parts = [np.broadcast_to(o, count) for o in out[i * pack : (i + 1) * pack]]
         frame.put(slot, np.stack(parts, axis=-1).reshape(shape))

@@ -2,38 +2,88 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Mapping, Optional, Protocol, Sequence, TextIO, Union
 
 import numpy as np
 
-from gluon_core.errors import GluonError
-from gluon_sim.errors import BarrierError, SimulatorError
-from gluon_sim.executor.accesses import atomic_rmw, swap_if_equal
-from gluon_sim.executor.compile import CompiledBlock, CompiledFunction, Step
-from gluon_sim.executor.frame import Frame, Rows, merge
-from gluon_sim.executor.tensors import matmul
+from gluon_sim.errors import BarrierError
+from gluon_sim.executor.batch import Batch
+from gluon_sim.executor.compile import CompiledProgram
+from gluon_sim.executor.frame import Frame
+from gluon_sim.executor.models import Models
+from gluon_sim.executor.products import matmul
+from gluon_sim.memory import flight
+from gluon_sim.memory.barriers import Barriers, Places
 from gluon_sim.memory.flight import Queue
-from gluon_sim.memory.global_memory import GlobalMemory
+from gluon_sim.memory.global_memory import RMW, GlobalMemory
+from gluon_sim.memory.guided import Guided
 from gluon_sim.memory.promise import Promise, promise, settled
 from gluon_sim.memory.scene import in_words
-from gluon_sim.memory.shared import SharedView
-from gluon_sim.memory.sync import Barriers, Places, Turns, Wait
+from gluon_sim.memory.scheduler import Scheduler
+from gluon_sim.memory.shared import SharedBuffer, SharedView
 from gluon_sim.memory.tensor_memory import copies_of, in_tensor_memory
+from gluon_sim.memory.turns import Turns, Wait
 from gluon_sim.sanitizer.addresses import initialised, not_before
 from gluon_sim.sanitizer.agents import GENERIC, Agent, Agents
 from gluon_sim.sanitizer.blocks import leaders
 from gluon_sim.sanitizer.clusters import meet
 from gluon_sim.sanitizer.proxies import History, missing_fence, report_added_fence
-from gluon_sim.sanitizer.threads import passive
+from gluon_sim.sanitizer.rows import Rows
 from gluon_sim.tracing.dtypes import numpy_dtype
-from gluon_sim.tracing.ir import TERMINATORS, Op
-from gluon_sim.tracing.source import in_library, span_of
+from gluon_sim.tracing.ir import Op
+from gluon_sim.tracing.source import in_library
 from gluon_sim.tracing.types import MemDescType, PointerType, Type
+from gluon_sim.tracing.uses import is_used
 
-if TYPE_CHECKING:
-    from gluon_sim.executor.machine import Batch, Machine
+__all__ = ["Machine", "Task"]
 
-__all__ = ["Task"]
+
+class Machine(flight.Machine, Protocol):
+    """The launch that a task is part of; see `gluon_sim.executor.machine`.
+
+    Attributes:
+        ticks: of its clock.
+        hurried: whether something may happen between ops.
+    """
+
+    ticks: int
+
+    @property
+    def memory(self) -> GlobalMemory: ...
+
+    @property
+    def program(self) -> CompiledProgram: ...
+
+    @property
+    def models(self) -> Models: ...
+
+    @property
+    def grid(self) -> tuple[int, int, int]: ...
+
+    @property
+    def num_warps(self) -> int: ...
+
+    @property
+    def guided(self) -> Optional[Guided]: ...
+
+    @property
+    def scheduler(self) -> Scheduler: ...
+
+    @property
+    def output(self) -> Optional[TextIO]: ...
+
+    @property
+    def hurried(self) -> bool: ...
+
+    def claim(self) -> Optional[tuple[int, int, int]]:
+        """Take a program that has not started; None where none is left."""
+        ...
+
+    def interrupt(self, task: Task) -> Turns[None]:
+        """Check the time between ops, and let the schedule choose."""
+        ...
+
+    def allocate(self, task: Task, size: int) -> SharedBuffer: ...
 
 
 class Task:
@@ -42,7 +92,7 @@ class Task:
     Handlers and reference models get it as their first argument; see `gluon_core.plugin.reference`.
     """
 
-    def __init__(self, machine: "Machine", batch: "Batch", name: str):
+    def __init__(self, machine: Machine, batch: Batch, name: str):
         self.machine = machine
         self.batch = batch
         self.name = name
@@ -159,7 +209,18 @@ class Task:
         values: np.ndarray,
         mask: Optional[np.ndarray] = None,
     ) -> np.ndarray:
-        return atomic_rmw(self, self.op, kind, addresses, values, mask)
+        """Apply one read-modify-write per element, lower programs first; return the old values."""
+        update, in_place = RMW[kind]
+        if kind == "fadd" and values.dtype.char in "efd":
+            in_place = np.add
+        if in_place is not None and (is_used(self.op) or self.op.attrs.get("effects")):
+            in_place = None  # the op, or text whose effects are not known, uses the old values
+        shape = np.broadcast_shapes(addresses.shape[1:], values.shape[1:])
+        addresses = np.broadcast_to(addresses, (self.programs, *shape))
+        name = f"atomic_{kind}"
+        return self.memory.atomic(
+            self, name, addresses, mask, values.dtype, update, (values,), in_place
+        )
 
     def refuse_before(
         self, argument: str, place: Sequence[np.ndarray], message: str, remedy: str
@@ -173,7 +234,14 @@ class Task:
         values: np.ndarray,
         mask: Optional[np.ndarray] = None,
     ) -> np.ndarray:
-        return swap_if_equal(self, addresses, compare, values, mask)
+        """Put `values` where memory holds `compare`; return the old values."""
+
+        def update(old: np.ndarray, compare: np.ndarray, value: np.ndarray) -> np.ndarray:
+            return np.where(old == compare, value, old)
+
+        return self.memory.atomic(
+            self, "atomic_cas", addresses, mask, values.dtype, update, (compare, values)
+        )
 
     def load_shared(
         self, view: SharedView, mask: Optional[np.ndarray] = None, copied: bool = False
@@ -256,7 +324,7 @@ class Task:
     def dot(
         self, a: np.ndarray, b: np.ndarray, acc: np.ndarray, precision: Any = None
     ) -> np.ndarray:
-        return matmul(self, a, b, acc, precision)
+        return matmul(a, b, acc, precision)
 
     # Asynchronous work: issued to a queue, bundled into groups, waited for by count.
 
@@ -508,150 +576,3 @@ class Task:
     def blocked(self, ready: Callable[[], bool], describe: str) -> Wait:
         """`yield` this: goes on once `ready()`."""
         return Wait(ready, lambda: describe, self.op.loc)
-
-    # ---- stepping -------------------------------------------------------------------------
-
-    def call(self, function: CompiledFunction, args: Sequence[Any], rows: Rows) -> Turns[list[Any]]:
-        """Run a function; its results are the generator's value."""
-        outer = self.frame
-        frame = Frame(function, rows)
-        self.frame = frame
-        try:
-            entry = function.blocks[0]
-            if len(function.blocks) == 1:
-                for slot, arg in zip(entry.arguments, args):
-                    frame.put(slot, arg)
-                step = yield from self.block(entry)
-                assert step is not None
-                return [frame.resolve(a) for a in step.plan[0]]
-            return (yield from self._graph(function, frame, args))
-        finally:
-            self.frame = outer
-
-    def _graph(
-        self, function: CompiledFunction, frame: Frame, args: Sequence[Any]
-    ) -> Turns[list[Any]]:
-        """Blocks joined by branches, which only ever lead forward: run them in that order."""
-        rows = frame.rows
-        arrivals: dict[int, list[tuple[np.ndarray, list[Any]]]] = {
-            0: [(np.arange(rows.count), list(args))]
-        }
-        returns: list[tuple[np.ndarray, list[Any]]] = []
-        for order, block in enumerate(function.blocks):
-            incoming = arrivals.pop(order, None)
-            if not incoming:
-                continue
-            positions = np.sort(np.concatenate([p for p, _ in incoming]))
-            if len(positions) == rows.count:
-                frame.rows = rows
-            else:
-                frame.rows = rows.pick(positions)
-            for i, slot in enumerate(block.arguments):
-                parts = [(np.searchsorted(positions, p), a[i]) for p, a in incoming]
-                frame.put(slot, merge(parts, len(positions)))
-            step = yield from self.block(block)
-            assert step is not None
-            name = step.op.name
-            if name == "ret":
-                returns.append((positions, [frame.resolve(a) for a in step.plan[0]]))
-                continue
-            if name == "branch":
-                values = [frame.resolve(a) for a in step.plan[1]]
-                arrivals.setdefault(step.plan[0].order, []).append((positions, values))
-                continue
-            condition = np.broadcast_to(frame.resolve(step.plan[0]), len(positions))
-            for target, live in ((step.plan[1], condition), (step.plan[2], ~condition)):
-                if live.any():
-                    arrivals.setdefault(target.order, []).append((positions[live], []))
-        frame.rows = rows
-        width = len(returns[0][1])
-        return [merge([(p, v[i]) for p, v in returns], rows.count) for i in range(width)]
-
-    def block(self, block: CompiledBlock) -> Turns[Optional[Step]]:
-        """Run a block; its terminator's step is the generator's value."""
-        frame = self.frame
-        step: Optional[Step] = None
-        hurried = self.machine.hurried
-        tracking = self.machine.tracking
-        waited = tracking.waited if tracking is not None and tracking.waits else None
-        blocks, lifetimes = self.batch.blocks, self.machine.lifetimes
-        try:
-            for step in block.steps:
-                self.op = step.op
-                if hurried and not step.simple:
-                    yield from self.machine.interrupt(self)
-                if step.simple:
-                    value = step.run(*[frame.get(slot) for slot in step.plan])
-                    frame.put(step.outs[0], value)
-                elif step.control:
-                    if lifetimes is not None and step.op.name == "reduce":
-                        lifetimes.reduces(self)
-                    yield from step.run(self, step)
-                    if step.op.name in TERMINATORS:
-                        return step
-                else:
-                    named = {k: frame.resolve(v) for k, v in step.named.items()}
-                    args = self.given = [frame.resolve(a) for a in step.plan]
-                    value = step.run(self, *args, **named)
-                    if hasattr(value, "send"):
-                        value = yield from value
-                    outs = step.outs
-                    if len(outs) == 1:
-                        frame.put(outs[0], value[0] if isinstance(value, (tuple, list)) else value)
-                    elif outs:
-                        for slot, item in zip(outs, value):
-                            frame.put(slot, item)
-                if waited is not None and not step.simple and not passive(step.op):
-                    waited(self)
-                if blocks is not None and not step.simple:
-                    blocks.after(step.op)
-                for slot in step.kills:
-                    frame.values[slot] = None
-        except GluonError as error:
-            # A mistake inside a library function is shown where the kernel calls it.
-            if step is not None and (error.span is None or in_library(error.span.file)):
-                error.span = span_of(step.op.loc) or error.span
-            raise
-        except KeyboardInterrupt as interrupt:
-            span = getattr(interrupt, "span", None)
-            if step is not None and (span is None or in_library(span.file)):
-                interrupt.span = span_of(step.op.loc)  # type: ignore[attr-defined]  # for `Machine`
-            raise
-        except Exception as error:
-            assert step is not None
-            if isinstance(error, MemoryError):
-                raise SimulatorError(
-                    f"there is not enough memory on this machine for `{step.op.name}`",
-                    remedy="Use fewer programs or smaller tiles.",
-                    span=span_of(step.op.loc),
-                ) from error
-            raise SimulatorError(
-                f"the simulator failed in `{step.op.name}`: {type(error).__name__}: {error}",
-                span=span_of(step.op.loc),
-            ) from error
-        return None
-
-    def pure(self, function: CompiledBlock, args: Sequence[Any], count: int) -> list[Any]:
-        """Run a combine region on `count` elements at once; it touches nothing outside itself."""
-        frame, op = self.frame, self.op
-        size = len(frame.values)
-        inner = Frame.__new__(Frame)
-        inner.rows = Rows(np.arange(count), whole=True)
-        inner.values = list(frame.values)
-        inner.homes = [frame.rows] * size
-        for slot, arg in zip(function.arguments, args):
-            inner.values[slot] = arg
-            inner.homes[slot] = inner.rows
-        self.frame = inner
-        try:
-            run = self.block(function)
-            while True:
-                try:
-                    next(run)
-                except StopIteration as stop:
-                    step = stop.value
-                    break
-            assert step is not None
-            return [inner.resolve(a) for a in step.plan[0]]
-        finally:
-            self.frame, self.op = frame, op

@@ -5,32 +5,29 @@ Handlers are functions of (task, *arguments as recorded); see `gluon_sim.executo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
 from gluon_core.layouts import BlockedLayout
 from gluon_sim.errors import SimulatorError
-from gluon_sim.executor.products import ordered, rounded
+from gluon_sim.executor.products import matmul
+from gluon_sim.executor.task import Task
 from gluon_sim.memory.promise import Promise
 from gluon_sim.sanitizer.addresses import inside
 from gluon_sim.tracing.arith import ELEMENTWISE, entering
 from gluon_sim.tracing.dtypes import (
     cast_float,
-    compute,
     finish,
     float_to_int,
     int_cast,
     numpy_dtype,
-    round_tf32,
     unsigned,
 )
 from gluon_sim.tracing.types import PointerType, ScalarType, Type
 
-if TYPE_CHECKING:
-    from gluon_sim.executor.task import Task
+__all__ = ["TENSOR_OPS", "dims_of"]
 
-__all__ = ["TENSOR_OPS", "dims_of", "matmul"]
 
 TENSOR_OPS: dict[str, Callable[..., Any]] = {}
 _op = entering(TENSOR_OPS)
@@ -261,36 +258,6 @@ def fp4_to_fp(task: Task, source: np.ndarray, type: Type, axis: int) -> np.ndarr
 # ---- dot ------------------------------------------------------------------------------------
 
 
-def matmul(
-    task: Task, a: np.ndarray, b: np.ndarray, acc: np.ndarray, precision: Any = None
-) -> np.ndarray:
-    """Return acc + a @ b over the last two dims, summed in float64 and rounded once; see `products`.
-
-    Args:
-        precision: for float32 operands: "tf32" drops the low 13 mantissa bits of both, as the
-            tensor cores do; "tf32x3" and "ieee" multiply in full.
-    """
-    kind = str(getattr(precision, "name", precision)).lower()
-    out: np.ndarray
-    if acc.dtype.kind == "i":
-        # float64 holds every sum of 8-bit products exactly; only the wrap is left to do.
-        product = np.matmul(a.astype(np.float64), b.astype(np.float64))
-        out = acc + product.astype(np.int64).astype(acc.dtype)
-        return out
-    if acc.dtype == np.float64:
-        return ordered(a.astype(np.float64), b.astype(np.float64), acc)
-    narrow = a.dtype.itemsize < 4 and b.dtype.itemsize < 4
-    if a.dtype == np.float32 and kind == "tf32":
-        a, b, narrow = round_tf32(a), round_tf32(b), True
-    total = rounded(_widen(a), _widen(b), compute(acc).astype(np.float32, copy=False), narrow)
-    return finish(total, acc.dtype)
-
-
-def _widen(x: np.ndarray) -> np.ndarray:
-    """Cast to a type that NumPy casts to float64 fast."""
-    return cast_float(x, "bf16", "fp32") if x.dtype.name == "bfloat16" else compute(x)
-
-
 @_op("dot")
 def dot(
     task: Task, a: np.ndarray, b: np.ndarray, acc: np.ndarray, precision: Any, max_imprecise: int
@@ -299,4 +266,4 @@ def dot(
     b = np.broadcast_to(b, (b.shape[0], *dims_of(task, 1)))
     # Over a blocked layout it is fused multiply-adds, whatever precision tensor cores would use.
     layout = task.op.results[0].type.layout
-    return matmul(task, a, b, acc, None if isinstance(layout, BlockedLayout) else precision)
+    return matmul(a, b, acc, None if isinstance(layout, BlockedLayout) else precision)

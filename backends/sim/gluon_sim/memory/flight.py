@@ -6,28 +6,28 @@ does not depend on it: a wait makes the waiting agent know the work, whenever it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Sequence
+from typing import Any, Callable, Iterator, Mapping, Optional, Protocol, Sequence
 
 import numpy as np
 
 from gluon_core.errors import GluonError
 from gluon_sim.errors import LeakError, RaceError, SimulatorError, tolerate
+from gluon_sim.memory import barriers
+from gluon_sim.memory.barriers import Barriers
 from gluon_sim.memory.guided import Guided
 from gluon_sim.memory.schedule import Schedule
-from gluon_sim.memory.shared import named_by
+from gluon_sim.memory.shared import SharedBuffer, SharedView, named_by
+from gluon_sim.memory.turns import Wait
+from gluon_sim.sanitizer import agents, observed
 from gluon_sim.sanitizer.advice import barrier_wait, group_wait, signal_and_wait, wait_before_end
-from gluon_sim.sanitizer.agents import Agent
+from gluon_sim.sanitizer.agents import Agent, Agents, Epoch, Task
+from gluon_sim.sanitizer.lifetimes import Lifetimes
+from gluon_sim.sanitizer.rows import Rows
+from gluon_sim.sanitizer.tracking import Tracking
+from gluon_sim.tracing.ir import Op
 from gluon_sim.tracing.source import span_of
 
-if TYPE_CHECKING:
-    from gluon_sim.executor.frame import Rows
-    from gluon_sim.executor.task import Task
-    from gluon_sim.memory.shared import SharedBuffer, SharedView
-    from gluon_sim.memory.sync import Barriers, Wait
-    from gluon_sim.sanitizer.epochs import Epoch
-    from gluon_sim.tracing.ir import Op
-
-__all__ = ["Flight", "Flights", "Queue"]
+__all__ = ["Flight", "Flights", "Issuer", "Queue"]
 
 MOST_WRITES = 64  # of a queue, that are told apart when their sources have been read
 
@@ -87,7 +87,7 @@ class Flight:
     """
 
     def __init__(
-        self, task: Task, queue: Queue, rows: Rows, perform: Callable[[], Any],
+        self, task: Issuer, queue: Queue, rows: Rows, perform: Callable[[], Any],
         signal: Optional[Callable[[], Any]] = None, barrier: Optional[SharedView] = None,
         reads: bool = False, remote: bool = False,
     ):  # fmt: skip
@@ -150,7 +150,7 @@ class Flight:
         mine = self.agent
         return bool(agent.known.knows(mine.slot, mine.clock, self.live()).all())
 
-    def precedes(self, other: "Flight") -> bool:
+    def precedes(self, other: agents.Flight) -> bool:
         """Whether who issued the other knew that this one was issued."""
         rows = np.intersect1d(self.rows.index, other.rows.index)
         return bool(other.agent.known.knows(self.issuer.slot, self.issued, rows).all())
@@ -259,6 +259,70 @@ class Flight:
         return group_wait(task, self.queue, self.op, here, 0, commit=True)
 
 
+class Batch(barriers.Batch, Protocol):
+    """Programs that run together.
+
+    Attributes:
+        agents: who acts in them; None as long as that is one task.
+    """
+
+    @property
+    def agents(self) -> Optional[Agents]: ...
+
+    @property
+    def queues(self) -> Sequence[Queue]: ...
+
+
+class Machine(observed.Machine, Protocol):
+    """The launch of a task.
+
+    Attributes:
+        tracking: race detection, if that is on.
+        lifetimes: where buffers may take each other's place.
+    """
+
+    @property
+    def flights(self) -> Flights: ...
+
+    @property
+    def tracking(self) -> Optional[Tracking]: ...
+
+    @property
+    def lifetimes(self) -> Optional[Lifetimes]: ...
+
+
+class Issuer(barriers.Task, Protocol):
+    """A task that issues asynchronous work.
+
+    Attributes:
+        given: the arguments of the op that runs.
+        portable: whether a portable op is about to issue work.
+    """
+
+    frame: Any
+    op: Op
+    agent: Optional[Agent]
+    portable: bool
+
+    @property
+    def given(self) -> Sequence[Any]: ...
+
+    @property
+    def batch(self) -> Batch: ...
+
+    @property
+    def machine(self) -> Machine: ...
+
+    @property
+    def queues(self) -> Mapping[str, Queue]: ...
+
+    def active(self) -> Agent:
+        """Return this task as an agent."""
+        ...
+
+    def queue(self, name: str) -> Queue: ...
+
+
 class Flights:
     """All work in flight of one launch, and the schedule by which it lands."""
 
@@ -271,7 +335,7 @@ class Flights:
     # ---- what a task asks -------------------------------------------------------------------
 
     def issue(
-        self, task: Task, queue: str, perform: Callable[[], Any],
+        self, task: Issuer, queue: str, perform: Callable[[], Any],
         signal: Optional[Callable[[], Any]], barrier: Optional[SharedView], after: bool, proxy: str,
         read: Optional[Callable[[], Any]] = None, where: Optional[np.ndarray] = None,
         remote: bool = False,
@@ -298,21 +362,23 @@ class Flights:
                 flight.source, flight.buffers = parts[0], ()
                 self._follow(flight, [parts[0]])
         task.portable = False
-        self.schedule.issued(self, parts[-1])
+        due = self.schedule.issued(self.pending, parts[-1])
+        if due is not None:
+            self.land(due)
         return parts[-1]
 
     def _start(
-        self, task: Task, home: Queue, flight: Flight, proxy: str, earlier: list[Flight],
+        self, task: Issuer, home: Queue, flight: Flight, proxy: str, earlier: list[Flight],
         slot: Optional[int] = None,
     ) -> None:  # fmt: skip
         if slot is None:
             free = home.free[flight.reads]
             slot = free.pop() if free else None
         name = f"{task.op.called} of {task.name}"
-        agents = task.batch.agents
-        assert agents is not None  # the task is one of them
+        known = task.batch.agents
+        assert known is not None  # the task is one of them
         flight.portable = task.portable
-        flight.agent = agents.fork(task.active(), name, slot, proxy=proxy, flight=flight)
+        flight.agent = known.fork(task.active(), name, slot, proxy=proxy, flight=flight)
         self._follow(flight, earlier)
         home.flights.append(flight)
         self.pending.append(flight)
@@ -338,7 +404,7 @@ class Flights:
         if len(writes) > MOST_WRITES:
             home.settle(agent)
 
-    def commit(self, task: Task, queue: str) -> None:
+    def commit(self, task: Issuer, queue: str) -> None:
         home = task.queue(queue)
         rows = task.rows
         if rows.whole:
@@ -348,7 +414,7 @@ class Flights:
             closed[rows.index] += 1
             home.closed = closed
 
-    def wait_groups(self, task: Task, queue: str, pending: int, reads: bool = False) -> None:
+    def wait_groups(self, task: Issuer, queue: str, pending: int, reads: bool = False) -> None:
         home = task.queues.get(queue)
         if home is None or not home.flights:
             return
@@ -416,7 +482,7 @@ class Flights:
         task = flight.task
         saved = task.frame, task.op, task.agent
         task.op, task.agent = flight.op, flight.agent
-        task.frame = _Away(flight.rows)  # type: ignore[assignment]  # nobody asks it for values
+        task.frame = _Away(flight.rows)
         guided = None if self.probing else self.guided
         if guided is not None:
             guided.landing(flight, before)
@@ -454,7 +520,7 @@ class Flights:
         self.land(self.pending[0])
         return True
 
-    def finish(self, task: Task, report: bool) -> None:
+    def finish(self, task: Issuer, report: bool) -> None:
         """The kernel is over for a batch: what is still in flight nobody waited for."""
         agent = task.agent
         assert agent is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 
@@ -20,16 +20,14 @@ from gluon_sim.errors import (
     SimulatorError,
     UninitialisedError,
 )
+from gluon_sim.memory.guided import Guided
+from gluon_sim.sanitizer.agents import Task
 from gluon_sim.sanitizer.overflow import Wrapped, settle
+from gluon_sim.sanitizer.tracking import Tracking
 from gluon_sim.settings import Settings
 from gluon_sim.tracing.dtypes import compute, finish, unsigned
 from gluon_sim.tracing.origins import pointed_at
 from gluon_sim.tracing.words import called
-
-if TYPE_CHECKING:
-    from gluon_sim.executor.task import Task
-    from gluon_sim.memory.guided import Guided
-    from gluon_sim.sanitizer.tracking import Tracking
 
 __all__ = ["Allocation", "Contents", "GlobalMemory", "Home", "apply_atomic"]
 

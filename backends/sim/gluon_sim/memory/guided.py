@@ -9,21 +9,20 @@ them race detection reports it, whichever came first.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
+from typing import Any, Optional, Sequence, TypeVar, Union
 
 import numpy as np
 
 from gluon_sim.memory.schedule import Schedule
-
-if TYPE_CHECKING:
-    from gluon_sim.executor.task import Task
-    from gluon_sim.memory.flight import Flight
-    from gluon_sim.memory.shared import SharedBuffer
-    from gluon_sim.memory.sync import Turn
+from gluon_sim.memory.shared import SharedBuffer
+from gluon_sim.memory.turns import Turn
+from gluon_sim.sanitizer.agents import Flight, Task
 
 __all__ = [
     "Cells", "Event", "Guided", "Redundant", "Replay", "Slot", "Told", "TooLong", "Touch", "segments_of",
 ]  # fmt: skip
+
+F = TypeVar("F", bound=Flight)
 
 MOST_STEPS = 200_000  # of one run
 
@@ -267,7 +266,7 @@ class Guided(Schedule):
 
     # ---- steps ------------------------------------------------------------------------------
 
-    def between(self, flights: Any, several: bool) -> bool:
+    def gives_way(self, several: bool) -> bool:
         return True  # before every op
 
     def resume(self, number: Optional[int]) -> None:
@@ -276,11 +275,11 @@ class Guided(Schedule):
         self._current = None
 
     def pick(
-        self, tasks: Sequence[Turn], ready: Sequence[Turn], flights: Sequence[Flight]
-    ) -> Union[Turn, Flight]:
+        self, tasks: Sequence[Turn], ready: Sequence[Turn], flights: Sequence[F]
+    ) -> Union[Turn, F]:
         """Who takes the next step."""
         turns = {self.of(t.task): t for t in ready}
-        things: dict[str, Union[Turn, Flight]] = dict(turns)
+        things: dict[str, Union[Turn, F]] = dict(turns)
         names = list(turns)
         now = turns[self._current].waits if self._current in turns else None
         if self._current in turns and now is not None and now.step:

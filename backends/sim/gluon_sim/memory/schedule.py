@@ -1,14 +1,12 @@
-"""When asynchronous work lands, and whose turn it is: what may happen in several orders is asked here."""
+"""Schedules: when asynchronous work lands, and whose turn it is."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional, Sequence, TypeVar
+from typing import Optional, Sequence, TypeVar
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from gluon_sim.memory.flight import Flight, Flights
-    from gluon_sim.settings import Settings
+from gluon_sim.settings import Settings
 
 __all__ = ["Eager", "Random", "Schedule", "schedule_of"]
 
@@ -27,11 +25,16 @@ class Schedule:
     between_ops = False
     sampled = False
 
-    def issued(self, flights: Flights, flight: Flight) -> None:
-        """Work was issued."""
+    def issued(self, pending: Sequence[T], work: T) -> Optional[T]:
+        """Return which of the pending work happens now that some was issued."""
+        return None
 
-    def between(self, flights: Flights, several: bool) -> bool:
-        """A task is about to run an op: whether it gives way to the others first."""
+    def between(self, pending: Sequence[T]) -> Optional[T]:
+        """Return which of the pending work happens before a task runs its next op."""
+        return None
+
+    def gives_way(self, several: bool) -> bool:
+        """Return whether that task lets others go first; `several`: whether there are any."""
         return False
 
     def turns(self, tasks: Sequence[T]) -> list[T]:
@@ -46,8 +49,8 @@ class Schedule:
 class Eager(Schedule):
     """Asynchronous work happens when it is issued."""
 
-    def issued(self, flights: Flights, flight: Flight) -> None:
-        flights.land(flight)
+    def issued(self, pending: Sequence[T], work: T) -> Optional[T]:
+        return work
 
 
 class Random(Schedule):
@@ -59,15 +62,15 @@ class Random(Schedule):
     def __init__(self, seed: int):
         self._random = np.random.default_rng(seed)
 
-    def _shuffle(self, flights: Flights) -> None:
-        if flights.pending and self._random.random() < 0.25:
-            flights.land(flights.pending[int(self._random.integers(len(flights.pending)))])
+    def issued(self, pending: Sequence[T], work: T) -> Optional[T]:
+        return self.between(pending)
 
-    def issued(self, flights: Flights, flight: Flight) -> None:
-        self._shuffle(flights)
+    def between(self, pending: Sequence[T]) -> Optional[T]:
+        if pending and self._random.random() < 0.25:
+            return pending[int(self._random.integers(len(pending)))]
+        return None
 
-    def between(self, flights: Flights, several: bool) -> bool:
-        self._shuffle(flights)
+    def gives_way(self, several: bool) -> bool:
         return several and bool(self._random.random() < 0.1)
 
     def turns(self, tasks: Sequence[T]) -> list[T]:

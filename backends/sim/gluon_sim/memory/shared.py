@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Optional, Sequence
 import numpy as np
 
 from gluon_sim.errors import OutOfBoundsError, SimulatorError
+from gluon_sim.memory.barriers import Barriers
 from gluon_sim.memory.tensor_memory import (
     LanesName,
     bytes_needed,
@@ -20,17 +21,16 @@ from gluon_sim.memory.tensor_memory import (
     lane_table,
     pitch_of,
 )
+from gluon_sim.sanitizer.blocks import BlockShadow
+from gluon_sim.sanitizer.races import SharedShadow
+from gluon_sim.sanitizer.rows import Rows
 from gluon_sim.tracing.dtypes import numpy_dtype
+from gluon_sim.tracing.ir import Op
 from gluon_sim.tracing.types import MemDescType, Type
 from gluon_sim.tracing.words import BufferName, buffer_name
 
 if TYPE_CHECKING:
     from gluon_core.layouts import Layout
-    from gluon_sim.executor.frame import Rows
-    from gluon_sim.memory.sync import Barriers
-    from gluon_sim.sanitizer.blocks import BlockShadow
-    from gluon_sim.sanitizer.races import SharedShadow
-    from gluon_sim.tracing.ir import Op
 
 __all__ = ["SharedBuffer", "SharedView", "derived", "named_by", "offsets_of"]
 
@@ -279,7 +279,7 @@ class SharedView:
             if (bad if where is None else bad & np.asarray(where).reshape(-1)).any():
                 raise error
 
-    def _elements(self) -> np.ndarray:
+    def elements(self) -> np.ndarray:
         """Element indices of the table, flat."""
         self.reach()
         return _flat_index(_Ref(self.table), self.dtype.itemsize.bit_length() - 1)
@@ -308,7 +308,7 @@ class SharedView:
         self.buffer.wrote(rows.count * self.table.size * size)
 
     def _take(self, view: np.ndarray, rows: Rows) -> np.ndarray:
-        index = self._elements()
+        index = self.elements()
         out: np.ndarray
         if self.base.shape[0] == 1:
             data = view if rows.whole else view[rows.index]
@@ -338,7 +338,7 @@ class SharedView:
     ) -> None:
         shape = (rows.count, *self.table.shape)
         flat = np.broadcast_to(values, shape).reshape(rows.count, -1)
-        index = self._elements()
+        index = self.elements()
         if mask is not None:
             live = np.broadcast_to(mask, shape).reshape(rows.count, -1)
             at = index[None, :] + (self.base // self.dtype.itemsize)[:, None]

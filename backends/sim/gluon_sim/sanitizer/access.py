@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
 import numpy as np
 
 from gluon_core.errors import GluonError
-
-if TYPE_CHECKING:
-    from gluon_core.layouts import Layout
+from gluon_core.layouts import Layout
 
 __all__ = ["GlobalCost", "SharedCost", "global_cost", "holders", "shared_cost"]
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence
+from typing import Any, Callable, Mapping, Optional, Sequence
 
 import numpy as np
 
 from gluon_sim.errors import MisalignedError, OutOfBoundsError, UninitialisedError, tolerate
+from gluon_sim.sanitizer.agents import Task
+from gluon_sim.sanitizer.observed import Buffer
+from gluon_sim.tracing.ir import Location, Op
 from gluon_sim.tracing.source import span_of
 from gluon_sim.tracing.uses import first_use
-
-if TYPE_CHECKING:
-    from gluon_sim.executor.task import Task
-    from gluon_sim.memory.shared import SharedBuffer
-    from gluon_sim.tracing.ir import Location, Op
 
 __all__ = [
     "arguments_aligned",
@@ -100,7 +98,7 @@ _LOADS = ("local_load", "local_gather")  # what they read, others use
 def initialised(
     task: Task,
     what: str,
-    buffer: SharedBuffer,
+    buffer: Buffer,
     unwritten: Optional[np.ndarray],
     copied: bool = False,
 ) -> None:

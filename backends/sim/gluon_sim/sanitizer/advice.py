@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Mapping, Optional, Sequence
+from typing import Mapping, Optional, Sequence
 
 from gluon_core.plugin.call_sites import Remedies, spelled
+from gluon_sim.sanitizer.agents import Task
+from gluon_sim.sanitizer.observed import View
 from gluon_sim.tracing.ir import PORTABLE, Op
 from gluon_sim.tracing.words import between, line_of, variable
-
-if TYPE_CHECKING:
-    from gluon_sim.executor.task import Task
-    from gluon_sim.memory.shared import SharedView
 
 __all__ = [
     "arrive_and_wait",
@@ -43,7 +41,7 @@ def _texts(table: str, name: str, task: Task) -> Sequence[str]:
     return own.get(name) or getattr(_DEFERRED, table).get(name, ())
 
 
-def _barrier(task: Task, op: Op, barrier: Optional[SharedView]) -> str:
+def _barrier(task: Task, op: Op, barrier: Optional[View]) -> str:
     alloc = barrier.buffer.alloc if barrier is not None else None
     return variable(task.machine.program.program, op, alloc) or "bar"
 
@@ -83,7 +81,7 @@ def group_wait(
     return f"Put {calls} {place}{limit}{reason}."
 
 
-def barrier_wait(task: Task, op: Op, before: Op, barrier: Optional[SharedView]) -> str:
+def barrier_wait(task: Task, op: Op, before: Op, barrier: Optional[View]) -> str:
     """Return the remedy for a missing wait for the barrier that asynchronous work signals."""
     named = _barrier(task, op, barrier)
     wait = spelled(_remedies(task).barrier_waits, op.site, barrier=named)
@@ -93,7 +91,7 @@ def barrier_wait(task: Task, op: Op, before: Op, barrier: Optional[SharedView]) 
     return f"Put `{wait}` {between(op, before)}: that is {signalled}."
 
 
-def wait_before_end(task: Task, queue: str, op: Op, barrier: Optional[SharedView]) -> str:
+def wait_before_end(task: Task, queue: str, op: Op, barrier: Optional[View]) -> str:
     """Return the remedy for a missing wait between asynchronous work and the end of the kernel."""
     if barrier is not None:
         named = _barrier(task, op, barrier)

@@ -7,19 +7,37 @@ if its clock is not later than that.
 
 Knowledge has two planes. The first orders ordinarily. The second is what the asynchronous proxy
 may rely on: it follows the first only at a fence between the proxies.
+
+The sanitizer sees the tasks of a running machine, its memory and its asynchronous work through the
+protocols of this module and of `observed`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional
+from dataclasses import dataclass
+from typing import Any, Mapping, Optional, Protocol, Sequence
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from gluon_sim.memory.flight import Flight
+from gluon_sim.sanitizer.observed import Buffer, Machine, Memory, View
+from gluon_sim.sanitizer.rows import Rows
+from gluon_sim.tracing.ir import Op
 
-__all__ = ["GENERIC", "Agent", "Agents", "Clock"]
+__all__ = [
+    "ALONE",
+    "GENERIC",
+    "Agent",
+    "Agents",
+    "Batch",
+    "Clock",
+    "Epoch",
+    "Flight",
+    "Queue",
+    "Task",
+]
 
+# The place of what a program does while nobody else is at work in it; agents come after it.
+ALONE = 0
 GENERIC = "generic"
 # Of an access: the op, its kind, its time, the epochs of the launch, the task, which threads.
 EpochKey = tuple[int, str, int, Optional[int], str, bool]
@@ -40,7 +58,7 @@ class Clock:
     def widen(self, width: int) -> np.ndarray:
         have = self.seen.shape[2]
         if have < width:
-            more = (1 << (width - 1).bit_length()) - have  # powers of two, so that two can be equal
+            more = (1 << (width - 1).bit_length()) - have  # powers of two, so that widths match
             self.seen = np.pad(self.seen, ((0, 0), (0, 0), (0, more)))
         return self.seen
 
@@ -132,3 +150,209 @@ class Agents:
         made = self._make(self._slot() if slot is None else slot, parent.known.copy(), name, **more)
         parent.tick()
         return made
+
+
+@dataclass(eq=False)
+class Epoch:
+    """An access by `agent` (None where a program has just one) at its `clock`, at `time`."""
+
+    op: Op
+    kind: str
+    agent: Optional[Agent]
+    clock: int
+    task: str
+    time: int = 0
+    closed: Optional[Mapping[str, np.ndarray]] = None  # groups closed then, by queue
+
+
+class Flight(Protocol):
+    """A piece of asynchronous work; see `gluon_sim.memory.flight`.
+
+    Attributes:
+        leads: for each block, the one that does its part, where one does it for several.
+        moved: whether it touched global memory.
+        filled: whether it wrote shared memory.
+    """
+
+    leads: Optional[np.ndarray]
+    moved: bool
+    filled: bool
+
+    @property
+    def task(self) -> Task: ...
+
+    @property
+    def op(self) -> Op: ...
+
+    @property
+    def rows(self) -> Rows:
+        """The programs that issued it."""
+        ...
+
+    @property
+    def queue(self) -> str: ...
+
+    @property
+    def agent(self) -> Agent: ...
+
+    @property
+    def issuer(self) -> Agent: ...
+
+    @property
+    def issued(self) -> int:
+        """The clock of the issuer then."""
+        ...
+
+    @property
+    def closed(self) -> Mapping[str, np.ndarray]:
+        """By queue of its task, the groups closed when it was issued."""
+        ...
+
+    @property
+    def landed(self) -> bool:
+        """Whether it has happened."""
+        ...
+
+    @property
+    def reads(self) -> bool:
+        """Whether it only reads the sources of work that writes later."""
+        ...
+
+    @property
+    def remote(self) -> bool:
+        """Whether it reaches memory of other blocks."""
+        ...
+
+    @property
+    def only_signals(self) -> bool:
+        """Whether it does nothing but signal a barrier."""
+        ...
+
+    @property
+    def source(self) -> Optional[Flight]:
+        """The part that reads the sources of work that writes."""
+        ...
+
+    @property
+    def blocks(self) -> Optional[np.ndarray]:
+        """What the blocks of a cluster knew when it was issued."""
+        ...
+
+    @property
+    def buffers(self) -> Sequence[Buffer]:
+        """Those that it may use."""
+        ...
+
+    @property
+    def barrier(self) -> Optional[View]: ...
+
+    def known_by(self, agent: Agent) -> bool:
+        """Whether an agent knows that it is over."""
+        ...
+
+    def precedes(self, other: Flight) -> bool:
+        """Whether the issuer of the other one knew of this."""
+        ...
+
+    def remedy(self, task: Task, before: Optional[Epoch] = None) -> str:
+        """Return which wait is missing before what `task` does now, or did in an epoch."""
+        ...
+
+    def uncounted(self) -> str:
+        """Return what is wrong where the phase that it belongs to was over before its bytes came."""
+        ...
+
+
+class Queue(Protocol):
+    """Asynchronous work of one kind that one task issued."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def closed(self) -> np.ndarray:
+        """Groups closed so far, per program of the batch or one number for all."""
+        ...
+
+    @property
+    def flights(self) -> Sequence[Flight]: ...
+
+
+class Batch(Protocol):
+    """Programs that run together."""
+
+    @property
+    def numbers(self) -> np.ndarray: ...
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def rank(self) -> Optional[int]:
+        """The rank that they run on, where there are several."""
+        ...
+
+    @property
+    def queues(self) -> Sequence[Queue]: ...
+
+    def program(self, row: int) -> tuple[int, int, int]:
+        """Return the id (x, y, z) of a program."""
+        ...
+
+
+class Task(Protocol):
+    """A thread of control over a batch.
+
+    Attributes:
+        since: when its threads last waited for each other.
+        together: when its blocks may have done so.
+        joined: when its threads did, for the order of programs: the time, and its agent's clock.
+    """
+
+    since: int
+    together: int
+    joined: tuple[int, int]
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def op(self) -> Op:
+        """The op that runs."""
+        ...
+
+    @property
+    def calls(self) -> Sequence[Op]:
+        """The calls that led to its function."""
+        ...
+
+    @property
+    def agent(self) -> Optional[Agent]:
+        """None as long as nobody else acts in the program."""
+        ...
+
+    @property
+    def rows(self) -> Rows: ...
+
+    @property
+    def num_warps(self) -> int: ...
+
+    @property
+    def batch(self) -> Batch: ...
+
+    @property
+    def machine(self) -> Machine: ...
+
+    @property
+    def memory(self) -> Memory: ...
+
+    @property
+    def queues(self) -> Mapping[str, Queue]: ...
+
+    def home(self, op: Optional[Op] = None) -> Op:
+        """Return an op, or where the kernel calls the library function that it is part of."""
+        ...
+
+    def program_id(self, position: int) -> tuple[int, int, int]:
+        """Return the program id (x, y, z) behind a position of the leading axis."""
+        ...

@@ -13,19 +13,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence
+from typing import Any, Iterator, Optional, Protocol, Sequence
 
 import numpy as np
 
 from gluon_core.errors import GluonError
+from gluon_sim.sanitizer.agents import Task
+from gluon_sim.sanitizer.observed import Buffer, View
 from gluon_sim.sanitizer.threads import passive
+from gluon_sim.tracing.ir import Op
 
-if TYPE_CHECKING:
-    from gluon_sim.executor.task import Task
-    from gluon_sim.memory.shared import SharedView
-    from gluon_sim.tracing.ir import Op
-
-__all__ = ["BlockShadow", "Blocks", "Meeting", "copies_of", "leaders", "stays_within"]
+__all__ = [
+    "BlockShadow",
+    "Blocks",
+    "Meeting",
+    "SharedByBlocks",
+    "ViewByBlocks",
+    "copies_of",
+    "leaders",
+    "stays_within",
+]
 
 # Ops that certainly do not let blocks wait for each other, beside those where no threads do.
 _WITHIN = (
@@ -236,7 +243,7 @@ class BlockShadow:
         self.read = np.repeat(self.read, ratio, axis=-1)
         self.grain = grain
 
-    def touch(self, task: Task, kind: str, view: SharedView) -> Optional[Meeting]:
+    def touch(self, task: Task, kind: str, view: View) -> Optional[Meeting]:
         """An access of all elements of a view; what it has no order with, or None."""
         blocks = self.blocks
         size = view.dtype.itemsize
@@ -247,7 +254,7 @@ class BlockShadow:
             return None
         if size < self.grain:
             self._refine(size)
-        elements = view._elements() + int(view.base[0]) // size
+        elements = view.elements() + int(view.base[0]) // size
         known = blocks.seen if flight is None or flight.blocks is None else flight.blocks
         if flight is not None and flight.remote and _how(task, view, dims)[1] == "leads":
             flight.leads = np.arange(blocks.count) & ~self.copies
@@ -295,7 +302,7 @@ class BlockShadow:
             self.by[copy, index] = by
 
     def _far(
-        self, task: Task, view: SharedView, kind: str, copy: int, at: Optional[np.ndarray],
+        self, task: Task, view: View, kind: str, copy: int, at: Optional[np.ndarray],
         by: np.ndarray, now: int, size: int,
     ) -> None:  # fmt: skip
         """Remember accesses to the memory of other blocks."""
@@ -310,7 +317,20 @@ class BlockShadow:
             self.blocks.far[block, other] = now, task.op, kind
 
 
-def _how(task: Task, view: SharedView, dims: tuple[int, ...]) -> tuple[Any, str]:
+class SharedByBlocks(Buffer, Protocol):
+    """A buffer in which the blocks of a cluster may meet."""
+
+    blocks: Optional[BlockShadow]
+
+
+class ViewByBlocks(View, Protocol):
+    """A view of such a buffer."""
+
+    @property
+    def buffer(self) -> SharedByBlocks: ...
+
+
+def _how(task: Task, view: View, dims: tuple[int, ...]) -> tuple[Any, str]:
     """(the layout of the tensor, how) an op accesses a view."""
     flight = task.agent.flight if task.agent is not None else None
     if flight is None and task.op.name not in _MOVES:

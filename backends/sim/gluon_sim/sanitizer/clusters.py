@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gluon_core.features import CLUSTER_ENDS
 from gluon_core.layouts.dialect import follows
 from gluon_sim.errors import Access, RaceError, related
-from gluon_sim.sanitizer.agents import GENERIC
-from gluon_sim.sanitizer.blocks import Blocks, BlockShadow, Meeting, copies_of
+from gluon_sim.sanitizer.agents import GENERIC, Task
+from gluon_sim.sanitizer.blocks import Blocks, BlockShadow, Meeting, ViewByBlocks, copies_of
 from gluon_sim.sanitizer.races import access_of, byte_of
+from gluon_sim.sanitizer.rows import Parted
 from gluon_sim.tracing.source import span_of
 from gluon_sim.tracing.words import between, threads_barrier
 
-if TYPE_CHECKING:
-    from gluon_sim.executor.task import Task
-    from gluon_sim.memory.shared import SharedView
-
-__all__ = ["Parted", "ended", "meet"]
+__all__ = ["ended", "meet"]
 
 _VERB = {"read": "read", "write": "write", "update": "atomic update"}
 
 
-class Parted(Exception):
-    """Programs part ways that were to stay together."""
-
-
-def meet(task: Task, blocks: Blocks, kind: str, view: SharedView) -> None:
+def meet(task: Task, blocks: Blocks, kind: str, view: ViewByBlocks) -> None:
     """An access to a view by the blocks of all clusters of a batch.
 
     Raises:

@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional
+from typing import Mapping, Optional
 
 import numpy as np
 
-from gluon_sim.sanitizer.agents import GENERIC, Agent, EpochKey
-from gluon_sim.sanitizer.program_order import ALONE
+from gluon_sim.sanitizer.agents import ALONE, GENERIC, Agent, Epoch, EpochKey, Task
 
-if TYPE_CHECKING:
-    from gluon_sim.executor.task import Task
-    from gluon_sim.tracing.ir import Op
-
-__all__ = ["Epoch", "Epochs"]
-
-
-@dataclass(eq=False)
-class Epoch:
-    """An access by `agent` (None where a program has just one) at its `clock`, at `time`."""
-
-    op: Op
-    kind: str
-    agent: Optional[Agent]
-    clock: int
-    task: str
-    time: int = 0
-    closed: Optional[dict[str, np.ndarray]] = None  # groups closed then, by queue
+__all__ = ["Epochs"]
 
 
 class Epochs:
@@ -67,9 +48,11 @@ class Epochs:
         agent = task.agent
         found = len(self.all)
         clock = agent.clock if agent is not None else 0
-        closed = {q.name: q.closed for q in task.queues.values()} if agent else None
+        closed: Optional[Mapping[str, np.ndarray]] = None
         if agent is not None and agent.flight is not None:
-            closed = agent.flight.closed  # who must wait is who issued it
+            closed = agent.flight.closed  # the task that issued it must wait
+        elif agent is not None:
+            closed = {queue.name: queue.closed for queue in task.queues.values()}
         self.all.append(Epoch(task.op, kind, agent, clock, task.name, time, closed))
         if found >= len(self.slots):
             for name in ("slots", "clocks", "times", "asynchronous", "places", "stamps", "rest"):

@@ -7,22 +7,18 @@ goes on by itself beyond that last op reads what is written there since, or writ
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import numpy as np
 
 from gluon_core.errors import GluonError
 from gluon_sim.errors import RaceError, related, tolerate
+from gluon_sim.sanitizer.agents import Agent, Flight, Task
+from gluon_sim.sanitizer.observed import Buffer, View
 from gluon_sim.tracing.ir import Op, Region
 from gluon_sim.tracing.origins import origins
 from gluon_sim.tracing.program import Program
 from gluon_sim.tracing.source import span_of
-
-if TYPE_CHECKING:
-    from gluon_sim.executor.task import Task
-    from gluon_sim.memory.flight import Flight
-    from gluon_sim.memory.shared import SharedBuffer, SharedView
-    from gluon_sim.sanitizer.agents import Agent
 
 __all__ = ["Lifetimes"]
 
@@ -115,7 +111,7 @@ class Lifetimes:
         mine, theirs = self._spans[id(one)], self._spans[id(other)]
         return mine[0] == theirs[0] and (mine[1] > theirs[2] or theirs[1] > mine[2])
 
-    def touched(self, task: Task, view: SharedView) -> None:
+    def touched(self, task: Task, view: View) -> None:
         """Somebody accesses a buffer: is all work over that goes on in memory that it may have?"""
         alloc = view.buffer.alloc
         others = self.shared.get(id(alloc))
@@ -153,7 +149,7 @@ class Lifetimes:
             if flight.buffers and flight.agent is not agent and not _over(flight, agent, task)
         ]
 
-    def _report(self, task: Task, flight: Flight, buffer: SharedBuffer, name: str) -> None:
+    def _report(self, task: Task, flight: Flight, buffer: Buffer, name: str) -> None:
         op = task.home()
         assert buffer.alloc is not None
         error = RaceError(

@@ -8,20 +8,18 @@ masked off may wrap.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Optional
+from typing import Any, Callable, Iterable, Iterator, Optional
 
 import numpy as np
 
 from gluon_sim.errors import OffsetOverflowError
 from gluon_sim.sanitizer.addresses import place
+from gluon_sim.sanitizer.agents import Task
 from gluon_sim.tracing.ir import Block, Function, Op, Value
 from gluon_sim.tracing.program import Program
 from gluon_sim.tracing.source import span_of
 from gluon_sim.tracing.types import PointerType, ScalarType
 from gluon_sim.tracing.words import called
-
-if TYPE_CHECKING:
-    from gluon_sim.executor.task import Task
 
 __all__ = ["Wrapped", "guard", "guarded", "settle"]
 

@@ -6,14 +6,9 @@ from a barrier: of shared and tensor memory, too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from gluon_sim.sanitizer.agents import Agent, Clock
-
-if TYPE_CHECKING:
-    from gluon_sim.executor.task import Task
+from gluon_sim.sanitizer.agents import Agent, Clock, Task
 
 __all__ = ["PartitionOrder"]
 

@@ -16,23 +16,20 @@ ranks meet, to the launches of all.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
+from typing import Any, Optional, Sequence, Union
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from gluon_sim.executor.task import Task
-    from gluon_sim.sanitizer.epochs import Epochs
-    from gluon_sim.tracing.ir import Op
+from gluon_sim.sanitizer.agents import ALONE, Task
+from gluon_sim.sanitizer.epochs import Epochs
+from gluon_sim.tracing.ir import Op
 
-__all__ = ["ALONE", "Actor", "Began", "Joined", "Met", "ProgramOrder", "order_of", "reaches_ranks"]
+__all__ = ["Actor", "Began", "Joined", "Met", "ProgramOrder", "order_of", "reaches_ranks"]
 
 _ORDERS = {
     "relaxed": (False, False), "acquire": (True, False), "release": (False, True),
     "acquire_release": (True, True), "acq_rel": (True, True),
 }  # fmt: skip
-# The place of what a program does while nobody else is at work in it; agents come after it.
-ALONE = 0
 _DENSE = 2048  # programs up to which the whole matrix of who knows what of whom is kept
 _ANY = np.iinfo(np.int32).max
 

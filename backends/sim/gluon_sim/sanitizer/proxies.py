@@ -7,20 +7,16 @@ that run side by side.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional, Sequence
+from typing import Optional, Sequence
 
 import numpy as np
 
 from gluon_sim.errors import RaceError, related, tolerate
 from gluon_sim.sanitizer.advice import fence
-from gluon_sim.sanitizer.agents import GENERIC, Agent
+from gluon_sim.sanitizer.agents import GENERIC, Agent, Epoch, Task
+from gluon_sim.sanitizer.races import ShadowedView
+from gluon_sim.sanitizer.tracking import Tracking
 from gluon_sim.tracing.source import span_of
-
-if TYPE_CHECKING:
-    from gluon_sim.executor.task import Task
-    from gluon_sim.memory.shared import SharedView
-    from gluon_sim.sanitizer.epochs import Epoch
-    from gluon_sim.sanitizer.tracking import Tracking
 
 __all__ = ["History", "missing_fence", "report_added_fence"]
 
@@ -63,7 +59,12 @@ class History:
         self._hidden.clear()
 
     def unfenced(
-        self, tracking: Tracking, agent: Agent, view: SharedView, known: Sequence[str], reads: bool
+        self,
+        tracking: Tracking,
+        agent: Agent,
+        view: ShadowedView,
+        known: Sequence[str],
+        reads: bool,
     ) -> Optional[Epoch]:
         """Return an access to a view that the compiler knows of and that has no fence yet."""
         epochs = tracking.epochs
@@ -108,7 +109,7 @@ def _issuers(tracking: Tracking, ids: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def missing_fence(
-    tracking: Optional[Tracking], history: History, agent: Optional[Agent], views: Sequence[SharedView],
+    tracking: Optional[Tracking], history: History, agent: Optional[Agent], views: Sequence[ShadowedView],
     known: Sequence[str], writes: bool,
 ) -> Optional[Epoch]:  # fmt: skip
     """Return the access for which the compiler adds a fence before an op that accesses `views`."""

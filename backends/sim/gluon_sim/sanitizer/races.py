@@ -8,25 +8,25 @@ memory it also holds the program, and programs are ordered only by acquiring and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Iterator, Optional, Union
+from typing import Any, Iterator, Optional, Protocol, Union
 
 import numpy as np
 
 from gluon_sim.errors import Access, RaceError, related, tolerate
 from gluon_sim.sanitizer.advice import arrive_and_wait, fence
-from gluon_sim.sanitizer.agents import GENERIC, Agent
+from gluon_sim.sanitizer.agents import GENERIC, Agent, Epoch, Task
 from gluon_sim.sanitizer.earlier import Earlier
-from gluon_sim.sanitizer.epochs import Epoch, Epochs
+from gluon_sim.sanitizer.epochs import Epochs
+from gluon_sim.sanitizer.observed import Buffer, View
 from gluon_sim.sanitizer.program_order import ProgramOrder
 from gluon_sim.sanitizer.threads import Met
+from gluon_sim.tracing.ir import Op
 from gluon_sim.tracing.source import span_of
 from gluon_sim.tracing.words import BufferName, between, expression, threads_barrier
 
-if TYPE_CHECKING:
-    from gluon_sim.executor.task import Task
-    from gluon_sim.tracing.ir import Op
-
-__all__ = ["GlobalShadow", "SharedShadow", "access_of", "byte_of", "report_threads"]
+__all__ = [
+    "GlobalShadow", "ShadowedBuffer", "ShadowedView", "SharedShadow", "access_of", "byte_of", "report_threads",
+]  # fmt: skip
 
 Program = tuple[int, int, int]  # (x, y, z)
 # Of an access: whether it is by the rest of the threads, or which elements are; its epochs.
@@ -136,6 +136,19 @@ class SharedShadow:
         program = task.batch.program(row)
         assert earlier is not None
         report(task, kind, earlier, program, program, int(where) * self.grain, name, False)
+
+
+class ShadowedBuffer(Buffer, Protocol):
+    """A buffer with room for its shadow."""
+
+    shadow: Optional[SharedShadow]
+
+
+class ShadowedView(View, Protocol):
+    """A view of such a buffer."""
+
+    @property
+    def buffer(self) -> ShadowedBuffer: ...
 
 
 NOBODY = -1

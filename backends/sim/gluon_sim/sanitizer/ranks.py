@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Any, Optional, Sequence
+from typing import Any, Optional, Sequence
 
 import numpy as np
 
 from gluon_sim.errors import LeakError, ScopeError
+from gluon_sim.sanitizer.agents import Task
 from gluon_sim.sanitizer.epochs import Epochs
+from gluon_sim.sanitizer.observed import Allocation
 from gluon_sim.sanitizer.program_order import Began, Joined, Met, ProgramOrder, reaches_ranks
+from gluon_sim.sanitizer.races import GlobalShadow
+from gluon_sim.tracing.ir import Op
 from gluon_sim.tracing.source import span_of
-
-if TYPE_CHECKING:
-    from gluon_sim.executor.task import Task
-    from gluon_sim.memory.global_memory import Allocation
-    from gluon_sim.sanitizer.races import GlobalShadow
-    from gluon_sim.tracing.ir import Op
 
 __all__ = ["AcrossRanks", "OnRank", "RankOrder"]
 

@@ -9,24 +9,22 @@ threads that hold the same element only the first counts, for the others may hav
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence, Union
+from typing import Any, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
 from gluon_core.features import ATOMIC_BARRIERS
+from gluon_core.layouts import Layout
 from gluon_core.layouts.dialect import follows
 from gluon_sim.sanitizer.access import holders
+from gluon_sim.sanitizer.agents import Task
+from gluon_sim.sanitizer.observed import Memory
 from gluon_sim.sanitizer.program_order import order_of
 from gluon_sim.tracing.arith import ELEMENTWISE
+from gluon_sim.tracing.ir import Op
 from gluon_sim.tracing.origins import ANYWHERE, address_of, origins, positions_in
 from gluon_sim.tracing.program import Origin, Program
 from gluon_sim.tracing.uses import is_used
-
-if TYPE_CHECKING:
-    from gluon_core.layouts import Layout
-    from gluon_sim.executor.task import Task
-    from gluon_sim.memory.global_memory import GlobalMemory
-    from gluon_sim.tracing.ir import Op
 
 __all__ = ["Met", "ThreadShadow", "loaded_and_stored", "passive"]
 
@@ -53,7 +51,7 @@ def _alone(op: Op) -> bool:
     return order_of(op)[:2] == (False, False) or not follows(ATOMIC_BARRIERS)
 
 
-def loaded_and_stored(program: Program, memory: GlobalMemory, arguments: Sequence[Any]) -> set[int]:
+def loaded_and_stored(program: Program, memory: Memory, arguments: Sequence[Any]) -> set[int]:
     """Ids of the allocations that plain loads read and plain stores write; none where that is unknown."""
     known = program.found.met
     if known is None:

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Optional, Sequence
+from typing import Any, Optional, Sequence
 
 import numpy as np
 
 from gluon_core.features import ATOMIC_BARRIERS
 from gluon_core.layouts.dialect import follows
+from gluon_sim.sanitizer.agents import Task
 from gluon_sim.sanitizer.blocks import stays_within
 from gluon_sim.sanitizer.epochs import Epochs
+from gluon_sim.sanitizer.observed import Allocation, Machine, Memory
 from gluon_sim.sanitizer.partition_order import PartitionOrder
 from gluon_sim.sanitizer.program_order import ProgramOrder, order_of
-from gluon_sim.sanitizer.races import GlobalShadow, SharedShadow, report_threads
+from gluon_sim.sanitizer.races import (
+    GlobalShadow,
+    ShadowedBuffer,
+    ShadowedView,
+    SharedShadow,
+    report_threads,
+)
+from gluon_sim.sanitizer.ranks import AcrossRanks
 from gluon_sim.sanitizer.threads import ThreadShadow, by_others, loaded_and_stored
+from gluon_sim.tracing.ir import Op
 from gluon_sim.tracing.origins import ANYWHERE, address_of, positions_in, written_arguments
+from gluon_sim.tracing.program import Program
 from gluon_sim.tracing.uses import is_used
-
-if TYPE_CHECKING:
-    from gluon_sim.executor.machine import Machine
-    from gluon_sim.executor.task import Task
-    from gluon_sim.memory.global_memory import Allocation, GlobalMemory
-    from gluon_sim.memory.shared import SharedBuffer, SharedView
-    from gluon_sim.sanitizer.ranks import AcrossRanks
-    from gluon_sim.tracing.ir import Op
-    from gluon_sim.tracing.program import Program
 
 __all__ = ["Tracking"]
 
@@ -49,7 +51,7 @@ class Tracking:
     def __init__(
         self,
         program: Program,
-        memory: GlobalMemory,
+        memory: Memory,
         arguments: Sequence[np.ndarray],
         grid: tuple[int, int, int],
         across: Optional[AcrossRanks] = None,
@@ -85,7 +87,7 @@ class Tracking:
 
     # ---- shared memory ----------------------------------------------------------------------
 
-    def _shadow(self, buffer: SharedBuffer, size: int) -> SharedShadow:
+    def _shadow(self, buffer: ShadowedBuffer, size: int) -> SharedShadow:
         if buffer.shadow is None:
             proxied = not buffer.pitch
             buffer.shadow = SharedShadow(
@@ -94,12 +96,12 @@ class Tracking:
         return buffer.shadow
 
     def shared(
-        self, task: Task, kind: str, view: SharedView, mask: Optional[np.ndarray] = None
+        self, task: Task, kind: str, view: ShadowedView, mask: Optional[np.ndarray] = None
     ) -> None:
         """An access to all elements of a view, or those under the mask."""
         rows = task.rows
         size = view.dtype.itemsize
-        index = view._elements()
+        index = view.elements()
         base = view.base // size
         shadow = self._shadow(view.buffer, size)
         name = view.buffer.name
@@ -124,7 +126,7 @@ class Tracking:
         self,
         task: Task,
         kind: str,
-        view: SharedView,
+        view: ShadowedView,
         at: np.ndarray,
         live: Optional[np.ndarray] = None,
     ) -> None:
@@ -136,7 +138,7 @@ class Tracking:
             shadow = self._shadow(view.buffer, size)
             shadow.touch(task, kind, index, rows, size, view.buffer.name)
 
-    def last_accesses(self, view: SharedView, reads: bool) -> Optional[np.ndarray]:
+    def last_accesses(self, view: ShadowedView, reads: bool) -> Optional[np.ndarray]:
         """Epochs of the last writes to a view, and of the last reads of each agent, each once."""
         shadow = view.buffer.shadow
         if shadow is None:
@@ -150,7 +152,7 @@ class Tracking:
         if span is not None:
             at = slice(span.start // shadow.grain, span.stop // shadow.grain)
         else:
-            at = view._elements()[None, :] + (view.base // size)[:, None]
+            at = view.elements()[None, :] + (view.base // size)[:, None]
             at = (at[..., None] * ratio + np.arange(ratio)).reshape(-1)
         kept = [shadow.writes, *(shadow.reads.values() if reads else ())]
         found = np.unique(np.concatenate([_distinct(epochs[:, at]) for epochs in kept]))

@@ -11,11 +11,11 @@ import linecache
 from typing import Any, Optional, Sequence
 from weakref import WeakKeyDictionary
 
+from gluon_sim.executor.batch import Batch
 from gluon_sim.executor.compile import Step
-from gluon_sim.executor.machine import Batch
 from gluon_sim.executor.task import Task
 from gluon_sim.memory.shared import SharedView
-from gluon_sim.memory.sync import Wait
+from gluon_sim.memory.turns import Wait
 from gluon_sim.tools.watcher import Launch, Watcher
 from gluon_sim.tracing.ir import Op
 

@@ -20,7 +20,7 @@ from gluon_sim.executor.frame import Frame
 from gluon_sim.executor.ops import OPS
 from gluon_sim.executor.regions import REGIONS
 from gluon_sim.executor.task import Task
-from gluon_sim.memory.sync import Turns, Wait
+from gluon_sim.memory.turns import Turns, Wait
 from gluon_sim.tracing.arith import ELEMENTWISE
 from gluon_sim.tracing.dtypes import numpy_dtype
 from gluon_sim.tracing.ir import TERMINATORS, Location, Op

@@ -1,229 +1,43 @@
-"""Tasks that take turns, barriers they wait at, and the error when everybody waits."""
+"""Barriers in shared memory: arrivals, bytes, phases, and what a wait for them lacks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from time import monotonic
-from typing import TYPE_CHECKING, Any, Callable, Generator, Optional, TypeVar
+from typing import Any, Optional, Protocol
 
 import numpy as np
 
-from gluon_sim.errors import BarrierError, DeadlockError, Scene, TimeLimitError
-from gluon_sim.memory.scene import cells, circle, table
-from gluon_sim.memory.schedule import Schedule
+from gluon_sim.errors import BarrierError
+from gluon_sim.sanitizer import agents
 from gluon_sim.sanitizer.advice import barrier_call
 from gluon_sim.sanitizer.agents import Clock
+from gluon_sim.sanitizer.blocks import Blocks
+from gluon_sim.sanitizer.observed import Buffer, View
+from gluon_sim.sanitizer.rows import Rows
+from gluon_sim.tracing.ir import Op
 from gluon_sim.tracing.origins import unawaited, users_of
-from gluon_sim.tracing.source import in_library, span_of
 from gluon_sim.tracing.words import buffer_name, expression
 
-if TYPE_CHECKING:
-    from gluon_sim.executor.frame import Rows
-    from gluon_sim.executor.task import Task
-    from gluon_sim.memory.flight import Flights
-    from gluon_sim.memory.guided import Guided
-    from gluon_sim.memory.shared import SharedBuffer, SharedView
-    from gluon_sim.tracing.ir import Location, Op
-
-__all__ = ["Barriers", "Places", "Scheduler", "Turn", "Turns", "Wait"]
-
-T = TypeVar("T")
+__all__ = ["Barriers", "Batch", "Places", "Task"]
 
 Places = tuple[np.ndarray, np.ndarray]  # batch rows, and the slot of each
 
 
-@dataclass
-class Wait:
-    """What a task yields: go on when `ready()`; `describe()` is for the error when that never is.
+class Batch(agents.Batch, Protocol):
+    """Programs that run together.
 
-    A wait that `expires` also ends when nothing else can happen any more. `buffer` holds the
-    barrier that is waited for. With `step` nothing is waited for, and the task may go on at once.
+    Attributes:
+        blocks: what the blocks of their clusters know of each other; None where nobody asks.
     """
-
-    ready: Callable[[], bool]
-    describe: Callable[[], str]
-    loc: Optional[Location] = None
-    expires: bool = False
-    step: bool = False
-    buffer: Optional[SharedBuffer] = None
-    scene: Optional[Callable[[], dict[str, Any]]] = None
-
-
-Turns = Generator[Wait, None, T]  # what runs until it waits, and has a result at its end
-
-
-@dataclass(eq=False)
-class Turn:
-    name: str
-    run: Turns[Any]
-    task: Optional[Task] = None
-    waits: Optional[Wait] = None
-
-    def loc(self) -> Optional[Location]:
-        """Where it waits; in a library function, where the kernel calls that."""
-        found = self.waits.loc if self.waits is not None else None
-        if self.task is None or found is None or not in_library(found.file):
-            return found
-        return self.task.home().loc
-
-    def where(self) -> str:
-        """In words, for those who interrupt it."""
-        if self.waits is not None:
-            line = getattr(self.waits.loc, "line", 0)
-            return f"{self.name} waits for {self.waits.describe()} (line {line})"
-        line = getattr(getattr(self.task.op, "loc", None), "line", 0) if self.task else 0
-        return f"{self.name} is at line {line}" if line else f"{self.name} has not begun"
-
-
-class Scheduler:
-    """Runs tasks in turn, each until it waits.
-
-    Deterministic: always in the order they came, or drawn from the seed of a random schedule. When
-    nobody can go on, asynchronous work lands; when there is none, it is a deadlock.
-
-    Args:
-        flights: the asynchronous work of the launch.
-        deadline: of `time.monotonic`, after which the launch ends.
-        deadlocks: whether to report that nobody can go on.
-    """
-
-    def __init__(
-        self,
-        flights: Optional[Flights] = None,
-        deadline: Optional[float] = None,
-        limit: Optional[float] = None,
-        deadlocks: bool = True,
-    ):
-        self.deadlocks = deadlocks
-        self.home: Optional[Location] = None  # where the kernel begins
-        self.now: Optional[Task] = None  # the task whose turn it is
-        self.scene: tuple[str, ...] = ()  # where everybody was when somebody interrupted
-        self._tasks: list[Turn] = []
-        self._ended: list[str] = []
-        self.flights = flights
-        self.deadline = deadline
-        self.limit = limit
-
-    def add(self, name: str, run: Turns[Any], task: Optional[Task] = None) -> None:
-        self._tasks.append(Turn(name, run, task))
 
     @property
-    def several(self) -> bool:
-        return len(self._tasks) > 1
+    def blocks(self) -> Optional[Blocks]: ...
 
-    def run(self) -> None:
-        try:
-            guided = self.flights is not None and self.flights.guided
-            if guided:
-                self._guided(guided)
-            else:
-                self._loop()
-        except KeyboardInterrupt:
-            self.scene = tuple(task.where() for task in self._tasks[:16])
-            raise
-        finally:
-            for task in self._tasks:
-                task.run.close()
-            self._tasks.clear()
-            self._ended.clear()
 
-    def _loop(self) -> None:
-        tasks = self._tasks
-        flights = self.flights
-        schedule = Schedule() if flights is None else flights.schedule
-        while tasks:
-            moved = False
-            late = not any(task.waits is None or task.waits.ready() for task in tasks)
-            if late and flights is not None and flights.push([t.waits for t in tasks]):
-                continue
-            for task in schedule.turns(tasks):
-                if task.waits is not None and not task.waits.ready():
-                    if not (late and task.waits.expires and not moved):
-                        continue
-                moved = True
-                self.check_time(task.waits.loc if task.waits else self.home)
-                self.now, task.waits = task.task, None
-                try:
-                    task.waits = next(task.run)
-                except StopIteration:
-                    tasks.remove(task)
-                    self._ended.append(task.name)
-            if not moved:
-                if not self.deadlocks:
-                    return
-                self._deadlock(tasks)
+class Task(agents.Task, Protocol):
+    """A thread of control over a batch."""
 
-    def _guided(self, guided: Guided) -> None:
-        """One step after the other, of whom the schedule picks."""
-        tasks, flights = self._tasks, self.flights
-        assert flights is not None
-        while tasks:
-            ready = [t for t in tasks if t.waits is None or t.waits.ready()]
-            able = [f for f in flights.pending if all(b.landed for b in f.before)]
-            if not ready and not able:
-                ready = [t for t in tasks if t.waits is not None and t.waits.expires]
-                if not ready:
-                    if not self.deadlocks:
-                        return
-                    self._deadlock(tasks)
-            picked = guided.pick(tasks, ready, able)
-            if not isinstance(picked, Turn):
-                flights.land(picked)
-            else:
-                self.check_time(picked.waits.loc if picked.waits else self.home)
-                self.now, picked.waits = picked.task, None
-                try:
-                    picked.waits = next(picked.run)
-                except StopIteration:
-                    tasks.remove(picked)
-                    self._ended.append(picked.name)
-            guided.stepped()
-
-    def check_time(self, loc: Optional[Location]) -> None:
-        if self.deadline is not None and monotonic() > self.deadline:
-            waiting = [f"{t.name} waits for {t.waits.describe()}" for t in self._tasks if t.waits]
-            raise TimeLimitError(
-                f"the launch is not over after {self.limit:g} seconds"
-                + (": " + "; ".join(waiting[:8]) if waiting else ""),
-                report="time.limit",
-                remedy="Look for a loop that does not end, or raise the timeout.",
-                span=span_of(loc),
-            )
-
-    def _deadlock(self, tasks: list[Turn]) -> None:
-        rows: list[tuple[str, ...]] = []
-        scenes: list[Scene] = []
-        found: list[dict[str, Any]] = []
-        for task in tasks:
-            assert task.waits is not None
-            loc = task.loc()
-            line = getattr(loc, "line", 0)
-            text = f"{task.name} waits for {task.waits.describe()}"
-            more = task.waits.scene() if task.waits.scene is not None else {}
-            waits = cells(more) if more else (task.waits.describe(), "", "")
-            rows.append((task.name, str(line or ""), *waits))
-            found.append(more)
-            more = {k: v for k, v in more.items() if k in Scene.__dataclass_fields__}
-            scenes.append(Scene(task.name, span_of(loc), text, **more))
-        lines = table([("who", "line", "waits for", "missing", "so far"), *rows[:16]])
-        if len(tasks) > 16:
-            lines.append(f"and {len(tasks) - 16} more")
-        if self._ended:
-            lines.append(f"{', '.join(self._ended[:16])} ended before")
-        remedies = [scene["remedy"] for scene in found if scene.get("remedy")]
-        lines += remedies[:1] or circle(found)
-        advice = {
-            scene["advice"]: task.name for scene, task in zip(found, tasks) if scene.get("advice")
-        }
-        lines += [f"{name}: {text}" for text, name in advice.items()]
-        first = next((task for task in tasks if task.task is not None), tasks[0])
-        raise DeadlockError(
-            "every task waits and nothing can happen any more:\n  " + "\n  ".join(lines),
-            report="deadlock.tasks",
-            waiting=tuple(scenes),
-            ended=tuple(self._ended),
-            span=span_of(first.loc()),
-        )
+    @property
+    def batch(self) -> Batch: ...
 
 
 class Barriers:
@@ -457,9 +271,7 @@ class Barriers:
         known = [f"{name} at line {op.loc.line}" for name, op in self.arrived.get(slot, {})]
         return f"So far {', '.join(known[:6])} arrived." if known else ""
 
-    def scene(
-        self, task: Task, buffer: SharedBuffer, row: int, slot: int, parity: int
-    ) -> dict[str, Any]:
+    def scene(self, task: Task, buffer: Buffer, row: int, slot: int, parity: int) -> dict[str, Any]:
         """What a wait for this barrier lacks."""
         before = list(self.arrived.get(slot, {}))
         reached = {id(op) for _, op in before}
@@ -509,7 +321,7 @@ class Barriers:
                 remedy="Invalidate the barrier first.",
             )
 
-    def spared(self, view: SharedView, rows: Rows) -> None:
+    def spared(self, view: View, rows: Rows) -> None:
         """Refuse data over a barrier that is in use."""
         if not self.strict or not self.count.any():
             return
@@ -523,7 +335,7 @@ class Barriers:
             )
 
 
-def _place_of(task: Task, buffer: SharedBuffer, slot: int) -> str:
+def _place_of(task: Task, buffer: Buffer, slot: int) -> str:
     """Return the words for a barrier of a buffer, by the expression of the op that runs."""
     part = expression(task.machine.program.program, task.op, buffer.alloc)
     if part:
