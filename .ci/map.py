@@ -33,13 +33,7 @@ OPEN: dict[tuple[str, str], str] = {
     ("gluon_core.registry.spelling", "gluon_core.registry.load"): "a type",
     ("gluon_report.demo_table", "gluon_report.demo"): "a type",
     ("gluon_report.report.render", "gluon_report.report"): "the package's template",
-    ("gluon_sim.tracing.text", "gluon_sim.tracing.program"): "a type",
-    ("gluon_sim.sanitizer.*", "gluon_sim.sanitizer.*"): "types",
-    ("gluon_sim.memory.*", "gluon_sim.memory.*"): "types",
-    ("gluon_sim.executor.*", "gluon_sim.executor.*"): "types",
     ("gluon_core.language.*", "gluon_core.language"): "upstream's private module paths",
-    ("gluon_sim.executor.*", "gluon_sim.executor.task"): "types",
-    ("gluon_sim.executor.*", "gluon_sim.executor.machine"): "types",
 }
 
 Edges = dict[tuple[str, str], set[str]]  # (importer, imported) -> the modules that import
