@@ -20,7 +20,7 @@ NO_STEP = -(1 << 40)  # of a slot into which nothing has been fetched
 
 
 class Ring:
-    """What the slots of a pipeline hold, per slot and program of the batch.
+    """The contents of the slots of a pipeline, per slot and program of the batch.
 
     Attributes:
         step: that was fetched last.
@@ -71,5 +71,5 @@ class Batch:
 
     def program(self, row: int) -> tuple[int, int, int]:
         x, y, z = self.ids
-        found = int(x[row]), int(y[row]), int(z[row])
-        return found if self.rank is None else OnRank(found, self.rank)
+        program = int(x[row]), int(y[row]), int(z[row])
+        return program if self.rank is None else OnRank(program, self.rank)

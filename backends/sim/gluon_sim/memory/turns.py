@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass
 class Wait:
-    """What a task yields: go on when `ready()`; `describe()` is for the error when that never is.
+    """A task yields this to go on when `ready()`; the error for a wait that never ends calls `describe()`.
 
     A wait that `expires` also ends when nothing else can happen any more. `buffer` holds the
     barrier that is waited for. With `step` nothing is waited for, and the task may go on at once.
@@ -44,9 +44,9 @@ class Turn:
 
     def loc(self) -> Optional[Location]:
         """Where it waits; in a library function, where the kernel calls that."""
-        found = self.waits.loc if self.waits is not None else None
-        if self.task is None or found is None or not in_library(found.file):
-            return found
+        loc = self.waits.loc if self.waits is not None else None
+        if self.task is None or loc is None or not in_library(loc.file):
+            return loc
         return self.task.home().loc
 
     def where(self) -> str:

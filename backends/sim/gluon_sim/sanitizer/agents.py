@@ -210,22 +210,22 @@ class Flight(Protocol):
 
     @property
     def landed(self) -> bool:
-        """Whether it has happened."""
+        """True once it has happened."""
         ...
 
     @property
     def reads(self) -> bool:
-        """Whether it only reads the sources of work that writes later."""
+        """True if it only reads the sources of work that writes later."""
         ...
 
     @property
     def remote(self) -> bool:
-        """Whether it reaches memory of other blocks."""
+        """True if it reaches memory of other blocks."""
         ...
 
     @property
     def only_signals(self) -> bool:
-        """Whether it does nothing but signal a barrier."""
+        """True if it does nothing but signal a barrier."""
         ...
 
     @property
@@ -235,7 +235,7 @@ class Flight(Protocol):
 
     @property
     def blocks(self) -> Optional[np.ndarray]:
-        """What the blocks of a cluster knew when it was issued."""
+        """The knowledge of the blocks of a cluster when it was issued."""
         ...
 
     @property
@@ -247,11 +247,11 @@ class Flight(Protocol):
     def barrier(self) -> Optional[View]: ...
 
     def known_by(self, agent: Agent) -> bool:
-        """Whether an agent knows that it is over."""
+        """Return whether an agent knows that it is over."""
         ...
 
     def precedes(self, other: Flight) -> bool:
-        """Whether the issuer of the other one knew of this."""
+        """Return whether the issuer of the other one knew of this."""
         ...
 
     def remedy(self, task: Task, before: Optional[Epoch] = None) -> str:
