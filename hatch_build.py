@@ -1,4 +1,4 @@
-"""The extras of gluon-core: from the folders of a checkout, or from an index by name.
+"""The requirements and extras of gluon-core: from the folders of a checkout, or from an index by name.
 
 `pip install ".[all]"` in a checkout takes the plugins that it holds. A source distribution holds none, so what is built from it names
 them, as does everything while `GLUON_RELEASE` is set: an index takes no metadata with paths.
@@ -41,8 +41,15 @@ def _local(folder: Path, requirement: str) -> str | None:
     return f"{name} @ {folder.resolve().as_uri()}"
 
 
-class Extras(MetadataHookInterface):
+def needs(config: dict[str, Any], root: Path) -> list[str]:
+    """Return the requirements; an extra of `packages` stands for its own."""
+    known = extras(config, root)
+    return [one for needed in config["needs"] for one in known.get(needed, [needed])]
+
+
+class Requirements(MetadataHookInterface):
     def update(self, metadata: dict[str, Any]) -> None:
+        metadata["dependencies"] = needs(self.config, Path(self.root))
         metadata["optional-dependencies"] = extras(self.config, Path(self.root))
 
 
@@ -54,6 +61,7 @@ class SourceDistribution(BuildHookInterface):
             return
         names = self.metadata.core.optional_dependencies
         config = self.metadata.hatch.metadata.hook_config["custom"]
+        self.metadata.core.dependencies[:] = needs(config, Path(self.root, "nowhere"))
         names.update(
             {
                 extra: sorted(needed)

@@ -29,7 +29,6 @@ OPEN: dict[tuple[str, str], str] = {
     ("gluon_core.registry.namespaces", "gluon_core.language"): "the package that plugins extend",
     ("gluon_core.registry.moved", "gluon_*.**"): "old names of modules",
     ("gluon_core.__main__", "gluon_cli"): "`python -m gluon_core` is the command line",
-    ("gluon_runtime.native", "gluon_nvidia.native"): "NVIDIA's launcher in C",
     ("gluon_core.registry.spelling", "gluon_core.registry.load"): "a type",
     ("gluon_report.demo_table", "gluon_report.demo"): "a type",
     ("gluon_report.report.render", "gluon_report.report"): "the package's template",

@@ -259,7 +259,7 @@ def main() -> None:
     if chosen.json:
         print(json.dumps({**found, **described}))
         return
-    from gluon_nvidia import native
+    from gluon_runtime import native
 
     print(
         f"The launch in C is {'in use' if native.module() else 'not built, or is switched off'}.\n"

@@ -31,9 +31,8 @@ if _typing.TYPE_CHECKING:
     from gluon_core.compiler import CompiledKernel, GluonASTSource, compile, compile_many
     from gluon_core.language._host import cdiv, next_power_of_2
     from gluon_core.launch.arguments import ArgumentKind, register_argument_kind
-    from gluon_core.launch.device import multiprocessors
-    from gluon_core.launch.jit import GluonJITFunction, jit
-    from gluon_core.launch.results import must_use_result
+    from gluon_core.launch.jit import GluonJITFunction, jit, must_use_result
+    from gluon_core.launch.key import multiprocessors
     from gluon_core.simulation.unwritten import uninitialised
     from gluon_core.values.aggregate import aggregate, aggregate_replace
 
@@ -71,8 +70,8 @@ _WHERE = {
     "compile_many": "compiler",
     "constexpr_function": "_triton",
     "jit": "launch.jit",
-    "multiprocessors": "launch.device",
-    "must_use_result": "launch.results",
+    "multiprocessors": "launch.key",
+    "must_use_result": "launch.jit",
     "next_power_of_2": "language._host",
     "register_argument_kind": "launch.arguments",
     "uninitialised": "simulation.unwritten",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import inspect
 import json
@@ -20,6 +21,7 @@ from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.targets import Target
 from gluon_core.values.constants import identity, text_of
 from gluon_core.values.descriptors import is_descriptor_text, split_descriptor
+from gluon_runtime import rules
 
 __all__ = [
     "RULES",
@@ -32,17 +34,7 @@ __all__ = [
     "patterns_of",
 ]
 
-# What `gluon_core.launch.arguments` decides, as data.
-RULES: Mapping[str, Any] = {
-    "divisibility": 16,
-    "constants": [1],
-    "integers": [
-        ["i32", -(2**31), 2**31 - 1],
-        ["i64", -(2**63), 2**63 - 1],
-        ["u64", 0, 2**64 - 1],
-    ],
-    "small": 2**31 - 1,
-}
+RULES: Mapping[str, Any] = json.loads(json.dumps(dataclasses.asdict(rules.RULES)))
 
 _CODES = {
     "i1": "b",

@@ -10,7 +10,7 @@ from typing import Any, Iterator, Mapping, Optional
 from gluon_bundle.form import form_key, given_options
 from gluon_core import _triton
 from gluon_core.compiler.source import GluonASTSource
-from gluon_core.launch.dispatch import OBSERVERS
+from gluon_core.launch.miss import OBSERVERS
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 

@@ -1,8 +1,10 @@
-"""The configurations of `triton.autotune`, compiled side by side before the first of them is measured."""
+"""Compiling ahead of a launch: all configurations of `triton.autotune` before the first is measured, and what
+another process recorded."""
 
 from __future__ import annotations
 
 import functools
+import json
 import sys
 import weakref
 from types import FrameType
@@ -10,9 +12,14 @@ from typing import Any, Iterator, Optional
 
 from gluon_core import _triton
 from gluon_core.compiler import compile_many
+from gluon_core.compiler.driver import compile_source
+from gluon_core.compiler.source import GluonASTSource
 from gluon_core.compiler.workers import limit
+from gluon_core.errors import ArgumentError
+from gluon_core.registry.answers import checked_options
+from gluon_core.registry.load import registry
 
-__all__ = ["compile_configurations"]
+__all__ = ["compile_configurations", "preload"]
 
 _MOST_FRAMES = 40  # between a launch and the tuner that measures it
 
@@ -82,3 +89,48 @@ def _asked_by_tuner() -> Optional[tuple[Any, tuple[Any, ...], dict[str, Any], li
             given = {k: v for k, v in within["meta"].items() if k != "warmup"}
             return None if pruned is None else (within["self"], within["args"], given, list(pruned))
     return None
+
+
+def preload(kernel: Any, data: str) -> Any:
+    """Compile what another process recorded: `specialization_data` of Triton's `jit_cache_hook`.
+
+    Raises:
+        ArgumentError: it is of another kernel.
+    """
+    record = json.loads(data)
+    own = f"{kernel.fn.__module__}.{kernel.fn.__qualname__}"
+    if record["name"] != own:
+        raise ArgumentError(
+            "the record is of another kernel",
+            argument="specialization_data",
+            expected=own,
+            got=record["name"],
+        )
+    constants = {
+        tuple(path): _constant(value)
+        for path, value in zip(record["constant_keys"], record["constant_vals"])
+    }
+    attrs = {tuple(path): value for path, value in zip(record["attrs_keys"], record["attrs_vals"])}
+    signature = {name: _tuples(kind) for name, kind in record["signature"].items()}
+    target = registry().target(str(record["key"]).split("\n")[0])
+    backend = registry().backend(target.backend)
+    options = {key: _tuples(value) for key, value in record["options"].items()}
+    known = checked_options(backend, backend.compiler.options(target, {}))
+    kept = {key: value for key, value in options.items() if key in vars(known)}
+    if kept.get("extern_libs"):
+        kept["extern_libs"] = dict(kept["extern_libs"])
+    strict = None if "\nstrict=False" not in str(record["key"]) else False
+    source = GluonASTSource(kernel, signature, constants, attrs, strict)
+    return compile_source(source, target, backend, backend.compiler.options(target, kept))
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, str) and _triton.dtype.is_dtype(value):
+        return _triton.dtype(value)
+    if isinstance(value, dict) and "constexpr" in value:
+        return _triton.constexpr(_tuples(value["constexpr"]))
+    return _tuples(value)

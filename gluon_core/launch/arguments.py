@@ -1,34 +1,54 @@
-"""What an argument of a launch is: its type, what the compiler may assume of it, where it lives.
+"""An argument of a launch: type, marks and place, and how generated code reads it.
 
 The decisions are Triton's, so that the same call compiles to the same code: pointers and integers
-divisible by 16 are marked `D`, pointers into small storage `S` (where the backend wants to know),
-the integer 1 and None become constants, bools and floats are never specialized.
+divisible by 16 are marked `D`, pointers into small storage `S` (where the backend asks for it),
+the integer 1 and None become constants, bools and floats are never specialized. The numbers are those of
+`gluon_runtime.rules`, for launches of bundles too.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import operator
+import sys
 from dataclasses import dataclass
-from typing import Any, Callable, Optional
+from typing import Any, Iterator, Optional, Sequence, cast
 
 from gluon_core import _triton
-from gluon_core.errors import ArgumentError, DeviceError, DtypeError, IntegerError
-from gluon_core.launch import foreign
+from gluon_core.compiler import parameters as of_kernel
+from gluon_core.errors import (
+    ArgumentError,
+    DeviceError,
+    DtypeError,
+    IntegerError,
+    TensorError,
+)
 from gluon_core.plugin.host_descriptor import HostDescriptor
 from gluon_core.plugin.launcher import ArgumentKind, checked_kind
 from gluon_core.plugin.paths import load_named
 from gluon_core.registry.load import registry
 from gluon_core.values.constants import text_of
 from gluon_core.values.descriptors import descriptor_text
+from gluon_runtime import rules
+from gluon_runtime.calls import Reading
+from gluon_runtime.rules import ABSENT, RULES
 
-__all__ = ["ArgumentKind", "Described", "describe", "kind_of", "place_of", "register_argument_kind"]
-
-_INT32 = 2**31
-_INT64 = 2**63
-
+__all__ = [
+    "ArgumentKind",
+    "Described",
+    "Parameter",
+    "Placeholder",
+    "describe",
+    "kind_of",
+    "parameters_of",
+    "place_of",
+    "register_argument_kind",
+]
 
 _registered: list[ArgumentKind] = []
 _kinds: dict[type, Optional[ArgumentKind]] = {}  # class -> what was found for it
+_plain: dict[type, str] = dict(rules.PLAIN)  # class -> its name there, "" for all others
 
 
 def register_argument_kind(kind: ArgumentKind) -> ArgumentKind:
@@ -66,16 +86,11 @@ def _of_plugins() -> tuple[ArgumentKind, ...]:
 def kind_of(value: Any) -> str:
     """`bool`, `int`, `float`, `none`, `tuple`, `constant`, `array`, `pointer`, `registered` or `unknown`."""
     cls = type(value)
-    if isinstance(value, bool):
-        return "bool"
-    if isinstance(value, int):
-        return "int"
-    if isinstance(value, float):
-        return "float"
-    if value is None:
-        return "none"
-    if isinstance(value, tuple):
-        return "tuple"
+    plain = _plain.get(cls)
+    if plain is None:
+        plain = _plain[cls] = rules.plain_kind(value)
+    if plain:
+        return plain
     if isinstance(value, (_triton.constexpr, _triton.JITCallable)):
         return "constant"
     if registered_kind(cls) is not None:
@@ -87,18 +102,68 @@ def kind_of(value: Any) -> str:
     return "unknown"
 
 
+def all_viewed(parameters: Sequence[Parameter], values: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the arguments of a call as kernels take them."""
+    pairs = zip(parameters, values)
+    return tuple([number(v) if p.is_constexpr else viewed(v) for p, v in pairs])
+
+
 def viewed(value: Any) -> Any:
-    """`value` as kernels take it: a scalar of NumPy as Python's of the same value, an array that only
-    offers DLPack as a tensor or array in its memory, all else as it is."""
+    """Return `value` as kernels take it: a scalar of NumPy as Python's of the same value, an array that only
+    offers DLPack as a tensor or array in its memory, all else as it is.
+
+    Raises:
+        ArgumentError: what offers DLPack cannot be taken through it.
+    """
     what = kind_of(value)
     if what == "unknown":
-        return foreign.viewed(foreign.number(value))
+        return _through_dlpack(number(value))
     if what == "tuple":
         items = [viewed(item) for item in value]
         if all(map(operator.is_, items, value)):
             return value
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
+
+
+def number(value: Any) -> Any:
+    """Return a scalar of NumPy, or of ml_dtypes, as Python's number of the same value; all else as it is."""
+    if type(value).__module__ not in ("numpy", "ml_dtypes") or getattr(value, "ndim", None) != 0:
+        return value
+    kind = value.dtype.kind
+    if hasattr(value, "__array_finalize__"):  # an array of no dimensions is memory
+        return value
+    if kind == "b":
+        return bool(value)
+    if kind in "iu":
+        return int(value)
+    return float(value) if kind == "f" or type(value).__module__ == "ml_dtypes" else value
+
+
+_CPU = 1  # DLPack's number for the memory of the host
+
+
+def _through_dlpack(value: Any) -> Any:
+    """Return what offers DLPack as a tensor of torch, or an array of NumPy without torch; without a copy."""
+    if not hasattr(value, "__dlpack__"):
+        return value
+    try:
+        try:
+            import torch
+        except ImportError:
+            if value.__dlpack_device__()[0] != _CPU:
+                raise
+            import numpy
+
+            return numpy.from_dlpack(value)
+        return torch.from_dlpack(value)
+    except Exception as error:  # whatever the library that owns it raises
+        raise ArgumentError(
+            "the array cannot be taken through DLPack",
+            expected="an array that torch.from_dlpack accepts",
+            got=f"{type(value).__module__}.{type(value).__name__}: {error}",
+            remedy="Pass a torch tensor, or an object with data_ptr() and dtype.",
+        ) from error
 
 
 _dtype_names: dict[Any, str] = {}
@@ -165,18 +230,15 @@ def describe(
         return Described(*kind.describe(value))
     if what == "tuple":
         items = [describe(item, pointer_range_bits=pointer_range_bits) for item in value]
-        if hasattr(value, "_fields"):
-            make: Callable[[list[Any]], Any] = lambda found: type(value)(*found)  # noqa: E731
-        else:
-            make = tuple
-        return Described(make([i.kind for i in items]), make([i.attributes for i in items]))
+        make: Any = type(value)._make if hasattr(value, "_fields") else tuple
+        return Described(make(i.kind for i in items), make(i.attributes for i in items))
     if what in ("pointer", "array"):
-        foreign.check_memory(value)
+        check_memory(value)
         address = value.data_ptr() if what == "pointer" else value.ctypes.data
         kind_name = f"*{'k' if const else ''}{dtype_name(value.dtype)}"
         if not specialize:
             return Described(kind_name, None)
-        marks = "D" if align and address % 16 == 0 else ""
+        marks = "D" if align and address % RULES.divisibility == 0 else ""
         if pointer_range_bits is not None and small_storage(value, pointer_range_bits):
             marks += "S"
         return Described(kind_name, marks)
@@ -195,42 +257,24 @@ def describe(
 
 
 def _describe_int(value: int, specialize: bool, align: bool) -> Described:
-    if value == 1 and specialize:
-        return Described("constexpr", 1)
-    if -_INT32 <= value < _INT32:
-        name = "i32"
-    elif -_INT64 <= value < _INT64:
-        name = "i64"
-    elif 0 <= value < 2 * _INT64:
-        name = "u64"
-    else:
+    if specialize and value in RULES.constants:
+        return Described("constexpr", int(value))
+    name = next((name for name, least, most in RULES.integers if least <= value <= most), None)
+    if name is None:
         raise IntegerError("the integer does not fit 64 bits", got=value)
     if not specialize:
         return Described(name, None)
-    return Described(name, "D" if align and value % 16 == 0 else "")
+    return Described(name, "D" if align and value % RULES.divisibility == 0 else "")
 
 
 def small_storage(value: Any, bits: int) -> bool:
-    """Whether offsets into the storage of `value` fit a signed integer of `bits` bits."""
-    most = 2 ** (bits - 1) - 1
-    own = getattr(value, "ptr_range", None)
-    if own is not None:
-        return bool(own() <= most)
-    storage = getattr(value, "untyped_storage", None)
-    if storage is not None:
-        return bool(storage().size() <= most)
-    nbytes = getattr(value, "nbytes", None)
-    return nbytes is not None and nbytes <= most
+    """Return whether offsets into the storage of `value` fit a signed integer of `bits` bits."""
+    size = rules.storage_size(value)
+    return size is not None and size < 2 ** (bits - 1)
 
 
-def parse_marks(marks: str) -> list[list[Any]]:
-    """`D` and `S` as the attributes they stand for."""
-    found: list[list[Any]] = []
-    if "D" in marks:
-        found.append(["tt.divisibility", 16])
-    if "S" in marks:
-        found.append(["tt.pointer_range", 32])
-    return found
+# The attributes that marks stand for.
+ATTRIBUTES = {"D": ["tt.divisibility", RULES.divisibility], "S": ["tt.pointer_range", 32]}
 
 
 def place_of(value: Any) -> Optional[tuple[str, int]]:
@@ -253,7 +297,7 @@ def place_of(value: Any) -> Optional[tuple[str, int]]:
         return place_of(kind.place(value))
     if what != "pointer":
         return None
-    foreign.check_memory(value)
+    check_memory(value)
     device = getattr(value, "device", None)
     if device is None:
         return None  # an address of which we know no more
@@ -285,6 +329,81 @@ def _check_array(value: Any) -> None:
         )
     if value.dtype.byteorder not in ("=", "|", "<"):
         raise ArgumentError("NumPy arrays must be in native byte order", got=str(value.dtype))
+
+
+_OP = 'launch from a function under @gluon_core.torch.op("library::name", mutates_args=...)'
+
+
+def check_memory(value: Any) -> None:
+    """Check that a tensor of torch has an address.
+
+    Raises:
+        TensorError: it stands for others, or its elements are not strided.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        return
+    classes = {cls.__name__ for cls in type(value).__mro__}
+    if classes & {"FakeTensor", "FunctionalTensor"}:
+        raise TensorError(
+            # Dynamo shows this sentence alone.
+            "torch is tracing, and the tensor has a shape but no memory: launch in an op, and there with "
+            "gluon_core.torch.launch(kernel, grid, ...), or give the op fake= or shape=",
+            got=type(value).__name__,
+            remedy=f"For torch.compile, torch.export and make_fx, {_OP}.",
+        )
+    if "DTensor" in classes:
+        raise TensorError(
+            "the tensor is spread over devices",
+            got=f"DTensor with {getattr(value, 'placements', '')}",
+            remedy="Launch on the local part, x.to_local(), or give the op a sharding strategy.",
+        )
+    if value.layout is not torch.strided:
+        raise TensorError(
+            "kernels address strided tensors",
+            expected="torch.strided",
+            got=str(value.layout),
+            remedy="Pass its parts, such as x.values() and x.indices(), or x.to_dense().",
+        )
+    if torch._C._functorch.is_functorch_wrapped_tensor(value):
+        raise TensorError(
+            "torch.func (vmap, grad) is at work, and the tensor stands for others",
+            remedy=f"For vmap and grad, {_OP} with vmap= and backward=.",
+        )
+    if hasattr(value, "__tensor_flatten__"):
+        raise TensorError(
+            "the tensor is made of others and has no memory of its own",
+            got=type(value).__name__,
+            remedy="Pass the tensors that it is made of.",
+        )
+
+
+class Placeholder:
+    """A row-major tensor without memory: its address is divisible by 16, and its storage is small.
+
+    Args:
+        dtype: of torch, NumPy or the language.
+        shape: offered as `.shape`, as it is given.
+    """
+
+    def __init__(self, dtype: Any, shape: Sequence[int] = (1,)):
+        self.dtype = dtype
+        self.shape = shape
+
+    def stride(self) -> tuple[int, ...]:
+        """In elements."""
+        strides = [1]
+        for size in reversed(self.shape[1:]):
+            strides.append(strides[-1] * size)
+        return tuple(reversed(strides))
+
+    @staticmethod
+    def data_ptr() -> int:
+        return 0
+
+    @staticmethod
+    def ptr_range() -> int:
+        return 0
 
 
 # ---------------------------------------------------------------------------------------------
@@ -337,3 +456,151 @@ DESCRIPTORS = register_argument_kind(
         place=operator.attrgetter("base"),
     )
 )
+
+
+# ---------------------------------------------------------------------------------------------
+# Arguments of a parameter
+# ---------------------------------------------------------------------------------------------
+
+
+class Parameter(of_kernel.Parameter):
+    """One parameter of a kernel, which describes its argument to the compiler."""
+
+    def describe(self, value: Any, pointer_range_bits: Optional[int]) -> Described:
+        """Return `value` in this place as the compiler sees it."""
+        if self.is_constexpr:
+            return Described("constexpr", value)
+        described = describe(
+            value,
+            const=self.is_const,
+            specialize=self.specialize,
+            align=self.align,
+            pointer_range_bits=pointer_range_bits,
+        )
+        if self.annotation_type:
+            marks = described.attributes if self.specialize else None
+            return Described(self.annotation_type, marks if isinstance(marks, str) else "")
+        return described
+
+    def of_call(self) -> rules.Parameter:
+        """Return the parameter as the launch engine knows it."""
+        flags = rules.CONSTANT * self.is_constexpr
+        flags |= rules.SPECIALIZE * self.specialize | rules.ALIGN * self.align
+        kinds = {
+            inspect.Parameter.KEYWORD_ONLY: "keyword",
+            inspect.Parameter.VAR_POSITIONAL: "variadic",
+        }
+        default = self.default if self.has_default else ABSENT
+        return rules.Parameter(self.name, kinds.get(self.kind, "plain"), default, flags)
+
+
+def parameters_of(kernel: Any) -> tuple[Parameter, ...]:
+    """Return the parameters of a jit function, in order."""
+    return cast("tuple[Parameter, ...]", of_kernel.parameters_of(kernel, Parameter))
+
+
+# ---------------------------------------------------------------------------------------------
+# How generated code reads them
+# ---------------------------------------------------------------------------------------------
+
+
+def readings(
+    token: Any, parameters: Sequence[rules.Parameter], values: Sequence[Any]
+) -> list[Optional[tuple[Any, Reading]]]:
+    """Return, per parameter, the argument as kernels take it and how it is read; None for constants and for
+    numbers of Python.
+
+    Args:
+        token: what stands for a constant in a key.
+    """
+    return [
+        None
+        if parameter.flags & rules.CONSTANT or kind_of(value) in ("bool", "int", "float", "none")
+        else _reading(token, viewed(value))
+        for parameter, value in zip(parameters, values)
+    ]
+
+
+def _reading(token: Any, value: Any) -> tuple[Any, Reading]:
+    kind = kind_of(value)
+    if kind == "tuple":
+        names: dict[str, Any] = {"nested": functools.partial(tuple_key, token)}
+        return value, Reading(("{nested}({it})",), names=names)
+    if kind == "constant":
+        return value, Reading(("_g_token({it})",))
+    if kind == "registered":
+        return value, _registered_reading(value)
+    if kind == "unknown":
+        describe(value)  # raises
+    known = kind == "pointer" and hasattr(value, "get_device")
+    return value, Reading(
+        ("{it}.dtype",) if known else ("{it}.dtype", "{place}({it})"),
+        device="{it}.get_device()" if known else "",
+        read="{it}.data_ptr()" if kind == "pointer" else "{it}.ctypes.data",
+        value="{own}",
+        memory=True,
+        names={"place": place_of},
+    )
+
+
+def _registered_reading(value: Any) -> Reading:
+    kind = registered_kind(type(value))
+    assert kind is not None
+    if kind is not DESCRIPTORS:
+        at = "" if kind.place is None else "{home}({at}({it}))"
+        names: dict[str, Any] = {"part": kind.key, "at": kind.place, "home": home_of}
+        return Reading(("{part}({it})",), device=at, names=names)
+    # As `DESCRIPTORS.key` and `.place`, without their calls. The class of the tensor is no class of an
+    # argument: it is not guarded, it is looked at.
+    key = [
+        "{it}.base.dtype",
+        "{layouts}.get(id({it}.layout)) or {layout}({it}.layout)",
+        "*{it}.block_shape",
+    ]
+    if value.input_rank is not None:
+        key.append("{it}.input_rank")
+    return Reading(
+        tuple(key),
+        device="({it}.base.get_device() if {it}.base.__class__ is {base} else {home}({it}.base))",
+        names={
+            "base": type(value.base) if hasattr(value.base, "get_device") else None,
+            "home": home_of,
+            "layout": layout_token,
+            "layouts": LAYOUTS,
+        },
+    )
+
+
+_NEVER = object()  # in the key of no kernel
+_BITS = 32  # of offsets into small storage
+
+
+def tuple_key(token: Any, value: Any) -> Any:
+    """Return the key of a tuple argument: types, marks, constants and places, nested."""
+    return tuple([type(value), *_item_keys(token, value)])
+
+
+def _item_keys(token: Any, value: Any) -> Iterator[Any]:
+    for item in value:
+        if isinstance(item, tuple):
+            yield tuple_key(token, item)
+            continue
+        if number(item) is not item:
+            yield object()  # in no key: the call is made again with a number of Python
+            continue
+        kind = registered_kind(type(item))
+        if kind is not None:
+            at = kind.place(item) if kind.place is not None else None
+            yield type(item), kind.key(item), home_of(at)
+            continue
+        try:
+            described = describe(item, pointer_range_bits=_BITS)
+        except ArgumentError:
+            if not hasattr(item, "__dlpack__"):
+                raise
+            yield _NEVER  # the call is made again with what it is a view of
+            continue
+        constant = (
+            token(described.attributes) if described.kind == "constexpr" else described.attributes
+        )
+        yield described.kind, constant, place_of(item)

@@ -31,13 +31,13 @@ from gluon_core.errors import (
     trims,
 )
 from gluon_core.launch import opaque
-from gluon_core.launch.imports import when_imported
 
 if TYPE_CHECKING:
     from gluon_core.compiler import CompiledKernel
-    from gluon_core.launch.dispatch import Dispatcher
+    from gluon_core.launch.miss import Dispatcher
+    from gluon_runtime.calls import Calls
 
-__all__ = ["Grid", "GluonJITFunction", "Launch", "jit"]
+__all__ = ["Grid", "GluonJITFunction", "Launch", "jit", "must_use_result"]
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -110,6 +110,7 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
         _check_named(self, "do_not_specialize_on_alignment", do_not_specialize_on_alignment)
         self.strict = strict
         self._dispatcher: Optional[Dispatcher] = None
+        self._calls: Optional[Calls] = None
         opaque.arm()
         functools.update_wrapper(self, fn, updated=())
 
@@ -119,12 +120,13 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
 
     @property
     def dispatcher(self) -> Dispatcher:
-        """What launches this kernel; made on first use."""
+        """The object that launches this kernel; made on first use."""
         found = self._dispatcher
         if found is None:
-            from gluon_core.launch.dispatch import Dispatcher
+            from gluon_core.launch.miss import Dispatcher
 
             found = self._dispatcher = Dispatcher(self)
+            self._calls = found.calls
         return found
 
     if TYPE_CHECKING:  # a method of an aggregate is bound to it
@@ -142,8 +144,8 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
     @opaque.closed
     def __getitem__(self, grid: Grid) -> Launch[P]:
         """`kernel[grid]`: a function of the kernel's arguments that launches it."""
-        dispatcher = self._dispatcher or self.dispatcher
-        return functools.partial(dispatcher.call, grid)
+        calls = self._calls or self.dispatcher.calls
+        return functools.partial(calls.call, grid)
 
     __getitem__._torchdynamo_inline = opaque.subscript  # type: ignore[attr-defined]
 
@@ -156,7 +158,7 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
         """
         if warmup:
             return self.dispatcher.warmup(args, kwargs)
-        launched: Optional[CompiledKernel] = self.dispatcher.call(grid, *args, **kwargs)
+        launched: Optional[CompiledKernel] = self.dispatcher.calls.call(grid, *args, **kwargs)
         return launched
 
     @opaque.closed
@@ -185,7 +187,7 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
 
     def forget(self) -> None:
         """Drop the compiled kernels that this process holds; those on disk stay."""
-        self._dispatcher = None
+        self._dispatcher = self._calls = None
 
     @property
     def cache_key(self) -> str:
@@ -222,7 +224,7 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
         Returns:
             The `CompiledKernel`.
         """
-        from gluon_core.launch.preload import preload
+        from gluon_core.launch.ahead import preload
 
         loaded: Optional[CompiledKernel] = preload(self, specialization_data)
         return loaded
@@ -319,6 +321,19 @@ def jit(
     return decorate if fn is None else decorate(fn)
 
 
+def must_use_result(x: Any, s: Union[bool, str] = True) -> Any:
+    """Make it an error in kernels to call a function and drop what it returns.
+
+    Args:
+        x: the function; or the message, when used as `@must_use_result("...")`.
+        s: the message, or True for the usual one.
+    """
+    if isinstance(x, str):
+        return lambda function: must_use_result(function, x)
+    x._must_use_result = s
+    return x
+
+
 def _sources_of_ours(filecheck: Any) -> None:
     """Let `run_parser` of Triton's own frontend tests trace kernels of ours as ours."""
     theirs = filecheck.GluonASTSource
@@ -333,4 +348,4 @@ def _sources_of_ours(filecheck: Any) -> None:
     filecheck.GluonASTSource = source
 
 
-when_imported("triton._filecheck", _sources_of_ours)
+opaque.when_imported("triton._filecheck", _sources_of_ours)

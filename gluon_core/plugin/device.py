@@ -9,7 +9,7 @@ from gluon_core.errors import CapabilityError
 from gluon_core.plugin.targets import Target
 
 if TYPE_CHECKING:
-    from gluon_core.plugin.launcher import CallsOf, Compiled, FastPath, Launcher
+    from gluon_core.plugin.launcher import Compiled, Launcher
 
 __all__ = ["Device"]
 
@@ -69,10 +69,6 @@ class Device:
             f"the backend {target.backend} has no launcher",
             remedy=f"Run on a simulator, as with GLUON_TARGET=sim:{target.architecture.name}.",
         )
-
-    def fast_path(self, kernel: CallsOf) -> Optional[FastPath]:
-        """Return an object that answers repeated calls of `kernel` at less cost, or None."""
-        return None
 
     def torch_properties(self, target: Target) -> Mapping[str, Any]:
         """Return what torch's `get_device_properties` says of such a device, for stand-ins of it.

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping, Optional, Protocol, Sequence, Union
+from typing import Any, Callable, Mapping, Optional, Protocol, Union
 
 from gluon_core.errors import ArgumentError
 from gluon_core.plugin.targets import Target
+from gluon_runtime.native import Engaged
 
 __all__ = [
     "ArgumentKind",
-    "CallParameter",
-    "CallsOf",
     "Compiled",
     "FastLauncher",
-    "FastPath",
     "Launcher",
     "checked_kind",
 ]
@@ -84,9 +82,12 @@ class FastLauncher(Launcher, Protocol):
     Attributes:
         raw: the same launch where every pointer outside of tuples is an address; asked of backends
             with `raw_pointers`.
+        engine: the same launch in the C engine of `gluon_runtime`, which then finds it for calls that came
+            before without a step in Python.
     """
 
     raw: Launcher
+    engine: Engaged
 
     def bind(
         self,
@@ -103,82 +104,6 @@ class FastLauncher(Launcher, Protocol):
             handle: does the same with keywords, and while another device is current: such calls
                 go there.
         """
-
-
-@dataclass(frozen=True)
-class CallParameter:
-    """One parameter of a kernel, to a fast path.
-
-    Args:
-        name: of it.
-        default: None too where it has none.
-        has_default: whether it has one.
-        constant: its value is compiled in.
-        specialize: the choice depends on what is known of the value, such as being 1.
-        align: and on divisibility by 16.
-    """
-
-    name: str
-    default: Any
-    has_default: bool
-    constant: bool
-    specialize: bool
-    align: bool
-
-
-@dataclass(frozen=True)
-class CallsOf:
-    """What a fast path is told of the kernel whose calls it answers.
-
-    Args:
-        parameters: of the kernel in order; none takes more than one argument.
-        positional: how many of them may be given by position.
-        decide: has an attribute `entry`, to read at every use: `entry(grid, *arguments, **options)`
-            answers any call, and raises what is wrong with it.
-        runtime: has the attributes `launch_enter_hook` and `launch_exit_hook`.
-        hooks: the values of those two for which calls may be answered, each with the sequence that is
-            empty as long as nobody listens.
-        before: another such sequence.
-        globals: a list; if it has entries, `changed()` says whether calls have to go to `entry`.
-        changed: see there.
-    """
-
-    parameters: tuple[CallParameter, ...]
-    positional: int
-    decide: Any
-    runtime: Any
-    hooks: tuple[tuple[Any, Sequence[Any]], tuple[Any, Sequence[Any]]]
-    before: Sequence[Any]
-    globals: list[Any]
-    changed: Callable[[], bool]
-
-
-class FastPath(Protocol):
-    """Answers calls of one kernel that came before, as `entry` would; all others it hands to that."""
-
-    @property
-    def call(self) -> Callable[..., Any]:
-        """`call(grid, *arguments, **options)`; its result is the `compiled` of the call."""
-
-    def remember(
-        self,
-        values: tuple[Any, ...],
-        options: Mapping[str, Any],
-        launch: Launcher,
-        stream_of: Callable[[int], int],
-        device: int,
-        compiled: Compiled,
-    ) -> bool:
-        """Learn a call; False where it is none for the fast path.
-
-        Args:
-            values: one for each parameter. Those of parameters that are constants may be recognised
-                by their address.
-            launch: what the backend's `launcher` answered for `device`.
-        """
-
-    def forget(self) -> None:
-        """Hand every call to `entry` until it is learnt anew."""
 
 
 @dataclass(frozen=True)

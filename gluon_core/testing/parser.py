@@ -10,7 +10,7 @@ from gluon_core import _triton
 from gluon_core._triton import ir, passes
 from gluon_core.compiler.source import GluonASTSource, Path, jit_function
 from gluon_core.errors import ArgumentError, OptionError, StageError, TargetError
-from gluon_core.launch.placeholder import Placeholder
+from gluon_core.launch.arguments import Placeholder
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 
@@ -53,7 +53,7 @@ def bind(
     Raises:
         ArgumentError: the arguments do not fit the parameters.
     """
-    from gluon_core.launch.specialize import parameters_of
+    from gluon_core.launch.arguments import parameters_of
 
     fn = jit_function(kernel)
     parameters = parameters_of(fn)
@@ -85,7 +85,7 @@ def _collect(
     path: Path, kind: Any, mark: Any, constants: dict[Path, Any], attrs: dict[Path, list[Any]]
 ) -> None:
     """The constants and attributes at `path`, and below it in a tuple."""
-    from gluon_core.launch.arguments import parse_marks
+    from gluon_core.launch.arguments import ATTRIBUTES
 
     if isinstance(kind, tuple):
         for index, (inner, marks) in enumerate(zip(kind, mark)):
@@ -93,7 +93,7 @@ def _collect(
     elif kind == "constexpr":
         constants[path] = mark
     elif isinstance(mark, str):
-        attrs[path] = parse_marks(mark)
+        attrs[path] = [list(ATTRIBUTES[one]) for one in mark]
 
 
 def run_parser(

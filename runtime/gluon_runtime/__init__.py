@@ -1,4 +1,4 @@
-"""Launches bundles of compiled Gluon kernels: no compiler, no Triton, no Gluon Core.
+"""The launch engine of Gluon kernels, and bundles of compiled ones: no compiler, no Triton, no Gluon Core.
 
     from gluon_runtime import open_bundle
 
@@ -9,13 +9,18 @@ Arguments are torch tensors, anything with `__cuda_array_interface__` or DLPack,
 `TensorDescriptor(tensor)`, and numbers. The format is described in docs/bundles.md of Gluon Core.
 """
 
-from pathlib import Path as _Path
+from __future__ import annotations
 
-from gluon_runtime import errors as errors
-from gluon_runtime.bundle import Bundle, BundledKernel, open_bundle
-from gluon_runtime.driver import Driver
-from gluon_runtime.errors import BundleError
-from gluon_runtime.values import Pointer, TensorDescriptor
+import importlib
+from pathlib import Path as _Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gluon_runtime import errors as errors
+    from gluon_runtime.bundle import Bundle, BundledKernel, open_bundle
+    from gluon_runtime.driver import Driver
+    from gluon_runtime.errors import BundleError
+    from gluon_runtime.values import Pointer, TensorDescriptor
 
 __version__ = "0.1.0"
 
@@ -31,6 +36,31 @@ __all__ = [
     "errors",
     "open_bundle",
 ]
+
+_HOMES = {
+    "Bundle": "bundle",
+    "BundleError": "errors",
+    "BundledKernel": "bundle",
+    "Driver": "driver",
+    "Pointer": "values",
+    "TensorDescriptor": "values",
+    "open_bundle": "bundle",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what reads bundles on first use: a launch of the just-in-time compiler does without."""
+    if name == "errors":
+        return importlib.import_module("gluon_runtime.errors")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"gluon_runtime.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def c_sources() -> _Path:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import ctypes
 import threading
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Optional
 
 from gluon_runtime import native
 from gluon_runtime.driver import torch_cuda, torch_stream
 from gluon_runtime.errors import BundleDeviceError, BundleDriverError
-from gluon_runtime.manifest import MAP_ALIGNMENT, MAP_BYTES, Form, Launch, Rules, TensorMap
+from gluon_runtime.manifest import MAP_ALIGNMENT, MAP_BYTES, Form, Launch, TensorMap, letters_of
 from gluon_runtime.pack import Arguments
 from gluon_runtime.values import Spread
 
@@ -226,29 +226,33 @@ class CudaDriver:
                 got=self._text(status),
             )
 
-    def handle(
-        self,
-        loaded: Loaded,
-        form: Form,
-        sizes: tuple[int, int, int],
-        device: int,
-        slow: Callable[..., None],
-        again: Callable[..., None],
-    ) -> Callable[..., None]:
-        """See `gluon_runtime.native.handle`."""
-        return native.handle(self, loaded, form, sizes, device, slow, again)
-
-    def direct(
+    def engaged(
         self, loaded: Loaded, form: Form, again: Callable[..., None]
-    ) -> Optional[Callable[..., None]]:
-        """See `gluon_runtime.native.direct`."""
-        return native.direct(self, loaded, form, again)
+    ) -> Optional[native.Engaged]:
+        """Return the launch of a form in C; None where that cannot.
 
-    def answers(
-        self, kernel: Any, rules: Rules, defaults: Sequence[Any]
-    ) -> Optional[native.Answers]:
-        """See `gluon_runtime.native.answers`."""
-        return native.answers(self, kernel, rules, defaults)
+        Args:
+            again: `again(status, sizes, stream, *values)`, for a launch that the driver refused.
+        """
+        letters, launch = letters_of(form), form.launch
+        if letters is None:
+            return None
+        launcher = native.launch(
+            letters,
+            call=native.address_of(self.calls, "cuLaunchKernelEx"),
+            function=loaded.function.value or 0,
+            threads=launch.threads,
+            shared=launch.shared,
+            attributes=(loaded.attributes, len(loaded.attributes)),
+            num_ctas=launch.num_ctas,
+            count=len(form.arguments),
+            values=len(form.packing.fields) + 2,
+            again=again,
+        )
+        current = native.address_of(self.calls, "cuCtxGetDevice")
+        if launcher is None:
+            return None
+        return native.Engaged(launcher, self._count > 1, current)
 
     @staticmethod
     def _config(loaded: Loaded, launch: Launch) -> tuple[Config, Any]:

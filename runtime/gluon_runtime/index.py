@@ -20,6 +20,7 @@ from gluon_runtime.manifest import (
     Value,
     leaves_of,
 )
+from gluon_runtime.rules import ALIGN, CONSTANT, SPECIALIZE
 
 __all__ = ["MAGIC", "VERSION", "build"]
 
@@ -32,7 +33,6 @@ _FORM = struct.Struct("<25I")
 _ARGUMENT = struct.Struct("<6I")
 _MAP = struct.Struct("<10I")
 
-_CONSTEXPR, _SPECIALIZE, _ALIGN = 1, 2, 4
 _COOPERATIVE, _DEPENDENT, _GRID = 1, 2, 4
 _DIVISIBLE, _SMALL, _OPAQUE = 1, 2, 4
 
@@ -101,9 +101,9 @@ def _parameters(kernel: Kernel, strings: _Strings) -> list[bytes]:
     return [
         _PARAMETER.pack(
             strings(parameter.name),
-            _CONSTEXPR * parameter.constexpr
-            | _SPECIALIZE * parameter.specialize
-            | _ALIGN * parameter.align,
+            CONSTANT * parameter.constexpr
+            | SPECIALIZE * parameter.specialize
+            | ALIGN * parameter.align,
         )
         for parameter in kernel.parameters
     ]

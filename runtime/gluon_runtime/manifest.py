@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Mapping, Optional, Sequence, Union
 
 from gluon_runtime.errors import BundleFormatError
+from gluon_runtime.rules import Rules
 
 __all__ = [
     "Constant",
@@ -34,23 +35,6 @@ __all__ = [
     "pattern_of",
     "rules_of",
 ]
-
-
-@dataclass(frozen=True)
-class Rules:
-    """How a launch tells from an argument what it is specialized for.
-
-    Args:
-        divisibility: addresses and integers divisible by it are marked so.
-        constants: integers that become constants.
-        integers: (type, least, most): the first that holds an integer is its type.
-        small: the most bytes of storage behind a pointer that is marked small.
-    """
-
-    divisibility: int
-    constants: tuple[int, ...]
-    integers: tuple[tuple[str, int, int], ...]
-    small: int
 
 
 @dataclass(frozen=True)
@@ -603,3 +587,26 @@ def leaves_of(
 def digest_of(data: bytes) -> str:
     """sha256 as hex."""
     return hashlib.sha256(data).hexdigest()
+
+
+_LETTERS = "bBhHiIqQfd"  # of struct that C packs; 16-bit floats are left to Python
+
+
+def letters_of(form: Form) -> Optional[str]:
+    """Return one letter per parameter for the C engine: P for a pointer, x for a constant, those of a tuple in
+    parentheses; None for a form that it does not launch."""
+    codes = {field.path: field.code for field in form.packing.fields}
+
+    def letter(pattern: Pattern, path: tuple[int, ...]) -> str:
+        if isinstance(pattern, Constant):
+            return "x"
+        if isinstance(pattern, Tuple):
+            items = enumerate(pattern.items)
+            return f"({''.join(letter(item, (*path, i)) for i, item in items)})"
+        code = codes[path] if isinstance(pattern, Value) else ""
+        if isinstance(pattern, Value) and pattern.type.startswith("*"):
+            return "P"
+        return code if code and code in _LETTERS else "?"
+
+    letters = "".join(letter(pattern, (i,)) for i, pattern in enumerate(form.arguments))
+    return None if "?" in letters else letters

@@ -1,197 +1,78 @@
-"""The launch in C of the wheel `gluon-nvidia`, where that is installed beside this one.
+"""The door to the C engine, `c/engine.c`: launches of one compiled kernel, and the calls of one kernel.
 
-Neither Gluon Core nor Triton is imported for it. Without it, launches go through ctypes.
+It is built with the wheel if a C compiler is there. Without it, from another state of its source, or with
+`GLUON_NATIVE_LAUNCH=0`, generated Python does the same.
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib
-from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
+import os
+import sys
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Sequence
 
-from gluon_runtime.manifest import Constant, Form, Pattern, Rules, Tuple, Value
+from gluon_runtime.rules import ABSENT, CONSTANT, Parameter, Rules
 
-__all__ = ["Answers", "answers", "direct", "handle"]
+__all__ = ["Engaged", "Front", "Hit", "Watch", "address_of", "front", "launch", "module", "teach"]
 
-_VERSION = 5  # of what the launch in C offers
-_RULES = (16, (1,))  # what it tells integers and addresses apart by
-_CONSTANT, _SPECIALIZE, _ALIGN, _WIDTH = 1, 2, 4, 8
+_VERSION = 6  # of what `engine.c` offers
 _MISSING = object()
-_SCALARS = "bBhHiIqQfd"  # letters of struct that C packs; 16-bit floats are left to Python
 
 
-def _kinds(form: Form) -> Optional[str]:
-    """One letter per parameter as C is told: P for a pointer, x for a constant, those of a tuple in
-    parentheses; None for others."""
-    codes = {field.path: field.code for field in form.packing.fields}
-    found = [_letters(pattern, (i,), codes) for i, pattern in enumerate(form.arguments)]
-    return None if None in found else "".join(map(str, found))
-
-
-def _letters(
-    pattern: Pattern, path: tuple[int, ...], codes: Mapping[tuple[int, ...], str]
-) -> Optional[str]:
-    if isinstance(pattern, Constant):
-        return "x"
-    if isinstance(pattern, Tuple):
-        inside = [_letters(item, (*path, i), codes) for i, item in enumerate(pattern.items)]
-        return None if None in inside else f"({''.join(map(str, inside))})"
-    if not isinstance(pattern, Value):
+def module() -> Any:
+    """Return the extension module, or None."""
+    if os.environ.get("GLUON_NATIVE_LAUNCH", "1") == "0":
         return None
-    code = "P" if pattern.type.startswith("*") else codes[path]
-    return code if code in "P" + _SCALARS else None
+    try:
+        engine = importlib.import_module("gluon_runtime._engine")
+    except ImportError:
+        return None
+    return engine if getattr(engine, "VERSION", 0) == _VERSION else None
 
 
-def handle(
-    driver: Any,
-    loaded: Any,
-    form: Form,
-    sizes: tuple[int, int, int],
-    device: int,
-    slow: Callable[..., None],
-    again: Callable[..., None],
-) -> Callable[..., None]:
-    """What launches a form with positional arguments: in C, or `slow` where C cannot.
+class Engaged(NamedTuple):
+    """A launch of the engine, and the devices that it runs on. A launcher has it as its attribute `engine`.
 
     Args:
-        driver: the CUDA driver.
-        loaded: the form on `device`.
-        sizes: the grid.
-        slow: takes every call that C does not: with names, or while another device is current.
-        again: `again(sizes, stream, arguments)`, for a launch that the driver refused.
-    """
-    found = _module(driver, form)
-    several = driver.device_count() > 1
-    current = _address(driver.calls, "cuCtxGetDevice") if several else 0
-    if found is None or (several and not current):
-        return slow
-    native, letters, entry = found
-    stream_of = native.stream(native.module(), driver.stream, device)
-    one = _launch(native, entry, loaded, form, letters, again)
-    made: Callable[..., None] = native.module().bind(one, sizes, stream_of, device, slow, current)
-    return made
-
-
-def direct(
-    driver: Any, loaded: Any, form: Form, again: Callable[..., None]
-) -> Optional[Callable[..., None]]:
-    """`launch(sizes, stream, *values)` in C, with one value per parameter and addresses for tensors; None
-    where C cannot."""
-    found = _module(driver, form)
-    if found is None:
-        return None
-    native, letters, entry = found
-    return _launch(native, entry, loaded, form, letters, again)
-
-
-class Answers:
-    """What launches calls of a kernel that came before, in C: see `_call.h` of `gluon-nvidia`.
-
-    Attributes:
-        call: `call(grid, *arguments, **named)`; what it does not know goes to `kernel.entry`.
+        launch: of `launch`.
+        several: there is more than one device.
+        current_device: the address of `cuCtxGetDevice`, 0 for a driver that does not offer it.
+        described: classes of tensor descriptors.
     """
 
-    def __init__(self, native: Any, driver: Any, kernel: Any, defaults: Sequence[Any]):
-        self._native = native
-        self._driver = driver
-        self._parameters = kernel.kernel.parameters
-        kinds = [parameter.kind for parameter in self._parameters]
-        found = _address(driver.calls, "cuCtxGetDevice") if driver.device_count() > 1 else 0
-        self._calls = native.module().Calls(
-            tuple(kernel.names),
-            tuple(
-                value if p.constexpr or p.default is not None else _MISSING
-                for p, value in zip(self._parameters, defaults)
-            ),
-            tuple(
-                _CONSTANT if p.constexpr else _SPECIALIZE | _ALIGN | _WIDTH
-                for p in self._parameters
-            ),
-            _MISSING,
-            kinds.count("plain"),
-            kernel,
-            *(None, None, (), None, (), (), [], None),  # nobody listens to the launches of bundles
-            (),
-            found,
-            None if "stream" in kernel.names else "stream",
-        )
-        self.call: Callable[..., None] = self._calls.call
+    launch: Callable[..., None]
+    several: bool
+    current_device: int
+    described: tuple[type, ...] = ()
 
-    def remember(
+    @property
+    def asked(self) -> Optional[int]:
+        """The function that the engine asks for the current device: 0 for none; None where it cannot."""
+        return (self.current_device or None) if self.several else 0
+
+    def bind(
         self,
-        values: Sequence[Any],
-        options: dict[str, Any],
-        hit: Any,
-        told: tuple[Any, ...],
-    ) -> bool:
-        """Answer calls like this one from now on; False where C cannot read it.
+        sizes: tuple[int, int, int],
+        stream_of: Callable[[int], int],
+        device: int,
+        handle: Callable[..., None],
+    ) -> Callable[..., None]:
+        """Return `f(*arguments)`, a launch over `sizes` on the current stream.
 
         Args:
-            values: one for each parameter. Constants are recognised by their address.
-            hit: what Python launches such calls with.
-            told: what functions that give the grid are told of constants.
+            handle: does the same with keywords, and while another device is current.
         """
-        owners: list[Any] = [*options, *options.values()]
-        for parameter, value in zip(self._parameters, values):
-            owners.extend([value] if parameter.constexpr else _classes(value))
-        stream_of = self._native.stream(self._native.module(), self._driver.stream, hit.device)
-        known: bool = self._calls.remember(
-            values,
-            options,
-            hit.native,
-            stream_of,
-            hit.device,
-            None,
-            tuple(owners),
-            hit.form.grid,
-            told,
-        )
-        return known
+        engine, asked = module(), self.asked
+        if asked is None:
+            return handle
+        stream = _stream(engine, stream_of, device)
+        bound: Callable[..., None] = engine.bind(self.launch, sizes, stream, device, handle, asked)
+        return bound
 
 
-def _classes(value: Any) -> Iterator[type]:
-    """Those of an argument, and of what is in it: their addresses are part of a key."""
-    yield type(value)
-    if type(value) is tuple:
-        for item in value:
-            yield from _classes(item)
-
-
-def answers(driver: Any, kernel: Any, rules: Rules, defaults: Sequence[Any]) -> Optional[Answers]:
-    """`Answers` for a `BundledKernel`; None where C cannot tell its calls apart.
-
-    Args:
-        driver: the CUDA driver.
-        defaults: the value of each parameter that a call leaves out.
-    """
-    native = _native()
-    parameters = kernel.kernel.parameters
-    if native is None or len(parameters) > native.module().MOST_PARAMETERS:
-        return None
-    if (rules.divisibility, rules.constants) != _RULES:
-        return None
-    if any(parameter.kind == "variadic" for parameter in parameters):
-        return None
-    if driver.device_count() > 1 and not _address(driver.calls, "cuCtxGetDevice"):
-        return None  # a driver that does not say where a launch would go
-    return Answers(native, driver, kernel, defaults)
-
-
-def _native() -> Any:
-    """What loads the launch in C; None where it is not there, or is another release's."""
-    try:
-        native = importlib.import_module("gluon_nvidia.native")
-        module = native.module()
-    except (ImportError, AttributeError):
-        return None
-    if getattr(module, "VERSION", 0) != _VERSION:
-        return None
-    native.teach(module)
-    return native
-
-
-def _address(library: Any, name: str) -> int:
-    """Where a function of the library is; 0 for one that it lacks, or that is none of C."""
+def address_of(library: Any, name: str) -> int:
+    """Return the address of a function of a library; 0 for one that it lacks, or that is none of C."""
     function: Any = getattr(library, name, None)
     try:
         return ctypes.cast(function, ctypes.c_void_p).value or 0
@@ -199,40 +80,235 @@ def _address(library: Any, name: str) -> int:
         return 0
 
 
-def _module(driver: Any, form: Form) -> Optional[tuple[Any, str, int]]:
-    """What loads the launch in C, the letters of the form, and the driver's function; None where it is not
-    there, or not for such a form."""
-    native, entry, kinds = _native(), _address(driver.calls, "cuLaunchKernelEx"), _kinds(form)
-    if native is None or not entry or kinds is None or len(kinds) > native.module().MOST_KINDS:
-        return None
-    fits = len(form.arguments) <= native.module().MOST_PARAMETERS
-    return (native, kinds, entry) if fits else None
+def teach(engine: Any) -> None:
+    """Let C read torch's tensors without a call into Python, if torch offers that (from 2.10)."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        engine.teach(torch.Tensor)
+        engine.teach(torch.nn.Parameter)
 
 
-def _launch(
-    native: Any,
-    entry: int,
-    loaded: Any,
-    form: Form,
+_streams: dict[int, bool] = {}  # device -> whether C may find the stream
+
+
+def _stream(engine: Any, stream_of: Callable[[int], int], device: int) -> Any:
+    """Return what C finds the current stream by: None for its own way, or `stream_of`.
+
+    Its own way is taken if both were seen to say the same of a stream that is not the default.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.version.cuda or not torch.cuda.is_initialized():
+        return stream_of
+    same = _streams.get(device)
+    if same is None:
+        if torch.cuda.is_current_stream_capturing():
+            return stream_of
+        with torch.cuda.stream(torch.cuda.Stream(device)):
+            same = engine.current_stream(device) == stream_of(device) != 0
+        _streams[device] = same
+    return None if same else stream_of
+
+
+def launch(
     letters: str,
+    *,
+    call: int,
+    function: int,
+    threads: int,
+    shared: int,
+    attributes: Any,
+    num_ctas: int,
+    count: int,
+    values: int,
     again: Callable[..., None],
-) -> Callable[..., None]:
-    launch = form.launch
-    made: Callable[..., None] = native.module().make(
-        entry,
-        loaded.function.value,
-        launch.threads,
-        launch.shared,
-        ctypes.addressof(loaded.attributes) if len(loaded.attributes) else 0,
-        len(loaded.attributes),
-        launch.num_ctas,
+    allocate: Any = None,
+    maps: Sequence[tuple[int, ...]] = (),
+    encode: Any = None,
+    encode_tiled: int = 0,
+    unmark: bool = False,
+) -> Optional[Callable[..., None]]:
+    """Return `launch(sizes, stream, *arguments)` of a loaded kernel; None where the engine cannot.
+
+    Args:
+        letters: one per argument: P for pointers, T for descriptors, x for constants, else that of the
+            struct module; those of a tuple in parentheses.
+        call: the address of `cuLaunchKernelEx`.
+        attributes: of the launch, an array or buffer of `CUlaunchAttribute`, and their number.
+        count: of the arguments.
+        values: how many the kernel takes after tuples and descriptors are taken apart.
+        again: `again(status, sizes, stream, *arguments)`, for a launch that the driver refused. The launch
+            keeps it alive, and with it the attributes.
+        allocate: `allocate(programs, stream) -> (address, address, owners)` of scratch memory.
+        maps: how the maps of its descriptors are encoded.
+        encode: `encode(number, descriptor) -> bytes`, for maps that the engine leaves to it.
+        encode_tiled: the address of `cuTensorMapEncodeTiled`.
+        unmark: clear the mark of small tensors in maps.
+    """
+    engine = module()
+    if engine is None or not call or len(letters) > engine.MOST_KINDS:
+        return None
+    if (
+        count > engine.MOST_PARAMETERS
+        or values > engine.MOST_VALUES
+        or len(maps) > engine.MOST_MAPS
+    ):
+        return None
+    teach(engine)
+    buffer, number = attributes
+    made: Callable[..., None] = engine.make(
+        call,
+        function,
+        threads,
+        shared,
+        ctypes.addressof(buffer) if number else 0,
+        number,
+        num_ctas,
         letters,
-        len(form.arguments),
-        lambda status, sizes, stream, *given: again(sizes, stream, given),
-        None,
-        (),
-        None,
-        0,
-        False,
+        count,
+        again,
+        allocate,
+        tuple(maps),
+        encode,
+        encode_tiled,
+        unmark,
     )
     return made
+
+
+class Hit(NamedTuple):
+    """A launch that fits a call: `launch(sizes, stream_of(device), *arguments)`, and what the call returns."""
+
+    launch: Callable[..., Any]
+    stream_of: Callable[[int], int]
+    device: int
+    result: Any
+
+
+class Watch(NamedTuple):
+    """The state that keeps calls from their fast way: launch hooks that somebody set, and globals that changed.
+
+    Args:
+        runtime: has the attributes `launch_enter_hook` and `launch_exit_hook`.
+        enter, leave: their values while nobody listens; the sequences beside them are empty then.
+        before: another such sequence.
+        globals: a list; if it has entries, `changed()` says whether calls go to `entry`.
+    """
+
+    runtime: Any = None
+    enter: Any = None
+    enter_calls: Sequence[Any] = ()
+    leave: Any = None
+    leave_calls: Sequence[Any] = ()
+    before: Sequence[Any] = ()
+    globals: Sequence[Any] = ()
+    changed: Optional[Callable[[], bool]] = None
+
+
+class Front:
+    """The engine in front of the calls of a kernel: it answers those that came before.
+
+    Attributes:
+        call: `call(grid, *arguments, **options)`; calls that it does not know go to `door.entry`.
+    """
+
+    def __init__(
+        self,
+        engine: Any,
+        door: Any,
+        engaged: Engaged,
+        parameters: Sequence[Parameter],
+        rules: Rules,
+        watch: Optional[Watch],
+        stream: Optional[str],
+    ):
+        self._engine, self._parameters = engine, parameters
+        table = (rules.divisibility - 1, rules.constants[0], *rules.integers[0][1:])
+        self._calls = engine.Calls(
+            tuple(p.name for p in parameters),
+            tuple(
+                _MISSING if p.default is ABSENT and not p.flags & CONSTANT else p.default
+                for p in parameters
+            ),
+            tuple(p.flags for p in parameters),
+            _MISSING,
+            sum(p.kind == "plain" for p in parameters),
+            door,
+            *(watch or Watch()),
+            engaged.described,
+            engaged.asked,
+            stream,
+            table,
+        )
+        self.call: Callable[..., Any] = self._calls.call
+
+    def remember(
+        self,
+        values: tuple[Any, ...],
+        options: dict[str, Any],
+        engaged: Engaged,
+        hit: Hit,
+        grid: Any,
+        told: Any,
+    ) -> bool:
+        """Answer calls like this one from now on, see `calls.Calls.learn`; False where C cannot."""
+        owners: list[Any] = [*options, *options.values()]
+        for parameter, value in zip(self._parameters, values):
+            owners.extend([value] if parameter.flags & CONSTANT else _owned(value))
+        known: bool = self._calls.remember(
+            values,
+            options,
+            engaged.launch,
+            _stream(self._engine, hit.stream_of, hit.device),
+            hit.device,
+            hit.result,
+            tuple(owners),
+            grid,
+            told,
+        )
+        return known
+
+    def key(self, values: tuple[Any, ...], options: Mapping[str, Any]) -> Optional[bytes]:
+        """Return what C tells calls apart by; None for those that it leaves to Python."""
+        found: Optional[bytes] = self._calls.key(values, dict(options))
+        return found
+
+    def forget(self) -> None:
+        self._calls.forget()
+
+
+def front(
+    door: Any,
+    engaged: Engaged,
+    parameters: Sequence[Parameter],
+    rules: Rules,
+    watch: Optional[Watch],
+    stream: Optional[str],
+) -> Optional[Front]:
+    """Return the engine in front of the calls of a kernel; None where it cannot tell them apart.
+
+    Args:
+        door: its `entry` answers what the engine does not know.
+        stream: the keyword that names a stream.
+    """
+    engine = module()
+    if engine is None or engaged.asked is None or len(parameters) > engine.MOST_PARAMETERS:
+        return None
+    if any(p.kind == "variadic" for p in parameters) or not _is_expressible(rules):
+        return None
+    return Front(engine, door, engaged, parameters, rules, watch, stream)
+
+
+def _is_expressible(rules: Rules) -> bool:
+    """Return whether the engine can apply the rules: one constant, and a power of two."""
+    return len(rules.constants) == 1 and rules.divisibility & (rules.divisibility - 1) == 0
+
+
+def _owned(value: Any) -> Iterator[Any]:
+    """Yield the objects of an argument whose addresses are part of a key: they must not be used again."""
+    yield type(value)
+    if type(value) is tuple:
+        for item in value:
+            yield from _owned(item)
+    elif hasattr(value, "block_shape") and hasattr(value, "base"):
+        yield type(value.base)
+        yield getattr(value, "layout", None)

@@ -21,17 +21,11 @@ from gluon_runtime.manifest import (
     Tuple,
     Value,
 )
+from gluon_runtime.rules import ABSENT
 from gluon_runtime.values import Seen
 
-__all__ = ["LEFT_OUT", "select", "spoken"]
+__all__ = ["select", "spoken"]
 
-
-class _LeftOut:
-    def __repr__(self) -> str:
-        return "nothing"
-
-
-LEFT_OUT: Any = _LeftOut()  # a constexpr that the caller leaves to the bundle
 
 _CONSTANT, _MARK, _WIDER, _RAW = 4, 1, -2, -3
 
@@ -49,7 +43,7 @@ def select(
     Args:
         name: of the kernel.
         forms: those for the device's architecture; at least one.
-        seen: per parameter, a `Seen`, the value of a constexpr, or `LEFT_OUT`.
+        seen: per parameter, a `Seen`, the value of a constexpr, or `ABSENT`.
         options: compile options that the caller names.
 
     Raises:
@@ -102,7 +96,7 @@ def _same(ours: Any, given: Any) -> bool:
 
 def _score(parameter: Parameter, pattern: Pattern, seen: Any, rules: Rules) -> Optional[int]:
     """How much of what is seen the pattern makes use of; None where it does not fit."""
-    if seen is LEFT_OUT:
+    if seen is ABSENT:
         return 0
     if parameter.constexpr:
         return 0 if _constant_fits(pattern, seen) else None
@@ -140,9 +134,9 @@ def _pointer_fits(pattern: Value, seen: Seen, rules: Rules) -> Optional[int]:
         return None
     if seen.dtype is not None and seen.dtype != _element(pattern.type):
         return None
-    if pattern.divisible and seen.value % rules.divisibility:
+    if pattern.divisible and not rules.is_divisible(seen.value):
         return None
-    if pattern.small and (seen.size is None or seen.size > rules.small):
+    if pattern.small and not rules.is_small(seen.size):
         return None
     return (pattern.divisible + pattern.small) * _MARK + (_RAW if seen.kind == "int" else 0)
 
@@ -180,9 +174,9 @@ def _number_fits(parameter: Parameter, pattern: Value, seen: Seen, rules: Rules)
     least, most = _range(kind)
     if not least <= seen.value <= most:
         return None
-    if pattern.divisible and seen.value % rules.divisibility:
+    if pattern.divisible and not rules.is_divisible(seen.value):
         return None
-    usual = next((name for name, low, high in rules.integers if low <= seen.value <= high), kind)
+    usual = rules.integer_type(seen.value) or kind
     return _MARK * pattern.divisible + (0 if kind in (usual, parameter.type) else _WIDER)
 
 
@@ -284,7 +278,7 @@ def _ambiguous(
     told: list[tuple[str, list[str]]] = []
     for index, parameter in enumerate(kernel.parameters):
         values = sorted({_constant_text(form.arguments[index]) for form in forms})
-        if seen[index] is LEFT_OUT and len(values) > 1:
+        if seen[index] is ABSENT and len(values) > 1:
             told.append((parameter.name, values))
     for option in sorted({option for form in forms for option in form.given}):
         values = sorted({repr(form.options.get(option)) for form in forms})

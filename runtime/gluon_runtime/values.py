@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional, Sequence
 
 from gluon_runtime.errors import BundleArgumentError
+from gluon_runtime.rules import plain_kind, storage_size
 
 __all__ = ["Pointer", "Seen", "Spread", "TensorDescriptor", "look"]
 
@@ -125,16 +126,11 @@ _dtypes: dict[Any, Optional[str]] = {}
 
 def look(value: Any) -> Seen:
     """What `value` is; `other` for what kernels only take as a constant."""
-    if value is None:
-        return Seen("none", None)
-    if isinstance(value, bool):
-        return Seen("bool", value)
-    if isinstance(value, int):
-        return Seen("int", int(value))
-    if isinstance(value, float):
-        return Seen("float", value)
-    if isinstance(value, tuple):
-        return Seen("tuple", tuple(map(look, value)))
+    kind = plain_kind(value)
+    if kind == "tuple":
+        return Seen(kind, tuple(map(look, value)))
+    if kind:
+        return Seen(kind, int(value) if kind == "int" else value)
     if isinstance(value, Pointer):
         return Seen("pointer", value.address, value.dtype, value.size)
     if isinstance(value, ctypes.c_void_p):
@@ -255,18 +251,6 @@ def _tensor(value: Any) -> Seen:
     kind = getattr(device, "type", None)
     where = None if kind is None else (str(kind), int(getattr(device, "index", 0) or 0))
     return Seen("pointer", address, dtype_name(value.dtype), storage_size(value), where, value)
-
-
-def storage_size(value: Any) -> Optional[int]:
-    """Bytes of the storage that a tensor is in."""
-    storage = getattr(value, "untyped_storage", None)
-    if storage is not None:
-        return int(storage().size())
-    own = getattr(value, "ptr_range", None)
-    if own is not None:
-        return int(own())
-    nbytes = getattr(value, "nbytes", None)
-    return None if nbytes is None else int(nbytes)
 
 
 def _interface(value: Any) -> Seen:

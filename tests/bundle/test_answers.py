@@ -10,14 +10,12 @@ import pytest
 import torch
 
 from gluon_core.bundle import Bundle
-from gluon_runtime import errors, open_bundle
+from gluon_runtime import errors, native, open_bundle
 from gluon_runtime.cuda import Config, CudaDriver
-from gluon_runtime.native import Answers
 from tests.backends.fake_cuda import CALLBACK
 from tests.bundle import kernels
 from tests.bundle.libraries import Cuda, arguments_at, to, value_of
 
-native = pytest.importorskip("gluon_nvidia.native")
 pytestmark = [
     pytest.mark.once,
     pytest.mark.skipif(
@@ -145,7 +143,7 @@ def test_each_call_launches_what_python_would(bundle_file, monkeypatch):
     kernel, _ = opened(bundle_file, machine)
     monkeypatch.setenv("GLUON_NATIVE_LAUNCH", "0")
     expected = [outcome(kernel, machine, call) for call in CALLS]
-    assert kernel._known is None
+    assert kernel._calls.front is None
     assert 3 < expected.count(errors.BundleMissingError) < len(CALLS) // 2
     monkeypatch.setenv("GLUON_NATIVE_LAUNCH", "1")
     kernel, calls = opened(bundle_file, machine)
@@ -153,7 +151,7 @@ def test_each_call_launches_what_python_would(bundle_file, monkeypatch):
     for step in (1, -1, 1):
         assert [outcome(kernel, machine, call) for call in CALLS[::step]] == expected[::step]
         came.append(len(calls))
-    assert isinstance(kernel._known, Answers)
+    assert kernel._calls.front is not None
     assert came[2] - came[0] == 2 * expected.count(errors.BundleMissingError)
 
 

@@ -157,7 +157,7 @@ class TestPreparedInC:
     def both(self, request, bundle_file, cuda, monkeypatch):
         """A kernel, and (config, bytes of the arguments) of its launches."""
         monkeypatch.setenv("GLUON_NATIVE_LAUNCH", request.param)
-        from gluon_nvidia import native
+        from gluon_runtime import native
 
         if request.param == "1" and native.module() is None:
             pytest.skip("the launch in C is not built")
@@ -188,7 +188,7 @@ class TestPreparedInC:
         kernel, seen = both
         for factor in (2.5, 3.5):
             kernel[(3, 2)](Tensor(0x1000), Tensor(0x2000), 500, factor, 512)
-        in_python = {hit.direct is None for hit in kernel._hits.values()}
+        in_python = {loaded.engine is None for loaded in kernel._loaded.values()}
         assert in_python == {request.node.callspec.params["both"] == "0"}
         assert seen[0] == ((6, 2, 1), (128, 1, 1), 64, 3, 0xF0, PACKED)
         assert seen[1][-1] == struct.pack("<QQifQQ", 0x1000, 0x2000, 500, 3.5, 0, 0)

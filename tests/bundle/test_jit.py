@@ -235,13 +235,13 @@ class TestRecording:
             self.run()
         missed = []
         dispatcher = kernels.scale.dispatcher
-        before = dispatcher._miss
+        before = dispatcher.miss
 
         def miss(*arguments):
             missed.append(arguments)
             return before(*arguments)
 
-        (variant,) = dispatcher._variants.values()
+        (variant,) = dispatcher.calls._variants.values()
         variant.__globals__["_g_miss"] = miss
         self.run()
         variant.__globals__["_g_miss"] = before

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from gluon_bundle import form as forms
 from gluon_core.bundle import Bundle
-from gluon_core.launch.dispatch import Dispatcher
+from gluon_core.launch.miss import Dispatcher
 from gluon_runtime import Pointer, errors, open_bundle
 from tests.bundle import kernels
 from tests.bundle.double import Double, Tensor
@@ -177,7 +177,7 @@ class TestChoice:
         kernel, told = _everything()
         driver = Double()
         kernel.bundle._driver = driver
-        kernel._hits.clear()
+        kernel._calls.forget()
         kernel._loaded.clear()
         from gluon_core.launch import arguments
 
@@ -185,7 +185,7 @@ class TestChoice:
             dtype = "torch.int32"
 
         kernel[1](Here(address, "int32"), n)
-        (hit,) = kernel._hits.values()
+        (hit,) = kernel._loaded.values()
         pointer = arguments.describe(Here(address, "int32"))
         number = arguments.describe(n)
         first, second = hit.form.arguments

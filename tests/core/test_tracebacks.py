@@ -111,7 +111,7 @@ def test_everything_on_demand(program, monkeypatch):
     monkeypatch.setenv("GLUON_TRACEBACK", "full")
     with pytest.raises(GluonError) as caught:
         program.launch(program.wrong, 100, L=program.LAYOUT)
-    assert "_miss" in frames(caught.value) and len(frames(caught.value)) > 6
+    assert "miss" in frames(caught.value) and len(frames(caught.value)) > 6
 
 
 def test_pytest_shows_the_test_and_the_message(program):

@@ -11,7 +11,7 @@ import pytest
 
 from gluon_bundle.form import identity_of
 from gluon_core.errors import ArgumentError, NotTunedError, TuneStoreVersionError
-from gluon_core.launch.specialize import ABSENT
+from gluon_runtime.rules import ABSENT
 from gluon_tune.export import table_source
 from gluon_tune.tuned import Key, Store, Trial, versions
 from tests.tune import tasks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, ContextManager, Mapping, Optional, Sequence
+from typing import Any, Callable, ContextManager, Mapping, Optional, Sequence
 
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.compiler import Report, Stage
@@ -15,9 +15,6 @@ from gluon_core.plugin.targets import Target
 from gluon_core.plugin.triton_compiler import TritonCompiler
 from gluon_nvidia.arch import ARCHITECTURES, properties
 from gluon_nvidia.lowerings import LOWERINGS
-
-if TYPE_CHECKING:
-    from gluon_core.plugin.launcher import CallsOf, FastPath
 
 __all__ = ["NVIDIA"]
 
@@ -120,10 +117,6 @@ class NvidiaDevice(Device):
     def launcher(self, compiled: Any) -> Callable[..., Any]:
         launch: Callable[..., Any] = load_path("gluon_nvidia.launcher:make_launcher")(compiled)
         return launch
-
-    def fast_path(self, kernel: CallsOf) -> Optional[FastPath]:
-        made: Optional[FastPath] = load_path("gluon_nvidia.calls:fast_path")(kernel)
-        return made
 
 
 NVIDIA = Backend(

@@ -8,7 +8,6 @@ prepared operands. Buffers are taken from a pool and put back, so threads never 
 from __future__ import annotations
 
 import ctypes
-import functools
 import struct
 import threading
 from typing import Any, Callable, NoReturn, Optional, Sequence
@@ -16,7 +15,6 @@ from typing import Any, Callable, NoReturn, Optional, Sequence
 from gluon_core.errors import ArgumentError, LaunchError, LimitError
 from gluon_core.values.descriptors import is_descriptor_text, split_descriptor
 from gluon_nvidia import driver as driver_module
-from gluon_nvidia import native as native_module
 from gluon_nvidia import scratch as scratch_module
 from gluon_nvidia.descriptor import (
     MAP_ALIGNMENT,
@@ -26,6 +24,8 @@ from gluon_nvidia.descriptor import (
     map_kinds,
 )
 from gluon_nvidia.driver import ERROR_INVALID_CONTEXT, Driver
+from gluon_nvidia.host.descriptor import TensorDescriptor
+from gluon_runtime import native
 
 __all__ = ["Layout", "make_launcher"]
 
@@ -281,30 +281,15 @@ def generate(
     `launch.raw` is the same for pointers that are addresses already.
     """
     writer = _Writer(signature, metadata, handle, cuda, index)
-    launch = writer.function(raw=False)
-    native = writer.native(handle)
-    launch.raw = native or writer.function(raw=True)  # type: ignore[attr-defined]
-    several = cuda.device_count > 1
-    if native is not None and (cuda.current_device_address or not several):
-        current = cuda.current_device_address if several else 0
-        launch.bind = functools.partial(_bind, native, current)  # type: ignore[attr-defined]
+    launch: Any = writer.function(raw=False)
+    engine = writer.engine(handle)
+    launch.raw = engine or writer.function(raw=True)
+    if engine is not None:
+        several, current = cuda.device_count > 1, cuda.current_device_address
+        launch.engine = native.Engaged(engine, several, current, (TensorDescriptor,))
+        launch.bind = launch.engine.bind
     writer.namespace["launch"] = launch
-    return launch
-
-
-def _bind(
-    native: Any,
-    current_device: int,
-    sizes: Any,
-    stream_of: Callable[[int], int],
-    device: int,
-    handle: Any,
-) -> Callable[..., None]:
-    """`FastLauncher.bind`, in C."""
-    module = native_module.module()
-    stream = native_module.stream(module, stream_of, device)
-    bound: Callable[..., None] = module.bind(native, sizes, stream, device, handle, current_device)
-    return bound
+    return launch  # type: ignore[no-any-return]
 
 
 class _Writer:
@@ -378,40 +363,31 @@ class _Writer:
         launch: Callable[..., None] = namespace["launch"]
         return launch
 
-    def native(self, handle: int) -> Optional[Callable[..., None]]:
-        """The same `launch(sizes, stream, *arguments)` in C; None where it cannot take these.
+    def engine(self, handle: int) -> Optional[Callable[..., None]]:
+        """Return the same `launch(sizes, stream, *arguments)` in C; None where it cannot take these.
 
         16-bit float scalars are left to the Python form.
         """
-        module, address = native_module.module(), getattr(self.cuda, "launch_ex_address", None)
-        kinds = [_native_kind(kind) for kind in self.signature]
-        if module is None or address is None or None in kinds:
+        letters = [_native_kind(kind) for kind in self.signature]
+        if None in letters:
             return None
-        native_module.teach(module)
-        text = "".join(kinds)  # type: ignore[arg-type]
-        values = len(self._layout(self.names, False).values)
-        if len(text) > module.MOST_KINDS or values > module.MOST_VALUES:
-            return None
-        if len(self.maps) > module.MOST_MAPS:
-            return None
-        launch: Callable[..., None] = module.make(
-            address,
-            handle,
-            32 * self.metadata.num_warps,
-            self.metadata.shared,
-            ctypes.addressof(self.attributes) if self.number else 0,
-            self.number,
-            self.metadata.num_ctas,
-            text,
-            len(kinds),
-            self._again,  # a bound method: keeps the attributes alive as long as the launch
-            self.allocate,
-            tuple(kind.packed() for kind in self.maps),
-            self._encode if self.maps else None,
-            self.cuda.encode_tiled_address if self.maps else 0,
-            bool(self.maps) and self.cuda.version <= MARKED_UP_TO,
+        return native.launch(
+            "".join(map(str, letters)),
+            call=getattr(self.cuda, "launch_ex_address", None) or 0,
+            function=handle,
+            threads=32 * self.metadata.num_warps,
+            shared=self.metadata.shared,
+            attributes=(self.attributes, self.number),
+            num_ctas=self.metadata.num_ctas,
+            count=len(letters),
+            values=len(self._layout(self.names, False).values),
+            again=self._again,
+            allocate=self.allocate,
+            maps=[kind.packed() for kind in self.maps],
+            encode=self._encode if self.maps else None,
+            encode_tiled=self.cuda.encode_tiled_address if self.maps else 0,
+            unmark=bool(self.maps) and self.cuda.version <= MARKED_UP_TO,
         )
-        return launch
 
     def _encode(self, number: int, descriptor: Any) -> bytes:
         """The map of the kernel's descriptor `number`, for the launch in C."""

@@ -213,12 +213,7 @@ launch((1, 1, 1), 0, x, x)
 print(sorted(builder.members(launcher.FastLauncher)))
 #> twice nvidia:sm_90 True
 #> launched on (1, 1, 1) with 2 arguments
-#> ['bind', 'raw']
-
-# -- gluon_core.plugin.launcher.FastPath, gluon_core.plugin.launcher.CallsOf, gluon_core.plugin.launcher.CallParameter: calls that a backend answers without asking the core again
-one = launcher.CallParameter("x", None, False, constant=False, specialize=True, align=True)
-print(one.name, [f.name for f in fields(launcher.CallsOf)][:3], sorted(builder.members(launcher.FastPath)))
-#> x ['parameters', 'positional', 'decide'] ['call', 'forget', 'remember']
+#> ['bind', 'engine', 'raw']
 
 # -- gluon_core.plugin.launcher.ArgumentKind, gluon_core.plugin.launcher.checked_kind: objects of a class of one's own as arguments
 class Meters(float):

@@ -12,10 +12,12 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
 from gluon_bundle.form import identity_of
 from gluon_core.errors import ArgumentError, NotTunedError, did_you_mean
-from gluon_core.launch import arguments, place
-from gluon_core.launch.specialize import ABSENT, Parameter
+from gluon_core.launch import arguments
+from gluon_core.launch.arguments import Parameter
+from gluon_core.launch.key import choose
 from gluon_core.plugin.targets import Target
 from gluon_core.values.constants import text_of
+from gluon_runtime.rules import ABSENT
 from gluon_tune import bench
 from gluon_tune.tuned.store import (
     OBJECTIVES,
@@ -204,7 +206,7 @@ class Lookup:
                 found = arguments.place_of(arguments.viewed(value))
                 if found is not None:
                     places[param.name] = found
-        target, index = place.choose(given.get("target"), places)
+        target, index = choose(given.get("target"), places)
         if target.simulated:
             architecture = target.architecture
             return Target(architecture.backend, architecture), ""

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError, GluonError, LaunchError
-from gluon_core.launch import specialize
-from gluon_core.launch.dispatch import Dispatcher
+from gluon_core.launch.miss import Dispatcher
 from gluon_core.nvidia import NVMMASharedLayout
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_core.registry.load import registry
-from gluon_nvidia import driver, native
-from gluon_nvidia.calls import fast_path
+from gluon_nvidia import driver
+from gluon_runtime import native
+from gluon_runtime.rules import RULES
 from tests.backends.fake_cuda import FakeCuda
 
 pytestmark = [
@@ -71,8 +71,8 @@ class Counted:
 
     def __init__(self, kernel, monkeypatch):
         self.count = 0
-        self.entry = kernel.dispatcher.entry
-        monkeypatch.setattr(kernel.dispatcher, "entry", self)
+        self.entry = kernel.dispatcher.calls.entry
+        monkeypatch.setattr(kernel.dispatcher.calls, "entry", self)
 
     def __call__(self, *args, **kwargs):
         self.count += 1
@@ -384,12 +384,11 @@ def keys(call, path, dispatcher):
     """The keys that C and Python give a call: None where C leaves it to Python, or Python refuses it."""
     in_c = path.key(call, {})
     try:
-        found = specialize.variant(
-            dispatcher.parameters, call, True, False, dispatcher.namespace, "kernel"
-        ).key_of(*call)
+        classes = tuple(map(type, call))
+        in_python = dispatcher.calls._variant(classes, call, True, False).key_of(*call)
     except (GluonError, OverflowError):
         return in_c, None
-    return in_c, (tuple(map(type, call)), found)
+    return in_c, (classes, in_python)
 
 
 @pytest.fixture(scope="module")
@@ -400,8 +399,9 @@ def teller():
     try:
         native.teach(native.module())
         dispatcher = Dispatcher(anything)
-        told = specialize.calls_of(dispatcher.parameters, dispatcher, dispatcher.namespace)
-        path = fast_path(told)
+        calls = dispatcher.calls
+        launch = native.Engaged(print, False, 0, (TensorDescriptor,))
+        path = native.front(calls, launch, calls.parameters, RULES, dispatcher.watch, None)
         assert path is not None
         yield lambda call: keys(call, path, dispatcher)
     finally:

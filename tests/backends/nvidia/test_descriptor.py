@@ -265,7 +265,7 @@ def test_a_kernel_reads_shape_and_strides(simulated):
     assert out.tolist() == [64, 64, 64, 23]
     facts[1](describe(HALF[:40]), (1, other), out, 16)
     assert out.tolist() == [40, 64, 64, 23]
-    assert len(facts.dispatcher._compiled) == 1
+    assert len(facts.dispatcher.forms) == 1
     facts.prepare(describe(), (1, other), out, 16, grid=1)(describe(HALF[:8]), (1, other), out, 16)
     assert out.tolist() == [8, 64, 64, 23]
 
@@ -294,12 +294,12 @@ def test_what_the_code_depends_on_makes_another_kernel(simulated):
         for _ in range(2):
             facts[1](d, kept, out, 16)
         count += 1
-        assert len(facts.dispatcher._compiled) == count
+        assert len(facts.dispatcher.forms) == count
     facts[1](d, (1, d), out, 16)
-    assert len(facts.dispatcher._compiled) == count + 1
+    assert len(facts.dispatcher.forms) == count + 1
     d.padding = "nan"
     facts[1](d, (1, d), out, 16)
-    assert len(facts.dispatcher._compiled) == count + 1
+    assert len(facts.dispatcher.forms) == count + 1
 
 
 def test_equal_layouts_make_one_kernel(simulated):
@@ -307,8 +307,8 @@ def test_equal_layouts_make_one_kernel(simulated):
     for _ in range(3):
         d = describe(layout=NVMMASharedLayout(128, 16, 2))
         facts[1](d, (1, d), out, 16)
-    assert len(facts.dispatcher._tables) == 1
-    (tables,) = facts.dispatcher._tables.values()
+    assert len(facts.dispatcher.calls._tables) == 1
+    (tables,) = facts.dispatcher.calls._tables.values()
     assert len(tables[()]) == 1
 
 

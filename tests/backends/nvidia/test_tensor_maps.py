@@ -9,9 +9,9 @@ import torch
 from gluon_core.errors import ArgumentError, CapabilityError, GluonError, LaunchError
 from gluon_core.nvidia import NVMMASharedLayout
 from gluon_nvidia import driver as driver_module
-from gluon_nvidia import native
 from gluon_nvidia.driver import Driver
 from gluon_nvidia.launcher import generate
+from gluon_runtime import native
 from tests.backends.fake_cuda import FakeCuda
 from tests.backends.nvidia.descriptors import (
     BYTES,

@@ -10,9 +10,9 @@ from gluon_core.features import Feature
 from gluon_core.layouts.base import Layout
 from gluon_core.layouts.dialect import follows
 from gluon_core.plugin.host_descriptor import HostDescriptor, HostTensor
-from gluon_nvidia import native
 from gluon_nvidia.features import DESCRIPTOR_ROWS_CHECKED, IM2COL
 from gluon_nvidia.layouts import NVMMASharedLayout
+from gluon_runtime import native
 
 __all__ = ["TensorDescriptor", "TensorDescriptorIm2Col"]
 

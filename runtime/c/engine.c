@@ -1,8 +1,8 @@
-/* The launch in C: reads the arguments, writes the parameter array, calls cuLaunchKernelEx; and
+/* The launch engine in C: reads the arguments, writes the parameter array, calls cuLaunchKernelEx; and
  * before it, for `kernel[grid](...)`, finds the compiled kernel that fits the arguments.
  *
- * Optional. It is built when the wheel is built and a C compiler is there; `launcher.py` does the
- * same in Python where it is missing. Stable ABI of Python 3.10, no CUDA headers: the one driver
+ * Optional. It is built when the wheel is built and a C compiler is there; `gluon_runtime.calls` does
+ * the same in Python where it is missing. Stable ABI of Python 3.10, no CUDA headers: the one driver
  * function it calls comes in by address.
  */
 #define Py_LIMITED_API 0x030A0000
@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define VERSION 5      /* of this interface; launcher.py leaves any other alone */
+#define VERSION 6      /* of this interface; native.py leaves any other alone */
 #define MAX_KINDS 512  /* letters that describe the arguments, brackets of tuples included */
 #define MAX_VALUES 512 /* parameters of the kernel, scratch memory included */
 #define MAX_MAPS 16
@@ -798,7 +798,7 @@ static PyObject *forget_maps(PyObject *module, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-#include "_call.h"
+#include "calls.h"
 
 static PyMethodDef methods[] = {
     {"forget_maps", forget_maps, METH_NOARGS,
@@ -829,10 +829,10 @@ static PyMethodDef methods[] = {
      "class must offer; False where it does not."},
     {NULL, NULL, 0, NULL}};
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_launch", NULL, -1, methods,
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_engine", NULL, -1, methods,
                                         NULL, NULL, NULL, NULL};
 
-PyMODINIT_FUNC PyInit__launch(void)
+PyMODINIT_FUNC PyInit__engine(void)
 {
     PyObject *calls, *module = PyModule_Create(&definition);
     base_key = PyUnicode_InternFromString("base");

@@ -1,4 +1,4 @@
-/* `kernel[grid](...)` in C: part of _launch.c, which includes it.
+/* `kernel[grid](...)` in C: part of engine.c, which includes it.
  *
  * A `Calls` object belongs to one kernel. `call(grid, *arguments, **options)` makes a key of what the
  * choice of a compiled kernel depends on, looks it up among the calls that `remember` was told of, and
@@ -47,6 +47,7 @@ typedef struct {
     PyObject *stream; /* the name that calls give a stream by, or None */
     PyObject *globals, *changed;
     PyObject *described;            /* classes of descriptors */
+    long long divides, constant, least, most; /* gluon_runtime.rules: a mask, and the usual integers */
     int (*current_device)(int *index); /* cuCtxGetDevice; NULL where there is one device */
     Known *table;                   /* a power of two, at most half full */
     size_t size, used;
@@ -94,14 +95,14 @@ static Leaf *next_leaf(Reader *to, PyObject *value, int what)
     return leaf;
 }
 
-/* Element type and device of a tensor, the alignment of its address in the last bit. */
-static uint64_t word_of_view(const View *view, int align)
+/* Element type and device of a tensor; the last bit: its address is divisible by `divides` + 1. */
+static uint64_t word_of_view(const View *view, uint64_t divides)
 {
     uint64_t word = (uint64_t)view->dtype.code | (uint64_t)view->dtype.bits << 8 |
                     (uint64_t)view->dtype.lanes << 16;
     word |= (uint64_t)(view->device.type & 0xff) << 32;
     word |= (uint64_t)(view->device.index & 0x7fff) << 40;
-    return word | (uint64_t)(align && !(start_of(view) & 15)) << 63;
+    return word | (uint64_t)(divides && !(start_of(view) & divides)) << 63;
 }
 
 /* A value that is compiled in: numbers by value, all else by its address. */
@@ -200,14 +201,16 @@ static int read_value(Reader *to, PyObject *value, int flags)
         if (leaf == NULL)
             return -1;
         leaf->address = start_of(&view);
-        return put(to, word_of_view(&view, (flags & SPECIALIZE) && (flags & ALIGN)));
+        return put(to, word_of_view(&view, (flags & SPECIALIZE) && (flags & ALIGN)
+                                               ? (uint64_t)to->self->divides
+                                               : 0));
     }
     if (cls == &PyLong_Type) {
         int overflow;
         long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
-        int wide = number < INT32_MIN || number > INT32_MAX;
-        int even = (flags & SPECIALIZE) && (flags & ALIGN) && !(number & 15);
-        int one = (flags & SPECIALIZE) && number == 1;
+        int wide = number < to->self->least || number > to->self->most;
+        int even = (flags & SPECIALIZE) && (flags & ALIGN) && !(number & to->self->divides);
+        int one = (flags & SPECIALIZE) && number == to->self->constant;
         if (overflow || next_leaf(to, value, PLAIN) == NULL)
             return -1;
         return put(to, (uint64_t)(wide | even << 1 | one << 2 |
@@ -724,14 +727,16 @@ static PyObject *calls_new(PyTypeObject *cls, PyObject *args, PyObject *keywords
 {
     PyObject *names, *defaults, *flags, *missing, *owner, *runtime, *enter, *leave, *before;
     PyObject *enter_calls, *leave_calls, *globals, *changed, *described, *stream;
+    long long divides, constant, least, most;
     unsigned long long current_device;
     Py_ssize_t count, positional, i;
     allocfunc allocate = (allocfunc)PyType_GetSlot(cls, Py_tp_alloc);
     Calls *self;
-    if (!PyArg_ParseTuple(args, "O!O!O!OnOOOOOOOOOO!KO", &PyTuple_Type, &names, &PyTuple_Type,
+    if (!PyArg_ParseTuple(args, "O!O!O!OnOOOOOOOOOO!KO(LLLL)", &PyTuple_Type, &names, &PyTuple_Type,
                           &defaults, &PyTuple_Type, &flags, &missing, &positional, &owner,
                           &runtime, &enter, &enter_calls, &leave, &leave_calls, &before, &globals,
-                          &changed, &PyTuple_Type, &described, &current_device, &stream))
+                          &changed, &PyTuple_Type, &described, &current_device, &stream, &divides,
+                          &constant, &least, &most))
         return NULL;
     count = PyTuple_Size(names);
     if (count > MAX_PARAMETERS || PyTuple_Size(defaults) != count || PyTuple_Size(flags) != count ||
@@ -767,6 +772,10 @@ static PyObject *calls_new(PyTypeObject *cls, PyObject *args, PyObject *keywords
     self->globals = globals;
     self->changed = changed;
     self->described = described;
+    self->divides = divides;
+    self->constant = constant;
+    self->least = least;
+    self->most = most;
     self->stream = stream; /* interned, as names in calls are */
 #define TAKE(field) Py_INCREF(field);
     EACH_OBJECT(TAKE)
@@ -790,7 +799,7 @@ static PyType_Slot calls_slots[] = {
     {Py_tp_clear, calls_clear},       {Py_tp_methods, calls_methods},
     {0, NULL}};
 
-static PyType_Spec calls_spec = {"gluon_nvidia._launch.Calls", sizeof(Calls), 0,
+static PyType_Spec calls_spec = {"gluon_runtime._engine.Calls", sizeof(Calls), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, calls_slots};
 
 /* teach(cls): read tensors of exactly this class without a call into Python. */

@@ -1,4 +1,4 @@
-"""Builds `gluon_nvidia/_launch.c` into the wheel where a C compiler is there, and goes on where not.
+"""Builds the launch engine `c/engine.c` into the wheel where a C compiler is there, and goes on where not.
 
 The extension uses the stable ABI of Python 3.10, so one wheel serves every later Python. Without
 it the package is pure Python and launches through ctypes. `GLUON_BUILD_NATIVE=0` leaves it out,
@@ -17,26 +17,26 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-NAME = "_launch.abi3.so"
+NAME = "_engine.abi3.so"
 
 
-class NativeLaunch(BuildHookInterface):
+class Engine(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         wanted = os.environ.get("GLUON_BUILD_NATIVE", "")
         if self.target_name != "wheel" or wanted == "0" or not sys.platform.startswith("linux"):
             return
-        package = Path(self.root) / "gluon_nvidia"
+        root = Path(self.root)
         try:
-            self._build(package / "_launch.c", package / NAME)
+            self._build(root / "c" / "engine.c", root / "gluon_runtime" / NAME)
         except (OSError, subprocess.CalledProcessError) as error:
             if wanted == "1":
                 raise
-            self.app.display_warning(f"no native launch: {error}")
+            self.app.display_warning(f"no launch engine in C: {error}")
             return
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False
         build_data["tag"] = f"cp310-abi3-{platform}"
-        build_data["artifacts"].append(f"gluon_nvidia/{NAME}")
+        build_data["artifacts"].append(f"gluon_runtime/{NAME}")
 
     @staticmethod
     def _build(source: Path, output: Path) -> None:

@@ -1,0 +1,176 @@
+"""The compiled forms of one kernel that this process holds, and how a new one gets there."""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+from typing import Any, Mapping, NoReturn, Optional
+
+from gluon_core import _triton
+from gluon_core.compiler.driver import compile_source
+from gluon_core.compiler.kernel import CompiledKernel
+from gluon_core.errors import GlobalVariableError, RecompileError
+from gluon_core.launch.ahead import compile_configurations
+from gluon_core.launch.key import Specialization
+from gluon_core.registry.load import registry
+from gluon_core.values.constants import Read, changed
+
+__all__ = ["Forms"]
+
+_place = operator.attrgetter("place")  # of a read
+
+
+class Forms:
+    """The compiled forms of one kernel.
+
+    Args:
+        kernel: the jit function.
+        names: of its parameters.
+
+    Attributes:
+        globals: the variables that any form read.
+    """
+
+    def __init__(self, kernel: Any, names: tuple[str, ...]):
+        self._kernel, self._names = kernel, names
+        self._lock = threading.RLock()
+        self._compiled: dict[str, CompiledKernel] = {}
+        self._compiling: dict[str, Any] = {}  # the locks of those on their way, by key
+        self._known: list[Specialization] = []
+        self._reads: dict[str, tuple[Read, ...]] = {}  # what each read, by its key
+        self.globals: list[Read] = []
+
+    def __len__(self) -> int:
+        return len(self._compiled)
+
+    def globals_changed(self) -> bool:
+        return changed(self.globals)
+
+    def forget(self) -> None:
+        """Drop all forms; those on disk stay."""
+        with self._lock:
+            for held in (self._compiled, self._compiling, self._known, self.globals, self._reads):
+                held.clear()
+
+    def obtain(
+        self, specialization: Specialization, values: tuple[Any, ...], warmup: bool
+    ) -> Optional[CompiledKernel]:
+        """Return the compiled kernel, from memory, from disk or by compiling; None where a hook of Triton's
+        took over.
+
+        Raises:
+            RecompileError: it is not there, and `GLUON_NO_JIT` is set.
+            GlobalVariableError: a variable that it read has another value.
+        """
+        key, backend = specialization.key, specialization.backend
+        compiled = self._compiled.get(key)
+        if compiled is not None and self._is_current(key):
+            return compiled
+        if backend.compiler.isolate:
+            compile_configurations(self._kernel)
+        with self._lock:
+            turn = self._compiling.setdefault(key, threading.RLock())
+        with turn:  # other forms of this kernel may be compiled meanwhile
+            compiled = self._compiled.get(key)
+            if compiled is not None:
+                return compiled
+            source = specialization.source(self._kernel, values)
+            record = {
+                "signature": source.signature,
+                "device": specialization.device,
+                "constants": source.constants,
+                "attrs": source.attrs,
+                "options": specialization.options,
+                "warmup": warmup,
+            }
+            hooks = _triton.knobs.runtime
+            if hooks.jit_cache_hook is not None:
+                if self._hooked(hooks.jit_cache_hook, specialization, record):
+                    return None
+            strict = not warmup and os.environ.get("GLUON_NO_JIT", "0") not in ("", "0")
+            wanted = (source, specialization.target, backend, specialization.options)
+            bundles = registry().service("bundle.code") if os.environ.get("GLUON_BUNDLE") else None
+            compiled = None if bundles is None else bundles.take(*wanted)
+            if compiled is None:
+                compiled = compile_source(*wanted, load_only=strict)
+            if compiled is None:
+                self._refuse(specialization, None if bundles is None else bundles.nearest(*wanted))
+            with self._lock:
+                self._compiled[key] = compiled
+                self._known.append(specialization)
+                self._reads[key] = reads = source.identity().reads
+                latest = dict(zip(map(_place, self.globals), self.globals))
+                latest.update(zip(map(_place, reads), reads))
+                self.globals[:] = latest.values()
+            if hooks.jit_post_compile_hook is not None:
+                self._hooked(hooks.jit_post_compile_hook, specialization, record)
+            return compiled
+
+    def _hooked(self, hook: Any, specialization: Specialization, record: Mapping[str, Any]) -> Any:
+        target = specialization.target
+        shown = _triton.gpu_target(target) if target.architecture.triton_backend else target
+        return hook(**_triton.jit_hook_arguments(self._kernel, specialization.key, record, shown))
+
+    def _refuse(self, wanted: Specialization, near: Any) -> NoReturn:
+        """Name the argument that asks for code that is not there."""
+        name = self._kernel.__name__
+        if near is not None and not self._known:
+            differences = list(near.differences)
+            if near.changed:
+                differences.append(("source", "as when the bundle was built", "another"))
+            raise _another(
+                f"this launch of {name} is in no bundle, and would compile while GLUON_NO_JIT is set",
+                differences,
+                "Add this form to the bundle, or keep the argument from changing the key.",
+            )
+        if not self._known:
+            raise RecompileError(
+                f"{name} is not compiled and GLUON_NO_JIT is set",
+                remedy=f"Call {name}.warmup(...) or .prepare(...) for what will be launched.",
+            )
+        options = [known.differences(wanted, self._names) for known in self._known]
+        raise _another(
+            f"this launch of {name} would compile and GLUON_NO_JIT is set",
+            min(options, key=len),
+            "Warm it up, or keep the argument from changing the key "
+            "(do_not_specialize, do_not_specialize_on_alignment).",
+        )
+
+    def _is_current(self, key: str) -> bool:
+        """Return whether the variables that a compiled form read are still what they were.
+
+        An object that is known as itself alone may have been replaced by its equal, as when a test
+        puts a mock in the place of a logger: the kernel is compiled again.
+
+        Raises:
+            GlobalVariableError: a variable has another value.
+        """
+        current = True
+        for read in self._reads[key]:
+            if changed([read]):
+                now = read.scope.get(read.name, "nothing")
+                if not read.by_value:
+                    current = False
+                    continue
+                raise GlobalVariableError(
+                    f"the global {read.name} has changed since {self._kernel.__name__} was compiled",
+                    argument=read.name,
+                    expected=read.value,
+                    got=now,
+                    remedy="Pass it as a constexpr argument instead.",
+                )
+        if not current:
+            with self._lock:
+                self._compiled.pop(key, None)
+        return current
+
+
+def _another(message: str, differences: list[tuple[str, str, str]], remedy: str) -> RecompileError:
+    return RecompileError(
+        message,
+        argument=", ".join(what for what, _, _ in differences),
+        expected="; ".join(f"{what}: {old}" for what, old, _ in differences),
+        got="; ".join(f"{what}: {new}" for what, _, new in differences),
+        remedy=remedy,
+    )
