@@ -170,35 +170,11 @@ class LinearLayout:
         """The dimension of the image over F2."""
         return len(independent_rows(self._columns()))
 
-    def is_injective(self) -> bool:
-        return self.rank == self.total_in_size.bit_length() - 1
-
     def is_surjective(self) -> bool:
         return self.rank == self.total_out_size.bit_length() - 1
 
     def is_invertible(self) -> bool:
         return self.total_in_size == self.total_out_size and self.is_surjective()
-
-    def free_variable_masks(self) -> dict[str, int]:
-        """In-dim -> the bits that may flip without changing what the layout reaches.
-
-        A bit is free when its basis depends on the bases before it (all earlier in-dims, then the
-        lower bits of its own). With the free bits at zero, every reached element is reached once.
-        """
-        span = Span()
-        columns = enumerate(self._columns())
-        free = [span.add(value, 1 << at) != 0 for at, value in columns]
-        masks, at = {}, 0
-        for dim, rows in self._bases.items():
-            masks[dim] = sum(1 << i for i in range(len(rows)) if free[at + i])
-            at += len(rows)
-        return masks
-
-    def kernel(self) -> list[dict[str, int]]:
-        """A basis of the inputs that map to zero, each as in-dim -> value."""
-        span = Span()
-        found = (span.add(value, 1 << i) for i, value in enumerate(self._columns()))
-        return [self._split_ins(combination) for combination in found if combination]
 
     def _split_ins(self, flat: int) -> dict[str, int]:
         out = {}
@@ -316,78 +292,6 @@ class LinearLayout:
                     into.append(vector)
         return LinearLayout(bases, outs)
 
-    def divide_left(self, other: "LinearLayout") -> Optional["LinearLayout"]:
-        """The layout `c` with `other * c == self`, or None when there is none."""
-        if any(dim not in self._bases for dim in other._bases):
-            return None
-        if any(
-            dim not in self._outs or size > self._outs[dim] for dim, size in other._outs.items()
-        ):
-            return None
-        names = list(self._outs)
-        theirs = [names.index(dim) for dim in other._outs]
-        bases: dict[str, list[list[int]]] = {}
-        for dim, rows in self._bases.items():
-            head = other._bases.get(dim, ())
-            if len(head) > len(rows):
-                return None
-            for mine, expected in zip(rows, head):
-                wanted = [0] * len(names)
-                for at, value in zip(theirs, expected):
-                    wanted[at] = value
-                if list(mine) != wanted:
-                    return None
-            rest = []
-            for row in rows[len(head) :]:
-                vector = []
-                for name, value in zip(names, row):
-                    factor = other._outs.get(name, 1)
-                    if value % factor:
-                        return None
-                    vector.append(value // factor)
-                rest.append(vector)
-            bases[dim] = rest
-        outs = {dim: size // other._outs.get(dim, 1) for dim, size in self._outs.items()}
-        return LinearLayout(bases, outs)
-
-    def divide_right(self, other: "LinearLayout") -> Optional["LinearLayout"]:
-        """The layout `c` with `c * other == self`, or None when there is none."""
-        if any(len(rows) > len(self._bases.get(dim, ())) for dim, rows in other._bases.items()):
-            return None
-        if any(
-            dim not in self._outs or size > self._outs[dim] for dim, size in other._outs.items()
-        ):
-            return None
-        outs = {dim: size // other._outs.get(dim, 1) for dim, size in self._outs.items()}
-        bases = {
-            dim: rows[: len(rows) - len(other._bases.get(dim, ()))]
-            for dim, rows in self._bases.items()
-        }
-        try:
-            found = LinearLayout(bases, outs)
-        except LayoutError:
-            return None
-        return found if found * other == self else None
-
-    def quotient(self, dims: Iterable[str]) -> Optional["LinearLayout"]:
-        """This layout without `dims`, where it is the identity on them; else None."""
-        dims = [dims] if isinstance(dims, str) else list(dims)
-        for dim in dims:
-            if dim not in self._bases or dim not in self._outs:
-                return None
-            at = list(self._outs).index(dim)
-            rows = self._bases[dim]
-            if self._outs[dim] != 1 << len(rows):
-                return None
-            for i, row in enumerate(rows):
-                if any(value != ((1 << i) if j == at else 0) for j, value in enumerate(row)):
-                    return None
-            for other, others in self._bases.items():
-                if other != dim and any(row[at] for row in others):
-                    return None
-        ins = [dim for dim in self._bases if dim not in dims]
-        return self.sublayout(ins, [dim for dim in self._outs if dim not in dims])
-
     def inverse(self) -> "LinearLayout":
         """The inverse map.
 
@@ -472,10 +376,6 @@ class LinearLayout:
         }
         return LinearLayout(bases, {dim: s for dim, s in self._outs.items() if dim in outs})
 
-    def is_zero(self) -> bool:
-        """Does everything map to zero?"""
-        return not any(any(row) for rows in self._bases.values() for row in rows)
-
     @staticmethod
     def _known(dims: Iterable[str], table: Mapping[str, Any], argument: str) -> None:
         for dim in dims:
@@ -483,17 +383,6 @@ class LinearLayout:
                 raise LayoutError(
                     f"unknown dim {dim!r}", argument=argument, expected=list(table), got=list(dims)
                 )
-
-    def transpose_ins(self, order: Sequence[str]) -> "LinearLayout":
-        """The in-dims in another order."""
-        if sorted(order) != sorted(self._bases):
-            raise LayoutError(
-                "not an order of the in-dims",
-                argument="order",
-                expected=list(self._bases),
-                got=list(order),
-            )
-        return LinearLayout({dim: self._bases[dim] for dim in order}, self._outs)
 
     def transpose_outs(self, order: Sequence[str]) -> "LinearLayout":
         """The out-dims in another order."""
@@ -507,23 +396,6 @@ class LinearLayout:
         places = [list(self._outs).index(dim) for dim in order]
         bases = {d: [[row[i] for i in places] for row in rows] for d, rows in self._bases.items()}
         return LinearLayout(bases, {dim: self._outs[dim] for dim in order})
-
-    def reshape_ins(self, dims: Mapping[str, int]) -> "LinearLayout":
-        """Flatten the in-dims (first most minor), then cut them into `dims` (first most minor)."""
-        flat = [row for rows in self._bases.values() for row in rows]
-        bits = {dim: _log2(size, f"dims[{dim!r}]") for dim, size in dims.items()}
-        if sum(bits.values()) != len(flat):
-            raise LayoutError(
-                "the sizes do not match",
-                argument="dims",
-                expected=f"a product of {1 << len(flat)}",
-                got=dict(dims),
-            )
-        bases, at = {}, 0
-        for dim, n in bits.items():
-            bases[dim] = flat[at : at + n]
-            at += n
-        return LinearLayout(bases, self._outs)
 
     def reshape_outs(self, dims: Mapping[str, int]) -> "LinearLayout":
         """Flatten the out-dims (first most minor), then cut them into `dims` (first most minor)."""
@@ -547,10 +419,6 @@ class LinearLayout:
                 bases[dim].append(vector)
         return LinearLayout(bases, dict(dims))
 
-    def flatten_ins(self, name: Optional[str] = None) -> "LinearLayout":
-        """One in-dim, named `name` or as the first was."""
-        return self.reshape_ins({name or next(iter(self._bases), "in"): self.total_in_size})
-
     def flatten_outs(self, name: Optional[str] = None) -> "LinearLayout":
         """One out-dim, named `name` or as the first was."""
         return self.reshape_outs({name or next(iter(self._outs), "out"): self.total_out_size})
@@ -566,13 +434,6 @@ class LinearLayout:
             {ins.get(dim, dim): rows for dim, rows in self._bases.items()},
             {outs.get(dim, dim): size for dim, size in self._outs.items()},
         )
-
-    def resize_ins(self, dim: str, size: int) -> "LinearLayout":
-        """In-dim `dim` cut to its first `size` values, or grown with zero bases."""
-        n = _log2(size, "size")
-        rows = list(self._bases.get(dim, ()))[:n]
-        rows += [(0,) * len(self._outs)] * (n - len(rows))
-        return LinearLayout({**self._bases, dim: rows}, self._outs)
 
     def without_zero_bases(self, dim: str) -> "LinearLayout":
         """In-dim `dim` without the bases that map to zero."""
