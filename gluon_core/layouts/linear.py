@@ -183,6 +183,12 @@ class LinearLayout:
             flat >>= len(rows)
         return out
 
+    def kernel(self) -> list[dict[str, int]]:
+        """Return a basis of the inputs that map to zero, each as in-dim -> value."""
+        span = Span()
+        combinations = [span.add(value, 1 << i) for i, value in enumerate(self._columns())]
+        return [self._split_ins(combination) for combination in combinations if combination]
+
     # -- applying --------------------------------------------------------------------------
 
     def _check_ins(self, ins: Mapping[str, Any]) -> None:

@@ -14,6 +14,9 @@ A model whose first parameter is called `machine` gets the `Machine` there. It m
 what it yields it got from `machine.blocked` or `machine.barrier_wait`, and it goes on once that is
 over. It returns the result, a tuple of results, or None.
 
+`EXTERNS` of a reference module maps symbols of the vendor's math library to models, functions of
+arrays, or to the name in `MATH` of a function that the simulator computes in float64.
+
 The recorder must know result types before anything runs: decorate the model with `returns`.
 Without it an op whose first argument is a type has that result type, any other has no result.
 """
@@ -26,6 +29,8 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Protocol, Sequenc
 import numpy as np
 
 __all__ = [
+    "MATH",
+    "MORE_MATH",
     "Descriptor",
     "Machine",
     "SharedBuffer",
@@ -37,6 +42,16 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+# C's functions that both float32 and float64 have in every vendor's library, and further ones.
+MATH = (
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign", "cos",
+    "cosh", "erf", "erfc", "erfcx", "erfinv", "exp", "exp10", "exp2", "expm1", "fabs", "floor",
+    "fmax", "fmin", "fmod", "hypot", "j0", "j1", "lgamma", "log", "log10", "log1p", "log2",
+    "nearbyint", "pow", "rint", "round", "rsqrt", "sin", "sinh", "sqrt", "tan", "tanh", "tgamma",
+    "trunc", "y0", "y1",
+)  # fmt: skip
+MORE_MATH = ("erfcinv", "i0", "i1", "ilogb", "jn", "normcdf", "normcdfinv", "yn")
 
 
 def returns(types: Callable[..., Any]) -> Callable[[F], F]:

@@ -25,7 +25,6 @@ MOVED: Mapping[str, str] = {
     "gluon_core.portable.requests": "gluon_core.plugin.requests",
     "gluon_core.portable.selection": "gluon_core.registry.selection",
     "gluon_core.reference": "gluon_core.plugin.reference",
-    "gluon_core.special": "gluon_core.simulation.special",
     "gluon_core.targets": "gluon_core.plugin.targets",
 }
 ALIASES: Mapping[str, str] = {**SHORT, **MOVED}

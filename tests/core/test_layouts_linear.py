@@ -70,6 +70,12 @@ def test_inverse_undoes():
 def test_pseudo_inverse_takes_zero_for_free_bits():
     layout = LinearLayout({"register": [[1], [0]], "lane": [[2], [1]]}, {"x": 4})
     assert layout.pseudo_inverse().apply(x=3) == {"register": 1, "lane": 1}
+    kernel = layout.kernel()
+    assert {tuple(k.items()) for k in kernel} == {
+        (("register", 2), ("lane", 0)),
+        (("register", 1), ("lane", 2)),
+    }
+    assert all(set(layout.apply(**k).values()) == {0} for k in kernel)
 
 
 def test_invert_and_compose_finds_the_way_between_layouts():

@@ -12,8 +12,9 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.extra import libdevice
+from gluon_core.plugin.reference import MATH, MORE_MATH
 from gluon_core.registry.load import registry
-from gluon_core.simulation import special
+from gluon_sim.executor import special
 
 L = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 WAVE = gl.constexpr(gl.BlockedLayout([1], [64], [2], [0]))
@@ -25,6 +26,13 @@ def test_every_function_has_a_model(backend, library):
     names = set(re.findall(r'"(__(?:nv|ocml|triton_hip)_\w+)"', Path(module.__file__).read_text()))
     reference = importlib.import_module(registry().backend(backend).language.reference)
     assert len(names) > 100 and not names - set(reference.EXTERNS)
+    named = {model for model in reference.EXTERNS.values() if isinstance(model, str)}
+    assert len(named) > 40 and not named - set(special.FUNCTIONS)
+
+
+def test_the_simulator_has_the_functions_that_the_contract_lists():
+    assert set(special.FUNCTIONS) == {*MATH, *MORE_MATH}
+    assert special.function("no such function") is None
 
 
 @gluon.jit

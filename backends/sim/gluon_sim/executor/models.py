@@ -11,6 +11,7 @@ from gluon_core.plugin.call_sites import Remedies
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.simulation.assembly import Assembler
+from gluon_sim.executor.special import function
 
 __all__ = ["Models", "models_for"]
 
@@ -53,10 +54,11 @@ class Models:
         return None
 
     def extern(self, symbol: str) -> Optional[Callable[..., Any]]:
+        """Return the model of a library function, None where there is none."""
         for module in self.modules:
-            fn: Optional[Callable[..., Any]] = getattr(module, "EXTERNS", {}).get(symbol)
+            fn: Union[str, Callable[..., Any], None] = getattr(module, "EXTERNS", {}).get(symbol)
             if fn is not None:
-                return fn
+                return function(fn) if isinstance(fn, str) else fn
         return None
 
     def inline_asm(self, text: str) -> Optional[Callable[..., Any]]:

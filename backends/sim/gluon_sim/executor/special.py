@@ -1,18 +1,19 @@
-"""Special functions in float64, for the reference models of vendors' math libraries.
+"""The functions of C's math library, and some that vendors add, in float64.
 
-NumPy has none of these, and the simulator needs no SciPy. Each takes an array of any float type.
+A reference module names them in its `EXTERNS`. NumPy has no special functions, and the simulator needs
+no SciPy. Each takes an array of any float type.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Callable
+from typing import Callable, Optional
 
 import numpy as np
 
 __all__ = [
     "FUNCTIONS",
-    "OTHERS",
+    "function",
     "bessel_i",
     "bessel_j",
     "bessel_y",
@@ -25,7 +26,6 @@ __all__ = [
     "normcdf",
     "normcdfinv",
     "tgamma",
-    "wide",
 ]
 
 _EULER = 0.57721566490153286
@@ -195,11 +195,6 @@ normcdf = each(lambda x: math.erfc(-x / math.sqrt(2)) / 2)
 normcdfinv = each(lambda p: -math.sqrt(2) * _erfcinv(2 * p))
 
 
-def wide(fn: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """`fn` computed in float64; the machine rounds to the function's type."""
-    return lambda *xs: fn(*(x.astype(np.float64) for x in xs))
-
-
 def exponent(x: np.ndarray) -> np.ndarray:
     """C's ilogb, with INT_MIN for zero and NaN and INT_MAX for infinity."""
     limits = np.iinfo(np.int32)
@@ -207,7 +202,12 @@ def exponent(x: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(x) & (x != 0), np.frexp(x)[1] - 1, others).astype(np.int32)
 
 
-# C's functions that both float32 and float64 have in every vendor's library, by their names.
+def _of_order(make: Callable[[int], Callable[..., np.ndarray]]) -> Callable[..., np.ndarray]:
+    one = each(lambda n, x: float(make(int(n))(np.float64(x))))
+    return lambda n, x: one(*np.broadcast_arrays(n, x))
+
+
+# By the names that `gluon_core.plugin.reference.MATH` lists.
 FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
     "acos": np.arccos, "acosh": np.arccosh, "asin": np.arcsin, "asinh": np.arcsinh,
     "atan": np.arctan, "atan2": np.arctan2, "atanh": np.arctanh, "cbrt": np.cbrt, "ceil": np.ceil,
@@ -220,21 +220,15 @@ FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
     "round": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x), "rsqrt": lambda x: 1 / np.sqrt(x),
     "sin": np.sin, "sinh": np.sinh, "sqrt": np.sqrt, "tan": np.tan, "tanh": np.tanh,
     "tgamma": tgamma, "trunc": np.trunc, "y0": bessel_y(0), "y1": bessel_y(1),
+    "erfcinv": erfcinv, "i0": bessel_i(0), "i1": bessel_i(1), "ilogb": exponent,
+    "jn": _of_order(bessel_j), "normcdf": normcdf, "normcdfinv": normcdfinv, "yn": _of_order(bessel_y),
 }  # fmt: skip
 
 
-def _remainder(x: float, y: float) -> float:
-    return math.nan if math.isinf(x) or y == 0 else math.remainder(x, y)
+def function(name: str) -> Optional[Callable[..., np.ndarray]]:
+    """Return a function computed in float64, None where there is none of that name.
 
-
-def _of_order(make: Callable[[int], Callable[..., np.ndarray]]) -> Callable[..., np.ndarray]:
-    one = each(lambda n, x: float(make(int(n))(np.float64(x))))
-    return lambda n, x: one(*np.broadcast_arrays(n, x))
-
-
-# Functions that some libraries have, or have by other names.
-OTHERS: dict[str, Callable[..., np.ndarray]] = {
-    "bessel_i0": bessel_i(0), "bessel_i1": bessel_i(1), "bessel_j": _of_order(bessel_j),
-    "bessel_y": _of_order(bessel_y), "erfcinv": erfcinv, "ilogb": exponent, "normcdf": normcdf,
-    "normcdfinv": normcdfinv, "remainder": each(_remainder),
-}  # fmt: skip
+    The machine rounds to the type of the call.
+    """
+    fn = FUNCTIONS.get(name)
+    return fn and (lambda *xs: fn(*(x.astype(np.float64) for x in xs)))
