@@ -1,4 +1,5 @@
-"""Fail where a wheel or a source distribution cannot be published: it needs a path, or holds what another one holds."""
+"""Fail where wheels and source distributions cannot be published: one needs a path, holds what another one
+holds, or has a version of its own."""
 
 from __future__ import annotations
 
@@ -36,6 +37,10 @@ def problems(path: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    refusals = [line for path in map(Path, sys.argv[1:]) for line in problems(path)]
+    paths = [Path(argument) for argument in sys.argv[1:]]
+    refusals = [line for path in paths for line in problems(path)]
+    versions = {re.search(r"^Version: (.*)$", metadata(path)[0], re.MULTILINE)[1] for path in paths}
+    if len(versions) > 1:
+        refusals.append(f"the distributions have several versions: {', '.join(sorted(versions))}")
     print("\n".join(refusals) or f"{len(sys.argv) - 1} distributions: no requirement by path")
     sys.exit(bool(refusals))

@@ -3,11 +3,9 @@ that did not run."""
 
 from __future__ import annotations
 
-import atexit
 import faulthandler
 import gc
 import os
-import sys
 import time
 import zlib
 from collections import Counter
@@ -70,20 +68,6 @@ def pytest_collection_finish(session):
     gc.freeze()
 
 
-def _leave():
-    """Nothing is taken down when all is said: modules and caches of thousands of tests took a twentieth of
-    the time of a run to free."""
-    for process, session in _ended:
-        if process == os.getpid():  # and no child that was forked
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(int(session.exitstatus))
-
-
-_ended: list[tuple[int, pytest.Session]] = []
-atexit.register(_leave)  # before most others, and so behind them
-
-
 _STDERR = pytest.StashKey[int]()
 _ARMED = pytest.StashKey[
     tuple[float, float]
@@ -127,8 +111,9 @@ def pytest_runtest_protocol(item):
 
 
 def pytest_sessionfinish(session):
+    """Leave what is still there to the end of the process, unsearched for garbage."""
     faulthandler.cancel_dump_traceback_later()
-    _ended.append((os.getpid(), session))
+    gc.unfreeze()
 
 
 def _reason(report) -> str:

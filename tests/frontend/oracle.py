@@ -14,10 +14,12 @@ import linecache
 import os
 import sys
 import tempfile
+import warnings
 from types import ModuleType
 from typing import Any
 
 from gluon_core import testing
+from gluon_core.errors import KernelWarning
 
 UPSTREAM = """\
 from triton.experimental import gluon
@@ -77,10 +79,12 @@ def upstream(source: str, **overrides: Any) -> Any:
 
 
 def ours(source: str, **overrides: Any) -> Any:
-    """What we make of `source`."""
+    """Return our module of `source`; a `KernelWarning` on the way is one, also where warnings are errors."""
     module = load(source, OURS)
     target = overrides.get("target", module.TARGET)
-    return testing.run_parser(module.kernel, module.ARGS, module.KWARGS, target)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", KernelWarning)
+        return testing.run_parser(module.kernel, module.ARGS, module.KWARGS, target)
 
 
 def compare(source: str, raw: bool = True, **overrides: Any) -> None:

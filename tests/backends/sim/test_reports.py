@@ -487,6 +487,7 @@ def caught(case: Case) -> SimulatorError:
     return found.value
 
 
+@pytest.mark.filterwarnings("default::gluon_core.errors.KernelWarning")  # tracing sees some races
 @pytest.mark.parametrize("kind", CASES)
 def test_a_report_comes_with_its_line_and_only_while_its_check_is_on(kind, monkeypatch):
     case = CASES[kind]
