@@ -142,147 +142,166 @@ def compile(
     )
 
 
+JsonOutcome = Annotated[
+    bool,
+    typer.Option("--json", help="Print the outcome as JSON; the file prints to stderr."),
+]
+Profile = Annotated[
+    bool, typer.Option("--profile", help="Print what each kernel line moves and computes.")
+]
+ProfileJson = Annotated[
+    Optional[str], typer.Option("--profile-json", metavar="FILE", help="... as JSON.")
+]
+ProfileHtml = Annotated[
+    Optional[str],
+    typer.Option("--profile-html", metavar="FILE", help="... as a page, next to the source."),
+]
+Html = Annotated[
+    Optional[str],
+    typer.Option(
+        "--html",
+        metavar="FILE",
+        help="Write one page of all: profile, banks, layouts, timeline, mistakes as pictures, emitted "
+        "code next to the source. With --targets, of all of them.",
+    ),
+]
+Trace = Annotated[
+    Optional[str],
+    typer.Option("--trace", metavar="FILE", help="Write a timeline, for ui.perfetto.dev."),
+]
+TraceIsa = Annotated[
+    Optional[str],
+    typer.Option(
+        "--trace-isa",
+        metavar="FILE",
+        help="Write executed machine instructions, counted by source line, as lines of JSON.",
+    ),
+]
+Asm = Annotated[
+    Optional[list[str]],
+    typer.Option(
+        "--asm",
+        metavar="KERNEL=FILE",
+        help="Execute the assembly in FILE where KERNEL is launched, on a target that executes "
+        "machine code; repeatable.",
+    ),
+]
+Pdb = Annotated[bool, typer.Option("--pdb", help="Open a prompt where a kernel fails.")]
+Schedules = Annotated[
+    Optional[int],
+    typer.Option(
+        "--schedules",
+        min=1,
+        metavar="N",
+        help="Run N times, with asynchronous work as late as can be, at once, and at random "
+        "moments; stop at the first that fails.",
+    ),
+]
+Schedule = Annotated[
+    Optional[str],
+    typer.Option(
+        "--schedule",
+        metavar="NAME",
+        help="latest, eager or random: run once, so. Or a file that --explore wrote.",
+        autocompletion=complete.one_of("latest", "eager", "random"),
+    ),
+]
+Explore = Annotated[
+    bool,
+    typer.Option(
+        "--explore",
+        help="Run each launch under all schedules that differ, with every check on; stop at the "
+        "first that fails, and write it to KERNEL.schedule.json.",
+    ),
+]
+Within = Annotated[
+    Optional[float],
+    typer.Option("--within", metavar="SECONDS", help="Explore a launch no longer than this; 60."),
+]
+Most = Annotated[
+    Optional[int],
+    typer.Option("--most", min=1, metavar="N", help="Explore no more schedules of a launch; 1000."),
+]
+Seed = Annotated[int, typer.Option("--seed", help="Of the (first) random schedule.")]
+Timeout = Annotated[
+    Optional[float],
+    typer.Option("--timeout", metavar="SECONDS", help="End each launch after that time."),
+]
+Check = Annotated[
+    bool,
+    typer.Option(
+        "--check",
+        help="Look for mistakes: on the simulator, with every check on, under 10 schedules (or "
+        "--schedules), then against the GPU that is plugged in.",
+    ),
+]
+Targets = Annotated[
+    Optional[str],
+    typer.Option(
+        "--targets",
+        metavar="A,B,...",
+        help="Run on each of these, then list the outcomes.",
+        autocompletion=complete.several_targets,
+    ),
+]
+CompileFor = Annotated[
+    Optional[str],
+    typer.Option(
+        "--compile-for",
+        metavar="A,B,...",
+        autocompletion=complete.several_targets,
+        help="Compile what the file launches for each of these, with the types of the launches; "
+        "it runs on their simulators.",
+    ),
+]
+Repeat = Annotated[
+    bool, typer.Option("--watch", help="Run again when FILE or a file next to it changes.")
+]
+Progress = Annotated[
+    Optional[bool],
+    typer.Option(
+        "--progress/--no-progress",
+        help="Show how far launches are that take more than two seconds; by default on a terminal.",
+    ),
+]
+Record = Annotated[
+    Optional[str],
+    typer.Option(
+        "--record",
+        metavar="SPECS.toml",
+        help="Write which forms of which kernels are launched, for `gluon bundle`.",
+    ),
+]
+
+
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 @command(runs="file")
 def run(
     context: typer.Context,
     file: File,
     target: TargetName = None,
-    json: Annotated[
-        bool,
-        typer.Option("--json", help="Print the outcome as JSON; the file prints to stderr."),
-    ] = False,
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Print what each kernel line moves and computes.")
-    ] = False,
-    profile_json: Annotated[
-        Optional[str], typer.Option("--profile-json", metavar="FILE", help="... as JSON.")
-    ] = None,
-    profile_html: Annotated[
-        Optional[str],
-        typer.Option("--profile-html", metavar="FILE", help="... as a page, beside the source."),
-    ] = None,
-    html: Annotated[
-        Optional[str],
-        typer.Option(
-            "--html",
-            metavar="FILE",
-            help="Write one page of all: profile, banks, layouts, timeline, mistakes as pictures, emitted "
-            "code beside the source. With --targets, of all of them.",
-        ),
-    ] = None,
-    trace: Annotated[
-        Optional[str],
-        typer.Option("--trace", metavar="FILE", help="Write a timeline, for ui.perfetto.dev."),
-    ] = None,
-    trace_isa: Annotated[
-        Optional[str],
-        typer.Option(
-            "--trace-isa",
-            metavar="FILE",
-            help="Write executed machine instructions, counted by source line, as lines of JSON.",
-        ),
-    ] = None,
-    asm: Annotated[
-        Optional[list[str]],
-        typer.Option(
-            "--asm",
-            metavar="KERNEL=FILE",
-            help="Execute the assembly in FILE where KERNEL is launched, on a target that executes "
-            "machine code; repeatable.",
-        ),
-    ] = None,
-    pdb: Annotated[bool, typer.Option("--pdb", help="Open a prompt where a kernel fails.")] = False,
-    schedules: Annotated[
-        Optional[int],
-        typer.Option(
-            "--schedules",
-            min=1,
-            metavar="N",
-            help="Run N times, with asynchronous work as late as can be, at once, and at random "
-            "moments; stop at the first that fails.",
-        ),
-    ] = None,
-    schedule: Annotated[
-        Optional[str],
-        typer.Option(
-            "--schedule",
-            metavar="NAME",
-            help="latest, eager or random: run once, so. Or a file that --explore wrote.",
-            autocompletion=complete.one_of("latest", "eager", "random"),
-        ),
-    ] = None,
-    explore: Annotated[
-        bool,
-        typer.Option(
-            "--explore",
-            help="Run each launch under all schedules that differ, with every check on; stop at the "
-            "first that fails, and write it to KERNEL.schedule.json.",
-        ),
-    ] = False,
-    within: Annotated[
-        Optional[float],
-        typer.Option(
-            "--within", metavar="SECONDS", help="Explore a launch no longer than this; 60."
-        ),
-    ] = None,
-    most: Annotated[
-        Optional[int],
-        typer.Option(
-            "--most", min=1, metavar="N", help="Explore no more schedules of a launch; 1000."
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of the (first) random schedule.")] = 0,
-    timeout: Annotated[
-        Optional[float],
-        typer.Option("--timeout", metavar="SECONDS", help="End each launch after that time."),
-    ] = None,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Look for mistakes: on the simulator, with every check on, under 10 schedules (or "
-            "--schedules), then against the GPU that is plugged in.",
-        ),
-    ] = False,
-    targets: Annotated[
-        Optional[str],
-        typer.Option(
-            "--targets",
-            metavar="A,B,...",
-            help="Run on each of these, then list the outcomes.",
-            autocompletion=complete.several_targets,
-        ),
-    ] = None,
-    compile_for: Annotated[
-        Optional[str],
-        typer.Option(
-            "--compile-for",
-            metavar="A,B,...",
-            autocompletion=complete.several_targets,
-            help="Compile what the file launches for each of these, with the types of the launches; "
-            "it runs on their simulators.",
-        ),
-    ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Run again when FILE or a file beside it changes.")
-    ] = False,
-    progress: Annotated[
-        Optional[bool],
-        typer.Option(
-            "--progress/--no-progress",
-            help="Show how far launches are that take more than two seconds; by default on a "
-            "terminal.",
-        ),
-    ] = None,
-    record: Annotated[
-        Optional[str],
-        typer.Option(
-            "--record",
-            metavar="SPECS.toml",
-            help="Write which forms of which kernels are launched, for `gluon bundle`.",
-        ),
-    ] = None,
+    json: JsonOutcome = False,
+    profile: Profile = False,
+    profile_json: ProfileJson = None,
+    profile_html: ProfileHtml = None,
+    html: Html = None,
+    trace: Trace = None,
+    trace_isa: TraceIsa = None,
+    asm: Asm = None,
+    pdb: Pdb = False,
+    schedules: Schedules = None,
+    schedule: Schedule = None,
+    explore: Explore = False,
+    within: Within = None,
+    most: Most = None,
+    seed: Seed = 0,
+    timeout: Timeout = None,
+    check: Check = False,
+    targets: Targets = None,
+    compile_for: CompileFor = None,
+    watch: Repeat = False,
+    progress: Progress = None,
+    record: Record = None,
 ) -> Optional[int]:
     """Run a Python file with its kernels on a target; further arguments go to the file.
 
@@ -307,7 +326,8 @@ def run(
         if targets is not None or compile_for is not None:
             return _for_many(context, targets, compile_for, target, runs, bool(wish or html), json)
         if page is not None:
-            return page.run_to_page(file, target, context.args, json, wish, runs, html)  # type: ignore[no-any-return]
+            code: int = page.run_to_page(file, target, context.args, json, wish, runs, html)
+            return code
         return run_file(file, target, context.args, json, wish, runs)
 
 

@@ -17,37 +17,42 @@ __all__ = ["layout"]
 _VIEWS = ("explain", "tensor", "hardware")
 
 
+Expression = Annotated[
+    Optional[str],
+    typer.Argument(
+        metavar="LAYOUT", help="Such as 'BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0])'."
+    ),
+]
+Shape = Annotated[
+    Optional[str],
+    typer.Option("--shape", help="Of the tensor or buffer: 64x64. A picture finds one itself."),
+]
+View = Annotated[str, typer.Option("--view", help="explain, tensor or hardware.")]
+Compare = Annotated[
+    Optional[tuple[str, str]],
+    typer.Option(
+        "--compare",
+        metavar="LAYOUT LAYOUT",
+        help="Two register layouts: what a conversion moves how far. A register and a shared "
+        "one: the banks that an access hits.",
+    ),
+]
+Bits = Annotated[Optional[int], typer.Option("--bits", min=1, max=128, help="Of one element; 32.")]
+Svg = Annotated[Optional[Path], typer.Option("--svg", metavar="FILE", help="Draw it as SVG.")]
+Html = Annotated[
+    Optional[Path],
+    typer.Option("--html", metavar="FILE", help="Draw it as a page that needs no network."),
+]
+
+
 def layout(
-    expression: Annotated[
-        Optional[str],
-        typer.Argument(
-            metavar="LAYOUT", help="Such as 'BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0])'."
-        ),
-    ] = None,
-    shape: Annotated[
-        Optional[str],
-        typer.Option("--shape", help="Of the tensor or buffer: 64x64. A picture finds one itself."),
-    ] = None,
-    view: Annotated[str, typer.Option("--view", help="explain, tensor or hardware.")] = "explain",
-    compare: Annotated[
-        Optional[tuple[str, str]],
-        typer.Option(
-            "--compare",
-            metavar="LAYOUT LAYOUT",
-            help="Two register layouts: what a conversion moves how far. A register and a shared "
-            "one: the banks that an access hits.",
-        ),
-    ] = None,
-    bits: Annotated[
-        Optional[int], typer.Option("--bits", min=1, max=128, help="Of one element; 32.")
-    ] = None,
-    svg: Annotated[
-        Optional[Path], typer.Option("--svg", metavar="FILE", help="Draw it as SVG.")
-    ] = None,
-    html: Annotated[
-        Optional[Path],
-        typer.Option("--html", metavar="FILE", help="Draw it as a page that needs no network."),
-    ] = None,
+    expression: Expression = None,
+    shape: Shape = None,
+    view: View = "explain",
+    compare: Compare = None,
+    bits: Bits = None,
+    svg: Svg = None,
+    html: Html = None,
     json: Json = False,
 ) -> None:
     """Which thread, register or address holds which element of a tensor."""
@@ -69,25 +74,29 @@ def layout(
                 got="--compare",
             )
         first, second = (_layout(text, "--compare") for text in compare)
-        drawn_pair = layouts.compare(first, second, extents, bits=bits)
-        print(drawn_pair.text)
-        _write(drawn_pair, svg, html)
+        picture = layouts.compare(first, second, extents, bits=bits)
+        print(picture.text)
+        _write(picture, svg, html)
         return
-    drawn = _layout(expression or "", "LAYOUT")
+    single = _layout(expression or "", "LAYOUT")
     if svg or html:
-        _write(drawn.show(extents, bits=bits), svg, html)
-        return
-    if extents is None:
+        _write(single.show(extents, bits=bits), svg, html)
+    elif extents is None:
         raise UsageError("is missing", argument="--shape", expected="64x64")
-    if json:
-        bases = drawn.to_linear(extents).bases
-        print_json({"layout": repr(drawn), "shape": extents, "bases": bases})
-    elif view == "tensor":
-        print(drawn.format_tensor_view(extents))
-    elif view == "hardware":
-        print(drawn.format_hardware_view(extents))
     else:
-        print(layouts.explain_layout(drawn, extents))
+        _print(single, extents, view, json)
+
+
+def _print(layout: layouts.Layout, extents: list[int], view: str, json: bool) -> None:
+    if json:
+        bases = layout.to_linear(extents).bases
+        print_json({"layout": repr(layout), "shape": extents, "bases": bases})
+    elif view == "tensor":
+        print(layout.format_tensor_view(extents))
+    elif view == "hardware":
+        print(layout.format_hardware_view(extents))
+    else:
+        print(layouts.explain_layout(layout, extents))
 
 
 def _extents(shape: str) -> list[int]:

@@ -246,7 +246,7 @@ def _trials() -> Iterator[Finding]:
     import numpy
 
     from gluon_core.registry.load import registry
-    from gluon_tune.trial import one, source
+    from gluon_report.trial import one, source
 
     known = registry()
     for backend in known.backends.values():

@@ -5,8 +5,6 @@
 `gluon_core.testing.plugin` is a pytest plugin (loaded by itself where gluon-core is installed) with
 fixtures that run a test on the simulator and on a GPU. `pytest --pyargs
 gluon_core.testing.conformance --gluon-backend NAME` tests an installed backend.
-`gluon_core.testing.schedules` is another: `@pytest.mark.gluon_schedules(20)` runs a test under many
-schedules of the simulator.
 """
 
 from gluon_core._triton import VERSION as TRITON_VERSION

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.pages import HERE, written
+from tests.report.pages import HERE, written
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]
 WIDTHS = (1280, 800)

@@ -216,8 +216,8 @@ class TestDoctor:
         assert "too old" in found["text"] and "sim:" in found["mend"]
 
     def test_a_compiler_that_fails(self, monkeypatch):
-        from gluon_cli import trial
         from gluon_core.errors import StageError
+        from gluon_report import trial
 
         def fails(architecture):
             raise StageError("ptxas is not there")

@@ -485,7 +485,7 @@ print("right", begin.elapsed_time(end) >= 0, "ld.global" in handle.asm["ptx"])
 """
 
 
-@pytest.mark.campaign  # tests/core/test_stand_in.py has another
+@pytest.mark.campaign  # tests/standin has another
 def test_a_script_for_a_gpu_runs_without_one(tmp_path):
     assert _run(tmp_path, HOST, "-m", "gluon_core.standin") == ["right", "True", "True"]
 

@@ -227,7 +227,7 @@ def test_the_check_mode_of_tests_makes_errors(tmp_path):
 
     def outcome(*options):
         found = entry_points(group="pytest11", name="gluon_schedules")
-        plugins = () if found else ("-p", "gluon_core.testing.schedules")
+        plugins = () if found else ("-p", "gluon_sim.pytest_schedules")
         done = warm.run(["-m", "pytest", "test_page.py", *plugins, *options], cwd=tmp_path)
         return done.returncode, done.stdout
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
-import sys
 from xml.etree import ElementTree
 
 import pytest
 
 hypothesis = pytest.importorskip("hypothesis")
-sys.path.insert(0, os.path.dirname(__file__))
-
-import layouts_random as make  # noqa: E402
 import numpy as np  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
@@ -21,6 +16,7 @@ from hypothesis import strategies as st  # noqa: E402
 from gluon_core import layouts as L  # noqa: E402
 from gluon_core.errors import ArgumentError, LayoutError  # noqa: E402
 from gluon_pictures.draw_pair import MOVES, moves  # noqa: E402
+from tests.core import layouts_random as make  # noqa: E402
 
 CASES = settings(max_examples=4, deadline=None, derandomize=True, database=None)
 pytestmark = pytest.mark.once

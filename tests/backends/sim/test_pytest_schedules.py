@@ -52,7 +52,7 @@ def loaded():
 def run(pytester, loaded, monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", "sim")  # arrays of the host, whatever is plugged in
     installed = metadata.entry_points(group="pytest11", name="gluon_schedules")
-    plugin = () if installed else ("-p", "gluon_core.testing.schedules")
+    plugin = () if installed else ("-p", "gluon_sim.pytest_schedules")
 
     def run(tests, *arguments):
         pytester.makepyfile(KERNELS + tests)

@@ -10,7 +10,7 @@ import pytest
 from gluon_core.plugin.compiler import Compiler
 from gluon_core.plugin.listing import of_assembly, of_module
 from gluon_report.report import pages_of
-from tests.cli.pages import HERE, written
+from tests.report.pages import HERE, written
 
 pytestmark = pytest.mark.once
 
