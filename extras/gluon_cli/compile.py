@@ -19,7 +19,7 @@ from gluon_core.plugin.simulation import Executed
 from gluon_core.registry.load import registry
 
 if TYPE_CHECKING:
-    from gluon_core.compiler.outcome import LineOutcome
+    from gluon_cli.outcome import LineOutcome
 
 __all__ = ["options_of", "show"]
 
@@ -101,7 +101,7 @@ def _each(launched: Sequence[Form], target: Any, json: bool) -> int:
 
 def _lines(source: Any, target: Any, options: Any) -> tuple[LineOutcome, ...]:
     """Return the instructions of each line; nothing where there is no machine code to read."""
-    from gluon_core.compiler.outcome import outcome
+    from gluon_cli.outcome import outcome
 
     try:
         return outcome(source, target, options).lines

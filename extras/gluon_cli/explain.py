@@ -30,7 +30,7 @@ def show(
     option: Optional[Sequence[str]],
     json: bool,
 ) -> None:
-    from gluon_core.compiler.outcome import outcome
+    from gluon_cli.outcome import outcome
 
     chosen = registry().target(target)
     constants = parse_assignments(constexpr or (), "--constexpr")

@@ -12,7 +12,7 @@ from gluon_cli.output import table
 from gluon_core.registry.load import registry
 
 if TYPE_CHECKING:
-    from gluon_core.compiler.outcome import LineOutcome, OpOutcome
+    from gluon_cli.outcome import LineOutcome, OpOutcome
 
 __all__ = [
     "counted",
