@@ -112,7 +112,7 @@ ROOMS = (
         f"plugin.{name}"
         for name in (
             "backend builder compiler device hookspec host_descriptor isa language launcher listing ops options "
-            "reference requests semantic simulation targets triton_compiler"
+            "reference requests semantic simulation targets tools triton_compiler"
         ).split()
     ),
     *(f"simulation.{name}" for name in ("assembly", "findings", "host_memory", "settings")),

@@ -135,6 +135,7 @@ __all__ = [
     "UnsupportedLanguageConstruct",
     "VERSION",
     "VERSION_TEXT",
+    "active_driver",
     "at_least",
     "base_type",
     "base_value",
@@ -146,6 +147,7 @@ __all__ = [
     "constexpr_function",
     "constexpr_type",
     "create_module",
+    "disassembled",
     "dtype",
     "generator_class",
     "gluon_ir",
@@ -176,6 +178,7 @@ __all__ = [
     "traceable",
     "unwrap",
     "use_spare_time",
+    "user_allocator",
     "warn_once",
 ]
 
@@ -208,11 +211,13 @@ def require(feature: Feature, what: str, remedy: Optional[str] = None) -> None:
 # ---------------------------------------------------------------------------------------------
 
 
-def op_builder(context: Any, arch: str = "") -> Any:
-    """Triton's builder for TTGIR; from 3.8 it wants the architecture's name."""
-    if at_least(3, 8):
-        return gluon_ir.GluonOpBuilder(context, arch)
-    return gluon_ir.GluonOpBuilder(context)
+def op_builder(context: Any, arch: str = "", kind: Any = gluon_ir.GluonOpBuilder) -> Any:
+    """Return Triton's builder for TTGIR, which from 3.8 on takes the architecture's name.
+
+    Args:
+        kind: its class, or one derived from it with further ops.
+    """
+    return kind(context, arch) if at_least(3, 8) else kind(context)
 
 
 def create_module(builder: Any, attributes: Mapping[str, Any]) -> Any:
@@ -567,6 +572,37 @@ SOURCE_ENTRIES = ("source", "glir") if VERSION >= (3, 9) else ("source",)
 def given_driver() -> Optional[Any]:
     """The driver that Triton uses from now on; None as long as nobody has asked for one."""
     return triton.runtime.driver._active
+
+
+def active_driver() -> Any:
+    """Return the driver of launches.
+
+    Raises:
+        RuntimeError: there is no device.
+    """
+    return triton.runtime.driver.active
+
+
+def user_allocator(kind: str) -> Optional[Callable[[int, int, int], Any]]:
+    """Return the allocator of scratch memory, "global" or "profile", that the program set; else the one
+    that Triton brings, or None."""
+    from triton.runtime import _allocation
+
+    name = "_allocator" if kind == "global" else f"_{kind}_allocator"
+    allocator: Callable[[int, int, int], Any] = getattr(_allocation, name).get()
+    if type(allocator).__name__ != "NullAllocator":
+        return allocator
+    try:
+        return getattr(active_driver(), f"allocate_default_{kind}_scratch", None)
+    except RuntimeError:
+        return None
+
+
+def disassembled(code: bytes) -> str:
+    """Return machine code as the tool of Triton shows it."""
+    from triton.tools.disasm import get_sass
+
+    return str(get_sass(code))
 
 
 def own_driver() -> Optional[Any]:

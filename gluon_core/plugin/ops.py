@@ -38,11 +38,9 @@ from gluon_core._triton import (
     tl,
     tl_core,
     tl_tuple,
-    tool,
     tuple_type,
     unwrap,
 )
-from gluon_core._triton.capture import captured
 from gluon_core.errors import NotInKernelError
 from gluon_core.features import Feature
 from gluon_core.plugin.semantic import SemanticLayer
@@ -54,7 +52,6 @@ __all__ = [
     "base_value",
     "block_type",
     "builtin",
-    "captured",
     "constexpr",
     "constexpr_function",
     "constexpr_type",
@@ -69,7 +66,6 @@ __all__ = [
     "tl",
     "tl_core",
     "tl_tuple",
-    "tool",
     "tuple_type",
     "unwrap",
     "code_generator",

@@ -91,9 +91,9 @@ class AmdDevice(Device):
         return torch.cuda.device(index) if torch is not None else super().scope(index)
 
     def stream_getter(self) -> Callable[[int], int]:
-        from triton.runtime import driver
+        from gluon_core.plugin.tools import active_driver
 
-        stream: Callable[[int], int] = driver.active.get_current_stream
+        stream: Callable[[int], int] = active_driver().get_current_stream
         return stream
 
     def launcher(self, compiled: Any) -> Callable[..., Any]:

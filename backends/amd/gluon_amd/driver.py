@@ -44,9 +44,9 @@ def architecture(index: int) -> Optional[str]:
     if torch is not None and getattr(torch.version, "hip", None):
         return str(torch.cuda.get_device_properties(index).gcnArchName).split(":")[0]
     try:
-        from triton.runtime import driver
+        from gluon_core.plugin.tools import active_driver
 
-        properties = driver.active.utils.get_device_properties(index)
+        properties = active_driver().utils.get_device_properties(index)
         return str(properties["arch"]).split(":")[0]
     except Exception:  # Triton has no active HIP driver
         return None

@@ -12,6 +12,7 @@ from typing import Any, Callable
 from gluon_amd.features import DESCRIPTORS_IN_TUPLES
 from gluon_core.errors import DeviceError, LaunchError, LimitError
 from gluon_core.plugin import ops
+from gluon_core.plugin.tools import active_driver
 from gluon_core.values.descriptors import is_descriptor_text
 
 __all__ = ["make_launcher"]
@@ -24,10 +25,8 @@ def make_launcher(compiled: Any) -> Callable[..., None]:
         DeviceError: Triton has no active HIP driver.
         LimitError: the kernel needs more than the device has.
     """
-    from triton.runtime import driver
-
     try:
-        active = driver.active
+        active = active_driver()
         target = active.get_current_target()
     except Exception as error:
         raise DeviceError(

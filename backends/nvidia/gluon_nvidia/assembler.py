@@ -7,8 +7,6 @@ import io
 import re
 from typing import Any, Callable, Iterator
 
-from gluon_core.plugin.paths import load_path
-
 __all__ = ["heard", "located", "slow_products"]
 
 _Run = Callable[[Any, "dict[str, Any]"], Any]
@@ -86,7 +84,9 @@ def _remedy(reason: str) -> str:
 @contextlib.contextmanager
 def _talking() -> Iterator[bool]:
     """Triton prints what ptxas says; whether a user wanted that."""
-    knobs = load_path("triton.knobs:nvidia")
+    from gluon_core.plugin.tools import knobs as triton_knobs
+
+    knobs = triton_knobs.nvidia
     wanted, own = bool(knobs.dump_ptxas_log), vars(knobs)
     kept = own.get("dump_ptxas_log", own)
     own["dump_ptxas_log"] = True  # past the knob, which would set the environment of all

@@ -31,6 +31,12 @@ class NvidiaCompiler(TritonCompiler):
     def builder_arch(self, target: Target) -> str:
         return f"sm{target.architecture.arch}"
 
+    def builder(self, context: Any, target: Target) -> Any:
+        from gluon_core.plugin.ops import op_builder
+        from gluon_nvidia.builder import NvidiaBuilder
+
+        return op_builder(context, self.builder_arch(target), NvidiaBuilder)
+
     def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
         around = {"ptx": load_path("gluon_nvidia.assembler:located")}
         if target.has("nvidia.wgmma"):

@@ -5,14 +5,10 @@ Read with the `cuobjdump` that ships in the Triton wheel, so no GPU is needed.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import tempfile
 from collections import Counter
 from typing import Any, Sequence
 
-from gluon_core.errors import BackendError
 from gluon_core.plugin.compiler import Report
 from gluon_core.plugin.emitted import Emitted
 from gluon_core.plugin.isa import Instruction, find_loops
@@ -45,46 +41,28 @@ _REGISTERS, _RESERVED = 64 * 1024, 1024
 _USAGE = re.compile(r"\b(REG|STACK|SHARED|LOCAL):(\d+)")
 
 
-def _tool(name: str, cubin: bytes, *arguments: str) -> str:
-    from gluon_core.plugin import ops
-
-    tool = ops.tool(name)
-    if tool is None:
-        raise BackendError(f"the installed Triton ships no {name}")
-    handle, path = tempfile.mkstemp(suffix=".cubin")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(cubin)
-        done = subprocess.run([tool, *arguments, path], capture_output=True, text=True, check=False)
-    finally:
-        os.remove(path)
-    if done.returncode:
-        raise BackendError(f"{name} could not read the cubin", got=done.stderr.strip()[:400])
-    return done.stdout
-
-
 def resource_usage(cubin: bytes) -> dict[str, int]:
-    """`REG`, `STACK`, `SHARED` and `LOCAL` of the kernel in `cubin`."""
+    """Return `REG`, `STACK`, `SHARED` and `LOCAL` of the kernel in `cubin`."""
+    from gluon_core.plugin.tools import run_tool
+
     found: dict[str, int] = {}
-    for key, value in _USAGE.findall(_tool("cuobjdump", cubin, "-res-usage")):
+    for key, value in _USAGE.findall(run_tool("cuobjdump", cubin, "-res-usage")):
         found.setdefault(key, int(value))
     return found
 
 
 def disassemble(cubin: bytes) -> str:
-    """The machine code of `cubin` as text."""
-    return _tool("cuobjdump", cubin, "-sass")
+    """Return the machine code of `cubin` as text."""
+    from gluon_core.plugin.tools import run_tool
+
+    return run_tool("cuobjdump", cubin, "-sass")
 
 
 def sass(cubin: bytes) -> str:
     """Return the machine code of `cubin` as Triton shows it, without the lines on the file's format."""
-    from gluon_core.plugin import ops
-    from gluon_core.plugin.paths import load_path
+    from gluon_core.plugin.tools import disassembled
 
-    with ops.captured() as warned:
-        text = str(load_path("triton.tools.disasm:get_sass")(cubin))
-    warned.text()
-    return text
+    return disassembled(cubin)
 
 
 _PLACE = re.compile(r'^\s*//## File "(.*)", line (\d+)( inlined at .*)?$')
@@ -92,10 +70,12 @@ _MACHINE = re.compile(r"^\s*(/\*[0-9a-f]{4,}\*/\s|\.L_x_\d+:)")
 
 
 def listing(cubin: bytes) -> tuple[CodeLine, ...]:
-    """The instructions and labels of `cubin`, each instruction with the line that it is for."""
+    """Return the instructions and labels of `cubin`, each instruction with the line that it is for."""
+    from gluon_core.plugin.tools import run_tool
+
     made = []
     file, line, fresh = "", 0, True
-    for row in _tool("nvdisasm", cubin, "-g", "-c").splitlines():
+    for row in run_tool("nvdisasm", cubin, "-g", "-c").splitlines():
         place = _PLACE.match(row)
         if place is not None:
             if fresh:  # of several, the innermost function comes first

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Callable, Optional
 
+from gluon_core.plugin.tools import user_allocator
 from gluon_nvidia import driver as driver_module
 from gluon_nvidia.driver import Driver
 
@@ -44,9 +45,9 @@ def allocator(
     def allocate(programs: int, stream: int) -> tuple[int, int, Any]:
         first = second = None
         if global_size:
-            first = (_users("_allocator") or own)(programs * global_size, global_align, stream)
+            first = (user_allocator("global") or own)(programs * global_size, global_align, stream)
         if profile_size:
-            give = _users("_profile_allocator") or _default_profile() or own
+            give = user_allocator("profile") or own
             second = give(programs * profile_size, profile_align, stream)
         if overlaps:  # the stream lets the next kernels start before this one is through
             recent.append((first, second))
@@ -60,24 +61,6 @@ def _address(buffer: Any) -> int:
         return buffer or 0
     address: int = buffer.data_ptr()
     return address
-
-
-def _users(name: str) -> Optional[Callable[[int, int, int], Any]]:
-    """The allocator that the program set, None where it set none."""
-    from triton.runtime import _allocation
-
-    found = getattr(_allocation, name).get()
-    return None if type(found).__name__ == "NullAllocator" else found
-
-
-def _default_profile() -> Optional[Callable[[int, int, int], Any]]:
-    """What newer Tritons allocate for profiles, which tools then read."""
-    from triton.runtime import driver
-
-    try:
-        return getattr(driver.active, "allocate_default_profile_scratch", None)
-    except RuntimeError:
-        return None
 
 
 class _Own:

@@ -4,7 +4,7 @@ import gluon_core as gluon
 from gluon_core import errors, values
 from gluon_core import language as gl
 from gluon_core.features import Feature
-from gluon_core.plugin import ops
+from gluon_core.plugin import ops, tools
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import ConstBool, ConstInt, Int, Operand
 
@@ -195,7 +195,7 @@ print(ops.tuple_type([ops.tl.int32, ops.tl.int64]).types)
 #> True <['16'], int8> constexpr_type[3]
 #> [triton.language.int32, triton.language.int64]
 
-# -- gluon_core.plugin.ops.ir, gluon_core.plugin.ops.gluon_ir, gluon_core.plugin.ops.passes, gluon_core.plugin.ops.op_builder, gluon_core.plugin.ops.tool: MLIR, for vendors with a compiler in Triton; programs that its wheel brings
+# -- gluon_core.plugin.ops.ir, gluon_core.plugin.ops.gluon_ir, gluon_core.plugin.ops.passes, gluon_core.plugin.ops.op_builder: MLIR, for vendors with a compiler in Triton
 context = ops.ir.context()
 ops.ir.load_dialects(context)
 builder = ops.op_builder(context, "cuda:90")
@@ -205,9 +205,7 @@ manager = ops.ir.pass_manager(context)
 ops.passes.common.add_canonicalizer(manager)
 manager.run(module, "anvil")
 print(isinstance(builder, ops.gluon_ir.GluonOpBuilder), str(module).split()[0])
-print(ops.tool("ptxas") is not None, ops.tool("no-such-tool"))
 #> True module
-#> True None
 
 # -- gluon_core.plugin.ops.code_generator: the function that is being traced, to call its other functions; layouts that the compiler chooses later
 @ops.builtin(name="gl.anvil.twice")
@@ -272,10 +270,10 @@ print(values.CachePolicy("cg"), values.MBarrierLayout())
 #> ShapeError: shape: a tile must have power-of-two dimensions; got [3, 32] (dimension 0 is 3). Round up to 4 and mask the rest.
 #> CachePolicy(cache_modifier='cg', eviction_policy='evict_normal') MBarrierLayout(vec=1, per_phase=1, max_phase=1, order=[0], cga_layout=[])
 
-# -- gluon_core.plugin.ops.captured: what native tools print on the process's output, kept from the terminal
-import os
-
-with ops.captured() as output:
-    os.write(2, b"a tool warns\n")
-print(output.text().strip())
-#> a tool warns
+# -- gluon_core.plugin.tools.run_tool, gluon_core.plugin.tools.disassembled, gluon_core.plugin.tools.user_allocator, gluon_core.plugin.tools.active_driver, gluon_core.plugin.tools.knobs: programs of Triton's wheel, its driver, its settings, and scratch memory that the program allocates
+refused(lambda: tools.run_tool("no-such-tool", b""))
+print(tools.user_allocator("global"), tools.knobs.compilation.always_compile)
+print(callable(tools.disassembled), callable(tools.active_driver))
+#> BackendError: the installed Triton ships no no-such-tool
+#> None False
+#> True True

@@ -258,7 +258,8 @@ def async_load(
     builder = semantic.builder
     if not semantic.has(TDM_MOVED):
         _unless_default(hint, "warp_used_hint")
-        _unless_default(cache or None, "cache_modifier")
+        chosen = unwrap(cache_modifier)
+        _unless_default(None if chosen in ("", "none") else chosen, "cache_modifier")
         builder.create_async_tdm_copy_global_to_local(
             desc.handle,
             handles(position or zeros(semantic, desc)),
@@ -318,7 +319,8 @@ def async_store(
     cache = semantic.cache_modifier(cache_modifier, store=True)
     builder = semantic.builder
     if not semantic.has(TDM_MOVED):
-        _unless_default(cache or None, "cache_modifier")
+        chosen = unwrap(cache_modifier)
+        _unless_default(None if chosen in ("", "none") else chosen, "cache_modifier")
         operands = (desc.handle, handles(position or zeros(semantic, desc)), src.handle)
         if semantic.has(TDM_STORE_BARRIER):
             absent = semantic.handle_or_absent(barrier)

@@ -19,19 +19,18 @@ from gluon_core.plugin.ops import (
     semantic_layer,
     tensor,
     tl,
-    tl_core,
     unwrap,
 )
 from gluon_core.plugin.typing import ConstInt, ConstStr, Operand, Predicate, Values
 from gluon_core.values import distributed_type
+from gluon_nvidia.builder import MultimemOperands
 
 __all__ = ["load_reduce", "reduce", "store"]
 
 _REQUIRES = ("nvidia.multimem",)
 _NAME = "gl.nvidia.hopper.multimem."
 
-_FLOATS = {tl.float16: "f16x2", tl.bfloat16: "bf16x2", tl.float32: "f32"}
-_INTEGERS = {tl.int32: "s32", tl.uint32: "u32"}
+_INTEGERS = (tl.int32, tl.uint32)
 _KINDS = {
     **dict.fromkeys((tl.float16, tl.bfloat16), ("add", "min", "max")),
     tl.float32: ("add",),
@@ -69,18 +68,15 @@ def load_reduce(
     access = _Access(x, offsets, mask, width, "load_reduce")
     kind = access.kind(op)
     semantic, type = access.semantic, access.type
-    if access.recorded:
-        handle = semantic.builder.create_multimem_load_reduce(
-            type.to_ir(semantic.builder), access.copies(), access.mask_handle, kind, *access.shape
-        )
-        return semantic.make_tensor(handle, type)
-    words = access.words
-    precise = ".acc::f32" if kind == "add" and access.element.primitive_bitwidth == 16 else ""
-    name = f"multimem.ld_reduce.relaxed.sys.global.{kind}{precise}{access.type_of(kind)}"
-    zeros = "".join(f"mov.b32 ${i}, 0; " for i in range(words))
-    text = f"{access.registers(0)}, [${words}];"
-    guard, test = access.guard(words + access.width)
-    return access.run(f"{{ {test}{zeros}{guard}{name} {text} }}", words, [], access.element)
+    handle = semantic.builder.create_multimem_load_reduce(
+        type.to_ir(semantic.builder),
+        access.copies(),
+        access.mask_handle,
+        kind,
+        *access.shape,
+        access.instruction,
+    )
+    return semantic.make_tensor(handle, type)
 
 
 @builtin(requires=_REQUIRES, name=_NAME + "store")
@@ -105,12 +101,9 @@ def store(
     """
     access = _Access(x, offsets, mask, width, "store")
     stored = access.operand(value)
-    if access.recorded:
-        access.semantic.builder.create_multimem_store(
-            access.copies(), stored.handle, access.mask_handle, *access.shape
-        )
-        return
-    access.write(f"multimem.st.relaxed.sys.global{access.type_of('')}", stored)
+    access.semantic.builder.create_multimem_store(
+        access.copies(), stored.handle, access.mask_handle, *access.shape, access.instruction
+    )
 
 
 @builtin(requires=_REQUIRES, name=_NAME + "reduce")
@@ -135,19 +128,16 @@ def reduce(
     """
     access = _Access(x, offsets, mask, width, "reduce")
     kind, stored = access.kind(op), access.operand(value)
-    if access.recorded:
-        access.semantic.builder.create_multimem_reduce(
-            access.copies(),
-            stored.handle,
-            access.mask_handle,
-            kind,
-            "relaxed",
-            "sys",
-            *access.shape,
-        )
-        return
-    name = f"multimem.red.relaxed.sys.global.{kind}{access.type_of(kind)}"
-    access.write(name, stored)
+    access.semantic.builder.create_multimem_reduce(
+        access.copies(),
+        stored.handle,
+        access.mask_handle,
+        kind,
+        "relaxed",
+        "sys",
+        *access.shape,
+        access.instruction,
+    )
 
 
 class _Access:
@@ -184,9 +174,19 @@ class _Access:
         self.type = distributed_type(self.element, self.semantic.shape_of(self.offsets), layout)
         checked = self.semantic.check_mask(self.pointers, mask)
         self.mask = checked and self.semantic.broadcast_impl_value(self.pointers, checked)[1]
-        # A simulator knows what all ranks hold; machine code has the one address.
-        self.recorded = hasattr(self.semantic.builder, "create_multimem_load_reduce")
         self.shape = (self.width, self.axis)
+
+    @property
+    def instruction(self) -> MultimemOperands:
+        """Machine code has the one address that reaches all copies, and the mask as an integer."""
+        semantic = self.semantic
+        nothing = self.type.with_element_ty(tl.int32).to_ir(semantic.builder)
+        return MultimemOperands(
+            str(self.element),
+            semantic.cast(self.pointers, tl.int64).handle,
+            None if self.mask is None else semantic.cast(self.mask, tl.int32).handle,
+            nothing,
+        )
 
     def _width(self, held: int, width: Any) -> int:
         size = self.element.primitive_bitwidth // 8
@@ -217,53 +217,6 @@ class _Access:
     @property
     def mask_handle(self) -> Any:
         return None if self.mask is None else self.mask.handle
-
-    @property
-    def words(self) -> int:
-        """Registers of 32 bits that one instruction moves."""
-        return self.width * self.element.primitive_bitwidth // 32
-
-    @property
-    def letter(self) -> str:
-        return "f" if self.element == tl.float32 else "r"
-
-    def type_of(self, kind: str) -> str:
-        """The end of the instruction's name: vector and type."""
-        vector = f".v{self.words}" if self.words > 1 else ""
-        bits = kind in ("", "and", "or", "xor") and self.element in _INTEGERS
-        return f"{vector}.{'b32' if bits else {**_FLOATS, **_INTEGERS}[self.element]}"
-
-    def registers(self, first: int) -> str:
-        if self.words == 1:
-            return f"${first}"
-        return "{" + ", ".join(f"${first + i}" for i in range(self.words)) + "}"
-
-    def guard(self, place: int) -> tuple[str, str]:
-        """What goes before the instruction, and what makes that; the mask's first operand is at `place`."""
-        if self.mask is None:
-            return "", ""
-        return "@%p ", f".reg .pred %p; setp.ne.b32 %p, ${place}, 0; "
-
-    def write(self, name: str, value: Any) -> None:
-        """An instruction that takes `value`. Assembly has results: zeros that nobody uses."""
-        zeros = "".join(f"mov.b32 ${i}, 0; " for i in range(self.width))
-        first = 2 * self.width
-        guard, test = self.guard(first + self.words)
-        text = f"{{ {test}{zeros}{guard}{name} [${self.width}], {self.registers(first)}; }}"
-        self.run(text, self.width, [value], tl.int32)
-
-    def run(self, text: str, results: int, values: list[Any], dtype: Any) -> Any:
-        out = "=f" if dtype == tl.float32 else "=r"
-        constraints = [out] * results + ["l"] * self.width
-        constraints += [self.letter] * self.words * len(values)
-        operands = [self.semantic.cast(self.pointers, tl.int64), *values]
-        if self.mask is not None:
-            operands.append(self.semantic.cast(self.mask, tl.int32))
-            constraints += ["r"] * self.width
-        return tl_core.inline_asm_elementwise(
-            text, ",".join(constraints), operands, dtype, False, self.width,
-            _semantic=self.semantic,
-        )  # fmt: skip
 
 
 def _copies(x: Any) -> tuple[list[Any], Any]:

@@ -25,6 +25,7 @@ def multimem_load_reduce(
     kind: str,
     width: int,
     axis: int,
+    operands: Any = None,
 ) -> np.ndarray:
     dtype = machine.result_dtype()
     total: Any = None
@@ -43,6 +44,7 @@ def multimem_store(
     mask: Optional[np.ndarray],
     width: int,
     axis: int,
+    operands: Any = None,
 ) -> None:
     for addresses in copies:
         _check(addresses, mask, value.dtype.itemsize, width, axis)
@@ -59,6 +61,7 @@ def multimem_reduce(
     scope: str,
     width: int,
     axis: int,
+    operands: Any = None,
 ) -> None:
     name = f"f{kind}" if value.dtype.kind not in "iu" and kind == "add" else kind
     for addresses in copies:
