@@ -25,9 +25,6 @@ BEGIN, END = "<!-- drawn by .ci/map.py: {} -->", "<!-- end -->"
 # Arrows that lint-imports does not see, and why each is there still: strings that are imported, and
 # one arrow of each circle of files within a room.
 OPEN: dict[tuple[str, str], str] = {
-    ("gluon_core.registry.lowerings", "gluon_core.portable.**"): "fallbacks are known by name",
-    ("gluon_core.registry.namespaces", "gluon_core.language"): "the package that plugins extend",
-    ("gluon_core.registry.moved", "gluon_*.**"): "old names of modules",
     ("gluon_core.__main__", "gluon_cli"): "`python -m gluon_core` is the command line",
     ("gluon_core.registry.spelling", "gluon_core.registry.load"): "a type",
     ("gluon_report.demo_table", "gluon_report.demo"): "a type",

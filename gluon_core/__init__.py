@@ -18,8 +18,8 @@ import typing as _typing
 from importlib.machinery import PathFinder as _PathFinder
 
 from gluon_core._version import __version__
+from gluon_core.registry import CORE_PLUGINS as _CORE_PLUGINS
 from gluon_core.registry import namespaces as _namespaces
-from gluon_core.registry.moved import ALIASES as _ALIASES
 
 if _typing.TYPE_CHECKING:
     from gluon_core import errors as errors
@@ -56,7 +56,9 @@ __all__ = [
     "uninitialised",
 ]
 
-_namespaces.install()
+_SPACE = _namespaces.Space(__name__, "gluon", lambda backend: backend.language.host).open()
+_namespaces.alias({f"{__name__}._runtime": f"{__name__}.launch.private"})
+_CORE_PLUGINS.append(f"{__name__}.portable.lowerings")
 
 _WHERE = {
     "ArgumentKind": "launch.arguments",
@@ -88,15 +90,15 @@ def __getattr__(name: str) -> _typing.Any:
             _stand_in()
         return value
     # `from gluon_core import errors` asks here before it looks for a module: answer for our own.
-    if f"{__name__}.{name}" in _ALIASES:
+    if name == "_runtime":
         return _importlib.import_module(f"{__name__}.{name}")
     if _PathFinder.find_spec(f"{__name__}.{name}", __path__) is not None:
         return _importlib.import_module(f"{__name__}.{name}")
-    return _namespaces.resolve_host(name)
+    return _SPACE.resolve(name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_MODULES, *_namespaces.offered(__name__)})
+    return sorted({*__all__, *_MODULES, *_SPACE.offered()})
 
 
 def _stand_in() -> None:

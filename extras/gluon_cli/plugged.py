@@ -30,6 +30,7 @@ def find(name: str) -> Optional[Any]:
     try:
         offer = registry().commands().get(name)
         if offer is None:
+            registry().refuse_clash("command", name)
             return None
         value = load_named(offer.path, f"plugin {offer.origin}, command {name!r}")
     except GluonError as error:

@@ -24,7 +24,7 @@ import gluon_core
 from gluon_cli.output import Exit
 from gluon_core.errors import CacheError
 from gluon_core.registry.load import Registry, registry
-from gluon_core.registry.moved import ALIASES
+from gluon_core.registry.namespaces import ALIASES
 
 __all__ = ["current", "package", "show", "write"]
 

@@ -159,6 +159,10 @@ tuple = _tuple
 _open_to_kernels(PaddedSharedLayout)
 
 
+_namespaces.alias({f"{__name__}._semantic": "gluon_core.semantic.private"})
+_SPACE = _namespaces.Space(
+    __name__, "gl", lambda backend: backend.language.namespace, _open_to_kernels
+).open()
 _missing = _namespaces.withhold(globals())
 
 
@@ -169,10 +173,10 @@ def __getattr__(name: str) -> _typing.Any:
         return _importlib.import_module("gluon_core.portable")
     if name in ("_core", "_layouts", "_semantic"):
         return _importlib.import_module(f"{__name__}.{name}")
-    return _namespaces.resolve(name, _open_to_kernels)
+    return _SPACE.resolve(name)
 
 
 def __dir__() -> list[str]:
     modules = ("control", "dtypes", "elementwise", "memory", "reductions", "tensors")
     own = (name for name in globals() if not name.startswith("_") and name not in modules)
-    return sorted({*own, "portable", *_namespaces.offered(__name__)})
+    return sorted({*own, "portable", *_SPACE.offered()})

@@ -18,7 +18,6 @@ from gluon_core.errors import CapabilityError
 
 if TYPE_CHECKING:
     from gluon_core.plugin.launcher import Compiled
-    from gluon_core.simulation.findings import Findings
 
 __all__ = ["HARDWARE", "Executed", "RankHost", "Ranks", "Settings", "Simulation", "Watch"]
 
@@ -63,7 +62,7 @@ class Watch:
         trace_isa: write the executed machine instructions, counted by source line, to this file.
         asm: "KERNEL=FILE", for each kernel whose launches execute the machine code in a file of
             assembly rather than the compiler's.
-        findings: gets everything that can be told of the run when it is over.
+        findings: gets the `gluon_core.simulation.findings.Findings` of the run when it is over.
     """
 
     profile: bool = False
@@ -72,9 +71,7 @@ class Watch:
     trace: Optional[str] = None
     debug: bool = False
     trace_isa: Optional[str] = None
-    findings: Optional[Callable[[Findings], None]] = field(
-        default=None, metadata={"option": "--html"}
-    )
+    findings: Optional[Callable[[Any], None]] = field(default=None, metadata={"option": "--html"})
     asm: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:

@@ -1,11 +1,10 @@
 """The registry: which plugins are installed, what they offer, and why one of them is missing.
 
 `registry()` is the default one, filled once from the entry points of the groups `gluon_core.backends` and
-`gluon_core.extras`; `load(...)` makes a separate one. Entry points load one at a time: a plugin that cannot be imported
-or breaks the contract is remembered in `failures` and the others work. A name that two plugins claim
-goes to one of them or to nobody (`gluon_core.registry.claims`), is remembered in `clashes`, and
-everything else of both works. The environment variable `GLUON_PLUGINS`, a comma-separated list of entry
-point names, narrows which plugins of the first group load.
+`gluon_core.extras`; `load(...)` makes a separate one. Entry points load one at a time: a plugin that
+cannot be imported or breaks the contract is remembered in `failures` and the others work. A name that two plugins claim
+is an error for whoever asks for it (`gluon_core.registry.names`). The environment variable
+`GLUON_PLUGINS`, a comma-separated list of entry point names, narrows which plugins of the first group load.
 
 Once loaded a registry is frozen: it is only read, so threads share it without locks, and nothing on
 the launch path calls pluggy.
@@ -14,7 +13,6 @@ the launch path calls pluggy.
 from __future__ import annotations
 
 import os
-import re
 import threading
 import traceback
 from dataclasses import dataclass
@@ -28,21 +26,16 @@ from gluon_core.errors import MACHINERY, GluonError, PluginError, TargetError, d
 from gluon_core.plugin import hookspec
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.language import Lowering
-from gluon_core.plugin.paths import load_named
+from gluon_core.plugin.paths import load_named, load_path
 from gluon_core.plugin.targets import Architecture, Target
+from gluon_core.registry import CORE_PLUGINS
 from gluon_core.registry import verify as _verify
-from gluon_core.registry.claims import Clash, Contribution, State, settle
-from gluon_core.registry.offers import HOOKS, Offer, Offers, installation
+from gluon_core.registry.names import CORE, Clash, Contribution, Names
+from gluon_core.registry.offers import HOOKS, Offer, installation
 from gluon_core.registry.spelling import Spellings
 from gluon_core.registry.waiting import waiting_for
 
 __all__ = ["Plugin", "PluginFailure", "Registry", "load", "registry"]
-
-CORE = "gluon_core"
-_DISTRIBUTION = "gluon-core"
-
-# Who had a name first, see `gluon_core.registry.claims`.
-_RANK_CORE, _RANK_NAMED, _RANK_INSTALLED, _RANK_BY_HAND = range(4)
 
 
 @dataclass(frozen=True)
@@ -97,28 +90,24 @@ class Registry:
     """What the plugins offer. Mutable until `freeze`, read-only from then on."""
 
     def __init__(self) -> None:
-        from gluon_core.registry.lowerings import LOWERINGS
-
         self._lock = threading.RLock()
         self._manager = pluggy.PluginManager(hookspec.PROJECT)
         self._manager.add_hookspecs(hookspec)
-        core = Contribution(CORE, CORE, _RANK_CORE, (), LOWERINGS)
-        self._contributions: dict[str, Contribution] = {CORE: core}
-        self._offers = Offers()
+        self._contributions: dict[str, Contribution] = {}
         self._services: dict[str, Any] = {}
         self._distributions: dict[str, Optional[str]] = {}
         self._failures: dict[str, PluginFailure] = {}
         self._skipped: set[str] = set()
-        self._named: Optional[frozenset[str]] = None
         self._frozen = False
         self._answered: set[str] = set()
-        self._publish(settle([core]))
+        for path in CORE_PLUGINS:
+            self._register(load_path(path), CORE, None)
 
     # -- what is there ---------------------------------------------------------------------------
 
     @property
     def backends(self) -> Mapping[str, Backend]:
-        """Name -> backend, of the plugins that were first the first."""
+        """Name -> backend, without names that several plugins claim."""
         return self._backends
 
     @property
@@ -133,12 +122,18 @@ class Registry:
 
     @property
     def clashes(self) -> tuple[Clash, ...]:
-        """The names that several plugins claim, and who has them."""
-        return self._state.clashes
+        """The names that several plugins claim."""
+        return self._names.clashes()
 
-    def clash(self, kind: str, name: str) -> Optional[Clash]:
-        """The clash of that kind about `name`, if there is one."""
-        return self._state.clash(kind, name)
+    def clash(self, kind: str, name: str, prefix: str = "") -> Optional[Clash]:
+        """The clash of that kind about `name`, written after `prefix`, if there is one."""
+        return self._names.clash(kind, name, prefix)
+
+    def refuse_clash(self, kind: str, name: str, error: type[GluonError] = PluginError) -> None:
+        """Raise `error` if several plugins claim the name of that kind."""
+        clash = self.clash(kind, name)
+        if clash is not None:
+            raise error(clash.text, argument=name, remedy=clash.remedy)
 
     @property
     def skipped(self) -> frozenset[str]:
@@ -165,7 +160,7 @@ class Registry:
 
     def raise_if_failed(self, name: str, error: type[PluginError] = PluginError) -> None:
         """Raise `error` with the remembered cause if the plugin or backend `name` did not load, or if
-        several plugins claim that name and nobody has it."""
+        several plugins claim that name."""
         failure = self._failures.get(name)
         if failure is None:
             failure = next((f for f in self._failures.values() if _of_backend(f, name)), None)
@@ -175,9 +170,7 @@ class Registry:
                 argument=name,
                 remedy="`gluon info` shows its traceback.",
             ) from failure.error
-        clash = self._state.clash("backend", name)
-        if clash is not None and name not in self._backends:
-            raise error(clash.text, argument=name, remedy=clash.remedy)
+        self.refuse_clash("backend", name, error)
         if name in self._skipped:
             raise error(
                 f"plugin {name!r} is installed but left out",
@@ -187,56 +180,59 @@ class Registry:
 
     def architectures(self) -> tuple[Architecture, ...]:
         """Every architecture of every plugin, in the order of their backends."""
-        return self._state.architectures
-
-    def defaults(self) -> tuple[Architecture, ...]:
-        """The architectures that the simulator may stand in for when nobody says."""
-        return self._state.defaults
+        return tuple(arch for b in self._backends.values() for arch in b.architectures)
 
     def spellings(self) -> Mapping[str, Architecture]:
-        """Key of a bare word (`claims.key_of`) -> the architecture that it means."""
-        return self._state.spellings
+        """Key of a bare word (`names.key_of`) -> the architecture that it means."""
+        return self._spellings.by_key
 
     def capabilities(self) -> Mapping[str, tuple[Architecture, ...]]:
         """Capability -> the architectures that have it, sorted by capability."""
-        return self._capabilities
+        by_name: dict[str, list[Architecture]] = {}
+        for arch in self.architectures():
+            for capability in arch.capabilities:
+                by_name.setdefault(capability, []).append(arch)
+        return {name: tuple(by_name[name]) for name in sorted(by_name)}
 
     def lowerings(self, op: str) -> tuple[Lowering, ...]:
         """The lowerings of a portable op, highest priority first; empty for an unknown op."""
-        return self._lowerings.get(op, ())
+        return tuple(self._lowerings.get(op, ()))
 
     def contributor(self, lowering: Lowering) -> str:
         """The plugin that contributes `lowering`; `gluon_core` for the core's own."""
-        found = self._state.lowerings.get((lowering.op, lowering.name))
-        return found[1] if found is not None else CORE
+        claims = self._names.claimed("lowering")
+        return next((claim.by.plugin for claim in claims if claim.value is lowering), CORE)
 
-    def barred(self, lowering: Lowering, target: Target) -> Optional[str]:
-        """Why `lowering` is not taken on `target` although both could: another shares its priority."""
-        where = self._state.barred.get((lowering.op, lowering.name))
-        arch = target.architecture
-        return where.get(f"{arch.backend}:{arch.name}") if where else None
+    def origin(self, lowering: Lowering) -> str:
+        """The plugin that contributes `lowering`, with its distribution."""
+        return self._origin(self.contributor(lowering))
+
+    def exports(self) -> Mapping[str, str]:
+        """The vendor names that `gl` itself offers -> path of the value."""
+        return self._exports
 
     def commands(self) -> Mapping[str, Offer]:
         """Return the commands that plugins add to `gluon`."""
-        return self._offers.of("gluon_commands")
+        return self._offers["command"]
 
     def modules(self) -> Mapping[str, Offer]:
         """Return the modules behind `gluon_core.<name>` that belong to no backend."""
-        return self._offers.of("gluon_modules")
+        return self._offers["module"]
 
     def services(self) -> Mapping[str, Offer]:
         """Return the services of plugins, which `service` loads."""
-        return self._offers.of("gluon_services")
+        return self._offers["service"]
 
     def service(self, name: str) -> Any:
         """Return the service `name` of a plugin, loaded.
 
         Raises:
-            PluginError: no plugin has it, or it cannot be loaded.
+            PluginError: no plugin has it, or several, or it cannot be loaded.
         """
         if name not in self._services:
             offer = self.services().get(name)
             if offer is None:
+                self.refuse_clash("service", name)
                 extra = name.partition(".")[0]
                 raise PluginError(
                     f"no installed plugin offers {name!r}",
@@ -249,10 +245,6 @@ class Registry:
         """Return how to install what offers `name`, for the end of an error."""
         command = installation(name)
         return f"Install it: {command}." if command else self.installed()
-
-    def exports(self) -> Mapping[str, str]:
-        """The vendor names that `gl` itself offers -> path of the value."""
-        return self._exports
 
     # -- targets ---------------------------------------------------------------------------------
 
@@ -273,7 +265,7 @@ class Registry:
 
     def simulator(self) -> Optional[Backend]:
         """The backend that stands in for the architectures of the others, if one is installed."""
-        return self._backends.get(self._state.simulator or "")
+        return self._simulator
 
     def default_architecture(self) -> Architecture:
         """The architecture that the simulator stands in for when nobody says."""
@@ -302,12 +294,13 @@ class Registry:
                     "leave it out, as with GLUON_PLUGINS.",
                 ) from error
 
-    # -- extras ----------------------------------------------------------------------------------
+    # -- waiting ----------------------------------------------------------------------------------
 
     def waiting_for(self, backend: Backend, method: str) -> ContextManager[None]:
         """Inside, `method` of `backend` is called, which may take long."""
-        found = self._state.backends.get(backend.name)
-        return waiting_for(found[1] if found else repr(backend.name), f"{method} of its backend")
+        claim = self._names.held("backend").get(backend.name)
+        origin = claim.by.origin if claim is not None else repr(backend.name)
+        return waiting_for(origin, f"{method} of its backend")
 
     def device_of(self, backend: Backend) -> Optional[Target]:
         """`backend.device.target()`; the first time it may take as long as a driver needs to start."""
@@ -327,8 +320,7 @@ class Registry:
         not at all.
 
         Raises:
-            PluginError: it breaks the contract, claims a name that another plugin has, or the
-                registry is frozen.
+            PluginError: it breaks the contract, or the registry is frozen.
         """
         with self._lock:
             name = name or str(getattr(plugin, "__name__", type(plugin).__name__))
@@ -338,11 +330,10 @@ class Registry:
                     argument="name",
                     remedy="Give it another name.",
                 )
-            rank = _RANK_BY_HAND + len(self._contributions)
-            self._register(plugin, name, distribution, rank)
+            self._register(plugin, name, distribution)
             return self._plugins[name]
 
-    def _register(self, plugin: Any, name: str, distribution: Optional[str], rank: int) -> None:
+    def _register(self, plugin: Any, name: str, distribution: Optional[str]) -> None:
         if self._frozen:
             raise PluginError(
                 "the registry is frozen",
@@ -361,28 +352,24 @@ class Registry:
                 remedy="gluon_core/plugin/hookspec.py lists the hooks and their arguments.",
             ) from error
         try:
-            backends = self._asked(plugin, "gluon_backends", origin)
-            lowerings = self._asked(plugin, "gluon_lowerings", origin)
-            _verify.check(origin, backends, lowerings)
-            offers = {hook: self._asked(plugin, hook, origin) for hook in HOOKS}
-            made = Contribution(name, origin, rank, backends, lowerings)
-            state = settle([*self._contributions.values(), made])
-            if rank >= _RANK_BY_HAND:  # its caller is there to be told
-                _refuse_clashes(self._state, state)
-            self._offers.add(origin, offers, (*_verify.reserved(), *state.backends))
+            contribution = self._contribution(plugin, name, origin)
         except BaseException:
             self._forget(name)
             raise
-        if rank < _RANK_BY_HAND:
-            MACHINERY.update(*(backend.packages for backend in backends))
-            where = getattr(plugin, "__name__", type(plugin).__module__)
-            MACHINERY.add(where.partition(".")[0])
-        self._contributions[name] = made
+        self._contributions[name] = contribution
         self._distributions[name] = distribution
-        self._publish(state)
+        self._publish()
+
+    def _contribution(self, plugin: Any, name: str, origin: str) -> Contribution:
+        backends = self._asked(plugin, "gluon_backends", origin)
+        lowerings = self._asked(plugin, "gluon_lowerings", origin)
+        _verify.check(origin, backends, lowerings)
+        answers = {hook: self._asked(plugin, hook, origin) for hook in HOOKS}
+        offers = _verify.check_offers(origin, answers)
+        return Contribution(name, origin, backends, lowerings, offers)
 
     def _asked(self, plugin: Any, hook: str, origin: str) -> tuple[Any, ...]:
-        """What `plugin` alone answers to `hook`, as a tuple."""
+        """Return the answer of `plugin` alone to `hook`, as a tuple."""
         call = self._alone(plugin, hook)
         if not any(
             impl.plugin is plugin for impl in getattr(self._manager.hook, hook).get_hookimpls()
@@ -406,49 +393,47 @@ class Registry:
         if self._manager.get_plugin(name) is not None:
             self._manager.unregister(name=name)
 
-    def _publish(self, state: State) -> None:
-        self._state = state
+    def _publish(self) -> None:
+        """Compute what is asked for from the contributions so far."""
+        names = self._names = Names(list(self._contributions.values()))
+        held = {kind: names.held(kind) for kind in ("backend", "simulator", "export")}
         self._backends: Mapping[str, Backend] = MappingProxyType(
-            {key: backend for key, (backend, _) in state.backends.items()}
+            {name: claim.value for name, claim in held["backend"].items()}
         )
+        self._simulator = next((claim.value for claim in held["simulator"].values()), None)
+        self._exports: Mapping[str, str] = MappingProxyType(
+            {n: c.value for n, c in held["export"].items() if isinstance(c.value, str)}
+        )
+        self._offers: dict[str, Mapping[str, Offer]] = {
+            kind: MappingProxyType(
+                {
+                    name: Offer(claim.value, claim.by.origin)
+                    for name, claim in names.held(kind).items()
+                    if isinstance(claim.value, str)
+                }
+            )
+            for kind in HOOKS.values()
+        }
+        lowerings = list(names.claimed("lowering"))
+        self._lowerings: dict[str, list[Lowering]] = {}
+        for claim in sorted(lowerings, key=lambda c: (-c.value.priority, c.value.name)):
+            self._lowerings.setdefault(claim.value.op, []).append(claim.value)
         self._plugins = {
             name: Plugin(
                 name,
-                distribution,
+                self._distributions[name],
                 tuple(b.name for b in made.backends if self._backends.get(b.name) is b),
-                tuple(
-                    "/".join(key) for key, (_, owner) in state.lowerings.items() if owner == name
-                ),
-                self._offers.by(self._origin(name)),
+                tuple(f"{c.value.op}/{c.value.name}" for c in lowerings if c.by is made),
+                tuple(f"{kind} {offer}" for kind in made.offers for offer in made.offers[kind]),
             )
-            for name, distribution in self._distributions.items()
-            for made in (self._contributions[name],)
+            for name, made in self._contributions.items()
+            if name != CORE
         }
-        capabilities: dict[str, list[Architecture]] = {}
-        for arch in state.architectures:
-            for capability in arch.capabilities:
-                capabilities.setdefault(capability, []).append(arch)
-        self._capabilities = MappingProxyType(
-            {c: tuple(capabilities[c]) for c in sorted(capabilities)}
-        )
-        by_op: dict[str, list[Lowering]] = {}
-        for lowering, _ in state.lowerings.values():
-            by_op.setdefault(lowering.op, []).append(lowering)
-        self._lowerings = {
-            op: tuple(sorted(found, key=lambda low: (-low.priority, low.name)))
-            for op, found in by_op.items()
-        }
-        self._exports = MappingProxyType({key: path for key, (path, _) in state.exports.items()})
-        self._spellings = Spellings(self)
-        hooks = reversed(
-            self._manager.hook.gluon_stage_done.get_hookimpls()
-        )  # as pluggy calls them
+        self._spellings = Spellings(self, names)
+        hooks = self._manager.hook.gluon_stage_done.get_hookimpls()
         self._observers: list[tuple[str, Callable[..., Any]]] = [
-            (
-                self._origin(impl.plugin_name),
-                self._alone(impl.plugin, "gluon_stage_done"),
-            )
-            for impl in hooks
+            (self._origin(impl.plugin_name), self._alone(impl.plugin, "gluon_stage_done"))
+            for impl in reversed(hooks)  # as pluggy calls them
         ]
 
     def _origin(self, name: str) -> str:
@@ -456,7 +441,7 @@ class Registry:
         return f"{name!r} ({distribution})" if distribution else repr(name)
 
     def _alone(self, plugin: Any, hook: str) -> Callable[..., Any]:
-        """The hook of `plugin` and of no other."""
+        """Return the hook of `plugin` and of no other."""
         others = [p for p in self._manager.get_plugins() if p is not plugin]
         return cast(Callable[..., Any], self._manager.subset_hook_caller(hook, others))
 
@@ -464,29 +449,22 @@ class Registry:
         """Import and register one entry point; a failure of any kind is remembered, not raised."""
         dist = getattr(entry, "dist", None)
         distribution = f"{dist.name} {dist.version}" if dist is not None else None
-        if self._named is None:
-            self._named = _named_by_core()
         name = entry.name
         if name in self._contributions or name in self._failures:
             name += f" ({entry.value})"  # two distributions use the name: keep both
         try:
-            rank = self._rank(dist)
             with waiting_for(f"{name!r} ({distribution or entry.value})", "its import"):
                 plugin = entry.load()
             with self._lock:
-                self._register(plugin, name, distribution, rank)
+                self._register(plugin, name, distribution)
+            MACHINERY.update(*(b.packages for b in self._contributions[name].backends))
+            where = getattr(plugin, "__name__", type(plugin).__module__)
+            MACHINERY.add(where.partition(".")[0])
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # a plugin may raise anything, SystemExit included
             text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
             self._failures[name] = PluginFailure(entry.name, entry.value, distribution, error, text)
-
-    def _rank(self, dist: Any) -> int:
-        """When an installed distribution was there."""
-        if self._named is None:
-            self._named = _named_by_core()
-        named = dist is not None and _normal(dist.name) in self._named
-        return _RANK_NAMED if named else _RANK_INSTALLED
 
     def freeze(self) -> Registry:
         """End of loading: `register` raises from here on."""
@@ -533,32 +511,8 @@ class Registry:
         return " ".join(filter(None, (did_you_mean(word, known), self.installed())))
 
 
-def _refuse_clashes(before: State, now: State) -> None:
-    """Raise for the first name that is claimed twice `now` and was not `before`."""
-    for clash in now.clashes:
-        if clash not in before.clashes:
-            raise PluginError(
-                clash.text, remedy="Rename what it claims, or choose plugins with GLUON_PLUGINS."
-            )
-
-
-def _normal(name: str) -> str:
-    """The name of a distribution as all its spellings are compared."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _named_by_core() -> frozenset[str]:
-    """The distributions that gluon-core's own metadata names in an extra."""
-    try:
-        required = metadata.requires(_DISTRIBUTION) or []
-    except metadata.PackageNotFoundError:  # run from a checkout
-        return frozenset()
-    named = (re.match(r"[\w.-]+", text) for text in required if "extra ==" in text)
-    return frozenset(_normal(found.group()) for found in named if found)
-
-
 def _of_backend(failure: PluginFailure, name: str) -> bool:
-    """Whether `failure` is of the backend `name`, judged by what the contract error names."""
+    """Return whether `failure` is of the backend `name`, which its error names."""
     return getattr(failure.error, "backend_name", None) == name
 
 

@@ -15,32 +15,19 @@ import importlib.machinery
 import importlib.util
 import pkgutil
 import sys
-import warnings
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
 from gluon_core.errors import CapabilityError, GluonError, PluginError, did_you_mean
 from gluon_core.features import Feature, dotted
 from gluon_core.layouts import pictures
 from gluon_core.layouts.dialect import compiler_version, follows
 from gluon_core.plugin.paths import load_named
-from gluon_core.registry.moved import GONE_IN, MOVED, SHORT
 
 if TYPE_CHECKING:
     from gluon_core.plugin.backend import Backend
 
-__all__ = [
-    "NamespaceError",
-    "PluginImportError",
-    "install",
-    "offered",
-    "resolve",
-    "resolve_host",
-    "stand_in",
-]
-
-_HOST = "gluon_core"
-_LANGUAGE = "gluon_core.language"
+__all__ = ["ALIASES", "NamespaceError", "PluginImportError", "Space", "alias", "stand_in"]
 
 
 class PluginImportError(PluginError, ImportError):
@@ -132,19 +119,6 @@ class _Alias(importlib.abc.Loader):
                 sys.modules.setdefault(alias + name[len(self.real) :], loaded)
 
 
-class _Moved(_Alias):
-    """An alias of a module that stood elsewhere; it says so once for each place that imports it."""
-
-    def exec_module(self, module: ModuleType) -> None:
-        # Python leaves out its own import machinery: the level is that of the `import`.
-        warnings.warn(
-            f"{module.__name__} has moved to {self.real}; the older path goes in {GONE_IN}",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        super().exec_module(module)
-
-
 class _VendorAlias(_Alias):
     """An alias of what users type `dir()` of."""
 
@@ -166,9 +140,10 @@ def _tidy(module: ModuleType) -> None:
 
 
 def _withhold_from(module: ModuleType, alias: str) -> None:
-    if module.__name__ in _withheld or not alias.startswith(_LANGUAGE):
+    space = next((space for space in _spaces if alias.startswith(space.package + ".")), None)
+    if module.__name__ in _withheld or space is None or space.opened is None:
         return
-    path = alias.replace(_LANGUAGE, "gl", 1)
+    path = alias.replace(space.package, space.shown, 1)
     taken, otherwise = withhold(vars(module)), vars(module).get("__getattr__")
     if not taken:
         return
@@ -198,18 +173,15 @@ class _Finder(importlib.abc.MetaPathFinder):
     ) -> Optional[importlib.machinery.ModuleSpec]:
         if not fullname.startswith("gluon_core."):
             return None
-        short = SHORT.get(fullname)
-        if short is not None:
-            return importlib.machinery.ModuleSpec(fullname, _Alias(short), origin=short)
-        moved = MOVED.get(fullname)
-        if moved is not None:
-            return importlib.machinery.ModuleSpec(fullname, _Moved(moved), origin=moved)
-        language = fullname.startswith(_LANGUAGE + ".")
-        prefix = _LANGUAGE if language else _HOST
+        real = ALIASES.get(fullname)
+        if real is not None:
+            return importlib.machinery.ModuleSpec(fullname, _Alias(real), origin=real)
+        space = next(space for space in _spaces if fullname.startswith(space.package + "."))
+        prefix = space.package
         name, _, inner = fullname[len(prefix) + 1 :].partition(".")
         if name.startswith("_") or not _is_vendor(prefix, name, path, bool(inner)):
             return None
-        root = _root(prefix, name)
+        root, extra = space.root(name), space.is_module(name)
         real = f"{root}.{inner}" if inner else root
         if inner and not _exists(real):
             raise NamespaceError(
@@ -217,29 +189,20 @@ class _Finder(importlib.abc.MetaPathFinder):
                 got=repr(fullname),
                 remedy=_nearest(inner, _children(root)),
             )
-        where = f"{prefix}.{name}"
-        extra = _is_module(prefix, name)
-        alias = (_Alias if extra else _VendorAlias)(real, None if inner else where)
+        loader = (_Alias if extra else _VendorAlias)(real, None if inner else f"{prefix}.{name}")
         package = extra and _is_package(real)
-        return importlib.machinery.ModuleSpec(fullname, alias, origin=real, is_package=package)
+        return importlib.machinery.ModuleSpec(fullname, loader, origin=real, is_package=package)
 
 
 _FINDER = _Finder()
 _core_modules: dict[tuple[str, str], bool] = {}
+ALIASES: dict[str, str] = {}  # path that users type -> the module of the core
+_spaces: list[Space] = []  # the innermost package first
 
 
-def install() -> None:
-    """Put the finder in place, and let layouts find who draws them. `import gluon_core` calls it;
-    calling it again does nothing."""
-    if _FINDER not in sys.meta_path:
-        sys.meta_path.insert(0, _FINDER)
-        pictures.set_source(_pictures)
-
-
-def _pictures() -> Any:
-    from gluon_core.registry.load import registry
-
-    return registry().service("pictures")
+def alias(paths: Mapping[str, str]) -> None:
+    """Let users import modules of the core by shorter paths: path -> module."""
+    ALIASES.update(paths)
 
 
 def _is_vendor(prefix: str, name: str, path: Optional[Sequence[str]], inner: bool) -> bool:
@@ -255,51 +218,12 @@ def _is_vendor(prefix: str, name: str, path: Optional[Sequence[str]], inner: boo
     return known
 
 
-def _is_module(prefix: str, name: str) -> bool:
-    """Return whether `gluon_core.name` is a module of a plugin, and not a backend's namespace."""
-    from gluon_core.registry.load import registry
-
-    return prefix == _HOST and name in registry().modules()
-
-
 def _is_package(real: str) -> bool:
     try:
         spec = importlib.util.find_spec(real)
     except ImportError:  # its import says why
         return False
     return spec is not None and spec.submodule_search_locations is not None
-
-
-def _root(prefix: str, name: str) -> str:
-    """The module path behind the namespace `prefix.name` of a plugin."""
-    from gluon_core.registry.load import registry
-
-    if _is_module(prefix, name):
-        return registry().modules()[name].path
-    backend = _backend(prefix, name)
-    root = backend.language.namespace if prefix == _LANGUAGE else backend.language.host
-    if root is None:
-        raise NamespaceError(
-            f"backend {name!r} has no {'language' if prefix == _LANGUAGE else 'host'} namespace",
-            got=f"{prefix}.{name}",
-        )
-    return root
-
-
-def _backend(prefix: str, name: str) -> Backend:
-    from gluon_core.registry.load import registry
-
-    plugins = registry()
-    found = plugins.backends.get(name)
-    if found is not None:
-        return found
-    plugins.raise_if_failed(name, PluginImportError)
-    near = did_you_mean(name, [*plugins.backends, *plugins.modules(), *plugins.failures])
-    raise NamespaceError(
-        f"{prefix} has no module {name!r} and no plugin contributes it",
-        got=f"{prefix}.{name}",
-        remedy=" ".join(filter(None, (near, plugins.installation(name)))),
-    )
 
 
 def _exists(real: str) -> bool:
@@ -321,36 +245,130 @@ def _nearest(word: str, known: Sequence[str]) -> str:
     return did_you_mean(word, known) or f"It has: {', '.join(known) or 'no modules'}."
 
 
-def resolve(name: str, opened: Callable[[type], type]) -> Any:
-    """What `gl.<name>` is, for a name that the portable language does not define: a vendor's
-    language namespace, or a name that a vendor exports into `gl`.
+class Space(NamedTuple):
+    """A package of the core to which plugins add names.
 
     Args:
-        opened: makes the methods of an exported class callable in kernels.
-
-    Raises:
-        AttributeError: no installed plugin has it.
-        PluginImportError: its plugin did not load.
+        package: its name.
+        shown: what users call it.
+        path: the module path of a backend's namespace in it, None where it has none.
+        opened: makes the methods of an exported class callable in kernels; None for a package that
+            takes modules of plugins rather than exports.
     """
-    return _resolve(_LANGUAGE, name, opened)
+
+    package: str
+    shown: str
+    path: Callable[[Backend], Optional[str]]
+    opened: Optional[Callable[[type], type]] = None
+
+    def open(self) -> Space:
+        """Let imports below the package find the modules of plugins."""
+        if _FINDER not in sys.meta_path:
+            sys.meta_path.insert(0, _FINDER)
+            pictures.set_source(_pictures)
+        if all(space.package != self.package for space in _spaces):
+            _spaces.insert(0, self)
+        return self
+
+    def is_module(self, name: str) -> bool:
+        """Return whether `name` is a module of a plugin, and not a backend's namespace."""
+        from gluon_core.registry.load import registry
+
+        return self.opened is None and name in registry().modules()
+
+    def root(self, name: str) -> str:
+        """Return the module path behind the namespace `name` of a plugin.
+
+        Raises:
+            NamespaceError: no plugin has it.
+            PluginImportError: its plugin did not load, or two plugins have it.
+        """
+        from gluon_core.registry.load import registry
+
+        plugins = registry()
+        if self.is_module(name):
+            return plugins.modules()[name].path
+        plugins.refuse_clash(self._kind, name, PluginImportError)
+        backend = plugins.backends.get(name)
+        if backend is None:
+            plugins.raise_if_failed(name, PluginImportError)
+            near = did_you_mean(name, [*plugins.backends, *plugins.modules(), *plugins.failures])
+            raise NamespaceError(
+                f"{self.package} has no module {name!r} and no plugin contributes it",
+                got=f"{self.package}.{name}",
+                remedy=" ".join(filter(None, (near, plugins.installation(name)))),
+            )
+        root = self.path(backend)
+        if root is None:
+            raise NamespaceError(
+                f"backend {name!r} has no namespace in {self.package}", got=f"{self.package}.{name}"
+            )
+        return root
+
+    @property
+    def _kind(self) -> str:
+        return "module" if self.opened is None else "export"
+
+    def offered(self) -> list[str]:
+        """Return the names that the installed plugins add."""
+        from gluon_core.registry.load import registry
+
+        plugins = registry()
+        spaces = [name for name, backend in plugins.backends.items() if self.path(backend)]
+        return [*spaces, *(plugins.modules() if self.opened is None else plugins.exports())]
+
+    def resolve(self, name: str) -> Any:
+        """Return what a plugin has for `name`: a namespace, a module, or an exported value.
+
+        Raises:
+            AttributeError: no installed plugin has it, or two have.
+            PluginImportError: its plugin did not load.
+        """
+        if name.startswith("_"):  # protocols probe for dunders; do not load plugins for that
+            raise AttributeError(f"module {self.package!r} has no attribute {name!r}")
+        from gluon_core.registry.load import registry
+
+        plugins = registry()
+        known_to, value = _resolved.get((self.package, name), (None, None))
+        if known_to is plugins:  # host code names layouts at every launch
+            return value
+        clash = plugins.clash(self._kind, name)
+        if clash is not None:
+            raise AttributeError(str(GluonError(clash.text, remedy=clash.remedy)))
+        if self.opened is not None and name in plugins.exports():
+            value = load_named(plugins.exports()[name], f"exports[{name!r}] of a plugin")
+            if isinstance(value, type):
+                self.opened(value)
+        elif name in plugins.backends or self.is_module(name):
+            try:
+                value = importlib.import_module(f"{self.package}.{name}")
+            except NamespaceError as error:
+                raise AttributeError(str(error)) from None
+        else:
+            plugins.raise_if_failed(name, PluginImportError)
+            raise AttributeError(self._unknown(name))
+        _resolved[self.package, name] = plugins, value
+        return value
+
+    def _unknown(self, name: str) -> str:
+        from gluon_core.registry.load import registry
+
+        plugins = registry()
+        own = vars(sys.modules[self.package]) if self.package in sys.modules else {}
+        known = [*plugins.backends, *plugins.failures, *self.offered()]
+        near = did_you_mean(name, [*known, *(n for n in own if not n.startswith("_"))])
+        remedy = " ".join(filter(None, (near, plugins.installation(name))))
+        return str(GluonError(f"module {self.package!r} has no attribute {name!r}", remedy=remedy))
 
 
-def resolve_host(name: str) -> Any:
-    """What `gluon_core.<name>` is: a vendor's host namespace. Raises as `resolve` does."""
-    return _resolve(_HOST, name, None)
+# (package, name) -> the registry that was asked, and what it answered.
+_resolved: dict[tuple[str, str], tuple[Any, Any]] = {}
 
 
-def offered(prefix: str) -> list[str]:
-    """What the installed plugins add to `gluon_core.language` or `gluon_core`: their namespaces, and
-    in the language the names that they export."""
+def _pictures() -> Any:
     from gluon_core.registry.load import registry
 
-    plugins = registry()
-    if prefix == _HOST:
-        hosts = [name for name, backend in plugins.backends.items() if backend.language.host]
-        return [*hosts, *plugins.modules()]
-    spaces = [name for name, backend in plugins.backends.items() if backend.language.namespace]
-    return [*spaces, *plugins.exports()]
+    return registry().service("pictures")
 
 
 def stand_in(wanted: str) -> None:
@@ -363,42 +381,3 @@ def stand_in(wanted: str) -> None:
         return
     if "standin" in plugins.services():
         plugins.service("standin").activate(wanted)
-
-
-# (prefix, name) -> the registry that was asked, and what it answered.
-_resolved: dict[tuple[str, str], tuple[Any, Any]] = {}
-
-
-def _resolve(prefix: str, name: str, opened: Optional[Callable[[type], type]]) -> Any:
-    if name.startswith("_"):  # protocols probe for dunders; do not load plugins for that
-        raise AttributeError(f"module {prefix!r} has no attribute {name!r}")
-    from gluon_core.registry.load import registry
-
-    plugins = registry()
-    known_to, value = _resolved.get((prefix, name), (None, None))
-    if known_to is plugins:  # host code names layouts at every launch
-        return value
-    if opened is not None and name in plugins.exports():
-        value = load_named(plugins.exports()[name], f"exports[{name!r}] of a plugin")
-        if isinstance(value, type):
-            opened(value)
-        _resolved[prefix, name] = plugins, value
-        return value
-    if name in plugins.backends or _is_module(prefix, name):
-        try:
-            value = importlib.import_module(f"{prefix}.{name}")
-        except NamespaceError as error:
-            raise AttributeError(str(error)) from None
-        _resolved[prefix, name] = plugins, value
-        return value
-    plugins.raise_if_failed(name, PluginImportError)
-    clash = plugins.clash("export", name) if opened is not None else None
-    if clash is not None and name == clash.name:
-        raise AttributeError(str(GluonError(clash.text, remedy=clash.remedy)))
-    known = [*plugins.backends, *plugins.failures]
-    known += plugins.exports() if opened else plugins.modules()
-    module = sys.modules.get(prefix)
-    known += [n for n in vars(module) if not n.startswith("_")] if module else []
-    text = f"module {prefix!r} has no attribute {name!r}"
-    remedy = " ".join(filter(None, (did_you_mean(name, known), plugins.installation(name))))
-    raise AttributeError(str(GluonError(text, remedy=remedy)))

@@ -22,7 +22,8 @@ from gluon_core.plugin.language import Lowering
 from gluon_core.plugin.paths import load_named
 from gluon_core.plugin.requests import OPS
 from gluon_core.plugin.targets import Target
-from gluon_core.registry.load import CORE, Registry, registry
+from gluon_core.registry.load import Registry, registry
+from gluon_core.registry.names import CORE
 
 __all__ = ["Selection", "available", "code", "named", "select"]
 
@@ -61,11 +62,7 @@ def available(
 ) -> tuple[Lowering, ...]:
     """The lowerings of `op` that some operands could take on `target`, highest priority first."""
     known = plugins if plugins is not None else registry()
-    return tuple(
-        low
-        for low in _lowerings(op, known)
-        if _unavailable(low, target, triton) is None and known.barred(low, target) is None
-    )
+    return tuple(low for low in _lowerings(op, known) if _unavailable(low, target, triton) is None)
 
 
 def named(op: str, name: str) -> Lowering:
@@ -132,6 +129,7 @@ def select(
 
     Raises:
         CapabilityError: none fits; each lowering's reason is listed.
+        PluginError: two that fit share a priority, or two plugins have one of that name.
         BackendError: a predicate answered neither True nor a reason.
     """
     known = plugins if plugins is not None else registry()
@@ -140,11 +138,12 @@ def select(
     for lowering in _lowerings(op, known):
         reason = (
             _unavailable(lowering, target, triton)
-            or known.barred(lowering, target)
             or refused.get((op, lowering.name))
             or _refusal(lowering, request)
         )
         if reason is None and chosen is not None:
+            if lowering.priority == chosen.priority:
+                raise _tie(op, target, known, chosen, lowering)
             reason = (
                 f"fits, but {chosen.name} has priority {chosen.priority} over {lowering.priority}"
             )
@@ -157,7 +156,17 @@ def select(
         raise CapabilityError(
             f"no lowering of gl.portable.{op} fits on {target}:{listed or ' none'}"
         )
+    known.refuse_clash("lowering", f"{op}/{chosen.name}")
     return Selection(op, target, chosen, tuple(rejected))
+
+
+def _tie(op: str, target: Target, known: Registry, one: Lowering, other: Lowering) -> PluginError:
+    plugins = f"{known.origin(one)} and {known.origin(other)}"
+    return PluginError(
+        f"lowerings {one.name!r} and {other.name!r} of gl.portable.{op}, of plugins {plugins}, "
+        f"both fit on {target} and share priority {one.priority}",
+        remedy="Leave one of the plugins out with GLUON_PLUGINS, the plugins to load.",
+    )
 
 
 def _lowerings(op: str, known: Registry) -> tuple[Lowering, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Optional, Sequence
 
 from gluon_core.errors import TargetError, did_you_mean
 from gluon_core.plugin.targets import Architecture, Target
-from gluon_core.registry.claims import key_of
+from gluon_core.registry.names import Names, key_of
 
 if TYPE_CHECKING:
     from gluon_core.registry.load import Registry
@@ -21,12 +21,12 @@ _NEWEST = 4  # of each backend, where there are more
 class Spellings:
     """Parses targets against what one registry holds."""
 
-    def __init__(self, registry: Registry):
+    def __init__(self, registry: Registry, names: Names):
         self._registry = registry
-        self._by_key = registry.spellings()
-        self._of: dict[str, tuple[Architecture, ...]] = {name: () for name in registry.backends}
-        for arch in registry.architectures():
-            self._of[arch.backend] += (arch,)
+        held = names.held("spelling").items()
+        self.by_key: dict[str, Architecture] = {
+            key: claim.value for key, claim in held if isinstance(claim.value, Architecture)
+        }
         self._parsed: dict[str, Target] = {}
 
     def target(self, spec: Any) -> Target:
@@ -65,7 +65,7 @@ class Spellings:
                 return device
         simulator = self._registry.simulator()
         if simulator is None:
-            clash = self._registry.clash("simulator", "simulator")
+            clash = self._registry.clash("simulator", "simulating")
             if clash is not None:
                 raise TargetError(clash.text, argument="target", remedy=clash.remedy)
             problems = [b.device.problem() for b in self._registry.backends.values()]
@@ -83,8 +83,7 @@ class Spellings:
         return Target(simulator.name, self.default_architecture())
 
     def default_architecture(self) -> Architecture:
-        known = self._registry.defaults() or self._registry.architectures()
-        return self._default_of(known, "the simulator")
+        return self._default_of(self._registry.architectures(), "the simulator")
 
     def _default_of(self, among: Iterable[Architecture], what: str) -> Architecture:
         known = tuple(among)
@@ -127,18 +126,19 @@ class Spellings:
         if colon:
             owned = self._registry.backend(owner.lower())
             return Target(backend.name, self._owned(rest, owned.name, spec))
+        self._refuse_ambiguous(tail, spec, f"{backend.name}:")
         other = self._registry.backends.get(tail.lower())
-        if other is not None and other is not backend and key_of(tail) not in self._by_key:
-            return Target(backend.name, self._default_of(self._of[other.name], f"{spec!r}"))
-        return Target(backend.name, self._any(tail, spec, f"{backend.name}:"))
+        if other is not None and other is not backend and key_of(tail) not in self.by_key:
+            return Target(backend.name, self._default_of(other.architectures, f"{spec!r}"))
+        return Target(backend.name, self._any(tail, spec))
 
     def _parse_bare(self, word: str, spec: str) -> Target:
-        arch = self._by_key.get(key_of(word))
+        self._refuse_ambiguous(word, spec)
+        arch = self.by_key.get(key_of(word))
         if arch is not None:
             return Target(arch.backend, arch)
         backend = self._registry.backends.get(word.lower())
         if backend is None:
-            self._refuse_ambiguous(word, spec)
             self._registry.raise_if_failed(word.lower())
             raise self._unknown(word, [*self._known(), *self._registry.backends], "target", spec)
         if backend.simulates:
@@ -146,20 +146,18 @@ class Spellings:
         device = self._registry.device_of(backend)
         if device is not None:
             return device
-        return Target(backend.name, self._default_of(self._of[backend.name], f"{backend.name!r}"))
+        return Target(backend.name, self._default_of(backend.architectures, f"{backend.name!r}"))
 
     def _owned(self, word: str, backend: str, spec: str) -> Architecture:
-        """The architecture of `backend` that is spelled `word`, whatever it means elsewhere."""
-        among = self._of[backend]
+        """Return the architecture of `backend` that is spelled `word`, whatever it means elsewhere."""
+        among = self._registry.backends[backend].architectures
         spelled = [a for a in among if key_of(word) in map(key_of, a.spellings)]
         return self._one(spelled, among, word, spec)
 
-    def _any(self, word: str, spec: str, prefix: str) -> Architecture:
-        """The architecture of whatever backend that is spelled `word`."""
-        found = self._by_key.get(key_of(word))
-        if found is None:
-            self._refuse_ambiguous(word, spec, prefix)
-        return self._one([found] if found else [], self._registry.architectures(), word, spec)
+    def _any(self, word: str, spec: str) -> Architecture:
+        """Return the architecture of any backend that is spelled `word`."""
+        arch = self.by_key.get(key_of(word))
+        return self._one([arch] if arch else [], self._registry.architectures(), word, spec)
 
     def _one(
         self,
@@ -174,27 +172,15 @@ class Spellings:
         raise self._unknown(word, self._known(among), "architecture", spec)
 
     def _refuse_ambiguous(self, word: str, spec: str, prefix: str = "") -> None:
-        """Raise if nobody has `word` because several claim it."""
-        clash = self._registry.clash("spelling", word)
-        if clash is None or clash.keeps is not None:
-            return
-        owners = [
-            backend
-            for backend, own in self._of.items()
-            if any(key_of(word) in map(key_of, arch.spellings) for arch in own)
-        ]
-        full = " or ".join(repr(f"{prefix}{owner}:{word}") for owner in owners)
-        raise TargetError(
-            clash.text,
-            argument="target",
-            got=repr(spec),
-            remedy=f"Say {full}." if full else clash.remedy,
-        )
+        """Raise if several plugins claim `word`."""
+        clash = self._registry.clash("spelling", word, prefix)
+        if clash is not None:
+            raise TargetError(clash.text, argument="target", got=repr(spec), remedy=clash.remedy)
 
     def _of_triton(self, backend: str, arch: Any, warp_size: Optional[int], spec: Any) -> Target:
         family = [a for a in self._registry.architectures() if a.triton_backend == backend]
         if not family and backend in self._registry.backends:
-            family = list(self._of[backend])
+            family = list(self._registry.backends[backend].architectures)
         # Feature suffixes such as `gfx942:sramecc+` do not choose the architecture.
         wanted = str(arch).split(":")[0]
         found = [a for a in family if str(a.arch) == wanted] or [
@@ -242,8 +228,7 @@ class Spellings:
 
     def _unknown(self, word: str, known: Iterable[str], what: str, spec: str) -> TargetError:
         names = list(known)
-        clash = self._registry.clash("spelling", word)  # of an architecture that is not there
-        hint = f"{clash.text}." if clash is not None else did_you_mean(word.lower(), names)
+        hint = did_you_mean(word.lower(), names)
         if hint is None and what in ("architecture", "target"):
             hint = self._some(names)
         return TargetError(

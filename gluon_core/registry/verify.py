@@ -22,10 +22,10 @@ from gluon_core.plugin.language import Language, Lowering
 from gluon_core.plugin.requests import FURTHER, OPS
 from gluon_core.plugin.simulation import Simulation
 from gluon_core.plugin.targets import Architecture, Limits
-from gluon_core.registry.claims import key_of
-from gluon_core.registry.moved import ALIASES
+from gluon_core.registry.names import key_of
+from gluon_core.registry.offers import HOOKS
 
-__all__ = ["check", "reserved"]
+__all__ = ["check", "check_offers"]
 
 _WORD = r"[A-Za-z_]\w*"
 
@@ -145,6 +145,16 @@ _LOWERING: Mapping[str, _Form] = {
     "extras": _MAPPING,
 }
 
+# Hook -> the forms of its names and of its paths.
+_OFFERS: Mapping[str, tuple[_Form, _Form]] = {
+    "gluon_commands": (_text(r"[a-z][a-z0-9-]*", ""), _PATH),
+    "gluon_modules": (_text(r"[a-z][a-z0-9_]*", ""), _MODULE),
+    "gluon_services": (
+        _text(r"[a-z][a-z0-9_.]*", ""),
+        _Form(lambda v: _PATH.holds(v) or _MODULE.holds(v), ""),
+    ),
+}
+
 # The methods that a compiler must define, all of them.
 _COMPILER = ("builder", "pipeline", "inspect")
 
@@ -152,7 +162,7 @@ _COMPILER = ("builder", "pipeline", "inspect")
 def check(origin: str, backends: Sequence[Any], lowerings: Sequence[Any]) -> None:
     """Raise unless the contributions of the plugin `origin` fit the contract, and agree in themselves.
 
-    Names that other plugins claim as well are settled in `gluon_core.registry.claims`.
+    Names that other plugins claim as well are the business of `gluon_core.registry.names`.
 
     Raises:
         PluginError: naming the plugin, the attribute and the offending definition.
@@ -179,6 +189,35 @@ def check(origin: str, backends: Sequence[Any], lowerings: Sequence[Any]) -> Non
             raise _Broken(origin)(where, f"two lowerings of {key[0]!r} are called {key[1]!r}")
         known[key] = lowering
     _refuse_ties(origin, list(known.values()), [a for b in backends for a in b.architectures])
+
+
+def check_offers(
+    origin: str, answers: Mapping[str, Sequence[Any]]
+) -> Mapping[str, Mapping[str, str]]:
+    """Return kind -> name -> path of what the plugin `origin` answered to `offers.HOOKS`.
+
+    Raises:
+        PluginError: a name or a path has a wrong form, or is the core's own.
+    """
+    offers: dict[str, dict[str, str]] = {}
+    for hook, pairs in answers.items():
+        names, paths = _OFFERS[hook]
+        for pair in pairs:
+            good = isinstance(pair, tuple) and names.holds(pair[0]) and paths.holds(pair[1])
+            if not good:
+                raise _Broken(origin)(
+                    f"{hook}()",
+                    "must return a mapping of names to paths",
+                    expected="such as {'name': 'package.module:attribute'}",
+                    got=repr(pair),
+                )
+            offers.setdefault(HOOKS[hook], {})[pair[0]] = pair[1]
+    own = sorted({*offers.get("module", ())} & _reserved())
+    if own:
+        raise _Broken(origin)(
+            "gluon_modules()", f"gluon_core.{own[0]} exists already", remedy="Rename it."
+        )
+    return offers
 
 
 class _Broken:
@@ -216,7 +255,7 @@ def _check_backend(origin: str, backend: Any) -> _Broken:
     _Broken(origin).unless(_NAME, "Backend.name", backend.name)
     broken = _Broken(origin, backend.name)
     _check_version(broken, backend)
-    if backend.name in reserved():
+    if backend.name in _reserved():
         raise broken(
             "name", f"gluon_core.{backend.name} is a module of the core", remedy="Rename it."
         )
@@ -256,11 +295,10 @@ def _distribution(origin: str) -> str:
     return inside.group(1) if inside else origin.strip("'")
 
 
-def reserved() -> frozenset[str]:
-    """Return the names of the core's own modules, and of its short paths."""
+def _reserved() -> frozenset[str]:
+    """Return the names of the core's own modules."""
     core = Path(__file__).parents[1]
-    short = (path.removeprefix("gluon_core.") for path in ALIASES)
-    return frozenset((*(module.name for module in pkgutil.iter_modules([str(core)])), *short))
+    return frozenset(module.name for module in pkgutil.iter_modules([str(core)]))
 
 
 def _check_methods(broken: _Broken, facet: str, base: type, value: Any) -> None:

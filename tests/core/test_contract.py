@@ -336,8 +336,12 @@ def test_an_exception_of_a_lowering_says_whose_it_is(use):
 @pytest.mark.parametrize(
     "attributes, ask, words",
     [
-        ({"namespace": "no_such.module"}, lambda: gl.wrong, ["backend 'wrong', language"]),
-        ({"host": "no_such.module"}, lambda: gluon.wrong, ["backend 'wrong', host"]),
+        (
+            {"namespace": "no_such.module"},
+            lambda: gl.wrong,
+            ["gluon_core.language.wrong: 'no_such.module'"],
+        ),
+        ({"host": "no_such.module"}, lambda: gluon.wrong, ["gluon_core.wrong: 'no_such.module'"]),
         ({"exports": {"Odd": f"{HERE}:Odd"}}, lambda: gl.Odd, ["exports['Odd']", f"{HERE}:Odd"]),
     ],
 )

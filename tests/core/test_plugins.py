@@ -126,23 +126,17 @@ def test_loading_plugins_imports_neither_triton_nor_torch():
     assert done.returncode == 0, done.stderr
 
 
-def test_the_older_import_paths_are_the_same_modules_and_leave_them_as_they_are():
-    # pluggy finds hooks through `dir()` of the module that declares them.
+def test_short_paths_are_the_same_modules():
     code = """
 import importlib
-from gluon_core.registry.moved import ALIASES
-before = {new: dir(importlib.import_module(new)) for new in ALIASES.values()}
-for old, new in ALIASES.items():
-    assert importlib.import_module(old) is importlib.import_module(new), old
-for new, names in before.items():
-    left = set(names) - set(dir(importlib.import_module(new)))
-    assert not left, (new, left)
-from gluon_core.plugins import registry
-print(*registry().backends)
+import gluon_core.language
+from gluon_core.registry.namespaces import ALIASES
+assert {"gluon_core._runtime", "gluon_core.language._semantic"} <= {*ALIASES}
+for short, real in ALIASES.items():
+    assert importlib.import_module(short) is importlib.import_module(real), short
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "sim" in done.stdout.split()
 
 
 def test_a_short_path_says_nothing_and_is_the_same_module():
@@ -156,22 +150,6 @@ assert gluon.bundle is gluon_bundle and Bundle is gluon.bundle.Bundle
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_an_older_import_path_says_where_the_module_is(tmp_path):
-    file = tmp_path / "old.py"
-    file.write_text(
-        "import gluon_core\nimport gluon_core.targets\nfrom gluon_core.isa import Loop\n"
-    )
-    command = [sys.executable, "-W", "always::DeprecationWarning:__main__", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    for line, old, new in ((2, "targets", "plugin.targets"), (3, "isa", "plugin.isa")):
-        warning = (
-            f"old.py:{line}: DeprecationWarning: gluon_core.{old} has moved to gluon_core.{new}; "
-        )
-        assert warning in done.stderr
-    assert "the older path goes in 1.0" in done.stderr
 
 
 # -- frozen and shared ---------------------------------------------------------------------------
@@ -454,28 +432,6 @@ def test_what_is_missing_names_the_extra_that_installs_it():
     with pytest.raises(PluginError, match=r'pip install "gluon-core\[tune\]"'):
         known.service("tune.configurations")
     assert "Installed backends" in known.installation("hammer")
-
-
-@pytest.mark.parametrize(
-    "offer", [{"commands": {"a": "m:f"}}, {"modules": {"a": "m"}}, {"services": {"a": "m:f"}}]
-)
-def test_two_owners_of_a_name_are_an_error_that_names_both_plugins(offer):
-    with pytest.raises(PluginError, match="'smith' and 'farrier' both have the name 'a'"):
-        load([], [Plugin("smith", **offer), Plugin("farrier", **offer)])
-
-
-def test_of_two_installed_owners_of_a_name_the_second_is_remembered_as_broken(module):
-    source = (
-        "from gluon_core.plugin.hookspec import hookimpl\n"
-        "@hookimpl\n"
-        "def gluon_commands():\n"
-        "    return {'anvil': 'some.where:command'}\n"
-    )
-    module("farrier_plugin", source)
-    module("smith_plugin", source)
-    known = load([entry("farrier"), entry("smith")])
-    assert list(known.commands()) == ["anvil"] and list(known.failures) == ["smith"]
-    assert "both have the name 'anvil'" in known.failures["smith"].reason
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,16 @@
-"""The vendor-neutral lowerings: what every target can do, at the lowest priority.
+"""The vendor-neutral lowerings, which every target can take, at the lowest priority.
 
-The declarations are read whenever a registry is made, so this module imports the language only
-inside the functions.
+They are a plugin like any other, which `gluon_core` registers. Importing it does not import Triton.
 """
 
 from __future__ import annotations
 
+from typing import Sequence
+
+from gluon_core.plugin.hookspec import hookimpl
 from gluon_core.plugin.language import Lowering
 
-__all__ = ["LOWERINGS"]
+__all__ = ["LOWERINGS", "gluon_lowerings"]
 
 _HERE = "gluon_core.portable.fallback"
 _TILES = "gluon_core.portable.masked_tiles"
@@ -46,3 +48,8 @@ LOWERINGS = (
         extras={"first": f"{_WALKS}:first", "next": f"{_WALKS}:following"},
     ),
 )
+
+
+@hookimpl
+def gluon_lowerings() -> Sequence[Lowering]:
+    return LOWERINGS
