@@ -6,7 +6,8 @@ from typing import Callable
 
 from gluon_core.testing import TRITON_VERSION
 from tests.compat.hardware import BITS, _chance, _more, _right, _right_int, _target
-from tests.compat.layouts import HIP, Draw
+from tests.fuzz.draw import Draw
+from tests.fuzz.layouts import HIP
 
 __all__ = ["FAMILIES"]
 

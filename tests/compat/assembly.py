@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Callable
 
 from tests.compat.hardware import _chance, _right
-from tests.compat.layouts import CUDA, HIP, RELEASE, Draw, kernel
+from tests.fuzz.draw import Draw
+from tests.fuzz.layouts import CUDA, HIP, RELEASE, kernel
 
 __all__ = ["FAMILIES"]
 

@@ -12,16 +12,16 @@ from tests.compat import (
     clusters,
     fp4,
     hardware,
-    layouts,
     loosened,
-    operands,
     packed,
     products,
     waves,
 )
-from tests.compat.layouts import Draw
+from tests.fuzz import layouts, operands
+from tests.fuzz.draw import Draw
+from tests.fuzz.mixed import mixed
 
-__all__ = ["CHECKS", "COMPILED", "FAMILIES", "digest", "made"]
+__all__ = ["ALONE", "CHECKS", "COMPILED", "FAMILIES", "digest", "made"]
 
 FAMILIES: dict[str, Callable[[Draw], str]] = {
     **layouts.FAMILIES,
@@ -41,10 +41,14 @@ CHECKS = [f"loosened {name}" for name in loosened.names() if name not in layouts
 COMPILED = {*CHECKS, *clusters.FAMILIES, *assembly.FAMILIES, *fp4.FAMILIES}
 
 
+# Operands most of which do not fit: ours alone takes them.
+ALONE = {"any operands": mixed}
+
+
 def made(family: str, seed: int, number: int) -> str:
     """The source of one program."""
-    if family in FAMILIES:
-        return FAMILIES[family](Draw(random.Random(f"{family}:{seed}:{number}")))
+    if family in FAMILIES or family in ALONE:
+        return {**FAMILIES, **ALONE}[family](Draw(random.Random(f"{family}:{seed}:{number}")))
     return loosened.made(family.removeprefix("loosened "), seed * 100_000 + number)
 
 

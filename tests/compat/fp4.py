@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Callable
 
 from tests.compat.hardware import _chance, _right
-from tests.compat.layouts import Draw, Setting, blocked, distributed, kernel
+from tests.fuzz.draw import Draw
+from tests.fuzz.layouts import Setting, blocked, distributed, kernel
 
 __all__ = ["FAMILIES"]
 

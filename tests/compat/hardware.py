@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from gluon_core.testing import TRITON_VERSION
-from tests.compat.layouts import CUDA, Draw
+from tests.fuzz.draw import Draw
+from tests.fuzz.layouts import CUDA
 
 __all__ = ["FAMILIES"]
 

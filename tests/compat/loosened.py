@@ -1,25 +1,23 @@
 """What checks let through since they refuse less: random operands for each such check.
 
 A check that was loosened stands between a user's mistake and a compiler that aborts, so each has
-kernels of its own, most of them wrong. `kernels()` names them; run as a program, this counts how
-they end, traced and compiled, each in a process of its own:
-
-    python -m tests.compat.loosened COUNT [NAME...]
+kernels of its own, most of them wrong. `python -m tests.compat.sweep --family loosened` runs many of them.
 """
 
 from __future__ import annotations
 
-import collections
 import os
 import random
-import sys
 import tempfile
 from dataclasses import dataclass
 
 from gluon_core.testing import TRITON_VERSION
-from tests.compat import layouts, sides
-from tests.compat.layouts import CUDA, HIP, Draw
+from tests.compat import sides
 from tests.frontend import oracle
+from tests.fuzz import layouts
+from tests.fuzz.draw import Draw
+from tests.fuzz.layouts import CUDA, HIP
+from tests.fuzz.operands import SINK
 
 __all__ = ["CHECKS", "compiled", "ended", "made", "names"]
 
@@ -175,16 +173,6 @@ CHECKS: dict[str, Check] = {
 }  # fmt: skip
 
 
-def _filled(d: Draw, text: str) -> str:
-    while "<" in text:
-        before, hole, rest = text.partition("<")
-        name, end, after = rest.partition(">")
-        if not end or name not in _HOLES:  # a comparison
-            return before + hole + _filled(d, rest)
-        text = before + d.pick(_HOLES[name]) + after
-    return text
-
-
 def made(name: str, number: int) -> str:
     """The source of one kernel for a check, or of one with a layout of a family."""
     d = Draw(random.Random(f"{name}:{number}"))
@@ -211,8 +199,8 @@ def made(name: str, number: int) -> str:
     ]
     if "auto" not in check.ops[-1] and "<value>" not in "".join(check.ops):
         body = [line for line in body if not line.startswith("auto")]
-    lines = [_filled(d, line) for line in check.before]
-    op = _filled(d, d.pick(check.ops))
+    lines = [d.fill(line, _HOLES) for line in check.before]
+    op = d.fill(d.pick(check.ops), _HOLES)
     effects = ("store(", ".scatter(", "async_", "warp_specialize", "make_tensor")
     store = any(word in op for word in effects)
     body += [*lines, op if store else f"y = {op}"]
@@ -231,20 +219,9 @@ def made(name: str, number: int) -> str:
     text = "".join(f"    {line}\n" for line in body)
     return (
         "hopper, blackwell = gl.nvidia.hopper, gl.nvidia.blackwell\n"
-        f"{_SINK}{_WORK if 'work' in op else ''}@gluon.jit\ndef kernel({head}):\n{text}{args}TARGET = {check.target}\n"
+        f"{SINK}{_WORK if 'work' in op else ''}@gluon.jit\ndef kernel({head}):\n{text}{args}TARGET = {check.target}\n"
     )
 
-
-_SINK = """@gluon.jit
-def sink(p, y):
-    if isinstance(y, gl.tuple):
-        for k in gl.static_range(len(y)):
-            sink(p, y[k])
-    elif y.type.is_block():
-        gl.store(p + gl.full(y.shape, 0, gl.int32, y.type.layout), y.to(gl.float32))
-    else:
-        gl.store(p, y.to(gl.float32))
-"""
 
 _WORK = """@gluon.jit
 def work(q, n):
@@ -290,19 +267,3 @@ def names() -> list[str]:
     """The checks that the installed release has, and the families of layouts."""
     here = [name for name, check in CHECKS.items() if check.since <= RELEASE <= check.last]
     return [*here, *layouts.FAMILIES]
-
-
-def main(count: int, chosen: list[str]) -> None:
-    sides.warm()
-    for name in chosen or names():
-        counts: collections.Counter[str] = collections.Counter()
-        for number in range(count):
-            how, text = ended(name, number)
-            counts[how] += 1
-            if how in ("abort", "foreign", "nowhere"):
-                print(f"-- {name} {number}: {how}\n{text}")
-        print(f"{name}: {dict(counts)}", flush=True)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])

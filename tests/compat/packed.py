@@ -6,7 +6,7 @@ from typing import Callable
 
 from gluon_core.testing import TRITON_VERSION
 from tests.compat.hardware import _chance, _more, _right, _source, _target
-from tests.compat.layouts import Draw
+from tests.fuzz.draw import Draw
 
 __all__ = ["FAMILIES"]
 

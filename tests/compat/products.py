@@ -17,7 +17,7 @@ from tests.compat.hardware import (
     _source,
     _target,
 )
-from tests.compat.layouts import Draw
+from tests.fuzz.draw import Draw
 
 __all__ = ["FAMILIES"]
 

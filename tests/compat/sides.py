@@ -26,7 +26,7 @@ from gluon_core import testing
 from gluon_core.errors import GluonError
 from tests.frontend import oracle
 
-__all__ = ["Answer", "Verdict", "compiled", "traced_by", "verdict", "warm"]
+__all__ = ["Answer", "Verdict", "alone", "compiled", "traced_by", "verdict", "warm"]
 
 _SECONDS = 60
 
@@ -179,6 +179,13 @@ def verdict(source: str) -> Verdict:
     done = compiled(source)
     kind = {"ok": "refused", "slow": "slow"}.get(done.how, "refused early")
     return Verdict(kind, ours, theirs, done)
+
+
+def alone(source: str) -> Verdict:
+    """Trace a source by ours alone: `accepted`, `refused alone`, or as `verdict` has it."""
+    ours = traced_by(oracle.ours, source)
+    kind = {"ok": "accepted", "error": "refused alone"}.get(ours.how, ours.how)
+    return Verdict(kind, ours, Answer("ok"))
 
 
 def main(files: list[str]) -> None:

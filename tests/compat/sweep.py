@@ -14,50 +14,59 @@ from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
-import json
-import multiprocessing
+import functools
 import os
 import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Iterable, Iterator, Optional
+from typing import Any, Iterable, Iterator
 
+from gluon_core.processes import Ended
 from gluon_core.testing import TRITON_VERSION
 from tests.compat import loosened, sides
 from tests.compat.differences import known
-from tests.compat.families import CHECKS, COMPILED, FAMILIES, digest, made
+from tests.compat.families import ALONE, CHECKS, COMPILED, FAMILIES, digest, made
+from tests.fuzz.campaign import add, answers, entries
 
 __all__ = ["bad", "checked", "main", "tasks"]
 
 Entry = dict[str, Any]
 # Verdicts that nobody has to look at; `refused early` is one unless no error of ours explains it.
-FINE = {"same", "both refuse", "theirs refuses", "refused early", "slow", "late"}
+FINE = {
+    "same",
+    "accepted",
+    "refused alone",
+    "both refuse",
+    "theirs refuses",
+    "refused early",
+    "slow",
+    "late",
+}
 SHOWN = 3
 
 
 def checked(family: str, source: str) -> Entry:
     """What comes of one program: its verdict, and what has to be looked at."""
-    found = sides.verdict(source)
-    entry: Entry = {"family": family, "digest": digest(source), "kind": found.kind}
-    if found.kind in ("refused", "refused early", "differs"):
-        row = known(found, source)
+    verdict = sides.alone(source) if family in ALONE else sides.verdict(source)
+    entry: Entry = {"family": family, "digest": digest(source), "kind": verdict.kind}
+    if verdict.kind in ("refused", "refused early", "differs"):
+        row = known(verdict, source)
         if row:
             entry["row"] = row.title
-    if family in COMPILED and found.ours.how == "ok":
+    if family in COMPILED and verdict.ours.how == "ok":
         # The compiler must not abort on what the checks let through.
         how, said = loosened.compiled(source)
         if how != "compiled":
             entry["kind"], entry["said"] = how, said[-1500:]
-    of_host = found.ours.text.startswith("TensorDescriptor")  # made outside of any kernel
-    if found.ours.how == "error" and not of_host and "^" not in found.ours.text:
+    of_host = verdict.ours.text.startswith("TensorDescriptor")  # made outside of any kernel
+    if verdict.ours.how == "error" and not of_host and "^" not in verdict.ours.text:
         entry["kind"] = "nowhere"
     if bad(entry) or entry["kind"] == "refused early" and "row" not in entry:
         entry["source"] = source
         for name in ("ours", "theirs", "compiled"):
-            answer = getattr(found, name)
+            answer = getattr(verdict, name)
             if answer is not None and answer.how != "ok":
                 entry[name] = f"{answer.how}: {answer.text.strip()[-1500:]}"
     return entry
@@ -79,44 +88,25 @@ def tasks(
                 yield name, seed, number
 
 
-def _done(path: Path) -> list[Entry]:
-    if not path.exists():
-        return []
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(ValueError):  # the last line of a run that was killed
-            entry = json.loads(line)
-            if "family" in entry:
-                found.append(entry)
-    return found
+def _one(family: str, seed: int, number: int) -> Entry:
+    _warm()
+    return {"seed": seed, "number": number, **checked(family, made(family, seed, number))}
 
 
-_end = float("inf")
+def _again(family: str, source: str) -> Entry:
+    _warm()
+    return checked(family, source)
 
 
-def _start(end: float) -> None:
-    global _end
-    _end = end
+_warm = functools.cache(sides.warm)
 
 
-def _one(task: tuple[str, int, int]) -> Optional[Entry]:
-    if time.time() > _end:
-        return None
-    return {"seed": task[1], "number": task[2], **checked(task[0], made(*task))}
-
-
-def _again(task: tuple[str, str]) -> Optional[Entry]:
-    return None if time.time() > _end else checked(*task)
-
-
-def _run(work: Any, todo: list[Any], jobs: int, seconds: float) -> Iterator[Entry]:
-    """Entries as they are ready, from `jobs` processes that share what was loaded once."""
-    sides.warm()
-    context = multiprocessing.get_context("fork")
-    with context.Pool(jobs, _start, (time.time() + seconds,)) as pool:
-        for entry in pool.imap_unordered(work, todo):
-            if entry is not None:
-                yield entry
+def _run(work: str, calls: list[Any], options: argparse.Namespace) -> Iterator[Entry]:
+    """Yield entries as they are ready; a program that takes its process down is none."""
+    for call, entry in answers(f"tests.compat.sweep:{work}", calls, options.jobs, options.seconds):
+        if isinstance(entry, Ended):
+            entry = {"family": call[0], "kind": "lost", "said": str(entry), "call": call[1:]}
+        yield entry
 
 
 def report(entries: Iterable[Entry], all_: bool = False) -> str:
@@ -163,55 +153,52 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--report", type=Path, nargs="+", help="of these logs, nothing is run")
     parser.add_argument("--again", type=Path, nargs="+", help="what these logs show once more")
     parser.add_argument("--all", action="store_true", help="show all, not three of each message")
-    given = parser.parse_args(arguments)
-    if given.report:
-        entries = [entry for path in given.report for entry in _done(path)]
-        print(report(entries, given.all))
+    options = parser.parse_args(arguments)
+    if options.report:
+        print(report([row for path in options.report for row in entries(path)], options.all))
         return 0
     folder = tempfile.mkdtemp(prefix="gluon-sweep-")
     tempfile.tempdir = os.environ["TMPDIR"] = folder
     try:
-        if given.again:
-            sources = [(e["family"], e["source"]) for p in given.again for e in _done(p) if bad(e)]
-            entries = list(_run(_again, sources, given.jobs, given.seconds))
+        if options.again:
+            rows = [row for path in options.again for row in entries(path) if bad(row)]
+            sources = [(row["family"], row["source"]) for row in rows if "source" in row]
+            rows = list(_run("_again", sources, options))
         else:
-            entries = _swept(given)
+            rows = _swept(options)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    print(report(entries, given.all), flush=True)
-    return int(any(map(bad, entries)))
+    print(report(rows, options.all), flush=True)
+    return int(any(map(bad, rows)))
 
 
-def _swept(given: argparse.Namespace) -> list[Entry]:
-    if given.log is None:
+def _swept(options: argparse.Namespace) -> list[Entry]:
+    if options.log is None:
         raise SystemExit("--log is missing: the file that a later run goes on with")
-    names = [*FAMILIES, *CHECKS]
-    if given.family:
-        names = [name for name in names if any(part in name for part in given.family)]
-    entries = _done(given.log)
-    had = {(e["family"], e.get("seed"), e.get("number"), e["digest"]) for e in entries}
-    todo = [
-        task
-        for task in tasks(names, given.count, given.seed, given.share)
-        if (*task, digest(made(*task))) not in had
+    names = [*FAMILIES, *CHECKS, *ALONE]
+    if options.family:
+        names = [name for name in names if any(part in name for part in options.family)]
+    rows = entries(options.log)
+    had = {(row["family"], row.get("seed"), row.get("number"), row.get("digest")) for row in rows}
+    calls = [
+        call
+        for call in tasks(names, options.count, options.seed, options.share)
+        if (*call, digest(made(*call))) not in had
     ]
-    print(f"{len(names)} families, {len(todo)} programs, {len(had)} in the log", flush=True)
+    print(f"{len(names)} families, {len(calls)} programs, {len(had)} in the log", flush=True)
     began, seen = time.time(), 0
-    with given.log.open("a", encoding="utf-8") as log:
-        for entry in _run(_one, todo, given.jobs, given.seconds):
-            log.write(json.dumps(entry) + "\n")
-            log.flush()
-            entries.append(entry)
-            seen += 1
-            if bad(entry):
-                where = f"{entry['family']} {entry['seed']}:{entry['number']}"
-                print(f"{entry['kind']}: {where}: {_message(entry)}", flush=True)
+    for row in add(options.log, _run("_one", calls, options)):
+        rows.append(row)
+        seen += 1
+        if bad(row):
+            where = f"{row['family']} {row.get('seed')}:{row.get('number')}"
+            print(f"{row['kind']}: {where}: {_message(row)}", flush=True)
     spent = time.time() - began
     print(
-        f"{seen} of {len(todo)} in {spent:.0f} s, {seen / max(spent, 1e-9):.1f} a second",
+        f"{seen} of {len(calls)} in {spent:.0f} s, {seen / max(spent, 1e-9):.1f} a second",
         flush=True,
     )
-    return entries
+    return rows
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ import pytest
 from gluon_core import language as ours
 from gluon_core._triton import JITCallable
 from gluon_core.testing import TRITON_VERSION
-from tests.compat import operands
 from tests.compat.families import FAMILIES, made
 from tests.frontend import names_table, oracle
+from tests.fuzz import operands
 
 theirs = pytest.importorskip("triton.experimental.gluon").language
 COUNT = 250

@@ -13,6 +13,7 @@ from gluon_core.registry.load import registry
 from gluon_sim.executor import ops
 from tests.fuzz import runs, workers
 from tests.fuzz.__main__ import main
+from tests.fuzz.campaign import answers
 from tests.fuzz.program import Program, Statement, generate
 from tests.fuzz.statements import BLOCKS, KINDS
 from tests.fuzz.workers import program_for
@@ -68,40 +69,25 @@ def test_every_kind_alone_means_what_it_says():
         assert runs.outcome(program, [held], SIMULATED) == "same", name
 
 
-def test_a_kernel_that_takes_its_process_down_costs_itself_alone(tmp_path, capsys):
-    """In processes, of which one is killed."""
+def test_kernels_in_processes(tmp_path, capsys):
     log = tmp_path / "log.jsonl"
-    given = ["--count", "4", "--targets", "sm_90", "--simulate-only", "--log", str(log)]
-    assert main([*given, "--jobs", "2", "--seconds", "60"]) == 0
+    options = ["--count", "4", "--targets", "sm_90", "--simulate-only", "--log", str(log)]
+    assert main([*options, "--jobs", "2", "--seconds", "60"]) == 0
     assert capsys.readouterr().out.split() == "4 same 4 of 4 kernels".split()
-    worker = workers._Worker(["sm_90"], SIMULATED)
-    worker.process.kill()
-    at_work = {worker}
-    worker.process.join()
-    found = list(workers._until_idle(iter([]), at_work, ["sm_90"], SIMULATED))
-    assert found == [(-1, workers.LOST)]
 
 
-def test_a_kernel_that_hangs_costs_itself_alone(monkeypatch):
-    monkeypatch.setattr(workers, "_work", _hangs)
-    worker = workers._Worker(["sm_90"], SIMULATED)
-    monkeypatch.setattr(workers, "_MOST", 0.0)
-    monkeypatch.setattr(workers, "wait", lambda pipes, timeout: [])
-    at_work = set()
-    worker.enter(iter([7]), at_work)
-    assert list(workers._until_idle(iter([]), at_work, ["sm_90"], SIMULATED)) == [(7, workers.HUNG)]
-    assert not worker.process.is_alive()
+@pytest.mark.parametrize(
+    "function, argument, outcome",
+    [("os:_exit", 3, workers.LOST), ("time:sleep", 60, workers.HUNG)],
+    ids=["takes its process down", "hangs"],
+)
+def test_a_kernel_that_ends_badly_costs_itself_alone(monkeypatch, function, argument, outcome):
+    ends = answers(function, [(argument,)], jobs=2, limit=5.0)
+    monkeypatch.setattr(workers, "answers", lambda *_: ends)
+    assert list(workers.outcomes([argument], [], SIMULATED, 2, None)) == [(argument, outcome)]
 
 
-def _hangs(pipe, names, ways):
-    while True:
-        try:
-            pipe.recv()
-        except EOFError:
-            return
-
-
-def test_what_is_left_is_told_and_what_failed_before_is_made_small(tmp_path, capsys):
+def test_the_rest_is_counted_and_earlier_failures_are_reduced(tmp_path, capsys):
     """A run that was stopped before it reduced anything."""
     log = tmp_path / "log.jsonl"
     entry = {"seed": 3, "targets": "sm_90", "outcome": "sim:sm_90: out differs"}

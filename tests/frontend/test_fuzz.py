@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import collections
 
 import pytest
 
-import gluon_core
 from gluon_core.testing import TRITON_VERSION
+from tests.compat import sides
+from tests.compat.families import made
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 COUNT = 100
 
 
@@ -21,21 +19,11 @@ COUNT = 100
     ids=lambda seed: "one of each release" if seed < 100 else str(seed),
 )
 def test_random_operands(seed):
-    assert gluon_core.__file__
-    paths = [os.path.dirname(ROOT), *filter(None, sys.path)]
-    found = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.frontend.fuzz", str(seed), str(COUNT)],
-        cwd=os.path.dirname(ROOT),
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    lines = found.stdout.splitlines()
-    assert found.returncode == 0, (
-        f"{lines[-1]} of seed {seed} ended the process: {found.stderr[-2000:]}"
-    )
-    foreign = [line for line in lines if line.startswith("FOREIGN")]
-    assert not foreign, found.stdout[found.stdout.index("FOREIGN") :][:3000]
-    end, worked, refused = lines[-1].split()
-    assert end == "END" and int(worked) >= COUNT // 50 and int(refused) > COUNT // 4
+    sides.warm()
+    kinds = collections.Counter()
+    for number in range(COUNT):
+        source = made("any operands", seed, number)
+        ended = sides.alone(source)
+        assert ended.kind in ("accepted", "refused alone"), f"{ended.ours.text}\n{source}"
+        kinds[ended.kind] += 1
+    assert kinds["accepted"] >= COUNT // 50 and kinds["refused alone"] > COUNT // 4

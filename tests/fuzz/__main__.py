@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.progress import track
 
 from gluon_core.registry.load import registry
+from tests.fuzz.campaign import add, entries
 from tests.fuzz.runs import DEVICE_LOST, Ways, reduced
 from tests.fuzz.workers import HUNG, LOST, outcomes, program_for
 
@@ -35,35 +35,34 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--seconds", type=float, help="begin no kernel after so many")
     parser.add_argument("--log", type=Path, default=Path("fuzz.jsonl"), help="to go on from")
-    given = parser.parse_args(arguments)
-    targets = [registry().target(name) for name in given.targets.split(",")]
-    ways = Ways(not given.no_simulator, not given.simulate_only, given.device)
-    what = given.targets + (" on the device" if given.device else "")
-    seen = _done_before(given.log, what)
-    seeds = range(given.seed, given.seed + given.count)
+    options = parser.parse_args(arguments)
+    targets = [registry().target(name) for name in options.targets.split(",")]
+    ways = Ways(not options.no_simulator, not options.simulate_only, options.device)
+    what = options.targets + (" on the device" if options.device else "")
+    seen = {row["seed"]: row["outcome"] for row in entries(options.log) if row["targets"] == what}
+    seeds = range(options.seed, options.seed + options.count)
     left = [seed for seed in seeds if seed not in seen]
     began = time.monotonic()
-    with given.log.open("a") as log:
-        log.write("\n" * bool(seen))  # behind a line that was not finished
-        found = outcomes(left, targets, ways, given.jobs, given.seconds)
-        console = Console(stderr=True)
-        shown = track(found, "kernels", len(left), console=console, disable=not console.is_terminal)
-        for seed, outcome in shown:
-            seen[seed] = outcome
-            log.write(json.dumps({"seed": seed, "targets": what, "outcome": outcome}) + "\n")
-            log.flush()
+    ended = outcomes(left, targets, ways, options.jobs, options.seconds)
+    rows = ({"seed": seed, "targets": what, "outcome": outcome} for seed, outcome in ended)
+    console = Console(stderr=True)
+    disable = not console.is_terminal
+    for row in track(
+        add(options.log, rows), "kernels", len(left), console=console, disable=disable
+    ):
+        seen[row["seed"]] = row["outcome"]
     done, spent = sum(seed in seen for seed in left), time.monotonic() - began
     ends: dict[str, list[int]] = {}
     for seed in seeds:
         if seed in seen:
             ends.setdefault(seen[seed], []).append(seed)
     _table(ends, len(seeds))
-    if console.is_terminal or given.jobs > 1:
+    if console.is_terminal or options.jobs > 1:
         rate = f"{done / max(spent, 1e-9):.2f} kernels a second"
         print(f"{done} of them now, in {spent:.0f} s, {rate}", file=sys.stderr)
-    for text, failed in ends.items() if not given.no_reduction else ():
+    for text, failed in ends.items() if not options.no_reduction else ():
         for seed in failed[:_REDUCED] if _reducible(text) else ():
-            path = given.log.with_name(f"{given.log.stem}-{seed}.py")
+            path = options.log.with_name(f"{options.log.stem}-{seed}.py")
             if not path.exists():
                 small = reduced(program_for(seed, targets), targets, ways)
                 path.write_text(small.source)
@@ -84,19 +83,6 @@ def _table(ends: dict[str, list[int]], wanted: int) -> None:
 def _reducible(text: str) -> bool:
     """Whether a kernel that ended so can be run again here, and leaves this process alive."""
     return text not in ("same", LOST, HUNG) and DEVICE_LOST not in text
-
-
-def _done_before(log: Path, what: str) -> dict[int, str]:
-    seen: dict[int, str] = {}
-    if log.exists():
-        for line in filter(str.strip, log.read_text().splitlines()):
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                continue  # the run was stopped while it wrote this
-            if entry["targets"] == what:
-                seen[entry["seed"]] = entry["outcome"]
-    return seen
 
 
 if __name__ == "__main__":

@@ -2,92 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from typing import Callable, Sequence
 
 from gluon_core.testing import TRITON_VERSION
+from tests.fuzz.draw import Draw
 
-__all__ = ["FAMILIES", "Draw"]
+__all__ = ["FAMILIES"]
 
 RELEASE = TRITON_VERSION[:2]
 CUDA = 'GPUTarget("cuda", {arch}, 32)'
 HIP = 'GPUTarget("hip", "{arch}", {lanes})'
-
-
-class Draw:
-    """Random numbers that are most often what a layout needs."""
-
-    def __init__(self, random_: random.Random):
-        self.random = random_
-        self.faults = 0  # operands drawn that are wrong
-
-    def pick(self, choices: Sequence):
-        return self.random.choice(choices)
-
-    def chance(self, p: float) -> bool:
-        return self.random.random() < p
-
-    def power(self, most: int) -> int:
-        """A power of two up to 2**most, seldom something else."""
-        if self.chance(0.02):
-            return self.pick([0, 3, 5, 6])
-        return 1 << self.random.randint(0, most)
-
-    def parts(self, product: int, rank: int) -> list[int]:
-        """`rank` powers of two with this product, seldom another."""
-        found = [1] * rank
-        if self.chance(0.03):
-            product *= 2
-        while product > 1:
-            found[self.random.randrange(rank)] *= 2
-            product //= 2
-        return found
-
-    def order(self, rank: int) -> list[int]:
-        found = list(range(rank))
-        self.random.shuffle(found)
-        if self.chance(0.02):
-            found[0] = self.pick([0, rank])
-        return found
-
-    def shape(self, rank: int, most: int = 11) -> list[int]:
-        """A shape of at most 2**most elements; dimensions of size 1 occur."""
-        return self.parts(1 << self.random.randint(0, most), rank)
-
-    def bases(self, count: int, rank: int, most: int = 6) -> list[list[int]]:
-        rows = []
-        for _ in range(count):
-            row = [0] * rank
-            for _ in range(self.pick([0, 1, 1, 1, 1, 2])):
-                row[self.random.randrange(rank)] = 1 << self.random.randint(0, most)
-            rows.append(row)
-        return rows
-
-    def cover(self, shape: Sequence[int]) -> list[list[int]]:
-        """The bases that count a shape's elements, in any order."""
-        rows = []
-        for d, size in enumerate(shape):
-            for bit in range(size.bit_length() - 1):
-                rows.append([1 << bit if i == d else 0 for i in range(len(shape))])
-        self.random.shuffle(rows)
-        return rows
-
-    def cga(self, rank: int, ctas: int) -> list[list[int]]:
-        """The bases of a cluster of so many blocks; seldom others."""
-        rows = []
-        counts = [1] * rank
-        for _ in range(ctas.bit_length() - 1):
-            row = [0] * rank
-            if self.chance(0.75):
-                d = self.random.randrange(rank)
-                row[d] = counts[d]
-                counts[d] *= 2
-            rows.append(row)
-        if self.chance(0.03):
-            rows = rows[1:] if rows else [[1] + [0] * (rank - 1)]
-        if rows and self.chance(0.03):
-            rows[0] = [v * 2 for v in rows[0]]
-        return rows
 
 
 class Setting:

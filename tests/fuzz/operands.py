@@ -11,9 +11,10 @@ from typing import Callable
 
 from gluon_core import language as ours
 from gluon_core.testing import TRITON_VERSION
-from tests.compat.layouts import CUDA, HIP, Draw, kernel
+from tests.fuzz.draw import Draw
+from tests.fuzz.layouts import CUDA, HIP, kernel
 
-__all__ = ["FAMILIES", "Draw", "ops"]
+__all__ = ["FAMILIES", "SINK", "ops"]
 
 RELEASE = TRITON_VERSION[:2]
 VIEW = "reinterpret" if RELEASE >= (3, 9) else "_reinterpret"
@@ -192,7 +193,7 @@ KINDS.update({
 })  # fmt: skip
 # An op that the installed release has not is withheld, and says nothing.
 REST = [op for op in REST if all(hasattr(ours, name) for name in re.findall(r"gl\.(\w+)[.(]", op))]
-_FUNCTIONS = """@gluon.jit
+FUNCTIONS = """@gluon.jit
 def larger(a, b):
     return gl.maximum(a, b)
 @gluon.jit
@@ -244,17 +245,13 @@ KINDS["unsigned"] = ["i.to(gl.uint32)", "i.to(gl.uint32)", "1", "n", "i", "col.t
 def ops() -> list[str]:
     """Every op of the tables, with operands."""
     d = Draw(random.Random(0))
-    return [_fill(d, template) for template in (*GENERAL, *REST, *SHARED, *BUFFER)]
-
-
-def _fill(d: Draw, template: str) -> str:
-    return re.sub(r"<(\w+)>", lambda hole: d.pick(KINDS[hole.group(1)]), template)
+    return [d.fill(template, KINDS) for template in (*GENERAL, *REST, *SHARED, *BUFFER)]
 
 
 def _kernel(
     d: Draw, ops: list[str], lanes: int, before: list[str], end: str, functions: str = ""
 ) -> str:
-    op = _fill(d, d.pick(ops))
+    op = d.fill(d.pick(ops), KINDS)
     rows = lanes // 8
     body = [
         f"L: gl.constexpr = gl.BlockedLayout([1, 2], [{rows}, 8], [4, 1], [1, 0])",
@@ -274,7 +271,7 @@ def _kernel(
         body.append(
             "gl.store(q + i, s.load(L))" if "s.store(i)" in before else "gl.store(p + i, x)"
         )
-    source = kernel(body, end, _SINK + functions)
+    source = kernel(body, end, SINK + functions)
     source = source.replace("def kernel(p, q, h, n):", "def kernel(p, q, h, n, f, w):")
     return source.replace("gl.float16), 5)", "gl.float16), 5, 2.5, ptr(gl.uint32))")
 
@@ -285,7 +282,7 @@ _EFFECT = re.compile(
     r"|.*buffer_store|\(.*\)\.(atomic_)?store"
 )
 # Whatever an op gives is stored.
-_SINK = """@gluon.jit
+SINK = """@gluon.jit
 def sink(p, y):
     if isinstance(y, gl.tuple):
         for k in gl.static_range(len(y)):
@@ -308,8 +305,8 @@ def general(d: Draw) -> str:
 def rest(d: Draw) -> str:
     if d.chance(0.7):
         end = f"TARGET = {CUDA.format(arch=d.pick([80, 90, 100]))}\n"
-        return _kernel(d, REST, 32, [], end, _FUNCTIONS)
-    return _kernel(d, REST, 64, [], f"TARGET = {HIP.format(arch='gfx942', lanes=64)}\n", _FUNCTIONS)
+        return _kernel(d, REST, 32, [], end, FUNCTIONS)
+    return _kernel(d, REST, 64, [], f"TARGET = {HIP.format(arch='gfx942', lanes=64)}\n", FUNCTIONS)
 
 
 def shared(d: Draw) -> str:
