@@ -34,7 +34,7 @@ from tests.kernels.explained import INPUTS, TOLERANCE, left_out
 from tests.portable_kernels import NUMBERS, one_tile
 
 # What a GPU computes otherwise, as ops or functions of a source, and by how many ulps of its type or
-# which part of the largest result; see "How numbers differ from hardware" in docs/simulator.md.
+# which part of the largest result; see "How accurate is the simulator?" in docs/simulator.md.
 INEXACT = {
     r"[^/]/[^/]|fdiv|truediv|div_full|sqrt|rsqrt": 4,
     r"\bexp|\blog|\bsin|\bcos|erf|tanh|softmax|sigmoid|pow|libdevice": 64,
