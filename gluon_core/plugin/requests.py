@@ -223,6 +223,15 @@ class TileRequest(Request):
     multiples: tuple[int, ...] = ()
     alignment: int = 1
 
+    def descriptor_operands(self, layout: Any) -> tuple[Any, ...]:
+        """Return base, shape, strides, shape of the box and layout, as ops that make descriptors take them.
+
+        Args:
+            layout: of a tile, where the request leaves the choice.
+        """
+        lists = (list(self.shape), list(self.strides), list(self.block_shape))
+        return (self.base, *lists, self.layout or layout)
+
 
 @dataclass(frozen=True)
 class TileStoreRequest(Request):

@@ -160,7 +160,8 @@ def predicate(semantic: SemanticLayer, value: Any, argument: str = "pred") -> te
     value = _scalar(semantic, value, argument)
     if value.dtype != tl.int1:
         raise DtypeError("must be boolean", argument=argument, expected="int1", got=value.dtype)
-    return value
+    checked: tensor = value
+    return checked
 
 
 def _scalar(semantic: SemanticLayer, value: Any, argument: str) -> tensor:
@@ -170,7 +171,8 @@ def _scalar(semantic: SemanticLayer, value: Any, argument: str) -> tensor:
     value = semantic.to_tensor(value)
     if value.type.is_block():
         raise ShapeError("must be a scalar", argument=argument, got=describe(value))
-    return value
+    checked: tensor = value
+    return checked
 
 
 def check_barrier(

@@ -19,7 +19,8 @@ def aggregate(cls: C) -> C:
     The constructor must set every field; methods may be `@gluon.jit`. Works on every supported
     Triton, also on those whose own namespace lacks the name.
     """
-    return tl_core._aggregate(cls)
+    result: C = tl_core._aggregate(cls)
+    return result
 
 
 def aggregate_replace(instance: T, **changes: Any) -> T:
@@ -30,7 +31,8 @@ def aggregate_replace(instance: T, **changes: Any) -> T:
     """
     native = getattr(tl_core, "aggregate_replace", None)
     if native is not None:
-        return native(instance, **changes)
+        replaced: T = native(instance, **changes)
+        return replaced
     kind: Any = type(instance)
     if not getattr(kind, "__triton_aggregate__", False):
         raise ArgumentError("not an aggregate", argument="instance", got=repr(instance))
@@ -43,7 +45,7 @@ def aggregate_replace(instance: T, **changes: Any) -> T:
                 expected=", ".join(fields),
                 remedy=did_you_mean(name, fields),
             )
-    copy = kind._get_instance()
+    copy: T = kind._get_instance()
     for name in fields:
         setattr(copy, name, changes.get(name, getattr(instance, name)))
     return copy

@@ -45,43 +45,17 @@ from gluon_core.values.code import (
     offered_text,
     written_members,
 )
+from gluon_core.values.identity import ABSENT, Identity, Read
 from gluon_core.values.names import Chain, Names, names_of, names_of_code, source_of
 from gluon_core.values.state import number_of, state_of
 
 __all__ = ["ABSENT", "Identity", "Read", "changed", "identity", "text_of"]
-
-ABSENT = object()
 
 _MOST_VALUES = 100_000  # within one value
 _MOST_OBJECTS = 10_000  # of those, objects that are no containers
 _MOST_CLASSES = 50  # of those objects
 _MOST_LEVELS = 40
 _MOST_HOST_CODE = 400  # functions and classes of the host that a kernel leads to
-
-
-class Read(NamedTuple):
-    """A variable that a function finds outside of itself.
-
-    Args:
-        name: as the function spells it, without the module before it.
-        scope: where it is, a mapping.
-        value: what it held when it was read.
-        text: of that value.
-        settled: no part of that value can change.
-        by_value: the value is known by what it holds, not only as the object that it is.
-    """
-
-    name: str
-    scope: Any
-    value: Any
-    text: str
-    settled: bool
-    by_value: bool
-
-    @property
-    def place(self) -> tuple[str, int]:
-        """Differs between variables."""
-        return self.name, id(getattr(self.scope, "origin", self.scope))
 
 
 def changed(reads: Iterable[Read]) -> bool:
@@ -91,22 +65,6 @@ def changed(reads: Iterable[Read]) -> bool:
         if (now is not value or not settled) and (now is ABSENT or _mark(now)[0] != text):
             return True
     return False
-
-
-class Identity(NamedTuple):
-    """What a compile-time value is.
-
-    Args:
-        text: differs wherever the compiled code may.
-        lasting: another process would say the same text and mean the same by it.
-        settled: no part of the value can change, so that it may be recognised by its address.
-        reads: the variables that kernels within the value depend on.
-    """
-
-    text: str
-    lasting: bool
-    settled: bool
-    reads: tuple[Read, ...]
 
 
 def identity(value: Any, home: Optional[str] = None) -> Identity:

@@ -89,7 +89,8 @@ class tensor_descriptor_type(base_type):
         bits = (
             math.prod(_dims(self.block_type.shape)) * self.block_type.element_ty.primitive_bitwidth
         )
-        return bits // 8 // parts
+        result: int = bits // 8 // parts
+        return result
 
     def make(self, handle: Any, shape: Any, strides: Any) -> Any:
         """The value of this type."""
@@ -187,7 +188,8 @@ class tensor_descriptor(base_value):
     @property
     def nbytes_per_cta(self) -> int:
         """Bytes of one block's part of the box: what a copy of it brings to a barrier."""
-        return self.type.nbytes_per_cta
+        result: int = self.type.nbytes_per_cta
+        return result
 
     def __str__(self) -> str:
         return str(self.type)
@@ -312,7 +314,8 @@ def parse_layout(text: str) -> Layout:
         raise LayoutError(
             "not a layout", argument="signature", expected="as Python prints it", got=text
         ) from error
-    return cls(*args, **named)
+    result: Layout = cls(*args, **named)
+    return result
 
 
 def layout_class(name: str) -> Optional[type]:

@@ -98,7 +98,8 @@ class memory_descriptor(handle_value):
     @property
     def dtype(self) -> _triton.dtype:
         """dtype of the elements."""
-        return self.type.element_ty
+        result: _triton.dtype = self.type.element_ty
+        return result
 
     @property
     def shape(self) -> list[int]:
@@ -147,7 +148,8 @@ class shared_memory_descriptor_type(memory_descriptor_type):
         bases = getattr(self.layout, "cga_layout", None) or []
         parts = 2 ** sum(any(basis) for basis in bases)  # the other blocks have the same
         bits = math.prod(self.shape) * self.element_ty.primitive_bitwidth
-        return max(1, bits // 8 // parts)
+        result: int = max(1, bits // 8 // parts)
+        return result
 
     def to_ir(self, builder: Any) -> Any:
         return builder.get_shared_mem_desc_ty(

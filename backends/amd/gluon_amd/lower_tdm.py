@@ -48,14 +48,7 @@ def layout(request: TileRequest) -> Any:
 
 
 def make(request: TileRequest, _semantic: SemanticLayer) -> Sequence[Any]:
-    descriptor = tdm.make_tensor_descriptor(
-        request.base,
-        list(request.shape),
-        list(request.strides),
-        list(request.block_shape),
-        request.layout or layout(request),
-    )
-    return (descriptor,)
+    return (tdm.make_tensor_descriptor(*request.descriptor_operands(layout(request))),)
 
 
 def begin(stages: int, tiles: int, _semantic: SemanticLayer) -> Sequence[Any]:

@@ -69,14 +69,7 @@ def layout(request: TileRequest) -> NVMMASharedLayout:
 
 
 def make(request: TileRequest, _semantic: SemanticLayer) -> Sequence[Any]:
-    made = tma.make_tensor_descriptor(
-        request.base,
-        list(request.shape),
-        list(request.strides),
-        list(request.block_shape),
-        request.layout or layout(request),
-    )
-    return (made,)
+    return (tma.make_tensor_descriptor(*request.descriptor_operands(layout(request))),)
 
 
 def begin(stages: int, tiles: int, _semantic: SemanticLayer) -> Sequence[Any]:

@@ -280,7 +280,8 @@ def _result_type(elem_type: Dtype) -> dtype:
             expected="float16 or bfloat16",
             got=element,
         )
-    return element
+    result: dtype = element
+    return result
 
 
 def _unpacked(

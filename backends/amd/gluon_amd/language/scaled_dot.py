@@ -169,7 +169,8 @@ def _scale(
                 expected=shape,
                 got=semantic.shape_of(scale),
             )
-        return scale
+        result: tensor = scale
+        return result
     scale = _ONE if scale is None else scale
     if isinstance(scale, int):
         if not 0 <= scale <= 255:

@@ -134,7 +134,8 @@ def _integer(semantic: SemanticLayer, value: Any, argument: str) -> tensor:
         raise ShapeError("must be a scalar", argument=argument, got=semantic.describe(value))
     if not value.dtype.is_int() or value.dtype == tl.int1:
         raise DtypeError("must be an integer", argument=argument, expected="int32", got=value.dtype)
-    return value
+    checked: tensor = value
+    return checked
 
 
 def optional_barrier(
@@ -349,5 +350,6 @@ def pred_int32(semantic: SemanticLayer, pred: Int) -> tensor:
     if isinstance(pred, int):
         return semantic.to_tensor(int(pred))
     if isinstance(pred, tl.tensor) and not pred.type.is_block() and pred.dtype in INT32:
-        return pred
+        result: tensor = pred
+        return result
     return semantic.cast(semantic.predicate(pred), tl.int32)

@@ -72,7 +72,8 @@ class tmem_ring(Record):
         check_position(self.facts, at, "producer")
         semantic, (memory, _, empty) = semantic_layer(), self.parts.values
         mbarrier.wait(semantic.memdesc_index(empty, at.index), at.phase)
-        return memory.index(at.index)
+        result: tensor_memory_descriptor = memory.index(at.index)
+        return result
 
     @builtin(name="tmem_ring.done")
     def done(self, at: ring_position) -> None:
@@ -94,7 +95,8 @@ class tmem_ring(Record):
         check_position(self.facts, at, "consumer")
         semantic, (memory, full, _) = semantic_layer(), self.parts.values
         mbarrier.wait(semantic.memdesc_index(full, at.index), at.phase)
-        return memory.index(at.index)
+        result: tensor_memory_descriptor = memory.index(at.index)
+        return result
 
     @builtin(name="tmem_ring.release")
     def release(self, at: ring_position) -> None:

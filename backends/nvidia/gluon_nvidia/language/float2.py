@@ -83,7 +83,8 @@ def _combine(opcode: ConstStr, one: "Float2Tensor", other: "Float2Tensor") -> "F
 
 @builtin(requires=_REQUIRES, instead=_INSTEAD, name="Float2Tensor.sum")
 def _plus(one: tensor, other: tensor) -> tensor:
-    return _compute(semantic_layer(), "add", [one, other])
+    result: tensor = _compute(semantic_layer(), "add", [one, other])
+    return result
 
 
 @traced
@@ -257,4 +258,7 @@ def unpack2(x: "Float2Tensor") -> tuple[tensor, tensor]:
     """
     both = (tl.float32, tl.float32)
     text = "mov.b64 { $0, $1 }, $2;"
-    return _instruction(semantic_layer(), text, "=r,=r,l", [_pairs(x, "x")], both)
+    result: tuple[tensor, tensor] = _instruction(
+        semantic_layer(), text, "=r,=r,l", [_pairs(x, "x")], both
+    )
+    return result

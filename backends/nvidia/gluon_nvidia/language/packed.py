@@ -210,20 +210,22 @@ def _scalar(semantic: SemanticLayer, name: str, value: Any, dtype: dtype) -> ten
     return semantic.cast(value, dtype)
 
 
-def _result_dtype(kind: str, values: list[Any], dtype: Optional[Dtype]) -> dtype:
-    dtype = unwrap(dtype)
-    if dtype is not None:
-        if not isinstance(dtype, tl.dtype) or not dtype.is_floating():
+def _result_dtype(kind: str, values: list[Any], wanted: Optional[Dtype]) -> dtype:
+    wanted = unwrap(wanted)
+    if wanted is not None:
+        if not isinstance(wanted, tl.dtype) or not wanted.is_floating():
             raise DtypeError(
                 "not a dtype of floats",
                 argument="dtype",
                 expected="float32",
-                got=semantic_layer().describe(dtype),
+                got=semantic_layer().describe(wanted),
             )
-        return dtype
+        chosen: dtype = wanted
+        return chosen
     leader = values[_LEADER[kind]]
     if _has_layout(leader) and leader.dtype.is_floating():
-        return leader.dtype
+        own: dtype = leader.dtype
+        return own
     widest = _widest([leader, *values])
     if widest is None:
         raise ArgumentError(
@@ -243,7 +245,8 @@ def _widest(values: Sequence[Any]) -> Optional[dtype]:
     if not tensors:
         return None
     found = max(tensors, key=lambda kind: kind.primitive_bitwidth)
-    return _F16 if found == _BF16 and _F16 in tensors else found
+    result: Optional[dtype] = _F16 if found == _BF16 and _F16 in tensors else found
+    return result
 
 
 def _scalar_dtype(kind: str, values: Sequence[Any], result: dtype, dtype: Optional[Dtype]) -> dtype:

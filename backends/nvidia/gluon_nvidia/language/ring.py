@@ -91,12 +91,14 @@ class ring_position(Record):
     @property
     def index(self) -> tensor:
         """The slot, an int32 scalar."""
-        return self.parts.values[0]
+        result: tensor = self.parts.values[0]
+        return result
 
     @property
     def phase(self) -> tensor:
         """The parity that waiting in this slot is for, an int32 scalar."""
-        return self.parts.values[1]
+        result: tensor = self.parts.values[1]
+        return result
 
     @builtin(name="ring_position.next")
     def next(self, steps: Int = 1) -> ring_position:

@@ -390,7 +390,8 @@ def _integer(semantic: SemanticLayer, value: object, argument: str, dtype: dtype
             got=semantic.describe(value),
             remedy=f"Cast it with .to(gl.{dtype.name}).",
         )
-    return value
+    checked: tensor = value
+    return checked
 
 
 def cache_policy_operands(
