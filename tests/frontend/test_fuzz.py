@@ -13,6 +13,7 @@ from tests.compat.families import made
 COUNT = 100
 
 
+@pytest.mark.filterwarnings("ignore")  # as Python warns of literals with an index
 @pytest.mark.parametrize(
     "seed",
     [TRITON_VERSION[1], *(pytest.param(100 + n, marks=pytest.mark.campaign) for n in range(20))],
