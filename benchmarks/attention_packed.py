@@ -7,7 +7,7 @@ import math
 import sys
 from typing import Any, Callable, Mapping, Optional
 
-from common import Result, device, difference, example_module, in_turns, parse_arguments, write
+from common import Result, device, difference, example_module, in_turns, main
 from products import right
 
 from gluon_core.plugin.targets import Target
@@ -163,10 +163,5 @@ def results(only: str = "") -> list[Result]:
     return found
 
 
-def main() -> int:
-    chosen = parse_arguments(__doc__)
-    return write(results(chosen.only), chosen.json)
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(results, __doc__))

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from attention_packed import EQUAL, MIXED
-from common import Result, device, difference, example_module, parse_arguments, write
+from common import Result, device, difference, example_module, main
 from rivals import in_any_order
 
 HEADS = 32
@@ -110,10 +110,5 @@ def results(only: str = "") -> list[Result]:
     return found
 
 
-def main() -> int:
-    chosen = parse_arguments(__doc__)
-    return write(results(chosen.only), chosen.json)
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(results, __doc__))

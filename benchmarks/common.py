@@ -182,3 +182,9 @@ def write(results: Sequence[Result], path: Optional[Path]) -> int:
         content = {"environment": environment(), "results": [asdict(r) for r in results]}
         path.write_text(json.dumps(content, indent=2))
     return 1 if any(r.met(name) is False for r in results for name in r.ratios) else 0
+
+
+def main(results: Callable[[str], Sequence[Result]], description: Optional[str]) -> int:
+    """Measure the cases that the command line asks for."""
+    options = parse_arguments(description)
+    return write(results(options.only), options.json)

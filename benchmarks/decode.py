@@ -7,7 +7,7 @@ import itertools
 import sys
 from typing import Any, Callable
 
-from common import Result, device, example_module, parse_arguments, write
+from common import Result, device, example_module, main
 from row_kernels import difference, in_turns
 
 from gluon_core.errors import GluonError
@@ -111,10 +111,5 @@ def results(only: str = "") -> list[Result]:
     return found
 
 
-def main() -> int:
-    chosen = parse_arguments(__doc__)
-    return write(results(chosen.only), chosen.json)
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(results, __doc__))

@@ -11,7 +11,7 @@ import statistics
 from types import ModuleType
 from typing import Any, Callable, Mapping
 
-from common import Result, device, difference, in_turns, parse_arguments, write
+from common import Result, device, difference, in_turns, main
 from upstream import our_example, upstream_example
 
 from gluon_core.plugin.targets import Target
@@ -205,10 +205,5 @@ def results(only: str = "") -> list[Result]:
     return found
 
 
-def main() -> int:
-    chosen = parse_arguments(__doc__)
-    return write(results(chosen.only), chosen.json)
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(results, __doc__))

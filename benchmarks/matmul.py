@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from common import Result, device, in_turns, parse_arguments, sweep, write
+from common import Result, device, in_turns, main, sweep
 from upstream import our_example
 
 from gluon_core.plugin.targets import Target
@@ -82,10 +82,5 @@ def results(only: str = "") -> list[Result]:
     return found
 
 
-def main() -> int:
-    chosen = parse_arguments(__doc__)
-    return write(results(chosen.only), chosen.json)
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(results, __doc__))

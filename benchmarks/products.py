@@ -13,8 +13,7 @@ from common import (
     difference,
     example_module,
     in_turns,
-    parse_arguments,
-    write,
+    main,
 )
 
 from gluon_core.errors import GluonError
@@ -285,10 +284,5 @@ def results(only: str = "") -> list[Result]:
     return found
 
 
-def main() -> int:
-    chosen = parse_arguments(__doc__)
-    return write(results(chosen.only), chosen.json)
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(results, __doc__))
