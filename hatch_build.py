@@ -30,7 +30,7 @@ def extras(config: dict[str, Any], root: Path) -> dict[str, list[str]]:
         if "with" in package:
             by_extra[extra] += by_extra[package["with"]]
     by_extra |= config["others"]
-    by_extra["all"] = [needed for extra in config["all"] for needed in by_extra[extra]]
+    by_extra["all"] = [*dict.fromkeys(need for extra in config["all"] for need in by_extra[extra])]
     return by_extra
 
 

@@ -458,7 +458,9 @@ def commands() -> Iterator[tuple[str, Any]]:
 
     from gluon_cli.app import app
 
-    yield from sorted(typer.main.get_command(app).commands.items())  # type: ignore[attr-defined]
+    group: Any = typer.main.get_command(app)
+    context = typer.Context(group)
+    yield from ((name, group.get_command(context, name)) for name in sorted(group.list_commands(context)))
 
 
 def _cli_page() -> str:
@@ -486,7 +488,7 @@ def _cli_page() -> str:
 SETTINGS = {
     "GLUON_TARGET": "Where kernels run and what they are compiled for, when the launch does not say: "
     "`sim:hopper`, `emu:gfx942`, `sm_90`.",
-    "GLUON_PLUGINS": "Entry points of the plugins to load, by name: `nvidia,sim`; all by default.",
+    "GLUON_PLUGINS": "Entry points of the vendors' plugins to load, by name: `nvidia,sim`; all by default.",
     "GLUON_NO_JIT": "`1`: a launch that would compile is an error that says what changed.",
     "GLUON_COMPILE_ISOLATION": "`0`: compile in this process, not in a child that an abort may end.",
     "GLUON_COMPILE_TIMEOUT": "Seconds after which a stage of the compiler is ended; 600.",

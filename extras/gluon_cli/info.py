@@ -32,6 +32,7 @@ def gather() -> dict[str, Any]:
                 "distribution": plugin.distribution,
                 "backends": list(plugin.backends),
                 "lowerings": list(plugin.lowerings),
+                "offers": list(plugin.offers),
             }
             for plugin in found.plugins.values()
         ],
@@ -129,10 +130,17 @@ def show(what: Optional[str], json: bool) -> int:
     out.print(escape(versions), highlight=False, soft_wrap=True)
     out.print(f"default target: {escape(found['default_target'])}", highlight=False, soft_wrap=True)
     plugins = [
-        (p["name"], p["distribution"], ", ".join(p["backends"]), len(p["lowerings"]) or "")
+        (
+            p["name"],
+            p["distribution"],
+            ", ".join(p["backends"]),
+            len(p["lowerings"]) or "",
+            ", ".join(p["offers"]),
+        )
         for p in found["plugins"]
     ]
-    out.print(table("plugins", ("name", "distribution", "backends", ">lowerings"), plugins))
+    columns = ("name", "distribution", "backends", ">lowerings", "offers")
+    out.print(table("plugins", columns, plugins))
     devices = [
         (d["backend"], "\n".join(d["devices"]) or "none", d["problem"] or "")
         for d in found["devices"]
@@ -153,8 +161,8 @@ def show(what: Optional[str], json: bool) -> int:
                 len(arch["capabilities"]),
             )
         )
-    columns = ("backend", "name", "aliases", ">lanes", ">shared", ">Triton from", ">capabilities")
-    out.print(table("architectures", columns, architectures))
+    shown = ("backend", "name", "aliases", ">lanes", ">shared", ">Triton from", ">capabilities")
+    out.print(table("architectures", shown, architectures))
     out.print("lanes: of a warp; shared: memory of a block at most")
     out.print(Text("capabilities", style="bold"), Text(", ".join(found["capabilities"])))
     out.print("gluon info NAME tells all about an architecture or a capability\n")

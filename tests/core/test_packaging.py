@@ -26,7 +26,9 @@ PACKAGES = {
     "gluon_sim": ROOT / "backends" / "sim",
     "gluon_emu": ROOT / "backends" / "emu",
     "gluon_runtime": ROOT / "runtime",
+    "gluon_extras": ROOT / "extras",
 }
+EXTRAS = {path.name for path in (ROOT / "extras").glob("gluon_*")}
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +63,12 @@ def metadata(files, name):
 
 def test_a_wheel_holds_the_whole_package_and_nothing_else(wheel):
     package, files = wheel
-    source = PACKAGES[package] / package
-    expected = {str(path.relative_to(source.parent)) for path in source.rglob("*.py")} | {
-        f"{package}/py.typed"
-    }
-    assert expected <= set(files)
-    packages = {package} | ({"gluon_examples"} if package == "gluon_core" else set())
+    packages = EXTRAS if package == "gluon_extras" else {package}
+    for name in packages:
+        source = PACKAGES[package] / name
+        expected = {str(path.relative_to(source.parent)) for path in source.rglob("*.py")}
+        assert expected | {f"{name}/py.typed"} <= set(files)
+    packages = packages | ({"gluon_examples"} if package == "gluon_core" else set())
     assert {name.split("/")[0] for name in files if "dist-info" not in name} == packages
     assert any(name.endswith("licenses/LICENSE") for name in files)
 
@@ -77,6 +79,8 @@ def test_dependencies_leave_torch_to_the_user(wheel):
     needed = [r for r in header.get_all("Requires-Dist", []) if "extra ==" not in r]
     assert not [r for r in needed if r.startswith("torch")]
     if package == "gluon_core":
+        names = {"gluon-runtime", "triton", "pluggy", "numpy"}
+        assert {re.split(r"[ <>=]", r)[0] for r in needed} == names
         assert any(r.startswith("triton<3.10,>=3.6") for r in needed), needed
     elif package == "gluon_runtime":
         assert not needed and "gluon_runtime/c/gluon_bundle.h" in files
@@ -93,8 +97,12 @@ def test_entry_points(wheel):
         return
     entry = configparser.ConfigParser()
     entry.read_string(metadata(files, "entry_points.txt"))
-    if package == "gluon_core":
+    if package == "gluon_extras":
         assert entry["console_scripts"]["gluon"] == "gluon_cli:main"
+        plugins = {path.parent.name for path in (ROOT / "extras").glob("*/plugin.py")}
+        assert set(entry["gluon_core.extras"].values()) == {f"{name}.plugin" for name in plugins}
+    elif package == "gluon_core":
+        assert "console_scripts" not in entry
     else:
         vendor = package.removeprefix("gluon_")
         assert entry["gluon_core.backends"][vendor] == f"{package}.plugin"
@@ -112,21 +120,44 @@ def extras(text):
 
 
 PLUGINS = {package.removeprefix("gluon_"): path for package, path in PACKAGES.items()}
-del PLUGINS["core"]
+del PLUGINS["core"], PLUGINS["extras"]
+# Extra of gluon-core -> that of gluon-extras.
+SURROUNDING = {
+    "bundle": "",
+    "cli": "",
+    "distributed": "[torch]",
+    "pictures": "",
+    "prove": "[prove]",
+    "report": "",
+    "standin": "",
+    "torch": "[torch]",
+    "tune": "[tune]",
+}
 
 
 def test_extras_of_a_checkout_are_its_folders(built):
     with zipfile.ZipFile(built("gluon_core")) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
     requirements = extras(metadata(files, "METADATA"))
-    assert {*PLUGINS, "torch", "tune", "prove", "all"} <= set(requirements)
+    assert {*PLUGINS, *SURROUNDING, "all"} <= set(requirements)
     for name, folder in PLUGINS.items():
         (needed,) = requirements[name]
         assert needed.replace(" ", "") == f"gluon-{name}@{folder.as_uri()}"
-        assert needed in requirements["all"]
-    assert any(line.startswith("z3-solver") for line in requirements["prove"] + requirements["all"])
-    assert any(line.startswith("optuna") for line in requirements["tune"] + requirements["all"])
-    assert not any(line.startswith("torch") for line in requirements["all"])
+        assert name == "runtime" or needed in requirements["all"]
+    for extra, inner in SURROUNDING.items():
+        needed = f"gluon-extras{inner}@{PACKAGES['gluon_extras'].as_uri()}"
+        assert needed in {line.replace(" ", "") for line in requirements[extra]}
+    assert not any("[torch]" in line for line in requirements["all"])
+    with zipfile.ZipFile(built("gluon_extras")) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    behind = extras(metadata(files, "METADATA"))
+    libraries = {
+        "tune": "optuna",
+        "prove": "z3-solver",
+        "torch": "torch",
+    }
+    for extra, library in libraries.items():
+        assert any(line.startswith(library) for line in behind[extra])
 
 
 BUILD = """
@@ -165,7 +196,10 @@ def test_what_is_published_names_the_plugins(tmp_path):
         for name in PLUGINS:
             (needed,) = requirements[name]
             assert sorted(re.findall(r"[<>]=?[\d.]+", needed)) == ["<0.2", ">=0.1"]
-            assert needed.startswith(f"gluon-{name}") and needed in requirements["all"]
+            assert needed.startswith(f"gluon-{name}")
+            assert name == "runtime" or needed in requirements["all"]  # the core needs it
+        for extra, inner in SURROUNDING.items():
+            assert any(line.startswith(f"gluon-extras{inner}") for line in requirements[extra])
 
 
 SMOKE = """
@@ -232,7 +266,10 @@ def test_the_wheels_work_where_nothing_else_of_ours_is(built, tmp_path):
     )
     done = run([str(python), "-W", "ignore", str(file)])
     assert done.stdout == "well\n", done.stderr
-    done = run([str(python), "-m", "gluon_cli", "info", "--json"])
-    told = json.loads(done.stdout)
-    assert {plugin["name"] for plugin in told["plugins"]} == {"nvidia", "amd", "sim", "emu"}
-    assert told["versions"]["gluon-core"] == "0.1.0"
+    done = run([str(python), "-m", "gluon_core", "info", "--json"])
+    report = json.loads(done.stdout)
+    assert {plugin["name"] for plugin in report["plugins"]} == {
+        *("nvidia", "amd", "sim", "emu"),
+        *("bundle", "distributed", "pictures", "prove", "report", "standin", "torch", "tune"),
+    }
+    assert report["versions"]["gluon-core"] == "0.1.0"
