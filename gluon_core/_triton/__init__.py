@@ -77,14 +77,19 @@ from triton.runtime.jit import (  # noqa: E402
 
 from gluon_core._triton.contexts import make_context, ready_context, use_spare_time  # noqa: E402
 from gluon_core._triton.hooks import (  # noqa: E402
+    Warnings,
     hook_is_empty,
     jit_hook_arguments,
     lazy_dict,
+    warn_once,
 )
-from gluon_core._triton.interpreted import as_written, traceable  # noqa: E402
-from gluon_core._triton.parsed import ParsedOnce, parsed_once  # noqa: E402
+from gluon_core._triton.library import (  # noqa: E402
+    ParsedOnce,
+    as_written,
+    parsed_once,
+    traceable,
+)
 from gluon_core._triton.recast import caught_as, combined  # noqa: E402
-from gluon_core._triton.warned import Warnings, warn_once  # noqa: E402
 
 if TYPE_CHECKING:  # what kernels see of these classes, in a form that editors can read
     from triton.compiler import code_generator

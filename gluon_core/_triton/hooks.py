@@ -1,11 +1,18 @@
-"""What the hooks of Triton's launches and compilations are called with."""
+"""Arguments of Triton's hooks, and warnings of its code generator at the lines of kernels."""
 
 from __future__ import annotations
 
 import inspect
-from typing import Any, Mapping
+import warnings
+from typing import Any, Mapping, Optional
 
-__all__ = ["hook_is_empty", "jit_hook_arguments", "lazy_dict"]
+__all__ = [
+    "Warnings",
+    "hook_is_empty",
+    "jit_hook_arguments",
+    "lazy_dict",
+    "warn_once",
+]
 
 
 def hook_is_empty(hook: Any) -> bool:
@@ -61,3 +68,27 @@ def jit_hook_arguments(fn: Any, key: str, info: Mapping[str, Any], target: Any) 
         "is_manual_warmup": info["warmup"],
         "already_compiled": False,
     }
+
+
+# -- warnings --------------------------------------------------------------------------------------
+
+_shown: dict[
+    str, dict[Any, Any]
+] = {}  # by file, what Python notes of the warnings that it has shown
+
+
+def warn_once(text: str, category: type[Warning], file: str, line: int) -> None:
+    """Warn at a line of a kernel; Python's filters say how often it is shown, once by default."""
+    warnings.warn_explicit(text, category, file, line, registry=_shown.setdefault(file, {}))
+
+
+class Warnings:
+    """The part of `warnings` that Triton's code generator calls at `and` and `or` of tensors: for each
+    operand, with nowhere to note what was shown, and with a text for the object whose allocation
+    Python would like to show."""
+
+    @staticmethod
+    def warn_explicit(
+        text: str, category: type[Warning], filename: str, lineno: Optional[int], source: Any = None
+    ) -> None:
+        warn_once(text, category, filename, lineno or 1)

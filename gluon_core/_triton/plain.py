@@ -16,7 +16,7 @@ from typing import Any, Iterator, Mapping, Optional, Sequence
 from triton.runtime.errors import InterpreterError
 from triton.runtime.jit import JITFunction
 
-from gluon_core._triton.interpreted import as_written
+from gluon_core._triton.library import as_written
 from gluon_core._triton.narrow import rounded_arithmetic
 
 __all__ = ["InterpreterError", "interpret", "machine_text", "read_when_asked", "scratch"]

@@ -24,8 +24,7 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from gluon_core import _triton
 from gluon_core._triton.capture import captured
-from gluon_core.compiler.assembler import bad_assembly, left_out, refused
-from gluon_core.compiler.blame import blamed
+from gluon_core.compiler.complaints import bad_assembly, blamed, left_out, refused
 from gluon_core.compiler.workers import Pool, timeout
 from gluon_core.errors import GluonError, LayoutError, LimitError, SourceSpan, StageError
 from gluon_core.plugin.backend import Backend

@@ -5,7 +5,7 @@ Each op works on tensors and scalars, broadcasts its operands, and needs equal l
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence, Union
+from typing import Any, Optional, Protocol, Sequence, Union
 
 from gluon_core import _triton
 from gluon_core._triton import constexpr, tensor, tl, tl_core, tl_math, tl_tuple, unwrap
@@ -157,76 +157,33 @@ def abs(x: Operand) -> tensor:
     return tl_math.abs(x, _semantic=semantic_layer())
 
 
-@builtin
-def ceil(x: Operand) -> tensor:
-    """Round up to an integral float."""
-    return _of_floats("ceil", x)
+class _Function(Protocol):
+    def __call__(self, x: Operand) -> tensor:
+        """Apply a mathematical function to each element."""
 
 
-@builtin
-def floor(x: Operand) -> tensor:
-    """Round down to an integral float."""
-    return _of_floats("floor", x)
+def _function(name: str, what: str) -> _Function:
+    """Return the op of a mathematical function of floats, documented."""
+
+    def op(x: Operand) -> tensor:
+        return _of_floats(name, x)
+
+    op.__doc__ = what
+    return builtin(name=f"gl.{name}")(op)
 
 
-@builtin
-def cos(x: Operand) -> tensor:
-    """Cosine of radians; float32, float64."""
-    return _of_floats("cos", x)
-
-
-@builtin
-def sin(x: Operand) -> tensor:
-    """Sine of radians; float32, float64."""
-    return _of_floats("sin", x)
-
-
-@builtin
-def exp(x: Operand) -> tensor:
-    """e to the x; float32, float64."""
-    return _of_floats("exp", x)
-
-
-@builtin
-def exp2(x: Operand) -> tensor:
-    """2 to the x; float32, float64."""
-    return _of_floats("exp2", x)
-
-
-@builtin
-def log(x: Operand) -> tensor:
-    """Natural logarithm; float32, float64."""
-    return _of_floats("log", x)
-
-
-@builtin
-def log2(x: Operand) -> tensor:
-    """Logarithm to base 2; float32, float64."""
-    return _of_floats("log2", x)
-
-
-@builtin
-def erf(x: Operand) -> tensor:
-    """Error function; float32, float64."""
-    return _of_floats("erf", x)
-
-
-@builtin
-def sqrt(x: Operand) -> tensor:
-    """Square root, possibly approximate; float32, float64."""
-    return _of_floats("sqrt", x)
-
-
-@builtin
-def sqrt_rn(x: Operand) -> tensor:
-    """Square root rounded to nearest even; float32."""
-    return _of_floats("sqrt_rn", x)
-
-
-@builtin
-def rsqrt(x: Operand) -> tensor:
-    """One over the square root; float32, float64."""
-    return _of_floats("rsqrt", x)
+ceil = _function("ceil", "Round up to an integral float.")
+floor = _function("floor", "Round down to an integral float.")
+cos = _function("cos", "Cosine of radians; float32, float64.")
+sin = _function("sin", "Sine of radians; float32, float64.")
+exp = _function("exp", "e to the x; float32, float64.")
+exp2 = _function("exp2", "2 to the x; float32, float64.")
+log = _function("log", "Natural logarithm; float32, float64.")
+log2 = _function("log2", "Logarithm to base 2; float32, float64.")
+erf = _function("erf", "Error function; float32, float64.")
+sqrt = _function("sqrt", "Square root, possibly approximate; float32, float64.")
+sqrt_rn = _function("sqrt_rn", "Square root rounded to nearest even; float32.")
+rsqrt = _function("rsqrt", "One over the square root; float32, float64.")
 
 
 @builtin

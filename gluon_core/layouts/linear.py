@@ -16,7 +16,7 @@ from gluon_core.errors import LayoutError
 from gluon_core.layouts.f2 import Span, independent_rows
 from gluon_core.layouts.later import np
 
-__all__ = ["LinearLayout"]
+__all__ = ["LinearLayout", "another_blocks", "split_over_blocks"]
 
 
 def _log2(size: int, argument: str) -> int:
@@ -475,3 +475,38 @@ class LinearLayout:
                 lines.append(f"{dim}={1 << i} -> ({coords})")
         outs = ", ".join(f"{dim} (size {size})" for dim, size in self._outs.items())
         return "\n".join([*lines, f"where out-dims are: [{outs}]"])
+
+
+# -- the elements that each block of a cluster holds ---------------------------------------------
+
+
+def _parts(layout: LinearLayout) -> tuple[list[int], list[int]]:
+    """The bases within a block, and those of the blocks, each as one integer."""
+    flat = {dim: [v for (v,) in rows] for dim, rows in layout.flatten_outs().bases.items()}
+    blocks = flat.pop("block", [])
+    return [v for rows in flat.values() for v in rows], blocks
+
+
+def _reached(vectors: Sequence[int]) -> Span:
+    span = Span()
+    for vector in vectors:
+        span.add(vector, 0)
+    return span
+
+
+def another_blocks(held: LinearLayout, wanted: LinearLayout) -> bool:
+    """Return whether some block wants elements that it does not hold itself."""
+    (own, blocks), (wants, others) = _parts(held), _parts(wanted)
+    count = max(len(blocks), len(others))
+    blocks, others = (rows + [0] * (count - len(rows)) for rows in (blocks, others))
+    span = _reached(own)
+    return any(span.reduce(v)[0] for v in [*wants, *(a ^ b for a, b in zip(blocks, others))])
+
+
+def split_over_blocks(layout: LinearLayout, axis: int) -> bool:
+    """Return whether some block lacks elements along a dimension."""
+    own, _ = _parts(layout)
+    sizes = list(layout.out_dims.values())
+    below = sum(size.bit_length() - 1 for size in sizes[:axis])
+    span = _reached(own)
+    return any(span.reduce(1 << below + bit)[0] for bit in range(sizes[axis].bit_length() - 1))

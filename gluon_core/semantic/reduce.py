@@ -11,7 +11,7 @@ from gluon_core._triton.capture import refused
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.features import CLUSTERED_HISTOGRAMS, CLUSTERED_REDUCTIONS, CLUSTERED_SCANS
 from gluon_core.layouts import DistributedLinearLayout, SliceLayout
-from gluon_core.layouts.blocks import split_over_blocks
+from gluon_core.layouts.linear import split_over_blocks
 from gluon_core.semantic.base import SemanticBase, is_placeholder, shape_of
 from gluon_core.semantic.operands import compile_time_int, wrap_axis
 from gluon_core.values import distributed_type

@@ -23,7 +23,7 @@ from gluon_core.layouts import (
     SliceLayout,
 )
 from gluon_core.layouts.base import DistributedLayout, SharedLayout
-from gluon_core.layouts.blocks import another_blocks
+from gluon_core.layouts.linear import another_blocks
 from gluon_core.semantic.base import SemanticBase, is_placeholder, shape_of
 from gluon_core.semantic.operands import compile_time_int, same_bits, wrap_axis
 from gluon_core.values import distributed_type, unwrap_shape

@@ -18,8 +18,8 @@ from gluon_core.features import (
 )
 from gluon_core.layouts import infer
 from gluon_core.layouts.base import SharedLayout
-from gluon_core.layouts.blocks import another_blocks
 from gluon_core.layouts.cost import bank_conflicts
+from gluon_core.layouts.linear import another_blocks
 from gluon_core.semantic.base import SemanticBase, is_placeholder, shape_of
 from gluon_core.semantic.copies import like
 from gluon_core.semantic.operands import (

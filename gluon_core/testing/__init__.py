@@ -8,7 +8,7 @@ gluon_core.testing.conformance --gluon-backend NAME` tests an installed backend.
 """
 
 from gluon_core._triton import VERSION as TRITON_VERSION
-from gluon_core._triton import at_least as triton_at_least
+from gluon_core._triton import at_least as _at_least
 from gluon_core.testing.filecheck import (
     MatchError,
     filecheck_test,
@@ -40,6 +40,11 @@ __all__ = [
     "stub_target",
     "triton_at_least",
 ]
+
+
+def triton_at_least(*version: int) -> bool:
+    """Return whether the installed Triton is `version` (major, minor) or newer."""
+    return _at_least(*version)
 
 
 def __dir__() -> list[str]:

@@ -139,6 +139,7 @@ SIGNATURES = {
     "gl.amd.cdna3.buffer_atomic_max": ["ptr", "offsets", "value", "mask", "sem", "scope"],
     "gl.nvidia.hopper.tma.async_atomic_add": ["tensor_desc", "coord", "src"],
     "gl.add": ["x", "y", "sanitize_overflow"],
+    "gl.exp2": ["x"],
     "gl.sum": ["input", "axis", "keep_dims", "dtype"],
     "gl.zeros": ["shape", "dtype", "layout"],
     "gl.warp_specialize": ["functions_and_args", "worker_num_warps", "worker_num_regs"],

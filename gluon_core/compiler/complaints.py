@@ -1,4 +1,4 @@
-"""What an assembler says to the text that a compiler gave it, as a report on the kernel's line."""
+"""Complaints of compilers and assemblers, as reports on the kernel's line."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 from typing import Callable, Mapping, Optional
 
 from gluon_core.errors import SourceSpan, StageError
-from gluon_core.frontend.located import place_of
+from gluon_core.frontend.located import complaint, place_of, places_of_op
 
-__all__ = ["bad_assembly", "left_out", "refused"]
+__all__ = ["bad_assembly", "blamed", "left_out", "refused"]
 
 # "ptxas file.ptx, line 33; error   : Not a name of any known instruction: 'frobnicate'"
 _SAID = re.compile(r"^\S.*, line (\d+);\s*(?:error|fatal)\s*: *(.+)$", re.M)
@@ -152,3 +152,35 @@ def _span(lines: list[str], line: int) -> Optional[SourceSpan]:
             shown = linecache.getline(file, number).rstrip("\n")
             return SourceSpan(file, number, max(int(found[3]) - 1, 0), None, shown or None)
     return None
+
+
+# "ReduceOpToLLVM.cpp:31: ... matchAndRewrite(triton::ReduceOp, ...): Assertion `...' failed."
+_ENDED = re.compile(r"^.*(?:Assertion `|UNREACHABLE executed|LLVM ERROR).*$", re.M)
+_CLASS = re.compile(r"\b([A-Z]\w*?)Op(?=To[A-Z]|Conversion|Pattern|Lowering|Adaptor|\b)")
+_FEW = 4
+
+
+def blamed(
+    said: str, text: Callable[[], Optional[str]]
+) -> tuple[str, Optional[SourceSpan], Optional[str]]:
+    """Return what a compiler complained of, the kernel's line, and what to do; all that is known of it.
+
+    Args:
+        text: gives the module that was compiled.
+    """
+    for ended in _ENDED.finditer(said):
+        for name in dict.fromkeys(_CLASS.findall(ended[0])):
+            places = places_of_op(text() or "", name.lower())
+            if not places:
+                continue
+            lines = ", ".join(str(place.line) for place in places[1:_FEW])
+            more = " and others" if len(places) > _FEW else ""
+            remedy = (
+                "Try another layout, shape or dtype there; docs/known-compiler-bugs.md may know it."
+            )
+            if lines:
+                remedy += f" It may be another one, of line {lines}{more}."
+            shown = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+            return f"the compiler ended the process over this {shown}", places[0], remedy
+    complained = complaint(said)
+    return (*complained, None) if complained is not None else ("", None, None)

@@ -1,4 +1,4 @@
-"""Triton's library where it was made for Triton's interpreter.
+"""Functions of Triton's library: parsed once, and traced also where they were made for the interpreter.
 
 Under TRITON_INTERPRET=1 the functions of `triton.language` run on NumPy and cannot be traced. Ours are
 traced all the same, so that a program with both kinds of kernels runs.
@@ -12,16 +12,17 @@ import __future__
 
 import ast
 import builtins
+import copy
 import functools
 from pathlib import Path
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, Optional
 
 import triton.language as tl
 from triton.language import core, standard
 from triton.runtime.jit import JITFunction
 
-__all__ = ["as_written", "traceable"]
+__all__ = ["ParsedOnce", "as_written", "parsed_once", "traceable"]
 
 _MODULE = "triton.runtime.interpreter"
 _KIND = "InterpretedFunction"
@@ -135,3 +136,34 @@ _written: dict[Any, dict[str, Any]] = {
     for owner in (tl, core, tl.math, *(getattr(core, n) for n in _OWNERS if hasattr(core, n)))
 }
 as_written()
+
+
+# -- parsed once -----------------------------------------------------------------------------------
+
+
+class ParsedOnce(JITFunction):  # type: ignore[misc]  # Triton's, without types
+    """A jit function whose source is parsed when it is first traced: of a tensor's `max`, say, each
+    kernel has use."""
+
+    _parsed: Optional[tuple[str, Any]] = None
+
+    def parse(self) -> Any:
+        """Return the syntax tree of the function, which nobody changes."""
+        known = self._parsed
+        if known is None or known[0] is not self.src:
+            known = self._parsed = self.src, super().parse()
+        return known[1]
+
+
+_once: dict[JITFunction, ParsedOnce] = {}
+
+
+def parsed_once(fn: JITFunction) -> JITFunction:
+    """A function of Triton's own library as one that is parsed once; others as they are."""
+    if type(fn) is not JITFunction or not fn.module.startswith("triton."):
+        return fn
+    parsed = _once.get(fn)
+    if parsed is None:
+        parsed = _once[fn] = copy.copy(fn)
+        parsed.__class__ = ParsedOnce
+    return parsed
