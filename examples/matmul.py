@@ -9,11 +9,10 @@ Each program walks over many tiles. While one step is multiplied, tiles for the 
 way, across the border between two tiles of the result, too.
 """
 
-import numpy as np
-
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_report.example import Example, main
+from gluon_report.gemm import GEMM, flops, matrices
 
 
 @gluon.jit
@@ -89,15 +88,7 @@ def matmul(
 
 
 def arguments(new, large, sizes=None, dtype="float16"):
-    m, n, k = sizes or ((4096, 4096, 4096) if large else (136, 80, 176))
-    return {
-        "a": new.random((m, k), dtype),
-        "b": new.random((k, n), dtype),
-        "c": new.empty((m, n), dtype),
-        "M": m,
-        "N": n,
-        "K": k,
-    }
+    return matrices(new, sizes or ((4096, 4096, 4096) if large else (136, 80, 176)), dtype)
 
 
 def config(warp_size, block=(64, 64, 32), stages=3, num_warps=4):
@@ -151,10 +142,8 @@ EXAMPLES = [
         config=config,
         large_config=large_config,
         choices=choices,
-        reference=lambda args: args["a"].astype(np.float32) @ args["b"].astype(np.float32),
-        device_reference=lambda args: args["a"].float() @ args["b"].float(),
-        output="c",
-        flops=lambda args: 2 * args["M"] * args["N"] * args["K"],
+        **GEMM,
+        flops=flops,
         tolerance=4e-3,
     )
 ]

@@ -5,11 +5,10 @@ not the next matrix. The stream of instructions is that of `matmul.py`, across t
 tiles and between two matrices.
 """
 
-import numpy as np
-
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_report.example import Example, main
+from gluon_report.gemm import GEMM
 
 try:
     from .matmul import choices, config, large_config
@@ -117,9 +116,7 @@ EXAMPLES = [
         config=config,
         large_config=large_config,
         choices=choices,
-        reference=lambda args: args["a"].astype(np.float64) @ args["b"].astype(np.float64),
-        device_reference=lambda args: args["a"].float() @ args["b"].float(),
-        output="c",
+        **GEMM,
         flops=lambda args: 2 * args["a"].shape[0] * args["M"] * args["N"] * args["K"],
         tolerance=4e-3,
     )

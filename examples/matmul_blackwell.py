@@ -11,7 +11,6 @@ both have done stand in the even block.
 
 from typing import Any
 
-import numpy as np
 import triton
 
 import gluon_core as gluon
@@ -25,6 +24,7 @@ from gluon_core.language.nvidia.blackwell import (
 from gluon_core.language.nvidia.hopper import tma_ring, tma_writer
 from gluon_core.nvidia.blackwell import TensorDescriptor
 from gluon_report.example import Example, main
+from gluon_report.gemm import GEMM, flops, matrices
 
 
 @gluon.jit
@@ -129,15 +129,7 @@ def operands(args, config):
 
 
 def arguments(new, large, sizes=None):
-    m, n, k = sizes or ((8192, 8192, 8192) if large else (320, 272, 144))
-    return {
-        "a": new.random((m, k), "bfloat16"),
-        "b": new.random((k, n), "bfloat16"),
-        "c": new.empty((m, n), "bfloat16"),
-        "M": m,
-        "N": n,
-        "K": k,
-    }
+    return matrices(new, sizes or ((8192, 8192, 8192) if large else (320, 272, 144)))
 
 
 def config_of(ctas, block, stages, group):
@@ -175,9 +167,8 @@ def example(name, ctas, small, large, kernel: Any = matmul_blackwell, grid=grid,
         grid=grid,
         config=with_more(config_of(ctas, *small)),
         large_config=with_more(config_of(ctas, *large)),
-        reference=lambda args: args["a"].astype(np.float64) @ args["b"].astype(np.float64),
-        output="c",
-        flops=lambda args: 2 * args["M"] * args["N"] * args["K"],
+        **GEMM,
+        flops=flops,
         requires=("nvidia.tcgen05", "nvidia.tma"),
         tolerance=4e-3,
     )

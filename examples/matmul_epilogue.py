@@ -11,6 +11,7 @@ import numpy as np
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_report.example import Example, main
+from gluon_report.gemm import flops, matrices
 
 try:
     from .matmul import choices as of_products
@@ -85,18 +86,15 @@ def linear(
 
 def arguments(new, large, sizes=None, dtype="float16"):
     m, n, k = sizes or ((4096, 4096, 4096) if large else (136, 80, 176))
-    return {
-        "a": new.random((m, k), dtype),
-        "b": new.random((k, n), dtype),
-        "c": new.empty((m, n), dtype),
-        "row_scale": None,
-        "column_scale": None,
-        "bias": new.random((n,), dtype),
-        "residual": new.random((m, n), dtype),
-        "M": m,
-        "N": n,
-        "K": k,
-    }
+    return matrices(
+        new,
+        (m, n, k),
+        dtype,
+        row_scale=None,
+        column_scale=None,
+        bias=new.random((n,), dtype),
+        residual=new.random((m, n), dtype),
+    )
 
 
 def scaled_arguments(new, large, sizes=None, dtype="float16"):
@@ -144,7 +142,7 @@ def example(name, arguments, activation):
         choices=choices,
         reference=reference,
         output="c",
-        flops=lambda args: 2 * args["M"] * args["N"] * args["K"],
+        flops=flops,
         tolerance=4e-3,
     )
 

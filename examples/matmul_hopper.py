@@ -21,6 +21,7 @@ from gluon_core.language.nvidia.hopper import (
 )
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_report.example import Example, main
+from gluon_report.gemm import flops, matrices
 
 
 @gluon.jit
@@ -137,27 +138,11 @@ def sizes_of(large, sizes):
 
 
 def arguments(new, large, sizes=None):
-    m, n, k = sizes_of(large, sizes)
-    return {
-        "a": new.random((m, k), "bfloat16"),
-        "b": new.random((k, n), "bfloat16"),
-        "c": new.empty((m, n), "bfloat16"),
-        "M": m,
-        "N": n,
-        "K": k,
-    }
+    return matrices(new, sizes_of(large, sizes))
 
 
 def arguments_fp8(new, large, sizes=None):
-    m, n, k = sizes_of(large, sizes)
-    return {
-        "a": new.random((m, k), "float8_e4m3fn"),
-        "b": new.random((n, k), "float8_e4m3fn"),
-        "c": new.empty((m, n), "bfloat16"),
-        "M": m,
-        "N": n,
-        "K": k,
-    }
+    return matrices(new, sizes_of(large, sizes), "float8_e4m3fn", out="bfloat16", transposed=True)
 
 
 def configure(transposed, small, large):
@@ -211,7 +196,7 @@ def example(name, arguments, transposed, small, large, tolerance, large_toleranc
         reference=reference,
         device_reference=device_reference,
         output="c",
-        flops=lambda args: 2 * args["M"] * args["N"] * args["K"],
+        flops=flops,
         requires=("nvidia.wgmma", "nvidia.tma"),
         tolerance=tolerance,
         large_tolerance=large_tolerance,

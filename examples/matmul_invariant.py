@@ -7,11 +7,10 @@ and who comes last adds them up in the same order. Both give the same bits, so w
 depend on the number of rows; the unit that multiplies and CHUNK may not.
 """
 
-import numpy as np
-
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_report.example import Example, main
+from gluon_report.gemm import GEMM, flops, matrices
 
 try:
     from .matmul import at_a_time
@@ -95,16 +94,12 @@ def arguments(new, large, sizes=None, block=(64, 64), chunk=None):
     m, n, k = sizes or ((16, 8192, 8192) if large else (5, 208, 464))
     chunk = chunk or (1024 if large else 128)
     tiles = gluon.cdiv(m, block[0]) * gluon.cdiv(n, block[1])
-    return {
-        "a": new.random((m, k), "bfloat16"),
-        "b": new.random((k, n), "bfloat16"),
-        "c": new.empty((m, n), "bfloat16"),
-        "sums": new.empty((tiles, gluon.cdiv(k, chunk), *block)),
-        "counters": new.integers((tiles,), 0, 1, "int32"),
-        "M": m,
-        "N": n,
-        "K": k,
-    }
+    return matrices(
+        new,
+        (m, n, k),
+        sums=new.empty((tiles, gluon.cdiv(k, chunk), *block)),
+        counters=new.integers((tiles,), 0, 1, "int32"),
+    )
 
 
 def config(warp_size, block=(64, 64, 32), chunk=128, shared=True, stages=3, num_warps=4):
@@ -131,10 +126,8 @@ EXAMPLES = [
         grid=grid,
         config=config,
         large_config=large_config,
-        reference=lambda args: args["a"].astype(np.float64) @ args["b"].astype(np.float64),
-        device_reference=lambda args: args["a"].float() @ args["b"].float(),
-        output="c",
-        flops=lambda args: 2 * args["M"] * args["N"] * args["K"],
+        **GEMM,
+        flops=flops,
         tolerance=4e-3,
     )
 ]

@@ -4,12 +4,11 @@ The next tiles travel through registers while the current ones are multiplied; L
 double-buffered, with rows of 128 bytes that are swizzled. K must be a multiple of 16.
 """
 
-import numpy as np
-
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.amd import cdna3, rdna4
 from gluon_report.example import Example, main
+from gluon_report.gemm import GEMM_TRANSPOSED, flops, matrices, tiles
 
 
 @gluon.jit
@@ -61,15 +60,9 @@ def matmul_rdna4(
 
 
 def arguments(new, large):
-    m, n, k = (4096, 4096, 4096) if large else (150, 104, 336)
-    return {
-        "a": new.random((m, k), "float16"),
-        "b": new.random((n, k), "float16"),
-        "c": new.empty((m, n), "float16"),
-        "M": m,
-        "N": n,
-        "K": k,
-    }
+    return matrices(
+        new, (4096, 4096, 4096) if large else (150, 104, 336), "float16", transposed=True
+    )
 
 
 def config_of(block, num_warps):
@@ -82,15 +75,11 @@ EXAMPLES = [
         name="matmul, RDNA4",
         kernel=matmul_rdna4,
         arguments=arguments,
-        grid=lambda args, config: (
-            -(-args["M"] // config["BLOCK_M"]),
-            -(-args["N"] // config["BLOCK_N"]),
-        ),
+        grid=tiles,
         config=config_of((64, 64, 64), 4),
         large_config=config_of((128, 128, 64), 8),
-        reference=lambda args: args["a"].astype(np.float64) @ args["b"].astype(np.float64).T,
-        output="c",
-        flops=lambda args: 2 * args["M"] * args["N"] * args["K"],
+        **GEMM_TRANSPOSED,
+        flops=flops,
         requires=("amd.wmma_v2",),
         tolerance=2e-3,
     )

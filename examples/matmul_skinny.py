@@ -5,11 +5,10 @@ its sum in memory and counts itself; who comes last adds up what all have left, 
 equal inputs have equal results. The counters are zero again at the end.
 """
 
-import numpy as np
-
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_report.example import Example, main
+from gluon_report.gemm import GEMM, matrices
 
 
 @gluon.jit
@@ -79,16 +78,12 @@ def arguments(new, large, sizes=None, block=(64, 128), splits=None):
     m, n, k = sizes or ((16, 8192, 8192) if large else (5, 208, 464))
     splits = splits or (4 if large else 3)
     blocks = gluon.cdiv(m, block[0]) * gluon.cdiv(n, block[1])
-    return {
-        "a": new.random((m, k), "bfloat16"),
-        "b": new.random((k, n), "bfloat16"),
-        "c": new.empty((m, n), "bfloat16"),
-        "sums": new.empty((blocks, splits, *block)),
-        "counters": new.integers((blocks,), 0, 1, "int32"),
-        "M": m,
-        "N": n,
-        "K": k,
-    }
+    return matrices(
+        new,
+        (m, n, k),
+        sums=new.empty((blocks, splits, *block)),
+        counters=new.integers((blocks,), 0, 1, "int32"),
+    )
 
 
 def config(warp_size, block=(64, 128, 32), stages=3, splits=3, num_warps=4):
@@ -127,9 +122,7 @@ EXAMPLES = [
         config=config,
         large_config=large_config,
         choices=choices,
-        reference=lambda args: args["a"].astype(np.float32) @ args["b"].astype(np.float32),
-        device_reference=lambda args: args["a"].float() @ args["b"].float(),
-        output="c",
+        **GEMM,
         bytes_moved=lambda args: 2 * args["K"] * args["N"],
         tolerance=4e-3,
     )

@@ -7,8 +7,6 @@ in memory, wait for each other, and each adds up a share of the rows, in order, 
 have equal results. The counters by which they wait only grow.
 """
 
-import numpy as np
-
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import (
@@ -18,6 +16,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_report.example import Example, main
+from gluon_report.gemm import GEMM, matrices
 
 try:
     from .matmul_hopper import describe
@@ -137,16 +136,12 @@ def arguments(new, large, sizes=None, block=None, splits=None):
     rows, columns = block or (chosen["BLOCK_M"], chosen["BLOCK_N"])
     splits = splits or chosen["SPLITS"]
     blocks = gluon.cdiv(m, rows) * gluon.cdiv(n, columns)
-    return {
-        "a": new.random((m, k), "bfloat16"),
-        "b": new.random((k, n), "bfloat16"),
-        "c": new.empty((m, n), "bfloat16"),
-        "sums": new.empty((blocks, splits, rows, columns)),
-        "counters": new.integers((blocks,), 0, 1, "int32"),
-        "M": m,
-        "N": n,
-        "K": k,
-    }
+    return matrices(
+        new,
+        (m, n, k),
+        sums=new.empty((blocks, splits, rows, columns)),
+        counters=new.integers((blocks,), 0, 1, "int32"),
+    )
 
 
 def operands(args, config):
@@ -189,9 +184,7 @@ EXAMPLES = [
         grid=grid,
         config=config,
         large_config=large_config,
-        reference=lambda args: args["a"].astype(np.float32) @ args["b"].astype(np.float32),
-        device_reference=lambda args: args["a"].float() @ args["b"].float(),
-        output="c",
+        **GEMM,
         bytes_moved=lambda args: 2 * args["K"] * args["N"],
         requires=("nvidia.wgmma", "nvidia.tma"),
         tolerance=4e-3,

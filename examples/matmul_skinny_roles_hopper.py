@@ -9,8 +9,6 @@ the last steps of K of a tile. The owner waits for its helpers and adds what the
 inputs have equal results. Helpers wait for nobody, come first in the grid, and have less to do.
 """
 
-import numpy as np
-
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import (
@@ -21,6 +19,7 @@ from gluon_core.language.nvidia.hopper import (
 )
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_report.example import Example, main
+from gluon_report.gemm import GEMM, matrices
 
 try:
     from .matmul_hopper import DTYPES, describe
@@ -170,16 +169,12 @@ def arguments(new, large, sizes=None, made=None):
     m, n, k = sizes or ((128, 8192, 8192) if large else (100, 200, 456))
     made = made or (large_config(32) if large else config(32))
     tiles, parts = gluon.cdiv(n, made["BLOCK_N"]), made["PARTS"]
-    return {
-        "a": new.random((m, k), "bfloat16"),
-        "b": new.random((k, n), "bfloat16"),
-        "c": new.empty((m, n), "bfloat16"),
-        "sums": new.empty((tiles * max(parts, 1), made["BLOCK_N"], made["BLOCK_M"])),
-        "counters": new.integers((tiles,), 0, 1, "int32"),
-        "M": m,
-        "N": n,
-        "K": k,
-    }
+    return matrices(
+        new,
+        (m, n, k),
+        sums=new.empty((tiles * max(parts, 1), made["BLOCK_N"], made["BLOCK_M"])),
+        counters=new.integers((tiles,), 0, 1, "int32"),
+    )
 
 
 def halves(a, rows, width):
@@ -247,9 +242,7 @@ EXAMPLES = [
         grid=grid,
         config=config,
         large_config=large_config,
-        reference=lambda args: args["a"].astype(np.float32) @ args["b"].astype(np.float32),
-        device_reference=lambda args: args["a"].float() @ args["b"].float(),
-        output="c",
+        **GEMM,
         bytes_moved=lambda args: 2 * args["K"] * args["N"],
         requires=("nvidia.wgmma", "nvidia.tma"),
         tolerance=4e-3,

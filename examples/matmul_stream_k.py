@@ -5,11 +5,10 @@ tiles and do the others whole, such that all have as much to do: `gl.portable.ev
 what, `gl.portable.sum_parts` adds up the parts of a tile, in order, in the program that comes last.
 """
 
-import numpy as np
-
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_report.example import Example, main
+from gluon_report.gemm import GEMM, flops, matrices
 
 try:
     from .matmul import choices
@@ -70,16 +69,12 @@ def arguments(new, large, sizes=None, programs=None, block=None):
     m, n, k = sizes or ((4096, 4352, 4096) if large else (136, 208, 176))
     block = block or ((128, 256) if large else (64, 64))
     programs = programs or (132 if large else 5)
-    return {
-        "a": new.random((m, k), "bfloat16"),
-        "b": new.random((k, n), "bfloat16"),
-        "c": new.empty((m, n), "bfloat16"),
-        "sums": new.empty((2 * programs, *block)),
-        "counters": new.integers((2 * programs,), 0, 1, "int32"),
-        "M": m,
-        "N": n,
-        "K": k,
-    }
+    return matrices(
+        new,
+        (m, n, k),
+        sums=new.empty((2 * programs, *block)),
+        counters=new.integers((2 * programs,), 0, 1, "int32"),
+    )
 
 
 def config(warp_size, block=(64, 64, 32), stages=3, num_warps=4):
@@ -100,10 +95,8 @@ EXAMPLES = [
         config=config,
         large_config=large_config,
         choices=choices,
-        reference=lambda args: args["a"].astype(np.float64) @ args["b"].astype(np.float64),
-        device_reference=lambda args: args["a"].float() @ args["b"].float(),
-        output="c",
-        flops=lambda args: 2 * args["M"] * args["N"] * args["K"],
+        **GEMM,
+        flops=flops,
         tolerance=4e-3,
     )
 ]

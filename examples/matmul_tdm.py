@@ -8,12 +8,11 @@ lanes that read one column of 16-byte pieces then hit different banks.
 `b` is [N, K]: WMMA reads both operands along K.
 """
 
-import numpy as np
-
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.amd.gfx1250 import buffer_store, tdm, wmma
 from gluon_report.example import Example, main
+from gluon_report.gemm import GEMM_TRANSPOSED, flops, matrices, tiles
 
 
 @gluon.jit
@@ -74,15 +73,9 @@ def matmul_tdm(
 
 
 def arguments(new, large, sizes=None):
-    m, n, k = sizes or ((4096, 4096, 4096) if large else (100, 80, 200))
-    return {
-        "a": new.random((m, k), "float16"),
-        "b": new.random((n, k), "float16"),
-        "c": new.empty((m, n), "float16"),
-        "M": m,
-        "N": n,
-        "K": k,
-    }
+    return matrices(
+        new, sizes or ((4096, 4096, 4096) if large else (100, 80, 200)), "float16", transposed=True
+    )
 
 
 def config_of(block, stages, warps):
@@ -99,15 +92,11 @@ EXAMPLES = [
         name="matmul by TDM",
         kernel=matmul_tdm,
         arguments=arguments,
-        grid=lambda args, config: (
-            -(-args["M"] // config["BLOCK_M"]),
-            -(-args["N"] // config["BLOCK_N"]),
-        ),
+        grid=tiles,
         config=config_of((64, 64, 64), 2, (2, 2)),
         large_config=config_of((256, 256, 64), 2, (2, 4)),
-        reference=lambda args: args["a"].astype(np.float64) @ args["b"].astype(np.float64).T,
-        output="c",
-        flops=lambda args: 2 * args["M"] * args["N"] * args["K"],
+        **GEMM_TRANSPOSED,
+        flops=flops,
         requires=("amd.tdm",),
         tolerance=2e-3,
     )

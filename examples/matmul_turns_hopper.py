@@ -11,8 +11,6 @@ With two blocks to a cluster (`ctas=2`, from Triton 3.8 on) a tile has twice the
 copies its own rows of A, and one copies the columns of B for both by multicast, so that the L2 cache gives them once.
 """
 
-import numpy as np
-
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import (
@@ -25,6 +23,7 @@ from gluon_core.language.nvidia.hopper import (
 )
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_report.example import Example, main
+from gluon_report.gemm import GEMM, flops
 
 try:
     from .matmul_hopper import DTYPES, arguments, programs
@@ -230,10 +229,8 @@ EXAMPLES = [
         grid=grid,
         config=config,
         large_config=large_config,
-        reference=lambda args: args["a"].astype(np.float64) @ args["b"].astype(np.float64),
-        device_reference=lambda args: args["a"].float() @ args["b"].float(),
-        output="c",
-        flops=lambda args: 2 * args["M"] * args["N"] * args["K"],
+        **GEMM,
+        flops=flops,
         requires=("nvidia.wgmma", "nvidia.tma"),
         tolerance=4e-3,
     )
