@@ -2,7 +2,7 @@
 
 It mirrors what the simulator keeps for race detection, in a form of which there are finitely many.
 An access is remembered until a later one takes its place, with the set of those that it is ordered
-before: partitions, work in flight, and barriers, in the two planes of `check.agents`.
+before: partitions, work in flight, and barriers, in the two planes of `sanitizer.agents`.
 """
 
 from __future__ import annotations

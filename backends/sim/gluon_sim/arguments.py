@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Optional, Sequence
+from typing import Any, Iterator, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from gluon_core.errors import ArgumentError
 from gluon_core.plugin.host_descriptor import HostDescriptor
 from gluon_core.plugin.reference import Descriptor
-from gluon_core.simulation.host_memory import address_of, storage_of
+from gluon_core.simulation.host_memory import Storage, address_of, storage_of
 from gluon_core.values.descriptors import is_descriptor_text, split_descriptor
-from gluon_sim.memory.global_memory import Allocation, GlobalMemory, Home
+from gluon_sim.memory.global_memory import Home
 from gluon_sim.tracing.dtypes import numpy_dtype
 from gluon_sim.tracing.types import OpaqueType, PointerType, ScalarType, Type
 
-__all__ = ["Signature"]
+__all__ = ["Bound", "Signature"]
+
+
+class Bound(NamedTuple):
+    """The arguments of one launch.
+
+    Attributes:
+        values: of the inputs, as the machine keeps them.
+        storages: the memory behind pointers, each with the name of its argument.
+        homes: for each input, the bytes that a pointer made from it may reach.
+    """
+
+    values: list[Any]
+    storages: list[tuple[str, Storage]]
+    homes: list[Optional[Home]]
 
 
 class Signature:
@@ -34,10 +48,11 @@ class Signature:
         self._kinds = kinds
         self._names = names
         self.inputs = inputs
+        self._dtypes = [_dtype(type) for type in inputs]
         self.leaves = [name for name, _ in _leaves(kinds, names, names)]
 
-    def bind(self, memory: GlobalMemory, arguments: Sequence[Any], views: bool) -> list[Any]:
-        """Register the storage of the arguments in `memory` and return the values of the inputs.
+    def bind(self, arguments: Sequence[Any], views: bool) -> Bound:
+        """Return the arguments of a launch as the machine takes them.
 
         Args:
             views: whether a pointer made from a view of an array may reach only that view.
@@ -46,20 +61,18 @@ class Signature:
             ArgumentError: an argument that the machine cannot take.
             DeviceError: a tensor that is not in the host's memory.
         """
-        values = []
-        leaves = zip(self.inputs, _leaves(self._kinds, self._names, arguments))
+        bound = Bound([], [], [])
+        leaves = _leaves(self._kinds, self._names, arguments)
         with np.errstate(all="ignore"):  # a float32 argument of 1e300 is infinite, as on a GPU
-            for type, (name, value) in leaves:
-                bound, home = _bound(memory, name, type, value, views)
-                values.append(bound)
-                memory.homes.append(home)
-        if len(values) != len(self.inputs):
+            for type, dtype, (name, value) in zip(self.inputs, self._dtypes, leaves):
+                _bind(bound, name, type, dtype, value, views)
+        if len(bound.values) != len(self.inputs):
             raise ArgumentError(
                 "the simulator cannot take an argument of this kind apart",
                 expected=f"{len(self.inputs)} values",
-                got=len(values),
+                got=len(bound.values),
             )
-        return values
+        return bound
 
     def integers(self, values: Sequence[np.ndarray]) -> dict[int, int]:
         """Return the integer scalars among the values of the inputs, by position."""
@@ -101,51 +114,57 @@ def _descriptor_leaves(name: str, value: Any, rank: int) -> Iterator[tuple[str, 
         yield from ((f"{name}.{field}[{i}]", own[i]) for i in range(rank))
 
 
-def _bound(
-    memory: GlobalMemory, name: str, type: Type, value: Any, views: bool
-) -> tuple[Any, Optional[Home]]:
-    """Return an argument as the machine keeps it, and the bytes that a pointer made from it may reach."""
+def _dtype(type: Type) -> Optional[np.dtype]:
+    """Return the NumPy type of a scalar, or of the elements of a descriptor; None of a pointer."""
+    if isinstance(type, OpaqueType):
+        return numpy_dtype(type.fields[0]) if type.name == "descriptor" else None
+    return numpy_dtype(type) if isinstance(type, ScalarType) else None
+
+
+def _bind(
+    bound: Bound, name: str, type: Type, dtype: Optional[np.dtype], value: Any, views: bool
+) -> None:
+    """Add an argument to those of a launch."""
     if isinstance(value, HostDescriptor):
-        return _descriptor(memory, name, type, value, views)
-    if isinstance(type, PointerType):
-        return _pointer(memory, name, value, views)
-    if isinstance(type, OpaqueType) or not isinstance(type, ScalarType):
+        _bind_descriptor(bound, name, type, dtype, value, views)
+    elif isinstance(type, PointerType):
+        bound.values.append(_pointer(bound, name, value, views))
+    elif dtype is None or isinstance(type, OpaqueType):
         raise ArgumentError(
             "the simulator cannot take such an argument yet", argument=name, got=str(type)
         )
-    dtype = numpy_dtype(type)
-    if dtype.kind == "i":
-        bits = dtype.itemsize * 8
-        number = int(value) & ((1 << bits) - 1)
-        value = number - (1 << bits) if number >> (bits - 1) else number
-    return np.array([value]).astype(dtype), None
+    else:
+        if dtype.kind == "i":
+            bits = dtype.itemsize * 8
+            number = int(value) & ((1 << bits) - 1)
+            value = number - (1 << bits) if number >> (bits - 1) else number
+        bound.values.append(np.array([value]).astype(dtype))
+        bound.homes.append(None)
 
 
-def _pointer(
-    memory: GlobalMemory, name: str, value: Any, views: bool
-) -> tuple[np.ndarray, Optional[Home]]:
-    """Return the address of a tensor or array, whose storage is registered, and what it may reach."""
+def _pointer(bound: Bound, name: str, value: Any, views: bool) -> np.ndarray:
+    """Return the address of a tensor or array, and add its storage."""
     storage = storage_of(name, value, "simulator")
     address = address_of(name, value)
-    allocation = None
     if storage is not None:
-        allocation = Allocation(name, storage.data, storage.writable)
-        memory.add(allocation)
-    return np.array([address], np.int64), _home(name, value, allocation, address, views)
+        bound.storages.append((name, storage))
+    bound.homes.append(_home(name, value, storage, address, views))
+    return np.array([address], np.int64)
 
 
 def _home(
-    name: str, value: Any, allocation: Optional[Allocation], address: int, views: bool
+    name: str, value: Any, storage: Optional[Storage], address: int, views: bool
 ) -> Optional[Home]:
     """Return the bytes that a pointer may reach: its storage, or of a view only that; None of a bare
     address."""
     if not isinstance(value, np.ndarray) and not hasattr(value, "untyped_storage"):
         base = getattr(value, "base", None)
-        return None if base is None else _home(name, base, allocation, address, views)
-    if allocation is None or not allocation.data.size:
+        return None if base is None else _home(name, base, storage, address, views)
+    if storage is None or not storage.data.size:
         return Home(name, 0, 0)
     if not views:
-        return Home(name, allocation.base, allocation.end)
+        start = storage.data.ctypes.data
+        return Home(name, start, start + storage.data.nbytes)
     if isinstance(value, np.ndarray):
         return Home(name, address, address + value.nbytes)
     last = sum((size - 1) * step for size, step in zip(value.shape, value.stride()))
@@ -153,25 +172,25 @@ def _home(
     return Home(name, address, address + length)
 
 
-def _descriptor(
-    memory: GlobalMemory, name: str, type: Type, value: HostDescriptor, views: bool
-) -> tuple[Descriptor, Optional[Home]]:
-    """Return a descriptor for the reference models; the storage of its tensor is registered."""
-    if not isinstance(type, OpaqueType) or type.name != "descriptor":
+def _bind_descriptor(
+    bound: Bound, name: str, type: Type, dtype: Optional[np.dtype], value: HostDescriptor,
+    views: bool,
+) -> None:  # fmt: skip
+    """Add a descriptor for the reference models, and the storage of its tensor."""
+    if dtype is None or not isinstance(type, OpaqueType):
         raise ArgumentError(
             "the kernel takes no descriptor here", argument=name, expected=str(type)
         )
     value.check_launch()
-    base, home = _pointer(memory, f"{name}.base", value.base, views)
     descriptor = Descriptor(
-        base=base,
+        base=_pointer(bound, f"{name}.base", value.base, views),
         shape=tuple(np.array([int(extent)], np.int64) for extent in value.shape),
         strides=tuple(np.array([int(stride)], np.int64) for stride in value.strides),
-        dtype=numpy_dtype(type.fields[0]),
+        dtype=dtype,
         block_shape=tuple(int(size) for size in value.block_shape),
         layout=value.layout,
         padding=value.padding,
         round_f32_to_tf32=bool(getattr(value, "round_f32_to_tf32", False)),
         extra=dict(value.extra) or None,
     )
-    return descriptor, home
+    bound.values.append(descriptor)

@@ -63,15 +63,16 @@ class SimulatedKernel:
         if settings.schedule == "explore":  # only without races do all schedules agree
             settings = replace(settings, races=True, deadlocks=True)
         note(settings.off, overridden)
-        if settings.capacity:
+        if settings.capacity and not self.program.fits:
             self.program.refuse_excess()
         rank = current()
+        bound = self.signature.bind(arguments, settings.views)
         memory = GlobalMemory() if rank is None else rank.memory()
-        values = self.signature.bind(memory, arguments, settings.views)
+        memory.hold(bound.storages, bound.homes)
         if rank is not None:
             memory.name_shared()
         x, y, z = (*(int(extent) for extent in grid), 1, 1)[:3]
-        launch = Launch(self, settings, memory, values, (x, y, z))
+        launch = Launch(self, settings, memory, bound.values, (x, y, z))
         launch.check()
         if rank is not None:
             launch.run_on(rank)

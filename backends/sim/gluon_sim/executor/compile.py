@@ -89,7 +89,8 @@ class CompiledProgram:
 
     def refuse_excess(self) -> None:
         """Raise CapacityError where the kernel needs more memory than the target has."""
-        if not self.fits and (error := self._excess()):
+        error = self._excess()
+        if error is not None:
             raise error
 
     def _excess(self) -> Optional[CapacityError]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import bisect
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterable, Optional, Sequence
 
 import numpy as np
 
+from gluon_core.simulation.host_memory import Storage
 from gluon_core.simulation.unwritten import marks_within
 from gluon_sim.errors import (
     MisalignedError,
@@ -132,7 +133,7 @@ class GlobalMemory:
         self.settings = Settings()
         self.told: set[tuple[Any, ...]] = set()  # warnings of this launch
         # Of each argument of the kernel; None where nobody knows.
-        self.homes: list[Optional[Home]] = []
+        self.homes: Sequence[Optional[Home]] = ()
         self._reach: dict[int, Optional[list[Home]]] = {}  # by op
         self._one: dict[int, tuple[int, int, list[Part]]] = {}  # by op: all of the only argument
         self.tracking: Optional[Tracking] = None
@@ -162,6 +163,14 @@ class GlobalMemory:
                 return
         self._all.append(allocation)
         self._sort()
+
+    def hold(
+        self, storages: Iterable[tuple[str, Storage]], homes: Sequence[Optional[Home]]
+    ) -> None:
+        """Add the storage of the arguments of a launch, and the bytes that each may reach."""
+        for name, storage in storages:
+            self.add(Allocation(name, storage.data, storage.writable))
+        self.homes = homes
 
     def name_shared(self) -> None:
         """Call memory that several ranks reach by the arguments through which this launch does."""

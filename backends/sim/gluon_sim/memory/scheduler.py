@@ -79,7 +79,7 @@ class Scheduler:
             late = not any(task.waits is None or task.waits.ready() for task in tasks)
             if late and flights is not None and flights.push([t.waits for t in tasks]):
                 continue
-            for task in schedule.turns(tasks):
+            for task in schedule.turns(tasks) if len(tasks) > 1 else tasks[:]:
                 if task.waits is not None and not task.waits.ready():
                     if not (late and task.waits.expires and not moved):
                         continue
