@@ -18,6 +18,7 @@ from gluon_sim.sanitizer.overflow import guard, guarded
 from gluon_sim.tracing.arith import ELEMENTWISE
 from gluon_sim.tracing.dtypes import numpy_dtype
 from gluon_sim.tracing.ir import TERMINATORS, Block, Function, Op, Region, Value
+from gluon_sim.tracing.origins import Traffic, traffic
 from gluon_sim.tracing.program import Program
 from gluon_sim.tracing.source import span_of
 from gluon_sim.tracing.types import DescriptorType, MemDescType, TensorType
@@ -81,6 +82,11 @@ class CompiledProgram:
     claims: bool = False  # its programs take over others that have not started
     breakpoints: bool = False  # it calls `breakpoint()`
     unused_barriers: Sequence[BarrierError] = ()  # a report of each
+
+    @cached_property
+    def traffic(self) -> Traffic:
+        """The arguments through which the kernel reaches global memory."""
+        return traffic(self.program)
 
     @cached_property
     def fits(self) -> bool:

@@ -310,7 +310,9 @@ class Machine:
         if self.settings.races:
             program = self.program.program
             across = None if self.place is None else self.place.across
-            self.tracking = Tracking(program, self.memory, arguments, self.grid, across)
+            self.tracking = Tracking(
+                self.program.traffic, self.memory, arguments, self.grid, across
+            )
             self.memory.tracking = self.tracking
             if self.program.asynchronous:
                 if program.found.lifetimes is None:

@@ -23,7 +23,6 @@ from gluon_sim.memory.global_memory import GlobalMemory
 from gluon_sim.settings import Settings
 from gluon_sim.tracing.origins import (
     ANYWHERE,
-    address_of,
     origins,
     positions_in,
     written_arguments,
@@ -188,12 +187,8 @@ Kept = list[tuple[np.ndarray, np.ndarray]]  # bytes, and a copy of them
 
 def keep(program: Program, memory: GlobalMemory, arguments: Sequence[np.ndarray]) -> Kept:
     """Copy the memory that a kernel may read and write."""
-    kept = {}
-    for position in _rewritten(program):
-        allocation = memory.find(address_of(arguments[position]))
-        if allocation is not None:
-            kept[id(allocation)] = (allocation.data, allocation.data.copy())
-    return list(kept.values())
+    allocations = {id(one): one for one in memory.behind(arguments, _rewritten(program))}
+    return [(one.data, one.data.copy()) for one in allocations.values()]
 
 
 def restore(kept: Kept) -> None:

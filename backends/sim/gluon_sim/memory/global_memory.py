@@ -13,6 +13,7 @@ from typing import Any, Callable, Iterable, Optional, Sequence
 
 import numpy as np
 
+from gluon_core.plugin.reference import Descriptor
 from gluon_core.simulation.host_memory import Storage
 from gluon_core.simulation.unwritten import marks_within
 from gluon_sim.errors import (
@@ -188,6 +189,13 @@ class GlobalMemory:
         if at >= 0 and address < self._all[at].end:
             return self._all[at]
         return None
+
+    def behind(self, arguments: Sequence[Any], positions: Iterable[int]) -> list[Allocation]:
+        """Return the allocations into which arguments, pointers or descriptors, point."""
+        values = (arguments[position] for position in positions)
+        bases = (value.base if isinstance(value, Descriptor) else value for value in values)
+        there = (self.find(int(base.flat[0])) for base in bases)
+        return [allocation for allocation in there if allocation is not None]
 
     def _homes(self, task: Task) -> Optional[list[Home]]:
         """What the op of a task may reach by the arguments that its pointers come from."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Protocol
+from typing import Any, Iterable, Optional, Protocol, Sequence
 
 import numpy as np
 
@@ -126,7 +126,9 @@ class Memory(Protocol):
     @property
     def guided(self) -> Optional[Guide]: ...
 
-    def find(self, address: int) -> Optional[Allocation]: ...
+    def behind(self, arguments: Sequence[Any], positions: Iterable[int]) -> Sequence[Allocation]:
+        """Return the allocations into which arguments point."""
+        ...
 
 
 class Compiled(Protocol):

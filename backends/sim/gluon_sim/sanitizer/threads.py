@@ -9,7 +9,7 @@ threads that hold the same element only the first counts, for the others may hav
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple, Optional, Sequence, Union
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -18,15 +18,12 @@ from gluon_core.layouts import Layout
 from gluon_core.layouts.dialect import follows
 from gluon_sim.sanitizer.access import holders
 from gluon_sim.sanitizer.agents import Task
-from gluon_sim.sanitizer.observed import Memory
 from gluon_sim.sanitizer.program_order import order_of
 from gluon_sim.tracing.arith import ELEMENTWISE
 from gluon_sim.tracing.ir import Op
-from gluon_sim.tracing.origins import ANYWHERE, address_of, origins, positions_in
-from gluon_sim.tracing.program import Origin, Program
 from gluon_sim.tracing.uses import is_used
 
-__all__ = ["Met", "ThreadShadow", "loaded_and_stored", "passive"]
+__all__ = ["Met", "ThreadShadow", "passive"]
 
 SEVERAL = -2
 # Ops through which no thread waits for another.
@@ -49,30 +46,6 @@ def _alone(op: Op) -> bool:
     if is_used(op) or any(getattr(value.type, "dims", ()) for value in op.operands()):
         return False
     return order_of(op)[:2] == (False, False) or not follows(ATOMIC_BARRIERS)
-
-
-def loaded_and_stored(program: Program, memory: Memory, arguments: Sequence[Any]) -> set[int]:
-    """Ids of the allocations that plain loads read and plain stores write; none where that is unknown."""
-    known = program.found.met
-    if known is None:
-        found = origins(program)
-        both: tuple[set[Origin], set[Origin]] = set(), set()
-        for op in program.walk_ops():
-            if op.name in ("load", "masked_load", "store", "masked_store"):
-                pointer = next(iter(op.operands())).resolve()
-                both["store" in op.name].update(found.get(id(pointer), {ANYWHERE}))
-        known = program.found.met = both
-    if ANYWHERE in known[0] or ANYWHERE in known[1]:
-        return set()
-    loads, stores = (
-        {
-            id(a)
-            for i in positions_in(side)
-            if (a := memory.find(address_of(arguments[i]))) is not None
-        }
-        for side in known
-    )
-    return loads & stores
 
 
 @lru_cache(maxsize=512)

@@ -23,10 +23,9 @@ from gluon_sim.sanitizer.races import (
     report_threads,
 )
 from gluon_sim.sanitizer.ranks import AcrossRanks
-from gluon_sim.sanitizer.threads import ThreadShadow, by_others, loaded_and_stored
+from gluon_sim.sanitizer.threads import ThreadShadow, by_others
 from gluon_sim.tracing.ir import Op
-from gluon_sim.tracing.origins import ANYWHERE, address_of, positions_in, written_arguments
-from gluon_sim.tracing.program import Program
+from gluon_sim.tracing.origins import Traffic
 from gluon_sim.tracing.uses import is_used
 
 __all__ = ["Tracking"]
@@ -41,7 +40,7 @@ class Tracking:
     """Sees every access to memory of a launch.
 
     Args:
-        program: the recorded program.
+        traffic: the arguments through which the kernel reaches memory.
         memory: the arguments' storage.
         arguments: of the kernel, as the machine keeps them.
         grid: programs in x, y, z.
@@ -50,7 +49,7 @@ class Tracking:
 
     def __init__(
         self,
-        program: Program,
+        traffic: Traffic,
         memory: Memory,
         arguments: Sequence[np.ndarray],
         grid: tuple[int, int, int],
@@ -60,25 +59,21 @@ class Tracking:
         self.epochs = Epochs() if across is None else across.epochs
         self.epochs.strict = memory.settings.proxy == "strict"
         self._shadows: dict[int, GlobalShadow] = {}
-        written = written_arguments(program)
+        # Ids of the allocations that the kernel writes; None where these may be all.
         self._written: Optional[set[int]] = None
-        if ANYWHERE not in written and across is None:
-            found = (memory.find(address_of(arguments[i])) for i in positions_in(written))
-            self._written = {id(a) for a in found if a is not None}
+        if traffic.written is not None and across is None:
+            self._written = set(map(id, memory.behind(arguments, traffic.written)))
+        # Of those that it loads from and stores to, whose threads may meet there.
+        self._met = set(map(id, memory.behind(arguments, traffic.loaded)))
+        self._met.intersection_update(map(id, memory.behind(arguments, traffic.stored)))
         self._polled: dict[tuple[int, int], int] = {}
-        if program.found.atomics is None:
-            program.found.atomics = any(
-                "atomic" in op.name or op.attrs.get("atomic") for op in program.walk_ops()
-            )
-        self._ordering = program.found.atomics
+        self._ordering = traffic.atomic
         if across is None:
             self.order = ProgramOrder(grid, self._ordering and not follows(ATOMIC_BARRIERS))
         else:
             self.order, self._ordering = across.order, True
         self._within = PartitionOrder()
         self._alone = self.order.total == 1 and across is None
-        # Allocations that the kernel loads from and stores to, whose threads may meet there.
-        self._met = loaded_and_stored(program, memory, arguments)
         self.threads = bool(self._met)
         self._time = 0
         self._ops: list[Optional[Op]] = [None]

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Iterator, Optional
+from dataclasses import dataclass
+from typing import Iterable, Iterator, Optional
 
-from gluon_core.plugin.reference import Descriptor
 from gluon_sim.tracing.ir import Block, Op, Region, Value
 from gluon_sim.tracing.program import Origin, Program
 from gluon_sim.tracing.types import DescriptorType, MemDescType, PointerType
 
 __all__ = [
     "ANYWHERE",
-    "address_of",
+    "Traffic",
     "origins",
     "pointed_at",
     "positions_in",
+    "traffic",
     "unawaited",
     "users_of",
     "written_arguments",
@@ -188,10 +189,43 @@ def pointed_at(program: Program, op: Op) -> Optional[set[int]]:
     return None if not out or ANYWHERE in out else positions_in(out)
 
 
-def address_of(argument: Any) -> int:
-    """Where the memory of a kernel's argument, a pointer or a descriptor, begins."""
-    base = argument.base if isinstance(argument, Descriptor) else argument
-    return int(base.flat[0])
+@dataclass(frozen=True)
+class Traffic:
+    """The arguments of a kernel through which it reaches global memory, by position.
+
+    Attributes:
+        written: through which it may write; None where an address may come from anywhere.
+        loaded, stored: through which plain loads read and plain stores write; empty where an address
+            of one may come from anywhere.
+        atomic: whether it has atomics.
+    """
+
+    written: Optional[frozenset[int]]
+    loaded: frozenset[int]
+    stored: frozenset[int]
+    atomic: bool
+
+
+def traffic(program: Program) -> Traffic:
+    """Return the arguments through which a program reaches global memory."""
+    known = origins(program)
+    plain: dict[str, set[Origin]] = {"load": set(), "store": set()}
+    atomic = False
+    for op in program.walk_ops():
+        atomic |= "atomic" in op.name or bool(op.attrs.get("atomic"))
+        kind = op.name.removeprefix("masked_")
+        if kind in plain:
+            pointer = next(iter(op.operands())).resolve()
+            plain[kind].update(known.get(id(pointer), {ANYWHERE}))
+    if ANYWHERE in plain["load"] or ANYWHERE in plain["store"]:
+        plain = {"load": set(), "store": set()}
+    written = written_arguments(program)
+    return Traffic(
+        None if ANYWHERE in written else frozenset(positions_in(written)),
+        frozenset(positions_in(plain["load"])),
+        frozenset(positions_in(plain["store"])),
+        atomic,
+    )
 
 
 def unawaited(program: Program) -> list[tuple[Op, list[Op]]]:

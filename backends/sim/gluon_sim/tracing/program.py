@@ -26,8 +26,6 @@ class Findings:
         rewritten: arguments that the kernel writes and may read, too.
         ordered: whether the order of its programs matters.
         parted: the grid in which programs parted that were to stay together.
-        atomics: whether it has any.
-        met: what plain loads read, and what plain stores write.
         users: by id of a value, the ops that take it.
         columns: of tensor memory in use at once, and the op that allocates most.
         lifetimes: of its buffers.
@@ -38,8 +36,6 @@ class Findings:
     rewritten: Optional[set[int]] = None
     ordered: Optional[bool] = None
     parted: Optional[tuple[int, int, int]] = None
-    atomics: Optional[bool] = None
-    met: Optional[tuple[set[Origin], set[Origin]]] = None
     users: Optional[dict[int, list[Op]]] = None
     columns: Optional[tuple[int, Optional[Op]]] = None
     lifetimes: Any = None
