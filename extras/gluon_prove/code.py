@@ -20,7 +20,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Spec:
-    """An operand: a variable, or what is known of it; of what is not followed, its name (`numbering`)."""
+    """An operand, which has exactly one of three forms.
+
+    Args:
+        var: a variable, which each state gives a value.
+        value: a number, or a term of the kernel's arguments, that is the same in every state.
+        name: of an operand that is not followed, see `numbering`.
+    """
 
     var: Optional[int] = None
     value: Any = None

@@ -223,38 +223,36 @@ class _Lowering(Loops):
         return found.value if isinstance(found.value, (int, Term)) else found.name
 
     def pure(self, op: Op, env: Env) -> None:
-        args = self.specs(env, list(op.operands()))
-        type = (
-            op.results[0].type
-            if op.name in CASTS or op.name == "select"
-            else next(op.operands()).type
-        )
-        assert isinstance(type, ScalarType)
-        name = op.name
+        """Lower an op that only computes: to a term where no operand is a variable, else to a step.
+
+        A variable in `alias` equals a number or a term in every state. So does a result computed
+        from such operands alone.
+        """
+        operands = self.specs(env, list(op.operands()))
+        result, name, bits = id(op.results[0]), op.name, _width(op)
         if name == "int_cast":
             source: Any = next(op.operands()).type
-            if not op.args[2] and 1 < source.bits < type.bits:
+            if not op.args[2] and 1 < source.bits < bits:
                 name = "zero_extend"
-            elif op.args[2] and source.bits == 1 < type.bits:
+            elif op.args[2] and source.bits == 1 < bits:
                 raise CannotSay("a truth value is sign-extended", op.loc)
-        if all(a.var is None for a in args):
-            env[id(op.results[0])] = Spec(value=symbolic(name, [a.value for a in args], type.bits))
+        if all(operand.var is None for operand in operands):
+            env[result] = Spec(value=symbolic(name, [one.value for one in operands], bits))
             return
-        known = [self.alias.get(a.var) if a.var is not None else a.value for a in args]
-        also: Optional[Any] = None
-        if all(isinstance(k, (int, Term)) for k in known):
-            also = symbolic(name, known, type.bits)
-            terms = any(a.var is None and isinstance(a.value, Term) for a in args)
-            if terms and not op.name.startswith("icmp"):
-                env[id(op.results[0])] = Spec(value=also)  # no number will come of it
+        equal = [self.alias.get(one.var) if one.var is not None else one.value for one in operands]
+        term: Optional[Any] = None
+        if all(isinstance(one, (int, Term)) for one in equal):
+            term = symbolic(name, equal, bits)
+            terms = any(one.var is None and isinstance(one.value, Term) for one in operands)
+            if terms and not name.startswith("icmp"):
+                env[result] = Spec(value=term)  # no state gives it a number
                 return
-        out = self.var()
-        if isinstance(also, Term):
-            self.alias[out] = also
-        self.emit(
-            Pure(op.loc, name, args, type.bits, out, also if isinstance(also, Term) else None)
-        )
-        env[id(op.results[0])] = Spec(var=out)
+        alias = term if isinstance(term, Term) else None
+        variable = self.var()
+        if alias is not None:
+            self.alias[variable] = alias
+        self.emit(Pure(op.loc, name, operands, bits, variable, alias))
+        env[result] = Spec(var=variable)
 
     def tiles(self, op: Op, env: Env) -> None:
         """Steps of a pipeline: of one that a task has for itself (`steps`)."""
@@ -409,6 +407,14 @@ class _Lowering(Loops):
             if isinstance(one, Term):
                 self.out.memory |= self.numbering.lines.get(one, frozenset())
                 todo += one.args
+
+
+def _width(op: Op) -> int:
+    """Return the bits in which an op computes: those of its operands, or of the result of a cast."""
+    casts = op.name in CASTS or op.name == "select"
+    type = op.results[0].type if casts else next(op.operands()).type
+    assert isinstance(type, ScalarType)
+    return type.bits
 
 
 def lower(

@@ -26,7 +26,7 @@ def load() -> Any:
         raise CapabilityError(
             "proofs need the solver z3, which is not installed",
             argument="gluon prove",
-            remedy="pip install 'gluon-extras[prove]', or pip install z3-solver",
+            remedy="pip install 'gluon-core[prove]', or pip install z3-solver",
         ) from None
     return z3
 

@@ -13,7 +13,7 @@ from gluon_core.language.nvidia.hopper.tma import async_load
 from gluon_sim.settings import using
 from tests.prove.proofs import LAYOUT, TILE, describe, judged
 
-pytest.importorskip("z3", reason="gluon-extras[prove] is not installed")
+pytest.importorskip("z3", reason="gluon-core[prove] is not installed")
 
 TRIPS = range(7)
 REPORTS = ("race.", "deadlock", "barrier.", "leak.")

@@ -12,7 +12,7 @@ from gluon_sim.errors import SimulatorWarning
 from tests.prove.proofs import LAYOUT, TILE, describe, judged
 
 pytestmark = pytest.mark.once
-pytest.importorskip("z3", reason="gluon-extras[prove] is not installed")
+pytest.importorskip("z3", reason="gluon-core[prove] is not installed")
 
 
 @gluon.jit

@@ -19,7 +19,7 @@ from gluon_core.nvidia.hopper import TensorDescriptor
 from tests.prove.proofs import LAYOUT, describe, judged
 
 pytestmark = pytest.mark.once
-pytest.importorskip("z3", reason="gluon-extras[prove] is not installed")
+pytest.importorskip("z3", reason="gluon-core[prove] is not installed")
 
 
 # ---- groups of cp.async -----------------------------------------------------------------------------

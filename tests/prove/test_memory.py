@@ -11,7 +11,7 @@ from gluon_core.language.nvidia.hopper.tma import async_load
 from tests.prove.proofs import LAYOUT, TILE, describe, judged
 
 pytestmark = pytest.mark.once
-pytest.importorskip("z3", reason="gluon-extras[prove] is not installed")
+pytest.importorskip("z3", reason="gluon-core[prove] is not installed")
 
 
 @gluon.jit

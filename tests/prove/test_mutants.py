@@ -19,7 +19,7 @@ from tests.backends.sim.test_mutations import (
     mutants,
 )
 
-pytest.importorskip("z3", reason="gluon-extras[prove] is not installed")
+pytest.importorskip("z3", reason="gluon-core[prove] is not installed")
 
 REPORTS = ("race.shared", "race.registers", "race.steps", "deadlock", "barrier.")
 GROUPS = {"counts": (40, 0, 150, 70), "n": 128, "k": 160}

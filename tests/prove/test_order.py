@@ -13,7 +13,7 @@ from gluon_sim.errors import SimulatorError
 from tests.prove.proofs import judged
 
 pytestmark = pytest.mark.once
-pytest.importorskip("z3", reason="gluon-extras[prove] is not installed")
+pytest.importorskip("z3", reason="gluon-core[prove] is not installed")
 
 L = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))

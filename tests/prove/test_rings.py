@@ -16,7 +16,7 @@ from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier
 from gluon_core.language.nvidia.hopper.tma import async_load, async_store, store_wait
 from tests.prove.proofs import LAYOUT, TILE, describe, judged
 
-pytest.importorskip("z3", reason="gluon-extras[prove] is not installed")
+pytest.importorskip("z3", reason="gluon-core[prove] is not installed")
 
 
 @gluon.jit

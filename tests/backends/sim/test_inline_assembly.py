@@ -403,7 +403,7 @@ def squares(x, out, tiles, TEXT: gl.constexpr, PURE: gl.constexpr):
     ],
 )
 def test_pure_arithmetic_is_data_to_a_proof(text, pure, verdict):
-    pytest.importorskip("z3", reason="gluon-extras[prove] is not installed")
+    pytest.importorskip("z3", reason="gluon-core[prove] is not installed")
     x, out = FLOATS.copy(), np.zeros(512, np.float32)
     found, _ = judged(squares, (1,), x, out, 1, text, pure, target=TARGET)
     assert found.verdict == verdict
