@@ -20,11 +20,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Spec:
-    """An operand, which has exactly one of three forms.
+    """An operand, in one of three forms.
 
     Args:
         var: a variable, which each state gives a value.
-        value: a number, or a term of the kernel's arguments, that is the same in every state.
+        value: the same in every state: a number, a term of the arguments, a buffer.
         name: of an operand that is not followed, see `numbering`.
     """
 

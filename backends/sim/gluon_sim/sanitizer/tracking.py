@@ -63,7 +63,7 @@ class Tracking:
         self._written: Optional[set[int]] = None
         if traffic.written is not None and across is None:
             self._written = set(map(id, memory.behind(arguments, traffic.written)))
-        # Of those that it loads from and stores to, whose threads may meet there.
+        # Ids of those that it loads from and stores to: its threads may meet there.
         self._met = set(map(id, memory.behind(arguments, traffic.loaded)))
         self._met.intersection_update(map(id, memory.behind(arguments, traffic.stored)))
         self._polled: dict[tuple[int, int], int] = {}
