@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping, Optional, Union
 
 from gluon_core.plugin.targets import Target
 
@@ -248,6 +248,24 @@ class TileStoreRequest(Request):
     coordinates: Any
     value: Any
     layout: Any
+
+    def splits(self) -> Union[bool, str]:
+        """Return True if the value falls into tiles without moving a register, else the reason."""
+        if self.narrowest == self.tile.block_shape[-1]:
+            return True
+        return "a thread does not hold elements of each tile"
+
+    @property
+    def narrowest(self) -> int:
+        """Columns of the narrowest parts, not narrower than a tile, of which each thread holds some."""
+        shape = [int(size) for size in self.value.shape]
+        held = [list(basis) for basis in self.layout.to_linear(shape).bases["register"]]
+        width = shape[-1]
+        while width > self.tile.block_shape[-1]:
+            if [*[0] * (len(shape) - 1), width // 2] not in held:
+                break
+            width //= 2
+        return width
 
 
 @dataclass(frozen=True)

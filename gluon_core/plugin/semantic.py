@@ -293,6 +293,12 @@ class Registers(Protocol):
     ) -> tensor: ...
     def permute(self, input: tensor, dims: Sequence[int]) -> tensor: ...
     def expand_dims(self, input: tensor, axis: int) -> tensor: ...
+    def split_columns(self, value: tensor, width: int) -> list[tensor]:
+        """Return the parts of `width` columns of a tensor, left to right."""
+
+    def moved_right(self, place: Sequence[tensor], columns: int) -> list[tensor]:
+        """Return coordinates `columns` further to the right."""
+
     def join(self, a: Operand, b: Operand) -> tensor: ...
     def split(self, a: tensor) -> tuple[tensor, tensor]: ...
 
@@ -348,6 +354,12 @@ class Control(Protocol):
 
     def barrier(self, cluster: ConstBool = False) -> None:
         """See `gl.barrier`."""
+
+    def program_number(self, place: Optional[Sequence[tensor]] = None) -> tensor:
+        """Return the number of the program at `place`, an id for each axis; of this one by default."""
+
+    def programs(self) -> tensor:
+        """Return how many programs were launched."""
 
     def inline_asm(
         self, asm: ConstStr, constraints: ConstStr, args: Any, result_types: Any, is_pure: Any

@@ -21,7 +21,6 @@ from gluon_core.plugin.requests import LoadRequest, TileStoreRequest
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import ConstInt, Dtype, Int, KernelFunction, Operand, Values
 from gluon_core.portable.common import around, choose, lower
-from gluon_core.portable.masked_tiles import moved, narrowest, split
 from gluon_core.portable.records import Record
 from gluon_core.portable.tile_ops import tile_descriptor, tile_place
 from gluon_core.registry.selection import code, named
@@ -30,7 +29,6 @@ from gluon_core.semantic.operands import compile_time_int, scalar_int32
 from gluon_core.values.tensors import describe
 
 __all__ = [
-    "check_epilogue",
     "epilogue",
     "tile_epilogue",
     "tile_output",
@@ -50,6 +48,17 @@ class EpilogueFacts:
 
 class tile_epilogue(Record):
     """What is done to a tile of sums before it is stored."""
+
+    @staticmethod
+    def check(value: object) -> None:
+        """Raise ArgumentError unless `value` is an epilogue or None."""
+        if value is not None and not isinstance(value, tile_epilogue):
+            raise ArgumentError(
+                "not an epilogue",
+                argument="epilogue",
+                expected="what gl.portable.epilogue(...) returns",
+                got=describe(value),
+            )
 
     @builtin(name="tile_epilogue.apply")
     def apply(
@@ -264,9 +273,9 @@ class tile_output(Record):
             code(chosen, "put")(request, list(state.values), finish, _semantic=semantic)
             return
         # Part by part, so that what an epilogue reads takes few registers.
-        width = shape_of(held)[-1] if finish is None else narrowest(request)
-        for i, part in enumerate(split(held, width, semantic)):
-            here = moved(place, i * width, semantic)
+        width = shape_of(held)[-1] if finish is None else request.narrowest
+        for i, part in enumerate(semantic.split_columns(held, width)):
+            here = semantic.moved_right(place, i * width)
             if finish is not None:
                 part = finish.apply(part, here, tile.dtype)
             part = semantic.cast(part, tile.dtype)
@@ -307,7 +316,7 @@ def writer(
             expected="what gl.portable.descriptor(...) returns",
             got=describe(tile),
         )
-    check_epilogue(end)
+    tile_epilogue.check(end)
     count = compile_time_int(parts, "parts", 1)
     # As nothing is stored yet, the layout of what will be may be any.
     request = TileStoreRequest(*around(semantic), tile, (), None, None)
@@ -317,17 +326,6 @@ def writer(
     held = tl_tuple([] if end is None else [end])
     facts = OutputFacts(chosen.name if keeps else "", count)
     return tile_output([tile, tl_tuple(list(state)), held], facts)
-
-
-def check_epilogue(value: Any) -> None:
-    """Raise unless `value` is an epilogue or None."""
-    if value is not None and not isinstance(value, tile_epilogue):
-        raise ArgumentError(
-            "not an epilogue",
-            argument="epilogue",
-            expected="what gl.portable.epilogue(...) returns",
-            got=describe(value),
-        )
 
 
 # -- shared --------------------------------------------------------------------------------------

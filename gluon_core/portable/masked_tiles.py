@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence, Union
+from typing import Any, Sequence
 
 from gluon_core import _triton
 from gluon_core._triton import tl
@@ -25,10 +25,6 @@ __all__ = [
     "fetch",
     "layout",
     "make",
-    "moved",
-    "narrowest",
-    "split",
-    "splits",
     "store",
 ]
 
@@ -75,10 +71,10 @@ def end(state: Any, stages: int, _semantic: SemanticLayer) -> None:
 
 def store(request: TileStoreRequest, _semantic: SemanticLayer) -> None:
     # Turning a tile into rows takes shared memory, a part less than the whole.
-    width = narrowest(request)
-    for i, part in enumerate(split(request.value, width, _semantic)):
+    width = request.narrowest
+    for i, part in enumerate(_semantic.split_columns(request.value, width)):
         shape = [int(size) for size in part.shape]
-        place = moved(request.coordinates, i * width, _semantic)
+        place = _semantic.moved_right(request.coordinates, i * width)
         layout = _blocked(_semantic, shape, request.tile.dtype.primitive_bitwidth)
         value = _semantic.convert_layout(part, layout)
         base, offsets, mask = _addresses(_semantic, request.tile, place, shape)
@@ -86,44 +82,6 @@ def store(request: TileStoreRequest, _semantic: SemanticLayer) -> None:
             request.target, request.num_warps, request.triton, base, offsets, value, mask
         )
         lower("store", asked)
-
-
-def splits(request: TileStoreRequest) -> Union[bool, str]:
-    """Whether the value falls into tiles without moving a register, or why not."""
-    if narrowest(request) == request.tile.block_shape[-1]:
-        return True
-    return "a thread does not hold elements of each tile"
-
-
-def narrowest(request: TileStoreRequest) -> int:
-    """Columns of the narrowest parts, not narrower than a tile, of which each thread holds some."""
-    shape = [int(size) for size in request.value.shape]
-    held = [list(basis) for basis in request.layout.to_linear(shape).bases["register"]]
-    width = shape[-1]
-    while width > request.tile.block_shape[-1]:
-        if [*[0] * (len(shape) - 1), width // 2] not in held:
-            break
-        width //= 2
-    return width
-
-
-def split(value: Any, width: int, semantic: SemanticLayer) -> list[Any]:
-    """Parts of `width` columns, left to right."""
-    *rows, columns = (int(size) for size in value.shape)
-    if columns == width:
-        return [value]
-    rank = len(rows) + 1
-    halves = semantic.reshape(value, [*rows, 2, columns // 2])
-    left, right = semantic.split(semantic.permute(halves, [*range(rank - 1), rank, rank - 1]))
-    return [*split(left, width, semantic), *split(right, width, semantic)]
-
-
-def moved(place: Sequence[Any], columns: int, semantic: SemanticLayer) -> list[Any]:
-    """Coordinates `columns` further to the right."""
-    if not columns:
-        return list(place)
-    *rows, column = place
-    return [*rows, semantic.add(column, semantic.scalar_constant(columns, tl.int32), True)]
 
 
 def _blocked(semantic: SemanticLayer, shape: Sequence[int], bits: int) -> Any:

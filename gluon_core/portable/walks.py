@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 from gluon_core import _triton
-from gluon_core._triton import tensor, tl_core, tl_tuple, unwrap
+from gluon_core._triton import tensor, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError
 from gluon_core.plugin.ops import builtin, semantic_layer
 from gluon_core.plugin.requests import WalkRequest
@@ -35,8 +35,6 @@ from gluon_core.values.tensors import describe
 
 __all__ = [
     "make_walk",
-    "program_number",
-    "programs",
     "static_walk",
     "tile_walk",
     "walk",
@@ -197,20 +195,6 @@ def make_walk(lowering: str, tiles: Any, roles: Any, slots: Any) -> tile_walk:
 # -- what lowerings are made of ------------------------------------------------------------------
 
 
-def program_number(semantic: SemanticLayer, place: Any = None) -> tensor:
-    """The number of the program at `place`, an id for each axis of the grid; of this one by default."""
-    x, y, z = place or [tl_core.program_id(axis, _semantic=semantic) for axis in range(3)]
-    sides = [tl_core.num_programs(axis, _semantic=semantic) for axis in range(2)]
-    planes = semantic.add(y, semantic.mul(sides[1], z, True), True)
-    return semantic.add(x, semantic.mul(sides[0], planes, True), True)
-
-
-def programs(semantic: SemanticLayer) -> tensor:
-    """How many programs were launched."""
-    x, y, z = (tl_core.num_programs(axis, _semantic=semantic) for axis in range(3))
-    return semantic.mul(semantic.mul(x, y, True), z, True)
-
-
 # -- every target: by steps ----------------------------------------------------------------------
 
 
@@ -222,10 +206,10 @@ def begin(facts: WalkFacts, _semantic: SemanticLayer) -> list[Any]:
 def first(
     state: Any, before: Any, facts: TurnFacts, count: Any, _semantic: SemanticLayer
 ) -> list[Any]:
-    return [program_number(_semantic)]
+    return [_semantic.program_number()]
 
 
 def following(
     state: Any, before: Any, facts: TurnFacts, count: Any, _semantic: SemanticLayer
 ) -> list[Any]:
-    return [_semantic.add(before[0], programs(_semantic), True)]
+    return [_semantic.add(before[0], _semantic.programs(), True)]

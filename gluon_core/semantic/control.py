@@ -62,6 +62,18 @@ class ControlOps(SemanticBase):
         _triton.require(CLUSTER_BARRIER, "gl.barrier(cluster=True)")
         self.builder.create_cluster_sync()
 
+    def program_number(self, place: Any = None) -> Any:
+        """Return the number of the program at `place`, an id for each axis; of this one by default."""
+        x, y, z = place or [self.program_id(axis) for axis in range(3)]
+        sides = [self.num_programs(axis) for axis in range(2)]
+        planes = self.add(y, self.mul(sides[1], z, True), True)
+        return self.add(x, self.mul(sides[0], planes, True), True)
+
+    def programs(self) -> Any:
+        """Return how many programs were launched."""
+        x, y, z = (self.num_programs(axis) for axis in range(3))
+        return self.mul(self.mul(x, y, True), z, True)
+
     def packed_asm(self, asm: Any, constraints: Any, args: Any, kinds: Any, pack: int) -> None:
         """See that inline assembly of `pack` elements names its operands."""
         self.passed += 1  # it may hold a wait

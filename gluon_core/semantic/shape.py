@@ -291,6 +291,23 @@ class ShapeOps(SemanticBase):
         handle = self.builder.create_trans(input.handle, order)
         return self.wrap_inferred(handle, input.type.scalar, [shape[d] for d in order])
 
+    def split_columns(self, value: Any, width: int) -> list[Any]:
+        """Return the parts of `width` columns of a tensor, left to right."""
+        *rows, columns = shape_of(value)
+        if columns == width:
+            return [value]
+        rank = len(rows) + 1
+        halves = self.reshape(value, [*rows, 2, columns // 2])
+        left, right = self.split(self.permute(halves, [*range(rank - 1), rank, rank - 1]))
+        return [*self.split_columns(left, width), *self.split_columns(right, width)]
+
+    def moved_right(self, place: Sequence[Any], columns: int) -> list[Any]:
+        """Return coordinates `columns` further to the right."""
+        if not columns:
+            return list(place)
+        *rows, column = place
+        return [*rows, self.add(column, self.scalar_constant(columns, tl.int32), True)]
+
     def join(self, a: Any, b: Any) -> Any:
         a, b = self.broadcast_impl_value(self.require_tensor(a, "a"), self.require_tensor(b, "b"))
         if a.dtype != b.dtype and not same_bits(a.dtype, b.dtype):

@@ -8,7 +8,6 @@ from typing import Any, Sequence, Union
 from gluon_core.errors import GluonError
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.portable import TileRequest, TileStoreRequest
-from gluon_core.portable.masked_tiles import moved, split, splits
 from gluon_nvidia.language import mbarrier, tma
 from gluon_nvidia.language.descriptor import check_box
 from gluon_nvidia.language.fence import fence_async_shared
@@ -102,12 +101,12 @@ def store_accepts(request: TileStoreRequest) -> Union[bool, str]:
     facts = request.tile.facts
     if facts.lowering != "tma":
         return f"the descriptor is one of {facts.lowering}"
-    return request.value is None or splits(request)
+    return request.value is None or request.splits()
 
 
 def store(request: TileStoreRequest, _semantic: SemanticLayer) -> None:
     tile, width = request.tile, request.tile.block_shape[-1]
-    parts = split(request.value, width, _semantic)
+    parts = _semantic.split_columns(request.value, width)
     # Several buffers, where there is room: some are read by the copies before while the next is written.
     nbytes = prod(tile.block_shape) * tile.dtype.primitive_bitwidth // 8
     room = request.target.limits.shared_memory // 7
@@ -119,7 +118,7 @@ def store(request: TileStoreRequest, _semantic: SemanticLayer) -> None:
             tma.store_wait(count - 1)
         _semantic.shared_store(buffer, part)
         fence_async_shared()
-        place = moved(request.coordinates, i * width, _semantic)
+        place = _semantic.moved_right(request.coordinates, i * width)
         tma.async_copy_shared_to_global(tile.native[0], place, buffer)
     # The buffers serve for something else after this.
     tma.store_wait(0)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Optional
 
 from gluon_core.errors import LayoutError
-from gluon_core.layouts import PaddedSharedLayout
 from gluon_core.plugin.ops import (
     builtin,
-    has,
     semantic_layer,
     tensor,
     unwrap,
@@ -143,8 +141,8 @@ def mbarrier_arrive(mbarrier: shared_memory_descriptor, increment_count: ConstBo
 def _check_destination(smem: shared_memory_descriptor, pointer: tensor) -> None:
     semantic = semantic_layer()
     element = pointer.dtype.element_ty
-    semantic.check_copied(smem, pointer, element, "smem", bits=not has(COPIES_VERIFIED))
-    if isinstance(smem.layout, PaddedSharedLayout):
+    semantic.check_copied(smem, pointer, element, "smem", bits=not semantic.has(COPIES_VERIFIED))
+    if getattr(smem.layout, "interval_padding_pairs", None):
         raise LayoutError(
             "cp.async does not write padded buffers",
             argument="smem",

@@ -7,7 +7,6 @@ from typing import Any, Optional, Union
 
 from gluon_core.errors import ArgumentError
 from gluon_core.features import CACHE_POLICY
-from gluon_core.plugin import ops
 from gluon_core.plugin.ops import constexpr, unwrap
 from gluon_core.values import CachePolicy as PlainCachePolicy
 from gluon_core.values import one_of
@@ -59,7 +58,7 @@ class FractionalEvictionPolicy:
     @property
     def type(self) -> Any:
         """The type of this value inside a kernel: a constexpr."""
-        return ops.constexpr_type(self)
+        return constexpr(self).type
 
     def mangle(self) -> str:
         """An identifier part that differs between different policies."""
@@ -120,7 +119,7 @@ class CachePolicy:
     @property
     def type(self) -> Any:
         """The type of this value inside a kernel: a constexpr."""
-        return ops.constexpr_type(self)
+        return constexpr(self).type
 
     def _to_ir(self, builder: Any) -> Any:
         l2 = self.l2

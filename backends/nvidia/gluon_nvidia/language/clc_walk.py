@@ -23,7 +23,7 @@ from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import ConstInt, Int
 from gluon_core.portable import WalkRequest
 from gluon_core.portable.schedule import tile_schedule
-from gluon_core.portable.walks import make_walk, program_number, programs, tile_walk
+from gluon_core.portable.walks import make_walk, tile_walk
 from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.features import CLC
 from gluon_nvidia.language import mbarrier
@@ -99,7 +99,7 @@ def begin(facts: Any, _semantic: SemanticLayer) -> list[shared_memory_descriptor
 
 def first(state: Any, before: Any, facts: Any, count: Any, _semantic: SemanticLayer) -> list[Any]:
     """A turn is a tile, the slot of the next answer and the parity of its phase."""
-    tile, zero = program_number(_semantic), _semantic.scalar_constant(0, tl.int32)
+    tile, zero = _semantic.program_number(), _semantic.scalar_constant(0, tl.int32)
     _traced(_ask_ahead, state, [tile, zero, zero, count], facts)
     return [tile, zero, zero]
 
@@ -173,12 +173,12 @@ _EXPECTED = constexpr(_BYTES)
 
 @builtin
 def _programs() -> tensor:
-    return programs(semantic_layer())
+    return semantic_layer().programs()
 
 
 @builtin
 def _number(answer: clc_result) -> tensor:
-    return program_number(semantic_layer(), [answer.program_id(axis) for axis in range(3)])
+    return semantic_layer().program_number([answer.program_id(axis) for axis in range(3)])
 
 
 @builtin

@@ -5,7 +5,6 @@ from __future__ import annotations
 from gluon_core.features import CLUSTER_BARRIER, CLUSTER_BARRIER_OP
 from gluon_core.plugin.ops import (
     builtin,
-    require,
     semantic_layer,
     tensor,
 )
@@ -35,7 +34,7 @@ def arrive(relaxed: ConstBool = False) -> None:
     ISA: PTX 9.7.13.3, barrier.cluster.arrive.
     """
     semantic = semantic_layer()
-    require(CLUSTER_HALVES, f"{_NAME}.arrive", _WHOLE)
+    semantic_layer().require(CLUSTER_HALVES, f"{_NAME}.arrive", _WHOLE)
     semantic.builder.create_cluster_arrive(semantic.compile_time_bool(relaxed, "relaxed"))
 
 
@@ -48,7 +47,7 @@ def wait() -> None:
 
     ISA: PTX 9.7.13.3, barrier.cluster.wait.
     """
-    require(CLUSTER_HALVES, f"{_NAME}.wait", _WHOLE)
+    semantic_layer().require(CLUSTER_HALVES, f"{_NAME}.wait", _WHOLE)
     semantic_layer().builder.create_cluster_wait()
 
 

@@ -21,7 +21,7 @@ from gluon_core.plugin.ops import (
     unwrap,
 )
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import ConstInt, ConstStr, Scalar
+from gluon_core.plugin.typing import ConstInt, ConstStr, Operand
 from gluon_core.values.aggregate import aggregate
 
 __all__ = ["Float2Tensor", "fma", "full_like", "pack", "pack2", "unpack", "unpack2"]
@@ -143,7 +143,7 @@ def fma(a: "Float2Tensor", b: "Float2Tensor", c: "Float2Tensor") -> "Float2Tenso
 
 
 @builtin(requires=_REQUIRES, instead=_INSTEAD, name=f"{_SPACE}.full_like")
-def full_like(x: "Float2Tensor", fill_value: Scalar) -> "Float2Tensor":
+def full_like(x: "Float2Tensor", fill_value: Operand) -> "Float2Tensor":
     """Pairs of one number, in the shape and layout of other pairs.
 
     Args:

@@ -66,13 +66,13 @@ def check_mbarrier(
     """
     remedy = "Allocate it with gl.nvidia.ampere.mbarrier.allocate_mbarrier()."
     return semantic_layer().check_barrier(
-        value, argument, remedy, None if ops.has(CLUSTER_WIDE_BARRIERS) else 1
+        value, argument, remedy, None if semantic_layer().has(CLUSTER_WIDE_BARRIERS) else 1
     )
 
 
 def _per_cluster(barriers: int) -> int:
     """The extent of a barrier's memory, which may be the one of each block only."""
-    return barriers if ops.has(CLUSTER_WIDE_BARRIERS) else 1
+    return barriers if semantic_layer().has(CLUSTER_WIDE_BARRIERS) else 1
 
 
 @builtin(requires=_REQUIRES, name="gl.nvidia.ampere.mbarrier.allocate_mbarrier")
@@ -309,7 +309,7 @@ def fence_init_release_cluster() -> None:
 
     ISA: PTX 9.7.13.4, fence.mbarrier_init.release.cluster.
     """
-    ops.require(INIT_FENCE, f"{_HOPPER}.fence_init_release_cluster", _IMPLIED)
+    semantic_layer().require(INIT_FENCE, f"{_HOPPER}.fence_init_release_cluster", _IMPLIED)
     semantic_layer().builder.create_fence_mbarrier_init_release_cluster()
 
 

@@ -11,7 +11,6 @@ from typing import Any, Callable, Optional, Sequence, TypeVar
 
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import BlockedLayout, DistributedLinearLayout, equal
-from gluon_core.plugin import ops
 from gluon_core.plugin.ops import (
     builtin,
     dtype,
@@ -240,7 +239,7 @@ def _widest(values: Sequence[Any]) -> Optional[dtype]:
     """The dtype of tensors and, from 3.9 on, of run-time scalars together; None of fp4 alone."""
     tensors = [value.dtype for value in values if _has_layout(value) and not _is_fp4(value)]
     scalars = [value.dtype for value in values if not (_has_layout(value) or _is_number(value))]
-    if tensors and ops.has(PACKED_NUMBERS):
+    if tensors and semantic_layer().has(PACKED_NUMBERS):
         tensors += [kind for kind in scalars if kind.is_floating()]
     if not tensors:
         return None
@@ -253,7 +252,7 @@ def _scalar_dtype(kind: str, values: Sequence[Any], result: dtype, dtype: Option
     """What scalars are converted to: the result's dtype, or from 3.9 on the widest of all operands
     where that is a form."""
     widest = _widest(values)
-    if unwrap(dtype) is None and ops.has(PACKED_NUMBERS) and widest is not None:
+    if unwrap(dtype) is None and semantic_layer().has(PACKED_NUMBERS) and widest is not None:
         own = (value.dtype if _has_layout(value) else widest for value in values)
         form = tuple(_FP4 if of in (tl.int8, tl.uint8) else of for of in own)
         if result in _FORMS[kind].get(form, ()):

@@ -9,12 +9,10 @@ from gluon_core.errors import (
     DtypeError,
     LayoutError,
     ShapeError,
-    did_you_mean,
     refuse,
 )
 from gluon_core.features import Feature
 from gluon_core.layouts.shared import SharedLinearLayout
-from gluon_core.plugin import ops
 from gluon_core.plugin.ops import (
     dtype,
     semantic_layer,
@@ -168,8 +166,8 @@ def check_operand(value: Matrix, argument: str) -> None:
             remedy="Store it the other way around, and permute([1, 0]).",
         )
     rows = value.shape[0 if layout.transposed else 1] * value.dtype.primitive_bitwidth // 8
-    narrow = rows <= _INSTRUCTION_BYTES and ops.has(MMA_NARROW_PLAIN)
-    if ops.has(MMA_SHORT_ROWS):  # whether transposed or not
+    narrow = rows <= _INSTRUCTION_BYTES and semantic_layer().has(MMA_NARROW_PLAIN)
+    if semantic_layer().has(MMA_SHORT_ROWS):  # whether transposed or not
         narrow = value.shape[1] * value.dtype.primitive_bitwidth // 8 == _CORE_BYTES
     if not layout.swizzle_byte_width and not narrow:
         raise LayoutError(
@@ -231,7 +229,7 @@ def multicast_flag(value: ConstBool, name: str, since: Feature) -> bool:
     """A compile-time boolean that, if true, needs that Triton."""
     spread = semantic_layer().compile_time_bool(value, "multicast")
     if spread:
-        ops.require(since, f"{_SPACE}{name}(multicast=True)")
+        semantic_layer().require(since, f"{_SPACE}{name}(multicast=True)")
     return spread
 
 
@@ -294,16 +292,7 @@ def completion_barrier(
 
 def format_of(value: ConstStr, argument: str) -> str:
     """The name of a scaled operand's format."""
-    kind: str = unwrap(value)
-    if kind not in FORMATS:
-        raise ArgumentError(
-            "no such format",
-            argument=argument,
-            expected=", ".join(map(repr, FORMATS)),
-            got=repr(kind),
-            remedy=did_you_mean(str(kind), FORMATS),
-        )
-    return kind
+    return semantic_layer().one_of(argument, value, tuple(FORMATS))
 
 
 def check_padding(a: Matrix, b: shared_memory_descriptor, formats: list[str]) -> None:

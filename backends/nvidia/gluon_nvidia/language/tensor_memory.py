@@ -12,14 +12,14 @@ from typing import Any, Optional, Sequence, Union
 from gluon_core.errors import (
     ArgumentError,
     DtypeError,
+    GluonError,
     LayoutError,
     LimitError,
-    NotInKernelError,
     ShapeError,
     refuse,
 )
 from gluon_core.layouts import DistributedLinearLayout
-from gluon_core.layouts.base import DistributedLayout
+from gluon_core.layouts.base import DistributedLayout, Layout
 from gluon_core.plugin import ops
 from gluon_core.plugin.ops import (
     builtin,
@@ -35,7 +35,6 @@ from gluon_core.plugin.typing import ConstBool, ConstInt, ConstStr, Dtype, Int, 
 from gluon_core.values import (
     memory_descriptor,
     memory_descriptor_type,
-    unwrap_shape,
 )
 from gluon_nvidia.features import (
     TMEM_LD_RED,
@@ -123,7 +122,7 @@ class tensor_memory_descriptor_type(memory_descriptor_type):
         if warps is None:
             try:
                 warps = semantic_layer().num_warps
-            except NotInKernelError:
+            except GluonError:  # no kernel is being traced
                 raise ArgumentError(
                     "needed outside a kernel", argument="num_warps", got=None
                 ) from None
@@ -456,7 +455,7 @@ def get_tmem_reg_layout(
     check_dtype(dtype, layout)
     return register_layout(
         layout,
-        unwrap_shape(shape),
+        Layout.unwrap(shape),
         dtype.primitive_bitwidth,
         num_warps,
         unwrap(instr_variant),

@@ -8,7 +8,6 @@ from typing import Any, Optional, Sequence
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, refuse
 from gluon_core.features import CACHE_POLICY
 from gluon_core.layouts.base import DistributedLayout
-from gluon_core.plugin import ops
 from gluon_core.plugin.ops import (
     dtype,
     semantic_layer,
@@ -95,7 +94,7 @@ def _check_elements(
     desc: tensor_descriptor, buffer: shared_memory_descriptor, argument: str
 ) -> None:
     ours, theirs = buffer.dtype, desc.dtype
-    verified = ops.has(COPIES_VERIFIED)
+    verified = semantic_layer().has(COPIES_VERIFIED)
     same = ours.primitive_bitwidth == theirs.primitive_bitwidth
     if ours != theirs and not (same and (not verified or ours.is_int() and theirs.is_int())):
         refuse(
@@ -142,7 +141,7 @@ def box_buffer(
     _check_elements(desc, buffer, argument)
     block = [int(unwrap(size)) for size in desc.block_shape]
     shape = list(buffer.shape)
-    other = math.prod(shape) != math.prod(block) and ops.has(COPIES_VERIFIED)
+    other = math.prod(shape) != math.prod(block) and semantic_layer().has(COPIES_VERIFIED)
     unlike = _without_ones(shape) != _without_ones(block)
     if unlike and (other or _message(desc, shape) != _message(desc, block)):
         error = ShapeError(
@@ -401,7 +400,7 @@ def cache_policy_operands(
     policy = unwrap(policy)
     if policy is None:
         return ()
-    ops.require(CACHE_POLICY, f"{public}(cache_policy=...)")
+    semantic_layer().require(CACHE_POLICY, f"{public}(cache_policy=...)")
     if not isinstance(policy, (CachePolicy, PlainCachePolicy)):
         raise ArgumentError(
             "not a cache policy",

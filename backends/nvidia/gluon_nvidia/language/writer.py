@@ -22,8 +22,7 @@ from gluon_core.plugin.ops import (
     unwrap,
 )
 from gluon_core.plugin.typing import ConstBool, ConstInt, Int, Operand, Values
-from gluon_core.portable.epilogues import check_epilogue, tile_epilogue
-from gluon_core.portable.masked_tiles import moved, split
+from gluon_core.portable.epilogues import tile_epilogue
 from gluon_core.portable.records import Record
 from gluon_nvidia.language import tma
 from gluon_nvidia.language.descriptor import tensor_descriptor
@@ -99,7 +98,7 @@ class tile_writer(Record):
         count = self.facts.buffers
         place = [semantic.scalar_int32(item, "coordinates") for item in listed(coordinates)]
         for i, part in enumerate(parts):
-            here = moved(place, i * plain[-1], semantic)
+            here = semantic.moved_right(place, i * plain[-1])
             if end.values:
                 part = end.values[0].apply(part, here, desc.dtype)
             part = semantic.cast(semantic.to_tensor(part), desc.dtype)
@@ -114,7 +113,7 @@ class tile_writer(Record):
         """Without an epilogue a tile is converted whole."""
         semantic = semantic_layer()
         whole = value if self.parts.values[2].values else semantic.cast(value, self._desc.dtype)
-        yield from split(whole, self.width, semantic)
+        yield from semantic.split_columns(whole, self.width)
 
     @property
     def _desc(self) -> Any:
@@ -163,7 +162,7 @@ def tma_writer(
     semantic = semantic_layer()
     semantic, end = semantic, unwrap(epilogue)
     check_descriptor(descriptor, "descriptor")
-    check_epilogue(end)
+    tile_epilogue.check(end)
     blocks = semantic.compile_time_int(parts, "parts", 1)
     given = 2 - blocks % 2 if unwrap(buffers) is None else buffers
     count = semantic.compile_time_int(given, "buffers", 1)

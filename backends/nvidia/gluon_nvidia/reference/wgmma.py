@@ -12,7 +12,7 @@ from typing import Any, Sequence
 
 import numpy as np
 
-from gluon_core.plugin.reference import Machine, SharedBuffer, like, returns
+from gluon_core.plugin.reference import Machine, SharedBuffer, returns
 from gluon_nvidia.reference.proxy import ASYNC, before_read
 
 __all__ = ["warpgroup_mma", "warpgroup_mma_wait"]
@@ -20,7 +20,7 @@ __all__ = ["warpgroup_mma", "warpgroup_mma_wait"]
 _QUEUE = "wgmma"
 
 
-@like(2)
+@returns(lambda a, b, acc, *others, **named: acc.type)
 def warpgroup_mma(
     machine: Machine,
     a: Any,
