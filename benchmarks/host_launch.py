@@ -9,12 +9,9 @@ the same library from Python with everything ready. Needs a C compiler and `gluo
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import operator
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,54 +25,11 @@ os.environ.setdefault("GLUON_TARGET", "nvidia:sm_90")
 import torch  # noqa: E402
 
 from benchmarks import launch_overhead  # noqa: E402
+from benchmarks.fake_driver import library  # noqa: E402
 from gluon_core.registry.load import registry  # noqa: E402
 from gluon_nvidia import driver  # noqa: E402
 
 BATCH, ROUNDS, GRID = 200, 400, (4,)
-DRIVER = """
-#include <stdint.h>
-#include <stddef.h>
-int cuDeviceGetCount(int *count) { return *count = 1, 0; }
-int cuDeviceGet(int *device, int index) { return *device = index, 0; }
-int cuDeviceGetAttribute(int *value, int attribute, int device)
-{
-    return *value = attribute == 75 ? 9 : attribute == 76 ? 0 : 232448, 0;
-}
-int cuDevicePrimaryCtxRetain(void **context, int device) { return *context = (void *)0xc0, 0; }
-int cuCtxGetCurrent(void **context) { return *context = (void *)0xc0, 0; }
-int cuCtxGetDevice(int *device) { return *device = 0, 0; }
-int cuThreadExchangeStreamCaptureMode(int *mode) { return 0; }
-int cuModuleLoadData(void **module, const void *code) { return *module = (void *)0xd0, 0; }
-int cuModuleGetFunction(void **function, void *module, const char *name)
-{
-    return *function = (void *)0xf0, 0;
-}
-int cuFuncGetAttribute(int *value, int attribute, void *function) { return *value = 1024, 0; }
-int cuFuncSetAttribute(void *function, int attribute, int value) { return 0; }
-int cuFuncSetCacheConfig(void *function, int config) { return 0; }
-int cuDriverGetVersion(int *version) { return *version = 13010, 0; }
-int launches;
-int cuLaunchKernelEx(const void *config, void *function, void **pointers, void **extra)
-{
-    return launches++, 0;
-}
-int cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *address, const uint64_t *shape,
-                           const uint64_t *strides, const uint32_t *box, const uint32_t *steps,
-                           int interleave, int swizzle, int promotion, int fill)
-{
-    return 0;
-}
-"""
-
-
-def library() -> Any:
-    """The driver that does nothing."""
-    folder = Path(tempfile.mkdtemp())
-    (folder / "driver.c").write_text(DRIVER)
-    compiler = shutil.which("cc") or shutil.which("gcc") or sys.exit("needs a C compiler")
-    command = [compiler, "-O2", "-shared", "-fPIC", "-o", "libdriver.so", "driver.c"]
-    subprocess.run(command, cwd=folder, check=True)
-    return ctypes.CDLL(str(folder / "libdriver.so"))
 
 
 def times(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
