@@ -25,11 +25,7 @@ BEGIN, END = "<!-- drawn by .ci/map.py: {} -->", "<!-- end -->"
 # Arrows that lint-imports does not see, and why each is there still: strings that are imported, and
 # one arrow of each circle of files within a room.
 OPEN: dict[tuple[str, str], str] = {
-    ("gluon_core.__main__", "gluon_cli"): "`python -m gluon_core` is the command line",
     ("gluon_core.registry.spelling", "gluon_core.registry.load"): "a type",
-    ("gluon_report.demo_table", "gluon_report.demo"): "a type",
-    ("gluon_report.report.render", "gluon_report.report"): "the package's template",
-    ("gluon_core.language.*", "gluon_core.language"): "upstream's private module paths",
 }
 
 Edges = dict[tuple[str, str], set[str]]  # (importer, imported) -> the modules that import

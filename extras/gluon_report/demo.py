@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, Mapping, Optional, Sequence
@@ -21,37 +21,12 @@ from gluon_core.errors import GluonError, did_you_mean
 from gluon_core.plugin.targets import Target
 from gluon_core.processes import Ended, each
 from gluon_core.registry.load import registry
-from gluon_report.demo_table import LEGEND, DemoTable
+from gluon_report.demo_table import LEGEND, DemoTable, Row
 from gluon_report.example import Example, device_target
 
-__all__ = ["Row", "examples_package", "load_examples", "run_one", "show"]
+__all__ = ["examples_package", "load_examples", "run_one", "show"]
 
 PACKAGE = "gluon_examples"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One result of the demo.
-
-    Args:
-        kind: "simulate", "compile", "run" or "import".
-        result: "passed", "failed" or "skipped".
-        reason: for a result that is not "passed".
-    """
-
-    example: str
-    target: str
-    kind: str
-    result: str
-    reason: str = ""
-    seconds: float = 0.0
-    rate: Optional[float] = None
-    unit: str = ""
-    registers: Optional[int] = None
-    spills: Optional[int] = None
-    shared_memory: Optional[int] = None
-    instruction_count: Optional[int] = None
-    instruction_mix: Mapping[str, int] = field(default_factory=dict)
 
 
 # -- the examples --------------------------------------------------------------------------------

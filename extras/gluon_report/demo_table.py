@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Sequence
+from dataclasses import dataclass, field
+from typing import Mapping, Optional, Sequence
 
-if TYPE_CHECKING:
-    from gluon_report.demo import Row
-
-__all__ = ["LEGEND", "DemoTable"]
+__all__ = ["LEGEND", "DemoTable", "Row"]
 
 LEGEND = (
     "number: 32-bit registers per thread, +N: spilled; s: seconds on the simulator",
@@ -16,6 +14,31 @@ LEGEND = (
 )
 _NAME = 16  # the least width of the column of names
 _WIDTHS = {"simulate": 14, "compile": 6, "run": 13}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One result of the demo.
+
+    Args:
+        kind: "simulate", "compile", "run" or "import".
+        result: "passed", "failed" or "skipped".
+        reason: for a result that is not "passed".
+    """
+
+    example: str
+    target: str
+    kind: str
+    result: str
+    reason: str = ""
+    seconds: float = 0.0
+    rate: Optional[float] = None
+    unit: str = ""
+    registers: Optional[int] = None
+    spills: Optional[int] = None
+    shared_memory: Optional[int] = None
+    instruction_count: Optional[int] = None
+    instruction_mix: Mapping[str, int] = field(default_factory=dict)
 
 
 class DemoTable:

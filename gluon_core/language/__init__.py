@@ -169,7 +169,7 @@ _missing = _namespaces.withhold(globals())
 def __getattr__(name: str) -> _typing.Any:
     if name in _missing:
         raise _namespaces.missing(name, "gl", _missing[name])
-    if name == "portable":  # it stands on the language, so it is looked up, not imported, here
+    if name == "portable":  # kernels without its ops do without its import
         return _importlib.import_module("gluon_core.portable")
     if name in ("_core", "_layouts", "_semantic"):
         return _importlib.import_module(f"{__name__}.{name}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import sys as _sys
 from typing import Any
 
-from gluon_core import language as _language
 from gluon_core._triton import unwrap as _unwrap_if_constexpr
 from gluon_core.layouts.base import DistributedLayout, SharedLayout
 from gluon_core.layouts.base import unwrap as _unwrap_shape
@@ -20,4 +20,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(_language, name)
+    return getattr(_sys.modules[__name__.rpartition(".")[0]], name)

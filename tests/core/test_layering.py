@@ -94,7 +94,11 @@ def appended(house, file, text):
         ("backends/amd/gluon_amd/arch.py", "import gluon_core._triton", "Plugins import public"),
         ("backends/amd/gluon_amd/arch.py", "import gluon_tune", "Plugins import no extra"),
         ("backends/amd/gluon_amd/peaks.py", "import gluon_amd.backend", "rooms of AMD's plugin"),
-        ("backends/nvidia/gluon_nvidia/peaks.py", "import gluon_nvidia.calls", "rooms of NVIDIA's"),
+        (
+            "backends/nvidia/gluon_nvidia/peaks.py",
+            "import gluon_nvidia.backend",
+            "rooms of NVIDIA's",
+        ),
         ("backends/sim/gluon_sim/settings.py", "import gluon_sim.tools", "rooms of the simulator"),
         ("backends/emu/gluon_emu/settings.py", "import gluon_emu.amdgcn", "rooms of the emulator"),
         ("backends/sim/gluon_sim/tools/watcher.py", "import gluon_amd", "do not know each other"),

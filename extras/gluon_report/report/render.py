@@ -15,7 +15,7 @@ _DATA = re.compile(r'<script id="data" type="application/json">(.*?)</script>', 
 
 def render(runs: Sequence[Mapping[str, Any]]) -> str:
     """The page of these runs, with everything it needs inside."""
-    here = files("gluon_report.report")
+    here = files(__name__.rpartition(".")[0])
     name = runs[0]["file"] if runs else "no run"
     data = json.dumps(list(runs), separators=(",", ":")).replace("<", "\\u003c")
     body = "".join(_run(number, run) for number, run in enumerate(runs))
