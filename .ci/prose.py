@@ -123,7 +123,9 @@ def judge(counts: Counts, place: str, line: int, text: str) -> None:
                 counts.problems.append(f"{where}: {word!r}: {BANNED[word.lower()]}")
         for sentence in sentences(plain):
             if OPENINGS.match(sentence) and not sentence.rstrip().endswith("?"):
-                counts.problems.append(f"{where}: starts with {sentence.split()[0]!r}: {sentence[:60]}")
+                counts.problems.append(
+                    f"{where}: starts with {sentence.split()[0]!r}: {sentence[:60]}"
+                )
 
 
 def judge_python(counts: Counts, place: str, source: str) -> None:
@@ -140,7 +142,9 @@ def judge_python(counts: Counts, place: str, source: str) -> None:
             judge(counts, place, expression.lineno, text)
             first = text.splitlines()[0]
             if NO_VERB.match(first) and not OPENINGS.match(first):
-                counts.problems.append(f"{place}:{expression.lineno}: docstring opens with {first[:50]!r}")
+                counts.problems.append(
+                    f"{place}:{expression.lineno}: docstring opens with {first[:50]!r}"
+                )
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             if id(node) not in docstrings and node.value.count(" ") >= 3:
@@ -148,9 +152,13 @@ def judge_python(counts: Counts, place: str, source: str) -> None:
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in LOCALS:
             counts.problems.append(f"{place}:{node.lineno}: local {node.id!r}: name what it holds")
         elif isinstance(node, ast.arg) and node.arg in LOCALS:
-            counts.problems.append(f"{place}:{node.lineno}: argument {node.arg!r}: name what it holds")
+            counts.problems.append(
+                f"{place}:{node.lineno}: argument {node.arg!r}: name what it holds"
+            )
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT and not token.string.startswith(("#!", "#>", "# noqa", "# type:")):
+        if token.type == tokenize.COMMENT and not token.string.startswith(
+            ("#!", "#>", "# noqa", "# type:")
+        ):
             judge(counts, place, token.start[0], token.string.lstrip("#: "))
 
 
@@ -199,7 +207,9 @@ def commit_problems(revisions: str) -> list[str]:
     for line in log.stdout.splitlines():
         commit, subject = line.split(" ", 1)
         if len(subject) > SUBJECT_LETTERS:
-            problems.append(f"{commit}: {len(subject)} letters in the subject, at most {SUBJECT_LETTERS}")
+            problems.append(
+                f"{commit}: {len(subject)} letters in the subject, at most {SUBJECT_LETTERS}"
+            )
         if not SUBJECT.match(subject):
             problems.append(f"{commit}: the subject is not `area: imperative`: {subject}")
     return problems
@@ -231,7 +241,9 @@ def main() -> int:
         print(f"guides: 'you' {guides.you_rate:.1f} per 1,000 words, at least {LEAST_YOU}")
         failed = True
     kinds = Counter(
-        problem.split(": ", 1)[1].split(":")[0].split(" ")[0] for c in packages.values() for problem in c.problems
+        problem.split(": ", 1)[1].split(":")[0].split(" ")[0]
+        for c in packages.values()
+        for problem in c.problems
     )
     print("most frequent:", ", ".join(f"{kind} {count}" for kind, count in kinds.most_common(12)))
     return failed

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Iterator, Literal, Mapping, Opt
 from gluon_core import _triton
 from gluon_core.compiler import cache
 from gluon_core.compiler.kernel import CompiledKernel
-from gluon_core.compiler.source import GluonASTSource, check_mapping, trace_source
+from gluon_core.compiler.source import GluonASTSource, check_mapping, strictness, trace_source
 from gluon_core.compiler.stages import Recipe, run_stages
 from gluon_core.errors import ArgumentError, KernelWarning, StageError, trims
 from gluon_core.plugin.backend import Backend
@@ -112,6 +112,35 @@ def shared_options(values: Mapping[str, Any], backend: Backend, target: Target) 
         return {}
     known = vars(checked_options(backend, backend.compiler.options(target, {})))
     return {name: _triton.unwrap(value) for name, value in values.items() if name in known}
+
+
+def requested_options(
+    kernel: Any,
+    options: Mapping[str, Any],
+    constants: Mapping[str, Any],
+    backend: Backend,
+    target: Target,
+) -> tuple[Any, bool]:
+    """Return the compile options of a launch, parsed, and whether it is compiled strictly.
+
+    Args:
+        options: those of the launch.
+        constants: the kernel's compile-time values, by parameter.
+
+    Raises:
+        OptionError: an unknown option, or an illegal value.
+        LimitError: a value that no kernel can have.
+    """
+    left = whole(options)
+    left.pop("target", None)
+    strict = strictness(kernel, left.pop("strict", None))
+    left["debug"] = bool(left.get("debug", kernel.debug)) or bool(_triton.knobs.runtime.debug)
+    left = {**shared_options(constants, backend, target), **left}
+    for name in ("instrumentation_mode", "fpsan_homomorphic_casts"):
+        knob = getattr(_triton.knobs.compilation, name, None)
+        if knob and not backend.simulates:
+            left.setdefault(name, knob)
+    return backend.compiler.options(target, left), strict
 
 
 def packages_of(backend: Backend, target: Target) -> tuple[str, ...]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 import numpy as np
 
 from gluon_core.errors import LaunchError
 
-__all__ = ["TABLE", "check_grid", "normalize"]
+__all__ = ["TABLE", "check_grid", "measured", "normalize"]
 
 _LIMITS = (2**31 - 1, 65535, 65535)
 _CACHED = 4096
@@ -17,6 +17,13 @@ _CACHED = 4096
 # Grids of one or two ints that were checked before; None where there is nothing to run. Generated code
 # reads it, and looks at the classes of the first and the last: 1.0 equals 1.
 TABLE: dict[Any, Optional[tuple[int, int, int]]] = {}
+
+
+def measured(
+    grid: Any, names: Sequence[str], values: Sequence[Any]
+) -> Optional[tuple[int, int, int]]:
+    """Return `grid`, which may be a function of the arguments by name, as three ints; None when one is 0."""
+    return normalize(grid(dict(zip(names, values))) if callable(grid) else grid)
 
 
 def normalize(grid: Any) -> Optional[tuple[int, int, int]]:

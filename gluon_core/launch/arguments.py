@@ -8,12 +8,11 @@ the integer 1 and None become constants, bools and floats are never specialized.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import operator
 import sys
 from dataclasses import dataclass
-from typing import Any, Iterator, Optional, Sequence, cast
+from typing import Any, Optional, Sequence, cast
 
 from gluon_core import _triton
 from gluon_core.compiler import parameters as of_kernel
@@ -31,7 +30,6 @@ from gluon_core.registry.load import registry
 from gluon_core.values.constants import text_of
 from gluon_core.values.descriptors import descriptor_text
 from gluon_runtime import rules
-from gluon_runtime.calls import Reading
 from gluon_runtime.rules import ABSENT, RULES
 
 __all__ = [
@@ -100,12 +98,6 @@ def kind_of(value: Any) -> str:
     if hasattr(value, "data_ptr") and hasattr(value, "dtype"):
         return "pointer"
     return "unknown"
-
-
-def all_viewed(parameters: Sequence[Parameter], values: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the arguments of a call as kernels take them."""
-    pairs = zip(parameters, values)
-    return tuple([number(v) if p.is_constexpr else viewed(v) for p, v in pairs])
 
 
 def viewed(value: Any) -> Any:
@@ -499,108 +491,52 @@ def parameters_of(kernel: Any) -> tuple[Parameter, ...]:
     return cast("tuple[Parameter, ...]", of_kernel.parameters_of(kernel, Parameter))
 
 
-# ---------------------------------------------------------------------------------------------
-# How generated code reads them
-# ---------------------------------------------------------------------------------------------
+def looked_at(
+    parameters: Sequence[Parameter], values: Sequence[Any], where: str
+) -> tuple[tuple[Any, ...], dict[str, tuple[str, int]]]:
+    """Return the arguments of a call as kernels take them, and their `places_of`."""
+    pairs = zip(parameters, values)
+    seen = tuple([number(v) if p.is_constexpr else viewed(v) for p, v in pairs])
+    return seen, places_of(parameters, seen, where)
 
 
-def readings(
-    token: Any, parameters: Sequence[rules.Parameter], values: Sequence[Any]
-) -> list[Optional[tuple[Any, Reading]]]:
-    """Return, per parameter, the argument as kernels take it and how it is read; None for constants and for
-    numbers of Python.
+def places_of(
+    parameters: Sequence[Parameter], values: Sequence[Any], where: str, running: bool = True
+) -> dict[str, tuple[str, int]]:
+    """Return parameter -> (device type, index) of its tensor.
 
     Args:
-        token: what stands for a constant in a key.
+        running: False for values that are not worked on, such as tensors without memory.
     """
-    return [
-        None
-        if parameter.flags & rules.CONSTANT or kind_of(value) in ("bool", "int", "float", "none")
-        else _reading(token, viewed(value))
-        for parameter, value in zip(parameters, values)
-    ]
-
-
-def _reading(token: Any, value: Any) -> tuple[Any, Reading]:
-    kind = kind_of(value)
-    if kind == "tuple":
-        names: dict[str, Any] = {"nested": functools.partial(tuple_key, token)}
-        return value, Reading(("{nested}({it})",), names=names)
-    if kind == "constant":
-        return value, Reading(("_g_token({it})",))
-    if kind == "registered":
-        return value, _registered_reading(value)
-    if kind == "unknown":
-        describe(value)  # raises
-    known = kind == "pointer" and hasattr(value, "get_device")
-    return value, Reading(
-        ("{it}.dtype",) if known else ("{it}.dtype", "{place}({it})"),
-        device="{it}.get_device()" if known else "",
-        read="{it}.data_ptr()" if kind == "pointer" else "{it}.ctypes.data",
-        value="{own}",
-        memory=True,
-        names={"place": place_of},
-    )
-
-
-def _registered_reading(value: Any) -> Reading:
-    kind = registered_kind(type(value))
-    assert kind is not None
-    if kind is not DESCRIPTORS:
-        at = "" if kind.place is None else "{home}({at}({it}))"
-        names: dict[str, Any] = {"part": kind.key, "at": kind.place, "home": home_of}
-        return Reading(("{part}({it})",), device=at, names=names)
-    # As `DESCRIPTORS.key` and `.place`, without their calls. The class of the tensor is no class of an
-    # argument: it is not guarded, it is looked at.
-    key = [
-        "{it}.base.dtype",
-        "{layouts}.get(id({it}.layout)) or {layout}({it}.layout)",
-        "*{it}.block_shape",
-    ]
-    if value.input_rank is not None:
-        key.append("{it}.input_rank")
-    return Reading(
-        tuple(key),
-        device="({it}.base.get_device() if {it}.base.__class__ is {base} else {home}({it}.base))",
-        names={
-            "base": type(value.base) if hasattr(value.base, "get_device") else None,
-            "home": home_of,
-            "layout": layout_token,
-            "layouts": LAYOUTS,
-        },
-    )
-
-
-_NEVER = object()  # in the key of no kernel
-_BITS = 32  # of offsets into small storage
-
-
-def tuple_key(token: Any, value: Any) -> Any:
-    """Return the key of a tuple argument: types, marks, constants and places, nested."""
-    return tuple([type(value), *_item_keys(token, value)])
-
-
-def _item_keys(token: Any, value: Any) -> Iterator[Any]:
-    for item in value:
-        if isinstance(item, tuple):
-            yield tuple_key(token, item)
-            continue
-        if number(item) is not item:
-            yield object()  # in no key: the call is made again with a number of Python
-            continue
-        kind = registered_kind(type(item))
-        if kind is not None:
-            at = kind.place(item) if kind.place is not None else None
-            yield type(item), kind.key(item), home_of(at)
+    places: dict[str, tuple[str, int]] = {}
+    for parameter, value in zip(parameters, values):
+        if parameter.is_constexpr:
             continue
         try:
-            described = describe(item, pointer_range_bits=_BITS)
-        except ArgumentError:
-            if not hasattr(item, "__dlpack__"):
-                raise
-            yield _NEVER  # the call is made again with what it is a view of
-            continue
-        constant = (
-            token(described.attributes) if described.kind == "constexpr" else described.attributes
-        )
-        yield described.kind, constant, place_of(item)
+            place = place_of(value)
+        except ArgumentError as error:
+            if not running:
+                continue
+            error.argument = f"{where}({parameter.name})"
+            raise
+        if place is not None:
+            places[parameter.name] = place
+    return places
+
+
+def all_described(
+    parameters: Sequence[Parameter], values: Sequence[Any], where: str, bits: Optional[int]
+) -> tuple[Described, ...]:
+    """Return what the compiler learns of all arguments.
+
+    Args:
+        bits: see `describe`.
+    """
+    described = []
+    for parameter, value in zip(parameters, values):
+        try:
+            described.append(parameter.describe(value, bits))
+        except ArgumentError as error:
+            error.argument = f"{where}({parameter.name})"
+            raise
+    return tuple(described)

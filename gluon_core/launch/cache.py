@@ -5,18 +5,20 @@ from __future__ import annotations
 import operator
 import os
 import threading
-from typing import Any, Mapping, NoReturn, Optional
+from typing import Any, Mapping, NoReturn, Optional, Sequence
 
 from gluon_core import _triton
 from gluon_core.compiler.driver import compile_source
 from gluon_core.compiler.kernel import CompiledKernel
+from gluon_core.compiler.source import GluonASTSource
 from gluon_core.errors import GlobalVariableError, RecompileError
 from gluon_core.launch.ahead import compile_configurations
+from gluon_core.launch.arguments import ATTRIBUTES
 from gluon_core.launch.key import Specialization
 from gluon_core.registry.load import registry
 from gluon_core.values.constants import Read, changed
 
-__all__ = ["Forms"]
+__all__ = ["Forms", "source_of"]
 
 _place = operator.attrgetter("place")  # of a read
 
@@ -67,6 +69,8 @@ class Forms:
         compiled = self._compiled.get(key)
         if compiled is not None and self._is_current(key):
             return compiled
+        source = source_of(self._kernel, specialization, values)
+        reads = source.identity().reads
         if backend.compiler.isolate:
             compile_configurations(self._kernel)
         with self._lock:
@@ -75,7 +79,6 @@ class Forms:
             compiled = self._compiled.get(key)
             if compiled is not None:
                 return compiled
-            source = specialization.source(self._kernel, values)
             record = {
                 "signature": source.signature,
                 "device": specialization.device,
@@ -99,7 +102,7 @@ class Forms:
             with self._lock:
                 self._compiled[key] = compiled
                 self._known.append(specialization)
-                self._reads[key] = reads = source.identity().reads
+                self._reads[key] = reads
                 latest = dict(zip(map(_place, self.globals), self.globals))
                 latest.update(zip(map(_place, reads), reads))
                 self.globals[:] = latest.values()
@@ -164,6 +167,27 @@ class Forms:
             with self._lock:
                 self._compiled.pop(key, None)
         return current
+
+
+def source_of(kernel: Any, specialization: Specialization, values: Sequence[Any]) -> GluonASTSource:
+    """Return the kernel with the types, constants and attributes of a call."""
+    signature: dict[str, Any] = {}
+    constants: dict[tuple[int, ...], Any] = {}
+    attrs: dict[tuple[int, ...], list[Any]] = {}
+
+    def walk(kind: Any, marks: Any, value: Any, path: tuple[int, ...]) -> None:
+        if isinstance(kind, tuple):
+            for index, item in enumerate(kind):
+                walk(item, marks[index], value[index], (*path, index))
+        elif kind == "constexpr":
+            constants[path] = value
+        elif isinstance(marks, str) and marks:
+            attrs[path] = [list(ATTRIBUTES[mark]) for mark in marks]
+
+    for index, (name, known) in enumerate(zip(kernel.arg_names, specialization.described)):
+        signature[name] = known.kind
+        walk(known.kind, known.attributes, values[index], (index,))
+    return GluonASTSource(kernel, signature, constants, attrs, specialization.strict)
 
 
 def _another(message: str, differences: list[tuple[str, str, str]], remedy: str) -> RecompileError:

@@ -11,18 +11,15 @@ from dataclasses import dataclass
 from typing import Any, Mapping, Optional, Sequence
 
 from gluon_core import _triton
-from gluon_core.compiler.driver import shared_options
-from gluon_core.compiler.source import GluonASTSource, strictness
+from gluon_core.compiler.driver import requested_options
 from gluon_core.errors import (
-    ArgumentError,
     DeviceError,
     LimitError,
     OptionError,
     did_you_mean,
 )
-from gluon_core.launch.arguments import ATTRIBUTES, Described, Parameter, place_of
+from gluon_core.launch.arguments import Described, Parameter, all_described
 from gluon_core.plugin.backend import Backend
-from gluon_core.plugin.options import whole
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.values.constants import identity, text_of
@@ -54,26 +51,6 @@ class Specialization:
     lasting: bool
     backend: Backend
 
-    def source(self, kernel: Any, values: Sequence[Any]) -> GluonASTSource:
-        """Return the kernel with the types, constants and attributes of a call."""
-        signature: dict[str, Any] = {}
-        constants: dict[tuple[int, ...], Any] = {}
-        attrs: dict[tuple[int, ...], list[Any]] = {}
-
-        def walk(kind: Any, marks: Any, value: Any, path: tuple[int, ...]) -> None:
-            if isinstance(kind, tuple):
-                for index, item in enumerate(kind):
-                    walk(item, marks[index], value[index], (*path, index))
-            elif kind == "constexpr":
-                constants[path] = value
-            elif isinstance(marks, str) and marks:
-                attrs[path] = [list(ATTRIBUTES[mark]) for mark in marks]
-
-        for index, (name, known) in enumerate(zip(kernel.arg_names, self.described)):
-            signature[name] = known.kind
-            walk(known.kind, known.attributes, values[index], (index,))
-        return GluonASTSource(kernel, signature, constants, attrs, self.strict)
-
     def differences(
         self, other: Specialization, names: Sequence[str]
     ) -> list[tuple[str, str, str]]:
@@ -97,32 +74,24 @@ def specialize(
     parameters: Sequence[Parameter],
     values: Sequence[Any],
     options: Mapping[str, Any],
+    places: Places,
     running: bool = True,
 ) -> Specialization:
     """Return what a call with `values` is compiled for.
 
     Args:
+        places: of its tensors.
         running: whether the tensors are there to be worked on; False for a warm-up.
     """
     where = kernel.__name__
-    left = whole(options)
-    strict = strictness(kernel, left.pop("strict", None))
-    places = _places_of(parameters, values, where, running)
-    target, device = choose(left.pop("target", None), places, running)
-    backend = registry().backend(target.backend)
-    described = _all_described(parameters, values, where, backend.compiler.pointer_range_bits)
-    left["debug"] = bool(left.get("debug", kernel.debug)) or bool(_triton.knobs.runtime.debug)
+    target, device, backend = _choose(options.get("target"), places, running)
+    described = all_described(parameters, values, where, backend.compiler.pointer_range_bits)
     constants: dict[str, Any] = {}
     for parameter, value in zip(parameters, values):
         if parameter.is_constexpr:
             constants[parameter.name] = value
-    left = {**shared_options(constants, backend, target), **left}
-    for name in ("instrumentation_mode", "fpsan_homomorphic_casts"):
-        knob = getattr(_triton.knobs.compilation, name, None)
-        if knob and not backend.simulates:
-            left.setdefault(name, knob)
     try:
-        parsed = backend.compiler.options(target, left)
+        parsed, strict = requested_options(kernel, options, constants, backend, target)
     except OptionError as error:
         names = [p.name for p in parameters]
         near = error.argument in options and did_you_mean(error.argument or "", names)
@@ -140,48 +109,6 @@ def specialize(
     text += [] if strict else ["strict=False"]
     key = "\n".join(text)
     return Specialization(target, device, described, parsed, strict, key, lasting, backend)
-
-
-def _places_of(
-    parameters: Sequence[Parameter], values: Sequence[Any], where: str, running: bool = True
-) -> dict[str, tuple[str, int]]:
-    """Return parameter -> (device type, index) of its tensor.
-
-    Args:
-        running: False for values that are not worked on, such as tensors without memory.
-    """
-    places: dict[str, tuple[str, int]] = {}
-    for parameter, value in zip(parameters, values):
-        if parameter.is_constexpr:
-            continue
-        try:
-            place = place_of(value)
-        except ArgumentError as error:
-            if not running:
-                continue
-            error.argument = f"{where}({parameter.name})"
-            raise
-        if place is not None:
-            places[parameter.name] = place
-    return places
-
-
-def _all_described(
-    parameters: Sequence[Parameter], values: Sequence[Any], where: str, bits: Optional[int]
-) -> tuple[Described, ...]:
-    """Return what the compiler learns of all arguments.
-
-    Args:
-        bits: see `describe`.
-    """
-    described = []
-    for parameter, value in zip(parameters, values):
-        try:
-            described.append(parameter.describe(value, bits))
-        except ArgumentError as error:
-            error.argument = f"{where}({parameter.name})"
-            raise
-    return tuple(described)
 
 
 def _spoken(found: Described) -> str:
@@ -212,7 +139,7 @@ _noticed: set[str] = set()
 
 
 def choose(wanted: Any, places: Places, running: bool = True) -> tuple[Target, int]:
-    """The target and the index of the device for a launch.
+    """Return the target and the index of the device for a launch.
 
     Args:
         wanted: what the caller said, None for `GLUON_TARGET` or the tensors.
@@ -223,41 +150,39 @@ def choose(wanted: Any, places: Places, running: bool = True) -> tuple[Target, i
         DeviceError: tensors that the target cannot work on, or on several devices.
         TargetError: an unknown target.
     """
+    return _choose(wanted, places, running)[:2]
+
+
+def _choose(wanted: Any, places: Places, running: bool) -> tuple[Target, int, Backend]:
     if wanted is None:
         wanted = os.environ.get("GLUON_TARGET") or None
-    if wanted is not None:
-        target = registry().target(wanted)
-        return target, _device_for(target, places) if running else 0
-    if not running:
-        return _open_choice(places)
-    kinds = {kind for kind, _ in places.values()}
-    if not kinds:
-        target = registry().target(None)
+    plugins, kinds = registry(), {kind for kind, _ in places.values()}
+    if wanted is None and running and kinds:
+        return _of_tensors(places, kinds)
+    target = plugins.target(wanted)
+    backend = plugins.backend(target.backend)
+    if wanted is None:
         _notice(target)
-        return target, _device_for(target, places)
+    return target, _device_for(target, backend, places, kinds) if running else 0, backend
+
+
+def _of_tensors(places: Places, kinds: set[str]) -> tuple[Target, int, Backend]:
     if len(kinds) > 1:
         raise DeviceError("the tensors of a launch are on different devices", got=_listed(places))
-    index = _one_index(places)
-    kind = kinds.pop()
+    index, (kind,) = _one_index(places), kinds
     for backend in registry().backends.values():
         if backend.device.tensor_device == kind and not backend.simulates:
             plugged = backend.device.target(index)
             if plugged is not None:
-                return plugged, index
+                return plugged, index, backend
     if kind == "cpu":
-        return _on_cpu(places), 0
+        target = _on_cpu(places)
+        return target, 0, registry().backend(target.backend)
     raise DeviceError(
         "no installed plugin runs kernels where the tensors are",
         got=_listed(places),
         remedy=" ".join([*_problems(), registry().installed()]),
     )
-
-
-def _open_choice(places: Places) -> tuple[Target, int]:
-    """For a warm-up: the device that is plugged in, else the simulator."""
-    target = registry().target(None)
-    _notice(target)
-    return target, 0
 
 
 def _plugged_in() -> Optional[tuple[Backend, Target]]:
@@ -303,14 +228,12 @@ def _notice(target: Target) -> None:
     )
 
 
-def _device_for(target: Target, places: Places) -> int:
-    """The index of the device of `target` that holds the tensors.
+def _device_for(target: Target, backend: Backend, places: Places, kinds: set[str]) -> int:
+    """Return the index of the device of `target` that holds the tensors, which are on `kinds`.
 
     Raises:
         DeviceError: they are elsewhere.
     """
-    backend = registry().backend(target.backend)
-    kinds = {kind for kind, _ in places.values()}
     if backend.simulates:
         elsewhere = kinds - {"cpu", "meta"}
         if elsewhere:

@@ -28,19 +28,18 @@ from gluon_core.launch import opaque
 from gluon_core.launch.arguments import (
     Parameter,
     Placeholder,
-    all_viewed,
+    looked_at,
     parameters_of,
-    place_of,
-    readings,
+    places_of,
     small_storage,
     viewed,
 )
 from gluon_core.launch.cache import Forms
 from gluon_core.launch.key import Specialization, specialize
+from gluon_core.launch.reading import Tokens, readings
 from gluon_core.plugin.backend import Backend
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import refused
-from gluon_core.values.constants import identity
 from gluon_runtime.calls import Calls
 from gluon_runtime.native import Hit, Watch
 from gluon_runtime.rules import ABSENT, RULES
@@ -50,35 +49,6 @@ __all__ = ["OBSERVERS", "Dispatcher"]
 # Each is called with the source, target, options and grid (None: no program ran) of every launch that
 # takes no fast way; while a launch hook of Triton's is set, none does.
 OBSERVERS: list[Callable[..., None]] = []
-
-
-class Tokens:
-    """Small ints for constants that are costly to compare: equal constants share one.
-
-    A constant that cannot change is recognised by its address first, and is then kept alive so
-    that the address stays its own; the memory is bounded.
-    """
-
-    def __init__(self, size: int = 1024):
-        self._by_id: dict[int, int] = {}
-        self._kept: list[Any] = []
-        self._by_text: dict[str, int] = {}
-        self._size = size
-
-    def __call__(self, value: Any) -> int:
-        token = self._by_id.get(id(value))
-        return self._add(value) if token is None else token
-
-    def _add(self, value: Any) -> int:
-        known = identity(value)
-        token = self._by_text.setdefault(known.text, len(self._by_text))
-        if known.settled:
-            if len(self._kept) >= self._size:
-                self._by_id.clear()
-                self._kept.clear()
-            self._kept.append(value)
-            self._by_id[id(value)] = token
-        return token
 
 
 class Dispatcher:
@@ -123,10 +93,8 @@ class Dispatcher:
     def measure(
         self, sizes: Any, values: tuple[Any, ...], hit: Optional[Hit] = None
     ) -> Optional[tuple[int, int, int]]:
-        """Return three sizes, None for an empty grid; a grid may be a function of the arguments."""
-        if callable(sizes):
-            sizes = sizes(dict(zip(self.names, values)))
-        return grid.normalize(sizes)
+        """See `grid.measured`."""
+        return grid.measured(sizes, self.names, values)
 
     def size_key(self, value: Any) -> bool:
         return small_storage(value, 32)
@@ -134,13 +102,10 @@ class Dispatcher:
     def refuse(self, values: tuple[Any, ...], error: Exception) -> Exception:
         """Return the error for a tensor without an address, or an array that kernels cannot work on; torch and
         NumPy refuse them with errors of their own."""
-        for parameter, value in zip(self.parameters, values):
-            if not parameter.is_constexpr:
-                try:
-                    place_of(value)
-                except ArgumentError as ours:
-                    ours.argument = f"{self.name}({parameter.name})"
-                    return ours
+        try:
+            places_of(self.parameters, values, self.name)
+        except ArgumentError as ours:
+            return ours
         return error
 
     def too_many(self, surplus: Sequence[Any]) -> CallError:
@@ -159,40 +124,32 @@ class Dispatcher:
             _require_all(self.parameters, filled, self.name, options)
             return self.calls.again(sizes, filled, left)
         _require_all(self.parameters, values, self.name, options)
-        seen = all_viewed(self.parameters, values)
+        seen, places = looked_at(self.parameters, values, self.name)
         if any(map(operator.is_not, seen, values)):
             return self.calls.again(sizes, seen, options)
         for hook in self.kernel.pre_run_hooks:
             hook(*values, **options)
         try:
-            specialization = specialize(self.kernel, self.parameters, values, options)
+            specialization = specialize(self.kernel, self.parameters, values, options, places)
             compiled = self.forms.obtain(specialization, values, warmup=False)
         except GluonError as error:
             refused(self.name, error)
             raise
         if compiled is None:  # Triton's jit_cache_hook took over
             return None
+        measured = grid.measured(sizes, self.names, values)
         hit = self._learn(specialization, values, options, compiled)
-        measured = self.measure(sizes, values)
         for observe in OBSERVERS:
             observe(compiled.src, specialization.target, specialization.options, measured)
         if measured is not None:
-            self._launch(hit, measured, values)
+            stream = hit.stream_of(hit.device)
+            record = compiled.launch_metadata(measured, stream, *values)
+            if not _triton.hook_is_empty(self._runtime.launch_enter_hook):
+                self._runtime.launch_enter_hook(record)
+            hit.launch(measured, stream, *values)
+            if not _triton.hook_is_empty(self._runtime.launch_exit_hook):
+                self._runtime.launch_exit_hook(record)
         return compiled
-
-    def _launch(self, hit: Hit, sizes: tuple[int, int, int], values: tuple[Any, ...]) -> None:
-        """Launch with the hooks of Triton."""
-        stream = hit.stream_of(hit.device)
-        enter, leave = self._runtime.launch_enter_hook, self._runtime.launch_exit_hook
-        if _triton.hook_is_empty(enter) and _triton.hook_is_empty(leave):
-            hit.launch(sizes, stream, *values)
-            return
-        record = hit.result.launch_metadata(sizes, stream, *values)
-        if not _triton.hook_is_empty(enter):
-            enter(record)
-        hit.launch(sizes, stream, *values)
-        if not _triton.hook_is_empty(self._runtime.launch_exit_hook):
-            self._runtime.launch_exit_hook(record)
 
     @property
     def lookup(self) -> Callable[..., Any]:
@@ -268,7 +225,8 @@ class Dispatcher:
         self, values: tuple[Any, ...], options: Mapping[str, Any], running: bool = True
     ) -> Specialization:
         """Return what a call with `values` is compiled for, see `key.specialize`."""
-        return specialize(self.kernel, self.parameters, values, options, running)
+        places = places_of(self.parameters, values, self.name, running)
+        return specialize(self.kernel, self.parameters, values, options, places, running)
 
     def warmup(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Optional[CompiledKernel]:
         """Compile for a call without making it."""
@@ -282,8 +240,8 @@ class Dispatcher:
     ) -> Callable[..., None]:
         """See `GluonJITFunction.prepare`."""
         passed, options = self.bind(args, kwargs)
-        values = all_viewed(self.parameters, passed)
-        specialization = self.specialize(values, options)
+        values, places = looked_at(self.parameters, passed, self.name)
+        specialization = specialize(self.kernel, self.parameters, values, options, places)
         compiled = self.forms.obtain(specialization, values, warmup=True)
         if compiled is None:
             raise RecompileError(f"a jit_cache_hook kept {self.name} from being compiled")

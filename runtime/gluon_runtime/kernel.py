@@ -48,6 +48,9 @@ class _Loaded:
         self.loaded = driver.load(device, code, form.launch)
         self._packer = Packer(form.packing, names)
         self._paths = [field.path for field in form.packing.fields]
+        self._nested = any(len(path) > 1 for path in self._paths)
+        self._plain = [] if self._nested else [path[0] for path in self._paths]
+        self.sizes = None if form.grid is None else _checked(form.grid)
         self._scratch = form.launch.global_scratch[0] or form.launch.profile_scratch[0]
         fields = enumerate(form.packing.fields)
         self._maps = [(index, field.map) for index, field in fields if field.map is not None]
@@ -70,36 +73,45 @@ class _Loaded:
         """Launch what the driver refused to the engine."""
         self._run(sizes, stream, values)
 
-    def _flat(self, values: Sequence[Any]) -> list[Any]:
-        """Return the values of the fields; descriptors as the code takes them, their maps are kept."""
-        flat = [functools.reduce(operator.getitem, path, values) for path in self._paths]
+    def _mapped(self, flat: Sequence[Any]) -> list[Any]:
+        """Return the values of the fields with descriptors as the code takes them; their maps are kept."""
+        mapped = list(flat)
         for index, kind in self._maps:
-            value: Any = flat[index]
+            value = mapped[index]
             made = self._made.get((index, value))
             if made is None:
                 if len(self._made) >= _MOST_MAPS:
                     self._made.clear()
                 encoded = self._driver.tensor_map(self.device, kind, value)
                 made = self._made[index, value] = (encoded, *value.shape, *value.strides)
-            flat[index] = made
-        return flat
+            mapped[index] = made
+        return mapped
 
     def _run(self, sizes: tuple[int, int, int], stream: int, values: Sequence[Any]) -> None:
-        driver, launch, flat = self._driver, self.form.launch, self._flat(values)
+        if not self._nested:
+            flat = [values[index] for index in self._plain]
+        else:
+            flat = [functools.reduce(operator.getitem, path, values) for path in self._paths]
+        if self._maps:
+            flat = self._mapped(flat)
         owned: list[int] = []
         try:
-            addresses: Sequence[int] = ()
-            if self._scratch:
-                needs = (launch.global_scratch, launch.profile_scratch)
-                addresses = [self._take_scratch(need, sizes, stream, owned) for need in needs]
-            packed = self._packer.take(flat, *addresses)
+            scratch = self._scratch_for(sizes, stream, owned) if self._scratch else ()
+            packed = self._packer.take(flat, *scratch)
             try:
-                driver.launch(self.loaded, launch, sizes, stream, packed)
+                self._driver.launch(self.loaded, self.form.launch, sizes, stream, packed)
             finally:
                 self._packer.put(packed)
         finally:
             for address in owned:  # the stream keeps later users behind the kernel
-                driver.free(self.device, address, stream)
+                self._driver.free(self.device, address, stream)
+
+    def _scratch_for(
+        self, sizes: tuple[int, int, int], stream: int, owned: list[int]
+    ) -> Sequence[int]:
+        launch = self.form.launch
+        needs: Any = (launch.global_scratch, launch.profile_scratch)
+        return [self._take_scratch(need, sizes, stream, owned) for need in needs]
 
     def _take_scratch(
         self, need: tuple[int, int], sizes: tuple[int, int, int], stream: int, owned: list[int]
@@ -184,13 +196,19 @@ class BundledKernel:
             reading and (reading[0], _TOLERANT if reading[1].memory else reading[1])
             for reading in self.readings(self._calls.parameters, values)
         ]
-        generated = self._calls.handle(values, hit, sizes, True, readings, lacking=True)
+        fast, tolerant = (
+            self._calls.handle(values, hit, sizes, True, known, lacking=True)
+            for known in (None, readings)
+        )
 
-        def handle(*given: Any) -> None:
+        def handle(*passed: Any) -> None:
             try:
-                generated(*given)
+                try:
+                    fast(*passed)
+                except AttributeError:  # an address instead of a tensor: nothing was launched
+                    tolerant(*passed)
             except (AttributeError, TypeError) as error:
-                raise self._mistaken(error, given, {}) from None
+                raise self._mistaken(error, passed, {}) from None
 
         engine: Optional[Engaged] = hit.launch.engine  # type: ignore[attr-defined]
         if engine is None or sizes is None:
@@ -232,8 +250,9 @@ class BundledKernel:
                     argument="grid",
                     remedy=f'Give it: bundle["{self.name}"][grid](...).',
                 )
-            grid = form.grid
-        elif callable(grid):
+            sizes: Optional[tuple[int, int, int]] = hit.launch.sizes
+            return sizes
+        if callable(grid):
             known = map(_known, form.arguments, values)
             grid = grid(dict(zip(self.names, known)))
         sizes = _checked(grid)

@@ -15,7 +15,8 @@ from triton.runtime.jit import create_function_from_signature, native_specialize
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError
 from gluon_core.launch import arguments
-from gluon_core.launch.miss import Tokens
+from gluon_core.launch.cache import source_of
+from gluon_core.launch.reading import Tokens
 
 Pair = namedtuple("Pair", ["a", "b"])
 
@@ -126,7 +127,7 @@ def test_signature_constants_and_attributes_are_tritons(target, options, call):
 
     dispatcher = ours.dispatcher
     values, rest = dispatcher.bind(call, {"target": target})
-    source = dispatcher.specialize(values, rest, running=False).source(ours, values)
+    source = source_of(ours, dispatcher.specialize(values, rest, running=False), values)
     assert source.signature == signature
     assert source.constants == constants
     # Triton lists the marks of a text constant as (empty) attributes; they say nothing.
@@ -140,7 +141,7 @@ def test_a_string_constant_is_not_taken_for_marks():
 
     values, options = kernel.dispatcher.bind((TENSOR[1:], "DS"), {"target": "sm_80"})
     found = kernel.dispatcher.specialize(values, options, running=False)
-    assert found.source(kernel, values).attrs == {}
+    assert source_of(kernel, found, values).attrs == {}
 
 
 def test_plugins_can_register_a_kind_of_argument(monkeypatch):
