@@ -47,9 +47,7 @@ class _Loaded:
         self._driver = driver
         self.loaded = driver.load(device, code, form.launch)
         self._packer = Packer(form.packing, names)
-        self._paths = [field.path for field in form.packing.fields]
-        self._nested = any(len(path) > 1 for path in self._paths)
-        self._plain = [] if self._nested else [path[0] for path in self._paths]
+        self._fields_of = _getter([field.path for field in form.packing.fields])
         self.sizes = None if form.grid is None else _checked(form.grid)
         self._scratch = form.launch.global_scratch[0] or form.launch.profile_scratch[0]
         fields = enumerate(form.packing.fields)
@@ -57,21 +55,10 @@ class _Loaded:
         self._made: dict[Any, tuple[Any, ...]] = {}
         make = None if self._scratch else getattr(driver, "engaged", None)
         self.engine: Optional[Engaged] = make and make(self.loaded, form, self._again)
-        # On a machine with several devices the engine launches on the current one.
-        self._direct = None if self.engine is None or self.engine.several else self.engine.launch
-
-    def __call__(self, sizes: tuple[int, int, int], stream: int, *values: Any) -> None:
-        if self._direct is not None:
-            try:
-                self._direct(sizes, stream, *values)
-                return
-            except (OverflowError, TypeError, ValueError):  # nothing was launched
-                pass  # `_run` says what does not fit
-        self._run(sizes, stream, values)
 
     def _again(self, status: int, sizes: tuple[int, int, int], stream: int, *values: Any) -> None:
         """Launch what the driver refused to the engine."""
-        self._run(sizes, stream, values)
+        self(sizes, stream, *values)
 
     def _mapped(self, flat: Sequence[Any]) -> list[Any]:
         """Return the values of the fields with descriptors as the code takes them; their maps are kept."""
@@ -87,11 +74,8 @@ class _Loaded:
             mapped[index] = made
         return mapped
 
-    def _run(self, sizes: tuple[int, int, int], stream: int, values: Sequence[Any]) -> None:
-        if not self._nested:
-            flat = [values[index] for index in self._plain]
-        else:
-            flat = [functools.reduce(operator.getitem, path, values) for path in self._paths]
+    def __call__(self, sizes: tuple[int, int, int], stream: int, *values: Any) -> None:
+        flat = self._fields_of(values)
         if self._maps:
             flat = self._mapped(flat)
         owned: list[int] = []
@@ -124,6 +108,27 @@ class _Loaded:
         start = self._driver.allocate(self.device, size + extra, stream)
         owned.append(start)
         return start + -start % alignment
+
+
+def _getter(paths: Sequence[tuple[int, ...]]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Return a function from the arguments to those at `paths`, which lead into tuples."""
+    if len(paths) > 1 and all(len(path) == 1 for path in paths):
+        return operator.itemgetter(*[index for (index,) in paths])
+    return lambda values: [functools.reduce(operator.getitem, path, values) for path in paths]
+
+
+class _Engaged:
+    """The same on the only device of a machine, where the engine need not ask for the current one."""
+
+    def __init__(self, loaded: _Loaded, engine: Engaged):
+        self.form, self.sizes, self.engine = loaded.form, loaded.sizes, engine
+        self._launch, self._in_python = engine.launch, loaded
+
+    def __call__(self, sizes: tuple[int, int, int], stream: int, *values: Any) -> None:
+        try:
+            self._launch(sizes, stream, *values)
+        except (OverflowError, TypeError, ValueError):  # nothing was launched
+            self._in_python(sizes, stream, *values)  # says what does not fit
 
 
 class BundledKernel:
@@ -356,7 +361,10 @@ class BundledKernel:
         device = self._device(places)
         forms = self._forms_for(device)
         form = select(self.name, self.kernel, forms, seen, options, self.rules)
-        return Hit(self._load(form, device), self.bundle.driver.stream, device, None)
+        launch: Any = self._load(form, device)
+        if launch.engine is not None and not launch.engine.several:
+            launch = _Engaged(launch, launch.engine)
+        return Hit(launch, self.bundle.driver.stream, device, None)
 
     def _mistaken(
         self, error: Exception, arguments: Sequence[Any], named: Mapping[str, Any]
