@@ -1,1 +1,56 @@
-"""The contract of a plugin: what a vendor implements, and the types that it is written with."""
+"""The contract of a plugin: what a vendor implements, and the types that it is written with.
+
+    from gluon_core.plugin import Architecture, Backend, Compiler, hookimpl
+
+The names below are those that most plugins need; each is loaded on first use. Those of
+`gluon_core.plugin.ops`, with which ops are written, need Triton, and the others do not.
+"""
+
+import importlib as _importlib
+import typing as _typing
+
+if _typing.TYPE_CHECKING:
+    from gluon_core import errors as errors
+    from gluon_core.plugin.backend import Backend as Backend
+    from gluon_core.plugin.compiler import Compiler as Compiler
+    from gluon_core.plugin.compiler import Report as Report
+    from gluon_core.plugin.compiler import Stage as Stage
+    from gluon_core.plugin.device import Device as Device
+    from gluon_core.plugin.hookspec import hookimpl as hookimpl
+    from gluon_core.plugin.host_descriptor import HostDescriptor as HostDescriptor
+    from gluon_core.plugin.language import Language as Language
+    from gluon_core.plugin.language import Lowering as Lowering
+    from gluon_core.plugin.options import CompileOptions as CompileOptions
+    from gluon_core.plugin.simulation import Simulation as Simulation
+    from gluon_core.plugin.targets import Architecture as Architecture
+    from gluon_core.plugin.targets import Limits as Limits
+    from gluon_core.plugin.targets import Target as Target
+    from gluon_core.plugin.triton_compiler import TritonCompiler as TritonCompiler
+
+_WHERE = {
+    "backend": ("Backend",),
+    "compiler": ("Compiler", "Report", "Stage"),
+    "device": ("Device",),
+    "hookspec": ("hookimpl",),
+    "host_descriptor": ("HostDescriptor",),
+    "language": ("Language", "Lowering"),
+    "options": ("CompileOptions",),
+    "simulation": ("Simulation",),
+    "targets": ("Architecture", "Limits", "Target"),
+    "triton_compiler": ("TritonCompiler",),
+}
+_MODULE_OF = {name: f"{__name__}.{module}" for module, names in _WHERE.items() for name in names}
+
+__all__ = ["errors", *_MODULE_OF]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> _typing.Any:
+    if name == "errors":
+        return _importlib.import_module("gluon_core.errors")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(_importlib.import_module(_MODULE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -63,6 +63,10 @@ class Report:
     register_files: Mapping[str, int] = field(default_factory=dict)
     loops: tuple[Loop, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in ("instruction_mix", "register_files"):  # a Counter is no dict to `asdict`
+            object.__setattr__(self, name, dict(getattr(self, name)))
+
     def rows(self) -> list[tuple[str, str]]:
         """Return the known values as (name, text), for tables."""
         mix = sorted(self.instruction_mix.items(), key=lambda item: -item[1])

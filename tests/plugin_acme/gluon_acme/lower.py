@@ -1,7 +1,6 @@
-"""Acme's form of a portable op: the Anvil's masked load takes 32-bit offsets only."""
+"""The form of portable ops: masked loads of the Anvil take 32-bit offsets."""
 
 from gluon_core.plugin.ops import tl
-from gluon_core.portable import fallback
 
 
 def load_accepts(request):
@@ -11,4 +10,6 @@ def load_accepts(request):
 
 
 def load(request, _semantic):
-    return fallback.load(request, _semantic)
+    pointers = _semantic.add(request.ptr, request.offsets, True)
+    other = request.other if request.mask is None or request.other is not None else 0
+    return _semantic.load_global(pointers, request.mask, other, request.cache_modifier)

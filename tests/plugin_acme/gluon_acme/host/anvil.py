@@ -1,13 +1,13 @@
-"""`gluon_core.acme.anvil`."""
+"""`gluon_core.acme.anvil`: host-side types."""
 
 from dataclasses import dataclass
 
-from gluon_core.plugin.host_descriptor import HostDescriptor
+from gluon_core.plugin import HostDescriptor
 
 
 @dataclass(frozen=True)
 class ClampRange:
-    """What `add_clamped` clamps to."""
+    """The bounds of `add_clamped`."""
 
     low: float
     high: float
