@@ -9,17 +9,24 @@ from __future__ import annotations
 import functools
 import linecache
 import os
-import re
 import sys
 import warnings
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from itertools import groupby
-from types import TracebackType
 from typing import Any, Callable, Iterable, Iterator, Optional, TypeVar, cast
 
+from gluon_core.tracebacks import (
+    MACHINERY,
+    SourceSpan,
+    name_of_cell,
+    trimmed_traceback,
+    without_addresses,
+)
+
 __all__ = [
+    "MACHINERY",
     "ArgumentError",
     "BackendError",
     "BundleDamagedError",
@@ -86,41 +93,6 @@ __all__ = [
     "trimmed_traceback",
     "without_addresses",
 ]
-
-
-@dataclass(frozen=True)
-class SourceSpan:
-    """A place in a kernel's source: 1-based line, 0-based columns."""
-
-    file: str
-    line: int
-    column: int = 0
-    end_column: Optional[int] = None
-    text: Optional[str] = None
-
-    def render(self) -> str:
-        """Return `file:line:column` (in a notebook: `Cell In[3], line 4`), the source line, and a caret
-        under the expression."""
-        cell = _cell(self.file)
-        head = f"{self.file}:{self.line}:{self.column + 1}"
-        if cell is not None:
-            head = f"{cell}, line {self.line}"
-        if self.text is None:
-            return head
-        width = max(1, (self.end_column or self.column + 1) - self.column)
-        width = min(width, max(1, len(self.text) - self.column))
-        return f"{head}\n    {self.text}\n    {' ' * self.column}{'^' * width}"
-
-
-def _cell(file: str) -> Optional[str]:
-    """Return what a notebook or an interactive session calls the cell with this file name."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    try:
-        named = shell.compile.format_code_name(file) if shell is not None else None
-    except AttributeError:  # an IPython without this method
-        return None
-    return " ".join(named) if named else None
 
 
 class GluonError(Exception):
@@ -190,7 +162,7 @@ class GluonError(Exception):
             top = str(entry.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
             if top not in ("IPython", "ipykernel"):
                 text = linecache.getline(file, line).rstrip("\n")
-                shown += [f"{_cell(file) or file}, line {line}", f"----> {text.strip()}"]
+                shown += [f"{name_of_cell(file) or file}, line {line}", f"----> {text.strip()}"]
             entry = entry.tb_next
         return [*shown, "", f"{type(self).__name__}: {self}"]
 
@@ -487,10 +459,6 @@ class TritonVersionError(GluonError, ImportError):
     """The installed Triton is missing or outside the supported range."""
 
 
-# Top-level packages whose frames say nothing to who made a mistake; plugins add theirs.
-MACHINERY = {"gluon_core", "triton", "pluggy"}
-_LIBRARIES = {"numpy", "torch", "ml_dtypes", "importlib", *sys.stdlib_module_names}
-
 E = TypeVar("E", bound=BaseException)
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -537,39 +505,6 @@ def trims(function: F) -> F:
             raise trimmed(error)  # noqa: B904  # the same error
 
     return cast(F, call)
-
-
-def trimmed_traceback(traceback: Optional[TracebackType]) -> Optional[TracebackType]:
-    """The entries of a traceback that are the user's: None where no one is."""
-    kept: list[TracebackType] = []
-    inside = False  # in the machinery, or in a library that it called
-    while traceback is not None:
-        frame = traceback.tb_frame
-        top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if frame.f_code.co_filename.startswith("<gluon ") or top in MACHINERY:
-            inside = True
-        elif not (inside and top in _LIBRARIES):
-            inside = False
-            kept.append(traceback)
-        traceback = traceback.tb_next
-    made: Optional[TracebackType] = None
-    for entry in reversed(kept):
-        made = TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    return made
-
-
-_OBJECT = re.compile(r"<(?:[\w<>]+\.)*(\w+) object at 0x[0-9a-fA-F]+>")
-_FUNCTION = re.compile(r"<(?:built-in |bound )?(?:function|method) (\S+)(?: at 0x[0-9a-fA-F]+)?>")
-
-
-def without_addresses(text: str) -> str:
-    """`text` with objects and functions called by their kind and name, not by where they lie."""
-    if " at 0x" not in text and "<function" not in text and "<built-in" not in text:
-        return text
-    text = _OBJECT.sub(
-        lambda found: "a run-time value" if found[1] == "tensor" else f"<{found[1]} object>", text
-    )
-    return _FUNCTION.sub(r"\1", text)
 
 
 class KernelWarning(UserWarning):

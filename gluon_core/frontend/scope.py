@@ -8,7 +8,7 @@ from typing import Any, Iterator
 from gluon_core import _triton
 from gluon_core._triton import tl
 
-__all__ = ["make_constant", "value_of"]
+__all__ = ["as_operand", "make_constant", "value_of"]
 
 
 def value_of(generator: Any, node: Any) -> Any:
@@ -64,3 +64,9 @@ def _scalars(generator: Any, nodes: Any) -> Iterator[str]:
                     yield node.id
             elif isinstance(value, _triton.tl_tuple):
                 yield node.id
+
+
+def as_operand(node: ast.expr) -> str:
+    """Return an expression as text that an attribute may follow."""
+    plain = isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+    return ast.unparse(node) if plain else f"({ast.unparse(node)})"
