@@ -14,7 +14,6 @@ from gluon_core.plugin.compiler import Report, Stage
 from gluon_core.plugin.device import Device
 from gluon_core.plugin.emitted import Emitted
 from gluon_core.plugin.language import Language
-from gluon_core.plugin.paths import load_path
 from gluon_core.plugin.targets import Target
 from gluon_core.plugin.triton_compiler import TritonCompiler
 
@@ -44,13 +43,14 @@ class AmdCompiler(TritonCompiler):
         return (replace(stages[0], run=_coalesced(stages[0].run)), *stages[1:])
 
     def emitted(self, compiled: Any) -> Sequence[Emitted]:
-        lines = self.listing("amdgcn", compiled.asm)
-        read: Callable[..., Sequence[Emitted]] = load_path("gluon_amd.inspect:emitted")
-        return read(lines)
+        from gluon_amd.inspect import emitted
+
+        return emitted(self.listing("amdgcn", compiled.asm))
 
     def inspect(self, compiled: Any) -> Report:
-        found: Report = load_path("gluon_amd.inspect:report")(compiled)
-        return found
+        from gluon_amd.inspect import report
+
+        return report(compiled)
 
 
 class AmdDevice(Device):
@@ -97,8 +97,9 @@ class AmdDevice(Device):
         return stream
 
     def launcher(self, compiled: Any) -> Callable[..., Any]:
-        launch: Callable[..., Any] = load_path("gluon_amd.launcher:make_launcher")(compiled)
-        return launch
+        from gluon_amd.launcher import make_launcher
+
+        return make_launcher(compiled)
 
 
 def _coalesced(

@@ -8,14 +8,13 @@ from typing import Any, Mapping, Optional, Union
 from gluon_amd.arch import matrix_version
 from gluon_amd.features import WMMA_INT8
 from gluon_amd.language import async_copy as direct
-from gluon_amd.language import async_lds, cdna3
+from gluon_amd.language import async_lds, cdna3, gfx1250, rdna3, rdna4
 from gluon_amd.language.async_copy import copied_bits
 from gluon_amd.layouts import AMDMFMALayout, AMDWMMALayout
 from gluon_amd.lower_tdm import padded_rows
 from gluon_core.features import dotted
 from gluon_core.layouts import DotOperandLayout, SwizzledSharedLayout
 from gluon_core.plugin.ops import semantic_layer, tl
-from gluon_core.plugin.paths import load_path
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.portable import (
     AsyncCopyRequest,
@@ -257,11 +256,7 @@ _WMMA: Mapping[int, Mapping[str, _Unit]] = {
         **dict.fromkeys(("int8", "fp8e4nv", "fp8e5"), _Unit({16: 64}, 8)),
     },
 }
-_WMMA_BUILTIN = {
-    1: "gluon_amd.language.rdna3:wmma",
-    2: "gluon_amd.language.rdna4:wmma",
-    3: "gluon_amd.language.gfx1250:wmma",
-}
+_WMMA_BUILTIN = {1: rdna3.wmma, 2: rdna4.wmma, 3: gfx1250.wmma}
 
 
 def wmma_accepts(request: MmaRequest) -> Union[bool, str]:
@@ -291,7 +286,7 @@ def wmma_layouts(request: MmaRequest) -> MmaLayouts:
 
 
 def mma_wmma(request: MmaRequest, _semantic: SemanticLayer) -> Any:
-    wmma = load_path(_WMMA_BUILTIN[matrix_version(request.target.architecture) or 0])
+    wmma = _WMMA_BUILTIN[matrix_version(request.target.architecture) or 0]
     return wmma(request.a, request.b, request.acc)
 
 

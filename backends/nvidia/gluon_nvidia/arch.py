@@ -42,7 +42,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluon_core.features import OLDEST
 from gluon_core.plugin.targets import Architecture, Limits
 from gluon_nvidia.features import SM_107, SM_110, TURING_CASTS
 from gluon_nvidia.peaks import PEAKS
@@ -87,7 +86,7 @@ def _arch(
     features: tuple[str, ...],
     aliases: tuple[str, ...],
     description: str,
-    min_triton: tuple[int, int] = OLDEST,
+    min_triton: tuple[int, int] = Architecture.min_triton,
     default: bool = False,
 ) -> Architecture:
     if "tcgen05" in features or "wgmma" in features:

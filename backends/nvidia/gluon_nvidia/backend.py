@@ -10,7 +10,6 @@ from gluon_core.plugin.device import Device
 from gluon_core.plugin.emitted import Emitted
 from gluon_core.plugin.language import Language
 from gluon_core.plugin.listing import CodeLine
-from gluon_core.plugin.paths import load_path
 from gluon_core.plugin.targets import Target
 from gluon_core.plugin.triton_compiler import TritonCompiler
 from gluon_nvidia.arch import ARCHITECTURES, properties
@@ -38,9 +37,11 @@ class NvidiaCompiler(TritonCompiler):
         return op_builder(context, self.builder_arch(target), NvidiaBuilder)
 
     def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
-        around = {"ptx": load_path("gluon_nvidia.assembler:located")}
+        from gluon_nvidia.assembler import heard, located
+
+        around = {"ptx": located}
         if target.has("nvidia.wgmma"):
-            around["cubin"] = load_path("gluon_nvidia.assembler:heard")
+            around["cubin"] = heard
         return tuple(
             Stage(stage.name, around[stage.name](stage.run)) if stage.name in around else stage
             for stage in super().pipeline(target, options)
@@ -48,23 +49,27 @@ class NvidiaCompiler(TritonCompiler):
 
     def derive(self, name: str, asm: Mapping[str, Any]) -> Any:
         if name == "sass" and "cubin" in asm:
-            return load_path("gluon_nvidia.inspect:sass")(asm["cubin"])
+            from gluon_nvidia.inspect import sass
+
+            return sass(asm["cubin"])
         return super().derive(name, asm)
 
     def listing(self, name: str, asm: Mapping[str, Any]) -> tuple[CodeLine, ...]:
         if name != "sass":
             return super().listing(name, asm)
-        found: tuple[CodeLine, ...] = load_path("gluon_nvidia.inspect:listing")(asm["cubin"])
-        return found
+        from gluon_nvidia.inspect import listing
+
+        return listing(asm["cubin"])
 
     def emitted(self, compiled: Any) -> Sequence[Emitted]:
-        lines = self.listing("sass", compiled.asm)
-        read: Callable[..., Sequence[Emitted]] = load_path("gluon_nvidia.inspect:emitted")
-        return read(lines)
+        from gluon_nvidia.inspect import emitted
+
+        return emitted(self.listing("sass", compiled.asm))
 
     def inspect(self, compiled: Any) -> Report:
-        found: Report = load_path("gluon_nvidia.inspect:report")(compiled)
-        return found
+        from gluon_nvidia.inspect import report
+
+        return report(compiled)
 
 
 class NvidiaDevice(Device):
@@ -121,8 +126,9 @@ class NvidiaDevice(Device):
         return driver.stream_getter()
 
     def launcher(self, compiled: Any) -> Callable[..., Any]:
-        launch: Callable[..., Any] = load_path("gluon_nvidia.launcher:make_launcher")(compiled)
-        return launch
+        from gluon_nvidia.launcher import make_launcher
+
+        return make_launcher(compiled)
 
 
 NVIDIA = Backend(
