@@ -25,7 +25,7 @@ from gluon_core.compiler import compile
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.testing import triton_at_least
-from gluon_core.testing.differential import from_target, on_target
+from gluon_report.differential import from_target, on_target
 from gluon_report.example import device_target
 from tests.frontend import oracle
 

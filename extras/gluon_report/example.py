@@ -14,7 +14,7 @@ import numpy as np
 from gluon_core.errors import DeviceError, GluonError
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
-from gluon_core.testing.differential import Difference, run_both
+from gluon_report.differential import Difference, run_both
 from gluon_tune import Arrays, Placeholders, device_target, numpy_of, times
 
 __all__ = [

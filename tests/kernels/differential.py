@@ -26,8 +26,8 @@ from gluon_core.plugin.ops import builtin
 from gluon_core.registry import load as plugins
 from gluon_core.testing import TRITON_VERSION
 from gluon_core.testing.conformance.kernels import COLS, KERNELS, ROWS
-from gluon_core.testing.differential import Difference, run_both
 from gluon_report.demo import load_examples
+from gluon_report.differential import Difference, run_both
 from gluon_report.example import Arrays
 from tests.frontend import oracle, snippets
 from tests.kernels.explained import INPUTS, TOLERANCE, left_out

@@ -20,7 +20,7 @@ import pytest
 from gluon_core.errors import CapabilityError, GluonError, LayoutError, LimitError
 from gluon_core.plugin.paths import load_path
 from gluon_core.registry.load import registry
-from gluon_core.testing.differential import compare, from_target, on_target
+from gluon_report.differential import compare, from_target, on_target
 from gluon_report.example import device_target
 from tests.kernels.differential import Outcome
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from html import escape
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
 __all__ = ["pages_of", "render"]
@@ -14,8 +14,8 @@ _DATA = re.compile(r'<script id="data" type="application/json">(.*?)</script>', 
 
 
 def render(runs: Sequence[Mapping[str, Any]]) -> str:
-    """The page of these runs, with everything it needs inside."""
-    here = files(__name__.rpartition(".")[0])
+    """Return the page of these runs, with everything it needs inside."""
+    here = Path(__file__).parent
     name = runs[0]["file"] if runs else "no run"
     data = json.dumps(list(runs), separators=(",", ":")).replace("<", "\\u003c")
     body = "".join(_run(number, run) for number, run in enumerate(runs))

@@ -8,7 +8,7 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.registry.load import registry
-from gluon_core.testing.differential import compare, from_target, on_target, run_both
+from gluon_report.differential import compare, from_target, on_target, run_both
 
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 
