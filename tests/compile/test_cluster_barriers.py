@@ -16,7 +16,7 @@ from gluon_core.features import CLUSTER_ENDS
 from gluon_core.language.nvidia.hopper import mbarrier
 from gluon_core.testing import TRITON_VERSION
 from gluon_nvidia.features import FROM_CTA
-from tests.backends.sim.test_blocks import COLUMNS, ROWS, exchange
+from tests.backends.sim.hardware.test_blocks import COLUMNS, ROWS, exchange
 
 BARRIER = re.compile(r"barrier\.cluster\.wait")
 

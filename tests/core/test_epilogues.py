@@ -11,7 +11,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import GluonError
 from gluon_core.registry.load import registry
-from tests.backends.sim.test_mutations import Case
+from tests.backends.sim.sanitizer.test_mutations import Case
 from tests.tables import mistakes
 
 pytestmark = pytest.mark.once

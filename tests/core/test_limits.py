@@ -115,7 +115,7 @@ def test_shares_and_samples_add_up_and_what_is_skipped_is_said(tmp_path):
 
 def test_interrupts_are_heard_where_they_are_ignored():
     """As under `nohup` in a script, whose jobs in the background ignore Ctrl-C."""
-    tests = ["tests/backends/sim/test_progress.py", "-k", "interrupt"]
+    tests = ["tests/backends/sim/executor/test_progress.py", "-k", "interrupt"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
         cwd=ROOT,

@@ -12,7 +12,7 @@ from gluon_core.features import ATOMIC_BARRIERS
 from gluon_core.registry.load import registry
 from gluon_core.testing import TRITON_VERSION
 from gluon_sim.errors import SimulatorError
-from tests.backends.sim.test_mutations import Case, mutants
+from tests.backends.sim.sanitizer.test_mutations import Case, mutants
 
 pytestmark = pytest.mark.once
 

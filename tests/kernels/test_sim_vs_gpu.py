@@ -215,7 +215,7 @@ def test_asks(monkeypatch):
 @pytest.mark.parametrize("more, code", [(["--collect-only"], 0), ([], 4)])
 def test_without_a_gpu_tests_are_collected_alone(more, code):
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "tests/backends/sim/test_clc.py", "-p",
+        [sys.executable, "-m", "pytest", "-q", "tests/backends/sim/hardware/test_clc.py", "-p",
          "tests.kernels.twice", "-p", "no:cacheprovider", *more],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from gluon_sim.errors import SimulatorError
 from gluon_sim.settings import using
 from gluon_sim.tracing.ir import Op
 from gluon_sim.tracing.types import ScalarType
-from tests.backends.sim.test_mutations import (
+from tests.backends.sim.sanitizer.test_mutations import (
     CASES,
     SCALED,
     TILES,

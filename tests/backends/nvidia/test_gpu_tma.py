@@ -9,9 +9,9 @@ from gluon_core import language as gl
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_core.registry.load import registry
 from gluon_core.testing import TRITON_VERSION
-from tests.backends.sim import test_tma as kernels
-from tests.backends.sim import test_tma_order as ordered
-from tests.backends.sim.test_tma import CUBE, F16, F32, FLAT
+from tests.backends.sim.hardware import test_tma as kernels
+from tests.backends.sim.hardware import test_tma_order as ordered
+from tests.backends.sim.hardware.test_tma import CUBE, F16, F32, FLAT
 
 DEVICE = registry().backend("nvidia").device.target()
 pytestmark = [

@@ -13,7 +13,7 @@ from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_core.registry.load import registry
 from gluon_core.testing import TRITON_VERSION
 from gluon_sim.errors import BarrierError, DeadlockError
-from tests.backends.sim.test_mutations import Case
+from tests.backends.sim.sanitizer.test_mutations import Case
 from tests.tables import mistakes
 
 SIM = registry().target("sim:sm_90")

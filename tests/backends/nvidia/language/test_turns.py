@@ -10,7 +10,7 @@ from gluon_core import language as gl
 from gluon_core.errors import ArgumentError
 from gluon_core.language.nvidia.hopper import turns
 from gluon_core.registry.load import registry
-from tests.backends.sim.test_mutations import Case
+from tests.backends.sim.sanitizer.test_mutations import Case
 
 pytestmark = pytest.mark.once
 

@@ -17,7 +17,7 @@ from gluon_sim.errors import (
     OutOfBoundsError,
 )
 from gluon_sim.settings import using
-from tests.backends.sim.boxes import (
+from tests.backends.sim.hardware.boxes import (
     CUBE,
     F16,
     F16_,

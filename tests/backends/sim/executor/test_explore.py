@@ -24,7 +24,7 @@ from gluon_sim.errors import BarrierError, DeadlockError, RaceError, SimulatorEr
 from gluon_sim.executor.explore import Exploration
 from gluon_sim.executor.reduction import Node, Walk
 from gluon_sim.settings import using
-from tests.backends.sim.boxes import F16_, REGISTERS, describe, numbers
+from tests.backends.sim.hardware.boxes import F16_, REGISTERS, describe, numbers
 
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))

@@ -22,10 +22,10 @@ from gluon_sim.executor.models import models_for
 from gluon_sim.launcher import make_launcher
 from gluon_sim.settings import using
 from gluon_sim.tracing.ir import Op
-from tests.backends.sim import test_blocks as blocks
-from tests.backends.sim import test_program_order as order
-from tests.backends.sim import test_races as races
-from tests.backends.sim.test_mutations import HARMLESS, Mutant, _deleted, mutants
+from tests.backends.sim.hardware import test_blocks as blocks
+from tests.backends.sim.sanitizer import test_program_order as order
+from tests.backends.sim.sanitizer import test_races as races
+from tests.backends.sim.sanitizer.test_mutations import HARMLESS, Mutant, _deleted, mutants
 
 pytestmark = pytest.mark.once
 WEAKER = {

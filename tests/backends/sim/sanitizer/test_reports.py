@@ -30,7 +30,7 @@ from gluon_nvidia import reference
 from gluon_sim import errors
 from gluon_sim.errors import REPORTS, SimulatorError
 from gluon_sim.settings import Settings, using
-from tests.backends.sim.boxes import F16_, describe, numbers
+from tests.backends.sim.hardware.boxes import F16_, describe, numbers
 
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))

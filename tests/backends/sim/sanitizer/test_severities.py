@@ -22,7 +22,7 @@ from gluon_core.testing import TRITON_VERSION
 from gluon_sim.errors import LeakError, RaceError, SimulatorWarning, UninitialisedError
 from gluon_sim.settings import using
 from tests import warm
-from tests.backends.sim.boxes import F16_, REGISTERS, describe, numbers
+from tests.backends.sim.hardware.boxes import F16_, REGISTERS, describe, numbers
 
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
@@ -214,7 +214,7 @@ def test_two_stores_with_a_wait_until_the_first_has_read():
 
 PAGE = """
 import numpy, pytest
-from tests.backends.sim.test_severities import leave
+from tests.backends.sim.sanitizer.test_severities import leave
 
 @pytest.mark.gluon_schedules(1, target="sm_90")
 def test_it():

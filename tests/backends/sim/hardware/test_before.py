@@ -14,7 +14,7 @@ from gluon_core.language.nvidia.blackwell import tma as blackwell_tma
 from gluon_core.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from gluon_sim.errors import OutOfBoundsError
 from gluon_sim.settings import using
-from tests.backends.sim.boxes import F16_, REGISTERS, SCHEDULES, describe, numbers, report
+from tests.backends.sim.hardware.boxes import F16_, REGISTERS, SCHEDULES, describe, numbers, report
 
 
 @gluon.jit

@@ -15,7 +15,7 @@ from gluon_sim.errors import (
     RaceError,
 )
 from gluon_sim.settings import Settings, using
-from tests.backends.sim.boxes import (
+from tests.backends.sim.hardware.boxes import (
     F16_,
     REGISTERS,
     SCHEDULES,

@@ -25,8 +25,8 @@ from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_core.testing import triton_at_least
 from gluon_sim.errors import LeakError, RaceError
 from gluon_sim.settings import using
-from tests.backends.sim.test_blocks import COLUMNS, ROWS, places
-from tests.backends.sim.test_lifetimes import ACC, TILE, L, at
+from tests.backends.sim.hardware.test_blocks import COLUMNS, ROWS, places
+from tests.backends.sim.sanitizer.test_lifetimes import ACC, TILE, L, at
 
 pytestmark = pytest.mark.once
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))

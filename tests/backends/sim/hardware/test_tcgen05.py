@@ -31,7 +31,7 @@ from gluon_sim.executor.lookup import prepare
 from gluon_sim.executor.models import models_for
 from gluon_sim.launcher import make_launcher
 from gluon_sim.settings import using
-from tests.backends.sim import test_mutations as mutations
+from tests.backends.sim.sanitizer import test_mutations as mutations
 
 
 @pytest.fixture(autouse=True)
