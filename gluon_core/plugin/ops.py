@@ -16,7 +16,7 @@ import functools
 import inspect
 import threading
 from types import SimpleNamespace
-from typing import Any, Callable, Optional, Sequence, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence, TypeVar, cast, overload
 
 from gluon_core import _triton
 from gluon_core._triton import (
@@ -43,11 +43,12 @@ from gluon_core._triton import (
 )
 from gluon_core.errors import NotInKernelError
 from gluon_core.features import Feature
-from gluon_core.plugin.semantic import SemanticLayer
+
+if TYPE_CHECKING:  # a kernel's definition imports this module
+    from gluon_core.plugin.semantic import SemanticLayer
 
 __all__ = [
     "JITFunction",
-    "SemanticLayer",
     "base_type",
     "base_value",
     "block_type",
