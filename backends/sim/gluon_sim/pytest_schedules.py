@@ -8,7 +8,7 @@
 The test runs 20 times on the simulator: with asynchronous work as late as the memory model allows,
 at once, and at random moments, one seed each. The simulator's report of a race, a deadlock or an
 illegal access fails the test with its text. The marker also takes settings of the simulator
-(`races=False`) and the target to simulate (`target="hopper"`). A test that wants to know takes the
+(`races=False`) and a `target` to simulate. A test that depends on the schedule takes the
 fixture `gluon_schedule`.
 
 Such a test has to launch a kernel on a simulator, and on the target that its marker names: one that
