@@ -164,6 +164,7 @@ def converted(a, c, PENDING: gl.constexpr):
     gl.store(at(c, L), turned)
 
 
+@pytest.mark.filterwarnings("default::gluon_core.errors.KernelWarning")  # tracing warns of it, too
 def test_a_conversion_reads_an_accumulator():
     a, c = np.ones((64, 64), np.float16), np.zeros((64, 64), np.float32)
     converted[(1,)](a, c, 0, target="sim:sm_90")
