@@ -73,28 +73,29 @@ def specialize(
     kernel: Any,
     parameters: Sequence[Parameter],
     values: Sequence[Any],
-    options: Mapping[str, Any],
+    requested: Mapping[str, Any],
     places: Places,
     running: bool = True,
 ) -> Specialization:
     """Return what a call with `values` is compiled for.
 
     Args:
+        requested: the options of the call.
         places: of its tensors.
         running: whether the tensors are there to be worked on; False for a warm-up.
     """
     where = kernel.__name__
-    target, device, backend = _choose(options.get("target"), places, running)
+    target, device, backend = _choose(requested.get("target"), places, running)
     described = all_described(parameters, values, where, backend.compiler.pointer_range_bits)
     constants: dict[str, Any] = {}
     for parameter, value in zip(parameters, values):
         if parameter.is_constexpr:
             constants[parameter.name] = value
     try:
-        parsed, strict = requested_options(kernel, options, constants, backend, target)
+        parsed, strict = requested_options(kernel, requested, constants, backend, target)
     except OptionError as error:
         names = [p.name for p in parameters]
-        near = error.argument in options and did_you_mean(error.argument or "", names)
+        near = error.argument in requested and did_you_mean(error.argument or "", names)
         if near:
             error.message = f"{where} has no such parameter, and {error.message}"
             error.remedy = near

@@ -11,7 +11,7 @@
 #define MAX_PARAMETERS 128
 #define MAX_OPTIONS 16
 #define MAX_WORDS 1024
-#define MAX_LEAVES 512
+#define MAX_LEAVES MAX_KINDS
 #define MOST_CALLS 4096 /* kept for a kernel; then all are forgotten */
 
 /* flags of a parameter */
@@ -69,6 +69,54 @@ typedef struct {
     uint64_t word[MAX_WORDS];
 } Reader;
 
+static Leaf *next_leaf(Reader *to, PyObject *value, int what)
+{
+    Leaf *leaf;
+    if (to->leaves == MAX_LEAVES)
+        return NULL;
+    leaf = &to->leaf[to->leaves++];
+    leaf->value = value;
+    leaf->what = what;
+    return leaf;
+}
+
+/* 0 when it was launched; else nothing was. */
+static int send_leaves(const Launch *launch, Reader *from, const unsigned int *grid, void *stream)
+{
+    Packed packed;
+    Config config = launch->config;
+    const char *kind;
+    size_t leaf = 0, descriptor = 0;
+    memcpy(config.grid, grid, sizeof config.grid);
+    config.stream = stream;
+    packed.used = packed.map = 0;
+    for (kind = launch->kinds; *kind; kind++) {
+        Leaf *next;
+        if (*kind == '(' || *kind == ')')
+            continue;
+        if (leaf == from->leaves)
+            return -1;
+        next = &from->leaf[leaf++];
+        if (*kind == 'x') {
+            descriptor += next->what == DESCRIPTOR;
+            continue;
+        }
+        if (*kind == 'T') {
+            if (next->what != DESCRIPTOR ||
+                put_descriptor(launch, next->value, &from->keys[descriptor++], &packed) < 0)
+                return -1;
+            continue;
+        }
+        if (*kind == 'P' && next->what == ADDRESS)
+            packed.slots[packed.used] = next->address;
+        else if (read_argument(*kind, next->value, &packed.slots[packed.used]) < 0)
+            return -1;
+        packed.parameters[packed.used] = &packed.slots[packed.used];
+        packed.used++;
+    }
+    return leaf == from->leaves ? send(launch, &config, &packed) : -1;
+}
+
 static PyObject *entry_name, *enter_name, *leave_name, *layout_name, *block_shape_name;
 
 static uint64_t word_of(const void *object)
@@ -82,17 +130,6 @@ static int put(Reader *to, uint64_t word)
         return -1;
     to->word[to->words++] = word;
     return 0;
-}
-
-static Leaf *next_leaf(Reader *to, PyObject *value, int what)
-{
-    Leaf *leaf;
-    if (to->leaves == MAX_LEAVES)
-        return NULL;
-    leaf = &to->leaf[to->leaves++];
-    leaf->value = value;
-    leaf->what = what;
-    return leaf;
 }
 
 /* Element type and device of a tensor; the last bit: its address is divisible by `divides` + 1. */
@@ -343,43 +380,6 @@ static PyObject *ask_grid(const Calls *self, PyObject *grid, PyObject *const *va
     answer = PyObject_CallFunctionObjArgs(grid, named, NULL);
     Py_DECREF(named);
     return answer;
-}
-
-/* 0 when it was launched; else nothing was. */
-static int send_leaves(const Launch *launch, Reader *from, const unsigned int *grid, void *stream)
-{
-    Packed packed;
-    Config config = launch->config;
-    const char *kind;
-    size_t leaf = 0, descriptor = 0;
-    memcpy(config.grid, grid, sizeof config.grid);
-    config.stream = stream;
-    packed.used = packed.map = 0;
-    for (kind = launch->kinds; *kind; kind++) {
-        Leaf *next;
-        if (*kind == '(' || *kind == ')')
-            continue;
-        if (leaf == from->leaves)
-            return -1;
-        next = &from->leaf[leaf++];
-        if (*kind == 'x') {
-            descriptor += next->what == DESCRIPTOR;
-            continue;
-        }
-        if (*kind == 'T') {
-            if (next->what != DESCRIPTOR ||
-                put_descriptor(launch, next->value, &from->keys[descriptor++], &packed) < 0)
-                return -1;
-            continue;
-        }
-        if (*kind == 'P' && next->what == ADDRESS)
-            packed.slots[packed.used] = next->address;
-        else if (read_argument(*kind, next->value, &packed.slots[packed.used]) < 0)
-            return -1;
-        packed.parameters[packed.used] = &packed.slots[packed.used];
-        packed.used++;
-    }
-    return leaf == from->leaves ? send(launch, &config, &packed) : -1;
 }
 
 /* The arguments by parameter, and the options. Below 0 where Python has to say what is wrong. */
@@ -801,153 +801,3 @@ static PyType_Slot calls_slots[] = {
 
 static PyType_Spec calls_spec = {"gluon_runtime._engine.Calls", sizeof(Calls), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, calls_slots};
-
-/* teach(cls): read tensors of exactly this class without a call into Python. */
-static PyObject *teach(PyObject *module, PyObject *cls)
-{
-    PyObject *capsule = PyObject_GetAttrString(cls, "__dlpack_c_exchange_api__");
-    const Exchange *table;
-    int i;
-    if (capsule == NULL) {
-        PyErr_Clear();
-        Py_RETURN_FALSE;
-    }
-    table = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
-    Py_DECREF(capsule);
-    if (table == NULL || table->major != 1 || table->read == NULL) {
-        PyErr_Clear();
-        Py_RETURN_FALSE;
-    }
-    for (i = 0; i < tensors_known; i++)
-        if ((PyObject *)tensors[i].cls == cls)
-            Py_RETURN_TRUE;
-    if (tensors_known == MAX_TENSORS)
-        Py_RETURN_FALSE;
-    Py_INCREF(cls); /* for good */
-    tensors[tensors_known].cls = (PyTypeObject *)cls;
-    tensors[tensors_known].read = table->read;
-    streams = table->current_stream;
-    tensors_known++;
-    Py_RETURN_TRUE;
-}
-
-static PyObject *current_stream(PyObject *module, PyObject *index)
-{
-    void *stream;
-    long device = PyLong_AsLong(index);
-    if (device == -1 && PyErr_Occurred())
-        return NULL;
-    if (streams == NULL || streams(DEVICE_CUDA, (int32_t)device, &stream) != 0) {
-        PyErr_Clear();
-        Py_RETURN_NONE;
-    }
-    return PyLong_FromVoidPtr(stream);
-}
-
-/* -- descriptors of whole tensors ---------------------------------------------------------------- */
-
-#define MOST_DESCRIPTORS 256 /* a power of two */
-
-/* What a descriptor was found legal for, and the fields that others like it have. */
-static struct {
-    uint64_t words[8 + 3 * RANK];
-    size_t count;
-    PyObject *cls, *fields, *owners;
-} legal[MOST_DESCRIPTORS];
-
-static PyObject *base_key, *block_shape_key, *dict_name;
-
-/* The key of a descriptor of all of `base`; 0 where only Python can tell whether it is legal. */
-static size_t describe_words(PyObject *base, PyObject *block, PyObject *layout, PyObject *padding,
-                             PyObject *rounded, uint64_t *words)
-{
-    View view;
-    int64_t sizes[RANK];
-    size_t count = 0;
-    int i;
-    if (!view_of(base, &view) || (start_of(&view) & 15) || view.rank < 1 || view.rank > RANK)
-        return 0;
-    if (rounded != Py_True && rounded != Py_False)
-        return 0;
-    words[count++] = word_of(Py_TYPE(base));
-    words[count++] = word_of_view(&view, 0);
-    words[count++] = word_of(layout);
-    words[count++] = word_of(padding);
-    words[count++] = word_of(rounded);
-    words[count++] = (uint64_t)view.rank;
-    for (i = 0; i < view.rank; i++) {
-        if (view.shape[i] < 2 || view.strides == NULL) /* such strides DLPack may tell otherwise */
-            return 0;
-        words[count++] = (uint64_t)view.shape[i];
-        words[count++] = (uint64_t)view.strides[i];
-    }
-    if (!PyList_Check(block) && !PyTuple_Check(block))
-        return 0;
-    Py_INCREF(block);
-    if (read_extents(block, view.rank, sizes) < 0) {
-        PyErr_Clear();
-        return 0;
-    }
-    for (i = 0; i < view.rank; i++)
-        words[count++] = (uint64_t)sizes[i];
-    return count;
-}
-
-static PyObject *learn_descriptor(PyObject *module, PyObject *args)
-{
-    PyObject *made, *fields, *given[5] = {NULL}, *owners;
-    PyObject *names[5] = {base_key, block_shape_key, layout_name, padding_name, round_name};
-    uint64_t words[sizeof legal->words / sizeof *legal->words];
-    size_t count, place;
-    int i;
-    if (!PyArg_ParseTuple(args, "OO!", &made, &PyDict_Type, &fields))
-        return NULL;
-    for (i = 0; i < 5; i++)
-        if ((given[i] = PyDict_GetItemWithError(fields, names[i])) == NULL)
-            Py_RETURN_FALSE;
-    count = describe_words(given[0], given[1], given[2], given[3], given[4], words);
-    if (count == 0)
-        Py_RETURN_FALSE;
-    fields = PyDict_Copy(fields);
-    owners = Py_BuildValue("OOO", (PyObject *)Py_TYPE(given[0]), given[2], given[3]);
-    if (fields == NULL || owners == NULL || PyDict_SetItem(fields, base_key, Py_None) < 0 ||
-        PyDict_SetItem(fields, block_shape_key, Py_None) < 0)
-        return NULL;
-    place = hash_words(words, count) % MOST_DESCRIPTORS;
-    Py_XDECREF(legal[place].cls);
-    Py_XDECREF(legal[place].fields);
-    Py_XDECREF(legal[place].owners);
-    memcpy(legal[place].words, words, count * sizeof *words);
-    legal[place].count = count;
-    Py_INCREF(legal[place].cls = (PyObject *)Py_TYPE(made));
-    legal[place].fields = fields;
-    legal[place].owners = owners;
-    Py_RETURN_TRUE;
-}
-
-static PyObject *describe(PyObject *module, PyObject *const *args, Py_ssize_t count)
-{
-    uint64_t words[sizeof legal->words / sizeof *legal->words];
-    size_t known, place;
-    PyObject *made, *fields;
-    if (count != 5) {
-        PyErr_SetString(PyExc_TypeError, "describe takes 5 arguments");
-        return NULL;
-    }
-    known = describe_words(args[0], args[1], args[2], args[3], args[4], words);
-    place = hash_words(words, known) % MOST_DESCRIPTORS;
-    if (known == 0 || legal[place].count != known ||
-        memcmp(legal[place].words, words, known * sizeof *words) != 0)
-        Py_RETURN_NONE;
-    fields = PyDict_Copy(legal[place].fields);
-    if (fields == NULL || PyDict_SetItem(fields, base_key, args[0]) < 0 ||
-        PyDict_SetItem(fields, block_shape_key, args[1]) < 0) {
-        Py_XDECREF(fields);
-        return NULL;
-    }
-    made = PyType_GenericAlloc((PyTypeObject *)legal[place].cls, 0);
-    if (made != NULL && PyObject_SetAttr(made, dict_name, fields) < 0)
-        Py_CLEAR(made);
-    Py_DECREF(fields);
-    return made;
-}

@@ -479,23 +479,33 @@ static int same_element(const char *pattern, const char *given)
     return given == NULL || strcmp(element, strcmp(given, "i1") == 0 ? "u1" : given) == 0;
 }
 
+/* The integer types of `gluon_runtime.rules`: the first that holds an integer is its usual one. */
+static const struct {
+    const char *type;
+    int64_t least;
+    uint64_t most;
+} INTEGERS[] = {{"i32", INT32_MIN, INT32_MAX}, {"i64", INT64_MIN, INT64_MAX}, {"u64", 0, UINT64_MAX}};
+
+static int within(const gb_value *value, int64_t least, uint64_t most)
+{
+    if (value->kind == GB_INTEGER && (int64_t)value->bits < 0)
+        return (int64_t)value->bits >= least;
+    return value->bits <= most;
+}
+
 /* Whether an integer fits `i8` ... `u64`; 2 where the type is the one that it would be compiled for. */
 static int integer_fits(const char *type, const gb_value *value)
 {
     int bits = atoi(type + 1), is_unsigned = type[0] == 'u';
-    int negative = value->kind == GB_INTEGER && (int64_t)value->bits < 0;
-    int usual;
+    size_t i;
     if ((type[0] != 'i' && type[0] != 'u') || (bits != 8 && bits != 16 && bits != 32 && bits != 64))
         return 0;
-    if (is_unsigned ? negative || (bits < 64 && value->bits >> bits)
-        : negative  ? (int64_t)value->bits < -(int64_t)(UINT64_C(1) << (bits - 1) >> 1) * 2
-                    : value->bits >> (bits - 1) != 0)
+    if (!within(value, is_unsigned ? 0 : INT64_MIN >> (64 - bits),
+                UINT64_MAX >> (64 - bits + !is_unsigned)))
         return 0;
-    if (negative)
-        usual = (int64_t)value->bits >= INT32_MIN ? 32 : 64;
-    else
-        usual = value->bits <= INT32_MAX ? 32 : value->bits <= INT64_MAX ? 64 : 65;
-    return (is_unsigned ? 65 : bits) == usual ? 2 : 1;
+    for (i = 0; !within(value, INTEGERS[i].least, INTEGERS[i].most); i++) {
+    }
+    return strcmp(type, INTEGERS[i].type) == 0 ? 2 : 1;
 }
 
 /* Whether a descriptor is of the element type, rank and box that an argument was compiled for. */

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from gluon_core.bundle import Bundle
 from gluon_runtime import Pointer, c_sources, container, errors, open_bundle
+from gluon_runtime.rules import RULES
 from tests.bundle.double import Double
 from tests.bundle.test_bundle import repacked
 
@@ -86,6 +88,19 @@ def test_the_header_is_c_plus_plus(tmp_path):
     ]
     assert subprocess.run(command).returncode == 0
     assert subprocess.run([str(tmp_path / "a")]).returncode == 0
+
+
+def test_its_integer_types_are_those_of_the_rules():
+    """The rest of the rules comes with each bundle."""
+    text = (c_sources() / "gluon_bundle.c").read_text()
+    (table,) = re.findall(r"} INTEGERS\[\] = {(.*)};", text)
+    limits = {f"INT{b}_MIN": -(2 ** (b - 1)) for b in (32, 64)}
+    limits |= {f"INT{b}_MAX": 2 ** (b - 1) - 1 for b in (32, 64)} | {"UINT64_MAX": 2**64 - 1}
+    rows = re.findall(r'{"(\w+)", (\w+), (\w+)}', table)
+    assert (
+        tuple((name, limits.get(least, 0), limits[most]) for name, least, most in rows)
+        == RULES.integers
+    )
 
 
 def test_it_reads_what_the_manifest_says(program, bundle_file):
