@@ -21,6 +21,33 @@ def spread(rng, total_bits, rank):
     return [1 << c for c in counts]
 
 
+def split_of(rng, count, rank):
+    """`count` (a power of two) as a product of `rank` powers of two."""
+    return spread(rng, count.bit_length() - 1, rank)
+
+
+def powers(low, high):
+    """The powers of two of a range."""
+    return [1 << i for i in range(low.bit_length() - 1, high.bit_length())]
+
+
+def unit_bases(sizes, rank):
+    """The bases that count the elements of `sizes`, one dimension after the other."""
+    units = [(d, 1 << i) for d in range(rank) for i in range(sizes[d].bit_length() - 1)]
+    return [[v if i == d else 0 for i in range(rank)] for d, v in units]
+
+
+def bases_of_blocks(rng, rank, none):
+    """The bases of a cluster of 2 or 4 blocks; none with the probability `none`."""
+    if rng.random() < none:
+        return []
+    bases = unit_bases(split_of(rng, rng.choice([2, 4]), rank), rank)
+    if rng.random() < 0.3:
+        bases.append([0] * rank)
+    rng.shuffle(bases)
+    return bases
+
+
 def order(rng, rank):
     dims = list(range(rank))
     rng.shuffle(dims)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import random
 
 import pytest
@@ -11,45 +10,15 @@ from gluon_amd.layouts import AMDMFMALayout, AMDWMMALayout, PartitionedSharedLay
 from gluon_core.errors import CapabilityError, LayoutError
 from gluon_core.layouts.dialect import set_compiler_version
 from gluon_core.layouts.shared import SwizzledSharedLayout
+from gluon_core.testing import TRITON_VERSION
+from tests.core.layouts_random import bases_of_blocks, powers, split_of, unit_bases
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
 
-def triton_version():
-    return tuple(int(n) for n in importlib.metadata.version("triton").split(".")[:2])
-
-
-def powers(low, high):
-    return [1 << i for i in range(low.bit_length() - 1, high.bit_length())]
-
-
-def split_of(rng, count, rank):
-    """`count` (a power of two) as a product of `rank` powers of two."""
-    sizes = [1] * rank
-    while count > 1:
-        sizes[rng.randrange(rank)] *= 2
-        count //= 2
-    return sizes
-
-
-def unit_bases(sizes, rank):
-    units = [(d, 1 << i) for d in range(rank) for i in range(sizes[d].bit_length() - 1)]
-    return [[v if i == d else 0 for i in range(rank)] for d, v in units]
-
-
-def random_cga(rng, rank):
-    if rng.random() < 0.7:
-        return []
-    bases = unit_bases(split_of(rng, rng.choice([2, 4]), rank), rank)
-    if rng.random() < 0.3:
-        bases.append([0] * rank)
-    rng.shuffle(bases)
-    return bases
-
-
 def random_shape(rng, layout):
     # Triton 3.6 and 3.7 refuse WMMA on less than a tile.
-    small = 16 if isinstance(layout, AMDWMMALayout) and triton_version() < (3, 8) else 4
+    small = 16 if isinstance(layout, AMDWMMALayout) and TRITON_VERSION < (3, 8) else 4
     shape = [rng.choice(powers(small, 256)) for _ in range(layout.rank)]
     if layout.rank == 3:
         shape[0] = rng.choice([1, 2, 8])
@@ -68,7 +37,7 @@ def random_mfma(rng):
         split_of(rng, rng.choice([1, 2, 4, 8]), rank),
         rng.choice([None, 32, 64]),
         batch + split_of(rng, rng.choice([1, 1, 2, 4]), 2),
-        random_cga(rng, rank),
+        bases_of_blocks(rng, rank, 0.7),
     )
 
 
@@ -76,14 +45,14 @@ def random_wmma(rng):
     rank = rng.choice([2, 2, 2, 3])
     version = rng.choice([1, 2, 3])
     shapes = wmma._WMMA_SHAPES[version]
-    if triton_version() < (3, 8):
+    if TRITON_VERSION < (3, 8):
         shapes = [s for s in shapes if s[0] == 16]
     instr = rng.choice(shapes)
     transposed = rng.random() < 0.5
-    cga = random_cga(rng, rank)
-    if triton_version() < (3, 7) or rng.random() < 0.5:
+    cga = bases_of_blocks(rng, rank, 0.7)
+    if TRITON_VERSION < (3, 7) or rng.random() < 0.5:
         warps = split_of(rng, rng.choice([1, 2, 4, 8]), rank)
-        batch = [rng.choice([1, 2]) if triton_version() < (3, 7) else 1 for _ in range(rank - 2)]
+        batch = [rng.choice([1, 2]) if TRITON_VERSION < (3, 7) else 1 for _ in range(rank - 2)]
         tiles = batch + split_of(rng, rng.choice([1, 1, 2, 4]), 2)
         return AMDWMMALayout(version, transposed, warps, instr, tiles, cga)
     bases = unit_bases(split_of(rng, rng.choice([2, 4, 8, 16]), rank), rank)
@@ -148,7 +117,7 @@ DIAGONAL = [
 def test_warps_that_move_along_both_dimensions(oracle, warps, tiles):
     """Those of partitioned LDS; the compiler has no other form of them to compare with."""
     layout = AMDWMMALayout(3, True, warps, tiles, [16, 16, 32])
-    if triton_version() < (3, 8):
+    if TRITON_VERSION < (3, 8):
         with pytest.raises(CapabilityError, match="3.8"):
             layout._emit(oracle.recorder)
         return
@@ -163,7 +132,7 @@ def test_warps_that_move_along_both_dimensions(oracle, warps, tiles):
 
 
 def test_partitioned_shared_matches_the_compiler(oracle):
-    if triton_version() < (3, 8):
+    if TRITON_VERSION < (3, 8):
         pytest.skip("this Triton has no partitioned layout")
     rng = random.Random(2)
     cases = []

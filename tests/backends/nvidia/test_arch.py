@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gluon_core.testing import TRITON_VERSION
 from gluon_nvidia.arch import ARCHITECTURES
 
 # One line of PTX per capability, each alone on its line.
@@ -82,10 +82,6 @@ def assembler():
     raise AssertionError("ptxas takes no known PTX version")
 
 
-def triton_version():
-    return tuple(int(n) for n in importlib.metadata.version("triton").split(".")[:2])
-
-
 def assemble(tool, target, text):
     command = [str(tool), "--gpu-name", target, "-", "-o", "/dev/null"]
     return subprocess.run(command, input=text, capture_output=True, text=True)
@@ -97,7 +93,7 @@ def test_capabilities_are_what_the_assembler_takes(assembler, arch):
     target = arch.name + ("a" if arch.arch >= 90 else "")
     head = HEAD.format(version=version, target=target)
     if assemble(tool, target, head + "ret; }\n").returncode:
-        assert triton_version() < arch.min_triton
+        assert TRITON_VERSION < arch.min_triton
         pytest.skip(f"this ptxas does not know {target}")
     text = head + "\n".join(INSTRUCTIONS.values()) + "\nret; }\n"
     done = assemble(tool, target, text)

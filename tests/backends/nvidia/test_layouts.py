@@ -2,42 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import random
 
 import pytest
 
 from gluon_core.errors import LayoutError
+from gluon_core.testing import TRITON_VERSION
 from gluon_nvidia.layouts import NVMMADistributedLayout, NVMMASharedLayout
-
-
-def triton_version():
-    return tuple(int(n) for n in importlib.metadata.version("triton").split(".")[:2])
-
-
-def powers(low, high):
-    return [1 << i for i in range(low.bit_length() - 1, high.bit_length())]
-
-
-def split_of(rng, count, rank):
-    """`count` (a power of two) as a product of `rank` powers of two."""
-    sizes = [1] * rank
-    while count > 1:
-        sizes[rng.randrange(rank)] *= 2
-        count //= 2
-    return sizes
-
-
-def random_cga(rng, rank):
-    if rng.random() < 0.6:
-        return []
-    sizes = split_of(rng, rng.choice([2, 4]), rank)
-    units = [(d, 1 << i) for d in range(rank) for i in range(sizes[d].bit_length() - 1)]
-    bases = [[v if i == d else 0 for i in range(rank)] for d, v in units]
-    if rng.random() < 0.3:
-        bases.append([0] * rank)
-    rng.shuffle(bases)
-    return bases
+from tests.core.layouts_random import bases_of_blocks, powers, split_of
 
 
 def blocks_of(cga, d):
@@ -48,12 +20,12 @@ def random_accumulator(rng):
     if rng.random() < 0.4:
         warps = [rng.choice([4, 8]), rng.choice([1, 2])]
         instr = [16, rng.choice(powers(8, 256)), rng.choice([8, 16, 32])]
-        return NVMMADistributedLayout([3, 0], warps, instr, random_cga(rng, 2))
+        return NVMMADistributedLayout([3, 0], warps, instr, bases_of_blocks(rng, 2, 0.6))
     rank = rng.choice([2, 2, 2, 3])
     warps = split_of(rng, rng.choice([1, 2, 4, 8]), rank)
     batch = [rng.choice([1, 1, 2, 16]) for _ in range(rank - 2)]
     tile = rng.choice([[16, 8], [16, 8], [8, 8], [16, 32]])
-    return NVMMADistributedLayout([2, 0], warps, batch + tile, random_cga(rng, rank))
+    return NVMMADistributedLayout([2, 0], warps, batch + tile, bases_of_blocks(rng, rank, 0.6))
 
 
 def random_parent(rng):
@@ -62,7 +34,9 @@ def random_parent(rng):
     warps = split_of(rng, rng.choice([4, 8]), rank)
     tile = [*[rng.choice([1, 16]) for _ in range(rank - 2)], rng.choice([8, 16, 32])]
     tile += [rng.choice([1, 8, 24, 64]) for _ in range(rng.choice([0, 1, 2]))]
-    return NVMMADistributedLayout(rng.choice([[3, 0], [2, 0]]), warps, tile, random_cga(rng, rank))
+    return NVMMADistributedLayout(
+        rng.choice([[3, 0], [2, 0]]), warps, tile, bases_of_blocks(rng, rank, 0.6)
+    )
 
 
 def random_shape(rng, rank, high=256):
@@ -113,9 +87,9 @@ def random_shared(rng):
     swizzle = rng.choice([0, 32, 64, 128]) if rank > 1 else 0
     padded = (bits, swizzle) == (8, 128) and rng.random() < 0.5
     transposed = rank <= 2 and rng.random() < 0.4
-    if triton_version() == (3, 7) and not swizzle:
+    if TRITON_VERSION == (3, 7) and not swizzle:
         transposed = False  # 3.7 ignores it there; 3.8 and later do as we do
-    cga = random_cga(rng, rank)
+    cga = bases_of_blocks(rng, rank, 0.6)
     layout = NVMMASharedLayout(swizzle, bits, rank, transposed, padded, cga)
     fast = 0 if transposed else rank - 1
     rows = [d for d in range(rank) if d != fast]
@@ -130,7 +104,7 @@ def random_shared(rng):
 
 
 def test_shared_layouts_match_the_compiler(oracle):
-    if triton_version() < (3, 7):
+    if TRITON_VERSION < (3, 7):
         pytest.skip("this Triton makes no linear layout of a shared one")
     rng = random.Random(2)
     cases = []
@@ -140,7 +114,7 @@ def test_shared_layouts_match_the_compiler(oracle):
         cases.append(((layout, shape), layout.to_linear(shape)))
     # Several TMA boxes along both dimensions.
     for swizzle in (0, 32, 128):
-        for transposed in (False, True)[: 1 if triton_version() == (3, 7) else 2]:
+        for transposed in (False, True)[: 1 if TRITON_VERSION == (3, 7) else 2]:
             layout = NVMMASharedLayout(swizzle, 16, 2, transposed)
             oracle.layout(layout, [1024, 512])
             cases.append(((layout, [1024, 512]), layout.to_linear([1024, 512])))
