@@ -7,7 +7,7 @@ from typing import Optional, Sequence
 
 from gluon_core.errors import LayoutError
 from gluon_core.layouts.base import DistributedLayout, Layout, SharedLayout
-from gluon_core.layouts.cost import bank_conflicts, conversion, describe, explain, vector_elements
+from gluon_core.layouts.cost import bank_conflicts, conversion, vector_elements
 from gluon_core.layouts.later import np
 from gluon_core.layouts.linear import LinearLayout
 from gluon_pictures.draw import (
@@ -23,6 +23,7 @@ from gluon_pictures.draw import (
     picture,
     place_text,
 )
+from gluon_pictures.render import describe, explain
 
 __all__ = ["MOVES", "compare", "moves"]
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Callable, Sequence
+from typing import TYPE_CHECKING, Callable, Optional, Sequence
 
+from gluon_core.layouts.base import check_shape
+from gluon_core.layouts.cost import ConversionCost, conversion
 from gluon_core.layouts.later import np
 from gluon_core.layouts.linear import LinearLayout
 
 if TYPE_CHECKING:
-    from gluon_core.layouts.base import Layout
+    from gluon_core.layouts.base import DistributedLayout, Layout
 
-__all__ = ["explain_layout", "hardware_view", "tensor_view"]
+__all__ = ["describe", "explain", "explain_layout", "hardware_view", "tensor_view"]
 
 
 def _grid(cells: np.ndarray) -> str:
@@ -149,3 +151,39 @@ def explain_layout(layout: Layout, shape: Sequence[int]) -> str:
     if layout.place(last) != last:
         lines.append(f"  one block's buffer takes {layout.place(last) + 1} elements with its gaps")
     return "\n".join(lines)
+
+
+# -- conversions ---------------------------------------------------------------------------------
+
+
+def describe(cost: ConversionCost) -> str:
+    """Return one line of text for a cost."""
+    if cost.kind == "none":
+        return "no data moves"
+    if cost.kind == "registers":
+        return f"within each lane: {cost.moved_registers} registers change places"
+    if cost.kind == "shuffle":
+        return f"within each warp: about {cost.shuffles} shuffles per lane"
+    scope = "within each block" if cost.kind == "shared" else "between the blocks of the cluster"
+    return (
+        f"{scope}: through {cost.shared_bytes} bytes of shared memory and a barrier; unswizzled, "
+        f"stores take {cost.store_conflicts} and loads {cost.load_conflicts} extra passes"
+    )
+
+
+def explain(
+    src: DistributedLayout,
+    dst: DistributedLayout,
+    shape: Sequence[int],
+    bits: Optional[int] = None,
+) -> str:
+    """Return text: the work of a conversion from `src` to `dst`, for elements of `bits` (32 if not given)."""
+    bits = 32 if bits is None else bits
+    return "\n".join(
+        [
+            f"from {src!r}",
+            f"to   {dst!r}",
+            f"for a tensor of shape {list(check_shape(shape, None))}, {bits} bits per element:",
+            f"  {describe(conversion(src, dst, shape, bits))}",
+        ]
+    )

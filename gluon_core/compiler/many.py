@@ -33,6 +33,7 @@ __all__ = ["Request", "compile_many"]
 Request = Union[GluonASTSource, Mapping[str, Any], Callable[[], Any]]
 
 _SHOWN_AFTER = 1.0  # seconds of work before there is a progress bar
+_WIDTH = 40  # letters of the bar
 
 
 @overload
@@ -184,33 +185,32 @@ def _job(
 
 
 class _Bar:
-    """How far the work is, on a terminal, once it has taken a while."""
+    """The progress of the work on a terminal, once it has taken a while."""
 
     def __init__(self, total: int, wanted: Optional[bool]):
         self._total = total
         self._done = 0
         terminal = bool(getattr(sys.stderr, "isatty", lambda: False)())
         self._shown = total > 1 and (terminal if wanted is None else wanted)
-        self._from = time.monotonic() + (_SHOWN_AFTER if wanted is None else 0.0)
-        self._drawn: Any = None
+        self._start = time.monotonic()
+        self._from = self._start + (_SHOWN_AFTER if wanted is None else 0.0)
+        self._drawn = False
 
     def __enter__(self) -> _Bar:
         return self
 
     def advance(self) -> None:
         self._done += 1
-        if not self._shown or time.monotonic() < self._from:
-            return
-        if self._drawn is None:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
-
-            columns = ("compiling", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-            self._drawn = Progress(*columns, console=Console(stderr=True))
-            self._drawn.start()
-            self._drawn.add_task("compiling", total=self._total)
-        self._drawn.update(self._drawn.task_ids[0], completed=self._done)
+        now = time.monotonic()
+        if self._shown and now >= self._from:
+            self._drawn = True
+            filled = "#" * (_WIDTH * self._done // self._total)
+            seconds = f"{now - self._start:.0f} s"
+            sys.stderr.write(
+                f"\rcompiling [{filled:<{_WIDTH}}] {self._done}/{self._total} {seconds}"
+            )
+            sys.stderr.flush()
 
     def __exit__(self, *details: Any) -> None:
-        if self._drawn is not None:
-            self._drawn.stop()
+        if self._drawn:
+            sys.stderr.write("\n")

@@ -11,7 +11,6 @@ from gluon_core.layouts.cost import (
     bank_conflicts,
     conversion,
     equal,
-    explain,
     owner,
     vector_elements,
 )
@@ -24,7 +23,6 @@ from gluon_core.layouts.distributed import (
     DotOperandLayout,
     SliceLayout,
 )
-from gluon_core.layouts.dump import dump
 from gluon_core.layouts.infer import as_linear
 from gluon_core.layouts.linear import LinearLayout
 from gluon_core.layouts.pictures import Picture

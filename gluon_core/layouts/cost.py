@@ -323,36 +323,3 @@ def _row_major_conflicts(layout: LinearLayout, bits: int) -> int:
     vector = _vector(access, bits, _MAX_VECTOR_BITS)
     lanes = _together(access["lane"], vector, bits, 32)
     return _linear_conflicts(lanes, bits, 32)
-
-
-def describe(cost: ConversionCost) -> str:
-    """One line of text for a cost."""
-    if cost.kind == "none":
-        return "no data moves"
-    if cost.kind == "registers":
-        return f"within each lane: {cost.moved_registers} registers change places"
-    if cost.kind == "shuffle":
-        return f"within each warp: about {cost.shuffles} shuffles per lane"
-    scope = "within each block" if cost.kind == "shared" else "between the blocks of the cluster"
-    return (
-        f"{scope}: through {cost.shared_bytes} bytes of shared memory and a barrier; unswizzled, "
-        f"stores take {cost.store_conflicts} and loads {cost.load_conflicts} extra passes"
-    )
-
-
-def explain(
-    src: DistributedLayout,
-    dst: DistributedLayout,
-    shape: Sequence[int],
-    bits: Optional[int] = None,
-) -> str:
-    """Text: what a conversion from `src` to `dst` does, for elements of `bits` (32 if not given)."""
-    bits = 32 if bits is None else bits
-    return "\n".join(
-        [
-            f"from {src!r}",
-            f"to   {dst!r}",
-            f"for a tensor of shape {list(check_shape(shape, None))}, {bits} bits per element:",
-            f"  {describe(conversion(src, dst, shape, bits))}",
-        ]
-    )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Callable, Optional, Protocol, Sequence, Union
+from typing import Any, Callable, Optional, Protocol, Sequence, Union, runtime_checkable
 
 __all__ = ["Picture", "Pictures", "pictures", "set_source"]
 
 
+@runtime_checkable
 class Picture(Protocol):
     """A drawn layout. Notebooks show it by itself; `save` writes it.
 
@@ -47,6 +48,12 @@ class Pictures(Protocol):
 
     def explain_layout(self, layout: Any, shape: Sequence[int]) -> str:
         """Return text: how each index of the hardware moves through the tensor."""
+
+    def dump(self, values: Any, layout: Any, rows: Optional[int] = 64) -> str:
+        """Return text: values by thread and register, or by offset in shared memory."""
+
+    def explain(self, src: Any, dst: Any, shape: Sequence[int], bits: Optional[int] = None) -> str:
+        """Return text: the work of a conversion between two layouts in registers."""
 
     def compare(
         self,

@@ -16,8 +16,8 @@ from typing import Any, Optional, TextIO
 
 import numpy as np
 
+from gluon_core import layouts
 from gluon_core.errors import GluonError
-from gluon_core.layouts import dump
 from gluon_sim.executor.compile import CompiledProgram, Step
 from gluon_sim.executor.frame import Frame
 from gluon_sim.executor.task import Task
@@ -322,7 +322,7 @@ class Prompt(cmd.Cmd):
             self.say(f"{line.strip()} is no tensor and no buffer, or is not computed yet")
             return
         try:
-            self.say(dump(array, value.type.layout))
+            self.say(layouts.dump(array, value.type.layout))
         except GluonError as error:
             self.say(error)
 
