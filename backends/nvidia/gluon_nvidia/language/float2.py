@@ -16,7 +16,6 @@ from gluon_core.plugin.ops import (
     semantic_layer,
     tensor,
     tl,
-    tl_core,
     traced,
     unwrap,
 )
@@ -35,7 +34,7 @@ def _instruction(
     semantic: SemanticLayer, text: str, registers: str, operands: list[Any], results: Any
 ) -> Any:
     """What one instruction makes of each element of `operands`."""
-    return tl_core.inline_asm_elementwise(
+    return tl.inline_asm_elementwise(
         text, registers, operands, results, True, 1, _semantic=semantic
     )
 

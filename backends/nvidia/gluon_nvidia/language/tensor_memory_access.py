@@ -9,7 +9,6 @@ from gluon_core.layouts.base import DistributedLayout
 from gluon_core.plugin import ops
 from gluon_core.plugin.ops import (
     constexpr,
-    ir,
     tensor,
     tl,
     unwrap,
@@ -128,8 +127,8 @@ def load_reduced(
     result = loaded_type(semantic, memory, layout)
     absolute = semantic.compile_time_bool(absolute, "abs")
     nan = unwrap(propagate_nan)
-    nan = ir.PROPAGATE_NAN.NONE if nan is None else nan
-    if not isinstance(nan, ir.PROPAGATE_NAN):
+    nan = tl.PropagateNan.NONE if nan is None else nan
+    if not isinstance(nan, tl.PropagateNan):
         raise ArgumentError(
             "no such choice",
             argument="propagate_nan",
