@@ -56,7 +56,7 @@ def parse(source: str, target: Any = None) -> str:
 
 def refuse(source: str, error: type, match: str, target: Any = None) -> None:
     """Assert that `source` fails with `error` under the line that is marked `# HERE`."""
-    with pytest.raises(error, match=match) as caught:
+    with pytest.raises(error, match=match or None) as caught:
         parse(source, target)
     span = caught.value.span
     assert span is not None and span.text is not None

@@ -88,6 +88,7 @@ def pipelined(src, dst, n, STAGES: gl.constexpr, PENDING: gl.constexpr, POINTERS
             gl.store(dst + done * 2048 + offsets, x)
 
 
+@pytest.mark.filterwarnings("ignore:buffer_load_to_shared")  # of `other` before Triton 3.8
 @pytest.mark.parametrize("pointers", [False, True])
 def test_copies_land_when_they_are_waited_for(on, pointers):
     src = rng.standard_normal(5 * 2048).astype(np.float16)
@@ -99,6 +100,7 @@ def test_copies_land_when_they_are_waited_for(on, pointers):
     np.testing.assert_array_equal(dst, want)
 
 
+@pytest.mark.filterwarnings("ignore:buffer_load_to_shared")  # of `other` before Triton 3.8
 @pytest.mark.parametrize("pointers", [False, True])
 def test_copies_that_are_not_waited_for_are_found(on, pointers):
     src = rng.standard_normal(5 * 2048).astype(np.float16)
