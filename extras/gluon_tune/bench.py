@@ -13,6 +13,7 @@ import numpy as np
 
 from gluon_core.errors import CapabilityError, GluonError
 from gluon_core.launch.arguments import Placeholder
+from gluon_core.launch.cache import source_of
 from gluon_core.launch.key import device_target
 from gluon_core.plugin.simulation import Watch
 from gluon_core.plugin.targets import Target
@@ -225,7 +226,7 @@ def conflicts(
     given, rest = kernel.dispatcher.bind(values, {**options, "target": target})
     chosen = kernel.dispatcher.specialize(given, rest, running=False)
     sessions: list[Any] = []
-    source = kernel.dispatcher.source(chosen, given)
+    source = source_of(kernel, chosen, given)
     trace_source(source, target, chosen.options, on_session=sessions.append)
     found = 0
     for count in sessions[0].shared_accesses:
