@@ -1,4 +1,4 @@
-"""What goes wrong inside the simulated machine."""
+"""Errors and warnings of the simulated machine."""
 
 from __future__ import annotations
 

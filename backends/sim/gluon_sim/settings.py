@@ -1,4 +1,4 @@
-"""What a simulated launch checks and in which order it lets things happen."""
+"""Settings of a simulated launch: its checks, and the order in which things happen."""
 
 from __future__ import annotations
 
