@@ -18,6 +18,7 @@ def run(suites, *options, **environment):
     return warm.run(
         [
             *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", f"pythonpath={FOREIGN}"),
+            *("-o", "filterwarnings="),  # warnings are that library's own matter
             *options,
             *(FOREIGN / f"{suite}_suite.py" for suite in suites),
         ],
