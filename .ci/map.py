@@ -24,9 +24,7 @@ BEGIN, END = "<!-- drawn by .ci/map.py: {} -->", "<!-- end -->"
 
 # Arrows that lint-imports does not see, and why each is there still: strings that are imported, and
 # one arrow of each circle of files within a room.
-OPEN: dict[tuple[str, str], str] = {
-    ("gluon_core.registry.spelling", "gluon_core.registry.load"): "a type",
-}
+OPEN: dict[tuple[str, str], str] = {}
 
 Edges = dict[tuple[str, str], set[str]]  # (importer, imported) -> the modules that import
 

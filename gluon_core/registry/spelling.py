@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Iterable, Optional, Sequence
+from typing import Any, Iterable, Optional, Sequence
 
 from gluon_core.errors import TargetError, did_you_mean
 from gluon_core.plugin.targets import Architecture, Target
+from gluon_core.registry.contents import Contents
 from gluon_core.registry.names import Names, key_of
-
-if TYPE_CHECKING:
-    from gluon_core.registry.load import Registry
 
 __all__ = ["Spellings"]
 
@@ -21,7 +19,7 @@ _NEWEST = 4  # of each backend, where there are more
 class Spellings:
     """Parses targets against what one registry holds."""
 
-    def __init__(self, registry: Registry, names: Names):
+    def __init__(self, registry: Contents, names: Names):
         self._registry = registry
         held = names.held("spelling").items()
         self.by_key: dict[str, Architecture] = {
@@ -239,5 +237,5 @@ class Spellings:
         )
 
 
-def _is_bare(spec: str, registry: Registry) -> bool:
+def _is_bare(spec: str, registry: Contents) -> bool:
     return spec.strip().lower() in registry.backends

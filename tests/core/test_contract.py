@@ -175,7 +175,7 @@ def test_the_wall_has_no_holes(use, monkeypatch):
 _DECLARED = {
     "builder": members(Builder) | members(Recorder) | members(Experiments),
     "options": members(FurtherOptions)
-    | {"items", "pop"},  # also of the options that a launch gives
+    | {"get", "items", "pop"},  # also of the options that a launch gives
     "backend": recording.declared(Backend),
     "launch": members(FastLauncher),
 }

@@ -214,7 +214,7 @@ def test_each_selection_of_a_kernel_is_recorded_with_its_line(traced):
     assert text.count("tt.load") == 2 and text.count("tt.store") == 2
     first = kernel.__code__.co_firstlineno
     assert [(s.op, s.chosen.name, s.where.rpartition(":")[2]) for s in found] == [
-        ("load", "acme_clamped_load", str(first + 3)),
+        ("load", "acme_load", str(first + 3)),
         ("store", "global_store", str(first + 3)),
         ("load", "global_load", str(first + 4)),
         ("store", "global_store", str(first + 4)),
