@@ -8,6 +8,7 @@ engine, where it was built, stands in front and does the same for the calls that
 
 from __future__ import annotations
 
+import functools
 import operator
 import threading
 from typing import Any, Callable, Iterable, Mapping, NamedTuple, Optional, Protocol, Sequence
@@ -251,6 +252,7 @@ class Calls:
         self._flags: dict[tuple[type, ...], tuple[bool, bool]] = {}
         self._tables: dict[tuple[type, ...], dict[Any, dict[Any, Hit]]] = {}
         self.front: Optional[native.Front] = None
+        self._binder: Optional[Callable[..., Any]] = None  # made on first use
         self._surplus = "pass"
         if not self._signature.variadic:
             self._surplus = "if _g_surplus: raise _g_too_many(_g_surplus)"
@@ -297,7 +299,7 @@ class Calls:
         source = _ENTRY.format(**self._source)
         return self._define(source, "_g_entry", {**self._namespace, "_g_miss": miss, **names})
 
-    @property
+    @functools.cached_property
     def _source(self) -> dict[str, str]:
         """Return the parts of every generated function that binds a call."""
         names = self._signature.names
@@ -313,8 +315,10 @@ class Calls:
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the values of all parameters in order, and the keywords that are none of them."""
-        binder = self._entry(lambda _, values, options: (values, options), _g_variants={})
-        values, options = binder(None, *args, **kwargs)
+        if self._binder is None:
+            taken = lambda _, values, options: (values, options)  # noqa: E731
+            self._binder = self._entry(taken, _g_variants={})
+        values, options = self._binder(None, *args, **kwargs)
         return values, options
 
     def again(self, grid: Any, values: Sequence[Any], options: Mapping[str, Any]) -> Any:
