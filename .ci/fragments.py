@@ -1,6 +1,6 @@
 """Check the changelog's fragments: `changelog.d/+SLUG.TYPE.md`, of a type of pyproject's, one paragraph each.
 
-    python .ci/fragments.py [FOLDER]
+`python .ci/fragments.py [FOLDER]` names each that is wrong.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ ALLOWED = re.compile(
 )
 OPENINGS = re.compile(r"^(?:What|Whether|Of|Who)\b(?! course)")
 WHAT = re.compile(r"\bwhat\b", re.IGNORECASE)
-WORD = re.compile(r"[A-Za-z][A-Za-z'’-]*")
+WORD = re.compile(r"[A-Za-z][A-Za-z'’-]*")  # noqa: RUF001
 LOCALS = {"found", "made", "given", "told", "heard"}
 
 MOST_WHAT = 3.0  # per 1,000 words, in each package

@@ -46,9 +46,7 @@ def symbolic(name: str, args: list[Any], bits: int) -> Any:
         return apply(name, args, bits, lambda root: False)
     if name in ("int_cast", "zero_extend") and bits > 1:
         return args[0]  # no value is so large that it changes: assumed, and said
-    if name in ("add", "sub", "mul") and all(
-        isinstance(a, int) or isinstance(a, Term) for a in args
-    ):
+    if name in ("add", "sub", "mul") and all(isinstance(a, (int, Term)) for a in args):
         if name == "add" and args[0] == 0:
             return args[1]
         if name in ("add", "sub") and args[1] == 0:

@@ -273,9 +273,7 @@ class Walker(Steps):
         """Whether others may see what comes now, or keep it from coming."""
         me = state.tasks[task]
         if isinstance(step, Join):
-            if any(state.tasks[t].alive for t in step.tasks):
-                return True
-            return False
+            return any(state.tasks[t].alive for t in step.tasks)
         if me.ready is None:
             me.ready = self._operands(state, task, step)
         events, _ = step.run(me.ready)

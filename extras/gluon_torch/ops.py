@@ -121,7 +121,6 @@ class Op:
 
     def _guarded(self, function: Function) -> Function:
         """The implementation, with what is asked at each call."""
-
         if self._deterministic:
 
             @functools.wraps(function)

@@ -31,7 +31,7 @@ def table_source(rows: Iterable[tuple[Key, Trial]]) -> str:
         place = (key.target, key.device, key.bucket)
         fixed = {n: v for n, v in json.loads(key.fixed).items() if not isinstance(v, list)}
         table = tables.setdefault(_name(trial.name), {})
-        if place in table and not (key.objective == "time"):
+        if place in table and key.objective != "time":
             continue  # what was measured goes before what was counted
         table[place] = {**fixed, **trial.config}
         why[place] = f"{key.objective} {trial.value:.6g}, {key.versions}"

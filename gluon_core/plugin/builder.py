@@ -599,6 +599,6 @@ def members(protocol: type) -> frozenset[str]:
     found: set[str] = set()
     for cls in protocol.__mro__:
         if cls.__module__.startswith("gluon_core."):
-            found.update(cls.__dict__.get("__annotations__", ()))
+            found.update(cls.__dict__.get("__annotations__", ()))  # noqa: RUF063
             found.update(name for name in vars(cls) if not name.startswith("_"))
     return frozenset(found)

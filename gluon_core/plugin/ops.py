@@ -263,7 +263,6 @@ def library(fn: Any, host: Optional[Callable[..., Any]] = None) -> Callable[[F],
     """`@library(fn)` over a declaration: `fn`, a function of Triton's library that is written in the
     language, with the signature and the documentation of the declaration. Outside of kernels it is
     `host`, if there is one."""
-
     fn = _triton.traceable(fn)
 
     def put(declared: F) -> F:

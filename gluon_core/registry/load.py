@@ -49,7 +49,7 @@ class Registry(Contents):
 
     # -- targets ---------------------------------------------------------------------------------
 
-    def target(self, spec: Union[str, Target, None, Any] = None) -> Target:
+    def target(self, spec: Union[str, Target, Any, None] = None) -> Target:
         """The target that `spec` spells.
 
         Args:

@@ -81,7 +81,6 @@ def filecheck_test(fn: Any) -> Callable[[], None]:
         # CHECK: arith.constant 4 : i32
         anchor(gl.num_warps())
     """
-
     shown = fn
     while hasattr(shown, "fn"):
         shown = shown.fn

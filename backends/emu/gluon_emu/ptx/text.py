@@ -117,7 +117,7 @@ def parse(text: str) -> list[Statement]:
 
 
 def _unescaped(text: str) -> str:
-    """Operands as \\x02N, which no name holds; a dollar sign as \\x01."""
+    r"""Operands as \x02N, which no name holds; a dollar sign as \x01."""
 
     def put(found: re.Match[str]) -> str:
         if found[0] == "$$":

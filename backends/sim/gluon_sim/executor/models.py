@@ -71,7 +71,6 @@ class Models:
 
 def models_for(target: Target) -> Models:
     """The reference models of the target's vendor, then those of everybody else."""
-
     own = target.architecture.backend
     backends = sorted(registry().backends.values(), key=lambda b: b.name != own)
     modules: list[Any] = []
