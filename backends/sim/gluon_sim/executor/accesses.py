@@ -12,7 +12,7 @@ import numpy as np
 from gluon_sim.errors import OutOfBoundsError
 from gluon_sim.executor.task import Task
 from gluon_sim.executor.tensors import dims_of
-from gluon_sim.memory.global_memory import RMW, apply_atomic
+from gluon_sim.memory.atomics import RMW, apply_atomic
 from gluon_sim.memory.shared import SharedView, derived
 from gluon_sim.memory.turns import Turns
 from gluon_sim.sanitizer.addresses import initialised, inside

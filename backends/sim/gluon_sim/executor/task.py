@@ -13,9 +13,10 @@ from gluon_sim.executor.frame import Frame
 from gluon_sim.executor.models import Models
 from gluon_sim.executor.products import matmul
 from gluon_sim.memory import flight
+from gluon_sim.memory.atomics import RMW
 from gluon_sim.memory.barriers import Barriers, Places
 from gluon_sim.memory.flight import Queue
-from gluon_sim.memory.global_memory import RMW, GlobalMemory
+from gluon_sim.memory.global_memory import GlobalMemory
 from gluon_sim.memory.guided import Guided
 from gluon_sim.memory.promise import Promise, promise, settled
 from gluon_sim.memory.scene import in_words
