@@ -92,7 +92,8 @@ def __getattr__(name: str) -> _typing.Any:
     # `from gluon_core import errors` asks here before it looks for a module: answer for our own.
     if name == "_runtime":
         return _importlib.import_module(f"{__name__}.{name}")
-    if _PathFinder.find_spec(f"{__name__}.{name}", __path__) is not None:
+    spec = _PathFinder.find_spec(f"{__name__}.{name}", __path__)
+    if spec is not None and spec.origin is not None:  # a folder without modules has no origin
         return _importlib.import_module(f"{__name__}.{name}")
     return _SPACE.resolve(name)
 

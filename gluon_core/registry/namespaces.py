@@ -213,7 +213,8 @@ def _is_vendor(prefix: str, name: str, path: Optional[Sequence[str]], inner: boo
             parent = sys.modules.get(prefix)
             path = getattr(parent, "__path__", None)
         own = importlib.machinery.PathFinder.find_spec(f"{prefix}.{name}", path)
-        known = own is None
+        # A folder without modules, such as one that an older checkout left, has no origin.
+        known = own is None or own.origin is None
         _core_modules[(prefix, name)] = known
     return known
 

@@ -507,3 +507,18 @@ print(said)
     assert len(said) == len(extras)
     for text, extra in zip(said, extras):
         assert f'pip install "gluon-core[{extra}]"' in text
+
+
+def test_a_folder_that_an_older_checkout_left_hides_no_module(tmp_path):
+    (tmp_path / "torch" / "__pycache__").mkdir(parents=True)
+    (tmp_path / "nvidia").mkdir()
+    code = f"""
+import gluon_core
+gluon_core.__path__.append({str(tmp_path)!r})
+import gluon_core.nvidia.hopper, gluon_core.tune
+from gluon_core import nvidia
+assert nvidia.hopper.TensorDescriptor, nvidia
+assert not hasattr(gluon_core.torch, "__path__") or gluon_core.torch.__file__, gluon_core.torch
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
