@@ -228,7 +228,9 @@ def compile_time(fn: F) -> F:
     kernels may call too; in host code it stays what it is."""
 
     @functools.wraps(fn)
-    def op(*args: Any, _semantic: Any = None, _generator: Any = None, **kwargs: Any) -> Any:
+    def op(
+        *args: Any, _semantic: Optional[SemanticLayer] = None, _generator: Any = None, **kwargs: Any
+    ) -> Any:
         plain = {name: _triton.unwrap(value) for name, value in kwargs.items()}
         result = fn(*map(_triton.unwrap, args), **plain)
         return result if _semantic is None else _triton.constexpr(result)
