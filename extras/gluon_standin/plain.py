@@ -15,6 +15,7 @@ from gluon_core.errors import CapabilityError
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import witnessed
+from gluon_standin.narrow import rounded_arithmetic
 
 __all__ = ["executed", "launcher", "resources", "summary"]
 
@@ -59,7 +60,7 @@ def launcher(target: Target, src: Any, metadata: Any) -> Callable[..., None]:
 
     def interpreted(grid: Any, stream: int, *values: Any) -> None:
         try:
-            plain.interpret(fn, grid, values)
+            plain.interpret(fn, grid, values, rounded_arithmetic)
         except plain.InterpreterError as error:  # it wraps what went wrong
             if isinstance(error.__cause__, (NotImplementedError, AttributeError)):
                 raise CapabilityError(

@@ -11,13 +11,12 @@ import functools
 import threading
 import types
 from contextlib import contextmanager
-from typing import Any, Iterator, Mapping, Optional, Sequence
+from typing import Any, Callable, ContextManager, Iterator, Mapping, Optional, Sequence
 
 from triton.runtime.errors import InterpreterError
 from triton.runtime.jit import JITFunction
 
 from gluon_core._triton.library import as_written
-from gluon_core._triton.narrow import rounded_arithmetic
 
 __all__ = ["InterpreterError", "interpret", "machine_text", "read_when_asked", "scratch"]
 
@@ -77,15 +76,21 @@ def scratch(size: int, alignment: int, stream: int, profile: bool = False) -> An
     return _allocation._allocator.get()(size, alignment, stream)
 
 
-def interpret(kernel: JITFunction, grid: tuple[int, int, int], values: Sequence[Any]) -> None:
+def interpret(
+    kernel: JITFunction,
+    grid: tuple[int, int, int],
+    values: Sequence[Any],
+    around: Callable[[Any], ContextManager[None]],
+) -> None:
     """Run a kernel in Triton's interpreter.
 
     Args:
         values: one for each parameter, constants included.
+        around: called with the interpreter's module; the kernel runs inside.
     """
     from triton.runtime import interpreter
 
-    with _lock, _interpreted_calls(interpreter), rounded_arithmetic(interpreter):
+    with _lock, _interpreted_calls(interpreter), around(interpreter):
         function = _rewritten(kernel)
         run = interpreter.GridExecutor(function, kernel.arg_names, grid)
         run(**dict(zip(kernel.arg_names, values)))

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import Any, Callable, Iterator, Optional
 
 import numpy as np
-import triton.language as tl
+
+from gluon_core._triton import tl
 
 __all__ = ["rounded_arithmetic"]
 
