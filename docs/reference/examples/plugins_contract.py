@@ -98,15 +98,15 @@ ANVIL_BACKEND = backend.Backend(
 print(ANVIL_BACKEND.compiler.options(target, {}).hammers, paths.load_path("math:sqrt")(9.0))
 #> 1 3.0
 
-# -- gluon_core.plugin.hookspec.hookimpl, gluon_core.plugin.hookspec.hookspec, gluon_core.plugin.hookspec.PROJECT, gluon_core.plugin.hookspec.ENTRY_POINTS: the hooks, and the entry points by which plugins are found
+# -- gluon_core.plugin.hookspec.hookimpl, gluon_core.plugin.hookspec.hookspec, gluon_core.plugin.hookspec.PROJECT, gluon_core.plugin.hookspec.ENTRY_POINTS, gluon_core.plugin.hookspec.EXTRAS: the hooks, and the entry points by which plugins are found
 class AnvilPlugin:
     @hookspec.hookimpl
     def gluon_backends(self):
         return [ANVIL_BACKEND]
 
 
-print(hookspec.PROJECT, hookspec.ENTRY_POINTS, callable(hookspec.hookspec))
-#> gluon_core gluon_core.backends True
+print(hookspec.PROJECT, hookspec.ENTRY_POINTS, hookspec.EXTRAS, callable(hookspec.hookspec))
+#> gluon_core gluon_core.backends gluon_core.extras True
 
 # -- gluon_core.registry.load.load, gluon_core.registry.load.registry, gluon_core.registry.load.Registry, gluon_core.registry.load.Plugin, gluon_core.registry.load.PluginFailure: what is installed, and why a plugin is not there
 own: plugins.Registry = plugins.load(entry_points=[], plugins=[AnvilPlugin()])
@@ -369,3 +369,7 @@ for kind in (findings.BankUse, findings.Held, findings.Trouble, findings.Party, 
 #> Trouble error kernel target text
 #> Party who what file line
 #> Executed launches warps instructions instruction_mix
+
+# -- gluon_core.plugin.reference.MATH, gluon_core.plugin.reference.MORE_MATH: functions of a vendor's math library that the simulator computes
+print("erf" in reference.MATH, reference.MORE_MATH[:2])
+#> True ('erfcinv', 'i0')
