@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import Iterator, Mapping, Optional, Union
 
-from gluon_runtime import container
-from gluon_runtime import driver as drivers
+from gluon_runtime import container, drivers
 from gluon_runtime import manifest as manifests
 from gluon_runtime.driver import Driver
 from gluon_runtime.errors import BundleHashError, BundleKernelError

@@ -1,17 +1,15 @@
-"""What launching needs of a driver, and which driver this machine has."""
+"""The calls of a driver that launching needs, and the current stream of torch."""
 
 from __future__ import annotations
 
 import sys
-import threading
-from typing import Any, Callable, Optional, Protocol, Sequence
+from typing import Any, Callable, Optional, Protocol
 
-from gluon_runtime.errors import BundleDeviceError
 from gluon_runtime.manifest import Launch, TensorMap
 from gluon_runtime.pack import Arguments
 from gluon_runtime.values import Spread
 
-__all__ = ["Driver", "find", "torch_stream"]
+__all__ = ["Driver", "torch_stream"]
 
 
 WITH_MAPS = ("cuda",)  # drivers whose kernels take maps of tensors
@@ -53,47 +51,6 @@ class Driver(Protocol):
         """Memory of the device in the order of `stream`, aligned to 256 bytes."""
 
     def free(self, device: int, address: int, stream: int) -> None: ...
-
-
-_found: dict[tuple[str, ...], Driver] = {}
-_lock = threading.Lock()
-
-
-def find(names: Sequence[str]) -> Driver:
-    """The first of these drivers (`cuda`, `hip`) that has a device.
-
-    Raises:
-        BundleDeviceError: none has; the message says why of each.
-    """
-    wanted = tuple(names)
-    found = _found.get(wanted)
-    if found is not None:
-        return found
-    with _lock:
-        problems = []
-        for name in wanted:
-            made, problem = _open(name)
-            if made is not None and made.device_count():
-                _found[wanted] = made
-                return made
-            problems.append(problem or f"{name} sees no device")
-    raise BundleDeviceError(
-        "nothing on this machine can launch the kernels of the bundle",
-        expected=" or ".join(wanted) or "code of a known driver",
-        got="; ".join(problems) or "a bundle without code",
-    )
-
-
-def _open(name: str) -> tuple[Optional[Driver], Optional[str]]:
-    if name == "cuda":
-        from gluon_runtime import cuda
-
-        return cuda.open_driver()
-    if name == "hip":
-        from gluon_runtime import hip
-
-        return hip.open_driver()
-    return None, f"this release has no driver {name!r}"
 
 
 def torch_cuda(built_for: str) -> Optional[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import threading
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Mapping, Optional, Protocol, Sequence, Union
 
 from gluon_runtime import manifest as manifests
 from gluon_runtime.calls import Calls, Reading, stream_handle
@@ -22,9 +22,6 @@ from gluon_runtime.pack import Packer
 from gluon_runtime.rules import ABSENT, ALIGN, CONSTANT, SPECIALIZE, WIDTH, Parameter, storage_size
 from gluon_runtime.select import select
 from gluon_runtime.values import Seen, look
-
-if TYPE_CHECKING:
-    from gluon_runtime.bundle import Bundle
 
 __all__ = ["BundledKernel", "Grid"]
 
@@ -131,6 +128,18 @@ class _Engaged:
             self._in_python(sizes, stream, *values)  # says what does not fit
 
 
+class Source(Protocol):
+    """The bundle of a kernel, see `gluon_runtime.bundle.Bundle`."""
+
+    path: str
+    manifest: manifests.Manifest
+
+    @property
+    def driver(self) -> Driver: ...
+
+    def member(self, name: str) -> bytes: ...
+
+
 class BundledKernel:
     """A kernel of a bundle: `kernel[grid](*arguments)` launches it.
 
@@ -144,7 +153,7 @@ class BundledKernel:
     mistakes = ()
     token = staticmethod(repr)
 
-    def __init__(self, bundle: Bundle, name: str, kernel: Kernel):
+    def __init__(self, bundle: Source, name: str, kernel: Kernel):
         self.bundle = bundle
         self.name = name
         self.kernel = kernel

@@ -1,0 +1,51 @@
+"""The drivers that a bundle's kernels can run on, opened on first use."""
+
+from __future__ import annotations
+
+import threading
+from typing import Optional, Sequence
+
+from gluon_runtime.driver import Driver
+from gluon_runtime.errors import BundleDeviceError
+
+__all__ = ["find"]
+
+_by_names: dict[tuple[str, ...], Driver] = {}
+_lock = threading.Lock()
+
+
+def find(names: Sequence[str]) -> Driver:
+    """Return the first of these drivers (`cuda`, `hip`) that has a device.
+
+    Raises:
+        BundleDeviceError: none has; the message says why of each.
+    """
+    wanted = tuple(names)
+    known = _by_names.get(wanted)
+    if known is not None:
+        return known
+    with _lock:
+        problems = []
+        for name in wanted:
+            driver, problem = _open(name)
+            if driver is not None and driver.device_count():
+                _by_names[wanted] = driver
+                return driver
+            problems.append(problem or f"{name} sees no device")
+    raise BundleDeviceError(
+        "nothing on this machine can launch the kernels of the bundle",
+        expected=" or ".join(wanted) or "code of a known driver",
+        got="; ".join(problems) or "a bundle without code",
+    )
+
+
+def _open(name: str) -> tuple[Optional[Driver], Optional[str]]:
+    if name == "cuda":
+        from gluon_runtime import cuda
+
+        return cuda.open_driver()
+    if name == "hip":
+        from gluon_runtime import hip
+
+        return hip.open_driver()
+    return None, f"this release has no driver {name!r}"
