@@ -41,8 +41,8 @@ def measure(causal: bool, depth: int, target: Target) -> list[Result]:
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    module = example_module("attention_backward_hopper")
-    adding = example_module("attention_backward_adding_hopper")
+    module = example_module("attention_backward_deterministic_hopper")
+    adding = example_module("attention_backward_atomic_hopper")
     tensors = [torch.randn(*SHAPE, depth, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
     heads, length = SHAPE[0] * SHAPE[1], SHAPE[2]
     logsums, deltas = (torch.empty(heads, length, device="cuda") for _ in range(2))

@@ -37,18 +37,18 @@ from tests.backends.emu.mutants import Subject, dependencies, distances, fences,
 TARGETS = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250")
 EXAMPLES = [e for e in load_examples()[0].values() if not hasattr(e.kernel, "configs")]
 MUTATED = {
-    "gfx90a": ("row softmax", "matmul", "matmul of few rows"),
+    "gfx90a": ("row softmax", "matmul", "matmul, split-K"),
     "gfx942": (
         "row softmax",
         "layer norm",
         "matmul, CDNA3, bf16",
         "attention",
-        "matmul of few rows",
+        "matmul, split-K",
     ),
     "gfx950": ("matmul, CDNA4, bf16", "matmul, CDNA4, mxfp8"),
-    "gfx1100": ("row softmax", "matmul", "matmul of few rows"),
-    "gfx1201": ("layer norm", "matmul, RDNA4", "matmul of few rows"),
-    "gfx1250": ("row softmax", "matmul by TDM", "matmul", "matmul of few rows"),
+    "gfx1100": ("row softmax", "matmul", "matmul, split-K"),
+    "gfx1201": ("layer norm", "matmul, RDNA4", "matmul, split-K"),
+    "gfx1250": ("row softmax", "matmul by TDM", "matmul", "matmul, split-K"),
 }
 
 

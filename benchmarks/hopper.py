@@ -80,7 +80,7 @@ def matmuls(target: Target) -> list[Result]:
     import torch
 
     lines = []
-    example = our_example("matmul_hopper").EXAMPLES[0]
+    example = our_example("matmul_cooperative_hopper").EXAMPLES[0]
     for size in SIZES:
         args = example.arguments(Arrays(target), True, (8192, 8192, size))
         a, b = args["a"], args["b"]
@@ -89,7 +89,16 @@ def matmuls(target: Target) -> list[Result]:
         exact = lambda a=a, b=b: a.float() @ b.float()  # noqa: E731
         case, wanted = f"matmul 8192x8192x{size} bf16", {"cuBLAS": (">=", 0.95)}
         lines.append(
-            compare(example.name, "matmul_hopper", args, library, exact, target, wanted, case)
+            compare(
+                example.name,
+                "matmul_cooperative_hopper",
+                args,
+                library,
+                exact,
+                target,
+                wanted,
+                case,
+            )
         )
     mean = Result(
         "matmul, geometric mean over K",
@@ -106,7 +115,7 @@ def narrow(target: Target) -> Result:
     """8-bit floats; cuBLAS with fast accumulation, which is what `wgmma` does by itself."""
     import torch
 
-    example = our_example("matmul_hopper").EXAMPLES[1]
+    example = our_example("matmul_cooperative_hopper").EXAMPLES[1]
     args = example.arguments(Arrays(target), True, (8192, 8192, 8192))
     a, b, one = args["a"], args["b"], torch.ones((), device="cuda")
 
@@ -115,7 +124,7 @@ def narrow(target: Target) -> Result:
 
     return compare(
         example.name,
-        "matmul_hopper",
+        "matmul_cooperative_hopper",
         args,
         ("cuBLAS", library),
         lambda: a.float() @ b.float().T,

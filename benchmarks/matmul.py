@@ -1,7 +1,7 @@
 """The portable matmul: what one source for every matrix unit costs on this one.
 
 Beside it torch, which uses the best instructions of the GPU, and on Hopper the kernel that names
-them, `matmul_hopper.py` with its warps specialized. `gluon explain examples/matmul.py` lists what
+them, `matmul_cooperative_hopper.py` with its warps specialized. `gluon explain examples/matmul.py` lists what
 the portable kernel is made of. The error is that of the portable kernel against float32.
 """
 
@@ -42,7 +42,7 @@ def results(only: str = "") -> list[Result]:
 
     target, found = device(), []
     (example,) = our_example("matmul").EXAMPLES
-    explicit = our_example("matmul_hopper").EXAMPLES[0]
+    explicit = our_example("matmul_cooperative_hopper").EXAMPLES[0]
     for sizes in SIZES:
         name = f"matmul {'x'.join(map(str, sizes))} bf16"
         if only not in name:

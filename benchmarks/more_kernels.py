@@ -73,7 +73,7 @@ def said(config: Mapping[str, Any]) -> str:
 def invariant(target: Target) -> Iterator[Result]:
     import torch
 
-    files, new, side = example_module("matmul_invariant"), Arrays(target), 4096
+    files, new, side = example_module("matmul_batch_invariant"), Arrays(target), 4096
     a, b = new.random((4096, side), "bfloat16"), new.random((side, side), "bfloat16")
     first = None
     for m, block, shared, warps in (
@@ -141,7 +141,7 @@ def batched(target: Target) -> Iterator[Result]:
 def few_bits(target: Target) -> Iterator[Result]:
     import torch
 
-    files, new, side = example_module("matmul_quantized"), Arrays(target), 8192
+    files, new, side = example_module("matmul_weight_only"), Arrays(target), 8192
     whole = new.random((side, side), "bfloat16")
     for example in (*files.EXAMPLES, *files.MORE):
         whole_args = example.arguments(new, True, (64, side, side), (64, 128), 4)
@@ -170,8 +170,8 @@ def widths(target: Target) -> Iterator[Result]:
     import torch.nn.functional as F
 
     packed, hooks, new = (
-        example_module("attention_packed_hopper"),
-        example_module("attention_hooks"),
+        example_module("attention_varlen_hopper"),
+        example_module("attention_score_mod"),
         Arrays(target),
     )
     for depth, width, causal in ((192, 128, True), (256, 256, False), (256, 256, True)):
@@ -236,7 +236,7 @@ def config_of(make: Any, piece: int, warps: int, columns: int, count: int) -> An
 def largest(target: Target) -> Iterator[Result]:
     import torch
 
-    files, new = example_module("row_topk_many"), Arrays(target)
+    files, new = example_module("row_topk_radix"), Arrays(target)
     for shape, pieces, choices in (
         ((32768, 1024), 1, (1, 2, 4)),
         ((8192, 8192), 1, (4, 8, 16)),
@@ -263,7 +263,11 @@ def linear(target: Target) -> Iterator[Result]:
     import torch
     import torch.nn.functional as F
 
-    files, new, sizes = example_module("linear_cross_entropy"), Arrays(target), (8192, 32768, 4096)
+    files, new, sizes = (
+        example_module("fused_linear_cross_entropy"),
+        Arrays(target),
+        (8192, 32768, 4096),
+    )
     args = files.arguments(new, True, sizes, 256)
     config = files.config(32, (128, 256, 64), 3, 8)
     x, w = (args[name].clone().requires_grad_() for name in "xw")

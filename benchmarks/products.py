@@ -92,9 +92,9 @@ def skewed(groups: int, rows: int) -> list[int]:
 def grouped(target: Target) -> list[Result]:
     import torch
 
-    example = example_module("matmul_grouped_hopper").EXAMPLES[0]
-    portable = example_module("matmul_grouped").EXAMPLES[0]
-    dense = example_module("matmul_hopper").EXAMPLES[0]
+    example = example_module("grouped_gemm_hopper").EXAMPLES[0]
+    portable = example_module("grouped_gemm").EXAMPLES[0]
+    dense = example_module("matmul_cooperative_hopper").EXAMPLES[0]
     dense_args = dense.arguments(Arrays(target), True, (ROWS, SIDE, SIDE))
     at_once = dense.launcher(dense_args, dense.configure(target, True))
     found = []
@@ -152,8 +152,8 @@ def weights(target: Target) -> list[Result]:
     """The gradients of the groups' matrices: of each group, A turned times B."""
     import torch
 
-    explicit = example_module("matmul_grouped_weights_hopper").EXAMPLES[0]
-    portable = example_module("matmul_grouped_weights").EXAMPLES[0]
+    explicit = example_module("grouped_gemm_wgrad_hopper").EXAMPLES[0]
+    portable = example_module("grouped_gemm_wgrad").EXAMPLES[0]
     found = []
     for kind, counts in (("even", [ROWS // 8] * 8), ("skewed", skewed(8, ROWS))):
         args = explicit.arguments(Arrays(target), True, counts)
@@ -181,8 +181,8 @@ def anywhere(target: Target) -> list[Result]:
     import torch
 
     gathering, dense = (
-        example_module("matmul_gathered_hopper").EXAMPLES[0],
-        example_module("matmul_grouped_hopper"),
+        example_module("matmul_gather_scatter_hopper").EXAMPLES[0],
+        example_module("grouped_gemm_hopper"),
     )
     grouped_product = dense.EXAMPLES[0]
     found = []
@@ -255,7 +255,7 @@ def few(target: Target) -> list[Result]:
     """Scales by block, few rows, in CUDA graphs."""
     from row_kernels import in_turns as in_graphs
 
-    example = example_module("matmul_fp8_skinny_hopper").EXAMPLES[0]
+    example = example_module("matmul_fp8_small_m_hopper").EXAMPLES[0]
     found = []
     for rows in (1, 16, 64, 128, 160):
         args = example.arguments(Arrays(target), True, (rows, SIDE, SIDE))

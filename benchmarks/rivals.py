@@ -112,8 +112,8 @@ def our_products(args: Any, target: Target) -> Runs:
 
 def our_choices() -> list[tuple[str, Example, dict[str, Any]]]:
     """Tiles, slots, and groups of rows in the order of tiles; clusters of two where Triton has them."""
-    plain = example_module("matmul_hopper").EXAMPLES[0]
-    (turns,) = example_module("matmul_turns_hopper").EXAMPLES
+    plain = example_module("matmul_cooperative_hopper").EXAMPLES[0]
+    (turns,) = example_module("matmul_pingpong_hopper").EXAMPLES
     found = [(f"128x256 together, order {g}", plain, {"group": g}) for g in (8, 16)]
     tiles = ((128, 192, 64, 4), (128, 192, 32, 8), (128, 128, 64, 6), (64, 256, 64, 5))
     for m, n, k, stages in tiles:
@@ -128,7 +128,7 @@ def our_choices() -> list[tuple[str, Example, dict[str, Any]]]:
 def product(shape: tuple[int, int, int], target: Target) -> Result:
     import torch
 
-    plain = example_module("matmul_hopper").EXAMPLES[0]
+    plain = example_module("matmul_cooperative_hopper").EXAMPLES[0]
     args = plain.arguments(Arrays(target), True, shape)
     a, b, into = args["a"], args["b"], torch.empty_like(args["c"])
     wanted = a.float() @ b.float()
@@ -224,7 +224,7 @@ def flash(q: Any, k: Any, v: Any, causal: bool) -> Optional[Callable[[], Any]]:
 def gradients(depth: int, causal: bool) -> Result:
     import torch
 
-    adding = example_module("attention_backward_adding_hopper")
+    adding = example_module("attention_backward_atomic_hopper")
     q, k, v, grad = (
         torch.randn(*HEADS, depth, device="cuda", dtype=torch.bfloat16) for _ in range(4)
     )

@@ -218,8 +218,8 @@ CASES = (
     Case("quantize to fp8", "row_quantize", 2, 3, quantized, tolerance=1 / 14),
     Case("quantize to fp8 by 128", "row_quantize", 4, None, quantized_blocks, "blocks", 1, 1 / 14),
     Case("quantize to mxfp8", "row_quantize", 5, None, quantized_mx, "blocks", 1, 1 / 14),
-    Case("top-8", "row_topk", 0, None, largest, "top"),
-    Case("running sum", "row_scan", 0, None, running_sum, "steps", tolerance=1e-4),
+    Case("top-8", "row_topk_bitonic", 0, None, largest, "top"),
+    Case("running sum", "row_cumsum", 0, None, running_sum, "steps", tolerance=1e-4),
     Case("SwiGLU", "rows", 0, None, swiglu, "blocks"),
     Case("SwiGLU backward", "rows", 1, None, swiglu_backward, "blocks"),
 )

@@ -79,7 +79,7 @@ CASES = (
         in_mean=False, portable="attention 1x2x512x64",
     ),
     Case(
-        "matmul 512x512x512, TMA and wgmma", "matmul_hopper", (512, 512, 512), {}, (), "",
+        "matmul 512x512x512, TMA and wgmma", "matmul_cooperative_hopper", (512, 512, 512), {}, (), "",
         in_mean=False, portable="matmul 512x512x512 fp16",
     ),
 )  # fmt: skip

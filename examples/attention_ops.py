@@ -9,12 +9,12 @@ import torch
 import gluon_core as gluon
 
 try:
-    from . import attention_backward_adding_hopper as adding
-    from . import attention_backward_hopper as repeatable
+    from . import attention_backward_atomic_hopper as adding
+    from . import attention_backward_deterministic_hopper as repeatable
     from . import attention_hopper as forward
 except ImportError:  # run as a program
-    import attention_backward_adding_hopper as adding
-    import attention_backward_hopper as repeatable
+    import attention_backward_atomic_hopper as adding
+    import attention_backward_deterministic_hopper as repeatable
     import attention_hopper as forward
 
 

@@ -9,18 +9,18 @@ import gluon_core as gluon
 
 try:
     from . import rotary as turning
-    from . import row_norm, row_quantize, row_topk, rows
-    from . import row_topk_many as topk_form
-    from .product_ops import Beside, run
+    from . import row_norm, row_quantize, row_topk_bitonic, rows
+    from . import row_topk_radix as topk_form
+    from .gemm_ops import Beside, run
     from .row_ops import LONGEST, flat, gradients_of_norm, launch
 except ImportError:  # run as a program
     import rotary as turning
     import row_norm
     import row_quantize
-    import row_topk
-    import row_topk_many as topk_form
+    import row_topk_bitonic
+    import row_topk_radix as topk_form
     import rows
-    from product_ops import Beside, run
+    from gemm_ops import Beside, run
     from row_ops import LONGEST, flat, gradients_of_norm, launch
 
 
@@ -153,7 +153,7 @@ def top_k(x: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     src, new = flat(x), Beside(x)
     columns, name = src.shape[1], str(x.dtype).removeprefix("torch.")
     if count <= 8 and columns <= PIECE:
-        args = row_topk.arguments(Given(src), False, tuple(src.shape), name, count)
+        args = row_topk_bitonic.arguments(Given(src), False, tuple(src.shape), name, count)
         made = run(FEW[x.dtype], args, columns=columns), args["indices"]
         return tuple(part.reshape(*x.shape[:-1], count) for part in made)
     args = topk_form.arguments(Given(src), False, tuple(src.shape), name, count)
@@ -175,7 +175,7 @@ class Given(Beside):
         return self.tensor
 
 
-FEW = {torch.bfloat16: row_topk.EXAMPLES[0], torch.float32: row_topk.MORE[0]}
+FEW = {torch.bfloat16: row_topk_bitonic.EXAMPLES[0], torch.float32: row_topk_bitonic.MORE[0]}
 FEW[torch.float16] = FEW[torch.bfloat16]
 QUANTIZED = {torch.int8: (row_quantize.EXAMPLES[0], row_quantize.MORE[0])}
 QUANTIZED[torch.float8_e4m3fn] = (row_quantize.MORE[1], row_quantize.MORE[2])

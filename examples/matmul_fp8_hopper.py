@@ -22,9 +22,9 @@ from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_report.example import Example, main
 
 try:
-    from .matmul_hopper import describe, programs
+    from .matmul_cooperative_hopper import describe, programs
 except ImportError:  # run as a program
-    from matmul_hopper import describe, programs
+    from matmul_cooperative_hopper import describe, programs
 
 
 @gluon.jit

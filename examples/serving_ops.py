@@ -1,4 +1,4 @@
-"""What serves a model, as operators of PyTorch: attention of packed sequences, with gradients, and of one new
+"""Operators of PyTorch for serving: varlen attention, with gradients, and of one new
 token each against pages, with GQA and latent. See docs/torch.md."""
 
 import math
@@ -11,18 +11,18 @@ from gluon_core.registry.load import registry
 
 try:
     from . import attention_mla as latent_form
-    from . import attention_packed_backward_adding_hopper as adding
-    from . import attention_packed_backward_hopper as repeatable
-    from . import attention_packed_hopper as packed_form
     from . import attention_paged as paged_form
-    from .product_ops import Beside, run
+    from . import attention_varlen_backward_atomic_hopper as adding
+    from . import attention_varlen_backward_deterministic_hopper as repeatable
+    from . import attention_varlen_hopper as packed_form
+    from .gemm_ops import Beside, run
 except ImportError:  # run as a program
     import attention_mla as latent_form
-    import attention_packed_backward_adding_hopper as adding
-    import attention_packed_backward_hopper as repeatable
-    import attention_packed_hopper as packed_form
     import attention_paged as paged_form
-    from product_ops import Beside, run
+    import attention_varlen_backward_atomic_hopper as adding
+    import attention_varlen_backward_deterministic_hopper as repeatable
+    import attention_varlen_hopper as packed_form
+    from gemm_ops import Beside, run
 
 LOG2E = math.log2(math.e)
 
@@ -33,10 +33,10 @@ def most_of(ends):
 
 
 @gluon.torch.op(
-    "gluon_examples::attention_packed_backward",
+    "gluon_examples::attention_varlen_backward",
     shape=lambda grad, q, k, v, *_: [q.shape, k.shape, v.shape],
 )
-def attention_packed_backward(
+def attention_varlen_backward(
     grad: torch.Tensor,
     q: torch.Tensor,
     k: torch.Tensor,
@@ -54,7 +54,7 @@ def attention_packed_backward(
     width, given = q.shape[2], {"grad": grad, "q": q, "k": k, "v": v, "out": out}
     if width not in (64, 128) or v.shape[2] != width:
         raise ValueError(
-            f"q and v: gradients of packed attention are of heads of 64 or 128 elements, "
+            f"q and v: gradients of varlen attention are of heads of 64 or 128 elements, "
             f"queries, keys and values alike; got {width} and {v.shape[2]}. Detach q, k and v."
         )
     args: dict[str, Any] = {name: x.contiguous() for name, x in given.items()}
@@ -71,27 +71,27 @@ def attention_packed_backward(
     return args["for_queries"], args["for_keys"], args["for_values"]
 
 
-def keep_packed(ctx, inputs, output):
+def keep_varlen(ctx, inputs, output):
     ctx.save_for_backward(*inputs[:5], *output)
     ctx.settings = inputs[5:]
     ctx.mark_non_differentiable(output[1])
 
 
-def packed_backward(ctx, grad, _):
-    found = attention_packed_backward(grad, *ctx.saved_tensors, *ctx.settings)
-    return (*found, *[None] * 5)
+def varlen_backward(ctx, grad, _):
+    gradients = attention_varlen_backward(grad, *ctx.saved_tensors, *ctx.settings)
+    return (*gradients, *[None] * 5)
 
 
 @gluon.torch.op(
-    "gluon_examples::attention_packed",
+    "gluon_examples::attention_varlen",
     shape=lambda q, k, v, of_queries, of_keys, left, right, cap: [
         (*q.shape[:2], v.shape[2]),
         (q.shape[:2], torch.float32),
     ],
-    backward=packed_backward,
-    setup_context=keep_packed,
+    backward=varlen_backward,
+    setup_context=keep_varlen,
 )
-def attention_packed(
+def attention_varlen(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,

@@ -1,4 +1,4 @@
-"""Matrix multiplications that hide the traffic between devices: Hopper, on the units of `matmul_hopper`.
+"""Matrix multiplications that hide the traffic between devices: Hopper, on the units of `matmul_cooperative_hopper`.
 
 All-gather, then multiply: each rank has a part of the rows of A. Programs begin with the rows that
 are there and wait for the others chunk by chunk, while copy engines, or a kernel beside, bring them.
@@ -25,7 +25,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from ..matmul_hopper import describe, multiply_tiles
+from ..matmul_cooperative_hopper import describe, multiply_tiles
 
 ALWAYS = 1 << 30  # a count that is never waited for
 

@@ -98,7 +98,7 @@ def without_warning(example, large):
         return example.compile(registry().target("sm_90"), large)
 
 
-@pytest.mark.parametrize("name", ["matmul_grouped_hopper"])
+@pytest.mark.parametrize("name", ["grouped_gemm_hopper"])
 def test_products_of_groups_stay_under_way(name):
     """They once did not, at half the speed."""
     module = importlib.import_module(f"{examples_package().__name__}.{name}")

@@ -35,7 +35,7 @@ def wide(args, *names):
 
 
 def of_two_kernels(args, causal):
-    back = module("attention_backward_hopper")
+    back = module("attention_backward_deterministic_hopper")
     kind = "causal" if causal else "full"
     examples = {e.name: e for e in (*back.MORE,)}
     deltas = (args["grad"].astype(np.float64) * args["out"].astype(np.float64)).sum(axis=2)
@@ -51,7 +51,7 @@ def of_two_kernels(args, causal):
 
 
 def of_one_kernel(args, causal):
-    adding = module("attention_backward_adding_hopper")
+    adding = module("attention_backward_atomic_hopper")
     names = ("for_queries", "for_keys", "for_values")
     made = {name: np.full(args["q"].shape, np.nan, args["q"].dtype) for name in names}
     shapes = adding.kept(args["q"].shape).items()

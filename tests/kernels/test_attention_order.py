@@ -14,7 +14,7 @@ from gluon_report.demo import examples_package
 
 tiles = importlib.import_module(f"{examples_package().__name__}.attention_tiles")
 rounds, work_at = tiles.rounds, tiles.work_at
-packed = importlib.import_module(f"{examples_package().__name__}.packed")
+packed = importlib.import_module(f"{examples_package().__name__}.varlen")
 
 
 @gluon.jit

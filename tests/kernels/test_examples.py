@@ -30,11 +30,9 @@ def test_every_example_file_loads():
     assert not broken
     assert {file for file, _ in found} == set(examples_package().FILES)
     # Operators of torch have no kernels of their own; what several files share is none.
-    others = {"__init__", "attention_sums", "attention_tiles", "packed"}
-    others |= {"packed_gradients", "packed_statistics"}
-    others |= {
-        f"{kind}_ops" for kind in ("row", "block", "product", "expert", "attention", "serving")
-    }
+    others = {"__init__", "attention_sums", "attention_tiles", "varlen"}
+    others |= {"varlen_gradients", "varlen_statistics"}
+    others |= {f"{kind}_ops" for kind in ("row", "block", "gemm", "moe", "attention", "serving")}
     on_disk = {p.stem for p in (ROOT / "examples").glob("*.py")} - others
     assert on_disk == set(examples_package().FILES)
 
@@ -85,10 +83,10 @@ def test_simulated(example, spec):
 
 SPILLED = {"latent attention of a part, paged": 8}  # of 64 x 512 sums, a softmax: 255 registers
 # Scalars, most of them for what comes after the loop.
-SPILLED["attention backward, adding, full, head 128"] = 12
-SPILLED["packed attention backward, adding, causal, 4 heads share keys"] = 4
+SPILLED["attention backward, atomic, full, head 128"] = 12
+SPILLED["varlen attention backward, atomic, causal, 4 heads share keys"] = 4
 if TRITON_VERSION < (3, 7):  # at the 168 registers of three warp groups
-    SPILLED["packed attention, causal, 4 heads share keys"] = 12
+    SPILLED["varlen attention, causal, 4 heads share keys"] = 12
 if TRITON_VERSION >= (3, 9):
     SPILLED.update({f"attention, Hopper, {kind}, head 128": 2 for kind in ("full", "causal")})
 
@@ -114,7 +112,7 @@ TIGHT = (
     ("matmul, stream-K", "gfx1200"),
     ("attention", "gfx1100"),
     ("attention, 192 and 128 wide, causal", "gfx1100"),
-    ("matmul of few rows", "gfx1200"),
+    ("matmul, split-K", "gfx1200"),
     ("norm, backward", "gfx1100"),
     ("latent attention of a part, paged", "gfx1200"),
 )

@@ -65,7 +65,7 @@ def test_a_sequence_without_tokens_is_zero():
 @pytest.mark.parametrize("shape", [(2, 1, 1), (2, 3, 200), (4, 65, 65), (2, 70, 71)])
 @pytest.mark.parametrize("index", range(5))
 def test_scores_that_are_changed(index, shape):
-    example = examples_of("attention_hooks")[index]
+    example = examples_of("attention_score_mod")[index]
     args = example.arguments(Arrays(SM90), False, shape)
     run(example, args, **({"block": (64, 64), "num_warps": 4} if index == 2 else {}))
 
@@ -73,7 +73,7 @@ def test_scores_that_are_changed(index, shape):
 @pytest.mark.parametrize("kind", ["plain", "equal", "not a number", "single precision"])
 def test_the_largest_of_rows(kind):
     """With columns, those of lower columns first among equals; whole and in pieces."""
-    topk, draw, new = module("row_topk_many"), np.random.default_rng(0), Arrays(SM90)
+    topk, draw, new = module("row_topk_radix"), np.random.default_rng(0), Arrays(SM90)
     dtype, bits = ("float32", 32) if kind == "single precision" else ("bfloat16", 16)
     for columns, count, pieces in ((130, 128, 1), (700, 33, 3), (1, 1, 1)):
         args = topk.arguments(new, False, (2, columns), dtype, count)
@@ -99,7 +99,7 @@ def test_the_largest_of_rows(kind):
 )
 def test_weights_of_few_bits(format, group, near):
     """What a matrix is rounded to, and the product with it."""
-    quantized = module("matmul_quantized")
+    quantized = module("matmul_weight_only")
     example = quantized.example(format, group)
     number = np.random.default_rng(0).normal(size=(72, 192))
     weights, scales = quantized.quantized(number, format, group)
@@ -115,7 +115,7 @@ def test_weights_of_few_bits(format, group, near):
 @pytest.mark.parametrize("target", [SM90, CDNA], ids=str)
 def test_weights_of_fewer_steps_than_parts(target):
     """Some parts have nothing to multiply."""
-    example = module("matmul_quantized").example("int8", 64)
+    example = module("matmul_weight_only").example("int8", 64)
     args = example.arguments(Arrays(target), False, (3, 40, 64), (16, 32), 3)
     run(example, args, target, block=(16, 32, 64), splits=3)
 
@@ -127,8 +127,8 @@ def test_weights_of_fewer_steps_than_parts(target):
         ("matmul_batched", (5, 65, 72, 40)),
         ("matmul_stream_k", (1, 8, 8)),
         ("matmul_stream_k", (130, 72, 616)),
-        ("matmul_invariant", (1, 8, 8)),
-        ("matmul_invariant", (65, 136, 136)),
+        ("matmul_batch_invariant", (1, 8, 8)),
+        ("matmul_batch_invariant", (65, 136, 136)),
     ],
 )
 def test_products_of_any_size(name, sizes):
@@ -149,7 +149,7 @@ def test_what_stands_behind_a_matrix_does_not_matter():
 
 @pytest.mark.parametrize("target", [SM90, CDNA], ids=str)
 def test_cross_entropy_of_a_linear_layer(target):
-    linear, new = module("linear_cross_entropy"), Arrays(target)
+    linear, new = module("fused_linear_cross_entropy"), Arrays(target)
     args = linear.arguments(new, False, (72, 136, 40))
     args["labels"][3] = -100
     config = linear.config(target.warp_size)
@@ -170,7 +170,7 @@ def test_cross_entropy_of_a_linear_layer(target):
 
 def test_a_wrong_scale_is_seen():
     """The tests above can fail."""
-    example = module("matmul_quantized").example("int4", 64)
+    example = module("matmul_weight_only").example("int4", 64)
     args = example.arguments(Arrays(SM90), False)
     right = example.reference
     wrong = dataclasses.replace(example, reference=lambda a: right({**a, "scales": twice(a)}))

@@ -28,7 +28,7 @@ PAIRS = {
     "norm backward": ("row_norm_backward", 0, 1),
     "quantize": ("row_quantize", 0, 1),
     "quantize to fp8": ("row_quantize", 2, 3),
-    "running sum": ("row_scan", 0, None),
+    "running sum": ("row_cumsum", 0, None),
     "SwiGLU": ("rows", 0, None),
     "SwiGLU backward": ("rows", 1, None),
 }
@@ -79,7 +79,7 @@ def test_edges(name, spec):
 )
 def test_the_largest_and_where_they_are(columns, dtype, spec):
     """Infinities, NaN, zeros of both signs and many that are equal; all by value, then by column."""
-    target, (half, single) = registry().target(spec), examples_of("row_topk")
+    target, (half, single) = registry().target(spec), examples_of("row_topk_bitonic")
     example = single if dtype == "float32" else half
     module = importlib.import_module(example.arguments.__module__)
     args = module.arguments(Arrays(target), False, (5, columns), dtype)
@@ -126,7 +126,7 @@ def test_what_is_not_in_the_demo_compiles(further, spec):
 
 def test_a_running_sum_over_many_blocks():
     target = registry().target("sim:sm_90")
-    checked(examples_of("row_scan")[0], target, (3, 1000), most=64, rows=2, num_warps=1)
+    checked(examples_of("row_cumsum")[0], target, (3, 1000), most=64, rows=2, num_warps=1)
 
 
 @pytest.mark.parametrize("file, index", [("row_softmax", 0), ("row_softmax", 1)])

@@ -20,7 +20,7 @@ def module(name):
     return importlib.import_module(f"{examples_package().__name__}.{name}")
 
 
-packed = module("packed")
+packed = module("varlen")
 
 
 def run(example, args, **choices):
@@ -31,7 +31,7 @@ def run(example, args, **choices):
 
 
 def product_of_groups(
-    counts, box=None, n=72, k=40, file="matmul_grouped_hopper", target=SM90, **choices
+    counts, box=None, n=72, k=40, file="grouped_gemm_hopper", target=SM90, **choices
 ):
     (example,) = module(file).EXAMPLES
     args = example.arguments(Arrays(target), False, list(counts), n, k, box)
@@ -55,9 +55,9 @@ COUNTS = [((0, 0), None), ((1,), None), ((7, 0, 129), None), ((3, 0, 130, 64), 1
 @pytest.mark.parametrize(
     "file, spec",
     [
-        ("matmul_grouped_hopper", "sim:sm_90"),
-        ("matmul_grouped", "sim:sm_90"),
-        ("matmul_grouped", "sim:gfx942"),
+        ("grouped_gemm_hopper", "sim:sm_90"),
+        ("grouped_gemm", "sim:sm_90"),
+        ("grouped_gemm", "sim:gfx942"),
     ],
 )
 def test_groups_of_any_size(counts, box, file, spec):
@@ -86,13 +86,13 @@ def test_a_tile_of_many_groups_is_found_in_each_warp(arch, barrier):
 @pytest.mark.parametrize("k", [8, 40, 72])
 def test_tiles_of_fewer_steps_than_are_copied_ahead(k):
     """What is copied is of a later tile than the next one."""
-    product_of_groups((70, 0, 129), k=k, file="matmul_grouped")
+    product_of_groups((70, 0, 129), k=k, file="grouped_gemm")
 
 
 @pytest.mark.once
 @pytest.mark.parametrize(
     "file, spec",
-    [("matmul_grouped_weights_hopper", "sim:sm_90"), ("matmul_grouped_weights", "sim:gfx942")],
+    [("grouped_gemm_wgrad_hopper", "sim:sm_90"), ("grouped_gemm_wgrad", "sim:gfx942")],
 )
 def test_rows_that_no_group_has_are_in_no_matrix(file, spec):
     """Neither those behind a group's last, nor a step that is whole, nor one of a group without rows."""
@@ -109,7 +109,7 @@ def test_rows_that_no_group_has_are_in_no_matrix(file, spec):
 def test_a_group_does_not_depend_on_the_others():
     """The same bits, wherever its rows lie and whatever else there is."""
     args = product_of_groups([5, 200, 31], group=1)
-    (example,) = module("matmul_grouped_hopper").EXAMPLES
+    (example,) = module("grouped_gemm_hopper").EXAMPLES
     alone = example.arguments(Arrays(SM90), False, [31], 72, 40)
     alone.update(a=args["a"][205:], b=args["b"][2:])
     example.launch(alone, example.configure(SM90), target=SM90)
@@ -132,7 +132,7 @@ def test_scaled_products(which, sizes):
     [((1, 8, 16), (8, 64)), ((17, 136, 272), (16, 128)), ((70, 200, 144), (64, 128))],
 )
 def test_scaled_products_of_few_rows(sizes, block):
-    (example,) = module("matmul_fp8_skinny_hopper").EXAMPLES
+    (example,) = module("matmul_fp8_small_m_hopper").EXAMPLES
     run(example, example.arguments(Arrays(SM90), False, sizes), block=block)
 
 
@@ -151,7 +151,7 @@ def test_promoted_sums_keep_what_fast_ones_lose():
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("window", [(None, 0), (0, 0), (5, None)])
 def test_sequences_of_any_length(window):
-    packed = module("attention_packed_hopper")
+    packed = module("attention_varlen_hopper")
     example = packed.example("any", 64, window, None, 2)
     lengths, keys = [1, 0, 129, 64, 3, 4], [1, 5, 130, 200, 2, 0]
     args = example.arguments(Arrays(SM90), False, lengths, 2, keys)
@@ -165,7 +165,7 @@ def test_sequences_of_any_length(window):
 
 @pytest.mark.once
 def test_a_sequence_does_not_depend_on_the_others():
-    packed = module("attention_packed_hopper")
+    packed = module("attention_varlen_hopper")
     example = packed.example("alone", 64, (None, 0), None, 1)
     args = run(example, example.arguments(Arrays(SM90), False, [70, 133, 9], 2, [70, 150, 9]))
     alone = example.arguments(Arrays(SM90), False, [133], 2, [150])
@@ -176,7 +176,7 @@ def test_a_sequence_does_not_depend_on_the_others():
 
 @pytest.mark.once
 def test_no_sequences():
-    packed = module("attention_packed_hopper")
+    packed = module("attention_varlen_hopper")
     example = packed.example("none", 64, (None, 0), None, 1)
     args = example.arguments(Arrays(SM90), False, [8], 1, [8])
     args["of_queries"][:] = 0

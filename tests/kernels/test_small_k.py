@@ -28,7 +28,7 @@ SIZES = [(1, 8, 8), (131, 136, 8), (640, 400, 64), (127, 200, 456)]
 
 @pytest.mark.parametrize("sizes, columns", [*((s, 192) for s in SIZES), ((640, 400, 64), 128)])
 def test_products_of_any_shape(sizes, columns):
-    (example,) = module("matmul_turns_hopper").EXAMPLES
+    (example,) = module("matmul_pingpong_hopper").EXAMPLES
     args = example.arguments(Arrays(SM90), False, sizes)
     example.launch(args, example.configure(SM90, block=(128, columns, 32)), target=SM90)
     problem = example.difference(args["c"].astype(np.float32), example.reference(args))
@@ -38,7 +38,7 @@ def test_products_of_any_shape(sizes, columns):
 @pytest.mark.skipif(TRITON_VERSION < (3, 8), reason="needs Triton 3.8")
 @pytest.mark.parametrize("sizes, columns", [((127, 200, 200), 192), ((640, 400, 64), 128)])
 def test_products_of_pairs_of_blocks(sizes, columns):
-    (example,) = module("matmul_turns_hopper").EXAMPLES
+    (example,) = module("matmul_pingpong_hopper").EXAMPLES
     args = example.arguments(Arrays(SM90), False, sizes)
     config = example.configure(SM90, block=(128, columns, 32), ctas=2)
     compiled = example.launch(args, config, target=SM90)
@@ -48,7 +48,7 @@ def test_products_of_pairs_of_blocks(sizes, columns):
 
 
 def test_the_width_that_leaves_the_fewest_idle():
-    chosen = module("matmul_turns_hopper").chosen_for
+    chosen = module("matmul_pingpong_hopper").chosen_for
     assert chosen(8192, 8192, 132)["block"][1] == 192  # 21 rounds of 192 columns, or 32 of 128
     assert chosen(4096, 4096, 132)["block"][1] == 128  # 6 of 192, or 8 of 128
 
@@ -66,10 +66,10 @@ def test_the_width_that_leaves_the_fewest_idle():
 )
 def test_what_the_operator_takes(sizes, dtype, taken, monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
-    products = module("product_ops")
+    products = module("gemm_ops")
     args = {"a": torch.empty(sizes[0], sizes[2], dtype=dtype), **dict(zip("MNK", sizes))}
     example, choices, _ = products.for_sizes("matmul", args)
-    assert (example.name == "matmul, turns") == taken and bool(choices) == taken
-    assert products.for_sizes("matmul_skinny", args)[0].name != "matmul, turns"
+    assert (example.name == "matmul, ping-pong") == taken and bool(choices) == taken
+    assert products.for_sizes("matmul_small_m", args)[0].name != "matmul, ping-pong"
     monkeypatch.setenv("GLUON_TARGET", "sim:sm_100")
     assert products.for_sizes("matmul", args)[0].name == "matmul"

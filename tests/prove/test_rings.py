@@ -173,7 +173,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
         pytest.param("tutorials/step09_pipeline.py", "sim:sm_90", marks=pytest.mark.once),
         pytest.param("tutorials/step10_warp_specialized.py", "sim:sm_90", marks=pytest.mark.once),
         pytest.param("tutorials/step07_async.py", "sim:sm_80", marks=pytest.mark.once),
-        pytest.param("matmul_hopper.py", "sim:sm_90", marks=pytest.mark.campaign),
+        pytest.param("matmul_cooperative_hopper.py", "sim:sm_90", marks=pytest.mark.campaign),
         pytest.param("matmul_blackwell.py", "sim:sm_100", marks=pytest.mark.campaign),
     ],
 )

@@ -130,7 +130,9 @@ def no_implied_fences(monkeypatch):
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("what, text", MUTANTS, ids=[what for what, _ in MUTANTS])
 def test_what_lacks_a_signal_is_reported(what, text, tmp_path, world=2):
-    text = text.replace("from ..matmul_hopper", "from examples.matmul_hopper")
+    text = text.replace(
+        "from ..matmul_cooperative_hopper", "from examples.matmul_cooperative_hopper"
+    )
     module = mutants.load(text, tmp_path)
     with pytest.raises(SimulatorError):
         distributed.simulate(gathered(module), world, SIM)

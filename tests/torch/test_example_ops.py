@@ -19,7 +19,7 @@ def module(name):
 
 
 products, expert, serving, block = (
-    module(f"{kind}_ops") for kind in ("product", "expert", "serving", "block")
+    module(f"{kind}_ops") for kind in ("gemm", "moe", "serving", "block")
 )
 
 
@@ -76,7 +76,7 @@ def scaled_by_block(a, b, a_scales, b_scales):
 
 def of_few_bits(a, weights, scales, format):
     given = weights.numpy(), scales.double().numpy()
-    restored = module("matmul_quantized").restored(*given, format, a.shape[1] // scales.shape[1])
+    restored = module("matmul_weight_only").restored(*given, format, a.shape[1] // scales.shape[1])
     return a @ torch.from_numpy(restored).T
 
 
@@ -180,19 +180,19 @@ CASES = {
         0,
     ),
     "int4": (
-        products.matmul_quantized_op,
+        products.matmul_weight_only_op,
         lambda: (bf16(3, 128), torch.randint(256, (24, 64), dtype=torch.uint8), bf16(24, 2), "int4"),
         of_few_bits,
         0,
     ),
     "linear cross entropy": (
-        products.linear_cross_entropy,
+        products.fused_linear_cross_entropy,
         lambda: (bf16(9, 40), bf16(72, 40), torch.tensor([1, -100, 71, 3, 4, 5, 0, 9, 9]), -100),
         loss,
         2,
     ),
     "packed": (
-        serving.attention_packed,
+        serving.attention_varlen,
         lambda: (
             bf16(70, 4, 64), bf16(75, 2, 64), bf16(75, 2, 64), int32(0, 3, 70), int32(0, 5, 75),
             None, 0, None,
@@ -201,7 +201,7 @@ CASES = {
         3,
     ),
     "packed, window and cap": (
-        serving.attention_packed,
+        serving.attention_varlen,
         lambda: (
             bf16(70, 2, 64), bf16(70, 2, 64), bf16(70, 2, 64), int32(0, 3, 70), int32(0, 3, 70),
             5, 2, 3.0,
@@ -210,7 +210,7 @@ CASES = {
         3,
     ),
     "packed, of any lengths": (  # none, one, more queries than keys, keys without queries
-        serving.attention_packed,
+        serving.attention_varlen,
         lambda: (
             bf16(137, 2, 128), bf16(141, 1, 128), bf16(141, 1, 128), int32(0, 1, 1, 66, 135, 137, 137),
             int32(0, 1, 6, 69, 136, 136, 141), 5, 1, None,
@@ -252,7 +252,7 @@ CASES = {
         1,
     ),
     "top-k": (block.top_k, lambda: (bf16(2, 3, 50), 7), largest, 0),
-    "top-k, many": (block.top_k, lambda: (bf16(2, 3, 50), 9), largest, 0),
+    "top-k, radix": (block.top_k, lambda: (bf16(2, 3, 50), 9), largest, 0),
     "quantized rows": (
         block.quantize_rows,
         lambda: (torch.randn(3, 72), torch.float8_e4m3fn),

@@ -104,7 +104,7 @@ def test_async_store():
 @since(3, 8)
 @pytest.mark.parametrize("columns", [128, 192])
 def test_turns_of_pairs_of_blocks(columns):
-    name = f"{examples_package().__name__}.matmul_turns_hopper"
+    name = f"{examples_package().__name__}.matmul_pingpong_hopper"
     (example,) = importlib.import_module(name).EXAMPLES
     m, n, k = 2000, 2064, 336
     a, b = whole(m, k, dtype=torch.bfloat16), whole(k, n, dtype=torch.bfloat16)

@@ -1,0 +1,98 @@
+"""`matmul_blackwell.py` with a walk over tiles that takes either way to the next one.
+
+With cluster launch control (CONTROL; Triton 3.8) there is a program for each tile, and those that run
+take over others that have not begun: who is done early does more. Else there are as many as run at a
+time, and each goes on by that many. The roles are the same.
+"""
+
+import triton
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.language.nvidia.blackwell import clc
+from gluon_report.example import main
+
+try:
+    from .matmul_blackwell import ONE, TWO, begin, example, grid, multiply_tile
+except ImportError:  # run as a program
+    from matmul_blackwell import ONE, TWO, begin, example, grid, multiply_tile
+
+
+@gluon.jit
+def copy_tiles(ring, work, K, BLOCK_K: gl.constexpr):
+    at = ring.producer()
+    turn = work.first(0)
+    while work.has(turn):
+        row, column = work.at(turn)
+        for k in range(0, K, BLOCK_K):
+            ring.fetch(at, [[row, k], [k, column]])
+            at = at.next()
+        turn = work.next(turn)
+
+
+@gluon.jit
+def multiply_tiles(ring, sums, work, K, BLOCK_K: gl.constexpr):
+    at = ring.consumer()
+    to = sums.producer()
+    turn = work.first(1)
+    while work.has(turn):
+        at = multiply_tile(ring, at, sums.take(to), K, BLOCK_K)
+        sums.done(to)
+        to = to.next()
+        turn = work.next(turn)
+
+
+@gluon.jit
+def store_tiles(sums, writer, work):
+    at = sums.consumer()
+    turn = work.first(2)
+    while work.has(turn):
+        row, column = work.at(turn)
+        sums.store(at, writer, [row, column])
+        at = at.next()
+        turn = work.next(turn)
+    writer.close()
+
+
+@gluon.jit
+def matmul_walked(
+    a_desc, b_desc, c_desc, M, N, K,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    STAGES: gl.constexpr, GROUP: gl.constexpr, CTAS: gl.constexpr, CONTROL: gl.constexpr,
+):  # fmt: skip
+    BLOCKS: gl.constexpr = (BLOCK_M, BLOCK_N)
+    ring, sums, writer, tiles = begin(a_desc, b_desc, c_desc, M, N, BLOCKS, STAGES, GROUP, CTAS)
+    if CONTROL:
+        work = clc.walk(tiles, roles=3)
+    else:
+        work = gl.portable.static_walk(tiles, roles=3)
+    gl.warp_specialize(
+        [
+            (store_tiles, (sums, writer, work)),
+            (multiply_tiles, (ring, sums, work, K, BLOCK_K)),
+            (copy_tiles, (ring, work, K, BLOCK_K)),
+        ],
+        [1, 1],
+        [48, 48],
+    )
+
+
+def walked_grid(args, config):
+    if not config["CONTROL"]:
+        return grid(args, config)
+    return (-(-args["M"] // config["BLOCK_M"]) * -(-args["N"] // config["BLOCK_N"]),)
+
+
+def walked(name, ctas, sizes, control):
+    return example(name, ctas, *sizes, kernel=matmul_walked, grid=walked_grid, CONTROL=control)
+
+
+EXAMPLES = [walked("matmul, Blackwell, static tile scheduler", 1, ONE, False)]
+if tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 8):
+    EXAMPLES += [
+        walked("matmul, Blackwell, launch control", 1, ONE, True),
+        walked("matmul, Blackwell, launch control, pairs of blocks", 2, TWO, True),
+    ]
+
+if __name__ == "__main__":
+    raise SystemExit(main(EXAMPLES))
