@@ -49,7 +49,6 @@ if not OLDEST <= VERSION <= NEWEST:
         remedy="Install another triton, or a gluon-core that knows this one.",
     )
 
-import triton.language as tl  # noqa: E402
 from triton import knobs  # noqa: E402
 from triton._C.libtriton import gluon_ir, ir, passes  # noqa: E402
 from triton.backends.compiler import GPUTarget, Language  # noqa: E402
@@ -94,6 +93,7 @@ from gluon_core._triton.recast import caught_as, combined  # noqa: E402
 if TYPE_CHECKING:  # what kernels see of these classes, in a form that editors can read
     from triton.compiler import code_generator
 
+    from gluon_core._triton import declared as tl
     from gluon_core._triton.declared import (
         base_type,
         base_value,
@@ -108,6 +108,7 @@ if TYPE_CHECKING:  # what kernels see of these classes, in a form that editors c
     )
     from gluon_core._triton.declared import tuple as tl_tuple
 else:
+    import triton.language as tl
     from triton.language.core import (
         base_type,
         base_value,

@@ -43,6 +43,10 @@ def constexpr_function(fn: F) -> F:
     """A Python function of compile-time values that kernels may call."""
 
 
+def __getattr__(name: str) -> Any:
+    """Return what else `triton.language` has."""
+
+
 class base_type:
     """Type of a value of a kernel."""
 
@@ -73,6 +77,8 @@ class dtype(base_type):
     exponent_bias: int
 
     def __init__(self, name: str) -> None: ...
+    def get_int_min_value(self) -> int: ...
+    def get_int_max_value(self) -> int: ...
     def is_fp8(self) -> bool: ...
 
     is_fp16 = is_bf16 = is_fp32 = is_fp64 = is_fp8

@@ -247,6 +247,9 @@ class Products(Protocol):
     def check_dot_operands(self, a: tensor, b: tensor, acc: tensor) -> None:
         """Raise LayoutError unless `a` and `b` have the DotOperandLayouts of `acc`'s layout."""
 
+    def enum(self, family: str, name: str) -> Enum:
+        """Return a member of one of the builder's enums, such as `enum("ATOMIC_OP", "ADD")`."""
+
     def dot_precision(self, name: str) -> Enum:
         """Return the builder's enum of a precision of products, such as "ieee" or "tf32"."""
 

@@ -7,6 +7,7 @@ a mistake is an error under the kernel's line and never an abort in MLIR, and en
 
 from typing import Any
 
+from gluon_core import _triton
 from gluon_core.semantic import copies, operands
 from gluon_core.semantic.atomic import AtomicOps
 from gluon_core.semantic.base import is_placeholder, shape_of
@@ -57,6 +58,12 @@ class Semantic(MultipleOps, ShapeOps, ReduceOps, AtomicOps, SharedOps, ControlOp
     consecutive_elements = staticmethod(copies.consecutive_elements)
     like = copies.like
     masked = copies.masked
+
+    @staticmethod
+    def enum(family: str, name: str) -> Any:
+        """Return a member of one of the builder's enums."""
+        module = _triton.ir if hasattr(_triton.ir, family) else _triton.gluon_ir
+        return getattr(getattr(module, family), name)
 
     def dot_precision(self, name: str) -> Any:
         """Return the builder's enum of a precision of products."""

@@ -27,8 +27,10 @@ import math
 import re
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
+from gluon_core import _triton
 from gluon_core._triton import base_type, base_value, block_type, tl, tl_tuple, tuple_type, unwrap
 from gluon_core.errors import DtypeError, LayoutError, TraceError
+from gluon_core.features import Feature
 from gluon_core.layouts.base import Layout, SharedLayout
 
 __all__ = [
@@ -58,6 +60,7 @@ class tensor_descriptor_type(base_type):
     _name = "tensor_descriptor"
     _prefix = "TD"
     requires: tuple[str, ...] = ()  # capabilities of the engine that takes it
+    since: Optional[Feature] = None  # the releases of Triton that have it, None for all
 
     def __init__(self, block_type: Any, shape_type: Any, strides_type: Any, layout: Any):
         self.block_type = unwrap(block_type)
@@ -91,6 +94,11 @@ class tensor_descriptor_type(base_type):
         )
         result: int = bits // 8 // parts
         return result
+
+    def check_release(self) -> None:
+        """Raise CapabilityError where the installed Triton has no such type."""
+        if self.since is not None:
+            _triton.require(self.since, self._name)
 
     def make(self, handle: Any, shape: Any, strides: Any) -> Any:
         """The value of this type."""

@@ -92,7 +92,7 @@ said(errors.PluginError, lambda: registry().register(object(), name="late"))
 # -- BackendError: what a plugin, a tool of a vendor or the machine could not do; here there is no such text
 made = gluon.compile(ones, "sm_90", signature={"x": "*fp32"})
 said(errors.BackendError, lambda: registry().backend("nvidia").compiler.listing("sass", {"cubin": b"none"}))
-#> BackendError: nvdisasm could not read the cubin
+#> BackendError: nvdisasm could not read the machine code
 
 # -- StageError: a compiler failed on a kernel; `diagnostics` has its words, `reproducer` a file to run again
 @gluon.jit

@@ -13,14 +13,7 @@ from gluon_amd.language.buffer import check_address
 from gluon_core.errors import CapabilityError, LayoutError, refuse
 from gluon_core.layouts import PaddedSharedLayout, SwizzledSharedLayout
 from gluon_core.layouts.base import DistributedLayout, SharedLayout
-from gluon_core.plugin.ops import (
-    builtin,
-    constexpr,
-    dtype,
-    semantic_layer,
-    tensor,
-    unwrap,
-)
+from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import ConstInt, ConstStr, Operand
 from gluon_core.values import shared_memory_descriptor
@@ -44,7 +37,7 @@ _NAME = "gl.amd.cdna4.async_copy"
 )
 def global_load_to_shared(
     dest: shared_memory_descriptor,
-    ptr: tensor,
+    ptr: tl.tensor,
     mask: Optional[Operand] = None,
     other: Optional[Operand] = None,
     cache_modifier: Optional[ConstStr] = "",
@@ -98,8 +91,8 @@ def global_load_to_shared(
 )
 def buffer_load_to_shared(
     dest: shared_memory_descriptor,
-    ptr: tensor,
-    offsets: tensor,
+    ptr: tl.tensor,
+    offsets: tl.tensor,
     mask: Optional[Operand] = None,
     other: Optional[Operand] = None,
     cache_modifier: Optional[ConstStr] = "",
@@ -179,8 +172,8 @@ def wait_group(num_outstanding: ConstInt = 0) -> None:
 
 @builtin(requires=("amd.buffer_load_to_lds",), name=f"{_NAME}.load_shared_relaxed")
 def load_shared_relaxed(
-    smem: shared_memory_descriptor, layout: Union[DistributedLayout, constexpr]
-) -> tensor:
+    smem: shared_memory_descriptor, layout: Union[DistributedLayout, tl.constexpr]
+) -> tl.tensor:
     """`smem.load(layout)` of what was copied asynchronously and has been waited for.
 
     The compiler is told that `wait_group` already orders the copy before this load, and adds no
@@ -211,7 +204,7 @@ def load_shared_relaxed(
 
 
 def _check_destination(
-    semantic: SemanticLayer, dest: shared_memory_descriptor, source: tensor, element: dtype
+    semantic: SemanticLayer, dest: shared_memory_descriptor, source: tl.tensor, element: tl.dtype
 ) -> None:
     dest = semantic.shared_memory(dest, "dest")
     semantic.check_copied(dest, source, element, "dest")

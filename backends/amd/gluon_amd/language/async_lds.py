@@ -8,11 +8,7 @@ from gluon_amd.features import SHARED_TO_GLOBAL
 from gluon_amd.language.mbarrier import check_mbarrier
 from gluon_core.errors import DtypeError, LayoutError
 from gluon_core.layouts.base import DistributedLayout
-from gluon_core.plugin.ops import (
-    builtin,
-    semantic_layer,
-    tensor,
-)
+from gluon_core.plugin.ops import builtin, semantic_layer, tl
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import ConstInt, ConstStr, Operand
 from gluon_core.values import shared_memory_descriptor
@@ -34,7 +30,7 @@ LEAST_BITS = 32  # that one lane copies; there is an instruction for 8, which is
 @builtin(requires=_REQUIRES, name=f"{_NAME}.global_to_shared", instead="gl.portable.async_copy")
 def global_to_shared(
     smem: shared_memory_descriptor,
-    pointer: tensor,
+    pointer: tl.tensor,
     mask: Optional[Operand] = None,
     other: Optional[Operand] = None,
     cache_modifier: Optional[ConstStr] = "",
@@ -78,7 +74,7 @@ def global_to_shared(
 
 @builtin(requires=_REQUIRES, since=SHARED_TO_GLOBAL, name=f"{_NAME}.shared_to_global")
 def shared_to_global(
-    pointer: tensor,
+    pointer: tl.tensor,
     smem: shared_memory_descriptor,
     mask: Optional[Operand] = None,
     cache_modifier: Optional[ConstStr] = "",
@@ -170,8 +166,8 @@ def mbarrier_arrive(mbarrier: shared_memory_descriptor) -> None:
 
 
 def _operands(
-    semantic: SemanticLayer, smem: shared_memory_descriptor, pointer: tensor
-) -> tuple[shared_memory_descriptor, tensor]:
+    semantic: SemanticLayer, smem: shared_memory_descriptor, pointer: tl.tensor
+) -> tuple[shared_memory_descriptor, tl.tensor]:
     smem = semantic.shared_memory(smem, "smem")
     pointer = semantic.check_pointer(pointer)
     pointer = semantic.require_distributed(pointer, "pointer")

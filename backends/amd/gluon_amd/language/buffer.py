@@ -11,15 +11,7 @@ from typing import Any, Optional, Protocol
 from gluon_amd.features import BUFFER_SIGNED_EXTREMA, BUFFER_XCHG
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.features import Feature
-from gluon_core.plugin.ops import (
-    builtin,
-    dtype,
-    ir,
-    semantic_layer,
-    tensor,
-    tl,
-    unwrap,
-)
+from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import ConstStr, Operand
 
@@ -40,12 +32,12 @@ _REQUIRES = ("amd.buffer_ops",)
 
 @builtin(requires=_REQUIRES, name="gl.amd.cdna3.buffer_load", instead="gl.portable.load")
 def buffer_load(
-    ptr: tensor,
-    offsets: tensor,
+    ptr: tl.tensor,
+    offsets: tl.tensor,
     mask: Optional[Operand] = None,
     other: Optional[Operand] = None,
     cache: Optional[ConstStr] = None,
-) -> tensor:
+) -> tl.tensor:
     """Read `ptr + offsets`.
 
     Args:
@@ -86,8 +78,8 @@ def buffer_load(
 @builtin(requires=_REQUIRES, name="gl.amd.cdna3.buffer_store", instead="gl.portable.store")
 def buffer_store(
     stored_value: Operand,
-    ptr: tensor,
-    offsets: tensor,
+    ptr: tl.tensor,
+    offsets: tl.tensor,
     mask: Optional[Operand] = None,
     cache: Optional[ConstStr] = None,
 ) -> None:
@@ -141,13 +133,13 @@ _ATOMIC_NEEDS = {
 class _Atomic(Protocol):
     def __call__(
         self,
-        ptr: tensor,
-        offsets: tensor,
+        ptr: tl.tensor,
+        offsets: tl.tensor,
         value: Operand,
         mask: Optional[Operand] = None,
         sem: Optional[ConstStr] = None,
         scope: Optional[ConstStr] = None,
-    ) -> tensor:
+    ) -> tl.tensor:
         """Change numbers at `ptr + offsets` atomically; returns what was there before."""
 
 
@@ -155,13 +147,13 @@ def _atomic(kind: str, action: str) -> _Atomic:
     """Return the op `buffer_atomic_KIND`, documented."""
 
     def op(
-        ptr: tensor,
-        offsets: tensor,
+        ptr: tl.tensor,
+        offsets: tl.tensor,
         value: Operand,
         mask: Optional[Operand] = None,
         sem: Optional[ConstStr] = None,
         scope: Optional[ConstStr] = None,
-    ) -> tensor:
+    ) -> tl.tensor:
         return _emit_atomic(semantic_layer(), kind, ptr, offsets, value, mask, sem, scope)
 
     op.__doc__ = f"""Atomically {action} at `ptr + offsets`.
@@ -196,13 +188,13 @@ def _atomic(kind: str, action: str) -> _Atomic:
 def _emit_atomic(
     semantic: SemanticLayer,
     op: str,
-    ptr: tensor,
-    offsets: tensor,
+    ptr: tl.tensor,
+    offsets: tl.tensor,
     value: Operand,
     mask: Optional[Operand],
     sem: Optional[ConstStr],
     scope: Optional[ConstStr],
-) -> tensor:
+) -> tl.tensor:
     name = f"gl.amd.cdna3.buffer_atomic_{op}"
     check_address(semantic, ptr, offsets, write=True)
     element = ptr.dtype.element_ty
@@ -249,7 +241,7 @@ def _truth(semantic: SemanticLayer, mask: Optional[Operand]) -> Any:
     return semantic.cast(made, tl.int1)
 
 
-def _lowered_since(op: str, element: dtype) -> Optional[Feature]:
+def _lowered_since(op: str, element: tl.dtype) -> Optional[Feature]:
     """What a Triton that lowers the op has; earlier builders take it, and LLVM then fails."""
     if op == "xchg":
         return BUFFER_XCHG
@@ -258,13 +250,13 @@ def _lowered_since(op: str, element: dtype) -> Optional[Feature]:
     return None
 
 
-def _kind(op: str, element: dtype) -> Any:
-    kinds = ir.ATOMIC_OP
-    if op == "add":
-        return kinds.FADD if element.is_floating() else kinds.ADD
-    if op in ("max", "min") and element.is_int_unsigned():
-        return getattr(kinds, f"U{op.upper()}")
-    return getattr(kinds, op.upper())
+def _kind(op: str, element: tl.dtype) -> Any:
+    name = op.upper()
+    if op == "add" and element.is_floating():
+        name = "FADD"
+    elif op in ("max", "min") and element.is_int_unsigned():
+        name = f"U{name}"
+    return semantic_layer().enum("ATOMIC_OP", name)
 
 
 buffer_atomic_add = _atomic("add", "add `value` to the number")
@@ -279,7 +271,9 @@ buffer_atomic_xchg = _atomic("xchg", "put `value` in place of the number")
 # -- operands ------------------------------------------------------------------------------------
 
 
-def check_address(semantic: SemanticLayer, ptr: Any, offsets: tensor, write: bool = False) -> None:
+def check_address(
+    semantic: SemanticLayer, ptr: Any, offsets: tl.tensor, write: bool = False
+) -> None:
     ptr = semantic.check_pointer(ptr, "ptr")
     if ptr.type.is_block():
         raise DtypeError(
@@ -305,11 +299,11 @@ def check_address(semantic: SemanticLayer, ptr: Any, offsets: tensor, write: boo
         )
 
 
-def _together(semantic: SemanticLayer, offsets: tensor, **operands: Any) -> tensor:
+def _together(semantic: SemanticLayer, offsets: tl.tensor, **operands: Any) -> tl.tensor:
     """The offsets with the shape that they and the operands have together, in a layout of theirs."""
     for argument, value in operands.items():
         value = unwrap(value)
-        if not isinstance(value, tensor) or not value.type.is_block():
+        if not isinstance(value, tl.tensor) or not value.type.is_block():
             continue
         have, want = semantic.shape_of(value), semantic.shape_of(offsets)
         fits = len(have) == len(want) and all(h == w or 1 in (h, w) for h, w in zip(have, want))
@@ -323,11 +317,11 @@ def _together(semantic: SemanticLayer, offsets: tensor, **operands: Any) -> tens
 
 def _value(
     semantic: SemanticLayer,
-    ptr: tensor,
-    offsets: tensor,
+    ptr: tl.tensor,
+    offsets: tl.tensor,
     value: Operand,
     argument: str,
-) -> tensor:
+) -> tl.tensor:
     """Return the tensor to write: of the pointed-to dtype, or integers of the other sign."""
     element = ptr.dtype.element_ty
     made: Any = semantic.to_tensor(unwrap(value))
@@ -344,7 +338,7 @@ def _value(
     return semantic.like(offsets, made, argument, "offsets")
 
 
-def _check_pairs(offsets: tensor) -> None:
+def _check_pairs(offsets: tl.tensor) -> None:
     semantic = semantic_layer()
     layout = offsets.type.layout
     if semantic.is_placeholder(layout):

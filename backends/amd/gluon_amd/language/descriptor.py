@@ -6,12 +6,12 @@ from typing import Any, Sequence, Union
 
 from gluon_amd.tdm_rules import check_box
 from gluon_core.layouts.base import SharedLayout
-from gluon_core.plugin.ops import block_type, tl_tuple, tuple_type, unwrap
+from gluon_core.plugin.ops import tl, unwrap
 from gluon_core.values import descriptors as core
 
 __all__ = ["tensor_descriptor", "tensor_descriptor_type"]
 
-_Sizes = Union[Sequence[Any], tl_tuple]  # of a tensor, scalars
+_Sizes = Union[Sequence[Any], tl.tuple]  # of a tensor, scalars
 
 
 class tensor_descriptor_type(core.tensor_descriptor_type):
@@ -31,9 +31,9 @@ class tensor_descriptor_type(core.tensor_descriptor_type):
 
     def __init__(
         self,
-        block_type: block_type,
-        shape_type: tuple_type,
-        strides_type: tuple_type,
+        block_type: tl.block_type,
+        shape_type: tl.tuple_type,
+        strides_type: tl.tuple_type,
         layout: SharedLayout,
     ):
         super().__init__(block_type, shape_type, strides_type, layout)
@@ -70,6 +70,6 @@ class tensor_descriptor(core.tensor_descriptor):
         type: tensor_descriptor_type,
     ):
         self.handle = handle
-        self.shape = shape if isinstance(shape, tl_tuple) else tl_tuple(list(shape))
-        self.strides = strides if isinstance(strides, tl_tuple) else tl_tuple(list(strides))
+        self.shape = shape if isinstance(shape, tl.tuple) else tl.tuple(list(shape))
+        self.strides = strides if isinstance(strides, tl.tuple) else tl.tuple(list(strides))
         self.type = type

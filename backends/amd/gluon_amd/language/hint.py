@@ -6,12 +6,7 @@ from typing import Optional, Sequence, Union
 
 from gluon_amd.features import SCHED_BARRIER
 from gluon_core.errors import ArgumentError, did_you_mean
-from gluon_core.plugin.ops import (
-    builtin,
-    semantic_layer,
-    tl_tuple,
-    unwrap,
-)
+from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.typing import ConstStr
 
 __all__ = ["sched_barrier"]
@@ -49,7 +44,7 @@ def sched_barrier(allow: Optional[Union[ConstStr, Sequence[ConstStr]]] = None) -
     semantic = semantic_layer()
     names = unwrap(allow)
     names = [] if names is None else [names] if isinstance(names, str) else names
-    if not isinstance(names, (list, tuple, tl_tuple)):
+    if not isinstance(names, (list, tuple, tl.tuple)):
         raise ArgumentError(
             "must name classes of instructions", argument="allow", got=semantic.describe(names)
         )

@@ -8,14 +8,7 @@ from gluon_amd.features import REPACKED_FP4
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import DotOperandLayout, PaddedSharedLayout
 from gluon_core.layouts.base import SharedLayout
-from gluon_core.plugin.ops import (
-    builtin,
-    constexpr,
-    semantic_layer,
-    tensor,
-    tl,
-    unwrap,
-)
+from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.values import distributed_type, shared_memory_descriptor
 
 __all__ = ["load_shared_fp4_repacked"]
@@ -25,8 +18,8 @@ _NAME = "gl.amd.cdna4.load_shared_fp4_repacked"
 
 @builtin(requires=("amd.lds_transpose", "amd.scaled_convert"), since=REPACKED_FP4, name=_NAME)
 def load_shared_fp4_repacked(
-    mem_desc: shared_memory_descriptor, layout: Union[DotOperandLayout, constexpr]
-) -> tensor:
+    mem_desc: shared_memory_descriptor, layout: Union[DotOperandLayout, tl.constexpr]
+) -> tl.tensor:
     """Load fp4 that is packed along M or N as the operand of a scaled matrix multiplication, which
     wants it packed along K.
 

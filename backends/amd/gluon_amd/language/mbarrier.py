@@ -7,12 +7,7 @@ so on.
 
 from __future__ import annotations
 
-from gluon_core.plugin.ops import (
-    builtin,
-    semantic_layer,
-    tensor,
-    tl,
-)
+from gluon_core.plugin.ops import builtin, semantic_layer, tl
 from gluon_core.plugin.typing import ConstInt, Int
 from gluon_core.values import MBarrierLayout, shared_memory_descriptor
 
@@ -78,7 +73,7 @@ def wait(mbarrier: shared_memory_descriptor, phase: Int) -> None:
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.arrive")
-def arrive(mbarrier: shared_memory_descriptor, *, count: ConstInt = 1) -> tensor:
+def arrive(mbarrier: shared_memory_descriptor, *, count: ConstInt = 1) -> tl.tensor:
     """Arrive, every thread `count` times; what was written before is visible to those who wait.
 
     The count that the barrier was initialized with must include all of them: 128 for the threads of

@@ -10,14 +10,7 @@ from gluon_amd.language.operands import check_matmul
 from gluon_amd.layouts import AMDMFMALayout
 from gluon_core.errors import ArgumentError, CapabilityError, LayoutError
 from gluon_core.plugin import ops
-from gluon_core.plugin.ops import (
-    builtin,
-    dtype,
-    semantic_layer,
-    tensor,
-    tl,
-    unwrap,
-)
+from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import ConstStr
 
@@ -83,7 +76,9 @@ _DEPTHS: dict[int, dict[Any, _Depths]] = {
 
 
 @builtin(requires=("amd.mfma",), name=_NAME, instead="gl.amd.rdna3.wmma, or gl.portable.mma")
-def mfma(a: tensor, b: tensor, acc: tensor, cd_regclass: Optional[ConstStr] = None) -> tensor:
+def mfma(
+    a: tl.tensor, b: tl.tensor, acc: tl.tensor, cd_regclass: Optional[ConstStr] = None
+) -> tl.tensor:
     """`acc + a @ b` on the matrix cores.
 
     Args:
@@ -155,7 +150,9 @@ def check_regclass(name: str, value: Optional[ConstStr]) -> Optional[str]:
     return regclass
 
 
-def attach_regclass(semantic: SemanticLayer, result: tensor, regclass: Optional[str]) -> tensor:
+def attach_regclass(
+    semantic: SemanticLayer, result: tl.tensor, regclass: Optional[str]
+) -> tl.tensor:
     """`result`, with the wish for the registers of its accumulator."""
     if regclass is not None:
         attribute = semantic.builder.get_string_attr(regclass)
@@ -174,7 +171,7 @@ def _check_version(semantic: SemanticLayer, layout: AMDMFMALayout) -> None:
         )
 
 
-def _check_dtypes(semantic: SemanticLayer, a: tensor, b: tensor, acc: tensor) -> None:
+def _check_dtypes(semantic: SemanticLayer, a: tl.tensor, b: tl.tensor, acc: tl.tensor) -> None:
     accumulators = {operand: (found,) for operand, (found, _) in _DTYPES.items()}
     semantic.check_matmul_dtypes("MFMA", a.dtype, b.dtype, acc.dtype, accumulators, (_FNUZ, _OCP))
     wanted, needs = _DTYPES[a.dtype]
@@ -189,7 +186,7 @@ def _check_dtypes(semantic: SemanticLayer, a: tensor, b: tensor, acc: tensor) ->
         )
 
 
-def _check_kept(semantic: SemanticLayer, layout: AMDMFMALayout, dtype: dtype) -> None:
+def _check_kept(semantic: SemanticLayer, layout: AMDMFMALayout, dtype: tl.dtype) -> None:
     """Instructions of older generations that newer ones do not have."""
     version = matrix_version(semantic.target.architecture) or 0
     rows, columns = layout.instr_shape[:2]
@@ -202,7 +199,7 @@ def _check_kept(semantic: SemanticLayer, layout: AMDMFMALayout, dtype: dtype) ->
         )
 
 
-def _check_instruction(layout: AMDMFMALayout, dtype: dtype) -> None:
+def _check_instruction(layout: AMDMFMALayout, dtype: tl.dtype) -> None:
     rows, columns, *depths = layout.instr_shape
     depth = depths[0] if depths else None
     if rows == 4 and layout.transposed:

@@ -11,7 +11,7 @@ from gluon_core.layouts import DistributedLinearLayout, DotOperandLayout, Padded
 from gluon_core.layouts.base import Layout
 from gluon_core.layouts.linear import LinearLayout
 from gluon_core.plugin import ops
-from gluon_core.plugin.ops import compile_time, constexpr, gluon_ir, tl, unwrap
+from gluon_core.plugin.ops import compile_time, gluon_ir, tl, unwrap
 from gluon_core.plugin.typing import ConstBool, ConstInt, Dtype, Shape
 
 __all__ = ["compute_efficient_padded_shared_layout", "get_mfma_scale_layout", "scale_layout"]
@@ -22,7 +22,7 @@ _LANES = 64
 
 @compile_time
 def get_mfma_scale_layout(
-    dot_operand_layout: Union[DotOperandLayout, constexpr],
+    dot_operand_layout: Union[DotOperandLayout, tl.constexpr],
     shape: Shape,
     scale_factor: ConstInt = 32,
 ) -> DistributedLinearLayout:
@@ -93,7 +93,7 @@ def scale_layout(parent: AMDMFMALayout, index: int, shape: Shape) -> Distributed
 
 @compile_time
 def compute_efficient_padded_shared_layout(
-    dot_operand_layout: Union[DotOperandLayout, constexpr],
+    dot_operand_layout: Union[DotOperandLayout, tl.constexpr],
     shape: Shape,
     dtype: Dtype,
     is_k_contig: ConstBool = True,
@@ -156,7 +156,7 @@ def compute_efficient_padded_shared_layout(
     )
 
 
-def mfma_operand(layout: Union[DotOperandLayout, constexpr]) -> tuple[int, AMDMFMALayout, int]:
+def mfma_operand(layout: Union[DotOperandLayout, tl.constexpr]) -> tuple[int, AMDMFMALayout, int]:
     """(operand index, accumulator's layout, k_width) of an operand of MFMA."""
     layout = unwrap(layout)
     if not isinstance(layout, DotOperandLayout) or not isinstance(layout.parent, AMDMFMALayout):

@@ -10,13 +10,7 @@ from gluon_amd.language.scaled_dot import emit_scaled
 from gluon_amd.layouts import AMDMFMALayout
 from gluon_core.errors import CapabilityError, LayoutError, refuse
 from gluon_core.layouts import DistributedLinearLayout
-from gluon_core.plugin.ops import (
-    builtin,
-    semantic_layer,
-    tensor,
-    tl,
-    unwrap,
-)
+from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.typing import ConstStr, Operand
 
 __all__ = ["mfma_scaled"]
@@ -29,15 +23,15 @@ _WIDTH = 16
 
 @builtin(requires=("amd.mfma_scaled",), name=_NAME, instead="scaled_upcast and mfma")
 def mfma_scaled(
-    a: tensor,
+    a: tl.tensor,
     a_scale: Optional[Operand],
     a_format: ConstStr,
-    b: tensor,
+    b: tl.tensor,
     b_scale: Optional[Operand],
     b_format: ConstStr,
-    acc: tensor,
+    acc: tl.tensor,
     cd_regclass: Optional[ConstStr] = None,
-) -> tensor:
+) -> tl.tensor:
     """`acc + (a * a_scale) @ (b * b_scale)` on the matrix cores, with a scale for every 32 elements
     along K.
 
@@ -111,12 +105,12 @@ def mfma_scaled(
     )
     for name, value, scale, _ in operands:
         scale = unwrap(scale)
-        if isinstance(scale, tensor) and scale.type.is_block():
+        if isinstance(scale, tl.tensor) and scale.type.is_block():
             _check_scale(f"{name}_scale", scale, value)
     return attach_regclass(semantic, result, regclass)
 
 
-def _check_scale(argument: str, scale: tensor, operand: tensor) -> None:
+def _check_scale(argument: str, scale: tl.tensor, operand: tl.tensor) -> None:
     semantic = semantic_layer()
     layout: Any = getattr(scale.type, "layout", None)
     if isinstance(layout, DistributedLinearLayout) or semantic.is_placeholder(layout):

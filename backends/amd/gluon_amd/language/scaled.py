@@ -11,15 +11,7 @@ from gluon_amd.features import (
     SCALES_ARE_FLOATS,
 )
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, did_you_mean
-from gluon_core.plugin.ops import (
-    builtin,
-    constexpr,
-    dtype,
-    semantic_layer,
-    tensor,
-    tl,
-    unwrap,
-)
+from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import ConstInt, ConstStr, Dtype
 
@@ -38,8 +30,8 @@ _GROUP = 8
 
 @builtin(requires=_ANY_AMD, since=SCALED_UPCAST, name="gl.amd.cdna3.scaled_upcast")
 def scaled_upcast(
-    src: tensor, scale: tensor, elem_type: Dtype, axis: Optional[ConstInt] = None
-) -> tensor:
+    src: tl.tensor, scale: tl.tensor, elem_type: Dtype, axis: Optional[ConstInt] = None
+) -> tl.tensor:
     """`src` times `2 ** (scale - 127)`, as a 16-bit float.
 
     Args:
@@ -91,7 +83,7 @@ def scaled_upcast(
     return semantic.wrap_inferred(handle, element, shape)
 
 
-def _as_compiled(semantic: SemanticLayer, scale: tensor) -> tensor:
+def _as_compiled(semantic: SemanticLayer, scale: tl.tensor) -> tl.tensor:
     """The scales as the installed compiler lowers them: one that multiplies by them wants the floats
     of which they are the exponents, and aborts on bytes."""
     if not semantic.has(SCALES_ARE_FLOATS) or semantic.target.has("amd.wmma_v3"):
@@ -108,8 +100,8 @@ def _as_compiled(semantic: SemanticLayer, scale: tensor) -> tensor:
     name="gl.amd.cdna3.get_scaled_upcast_fp4_scale_layout",
 )
 def get_scaled_upcast_fp4_scale_layout(
-    src: tensor, scale_factor: ConstInt, elem_type: Dtype, axis: ConstInt
-) -> constexpr:
+    src: tl.tensor, scale_factor: ConstInt, elem_type: Dtype, axis: ConstInt
+) -> tl.constexpr:
     """The layout in which to load the scales of packed fp4, before they are broadcast.
 
     Args:
@@ -149,13 +141,15 @@ def get_scaled_upcast_fp4_scale_layout(
         raise LayoutError(
             f"no layout of the scales fits: {error}", argument="src", got=repr(src.type.layout)
         ) from None
-    return constexpr(semantic.session.translate_layout(layout))
+    return tl.constexpr(semantic.session.translate_layout(layout))
 
 
 @builtin(
     requires=("amd.scaled_convert",), since=SCALED_DOWNCAST, name="gl.amd.cdna4.scaled_downcast"
 )
-def scaled_downcast(input: tensor, scale: tensor, format: ConstStr, axis: ConstInt = -1) -> tensor:
+def scaled_downcast(
+    input: tl.tensor, scale: tl.tensor, format: ConstStr, axis: ConstInt = -1
+) -> tl.tensor:
     """`input` divided by `2 ** (scale - 127)`, as a narrow float.
 
     Args:
@@ -220,7 +214,7 @@ def scaled_downcast(input: tensor, scale: tensor, format: ConstStr, axis: ConstI
     return semantic.wrap_inferred(handle, element, shape)
 
 
-def _check_block_scales(source: tensor, scale: tensor, axis: int) -> None:
+def _check_block_scales(source: tl.tensor, scale: tl.tensor, axis: int) -> None:
     semantic = semantic_layer()
     shape, blocks = semantic.shape_of(source), semantic.shape_of(scale)
     others = len(shape) == len(blocks) and all(
@@ -271,7 +265,7 @@ def _check_known(argument: str, layout: Any) -> None:
         )
 
 
-def _result_type(elem_type: Dtype) -> dtype:
+def _result_type(elem_type: Dtype) -> tl.dtype:
     element = unwrap(elem_type)
     if element not in _RESULTS:
         raise DtypeError(
@@ -280,12 +274,12 @@ def _result_type(elem_type: Dtype) -> dtype:
             expected="float16 or bfloat16",
             got=element,
         )
-    result: dtype = element
+    result: tl.dtype = element
     return result
 
 
 def _unpacked(
-    semantic: SemanticLayer, src: tensor, axis: Optional[ConstInt]
+    semantic: SemanticLayer, src: tl.tensor, axis: Optional[ConstInt]
 ) -> tuple[list[int], int]:
     """Shape of the fp4 elements, and the checked axis."""
     if src.dtype not in _BYTES:
@@ -305,7 +299,7 @@ def _unpacked(
     return shape, axis
 
 
-def _check_scale_shape(scale: tensor, shape: list[int]) -> None:
+def _check_scale_shape(scale: tl.tensor, shape: list[int]) -> None:
     semantic = semantic_layer()
     if semantic.shape_of(scale) != shape:
         raise ShapeError(
@@ -317,7 +311,7 @@ def _check_scale_shape(scale: tensor, shape: list[int]) -> None:
         )
 
 
-def _check_scale_layout(src: tensor, scale: tensor, axis: int, shape: list[int]) -> None:
+def _check_scale_layout(src: tl.tensor, scale: tl.tensor, axis: int, shape: list[int]) -> None:
     """The scales must lie in the threads where the unpacked elements will; the order of registers
     is for the compiler to compare."""
     layouts = src.type.layout, scale.type.layout

@@ -9,14 +9,14 @@ from gluon_amd.features import SCALES_OF_16
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean, refuse
 from gluon_core.layouts.base import DistributedLayout
 from gluon_core.plugin import ops
-from gluon_core.plugin.ops import dtype, semantic_layer, tensor, tl, unwrap
+from gluon_core.plugin.ops import semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import ConstStr, Operand
 
 __all__ = ["FORMATS", "emit_scaled"]
 
 # Format -> the dtypes that hold it; e2m1 is packed, two along K in a byte.
-FORMATS: dict[str, tuple[dtype, ...]] = {
+FORMATS: dict[str, tuple[tl.dtype, ...]] = {
     "e2m1": (tl.uint8, tl.int8),
     "e4m3": (tl.float8e4nv, tl.uint8, tl.int8),
     "e5m2": (tl.float8e5, tl.uint8, tl.int8),
@@ -30,14 +30,14 @@ ScaleLayout = Callable[[Any, list[int]], DistributedLayout]
 def emit_scaled(
     unit: str,
     semantic: SemanticLayer,
-    operands: Sequence[tuple[str, tensor, Optional[Operand], ConstStr]],
-    acc: tensor,
+    operands: Sequence[tuple[str, tl.tensor, Optional[Operand], ConstStr]],
+    acc: tl.tensor,
     factor: int,
-    scale_dtypes: Sequence[dtype],
+    scale_dtypes: Sequence[tl.dtype],
     scale_layout: ScaleLayout,
     check_layouts: bool = True,
     least: int = 1,
-) -> tensor:
+) -> tl.tensor:
     """Check the operands and emit the product; gives a tensor like `acc`.
 
     Args:
@@ -123,7 +123,7 @@ def _format(argument: str, value: ConstStr) -> str:
     return value
 
 
-def _check_operand(semantic: SemanticLayer, name: str, value: tensor, format: str) -> None:
+def _check_operand(semantic: SemanticLayer, name: str, value: tl.tensor, format: str) -> None:
     semantic.require_distributed(value, name)
     if value.dtype not in FORMATS[format]:
         raise DtypeError(
@@ -149,10 +149,10 @@ def _scale(
     argument: str,
     scale: Optional[Operand],
     shape: list[int],
-    dtypes: Sequence[dtype],
-    operand: tensor,
+    dtypes: Sequence[tl.dtype],
+    operand: tl.tensor,
     layout: ScaleLayout,
-) -> tensor:
+) -> tl.tensor:
     scale = unwrap(scale)
     if isinstance(scale, tl.tensor) and scale.type.is_block():
         if scale.dtype not in dtypes:
@@ -169,7 +169,7 @@ def _scale(
                 expected=shape,
                 got=semantic.shape_of(scale),
             )
-        result: tensor = scale
+        result: tl.tensor = scale
         return result
     scale = _ONE if scale is None else scale
     if isinstance(scale, int):
@@ -197,6 +197,6 @@ def _scale(
     return semantic.full(shape, scale, element, layout(operand.type.layout, shape))
 
 
-def _casts_floats(scale: tensor) -> bool:
+def _casts_floats(scale: tl.tensor) -> bool:
     """Earlier releases cast a scalar of any dtype to an exponent."""
     return scale.dtype.is_floating() and not ops.has(SCALES_OF_16)

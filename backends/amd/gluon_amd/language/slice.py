@@ -5,11 +5,7 @@ from __future__ import annotations
 from gluon_amd.features import REGISTER_SLICE
 from gluon_core.errors import LayoutError, ShapeError, refuse
 from gluon_core.layouts.base import DistributedLayout
-from gluon_core.plugin.ops import (
-    builtin,
-    semantic_layer,
-    tensor,
-)
+from gluon_core.plugin.ops import builtin, semantic_layer, tl
 from gluon_core.plugin.typing import Shape
 from gluon_core.values import distributed_type
 
@@ -17,7 +13,7 @@ __all__ = ["slice"]
 
 
 @builtin(since=REGISTER_SLICE, name="gl.amd.slice")
-def slice(source: tensor, shape: Shape, offsets: Shape) -> tensor:
+def slice(source: tl.tensor, shape: Shape, offsets: Shape) -> tl.tensor:
     """The part of `source` of this shape at these offsets; no data moves between threads.
 
     Args:

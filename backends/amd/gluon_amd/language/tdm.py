@@ -46,16 +46,7 @@ from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.features import Feature
 from gluon_core.layouts.base import SharedLayout
 from gluon_core.plugin import ops
-from gluon_core.plugin.ops import (
-    block_type,
-    builtin,
-    constexpr,
-    ir,
-    semantic_layer,
-    tensor,
-    tl,
-    unwrap,
-)
+from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import ConstBool, ConstInt, ConstStr, Int, Predicate, Shape
 from gluon_core.values import shared_memory_descriptor
@@ -78,11 +69,11 @@ _NAME = "gl.amd.gfx1250.tdm"
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.make_tensor_descriptor")
 def make_tensor_descriptor(
-    base: tensor,
+    base: tl.tensor,
     shape: Sequence[Int],
     strides: Sequence[Int],
     block_shape: Shape,
-    layout: Union[SharedLayout, constexpr],
+    layout: Union[SharedLayout, tl.constexpr],
 ) -> tensor_descriptor:
     """A descriptor of the tensor at `base`.
 
@@ -145,14 +136,14 @@ def make_tensor_descriptor(
     bounds = [int32(semantic, value, "shape") for value in sizes]
     pace = [stride(semantic, value) for value in steps]
     known, paces = kept(sizes), kept(steps)
-    kind = tensor_descriptor_type(block_type(element, block), known.type, paces.type, layout)
+    kind = tensor_descriptor_type(tl.block_type(element, block), known.type, paces.type, layout)
     builder = semantic.builder
     handle = builder.create_make_tensor_descriptor(
         kind.to_ir(builder),
         base.handle,
         [value.handle for value in bounds],
         [value.handle for value in pace],
-        ir.PADDING_OPTION.PAD_ZERO,
+        semantic.enum("PADDING_OPTION", "PAD_ZERO"),
     )
     return tensor_descriptor(handle, known, paces, kind)
 
@@ -443,7 +434,7 @@ def async_wait(num_outstanding: ConstInt = 0) -> None:
 # -- emission --------------------------------------------------------------------------------------
 
 
-def _early_pred(semantic: SemanticLayer, pred: Optional[Int]) -> tensor:
+def _early_pred(semantic: SemanticLayer, pred: Optional[Int]) -> tl.tensor:
     """The predicate of a load before 3.8: int1 in 3.6, int32 in 3.7."""
     pred = unwrap(pred)
     pred = True if pred is None else pred

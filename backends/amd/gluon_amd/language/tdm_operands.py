@@ -13,14 +13,7 @@ from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.features import Feature
 from gluon_core.layouts.base import SharedLayout
 from gluon_core.plugin import ops
-from gluon_core.plugin.ops import (
-    constexpr,
-    semantic_layer,
-    tensor,
-    tl,
-    tl_tuple,
-    unwrap,
-)
+from gluon_core.plugin.ops import semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import ConstInt, Int
 from gluon_core.values import shared_memory_descriptor
@@ -62,7 +55,7 @@ def check_descriptor(value: object, argument: str) -> tensor_descriptor:
 
 def sequence(value: object, argument: str) -> list[Any]:
     value = unwrap(value)
-    if not isinstance(value, (list, tuple, tl_tuple)):
+    if not isinstance(value, (list, tuple, tl.tuple)):
         raise ArgumentError(
             "not a sequence",
             argument=argument,
@@ -74,7 +67,7 @@ def sequence(value: object, argument: str) -> list[Any]:
 
 def vector(
     semantic: SemanticLayer, desc: tensor_descriptor, values: object, argument: str
-) -> list[tensor]:
+) -> list[tl.tensor]:
     """An int32 for each dimension of the descriptor; [] for None."""
     if unwrap(values) is None:
         return []
@@ -92,20 +85,20 @@ def vector(
     return [int32(semantic, item, argument) for item in items]
 
 
-def kept(given: Sequence[Any]) -> tl_tuple:
+def kept(given: Sequence[Any]) -> tl.tuple:
     """Sizes as a tuple of the kernel, in which what is known at compile time stays so."""
-    return tl_tuple([constexpr(v) if isinstance(v, int) else v for v in map(unwrap, given)])
+    return tl.tuple([tl.constexpr(v) if isinstance(v, int) else v for v in map(unwrap, given)])
 
 
-def zeros(semantic: SemanticLayer, desc: tensor_descriptor) -> list[tensor]:
+def zeros(semantic: SemanticLayer, desc: tensor_descriptor) -> list[tl.tensor]:
     return [semantic.to_tensor(0) for _ in desc.shape]
 
 
-def handles(values: Sequence[tensor]) -> list[Any]:
+def handles(values: Sequence[tl.tensor]) -> list[Any]:
     return [value.handle for value in values]
 
 
-def int32(semantic: SemanticLayer, value: object, argument: str) -> tensor:
+def int32(semantic: SemanticLayer, value: object, argument: str) -> tl.tensor:
     number = _integer(semantic, value, argument)
     if number.dtype.primitive_bitwidth > 32:
         raise DtypeError(
@@ -118,14 +111,14 @@ def int32(semantic: SemanticLayer, value: object, argument: str) -> tensor:
     return number if number.dtype in INT32 else semantic.cast(number, tl.int32)
 
 
-def stride(semantic: SemanticLayer, value: object) -> tensor:
+def stride(semantic: SemanticLayer, value: object) -> tl.tensor:
     plain = unwrap(value)
     if isinstance(plain, int) and not isinstance(plain, bool):
         return semantic.make_scalar(plain, tl.int64)
     return semantic.cast(_integer(semantic, value, "strides"), tl.int64)
 
 
-def _integer(semantic: SemanticLayer, value: Any, argument: str) -> tensor:
+def _integer(semantic: SemanticLayer, value: Any, argument: str) -> tl.tensor:
     value = unwrap(value)
     if isinstance(value, bool) or not isinstance(value, (int, tl.tensor)):
         raise DtypeError("not an integer", argument=argument, got=semantic.describe(value))
@@ -134,7 +127,7 @@ def _integer(semantic: SemanticLayer, value: Any, argument: str) -> tensor:
         raise ShapeError("must be a scalar", argument=argument, got=semantic.describe(value))
     if not value.dtype.is_int() or value.dtype == tl.int1:
         raise DtypeError("must be an integer", argument=argument, expected="int32", got=value.dtype)
-    checked: tensor = value
+    checked: tl.tensor = value
     return checked
 
 
@@ -257,7 +250,7 @@ def check_gather_padding(desc: tensor_descriptor) -> None:
         )
 
 
-def row_indices(semantic: SemanticLayer, rows: tensor, count: int, op: str) -> tensor:
+def row_indices(semantic: SemanticLayer, rows: tl.tensor, count: int, op: str) -> tl.tensor:
     name = "src_row_indices" if op == "gather" else "dst_row_indices"
     rows = semantic.require_distributed(rows, name)
     if rows.dtype not in (tl.int16, tl.uint16, *INT32):
@@ -301,7 +294,9 @@ def row_indices(semantic: SemanticLayer, rows: tensor, count: int, op: str) -> t
     return rows
 
 
-def check_row_op(semantic: SemanticLayer, desc: tensor_descriptor, rows: tensor, op: str) -> None:
+def check_row_op(
+    semantic: SemanticLayer, desc: tensor_descriptor, rows: tl.tensor, op: str
+) -> None:
     """What gathers and scatters of rows ask of clusters."""
     block = [int(unwrap(size)) for size in desc.block_shape]
     if semantic.num_ctas < 2:
@@ -328,8 +323,8 @@ def check_row_op(semantic: SemanticLayer, desc: tensor_descriptor, rows: tensor,
 def updated(
     semantic: SemanticLayer,
     desc: tensor_descriptor,
-    offsets: Sequence[tensor],
-    bounds: Sequence[tensor],
+    offsets: Sequence[tl.tensor],
+    bounds: Sequence[tl.tensor],
     pred: Optional[Int],
     clamp: bool,
 ) -> Any:
@@ -344,12 +339,12 @@ def updated(
     )
 
 
-def pred_int32(semantic: SemanticLayer, pred: Int) -> tensor:
+def pred_int32(semantic: SemanticLayer, pred: Int) -> tl.tensor:
     """A predicate as newer Tritons take it."""
     pred = unwrap(pred)
     if isinstance(pred, int):
         return semantic.to_tensor(int(pred))
     if isinstance(pred, tl.tensor) and not pred.type.is_block() and pred.dtype in INT32:
-        result: tensor = pred
+        result: tl.tensor = pred
         return result
     return semantic.cast(semantic.predicate(pred), tl.int32)

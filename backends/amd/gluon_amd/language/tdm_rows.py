@@ -19,12 +19,7 @@ from gluon_amd.language.tdm_operands import (
 )
 from gluon_amd.tdm_rules import padding_of
 from gluon_core.errors import ArgumentError, LayoutError, ShapeError
-from gluon_core.plugin.ops import (
-    builtin,
-    semantic_layer,
-    tensor,
-    unwrap,
-)
+from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Int
 from gluon_core.values import shared_memory_descriptor
@@ -38,7 +33,7 @@ _NAME = "gl.amd.gfx1250.tdm"
 @builtin(requires=_REQUIRES, since=TDM_ROWS, name=f"{_NAME}.async_gather")
 def async_gather(
     desc: tensor_descriptor,
-    src_row_indices: tensor,
+    src_row_indices: tl.tensor,
     src_col_offset: Optional[Union[Int, shared_memory_descriptor]] = None,
     dst: Optional[shared_memory_descriptor] = None,
     mbarrier: Optional[shared_memory_descriptor] = None,
@@ -73,7 +68,7 @@ def async_gather(
 @builtin(requires=_REQUIRES, since=TDM_ROWS, name=f"{_NAME}.async_scatter")
 def async_scatter(
     desc: tensor_descriptor,
-    dst_row_indices: tensor,
+    dst_row_indices: tl.tensor,
     dst_col_offset: Optional[Union[Int, shared_memory_descriptor]] = None,
     src: Optional[shared_memory_descriptor] = None,
     mbarrier: Optional[shared_memory_descriptor] = None,
@@ -107,7 +102,7 @@ def _rows(
     semantic: SemanticLayer,
     op: str,
     desc: tensor_descriptor,
-    rows: tensor,
+    rows: tl.tensor,
     column: object,
     box: Any,
     mbarrier: Any,

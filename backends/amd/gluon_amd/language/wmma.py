@@ -8,13 +8,7 @@ from gluon_amd.features import WMMA_INT8
 from gluon_amd.language.operands import check_matmul
 from gluon_amd.layouts import AMDWMMALayout
 from gluon_core.errors import LayoutError
-from gluon_core.plugin.ops import (
-    builtin,
-    dtype,
-    semantic_layer,
-    tensor,
-    tl,
-)
+from gluon_core.plugin.ops import builtin, semantic_layer, tl
 from gluon_core.plugin.semantic import SemanticLayer
 
 __all__ = ["wmma_v1", "wmma_v2", "wmma_v3"]
@@ -22,7 +16,7 @@ __all__ = ["wmma_v1", "wmma_v2", "wmma_v3"]
 _FP8 = (tl.float8e4nv, tl.float8e5)
 
 # Version -> operand dtype -> (accumulator dtypes, K of the instruction).
-_Forms = dict[dtype, tuple[tuple[dtype, ...], tuple[int, ...]]]
+_Forms = dict[tl.dtype, tuple[tuple[tl.dtype, ...], tuple[int, ...]]]
 _COMMON: _Forms = {
     tl.float16: ((tl.float32, tl.float16), (16,)),
     tl.bfloat16: ((tl.float32,), (16,)),
@@ -93,21 +87,23 @@ def _unit(version: int) -> Callable[[F], F]:
 
 
 @_unit(1)
-def wmma_v1(a: tensor, b: tensor, acc: tensor) -> tensor:
+def wmma_v1(a: tl.tensor, b: tl.tensor, acc: tl.tensor) -> tl.tensor:
     return _emit(semantic_layer(), 1, a, b, acc)
 
 
 @_unit(2)
-def wmma_v2(a: tensor, b: tensor, acc: tensor) -> tensor:
+def wmma_v2(a: tl.tensor, b: tl.tensor, acc: tl.tensor) -> tl.tensor:
     return _emit(semantic_layer(), 2, a, b, acc)
 
 
 @_unit(3)
-def wmma_v3(a: tensor, b: tensor, acc: tensor) -> tensor:
+def wmma_v3(a: tl.tensor, b: tl.tensor, acc: tl.tensor) -> tl.tensor:
     return _emit(semantic_layer(), 3, a, b, acc)
 
 
-def _emit(semantic: SemanticLayer, version: int, a: tensor, b: tensor, acc: tensor) -> tensor:
+def _emit(
+    semantic: SemanticLayer, version: int, a: tl.tensor, b: tl.tensor, acc: tl.tensor
+) -> tl.tensor:
     for argument, value in (("a", a), ("b", b), ("acc", acc)):
         semantic.require_distributed(value, argument)
     layout = acc.type.layout
@@ -127,7 +123,7 @@ def _emit(semantic: SemanticLayer, version: int, a: tensor, b: tensor, acc: tens
     return semantic.make_tensor(handle, acc.type)
 
 
-def _check_dtypes(version: int, a: tensor, b: tensor, acc: tensor) -> None:
+def _check_dtypes(version: int, a: tl.tensor, b: tl.tensor, acc: tl.tensor) -> None:
     table = _DTYPES[version]
     accumulators = {operand: found for operand, (found, _) in table.items()}
     semantic_layer().check_matmul_dtypes(

@@ -19,7 +19,7 @@ from gluon_core.layouts.base import (
     Layout,
 )
 from gluon_core.plugin import ops
-from gluon_core.plugin.ops import compile_time, constexpr, unwrap
+from gluon_core.plugin.ops import compile_time, tl, unwrap
 from gluon_core.plugin.typing import ConstBool, ConstInt, Shape
 
 __all__ = ["get_wmma_scale_layout", "make_partitioned_dot_layouts"]
@@ -33,7 +33,7 @@ def _log2(size: int) -> int:
 
 @compile_time
 def get_wmma_scale_layout(
-    dot_operand_layout: Union[DotOperandLayout, constexpr],
+    dot_operand_layout: Union[DotOperandLayout, tl.constexpr],
     shape: Shape,
     scale_factor: ConstInt = 32,
 ) -> DistributedLinearLayout:
@@ -150,8 +150,8 @@ def _blocks(index: int, parent: AMDWMMALayout, rows: int, columns: int) -> list[
 def make_partitioned_dot_layouts(
     block_m: ConstInt,
     block_n: ConstInt,
-    original_layout_a: Union[PaddedSharedLayout, constexpr],
-    original_layout_b: Union[PaddedSharedLayout, constexpr],
+    original_layout_a: Union[PaddedSharedLayout, tl.constexpr],
+    original_layout_b: Union[PaddedSharedLayout, tl.constexpr],
     num_warps: ConstInt,
     instr_shape: Shape,
     a_transposed: ConstBool = False,
@@ -235,7 +235,7 @@ def make_partitioned_dot_layouts(
 
 
 def _partitioned(
-    name: str, original: Union[PaddedSharedLayout, constexpr], whole: int, size: int, dim: int
+    name: str, original: Union[PaddedSharedLayout, tl.constexpr], whole: int, size: int, dim: int
 ) -> PartitionedSharedLayout:
     """`original`, cut along `dim` into slices of `size` in two partitions."""
     original = unwrap(original)

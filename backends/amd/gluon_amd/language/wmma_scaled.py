@@ -12,13 +12,7 @@ from gluon_core.errors import LayoutError, refuse
 from gluon_core.layouts import DotOperandLayout
 from gluon_core.layouts.base import DistributedLayout
 from gluon_core.plugin import ops
-from gluon_core.plugin.ops import (
-    builtin,
-    semantic_layer,
-    tensor,
-    tl,
-    unwrap,
-)
+from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.typing import ConstStr, Operand
 
 __all__ = ["wmma_scaled"]
@@ -35,14 +29,14 @@ _E8M0 = (tl.uint8, tl.int8)
     instead="gl.amd.cdna4.mfma_scaled, or wmma on operands that scaled_upcast made",
 )
 def wmma_scaled(
-    a: tensor,
+    a: tl.tensor,
     a_scale: Optional[Operand],
     a_format: ConstStr,
-    b: tensor,
+    b: tl.tensor,
     b_scale: Optional[Operand],
     b_format: ConstStr,
-    acc: tensor,
-) -> tensor:
+    acc: tl.tensor,
+) -> tl.tensor:
     """`acc + (a * a_scale) @ (b * b_scale)` on the matrix unit, with a scale for each 32 (or 16)
     elements along K.
 
@@ -145,7 +139,7 @@ def _check_layout(
         )
 
 
-def _factor(a: tensor, scale: Optional[Operand], format: str) -> int:
+def _factor(a: tl.tensor, scale: Optional[Operand], format: str) -> int:
     """Elements of K that share a scale: 16 where the scales of a say so."""
     semantic = semantic_layer()
     scale = unwrap(scale)

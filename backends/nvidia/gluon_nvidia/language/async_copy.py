@@ -5,12 +5,7 @@ from __future__ import annotations
 from typing import Optional
 
 from gluon_core.errors import LayoutError
-from gluon_core.plugin.ops import (
-    builtin,
-    semantic_layer,
-    tensor,
-    unwrap,
-)
+from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.typing import ConstBool, ConstInt, ConstStr, Operand
 from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.features import COPIES_VERIFIED
@@ -35,7 +30,7 @@ _LEAST_BYTES = 4
 )
 def async_load(
     smem: shared_memory_descriptor,
-    pointer: tensor,
+    pointer: tl.tensor,
     mask: Optional[Operand] = None,
     cache_modifier: Optional[ConstStr] = None,
     eviction_policy: Optional[ConstStr] = None,
@@ -138,7 +133,7 @@ def mbarrier_arrive(mbarrier: shared_memory_descriptor, increment_count: ConstBo
     semantic.builder.create_async_copy_mbarrier_arrive(mbarrier.handle, increment)
 
 
-def _check_destination(smem: shared_memory_descriptor, pointer: tensor) -> None:
+def _check_destination(smem: shared_memory_descriptor, pointer: tl.tensor) -> None:
     semantic = semantic_layer()
     element = pointer.dtype.element_ty
     semantic.check_copied(smem, pointer, element, "smem", bits=not semantic.has(COPIES_VERIFIED))

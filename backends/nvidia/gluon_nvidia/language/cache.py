@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 from gluon_core.errors import ArgumentError
-from gluon_core.features import CACHE_POLICY
-from gluon_core.plugin.ops import constexpr, unwrap
+from gluon_core.plugin.ops import tl, unwrap
 from gluon_core.values import CachePolicy as PlainCachePolicy
 from gluon_core.values import one_of
 
@@ -40,7 +39,7 @@ class FractionalEvictionPolicy:
     fraction: float
     secondary: str = "evict_unchanged"
 
-    since = CACHE_POLICY
+    since = PlainCachePolicy.since
 
     def __post_init__(self) -> None:
         fields = {name: unwrap(getattr(self, name)) for name in self.__dataclass_fields__}
@@ -58,7 +57,7 @@ class FractionalEvictionPolicy:
     @property
     def type(self) -> Any:
         """The type of this value inside a kernel: a constexpr."""
-        return constexpr(self).type
+        return tl.constexpr(self).type
 
     def mangle(self) -> str:
         """An identifier part that differs between different policies."""
@@ -89,7 +88,7 @@ class CachePolicy:
     l2: Optional[FractionalEvictionPolicy] = None
     l2_prefetch_size: Optional[int] = None
 
-    since = CACHE_POLICY
+    since = PlainCachePolicy.since
 
     def __post_init__(self) -> None:
         fields = {name: unwrap(getattr(self, name)) for name in self.__dataclass_fields__}
@@ -119,7 +118,7 @@ class CachePolicy:
     @property
     def type(self) -> Any:
         """The type of this value inside a kernel: a constexpr."""
-        return constexpr(self).type
+        return tl.constexpr(self).type
 
     def _to_ir(self, builder: Any) -> Any:
         l2 = self.l2
@@ -140,4 +139,4 @@ class CachePolicy:
 
 
 # What the ops take: an NVIDIA policy, or one that says what every vendor understands.
-CacheHint = Union[CachePolicy, PlainCachePolicy, constexpr]
+CacheHint = Union[CachePolicy, PlainCachePolicy, tl.constexpr]

@@ -10,13 +10,7 @@ from typing import Any, Sequence
 
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import SwizzledSharedLayout
-from gluon_core.plugin.ops import (
-    base_type,
-    builtin,
-    semantic_layer,
-    tensor,
-    tl,
-)
+from gluon_core.plugin.ops import base_type, builtin, semantic_layer, tl
 from gluon_core.plugin.typing import ConstInt
 from gluon_core.values import handle_value, shared_memory_descriptor
 from gluon_nvidia.features import CLC
@@ -66,7 +60,7 @@ class clc_result(handle_value):
         self.type = clc_result_type()
 
     @builtin(requires=_REQUIRES, since=CLC, name=f"{_NAME}.clc_result.is_canceled")
-    def is_canceled(self) -> tensor:
+    def is_canceled(self) -> tl.tensor:
         """Whether a program was taken over: an int1 scalar. False when none was left.
 
         ISA: PTX 9.7.13.18, clusterlaunchcontrol.query_cancel.is_canceled.
@@ -76,7 +70,7 @@ class clc_result(handle_value):
         return semantic.make_tensor(handle, tl.int1)
 
     @builtin(requires=_REQUIRES, since=CLC, name=f"{_NAME}.clc_result.program_id")
-    def program_id(self, dim: ConstInt) -> tensor:
+    def program_id(self, dim: ConstInt) -> tl.tensor:
         """The id of the program that was taken over, along `dim`: an int32 scalar.
 
         Undefined where `is_canceled()` is false.

@@ -10,15 +10,7 @@ from typing import Any, Union
 
 from gluon_core.errors import CapabilityError
 from gluon_core.layouts import SwizzledSharedLayout
-from gluon_core.plugin.ops import (
-    builtin,
-    code_generator,
-    constexpr,
-    semantic_layer,
-    tensor,
-    tl,
-    traced,
-)
+from gluon_core.plugin.ops import builtin, code_generator, semantic_layer, tl, traced
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import ConstInt, Int
 from gluon_core.portable import WalkRequest
@@ -112,7 +104,7 @@ def following(
 
 
 def _traced(function: Any, state: Any, values: Any, facts: Any) -> Any:
-    known = [constexpr(facts.walk.slots), constexpr(facts.role == 0)]
+    known = [tl.constexpr(facts.walk.slots), tl.constexpr(facts.role == 0)]
     return code_generator().call_JitFunction(function, [*state, *values, *known], {})
 
 
@@ -121,12 +113,12 @@ def _go_on(
     answers: "shared_memory_descriptor",
     full: "shared_memory_descriptor",
     empty: "shared_memory_descriptor",
-    tile: "tensor",
-    slot: "tensor",
-    phase: "tensor",
-    count: "tensor",
-    SLOTS: "constexpr",
-    ASKS: "constexpr",
+    tile: "tl.tensor",
+    slot: "tl.tensor",
+    phase: "tl.tensor",
+    count: "tl.tensor",
+    SLOTS: "tl.constexpr",
+    ASKS: "tl.constexpr",
 ) -> "Any":
     """The next of this program's own tiles; where they end, that of the program in the answer."""
     if tile < count:
@@ -152,12 +144,12 @@ def _ask_ahead(
     answers: "shared_memory_descriptor",
     full: "shared_memory_descriptor",
     empty: "shared_memory_descriptor",
-    tile: "tensor",
-    slot: "tensor",
-    phase: "tensor",
-    count: "tensor",
-    SLOTS: "constexpr",
-    ASKS: "constexpr",
+    tile: "tl.tensor",
+    slot: "tl.tensor",
+    phase: "tl.tensor",
+    count: "tl.tensor",
+    SLOTS: "tl.constexpr",
+    ASKS: "tl.constexpr",
 ) -> None:
     """Role 0 asks for another program where this tile is the last of its own."""
     if ASKS:
@@ -168,20 +160,20 @@ def _ask_ahead(
                 try_cancel(answers.index(slot), full.index(slot))
 
 
-_EXPECTED = constexpr(_BYTES)
+_EXPECTED = tl.constexpr(_BYTES)
 
 
 @builtin
-def _programs() -> tensor:
+def _programs() -> tl.tensor:
     return semantic_layer().programs()
 
 
 @builtin
-def _number(answer: clc_result) -> tensor:
+def _number(answer: clc_result) -> tl.tensor:
     return semantic_layer().program_number([answer.program_id(axis) for axis in range(3)])
 
 
 @builtin
-def _either(condition: tensor, one: Any, other: Any) -> tensor:
+def _either(condition: tl.tensor, one: Any, other: Any) -> tl.tensor:
     semantic = semantic_layer()
     return semantic.where(condition, semantic.to_tensor(one), semantic.to_tensor(other))

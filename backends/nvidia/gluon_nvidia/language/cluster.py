@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from gluon_core.features import CLUSTER_BARRIER, CLUSTER_BARRIER_OP
-from gluon_core.plugin.ops import (
-    builtin,
-    semantic_layer,
-    tensor,
-)
+from gluon_core.plugin.ops import builtin, semantic_layer, tl
 from gluon_core.plugin.typing import ConstBool
 from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.features import ASYNC_SHARED_STORE, CLUSTER_HALVES
@@ -74,7 +70,7 @@ def barrier(relaxed: ConstBool = False) -> None:
 
 @builtin(requires=_REQUIRES, since=ASYNC_SHARED_STORE, name="gl.nvidia.hopper.async_store")
 def async_store(
-    dst: shared_memory_descriptor, value: tensor, mbarrier: shared_memory_descriptor
+    dst: shared_memory_descriptor, value: tl.tensor, mbarrier: shared_memory_descriptor
 ) -> None:
     """Store a tensor to shared memory of the cluster's blocks, asynchronously; its bytes count at
     the barrier of the block that they go to.

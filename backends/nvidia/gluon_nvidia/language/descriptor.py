@@ -5,20 +5,7 @@ from __future__ import annotations
 from typing import Any, Sequence, Union
 
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
-from gluon_core.plugin import ops
-from gluon_core.plugin.ops import (
-    block_type,
-    builtin,
-    constexpr,
-    dtype,
-    ir,
-    semantic_layer,
-    tensor,
-    tl,
-    tl_tuple,
-    tuple_type,
-    unwrap,
-)
+from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import ConstStr, Int, Shape
 from gluon_core.values import check_block_shape
@@ -34,7 +21,7 @@ __all__ = [
     "tensor_descriptor_type",
 ]
 
-_Sizes = Union[Sequence[Any], tl_tuple]  # of a tensor, scalars
+_Sizes = Union[Sequence[Any], tl.tuple]  # of a tensor, scalars
 _PADDINGS = ("zero", "nan")
 _MOST_RANK = 5
 _LEAST_BYTES = 16
@@ -62,9 +49,9 @@ class tensor_descriptor_type(core.tensor_descriptor_type):
 
     def __init__(
         self,
-        block_type: block_type,
-        shape_type: tuple_type,
-        strides_type: tuple_type,
+        block_type: tl.block_type,
+        shape_type: tl.tuple_type,
+        strides_type: tl.tuple_type,
         layout: NVMMASharedLayout,
     ):
         super().__init__(block_type, shape_type, strides_type, layout)
@@ -106,9 +93,10 @@ class tensor_descriptor_im2col_type(tensor_descriptor_type):
 
     _name = "tensor_descriptor_im2col"
     _prefix = "TDI"
+    since = IM2COL
 
     def _to_ir(self, builder: Any) -> Any:
-        ops.require(IM2COL, "tensor_descriptor_im2col")
+        self.check_release()
         element = self.block_type.element_ty
         return builder.get_tensor_descriptor_im2col_layout_type(
             self.block_type.to_ir(builder), element.is_int_signed(), self.layout._to_ir(builder)
@@ -131,11 +119,11 @@ class tensor_descriptor_im2col(tensor_descriptor):
 
 @builtin(requires=("nvidia.tma",), name="gl.nvidia.hopper.tma.make_tensor_descriptor")
 def make_tensor_descriptor(
-    base: tensor,
+    base: tl.tensor,
     shape: Sequence[Int],
     strides: Sequence[Int],
     block_shape: Shape,
-    layout: Union[NVMMASharedLayout, constexpr],
+    layout: Union[NVMMASharedLayout, tl.constexpr],
     padding_option: ConstStr = "zero",
 ) -> tensor_descriptor:
     """Make a descriptor inside the kernel, from values that may differ between programs.
@@ -181,11 +169,11 @@ def make_tensor_descriptor(
     padding = _padding(padding_option, element)
     _check_sizes(sizes, steps, element)
     semantic.check_block_shape(block, "the box of a descriptor")
-    box = block_type(element, block)
+    box = tl.block_type(element, block)
     sizes = [_scalar(semantic, size, tl.int32, "shape") for size in sizes]
     steps = [_scalar(semantic, step, tl.int64, "strides") for step in steps]
     made = tensor_descriptor_type(
-        box, tuple_type([tl.int32] * len(sizes)), tuple_type([tl.int64] * len(steps)), layout
+        box, tl.tuple_type([tl.int32] * len(sizes)), tl.tuple_type([tl.int64] * len(steps)), layout
     )
     check_blocks(semantic, made)
     handle = semantic.builder.create_make_tensor_descriptor(
@@ -193,9 +181,9 @@ def make_tensor_descriptor(
         base.handle,
         [size.handle for size in sizes],
         [step.handle for step in steps],
-        ir.PADDING_OPTION.PAD_NAN if padding == "nan" else ir.PADDING_OPTION.PAD_ZERO,
+        semantic.enum("PADDING_OPTION", f"PAD_{padding.upper()}"),
     )
-    return made.make(handle, tl_tuple(sizes), tl_tuple(steps))
+    return made.make(handle, tl.tuple(sizes), tl.tuple(steps))
 
 
 def check_blocks(semantic: SemanticLayer, made: tensor_descriptor_type) -> None:
@@ -211,7 +199,7 @@ def check_blocks(semantic: SemanticLayer, made: tensor_descriptor_type) -> None:
         )
 
 
-def check_box(element: dtype, block: list[int], layout: NVMMASharedLayout) -> None:
+def check_box(element: tl.dtype, block: list[int], layout: NVMMASharedLayout) -> None:
     """Raise unless TMA moves boxes like this."""
     bits = element.primitive_bitwidth
     if element.is_ptr() or bits not in (8, 16, 32, 64):
@@ -257,7 +245,7 @@ def _pointer(semantic: SemanticLayer, base: Any) -> Any:
 def _listed(values: Any, argument: str) -> list[Any]:
     """The entries of a sequence, compile-time ones as Python values."""
     values = unwrap(values)
-    if not isinstance(values, (list, tuple, tl_tuple)):
+    if not isinstance(values, (list, tuple, tl.tuple)):
         raise ShapeError(
             "not a sequence",
             argument=argument,
@@ -281,7 +269,7 @@ def _scalar(semantic: SemanticLayer, value: Any, dtype: Any, argument: str) -> A
     )
 
 
-def _padding(option: ConstStr, element: dtype) -> str:
+def _padding(option: ConstStr, element: tl.dtype) -> str:
     padding: str = unwrap(option)
     if padding not in _PADDINGS:
         raise ArgumentError(
@@ -300,7 +288,7 @@ def _padding(option: ConstStr, element: dtype) -> str:
     return padding
 
 
-def _check_sizes(sizes: list[Any], steps: list[Any], element: dtype) -> None:
+def _check_sizes(sizes: list[Any], steps: list[Any], element: tl.dtype) -> None:
     """What can be known of the tensor while compiling; the simulator checks the rest."""
     if not 1 <= len(sizes) <= _MOST_RANK:
         raise ShapeError(

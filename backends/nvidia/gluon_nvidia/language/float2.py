@@ -10,15 +10,7 @@ Triton's own library has this up to 3.7, and `add2`, `fma2`, ... after it; here 
 from typing import Any
 
 from gluon_core.errors import DtypeError, ShapeError, refuse
-from gluon_core.plugin.ops import (
-    builtin,
-    constexpr_function,
-    semantic_layer,
-    tensor,
-    tl,
-    traced,
-    unwrap,
-)
+from gluon_core.plugin.ops import builtin, constexpr_function, semantic_layer, tl, traced, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import ConstInt, ConstStr, Operand
 from gluon_core.values.aggregate import aggregate
@@ -81,13 +73,13 @@ def _combine(opcode: ConstStr, one: "Float2Tensor", other: "Float2Tensor") -> "F
 
 
 @builtin(requires=_REQUIRES, instead=_INSTEAD, name="Float2Tensor.sum")
-def _plus(one: tensor, other: tensor) -> tensor:
-    result: tensor = _compute(semantic_layer(), "add", [one, other])
+def _plus(one: tl.tensor, other: tl.tensor) -> tl.tensor:
+    result: tl.tensor = _compute(semantic_layer(), "add", [one, other])
     return result
 
 
 @traced
-def _total(one: "tensor", other: "tensor") -> "tensor":
+def _total(one: "tl.tensor", other: "tl.tensor") -> "tl.tensor":
     return _plus(one, other)
 
 
@@ -98,10 +90,10 @@ class Float2Tensor:
     `+`, `-` and `*` work on pairs elementwise. Make one with `pack` or `pack2`.
     """
 
-    value: tensor
+    value: tl.tensor
 
     @constexpr_function
-    def __init__(self, value: tensor) -> None:
+    def __init__(self, value: tl.tensor) -> None:
         self.value = value
 
     @traced
@@ -165,7 +157,7 @@ def full_like(x: "Float2Tensor", fill_value: Operand) -> "Float2Tensor":
 
 
 @builtin(requires=_REQUIRES, instead=_INSTEAD, name=f"{_SPACE}.pack")
-def pack(x: tensor, axis: ConstInt) -> "Float2Tensor":
+def pack(x: tl.tensor, axis: ConstInt) -> "Float2Tensor":
     """Pairs of neighbours along `axis`, which a thread must hold both.
 
     Args:
@@ -194,7 +186,7 @@ def pack(x: tensor, axis: ConstInt) -> "Float2Tensor":
 
 
 @builtin(requires=_REQUIRES, instead=_INSTEAD, name=f"{_SPACE}.pack2")
-def pack2(x0: tensor, x1: tensor) -> "Float2Tensor":
+def pack2(x0: tl.tensor, x1: tl.tensor) -> "Float2Tensor":
     """Pairs of the elements of two tensors.
 
     Args:
@@ -215,7 +207,7 @@ def pack2(x0: tensor, x1: tensor) -> "Float2Tensor":
 
 
 @builtin(requires=_REQUIRES, instead=_INSTEAD, name=f"{_SPACE}.unpack")
-def unpack(x: "Float2Tensor", axis: ConstInt) -> tensor:
+def unpack(x: "Float2Tensor", axis: ConstInt) -> tl.tensor:
     """What `pack` packed: a float32 tensor whose dimension `axis` has both of each pair.
 
     Args:
@@ -241,7 +233,7 @@ def unpack(x: "Float2Tensor", axis: ConstInt) -> tensor:
 
 
 @builtin(requires=_REQUIRES, instead=_INSTEAD, name=f"{_SPACE}.unpack2")
-def unpack2(x: "Float2Tensor") -> tuple[tensor, tensor]:
+def unpack2(x: "Float2Tensor") -> tuple[tl.tensor, tl.tensor]:
     """The first elements of the pairs, and the second.
 
     Args:
@@ -257,7 +249,7 @@ def unpack2(x: "Float2Tensor") -> tuple[tensor, tensor]:
     """
     both = (tl.float32, tl.float32)
     text = "mov.b64 { $0, $1 }, $2;"
-    result: tuple[tensor, tensor] = _instruction(
+    result: tuple[tl.tensor, tl.tensor] = _instruction(
         semantic_layer(), text, "=r,=r,l", [_pairs(x, "x")], both
     )
     return result

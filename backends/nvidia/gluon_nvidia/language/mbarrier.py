@@ -13,7 +13,6 @@ from gluon_core.errors import (
     DtypeError,
     LayoutError,
 )
-from gluon_core.plugin import ops
 from gluon_core.plugin.ops import (
     builtin,
     semantic_layer,
@@ -332,8 +331,7 @@ def sync_cluster_init() -> None:
 
 def _memory_handle(value: Any) -> Any:
     value = unwrap(value)
-    memory = isinstance(value, ops.base_value) and not isinstance(value, tl.tensor)
-    if not memory or not hasattr(value, "handle"):
+    if isinstance(value, tl.tensor) or not hasattr(value, "handle"):
         raise DtypeError(
             "not a memory descriptor",
             argument="deps",

@@ -5,14 +5,7 @@ from __future__ import annotations
 from typing import Optional
 
 from gluon_core.errors import ArgumentError, LayoutError, ShapeError
-from gluon_core.plugin.ops import (
-    builtin,
-    dtype,
-    semantic_layer,
-    tensor,
-    tl,
-    unwrap,
-)
+from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import ConstStr
 from gluon_nvidia.layouts import NVMMADistributedLayout
@@ -25,7 +18,7 @@ _PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
 _FP8 = (tl.float8e5, tl.float8e4nv)
 
 # Operand dtype -> accumulator dtypes (PTX 9.7.14.5, table of mma operands).
-_DTYPES: dict[dtype, tuple[dtype, ...]] = {
+_DTYPES: dict[tl.dtype, tuple[tl.dtype, ...]] = {
     tl.float16: (tl.float16, tl.float32),
     tl.bfloat16: (tl.float32,),
     tl.float32: (tl.float32,),
@@ -44,7 +37,9 @@ _REQUIRES = {
 
 
 @builtin(requires=("nvidia.mma_v2",), name=_NAME, instead="gl.portable.mma or gl.dot_fma")
-def mma_v2(a: tensor, b: tensor, acc: tensor, input_precision: Optional[ConstStr] = None) -> tensor:
+def mma_v2(
+    a: tl.tensor, b: tl.tensor, acc: tl.tensor, input_precision: Optional[ConstStr] = None
+) -> tl.tensor:
     """`acc + a @ b` on the tensor cores, synchronously.
 
     Args:
@@ -96,14 +91,14 @@ def mma_v2(a: tensor, b: tensor, acc: tensor, input_precision: Optional[ConstStr
     return semantic.make_tensor(handle, acc.type)
 
 
-def _imprecise_accumulations(semantic: SemanticLayer, a: tensor) -> int:
+def _imprecise_accumulations(semantic: SemanticLayer, a: tl.tensor) -> int:
     """How many products of fp8 may be added up in less than float32; an option of the compiler."""
     if not a.dtype.is_fp8():
         return 0
     return getattr(semantic.options, "max_num_imprecise_acc_default", None) or 0
 
 
-def _check_shapes(a: tensor, b: tensor, acc: tensor) -> None:
+def _check_shapes(a: tl.tensor, b: tl.tensor, acc: tl.tensor) -> None:
     semantic = semantic_layer()
     semantic.check_matmul_shapes(semantic.shape_of(a), semantic.shape_of(b), semantic.shape_of(acc))
     k = semantic.shape_of(a)[-1]
@@ -119,7 +114,7 @@ def _check_shapes(a: tensor, b: tensor, acc: tensor) -> None:
         )
 
 
-def _check_layouts(semantic: SemanticLayer, a: tensor, b: tensor, acc: tensor) -> None:
+def _check_layouts(semantic: SemanticLayer, a: tl.tensor, b: tl.tensor, acc: tl.tensor) -> None:
     layout = acc.type.layout
     if not isinstance(layout, NVMMADistributedLayout) or layout.version[0] != 2:
         raise LayoutError(
@@ -140,7 +135,7 @@ def _check_layouts(semantic: SemanticLayer, a: tensor, b: tensor, acc: tensor) -
     semantic.check_k_width(a, b, max(1, 32 // a.dtype.primitive_bitwidth))
 
 
-def check_precision(precision: object, dtype: dtype, argument: str, unit: str) -> str:
+def check_precision(precision: object, dtype: tl.dtype, argument: str, unit: str) -> str:
     """Return `precision`, in any case, as the compiler spells it.
 
     Raises:

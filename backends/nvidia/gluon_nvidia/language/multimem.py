@@ -14,13 +14,7 @@ from typing import Any, Optional
 
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError
 from gluon_core.layouts import BlockedLayout
-from gluon_core.plugin.ops import (
-    builtin,
-    semantic_layer,
-    tensor,
-    tl,
-    unwrap,
-)
+from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.typing import ConstInt, ConstStr, Operand, Predicate, Values
 from gluon_core.values import distributed_type
 from gluon_nvidia.builder import MultimemOperands
@@ -41,11 +35,11 @@ _KINDS = {
 @builtin(requires=_REQUIRES, name=_NAME + "load_reduce")
 def load_reduce(
     x: Values,
-    offsets: tensor,
+    offsets: tl.tensor,
     mask: Optional[Predicate] = None,
     op: ConstStr = "add",
     width: Optional[ConstInt] = None,
-) -> tensor:
+) -> tl.tensor:
     """What all ranks' copies of `x` hold at `offsets`, added up; 16-bit floats in float32, and
     rounded once.
 
@@ -82,7 +76,7 @@ def load_reduce(
 @builtin(requires=_REQUIRES, name=_NAME + "store")
 def store(
     x: Values,
-    offsets: tensor,
+    offsets: tl.tensor,
     value: Operand,
     mask: Optional[Predicate] = None,
     width: Optional[ConstInt] = None,
@@ -109,7 +103,7 @@ def store(
 @builtin(requires=_REQUIRES, name=_NAME + "reduce")
 def reduce(
     x: Values,
-    offsets: tensor,
+    offsets: tl.tensor,
     value: Operand,
     mask: Optional[Predicate] = None,
     op: ConstStr = "add",

@@ -11,14 +11,7 @@ from typing import Any, Callable, Optional, Sequence, TypeVar
 
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import BlockedLayout, DistributedLinearLayout, equal
-from gluon_core.plugin.ops import (
-    builtin,
-    dtype,
-    semantic_layer,
-    tensor,
-    tl,
-    unwrap,
-)
+from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Dtype, Operand
 from gluon_core.values import distributed_type
@@ -41,7 +34,7 @@ _F32, _F16, _BF16 = tl.float32, tl.float16, tl.bfloat16
 _FP8 = (tl.float8e4nv, tl.float8e5)
 
 # Operand dtypes -> result dtypes. Each row is a form of the instruction (PTX 9.7.3 to 9.7.5).
-_Forms = dict[tuple[dtype, ...], tuple[dtype, ...]]
+_Forms = dict[tuple[tl.dtype, ...], tuple[tl.dtype, ...]]
 _ADD: _Forms = {
     (_F32, _F32): (_F32, _F16, _BF16),
     (_F16, _F32): (_F32,),
@@ -84,7 +77,7 @@ _LEADER = {"add": 1, "sub": 1, "mul": 0, "fma": 2, "min": 0, "max": 0}
 
 def _emit(
     semantic: SemanticLayer, kind: str, operands: dict[str, Operand], dtype: Optional[Dtype]
-) -> tensor:
+) -> tl.tensor:
     for name, value in operands.items():
         if not _is_number(value):
             semantic.require_tensor(value, name)
@@ -130,7 +123,7 @@ def _is_fp4(value: Any) -> bool:
     return value.dtype in (tl.uint8, tl.int8)
 
 
-def _unpacked(operands: dict[str, tensor], result: dtype) -> distributed_type:
+def _unpacked(operands: dict[str, tl.tensor], result: tl.dtype) -> distributed_type:
     """The type of a result of which fp4 operands have half along one dimension."""
     semantic = semantic_layer()
     floats = [value for value in operands.values() if not _is_fp4(value)]
@@ -199,7 +192,7 @@ def _has_layout(value: object) -> bool:
     return isinstance(getattr(value, "type", None), distributed_type)
 
 
-def _scalar(semantic: SemanticLayer, name: str, value: Any, dtype: dtype) -> tensor:
+def _scalar(semantic: SemanticLayer, name: str, value: Any, dtype: tl.dtype) -> tl.tensor:
     if _is_number(value):
         if semantic.has(PACKED_NUMBERS):
             return semantic.scalar_constant(unwrap(value), dtype)
@@ -209,7 +202,7 @@ def _scalar(semantic: SemanticLayer, name: str, value: Any, dtype: dtype) -> ten
     return semantic.cast(value, dtype)
 
 
-def _result_dtype(kind: str, values: list[Any], wanted: Optional[Dtype]) -> dtype:
+def _result_dtype(kind: str, values: list[Any], wanted: Optional[Dtype]) -> tl.dtype:
     wanted = unwrap(wanted)
     if wanted is not None:
         if not isinstance(wanted, tl.dtype) or not wanted.is_floating():
@@ -219,11 +212,11 @@ def _result_dtype(kind: str, values: list[Any], wanted: Optional[Dtype]) -> dtyp
                 expected="float32",
                 got=semantic_layer().describe(wanted),
             )
-        chosen: dtype = wanted
+        chosen: tl.dtype = wanted
         return chosen
     leader = values[_LEADER[kind]]
     if _has_layout(leader) and leader.dtype.is_floating():
-        own: dtype = leader.dtype
+        own: tl.dtype = leader.dtype
         return own
     widest = _widest([leader, *values])
     if widest is None:
@@ -235,7 +228,7 @@ def _result_dtype(kind: str, values: list[Any], wanted: Optional[Dtype]) -> dtyp
     return widest
 
 
-def _widest(values: Sequence[Any]) -> Optional[dtype]:
+def _widest(values: Sequence[Any]) -> Optional[tl.dtype]:
     """The dtype of tensors and, from 3.9 on, of run-time scalars together; None of fp4 alone."""
     tensors = [value.dtype for value in values if _has_layout(value) and not _is_fp4(value)]
     scalars = [value.dtype for value in values if not (_has_layout(value) or _is_number(value))]
@@ -244,11 +237,13 @@ def _widest(values: Sequence[Any]) -> Optional[dtype]:
     if not tensors:
         return None
     found = max(tensors, key=lambda kind: kind.primitive_bitwidth)
-    result: Optional[dtype] = _F16 if found == _BF16 and _F16 in tensors else found
+    result: Optional[tl.dtype] = _F16 if found == _BF16 and _F16 in tensors else found
     return result
 
 
-def _scalar_dtype(kind: str, values: Sequence[Any], result: dtype, dtype: Optional[Dtype]) -> dtype:
+def _scalar_dtype(
+    kind: str, values: Sequence[Any], result: tl.dtype, dtype: Optional[Dtype]
+) -> tl.dtype:
     """What scalars are converted to: the result's dtype, or from 3.9 on the widest of all operands
     where that is a form."""
     widest = _widest(values)
@@ -264,7 +259,7 @@ def _scalar_dtype(kind: str, values: Sequence[Any], result: dtype, dtype: Option
 _REQUIRES = ("nvidia.ldmatrix",)
 
 
-def _needed(kind: str, dtypes: Sequence[dtype], result: dtype) -> tuple[str, ...]:
+def _needed(kind: str, dtypes: Sequence[tl.dtype], result: tl.dtype) -> tuple[str, ...]:
     """What a form needs."""
     if {*dtypes} & {_FP4, *_FP8}:
         return ("nvidia.packed_fp8",)
@@ -277,7 +272,7 @@ def _needed(kind: str, dtypes: Sequence[dtype], result: dtype) -> tuple[str, ...
     return ("nvidia.f32x2",)
 
 
-def _check_form(kind: str, names: list[str], dtypes: Sequence[dtype], result: dtype) -> None:
+def _check_form(kind: str, names: list[str], dtypes: Sequence[tl.dtype], result: tl.dtype) -> None:
     forms = _FORMS[kind]
     results = forms.get(tuple(dtypes))
     if results is None:
@@ -373,50 +368,50 @@ def _packed(fn: F) -> F:
 
 
 @_packed
-def add2(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tensor:
+def add2(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tl.tensor:
     return _emit(semantic_layer(), "add", {"lhs": lhs, "rhs": rhs}, dtype)
 
 
 @_packed
-def sub2(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tensor:
+def sub2(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tl.tensor:
     return _emit(semantic_layer(), "sub", {"lhs": lhs, "rhs": rhs}, dtype)
 
 
 @_packed
-def mul2(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tensor:
+def mul2(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tl.tensor:
     return _emit(semantic_layer(), "mul", {"lhs": lhs, "rhs": rhs}, dtype)
 
 
 @_packed
-def fma2(lhs: Operand, rhs: Operand, acc: Operand, dtype: Optional[Dtype] = None) -> tensor:
+def fma2(lhs: Operand, rhs: Operand, acc: Operand, dtype: Optional[Dtype] = None) -> tl.tensor:
     return _emit(semantic_layer(), "fma", {"lhs": lhs, "rhs": rhs, "acc": acc}, dtype)
 
 
 @_packed
-def min2(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tensor:
+def min2(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tl.tensor:
     return _emit(semantic_layer(), "min", {"lhs": lhs, "rhs": rhs}, dtype)
 
 
 @_packed
-def max2(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tensor:
+def max2(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tl.tensor:
     return _emit(semantic_layer(), "max", {"lhs": lhs, "rhs": rhs}, dtype)
 
 
 @_packed
-def add4(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tensor:
+def add4(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tl.tensor:
     return _emit(semantic_layer(), "add", {"lhs": lhs, "rhs": rhs}, dtype)
 
 
 @_packed
-def sub4(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tensor:
+def sub4(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tl.tensor:
     return _emit(semantic_layer(), "sub", {"lhs": lhs, "rhs": rhs}, dtype)
 
 
 @_packed
-def mul4(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tensor:
+def mul4(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tl.tensor:
     return _emit(semantic_layer(), "mul", {"lhs": lhs, "rhs": rhs}, dtype)
 
 
 @_packed
-def fma4(lhs: Operand, rhs: Operand, acc: Operand, dtype: Optional[Dtype] = None) -> tensor:
+def fma4(lhs: Operand, rhs: Operand, acc: Operand, dtype: Optional[Dtype] = None) -> tl.tensor:
     return _emit(semantic_layer(), "fma", {"lhs": lhs, "rhs": rhs, "acc": acc}, dtype)

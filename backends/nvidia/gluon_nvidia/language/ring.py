@@ -27,14 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Sequence, Union
 
 from gluon_core.errors import ArgumentError, ShapeError
-from gluon_core.plugin.ops import (
-    builtin,
-    semantic_layer,
-    tensor,
-    tl,
-    tl_tuple,
-    unwrap,
-)
+from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import ConstBool, ConstInt, Int, Predicate, Values
 from gluon_core.portable.records import Record
@@ -89,15 +82,15 @@ class ring_position(Record):
     """A slot of a ring and the phase of its barriers. Loops carry it."""
 
     @property
-    def index(self) -> tensor:
+    def index(self) -> tl.tensor:
         """The slot, an int32 scalar."""
-        result: tensor = self.parts.values[0]
+        result: tl.tensor = self.parts.values[0]
         return result
 
     @property
-    def phase(self) -> tensor:
+    def phase(self) -> tl.tensor:
         """The parity that waiting in this slot is for, an int32 scalar."""
-        result: tensor = self.parts.values[1]
+        result: tl.tensor = self.parts.values[1]
         return result
 
     @builtin(name="ring_position.next")
@@ -146,7 +139,8 @@ class tile_ring(Record):
     @property
     def dtype(self) -> tl.dtype:
         """dtype of the first tensor's elements."""
-        return _parts(self)[0][0].dtype
+        dtype: tl.dtype = _parts(self)[0][0].dtype
+        return dtype
 
     @property
     def block_shape(self) -> list[int]:
@@ -219,7 +213,7 @@ class tile_ring(Record):
         semantic = semantic_layer()
         mbarrier.wait(semantic.memdesc_index(full, at.index), at.phase)
         views = [semantic.memdesc_index(buffer, at.index) for buffer in buffers]
-        return views[0] if len(views) == 1 else tl_tuple(views)
+        return views[0] if len(views) == 1 else tl.tuple(views)
 
     @builtin(name="tile_ring.release")
     def release(self, at: ring_position, pred: Predicate = True) -> None:
@@ -318,7 +312,7 @@ def tma_ring(
             mbarrier.init(semantic.memdesc_index(empty, slot), users)
     # Where blocks use each other's barriers, compilers that have PAIRS_ARRIVE let them wait after this.
     return tile_ring(
-        [tl_tuple(descs), tl_tuple(buffers), full, *empties], RingFacts(count, users, shared)
+        [tl.tuple(descs), tl.tuple(buffers), full, *empties], RingFacts(count, users, shared)
     )
 
 

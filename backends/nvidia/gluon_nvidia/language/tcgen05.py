@@ -11,14 +11,7 @@ from __future__ import annotations
 from typing import Optional, Sequence, Union
 
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, refuse
-from gluon_core.plugin.ops import (
-    builtin,
-    compile_time,
-    semantic_layer,
-    tl,
-    tl_tuple,
-    unwrap,
-)
+from gluon_core.plugin.ops import builtin, compile_time, semantic_layer, tl, unwrap
 from gluon_core.plugin.typing import ConstBool, ConstStr, Predicate
 from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.features import (
@@ -320,7 +313,7 @@ def tcgen05_mma_barrier_count(
     pair = 1 if unwrap(two_ctas) else 0
     reached = {0}
     operands = unwrap(smems)
-    several = isinstance(operands, (list, tuple, tl_tuple))
+    several = isinstance(operands, (list, tuple, tl.tuple))
     for item in operands if several else [operands]:
         layout = getattr(unwrap(item), "layout", None)
         if layout is None:

@@ -13,12 +13,7 @@ from gluon_core.errors import (
 )
 from gluon_core.features import Feature
 from gluon_core.layouts.shared import SharedLinearLayout
-from gluon_core.plugin.ops import (
-    dtype,
-    semantic_layer,
-    tl,
-    unwrap,
-)
+from gluon_core.plugin.ops import semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import ConstBool, ConstStr, Predicate
 from gluon_core.values import shared_memory_descriptor
@@ -53,7 +48,7 @@ _SPACE = "gl.nvidia.blackwell."
 _FP8 = (tl.float8e5, tl.float8e4nv)
 _INT8 = (tl.int8, tl.uint8)
 # Dtypes that multiply with each other -> accumulators (PTX 9.7.16.2.1, kinds and shapes).
-_KINDS: tuple[tuple[tuple[dtype, ...], tuple[dtype, ...], tuple[str, ...]], ...] = (
+_KINDS: tuple[tuple[tuple[tl.dtype, ...], tuple[tl.dtype, ...], tuple[str, ...]], ...] = (
     ((tl.float16,), (tl.float32, tl.float16), ()),
     ((tl.float16, tl.bfloat16), (tl.float32,), ()),
     ((tl.float32,), (tl.float32,), ()),

@@ -20,17 +20,7 @@ from gluon_core.errors import (
 )
 from gluon_core.layouts import DistributedLinearLayout
 from gluon_core.layouts.base import DistributedLayout, Layout
-from gluon_core.plugin import ops
-from gluon_core.plugin.ops import (
-    builtin,
-    compile_time,
-    constexpr,
-    dtype,
-    semantic_layer,
-    tensor,
-    tl,
-    unwrap,
-)
+from gluon_core.plugin.ops import builtin, compile_time, semantic_layer, tl, unwrap
 from gluon_core.plugin.typing import ConstBool, ConstInt, ConstStr, Dtype, Int, Predicate, Shape
 from gluon_core.values import (
     memory_descriptor,
@@ -73,7 +63,7 @@ _REQUIRES = ("nvidia.tcgen05",)
 _INSTEAD = "gl.allocate_shared_memory, or accumulators in registers"
 _CLASS = "tensor_memory_descriptor"
 
-AnyTensorMemoryLayout = Union[TensorMemoryLayout, TensorMemoryScalesLayout, constexpr]
+AnyTensorMemoryLayout = Union[TensorMemoryLayout, TensorMemoryScalesLayout, tl.constexpr]
 
 
 class tensor_memory_descriptor_type(memory_descriptor_type):
@@ -149,7 +139,7 @@ class tensor_memory_descriptor(memory_descriptor):
     def __init__(
         self,
         handle: Any,
-        element_ty: dtype,
+        element_ty: tl.dtype,
         shape: Shape,
         layout: AnyTensorMemoryLayout,
         alloc_shape: Shape,
@@ -160,7 +150,7 @@ class tensor_memory_descriptor(memory_descriptor):
     @builtin(name=f"{_CLASS}.get_reg_layout")
     def get_reg_layout(
         self, num_warps: Optional[ConstInt] = None, instr_variant: ConstStr = "32x32b"
-    ) -> constexpr:
+    ) -> tl.constexpr:
         """The layout of a tensor that `load` brings, or `store` takes, as a constexpr.
 
         Args:
@@ -172,10 +162,10 @@ class tensor_memory_descriptor(memory_descriptor):
 
         ISA: PTX 9.7.16.8, tcgen05.ld and tcgen05.st.
         """
-        return ops.constexpr(self.type.get_reg_layout(num_warps, instr_variant))
+        return tl.constexpr(self.type.get_reg_layout(num_warps, instr_variant))
 
     @builtin(requires=_REQUIRES, name=f"{_CLASS}.load")
-    def load(self, layout: Optional[Union[DistributedLayout, constexpr]] = None) -> tensor:
+    def load(self, layout: Optional[Union[DistributedLayout, tl.constexpr]] = None) -> tl.tensor:
         """Read the view into a tensor; the warps wait until it is there.
 
         Args:
@@ -200,10 +190,10 @@ class tensor_memory_descriptor(memory_descriptor):
     @builtin(requires=_REQUIRES, since=TMEM_LD_RED, name=f"{_CLASS}.load_min")
     def load_min(
         self,
-        layout: Optional[Union[DistributedLayout, constexpr]] = None,
+        layout: Optional[Union[DistributedLayout, tl.constexpr]] = None,
         abs: ConstBool = False,
-        propagate_nan: Optional[Union[tl.PropagateNan, constexpr]] = None,
-    ) -> tuple[tensor, tensor]:
+        propagate_nan: Optional[Union[tl.PropagateNan, tl.constexpr]] = None,
+    ) -> tuple[tl.tensor, tl.tensor]:
         """Read the view, and the least element of each row.
 
         Args:
@@ -227,10 +217,10 @@ class tensor_memory_descriptor(memory_descriptor):
     @builtin(requires=_REQUIRES, since=TMEM_LD_RED, name=f"{_CLASS}.load_max")
     def load_max(
         self,
-        layout: Optional[Union[DistributedLayout, constexpr]] = None,
+        layout: Optional[Union[DistributedLayout, tl.constexpr]] = None,
         abs: ConstBool = False,
-        propagate_nan: Optional[Union[tl.PropagateNan, constexpr]] = None,
-    ) -> tuple[tensor, tensor]:
+        propagate_nan: Optional[Union[tl.PropagateNan, tl.constexpr]] = None,
+    ) -> tuple[tl.tensor, tl.tensor]:
         """Read the view, and the greatest element of each row.
 
         Args:
@@ -247,7 +237,7 @@ class tensor_memory_descriptor(memory_descriptor):
         return load_reduced(semantic_layer(), self, layout, "MAX", abs, propagate_nan)
 
     @builtin(requires=_REQUIRES, name=f"{_CLASS}.store")
-    def store(self, value: tensor, pred: Predicate = True) -> None:
+    def store(self, value: tl.tensor, pred: Predicate = True) -> None:
         """Write `value`, a tensor of the view's shape and dtype; the warps wait until it is there.
 
         Args:
@@ -382,7 +372,10 @@ def tensor_memory(value: object, argument: str) -> tensor_memory_descriptor:
 
 @builtin(requires=_REQUIRES, name="gl.nvidia.blackwell.allocate_tensor_memory", instead=_INSTEAD)
 def allocate_tensor_memory(
-    element_ty: Dtype, shape: Shape, layout: AnyTensorMemoryLayout, value: Optional[tensor] = None
+    element_ty: Dtype,
+    shape: Shape,
+    layout: AnyTensorMemoryLayout,
+    value: Optional[tl.tensor] = None,
 ) -> tensor_memory_descriptor:
     """Allocate a buffer in tensor memory, for as long as it is used.
 

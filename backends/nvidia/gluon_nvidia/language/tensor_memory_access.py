@@ -6,13 +6,7 @@ from typing import Any, Optional, Union
 
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError
 from gluon_core.layouts.base import DistributedLayout
-from gluon_core.plugin import ops
-from gluon_core.plugin.ops import (
-    constexpr,
-    tensor,
-    tl,
-    unwrap,
-)
+from gluon_core.plugin.ops import tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import ConstBool
 from gluon_core.values import distributed_type
@@ -54,7 +48,7 @@ def check_reach(kind: Any, layout: DistributedLayout, semantic: SemanticLayer) -
 
 
 def loaded_type(
-    semantic: SemanticLayer, memory: Any, layout: Optional[Union[DistributedLayout, constexpr]]
+    semantic: SemanticLayer, memory: Any, layout: Optional[Union[DistributedLayout, tl.constexpr]]
 ) -> distributed_type:
     memory.type.check_matrix()
     if not isinstance(memory.layout, TensorMemoryLayout):
@@ -80,10 +74,12 @@ def loaded_type(
     return distributed_type(memory.dtype, memory.shape, layout)
 
 
-def stored_value(semantic: SemanticLayer, kind: Any, value: object, first: bool = False) -> tensor:
+def stored_value(
+    semantic: SemanticLayer, kind: Any, value: object, first: bool = False
+) -> tl.tensor:
     """Return `value`, checked for a buffer of type `kind`; `first` as in `check_stored`."""
     check_warps(semantic)
-    held: tensor = unwrap(value)
+    held: tl.tensor = unwrap(value)
     semantic.check_stored(kind, held, first)
     layout = held.type.layout
     if semantic.is_placeholder(layout):
@@ -118,11 +114,11 @@ def warn_in_flight(semantic: SemanticLayer, memory: Any) -> None:
 def load_reduced(
     semantic: SemanticLayer,
     memory: Any,
-    layout: Optional[Union[DistributedLayout, constexpr]],
+    layout: Optional[Union[DistributedLayout, tl.constexpr]],
     op: str,
     absolute: ConstBool,
-    propagate_nan: Optional[Union[tl.PropagateNan, constexpr]],
-) -> tuple[tensor, tensor]:
+    propagate_nan: Optional[Union[tl.PropagateNan, tl.constexpr]],
+) -> tuple[tl.tensor, tl.tensor]:
     warn_in_flight(semantic, memory)
     result = loaded_type(semantic, memory, layout)
     absolute = semantic.compile_time_bool(absolute, "abs")
@@ -154,7 +150,7 @@ def load_reduced(
         )
     what = f"tensor_memory_descriptor.load_{op.lower()}"
     semantic.check_assembler(what, "nvidia.tcgen05_ld_red", f"load(), then gl.{op.lower()}")
-    kind = getattr(ops.gluon_ir.TMEM_LOAD_REDUCE_MODIFIER, op)
+    kind = semantic.enum("TMEM_LOAD_REDUCE_MODIFIER", op)
     # Triton's builder adds the layout of the second.
     values, reduced, *_ = semantic.builder.create_tmem_load(
         result.to_ir(semantic.builder), memory.handle, kind, absolute, nan

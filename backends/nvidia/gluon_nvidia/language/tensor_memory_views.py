@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Sequence, TypeVar
 
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
-from gluon_core.plugin.ops import dtype, tl
+from gluon_core.plugin.ops import tl
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.values import memory_descriptor
 from gluon_nvidia.features import (
@@ -28,7 +28,7 @@ _SLICE = "tensor_memory_descriptor.slice"
 M = TypeVar("M", bound=memory_descriptor)
 
 
-def check_dtype(dtype: dtype, layout: object) -> None:
+def check_dtype(dtype: tl.dtype, layout: object) -> None:
     bits = dtype.primitive_bitwidth if isinstance(dtype, tl.dtype) else 0
     if bits not in _BITS or dtype.is_ptr():
         raise DtypeError(
@@ -52,7 +52,7 @@ def check_dtype(dtype: dtype, layout: object) -> None:
 
 
 def check_buffer(
-    semantic: SemanticLayer, dtype: dtype, shape: list[int], layout: object, alloc: list[int]
+    semantic: SemanticLayer, dtype: tl.dtype, shape: list[int], layout: object, alloc: list[int]
 ) -> int:
     """The 32-bit columns that a buffer takes; raises where none can be like this."""
     if not isinstance(layout, (TensorMemoryLayout, TensorMemoryScalesLayout)):

@@ -12,12 +12,7 @@ from typing import Optional, Protocol, Sequence
 from gluon_core.errors import DtypeError
 from gluon_core.features import Feature
 from gluon_core.layouts import BlockedLayout
-from gluon_core.plugin.ops import (
-    builtin,
-    ir,
-    semantic_layer,
-    tensor,
-)
+from gluon_core.plugin.ops import builtin, semantic_layer, tl
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import ConstBool, ConstInt, Int, Predicate
 from gluon_core.values import shared_memory_descriptor
@@ -231,7 +226,7 @@ def _multicast(
 @builtin(requires=_ROWS, name=_BLACKWELL + "async_gather")
 def async_gather(
     tensor_desc: tensor_descriptor,
-    x_offsets: tensor,
+    x_offsets: tl.tensor,
     y_offset: Int,
     barrier: shared_memory_descriptor,
     result: shared_memory_descriptor,
@@ -332,7 +327,7 @@ async_copy_shared_to_global = async_store  # the older name
 @builtin(requires=_ROWS, name=_BLACKWELL + "async_scatter")
 def async_scatter(
     tensor_desc: tensor_descriptor,
-    x_offsets: tensor,
+    x_offsets: tl.tensor,
     y_offset: Int,
     src: shared_memory_descriptor,
     cache_policy: Optional[CacheHint] = None,
@@ -427,7 +422,7 @@ def _reduce(
     src = source_buffer(desc, src)
     start = box_start(semantic, desc, coord, written=True)
     semantic.builder.create_async_tma_reduce(
-        getattr(ir.DESCRIPTOR_REDUCE_KIND, kind.upper()), desc.handle, start, src.handle
+        semantic.enum("DESCRIPTOR_REDUCE_KIND", kind.upper()), desc.handle, start, src.handle
     )
 
 

@@ -6,16 +6,8 @@ import math
 from typing import Any, Optional, Sequence
 
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, refuse
-from gluon_core.features import CACHE_POLICY
 from gluon_core.layouts.base import DistributedLayout
-from gluon_core.plugin.ops import (
-    dtype,
-    semantic_layer,
-    tensor,
-    tl,
-    tl_tuple,
-    unwrap,
-)
+from gluon_core.plugin.ops import semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Int
 from gluon_core.values import CachePolicy as PlainCachePolicy
@@ -193,7 +185,7 @@ def _without_ones(shape: list[int]) -> list[int]:
     return shape
 
 
-def rows_of(semantic: SemanticLayer, desc: tensor_descriptor, x_offsets: object) -> tensor:
+def rows_of(semantic: SemanticLayer, desc: tensor_descriptor, x_offsets: object) -> tl.tensor:
     """The row indices of a gather or scatter."""
     block = [int(unwrap(size)) for size in desc.block_shape]
     if len(block) != 2 or block[0] != 1 or len(desc.shape) != 2:
@@ -263,7 +255,7 @@ def _spread(layout: DistributedLayout, shape: list[int]) -> Optional[str]:
 
 
 def scattered_buffer(
-    desc: tensor_descriptor, rows: tensor, buffer: shared_memory_descriptor, argument: str
+    desc: tensor_descriptor, rows: tl.tensor, buffer: shared_memory_descriptor, argument: str
 ) -> shared_memory_descriptor:
     """`buffer` if it is shared memory for the chosen rows."""
     semantic = semantic_layer()
@@ -347,13 +339,13 @@ def im2col_offsets(
 
 
 def _integers(
-    semantic: SemanticLayer, values: object, count: int, argument: str, dtype: dtype
+    semantic: SemanticLayer, values: object, count: int, argument: str, dtype: tl.dtype
 ) -> list[Any]:
     values = unwrap(values)
-    if not isinstance(values, (list, tuple, tl_tuple)) or len(values) != count:
+    if not isinstance(values, (list, tuple, tl.tuple)) or len(values) != count:
         what = (
             len(values)
-            if isinstance(values, (list, tuple, tl_tuple))
+            if isinstance(values, (list, tuple, tl.tuple))
             else semantic.describe(values)
         )
         raise ShapeError(
@@ -365,7 +357,7 @@ def _integers(
     return [_integer(semantic, value, argument, dtype).handle for value in values]
 
 
-def _integer(semantic: SemanticLayer, value: object, argument: str, dtype: dtype) -> tensor:
+def _integer(semantic: SemanticLayer, value: object, argument: str, dtype: tl.dtype) -> tl.tensor:
     value = unwrap(value)
     bits = dtype.primitive_bitwidth
     if isinstance(value, int) and not isinstance(value, bool):
@@ -389,7 +381,7 @@ def _integer(semantic: SemanticLayer, value: object, argument: str, dtype: dtype
             got=semantic.describe(value),
             remedy=f"Cast it with .to(gl.{dtype.name}).",
         )
-    checked: tensor = value
+    checked: tl.tensor = value
     return checked
 
 
@@ -400,7 +392,7 @@ def cache_policy_operands(
     policy = unwrap(policy)
     if policy is None:
         return ()
-    semantic_layer().require(CACHE_POLICY, f"{public}(cache_policy=...)")
+    semantic_layer().require(CachePolicy.since, f"{public}(cache_policy=...)")
     if not isinstance(policy, (CachePolicy, PlainCachePolicy)):
         raise ArgumentError(
             "not a cache policy",

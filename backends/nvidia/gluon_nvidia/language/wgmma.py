@@ -11,17 +11,7 @@ from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import DotOperandLayout
 from gluon_core.layouts.base import DistributedLayout
 from gluon_core.layouts.shared import SharedLinearLayout
-from gluon_core.plugin.ops import (
-    base_type,
-    base_value,
-    builtin,
-    dtype,
-    semantic_layer,
-    tensor,
-    tl,
-    tl_tuple,
-    unwrap,
-)
+from gluon_core.plugin.ops import base_type, builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import ConstBool, ConstInt, ConstStr, Predicate
 from gluon_core.values import distributed_type, handle_value, shared_memory_descriptor
@@ -45,7 +35,7 @@ _MOST_PENDING = 2**31 - 1
 
 _FP8 = (tl.float8e5, tl.float8e4nv)
 # Operand dtype -> accumulator dtypes (PTX 9.7.15.2, table of matrix element types).
-_DTYPES: dict[dtype, tuple[dtype, ...]] = {
+_DTYPES: dict[tl.dtype, tuple[tl.dtype, ...]] = {
     tl.float16: (tl.float32, tl.float16),
     tl.bfloat16: (tl.float32,),
     tl.float32: (tl.float32,),
@@ -109,12 +99,12 @@ class warpgroup_mma_accumulator(handle_value):
 
 
 # What a multiplication may still be writing, or reading.
-Waited = Union[tensor, warpgroup_mma_accumulator, shared_memory_descriptor]
+Waited = Union[tl.tensor, warpgroup_mma_accumulator, shared_memory_descriptor]
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}_init", instead=_INSTEAD)
 def warpgroup_mma_init(
-    value: Union[tensor, warpgroup_mma_accumulator],
+    value: Union[tl.tensor, warpgroup_mma_accumulator],
 ) -> warpgroup_mma_accumulator:
     """A tensor as the first accumulator of a chain of multiplications that nobody waits for.
 
@@ -141,22 +131,22 @@ def warpgroup_mma_init(
 
 @overload
 def warpgroup_mma(
-    a: Union[tensor, shared_memory_descriptor],
+    a: Union[tl.tensor, shared_memory_descriptor],
     b: shared_memory_descriptor,
-    acc: Union[tensor, warpgroup_mma_accumulator],
+    acc: Union[tl.tensor, warpgroup_mma_accumulator],
     *,
     use_acc: Predicate = ...,
     precision: Optional[ConstStr] = ...,
     max_num_imprecise_acc: Optional[ConstInt] = ...,
     is_async: Literal[False] = ...,
-) -> tensor: ...
+) -> tl.tensor: ...
 
 
 @overload
 def warpgroup_mma(
-    a: Union[tensor, shared_memory_descriptor],
+    a: Union[tl.tensor, shared_memory_descriptor],
     b: shared_memory_descriptor,
-    acc: Union[tensor, warpgroup_mma_accumulator],
+    acc: Union[tl.tensor, warpgroup_mma_accumulator],
     *,
     use_acc: Predicate = ...,
     precision: Optional[ConstStr] = ...,
@@ -167,28 +157,28 @@ def warpgroup_mma(
 
 @overload
 def warpgroup_mma(
-    a: Union[tensor, shared_memory_descriptor],
+    a: Union[tl.tensor, shared_memory_descriptor],
     b: shared_memory_descriptor,
-    acc: Union[tensor, warpgroup_mma_accumulator],
+    acc: Union[tl.tensor, warpgroup_mma_accumulator],
     *,
     use_acc: Predicate = ...,
     precision: Optional[ConstStr] = ...,
     max_num_imprecise_acc: Optional[ConstInt] = ...,
     is_async: ConstBool,
-) -> Union[tensor, warpgroup_mma_accumulator]: ...
+) -> Union[tl.tensor, warpgroup_mma_accumulator]: ...
 
 
 @builtin(requires=_REQUIRES, name=_NAME, instead=_INSTEAD)
 def warpgroup_mma(
-    a: Union[tensor, shared_memory_descriptor],
+    a: Union[tl.tensor, shared_memory_descriptor],
     b: shared_memory_descriptor,
-    acc: Union[tensor, warpgroup_mma_accumulator],
+    acc: Union[tl.tensor, warpgroup_mma_accumulator],
     *,
     use_acc: Predicate = True,
     precision: Optional[ConstStr] = None,
     max_num_imprecise_acc: Optional[ConstInt] = None,
     is_async: ConstBool = False,
-) -> Union[tensor, warpgroup_mma_accumulator]:
+) -> Union[tl.tensor, warpgroup_mma_accumulator]:
     """`acc + a @ b` on the tensor cores; the operands in shared memory are read asynchronously.
 
     Ordinary stores to the operands need a `fence_async_shared()` before; what TMA has brought and a
@@ -300,8 +290,8 @@ def warpgroup_mma_wait(
     semantic = semantic_layer()
     pending = semantic.compile_time_int(num_outstanding, "num_outstanding", 0, _MOST_PENDING)
     deps = unwrap(deps)
-    items = [deps] if isinstance(deps, base_value) and not isinstance(deps, tl_tuple) else deps
-    if items is None or not len(items):
+    items = semantic.items_of(deps)
+    if not items:
         raise ArgumentError(
             "nothing to wait for",
             argument="deps",
@@ -334,7 +324,7 @@ def warpgroup_mma_wait(
         else maybe_unfinished(semantic, handle, kind, before, left)
         for handle, kind, before in zip(handles, kinds, given)
     ]
-    return results[0] if len(results) == 1 else tl_tuple(results)
+    return results[0] if len(results) == 1 else tl.tuple(results)
 
 
 # -- checks ---------------------------------------------------------------------------------------
@@ -363,7 +353,7 @@ def _accumulator_layout(layout: object, argument: str, wanted: str = "...") -> N
 
 
 def _check_accumulator(
-    semantic: SemanticLayer, acc: Union[tensor, warpgroup_mma_accumulator]
+    semantic: SemanticLayer, acc: Union[tl.tensor, warpgroup_mma_accumulator]
 ) -> distributed_type:
     """The tensor type of an accumulator."""
     if isinstance(acc, warpgroup_mma_accumulator):
@@ -381,7 +371,7 @@ def _dims(tensor_type: distributed_type) -> list[int]:
     return [int(unwrap(size)) for size in tensor_type.shape]
 
 
-def _signed(a: dtype, b: dtype) -> tuple[dtype, dtype]:
+def _signed(a: tl.dtype, b: tl.dtype) -> tuple[tl.dtype, tl.dtype]:
     """Return the dtypes that the compiler multiplies; it takes unsigned bytes for signed ones."""
     if tl.uint8 not in (a, b) or {a, b} - {tl.int8, tl.uint8}:
         return a, b
@@ -399,7 +389,7 @@ def _signed(a: dtype, b: dtype) -> tuple[dtype, dtype]:
 
 def _check_instruction(
     semantic: SemanticLayer,
-    a: Union[tensor, shared_memory_descriptor],
+    a: Union[tl.tensor, shared_memory_descriptor],
     tensor_type: distributed_type,
 ) -> None:
     """The instruction's tile, and whether it fits into one block's part of the matrices."""
@@ -499,7 +489,7 @@ def _check_blocks(value: Any, argument: str, d: int, acc: DistributedLayout) -> 
         )
 
 
-def _precision(semantic: SemanticLayer, precision: Optional[str], dtype: dtype) -> str:
+def _precision(semantic: SemanticLayer, precision: Optional[str], dtype: tl.dtype) -> str:
     if precision is None:
         default: str = getattr(semantic.options, "default_dot_input_precision", None) or "tf32"
         return default
@@ -509,7 +499,7 @@ def _precision(semantic: SemanticLayer, precision: Optional[str], dtype: dtype) 
 def _imprecise(
     semantic: SemanticLayer,
     given: Optional[int],
-    a: Union[tensor, shared_memory_descriptor],
+    a: Union[tl.tensor, shared_memory_descriptor],
     tensor_type: distributed_type,
 ) -> int:
     fp8 = a.dtype in _FP8

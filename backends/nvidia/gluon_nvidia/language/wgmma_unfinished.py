@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Optional
 
-from gluon_core.plugin.ops import tensor, tl
+from gluon_core.plugin.ops import tl
 from gluon_core.plugin.semantic import SemanticLayer
 
 __all__ = ["issued", "maybe_unfinished", "raw_handle", "waited"]
@@ -43,11 +43,11 @@ def waited(semantic: SemanticLayer, pending: int) -> list[Issued]:
 
 def maybe_unfinished(
     semantic: SemanticLayer, handle: Any, kind: Any, before: Any, left: list[Issued]
-) -> tensor:
+) -> tl.tensor:
     """The tensor of an accumulator that was waited for, which `left` may show to be unfinished."""
     own = next((one for one in left if one.handle is before), None)
     if own is None:
-        made: tensor = semantic.make_tensor(handle, kind)
+        made: tl.tensor = semantic.make_tensor(handle, kind)
         return made
     unfinished = _Unfinished(handle, kind, semantic, own)
     semantic.until_passed.append(unfinished.settle)
@@ -59,7 +59,7 @@ def raw_handle(value: Any) -> Any:
     return vars(value)["handle"] if isinstance(value, _Unfinished) else value.handle
 
 
-class _Unfinished(tl.tensor):  # type: ignore[misc]  # Triton has no types
+class _Unfinished(tl.tensor):
     """A tensor that warns once it is read, as long as straight code goes on."""
 
     def __init__(self, handle: Any, kind: Any, semantic: SemanticLayer, own: Issued):
@@ -69,7 +69,7 @@ class _Unfinished(tl.tensor):  # type: ignore[misc]  # Triton has no types
 
     def settle(self) -> None:
         """Become a tensor like any other: what is in flight is no longer known."""
-        self.__class__ = tl.tensor
+        self.__class__ = tl.tensor  # type: ignore[assignment]
 
     @property
     def handle(self) -> Any:

@@ -15,12 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Iterator, Optional, Sequence, Union
 
 from gluon_core.errors import ArgumentError, ShapeError
-from gluon_core.plugin.ops import (
-    builtin,
-    semantic_layer,
-    tl_tuple,
-    unwrap,
-)
+from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.typing import ConstBool, ConstInt, Int, Operand, Values
 from gluon_core.portable.epilogues import tile_epilogue
 from gluon_core.portable.records import Record
@@ -177,13 +172,13 @@ def tma_writer(
     memory = semantic.allocate_shared(
         descriptor.dtype, [count, *block_of(descriptor)], descriptor.layout
     )
-    held = tl_tuple([] if end is None else [end])
+    held = tl.tuple([] if end is None else [end])
     return tile_writer([descriptor, memory, held], WriterFacts(blocks, count))
 
 
 def finishing(writer: tile_writer, end: Optional[tile_epilogue]) -> tile_writer:
     """The writer with another epilogue, or none."""
-    held = tl_tuple([] if end is None else [end])
+    held = tl.tuple([] if end is None else [end])
     return tile_writer([*writer.parts.values[:2], held], writer.facts)
 
 
@@ -225,7 +220,7 @@ def _fitting(desc: Any, other: Any) -> Any:
 
 def listed(values: Any) -> list[Any]:
     values = unwrap(values)
-    if not isinstance(values, (list, tuple, tl_tuple)):
+    if not isinstance(values, (list, tuple, tl.tuple)):
         raise ShapeError(
             "not a sequence", argument="coordinates", got=semantic_layer().describe(values)
         )
