@@ -233,7 +233,8 @@ class Calls:
     """Answers the calls of one kernel.
 
     Args:
-        door: the object whose `entry` is asked about calls that C does not know; None for these calls.
+        door: the object whose `entry` is asked about calls that C does not know, and that gets `call`, too;
+            None for these calls.
 
     Attributes:
         call: answers any call, the fastest function that does: the door's `entry`, or the C engine. Before
@@ -282,7 +283,7 @@ class Calls:
         }
         self._latest = self._define(_LATEST, "_g_entry", self._namespace)
         self.entry = self._entry(kernel.miss)
-        self.call: Callable[..., Any] = self._latest
+        self._publish(self._latest)
 
     def _fastest(self) -> Callable[..., Any]:
         return self._door.entry if self.front is None else self.front.call
@@ -376,7 +377,7 @@ class Calls:
                 self.front = native.front(
                     self._door, engaged, self.parameters, kernel.rules, kernel.watch, stream
                 )
-                self._publish()
+                self._publish(self._fastest())
             if self.front is not None:
                 self.front.remember(values, dict(options), engaged, hit, grid, told)
 
@@ -420,12 +421,12 @@ class Calls:
         variant = self._define(source, "_g_variant", names)
         self._tables[classes], self._flags[classes] = tables, (raw, ranged)
         self._variants[classes] = self.entry = variant
-        self._publish()
+        self._publish(self._fastest())
         return variant
 
-    def _publish(self) -> None:
-        """Make the fastest function the one that launches ask."""
-        self.call = self._fastest()
+    def _publish(self, call: Callable[..., Any]) -> None:
+        """Make `call` the function that launches ask, also by the door."""
+        self.call = self._door.call = call
 
     def forget(self) -> None:
         """Know no call any more."""
@@ -436,7 +437,7 @@ class Calls:
             if self.front is not None:
                 self.front.forget()
             self.entry = self._entry(self._kernel.miss)
-            self._publish()
+            self._publish(self._fastest())
 
     def handle(
         self,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 import threading
+from functools import partial, reduce
 from typing import Any, Callable, Mapping, Optional, Protocol, Sequence, Union
 
 from gluon_runtime import manifest as manifests
@@ -111,7 +111,7 @@ def _getter(paths: Sequence[tuple[int, ...]]) -> Callable[[Sequence[Any]], Seque
     """Return a function from the arguments to those at `paths`, which lead into tuples."""
     if len(paths) > 1 and all(len(path) == 1 for path in paths):
         return operator.itemgetter(*[index for (index,) in paths])
-    return lambda values: [functools.reduce(operator.getitem, path, values) for path in paths]
+    return lambda values: [reduce(operator.getitem, path, values) for path in paths]
 
 
 class _Engaged:
@@ -148,6 +148,8 @@ class BundledKernel:
     `num_warps`, which choose among forms.
     """
 
+    call: Callable[..., None]  # set by the calls
+
     # As a `gluon_runtime.calls.Kernel`:
     watch = None  # nobody listens to the launches of bundles
     mistakes = ()
@@ -176,8 +178,8 @@ class BundledKernel:
     # -- launching ---------------------------------------------------------------------------------
 
     def __getitem__(self, grid: Grid) -> Callable[..., None]:
-        """A function of the kernel's arguments that launches it over `grid`."""
-        return functools.partial(self._calls.call, grid)
+        """Return a function of the kernel's arguments that launches it over `grid`."""
+        return partial(self.call, grid)
 
     def __call__(self, /, *arguments: Any, **named: Any) -> None:
         """Launch over the grid that the bundle was built with.
@@ -185,7 +187,7 @@ class BundledKernel:
         Raises:
             BundleGridError: it depends on the arguments.
         """
-        self._calls.call(None, *arguments, **named)
+        self.call(None, *arguments, **named)
 
     def entry(self, grid: Optional[Grid], /, *arguments: Any, **named: Any) -> None:
         """Any launch, with the errors for arguments that Python could not bind."""
@@ -320,7 +322,7 @@ class BundledKernel:
         if seen.owner is value and seen.device is not None and hasattr(value, "data_ptr"):
             key = ("{it}.dtype", "{it}.device")
             return value, Reading(key, read="{it}.data_ptr()", value="{own}", memory=True)
-        names = {"look": functools.partial(self._read, name)}
+        names = {"look": partial(self._read, name)}
         return value, Reading(("{own}[0]",), read="{look}({it})", value="{own}[1]", names=names)
 
     def _read(self, name: str, value: Any) -> tuple[Any, Any]:
