@@ -30,7 +30,7 @@ from gluon_core.registry.contents import Contents, Plugin, PluginFailure
 from gluon_core.registry.names import CORE, Contribution
 from gluon_core.registry.offers import HOOKS
 from gluon_core.registry.spelling import Spellings
-from gluon_core.registry.waiting import waiting_for
+from gluon_core.registry.waiting import waiting_for, watching
 
 __all__ = ["Plugin", "PluginFailure", "Registry", "load", "registry"]
 
@@ -46,6 +46,7 @@ class Registry(Contents):
         super().__init__()
         for path in CORE_PLUGINS:
             self._register(load_path(path), CORE, None)
+        self._publish()
 
     # -- targets ---------------------------------------------------------------------------------
 
@@ -115,6 +116,7 @@ class Registry(Contents):
                     remedy="Give it another name.",
                 )
             self._register(plugin, name, distribution)
+            self._publish()
             return self._plugins[name]
 
     def _register(self, plugin: Any, name: str, distribution: Optional[str]) -> None:
@@ -142,7 +144,6 @@ class Registry(Contents):
             raise
         self._contributions[name] = contribution
         self._distributions[name] = distribution
-        self._publish()
 
     def _contribution(self, plugin: Any, name: str, origin: str) -> Contribution:
         backends = self._asked(plugin, "gluon_backends", origin)
@@ -192,7 +193,8 @@ class Registry(Contents):
         return cast(Callable[..., Any], self._manager.subset_hook_caller(hook, others))
 
     def load_entry_point(self, entry: metadata.EntryPoint) -> None:
-        """Import and register one entry point; a failure of any kind is remembered, not raised."""
+        """Import and register one entry point, which `freeze` publishes; a failure of any kind is
+        remembered, not raised."""
         dist = getattr(entry, "dist", None)
         distribution = f"{dist.name} {dist.version}" if dist is not None else None
         name = entry.name
@@ -214,6 +216,7 @@ class Registry(Contents):
 
     def freeze(self) -> Registry:
         """End of loading: `register` raises from here on."""
+        self._publish()
         self._frozen = True
         return self
 
@@ -258,10 +261,11 @@ def load(
                 )
             made._skipped.update(narrowed - keep)
             entry_points = [e for e in entry_points if e.group == hookspec.EXTRAS or e.name in keep]
-    for entry in entry_points:
-        made.load_entry_point(entry)
-    for plugin in plugins:
-        made.register(plugin)
+    with watching():
+        for entry in entry_points:
+            made.load_entry_point(entry)
+        for plugin in plugins:
+            made.register(plugin)
     return made.freeze()
 
 

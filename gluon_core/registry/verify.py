@@ -8,6 +8,7 @@ once, and loads every path.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import pkgutil
 import re
@@ -295,6 +296,7 @@ def _distribution(origin: str) -> str:
     return inside.group(1) if inside else origin.strip("'")
 
 
+@functools.cache
 def _reserved() -> frozenset[str]:
     """Return the names of the core's own modules."""
     core = Path(__file__).parents[1]

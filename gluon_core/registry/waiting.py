@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import threading
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from typing import Iterator, Optional
 
-__all__ = ["PluginInterrupted", "waiting_for"]
+__all__ = ["PluginInterrupted", "waiting_for", "watching"]
 
 PATIENCE = 10.0  # seconds until a call is named
 
@@ -34,31 +35,68 @@ class PluginInterrupted(KeyboardInterrupt):
         )
 
 
+class _Wait:
+    """One call that is waited for."""
+
+    def __init__(self, plugin: str, hook: str):
+        self.plugin, self.hook, self.begin = plugin, hook, time.monotonic()
+
+    def tell(self) -> None:
+        text = (
+            f"gluon: plugin {self.plugin}, {self.hook}: no answer after {PATIENCE:g} s, still "
+            f"waiting. {REMEDY}"
+        )
+        print(text, file=sys.stderr, flush=True)
+
+
+_here = (
+    threading.local()
+)  # `waits`: the calls of this thread that are waited for, the innermost last
+
+
+def _watch(waits: list[_Wait], ended: threading.Event) -> None:
+    named, pause = None, PATIENCE
+    while not ended.wait(pause):
+        (wait,) = waits[-1:] or (named,)
+        pause = PATIENCE
+        if wait is not named and wait is not None:
+            pause -= time.monotonic() - wait.begin
+            if pause <= 0:
+                named, pause = wait, PATIENCE
+                wait.tell()
+
+
+@contextmanager
+def watching() -> Iterator[list[_Wait]]:
+    """Inside, one thread watches all calls into plugins; without it, each has a thread of its own."""
+    outer: Optional[list[_Wait]] = getattr(_here, "waits", None)
+    if outer is not None:
+        yield outer
+        return
+    waits: list[_Wait] = []
+    ended = threading.Event()
+    with suppress(RuntimeError):  # no thread to be had, or the interpreter is ending
+        threading.Thread(target=_watch, args=(waits, ended), daemon=True).start()
+    _here.waits = waits
+    try:
+        yield waits
+    finally:
+        _here.waits = None
+        ended.set()
+
+
 @contextmanager
 def waiting_for(plugin: str, hook: str) -> Iterator[None]:
-    """Inside, `hook` of `plugin` is called; it is not for launches, since it starts a timer."""
-    timer: Optional[threading.Timer] = threading.Timer(PATIENCE, _tell, (plugin, hook))
-    assert timer is not None
-    timer.daemon = True
-    try:
-        timer.start()
-    except RuntimeError:  # no thread to be had, or the interpreter is ending
-        timer = None
-    try:
-        yield
-    except PluginInterrupted:
-        raise  # of a plugin that this one waits for
-    except KeyboardInterrupt as interrupt:
-        if type(interrupt) is not KeyboardInterrupt:
-            raise  # says more already
-        raise PluginInterrupted(plugin, hook) from interrupt
-    finally:
-        if timer is not None:
-            timer.cancel()
-
-
-def _tell(plugin: str, hook: str) -> None:
-    text = (
-        f"gluon: plugin {plugin}, {hook}: no answer after {PATIENCE:g} s, still waiting. {REMEDY}"
-    )
-    print(text, file=sys.stderr, flush=True)
+    """Inside, `hook` of `plugin` is called; it is not for launches, since it may start a thread."""
+    with watching() as waits:
+        waits.append(_Wait(plugin, hook))
+        try:
+            yield
+        except PluginInterrupted:
+            raise  # of a plugin that this one waits for
+        except KeyboardInterrupt as interrupt:
+            if type(interrupt) is not KeyboardInterrupt:
+                raise  # says more already
+            raise PluginInterrupted(plugin, hook) from interrupt
+        finally:
+            waits.pop()
