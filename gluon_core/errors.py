@@ -1,4 +1,4 @@
-"""Every mistake that Gluon Core reports, one class each.
+"""Every mistake that Gluon Core reports, one class each; those of plugins are found here, too.
 
 A message says which argument was wrong, what was expected, what came, and what to do. Where the
 mistake is in a kernel, the frontend adds the kernel's file, line and a caret (`SourceSpan`).
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from itertools import groupby
-from typing import Any, Callable, Iterable, Iterator, Optional, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Optional, TypeVar, cast
 
 from gluon_core.tracebacks import (
     MACHINERY,
@@ -29,26 +29,14 @@ __all__ = [
     "MACHINERY",
     "ArgumentError",
     "BackendError",
-    "BundleDamagedError",
-    "BundleError",
-    "BundleFormatError",
-    "BundleHashError",
-    "BundleKernelError",
-    "BundleNameError",
-    "BundleTargetError",
-    "BundleTruncatedError",
-    "BundleUnsupportedError",
-    "BundleVersionError",
     "CacheError",
     "CallError",
     "CapabilityError",
     "DeviceError",
     "DistributedError",
     "DtypeError",
-    "FakeResultError",
     "GlobalVariableError",
     "GluonError",
-    "GroupError",
     "HostFunctionError",
     "IntegerError",
     "KernelChangedError",
@@ -57,32 +45,19 @@ __all__ = [
     "LaunchError",
     "LayoutError",
     "LimitError",
-    "MutationError",
-    "NondeterministicError",
     "NotInKernelError",
-    "NotSymmetricError",
-    "NotTunedError",
-    "OpNameError",
-    "OpSchemaError",
     "OptionError",
     "PluginError",
-    "RankBuildError",
     "RankMismatchError",
     "RecompileError",
     "ShapeError",
     "SourceSpan",
     "StageError",
     "StaticAssertionError",
-    "SymmetricMemoryError",
     "TargetError",
     "TensorError",
     "TraceError",
     "TritonVersionError",
-    "TuneError",
-    "TuneSpaceError",
-    "TuneStoreError",
-    "TuneStoreVersionError",
-    "TuneWorkerError",
     "answering",
     "did_you_mean",
     "is_strict",
@@ -236,26 +211,6 @@ class TensorError(ArgumentError, TypeError):
     """A tensor without memory of its own that a kernel could work on."""
 
 
-class OpNameError(ArgumentError):
-    """The name of an op of torch that is no name, is taken, or that nothing was registered under."""
-
-
-class OpSchemaError(ArgumentError):
-    """What an op of torch declares disagrees with the function it is made of."""
-
-
-class MutationError(GluonError, RuntimeError):
-    """An op of torch wrote an argument that it does not declare to write."""
-
-
-class FakeResultError(GluonError, RuntimeError):
-    """An op of torch told shapes, strides, dtypes or devices that its results do not have."""
-
-
-class NondeterministicError(GluonError, RuntimeError):
-    """An op whose result depends on timing, while torch was asked for deterministic ones."""
-
-
 class NotInKernelError(GluonError, RuntimeError, ValueError):
     """A language function was called outside a kernel."""
 
@@ -367,96 +322,33 @@ class CacheError(GluonError, OSError):
     """The compilation cache cannot be used."""
 
 
-class BundleError(GluonError):
-    """A bundle of compiled kernels cannot be made, read or used."""
-
-
-class BundleFormatError(BundleError, ValueError):
-    """The file is no bundle, or its manifest is not what the format says."""
-
-
-class BundleVersionError(BundleError):
-    """The bundle has a version of the format that this release does not read."""
-
-
-class BundleTruncatedError(BundleError):
-    """The file begins as a bundle and ends too early."""
-
-
-class BundleDamagedError(BundleError):
-    """The file does not have the hash that it carries."""
-
-
-class BundleHashError(BundleError):
-    """A part of a bundle, or the bundle, has another hash than is stated for it."""
-
-
-class BundleTargetError(BundleError, ValueError):
-    """A bundle has no code for a target, or the target has no machine code."""
-
-
-class BundleNameError(BundleError, ValueError):
-    """Two kernels that differ have one name, in one bundle or in two that are used together."""
-
-
-class BundleKernelError(BundleError, LookupError):
-    """The bundle has no kernel of that name."""
-
-
-class BundleUnsupportedError(BundleError, CapabilityError):
-    """A kernel takes what bundles cannot hold yet."""
-
-
-class TuneError(GluonError):
-    """Configurations cannot be searched as asked."""
-
-
-class TuneSpaceError(TuneError, ValueError):
-    """What shall be searched is no space, or holds no configuration."""
-
-
-class TuneStoreError(TuneError, OSError):
-    """The file of what was found cannot be opened, read or written."""
-
-
-class TuneStoreVersionError(TuneStoreError):
-    """Another release wrote the file of what was found."""
-
-
-class TuneWorkerError(TuneError, RuntimeError):
-    """A process or machine that works for the search was lost, or is not like this one."""
-
-
-class NotTunedError(TuneError, LookupError):
-    """A launch asks for a configuration that nobody has searched for."""
-
-
 class DistributedError(GluonError):
     """Kernels across devices cannot be run as asked."""
-
-
-class GroupError(DistributedError, ValueError):
-    """There is no such group of ranks, or this rank is none of it."""
-
-
-class NotSymmetricError(DistributedError, ValueError):
-    """A tensor is not in memory that the other ranks can reach."""
-
-
-class SymmetricMemoryError(DistributedError, RuntimeError):
-    """The installed torch, or these devices, have no symmetric memory."""
 
 
 class RankMismatchError(DistributedError, RuntimeError):
     """Ranks that must do the same do different things."""
 
 
-class RankBuildError(RankMismatchError):
-    """Ranks run different releases, or different source."""
-
-
 class TritonVersionError(GluonError, ImportError):
     """The installed Triton is missing or outside the supported range."""
+
+
+_elsewhere: Callable[[str], Any]
+
+
+def set_source(source: Callable[[str], Any]) -> None:
+    """Say who finds the error classes of plugins. The registry does this once, on import."""
+    global _elsewhere
+    _elsewhere = source
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return _elsewhere(name)
 
 
 E = TypeVar("E", bound=BaseException)

@@ -25,33 +25,29 @@ FILES = {
     "tuning": ("Of a search for configurations", "gluon_core.errors"),
     "distributed": ("Of several ranks", "gluon_core.errors"),
 }
+EXTRAS = ("bundle", "distributed", "torch", "tune")  # `gluon_core.errors` offers theirs, too
 
 
 def files() -> list[Path]:
     return [FOLDER / f"{stem}.py" for stem in FILES]
 
 
-def classes(module: str) -> set[str]:
-    """The names of the errors and warnings of a module."""
-    found = importlib.import_module(module)
+def classes() -> set[str]:
+    """Return the names of the errors and warnings of all modules."""
+    modules = {*(module for _, module in FILES.values()), *(f"gluon_{e}.errors" for e in EXTRAS)}
     return {
         name
-        for name, value in vars(found).items()
+        for module in modules
+        for name, value in vars(importlib.import_module(module)).items()
         if inspect.isclass(value)
         and issubclass(value, BaseException)
         and value.__module__ == module
     }
 
 
-def shown(module: str) -> set[str]:
-    """The names of a module that have a program here."""
-    stems = [stem for stem, (_, of) in FILES.items() if of == module]
-    return {
-        name
-        for stem in stems
-        for section in sections.sections(FOLDER / f"{stem}.py")
-        for name in section.names
-    }
+def shown() -> set[str]:
+    """Return the names that have a program here."""
+    return {name for file in files() for section in sections.sections(file) for name in section.names}
 
 
 def page() -> str:

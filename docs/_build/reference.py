@@ -112,10 +112,11 @@ ROOMS = (
         f"plugin.{name}"
         for name in (
             "backend builder compiler device hookspec host_descriptor isa language launcher listing ops options "
-            "reference requests semantic simulation targets tools triton_compiler"
+            "reference semantic simulation targets tools triton_compiler"
         ).split()
     ),
     *(f"simulation.{name}" for name in ("assembly", "findings", "host_memory", "settings")),
+    "portable.requests",
     "registry.load",
 )
 

@@ -11,6 +11,12 @@ from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence, Union
 
 from gluon_bundle import form as forms
 from gluon_bundle import source_map
+from gluon_bundle.errors import (
+    BundleFormatError,
+    BundleHashError,
+    BundleKernelError,
+    BundleNameError,
+)
 from gluon_bundle.reader import runtime, translated
 from gluon_core import _triton
 from gluon_core.compiler.driver import compile, shared_options
@@ -18,14 +24,7 @@ from gluon_core.compiler.grid import check_grid
 from gluon_core.compiler.kernel import CompiledKernel
 from gluon_core.compiler.many import compile_many
 from gluon_core.compiler.source import GluonASTSource
-from gluon_core.errors import (
-    ArgumentError,
-    BundleFormatError,
-    BundleHashError,
-    BundleKernelError,
-    BundleNameError,
-    did_you_mean,
-)
+from gluon_core.errors import ArgumentError, did_you_mean
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Optional
 
 from gluon_bundle.bundle import Bundle
+from gluon_bundle.errors import BundleFormatError
 from gluon_bundle.reader import runtime
 from gluon_core import _triton
 from gluon_core.compiler import cache
-from gluon_core.errors import BundleFormatError, CacheError
+from gluon_core.errors import CacheError
 
 __all__ = ["export_cache", "import_cache"]
 

@@ -10,13 +10,13 @@ import math
 import struct
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
+from gluon_bundle.errors import BundleTargetError, BundleUnsupportedError
 from gluon_bundle.reader import runtime
 from gluon_core import _triton
 from gluon_core.compiler.cache import key_of
 from gluon_core.compiler.kernel import CompiledKernel
 from gluon_core.compiler.parameters import Parameter, parameters_of
 from gluon_core.compiler.source import GluonASTSource
-from gluon_core.errors import BundleTargetError, BundleUnsupportedError
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.targets import Target
 from gluon_core.values.constants import identity, text_of

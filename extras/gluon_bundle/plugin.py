@@ -21,5 +21,6 @@ def gluon_modules() -> Mapping[str, str]:
 def gluon_services() -> Mapping[str, str]:
     return {
         "bundle.code": "gluon_bundle.supply",
+        "bundle.errors": "gluon_bundle.errors",
         "bundle.record": "gluon_bundle.specs:recording_to",
     }

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Iterator
 
-from gluon_core import errors
+from gluon_bundle import errors
 
 __all__ = ["runtime", "translated"]
 
@@ -30,7 +30,7 @@ def runtime(module: str) -> ModuleType:
 @contextmanager
 def translated() -> Iterator[None]:
     """What `gluon_runtime` raises inside comes out as the class of the same name in
-    `gluon_core.errors`."""
+    `gluon_bundle.errors`."""
     theirs = runtime("errors").BundleError
     try:
         yield

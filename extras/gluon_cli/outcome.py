@@ -12,11 +12,12 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
+from gluon_cli.emitted import LineCode, by_line
 from gluon_core.compiler.driver import compile_source
 from gluon_core.compiler.source import GluonASTSource, Path, trace_source
 from gluon_core.errors import GluonError
 from gluon_core.frontend.session import Session
-from gluon_core.plugin.emitted import Emitted, LineCode, by_line
+from gluon_core.plugin.emitted import Emitted
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.registry.selection import Selection

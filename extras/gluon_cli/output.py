@@ -31,9 +31,6 @@ from gluon_core.errors import (
     SourceSpan,
     TargetError,
     TritonVersionError,
-    TuneError,
-    TuneStoreError,
-    TuneWorkerError,
     trimmed_traceback,
     without_addresses,
 )
@@ -76,10 +73,8 @@ _UNAVAILABLE = (
     LimitError,
     PluginError,
     TritonVersionError,
-    TuneStoreError,
-    TuneWorkerError,
 )
-_USAGE = (ArgumentError, OptionError, TargetError, TuneError, UsageError)
+_USAGE = (ArgumentError, OptionError, TargetError, UsageError)
 
 
 def console() -> Console:
@@ -125,11 +120,13 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Optional[Sequence[A
 
 def code_of(error: BaseException) -> Exit:
     """The exit code that `error` stands for."""
-    if isinstance(error, _UNAVAILABLE):
+    of_plugin = getattr(error, "exit_code", None)
+    if of_plugin == Exit.UNAVAILABLE or isinstance(error, _UNAVAILABLE):
         return Exit.UNAVAILABLE
     if isinstance(error, GluonError) and error.span is not None:
         return Exit.FAILED
-    return Exit.USAGE if isinstance(error, _USAGE) else Exit.FAILED
+    usage = of_plugin == Exit.USAGE or isinstance(error, _USAGE)
+    return Exit.USAGE if usage else Exit.FAILED
 
 
 def _warn_of_plugins() -> None:

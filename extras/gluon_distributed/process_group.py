@@ -8,8 +8,9 @@ from hashlib import blake2b
 from importlib import metadata
 from typing import Any, Sequence, Union
 
-from gluon_core.errors import RankBuildError, RankMismatchError
+from gluon_core.errors import RankMismatchError
 from gluon_core.plugin.hookspec import ENTRY_POINTS
+from gluon_distributed.errors import RankBuildError
 from gluon_distributed.symmetric_memory import Multicast, Symmetric
 
 __all__ = ["Beside", "Group"]

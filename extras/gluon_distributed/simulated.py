@@ -6,11 +6,12 @@ import os
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, Optional, Sequence, TypeVar, Union, cast
 
-from gluon_core.errors import ArgumentError, CapabilityError, NotSymmetricError
+from gluon_core.errors import ArgumentError, CapabilityError
 from gluon_core.plugin.paths import load_path
 from gluon_core.plugin.simulation import RankHost, Ranks
 from gluon_core.registry.load import registry
 from gluon_core.simulation.unwritten import uninitialised
+from gluon_distributed.errors import NotSymmetricError
 from gluon_distributed.process_group import Beside, Group
 from gluon_distributed.symmetric_memory import Multicast, Symmetric
 

@@ -7,13 +7,8 @@ import os
 import weakref
 from typing import Any, Sequence, Union
 
-from gluon_core.errors import (
-    ArgumentError,
-    GroupError,
-    NotSymmetricError,
-    RankMismatchError,
-    SymmetricMemoryError,
-)
+from gluon_core.errors import ArgumentError, RankMismatchError
+from gluon_distributed.errors import GroupError, NotSymmetricError, SymmetricMemoryError
 from gluon_distributed.process_group import Beside, Group
 from gluon_distributed.symmetric_memory import Multicast, Symmetric
 

@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from gluon_core.errors import FakeResultError, MutationError
+from gluon_torch.errors import FakeResultError, MutationError
 
 __all__ = ["checked", "debug", "enabled"]
 

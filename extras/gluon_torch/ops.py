@@ -16,10 +16,11 @@ import torch
 from torch._library.custom_ops import OPDEFS
 from torch._library.utils import fill_defaults
 
-from gluon_core.errors import NondeterministicError, OpNameError, OpSchemaError, did_you_mean
+from gluon_core.errors import did_you_mean
 from gluon_torch import checks
 from gluon_torch.batch import one_by_one
 from gluon_torch.calls import shorten_autograd, shorten_kernel
+from gluon_torch.errors import NondeterministicError, OpNameError, OpSchemaError
 
 __all__ = ["Op", "get", "op"]
 

@@ -11,8 +11,8 @@ import time
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, Callable, Mapping, Optional
 
-from gluon_core.errors import TuneError, TuneWorkerError
 from gluon_tune import isolated
+from gluon_tune.errors import TuneError, TuneWorkerError
 
 __all__ = ["Dask", "Engine", "Local", "RayCluster"]
 

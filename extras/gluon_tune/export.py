@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any, Iterable, Mapping
 
-from gluon_core.errors import TuneError
+from gluon_tune.errors import TuneError
 from gluon_tune.tuned.store import Key, Store, Trial
 
 __all__ = ["best_of", "table_source", "write"]

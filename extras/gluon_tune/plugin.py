@@ -19,4 +19,7 @@ def gluon_modules() -> Mapping[str, str]:
 
 @hookimpl
 def gluon_services() -> Mapping[str, str]:
-    return {"tune.configurations": "gluon_tune.tuned.lookup:Lookup"}
+    return {
+        "tune.configurations": "gluon_tune.tuned.lookup:Lookup",
+        "tune.errors": "gluon_tune.errors",
+    }

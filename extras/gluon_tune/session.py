@@ -8,9 +8,10 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import replace
 from typing import Any, Callable, Mapping, Optional, Sequence
 
-from gluon_core.errors import TuneError, TuneStoreError, TuneWorkerError, did_you_mean
+from gluon_core.errors import did_you_mean
 from gluon_tune import work
 from gluon_tune.engine import Engine, Local
+from gluon_tune.errors import TuneError, TuneStoreError, TuneWorkerError
 from gluon_tune.isolated import Ended, Failed
 from gluon_tune.outcome import Outcome, Progress, Settings, Shape
 from gluon_tune.spaces import Config

@@ -7,7 +7,7 @@ import itertools
 import math
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
-from gluon_core.errors import TuneSpaceError
+from gluon_tune.errors import TuneSpaceError
 from gluon_tune.tuned.store import is_plain
 
 __all__ = ["Config", "Space", "calling", "configs_of", "space"]

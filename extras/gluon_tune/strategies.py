@@ -8,7 +8,8 @@ from itertools import combinations, islice
 from operator import itemgetter
 from typing import Any, Optional, Protocol
 
-from gluon_core.errors import TuneError, TuneSpaceError, did_you_mean
+from gluon_core.errors import did_you_mean
+from gluon_tune.errors import TuneError, TuneSpaceError
 from gluon_tune.spaces import Config, Space
 from gluon_tune.tuned.store import plain_text
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
-from gluon_core.errors import GluonError, TuneError, TuneSpaceError, did_you_mean
+from gluon_core.errors import GluonError, did_you_mean
 from gluon_tune.bench import numpy_of
+from gluon_tune.errors import TuneError, TuneSpaceError
 from gluon_tune.spaces import Config, Space, configs_of
 
 __all__ = ["Reference", "Task", "find_task", "refuse_while_reading"]

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
-from gluon_core.errors import TuneWorkerError
+from gluon_tune.errors import TuneWorkerError
 from gluon_tune.estimate import estimate
 from gluon_tune.isolated import Ended, Failed, Isolated
 from gluon_tune.spaces import Config

@@ -18,8 +18,8 @@ from gluon_core.compiler.stages import Recipe, run_stages
 from gluon_core.errors import ArgumentError, KernelWarning, StageError, trims
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.compiler import Stage
+from gluon_core.plugin.language import OPS
 from gluon_core.plugin.options import further, whole
-from gluon_core.plugin.requests import OPS
 from gluon_core.plugin.targets import Target
 from gluon_core.processes import ForkLock
 from gluon_core.registry.answers import checked_options, checked_stages

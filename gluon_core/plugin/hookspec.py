@@ -82,6 +82,7 @@ def gluon_services() -> Mapping[str, str]:
       simulated target;
     - `assembly.<dialect>`: a `gluon_core.simulation.assembly.Assembler` for the dialect that a reference
       module names as `ASSEMBLY`;
+    - `<extra>.errors`: a module of error classes, which `gluon_core.errors` offers as well;
     - `prove`: a function of a simulated launch that judges its kernel for every trip count. It returns
       a `gluon_core.simulation.evidence.Proved`, and the error of a counterexample or None.
     """

@@ -8,8 +8,8 @@ must not.
 
 import typing as _typing
 
-from gluon_core.plugin.requests import (
-    OPS,
+from gluon_core.plugin.language import OPS
+from gluon_core.portable.requests import (
     AsyncCopyRequest,
     LoadRequest,
     MmaLayouts,

@@ -9,8 +9,8 @@ from gluon_core import _triton
 from gluon_core._triton import unwrap
 from gluon_core.errors import DtypeError
 from gluon_core.plugin.ops import code_generator, semantic_layer
-from gluon_core.plugin.requests import AsyncCopyRequest, LoadRequest, Request, StoreRequest
 from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.portable.requests import AsyncCopyRequest, LoadRequest, Request, StoreRequest
 from gluon_core.registry.selection import Selection, code, select
 
 __all__ = [

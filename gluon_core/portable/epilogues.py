@@ -17,11 +17,11 @@ from gluon_core._triton import JITFunction, tensor, tl, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_core.layouts import SliceLayout
 from gluon_core.plugin.ops import builtin, code_generator, is_builtin, semantic_layer
-from gluon_core.plugin.requests import LoadRequest, TileStoreRequest
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import ConstInt, Dtype, Int, KernelFunction, Operand, Values
 from gluon_core.portable.common import around, choose, lower
 from gluon_core.portable.records import Record
+from gluon_core.portable.requests import LoadRequest, TileStoreRequest
 from gluon_core.portable.tile_ops import tile_descriptor, tile_place
 from gluon_core.registry.selection import code, named
 from gluon_core.semantic.base import shape_of

@@ -6,14 +6,14 @@ from typing import Any, Union
 
 from gluon_core._triton import tl
 from gluon_core.layouts import BlockedLayout, DotOperandLayout
-from gluon_core.plugin.requests import (
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.portable.requests import (
     AsyncCopyRequest,
     LoadRequest,
     MmaLayouts,
     MmaRequest,
     StoreRequest,
 )
-from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.portable.tiles import row_swizzle, split_warps
 
 __all__ = [

@@ -7,14 +7,14 @@ from typing import Any, Sequence
 from gluon_core import _triton
 from gluon_core._triton import tl
 from gluon_core.layouts import SliceLayout, SwizzledSharedLayout
-from gluon_core.plugin.requests import (
+from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.portable.common import lower
+from gluon_core.portable.requests import (
     AsyncCopyRequest,
     StoreRequest,
     TileRequest,
     TileStoreRequest,
 )
-from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.portable.common import lower
 from gluon_core.portable.tiles import blocked_layout, row_swizzle
 from gluon_core.registry.selection import available, code
 

@@ -11,10 +11,10 @@ from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, Layout
 from gluon_core.layouts import DotOperandLayout, SwizzledSharedLayout
 from gluon_core.plugin.language import Lowering
 from gluon_core.plugin.ops import builtin, semantic_layer
-from gluon_core.plugin.requests import MmaLayouts, MmaRequest
 from gluon_core.plugin.typing import ConstBool, ConstInt, ConstStr, Dtype, Values
 from gluon_core.portable.common import around, choose, lower
 from gluon_core.portable.records import AccumulatorFacts, mma_accumulator
+from gluon_core.portable.requests import MmaLayouts, MmaRequest
 from gluon_core.portable.tiles import row_swizzle
 from gluon_core.registry.selection import available, code, named, select
 from gluon_core.semantic.base import shape_of

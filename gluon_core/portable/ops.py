@@ -31,11 +31,11 @@ from gluon_core._triton import constexpr, tensor, tl, unwrap
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.plugin.language import Lowering
 from gluon_core.plugin.ops import builtin, semantic_layer
-from gluon_core.plugin.requests import AsyncCopyRequest, LoadRequest, StoreRequest
 from gluon_core.plugin.typing import ConstInt, ConstStr, Dtype, Operand, Shape, Values
 from gluon_core.portable.common import around, check_address, lower, optional_tensor
 from gluon_core.portable.epilogues import epilogue, writer
 from gluon_core.portable.mma_ops import accumulator, fence, mma, mma_layouts, mma_wait, read
+from gluon_core.portable.requests import AsyncCopyRequest, LoadRequest, StoreRequest
 from gluon_core.portable.row_sums import row_exponentials
 from gluon_core.portable.schedule import grouped_tiles
 from gluon_core.portable.shares import even_tiles, sum_parts

@@ -24,11 +24,11 @@ from gluon_core.errors import ArgumentError, DtypeError, GluonError, LayoutError
 from gluon_core.layouts.base import SharedLayout
 from gluon_core.plugin.language import Lowering
 from gluon_core.plugin.ops import builtin, semantic_layer
-from gluon_core.plugin.requests import TileRequest, TileStoreRequest
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import BufferLayout, ConstInt, Int, Operand, Predicate, Shape, Values
 from gluon_core.portable.common import around, check_base, choose, lower
 from gluon_core.portable.records import PipelineFacts, Record, TileFacts
+from gluon_core.portable.requests import TileRequest, TileStoreRequest
 from gluon_core.registry.selection import available, code, named
 from gluon_core.semantic.base import shape_of
 from gluon_core.semantic.operands import compile_time_int, predicate, scalar_int32

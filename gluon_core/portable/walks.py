@@ -23,11 +23,11 @@ from gluon_core import _triton
 from gluon_core._triton import tensor, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError
 from gluon_core.plugin.ops import builtin, semantic_layer
-from gluon_core.plugin.requests import WalkRequest
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import ConstInt, Int
 from gluon_core.portable.common import choose
 from gluon_core.portable.records import Record
+from gluon_core.portable.requests import WalkRequest
 from gluon_core.portable.schedule import tile_schedule
 from gluon_core.registry.selection import code, named
 from gluon_core.semantic.operands import compile_time_int, scalar_int32

@@ -18,6 +18,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
+from gluon_core import errors
 from gluon_core.errors import CapabilityError, GluonError, PluginError, did_you_mean
 from gluon_core.features import Feature, dotted
 from gluon_core.layouts import pictures
@@ -267,6 +268,7 @@ class Space(NamedTuple):
         if _FINDER not in sys.meta_path:
             sys.meta_path.insert(0, _FINDER)
             pictures.set_source(_pictures)
+            errors.set_source(_error)
         if all(space.package != self.package for space in _spaces):
             _spaces.insert(0, self)
         return self
@@ -370,6 +372,25 @@ def _pictures() -> Any:
     from gluon_core.registry.load import registry
 
     return registry().service("pictures")
+
+
+def _error(name: str) -> Any:
+    """Return the error class of a plugin that offers its module of errors as a service."""
+    from gluon_core.registry.load import registry
+
+    try:
+        plugins = registry()
+    except GluonError:  # it is loading
+        services = []
+    else:
+        services = [service for service in plugins.services() if service.endswith(".errors")]
+    for service in services:
+        module = plugins.service(service)
+        if name in module.__all__:
+            return getattr(module, name)
+    raise AttributeError(
+        f"module 'gluon_core.errors' has no attribute {name!r}, and no installed plugin adds it"
+    )
 
 
 def stand_in(wanted: str) -> None:

@@ -18,9 +18,8 @@ from gluon_core.errors import (
     did_you_mean,
 )
 from gluon_core.features import dotted
-from gluon_core.plugin.language import Lowering
+from gluon_core.plugin.language import OPS, Lowering
 from gluon_core.plugin.paths import load_named
-from gluon_core.plugin.requests import OPS
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import Registry, registry
 from gluon_core.registry.names import CORE

@@ -19,8 +19,7 @@ from gluon_core.errors import PluginError, did_you_mean
 from gluon_core.plugin.backend import API_VERSION, Backend
 from gluon_core.plugin.compiler import Compiler
 from gluon_core.plugin.device import Device
-from gluon_core.plugin.language import Language, Lowering
-from gluon_core.plugin.requests import FURTHER, OPS
+from gluon_core.plugin.language import FURTHER, OPS, Language, Lowering
 from gluon_core.plugin.simulation import Simulation
 from gluon_core.plugin.targets import Architecture, Limits
 from gluon_core.registry.names import key_of

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 import gluon_core as gluon
+from gluon_cli.emitted import by_line
 from gluon_cli.outcome import outcome
 from gluon_core import language as gl
 from gluon_core.compiler.source import GluonASTSource
-from gluon_core.plugin.emitted import Emitted, by_line
+from gluon_core.plugin.emitted import Emitted
 from gluon_core.plugin.listing import CodeLine
 from gluon_core.registry.load import registry
 from tests.portable_kernels import TILES, products

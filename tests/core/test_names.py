@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from gluon_core.errors import PluginError, TargetError
-from gluon_core.plugin.requests import LoadRequest
+from gluon_core.portable.requests import LoadRequest
 from gluon_core.registry import load as plugins
 from gluon_core.registry.load import load
 from gluon_core.registry.namespaces import Space

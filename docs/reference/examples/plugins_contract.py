@@ -20,11 +20,11 @@ from gluon_core.plugin import (
     options,
     paths,
     reference,
-    requests,
     simulation,
     targets,
     triton_compiler,
 )
+from gluon_core.portable import requests
 from gluon_core.registry import load as plugins
 from gluon_core.simulation import assembly, findings, host_memory, settings
 
@@ -120,7 +120,7 @@ print(isinstance(failure, plugins.PluginFailure), failure.reason)
 #> ('anvil',) ('load/anvil_load',) True
 #> True ModuleNotFoundError: No module named 'no_such_module'
 
-# -- gluon_core.plugin.requests.Request, gluon_core.plugin.requests.LoadRequest, gluon_core.plugin.requests.StoreRequest, gluon_core.plugin.requests.AsyncCopyRequest, gluon_core.plugin.requests.MmaRequest, gluon_core.plugin.requests.MmaLayouts, gluon_core.plugin.requests.TileRequest, gluon_core.plugin.requests.TileStoreRequest, gluon_core.plugin.requests.WalkRequest: what lowerings and their predicates get
+# -- gluon_core.portable.requests.Request, gluon_core.portable.requests.LoadRequest, gluon_core.portable.requests.StoreRequest, gluon_core.portable.requests.AsyncCopyRequest, gluon_core.portable.requests.MmaRequest, gluon_core.portable.requests.MmaLayouts, gluon_core.portable.requests.TileRequest, gluon_core.portable.requests.TileStoreRequest, gluon_core.portable.requests.WalkRequest: what lowerings and their predicates get
 def load_accepts(request: requests.LoadRequest):
     narrow = request.offsets.dtype == gl.int32
     return True if narrow else f"the Anvil addresses with int32 offsets, not {request.offsets.dtype}"
@@ -147,9 +147,9 @@ print([f.name for f in fields(requests.MmaLayouts)])
 #> WalkRequest num_ctas
 #> ['accumulator', 'a', 'b', 'a_shared', 'b_shared', 'lowering', 'shape', 'acc_dtype', 'in_shared']
 
-# -- gluon_core.plugin.requests.OPS, gluon_core.plugin.requests.FURTHER, gluon_core.plugin.requests.TAKES: portable ops, the companions of their lowerings, and what these are called with
-print(sorted(requests.OPS), sorted(requests.OPS["async_copy"]))
-print(sorted(requests.FURTHER["mma"]), requests.TAKES["wait"])
+# -- gluon_core.plugin.language.OPS, gluon_core.plugin.language.FURTHER, gluon_core.plugin.language.TAKES: portable ops, the companions of their lowerings, and what these are called with
+print(sorted(language.OPS), sorted(language.OPS["async_copy"]))
+print(sorted(language.FURTHER["mma"]), language.TAKES["wait"])
 #> ['async_copy', 'load', 'mma', 'store', 'tile_copy', 'tile_store', 'tile_walk'] ['commit', 'wait']
 #> ['accumulator', 'fence', 'mma_wait', 'read'] (1, ('_semantic',))
 

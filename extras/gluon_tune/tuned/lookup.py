@@ -11,7 +11,7 @@ import os
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
 from gluon_bundle.form import identity_of
-from gluon_core.errors import ArgumentError, NotTunedError, did_you_mean
+from gluon_core.errors import ArgumentError, did_you_mean
 from gluon_core.launch import arguments
 from gluon_core.launch.arguments import Parameter
 from gluon_core.launch.key import choose
@@ -19,6 +19,7 @@ from gluon_core.plugin.targets import Target
 from gluon_core.values.constants import text_of
 from gluon_runtime.rules import ABSENT
 from gluon_tune import bench
+from gluon_tune.errors import NotTunedError
 from gluon_tune.tuned.store import (
     OBJECTIVES,
     Key,

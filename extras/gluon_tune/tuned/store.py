@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Iterable, Iterator, Mapping, Optional, Union
 
-from gluon_core.errors import TuneStoreError, TuneStoreVersionError
+from gluon_tune.errors import TuneStoreError, TuneStoreVersionError
 
 __all__ = ["FORMAT", "Key", "Store", "Trial", "default_path", "is_plain", "plain_text", "versions"]
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from gluon_core.plugin.language import Lowering
-from gluon_core.plugin.requests import OPS
+from gluon_core.plugin.language import OPS, Lowering
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 

@@ -16,11 +16,10 @@ from gluon_core.errors import CapabilityError, GluonError, OptionError
 from gluon_core.plugin.backend import API_VERSION
 from gluon_core.plugin.builder import Builder, members
 from gluon_core.plugin.host_descriptor import HostDescriptor
-from gluon_core.plugin.language import Lowering
+from gluon_core.plugin.language import TAKES, Lowering
 from gluon_core.plugin.launcher import checked_kind
 from gluon_core.plugin.options import further
 from gluon_core.plugin.paths import load_named
-from gluon_core.plugin.requests import TAKES
 from gluon_core.plugin.targets import Architecture, Target
 from gluon_core.registry.answers import checked_builder, checked_options
 from gluon_core.registry.load import registry

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Mapping, Optional, Sequence
 
-from gluon_core.plugin.call_sites import Remedies, spelled
+from gluon_core.plugin.call_sites import Remedies
 from gluon_sim.sanitizer.agents import Task
 from gluon_sim.sanitizer.observed import View
+from gluon_sim.tracing.calls import spelled
 from gluon_sim.tracing.ir import PORTABLE, Op
 from gluon_sim.tracing.words import between, line_of, variable
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from gluon_core.plugin.call_sites import spelled
+from gluon_sim.tracing.calls import spelled
 from gluon_sim.tracing.ir import Op, Value
 from gluon_sim.tracing.origins import origins
 from gluon_sim.tracing.program import Program

@@ -14,9 +14,10 @@ from gluon_core.language.nvidia import ampere
 from gluon_core.language.nvidia.ampere import async_copy
 from gluon_core.language.nvidia.ampere.async_copy import async_copy_global_to_shared as fetch
 from gluon_core.language.nvidia.ampere.async_copy import wait_group
-from gluon_core.plugin.call_sites import CallSite, Remedies, spelled
+from gluon_core.plugin.call_sites import CallSite, Remedies
 from gluon_sim.errors import DeadlockError, OutOfBoundsError, RaceError
 from gluon_sim.executor.models import models_for
+from gluon_sim.tracing.calls import spelled
 
 REGISTERS = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 SHARED = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))

@@ -1,100 +1,23 @@
-"""What a kernel asks of a portable op: the values a lowering's predicate and code receive."""
+"""The request of each portable op: the operands that a lowering's predicate and code receive."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Mapping, Optional, Union
+from typing import Any, Optional, Union
 
 from gluon_core.plugin.targets import Target
 
 __all__ = [
     "AsyncCopyRequest",
-    "FURTHER",
     "LoadRequest",
     "MmaLayouts",
     "MmaRequest",
-    "OPS",
     "Request",
     "StoreRequest",
-    "TAKES",
     "TileRequest",
     "TileStoreRequest",
     "WalkRequest",
 ]
-
-# Portable op -> the companions that every lowering of it must name in `extras`:
-#   commit(*, _semantic)             closes the group of copies issued so far
-#   wait(outstanding, *, _semantic)  until at most `outstanding` groups are in flight
-#   layouts(request)                 the `MmaLayouts` this lowering wants, at compile time
-#   layout(request)                  the shared layout this lowering wants of a tile, at compile time
-#   begin(stages, tiles, *, _semantic)   the values (barriers) that a pipeline carries along; `tiles` are
-#                                copied in each step
-#   fetch(fetch, *, _semantic)   starts the copies of one step, a `gluon_core.portable.tiles.Fetch`
-#   arrived(state, slot, phase, pending, *, _semantic)   waits for the copies of one step
-#   end(state, stages, *, _semantic)   no copies will follow
-#   first(state, values, facts, count, *, _semantic) -> values   of a role's first turn of a walk
-#   next(state, values, facts, count, *, _semantic) -> values    of the turn after one
-# The values of a turn begin with its tile, an int32 scalar. What implements `tile_walk` gets the
-# `WalkFacts` of `gluon_core.portable.walks` and returns the values that all roles share.
-#
-# Of `mma`, a lowering whose unit reads shared memory on its own names these, too, and then gets
-# operands in shared memory; where they are missing, operands are loaded before and accumulators are
-# tensors. `parts` are the values that stand for an accumulator.
-#   accumulator(layouts, start, *, _semantic) -> parts   zeros where `start` is None
-#   mma_wait(parts, pending, deps, *, _semantic) -> parts
-#   read(parts, *, _semantic) -> tensor             waits for all; the accumulator is used up
-#   fence(*, _semantic)                             makes stores to shared memory known to the unit
-#
-# Of `tile_store`, one that stores through buffers of its own, while the kernel goes on, names these;
-# `gl.portable.writer` asks for it with a request without a value.
-#   open(tile, parts, *, _semantic) -> state        `parts` tiles side by side are stored at once
-#   put(request, state, epilogue, *, _semantic)     `epilogue` is a `tile_epilogue` or None
-#   close(state, *, _semantic)                      waits until the buffers are free
-OPS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {
-        "load": frozenset(),
-        "store": frozenset(),
-        "async_copy": frozenset({"commit", "wait"}),
-        "mma": frozenset({"layouts"}),
-        "tile_copy": frozenset({"layout", "begin", "fetch", "arrived", "end"}),
-        "tile_store": frozenset(),
-        "tile_walk": frozenset({"first", "next"}),
-    }
-)
-# Portable op -> the companions that a lowering may name besides; an accumulator comes with a wait and a read.
-FURTHER: Mapping[str, frozenset[str]] = MappingProxyType(
-    {
-        "mma": frozenset({"accumulator", "mma_wait", "read", "fence"}),
-        "tile_store": frozenset({"open", "put", "close"}),
-    }
-)
-
-# What the code of a lowering is called with -> positional arguments, and keywords.
-_SEMANTIC = ("_semantic",)
-TAKES: Mapping[str, tuple[int, tuple[str, ...]]] = MappingProxyType(
-    {
-        "implement": (1, _SEMANTIC),
-        "accepts": (1, ()),
-        "commit": (0, _SEMANTIC),
-        "wait": (1, _SEMANTIC),
-        "layouts": (1, ()),
-        "layout": (1, ()),
-        "begin": (2, _SEMANTIC),
-        "fetch": (1, _SEMANTIC),
-        "arrived": (4, _SEMANTIC),
-        "end": (2, _SEMANTIC),
-        "first": (4, _SEMANTIC),
-        "next": (4, _SEMANTIC),
-        "accumulator": (2, _SEMANTIC),
-        "mma_wait": (3, _SEMANTIC),
-        "read": (1, _SEMANTIC),
-        "fence": (0, _SEMANTIC),
-        "open": (2, _SEMANTIC),
-        "put": (3, _SEMANTIC),
-        "close": (1, _SEMANTIC),
-    }
-)
 
 
 @dataclass(frozen=True)
