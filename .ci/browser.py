@@ -44,8 +44,8 @@ def _run(name: str, command: list[str], until: float, **env: str) -> None:
     except subprocess.TimeoutExpired:
         raise Failed(f"{name} took more than {left:.0f} s") from None
     if done.returncode:
-        told = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()
-        said = next((line for line in told if line.startswith(("E:", "Error:"))), told[-1])
+        lines = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()
+        said = next((line for line in lines if line.startswith(("E:", "Error:"))), lines[-1])
         raise Failed(f"{name} says: {said}")
 
 
@@ -67,10 +67,10 @@ def debian(until: float) -> str:
     _run("apt-get", [*install, "--download-only"], until)
     # Needs no network any more, and must not be ended in the middle.
     _run("apt-get", install, time.monotonic() + 120, DEBIAN_FRONTEND="noninteractive")
-    found = shutil.which(DEBIAN)
-    if found is None:
+    path = shutil.which(DEBIAN)
+    if path is None:
         raise Failed(f"{DEBIAN} was installed and is not on the path")
-    return found
+    return path
 
 
 def playwrights(until: float) -> str:
@@ -81,19 +81,19 @@ def playwrights(until: float) -> str:
 
 
 def main() -> int:
-    found, until = there(), time.monotonic() + LIMIT
+    browser, until = there(), time.monotonic() + LIMIT
     installs = "--install" in sys.argv[1:]
     reasons = [] if installs else ["no Chromium on the path"]
-    for way in (debian, playwrights) if found is None and installs else ():
+    for way in (debian, playwrights) if browser is None and installs else ():
         try:
-            found = way(until)
+            browser = way(until)
             break
         except Failed as error:
             reasons.append(str(error))
-    if found is None:
+    if browser is None:
         print("; ".join(reasons), file=sys.stderr)
         return 1
-    print(found)
+    print(browser)
     return 0
 
 

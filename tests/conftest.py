@@ -87,10 +87,10 @@ def _limit(item):
     if item.config.getvalue("usepdb") or not item.config.pluginmanager.hasplugin("timeout"):
         return 0.0
     marker = item.get_closest_marker("timeout")
-    given = item.config.getvalue("timeout")
+    timeout = item.config.getvalue("timeout")
     if marker is not None:
         return float(marker.args[0] if marker.args else marker.kwargs["timeout"])
-    return float(item.config.getini("timeout") or 0 if given is None else given)
+    return float(item.config.getini("timeout") or 0 if timeout is None else timeout)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -128,8 +128,8 @@ def selections(target, dtype="fp16", shape=(64, 64, 32), num_warps=4):
     constants = _arguments(dtype, shape)
     signature = _signature(dtype, constants)
     registry = plugins.registry()
-    found = registry.target(target)
-    backend = registry.backend(found.backend)
+    resolved = registry.target(target)
+    backend = registry.backend(resolved.backend)
     record = []
     trace(
         one_tile,
@@ -137,8 +137,8 @@ def selections(target, dtype="fp16", shape=(64, 64, 32), num_warps=4):
         {(4 + i,): value for i, value in enumerate(constants.values())},
         {},
         backend=backend,
-        target=found,
-        options=backend.compiler.options(found, {"num_warps": num_warps}),
+        target=resolved,
+        options=backend.compiler.options(resolved, {"num_warps": num_warps}),
         on_session=lambda session: record.extend(session.selections),
     )
     return {s.op: s.chosen.name for s in record}, record
@@ -231,8 +231,8 @@ def tiles_selections(target, dtype="fp16", num_warps=4, aligned=range(6), **cons
     `aligned` are the numbers of the arguments that are divisible by 16.
     """
     registered = plugins.registry()
-    found = registered.target(target)
-    backend = registered.backend(found.backend)
+    resolved = registered.target(target)
+    backend = registered.backend(resolved.backend)
     record = []
     trace(
         products,
@@ -240,8 +240,8 @@ def tiles_selections(target, dtype="fp16", num_warps=4, aligned=range(6), **cons
         {(6 + i,): value for i, value in enumerate({**TILES, **constants}.values())},
         {(i,): [["tt.divisibility", 16]] for i in aligned},
         backend=backend,
-        target=found,
-        options=backend.compiler.options(found, {"num_warps": num_warps}),
+        target=resolved,
+        options=backend.compiler.options(resolved, {"num_warps": num_warps}),
         on_session=lambda session: record.extend(session.selections),
     )
     return {s.op: s.chosen.name for s in record}, record

@@ -154,7 +154,7 @@ class Program:
         """Assert that the results are right on `target`."""
         launch = self.launch
         self._needs(launch.since if target.simulated else max(launch.since, launch.compiled))
-        given, wanted = _arguments(launch)
+        inputs, wanted = _arguments(launch)
         arrays: list[tuple[np.ndarray, Any]] = []
 
         def placed(value: Any) -> Any:
@@ -167,13 +167,13 @@ class Program:
                 return arrays[-1][1]
             return value
 
-        launch.kernel[launch.grid](*map(placed, given), **launch.constants, target=target)
+        launch.kernel[launch.grid](*map(placed, inputs), **launch.constants, target=target)
         names = launch.kernel.arg_names
         for name, expected in wanted.items():
-            like = given[names.index(name)]
+            like = inputs[names.index(name)]
             like = like.array if isinstance(like, Boxes) else like
-            found = next(made for array, made in arrays if array is like)
-            got = from_target(found, like).astype(np.float64)
+            output = next(output for array, output in arrays if array is like)
+            got = from_target(output, like).astype(np.float64)
             assert got.shape == expected.shape, name
             limit = launch.tolerance * np.abs(expected).max()
             np.testing.assert_allclose(got, expected, rtol=0, atol=limit, err_msg=name)
@@ -183,8 +183,8 @@ class Program:
         self._needs(max(self.launch.since, self.launch.compiled))
         arguments = _without_elements(_arguments(self.launch)[0])
         source, options = testing.bind(self.launch.kernel, arguments, self.launch.constants)
-        made = compile(source, target=self.launch.target, options=options)
-        assert [code[:4] for code in made.asm.values() if isinstance(code, bytes)] == [_MAGIC]
+        compiled = compile(source, target=self.launch.target, options=options)
+        assert [code[:4] for code in compiled.asm.values() if isinstance(code, bytes)] == [_MAGIC]
 
 
 def _arguments(launch: Launch) -> tuple[list[Any], dict[str, np.ndarray]]:
@@ -211,12 +211,12 @@ def _without_elements(values: Any) -> list[Any]:
 
 def collect(folder: Path) -> list[Program]:
     """The launches of all programs in a folder."""
-    found = []
+    programs = []
     for path in sorted(folder.glob("*.py")):
         module = upstream.load_file(_name(path), path)
-        found += [Program(path, i, one) for i, one in enumerate(module.LAUNCHES)]
-    assert found, f"no programs in {folder}"
-    return found
+        programs += [Program(path, i, one) for i, one in enumerate(module.LAUNCHES)]
+    assert programs, f"no programs in {folder}"
+    return programs
 
 
 class Tests:

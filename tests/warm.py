@@ -67,11 +67,11 @@ def _of_python(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _server(more: tuple[str, ...]) -> subprocess.Popen:
-    found = _servers.get((os.getpid(), more))
-    if found is None or found.poll() is not None:
-        found = subprocess.Popen(
+    server = _servers.get((os.getpid(), more))
+    if server is None or server.poll() is not None:
+        server = subprocess.Popen(
             [sys.executable, str(_SERVER), *more],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        _servers[os.getpid(), more] = found
-    return found
+        _servers[os.getpid(), more] = server
+    return server

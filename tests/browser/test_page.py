@@ -34,18 +34,18 @@ def browser():
         "playwright.sync_api", reason="no Playwright: pip install playwright"
     )
     with driver.sync_playwright() as started:
-        found = None
+        executable = None
         if not Path(started.chromium.executable_path).is_file():
             wanted = ["--install"] if os.environ.get("GLUON_INSTALL_BROWSER") else []
-            found, why = chromium(*wanted)
+            executable, why = chromium(*wanted)
             if why:
                 pytest.skip(f"no browser: {why}")
         try:
-            made = started.chromium.launch(executable_path=found, args=["--no-sandbox"])
+            instance = started.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         except driver.Error as error:
             pytest.skip(f"no browser: {str(error).splitlines()[0]}")
-        yield made
-        made.close()
+        yield instance
+        instance.close()
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def opened(browser):
         context = browser.new_context(viewport={"width": width, "height": 900}, offline=True)
         page = context.new_page()
         page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("console", lambda told: said.append(told.text))
+        page.on("console", lambda message: said.append(message.text))
         page.on("requestfailed", lambda request: said.append(request.url))
         page.goto(path.as_uri())
         pages.append(context)
@@ -227,8 +227,8 @@ def test_what_cannot_install_a_browser_says_why(tmp_path):
     (fake / "__main__.py").write_text("raise SystemExit('Error: ENOTFOUND')")
     env = {"PATH": str(tmp_path), "PYTHONPATH": str(tmp_path)}
     assert chromium(env=env) == (None, "no Chromium on the path")
-    found, why = chromium("--install", env=env)
-    assert found is None
+    executable, why = chromium("--install", env=env)
+    assert executable is None
     assert why == (
         "apt-get update says: E: Unable to locate package; playwright install says: Error: ENOTFOUND"
     )

@@ -49,11 +49,11 @@ class Double:
     def launch(self, loaded, launch, grid, stream, arguments):
         content = arguments.content()
         start = ctypes.addressof(arguments.buffer)
-        found, at = [], arguments.pointers
+        pointers, at = [], arguments.pointers
         while True:  # the array ends where its last pointer, to profile scratch, is
-            found.append(ctypes.c_uint64.from_address(at).value - start)
+            pointers.append(ctypes.c_uint64.from_address(at).value - start)
             at += 8
-            if found[-1] == arguments.size - 8:
+            if pointers[-1] == arguments.size - 8:
                 break
         self.launches.append(
             Launched(
@@ -64,7 +64,7 @@ class Double:
                 launch.shared,
                 stream,
                 content,
-                found,
+                pointers,
                 loaded[0],
                 launch.cooperative,
             )

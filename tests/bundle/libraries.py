@@ -85,7 +85,7 @@ class Cuda(Library):
     def cuTensorMapEncodeTiled(self, into, kind, rank, address, shape, strides, box, steps, *modes):
         assert into.value % 64 == 0
         ctypes.memset(into.value, 0xFF, 128)
-        lists = [list(found) for found in (shape, strides, box, steps)]
+        lists = [list(field) for field in (shape, strides, box, steps)]
         words = [mode.value for mode in modes]
         return self.note("encode", kind.value, rank.value, address.value, *lists, *words)
 
@@ -105,14 +105,14 @@ class Cuda(Library):
 
     def cuLaunchKernelEx(self, config, function, pointers, extra):
         failed = self.note("launch")
-        found = to(config, Config)
-        attributes = (Attribute * found.count).from_address(found.attributes or id(self))
+        settings = to(config, Config)
+        attributes = (Attribute * settings.count).from_address(settings.attributes or id(self))
         self.launched.append(
             {
-                "grid": tuple(found.grid),
-                "block": tuple(found.block),
-                "shared": found.shared,
-                "stream": found.stream,
+                "grid": tuple(settings.grid),
+                "block": tuple(settings.block),
+                "shared": settings.shared,
+                "stream": settings.stream,
                 "attributes": [(a.id, tuple(a.value[:3])) for a in attributes],
                 "function": function.value,
                 "pointers": pointers.value,
@@ -181,12 +181,12 @@ class Hip(Library):
         return self.note("cooperative", function.value, *map(value_of, operands[7:]))
 
     def hipDrvLaunchKernelEx(self, config, function, pointers, extra):
-        found = to(config, Config)
-        attributes = (Attribute * found.count).from_address(found.attributes)
+        settings = to(config, Config)
+        attributes = (Attribute * settings.count).from_address(settings.attributes)
         self.launched.append(
             {
-                "grid": tuple(found.grid),
-                "block": tuple(found.block),
+                "grid": tuple(settings.grid),
+                "block": tuple(settings.block),
                 "attributes": [(a.id, tuple(a.value[:3])) for a in attributes],
             }
         )

@@ -52,9 +52,9 @@ class Machine(Cuda):
         return 0
 
     def launch(self, config, function, pointers, extra):
-        told = Config.from_address(config)
+        launch_config = Config.from_address(config)
         content = arguments_at(pointers, self.sizes)
-        self.seen.append((function, tuple(told.grid), told.stream, content))
+        self.seen.append((function, tuple(launch_config.grid), launch_config.stream, content))
         return self.fails.pop("launch", 0)
 
 
@@ -93,8 +93,8 @@ def test_a_call_that_came_before_does_not_come_to_python(bundle_file, machine):
     assert len(calls) == 2
     x, y = X.data_ptr(), Y.data_ptr()
     one, two = 0xF1, 0xF2
-    found = [(*seen[:3], *struct.unpack("<QQif", seen[3])) for seen in machine.seen]
-    assert found == [
+    launches = [(*seen[:3], *struct.unpack("<QQif", seen[3])) for seen in machine.seen]
+    assert launches == [
         (one, (4, 2, 1), None, x, y, 500, 2.5),
         (one, (4, 2, 1), None, y, x, 501, 3.5),
         (one, (7, 1, 1), None, x, y, 502, 4.5),
@@ -171,9 +171,9 @@ def test_constants_of_integers(bundle_file, machine):
 
 def test_an_integer_for_a_bit(tmp_path, machine):
     """0 and 16 are alike but for the bits that they need."""
-    made = Bundle()
-    made.add(kernels.flagged, {"y": "*i32:16", "flag": "u1"}, target="hopper")
-    made.write(tmp_path / "flagged.glb")
+    bundle = Bundle()
+    bundle.add(kernels.flagged, {"y": "*i32:16", "flag": "u1"}, target="hopper")
+    bundle.write(tmp_path / "flagged.glb")
     kernel, calls = opened(tmp_path / "flagged.glb", machine, "flagged")
     y = torch.zeros(4, dtype=torch.int32)
     for flag in (0, 0, 0):
@@ -185,11 +185,11 @@ def test_an_integer_for_a_bit(tmp_path, machine):
 
 
 def test_tuples(tmp_path, machine):
-    made = Bundle()
+    bundle = Bundle()
     for number in ("i32", "i32:1"):
         pair = (number, ("*fp32:16", "fp32"))
-        made.add(kernels.paired, {"y": "*fp32:16", "pair": pair}, target="hopper")
-    made.write(tmp_path / "paired.glb")
+        bundle.add(kernels.paired, {"y": "*fp32:16", "pair": pair}, target="hopper")
+    bundle.write(tmp_path / "paired.glb")
     kernel, calls = opened(tmp_path / "paired.glb", machine, "paired")
     for number in (5, 6, 1, 7, 1):
         machine.sizes = [8, 8, 4] if number == 1 else [8, 4, 8, 4]
@@ -213,9 +213,9 @@ def test_grids(bundle_file, machine):
     kernel, calls = opened(bundle_file, machine)
     asked = []
 
-    def grid(told):
-        asked.append(told)
-        return told["n"] // 100, told["BLOCK"] // 256
+    def grid(meta):
+        asked.append(meta)
+        return meta["n"] // 100, meta["BLOCK"] // 256
 
     for _ in range(2):
         kernel[grid](X, Y, 500, 2.5, 512)
@@ -232,11 +232,11 @@ def test_grids(bundle_file, machine):
 def test_a_grid_function_is_told_the_constants_that_are_left_out(bundle_file, machine):
     kernel, calls = opened(bundle_file, machine)
     for _ in range(3):
-        kernel[lambda told: told["BLOCK"] // 128](X, Y, 16, 2.5, 512)
+        kernel[lambda meta: meta["BLOCK"] // 128](X, Y, 16, 2.5, 512)
     forms = [form for form in kernel.kernel.forms if form.arguments[4].value == 512]
     kernel.kernel = type(kernel.kernel)(**{**vars(kernel.kernel), "forms": tuple(forms)})
     for _ in range(3):
-        kernel[lambda told: told["BLOCK"] // 256](X, Y, 16, 2.5)
+        kernel[lambda meta: meta["BLOCK"] // 256](X, Y, 16, 2.5)
     assert [seen[1][0] for seen in machine.seen] == [4] * 3 + [2] * 3
     assert len(calls) == 2
 

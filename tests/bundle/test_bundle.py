@@ -46,10 +46,10 @@ class TestBuilding:
 
     def test_order_of_adding_does_not_matter(self):
         def one(order):
-            made = Bundle()
+            bundle = Bundle()
             for stride in order:
-                made.add(kernels.ones, {"y": "*i32", "stride": stride}, target="hopper")
-            return made.to_bytes()
+                bundle.add(kernels.ones, {"y": "*i32", "stride": stride}, target="hopper")
+            return bundle.to_bytes()
 
         assert one(["i32", "i32:16"]) == one(["i32:16", "i32"])
 
@@ -67,21 +67,21 @@ class TestBuilding:
             return driver.compile(*wanted)
 
         monkeypatch.setattr(bundle, "compile", compile)
-        made = Bundle()
+        package = Bundle()
         for stride in ("i32", "i32:16"):
-            made.add(kernels.ones, {"y": "*i32", "stride": stride}, target="hopper")
-        made.compile()
-        first, second = (form["arguments"][1] for form in made.kernels["ones"]["forms"])
+            package.add(kernels.ones, {"y": "*i32", "stride": stride}, target="hopper")
+        package.compile()
+        first, second = (form["arguments"][1] for form in package.kernels["ones"]["forms"])
         assert (first["divisible"], second["divisible"]) == (False, True)
 
     def test_a_kernel_that_does_not_compile_is_said_and_the_others_stay_wanted(self):
-        made = Bundle()
-        made.add(kernels.ones, {"y": "*i32", "stride": "i32"}, target="hopper")
-        made.add(wrong, {"y": "*i32"}, target="hopper")
+        bundle = Bundle()
+        bundle.add(kernels.ones, {"y": "*i32", "stride": "i32"}, target="hopper")
+        bundle.add(wrong, {"y": "*i32"}, target="hopper")
         for _ in range(2):
             with pytest.raises(errors.GluonError, match="wrong"):
-                made.to_bytes()
-        assert len(made._waiting) == 2
+                bundle.to_bytes()
+        assert len(bundle._waiting) == 2
 
     def test_any_tool_reads_the_archive(self, bundle_file):
         with zipfile.ZipFile(bundle_file) as archive:
@@ -90,25 +90,25 @@ class TestBuilding:
             assert all(info.compress_type == zipfile.ZIP_STORED for info in archive.infolist())
 
     def test_the_manifest_says_how_to_launch(self, bundle_file):
-        found = Bundle.open(bundle_file)
-        assert set(found) == {"scale", "loose", "many", "ones"}
-        (amd,) = (f for f in found.kernels["scale"]["forms"] if f["driver"] == "hip")
+        bundle = Bundle.open(bundle_file)
+        assert set(bundle) == {"scale", "loose", "many", "ones"}
+        (amd,) = (f for f in bundle.kernels["scale"]["forms"] if f["driver"] == "hip")
         assert amd["architecture"] == "gfx942" and amd["launch"]["warp_size"] == 64
         assert amd["grid"] == [4, 2, 1]
         assert amd["arguments"][0] == {"type": "*fp32", "divisible": True, "small": False}
         assert amd["arguments"][4] == {"constant": 512}
-        warps = [f for f in found.kernels["ones"]["forms"] if f["given"] == ["num_warps"]]
+        warps = [f for f in bundle.kernels["ones"]["forms"] if f["given"] == ["num_warps"]]
         assert [f["launch"]["num_warps"] for f in warps] == [8]
-        n = found.kernels["loose"]["parameters"][2]
+        n = bundle.kernels["loose"]["parameters"][2]
         assert (n["name"], n["specialize"], n["constexpr"]) == ("n", False, False)
-        assert found.kernels["loose"]["parameters"][1]["align"] is False
+        assert bundle.kernels["loose"]["parameters"][1]["align"] is False
         (stride,) = (
-            f["arguments"][1] for f in found.kernels["ones"]["forms"] if f["driver"] == "hip"
+            f["arguments"][1] for f in bundle.kernels["ones"]["forms"] if f["driver"] == "hip"
         )
         assert stride == {"constant": 1}
 
     def test_the_code_is_what_the_compiler_makes(self, bundle_file):
-        found = Bundle.open(bundle_file)
+        bundle = Bundle.open(bundle_file)
         for name, target in (("nvidia:sm_90", "cubin"), ("amd:gfx942", "hsaco")):
             constants = kernels.HOPPER if target == "cubin" else kernels.CDNA3
             compiled = gluon.compile(
@@ -116,37 +116,37 @@ class TestBuilding:
             )
             form = next(
                 f
-                for f in found.kernels["scale"]["forms"]
+                for f in bundle.kernels["scale"]["forms"]
                 if f["target"] == name and f["grid"] is not None
             )
-            assert found.code("scale", form["key"]) == compiled.asm[target]
+            assert bundle.code("scale", form["key"]) == compiled.asm[target]
 
     def test_a_source_map_leads_to_lines_of_the_kernel(self, bundle_file):
-        found = Bundle.open(bundle_file)
-        for form in found.kernels["scale"]["forms"]:
+        bundle = Bundle.open(bundle_file)
+        for form in bundle.kernels["scale"]["forms"]:
             if form["source"]:
-                told = json.loads(found.file(form["source"]))
-                assert told["file"] == "kernels.py" and "def scale" in told["text"]
-                lines = {line for _, file, line, _ in told["locations"] if file == "kernels.py"}
+                document = json.loads(bundle.file(form["source"]))
+                assert document["file"] == "kernels.py" and "def scale" in document["text"]
+                lines = {line for _, file, line, _ in document["locations"] if file == "kernels.py"}
                 source = Path(kernels.__file__).read_text().splitlines()
                 texts = {source[line - 1].strip() for line in lines}
                 assert "return value * factor" in texts  # of a function that was inlined
                 assert any(text.startswith("gl.store(y + offsets") for text in texts)
-                assert source[told["line"] - 1] == "@gluon.jit"
-                number = told["locations"][0][0]
-                assert ".loc" in told["assembly"].splitlines()[number - 1]
+                assert source[document["line"] - 1] == "@gluon.jit"
+                number = document["locations"][0][0]
+                assert ".loc" in document["assembly"].splitlines()[number - 1]
 
     def test_verify_says_what_it_looked_at(self, bundle_file):
-        found = Bundle.open(bundle_file).verify()
-        assert (found.kernels, found.forms) == (4, 10)
-        assert found.members >= 10 and found.digest == bundle_file.read_bytes()[-64:].decode()
+        report = Bundle.open(bundle_file).verify()
+        assert (report.kernels, report.forms) == (4, 10)
+        assert report.members >= 10 and report.digest == bundle_file.read_bytes()[-64:].decode()
         assert build().verify().digest is None
 
     def test_two_kernels_of_one_name(self):
-        made = Bundle()
-        made.add(kernels.ones, {"y": "*i32", "stride": "i32"}, target="hopper", name="k")
+        bundle = Bundle()
+        bundle.add(kernels.ones, {"y": "*i32", "stride": "i32"}, target="hopper", name="k")
         with pytest.raises(errors.BundleNameError, match="called 'k'.*scale"):
-            made.add(kernels.scale, kernels.SCALE, kernels.HOPPER, target="hopper", name="k")
+            bundle.add(kernels.scale, kernels.SCALE, kernels.HOPPER, target="hopper", name="k")
 
     def test_simulated_targets_have_no_code(self):
         with pytest.raises(errors.BundleTargetError, match="nvidia:sm_90"):
@@ -157,16 +157,16 @@ class TestBuilding:
         def wrong(x, N: gl.constexpr):
             gl.static_assert(N == 1, "N is not 1")
 
-        made = Bundle()
-        made.add(wrong, {"x": "*fp32"}, {"N": 2}, target="hopper")
+        bundle = Bundle()
+        bundle.add(wrong, {"x": "*fp32"}, {"N": 2}, target="hopper")
         for _ in range(2):
             with pytest.raises(errors.StaticAssertionError, match="N is not 1"):
-                made.compile()
+                bundle.compile()
 
     def test_a_file_that_cannot_be_written(self, tmp_path):
-        made = Bundle()
+        bundle = Bundle()
         with pytest.raises(errors.BundleFormatError, match="cannot be written"):
-            made.write(tmp_path / "none" / "k.glb")
+            bundle.write(tmp_path / "none" / "k.glb")
 
 
 class TestReading:
@@ -231,16 +231,16 @@ class TestReading:
 
         path = tmp_path / "evil.glb"
         path.write_bytes(repacked(bundle_file.read_bytes(), exchange))
-        found = Bundle.open(path)  # intact as a file
+        bundle = Bundle.open(path)  # intact as a file
         with pytest.raises(errors.BundleHashError, match=r"code/.*exchanged; expected sha256"):
-            found.verify()
-        named = [f["key"] for f in found.kernels["scale"]["forms"] if f["driver"] == "cuda"]
+            bundle.verify()
+        named = [f["key"] for f in bundle.kernels["scale"]["forms"] if f["driver"] == "cuda"]
         named = [("scale", key) for key in named]
-        named += [(k, f["key"]) for k in found if k != "scale" for f in found.kernels[k]["forms"]]
+        named += [(k, f["key"]) for k in bundle if k != "scale" for f in bundle.kernels[k]["forms"]]
         refused = 0
         for kernel, key in named:
             try:
-                found.code(kernel, key)
+                bundle.code(kernel, key)
             except errors.BundleHashError:
                 refused += 1
         assert refused == 1
@@ -335,15 +335,15 @@ class TestTwoBundles:
         one, other = pair
         one.merge(other)
         one.write(tmp_path / "fat.glb")
-        found = Bundle.open(tmp_path / "fat.glb")
-        assert [f["target"] for f in found.kernels["ones"]["forms"]] == [
+        bundle = Bundle.open(tmp_path / "fat.glb")
+        assert [f["target"] for f in bundle.kernels["ones"]["forms"]] == [
             "amd:gfx942",
             "nvidia:sm_90",
         ]
-        assert found.verify().forms == 2
+        assert bundle.verify().forms == 2
         direct = Bundle()
         direct.add(kernels.ones, {"y": "*i32", "stride": "i32"}, target=["hopper", "gfx942"])
-        assert found.diff(direct) == []
+        assert bundle.diff(direct) == []
 
     def test_differences(self, pair):
         one, other = pair
@@ -384,11 +384,11 @@ class TestTwoBundles:
 
 def test_the_cache_goes_from_one_machine_to_another(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "here"))
-    told = {"signature": {"y": "*i32", "stride": "i32"}}
-    compiled = gluon.compile(kernels.ones, "hopper", **told)
-    made = Bundle()
-    assert export_cache(made) == 1
-    made.write(tmp_path / "cache.glb")
+    options = {"signature": {"y": "*i32", "stride": "i32"}}
+    compiled = gluon.compile(kernels.ones, "hopper", **options)
+    bundle = Bundle()
+    assert export_cache(bundle) == 1
+    bundle.write(tmp_path / "cache.glb")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "there"))
     assert import_cache(Bundle.open(tmp_path / "cache.glb")) == 1
 
@@ -396,7 +396,7 @@ def test_the_cache_goes_from_one_machine_to_another(tmp_path, monkeypatch):
         raise AssertionError("compiled although the cache has it")
 
     monkeypatch.setattr("gluon_core.compiler.driver.run_stages", refuse)
-    again = gluon.compile(kernels.ones, "hopper", **told)
+    again = gluon.compile(kernels.ones, "hopper", **options)
     assert again.asm["cubin"] == compiled.asm["cubin"] and again.hash == compiled.hash
 
 

@@ -38,20 +38,20 @@ DEVICE, DRIVER = 11, 12
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
     """The program, and a libcuda that prints."""
-    made = tmp_path_factory.mktemp("c")
+    path = tmp_path_factory.mktemp("c")
     sources = [str(HERE / "program.c"), str(c_sources() / "gluon_bundle.c")]
     flags = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-g", "-O1"]
     flags += [f"-I{c_sources()}", "-ldl"]
     checked = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     for more in (checked, []):
-        command = [GCC, *sources, *flags, *more, "-o", str(made / "program")]
+        command = [GCC, *sources, *flags, *more, "-o", str(path / "program")]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode == 0:
             break
     assert done.returncode == 0, done.stderr
-    fake = [GCC, "-shared", "-fPIC", str(HERE / "fake_cuda.c"), "-o", str(made / "libcuda.so.1")]
+    fake = [GCC, "-shared", "-fPIC", str(HERE / "fake_cuda.c"), "-o", str(path / "libcuda.so.1")]
     subprocess.run(fake, check=True)
-    return made
+    return path
 
 
 @pytest.fixture(scope="session")
@@ -105,9 +105,9 @@ def test_its_integer_types_are_those_of_the_rules():
 
 def test_it_reads_what_the_manifest_says(program, bundle_file):
     lines = program("list", bundle_file)
-    found = Bundle.open(bundle_file)
+    bundle = Bundle.open(bundle_file)
     expected = []
-    for name, kernel in sorted(found.kernels.items()):
+    for name, kernel in sorted(bundle.kernels.items()):
         expected.append(" ".join(["kernel", name, *(p["name"] for p in kernel["parameters"])]))
         for form in kernel["forms"]:
             launch = form["launch"]
@@ -118,7 +118,7 @@ def test_it_reads_what_the_manifest_says(program, bundle_file):
             words = ["form", form["target"], form["driver"], form["architecture"], launch["entry"]]
             words += [options, launch["num_warps"], launch["warp_size"], launch["num_ctas"]]
             words += [launch["shared"], int(form["grid"] is not None), ",".join(map(str, grid))]
-            words += [form["packing"]["size"], len(found.file(form["code"]))]
+            words += [form["packing"]["size"], len(bundle.file(form["code"]))]
             expected.append(" ".join(map(str, words)))
     assert lines == expected
 
@@ -136,15 +136,15 @@ class TestWrongFiles:
         flipped = bytearray(data)
         flipped[len(data) // 2] ^= 16
         new = data.replace(b"gluon-bundle/1 ", b"gluon-bundle/7 ")
-        found = self.check(
+        statuses = self.check(
             program,
             tmp_path,
             [data, b"", b"\x7fELF" + bytes(500), data[:-1], data[:3], bytes(flipped), new],
         )
         expected = [OK, FORMAT, FORMAT, TRUNCATED, TRUNCATED, DAMAGED, VERSION]
-        assert [status for status, _ in found] == expected
-        assert found[0][1] == f"0 {data[-64:].decode()}"
-        assert "has format 7, this loader reads 1" in found[6][1]
+        assert [status for status, _ in statuses] == expected
+        assert statuses[0][1] == f"0 {data[-64:].decode()}"
+        assert "has format 7, this loader reads 1" in statuses[6][1]
         (missing,) = program("check", tmp_path / "none.glb")
         assert missing.startswith(f"{FORMAT} ") and "cannot be read" in missing
 
@@ -155,8 +155,8 @@ class TestWrongFiles:
             *range(len(data) - 170, len(data), 3),
             *range(60, len(data) - 170, 997),
         ]
-        found = self.check(program, tmp_path, [data[:length] for length in lengths])
-        assert {status for status, _ in found} == {TRUNCATED}
+        statuses = self.check(program, tmp_path, [data[:length] for length in lengths])
+        assert {status for status, _ in statuses} == {TRUNCATED}
 
     def test_flipped_bits(self, program, tmp_path, bundle_file):
         data, files, draw = bundle_file.read_bytes(), [], random.Random(0)
@@ -164,8 +164,8 @@ class TestWrongFiles:
             changed = bytearray(data)
             changed[draw.randrange(len(data) - 90)] ^= 1 << draw.randrange(8)
             files.append(bytes(changed))
-        found = self.check(program, tmp_path, files)
-        assert {status for status, _ in found} == {DAMAGED}
+        statuses = self.check(program, tmp_path, files)
+        assert {status for status, _ in statuses} == {DAMAGED}
 
     def test_an_index_that_leads_out_of_the_file(self, program, tmp_path, bundle_file):
         """Whoever computes the hash anew still reaches nothing outside of the file."""
@@ -197,23 +197,23 @@ class TestWrongFiles:
 
 def words_of(values):
     """Arguments of the program for values of Python."""
-    found = []
+    collected = []
     for value in values:
         if isinstance(value, Pointer):
-            found.append(f"p{value.dtype or ''}@{value.address:x}")
+            collected.append(f"p{value.dtype or ''}@{value.address:x}")
         elif isinstance(value, bool):
-            found.append(f"b{int(value)}")
+            collected.append(f"b{int(value)}")
         elif isinstance(value, int):
-            found.append(f"i{value}" if value < 2**63 else f"u{value}")
+            collected.append(f"i{value}" if value < 2**63 else f"u{value}")
         elif isinstance(value, float):
-            found.append(f"f{value!r}")
+            collected.append(f"f{value!r}")
         elif isinstance(value, tuple):
-            found += words_of(value)
+            collected += words_of(value)
         elif isinstance(value, str):
-            found.append(f"c{value}")
+            collected.append(f"c{value}")
         else:
-            found.append("-")
-    return found
+            collected.append("-")
+    return collected
 
 
 class TestSameAsPython:

@@ -58,13 +58,13 @@ def test_from_the_command_line(tmp_path, bundle_file):
     out = tmp_path / "k.glb"
     signature = ["-s", "*fp32:16,*fp32:16,i32,fp32", "-c", "BLOCK=512"]
     layout = ["-c", "LAYOUT=BlockedLayout([4], [32], [4], [0])"]
-    found = gluon(
+    output = gluon(
         "bundle", out, f"{KERNELS}:scale", "-t", "hopper", *signature, *layout, "--grid", "4,2"
     )
-    assert "1 kernel, 1 form, " in found.stdout
-    made = Bundle.open(out)
-    assert f"sha256 {made.digest}" in found.stdout
-    (form,) = made.kernels["scale"]["forms"]
+    assert "1 kernel, 1 form, " in output.stdout
+    bundle = Bundle.open(out)
+    assert f"sha256 {bundle.digest}" in output.stdout
+    (form,) = bundle.kernels["scale"]["forms"]
     same = {f["key"]: f for f in Bundle.open(bundle_file).kernels["scale"]["forms"]}[form["key"]]
     assert (form["launch"], form["packing"], form["grid"]) == (
         same["launch"],
@@ -72,7 +72,7 @@ def test_from_the_command_line(tmp_path, bundle_file):
         [4, 2, 1],
     )
     assert (
-        made.kernels["scale"]["identity"] == Bundle.open(bundle_file).kernels["scale"]["identity"]
+        bundle.kernels["scale"]["identity"] == Bundle.open(bundle_file).kernels["scale"]["identity"]
     )
 
 
@@ -91,8 +91,8 @@ def test_for_several_targets_and_options(tmp_path):
         "-w",
         "8",
     )
-    made = Bundle.open(out)
-    forms = made.kernels["ones"]["forms"]
+    bundle = Bundle.open(out)
+    forms = bundle.kernels["ones"]["forms"]
     assert [f["target"] for f in forms] == ["amd:gfx942", "nvidia:sm_80", "nvidia:sm_90"]
     assert all(f["launch"]["num_warps"] == 8 for f in forms)
 
@@ -101,9 +101,9 @@ def test_inspect(bundle_file):
     text = gluon("bundle", "inspect", bundle_file).stdout
     assert "scale" in text and "built with gluon-core" in text
     assert "nvidia:sm_90 (*i32, i32), num_warps=8" in text
-    told = json.loads(gluon("bundle", "inspect", bundle_file, "--json").stdout)
-    assert set(told["kernels"]) == {"scale", "loose", "many", "ones"}
-    assert told["digest"] == bundle_file.read_bytes()[-64:].decode()
+    document = json.loads(gluon("bundle", "inspect", bundle_file, "--json").stdout)
+    assert set(document["kernels"]) == {"scale", "loose", "many", "ones"}
+    assert document["digest"] == bundle_file.read_bytes()[-64:].decode()
 
 
 def test_verify(bundle_file, tmp_path):
@@ -124,9 +124,9 @@ def test_diff_and_merge(bundle_file, tmp_path):
     assert "launch the same code the same way" in same.stdout
     one, both = tmp_path / "one.glb", tmp_path / "both.glb"
     gluon("bundle", one, f"{KERNELS}:ones", "-t", "gfx1250", "-s", "*i32,i64")
-    told = json.loads(gluon("bundle", "diff", bundle_file, one, "--json", code=1).stdout)
-    assert "- scale" in told["differences"]
-    assert "+ ones for amd:gfx1250 (*i32, i64)" in told["differences"]
+    document = json.loads(gluon("bundle", "diff", bundle_file, one, "--json", code=1).stdout)
+    assert "- scale" in document["differences"]
+    assert "+ ones for amd:gfx1250 (*i32, i64)" in document["differences"]
     gluon("bundle", both, bundle_file, one)
     assert gluon("bundle", "diff", bundle_file, both, code=1).stdout.splitlines() == [
         "+ ones for amd:gfx1250 (*i32, i64)"
@@ -160,12 +160,12 @@ class TestSpecs:
             """,
         )
         gluon("bundle", tmp_path / "k.glb", path)
-        made = Bundle.open(tmp_path / "k.glb")
-        assert set(made) == {"times", "ones"}
-        targets = [f["target"] for f in made.kernels["times"]["forms"]]
+        bundle = Bundle.open(tmp_path / "k.glb")
+        assert set(bundle) == {"times", "ones"}
+        targets = [f["target"] for f in bundle.kernels["times"]["forms"]]
         assert targets == ["nvidia:sm_100", "nvidia:sm_90"]
-        assert made.kernels["times"]["forms"][0]["given"] == ["maxnreg"]
-        (form,) = made.kernels["ones"]["forms"]
+        assert bundle.kernels["times"]["forms"][0]["given"] == ["maxnreg"]
+        (form,) = bundle.kernels["ones"]["forms"]
         assert form["arguments"][0] == {"type": "*i32", "divisible": True, "small": True}
 
     @pytest.mark.parametrize(
@@ -184,8 +184,8 @@ class TestSpecs:
         ],
     )
     def test_wrong_toml(self, tmp_path, text, said):
-        found = gluon("bundle", tmp_path / "k.glb", self.write(tmp_path, text), code=2)
-        assert said in found.stderr and not (tmp_path / "k.glb").exists()
+        output = gluon("bundle", tmp_path / "k.glb", self.write(tmp_path, text), code=2)
+        assert said in output.stderr and not (tmp_path / "k.glb").exists()
 
     def test_nothing_to_do(self, tmp_path):
         assert "names no kernel" in gluon("bundle", tmp_path / "k.glb", code=2).stderr
@@ -194,10 +194,10 @@ class TestSpecs:
 
     def test_simulated_targets(self, tmp_path):
         spec = f"{KERNELS}:ones"
-        found = gluon(
+        output = gluon(
             "bundle", tmp_path / "k.glb", spec, "-t", "sim:hopper", "-s", "*i32,i32", code=1
         )
-        assert "nvidia:sm_90" in found.stderr
+        assert "nvidia:sm_90" in output.stderr
 
 
 def test_a_recorded_run_becomes_a_bundle(tmp_path, monkeypatch):
@@ -207,9 +207,9 @@ def test_a_recorded_run_becomes_a_bundle(tmp_path, monkeypatch):
     assert done.stdout == "ran 318.5\n"
     assert "recorded 2 forms" in done.stderr and "inner.<locals>.local" in done.stderr
     gluon("bundle", out, specs)
-    made = Bundle.open(out)
-    assert made.kernels["scale"]["function"] == "scale"
-    forms = made.kernels["scale"]["forms"]
+    bundle = Bundle.open(out)
+    assert bundle.kernels["scale"]["function"] == "scale"
+    forms = bundle.kernels["scale"]["forms"]
     assert [f["target"] for f in forms] == ["nvidia:sm_90"] * 2
     assert sorted(f["arguments"][2]["divisible"] for f in forms) == [False, True]
     assert [f["grid"] for f in forms if not f["arguments"][2]["divisible"]] == [[1, 1, 1]]

@@ -25,11 +25,11 @@ pytestmark = pytest.mark.once
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    made = Bundle()
+    bundle = Bundle()
     for count in (32, 16):
-        made.add(moved, {"src": kind(count), "dst": kind(count), "row": "i32"}, target="hopper")
+        bundle.add(moved, {"src": kind(count), "dst": kind(count), "row": "i32"}, target="hopper")
     file = tmp_path_factory.mktemp("described") / "moved.glb"
-    made.write(file)
+    bundle.write(file)
     return file
 
 
@@ -120,7 +120,7 @@ class TestPython:
             kernel[1](turned, pointer, 7)
 
     @pytest.mark.parametrize(
-        "made, words",
+        "value, words",
         [
             (lambda: Described(3.0), "tensor to describe.*float"),
             (lambda: Described(Pointer(64, "fp16")), "1 to 5 dimensions"),
@@ -132,10 +132,10 @@ class TestPython:
             (lambda: Described(Pointer(64, "fp16"), (8, 8), padding="one"), "no such padding"),
         ],
     )
-    def test_what_cannot_be_described(self, path, made, words):
+    def test_what_cannot_be_described(self, path, value, words):
         kernel = open_bundle(path, driver=WithMaps())["moved"]
         with pytest.raises(errors.BundleArgumentError, match=rf"moved\(src\)(.|\n)*{words}"):
-            kernel[1](made(), Described(Matrix(0x1000, "float16")), 7)
+            kernel[1](value(), Described(Matrix(0x1000, "float16")), 7)
 
     def test_the_driver_encodes(self, path):
         cuda, seen = Cuda(), []
@@ -182,12 +182,12 @@ class TestBuilding:
 
     def test_other_hardware_is_refused(self):
         layout = gl.PaddedSharedLayout.with_identity_for([[64, 8]], [32, 64], [1, 0])
-        made = Bundle()
-        made.add(
+        bundle = Bundle()
+        bundle.add(
             rows, {"desc": f"tensordesc<fp16[32, 64],{layout!r}>", "y": "*i32"}, target="gfx1250"
         )
         with pytest.raises(BundleUnsupportedError, match="rows.*for this target.*gfx1250"):
-            made.compile()
+            bundle.compile()
 
     def test_the_jit_takes_it(self, path, monkeypatch):
         from gluon_bundle import supply

@@ -37,10 +37,10 @@ def hip():
 
 def kernel_of(path, driver, name="scale", **changed):
     """A kernel of the bundle, its launch parameters changed."""
-    found = open_bundle(path, driver=driver)[name]
-    forms = [replace(form, launch=replace(form.launch, **changed)) for form in found.kernel.forms]
-    found.kernel = replace(found.kernel, forms=tuple(forms))
-    return found
+    bundle = open_bundle(path, driver=driver)[name]
+    forms = [replace(form, launch=replace(form.launch, **changed)) for form in bundle.kernel.forms]
+    bundle.kernel = replace(bundle.kernel, forms=tuple(forms))
+    return bundle
 
 
 class TestCuda:
@@ -55,10 +55,10 @@ class TestCuda:
 
         kernel.bundle.driver._launch = look
         kernel[(4, 2)](*ARGUMENTS, stream=33)
-        (told,) = cuda.launched
-        assert told["grid"] == (4, 2, 1) and told["block"] == (128, 1, 1)
-        assert (told["shared"], told["stream"], told["function"]) == (0, 33, 0xF0)
-        assert told["attributes"] == [] and told["extra"] is None
+        (launched,) = cuda.launched
+        assert launched["grid"] == (4, 2, 1) and launched["block"] == (128, 1, 1)
+        assert (launched["shared"], launched["stream"], launched["function"]) == (0, 33, 0xF0)
+        assert launched["attributes"] == [] and launched["extra"] is None
         assert seen == [PACKED]
         ((code,),) = cuda.named("load")
         assert code[:4] == b"\x7fELF" and cuda.named("function") == [(0xD0, b"scale")]
@@ -70,10 +70,10 @@ class TestCuda:
             bundle_file, driver, num_ctas=16, cooperative=True, dependent=True, shared=100_000
         )
         kernel[(4, 2)](*ARGUMENTS)
-        (told,) = cuda.launched
-        assert told["grid"] == (64, 2, 1) and told["shared"] == 100_000
+        (launch,) = cuda.launched
+        assert launch["grid"] == (64, 2, 1) and launch["shared"] == 100_000
         attributes = [(6, (1, 0, 0)), (2, (1, 0, 0)), (4, (16, 1, 1)), (5, (1, 0, 0))]
-        assert told["attributes"] == attributes
+        assert launch["attributes"] == attributes
         # All that the device has, less what the kernel holds already; and clusters beyond 8 blocks.
         assert cuda.named("set") == [(8, 232448 - 1000), (14, 1)] and cuda.named("prefer") == [(1,)]
 
@@ -164,9 +164,15 @@ class TestPreparedInC:
         seen = []
 
         def launch(config, function, pointers, extra):
-            told = Config.from_address(config)
+            launch_config = Config.from_address(config)
             seen.append(
-                (tuple(told.grid), tuple(told.block), told.shared, told.count, function)
+                (
+                    tuple(launch_config.grid),
+                    tuple(launch_config.block),
+                    launch_config.shared,
+                    launch_config.count,
+                    function,
+                )
                 + (arguments_at(pointers, SIZES),)
             )
             return cuda.fails.pop("launch", 0)

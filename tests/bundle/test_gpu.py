@@ -58,18 +58,20 @@ def target():
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    made, here = Bundle(), target()
+    bundle, here = Bundle(), target()
     layout = gl.BlockedLayout([4], [here.warp_size], [4], [0])
     constants = {"BLOCK": 512, "LAYOUT": layout}
     for n in ("i32", "i32:16"):
-        made.add(kernels.scale, {**kernels.SCALE, "n": n}, constants, target=here, grid=4)
-    made.add(kernels.many, kernels.MANY, target=here)
-    made.add(kernels.ones, {"y": "*i32:16", "stride": "i32:1"}, target=here)
+        bundle.add(kernels.scale, {**kernels.SCALE, "n": n}, constants, target=here, grid=4)
+    bundle.add(kernels.many, kernels.MANY, target=here)
+    bundle.add(kernels.ones, {"y": "*i32:16", "stride": "i32:1"}, target=here)
     if here.backend == "nvidia":
-        made.add(shifted, {"x": "*fp32:16", "y": "*fp32:16"}, WIDE, target=here)
-    made.add(counted, {"total": "*i32:16"}, {"BLOCK": 1}, target=here, launch_cooperative_grid=True)
+        bundle.add(shifted, {"x": "*fp32:16", "y": "*fp32:16"}, WIDE, target=here)
+    bundle.add(
+        counted, {"total": "*i32:16"}, {"BLOCK": 1}, target=here, launch_cooperative_grid=True
+    )
     file = tmp_path_factory.mktemp("gpu") / "kernels.glb"
-    made.write(file)
+    bundle.write(file)
     return file
 
 
@@ -106,10 +108,10 @@ def test_a_process_without_triton_and_gluon_core(path):
 
 def test_every_width_of_arguments(path):
     y = torch.zeros(4, device="cuda")
-    found = open_bundle(path)
-    found["many"][1](y, -3, 2**20, 1.5, 0.5, -2.0, True, (-7, 3.25))
+    bundle = open_bundle(path)
+    bundle["many"][1](y, -3, 2**20, 1.5, 0.5, -2.0, True, (-7, 3.25))
     assert y[0].item() == -3 + 2**20 + 1.5 + 0.5 - 2.0 - 7 + 3.25
-    found["many"][1](y, -3, 2**20, 1.5, 0.5, -2.0, False, (-7, 3.25))
+    bundle["many"][1](y, -3, 2**20, 1.5, 0.5, -2.0, False, (-7, 3.25))
     assert y[0].item() == -3 + 2**20 + 1.5 + 0.5 - 2.0 + 3.25
 
 
@@ -118,17 +120,17 @@ def test_more_shared_memory_than_the_default(path):
         pytest.skip("the limit is NVIDIA's")
     x = torch.randn(16384, device="cuda")
     y = torch.zeros_like(x)
-    found = open_bundle(path)
-    assert found["shifted"].kernel.forms[0].launch.shared > 48 * 1024
-    found["shifted"][1](x, y)
+    bundle = open_bundle(path)
+    assert bundle["shifted"].kernel.forms[0].launch.shared > 48 * 1024
+    bundle["shifted"][1](x, y)
     torch.testing.assert_close(y, x + 1)
 
 
 def test_a_cooperative_launch(path):
     total = torch.zeros(1, dtype=torch.int32, device="cuda")
-    found = open_bundle(path)
-    assert found["counted"].kernel.forms[0].launch.cooperative
-    found["counted"][100](total)
+    bundle = open_bundle(path)
+    assert bundle["counted"].kernel.forms[0].launch.cooperative
+    bundle["counted"][100](total)
     assert total.item() == 100
 
 
@@ -199,11 +201,11 @@ def test_the_jit_takes_from_the_bundle(path, tensors, monkeypatch, tmp_path):
 def test_what_is_recorded_here_launches(tensors, tmp_path):
     x, y = tensors
     layout = gl.BlockedLayout([4], [target().warp_size], [4], [0])
-    with record() as found:
+    with record() as recording:
         kernels.scale[4](x, y, 2048, 2.0, 512, layout)
-    made = Bundle()
-    made.add_recorded(found)
-    made.write(tmp_path / "recorded.glb")
+    bundle = Bundle()
+    bundle.add_recorded(recording)
+    bundle.write(tmp_path / "recorded.glb")
     y.zero_()
     open_bundle(tmp_path / "recorded.glb")["scale"](x, y, 2048, 4.0)
     torch.testing.assert_close(y, x * 4)
@@ -249,11 +251,11 @@ def loader(tmp_path_factory):
     compiler_ = shutil.which("gcc") or shutil.which("cc")
     if compiler_ is None:
         pytest.skip("there is no C compiler")
-    made = tmp_path_factory.mktemp("c") / "libgluon_bundle.so"
+    library_path = tmp_path_factory.mktemp("c") / "libgluon_bundle.so"
     source = str(c_sources() / "gluon_bundle.c")
     flags = ["-std=c11", "-shared", "-fPIC", "-O2"]
-    subprocess.run([compiler_, *flags, source, "-o", str(made), "-ldl"], check=True)
-    library = ctypes.CDLL(str(made))
+    subprocess.run([compiler_, *flags, source, "-o", str(library_path), "-ldl"], check=True)
+    library = ctypes.CDLL(str(library_path))
     for name in ("gb_open", "gb_device_open", "gb_find"):
         getattr(library, name).restype = ctypes.c_void_p
     library.gb_device_architecture.restype = ctypes.c_char_p
@@ -298,11 +300,11 @@ def test_the_loader_in_c(path, tensors, loader):
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    made = Bundle()
+    bundle = Bundle()
     signature = {"src": described.kind(32), "dst": described.kind(32), "row": "i32"}
-    made.add(described.moved, signature, target=target())
+    bundle.add(described.moved, signature, target=target())
     file = tmp_path_factory.mktemp("described") / "moved.glb"
-    made.write(file)
+    bundle.write(file)
     return file
 
 
@@ -336,12 +338,12 @@ class TestDescriptors:
 
     def test_c(self, file, matrices, loader):
         source, into = matrices
-        made = []
+        collected = []
         for tensor in matrices:
             shape, strides = ctypes.c_uint64 * 5, tensor.stride()
             one = Descriptor(tensor.data_ptr(), b"fp16", 2, shape(*tensor.shape), shape(*strides))
-            made.append(one)
-        values = [Value(7, ctypes.addressof(one), 0, None, UNKNOWN) for one in made]
+            collected.append(one)
+        values = [Value(7, ctypes.addressof(one), 0, None, UNKNOWN) for one in collected]
         loader(file, b"moved", 1, (*values, Value(1, 90, 0, None, UNKNOWN)))
         assert torch.equal(into, self.moved(source, 90))
 

@@ -156,9 +156,9 @@ class TestStrict:
             kernels.ones[1](Array(0x2000, "int32"), 3, num_warps=2)
 
     def test_a_kernel_that_is_not_there(self, device, monkeypatch, tmp_path):
-        made = Bundle()
-        made.add(kernels.many, kernels.MANY, target="hopper")
-        made.write(tmp_path / "other.glb")
+        bundle = Bundle()
+        bundle.add(kernels.many, kernels.MANY, target="hopper")
+        bundle.write(tmp_path / "other.glb")
         monkeypatch.setenv("GLUON_BUNDLE", str(tmp_path / "other.glb"))
         monkeypatch.setenv("GLUON_NO_JIT", "1")
         with pytest.raises(errors.RecompileError, match="scale is not compiled"):
@@ -194,12 +194,12 @@ class TestWrongBundles:
 
     def test_two_that_complete_each_other(self, device, monkeypatch, tmp_path):
         paths = []
-        for kernel, told in ((kernels.scale, kernels.SCALE), (kernels.loose, None)):
-            made = Bundle()
-            told = told or {"x": "*fp32:16", "y": "*fp32", "n": "i32"}
-            made.add(kernel, told, kernels.HOPPER, target="hopper")
+        for kernel, signature in ((kernels.scale, kernels.SCALE), (kernels.loose, None)):
+            bundle = Bundle()
+            signature = signature or {"x": "*fp32:16", "y": "*fp32", "n": "i32"}
+            bundle.add(kernel, signature, kernels.HOPPER, target="hopper")
             paths.append(tmp_path / f"{kernel.__name__}.glb")
-            made.write(paths[-1])
+            bundle.write(paths[-1])
         monkeypatch.setenv("GLUON_BUNDLE", os.pathsep.join(map(str, paths)))
         monkeypatch.setattr(compiler, "run_stages", None)
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "empty"))
@@ -217,13 +217,13 @@ class TestRecording:
 
     def test_forms_and_grids(self):
         self.run()  # a launch before is no reason to miss the next
-        with record() as found:
+        with record() as recording:
             self.run()
             self.run()
             self.run(n=50, grid=2)
             self.run(n=50, grid=3)
         self.run(n=48)
-        one, other = found
+        one, other = recording
         assert [(f.grid, f.launches) for f in (one, other)] == [((2, 1, 1), 2), (None, 2)]
         assert str(one.target) == "sim:sm_90" and str(one.hardware) == "nvidia:sm_90"
         assert one.source.signature["n"] == "i32" and (2,) in one.source.attrs
@@ -248,12 +248,12 @@ class TestRecording:
         assert not missed
 
     def test_what_was_recorded_is_what_a_gpu_launches(self, device, monkeypatch, tmp_path):
-        with record() as found:
+        with record() as recording:
             self.run(n=64)
-        made = Bundle()
-        made.add_recorded(found)
-        made.write(tmp_path / "recorded.glb")
-        assert [f["target"] for f in made.kernels["scale"]["forms"]] == ["nvidia:sm_90"]
+        bundle = Bundle()
+        bundle.add_recorded(recording)
+        bundle.write(tmp_path / "recorded.glb")
+        assert [f["target"] for f in bundle.kernels["scale"]["forms"]] == ["nvidia:sm_90"]
         monkeypatch.setenv("GLUON_BUNDLE", str(tmp_path / "recorded.glb"))
         monkeypatch.setenv("GLUON_NO_JIT", "1")
         monkeypatch.setattr(compiler, "run_stages", None)
@@ -261,7 +261,7 @@ class TestRecording:
         kernels.scale.forget()
         compiled = kernels.scale[2](Array(0x1000), Array(0x2000), 64, 2.5, 512, kernels.L32)
         assert list(compiled.asm) == ["cubin"] and len(device.launches) == 1
-        assert made.kernels["scale"]["forms"][0]["grid"] == [2, 1, 1]
+        assert bundle.kernels["scale"]["forms"][0]["grid"] == [2, 1, 1]
 
 
 def test_without_gluon_runtime_it_says_what_to_install(bundle_file, monkeypatch):

@@ -35,7 +35,7 @@ def driver():
 
 
 @pytest.fixture
-def found(bundle_file, driver):
+def bundle(bundle_file, driver):
     return open_bundle(bundle_file, driver=driver)
 
 
@@ -117,7 +117,7 @@ def test_the_command_of_the_drivers_is_clear_where_there_is_none(bundle_file):
 class TestChoice:
     """The form that is taken is the one that the JIT would compile."""
 
-    def test_constants_marks_and_options(self, found, driver):
+    def test_constants_marks_and_options(self, bundle, driver):
         x, y = Tensor(0x1000), Tensor(0x2000)
         chosen = []
         for arguments, options in [
@@ -125,20 +125,20 @@ class TestChoice:
             ((x, y, 512, 2.5, 512), {}),  # n is divisible by 16
             ((x, y, 512, 2.5, 1024), {}),  # only there without that mark
         ]:
-            found["scale"][1](*arguments, **options)
+            bundle["scale"][1](*arguments, **options)
             chosen.append(driver.loads[-1][1])
-        found["ones"][1](y_int(), 1)
-        found["ones"][1](y_int(), 3)
-        found["ones"][1](y_int(), 3, num_warps=8)
+        bundle["ones"][1](y_int(), 1)
+        bundle["ones"][1](y_int(), 3)
+        bundle["ones"][1](y_int(), 3, num_warps=8)
         assert len({*chosen}) == 3
         assert [launch.threads for launch in driver.launches[3:]] == [128, 128, 256]
         # A constant 1 is no argument of the code.
         sizes = [len(launch.content) for launch in driver.launches[3:]]
         assert sizes == [24, 32, 32]
 
-    def test_what_is_loaded_once_is_launched_again(self, found, driver):
+    def test_what_is_loaded_once_is_launched_again(self, bundle, driver):
         for n in (500, 501, 502, 500):
-            found["scale"][1](Tensor(0x1000), Tensor(0x2000), n, 2.5, 512)
+            bundle["scale"][1](Tensor(0x1000), Tensor(0x2000), n, 2.5, 512)
         assert len(driver.loads) == 1 and len(driver.launches) == 4
         assert [struct.unpack_from("<i", c.content, 16)[0] for c in driver.launches] == [
             500,
@@ -147,8 +147,8 @@ class TestChoice:
             500,
         ]
 
-    def test_the_hit_of_one_call_does_not_serve_another(self, found):
-        launch = found["scale"][1]
+    def test_the_hit_of_one_call_does_not_serve_another(self, bundle):
+        launch = bundle["scale"][1]
         launch(Tensor(0x1000), Tensor(0x2000), 500, 2.5, 512)
         for wrong in (
             (Tensor(0x1004), Tensor(0x2000), 500, 2.5, 512),
@@ -174,7 +174,7 @@ class TestChoice:
     )
     def test_as_the_jit_describes_arguments(self, address, n):
         """Over a bundle that has all forms, the marks of the chosen one are those of the JIT."""
-        kernel, told = _everything()
+        kernel, declared = _everything()
         driver = Double()
         kernel.bundle._driver = driver
         kernel._calls.forget()
@@ -195,25 +195,25 @@ class TestChoice:
         else:
             assert (second.type, second.divisible) == (number.kind, "D" in number.attributes)
 
-    def test_parameters_that_must_not_be_specialized(self, found, driver):
-        found["loose"][1](Tensor(0x1000, "float16"), Tensor(0x2002, "float16"), 1, 512)
+    def test_parameters_that_must_not_be_specialized(self, bundle, driver):
+        bundle["loose"][1](Tensor(0x1000, "float16"), Tensor(0x2002, "float16"), 1, 512)
         assert struct.unpack_from("<q", driver.launches[0].content, 16) == (1,)
 
-    def test_a_constexpr_that_is_left_out(self, found):
+    def test_a_constexpr_that_is_left_out(self, bundle):
         with pytest.raises(errors.BundleAmbiguousError, match=r"BLOCK: .*BLOCK: 1024 or 512"):
-            found["scale"][1](Tensor(0x1000), Tensor(0x2000), 500, 2.5)
+            bundle["scale"][1](Tensor(0x1000), Tensor(0x2000), 500, 2.5)
 
-    def test_a_layout_as_its_text(self, found):
+    def test_a_layout_as_its_text(self, bundle):
         x, y = Tensor(0x1000), Tensor(0x2000)
-        found["scale"][1](x, y, 500, 2.5, 512, repr(kernels.L32))
-        found["scale"][1](x, y, 500, 2.5, BLOCK=512, LAYOUT=kernels.L32)
+        bundle["scale"][1](x, y, 500, 2.5, 512, repr(kernels.L32))
+        bundle["scale"][1](x, y, 500, 2.5, BLOCK=512, LAYOUT=kernels.L32)
         with pytest.raises(errors.BundleMissingError, match="LAYOUT: .*threads_per_warp=.32."):
-            found["scale"][1](x, y, 500, 2.5, 512, repr(kernels.L64))
+            bundle["scale"][1](x, y, 500, 2.5, 512, repr(kernels.L64))
 
     def test_the_other_vendor(self, bundle_file):
         driver = Double("hip", "gfx942")
-        found = open_bundle(bundle_file, driver=driver)
-        found["scale"](Tensor(0x1000), Tensor(0x2000), 500, 2.5)
+        bundle = open_bundle(bundle_file, driver=driver)
+        bundle["scale"](Tensor(0x1000), Tensor(0x2000), 500, 2.5)
         assert driver.launches[0].threads == 256 and driver.launches[0].grid == (4, 2, 1)
 
 
@@ -226,21 +226,21 @@ _all_forms = []
 
 def _everything():
     if not _all_forms:
-        made = Bundle()
+        bundle = Bundle()
         kinds = ["i32", "i32:16", "i64", "i64:16", "i32:1"]
         for pointer in ("*i32", "*i32:16"):
             for kind in kinds:
-                made.add(kernels.ones, {"y": pointer, "stride": kind}, target="hopper")
+                bundle.add(kernels.ones, {"y": pointer, "stride": kind}, target="hopper")
         from gluon_runtime import container
         from gluon_runtime.bundle import Bundle as Reader
 
-        _all_forms.append(Reader(container.unpack(made.to_bytes(), "test"), "test")["ones"])
+        _all_forms.append(Reader(container.unpack(bundle.to_bytes(), "test"), "test")["ones"])
         _all_forms.append(None)
     return _all_forms
 
 
 class TestArguments:
-    def test_cuda_array_interface(self, found, driver):
+    def test_cuda_array_interface(self, bundle, driver):
         class Array:
             def __init__(self, address, strides=None):
                 self.__cuda_array_interface__ = {
@@ -251,10 +251,10 @@ class TestArguments:
                     "version": 3,
                 }
 
-        found["scale"][1](Array(0x1000), Array(0x2000, (8,)), 50, 1.0, 512)
+        bundle["scale"][1](Array(0x1000), Array(0x2000, (8,)), 50, 1.0, 512)
         assert driver.launches[0].content[:16] == struct.pack("<QQ", 0x1000, 0x2000)
 
-    def test_dlpack(self, found, driver):
+    def test_dlpack(self, bundle, driver):
         class OnDevice:
             """An array of the host that says it is on the device."""
 
@@ -272,28 +272,28 @@ class TestArguments:
         skip = -room.ctypes.data // 4 % 4
         one, other = room[skip:][:64], room[skip:][64:]
         assert not one.ctypes.data % 16 and not other.ctypes.data % 16
-        found["scale"][1](OnDevice(one), OnDevice(other), 50, 1.0, 512)
+        bundle["scale"][1](OnDevice(one), OnDevice(other), 50, 1.0, 512)
         expected = struct.pack("<QQ", one.ctypes.data, other.ctypes.data)
         assert driver.launches[0].content[:16] == expected
 
-    def test_raw_pointers(self, found, driver):
-        found["scale"][1](Pointer(0x1000, "fp32"), 0x2000, 50, 1.0, 512)
-        found["scale"][1](ctypes.c_void_p(0x1000), Pointer(0x2000), 50, 1.0, 512)
+    def test_raw_pointers(self, bundle, driver):
+        bundle["scale"][1](Pointer(0x1000, "fp32"), 0x2000, 50, 1.0, 512)
+        bundle["scale"][1](ctypes.c_void_p(0x1000), Pointer(0x2000), 50, 1.0, 512)
         expected = struct.pack("<QQ", 0x1000, 0x2000)
         assert [launch.content[:16] for launch in driver.launches] == [expected] * 2
         with pytest.raises(errors.BundleMissingError, match=r"x: \*fp16"):
-            found["scale"][1](Pointer(0x1000, "fp16"), 0x2000, 50, 1.0, 512)
+            bundle["scale"][1](Pointer(0x1000, "fp16"), 0x2000, 50, 1.0, 512)
 
-    def test_host_memory_is_no_device_memory(self, found):
+    def test_host_memory_is_no_device_memory(self, bundle):
         with pytest.raises(errors.BundleDeviceError, match=r"scale\(x\).*got cpu.*\.cuda\(\)"):
-            found["scale"][1](numpy.zeros(64, "f4"), Tensor(0x2000), 50, 1.0, 512)
+            bundle["scale"][1](numpy.zeros(64, "f4"), Tensor(0x2000), 50, 1.0, 512)
 
     def test_tensors_on_two_devices(self, bundle_file):
         driver = Double(count=2)
-        found = open_bundle(bundle_file, driver=driver)
+        bundle = open_bundle(bundle_file, driver=driver)
         with pytest.raises(errors.BundleDeviceError, match="x on cuda:0, y on cuda:1"):
-            found["scale"][1](Tensor(0x1000), Tensor(0x2000, index=1), 50, 1.0, 512)
-        found["scale"][1](Tensor(0x1000, index=1), Tensor(0x2000, index=1), 50, 1.0, 512)
+            bundle["scale"][1](Tensor(0x1000), Tensor(0x2000, index=1), 50, 1.0, 512)
+        bundle["scale"][1](Tensor(0x1000, index=1), Tensor(0x2000, index=1), 50, 1.0, 512)
         assert driver.launches[0].device == 1
 
     @pytest.mark.parametrize(
@@ -306,22 +306,22 @@ class TestArguments:
             ((numpy.zeros(4, ">f4"), Tensor(0), 1, 1.0), r"scale\(x\)"),
         ],
     )
-    def test_wrong_arguments(self, found, arguments, said):
+    def test_wrong_arguments(self, bundle, arguments, said):
         with pytest.raises(errors.BundleArgumentError, match=said):
-            found["scale"][1](*arguments)
+            bundle["scale"][1](*arguments)
 
-    def test_given_twice_and_unknown(self, found):
+    def test_given_twice_and_unknown(self, bundle):
         x, y = Tensor(0x1000), Tensor(0x2000)
         with pytest.raises(errors.BundleArgumentError, match="n: scale got it twice"):
-            found["scale"][1](x, y, 50, 1.0, n=3)
+            bundle["scale"][1](x, y, 50, 1.0, n=3)
         with pytest.raises(errors.BundleArgumentError, match="warps: scale has no such parameter"):
-            found["scale"][1](x, y, 50, 1.0, 512, warps=3)
+            bundle["scale"][1](x, y, 50, 1.0, 512, warps=3)
 
-    def test_numbers_that_do_not_fit(self, found):
+    def test_numbers_that_do_not_fit(self, bundle):
         with pytest.raises(errors.BundleMissingError, match="a: int 300"):
-            found["many"][1](Tensor(0x10), 300, 0, 1.0, 0.5, 0.5, True, (1, 1.0))
+            bundle["many"][1](Tensor(0x10), 300, 0, 1.0, 0.5, 0.5, True, (1, 1.0))
         with pytest.raises(errors.BundleArgumentError, match="d: .*got 1e\\+30"):
-            found["many"][1](Tensor(0x10), 3, 0, 1.0, 1e30, 0.5, True, (1, 1.0))
+            bundle["many"][1](Tensor(0x10), 3, 0, 1.0, 1e30, 0.5, True, (1, 1.0))
 
 
 class TestMissing:
@@ -344,26 +344,26 @@ class TestMissing:
             ((Tensor(0x1000), Tensor(0x2000), 50, None, 512), "factor: fp32, got factor: None"),
         ],
     )
-    def test_the_argument_is_named(self, found, driver, arguments, said):
+    def test_the_argument_is_named(self, bundle, driver, arguments, said):
         with pytest.raises(errors.BundleMissingError, match=said):
-            found["scale"][1](*arguments)
+            bundle["scale"][1](*arguments)
         assert not driver.launches
 
-    def test_the_option_is_named(self, found):
+    def test_the_option_is_named(self, bundle):
         with pytest.raises(errors.BundleMissingError, match="num_warps: .*expected .*num_warps=8"):
-            found["ones"][1](y_int(), 3, num_warps=2)
+            bundle["ones"][1](y_int(), 3, num_warps=2)
 
     def test_the_architecture_is_named(self, bundle_file):
-        found = open_bundle(bundle_file, driver=Double(architecture_="sm_80"))
+        bundle = open_bundle(bundle_file, driver=Double(architecture_="sm_80"))
         with pytest.raises(
             errors.BundleTargetError,
             match="expected sm_80, got gfx942, sm_90. Build .*--target sm_80",
         ):
-            found["scale"][1](Tensor(0x1000), Tensor(0x2000), 50, 1.0, 512)
+            bundle["scale"][1](Tensor(0x1000), Tensor(0x2000), 50, 1.0, 512)
 
-    def test_the_kernel_is_named(self, found):
+    def test_the_kernel_is_named(self, bundle):
         with pytest.raises(errors.BundleKernelError, match="no kernel 'scales'; .* scale"):
-            found["scales"]
+            bundle["scales"]
 
     def test_code_that_was_exchanged_is_not_loaded(self, bundle_file, tmp_path, driver):
         from tests.bundle.test_bundle import repacked
@@ -379,11 +379,11 @@ class TestMissing:
 
 
 class TestGrid:
-    def test_forms_of_grids(self, found, driver):
+    def test_forms_of_grids(self, bundle, driver):
         x, y = Tensor(0x1000), Tensor(0x2000)
         grids = [3, (3,), [2, 3], (1, 2, 3), numpy.int64(4), lambda a: (a["n"] // a["BLOCK"] + 1,)]
         for grid in grids:
-            found["scale"][grid](x, y, 2000, 1.0, 1024)
+            bundle["scale"][grid](x, y, 2000, 1.0, 1024)
         assert [launch.grid for launch in driver.launches] == [
             (3, 1, 1),
             (3, 1, 1),
@@ -393,30 +393,30 @@ class TestGrid:
             (2, 1, 1),
         ]
 
-    def test_the_grid_of_the_bundle(self, found, driver):
-        found["scale"](Tensor(0x1000), Tensor(0x2000), 51, 1.0, 512)
+    def test_the_grid_of_the_bundle(self, bundle, driver):
+        bundle["scale"](Tensor(0x1000), Tensor(0x2000), 51, 1.0, 512)
         assert driver.launches[0].grid == (4, 2, 1)
         with pytest.raises(errors.BundleGridError, match="does not say over which grid ones runs"):
-            found["ones"](y_int(), 3)
+            bundle["ones"](y_int(), 3)
 
     def test_a_function_knows_a_constexpr_that_was_left_out(self, bundle_file):
         driver = Double("hip", "gfx942")
-        found = open_bundle(bundle_file, driver=driver)
-        found["scale"][lambda a: a["BLOCK"]](Tensor(0x1000), Tensor(0x2000), 50, 1.0)
+        bundle = open_bundle(bundle_file, driver=driver)
+        bundle["scale"][lambda a: a["BLOCK"]](Tensor(0x1000), Tensor(0x2000), 50, 1.0)
         assert driver.launches[0].grid == (512, 1, 1)
 
-    def test_an_empty_grid_launches_nothing(self, found, driver):
-        found["scale"][0](Tensor(0x1000), Tensor(0x2000), 50, 1.0, 512)
+    def test_an_empty_grid_launches_nothing(self, bundle, driver):
+        bundle["scale"][0](Tensor(0x1000), Tensor(0x2000), 50, 1.0, 512)
         assert not driver.launches
 
     @pytest.mark.parametrize("grid", [-1, (1, 2, 3, 4), (1, 70000), "x", 1.5, (), 2**31])
-    def test_no_grid(self, found, grid):
+    def test_no_grid(self, bundle, grid):
         with pytest.raises(errors.BundleGridError, match="not a grid"):
-            found["scale"][grid](Tensor(0x1000), Tensor(0x2000), 50, 1.0, 512)
+            bundle["scale"][grid](Tensor(0x1000), Tensor(0x2000), 50, 1.0, 512)
 
 
 class TestLaunch:
-    def test_streams(self, found, driver):
+    def test_streams(self, bundle, driver):
         class Torch:
             cuda_stream = 11
 
@@ -424,21 +424,21 @@ class TestLaunch:
             ptr = 12
 
         for stream in (None, 9, Torch(), CuPy()):
-            found["ones"][1](y_int(), 3, stream=stream)
+            bundle["ones"][1](y_int(), 3, stream=stream)
         assert [launch.stream for launch in driver.launches] == [7, 9, 11, 12]
 
-    def test_prepared(self, found, driver):
-        handle = found["scale"].prepare(Tensor(0x1000), Tensor(0x2000), 50, 1.0, 512, grid=3)
+    def test_prepared(self, bundle, driver):
+        handle = bundle["scale"].prepare(Tensor(0x1000), Tensor(0x2000), 50, 1.0, 512, grid=3)
         handle(Tensor(0x3000), Tensor(0x4000), 60, 2.0, 512)
         handle(Tensor(0x3000), Tensor(0x4000), 60, 2.0)
         expected = struct.pack("<QQif", 0x3000, 0x4000, 60, 2.0) + bytes(16)
         assert [(c.content, c.grid) for c in driver.launches] == [(expected, (3, 1, 1))] * 2
 
     def test_scratch_memory(self, bundle_file, driver):
-        found = open_bundle(bundle_file, driver=driver)
+        bundle = open_bundle(bundle_file, driver=driver)
         from dataclasses import replace
 
-        kernel = found["ones"]
+        kernel = bundle["ones"]
         changed = []
         for form in kernel.kernel.forms:
             launch = replace(form.launch, global_scratch=(100, 512), num_ctas=2)
@@ -449,11 +449,11 @@ class TestLaunch:
         first, second = struct.unpack_from("<QQ", driver.launches[0].content, 16)
         assert first == 0x7F0000000200 and second == 0
 
-    def test_from_many_threads(self, found, driver):
+    def test_from_many_threads(self, bundle, driver):
         def work(number):
             for step in range(50):
                 n = 1000 * number + step
-                found["scale"][1](Tensor(0x1000), Tensor(0x2000), n, 2.5, 1024)
+                bundle["scale"][1](Tensor(0x1000), Tensor(0x2000), n, 2.5, 1024)
 
         threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 5)]
         for thread in threads:
@@ -468,8 +468,8 @@ class TestLaunch:
 def test_the_rules_of_the_manifest_are_those_of_the_jit():
     """Every parameter as the dispatcher sees it is in the manifest."""
     for kernel in (kernels.scale, kernels.loose, kernels.many):
-        told = forms.kernel_of(kernel)["parameters"]
-        for parameter, said in zip(Dispatcher(kernel).parameters, told):
+        parameters = forms.kernel_of(kernel)["parameters"]
+        for parameter, said in zip(Dispatcher(kernel).parameters, parameters):
             assert said["specialize"] == parameter.specialize
             assert said["align"] == parameter.align
             assert said["constexpr"] == parameter.is_constexpr
@@ -477,25 +477,25 @@ def test_the_rules_of_the_manifest_are_those_of_the_jit():
 
 
 def test_the_distribution_imports_nothing_but_pythons_own_library():
-    found = set()
+    collected = set()
     for path in (ROOT / "runtime" / "gluon_runtime").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
-                found |= {alias.name.partition(".")[0] for alias in node.names}
+                collected |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
-                found.add(str(node.module).partition(".")[0])
-    assert found - {"gluon_runtime"} <= sys.stdlib_module_names
-    assert {"ctypes", "gluon_runtime"} <= found
+                collected.add(str(node.module).partition(".")[0])
+    assert collected - {"gluon_runtime"} <= sys.stdlib_module_names
+    assert {"ctypes", "gluon_runtime"} <= collected
 
 
-def test_prepared_with_a_tuple_and_with_too_few_arguments(found, driver):
+def test_prepared_with_a_tuple_and_with_too_few_arguments(bundle, driver):
     arguments = (Tensor(0x10), -3, 5, 1.5, 0.5, -2.0, True, (-7, 3.25))
-    handle = found["many"].prepare(*arguments, grid=1)
+    handle = bundle["many"].prepare(*arguments, grid=1)
     handle(Tensor(0x20), *arguments[1:])
-    found["many"][1](Tensor(0x20), *arguments[1:])
+    bundle["many"][1](Tensor(0x20), *arguments[1:])
     assert driver.launches[0] == driver.launches[1]
     with pytest.raises(errors.BundleArgumentError, match="flag, pair"):
         handle(*arguments[:6])
-    scale = found["scale"].prepare(Tensor(0x1000), Tensor(0x2000), 50, 1.0, 512, grid=3)
+    scale = bundle["scale"].prepare(Tensor(0x1000), Tensor(0x2000), 50, 1.0, 512, grid=3)
     with pytest.raises(errors.BundleArgumentError, match="factor: scale takes x, y"):
         scale(Tensor(0x1000), Tensor(0x2000), 50)

@@ -86,8 +86,8 @@ def test_a_right_file(alone):
     assert "no mistake under 10 schedules on sim:sm_90, with every check on" in done.stdout
     assert "there is none on this machine" in done.stdout
     done = gluon(EXAMPLES / "softmax.py", "--check", "--schedules", "3", "--json")
-    found = json.loads(done.stdout)
-    assert found["exit"] == 0 and found["schedules"] == 3 and found["device"] is None
+    document = json.loads(done.stdout)
+    assert document["exit"] == 0 and document["schedules"] == 3 and document["device"] is None
 
 
 def test_every_check_is_on(tmp_path, monkeypatch, alone):
@@ -108,8 +108,8 @@ def test_examples_are_compared_with_the_device(tmp_path, device, error, allowed)
     assert "no mistake under 10 schedules on sim:sm_80" in done.stdout
     said = "asks: as on the simulator on sim:sm_90" if allowed else "asks: not as on the simulator"
     assert said in done.stdout
-    found = json.loads(gluon(file, "--check", "--json", code=0 if allowed else 1).stdout)
-    assert found["device"] == "sim:sm_90" and found["failed"] is not allowed
+    document = json.loads(gluon(file, "--check", "--json", code=0 if allowed else 1).stdout)
+    assert document["device"] == "sim:sm_90" and document["failed"] is not allowed
 
 
 @pytest.mark.parametrize("wanted, right", [("> 0", True), ("< 2", False)])
@@ -163,16 +163,16 @@ class TestEvidence:
         assert "nothing was checked: no kernel was launched" in done.stdout
         assert "no mistake" not in done.stdout
         assert gluon(file, "--schedules", "2", code=3).stdout == ""
-        found = json.loads(gluon(file, "--check", "--json", code=3).stdout)
-        assert found["exit"] == 3 and found["launches"] == []
+        document = json.loads(gluon(file, "--check", "--json", code=3).stdout)
+        assert document["exit"] == 3 and document["launches"] == []
 
     def test_what_was_launched_is_said(self, tmp_path, alone):
         call = "fine[(2,)](x)"
         file = self.file(tmp_path, call)
         done = gluon(file, "--check", "--schedules", "4", "-t", "sim:sm_90")
         assert f"fine on sim:sm_90: 4 launches at {self.line(file, call)}" in done.stdout
-        found = json.loads(gluon(file, "--check", "--schedules", "4", "--json").stdout)
-        (row,) = found["launches"]
+        document = json.loads(gluon(file, "--check", "--schedules", "4", "--json").stdout)
+        (row,) = document["launches"]
         assert (row["kernel"], row["target"], row["count"]) == ("fine", "sim:sm_90", 4)
 
     def test_launches_that_name_another_target(self, tmp_path, alone):
@@ -217,8 +217,8 @@ class TestEvidence:
         done = gluon(file, "--check", "-t", "sim:sm_80", code=1)
         assert "the file went on" in done.stdout and "RaceError" in done.stdout
         assert "no mistake" not in done.stdout
-        found = json.loads(gluon(file, "--check", "--json", code=1).stdout)
-        assert found["exit"] == 1 and {c["kind"] for c in found["caught"]} == {"report"}
+        document = json.loads(gluon(file, "--check", "--json", code=1).stdout)
+        assert document["exit"] == 1 and {c["kind"] for c in document["caught"]} == {"report"}
 
     def test_what_a_target_refuses_is_no_report(self, tmp_path, alone):
         calls = ("try:", "    cannot[(1,)](x)", "except Exception: pass", "fine[(2,)](x)")

@@ -68,10 +68,10 @@ class TestInfo:
             assert word in out
 
     def test_for_machines(self):
-        found = json.loads(gluon("info", "--json").stdout)
-        assert {p["name"] for p in found["plugins"]} >= {"nvidia", "amd", "sim"}
-        assert found["broken"] == []
-        (hopper,) = (a for a in found["architectures"] if a["name"] == "sm_90")
+        document = json.loads(gluon("info", "--json").stdout)
+        assert {p["name"] for p in document["plugins"]} >= {"nvidia", "amd", "sim"}
+        assert document["broken"] == []
+        (hopper,) = (a for a in document["architectures"] if a["name"] == "sm_90")
         assert hopper["warp_size"] == 32 and "nvidia.wgmma" in hopper["capabilities"]
 
     def test_one_target_and_one_capability(self):
@@ -109,9 +109,9 @@ class TestInfo:
 
 class TestCompile:
     def test_report_of_an_example(self):
-        found = json.loads(gluon("compile", COPY, "-t", "sm_90", "--json").stdout)
-        assert found["target"] == "nvidia:sm_90" and found["registers"] > 0
-        assert found["instruction_mix"]["LDG"] == 4
+        document = json.loads(gluon("compile", COPY, "-t", "sm_90", "--json").stdout)
+        assert document["target"] == "nvidia:sm_90" and document["registers"] > 0
+        assert document["instruction_mix"]["LDG"] == 4
         assert "LDG" in gluon("compile", COPY, "-t", "sm_90").stdout
 
     @pytest.mark.parametrize(
@@ -211,8 +211,10 @@ class TestCompile:
         gluon("compile", COPY, "-t", "sm_90", "--emit", "cubin,report", "--output", base)
         assert (tmp_path / "copy.cubin").read_bytes()[:4] == b"\x7fELF"
         assert "per thread" in (tmp_path / "copy.report").read_text()
-        found = json.loads(gluon("compile", COPY, "-t", "sm_90", "-e", "ptx,sass", "--json").stdout)
-        assert set(found) == {"ptx", "sass"}
+        document = json.loads(
+            gluon("compile", COPY, "-t", "sm_90", "-e", "ptx,sass", "--json").stdout
+        )
+        assert set(document) == {"ptx", "sass"}
         assert "sass" in gluon("compile", COPY, "-t", "sm_90", "-e", "x", code=2).stderr
 
     def test_types_by_either_name(self, kernels):
@@ -326,9 +328,9 @@ class TestRun:
         )
         monkeypatch.delenv("GLUON_TARGET", raising=False)
         done = gluon("run", file, "--target", "sim:sm_90", "--json", code=1)
-        found = json.loads(done.stdout)["error"]
-        assert found["class"] == "OutOfBoundsError" and found["program"] == [0, 0, 0]
-        assert (found["file"], found["line"]) == (str(file), 6)
+        document = json.loads(done.stdout)["error"]
+        assert document["class"] == "OutOfBoundsError" and document["program"] == [0, 0, 0]
+        assert (document["file"], document["line"]) == (str(file), 6)
         assert "starts" in done.stderr
         file.write_text("print('nothing to see')\n")
         assert json.loads(gluon("run", file, "--json").stdout) == {"exit": 0}
@@ -368,7 +370,7 @@ class TestRun:
             assert "null bytes" in gluon(command, tmp_path / "binary.py", code=2).stderr
 
     @pytest.mark.parametrize(
-        "launch, told, under",
+        "launch, report, under",
         [
             ("f[(1,)]([1], 2)", "DtypeError: f(x): kernels cannot take", "f[(1,)]([1], 2)"),
             ("f[(1,)](x, 2, num_wraps=8)", "OptionError: num_wraps: ", None),
@@ -377,7 +379,7 @@ class TestRun:
             ("f(x, 2)", "NotInKernelError", "f(x, 2)"),
         ],
     )
-    def test_host_code_has_a_line_too(self, launch, told, under, tmp_path, monkeypatch):
+    def test_host_code_has_a_line_too(self, launch, report, under, tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "argv", list(sys.argv))
         monkeypatch.setattr(sys, "path", list(sys.path))
         monkeypatch.setenv("GLUON_TARGET", "sim:hopper")
@@ -385,7 +387,7 @@ class TestRun:
         file.write_text(ON_THE_HOST + launch + "\n")
         shown = gluon("run", file, code=1).stderr
         line = len(ON_THE_HOST.splitlines()) + 1
-        assert told in shown and f"  at {file}:{line}:" in shown
+        assert report in shown and f"  at {file}:{line}:" in shown
         if under is not None and sys.version_info >= (3, 11):
             assert f"\n    {' ' * launch.index(under)}{'^' * len(under)}\n" in shown
 
@@ -418,10 +420,10 @@ def test_what_others_call_a_command():
 def test_which_target_can_trace_instructions(tmp_path):
     file = tmp_path / "fine.py"
     file.write_text("")
-    told = gluon("run", file, "-t", "sim:gfx942", "--trace-isa", "x", code=2).stderr
-    assert "Try --target emu:gfx942." in told
-    told = gluon("run", file, "-t", "sim:hopper", "--trace-isa", "x", code=2).stderr
-    assert "for architectures of amd alone" in told and "emu:sm_90" not in told
+    output = gluon("run", file, "-t", "sim:gfx942", "--trace-isa", "x", code=2).stderr
+    assert "Try --target emu:gfx942." in output
+    output = gluon("run", file, "-t", "sim:hopper", "--trace-isa", "x", code=2).stderr
+    assert "for architectures of amd alone" in output and "emu:sm_90" not in output
 
 
 ON_THE_HOST = """\
@@ -484,8 +486,8 @@ class TestLayout:
                 "layout", self.EXPRESSION, "--shape", "8x32", "--view", view
             ).stdout.strip()
         assert "register" in gluon("layout", self.EXPRESSION, "--shape", "8,32").stdout
-        found = json.loads(gluon("layout", self.EXPRESSION, "--shape", "8x32", "--json").stdout)
-        assert found["bases"]["register"] == [[0, 1]] and len(found["bases"]["lane"]) == 5
+        document = json.loads(gluon("layout", self.EXPRESSION, "--shape", "8x32", "--json").stdout)
+        assert document["bases"]["register"] == [[0, 1]] and len(document["bases"]["lane"]) == 5
 
     def test_pictures(self, tmp_path):
         svg, html = tmp_path / "a.svg", tmp_path / "a.html"

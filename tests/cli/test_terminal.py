@@ -24,8 +24,8 @@ EXAMPLES = ROOT / "examples"
 
 
 def gluon(*arguments, code=0, columns=80):
-    given = [str(a) for a in arguments]
-    result = CliRunner().invoke(app, given, env={"COLUMNS": str(columns)})
+    words = [str(a) for a in arguments]
+    result = CliRunner().invoke(app, words, env={"COLUMNS": str(columns)})
     assert result.exit_code == code, (result.stdout, result.stderr, result.exception)
     return result
 
@@ -44,9 +44,11 @@ def fits(text, *words):
 
 def test_info_fits():
     out = gluon("info").stdout
-    found = json.loads(gluon("info", "--json").stdout)
-    names = [name for arch in found["architectures"] for name in (arch["name"], *arch["aliases"])]
-    fits(out, *names, *found["capabilities"])
+    document = json.loads(gluon("info", "--json").stdout)
+    names = [
+        name for arch in document["architectures"] for name in (arch["name"], *arch["aliases"])
+    ]
+    fits(out, *names, *document["capabilities"])
     out = gluon("info", "hopper").stdout
     fits(out, "nvidia.mbarrier_tx")
     assert "227 KiB (232448 B) per block" in out and "255 per thread" in out
@@ -130,9 +132,9 @@ def test_json_holds_no_addresses(tmp_path):
         "import gluon_core as gluon\nfrom gluon_core import language as gl\n"
         "@gluon.jit\ndef calls(out):\n    gl.store(out, gl.full([object()], 0, gl.int32))\n"
     )
-    found = process("compile", file, "-t", "sm_90", "-s", "*i32", "--json")
-    error = json.loads(found.stdout)["error"]
-    assert error["line"] == 5 and "0x" not in found.stdout
+    output = process("compile", file, "-t", "sm_90", "-s", "*i32", "--json")
+    error = json.loads(output.stdout)["error"]
+    assert error["line"] == 5 and "0x" not in output.stdout
 
 
 BARE = """
@@ -167,8 +169,8 @@ def test_ctrl_c_keeps_what_is_done(tmp_path):
     """The rows that are finished are shown, and how many are not."""
     command = [sys.executable, "-m", "gluon_core", "demo", "-t", "sm_90", "-j", "1"]
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "COLUMNS": "80"}
-    told = tmp_path / "told"
-    with told.open("w") as out:
+    path = tmp_path / "output"
+    with path.open("w") as out:
         child = subprocess.Popen(
             [*command[:1], "-c", HEARS, *command[3:]],
             stdout=out,
@@ -183,7 +185,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path):
         os.killpg(child.pid, signal.SIGINT)
         _, said = child.communicate(timeout=60)
     assert child.returncode == 130, said
-    shown = told.read_text()
+    shown = path.read_text()
     assert "interrupted: " in shown and "0 failed" in shown and "Traceback" not in said
     assert "memcpy 1-D" in shown and "sm_90 " in shown
     for _ in range(50):
@@ -195,15 +197,15 @@ def test_ctrl_c_keeps_what_is_done(tmp_path):
 
 def alive(group):
     """The processes of a group, but for those that nobody has asked how they ended."""
-    found = []
+    collected = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, _, members = path.read_text().rpartition(")")[2].split()[:3]
         except (OSError, ValueError):
             continue
         if int(members) == group and state != "Z":
-            found.append(path.parent.name)
-    return found
+            collected.append(path.parent.name)
+    return collected
 
 
 # A background job of a shell ignores Ctrl-C, and so do its children; this one hears it.

@@ -256,12 +256,12 @@ def installed(request, tmp_path_factory):
     work = tmp_path_factory.mktemp(request.param)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(work / "venv")], check=True)
     python = work / "venv" / "bin" / "python"
-    found = subprocess.run(
+    process = subprocess.run(
         [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     # What they depend on stands where it stands for us; our own packages there are not seen first.
-    shared = Path(found.stdout.strip()) / "zz_shared.pth"
+    shared = Path(process.stdout.strip()) / "zz_shared.pth"
     shared.write_text(sysconfig.get_path("purelib") + "\n")
     folders = sources(work / "sources")
     wanted = [
@@ -288,9 +288,9 @@ def editor(python, text):
 def check_signatures(python, kernel, expected):
     for called, parameters in expected.items():
         script, line, column = editor(python, f"{kernel}{called}(")
-        found = script.get_signatures(line, column)
-        assert found, f"{called}( shows nothing"
-        names = [p.name for p in found[-1].params if p.name != "*"]
+        signature = script.get_signatures(line, column)
+        assert signature, f"{called}( shows nothing"
+        names = [p.name for p in signature[-1].params if p.name != "*"]
         assert names[: len(parameters)] == parameters, called
         assert not [name for name in names if name.startswith("_")], called
 
@@ -319,8 +319,8 @@ def test_an_editor_knows_a_plugin_that_nobody_here_knows(installed):
 def test_an_editor_shows_what_an_op_says(installed):
     text = KERNEL + "gl.nvidia.hopper.tma.async_load("
     script, line, column = editor(installed, text)
-    (found,) = script.get_signatures(line, column)
-    assert "Start copying a box" in found.docstring()
+    (signature,) = script.get_signatures(line, column)
+    assert "Start copying a box" in signature.docstring()
 
 
 def pyright(python, folder):
@@ -337,9 +337,9 @@ def pyright(python, folder):
         pytest.skip(
             "pyright does not start: " + (done.stderr.strip() or "no node").splitlines()[-1]
         )
-    found = json.loads(done.stdout)
-    assert found["summary"]["filesAnalyzed"] > 0
-    said = [d for d in found["generalDiagnostics"] if d["severity"] in ("error", "warning")]
+    document = json.loads(done.stdout)
+    assert document["summary"]["filesAnalyzed"] > 0
+    said = [d for d in document["generalDiagnostics"] if d["severity"] in ("error", "warning")]
     absent = [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]
     imports = tuple(f'Import "{name}' for name in absent)  # what the examples can be read without
     said = [d for d in said if not d["message"].startswith(imports)]

@@ -134,11 +134,11 @@ def tdm(d: Draw) -> str:
         for _ in range(rank if _chance(d, 0.97) else 1)
     ]
     at = f"[{', '.join(parts)}]"
-    told = _more(d, "mbarrier", ["bar", "None", "s"], 0.25)
+    barrier = _more(d, "mbarrier", ["bar", "None", "s"], 0.25)
     counts = ["2", "0", "-1", "n", "True", "None", "1 << 20"]
     ops = [
-        f"{space}.tdm.async_load(desc, {at}, {_right(d, 's', ['bar', 'None', 'p'], 0.96)}{_more(d, 'pred', ['n > 2', 'n', 'True', '0', '2.5', 'None'], 0.2)}{told})",
-        f"{space}.tdm.async_store(desc, {at}, {_right(d, 's', ['bar', 'None', 'p'], 0.96)}{told})",
+        f"{space}.tdm.async_load(desc, {at}, {_right(d, 's', ['bar', 'None', 'p'], 0.96)}{_more(d, 'pred', ['n > 2', 'n', 'True', '0', '2.5', 'None'], 0.2)}{barrier})",
+        f"{space}.tdm.async_store(desc, {at}, {_right(d, 's', ['bar', 'None', 'p'], 0.96)}{barrier})",
         f"{space}.tdm.async_wait({_right(d, '0', counts, 0.5)})",
         f"{space}.mbarrier.init(bar, {_right(d, '1', counts, 0.5)})",
         f"{space}.mbarrier.wait(bar, {_right(d, 'n & 1', ['0', '1', 'n > 2', '2.5', 'None', 'n.to(gl.int64)'], 0.5)})",
@@ -154,12 +154,12 @@ def tdm(d: Draw) -> str:
         kind = d.pick(["int32", "int32", "int16", "int64"])
         body_rows = f"rows = gl.arange(0, {_right_int(d, box[0], [8, 64])}, {rows}).to(gl.{kind})"
         ops += (
-            [f"{body_rows}; {space}.tdm.async_gather(desc, rows, {parts[-1]}, s{told})"]
+            [f"{body_rows}; {space}.tdm.async_gather(desc, rows, {parts[-1]}, s{barrier})"]
             if RELEASE == (3, 8)
             else []
         )
         ops += (
-            [f"{body_rows}; {space}.tdm.async_gather(desc, rows, s{told})"]
+            [f"{body_rows}; {space}.tdm.async_gather(desc, rows, s{barrier})"]
             if RELEASE >= (3, 9)
             else []
         )
@@ -278,11 +278,11 @@ def scaled(d: Draw) -> str:
     if mfma:
         side = d.pick([16, 32])
         acc = f"gl.amd.AMDMFMALayout(4, [{side}, {side}, {_right_int(d, 2048 // side, [64, 16])}], True, [2, 2])"
-        call, made = "gl.amd.cdna4.mfma_scaled", "gl.amd.cdna4.get_mfma_scale_layout"
+        call, layout_call = "gl.amd.cdna4.mfma_scaled", "gl.amd.cdna4.get_mfma_scale_layout"
     else:
         grid = "warps_per_cta=[2, 2]" if RELEASE == (3, 6) else "[[0, 1], [1, 0]]"
         acc = f"gl.amd.AMDWMMALayout(3, True, {grid}, instr_shape=[16, 16, {_right_int(d, 128, [64])}])"
-        call, made = "gl.amd.gfx1250.wmma_scaled", "gl.amd.gfx1250.get_wmma_scale_layout"
+        call, layout_call = "gl.amd.gfx1250.wmma_scaled", "gl.amd.gfx1250.get_wmma_scale_layout"
     lines = [f"M: gl.constexpr = {acc}"]
     # Two to a byte: the layout of an instruction of half its K.
     half = (
@@ -300,20 +300,20 @@ def scaled(d: Draw) -> str:
                   _ones(name, shape, dtype, index)]  # fmt: skip
     scales = []
     for index in (0, 1):
-        given = (
+        scale = (
             d.pick(["s", "s", "1", "None", "n"])
             if RELEASE < (3, 8)
             else d.pick(["s", "s", "s", "None", "1"])
         )
-        if given == "s":
+        if scale == "s":
             runs = _right_int(d, k // 32, [k // 16, 1])
             lines.append(
-                f"S{index}: gl.constexpr = {made}(gl.DotOperandLayout({index}, M, 16), [64, {runs}])"
+                f"S{index}: gl.constexpr = {layout_call}(gl.DotOperandLayout({index}, M, 16), [64, {runs}])"
             )
             kind = _right(d, "uint8", ["int8", "float8e4nv", "int32"], 0.95)
             lines.append(f"s{index} = gl.full([64, {runs}], 127, gl.{kind}, S{index})")
-            given = f"s{index}"
-        scales.append(_right(d, given, ["2.5", "300", "a", "n.to(gl.int64)", "0", "True"], 0.96))
+            scale = f"s{index}"
+        scales.append(_right(d, scale, ["2.5", "300", "a", "n.to(gl.int64)", "0", "True"], 0.96))
     lines.append(
         f"c = gl.full([64, 64], 0, gl.{_right(d, 'float32', ['float16', 'int32'], 0.97)}, M)"
     )

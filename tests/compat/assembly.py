@@ -99,7 +99,7 @@ def assembly(d: Draw) -> str:
     constraints = _pieces(d, results, arguments)
     if not _chance(d, 0.95):
         values.append(d.pick(["i", "2", "None", "True", "2.5"]))
-    given = f"[{', '.join(values)}]"
+    inputs = f"[{', '.join(values)}]"
     kinds = dtypes[0] if len(dtypes) == 1 else f"({', '.join(dtypes)})"
     pure = d.pick(["True", "False"])
     if scalars:
@@ -109,19 +109,17 @@ def assembly(d: Draw) -> str:
             one.get(text.split(".")[0], "n") + text[1:] if text[0] in "ix" else text
             for text in values
         ]
-        given = f"[{', '.join(values)}]"
-        made = f"gl.inline_asm({asm!r}, {constraints!r}, {given}, [{', '.join(dtypes)}], is_pure={pure})"
+        inputs = f"[{', '.join(values)}]"
+        call = f"gl.inline_asm({asm!r}, {constraints!r}, {inputs}, [{', '.join(dtypes)}], is_pure={pure})"
     else:
         pack = _right(d, pack, ["1", "2", "4", "3", "0", "8", "n"], 0.95)
-        made = (
-            f"gl.inline_asm_elementwise({asm!r}, {constraints!r}, {given}, {kinds}, {pure}, {pack})"
-        )
+        call = f"gl.inline_asm_elementwise({asm!r}, {constraints!r}, {inputs}, {kinds}, {pure}, {pack})"
     lanes = 32 if nvidia else 64
     body = [
         f"L: gl.constexpr = gl.BlockedLayout([1, 4], [{lanes // 8}, 8], [4, 1], [1, 0])",
         "i = gl.full([32, 64], 0, gl.int32, L) + n",
         "x = gl.load(p + i)",
-        f"y = {made}" if results else made,
+        f"y = {call}" if results else call,
     ]
     if results:
         body.append("sink(p, q, y)")

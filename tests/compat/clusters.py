@@ -107,10 +107,10 @@ def _steps(d: Draw, s: _Cluster, rank: int, shape: list[int]) -> list[str]:
 
 
 def _product(shape: list[int]) -> int:
-    found = 1
+    product = 1
     for size in shape:
-        found *= size
-    return found
+        product *= size
+    return product
 
 
 _SINK = """@gluon.jit

@@ -81,10 +81,10 @@ def _tile(d: Draw, rank: int, bits: int, swizzle: int) -> list[int]:
 
 
 def _size(shape: list[int]) -> int:
-    found = 1
+    product = 1
     for size in shape:
-        found *= size
-    return found
+        product *= size
+    return product
 
 
 def _nvmma(d: Draw, swizzle: int, bits: int, rank: int, cga: Any = None) -> str:
@@ -127,19 +127,19 @@ def copies(d: Draw) -> str:
     layout = _right(d, layout, [_nvmma(d, 64, bits, rank), _nvmma(d, swizzle, 8, rank),
         "gl.SwizzledSharedLayout(1, 1, 1, [1, 0])"], 0.96)  # fmt: skip
     buffer = "smem"
-    made = [f"smem = gl.allocate_shared_memory(gl.{dtype}, {_shape_of(d, kind, box)}, LAYOUT)"]
+    lines = [f"smem = gl.allocate_shared_memory(gl.{dtype}, {_shape_of(d, kind, box)}, LAYOUT)"]
     if not _chance(d, 0.92):
         other, shape = (
             d.pick(list(BITS)),
             d.pick([box, box[::-1], [1, *box], box[1:] or [64], [64, 64]]),
         )
-        made.append(
+        lines.append(
             f"other = gl.allocate_shared_memory(gl.{other}, {shape}, "
             f"{_nvmma(d, swizzle, BITS[other], len(shape))})"
         )
         buffer = "other"
     elif not _chance(d, 0.92):
-        made.append(f"many = gl.allocate_shared_memory(gl.{dtype}, {[2, *box]}, LAYOUT)")
+        lines.append(f"many = gl.allocate_shared_memory(gl.{dtype}, {[2, *box]}, LAYOUT)")
         buffer = d.pick(["many.index(1)", "many.index(n & 1)", "many", "many.index(0)", "p", "None", "x",
                          "bar", "smem.permute([1, 0])", f"smem.slice(0, {max(1, box[0] // 2)}, 0)"])  # fmt: skip
     body = [
@@ -148,7 +148,7 @@ def copies(d: Draw) -> str:
         + (", cga_layout=[[0]])" if ctas > 1 else ")")
         + ") + n",
         *_barrier(d, ctas, 0.95),
-        *made,
+        *lines,
     ]
     desc, names = "desc", ", desc"
     shape = [d.pick([64, 256, 1000, 48]) for _ in range(rank - 1)] + [d.pick([64, 256, 1024])]
@@ -228,11 +228,11 @@ def _shape_of(d: Draw, kind: str, box: list[int]) -> str:
 
 
 def _sizes(d: Draw, values: list[int]) -> str:
-    found = [
+    sizes = [
         _right(d, str(v), ["n", "0", "-1", "n.to(gl.int64)", "2.5", "x", "True"], 0.97)
         for v in values
     ]
-    return f"[{', '.join(found)}]"
+    return f"[{', '.join(sizes)}]"
 
 
 def _zero(ctas: int) -> str:
@@ -255,10 +255,10 @@ def _barrier(d: Draw, ctas: int, p: float) -> list[str]:
                      "gl.SwizzledSharedLayout(1, 1, 1, [0])", "gl.SwizzledSharedLayout(2, 1, 1, [0])",
                      f"mbarrier.MBarrierLayout.multicta({ctas})", f"mbarrier.MBarrierLayout.multicta({ctas}, two_ctas=True)"])  # fmt: skip
     shape = d.pick(["[1]", "[1]", "[2]", "[4]", "[1, 1]", "[2, 1]"])
-    found = f"bar = gl.allocate_shared_memory(gl.{d.pick(['int64', 'int64', 'int32', 'uint64', 'float64'])}, {shape}, {layout})"
+    lines = f"bar = gl.allocate_shared_memory(gl.{d.pick(['int64', 'int64', 'int32', 'uint64', 'float64'])}, {shape}, {layout})"
     if d.chance(0.3):
-        found += d.pick([".index(0)", ".index(n & 1)", ".slice(0, 1, 0)"])
-    return [found]
+        lines += d.pick([".index(0)", ".index(n & 1)", ".slice(0, 1, 0)"])
+    return [lines]
 
 
 def barriers(d: Draw) -> str:

@@ -245,22 +245,22 @@ def ended(name: str, number: int) -> tuple[str, str]:
     """
     source = made(name, number)
     kind = "refused"
-    found = sides.child(lambda: str(oracle.ours(source)) and "traced")
-    if found.how == "ok":
+    outcome = sides.child(lambda: str(oracle.ours(source)) and "traced")
+    if outcome.how == "ok":
         how, text = compiled(source)
         return how, f"{text}\n{source}" if text else ""
-    how = kind if found.how == "error" else found.how
-    return how if "^" in found.text or how != kind else "nowhere", f"{found.text}\n{source}"
+    how = kind if outcome.how == "error" else outcome.how
+    return how if "^" in outcome.text or how != kind else "nowhere", f"{outcome.text}\n{source}"
 
 
 def compiled(source: str) -> tuple[str, str]:
     """How a compile ends, and what was said; see `ended`."""
     with tempfile.TemporaryDirectory(prefix="gluon-loosened-") as cache:
-        found = sides.child(lambda: _compiled(source, cache))
-    if found.how == "ok":
+        outcome = sides.child(lambda: _compiled(source, cache))
+    if outcome.how == "ok":
         return "compiled", ""
-    how = "late" if found.how == "error" else found.how
-    return how if "^" in found.text or how != "late" else "nowhere", found.text
+    how = "late" if outcome.how == "error" else outcome.how
+    return how if "^" in outcome.text or how != "late" else "nowhere", outcome.text
 
 
 def names() -> list[str]:

@@ -56,14 +56,14 @@ def arithmetic(d: Draw) -> str:
         "f32 = gl.load(p + gl.zeros([32, 64], gl.int32, L) + n)",
         "i32 = gl.zeros([32, 64], gl.int32, L) + n",
     ]
-    made = {
+    forms = {
         "f16": "f32.to(gl.float16)", "bf16": "f32.to(gl.bfloat16)", "e4": "f32.to(gl.float8e4nv)",
         "e5": "f32.to(gl.float8e5)", "f64": "f32.to(gl.float64)", "codes": "(gl.zeros([32, 32], gl.int32, H) + n).to(gl.uint8)",
         "i8": "(gl.zeros([32, 32], gl.int32, H) + n).to(gl.int8)", "column": "gl.full([32, 1], 2.0, gl.float32, L)",
         "row": "gl.full([1, 64], 2.0, gl.float32, L)", "short": "gl.full([32, 32], 1.0, gl.float32, L)",
         "other": "gl.full([32, 64], 1.0, gl.float32, M)",
     }  # fmt: skip
-    body += [f"{name} = {made[name]}" for name in dict.fromkeys(operands) if name in made]
+    body += [f"{name} = {forms[name]}" for name in dict.fromkeys(operands) if name in forms]
     _ends(f"{space}.{kind}({', '.join(operands)}{more})", body)
     return _source(body, _ARGS, ", f", _target(arch))
 
@@ -109,9 +109,9 @@ def reductions(d: Draw) -> str:
         f"T: gl.constexpr = blackwell.TensorMemoryLayout([128, {columns}], col_stride=1)",
         f"t = blackwell.allocate_tensor_memory(gl.{dtype}, [{rows}, {columns}], T)",
     ]
-    made = "t.get_reg_layout()" if RELEASE >= (3, 8) else (
+    layout_text = "t.get_reg_layout()" if RELEASE >= (3, 8) else (
         f"blackwell.get_tmem_reg_layout(gl.{dtype}, [{rows}, {columns}], T, 4)")  # fmt: skip
-    body.append(f"R: gl.constexpr = {made}")
+    body.append(f"R: gl.constexpr = {layout_text}")
     layout = _right(d, "R", [f"gl.BlockedLayout([1, {columns}], [32, 1], [4, 1], [0, 1])", "None",
                              "gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])", "gl.AutoLayout()"], 0.8)  # fmt: skip
     if RELEASE >= (3, 8) and d.chance(0.3):
@@ -176,10 +176,10 @@ def partitions(d: Draw) -> str:
     count = d.pick([1, 1, 2, 3])
     parts = [_right(d, d.pick(defaults), faults, 0.95)]
     parts += [_right(d, d.pick(workers), faults, 0.95) for _ in range(count)]
-    given = count if _chance(d, 0.96) else count + d.pick([-1, 1])
+    passed = count if _chance(d, 0.96) else count + d.pick([-1, 1])
     usual = ["4"] if RELEASE == (3, 6) else ["1", "2", "4", "4"]
-    sizes = [_right(d, d.pick(usual), ["3", "0", "8", "n", "16", "True"], 0.96) for _ in range(given)]  # fmt: skip
-    registers = [_right(d, d.pick(["24", "40", "128", "232"]), ["25", "0", "512", "n", "8"], 0.95) for _ in range(given)]  # fmt: skip
+    sizes = [_right(d, d.pick(usual), ["3", "0", "8", "n", "16", "True"], 0.96) for _ in range(passed)]  # fmt: skip
+    registers = [_right(d, d.pick(["24", "40", "128", "232"]), ["25", "0", "512", "n", "8"], 0.95) for _ in range(passed)]  # fmt: skip
     more = f", [{', '.join(registers)}]"
     if RELEASE >= (3, 7):
         more = d.pick([more, more, "", ", None", f", worker_num_regs=[{', '.join(registers)}]"])

@@ -101,8 +101,8 @@ def part() -> str:
 def written() -> str:
     """The part of the installed release as the page has it; empty if it has none."""
     text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-    found = re.search(rf"^## Triton {re.escape(RELEASE)}\n.*?(?=^## |\Z)", text, re.M | re.S)
-    return found.group(0).rstrip("\n") + "\n" if found else ""
+    match = re.search(rf"^## Triton {re.escape(RELEASE)}\n.*?(?=^## |\Z)", text, re.M | re.S)
+    return match.group(0).rstrip("\n") + "\n" if match else ""
 
 
 def main() -> None:

@@ -164,9 +164,9 @@ def tcgen05(d: Draw) -> str:
         a = "t"
     options = _more(d, "use_acc", _PRED[:-2], 0.2) + _more(d, "pred", _PRED[:-2], 0.15)
     options += _more(d, "multicast", ["True", "False", "n", "None"], 0.1)
-    told = _right(d, "[bar]", ["bar", "(bar, )", "[bar, bar]", "[]", "None", "[a]", "n"], 0.6)
+    barriers = _right(d, "[bar]", ["bar", "(bar, )", "[bar, bar]", "[]", "None", "[a]", "n"], 0.6)
     if d.chance(0.4):
-        options += f", mbarriers={told}"
+        options += f", mbarriers={barriers}"
         options += _more(
             d,
             "mbarrier_preds",

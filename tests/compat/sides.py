@@ -191,10 +191,10 @@ def alone(source: str) -> Verdict:
 def main(files: list[str]) -> None:
     for path in files:
         began = time.time()
-        found = verdict(open(path, encoding="utf-8").read())
-        print(f"{path}: {found.kind} ({time.time() - began:.1f} s)")
+        result = verdict(open(path, encoding="utf-8").read())
+        print(f"{path}: {result.kind} ({time.time() - began:.1f} s)")
         for name in ("ours", "theirs", "compiled"):
-            answer = getattr(found, name)
+            answer = getattr(result, name)
             if answer is not None and answer.how != "ok":
                 print(f"  {name}: {answer.how}: {answer.text.strip()}".replace("\n", "\n    "))
 

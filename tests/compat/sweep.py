@@ -120,11 +120,11 @@ def report(entries: Iterable[Entry], all_: bool = False) -> str:
     lines.append(" | ".join(["family", *kinds]))
     for family, row in counts.items():
         lines.append(" | ".join([family, *(str(row[kind] or "") for kind in kinds)]))
-    found: dict[str, list[Entry]] = collections.defaultdict(list)
+    by_kind: dict[str, list[Entry]] = collections.defaultdict(list)
     for entry in entries:
         if bad(entry):
-            found[f"{entry['kind']}: {_message(entry)}"].append(entry)
-    for title, group in sorted(found.items(), key=lambda item: -len(item[1])):
+            by_kind[f"{entry['kind']}: {_message(entry)}"].append(entry)
+    for title, group in sorted(by_kind.items(), key=lambda item: -len(item[1])):
         lines.append(f"\n==== {len(group)} x {title}")
         for entry in group if all_ else group[:SHOWN]:
             lines.append(f"-- {entry['family']} {entry.get('seed', '')}:{entry.get('number', '')}")
@@ -132,7 +132,7 @@ def report(entries: Iterable[Entry], all_: bool = False) -> str:
                 f"{name}: {entry[name]}" for name in ("ours", "theirs", "said") if name in entry
             ]
             lines.append(entry.get("source", ""))
-    lines.append(f"\nto be looked at: {sum(map(len, found.values()))}")
+    lines.append(f"\nto be looked at: {sum(map(len, by_kind.values()))}")
     return "\n".join(lines)
 
 

@@ -29,13 +29,13 @@ def test_nothing_is_refused_that_theirs_compiles(family, seed):
     kinds = set()
     for number in range(COUNT if seed == 0 else 40):
         source = made(family, seed, number)
-        found = sides.verdict(source)
-        kinds.add(found.kind)
-        if found.kind in ("foreign", "abort"):
-            pytest.fail(f"ours ends in {found.ours.text}\n{source}")
-        if found.kind == "refused" and not known(found, source):
-            pytest.fail(f"ours alone refuses: {found.ours.text}\n{source}")
-        if found.kind == "differs" and not known(found, source):
+        verdict = sides.verdict(source)
+        kinds.add(verdict.kind)
+        if verdict.kind in ("foreign", "abort"):
+            pytest.fail(f"ours ends in {verdict.ours.text}\n{source}")
+        if verdict.kind == "refused" and not known(verdict, source):
+            pytest.fail(f"ours alone refuses: {verdict.ours.text}\n{source}")
+        if verdict.kind == "differs" and not known(verdict, source):
             pytest.fail(f"ours makes another module:\n{source}")
     assert "same" in kinds or seed == 0
 

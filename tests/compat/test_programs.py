@@ -513,5 +513,5 @@ if RELEASE >= (3, 8):
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_no_abort(name):
-    found = sides.traced_by(oracle.ours, REFUSED[name])
-    assert found.how == "error" and "^^^" in found.text, found
+    outcome = sides.traced_by(oracle.ours, REFUSED[name])
+    assert outcome.how == "error" and "^^^" in outcome.text, outcome

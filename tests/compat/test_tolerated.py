@@ -77,10 +77,10 @@ def _box():
 )  # fmt: skip
 def test_a_warning_and_checked_an_error(kernel, error):
     x = _box() if kernel is stores_after_a_read else torch.zeros(128)
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         kernel[(1,)](x, torch.zeros(128), target="sim:sm_90")
-    assert len([w for w in found if w.category is SimulatorWarning]) == 1
+    assert len([w for w in warned if w.category is SimulatorWarning]) == 1
     with using(checks=True), pytest.raises(error):
         kernel[(1,)](x, torch.zeros(128), target="sim:sm_90")
 

@@ -76,10 +76,10 @@ def conversions(d: Draw) -> str:
         lanes_of = [[0, 0]] * 2 + ([[0, 0]] if each == 8 else []) + [[0, 1]]
         rows = [[1 << k, 0] for k in range(5)]
         rest = lanes_of[-3:] + rows[: (3 if lanes == 64 else 2)]
-        made = f"gl.DistributedLinearLayout([], {rest}, {rows[3 if lanes == 64 else 2 :][:2]}, [], [32, 2])"
+        layout_text = f"gl.DistributedLinearLayout([], {rest}, {rows[3 if lanes == 64 else 2 :][:2]}, [], [32, 2])"
         if lanes == 32:
-            made = f"gl.DistributedLinearLayout([[16, 0]], {rest}, {rows[2:4]}, [], [32, 2])"
-        layout = _right(d, made, ["L", "gl.AutoLayout()", f"gl.BlockedLayout([1, 1], [{lanes // 2}, 2], [4, 1], [1, 0])"], 0.85)  # fmt: skip
+            layout_text = f"gl.DistributedLinearLayout([[16, 0]], {rest}, {rows[2:4]}, [], [32, 2])"
+        layout = _right(d, layout_text, ["L", "gl.AutoLayout()", f"gl.BlockedLayout([1, 1], [{lanes // 2}, 2], [4, 1], [1, 0])"], 0.85)  # fmt: skip
         body.append(f"s = gl.full({shape}, 127, gl.{scale_type}, {layout})")
         body.append(
             f"y = {space}.scaled_downcast({source}, s, {form}{_more(d, 'axis', ['1', '-1', '0', '2', 'n'], 0.25)})"
@@ -128,16 +128,16 @@ def parts(d: Draw) -> str:
     elif kind == "stages":
         label = d.pick(["'load'", "'multiply'", "None", "", "1", "'a b'", "label='x'", "''"])
         rank = d.pick(["", "", "priority=0", "priority=3", "priority=4", "priority=-1", "priority='high'", "priority=None", "priority=n"])  # fmt: skip
-        given = ", ".join(part for part in (label, rank) if part)
-        told = d.pick(["", "", " as stage"])
+        clause = ", ".join(part for part in (label, rank) if part)
+        stage = d.pick(["", "", " as stage"])
         body += [
             "for k in range(n):",
-            f"    with gl.amd.warp_pipeline_stage({given}){told}:",
+            f"    with gl.amd.warp_pipeline_stage({clause}){stage}:",
             f"        gl.static_assert(stage.label == {label.removeprefix('label=') or None} and stage.priority is not None)"
-            if told
+            if stage
             else "        pass",
             "        x = gl.load(q + i)",
-            f"    with gl.amd.warp_pipeline_stage({d.pick(['', given])}):",
+            f"    with gl.amd.warp_pipeline_stage({d.pick(['', clause])}):",
             "        gl.store(q + i, x + 1)",
         ]
         if not _chance(d, 0.9):
@@ -222,7 +222,7 @@ def moved(d: Draw) -> str:
     pred = _more(d, "pred", ["n > 2", "n", "True", "1", "0", "None", "2.5", "i > 2"], 0.35)
     clamp = _more(d, "clamp_bounds", ["True", "False", "n", "1"], 0.3)
     moves = [f"add_offsets={pair[0]}", f"set_bounds={pair[1]}"]
-    given = d.pick([moves[:1], moves[1:], moves, []])
+    passed = d.pick([moves[:1], moves[1:], moves, []])
     body = [
         f"L: gl.constexpr = {layout}",
         "i = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))",
@@ -236,7 +236,7 @@ def moved(d: Draw) -> str:
     kinds += ["fused", "fused"] if RELEASE >= (3, 9) else []
     kind = d.pick(kinds)
     update = f"{space}.update_tensor_descriptor({_right(d, 'desc', ['s', 'n', 'p'], 0.97)}"
-    update += f"{''.join(f', {part}' for part in given)}{pred}{clamp})"
+    update += f"{''.join(f', {part}' for part in passed)}{pred}{clamp})"
     hint = (
         _more(d, "cache_modifier", ["'.cg'", "'.ca'", "''", "None", "'x'"], 0.2)
         if RELEASE >= (3, 8)
@@ -274,10 +274,10 @@ def moved(d: Draw) -> str:
         column = f" {_right(d, 'n', ['0', 'None', '2.5'])}," if RELEASE == (3, 7) else ""
         kinds = _right(d, d.pick(["int32", "int16"]), ["int64", "uint16", "float32"], 0.93)
         body.append(f"rows = gl.arange(0, {_right_int(d, 32, [8, 64])}, {rows}).to(gl.{kinds})")
-        told = _more(d, "mbarrier", ["bar", "None", "s"], 0.3)
+        barrier = _more(d, "mbarrier", ["bar", "None", "s"], 0.3)
         op = d.pick(["async_scatter", "async_gather", "async_scatter"])
         body.append(
-            f"{space}.{op}(desc, {_right(d, 'rows', ['n', 's'], 0.97)},{column} {_right(d, 's', ['bar', 'p'], 0.97)}{told})"
+            f"{space}.{op}(desc, {_right(d, 'rows', ['n', 's'], 0.97)},{column} {_right(d, 's', ['bar', 'p'], 0.97)}{barrier})"
         )
     else:
         body.append(f"{space}.async_store(desc, [n, 0], {_right(d, 's', ['bar', 'p'], 0.9)})")

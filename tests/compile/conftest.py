@@ -19,8 +19,8 @@ def alone(monkeypatch, tmp_path):
 @pytest.fixture
 def kept_reproducers():
     """Removes the files that errors name."""
-    found = []
-    yield found
-    for error in found:
+    collected = []
+    yield collected
+    for error in collected:
         if error.reproducer:
             os.remove(error.reproducer)

@@ -140,17 +140,17 @@ def cells() -> Iterator[Cell]:
     for name, text in CONTROL.items():
         for dtype in ("fp32", "fp16", "i8", "fp64") if "warp" not in name else ("fp32",):
             yield Cell(f"{name}-{dtype}", f"{text}\ngl.store(r + o, a)", dtype, dtype)
-    for found in unit_cells():
-        yield Cell(*found)
+    for cell in unit_cells():
+        yield Cell(*cell)
 
 
 def targets() -> list[str]:
     """The architectures of all vendors whose compilers are here, in the Triton that is here."""
-    found = registry()
+    registered = registry()
     return [
         a.name
-        for a in found.architectures()
-        if not found.backends[a.backend].simulates and triton_at_least(*a.min_triton)
+        for a in registered.architectures()
+        if not registered.backends[a.backend].simulates and triton_at_least(*a.min_triton)
     ]
 
 
@@ -204,7 +204,7 @@ def main(arguments: list[str]) -> int:
     shares = [a for a in arguments if "/" in a]
     part, of = map(int, shares[0].split("/")) if shares else (1, 1)
     names = [a for a in arguments if "/" not in a]
-    found = 0
+    disagreeing = 0
     for target in names or targets():
         counts: Counter[str] = Counter()
         for cell in list(cells())[part - 1 :: of]:
@@ -217,10 +217,10 @@ def main(arguments: list[str]) -> int:
             print(f"{target} {cell.name}: {kind(simulated)} / {kind(compiled)}: {said[0][:150]}")
             if kind(compiled) == "StageError":
                 print("    " + " | ".join(said[1:4])[:300])
-        found += counts["disagree"]
+        disagreeing += counts["disagree"]
         print(f"| {target} | {counts['accepted']} | {counts['refused']} | {counts['disagree']} |")
         sys.stdout.flush()
-    return 1 if found else 0
+    return 1 if disagreeing else 0
 
 
 if __name__ == "__main__":

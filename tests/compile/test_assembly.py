@@ -50,10 +50,10 @@ def compiled(text, registers, target="sm_90", dtype="i32", pack=1):
     ],
 )
 def test_operands_that_do_not_match(target, text, registers, argument, words):
-    with pytest.raises(ArgumentError, match=words) as found:
+    with pytest.raises(ArgumentError, match=words) as error:
         compiled(text, registers, target)
-    assert found.value.argument == argument
-    assert "inline_asm_elementwise" in found.value.span.text
+    assert error.value.argument == argument
+    assert "inline_asm_elementwise" in error.value.span.text
 
 
 @pytest.mark.parametrize(
@@ -96,13 +96,13 @@ def test_what_the_assembler_says_stands_under_the_kernels_line(
     monkeypatch, text, registers, words, isolation
 ):
     monkeypatch.setenv("GLUON_COMPILE_ISOLATION", isolation)
-    with pytest.raises(StageError, match=words) as found:
+    with pytest.raises(StageError, match=words) as error:
         compiled(text, registers)
-    message = str(found.value)
+    message = str(error.value)
     assert "compiling runs for nvidia:sm_90 failed in stage cubin: the assembler says" in message
     assert "ptxas" not in message and "Repro" not in message and ".ptx" not in message
-    assert "inline_asm_elementwise" in found.value.span.text
-    assert found.value.got.startswith(text.split()[0])
+    assert "inline_asm_elementwise" in error.value.span.text
+    assert error.value.got.startswith(text.split()[0])
 
 
 @pytest.mark.parametrize(
@@ -117,18 +117,18 @@ def test_what_the_assembler_says_stands_under_the_kernels_line(
 def test_what_llvm_says_or_leaves_out_stands_under_the_kernels_line(
     target, text, registers, words, got
 ):
-    with pytest.raises(StageError, match=words) as found:
+    with pytest.raises(StageError, match=words) as error:
         compiled(text, registers, target)
-    assert "failed in stage" in str(found.value) and "LLD" not in str(found.value)
-    assert "inline_asm_elementwise" in found.value.span.text and got in found.value.got
+    assert "failed in stage" in str(error.value) and "LLD" not in str(error.value)
+    assert "inline_asm_elementwise" in error.value.span.text and got in error.value.got
 
 
 def test_memory_is_no_operand_on_amd():
     with pytest.raises(
         ArgumentError, match="'m' is memory.* on amd:gfx942.*'m' in '=v,m'"
-    ) as found:
+    ) as error:
         compiled("v_mov_b32 $0, $1", "=v,m", "gfx942")
-    assert "inline_asm_elementwise" in found.value.span.text
+    assert "inline_asm_elementwise" in error.value.span.text
 
 
 @gluon.jit
@@ -140,9 +140,9 @@ def twice(out, REGISTERS: gl.constexpr, layout: gl.constexpr):
 
 
 def test_where_llvm_ends_the_process_over_one_of_several_all_are_named():
-    with pytest.raises(StageError, match="LLVM ended over inline assembly") as found:
+    with pytest.raises(StageError, match="LLVM ended over inline assembly") as error:
         constants = {"REGISTERS": "=r,q", "layout": L32}  # 128 bits are no 32
         gluon.compile(twice, "sm_90", signature={"out": "*i32"}, constexprs=constants)
-    assert "inline_asm_elementwise" in found.value.span.text
-    assert "'=r,r' or '=r,q'" in str(found.value)
-    assert f"may be another one, of line {found.value.span.line + 1}." in str(found.value)
+    assert "inline_asm_elementwise" in error.value.span.text
+    assert "'=r,r' or '=r,q'" in str(error.value)
+    assert f"may be another one, of line {error.value.span.line + 1}." in str(error.value)

@@ -45,10 +45,10 @@ def barriers(architecture, sem, used):
     stores = [m.start() for m in re.finditer(r"st\.global|global_store", text)]
     first = min(stores)
     assert first < atomic.start()
-    found = [m.start() for m in BARRIER.finditer(text)]
+    places = [m.start() for m in BARRIER.finditer(text)]
     return (
-        any(first < at < atomic.start() for at in found),
-        any(at > atomic.start() for at in found),
+        any(first < at < atomic.start() for at in places),
+        any(at > atomic.start() for at in places),
     )
 
 

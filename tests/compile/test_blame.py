@@ -64,9 +64,9 @@ def test_what_ends_the_compiler_is_refused(name, target):
     if name == "reduction" and triton_at_least(3, 8):
         assert compiled(kernel, kind, bad, target)
         return
-    with pytest.raises((LayoutError, CapabilityError), match=words) as found:
+    with pytest.raises((LayoutError, CapabilityError), match=words) as error:
         compiled(kernel, kind, bad, target)
-    assert "# <--" in found.value.span.text
+    assert "# <--" in error.value.span.text
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -76,10 +76,10 @@ def test_what_ends_it_all_the_same_stands_under_its_line(name, monkeypatch):
         pytest.skip("compiled by this Triton")
     monkeypatch.setattr(shape, "_check_packs", lambda *_: None)
     monkeypatch.setattr(reduce.ReduceOps, "_split_dims", lambda *_: [])
-    with pytest.raises(StageError, match="failed in stage llir") as found:
+    with pytest.raises(StageError, match="failed in stage llir") as error:
         compiled(kernel, kind, bad)
-    assert "# <--" in found.value.span.text
-    assert "PassManager" not in str(found.value).splitlines()[0]
+    assert "# <--" in error.value.span.text
+    assert "PassManager" not in str(error.value).splitlines()[0]
 
 
 LIBRARY = gl.sum.fn.__code__.co_filename

@@ -36,9 +36,9 @@ def test_barriers_of_the_cluster_that_a_compiler_adds(sync):
     text = compiled.asm["ptx"]
     store = max(m.start() for m in re.finditer(r"st\.shared", text))
     load = min(m.start() for m in re.finditer(r"ld\.shared::cluster", text))
-    found = [m.start() for m in BARRIER.finditer(text)]
-    assert any(store < at < load for at in found) == (sync == "cluster")
-    assert any(at > load for at in found) == CLUSTER_ENDS.held_by(TRITON_VERSION)
+    places = [m.start() for m in BARRIER.finditer(text)]
+    assert any(store < at < load for at in places) == (sync == "cluster")
+    assert any(at > load for at in places) == CLUSTER_ENDS.held_by(TRITON_VERSION)
 
 
 @gluon.jit

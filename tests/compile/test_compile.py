@@ -48,35 +48,35 @@ def scale(target, layout=None, **options):
     "target", ["sm_75", "sm_80", "sm_86", "sm_89", "hopper", "sm_100", "sm_120"]
 )
 def test_nvidia(target):
-    made = scale(target, num_warps=4)
+    compiled = scale(target, num_warps=4)
     arch = registry().target(target).architecture
-    assert list(made.asm) == ["ttgir", "llir", "ptx", "cubin"]
-    assert made.asm["cubin"][:4] == b"\x7fELF" and made.kernel is made.asm["cubin"]
-    assert f".target sm_{arch.arch}" in made.asm["ptx"]
-    assert "LDG" in made.asm["sass"] and "STG" in made.asm["sass"]
-    assert 0 < made.n_regs < 100 and made.n_spills == 0 and made.n_max_threads == 1024
-    report = made.report()
+    assert list(compiled.asm) == ["ttgir", "llir", "ptx", "cubin"]
+    assert compiled.asm["cubin"][:4] == b"\x7fELF" and compiled.kernel is compiled.asm["cubin"]
+    assert f".target sm_{arch.arch}" in compiled.asm["ptx"]
+    assert "LDG" in compiled.asm["sass"] and "STG" in compiled.asm["sass"]
+    assert 0 < compiled.n_regs < 100 and compiled.n_spills == 0 and compiled.n_max_threads == 1024
+    report = compiled.report()
     assert report.instruction_mix["LDG"] >= 1 and report.instruction_count > 10
-    assert report.registers == made.n_regs
-    assert made.metadata.target == GPUTarget("cuda", arch.arch, 32)
-    assert made.metadata.num_warps == 4 and made.metadata.shared == 0
-    assert made.name == made.metadata.name == "scale"
-    assert made.target.architecture is arch
-    assert made.metadata.hash == made.hash
+    assert report.registers == compiled.n_regs
+    assert compiled.metadata.target == GPUTarget("cuda", arch.arch, 32)
+    assert compiled.metadata.num_warps == 4 and compiled.metadata.shared == 0
+    assert compiled.name == compiled.metadata.name == "scale"
+    assert compiled.target.architecture is arch
+    assert compiled.metadata.hash == compiled.hash
     with pytest.raises(KeyError):
-        made.asm["amdgcn"]
+        compiled.asm["amdgcn"]
 
 
 @pytest.mark.parametrize("target", ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201"])
 def test_amd(target):
-    made = scale(target, num_warps=4)
-    assert list(made.asm) == ["ttgir", "llir", "amdgcn", "hsaco"]
-    assert made.asm["hsaco"][:4] == b"\x7fELF"
-    report = made.report()
+    compiled = scale(target, num_warps=4)
+    assert list(compiled.asm) == ["ttgir", "llir", "amdgcn", "hsaco"]
+    assert compiled.asm["hsaco"][:4] == b"\x7fELF"
+    report = compiled.report()
     assert 0 < report.registers < 256 and report.spills == 0
     assert any(name.startswith(("global", "buffer", "flat")) for name in report.instruction_mix)
-    assert made.n_regs == report.registers
-    assert made.metadata.target.backend == "hip"
+    assert compiled.n_regs == report.registers
+    assert compiled.metadata.target.backend == "hip"
 
 
 def test_every_architecture_of_every_plugin_is_named_for_its_compiler():
@@ -91,8 +91,8 @@ def test_tritons_own_way_of_saying_it():
         constexprs={"VALUE": 5.0},
         attrs={(0,): [["tt.divisibility", 16]]},
     )
-    made = gluon.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8})
-    assert made.metadata.num_warps == 8 and made.target.name == "nvidia:sm_90"
+    compiled = gluon.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8})
+    assert compiled.metadata.num_warps == 8 and compiled.target.name == "nvidia:sm_90"
     by_name = gluon.compile(
         kernels.put,
         target="h200",
@@ -100,9 +100,9 @@ def test_tritons_own_way_of_saying_it():
         constexprs={"VALUE": 5.0},
         num_warps=8,
     )
-    assert by_name.hash == made.hash
+    assert by_name.hash == compiled.hash
     text = str(
-        source.make_ir("sm_90", registry().backend("nvidia").compiler.options(made.target, {}))
+        source.make_ir("sm_90", registry().backend("nvidia").compiler.options(compiled.target, {}))
     )
     assert "tt.func public @put" in text
 
@@ -123,14 +123,14 @@ def test_attributes_of_parameters_are_a_mapping():
 
 
 def test_types_and_values_in_a_signature():
-    made = gluon.compile(
+    kernel = gluon.compile(
         kernels.pair, target="sm_80", signature={"y": "*i64", "both": ("i32", "i32:1")}
     )
-    assert made.src.signature == {"y": "*i64", "both": ("i32", "constexpr")}
-    assert made.src.constants == {(1, 1): 1}
-    given = {"y": np.zeros(4, np.int64), "both": (gl.int32, "i32")}
-    found = gluon.compile(kernels.pair, target="sm_80", signature=given).src.signature
-    assert found == {"y": "*i64", "both": ("i32", "i32")}
+    assert kernel.src.signature == {"y": "*i64", "both": ("i32", "constexpr")}
+    assert kernel.src.constants == {(1, 1): 1}
+    signature = {"y": np.zeros(4, np.int64), "both": (gl.int32, "i32")}
+    compiled = gluon.compile(kernels.pair, target="sm_80", signature=signature).src.signature
+    assert compiled == {"y": "*i64", "both": ("i32", "i32")}
 
 
 @pytest.mark.parametrize(
@@ -231,22 +231,22 @@ def test_too_much_shared_memory_is_refused_before_the_machine_code(target, warp)
 def test_a_compiled_kernel_for_another_device_does_not_launch():
     import torch
 
-    made = scale("sm_90")
-    if registry().backend("nvidia").device.target() == made.target:
+    compiled = scale("sm_90")
+    if registry().backend("nvidia").device.target() == compiled.target:
         pytest.skip("that device is here")
     with pytest.raises(DeviceError):
-        made[(1,)](torch.zeros(4), torch.zeros(4), 4, 1.0, 256, L32)
+        compiled[(1,)](torch.zeros(4), torch.zeros(4), 4, 1.0, 256, L32)
 
 
 def test_observers_hear_of_every_stage(monkeypatch):
-    heard = []
+    collected = []
     monkeypatch.setattr(
         type(registry()),
         "stage_done",
-        lambda self, stage, module, target: heard.append((stage, str(target))),
+        lambda self, stage, module, target: collected.append((stage, str(target))),
     )
     scale("sm_80")
-    assert heard == [(s, "nvidia:sm_80") for s in ("trace", "ttgir", "llir", "ptx", "cubin")]
+    assert collected == [(s, "nvidia:sm_80") for s in ("trace", "ttgir", "llir", "ptx", "cubin")]
 
 
 SCRIPT = """
@@ -298,7 +298,7 @@ def test_a_kernel_that_changed_on_disk_is_not_compiled(tmp_path):
 
 def test_what_must_be_a_mapping():
     for argument in ("signature", "constexprs", "attrs", "options"):
-        given = {"signature": {"y": "*fp32"}, argument: [3]}
+        options = {"signature": {"y": "*fp32"}, argument: [3]}
         with pytest.raises(ArgumentError, match=r"not a mapping; .*a dict.*got \[3\]") as caught:
-            gluon.compile(kernels.biased, "sim:hopper", **given)
+            gluon.compile(kernels.biased, "sim:hopper", **options)
         assert caught.value.argument == argument

@@ -31,11 +31,11 @@ def request(value, **more):
 def test_many_come_in_order_and_from_the_cache(monkeypatch):
     monkeypatch.setenv("GLUON_COMPILE_WORKERS", "2")
     values = [float(i) for i in range(5)]
-    made = gluon.compile_many([request(v) for v in values], "sm_80", {"num_warps": 2})
-    assert [kernel.src.constants[(1,)] for kernel in made] == values
+    kernels = gluon.compile_many([request(v) for v in values], "sm_80", {"num_warps": 2})
+    assert [kernel.src.constants[(1,)] for kernel in kernels] == values
     assert 1 <= len(workers_now()) <= 2
-    assert all(kernel.metadata.num_warps == 2 for kernel in made)
-    assert [k.hash for k in made] == [put(v, num_warps=2).hash for v in values]
+    assert all(kernel.metadata.num_warps == 2 for kernel in kernels)
+    assert [k.hash for k in kernels] == [put(v, num_warps=2).hash for v in values]
 
 
 def test_more_workers_than_cores(monkeypatch):
@@ -46,12 +46,16 @@ def test_more_workers_than_cores(monkeypatch):
 
 def test_many_of_each_kind():
     source = gluon.GluonASTSource(kernels.put, {"y": "*fp32"}, {"VALUE": 1.0})
-    made = gluon.compile_many(
+    compiled = gluon.compile_many(
         [source, request(2.0, target="gfx942"), functools.partial(put, 3.0, "sm_90")],
         target="sm_80",
         workers=2,
     )
-    assert [str(kernel.target) for kernel in made] == ["nvidia:sm_80", "amd:gfx942", "nvidia:sm_90"]
+    assert [str(kernel.target) for kernel in compiled] == [
+        "nvidia:sm_80",
+        "amd:gfx942",
+        "nvidia:sm_90",
+    ]
     assert gluon.compile_many([]) == []
 
 
@@ -59,8 +63,8 @@ def test_an_error_among_many(monkeypatch):
     bad = request(1.0, options={"num_warps": 3})
     with pytest.raises(OptionError, match="power of two"):
         gluon.compile_many([request(1.0), bad, request(2.0)], "sm_80", workers=2)
-    found = gluon.compile_many([request(1.0), bad], "sm_80", workers=2, errors="return")
-    assert found[0].name == "put" and isinstance(found[1], OptionError)
+    kernels = gluon.compile_many([request(1.0), bad], "sm_80", workers=2, errors="return")
+    assert kernels[0].name == "put" and isinstance(kernels[1], OptionError)
 
 
 @pytest.mark.parametrize(
@@ -125,9 +129,9 @@ def in_pairs(monkeypatch):
     both = threading.Barrier(2, timeout=30)
     real, seen = stages._Job.in_child, []
 
-    def meeting(self, *given):
+    def meeting(self, *args):
         seen.append(both.wait())
-        return real(self, *given)
+        return real(self, *args)
 
     monkeypatch.setattr(stages._Job, "in_child", meeting)
     return seen
@@ -165,14 +169,14 @@ class TestConfigurationsOfATuner:
     def test_a_warm_up(self, in_pairs):
         import torch
 
-        made = self.tuned(*self.values).warmup(torch.float32, 16, grid=(1,))
-        assert len(in_pairs) == 4 and len({kernel.hash for kernel in made}) == 4
+        compiled = self.tuned(*self.values).warmup(torch.float32, 16, grid=(1,))
+        assert len(in_pairs) == 4 and len({kernel.hash for kernel in compiled}) == 4
 
     def test_a_search_and_the_next(self, in_pairs, monkeypatch):
         import torch
 
-        def run(self, *args, grid, warmup, **given):  # there is nothing to launch on
-            return self.dispatcher.warmup(args, given)
+        def run(self, *args, grid, warmup, **requested):  # there is nothing to launch on
+            return self.dispatcher.warmup(args, requested)
 
         monkeypatch.setattr(GluonJITFunction, "run", run)
         measured = []
@@ -203,6 +207,6 @@ class TestConfigurationsOfATuner:
         monkeypatch.setattr(ahead, "compile_many", lambda jobs, **_: asked.extend(jobs))
         tuned = self.tuned(*self.values)
         for configuration in tuned.configs[:2]:
-            configuration.pre_hook = lambda given: None
+            configuration.pre_hook = lambda args: None
         tuned.warmup(torch.float32, 16, grid=(1,))
         assert [job.args[-1]["VALUE"] for job in asked] == [3.0, 4.0]

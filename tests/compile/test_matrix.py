@@ -27,15 +27,15 @@ def is_known(target, name):
 
 
 def disagreements(target, names):
-    found = []
+    collected = []
     for name in names:
         simulated, compiled = answers(CELLS[name], target)
         if kind(simulated) == kind(compiled):
             continue
         if not is_known(target, name):
             said = str(compiled or simulated).split("\n")[0]
-            found.append(f"{name}: {kind(simulated)}, compiled: {kind(compiled)}: {said}")
-    return found
+            collected.append(f"{name}: {kind(simulated)}, compiled: {kind(compiled)}: {said}")
+    return collected
 
 
 @pytest.mark.parametrize("target", SAMPLED)

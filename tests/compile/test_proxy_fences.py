@@ -175,9 +175,9 @@ def writer(a, s, bar, TELLS: gl.constexpr):
 
 
 @gluon.jit
-def user(desc, s, bar, told, out, HOW: gl.constexpr, WAITS: gl.constexpr):
+def user(desc, s, bar, released, out, HOW: gl.constexpr, WAITS: gl.constexpr):
     if WAITS:
-        mbarrier.wait(told, 0)
+        mbarrier.wait(released, 0)
     accessed(desc, s, bar, out, HOW)
 
 
@@ -191,39 +191,47 @@ def both(desc, a, s, bar, out, HOW: gl.constexpr):
 def partitions(desc, a, out, WHO: gl.constexpr, HOW: gl.constexpr):
     s = gl.allocate_shared_memory(gl.float16, [N, N], TILE)
     bar = mbarrier.allocate_mbarrier()
-    told = mbarrier.allocate_mbarrier()
+    released = mbarrier.allocate_mbarrier()
     mbarrier.init(bar, 1)
-    mbarrier.init(told, 1)
+    mbarrier.init(released, 1)
     if WHO == "before":
         s.store(gl.load(a + places()))
         uses: gl.constexpr = False
-        gl.warp_specialize([(idle, (s,)), (user, (desc, s, bar, told, out, HOW, uses))], [4], [64])
+        gl.warp_specialize(
+            [(idle, (s,)), (user, (desc, s, bar, released, out, HOW, uses))], [4], [64]
+        )
     elif WHO == "before, in the default one":
         s.store(gl.load(a + places()))
-        gl.warp_specialize([(user, (desc, s, bar, told, out, HOW, False)), (idle, (s,))], [4], [64])
+        gl.warp_specialize(
+            [(user, (desc, s, bar, released, out, HOW, False)), (idle, (s,))], [4], [64]
+        )
     elif WHO == "the same":
         gl.warp_specialize([(idle, (s,)), (both, (desc, a, s, bar, out, HOW))], [4], [64])
     elif WHO == "over":
-        gl.warp_specialize([(idle, (s,)), (writer, (a, s, told, False))], [4], [64])
+        gl.warp_specialize([(idle, (s,)), (writer, (a, s, released, False))], [4], [64])
         accessed(desc, s, bar, out, HOW)
     elif WHO == "over, the default one":
-        gl.warp_specialize([(writer, (a, s, told, False)), (idle, (s,))], [4], [64])
+        gl.warp_specialize([(writer, (a, s, released, False)), (idle, (s,))], [4], [64])
         accessed(desc, s, bar, out, HOW)
     elif WHO == "from the default one":
         gl.warp_specialize(
-            [(writer, (a, s, told, True)), (user, (desc, s, bar, told, out, HOW, True))], [4], [64]
+            [(writer, (a, s, released, True)), (user, (desc, s, bar, released, out, HOW, True))],
+            [4],
+            [64],
         )
     elif WHO == "to the default one":
         gl.warp_specialize(
-            [(user, (desc, s, bar, told, out, HOW, True)), (writer, (a, s, told, True))], [4], [64]
+            [(user, (desc, s, bar, released, out, HOW, True)), (writer, (a, s, released, True))],
+            [4],
+            [64],
         )
     elif WHO == "between workers":
         workers: gl.constexpr = [4, 4]
         gl.warp_specialize(
             [
                 (idle, (s,)),
-                (writer, (a, s, told, True)),
-                (user, (desc, s, bar, told, out, HOW, True)),
+                (writer, (a, s, released, True)),
+                (user, (desc, s, bar, released, out, HOW, True)),
             ],
             workers,
             [64, 64],
@@ -239,8 +247,8 @@ def partitions(desc, a, out, WHO: gl.constexpr, HOW: gl.constexpr):
 def machine_code(kernel, target, block, **constants):
     types = {"desc": f"tensordesc<fp16[{block}, 64],NVMMASharedLayout(128,16,2)>"}
     types |= {"a": "*fp16", "out": "*fp32", **dict.fromkeys(constants, "constexpr")}
-    made = gluon.compile(kernel, target, signature=types, constexprs=constants, attrs={"a": 16})
-    return made.asm["ptx"]
+    compiled = gluon.compile(kernel, target, signature=types, constexprs=constants, attrs={"a": 16})
+    return compiled.asm["ptx"]
 
 
 def races(kernel, target, block, monkeypatch, **constants):
@@ -298,8 +306,8 @@ def asking(out):
 
 @pytest.mark.skipif(TRITON_VERSION < (3, 8), reason="needs Triton 3.8")
 def test_an_answer_over_what_a_partition_wrote(monkeypatch):
-    made = gluon.compile(asking, "sm_100", signature={"out": "*i32"})
-    assert "fence.proxy.async" in made.asm["ptx"]
+    compiled = gluon.compile(asking, "sm_100", signature={"out": "*i32"})
+    assert "fence.proxy.async" in compiled.asm["ptx"]
     asking[(1,)](np.zeros(1, np.int32), target="sim:sm_100")
 
 
@@ -345,23 +353,25 @@ def test_a_fence_of_the_kernel_is_one_for_the_compiler_too(monkeypatch):
 
 
 @gluon.jit
-def reader(s, told, out):
+def reader(s, released, out):
     gl.store(out + places(), s.load(ROWS).to(gl.float32))
-    mbarrier.arrive(told)
+    mbarrier.arrive(released)
 
 
 @gluon.jit
 def overwritten(desc, a, out, PARTED: gl.constexpr):
     s = gl.allocate_shared_memory(gl.float16, [N, N], TILE)
     bar = mbarrier.allocate_mbarrier()
-    told = mbarrier.allocate_mbarrier()
+    released = mbarrier.allocate_mbarrier()
     mbarrier.init(bar, 1)
-    mbarrier.init(told, 1)
+    mbarrier.init(released, 1)
     s.store(gl.load(a + places()))
     fence_async_shared()
     if PARTED:
         gl.warp_specialize(
-            [(reader, (s, told, out)), (user, (desc, s, bar, told, out, "load", True))], [4], [64]
+            [(reader, (s, released, out)), (user, (desc, s, bar, released, out, "load", True))],
+            [4],
+            [64],
         )
     else:
         gl.store(out + places(), s.load(ROWS).to(gl.float32))

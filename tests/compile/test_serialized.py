@@ -51,8 +51,8 @@ def compiled(at_once):
 def waits(kernel):
     """How many products may be under way at each wait: as the kernel says, and as ptxas made it."""
     wanted = re.findall(r"wgmma\.wait_group\.sync\.aligned (\d+)", kernel.asm["ptx"])
-    made = re.findall(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x(\d+)", disassemble(kernel.asm["cubin"]))
-    return sorted(wanted), sorted(made)
+    matches = re.findall(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x(\d+)", disassemble(kernel.asm["cubin"]))
+    return sorted(wanted), sorted(matches)
 
 
 def test_sums_that_are_used_while_they_are_made_are_told():
@@ -64,13 +64,13 @@ def test_sums_that_are_used_while_they_are_made_are_told():
         lines = open(__file__).read().splitlines()
         assert warning.filename == __file__
         assert "@gluon.jit" in lines[warning.lineno - 1] and "halved" in lines[warning.lineno]
-    wanted, found = waits(kernel)
-    assert "1" in wanted and "1" not in found
+    wanted, waited = waits(kernel)
+    assert "1" in wanted and "1" not in waited
 
 
 def test_others_are_not(capfd, monkeypatch):
-    kernel, told = compiled(False)
-    assert not told and len(set(map(tuple, waits(kernel)))) == 1
+    kernel, messages = compiled(False)
+    assert not messages and len(set(map(tuple, waits(kernel)))) == 1
     assert not capfd.readouterr().out
     assert getattr(kernel.metadata, "warnings", None) is None
 
@@ -102,8 +102,8 @@ def without_warning(example, large):
 def test_products_of_groups_stay_under_way(name):
     """They once did not, at half the speed."""
     module = importlib.import_module(f"{examples_package().__name__}.{name}")
-    wanted, found = waits(without_warning(module.EXAMPLES[0], False))
-    assert wanted == found and "1" in found
+    wanted, waited = waits(without_warning(module.EXAMPLES[0], False))
+    assert wanted == waited and "1" in waited
 
 
 @pytest.mark.campaign

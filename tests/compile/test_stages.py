@@ -196,7 +196,7 @@ def test_a_module_that_is_malformed_is_an_error_with_its_words(isolation, monkey
 
     monkeypatch.setenv("GLUON_COMPILE_ISOLATION", isolation)
     monkeypatch.setattr(driver, "trace_source", trace)
-    with pytest.raises(StageError, match="rejects the module of fine") as found:
+    with pytest.raises(StageError, match="rejects the module of fine") as error:
         compile(fine, "sm_90", signature={"x": "*i32"}, maxnreg=40)
-    assert "'tt.store' op is malformed" in found.value.diagnostics
+    assert "'tt.store' op is malformed" in error.value.diagnostics
     assert "malformed" not in capfd.readouterr().err

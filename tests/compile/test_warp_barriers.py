@@ -41,9 +41,9 @@ def exchanged(a, out):
 def overwritten(a, out):
     o = gl.arange(0, 512, L)
     s = gl.allocate_shared_memory(gl.int32, [512], FLAT, gl.load(a + o))
-    found = s.load(TURNED)
+    values = s.load(TURNED)
     s.store(gl.load(a + o + 512))
-    gl.store(out + gl.arange(0, 512, TURNED), found + s.load(TURNED))
+    gl.store(out + gl.arange(0, 512, TURNED), values + s.load(TURNED))
 
 
 @gluon.jit
@@ -71,9 +71,9 @@ def filled(a, s, bar):
 
 @gluon.jit
 def emptied(out, s, bar):
-    found = s.load(L)
+    values = s.load(L)
     mbarrier.arrive(bar)
-    gl.store(out + gl.arange(0, 512, L), found)
+    gl.store(out + gl.arange(0, 512, L), values)
 
 
 @gluon.jit
@@ -155,7 +155,7 @@ def test_a_barrier_stands_between(name):
         line for line in compiled.asm["ptx"].splitlines() if not line.strip().startswith("//")
     )
     events = re.findall(f"(?P<access>{access})|(?P<barrier>{BARRIER})|(?P<later>{later})", text)
-    kinds = ["abl"[[bool(found) for found in event].index(True)] for event in events]
+    kinds = ["abl"[[bool(access) for access in event].index(True)] for event in events]
     order = "".join(kinds)
     assert "a" in order and "l" in order, order
     assert re.search("ab+l", order), order

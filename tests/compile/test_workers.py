@@ -89,12 +89,12 @@ def test_a_change_of_the_surroundings_is_seen(change, monkeypatch, tmp_path):
     else:
         stage_of(monkeypatch, "ptx", lambda: print("a word of the new one"))
     try:
-        made = put(2.0)
+        kernel = put(2.0)
         assert set(workers_now()) > set(before)
         if change == "compiler":
-            assert "a word of the new one" in made.diagnostics
+            assert "a word of the new one" in kernel.diagnostics
         if change == "environment":
-            assert made.asm["llir"] != put(2.0, num_warps=2).asm["llir"]
+            assert kernel.asm["llir"] != put(2.0, num_warps=2).asm["llir"]
     finally:
         vars(_triton.knobs.compilation).pop("disable_line_info", None)
 
@@ -386,11 +386,11 @@ def test_an_interrupt_ends_the_compilation_and_its_process():
 
 def test_threads_compile_at_once(monkeypatch):
     monkeypatch.setenv("GLUON_COMPILE_WORKERS", "2")
-    made, seen = {}, set()
+    kernels, seen = {}, set()
 
     def work(start):
         for value in range(start, start + 3):
-            made[value] = put(float(value))
+            kernels[value] = put(float(value))
             seen.update(workers_now())
 
     threads = [threading.Thread(target=work, args=(10 * i,)) for i in range(3)]
@@ -398,7 +398,7 @@ def test_threads_compile_at_once(monkeypatch):
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert len(made) == 9 and len(seen) == 2
-    for value, kernel in made.items():
+    assert len(kernels) == 9 and len(seen) == 2
+    for value, kernel in kernels.items():
         assert kernel.src.constants[(1,)] == float(value)
-    assert len({kernel.asm["cubin"] for kernel in made.values()}) == 9
+    assert len({kernel.asm["cubin"] for kernel in kernels.values()}) == 9

@@ -16,8 +16,12 @@ from gluon_core.plugin.targets import Architecture, Limits
 
 def entry(name, value=None, distribution=None):
     """An installed entry point; `distribution` is the name of what ships it."""
-    made = EntryPoint(name, value or f"{name}_plugin", "gluon_core.backends")
-    return made._for(SimpleNamespace(name=distribution, version="1.0")) if distribution else made
+    entry_point = EntryPoint(name, value or f"{name}_plugin", "gluon_core.backends")
+    return (
+        entry_point._for(SimpleNamespace(name=distribution, version="1.0"))
+        if distribution
+        else entry_point
+    )
 
 
 def architecture(name, backend, *aliases, **fields):
@@ -30,7 +34,7 @@ def architecture(name, backend, *aliases, **fields):
 class CompleteCompiler(Compiler):
     """Defines what the contract asks for; none of it is called in these tests."""
 
-    def options(self, target, given):
+    def options(self, target, requested):
         raise NotImplementedError
 
     def builder(self, context, target):

@@ -32,8 +32,8 @@ class Oracle:
 
     def linear(self, layout, shape):
         """`builder.to_linear_layout`, as a LinearLayout with our dim names."""
-        found = self.builder.to_linear_layout(layout._emit(self.builder), list(shape))
-        return translate(found).own_linear()
+        linear_layout = self.builder.to_linear_layout(layout._emit(self.builder), list(shape))
+        return translate(linear_layout).own_linear()
 
     def tensor(self, layout, shape):
         b = self.builder

@@ -141,8 +141,8 @@ def padded(rng, of_shape, blocks=None):
             break
     intervals = rng.sample([4, 8, 16, 32, 64, 128], rng.randint(1, 2))
     pairs = [[interval, 1 << rng.randint(0, 4)] for interval in intervals]
-    made = L.PaddedSharedLayout.with_identity_for(pairs, of_shape, order(rng, rank), bases)
-    rows = made.offset_bases
+    layout = L.PaddedSharedLayout.with_identity_for(pairs, of_shape, order(rng, rank), bases)
+    rows = layout.offset_bases
     if rng.random() < 0.5:
         rng.shuffle(rows)
     return L.PaddedSharedLayout(pairs, rows, bases, of_shape)

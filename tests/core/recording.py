@@ -120,8 +120,8 @@ class ProbeCompiler(Compiler):
 
     cacheable = False
 
-    def options(self, target, given):
-        return ProbeOptions.of(target, given)
+    def options(self, target, requested):
+        return ProbeOptions.of(target, requested)
 
     def builder(self, context, target):
         from gluon_core.plugin import ops
@@ -154,13 +154,13 @@ class ProbeDevice(Device):
         return nullcontext()
 
     def launcher(self, compiled):
-        made = ProbeLauncher(self.launched, "plain")
+        probe = ProbeLauncher(self.launched, "plain")
         if self.fast:
-            made.raw = ProbeLauncher(self.launched, "raw")
-            made.bind = lambda grid, stream_of, device, handle: (
+            probe.raw = ProbeLauncher(self.launched, "raw")
+            probe.bind = lambda grid, stream_of, device, handle: (
                 lambda *values: self.launched.append(("bound", grid, values))
             )
-        return made
+        return probe
 
 
 def walled(cls):

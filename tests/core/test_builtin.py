@@ -83,21 +83,21 @@ def test_threads_do_not_see_each_other():
     @builtin
     def waits() -> str:
         met.wait()
-        found = semantic_layer().name
+        layer = semantic_layer().name
         met.wait()
-        return found
+        return layer
 
-    found = {}
+    layers = {}
 
     def trace(name):
-        found[name] = waits(_semantic=layer(name))
+        layers[name] = waits(_semantic=layer(name))
 
     threads = [threading.Thread(target=trace, args=(name,)) for name in ("a", "b")]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == {"a": "a", "b": "b"}
+    assert layers == {"a": "a", "b": "b"}
 
 
 def test_outside_of_kernels():

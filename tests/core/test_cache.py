@@ -65,14 +65,14 @@ def test_the_second_compilation_is_read_from_disk(runs):
 
 def test_a_clock_that_goes_back_changes_nothing(monkeypatch, runs, folder):
     """Nothing of an entry is told by a time, and what a listener is told is no time before 0."""
-    clock, told = iter(range(10**9, 0, -3600)), []
+    clock, reported = iter(range(10**9, 0, -3600)), []
     monkeypatch.setattr("time.time", lambda: float(next(clock)))
-    monkeypatch.setattr(triton.knobs.compilation, "listener", lambda **said: told.append(said))
+    monkeypatch.setattr(triton.knobs.compilation, "listener", lambda **said: reported.append(said))
     first = build()
     for path in folder.rglob("*"):
         os.utime(path, (2**33, 2**33))  # written in the year 2242
     assert dict(build().asm) == dict(first.asm) and len(runs) == 1
-    times = [said["times"] for said in told]
+    times = [said["times"] for said in reported]
     assert len(times) == 2
     for each in times:
         stages = [spent for _, spent in each.lowering_stages]
@@ -281,14 +281,16 @@ def test_tritons_knobs(tmp_path, monkeypatch, runs):
         ".cubin",
         ".sass",
     }
-    heard = []
+    events = []
     monkeypatch.delenv("TRITON_ALWAYS_COMPILE")
-    monkeypatch.setattr(triton.knobs.compilation, "listener", lambda **told: heard.append(told))
+    monkeypatch.setattr(
+        triton.knobs.compilation, "listener", lambda **fields: events.append(fields)
+    )
     build()
     build(7)
-    assert [told["cache_hit"] for told in heard] == [True, False]
-    assert heard[1]["times"].total_lowering > 0
-    assert heard[1]["metadata"]["name"] == "put"
+    assert [event["cache_hit"] for event in events] == [True, False]
+    assert events[1]["times"].total_lowering > 0
+    assert events[1]["metadata"]["name"] == "put"
 
 
 def test_a_user_can_override_a_stage(tmp_path, monkeypatch):
@@ -303,9 +305,9 @@ def test_a_user_can_override_a_stage(tmp_path, monkeypatch):
     (override / "put.ttgir").write_text(five.read_text().replace("5.000000e+00", "9.000000e+00"))
     monkeypatch.setenv("TRITON_KERNEL_OVERRIDE", "1")
     monkeypatch.setenv("TRITON_OVERRIDE_DIR", str(tmp_path / "override"))
-    made = build(5.0)
-    assert "9.000000e+00" in made.asm["ttgir"]
-    assert "0f41100000" in made.asm["ptx"].lower() or "1091567616" in made.asm["ptx"]
+    kernel = build(5.0)
+    assert "9.000000e+00" in kernel.asm["ttgir"]
+    assert "0f41100000" in kernel.asm["ptx"].lower() or "1091567616" in kernel.asm["ptx"]
 
 
 def test_another_process_finds_the_entry(tmp_path):

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_order_of_tests_is_that_of_no_hash(which):
     def listed(seed: str) -> list[str]:
         command = [sys.executable, "-m", "pytest", "tests", "--collect-only", "-q", "-m", which]
-        made = subprocess.run(
+        done = subprocess.run(
             [*command, "--share", "1/1", "-p", "no:cacheprovider"],
             cwd=ROOT,
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -26,8 +26,8 @@ def test_the_order_of_tests_is_that_of_no_hash(which):
             text=True,
             timeout=180,
         )
-        assert made.returncode == 0, made.stdout[-2000:] + made.stderr[-2000:]
-        return [line for line in made.stdout.splitlines() if "::" in line]
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        return [line for line in done.stdout.splitlines() if "::" in line]
 
     first, second = listed("1"), listed("2")
     assert len(first) > 1000 and first == second

@@ -162,14 +162,14 @@ FIRST, AGAIN = [identity(v) for v in different()], [identity(v) for v in differe
 
 def test_different_values_have_different_texts():
     by_text = collections.defaultdict(list)
-    for found, value in zip(FIRST, different()):
-        by_text[found.text].append(value)
+    for text, value in zip(FIRST, different()):
+        by_text[text.text].append(value)
     assert [values for values in by_text.values() if len(values) > 1] == []
 
 
 def test_equal_values_have_equal_texts_and_all_mean_the_same_elsewhere():
-    for found, again, value in zip(FIRST, AGAIN, different()):
-        assert (found.text, found.lasting) == (again.text, True), value
+    for text, again, value in zip(FIRST, AGAIN, different()):
+        assert (text.text, text.lasting) == (again.text, True), value
 
 
 def test_a_constexpr_is_what_it_holds():
@@ -230,7 +230,7 @@ def test_layouts_are_told_by_plain_fields():
         return type(value) in (int, bool, str, type(None)) or isinstance(value, Layout)
 
     def classes(cls):
-        return {cls, *(found for sub in cls.__subclasses__() for found in classes(sub))}
+        return {cls, *(subclass for sub in cls.__subclasses__() for subclass in classes(sub))}
 
     known = {cls for cls in classes(Layout) if dataclasses.is_dataclass(cls)}
     assert len(known) > 10
@@ -240,8 +240,8 @@ def test_layouts_are_told_by_plain_fields():
         if isinstance(value, Layout):
             assert all(plain(field) for _, field in value._fields()), value
     one = np.int64(1)
-    made = gl.BlockedLayout([one], [np.int32(32)], (4,), [0])
-    assert text_of(made) == text_of(blocked(1))
+    layout = gl.BlockedLayout([one], [np.int32(32)], (4,), [0])
+    assert text_of(layout) == text_of(blocked(1))
 
 
 # -- in memory ------------------------------------------------------------------------------------
@@ -423,8 +423,10 @@ def calls_apart(y, A: gl.constexpr, B: gl.constexpr, C: gl.constexpr):
 
 def test_equal_calls_share_one_function():
     values = {"A": Hides(1), "B": Hides(2), "C": Hides(1)}
-    made = gluon.compile(calls_apart, target="sm_80", signature={"y": "*i32"}, constexprs=values)
-    text = made.asm["ttgir"]
+    compiled = gluon.compile(
+        calls_apart, target="sm_80", signature={"y": "*i32"}, constexprs=values
+    )
+    text = compiled.asm["ttgir"]
     assert (text.count("tt.func"), text.count("tt.call")) == (3, 3)
 
 

@@ -33,8 +33,8 @@ ROOT = Path(gluon.__file__).parent
 def use(monkeypatch):
     """Make a registry of these plugins the default one."""
 
-    def install(*found):
-        registry = plugins.load([], found)
+    def install(*installed):
+        registry = plugins.load([], installed)
         monkeypatch.setattr(plugins, "_default", registry)
         monkeypatch.setattr(arguments, "_kinds", {})
         much.forget()
@@ -96,10 +96,10 @@ def run_everything():
     much.warmup(np.dtype("float32"), np.dtype("float32"), 100, LANES=32, grid=(1,), **options)
     ready = much.prepare(x, out, 100, 32, grid=(2,), **options)
     ready(x, out, 100, 32)
-    made = compile(
+    compiled = compile(
         much, signature={"x": "*fp32", "out": "*fp32", "n": "i32"}, constexprs={"LANES": 32}
     )
-    assert made.report().instruction_count == 1 and made.asm["text"]
+    assert compiled.report().instruction_count == 1 and compiled.asm["text"]
 
 
 def test_the_core_calls_nothing_undeclared(use):
@@ -126,13 +126,13 @@ def test_the_core_calls_nothing_undeclared(use):
 def test_the_core_calls_nothing_undeclared_of_portable_kernels(use, name):
     registry = use(Plugin("probe", ProbeBackend()))
     chosen = KERNELS[name]
-    made = compile(
+    compiled = compile(
         chosen.kernel,
         registry.target("probe1"),
         signature=chosen.signature(),
         constexprs={"lanes": 32},
     )
-    assert made.kernel
+    assert compiled.kernel
 
 
 def test_a_plain_function_is_a_launcher(use):
@@ -224,9 +224,9 @@ def _asks(path):
 
 @pytest.mark.once
 def test_no_source_of_the_core_names_what_is_not_declared():
-    found = [ask for path in ROOT.rglob("*.py") for ask in _asks(path)]
-    assert len(found) > 300 and {what for what, _, _ in found} == set(_DECLARED)
-    strange = [ask for ask in found if ask[1] not in _DECLARED[ask[0]]]
+    asks = [ask for path in ROOT.rglob("*.py") for ask in _asks(path)]
+    assert len(asks) > 300 and {what for what, _, _ in asks} == set(_DECLARED)
+    strange = [ask for ask in asks if ask[1] not in _DECLARED[ask[0]]]
     assert not strange, strange
 
 
@@ -234,10 +234,10 @@ def test_all_that_the_installed_triton_calls_is_declared():
     root = Path(_triton.tl.__file__).parent
     files = [root / f"{name}.py" for name in ("core", "math", "random", "semantic", "standard")]
     files.append(Path(_triton.code_generator.__file__))
-    found = [ask for path in files for ask in _asks(path)]
+    asks = [ask for path in files for ask in _asks(path)]
     strange = {
         (what, name)
-        for what, name, _ in found
+        for what, name, _ in asks
         if name not in _DECLARED[what]
         and name not in _NOT_OURS
         and (what, name) != ("options", "enable_iisan")  # probed, and never true of ours
@@ -388,11 +388,11 @@ def test_a_kind_of_argument_is_checked(use, kind):
 def test_compile_options_check_what_they_are_given():
     target = plugins.load([], [Plugin("probe", ProbeBackend())]).target("probe1")
     assert CompileOptions.of(target, {"num_warps": 8}).arch == "probe1"
-    for given, words in (
+    for options, words in (
         ({"num_wraps": 4}, "Did you mean 'num_warps'"),
         ({"num_warps": 3}, "power of two"),
         ({"num_warps": 64}, "at most 32"),
         ({"num_ctas": 2}, "at most 1"),
     ):
         with pytest.raises(GluonError, match=words):
-            CompileOptions.of(target, given)
+            CompileOptions.of(target, options)

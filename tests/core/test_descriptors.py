@@ -32,12 +32,14 @@ def test_text_says_all_there_is_to_say(layout, head, rank):
     parts = split_descriptor(text)
     assert (parts.head, parts.element, parts.block_shape) == (head, "bf16", (64, 64))
     assert parts.rank == (rank or 2)
-    made = parse_descriptor(text, parse_type, TYPES)
-    assert made.layout == layout and str(made.block_type.element_ty) == "bf16"
-    assert [str(t) for t in made.shape_type.types] == ["int32"] * parts.rank
-    assert [str(t) for t in made.strides_type.types] == ["int64"] * parts.rank
-    assert made == parse_descriptor(text, parse_type, TYPES) and hash(made) == hash(made)
-    assert made.nbytes_per_cta == 8192
+    descriptor = parse_descriptor(text, parse_type, TYPES)
+    assert descriptor.layout == layout and str(descriptor.block_type.element_ty) == "bf16"
+    assert [str(t) for t in descriptor.shape_type.types] == ["int32"] * parts.rank
+    assert [str(t) for t in descriptor.strides_type.types] == ["int64"] * parts.rank
+    assert descriptor == parse_descriptor(text, parse_type, TYPES) and hash(descriptor) == hash(
+        descriptor
+    )
+    assert descriptor.nbytes_per_cta == 8192
 
 
 def test_text_that_says_nothing():

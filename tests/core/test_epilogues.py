@@ -75,28 +75,28 @@ def operands(dtype=np.float32):
     }
 
 
-def launch(given, parts=2, activation=None, target=SIM, **options):
+def launch(operands, parts=2, activation=None, target=SIM, **options):
     names = ("row_scale", "column_scale", "bias", "residual")
-    numbers = tuple(given.get(name) for name in ("scale", "result_scale"))
-    args = [given["x"], given["out"], (ROWS, COLUMNS, COLUMNS + 8)]
-    args += [*(given.get(name) for name in names), numbers, activation, parts, target.warp_size]
+    numbers = tuple(operands.get(name) for name in ("scale", "result_scale"))
+    args = [operands["x"], operands["out"], (ROWS, COLUMNS, COLUMNS + 8)]
+    args += [*(operands.get(name) for name in names), numbers, activation, parts, target.warp_size]
     return finished[(2,)](*args, target=target, num_warps=4, **options)
 
 
-def wanted(given, activation=None):
-    x = given["x"].astype(np.float64)
-    x = x * (given.get("scale") or 1)
-    if given.get("row_scale") is not None:
-        x = x * given["row_scale"][:, None]
-    if given.get("column_scale") is not None:
-        x = x * given["column_scale"]
-    if given.get("bias") is not None:
-        x = x + given["bias"].astype(np.float64)
+def wanted(operands, activation=None):
+    x = operands["x"].astype(np.float64)
+    x = x * (operands.get("scale") or 1)
+    if operands.get("row_scale") is not None:
+        x = x * operands["row_scale"][:, None]
+    if operands.get("column_scale") is not None:
+        x = x * operands["column_scale"]
+    if operands.get("bias") is not None:
+        x = x + operands["bias"].astype(np.float64)
     if activation is not None:
         x = {"squared": lambda x: x * x - 1, "exp": np.exp}[activation.__name__](x)
-    if given.get("residual") is not None:
-        x = x + given["residual"][:, :COLUMNS].astype(np.float64)
-    return x * (given.get("result_scale") or 1)
+    if operands.get("residual") is not None:
+        x = x + operands["residual"][:, :COLUMNS].astype(np.float64)
+    return x * (operands.get("result_scale") or 1)
 
 
 EVERY = ("scale", "row_scale", "column_scale", "bias", "residual", "result_scale")
@@ -111,22 +111,22 @@ EVERY = ("scale", "row_scale", "column_scale", "bias", "residual", "result_scale
     ids=["none", "all", "bias", "residual"],
 )
 def test_what_is_computed(spec, parts, names, activation):
-    given = operands()
-    used = {name: given[name] for name in ("x", "out", *names)}
+    arguments = operands()
+    used = {name: arguments[name] for name in ("x", "out", *names)}
     launch(used, parts, activation, registry().target(spec))
     np.testing.assert_allclose(used["out"], wanted(used, activation), rtol=1e-5, atol=1e-5)
 
 
 def test_eight_bits_have_the_nearest_there_is():
-    given = {**operands(np.int8), "result_scale": 90.0}
-    used = {name: given[name] for name in ("x", "out", "result_scale")}
+    arguments = {**operands(np.int8), "result_scale": 90.0}
+    used = {name: arguments[name] for name in ("x", "out", "result_scale")}
     launch(used)
     exact = wanted(used)
     assert (np.abs(exact) > 128).any()
     np.testing.assert_array_equal(used["out"], np.clip(np.round(exact), -128, 127))
     torch = pytest.importorskip("torch")
     out = torch.zeros((ROWS, COLUMNS), dtype=torch.float8_e4m3fn)
-    used = {"x": torch.from_numpy(given["x"]), "out": out, "result_scale": 400.0}
+    used = {"x": torch.from_numpy(arguments["x"]), "out": out, "result_scale": 400.0}
     launch(used)
     exact = (used["x"].numpy() * np.float32(400)).clip(-448, 448)
     limited = torch.from_numpy(exact).to(torch.float8_e4m3fn)
@@ -137,8 +137,16 @@ def test_the_writer_stores_by_the_unit_that_there_is():
     from gluon_report.example import Placeholders
 
     new = Placeholders()
-    made = {name: new.empty((ROWS, COLUMNS)) for name in ("x", "out")}
-    args = [made["x"], made["out"], (ROWS, COLUMNS, COLUMNS), *[None] * 4, (None, None), None, 2]
+    results = {name: new.empty((ROWS, COLUMNS)) for name in ("x", "out")}
+    args = [
+        results["x"],
+        results["out"],
+        (ROWS, COLUMNS, COLUMNS),
+        *[None] * 4,
+        (None, None),
+        None,
+        2,
+    ]
     ptx = finished.warmup(*args, grid=(1,), target="sm_90", num_warps=4).asm["ptx"]
     assert ptx.count("cp.async.bulk.tensor.2d.global") == 2
     assert re.search(r"cp.async.bulk.wait_group.read\s+1", ptx)

@@ -30,8 +30,8 @@ DOOR = PACKAGES["gluon_core"] / "_triton"
 
 
 def lines(package):
-    found = vars(importlib.import_module(f"{package}.features"))
-    return {name: value for name, value in found.items() if isinstance(value, Feature)}
+    tables = vars(importlib.import_module(f"{package}.features"))
+    return {name: value for name, value in tables.items() if isinstance(value, Feature)}
 
 
 @functools.lru_cache(maxsize=None)
@@ -67,26 +67,26 @@ def numbers(tree):
 
 
 def test_what_the_search_finds():
-    found = numbers(
+    values = numbers(
         ast.parse(
             '"""Triton >= 3.8"""\nx < (3, 8)\n_triton.at_least(3, 7)\nf"{x} needs Triton >= 3.7"\n'
             'def f(since=(3, 9)):\n    "needs Triton >= 3.7"\n    return (3, 5), (3, 6, 7), [3, 6]\n'
         )
     )
-    assert sorted(found) == [2, 3, 4, 5]
+    assert sorted(values) == [2, 3, 4, 5]
 
 
 @pytest.mark.once
 @pytest.mark.once
 def test_no_number_of_a_release_stands_outside_the_tables():
     # The sentence of `contract.selection` is about a datum that a plugin declares.
-    found = [
+    stray = [
         f"{path.relative_to(ROOT)}:{line}"
         for path, tree in asks()
         for line in numbers(tree)
         if path.name != "selection.py"
     ]
-    assert not found
+    assert not stray
 
 
 @pytest.mark.parametrize("package", TABLES)
@@ -133,10 +133,10 @@ def test_who_lacks_it_is_told(monkeypatch):
     monkeypatch.setattr(_triton, "VERSION", (3, 9))
     monkeypatch.setattr(_triton, "VERSION_TEXT", "3.9.0")
     ops.require(LATER, "gl.later")
-    with pytest.raises(CapabilityError) as found:
+    with pytest.raises(CapabilityError) as error:
         ops.require(GONE, "gl.gone", "Use gl.later.")
-    assert "gl.gone needs Triton 3.7 to 3.8, found 3.9.0" in str(found.value)
-    assert "Use gl.later." in str(found.value)
+    assert "gl.gone needs Triton 3.7 to 3.8, found 3.9.0" in str(error.value)
+    assert "Use gl.later." in str(error.value)
     set_compiler_version((3, 7))
     try:
         require_followed(GONE, "gl.gone")

@@ -93,8 +93,8 @@ def test_the_rest_is_counted_and_earlier_failures_are_reduced(tmp_path, capsys):
     entry = {"seed": 3, "targets": "sm_90", "outcome": "sim:sm_90: out differs"}
     lost = {"seed": 4, "targets": "sm_90", "outcome": workers.LOST}
     log.write_text(f"{json.dumps(entry)}\n{json.dumps(lost)}\n")
-    given = ["--count", "9", "--targets", "sm_90", "--simulate-only", "--log", str(log)]
-    assert main([*given, "--seconds", "0"]) == 1
+    arguments = ["--count", "9", "--targets", "sm_90", "--simulate-only", "--log", str(log)]
+    assert main([*arguments, "--seconds", "0"]) == 1
     said = capsys.readouterr().out
     assert "1  sim:sm_90: out differs  (seeds 3)" in said
     assert "2  of 9 kernels, 7 are left: the same command goes on" in said
@@ -104,21 +104,21 @@ def test_the_rest_is_counted_and_earlier_failures_are_reduced(tmp_path, capsys):
 def test_a_run_goes_on_where_it_was_and_a_failure_is_made_small(tmp_path, monkeypatch, capsys):
     """With a simulator that adds wrongly in scans, which a few kernels have."""
     log = tmp_path / "log.jsonl"
-    given = ["--count", "8", "--targets", "sm_90", "--simulate-only", "--log", str(log)]
-    assert main(given) == 0
+    arguments = ["--count", "8", "--targets", "sm_90", "--simulate-only", "--log", str(log)]
+    assert main(arguments) == 0
     monkeypatch.setattr(workers, "outcome", lambda *_: pytest.fail("done before"))
-    assert main(given) == 0
+    assert main(arguments) == 0
     monkeypatch.undo()
     log.write_text(log.read_text() + '{"seed": 8, "tar')  # stopped in the middle of a line
-    assert main(given) == 0
+    assert main(arguments) == 0
 
     held = [registry().target("sm_90")]
-    found = ((s, program_for(s, held)) for s in range(8, 400))
-    wrong = next(s for s, p in found if any(x.kind == "gather" for x in p.statements))
+    program = ((s, program_for(s, held)) for s in range(8, 400))
+    wrong = next(s for s, p in program if any(x.kind == "gather" for x in p.statements))
     monkeypatch.setitem(ops.OPS, "gather", lambda task, source, index, axis: source)
     capsys.readouterr()
-    given[given.index("--count") + 1] = "1"
-    assert main([*given, "--seed", str(wrong)]) == 1
+    arguments[arguments.index("--count") + 1] = "1"
+    assert main([*arguments, "--seed", str(wrong)]) == 1
     said = capsys.readouterr().out
     assert f"{wrong}: sim:sm_90: out differs; in 1 statements" in said
     source = (tmp_path / f"log-{wrong}.py").read_text()

@@ -57,8 +57,8 @@ def test_an_empty_variable_says_nothing():
 
 
 def test_all_checks_are_switched_but_those_named():
-    found = Toy.from_environment({"TOY_CHECKS": "0", "TOY_BOUNDS": "1"})
-    assert found.off == ("races",) and not found.verbose
+    settings = Toy.from_environment({"TOY_CHECKS": "0", "TOY_BOUNDS": "1"})
+    assert settings.off == ("races",) and not settings.verbose
 
 
 @pytest.mark.parametrize(

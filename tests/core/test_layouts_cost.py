@@ -52,8 +52,8 @@ def test_64_lanes_and_64_banks():
     assert L.bank_conflicts(rows, PLAIN, [64, 64], 32, banks=32) == 0
     assert L.bank_conflicts(rows, PLAIN, [64, 64], 32, banks=64) == 0
     for shape, banks, extra in (([64, 64], 32, 31), ([64, 64], 64, 63), ([64, 32], 64, 31)):
-        found = L.bank_conflicts(columns, PLAIN, shape, 32, banks=banks, max_vector_bits=32)
-        assert found == extra
+        conflicts = L.bank_conflicts(columns, PLAIN, shape, 32, banks=banks, max_vector_bits=32)
+        assert conflicts == extra
 
 
 def count_by_hand(register, shared, shape, bits, banks):
@@ -221,14 +221,14 @@ def test_views_say_what_the_oracle_says():
         ours, theirs = eval(text, names), eval(text, vars(gl))
         assert repr(ours) == repr(theirs)
         holders = re.compile(r"[BT\d:|]+")
-        found, wanted = (
+        holders_found, wanted = (
             [set(cell.split("|")) for cell in holders.findall(re.sub(r"\s*\|\s*", "|", view))]
             for view in (ours.format_tensor_view(shape), theirs.format_tensor_view(shape))
         )
-        assert found == wanted
+        assert holders_found == wanted
         coords = re.compile(r"\([\d,]+\)")
-        found, wanted = (
+        holders_found, wanted = (
             coords.findall(view.replace(" ", ""))
             for view in (ours.format_hardware_view(shape), theirs.format_hardware_view(shape))
         )
-        assert found == wanted
+        assert holders_found == wanted

@@ -71,13 +71,13 @@ def test_reshape_keeps_tiles_blocked(version):
 
 def test_reshape_by_a_dimension_of_one_follows_the_version(version):
     layout = BlockedLayout([1, 2, 1], [2, 16, 1], [4, 1, 1], [2, 1, 0])
-    found = infer.reshape(layout, [32, 32, 1], [32, 32])
+    reshaped = infer.reshape(layout, [32, 32, 1], [32, 32])
     if version >= (3, 9):
-        assert found == SliceLayout(2, layout)
-        assert infer.reshape(found, [32, 32], [32, 32, 1]) == layout
+        assert reshaped == SliceLayout(2, layout)
+        assert infer.reshape(reshaped, [32, 32], [32, 32, 1]) == layout
     else:
-        assert not isinstance(found, SliceLayout)
-    linear = found.to_linear([32, 32])
+        assert not isinstance(reshaped, SliceLayout)
+    linear = reshaped.to_linear([32, 32])
     assert linear == infer.reshape_linear(layout.to_linear([32, 32, 1]), [32, 32])
 
 

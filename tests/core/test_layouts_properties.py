@@ -69,9 +69,14 @@ def test_linear_form_of_shared_layouts(oracle, rng):
     linear = layout.to_linear(shape)
     if linear.in_size("offset") == 1:
         return
-    found = oracle.builder.to_linear_layout(layout._emit(oracle.builder), list(shape))
+    linear_layout = oracle.builder.to_linear_layout(layout._emit(oracle.builder), list(shape))
     ours = linear.bases
-    same([ours["offset"], ours["block"]], [found.offset_bases, found.block_bases], layout, shape)
+    same(
+        [ours["offset"], ours["block"]],
+        [linear_layout.offset_bases, linear_layout.block_bases],
+        layout,
+        shape,
+    )
 
 
 @CASES

@@ -129,11 +129,11 @@ def test_the_portable_layout_spreads_over_a_cluster(num_ctas, shape):
 
 
 def test_the_portable_layout_of_a_cluster_compiles():
-    made = gluon.compile(
+    compiled = gluon.compile(
         copied,
         "sm_90",
         signature={"x": "*fp32", "y": "*fp32"},
         constexprs={"ROWS": 64, "COLUMNS": 64},
         num_ctas=2,
     )
-    assert "CGALayout" in made.asm["ttgir"] or "CTAsPerCGA" in made.asm["ttgir"]
+    assert "CGALayout" in compiled.asm["ttgir"] or "CTAsPerCGA" in compiled.asm["ttgir"]

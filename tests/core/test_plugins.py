@@ -234,7 +234,7 @@ def test_a_refused_plugin_leaves_nothing_behind():
 
 
 class Lazy(Compiler):
-    def options(self, target, given): ...
+    def options(self, target, requested): ...
     def builder(self, context, target): ...
     def inspect(self, compiled): ...
 
@@ -361,7 +361,11 @@ def test_a_hook_that_returns_one_backend_instead_of_a_list_is_refused():
 def test_lowerings_come_highest_priority_first_with_the_cores_own_last():
     low, high = lowering(name="low", priority=5), lowering(name="high", priority=20)
     registry = load([], [Plugin("acme", acme(lowerings=[low])), Plugin("third", lowerings=[high])])
-    assert [found.name for found in registry.lowerings("load")] == ["high", "low", "global_load"]
+    assert [lowering.name for lowering in registry.lowerings("load")] == [
+        "high",
+        "low",
+        "global_load",
+    ]
     assert registry.lowerings("nothing") == ()
     assert registry.contributor(high) == "third"
     assert registry.plugins["third"].lowerings == ("load/high",)

@@ -45,7 +45,7 @@ def multiply(
     wanted = a.astype(wide) @ b.astype(wide)
     c = np.full((m, n), -1 if kind == np.int8 else np.nan, out)
     grid = (-(-m // block[0]), -(-n // block[1]))
-    found = products[grid](
+    compiled = products[grid](
         a,
         np.ascontiguousarray(b.T) if turned else b,
         c,
@@ -63,7 +63,7 @@ def multiply(
     tolerance = 2e-3 if precision == "tf32" or out == "float16" else 1e-5
     limit = tolerance * float(np.abs(wanted).max())
     np.testing.assert_allclose(c.astype(np.float64), wanted, rtol=0, atol=limit)
-    return found
+    return compiled
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -79,7 +79,7 @@ def test_blocks_exchange_once():
     x = np.zeros(512, np.float32)
     plain = twice.warmup(x, x, 512, grid=(1,), target="sm_90", num_warps=4, num_ctas=4)
     arrivals = [
-        made.asm["ptx"].count("cluster.arrive") for made in (compiled(1, num_ctas=4), plain)
+        artifact.asm["ptx"].count("cluster.arrive") for artifact in (compiled(1, num_ctas=4), plain)
     ]
     assert arrivals[0] < arrivals[1]
 

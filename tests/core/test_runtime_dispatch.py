@@ -137,9 +137,11 @@ def test_do_not_specialize():
 @pytest.mark.parametrize("name", ["zz", 9])
 @pytest.mark.parametrize("option", ["do_not_specialize", "do_not_specialize_on_alignment"])
 def test_what_names_no_parameter_warns_where_it_stands(option, name):
-    with pytest.warns(KernelWarning, match=f"{option} of put names no parameter: {name!r}") as told:
+    with pytest.warns(
+        KernelWarning, match=f"{option} of put names no parameter: {name!r}"
+    ) as warned:
         gluon.jit(**{option: [name]})(kernels.put.fn)
-    assert [one.filename for one in told] == [__file__]
+    assert [one.filename for one in warned] == [__file__]
 
 
 @pytest.mark.parametrize("grid", [(1.0,), (1, 1.0), (1, 1.0, 1), (1.0, 1, 1), (1, 1, 1.0)])
@@ -159,9 +161,9 @@ def test_grids():
         seen.append(meta["n"])
         return (1,)
 
-    for given in (1, (1,), [1, 1], (1, 1, 1), grid, lambda meta: 1):
+    for form in (1, (1,), [1, 1], (1, 1, 1), grid, lambda meta: 1):
         y.zero_()
-        kernels.scale[given](x, y, 8, 3.0, 64, L32)
+        kernels.scale[form](x, y, 8, 3.0, 64, L32)
         assert y.sum() == 24
     assert seen == [8]
     y.zero_()
@@ -350,12 +352,12 @@ def test_prepare_launches_what_it_was_prepared_for():
 
 
 def test_warmup_compiles_without_tensors():
-    made = kernels.scale.warmup(
+    compiled = kernels.scale.warmup(
         torch.float32, torch.float32, 64, 2.0, 64, L64, grid=(1,), target="gfx942"
     )
-    assert made.asm["hsaco"][:4] == b"\x7fELF"
+    assert compiled.asm["hsaco"][:4] == b"\x7fELF"
     again = kernels.scale.warmup(torch.float32, torch.float32, 48, 2.0, 64, L64, target="gfx942")
-    assert again is made
+    assert again is compiled
     meta = torch.empty(4, device="meta")
     assert kernels.scale.warmup(meta, meta, 48, 2.0, 64, L32, target="sm_80").asm["ptx"]
 
@@ -373,7 +375,9 @@ def test_a_compiled_kernel_launches_itself():
 def test_a_record_of_one_process_preloads_in_another():
     records = []
     runtime = triton.knobs.runtime
-    runtime.jit_cache_hook = lambda **told: records.append(told["compile"]["specialization_data"])
+    runtime.jit_cache_hook = lambda **kwargs: records.append(
+        kwargs["compile"]["specialization_data"]
+    )
     try:
         kernels.put.warmup(torch.float32, 5, target="sm_80")
     finally:
@@ -485,9 +489,9 @@ def cuda(monkeypatch):
     from tests.backends.fake_cuda import FakeCuda
 
     fake = FakeCuda([8, 8, 4, 4])
-    made = driver.Driver(fake)
+    cuda_driver = driver.Driver(fake)
     backend = plug_in(monkeypatch)
-    monkeypatch.setattr(driver, "_state", made)
+    monkeypatch.setattr(driver, "_state", cuda_driver)
     monkeypatch.setattr(type(backend.device), "tensor_device", "cpu")
     monkeypatch.setenv("GLUON_TARGET", "nvidia:sm_90")
     return fake

@@ -14,13 +14,13 @@ pytestmark = pytest.mark.once
 
 def test_launch_hooks_see_every_launch():
     x, y = torch.ones(64), torch.zeros(64)
-    told = []
+    launches = []
 
     def enter(metadata):
-        told.append(("enter", metadata.get()["name"]))
+        launches.append(("enter", metadata.get()["name"]))
 
     def leave(metadata):
-        told.append(("leave", metadata.get()["name"]))
+        launches.append(("leave", metadata.get()["name"]))
 
     kernels.scale[1](x, y, 64, 2.0, 64, L32)
     runtime = triton.knobs.runtime
@@ -32,7 +32,7 @@ def test_launch_hooks_see_every_launch():
         runtime.launch_enter_hook.remove(enter)
         runtime.launch_exit_hook.remove(leave)
     kernels.scale[1](x, y, 64, 2.0, 64, L32)
-    assert told == [("enter", "scale"), ("leave", "scale")]
+    assert launches == [("enter", "scale"), ("leave", "scale")]
 
 
 def test_launch_metadata_reaches_the_hooks():
@@ -40,15 +40,15 @@ def test_launch_metadata_reaches_the_hooks():
         return {"name": f"copy of {args['n']}", "bytes": 4 * args["n"]}
 
     kernel = gluon.jit(launch_metadata=described)(kernels.loose.fn)
-    x, y, told = torch.ones(64), torch.zeros(64), []
+    x, y, names = torch.ones(64), torch.zeros(64), []
     runtime = triton.knobs.runtime
-    hook = lambda metadata: told.append(metadata.get())  # noqa: E731
+    hook = lambda metadata: names.append(metadata.get())  # noqa: E731
     runtime.launch_enter_hook.add(hook)
     try:
         kernel[1](x, y, 64, 64, L32)
     finally:
         runtime.launch_enter_hook.remove(hook)
-    assert told[0]["name"] == "copy of 64" and told[0]["bytes"] == 256
+    assert names[0]["name"] == "copy of 64" and names[0]["bytes"] == 256
 
 
 def test_pre_run_hooks_see_every_launch():
@@ -63,12 +63,14 @@ def test_pre_run_hooks_see_every_launch():
 def test_tritons_compile_hooks_are_called():
     seen = []
 
-    def hook(**told):
-        seen.append((told["fn"].name, told["compile"]["signature"]["n"], told["is_manual_warmup"]))
+    def hook(**event):
+        seen.append(
+            (event["fn"].name, event["compile"]["signature"]["n"], event["is_manual_warmup"])
+        )
 
     runtime = triton.knobs.runtime
     runtime.jit_post_compile_hook = hook
-    runtime.jit_cache_hook = lambda **told: seen.append("before")
+    runtime.jit_cache_hook = lambda **event: seen.append("before")
     try:
         scaled()
         scaled()

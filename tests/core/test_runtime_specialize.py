@@ -122,8 +122,10 @@ def test_signature_constants_and_attributes_are_tritons(target, options, call):
     gpu = GPUTarget("cuda", 90, 32) if "sm" in target else GPUTarget("hip", "gfx942", 64)
     backend = CUDABackend(gpu) if "sm" in target else HIPBackend(gpu)
     binder = create_function_from_signature(theirs.signature, theirs.params, backend)
-    bound, specialization, given = binder(*call)
-    _, signature, constants, attrs = theirs._pack_args(backend, {}, bound, specialization, given)
+    bound, specialization, attributes = binder(*call)
+    _, signature, constants, attrs = theirs._pack_args(
+        backend, {}, bound, specialization, attributes
+    )
 
     dispatcher = ours.dispatcher
     values, rest = dispatcher.bind(call, {"target": target})
@@ -131,7 +133,7 @@ def test_signature_constants_and_attributes_are_tritons(target, options, call):
     assert source.signature == signature
     assert source.constants == constants
     # Triton lists the marks of a text constant as (empty) attributes; they say nothing.
-    assert source.attrs == {path: found for path, found in attrs.items() if found}
+    assert source.attrs == {path: value for path, value in attrs.items() if value}
 
 
 def test_a_string_constant_is_not_taken_for_marks():
@@ -140,8 +142,8 @@ def test_a_string_constant_is_not_taken_for_marks():
         pass
 
     values, options = kernel.dispatcher.bind((TENSOR[1:], "DS"), {"target": "sm_80"})
-    found = kernel.dispatcher.specialize(values, options, running=False)
-    assert source_of(kernel, found, values).attrs == {}
+    specialization = kernel.dispatcher.specialize(values, options, running=False)
+    assert source_of(kernel, specialization, values).attrs == {}
 
 
 def test_plugins_can_register_a_kind_of_argument(monkeypatch):

@@ -183,7 +183,7 @@ def traced(monkeypatch):
     monkeypatch.setattr(plugins, "_default", registry)
 
     def run(kernel, num_warps=4, **signature):
-        found = []
+        choices = []
         target = registry.target("acme1")
         backend = registry.backend("acme")
         module = trace(
@@ -194,9 +194,9 @@ def traced(monkeypatch):
             backend=backend,
             target=target,
             options=backend.compiler.options(target, {"num_warps": num_warps}),
-            on_session=lambda session: found.extend(session.selections),
+            on_session=lambda session: choices.extend(session.selections),
         )
-        return module.str_nodebug(), found
+        return module.str_nodebug(), choices
 
     return run
 
@@ -210,16 +210,16 @@ def test_each_selection_of_a_kernel_is_recorded_with_its_line(traced):
         gl.portable.store(y, at, gl.portable.load(x, at, at < 100, 2.0))
         gl.portable.store(y, at, gl.portable.load(x, at.to(gl.int64)))
 
-    text, found = traced(kernel, x="*fp32", y="*fp32")
+    text, choices = traced(kernel, x="*fp32", y="*fp32")
     assert text.count("tt.load") == 2 and text.count("tt.store") == 2
     first = kernel.__code__.co_firstlineno
-    assert [(s.op, s.chosen.name, s.where.rpartition(":")[2]) for s in found] == [
+    assert [(s.op, s.chosen.name, s.where.rpartition(":")[2]) for s in choices] == [
         ("load", "acme_load", str(first + 3)),
         ("store", "global_store", str(first + 3)),
         ("load", "global_load", str(first + 4)),
         ("store", "global_store", str(first + 4)),
     ]
-    assert "int32 offsets, not int64" in found[2].rejected[0][1]
+    assert "int32 offsets, not int64" in choices[2].rejected[0][1]
 
 
 def test_masked_off_elements_are_zero_by_default(traced):
@@ -255,9 +255,9 @@ def test_a_matmul_takes_its_layouts_from_the_lowering(traced):
         n = gl.arange(0, 32, gl.SliceLayout(0, layouts.accumulator))
         gl.portable.store(c, m[:, None] * 32 + n[None, :], acc)
 
-    text, found = traced(kernel, a="*fp16", b="*fp16", c="*fp32")
+    text, choices = traced(kernel, a="*fp16", b="*fp16", c="*fp32")
     assert "tt.dot" in text
-    assert [s.chosen.name for s in found] == ["through_registers", "fma", "global_store"]
+    assert [s.chosen.name for s in choices] == ["through_registers", "fma", "global_store"]
 
 
 @pytest.mark.parametrize(
@@ -269,12 +269,14 @@ def test_the_fallbacks_layouts_fit_tile_and_warps(num_warps, m, n):
 
     registry = offering()
     for target in ("a1", "a2"):
-        found = registry.target(target)
-        request = MmaRequest(found, num_warps, (3, 9), m, n, 32, tl.float16, tl.float16, tl.float32)
+        resolved = registry.target(target)
+        request = MmaRequest(
+            resolved, num_warps, (3, 9), m, n, 32, tl.float16, tl.float16, tl.float32
+        )
         layouts = fallback.mma_layouts(request)
         assert isinstance(layouts.accumulator, BlockedLayout)
         dims = layouts.accumulator.to_linear([m, n]).in_dims
-        assert dims["lane"] == found.warp_size and dims["warp"] == num_warps
+        assert dims["lane"] == resolved.warp_size and dims["warp"] == num_warps
         assert layouts.a == DotOperandLayout(0, layouts.accumulator, 0)
 
 

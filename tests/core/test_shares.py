@@ -72,15 +72,15 @@ def test_every_step_of_every_tile_is_one_programs(m, n, k, programs):
     assert max(steps) - min(steps) <= (1 if cut else -(-k // 8)) and sum(steps) == tiles * -(
         -k // 8
     )
-    for found in pieces.values():
-        found.sort()
-        assert [part for part, *_ in found] == list(range(len(found)))
-        assert {parts for _, parts, *_ in found} == {len(found)}
-        ends = [0, *(end for *_, end in found)]
-        assert [first for *_, first, _ in found] == ends[:-1] and ends[-1] == k
-        if len(found) > 1:
-            (slot,) = {slot for _, _, slot, *_ in found}
-            for place in range(slot, slot + len(found)):
+    for piece in pieces.values():
+        piece.sort()
+        assert [part for part, *_ in piece] == list(range(len(piece)))
+        assert {parts for _, parts, *_ in piece} == {len(piece)}
+        ends = [0, *(end for *_, end in piece)]
+        assert [first for *_, first, _ in piece] == ends[:-1] and ends[-1] == k
+        if len(piece) > 1:
+            (slot,) = {slot for _, _, slot, *_ in piece}
+            for place in range(slot, slot + len(piece)):
                 assert place < 2 * programs and seen.setdefault(place, slot) == slot
 
 

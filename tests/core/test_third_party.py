@@ -157,25 +157,27 @@ print(json.dumps(found))
 
 
 def test_when_broken_each_spelling_says_why(broken):
-    found = run(MISSING, broken)
+    output = run(MISSING, broken)
     for key in ("attribute", "host", "deep"):
-        names, text = found[key]
+        names, text = output[key]
         assert "PluginError" in names and "ImportError" in names
         assert "acme_driver_library" in text and "gluon-acme 0.1.0" in text
 
 
 def test_when_removed_each_spelling_names_what_is_installed():
-    found = run(MISSING)
-    assert "AttributeError" in found["attribute"][0]
+    output = run(MISSING)
+    assert "AttributeError" in output["attribute"][0]
     for key in ("host", "deep", "vendor"):
-        assert "ModuleNotFoundError" in found[key][0] and "Installed backends:" in found[key][1]
+        assert "ModuleNotFoundError" in output[key][0] and "Installed backends:" in output[key][1]
 
 
 def test_a_typo_gets_a_suggestion(installed):
-    found = run(MISSING, installed)
-    assert "Did you mean 'anvil'" in found["typo"][1]
-    assert "Did you mean 'acme'" in found["vendor"][1] and "Did you mean 'acme'" in found["near"][1]
-    assert "attribute" not in found and "AttributeError" in found["dunder"][0]
+    output = run(MISSING, installed)
+    assert "Did you mean 'anvil'" in output["typo"][1]
+    assert (
+        "Did you mean 'acme'" in output["vendor"][1] and "Did you mean 'acme'" in output["near"][1]
+    )
+    assert "attribute" not in output and "AttributeError" in output["dunder"][0]
 
 
 KERNEL = """

@@ -56,9 +56,9 @@ class Stuck(Plugin):
 
 
 def use(plugin):
-    found = load([], [plugin])
-    found.stage_done("ttgir", object(), found.target("a1"))
-    found.target("acme")
+    registry = load([], [plugin])
+    registry.stage_done("ttgir", object(), registry.target("a1"))
+    registry.target("acme")
 
 
 HOOKS = ("gluon_backends()", "gluon_lowerings()", "gluon_stage_done(stage='ttgir')", "device()")
@@ -76,9 +76,9 @@ def test_a_hook_that_hangs_is_named(hook, monkeypatch, capsys, hears):
     monkeypatch.setattr(waiting, "PATIENCE", 0.05)
     with pytest.raises(KeyboardInterrupt) as caught:
         use(Stuck(hook, hang))
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 1
-    for text in (told[0], str(caught.value)):
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    for text in (lines[0], str(caught.value)):
         assert "plugin 'stuck'" in text and hook in text and "GLUON_PLUGINS" in text
 
 

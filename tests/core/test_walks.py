@@ -216,8 +216,8 @@ def test_what_lacks_it_says_so_and_walks_by_steps():
     if CLC:
         with pytest.raises(CapabilityError, match="static_walk"):
             asking[(1,)](4, target=SIM, num_warps=4, num_ctas=4)
-    made = walking.warmup(np.zeros(4, np.int32), 4, grid=(4,), target="sm_90", num_warps=1)
-    assert "clusterlaunchcontrol" not in made.asm["ptx"]
+    compiled = walking.warmup(np.zeros(4, np.int32), 4, grid=(4,), target="sm_90", num_warps=1)
+    assert "clusterlaunchcontrol" not in compiled.asm["ptx"]
 
 
 @pytest.mark.parametrize("num_ctas", [1, 2])

@@ -42,13 +42,13 @@ def blocks(page):
 
 def commands(text):
     """The `$` lines of a block, each with what it shows of their output."""
-    found = []
+    collected = []
     for line in text.splitlines():
         if line.startswith("$ "):
-            found.append((line, []))
-        elif found:
-            found[-1][1].append(line)
-    return [(line, "\n".join(shown).strip("\n")) for line, shown in found]
+            collected.append((line, []))
+        elif collected:
+            collected[-1][1].append(line)
+    return [(line, "\n".join(shown).strip("\n")) for line, shown in collected]
 
 
 def check(shown, output, where):
@@ -96,8 +96,8 @@ COVERED_PAGES = {page for page in RUN if page.parent.name == "guides" or page.st
 
 def runs_later(name, printed, text):
     """Does a command of the page run a file that is to fail, or of which nothing is shown by itself?"""
-    found = re.search(rf"^\$ gluon run {re.escape(name)}\b(.*)", text, re.MULTILINE)
-    return bool(found) and ("# exit code" in found.group(1) or not printed)
+    match = re.search(rf"^\$ gluon run {re.escape(name)}\b(.*)", text, re.MULTILINE)
+    return bool(match) and ("# exit code" in match.group(1) or not printed)
 
 
 @pytest.mark.sampled(4)
@@ -165,8 +165,8 @@ def test_the_page_of_torch_lists_the_operators_of_the_examples():
     page = (ROOT / "docs" / "torch.md").read_text()
     for file in (ROOT / "examples").glob("*_ops.py"):
         for node in ast.parse(file.read_text()).body:
-            made = isinstance(node, ast.FunctionDef) and "torch.op(" in "".join(
+            operators = isinstance(node, ast.FunctionDef) and "torch.op(" in "".join(
                 map(ast.unparse, node.decorator_list)
             )
-            if made and not node.name.endswith(("_backward", "_weights")):
+            if operators and not node.name.endswith(("_backward", "_weights")):
                 assert f"`{node.name}(" in page, f"{file.name}: {node.name}"

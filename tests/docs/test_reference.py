@@ -102,11 +102,11 @@ def test_a_name_without_an_example_is_found(monkeypatch):
     monkeypatch.setattr(tune, "brand_new", lambda x: x, raising=False)
     monkeypatch.setattr(ops, "__all__", [*ops.__all__, "brand_new"])
     monkeypatch.setattr(ops, "brand_new", lambda x: x, raising=False)
-    found = {"brand_new"}
-    found |= {
+    names = {"brand_new"}
+    names |= {
         f"{room}.brand_new" for room in ("gluon.layouts", "gluon.tune", "gluon_core.plugin.ops")
     }
-    assert set(reference.missing()) == found
+    assert set(reference.missing()) == names
     assert any("brand_new" in name for name in reference.missing("nvidia"))
 
 
@@ -151,11 +151,11 @@ def test_every_command_and_setting_is_there():
                 "help",
                 *(p.name for p in command.params if p.param_type_name == "argument"),
             )
-    found = set()
+    names = set()
     for folder in ("gluon_core", "backends"):
         for file in (ROOT / folder).rglob("*.py"):
-            found |= set(re.findall(r"GLUON_[A-Z_]+[A-Z]\b", file.read_text()))
-    missing = {name for name in found if name not in pages["reference/settings.md"]}
+            names |= set(re.findall(r"GLUON_[A-Z_]+[A-Z]\b", file.read_text()))
+    missing = {name for name in names if name not in pages["reference/settings.md"]}
     assert missing <= {"GLUON_SIM_CHECKS", "GLUON_SIM", "GLUON_EMU"}, missing
 
 
@@ -172,9 +172,9 @@ def test_a_wrong_output_is_found(tmp_path):
 def test_pictures_are_what_our_tools_draw():
     import pictures
 
-    made = pictures.pictures()
-    assert {path.name for path in pictures.FOLDER.glob("*")} == set(made)
-    for name, text in made.items():
+    drawn = pictures.pictures()
+    assert {path.name for path in pictures.FOLDER.glob("*")} == set(drawn)
+    for name, text in drawn.items():
         assert (pictures.FOLDER / name).read_text() == text, "python docs/_build/pictures.py"
         assert any(name in page.read_text() for page in (ROOT / "docs").glob("*.md")), name
 

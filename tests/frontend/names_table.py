@@ -98,10 +98,10 @@ def _declared(parameters: str) -> dict[str, Any]:
     arguments = ast.parse(f"def f{text}: pass").body[0].args  # type: ignore[attr-defined]
     named = [*arguments.posonlyargs, *arguments.args]
     missing = [_NONE] * (len(named) - len(arguments.defaults))
-    found = dict(zip((a.arg for a in named), [*missing, *arguments.defaults]))
+    defaults = dict(zip((a.arg for a in named), [*missing, *arguments.defaults]))
     for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults):
-        found[argument.arg] = _NONE if default is None else default
-    return {name: default for name, default in found.items() if name not in _HIDDEN}
+        defaults[argument.arg] = _NONE if default is None else default
+    return {name: default for name, default in defaults.items() if name not in _HIDDEN}
 
 
 def _parameters(value: Any) -> Any:

@@ -19,12 +19,12 @@ def _parameters(value):
     if isinstance(value, _triton.JITCallable):
         return list(value.arg_names)
     try:
-        found = inspect.signature(
+        parameters = inspect.signature(
             getattr(value, "__init__", value) if inspect.isclass(value) else value
         )
     except (TypeError, ValueError):
         return None
-    return [p for p in found.parameters if p not in HIDDEN and p != "self"]
+    return [p for p in parameters.parameters if p not in HIDDEN and p != "self"]
 
 
 @pytest.mark.parametrize("name", NAMES)

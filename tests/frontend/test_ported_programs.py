@@ -81,14 +81,14 @@ def coalesced_kernel(x, out, n, BLOCK: gl.constexpr):
 
 @pytest.mark.parametrize("target", ["sm_80", "gfx942", "gfx1100"])
 def test_every_vendor_resolves_coalesced_layouts(target):
-    made = gluon.compile(
+    compiled = gluon.compile(
         coalesced_kernel,
         target=target,
         signature={"x": "*fp32:16", "out": "*fp32:16", "n": "i32"},
         constexprs={"BLOCK": 1024},
     )
-    assert "sizePerThread = [4]" in made.asm["ttgir"]
-    assert "coalesced_encoding" not in made.asm["ttgir"]
+    assert "sizePerThread = [4]" in compiled.asm["ttgir"]
+    assert "coalesced_encoding" not in compiled.asm["ttgir"]
 
 
 FP8 = """
@@ -153,9 +153,9 @@ def test_tritons_compile_takes_a_source():
 
     signature = {"x": "*fp32", "out": "*fp32", "n": "i32", "BLOCK": "constexpr"}
     source = gluon.GluonASTSource(coalesced_kernel, signature, {"BLOCK": 1024})
-    made = triton.compile(source, target=_triton.GPUTarget("cuda", 90, 32))
-    assert made.asm["cubin"][:4] == b"\x7fELF"
-    assert ".entry coalesced_kernel(" in made.asm["ptx"]
+    compiled = triton.compile(source, target=_triton.GPUTarget("cuda", 90, 32))
+    assert compiled.asm["cubin"][:4] == b"\x7fELF"
+    assert ".entry coalesced_kernel(" in compiled.asm["ptx"]
 
 
 @gluon.jit

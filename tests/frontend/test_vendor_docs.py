@@ -21,15 +21,17 @@ def public_names(module):
 
 def _ops():
     """(name, op) of each public op, once."""
-    found = {}
+    operations = {}
     for package in (gluon_nvidia.language, gluon_amd.language):
         for entry in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             module = importlib.import_module(entry.name)
             for name in public_names(module):
                 op = getattr(module, name)
                 if hasattr(op, "__triton_builtin__") and hasattr(op, "requires"):
-                    found.setdefault(op, f"{module.__name__.partition('.language.')[2]}.{name}")
-    return sorted(((name, op) for op, name in found.items()), key=lambda item: item[0])
+                    operations.setdefault(
+                        op, f"{module.__name__.partition('.language.')[2]}.{name}"
+                    )
+    return sorted(((name, op) for op, name in operations.items()), key=lambda item: item[0])
 
 
 OPS = _ops()

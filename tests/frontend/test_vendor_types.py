@@ -56,13 +56,13 @@ def _functions(owner, prefix, name):
 def _public():
     """(name, function) of every public function and method that the packages define."""
     modules = [module for top in (*LANGUAGES, *HOSTS) for module in _namespaces(top)]
-    found = {}
+    names = {}
     for module in (*modules, *OTHERS):
         for name in _names(module):
             for label, function in _functions(module, module.__name__, name):
                 if function.__module__.startswith(("gluon_nvidia", "gluon_amd")):
-                    found.setdefault(function, label)
-    return {label: function for function, label in found.items()}
+                    names.setdefault(function, label)
+    return {label: function for function, label in names.items()}
 
 
 def _untyped(label, function):

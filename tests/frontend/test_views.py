@@ -100,7 +100,7 @@ def test_the_compiler_refuses_the_same(case, monkeypatch):
     with pytest.raises(error) as caught:
         traced(case)
     assert said in str(caught.value) and "b." in caught.value.span.text
-    monkeypatch.setattr(shared, "check_slice", lambda *given: None)
-    monkeypatch.setattr(shared, "check_view_place", lambda *given: None)
+    monkeypatch.setattr(shared, "check_slice", lambda *args: None)
+    monkeypatch.setattr(shared, "check_view_place", lambda *args: None)
     with pytest.raises(E.StageError):
         traced(case)

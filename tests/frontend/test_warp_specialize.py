@@ -245,11 +245,11 @@ def test_registers_that_the_compiler_does_not_grant(warps, registers, match):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         parse(source)
-    told = [str(w.message) for w in caught if "worker_num_regs" in str(w.message)]
+    messages = [str(w.message) for w in caught if "worker_num_regs" in str(w.message)]
     if match is None:
-        assert not told
+        assert not messages
     else:
-        assert len(told) == 1 and match in told[0]
+        assert len(messages) == 1 and match in messages[0]
 
 
 def test_warnings_are_what_the_compiler_does():
@@ -276,8 +276,8 @@ def test_warnings_are_what_the_compiler_does():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ptx = compile(source, target="nvidia:sm_90").asm["ptx"]
-        found = {line.split()[-1].rstrip(";") for line in ptx.splitlines() if "setmaxnreg" in line}
-        assert granted is None and not found or granted is not None and granted <= found
+        result = {line.split()[-1].rstrip(";") for line in ptx.splitlines() if "setmaxnreg" in line}
+        assert granted is None and not result or granted is not None and granted <= result
 
 
 @pytest.mark.parametrize("where", ["(again, (p,)), (work, (p,))", "(work, (p,)), (again, (p,))"])

@@ -159,6 +159,6 @@ def test_and_of_tensors_warns_once_at_its_line(tmp_path):
             launch(load(folder, body))
     mine = [w for w in caught if "'&' or '|'" in str(w.message)]
     assert [w.filename for w in mine] == [str(folder / "wrong.py") for folder in folders]
-    for told in mine:
-        assert told.source is None
-        assert "# <--" in (folders[0] / "wrong.py").read_text().split("\n")[told.lineno - 1]
+    for message in mine:
+        assert message.source is None
+        assert "# <--" in (folders[0] / "wrong.py").read_text().split("\n")[message.lineno - 1]

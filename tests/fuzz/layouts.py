@@ -352,10 +352,10 @@ def in_shared(d: Draw) -> str:
 
 
 def _product(values: Sequence[int]) -> int:
-    found = 1
+    product = 1
     for value in values:
-        found *= value
-    return found
+        product *= value
+    return product
 
 
 def in_tensor_memory(d: Draw) -> str:

@@ -149,8 +149,8 @@ def _run(scene: Scene, statements: Sequence[Statement], values: dict[int, Any]) 
     for s in statements:
         one, other = (values.get(n, values[0]) for n in (s.one, s.other))
         if s.kind in KINDS:
-            made = KINDS[s.kind].means(scene, one, other, s.choice)
-            values[s.number] = np.asarray(made).astype(np.int32)
+            result = KINDS[s.kind].means(scene, one, other, s.choice)
+            values[s.number] = np.asarray(result).astype(np.int32)
             continue
         values[s.number] = one
         for _ in range(_rounds(scene, s, other)):

@@ -45,13 +45,13 @@ def outcome(program: Program, targets: Sequence[Target], ways: Ways = Ways()) ->
         module = _module(program, Path(folder))
         wanted = program.meaning()
         for target in targets:
-            found = _simulated(module, program, target, wanted) if ways.simulates else None
-            if found is None and ways.device:
-                found = _on_device(module, program, target, wanted)
-            elif found is None and ways.compiles:
-                found = _compiled(module, target)
-            if found is not None:
-                return found
+            outcome_found = _simulated(module, program, target, wanted) if ways.simulates else None
+            if outcome_found is None and ways.device:
+                outcome_found = _on_device(module, program, target, wanted)
+            elif outcome_found is None and ways.compiles:
+                outcome_found = _compiled(module, target)
+            if outcome_found is not None:
+                return outcome_found
     return "same"
 
 
@@ -89,16 +89,16 @@ def _on_device(
     where = f"GPU, {target.architecture.name}"
     try:
         module.kernel[(PROGRAMS,)](*args.values(), target.warp_size)
-        found = {name: value.cpu().numpy() for name, value in args.items()}
+        results = {name: value.cpu().numpy() for name, value in args.items()}
     except GluonError as error:
         return f"{where}: {_kind(error)}"
     except RuntimeError as error:  # torch's: what a kernel did before shows when one waits for it
         return f"{where}: {DEVICE_LOST}: {str(error).splitlines()[0]}"
-    return _differs(where, found, wanted)
+    return _differs(where, results, wanted)
 
 
-def _differs(where: str, found: dict[str, Any], wanted: dict[str, np.ndarray]) -> Optional[str]:
-    for name, array in found.items():
+def _differs(where: str, results: dict[str, Any], wanted: dict[str, np.ndarray]) -> Optional[str]:
+    for name, array in results.items():
         if not np.array_equal(array, wanted[name]):
             return f"{where}: {name} differs"
     return None
@@ -133,5 +133,5 @@ def reduced(program: Program, targets: Sequence[Target], ways: Ways = Ways()) ->
     return program
 
 
-def _alike(found: str) -> str:
-    return ":".join(found.split(":")[:3])
+def _alike(text: str) -> str:
+    return ":".join(text.split(":")[:3])

@@ -56,8 +56,8 @@ class Scene:
 
     def source(self, shift: int) -> Array:
         start = self.pid * self.size + shift
-        found: Array = self.args["a"][start : start + self.size]
-        return found
+        values: Array = self.args["a"][start : start + self.size]
+        return values
 
 
 @dataclass(frozen=True)
@@ -94,16 +94,16 @@ def _product(scene: Scene, a: Array, b: Array, choice: str) -> Array:
 
 def _shared_product(scene: Scene, a: Array, b: Array, choice: str) -> Array:
     x = (a[:1].item() & 3) + np.arange(4096).reshape(64, 64) % 3
-    found = (x @ x.T)[:32, :32]
-    scene.args["product"][scene.pid * 1024 :][:1024] += found.ravel()
+    product = (x @ x.T)[:32, :32]
+    scene.args["product"][scene.pid * 1024 :][:1024] += product.ravel()
     return a
 
 
 def _tile(scene: Scene, a: Array, b: Array, choice: str) -> Array:
-    found = scene.source(int(choice))
-    scene.args["tiles"][scene.pid * scene.size :][: scene.size] = found
-    made: Array = found + b
-    return made
+    tile = scene.source(int(choice))
+    scene.args["tiles"][scene.pid * scene.size :][: scene.size] = tile
+    result: Array = tile + b
+    return result
 
 
 def _rows(value: Array) -> Array:
@@ -112,14 +112,14 @@ def _rows(value: Array) -> Array:
 
 def _histogram(scene: Scene, a: Array, b: Array, choice: str) -> Array:
     counts = np.bincount(a & 63, minlength=64)
-    found: Array = a + counts[np.arange(scene.size) & 63]
-    return found
+    counts_of: Array = a + counts[np.arange(scene.size) & 63]
+    return counts_of
 
 
 def _narrow(scene: Scene, a: Array, b: Array, choice: str) -> Array:
     kind = _NARROW[choice]
-    found: Array = a.astype(kind) + b.astype(kind)
-    return found
+    total: Array = a.astype(kind) + b.astype(kind)
+    return total
 
 
 _MMA = """\
@@ -194,11 +194,11 @@ for i{n} in gl.static_range(2):
 
 
 def _pipe(scene: Scene, a: Array, b: Array, choice: str) -> Array:
-    found = a
+    values = a
     for i in range(int(choice)):
-        found = found * 3 + scene.source(i)
-    made: Array = found + b
-    return made
+        values = values * 3 + scene.source(i)
+    result: Array = values + b
+    return result
 
 
 KINDS: dict[str, Kind] = {

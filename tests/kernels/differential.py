@@ -80,29 +80,29 @@ def keep(
 
     With `last`, nothing else uses the tensor, and an AutoLayout becomes a layout here.
     """
-    found = _triton.unwrap(value)
-    if isinstance(found, (tuple, list)) or type(found).__name__ == "tuple":
-        parts = list(found)
+    kept = _triton.unwrap(value)
+    if isinstance(kept, (tuple, list)) or type(kept).__name__ == "tuple":
+        parts = list(kept)
         for part in parts[:1]:
             keep(ints, wide, single, half, slot, part, last, _semantic=_semantic)
         return
-    if type(found).__name__ != "tensor" or found.dtype.is_ptr() or str(found.dtype) == "void":
+    if type(kept).__name__ != "tensor" or kept.dtype.is_ptr() or str(kept.dtype) == "void":
         return
-    if found.shape and isinstance(found.type.layout, gl.AutoLayout) and _triton.unwrap(last):
-        found = gl.set_auto_layout(found, _plain(found, _semantic), _semantic=_semantic)
-    flat = _places(found, _semantic)
+    if kept.shape and isinstance(kept.type.layout, gl.AutoLayout) and _triton.unwrap(last):
+        kept = gl.set_auto_layout(kept, _plain(kept, _semantic), _semantic=_semantic)
+    flat = _places(kept, _semantic)
     if flat is None:
         return
-    dtype = found.dtype
+    dtype = kept.dtype
     if dtype.is_floating():
         out = {64: wide, 32: single}.get(dtype.primitive_bitwidth, half)
         kind = gl.float64 if dtype.primitive_bitwidth == 64 else gl.float32
     else:
         out, kind = ints, gl.int64
-    found = found.to(kind, _semantic=_semantic)
-    at = flat.__add__(_triton.unwrap(slot) * ROOM, _semantic=_semantic) if found.shape else flat
+    kept = kept.to(kind, _semantic=_semantic)
+    at = flat.__add__(_triton.unwrap(slot) * ROOM, _semantic=_semantic) if kept.shape else flat
     pointer = out.__add__(at, _semantic=_semantic)
-    gl.store(pointer, found, _semantic=_semantic)
+    gl.store(pointer, kept, _semantic=_semantic)
 
 
 def _plain(value: Any, semantic: Any) -> Any:
@@ -174,10 +174,10 @@ def kept(source: str) -> str:
 def names(*targets: Any) -> list[str]:
     """Of all cases that `targets` can run, such as `snippet:arange-0`."""
     examples = load_examples()[0].values()
-    found = [f"example:{e.name}" for e in examples if not any(e.lacks(t) for t in targets)]
-    found += [f"conformance:{name}" for name in KERNELS]
-    found += [f"product:{name}" for name in ("fp16", "bf16", "fp32", "i8")]
-    return found + [f"snippet:{name}" for name in usable_snippets()]
+    cases = [f"example:{e.name}" for e in examples if not any(e.lacks(t) for t in targets)]
+    cases += [f"conformance:{name}" for name in KERNELS]
+    cases += [f"product:{name}" for name in ("fp16", "bf16", "fp32", "i8")]
+    return cases + [f"snippet:{name}" for name in usable_snippets()]
 
 
 def usable_snippets() -> list[str]:
@@ -307,12 +307,12 @@ def case_of(name: str, one: Any, **more: Any) -> Case:
 
 def outcome_of(name: str, one: Any, other: Any) -> Outcome:
     """Run a case on two targets, the simulator first: what it reports never comes to a GPU."""
-    found = _outcome_of(name, one, other)
-    if found.kind == "unable" and name.startswith("snippet:"):
-        found = _outcome_of(name, one, other, keeping=False)  # not every value can be kept
-        if found.kind == "unable" and refused(name.removeprefix("snippet:")):
-            return Outcome(name, "refused", found.text)
-    return found
+    outcome = _outcome_of(name, one, other)
+    if outcome.kind == "unable" and name.startswith("snippet:"):
+        outcome = _outcome_of(name, one, other, keeping=False)  # not every value can be kept
+        if outcome.kind == "unable" and refused(name.removeprefix("snippet:")):
+            return Outcome(name, "refused", outcome.text)
+    return outcome
 
 
 def refused(snippet: str) -> bool:
@@ -336,7 +336,7 @@ def _outcome_of(name: str, one: Any, other: Any, **more: Any) -> Outcome:
             case.launch(arguments, target)
 
         with patch.dict(os.environ, GLUON_SIM_TOLERATED="error"):  # what it tolerates differs, too
-            found = run_both(launch, case.arguments, one, other)
+            difference = run_both(launch, case.arguments, one, other)
     except GluonError as error:
         reported = getattr(error, "report", None) is not None and len(seen) == 1
         where = f"on {seen[-1]}: " if seen else ""
@@ -349,7 +349,7 @@ def _outcome_of(name: str, one: Any, other: Any, **more: Any) -> Outcome:
         where = f"on {seen[-1]}: " if seen else ""
         kind = "failed" if len(seen) == 2 else "unable"
         return Outcome(name, kind, f"{where}{type(error).__name__}: {str(error).splitlines()[:1]}")
-    bad = [d for d in found if not d.exact]
+    bad = [d for d in difference if not d.exact]
     if not bad:
         return Outcome(name, "same")
     text = "; ".join(map(str, bad))

@@ -39,25 +39,25 @@ def of_two_kernels(args, causal):
     kind = "causal" if causal else "full"
     examples = {e.name: e for e in (*back.MORE,)}
     deltas = (args["grad"].astype(np.float64) * args["out"].astype(np.float64)).sum(axis=2)
-    made = {}
+    results = {}
     for who in ("keys", "queries"):
         example = examples[f"attention backward, {who}, {kind}, head {args['q'].shape[2]}"]
-        given = example.arguments(Arrays(SM90), False, args["q"].shape)
-        given.update({name: args[name] for name in ("q", "k", "v", "grad", "logsums")})
-        given["deltas"] = deltas.astype(np.float32)
-        example.launch(given, example.configure(SM90), target=SM90)
-        made.update({name: given[name] for name in given if name.startswith("for_")})
-    return made
+        arguments = example.arguments(Arrays(SM90), False, args["q"].shape)
+        arguments.update({name: args[name] for name in ("q", "k", "v", "grad", "logsums")})
+        arguments["deltas"] = deltas.astype(np.float32)
+        example.launch(arguments, example.configure(SM90), target=SM90)
+        results.update({name: arguments[name] for name in arguments if name.startswith("for_")})
+    return results
 
 
 def of_one_kernel(args, causal):
     adding = module("attention_backward_atomic_hopper")
     names = ("for_queries", "for_keys", "for_values")
-    made = {name: np.full(args["q"].shape, np.nan, args["q"].dtype) for name in names}
+    outputs = {name: np.full(args["q"].shape, np.nan, args["q"].dtype) for name in names}
     shapes = adding.kept(args["q"].shape).items()
     room = {name: np.full(shape, np.nan, np.float32) for name, shape in shapes}
-    adding.launch({**args, **made, **room}, causal, target=SM90)
-    return made
+    adding.launch({**args, **outputs, **room}, causal, target=SM90)
+    return outputs
 
 
 @pytest.mark.sampled(4)
@@ -79,7 +79,7 @@ def test_gradients_of_what_was_computed(length, causal, depth, make):
     np.testing.assert_allclose(args["logsums"], logsums, atol=1e-2)
 
     args["grad"] = np.random.default_rng(1).normal(size=shape).astype(args["q"].dtype)
-    made = make(args, causal)
+    gradients = make(args, causal)
     grad = args["grad"].astype(np.float64)
     change = p * (grad @ v.transpose(0, 2, 1) - (grad * (p @ v)).sum(axis=2, keepdims=True))
     change /= math.sqrt(depth)
@@ -89,7 +89,7 @@ def test_gradients_of_what_was_computed(length, causal, depth, make):
         "for_values": p.transpose(0, 2, 1) @ grad,
     }
     for name, want in wanted.items():
-        error = np.abs(made[name].astype(np.float64) - want).max()
+        error = np.abs(gradients[name].astype(np.float64) - want).max()
         assert error <= 2e-2 * max(np.abs(want).max(), 0.1), (name, error)
 
 
@@ -102,10 +102,10 @@ def test_keys_that_are_not_there_weigh_nothing(make):
     args["v"][0, ::3] = 3
     args["q"], args["k"] = args["out"] * 4, args["out"] * -4  # scores of -128
     args["logsums"] = np.full(shape[:2], math.log2(100) - 128 / math.log(2), np.float32)
-    made = make(args, False)
+    gradients = make(args, False)
     change = (64 * args["v"][0, :, 0].astype(np.float64) - 64) / 100
     wanted = -4 * change.sum() / 8
-    np.testing.assert_allclose(made["for_queries"].astype(np.float64), wanted, rtol=2e-2)
+    np.testing.assert_allclose(gradients["for_queries"].astype(np.float64), wanted, rtol=2e-2)
 
 
 def test_heads_that_share_keys():

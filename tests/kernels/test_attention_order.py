@@ -51,10 +51,10 @@ def visit_packed(
 ):
     SETTINGS: gl.constexpr = ((2, 2), WINDOW, False, 16, 0, GROUP)
     lists = (of_queries, of_keys, count)
-    found = packed.sequences(lists, 4, SETTINGS)
-    for turn in range(packed.turns(found, heads)):
+    tiles = packed.sequences(lists, 4, SETTINGS)
+    for turn in range(packed.turns(tiles, heads)):
         head, first, row, end, first_key, length, _, start, stop = packed.work_at(
-            turn, lists, found, heads, SETTINGS
+            turn, lists, tiles, heads, SETTINGS
         )
         if head < heads:
             place = out + (head * tokens + first + row) * 5

@@ -34,10 +34,10 @@ def target(request):
     """Simulated ones, and the device."""
     if request.param != "gpu":
         return registry().target(request.param)
-    found = device_target()
-    if found is None:
+    resolved = device_target()
+    if resolved is None:
         pytest.skip("no GPU")
-    return found
+    return resolved
 
 
 def product(target, a, b, c_type="float32", chunk=64, **choices):
@@ -82,9 +82,9 @@ def test_norms(target, index):
 
 def sequences_of(args, chosen, *names):
     """Arguments of some of the sequences only, with results that nobody has written."""
-    made = {**args, **{name: args[name][chosen] for name in names}}
-    made["parts"] = made["parts"] * float("nan")
-    return made
+    subset = {**args, **{name: args[name][chosen] for name in names}}
+    subset["parts"] = subset["parts"] * float("nan")
+    return subset
 
 
 def test_attention_of_one_token(target):

@@ -26,9 +26,9 @@ SIMULATED = ("sim:sm_75", "sim:sm_90", "sim:gfx942", "sim:gfx950", "sim:gfx1100"
 
 @pytest.mark.once
 def test_every_example_file_loads():
-    found, broken = load_examples()
+    examples, broken = load_examples()
     assert not broken
-    assert {file for file, _ in found} == set(examples_package().FILES)
+    assert {file for file, _ in examples} == set(examples_package().FILES)
     # Operators of torch have no kernels of their own; what several files share is none.
     others = {"__init__", "attention_sums", "attention_tiles", "varlen"}
     others |= {"varlen_gradients", "varlen_statistics"}
@@ -127,8 +127,8 @@ def test_portable_kernels_fit_rdna(name, spec):
 
 
 def machine_code(name, spec):
-    found, _ = load_examples()
-    (example,) = (e for e in found.values() if e.name == name)
+    examples, _ = load_examples()
+    (example,) = (e for e in examples.values() if e.name == name)
     asm = example.compile(registry().target(spec)).asm
     return asm["ptx"] if "ptx" in asm else asm["amdgcn"]
 
@@ -181,9 +181,9 @@ def test_a_result_that_is_not_written_is_seen(first_example):
 
 @pytest.mark.once
 def test_references_on_a_device_are_those_on_the_host():
-    found = [e for e in load_examples()[0].values() if e.device_reference is not None]
-    assert len(found) >= 9
-    for example in found:
+    examples = [e for e in load_examples()[0].values() if e.device_reference is not None]
+    assert len(examples) >= 9
+    for example in examples:
         host = example.arguments(Arrays(registry().target("sim:sm_90")), False)
         tensors = {name: tensor_of(value) for name, value in host.items()}
         wanted, got = example.reference(host), example.device_reference(tensors).numpy()
@@ -215,8 +215,8 @@ def test_large_arguments_may_have_a_tolerance_of_their_own():
 
 @pytest.mark.once
 def test_reference_results_are_what_they_say():
-    found, _ = load_examples()
-    (softmax,) = (e for e in found.values() if e.name == "row softmax")
+    examples, _ = load_examples()
+    (softmax,) = (e for e in examples.values() if e.name == "row softmax")
     rows = softmax.reference({"src": np.array([[0.0, 0.0], [0.0, np.log(3.0)]])})
     assert np.allclose(rows, [[0.5, 0.5], [0.25, 0.75]])
 

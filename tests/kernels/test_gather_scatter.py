@@ -75,17 +75,20 @@ def test_k_and_n_that_no_block_divides(file, spec):
 
 def test_both_forms_agree():
     """The rows of a token that goes to two experts, before they are summed."""
-    found = [product(*form, (40, 0, 24), True, True) for form in FORMS]
-    for other in found[1:]:
+    results = [product(*form, (40, 0, 24), True, True) for form in FORMS]
+    for other in results[1:]:
         for name in ("a", "b"):
-            assert (found[0][name].view(np.int16) == other[name].view(np.int16)).all()
-        near = [x["c"].astype(np.float64) for x in (found[0], other)]
+            assert (results[0][name].view(np.int16) == other[name].view(np.int16)).all()
+        near = [x["c"].astype(np.float64) for x in (results[0], other)]
         np.testing.assert_allclose(*near, atol=2e-2 * np.nanmax(np.abs(near[0])))
 
 
 def test_weights_in_the_order_of_the_list():
     module = importlib.import_module(f"{examples_package().__name__}.matmul_gather_scatter")
-    made = module.arguments(True)(Arrays(registry().target("sim:sm_90")), False, [6, 2], 8, 8)
-    assert made["targets"].tolist() != list(range(8)) and made["c"].dtype == ml_dtypes.bfloat16
+    arguments = module.arguments(True)(Arrays(registry().target("sim:sm_90")), False, [6, 2], 8, 8)
+    assert (
+        arguments["targets"].tolist() != list(range(8))
+        and arguments["c"].dtype == ml_dtypes.bfloat16
+    )
     with pytest.raises(ValueError, match="rows in groups"):
         module.routed(None, [3, 2], 2, 2)

@@ -157,12 +157,12 @@ def test_cross_entropy_of_labels_that_do_not_count():
         args["labels"][::2] = -100
         example.launch(args, example.configure(target, False, columns=50), target=target)
         assert (args["loss"][::2] == 0).all() and (args["loss"][1::2] > 0).all()
-    given = backward.arguments(Arrays(target), False, (6, 50))
-    given.update(ignored=-100, labels=args["labels"], logsum=args["logsum"])
-    backward.launch(given, backward.configure(target, False, columns=50), target=target)
-    assert (given["dst"][::2] == 0).all()
+    arguments = backward.arguments(Arrays(target), False, (6, 50))
+    arguments.update(ignored=-100, labels=args["labels"], logsum=args["logsum"])
+    backward.launch(arguments, backward.configure(target, False, columns=50), target=target)
+    assert (arguments["dst"][::2] == 0).all()
     # What the forward pass kept makes probabilities, less one at the label.
-    assert np.abs(given["dst"][1::2].astype(np.float64).sum(axis=1)).max() < 0.02
+    assert np.abs(arguments["dst"][1::2].astype(np.float64).sum(axis=1)).max() < 0.02
 
 
 def test_gradients_are_the_functions_differences():
@@ -172,11 +172,11 @@ def test_gradients_are_the_functions_differences():
     args = norm.arguments(Arrays(target), False, (6, 200))
     config = norm.configure(target, False, columns=200)
     norm.launch(args, config, target=target)
-    given = back.arguments(Arrays(target), False, (6, 200))
-    given.update(x=args["src"], **{name: args[name] for name in ("weight", "mean", "scale")})
-    back.launch(given, back.configure(target, False, columns=200), target=target)
+    arguments = back.arguments(Arrays(target), False, (6, 200))
+    arguments.update(x=args["src"], **{name: args[name] for name in ("weight", "mean", "scale")})
+    back.launch(arguments, back.configure(target, False, columns=200), target=target)
 
-    grad = given["grad"].astype(np.float64)
+    grad = arguments["grad"].astype(np.float64)
     exact = {name: args[name].astype(np.float64) for name in ("src", "weight", "bias")}
     along = {n: np.random.default_rng(1).normal(size=v.shape) for n, v in exact.items()}
 
@@ -185,12 +185,12 @@ def test_gradients_are_the_functions_differences():
         return (norm.reference({**args, **moved}) * grad).sum()
 
     wanted = (value(1e-5) - value(-1e-5)) / 2e-5
-    made = {
-        "src": given["dst"],
-        "weight": given["to_weight"].sum(0),
-        "bias": given["to_bias"].sum(0),
+    gradients = {
+        "src": arguments["dst"],
+        "weight": arguments["to_weight"].sum(0),
+        "bias": arguments["to_bias"].sum(0),
     }
-    got = sum((made[n].astype(np.float64) * along[n]).sum() for n in along)
+    got = sum((gradients[n].astype(np.float64) * along[n]).sum() for n in along)
     assert abs(got - wanted) < 1e-2 * abs(wanted)
 
 
@@ -260,5 +260,5 @@ def test_a_cluster_holds_a_row_without_spills(file, index):
     choice = {"columns": 131072, "rows": 1, "num_warps": 32, "num_ctas": 4}
     values = example.arguments(Placeholders(), True, (1024, 131072)).values()
     config = example.configure(target, True, **choice)
-    made = example.kernel.warmup(*values, **config, grid=(1024,), target=target)
-    assert made.report().spills == 0 and made.metadata.num_ctas == 4
+    compiled = example.kernel.warmup(*values, **config, grid=(1024,), target=target)
+    assert compiled.report().spills == 0 and compiled.metadata.num_ctas == 4

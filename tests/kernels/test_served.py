@@ -67,8 +67,8 @@ def test_groups_of_any_size(counts, box, file, spec):
 @gluon.jit
 def place(starts, counts, out, MOST: gl.constexpr):
     flat: gl.constexpr = packed.in_each_warp(MOST, gl.num_warps(), gl.target.warp_size())
-    found = packed.groups_of(starts, counts, MOST, 64, flat, (64, 64, 32), MOST)
-    group, row, _, _ = packed.group_tile_at(gl.program_id(0), found, 64, (64, 64, 32), 8)
+    groups = packed.groups_of(starts, counts, MOST, 64, flat, (64, 64, 32), MOST)
+    group, row, _, _ = packed.group_tile_at(gl.program_id(0), groups, 64, (64, 64, 32), 8)
     gl.store(out, group + row)
 
 
@@ -76,10 +76,10 @@ def place(starts, counts, out, MOST: gl.constexpr):
 @pytest.mark.parametrize("arch, barrier", [("sm_90", "bar.sync"), ("gfx942", "s_barrier")])
 def test_a_tile_of_many_groups_is_found_in_each_warp(arch, barrier):
     signature = {name: "*i32" for name in ("starts", "counts", "out")}
-    made = gluon.compile(
+    compiled = gluon.compile(
         place, arch, {"num_warps": 8}, signature=signature, constexprs={"MOST": 256}
     )
-    assert barrier not in made.asm["ptx" if arch == "sm_90" else "amdgcn"]
+    assert barrier not in compiled.asm["ptx" if arch == "sm_90" else "amdgcn"]
 
 
 @pytest.mark.once

@@ -46,14 +46,14 @@ def run_all(cases: list[str], one: str, other: str, processes: int) -> list[Outc
 
 def run_some(cases: list[str], one: str, other: str) -> list[Outcome]:
     """Cases in a process of their own, and in another after one that did not survive."""
-    found: list[Outcome] = []
-    while len(found) < len(cases):
-        left = cases[len(found) :]
+    outcomes: list[Outcome] = []
+    while len(outcomes) < len(cases):
+        left = cases[len(outcomes) :]
         run = subprocess.Popen(
             [sys.executable, "-m", "tests.kernels.differential", one, other, *left],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
-        before = len(found)
+        before = len(outcomes)
         while True:
             patience = threading.Timer(SILENT, run.kill)
             patience.start()
@@ -62,22 +62,22 @@ def run_some(cases: list[str], one: str, other: str) -> list[Outcome]:
             if not line:
                 break
             if line.startswith("{"):
-                found.append(Outcome(**json.loads(line)))
+                outcomes.append(Outcome(**json.loads(line)))
         code = run.wait()
-        if code and len(found) < len(cases):
-            name = cases[len(found)]
-            found.append(Outcome(name, "failed", f"its process ended with {code}"))
-        elif len(found) == before:
+        if code and len(outcomes) < len(cases):
+            name = cases[len(outcomes)]
+            outcomes.append(Outcome(name, "failed", f"its process ended with {code}"))
+        elif len(outcomes) == before:
             raise RuntimeError(f"no outcome of {left[0]}")
-    return found
+    return outcomes
 
 
-def table(found: list[Outcome]) -> str:
-    counts = collections.Counter(o.kind for o in found)
+def table(outcomes: list[Outcome]) -> str:
+    counts = collections.Counter(o.kind for o in outcomes)
     lines = [", ".join(f"{count} {kind}" for kind, count in counts.most_common())]
     order = ("failed", "differs", "near", "reported", "unable")
     for kind in order:
-        lines += [f"{o.kind:9} {o.name:32} {o.text}{why(o)}" for o in found if o.kind == kind]
+        lines += [f"{o.kind:9} {o.name:32} {o.text}{why(o)}" for o in outcomes if o.kind == kind]
     return "\n".join(lines)
 
 
@@ -89,9 +89,9 @@ def why(outcome: Outcome) -> str:
     return f" [{known}]" if known else ""
 
 
-def unexplained(found: list[Outcome]) -> list[Outcome]:
+def unexplained(outcomes: list[Outcome]) -> list[Outcome]:
     """What must not be: what failed, and what differs, is reported or cannot run for no known reason."""
-    return [o for o in found if o.kind not in ("same", "near", "refused") and not why(o)]
+    return [o for o in outcomes if o.kind not in ("same", "near", "refused") and not why(o)]
 
 
 @pytest.mark.gpu
@@ -100,13 +100,13 @@ def test_the_gpu_computes_what_the_simulator_computes():
     simulated = f"sim:{DEVICE.architecture.name}"
     processes = max(1, min(12, (os.cpu_count() or 2) - 1))
     targets = registry().target(simulated), DEVICE
-    found = run_all(names(*targets), simulated, str(DEVICE), processes)
-    print("\n" + table(found))
-    wrong = unexplained(found)
+    outcomes = run_all(names(*targets), simulated, str(DEVICE), processes)
+    print("\n" + table(outcomes))
+    wrong = unexplained(outcomes)
     assert not wrong, table(wrong)
-    assert sum(o.kind in ("same", "near") for o in found) > 0.8 * len(found)
+    assert sum(o.kind in ("same", "near") for o in outcomes) > 0.8 * len(outcomes)
     for kind in ("example", "conformance", "product"):
-        mine = [o for o in found if o.name.startswith(kind)]
+        mine = [o for o in outcomes if o.name.startswith(kind)]
         assert mine and all(o.kind in ("same", "near") for o in mine), table(mine)
 
 
@@ -149,9 +149,9 @@ def test_a_difference_is_found_and_told(targets, monkeypatch):
     monkeypatch.setattr(
         core, "compare", lambda name, a, b: compared(name, a, b + np.asarray(1).astype(b.dtype))
     )
-    found = outcome_of("snippet:arange-0", *targets)
-    assert found.kind == "differs" and "elements differ" in found.text
-    assert "differs   snippet:arange-0" in table([found])
+    outcome = outcome_of("snippet:arange-0", *targets)
+    assert outcome.kind == "differs" and "elements differ" in outcome.text
+    assert "differs   snippet:arange-0" in table([outcome])
 
 
 def test_what_is_explained_exists():
@@ -181,9 +181,9 @@ def test_cases_in_other_processes():
 
 
 def test_nearly_all_cases_run(targets):
-    found = [outcome_of(name, *targets) for name in names(*targets)[::40]]
-    assert sum(o.kind == "same" for o in found) >= 0.85 * len(found), table(found)
-    assert not [o for o in found if o.kind in ("failed", "differs", "near")], table(found)
+    outcomes = [outcome_of(name, *targets) for name in names(*targets)[::40]]
+    assert sum(o.kind == "same" for o in outcomes) >= 0.85 * len(outcomes), table(outcomes)
+    assert not [o for o in outcomes if o.kind in ("failed", "differs", "near")], table(outcomes)
 
 
 TWICE = """

@@ -128,11 +128,11 @@ def test_what_is_chosen_for_few_rows():
     skinny = module("matmul_small_m_hopper")
     for m in (1, 5, 64, 100, 128, 1000):
         for n in (64, 200, 4096, 8192):
-            made = skinny.config(32, **skinny.chosen_for(m, n))
-            assert made["BLOCK_M"] >= min(m, 128) and made["BLOCK_M"] % made["SPLITS"] == 0
-            blocks = -(-m // made["BLOCK_M"]) * -(-n // 64)
-            assert blocks * made["SPLITS"] <= max(132, blocks)
-            assert blocks * made["SPLITS"] > 66 or made["SPLITS"] == 8
+            config = skinny.config(32, **skinny.chosen_for(m, n))
+            assert config["BLOCK_M"] >= min(m, 128) and config["BLOCK_M"] % config["SPLITS"] == 0
+            blocks = -(-m // config["BLOCK_M"]) * -(-n // 64)
+            assert blocks * config["SPLITS"] <= max(132, blocks)
+            assert blocks * config["SPLITS"] > 66 or config["SPLITS"] == 8
 
 
 # One that helps and several, with steps and without; the last tile and step partial; rows that overlap, that
@@ -160,15 +160,15 @@ def in_roles(sizes, choices):
 def test_products_of_few_rows_with_helpers(sizes, choices):
     """More than once, as in a graph: what is counted by is 0 again, and bits are the same."""
     example, config, args = in_roles(sizes, choices)
-    found = []
+    results = []
     for _ in range(2):
         args["c"][:] = np.nan
         example.launch(args, config, target=SM90)
         problem = example.difference(args["c"].astype(np.float32), example.reference(args))
         assert problem is None, problem
         assert (args["counters"] == 0).all()
-        found.append(args["c"].copy())
-    assert (found[0] == found[1]).all()
+        results.append(args["c"].copy())
+    assert (results[0] == results[1]).all()
 
 
 def test_helpers_keep_their_sums_in_registers():
@@ -198,14 +198,14 @@ def test_what_helpers_are_chosen():
     for m in (1, 5, 64, 65, 100, 128):
         for n in (64, 200, 4096, 7168, 8192, 65536):
             for k in (8, 512, 8192):
-                made = roles.config(32, **roles.chosen_for(m, n, k))
-                parts, tiles = made["PARTS"], -(-n // 64)
-                assert made["BLOCK_M"] >= m
-                assert made["OVERLAP"] == (made["BLOCK_M"] // 2 < m < made["BLOCK_M"])
+                config = roles.config(32, **roles.chosen_for(m, n, k))
+                parts, tiles = config["PARTS"], -(-n // 64)
+                assert config["BLOCK_M"] >= m
+                assert config["OVERLAP"] == (config["BLOCK_M"] // 2 < m < config["BLOCK_M"])
                 assert parts == 0 or tiles * (1 + parts) <= 132
                 if k == 8192:
                     assert tiles * (2 + parts) > 132 or parts == roles.MOST_PARTS
-                share = -(-k // 64) // (parts + 1) - made["LEAD"]
+                share = -(-k // 64) // (parts + 1) - config["LEAD"]
                 assert parts == 0 or share >= roles.FEWEST_STEPS
 
 

@@ -63,9 +63,9 @@ def test_a_step_is_right_whenever_copies_land(name, schedule):
 def test_a_step_compiles_for_hopper(name):
     step = importlib.import_module(name)
     a, b, c = importlib.import_module("step05_matmul").operands()
-    made = step.launch(a, b, c, target="sim:hopper")
-    assert UNIT.get(name[:6], "fma.rn") in made.asm["ptx"]
-    assert made.n_spills == 0
+    kernel = step.launch(a, b, c, target="sim:hopper")
+    assert UNIT.get(name[:6], "fma.rn") in kernel.asm["ptx"]
+    assert kernel.n_spills == 0
 
 
 # Each line takes out what keeps things in order; the report names the mistake.

@@ -99,15 +99,15 @@ def lacking(module, text):
             node = node.value
         if not isinstance(node, ast.Name):
             continue
-        found, path = getattr(module, node.id, None), node.id
+        value, path = getattr(module, node.id, None), node.id
         for name in names:
-            if not (isinstance(found, ModuleType) and found.__name__.startswith("triton.")):
+            if not (isinstance(value, ModuleType) and value.__name__.startswith("triton.")):
                 break
             path += f".{name}"
-            if not hasattr(found, name):
+            if not hasattr(value, name):
                 yield f"line {node.lineno}: {path}"
                 break
-            found = getattr(found, name)
+            value = getattr(value, name)
 
 
 def test_upstream_has_every_name_of_the_examples():

@@ -82,16 +82,16 @@ class Twice:
 
     def _repeat(self, compiled: Any, grid: Any, arguments: Any, before: Any, after: Any) -> None:
         name = f"{self.test}: {compiled.name}"
-        given = [
+        restored = [
             value if array is None else on_target(array, self.device)
             for value, array in zip(arguments, before)
         ]
         options = {"num_warps": compiled.metadata.num_warps, "target": self.device}
         try:
-            compiled.src.fn[tuple(grid)](*given, **options)
+            compiled.src.fn[tuple(grid)](*restored, **options)
             ends = [
                 None if array is None else from_target(value, array)
-                for value, array in zip(given, before)
+                for value, array in zip(restored, before)
             ]
         except (CapabilityError, LayoutError, LimitError) as error:
             self.found.append(Outcome(name, "unable", str(error).splitlines()[0]))
@@ -136,8 +136,8 @@ def pytest_addoption(parser: Any) -> None:
 
 
 def pytest_configure(config: Any) -> None:
-    given = config.getoption("--gluon-twice")
-    device = registry().target(given) if given else device_target()
+    option = config.getoption("--gluon-twice")
+    device = registry().target(option) if option else device_target()
     if device is None and config.option.collectonly:
         device = registry().target("sim")
     if device is None:

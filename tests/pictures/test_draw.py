@@ -36,13 +36,13 @@ def titles(picture, panel):
 
 def told(picture):
     """Element -> the lines about its holders, from the panel of the tensor."""
-    found = {}
+    titles_by_cell = {}
     for title in titles(picture, 0):
         head, *lines = title.split("\n")
         coord = tuple(map(int, re.fullmatch(r"element \((.*)\)", head)[1].split(", ")))
-        assert coord not in found
-        found[coord] = lines
-    return found
+        assert coord not in titles_by_cell
+        titles_by_cell[coord] = lines
+    return titles_by_cell
 
 
 def numbers(line):
@@ -58,11 +58,11 @@ def test_every_element_of_a_register_layout_is_drawn_with_its_owners(rng):
     seen = told(picture)
     assert set(seen) == set(np.ndindex(*shape))
     for coord, lines in seen.items():
-        found = [numbers(line) for line in lines]
-        places = [(at.get("block", 0), at["warp"], at["lane"], at["register"]) for at in found]
+        rows = [numbers(line) for line in lines]
+        places = [(at.get("block", 0), at["warp"], at["lane"], at["register"]) for at in rows]
         assert sorted(places) == L.owner(layout, shape, coord)
         lanes = layout.to_linear(shape).in_size("lane")
-        assert all(at["thread"] == at["warp"] * lanes + at["lane"] for at in found)
+        assert all(at["thread"] == at["warp"] * lanes + at["lane"] for at in rows)
 
 
 @CASES

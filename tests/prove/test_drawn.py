@@ -143,7 +143,7 @@ def drawn(src, one, other, tiles, D: gl.constexpr, layout: gl.constexpr):
 
 def drawn_from(seed):
     draw = random.Random(seed)
-    return tuple(draw.choice(found) for found in CHOICES.values())
+    return tuple(draw.choice(choice) for choice in CHOICES.values())
 
 
 def arguments(choices, tiles):
@@ -200,8 +200,8 @@ def test_what_is_proved_no_schedule_contradicts(seed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     choices = drawn_from(seed)
     verdict, error = judged(drawn, (1,), *arguments(choices, 3), target="sim:sm_90")
-    found = contradicted(choices)
-    assert not (verdict.verdict == "proved" and found), (choices, verdict, found)
+    contradiction = contradicted(choices)
+    assert not (verdict.verdict == "proved" and contradiction), (choices, verdict, contradiction)
     if verdict.verdict == "counterexample":
         assert error is not None and error.report.startswith(REPORTS), choices
     right = all(
@@ -209,7 +209,7 @@ def test_what_is_proved_no_schedule_contradicts(seed, tmp_path, monkeypatch):
         in ("right", "copy", "store", "index", "carried", "guarded", "after", "behind", 1, 2, 3)
         for choice in choices
     )
-    if right and not (found or choices[1] == 2 and choices[7] == "behind"):
+    if right and not (contradiction or choices[1] == 2 and choices[7] == "behind"):
         assert verdict.verdict == "proved", (choices, verdict)
 
 
@@ -229,7 +229,7 @@ def test_right_rings_are_proved(moves, counts, release):
 @pytest.mark.parametrize("seed", range(180, 360))
 def test_steps_that_are_left_out_change_no_verdict(seed, monkeypatch):
     choices = drawn_from(seed)
-    found = []
+    collected = []
     for at, kept in enumerate(("one schedule", "some steps", "all")):
         if kept != "one schedule":
             monkeypatch.setattr("gluon_prove.search.IN_TURN", False)
@@ -241,5 +241,5 @@ def test_steps_that_are_left_out_change_no_verdict(seed, monkeypatch):
         layout = gl.BlockedLayout([1, 1], threads, [4, 1], [1, 0])
         *before, _ = arguments(choices, 3)
         verdict, _ = judged(drawn, (1,), *before, layout, target="sim:sm_90")
-        found.append(verdict.verdict)
-    assert len(set(found)) == 1, (choices, found)
+        collected.append(verdict.verdict)
+    assert len(set(collected)) == 1, (choices, collected)

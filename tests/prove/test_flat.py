@@ -123,8 +123,8 @@ def test_a_count_that_falls_may_be_below_0_in_the_end():
 
 @gluon.jit
 def stepped(src, dst, tiles, FAULT: gl.constexpr, layout: gl.constexpr):
-    given = gl.portable.descriptor(src, [8, tiles * 32], [tiles * 32, 1], [8, 32])
-    ring = gl.portable.pipeline(given, 3)
+    descriptor = gl.portable.descriptor(src, [8, tiles * 32], [tiles * 32, 1], [8, 32])
+    ring = gl.portable.pipeline(descriptor, 3)
     rows = gl.arange(0, 8, layout=gl.SliceLayout(1, layout))[:, None]
     columns = gl.arange(0, 32, layout=gl.SliceLayout(0, layout))[None, :]
     for i in gl.static_range(2):

@@ -202,11 +202,11 @@ def test_products_in_flight(pending, fault, wanted):
 @gluon.jit
 def switched(a, n, FAULT: gl.constexpr):
     layout: gl.constexpr = gl.PaddedSharedLayout.with_identity_for([[64, 8]], [32, 64], [1, 0])
-    given = tdm.make_tensor_descriptor(a, [32, 64], [64, 1], [32, 64], layout)
-    tile = gl.allocate_shared_memory(given.dtype, [32, 64], layout)
+    descriptor = tdm.make_tensor_descriptor(a, [32, 64], [64, 1], [32, 64], layout)
+    tile = gl.allocate_shared_memory(descriptor.dtype, [32, 64], layout)
     bar = gl.allocate_shared_memory(gl.int64, [1], counters.MBarrierLayout())
     counters.init(bar, 4)
-    tdm.async_load(given, [0, 0], tile, pred=n > 1, mbarrier=bar)
+    tdm.async_load(descriptor, [0, 0], tile, pred=n > 1, mbarrier=bar)
     if FAULT or n > 1:
         counters.wait(bar, 0)
 

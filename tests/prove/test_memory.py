@@ -19,16 +19,16 @@ def much(counts, number, warps: gl.constexpr, FAULT: gl.constexpr, mine: gl.cons
     at = gl.arange(0, 32, gl.BlockedLayout([1], [32], [warps], [0]))
     beyond: gl.constexpr = mine if FAULT == "other elsewhere" else 0
     if FAULT == "masked":
-        found = gl.load(counts + at, mask=at < number)
+        count = gl.load(counts + at, mask=at < number)
     elif FAULT == "other mask" and mine:
-        found = gl.load(counts + at, mask=at <= number, other=0)
+        count = gl.load(counts + at, mask=at <= number, other=0)
     else:
-        found = gl.load(counts + at, mask=at < number, other=beyond)
+        count = gl.load(counts + at, mask=at < number, other=beyond)
     if FAULT == "other function" and mine:
-        return gl.max(found, 0)
+        return gl.max(count, 0)
     if FAULT == "one more" and not mine:
-        return gl.sum(found, 0) + 1
-    return gl.sum(found, 0)
+        return gl.sum(count, 0) + 1
+    return gl.sum(count, 0)
 
 
 @gluon.jit

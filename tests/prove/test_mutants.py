@@ -96,10 +96,10 @@ def judge(monkeypatch):
         "gluon_sim.launcher.note", lambda *args, proved=None, **named: said.append(proved)
     )
 
-    def of(made):
+    def of(case):
         said.clear()
         with using(prove="*", within=10):
-            made.run()
+            case.run()
         return next((one for one in said if one is not None), None)
 
     return of
@@ -110,16 +110,16 @@ def judge(monkeypatch):
 @pytest.mark.usefixtures("no_implied_fences")
 @pytest.mark.parametrize("case", [*KINDS, *EXAMPLES])
 def test_what_is_reported_is_not_proved(case, judge):
-    made = made_of(case)
-    counts, program = Counter(), made.compiled.asm["program"].program
+    subject = made_of(case)
+    counts, program = Counter(), subject.compiled.asm["program"].program
     some = list(guards(program))
     some = random.Random(case).sample(some, min(len(some), MOST_GUARDS))
     for mutant in [*mutants(program), *some]:
         mutant.apply()
         try:
-            end = made.run()
+            end = subject.run()
             wrong = isinstance(end, SimulatorError) and (end.report or "").startswith(REPORTS)
-            verdict = judge(made) if wrong else None
+            verdict = judge(subject) if wrong else None
         finally:
             mutant.undo()
         counts["mutants"] += 1
@@ -130,6 +130,6 @@ def test_what_is_reported_is_not_proved(case, judge):
         # what is promised of the order of steps may be doubted, and nothing else
         doubted = end.report == "race.steps" and "`race.steps`" in verdict.lines[-1]
         assert verdict.verdict != "proved" or doubted, (where, end)
-        found = "not looked for" in " ".join(verdict.lines)
-        counts["found" if found else "doubted" if doubted else "cannot say"] += 1
-    print(f"\n{case}: {dict(counts)}, as it is: {judge(made).verdict}")
+        missed = "not looked for" in " ".join(verdict.lines)
+        counts["found" if missed else "doubted" if doubted else "cannot say"] += 1
+    print(f"\n{case}: {dict(counts)}, as it is: {judge(subject).verdict}")

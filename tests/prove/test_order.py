@@ -70,11 +70,11 @@ def test_a_phase_that_may_end_before_a_wait_is_passed_is_found():
 
 
 def test_who_knows_of_the_ends_of_phases():
-    made = Phases().made(0, 0, False).learn(0b110, 0b001)
-    made.asked(0, "last", 1)
+    phases = Phases().made(0, 0, False).learn(0b110, 0b001)
+    phases.asked(0, "last", 1)
     with pytest.raises(Depends):
-        made.asked(0, "last", 3)
-    waits = made.did(0, "wait", 2)
+        phases.asked(0, "last", 3)
+    waits = phases.did(0, "wait", 2)
     with pytest.raises(Depends):
         waits.ended(0, 1 << 8, 1 << 9)
     ended = waits.learn(1 << 8, 1 << 2).ended(0, 1 << 8, 1 << 9)
@@ -82,8 +82,8 @@ def test_who_knows_of_the_ends_of_phases():
         ended.asked(0, "last", 1)
     ended.asked(0, "before", 1)  # that of the making
     with pytest.raises(Depends):
-        made.did(0, "arrival", 2).settled(0, 1)
-    made.did(0, "arrival", 2).learn(1 << 1, 1 << 2).settled(0, 1)
+        phases.did(0, "arrival", 2).settled(0, 1)
+    phases.did(0, "arrival", 2).learn(1 << 1, 1 << 2).settled(0, 1)
     ended.learn(1 << 1, 1 << 9).asked(0, "last", 1)
     assert not any(known.known >> 8 & 1 for known in ended.forget(1 << 8).all)
     assert [k.what for k in ended.made(0, 3, True).all] == ["made", "last"]  # and nothing of before

@@ -214,9 +214,9 @@ def test_what_cannot_be_followed_is_told_with_its_line(tmp_path):
     assert code == 3
     assert "`another` is not launched, but gathered" in text
     code, text = command(file, "--json")
-    found = json.loads(text)
-    assert code == found["exit"] == 3
-    assert [one["verdict"] for one in found["verdicts"]] == ["cannot say"]
+    document = json.loads(text)
+    assert code == document["exit"] == 3
+    assert [one["verdict"] for one in document["verdicts"]] == ["cannot say"]
 
 
 @gluon.jit

@@ -29,10 +29,10 @@ def of_example(path):
                 narrow = code.replace(", read_only=False", "")
                 yield f"line {number + 1} until it is read alone", _put(lines, number, narrow)
             continue
-        found = _SIGNALS.search(line)
-        if found is None:
+        match = _SIGNALS.search(line)
+        if match is None:
             continue
-        name = found[1]
+        name = match[1]
         yield f"line {number + 1} without {name}", _put(lines, number, indent + "pass")
         assert line.endswith(")"), "a call on one line"
         if "scope=" not in line:

@@ -24,18 +24,18 @@ def reduced(module, size=600, rounds=2):
     def body(group):
         x, y = group.empty(size, np.float32), group.empty(size, np.float32)
         inbox = module.Inbox(group, size, np.float32)
-        found = []
+        results = []
         for turn in range(rounds):
-            given = np.arange(size, dtype=np.float32) * (turn + 1) + group.rank
+            data = np.arange(size, dtype=np.float32) * (turn + 1) + group.rank
             outs = [np.zeros(size, np.float32) for _ in range(2)]
-            x.local[:] = y.local[:] = given
+            x.local[:] = y.local[:] = data
             group.barrier()
             module.all_reduce_one_shot(x, outs[0], size, block=256, most=2)
-            inbox.all_reduce(given, outs[1], size, block=256)
+            inbox.all_reduce(data, outs[1], size, block=256)
             module.all_reduce_two_shot(y, size, block=256, most=2)
-            found.append((given, *outs, y.local.copy()))
+            results.append((data, *outs, y.local.copy()))
             group.barrier()
-        return found
+        return results
 
     return body
 
@@ -43,17 +43,17 @@ def reduced(module, size=600, rounds=2):
 @pytest.mark.parametrize("world", [2, 4, 8])
 def test_all_ranks_get_the_sum(world):
     size = 600 if world < 4 else 200
-    found = distributed.simulate(reduced(all_reduce, size, 2 if world < 4 else 1), world, SIM)
-    for turn in zip(*found):
-        want = sum(given for given, *_ in turn)
+    simulation = distributed.simulate(reduced(all_reduce, size, 2 if world < 4 else 1), world, SIM)
+    for turn in zip(*simulation):
+        want = sum(x for x, *_ in turn)
         for _, *outs in turn:
             for out in outs:
                 np.testing.assert_array_equal(out, want)
 
 
 def test_on_a_target_with_wider_warps():
-    found = distributed.simulate(reduced(all_reduce, rounds=1), 2, "sim:cdna3")
-    np.testing.assert_array_equal(found[0][0][1], found[0][0][0] + found[1][0][0])
+    simulation = distributed.simulate(reduced(all_reduce, rounds=1), 2, "sim:cdna3")
+    np.testing.assert_array_equal(simulation[0][0][1], simulation[0][0][0] + simulation[1][0][0])
 
 
 MUTANTS = list(mutants.of_example(FILE))
@@ -73,9 +73,9 @@ def back_to_back(module, size=200):
         x = group.empty(size, np.float32)
         inbox = module.Inbox(group, size, np.float32)
         out = np.zeros(size, np.float32)
-        given = np.full(size, group.rank, np.float32)
+        data = np.full(size, group.rank, np.float32)
         for _ in range(3):
-            inbox.all_reduce(given, out, size, block=256)
+            inbox.all_reduce(data, out, size, block=256)
         for _ in range(2):
             fill[(1,)](x, size, BLOCK=256)
             module.all_reduce_one_shot(x, out, size, block=256)

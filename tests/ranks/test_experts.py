@@ -21,13 +21,13 @@ def routed(module, calls=2):
         op = module.Experts(
             group, EXPERTS, TOKENS, CHOICES, H, torch.float32, torch.int32, programs=2
         )
-        found = []
+        results = []
         for turn in range(calls):
-            made = torch.Generator().manual_seed(group.rank + 10 * turn)
-            x = torch.randint(-4, 5, (TOKENS, H), generator=made).float()
+            generator = torch.Generator().manual_seed(group.rank + 10 * turn)
+            x = torch.randint(-4, 5, (TOKENS, H), generator=generator).float()
             most = group.world * EXPERTS
-            expert = torch.randint(0, most, (TOKENS * CHOICES,), generator=made).int()
-            weight = torch.randint(1, 4, (TOKENS * CHOICES,), generator=made).float()
+            expert = torch.randint(0, most, (TOKENS * CHOICES,), generator=generator).int()
+            weight = torch.randint(1, 4, (TOKENS * CHOICES,), generator=generator).float()
             place = op.dispatch(x, expert)
             scale[(1,)](
                 op.inbox.local, op.outbox.local, op.labels.local, op.sizes.local, group.rank,
@@ -36,8 +36,8 @@ def routed(module, calls=2):
             y = torch.empty(TOKENS, H)
             op.combine(y, expert, place, weight)
             times = (weight * (expert + 1)).view(TOKENS, CHOICES).sum(1)
-            found.append((y, x * times[:, None]))
-        return found
+            results.append((y, x * times[:, None]))
+        return results
 
     return body
 
@@ -62,8 +62,8 @@ def test_tokens_come_back(world):
     from examples.ranks import experts
 
     for turns in distributed.simulate(routed(experts), world, SIM):
-        for found, wanted in turns:
-            torch.testing.assert_close(found, wanted)
+        for result, wanted in turns:
+            torch.testing.assert_close(result, wanted)
 
 
 MUTANTS = list(mutants.of_example(FILE))

@@ -24,8 +24,8 @@ def example():
 
 
 def numbers(rank, turn, *shape):
-    made = torch.Generator().manual_seed(rank + 10 * turn)
-    return torch.randint(-2, 3, shape, generator=made).to(torch.bfloat16)
+    generator = torch.Generator().manual_seed(rank + 10 * turn)
+    return torch.randint(-2, 3, shape, generator=generator).to(torch.bfloat16)
 
 
 @gluon.jit
@@ -39,14 +39,14 @@ def put(to, values, n, BLOCK: gl.constexpr):
 def gathered(module, rows=128, N=128, K=32, chunks=1, calls=2, grid=2):
     def body(group):
         op = module.GatheredMatmul(group, rows, K, torch.bfloat16, torch.int32, chunks, programs=2)
-        found = []
+        results = []
         for turn in range(calls):
             a, b = numbers(group.rank, turn, rows, K), numbers(group.rank + 5, turn, K, N)
             c = torch.empty(group.world * rows, N, dtype=torch.bfloat16)
             put[(1,)](op.shard(), a, rows * K, BLOCK=4096)
             op(b, c, block=BLOCK, stages=2, grid=grid)
-            found.append((a, b, c))
-        return found
+            results.append((a, b, c))
+        return results
 
     return body
 
@@ -56,7 +56,7 @@ def scattered(module, gather, rows=128, N=128, K=32, calls=2, grid=2):
         op = module.MatmulScattered(
             group, rows, N, torch.bfloat16, torch.int32, block=BLOCK, gather=gather
         )
-        found = []
+        results = []
         for turn in range(calls):
             a = numbers(group.rank, turn, group.world * rows, K)
             b = numbers(group.rank + 5, turn, K, N)
@@ -65,15 +65,15 @@ def scattered(module, gather, rows=128, N=128, K=32, calls=2, grid=2):
             if gather:  # a kernel reads it: what host code reads is not watched
                 out = torch.empty(group.world * rows, N, dtype=torch.bfloat16)
                 put[(1,)](out, op.result(), out.numel(), BLOCK=4096)
-            found.append((a, b, out))
-        return found
+            results.append((a, b, out))
+        return results
 
     return body
 
 
 def test_all_gather_then_multiply():
-    found = distributed.simulate(gathered(example(), rows=256, chunks=2), 2, SIM)
-    for turn in zip(*found):
+    simulation = distributed.simulate(gathered(example(), rows=256, chunks=2), 2, SIM)
+    for turn in zip(*simulation):
         whole = torch.cat([a for a, _, _ in turn]).float()
         for _, b, c in turn:
             torch.testing.assert_close(c.float(), whole @ b.float(), atol=0.5, rtol=1e-2)
@@ -81,8 +81,8 @@ def test_all_gather_then_multiply():
 
 @pytest.mark.parametrize("gather", [False, True], ids=["scattered", "gathered"])
 def test_multiply_then_sum(gather):
-    found = distributed.simulate(scattered(example(), gather, N=256, calls=3), 2, SIM)
-    for turn in zip(*found):
+    simulation = distributed.simulate(scattered(example(), gather, N=256, calls=3), 2, SIM)
+    for turn in zip(*simulation):
         wanted = sum(a.float() @ b.float() for a, b, _ in turn)
         for rank, (_, _, out) in enumerate(turn):
             rows = slice(None) if gather else slice(rank * 128, rank * 128 + 128)
@@ -92,14 +92,14 @@ def test_multiply_then_sum(gather):
 @pytest.mark.campaign
 @pytest.mark.parametrize("world", [4, 8])
 def test_more_ranks(world):
-    found = distributed.simulate(gathered(example()), world, SIM)
-    whole = torch.cat([a for a, _, _ in next(zip(*found))]).float()
+    simulation = distributed.simulate(gathered(example()), world, SIM)
+    whole = torch.cat([a for a, _, _ in next(zip(*simulation))]).float()
     torch.testing.assert_close(
-        found[-1][0][2].float(), whole @ found[-1][0][1].float(), atol=0.5, rtol=1e-2
+        simulation[-1][0][2].float(), whole @ simulation[-1][0][1].float(), atol=0.5, rtol=1e-2
     )
-    found = distributed.simulate(scattered(example(), False), world, SIM)
-    wanted = sum(a.float() @ b.float() for a, b, _ in next(zip(*found)))
-    out = torch.cat([one[0][2] for one in found]).float()
+    simulation = distributed.simulate(scattered(example(), False), world, SIM)
+    wanted = sum(a.float() @ b.float() for a, b, _ in next(zip(*simulation)))
+    out = torch.cat([one[0][2] for one in simulation]).float()
     torch.testing.assert_close(out, wanted, atol=2.0, rtol=2e-2)
 
 

@@ -87,11 +87,11 @@ def test_a_mask_that_cuts_through_an_instruction():
 def test_the_instructions(dtype, ends, target):
     one, pad = torch.empty(BLOCK, dtype=dtype), torch.empty(64, dtype=torch.int32)
     x, both = Symmetric((one, one), (pad, pad), 0), Multicast(one, (one, one))
-    made = reduced.warmup(
+    compiled = reduced.warmup(
         x, both, both, one, 200, "add", True, None, num_warps=1, grid=(1,), target=target
     )
     for name, end in zip(("ld_reduce", "st", "red"), ends):
-        assert f"multimem.{name}.relaxed.sys.global{end}" in made.asm["ptx"]
+        assert f"multimem.{name}.relaxed.sys.global{end}" in compiled.asm["ptx"]
 
 
 @gluon.jit

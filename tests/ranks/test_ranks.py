@@ -70,10 +70,10 @@ def test_a_missing_wait_is_a_race_between_ranks():
 def test_a_missing_signal_is_a_deadlock():
     with pytest.raises(DeadlockError) as caught:
         distributed.simulate(passing(signal=False), 2, SIM)
-    told = str(caught.value)
-    assert "program (0, 0, 0) of rank 0" in told and "program (0, 0, 0) of rank 1" in told
+    message = str(caught.value)
+    assert "program (0, 0, 0) of rank 0" in message and "program (0, 0, 0) of rank 1" in message
     assert caught.value.span.line == line_of("# hear")
-    assert "the host of rank 1" in told and "`pass_on` to end" in told
+    assert "the host of rank 1" in message and "`pass_on` to end" in message
 
 
 @pytest.mark.parametrize("scope", ["gpu", "cta"])
@@ -133,8 +133,8 @@ def test_a_launch_knows_the_launches_before_it_on_its_rank_alone():
         return got
 
     for first in ("kernel", "host"):
-        found = distributed.simulate(lambda g, how=first: body(g, how, True), 3, SIM)
-        assert [values[0] for values in found] == [4, 5, 3]
+        simulation = distributed.simulate(lambda g, how=first: body(g, how, True), 3, SIM)
+        assert [values[0] for values in simulation] == [4, 5, 3]
         with pytest.raises(RaceError):  # the next round writes what others still read
             distributed.simulate(lambda g, how=first: body(g, how, False), 3, SIM)
     with pytest.raises(RaceError):
@@ -159,8 +159,8 @@ def test_counts_serve_many_who_wait():
         counted[(3,)](x, counter, got, SCOPE=scope)
         return got
 
-    found = distributed.simulate(body, 2, SIM)
-    assert (found[1] == np.arange(128)).all()
+    simulation = distributed.simulate(body, 2, SIM)
+    assert (simulation[1] == np.arange(128)).all()
     with pytest.raises(ScopeError):
         distributed.simulate(lambda g: body(g, "gpu"), 2, SIM)
 

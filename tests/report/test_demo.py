@@ -32,12 +32,12 @@ def test_a_part_of_it():
     )
     rows = json.loads(gluon(*call, "--json").stdout)
     rows = [row for row in rows if row["kind"] != "run"]
-    found = {(row["example"], row["target"]): row for row in rows}
-    assert len(rows) == len(found) == 6
-    assert found["scalar copy", "sim:sm_90"]["result"] == "passed"
-    assert found["scalar copy", "nvidia:sm_90"]["registers"] > 0
-    assert found["scalar copy", "amd:gfx942"]["instruction_mix"]
-    skipped = found["add, double-buffered", "amd:gfx942"]
+    by_target = {(row["example"], row["target"]): row for row in rows}
+    assert len(rows) == len(by_target) == 6
+    assert by_target["scalar copy", "sim:sm_90"]["result"] == "passed"
+    assert by_target["scalar copy", "nvidia:sm_90"]["registers"] > 0
+    assert by_target["scalar copy", "amd:gfx942"]["instruction_mix"]
+    skipped = by_target["add, double-buffered", "amd:gfx942"]
     assert skipped["result"] == "skipped" and "no nvidia.cp_async" in skipped["reason"]
 
 

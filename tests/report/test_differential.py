@@ -27,9 +27,13 @@ def test_equal_bits():
 def test_distances():
     x = np.array([1.0, 2.0, -4.0], np.float32)
     y = np.nextafter(x, np.float32(9))
-    found = compare("x", x, y)
-    assert found.differing == 3 and found.ulps == 1 and found.scale == 4
-    assert found.within(ulps=1) and found.within(relative=1e-6) and not found.within(relative=1e-9)
+    distances = compare("x", x, y)
+    assert distances.differing == 3 and distances.ulps == 1 and distances.scale == 4
+    assert (
+        distances.within(ulps=1)
+        and distances.within(relative=1e-6)
+        and not distances.within(relative=1e-9)
+    )
     across = compare("x", np.array([-1e-45], np.float32), np.array([1e-45], np.float32))
     assert across.ulps == 2
     assert compare("x", x, np.array([1.0, np.nan, -4.0], np.float32)).worst == np.inf

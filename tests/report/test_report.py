@@ -17,8 +17,8 @@ pytestmark = pytest.mark.once
 
 def line_of(name, text):
     lines = (HERE / f"{name}.py").read_text().splitlines()
-    (found,) = [i for i, line in enumerate(lines, 1) if text in line]
-    return found
+    (number,) = [i for i, line in enumerate(lines, 1) if text in line]
+    return number
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +37,12 @@ class Balanced(HTMLParser):
         self.open, self.ids, self.links, self.outside = [], [], [], []
 
     def handle_starttag(self, tag, attrs):
-        told = dict(attrs)
+        attributes = dict(attrs)
         if tag not in self.VOID:
             self.open.append(tag)
-        self.ids += [told["id"]] if "id" in told else []
+        self.ids += [attributes["id"]] if "id" in attributes else []
         if tag == "a":
-            self.links.append(told["href"])
+            self.links.append(attributes["href"])
         self.outside += [v for k, v in attrs if k in ("src", "href") and not v.startswith("#")]
 
     def handle_startendtag(self, tag, attrs):
@@ -93,21 +93,21 @@ def test_the_cure_keeps_its_word(banks, tmp_path):
     assert cure in text
     file = tmp_path / "cured.py"
     file.write_text(text)
-    told = pages_of(written(file.with_suffix(""), tmp_path).read_text())
-    assert [use["passes"] for use in told[0]["kernels"][0]["banks"]] == [128, 128]
+    pages = pages_of(written(file.with_suffix(""), tmp_path).read_text())
+    assert [use["passes"] for use in pages[0]["kernels"][0]["banks"]] == [128, 128]
 
 
 def test_a_page_of_several_targets_has_registers_and_code_of_each(banks):
-    made = {
+    codes = {
         code["target"]: code
         for run in pages_of(banks)
         for kernel in run["kernels"]
         for code in kernel["code"]
     }
-    assert set(made) == {"nvidia:sm_90", "amd:gfx1201"}
-    names = {t: [entry["name"] for entry in code["entries"]] for t, code in made.items()}
+    assert set(codes) == {"nvidia:sm_90", "amd:gfx1201"}
+    names = {t: [entry["name"] for entry in code["entries"]] for t, code in codes.items()}
     assert names == {"nvidia:sm_90": ["sass", "ptx", "ttgir"], "amd:gfx1201": ["amdgcn", "ttgir"]}
-    for code in made.values():
+    for code in codes.values():
         assert code["facts"]["registers"] > 0 and code["facts"]["occupancy"] > 0
     wanted = {
         "sass": (r"\bLDS\b|\bLDS\.", "buffer.load(column)"),
@@ -115,7 +115,7 @@ def test_a_page_of_several_targets_has_registers_and_code_of_each(banks):
         "ttgir": (r"ttg\.local_load", "buffer.load(column)"),
         "amdgcn": (r"\bds_(load|read)", "buffer.load(column)"),
     }
-    for code in made.values():
+    for code in codes.values():
         for entry in code["entries"]:
             op, source = wanted[entry["name"]]
             lines = [at for text, *at in entry["lines"] if re.search(op, text)]
@@ -186,9 +186,9 @@ module {
 
 
 def test_places_of_a_module():
-    told = {line.text.split()[0]: (line.file, line.line) for line in of_module(MODULE)}
-    assert told["%0"] == ('b \\"q\\".py', 9)
-    assert told["}"] == ("", 0)
+    places = {line.text.split()[0]: (line.file, line.line) for line in of_module(MODULE)}
+    assert places["%0"] == ('b \\"q\\".py', 9)
+    assert places["}"] == ("", 0)
 
 
 def test_an_inlined_op_is_for_the_line_of_the_callee():
@@ -212,7 +212,7 @@ label:
 
 
 def test_places_of_assembly():
-    told = [(line.text.strip(), line.line) for line in of_assembly(ASSEMBLY)]
-    assert told == [("v_add v0, v1", 5), ("label:", 0), ("v_sub v0, v1", 6)]
+    places = [(line.text.strip(), line.line) for line in of_assembly(ASSEMBLY)]
+    assert places == [("v_add v0, v1", 5), ("label:", 0), ("v_sub v0, v1", 6)]
     assert of_assembly(ASSEMBLY)[0].file == "/there/a.py"
     assert Compiler().listing("asm", {"asm": ASSEMBLY}) == of_assembly(ASSEMBLY)

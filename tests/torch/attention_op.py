@@ -150,11 +150,11 @@ def attention_backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     batch, heads, n, width = q.shape
     grad_q, grad_k, grad_v = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in "qkv")
-    given = [x.contiguous() for x in (grad, q, k, v, lse, delta)]
+    tensors = [x.contiguous() for x in (grad, q, k, v, lse, delta)]
     rest = (n, width, width**-0.5)
     constants = _constants(width, causal)
-    query_gradient_kernel[(n, batch * heads)](*given, grad_q, *rest, **constants)
-    key_gradient_kernel[(n, batch * heads)](*given, grad_k, grad_v, *rest, **constants)
+    query_gradient_kernel[(n, batch * heads)](*tensors, grad_q, *rest, **constants)
+    key_gradient_kernel[(n, batch * heads)](*tensors, grad_k, grad_v, *rest, **constants)
     return grad_q, grad_k, grad_v
 
 
@@ -183,8 +183,8 @@ def attention(
     batch, heads, n, width = q.shape
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:-1], dtype=_wide(q.dtype), device=q.device)
-    given = [x.contiguous() for x in (q, k, v)]
+    tensors = [x.contiguous() for x in (q, k, v)]
     forward_kernel[(n, batch * heads)](
-        *given, out, lse, n, width, width**-0.5, **_constants(width, causal)
+        *tensors, out, lse, n, width, width**-0.5, **_constants(width, causal)
     )
     return out, lse

@@ -14,10 +14,10 @@ def _gpu():
 @pytest.fixture(params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
 def device(request, monkeypatch):
     if request.param == "gpu":
-        found = _gpu()
-        if found is None or not torch.cuda.is_available():
+        gpu = _gpu()
+        if gpu is None or not torch.cuda.is_available():
             pytest.skip("no GPU")
-        return found
+        return gpu
     monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
     return "cpu"
 

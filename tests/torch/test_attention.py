@@ -22,9 +22,9 @@ def reference(q, k, v, causal):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("n, width, dtype", [(5, 6, torch.float32), (21, 16, torch.float16)])
 def test_results_and_gradients(n, width, dtype, causal, device):
-    given = inputs(device, n, width, dtype)
-    exact = [x.detach().double().requires_grad_() for x in given]
-    out, lse = attention(*given, causal)
+    tensors = inputs(device, n, width, dtype)
+    exact = [x.detach().double().requires_grad_() for x in tensors]
+    out, lse = attention(*tensors, causal)
     wanted = reference(*exact, causal)
     near = dict(atol=1e-2, rtol=1e-2) if dtype is torch.float16 else dict(atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(out.double(), wanted, **near)
@@ -34,33 +34,33 @@ def test_results_and_gradients(n, width, dtype, causal, device):
         scores = scores.masked_fill(hidden, -float("inf"))
     torch.testing.assert_close(lse.double(), scores.logsumexp(-1), **near)
     upper = torch.randn_like(wanted)
-    found = torch.autograd.grad(out, given, upper.to(dtype))
-    for mine, other in zip(found, torch.autograd.grad(wanted, exact, upper)):
+    gradients = torch.autograd.grad(out, tensors, upper.to(dtype))
+    for mine, other in zip(gradients, torch.autograd.grad(wanted, exact, upper)):
         torch.testing.assert_close(mine.double(), other, **near)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_gradient_is_that_of_the_function(causal, device):
-    given = inputs(device, 3, 2, torch.float64, heads=1)
-    assert torch.autograd.gradcheck(lambda *x: attention(*x, causal)[0], given)
+    tensors = inputs(device, 3, 2, torch.float64, heads=1)
+    assert torch.autograd.gradcheck(lambda *x: attention(*x, causal)[0], tensors)
 
 
 @pytest.mark.once
 def test_torch_finds_nothing_wrong_with_it(device):
-    given = inputs(device, 5)
+    tensors = inputs(device, 5)
     for op, arguments in (
-        (attention, (*given, True)),
+        (attention, (*tensors, True)),
         (
             attention_backward,
             (
-                *(x.detach() for x in (given[0], *given)),
+                *(x.detach() for x in (tensors[0], *tensors)),
                 *torch.rand(2, 1, 2, 5, device=device).unbind(),
                 False,
             ),
         ),
     ):
-        found = torch.library.opcheck(op.overload, arguments, atol=1e-4, rtol=1e-4)
-        assert len(found) == 4 and set(found.values()) == {"SUCCESS"}
+        outcome = torch.library.opcheck(op.overload, arguments, atol=1e-4, rtol=1e-4)
+        assert len(outcome) == 4 and set(outcome.values()) == {"SUCCESS"}
 
 
 @pytest.mark.once
@@ -71,10 +71,10 @@ def test_training_in_one_graph_for_all_lengths(device):
     counter = CompileCounterWithBackend("aot_eager" if device == "cpu" else "inductor")
     compiled = torch.compile(loss, backend=counter, fullgraph=True, dynamic=True)
     for n in (4, 7, 18):
-        given = inputs(device, n)
-        found = torch.autograd.grad(compiled(*given), given)
+        tensors = inputs(device, n)
+        gradients = torch.autograd.grad(compiled(*tensors), tensors)
         wanted = torch.autograd.grad(
-            reference(given[0] * 2, *given[1:], True).square().sum(), given
+            reference(tensors[0] * 2, *tensors[1:], True).square().sum(), tensors
         )
-        torch.testing.assert_close(found, wanted, atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(gradients, wanted, atol=1e-3, rtol=1e-3)
     assert counter.frame_count == 1

@@ -27,12 +27,12 @@ def gradients(repeatable, causal):
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(repeatable)
     try:
-        found = torch.autograd.grad(ops.attention(*leaves, causal)[0], leaves, grad)
+        computed = torch.autograd.grad(ops.attention(*leaves, causal)[0], leaves, grad)
     finally:
         torch.use_deterministic_algorithms(before)
     wide = [x.detach().double().requires_grad_() for x in leaves]
     out = torch.nn.functional.scaled_dot_product_attention(*wide, is_causal=causal)
-    return found, torch.autograd.grad(out, wide, grad.double())
+    return computed, torch.autograd.grad(out, wide, grad.double())
 
 
 @pytest.mark.parametrize("repeatable, causal", [(False, True), (True, False)])

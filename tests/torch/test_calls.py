@@ -63,18 +63,18 @@ def test_what_is_written_is_counted_once(device):
     def counts():
         return [tensor._version for tensor in (x, out, more, one, two)]
 
-    for given, expected in (
+    for arguments, expected in (
         ((x, out, [one, two], more), [0, 1, 1, 1, 1]),
         ((x, out, [], None), [0, 1, 0, 0, 0]),
         ((x, out, [two]), [0, 1, 0, 0, 1]),
     ):
         with torch.no_grad():  # copy_ inside of the op counts, too
             before = counts()
-            for tensor in given[1:2]:
+            for tensor in arguments[1:2]:
                 tensor.copy_(x)
             inside = counts()[1] - before[1]
         before = counts()
-        fill(*given)
+        fill(*arguments)
         assert [b - a for a, b in zip(before, counts())] == [n * (1 + inside) for n in expected]
     assert torch.equal(two, x)
 

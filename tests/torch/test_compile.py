@@ -105,10 +105,10 @@ def test_the_graph_ends_at_a_launch(function, warm, triton_has, monkeypatch):
 
 
 def test_a_launch_is_one_break_that_says_what_to_do():
-    found = torch._dynamo.explain(bare)(torch.randn(300))
-    assert found.graph_break_count == 1 and found.graph_count == 2
-    assert "gluon_core.torch.op" in found.break_reasons[0].reason
-    assert found.break_reasons[0].user_stack[-1].name == "launch"
+    explanation = torch._dynamo.explain(bare)(torch.randn(300))
+    assert explanation.graph_break_count == 1 and explanation.graph_count == 2
+    assert "gluon_core.torch.op" in explanation.break_reasons[0].reason
+    assert explanation.break_reasons[0].user_stack[-1].name == "launch"
     with pytest.raises(torch._dynamo.exc.Unsupported, match="gluon_core.torch.op"):
         torch.compile(bare, backend="aot_eager", fullgraph=True)(torch.randn(300))
 
@@ -220,7 +220,7 @@ def fake():
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
 @pytest.mark.parametrize(
-    "made, said",
+    "value, said",
     [
         (fake, "no memory.*gluon_core.torch.launch"),
         (lambda: torch.eye(8).to_sparse(), "torch.strided, got torch.sparse_coo"),
@@ -228,14 +228,14 @@ def fake():
     ],
     ids=["fake", "sparse", "csr"],
 )
-def test_a_tensor_without_memory(made, said, warm):
+def test_a_tensor_without_memory(value, said, warm):
     scale_kernel.forget()
     if warm:
         launch(torch.randn(8), torch.empty(8))
     with pytest.raises(TensorError, match=rf"scale_kernel\(x\): .*{said}"):
-        launch(made(), torch.empty(8))
+        launch(value(), torch.empty(8))
     with pytest.raises(TensorError, match=r"scale_kernel\(out\)"):
-        launch(torch.randn(8), made())
+        launch(torch.randn(8), value())
 
 
 @pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])

@@ -60,8 +60,8 @@ def experts(a, b, starts, counts):
 
 
 def routed(a, b, starts, counts, sources, targets, weights, rows):
-    made = experts(a[sources.long()], b, starts, counts) * weights[:, None]
-    return torch.zeros(rows, b.shape[2], dtype=torch.double).index_copy(0, targets.long(), made)
+    output = experts(a[sources.long()], b, starts, counts) * weights[:, None]
+    return torch.zeros(rows, b.shape[2], dtype=torch.double).index_copy(0, targets.long(), output)
 
 
 def scaled(a, b, a_scales, b_scales):
@@ -75,8 +75,8 @@ def scaled_by_block(a, b, a_scales, b_scales):
 
 
 def of_few_bits(a, weights, scales, format):
-    given = weights.numpy(), scales.double().numpy()
-    restored = module("matmul_weight_only").restored(*given, format, a.shape[1] // scales.shape[1])
+    arrays = weights.numpy(), scales.double().numpy()
+    restored = module("matmul_weight_only").restored(*arrays, format, a.shape[1] // scales.shape[1])
     return a @ torch.from_numpy(restored).T
 
 
@@ -87,7 +87,7 @@ def loss(x, w, labels, ignored):
 
 
 def packed(q, k, v, of_queries, of_keys, left, right, cap):
-    shared, made = q.shape[1] // k.shape[1], []
+    shared, outputs = q.shape[1] // k.shape[1], []
     k, v = (x.repeat_interleave(shared, 1) for x in (k, v))
     bounds = [zip(ends.tolist(), ends.tolist()[1:]) for ends in (of_queries, of_keys)]
     for (begin, end), (first, last) in zip(*bounds):
@@ -101,8 +101,8 @@ def packed(q, k, v, of_queries, of_keys, left, right, cap):
         score = score.masked_fill(~seen[:, None], -torch.inf)
         logsum = score.logsumexp(2)
         p = torch.where(seen[:, None], (score - logsum.clamp(min=-1e30)[..., None]).exp(), 0)
-        made.append((torch.einsum("qhk,khd->qhd", p, v[first:last]), logsum))
-    out, logsum = (torch.cat(parts) for parts in zip(*made))
+        outputs.append((torch.einsum("qhk,khd->qhd", p, v[first:last]), logsum))
+    out, logsum = (torch.cat(parts) for parts in zip(*outputs))
     return out, logsum / math.log(2)
 
 
@@ -284,14 +284,14 @@ def test_results_are_right(name):
 def test_gradients_are_torchs(name):
     op, make, wanted, count = CASES[name]
     args = make()
-    found = []
-    for function, given in ((op, args), (wanted, doubled(args))):
-        leaves = [x.requires_grad_() for x in given[:count]]
-        out = function(*leaves, *given[count:])
+    gradients = []
+    for function, arguments in ((op, args), (wanted, doubled(args))):
+        leaves = [x.requires_grad_() for x in arguments[:count]]
+        out = function(*leaves, *arguments[count:])
         out = out[0] if isinstance(out, tuple) else out
         weight = torch.linspace(-1, 1, out.numel()).reshape(out.shape).to(out.dtype)
-        found.append(torch.autograd.grad((out * weight).sum(), leaves))
-    near(*map(tuple, found), 2e-2)
+        gradients.append(torch.autograd.grad((out * weight).sum(), leaves))
+    near(*map(tuple, gradients), 2e-2)
 
 
 @pytest.mark.sampled(3)

@@ -34,7 +34,7 @@ WORK = {
     "norm": (lambda: [randn(5, 24), randn(24)], lambda x, w: ops.norm(x, w, 1e-6)[0]),
     "norm_backward": (
         lambda: [randn(5, 24), randn(5, 24), randn(24), torch.rand(5, device="cuda")],
-        lambda *given: ops.norm_backward(*given)[0],
+        lambda *args: ops.norm_backward(*args)[0],
     ),
     "matmul": (
         lambda: [randn(40, 64, dtype=torch.half), randn(64, 24, dtype=torch.half)],
@@ -43,7 +43,7 @@ WORK = {
     "attention": (attended, lambda q, k, v: attention(q, k, v, True)[0]),
     "attention_backward": (
         backward_inputs,
-        lambda *given: torch.cat([part.flatten() for part in attention_backward(*given, True)]),
+        lambda *args: torch.cat([part.flatten() for part in attention_backward(*args, True)]),
     ),
 }
 
@@ -51,41 +51,41 @@ WORK = {
 @pytest.mark.parametrize("name", list(WORK))
 def test_a_captured_graph_works_on_what_its_tensors_hold(name):
     make, work = WORK[name]
-    given = make()
-    work(*given)  # compiled before the capture
+    tensors = make()
+    work(*tensors)  # compiled before the capture
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        result = work(*given)
+        result = work(*tensors)
     for _ in range(2):
-        for tensor, other in zip(given, make()):
+        for tensor, other in zip(tensors, make()):
             tensor.copy_(other)
         graph.replay()
-        torch.testing.assert_close(result, work(*given), rtol=0, atol=0)
+        torch.testing.assert_close(result, work(*tensors), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", list(WORK))
 def test_a_launch_compiled_while_capturing(name):
     """The first call of all: loading a module is legal in a capture."""
     make, work = WORK[name]
-    given = make()
+    tensors = make()
     for kernel in vars(ops).values():
         if hasattr(kernel, "forget"):
             kernel.forget()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        result = work(*given)
+        result = work(*tensors)
     graph.replay()
-    torch.testing.assert_close(result, work(*given), rtol=0, atol=0)
+    torch.testing.assert_close(result, work(*tensors), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", list(WORK))
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_one_graph_of_torch(name, mode):
     make, work = WORK[name]
-    compiled = torch.compile(lambda *given: work(*given) + 1, mode=mode, fullgraph=True)
+    compiled = torch.compile(lambda *args: work(*args) + 1, mode=mode, fullgraph=True)
     for _ in range(4):
-        given = make()
-        torch.testing.assert_close(compiled(*given).clone(), work(*given) + 1)
+        tensors = make()
+        torch.testing.assert_close(compiled(*tensors).clone(), work(*tensors) + 1)
 
 
 @pytest.fixture(scope="module")
@@ -99,14 +99,14 @@ class Work(torch.nn.Module):
         super().__init__()
         self.work = work
 
-    def forward(self, *given):
-        return self.work(*given)
+    def forward(self, *args):
+        return self.work(*args)
 
 
 @pytest.mark.parametrize("name", list(WORK))
 def test_ahead_of_time(name, packages, tmp_path):
     make, work = WORK[name]
-    given = make()
-    program = torch.export.export(Work(work), tuple(given))
+    tensors = make()
+    program = torch.export.export(Work(work), tuple(tensors))
     path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "w.pt2"))
-    torch.testing.assert_close(torch._inductor.aoti_load_package(path)(*given), work(*given))
+    torch.testing.assert_close(torch._inductor.aoti_load_package(path)(*tensors), work(*tensors))

@@ -131,7 +131,7 @@ def test_a_write_that_is_not_declared():
 
 
 @pytest.mark.parametrize(
-    "told, said",
+    "fake, said",
     [
         (lambda x: x.new_empty(x.shape[0]), r"float32\[2, 3\].*got float32\[2\]"),
         (lambda x: torch.empty_like(x, dtype=torch.half), r"got float16\[2, 3\]"),
@@ -140,8 +140,8 @@ def test_a_write_that_is_not_declared():
     ],
     ids=["shape", "dtype", "strides", "device"],
 )
-def test_a_fake_that_disagrees(told, said):
-    @gluon_torch.op("gluon_tests::untold", fake=told)
+def test_a_fake_that_disagrees(fake, said):
+    @gluon_torch.op("gluon_tests::untold", fake=fake)
     def untold(x: Tensor) -> Tensor:
         return torch.zeros_like(x)
 

@@ -43,8 +43,8 @@ def tensors(name, device, n=24):
 @pytest.mark.parametrize("name", ["scale", "scale_into", "norm", "norm_backward", "matmul"])
 def test_torch_finds_nothing_wrong_with_it(name, device):
     op = gluon_torch.get(f"gluon_tests::{name}")
-    found = torch.library.opcheck(op.overload, tensors(name, device), atol=2e-2, rtol=2e-2)
-    assert len(found) == 4 and set(found.values()) == {"SUCCESS"}
+    outcome = torch.library.opcheck(op.overload, tensors(name, device), atol=2e-2, rtol=2e-2)
+    assert len(outcome) == 4 and set(outcome.values()) == {"SUCCESS"}
 
 
 def test_results(device):
@@ -65,9 +65,9 @@ def test_gradients(device):
     assert torch.autograd.gradcheck(lambda x: ops.scale(x, 2.5), (x,))
     assert torch.autograd.gradcheck(lambda x, w: ops.norm(x, w, 1e-6)[0], (x, weight))
     a, b = tensors("matmul", device)
-    found = torch.autograd.grad(ops.matmul(a, b).float().sum(), (a, b))
+    gradients = torch.autograd.grad(ops.matmul(a, b).float().sum(), (a, b))
     wanted = torch.autograd.grad((a @ b).float().sum(), (a, b))
-    torch.testing.assert_close(found, wanted, atol=2e-2, rtol=2e-2)
+    torch.testing.assert_close(gradients, wanted, atol=2e-2, rtol=2e-2)
 
 
 def test_an_op_that_writes_marks_what_it_wrote(device):
@@ -114,9 +114,9 @@ def test_training_in_one_graph(device):
 
     x, weight, _ = tensors("norm", device)
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
-    found = torch.autograd.grad(compiled(x, weight), (x, weight))
+    gradients = torch.autograd.grad(compiled(x, weight), (x, weight))
     wanted = torch.autograd.grad(ops.norm_reference(x, weight, 1e-6).square().sum(), (x, weight))
-    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(gradients, wanted, atol=1e-4, rtol=1e-4)
 
 
 class Normed(torch.nn.Module):
@@ -236,8 +236,8 @@ def test_ahead_of_time(device, library, tmp_path):
         torch.export.save(program, file)
         loaded = torch.export.load(file).module()
     for count in (4, 7):
-        given = inputs(count)
-        torch.testing.assert_close(tuple(loaded(*given)), tuple(model(*given)))
+        tensors = inputs(count)
+        torch.testing.assert_close(tuple(loaded(*tensors)), tuple(model(*tensors)))
 
 
 @pytest.mark.parametrize("mode", [{}, {"dynamic": True}, {"mode": "reduce-overhead"}])

@@ -32,13 +32,13 @@ def lengths(request, monkeypatch):
 
 def both(op, other, *tensors):
     """Results and gradients of `op` and `other` for equal inputs and one gradient."""
-    found = []
+    results = []
     for function in (op, other):
         leaves = [t.clone().requires_grad_() for t in tensors]
         out = function(*leaves)
         weight = torch.linspace(-1, 1, out.numel()).reshape(out.shape)
-        found.append((out.detach(), *torch.autograd.grad((out * weight).sum(), leaves)))
-    for mine, theirs in zip(*found):
+        results.append((out.detach(), *torch.autograd.grad((out * weight).sum(), leaves)))
+    for mine, theirs in zip(*results):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 

@@ -185,7 +185,7 @@ class Replay(Engine):
         """Let searches run on this engine's clock, and measure on its device."""
         monkeypatch.setattr(session, "time", self.clock)
         monkeypatch.setattr(session, "wait", self.clock.wait)
-        monkeypatch.setattr(work, "_isolated", lambda *told: self)
+        monkeypatch.setattr(work, "_isolated", lambda *args: self)
         return self
 
     # -- compiling -------------------------------------------------------------------------------
@@ -203,18 +203,18 @@ class Replay(Engine):
 
     def _compilation(self, worker: int, config: Any, objective: str, limits: Any) -> Any:
         self.compilations += 1
-        made, patience = self.known(config), limits.get("patience") or 1e9
-        seconds = made.compiling * self.random.uniform(0.8, 1.3)
+        known, patience = self.known(config), limits.get("patience") or 1e9
+        seconds = known.compiling * self.random.uniform(0.8, 1.3)
         beside = self._start(worker) + self.costs.compiled
         answer = {"versions": work.versions(), "detail": {}, "reason": ""}
         if seconds > patience:
             self.begun.discard(worker)  # it was killed
             answer.update(status="pruned", reason="still compiled")
-        elif made.refused:
-            answer.update(status="pruned", reason=made.refused, detail={"large": True})
+        elif known.refused:
+            answer.update(status="pruned", reason=known.refused, detail={"large": True})
         else:
             detail = {"num_warps": 1, "occupancy": None, "spills": 0, "conflicts": 0, "bound": None}
-            detail.update(made.detail, compile_seconds=seconds)
+            detail.update(known.detail, compile_seconds=seconds)
             answer.update(status="compiled", detail=detail)
         return beside + min(seconds, patience), lambda: answer
 
@@ -241,10 +241,10 @@ class Replay(Engine):
             return {"clock_rate": 1980}
         if method == "prepare":
             _, config, number = arguments
-            made = self.known(config)
-            if made.seconds is None:
+            seconds = self.known(config)
+            if seconds.seconds is None:
                 raise Failed("WrongResultError", "elements of out are wrong", True)
-            self._configs[number] = made.seconds * self._own(config)
+            self._configs[number] = seconds.seconds * self._own(config)
             self.spent += self.costs.loaded + 5 * self._configs[number]
             return self._configs[number]
         number, launches = arguments

@@ -24,9 +24,9 @@ COUNT = ("-t", "hopper", "--objective", "registers", "-j", "1")
 
 @pytest.fixture(scope="module")
 def processes():
-    made = Local(1)
-    yield made
-    made.close()
+    engine = Local(1)
+    yield engine
+    engine.close()
 
 
 @pytest.fixture(autouse=True)
@@ -59,17 +59,17 @@ def test_from_the_command_line(tmp_path):
     ((place, config),) = names["SCALE"].items()
     assert place == ("nvidia:sm_90", "", "x=*fp32, y=*fp32, n=1024") and config["BLOCK"] == 256
     # For machines, and from what is known.
-    told = json.loads(
+    document = json.loads(
         gluon("tune", spec, *COUNT, "--store", store, "--space", "VECTOR=1,4", "--json").stdout
     )
-    assert told[0]["best"]["config"] == {n: config[n] for n in ("num_warps", "VECTOR")}
-    assert told[0]["statuses"] == {"ok": 2}
+    assert document[0]["best"]["config"] == {n: config[n] for n in ("num_warps", "VECTOR")}
+    assert document[0]["statuses"] == {"ok": 2}
     # The best is what it was; what is counted does not vary.
     same = gluon("tune", spec, *COUNT, "--store", store, "--space", "VECTOR=1,4", "--check")
     assert "as before" in same.stdout
-    with Store(store) as made:
-        ((key, best), *_) = made.trials()
-        made.add(key, replace(best, value=best.value / 2, low=best.low / 2, high=best.high / 2))
+    with Store(store) as opened:
+        ((key, best), *_) = opened.trials()
+        opened.add(key, replace(best, value=best.value / 2, low=best.low / 2, high=best.high / 2))
     slower = gluon(
         "tune", spec, *COUNT, "--store", store, "--space", "VECTOR=1,4", "--check", code=1
     )

@@ -30,8 +30,8 @@ def cluster():
         scheduler_port=0,
         resources={"METER": 1},
         silence_logs=50,
-    ) as made:
-        yield made
+    ) as local:
+        yield local
 
 
 def test_a_worker_of_dask_dies_in_the_middle(cluster, tmp_path):
@@ -39,8 +39,8 @@ def test_a_worker_of_dask_dies_in_the_middle(cluster, tmp_path):
 
     killed = []
 
-    def hear(told):
-        if told.done == 2 and not killed:
+    def hear(progress):
+        if progress.done == 2 and not killed:
             pids = set(client.run(os.getpid).values())
             assert len(pids) == 2 and os.getpid() not in pids
             killed.append(pids.pop())
@@ -49,9 +49,9 @@ def test_a_worker_of_dask_dies_in_the_middle(cluster, tmp_path):
     with distributed.Client(cluster) as client, tune.Store(tmp_path / "s.db") as store:
         engine = Dask(client, {"METER": 1})
         assert (engine.slots, engine.meters) == (2, 2)
-        (found,) = tune.search(tasks.SCALE, COUNT, store=store, engine=engine, progress=hear)
-        assert killed and {trial.status for trial in found.trials} == {"ok"}
-        assert len(found.trials) == found.total == len(list(tasks.SCALE.searched))
+        (result,) = tune.search(tasks.SCALE, COUNT, store=store, engine=engine, progress=hear)
+        assert killed and {trial.status for trial in result.trials} == {"ok"}
+        assert len(result.trials) == result.total == len(list(tasks.SCALE.searched))
         with pytest.raises(TuneWorkerError, match="expected H200=1, got METER"):
             Dask(client, {"H200": 1})
         engine.close()
@@ -79,10 +79,10 @@ def test_ray(tmp_path):
     engine = RayCluster("local")
     try:
         with tune.Store(tmp_path / "s.db") as store:
-            (found,) = tune.search(tasks.SCALE, COUNT, store=store, engine=engine)
+            (result,) = tune.search(tasks.SCALE, COUNT, store=store, engine=engine)
     finally:
         engine.close()
-    assert found.best is not None and len(found.trials) == found.total
+    assert result.best is not None and len(result.trials) == result.total
 
 
 def test_a_machine_without_the_file_gets_its_text(tmp_path):

@@ -30,11 +30,11 @@ def key_of(n, target="nvidia:sm_90", device="", kernel=tasks.scale, fixed="{}", 
 def store(tmp_path, monkeypatch):
     monkeypatch.setenv("GLUON_TUNE_STORE", str(tmp_path / "s.db"))
     tasks.scale.forget()
-    with Store() as made:
-        made.add(key_of(1024), Trial({"BLOCK": 256, "VECTOR": 2, "num_warps": 4}, "ok", 2.0))
-        made.add(key_of(1024), Trial({"BLOCK": 512, "VECTOR": 4, "num_warps": 4}, "ok", 1.0))
-        made.add(key_of(1024), Trial({"BLOCK": 128, "VECTOR": 1, "num_warps": 4}, "bad", 0.1))
-        yield made
+    with Store() as opened:
+        opened.add(key_of(1024), Trial({"BLOCK": 256, "VECTOR": 2, "num_warps": 4}, "ok", 2.0))
+        opened.add(key_of(1024), Trial({"BLOCK": 512, "VECTOR": 4, "num_warps": 4}, "ok", 1.0))
+        opened.add(key_of(1024), Trial({"BLOCK": 128, "VECTOR": 1, "num_warps": 4}, "bad", 0.1))
+        yield opened
     tasks.scale.forget()
 
 
@@ -42,11 +42,11 @@ def launch(n, *constants, **options):
     x, y = np.arange(n, dtype=np.float32), np.zeros(n, np.float32)
     options = {"target": SIM, "config": "tuned", **options}
     grid = lambda meta: (-(-meta["n"] // meta["BLOCK"]),)  # noqa: E731
-    made = tasks.scale[grid](x, y, n, *constants, **options)
+    kernel = tasks.scale[grid](x, y, n, *constants, **options)
     assert (y == 2 * x).all()
-    names = [made.src.fn.arg_names[path[0]] for path in made.src.constants]
-    values = dict(zip(names, made.src.constants.values()))
-    return values["BLOCK"], values["VECTOR"], made.metadata.num_warps
+    names = [kernel.src.fn.arg_names[path[0]] for path in kernel.src.constants]
+    values = dict(zip(names, kernel.src.constants.values()))
+    return values["BLOCK"], values["VECTOR"], kernel.metadata.num_warps
 
 
 def test_the_best_that_works_is_launched(store):
@@ -130,8 +130,8 @@ def test_a_table_in_source(store, monkeypatch):
 
 def test_warmup_and_prepare_look_it_up_too(store):
     x, y = np.zeros(1000, np.float32), np.ones(1000, np.float32)
-    made = tasks.scale.warmup(x, y, 1000, target=SIM, config="tuned")
-    assert 512 in made.src.constants.values()
+    compiled = tasks.scale.warmup(x, y, 1000, target=SIM, config="tuned")
+    assert 512 in compiled.src.constants.values()
     handle = tasks.scale.prepare(x, y, 1000, grid=(2,), target=SIM, config="tuned")
     handle(x, y, 1000, 512, 4)
     assert (y == 0).all()

@@ -50,22 +50,22 @@ def play(monkeypatch, known, space, default, how, seed=0, slots=9, costs=None, *
     engine.on(monkeypatch)
     with Store(":memory:") as store:
         settings = tune.Settings(search=how, seed=seed, **more)
-        (found,) = tune.search(task, settings, engine=engine, store=store)
-    return found, engine
+        (result,) = tune.search(task, settings, engine=engine, store=store)
+    return result, engine
 
 
 def test_a_search_finds_the_best_in_less_than_a_fifth_of_the_time(monkeypatch):
     pytest.importorskip("optuna")
     table, shares = Table(), []
-    told = (table, table.space, table.default)
-    everything, _ = play(monkeypatch, *told, "exhaustive")
+    searched = (table, table.space, table.default)
+    everything, _ = play(monkeypatch, *searched, "exhaustive")
     assert len(everything.trials) == everything.total == 80
     best = everything.best.config
     for seed in range(1, 6):
-        found, engine = play(monkeypatch, *told, "optuna", seed)
-        assert found.best.config == best == {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 2}
-        assert 12 <= found.tried <= 40 and engine.compilations < 50
-        shares.append(found.seconds / everything.seconds)
+        result, engine = play(monkeypatch, *searched, "optuna", seed)
+        assert result.best.config == best == {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 2}
+        assert 12 <= result.tried <= 40 and engine.compilations < 50
+        shares.append(result.seconds / everything.seconds)
     assert sorted(shares)[2] < 0.17 and max(shares) < 0.2, shares
 
 
@@ -82,54 +82,54 @@ START = {"A": 16, "B": 16}
 @pytest.mark.parametrize("slots", [2, 16])
 def test_time_that_all_would_take_is_time_to_try_more(monkeypatch, slots):
     pytest.importorskip("optuna")
-    found, engine = play(monkeypatch, bowl, BOWL, START, "optuna", slots=slots)
+    result, engine = play(monkeypatch, bowl, BOWL, START, "optuna", slots=slots)
     whole = 576 * (0.5 * 1.05 + engine.costs.compiled) / slots
     least = default_trials(576)
-    assert 0.12 * whole < found.seconds < 0.2 * whole or found.tried <= 1.5 * least + slots
-    assert least <= found.tried <= 576 // 3 and (slots == 16 or found.tried > 2 * least)
-    assert found.best.value < (1.03e-3 if slots == 2 else 1.25e-3)
+    assert 0.12 * whole < result.seconds < 0.2 * whole or result.tried <= 1.5 * least + slots
+    assert least <= result.tried <= 576 // 3 and (slots == 16 or result.tried > 2 * least)
+    assert result.best.value < (1.03e-3 if slots == 2 else 1.25e-3)
 
 
 def test_what_compiles_for_ever_is_not_waited_for(monkeypatch):
     def known(config):
-        made = bowl(config)
-        made.compiling = 500.0 if config == {"A": 16, "B": 17} else 0.5
-        return made
+        seconds = bowl(config)
+        seconds.compiling = 500.0 if config == {"A": 16, "B": 17} else 0.5
+        return seconds
 
     monkeypatch.setattr(session, "_LEAST", 1e9)  # none is killed
-    found, engine = play(monkeypatch, known, BOWL, START, "optuna")
-    assert found.seconds < 100 and {"A": 16, "B": 17} not in [t.config for t in found.trials]
+    result, engine = play(monkeypatch, known, BOWL, START, "optuna")
+    assert result.seconds < 100 and {"A": 16, "B": 17} not in [t.config for t in result.trials]
     everything = tune.space(A=list(range(16, 19)), B=[16, 17])
-    found, engine = play(monkeypatch, known, everything, START, "exhaustive")
+    result, engine = play(monkeypatch, known, everything, START, "exhaustive")
     assert (
-        found.seconds > 300 and len(found.trials) == 6
+        result.seconds > 300 and len(result.trials) == 6
     )  # where all are wanted they are waited for
 
 
 def test_workers_compile_while_the_device_begins(monkeypatch):
     costs = Costs(device=30.0)
     everything = tune.space(A=list(range(10, 26)), B=[16, 17, 18])
-    found, engine = play(monkeypatch, bowl, everything, START, "exhaustive", costs=costs)
-    assert len(found.trials) == 48 and found.seconds < 32.5
+    result, engine = play(monkeypatch, bowl, everything, START, "exhaustive", costs=costs)
+    assert len(result.trials) == 48 and result.seconds < 32.5
     # With as many trials as somebody wants, half of them wait for what is known then.
-    found, engine = play(monkeypatch, bowl, BOWL, START, "optuna", costs=costs, trials=20)
-    assert found.tried == 20 and found.seconds > 31
+    result, engine = play(monkeypatch, bowl, BOWL, START, "optuna", costs=costs, trials=20)
+    assert result.tried == 20 and result.seconds > 31
 
 
 def test_what_is_larger_than_what_does_not_fit_is_left_for_last(monkeypatch):
     pytest.importorskip("optuna")
 
     def known(config):
-        made = bowl(config)
+        seconds = bowl(config)
         if config["A"] > 17:
-            made.refused = "LimitError"
-        return made
+            seconds.refused = "LimitError"
+        return seconds
 
     def refused():
-        found, _ = play(monkeypatch, known, BOWL, START, "optuna", seed=3)
-        assert found.best.value < 1.45e-3  # 17 and 20 are what there is
-        return sum(trial.status == "pruned" for trial in found.trials)
+        result, _ = play(monkeypatch, known, BOWL, START, "optuna", seed=3)
+        assert result.best.value < 1.45e-3  # 17 and 20 are what there is
+        return sum(trial.status == "pruned" for trial in result.trials)
 
     learns = refused()
-    monkeypatch.setattr(Optuna, "_too_large", lambda *told: False)
+    monkeypatch.setattr(Optuna, "_too_large", lambda *args: False)
     assert learns < 0.7 * refused()

@@ -31,15 +31,15 @@ COUNT = tune.Settings(target="hopper", objective="registers")
 
 @pytest.fixture(scope="module")
 def engine():
-    made = Local(1)
-    yield made
-    made.close()
+    local = Local(1)
+    yield local
+    local.close()
 
 
 @pytest.fixture
 def store(tmp_path):
-    with tune.Store(tmp_path / "s.db") as made:
-        yield made
+    with tune.Store(tmp_path / "s.db") as opened:
+        yield opened
 
 
 def statuses(outcome):
@@ -48,29 +48,29 @@ def statuses(outcome):
 
 class TestWithoutADevice:
     def test_finds_the_best_and_resumes(self, store, engine):
-        heard = []
-        (found,) = tune.search(
-            tasks.SCALE, COUNT, store=store, engine=engine, progress=heard.append
+        events = []
+        (result,) = tune.search(
+            tasks.SCALE, COUNT, store=store, engine=engine, progress=events.append
         )
-        assert found.total == len(found.trials) == found.tried == len(heard)
-        assert found.best.value == min(trial.value for trial in found.trials)
-        assert found.start.config == {"BLOCK": 256, "VECTOR": 4, "num_warps": 2}
-        assert found.key.bucket == "x=*fp32, y=*fp32, n=1024" and found.key.device == ""
-        assert [told.done for told in heard] == list(range(1, found.total + 1))
-        assert heard[-1].left == 0 and heard[0].left > 0
-        assert {"registers", "spills", "occupancy", "conflicts"} <= set(found.best.detail)
+        assert result.total == len(result.trials) == result.tried == len(events)
+        assert result.best.value == min(trial.value for trial in result.trials)
+        assert result.start.config == {"BLOCK": 256, "VECTOR": 4, "num_warps": 2}
+        assert result.key.bucket == "x=*fp32, y=*fp32, n=1024" and result.key.device == ""
+        assert [event.done for event in events] == list(range(1, result.total + 1))
+        assert events[-1].left == 0 and events[0].left > 0
+        assert {"registers", "spills", "occupancy", "conflicts"} <= set(result.best.detail)
         # What is known is not tried again, what is new is.
-        heard.clear()
+        events.clear()
         (again,) = tune.search(
-            tasks.SCALE, COUNT, store=store, engine=engine, progress=heard.append
+            tasks.SCALE, COUNT, store=store, engine=engine, progress=events.append
         )
-        assert heard == [] and again.best == found.best
+        assert events == [] and again.best == result.best
 
     def test_the_simulator_counts(self, store, engine):
         settings = tune.Settings(target="hopper", objective="roofline", trials=3, search="random")
-        (found,) = tune.search(tasks.SCALE, settings, store=store, engine=engine)
-        assert [trial.status for trial in found.trials] == ["ok"] * 3
-        assert found.best.detail["bound"] in ("global", "vector", "shared")
+        (result,) = tune.search(tasks.SCALE, settings, store=store, engine=engine)
+        assert [trial.status for trial in result.trials] == ["ok"] * 3
+        assert result.best.detail["bound"] in ("global", "vector", "shared")
         # A wrong result is no candidate, however little the simulator counts of it.
         (wrong,) = tune.search(tasks.WRONG, settings, store=store, engine=engine)
         assert wrong.best is None and wrong.trials[0].status == "bad"
@@ -93,9 +93,9 @@ class TestWithoutADevice:
 def test_what_hangs_or_crashes_costs_one_configuration(store, engine):
     settings = tune.Settings(target="hopper", objective="registers", compile_limit=4)
     began = time.monotonic()
-    (found,) = tune.search(tasks.TROUBLED, settings, store=store, engine=engine)
+    (result,) = tune.search(tasks.TROUBLED, settings, store=store, engine=engine)
     assert time.monotonic() - began < 50
-    said = statuses(found)
+    said = statuses(result)
     assert said[128][0] == "ok"
     assert said[256] == ("bad", "took more than 4 s and was killed")
     assert said[512][0] == "bad" and "SIGSEGV" in said[512][1]
@@ -143,8 +143,8 @@ def test_a_script_that_searches_wants_a_guard(tmp_path, guard, works):
 
 
 def test_conflicts_of_the_layouts_keep_a_configuration_from_being_measured(store, engine):
-    (found,) = tune.search(tasks.CONFLICTS, COUNT, store=store, engine=engine)
-    said = {trial.config["PAD"]: trial for trial in found.trials}
+    (result,) = tune.search(tasks.CONFLICTS, COUNT, store=store, engine=engine)
+    said = {trial.config["PAD"]: trial for trial in result.trials}
     assert said[1].status == "pruned" and "takes 8 passes" in said[1].reason
     assert said[32].status == "ok" and said[32].detail["conflicts"] == 0
 
@@ -198,12 +198,12 @@ def test_an_end_in_the_middle_keeps_what_was_found(tmp_path, engine, how):
     with tune.Store(tmp_path / "s.db") as store:
         kept = {repr(trial.config) for _, trial in store.trials()}
         assert 2 <= len(kept) < len(list(tasks.SCALE.searched))
-        heard = []
-        (found,) = tune.search(
-            tasks.SCALE, COUNT, store=store, engine=engine, progress=heard.append
+        events = []
+        (result,) = tune.search(
+            tasks.SCALE, COUNT, store=store, engine=engine, progress=events.append
         )
-        assert not kept & {repr(told.trial.config) for told in heard}
-        assert len(found.trials) == found.total and not found.interrupted
+        assert not kept & {repr(event.trial.config) for event in events}
+        assert len(result.trials) == result.total and not result.interrupted
 
 
 @pytest.mark.campaign  # what the store's own test says, with searches around it
@@ -261,7 +261,7 @@ class MadeUp:
 
 def test_measured_in_turns_and_losers_stop_early(monkeypatch):
     device = MadeUp([1e-3, 1.2e-3, "fault", 5e-3, "hang", 1.002e-3, "wrong"])
-    monkeypatch.setattr(work, "_isolated", lambda *told: device)
+    monkeypatch.setattr(work, "_isolated", lambda *args: device)
     configs = [{"at": at} for at in range(7)]
     results, facts = work.measure(None, None, {}, configs, 6, 1, 10.0)
     assert [r["status"] for r in results] == ["ok", "ok", "bad", "ok", "bad", "ok", "bad"]
@@ -279,43 +279,43 @@ def test_measured_in_turns_and_losers_stop_early(monkeypatch):
 def test_a_device_that_disappears_makes_no_configuration_bad(monkeypatch, how):
     device = MadeUp([1e-3, how, 2e-3])
     device.there = 0
-    monkeypatch.setattr(work, "_isolated", lambda *told: device)
+    monkeypatch.setattr(work, "_isolated", lambda *args: device)
     with pytest.raises(TuneWorkerError, match="the device is gone.*(illegal|killed).*kept"):
         work.measure(None, None, {}, [{"at": at} for at in range(3)], 6, 1, 10.0)
     assert pickle.loads(pickle.dumps(TuneWorkerError("a", got="b"))).args  # it comes from a cluster
 
 
 def test_what_was_found_before_the_device_disappeared_is_kept(store, engine, monkeypatch):
-    made = MadeUpMachine(monkeypatch, engine, lambda config: 1.0)
-    measure = made.measure
+    machine = MadeUpMachine(monkeypatch, engine, lambda config: 1.0)
+    measure = machine.measure
 
-    def until_it_is_gone(*told):
-        if made.batches:
+    def until_it_is_gone(*args):
+        if machine.batches:
             raise TuneWorkerError("the device is gone")
-        return measure(*told)
+        return measure(*args)
 
     monkeypatch.setattr(work, "measure", until_it_is_gone)
     settings = tune.Settings(target="hopper")
     with pytest.raises(TuneWorkerError, match="gone"):
         tune.search(tasks.SCALE, settings, store=store, engine=engine)
     kept = [trial.status for _, trial in store.trials()]
-    assert kept == ["ok"] * len(made.batches[0])
+    assert kept == ["ok"] * len(machine.batches[0])
     monkeypatch.setattr(work, "measure", measure)
-    (found,) = tune.search(tasks.SCALE, settings, store=store, engine=engine)
-    assert len(found.trials) == found.total and found.best is not None
+    (result,) = tune.search(tasks.SCALE, settings, store=store, engine=engine)
+    assert len(result.trials) == result.total and result.best is not None
 
 
 def test_a_full_disk_ends_a_search_and_keeps_what_there_was(store, engine, monkeypatch):
-    made = MadeUpMachine(monkeypatch, engine, lambda config: 1.0)
+    machine = MadeUpMachine(monkeypatch, engine, lambda config: 1.0)
     pages = store._base.execute("pragma page_count").fetchone()[0]
     store._base.execute(f"pragma max_page_count={pages + 1}")
     detail = {"num_warps": 1, "occupancy": 1, "spills": 0, "conflicts": 0, "bound": 0.0}
     answer = {"status": "compiled", "reason": "", "versions": work.versions()}
-    large = lambda *told: {**answer, "detail": {**detail, "note": "x" * 1500}}  # noqa: E731
+    large = lambda *args: {**answer, "detail": {**detail, "note": "x" * 1500}}  # noqa: E731
     monkeypatch.setattr(work, "compile_one", large)
     with pytest.raises(TuneStoreError, match="full.*Make room.*kept"):
         tune.search(tasks.SCALE, tune.Settings(target="hopper"), store=store, engine=engine)
-    assert 0 < len(store.trials()) < len(list(tasks.SCALE.searched)) and made.batches
+    assert 0 < len(store.trials()) < len(list(tasks.SCALE.searched)) and machine.batches
 
 
 class MadeUpMachine:
@@ -324,10 +324,10 @@ class MadeUpMachine:
     def __init__(self, monkeypatch, engine, times, bound=0.0, slower=0.0, devices=1):
         self.times, self.bound, self.slower = times, bound, slower
         self.batches = []
-        told = (tune.task.Reference.of(tasks.SCALE), "hopper", {}, False)
-        known = engine.compile(work.about, *told).result()
+        work_item = (tune.task.Reference.of(tasks.SCALE), "hopper", {}, False)
+        known = engine.compile(work.about, *work_item).result()
         about = {**known, "devices": devices, "device": "Made Up"}
-        monkeypatch.setattr(work, "about", lambda *told: about)
+        monkeypatch.setattr(work, "about", lambda *args: about)
         monkeypatch.setattr(work, "compile_one", self.compile_one)
         monkeypatch.setattr(work, "measure", self.measure)
         monkeypatch.setattr(session, "_BATCH", 2)
@@ -340,22 +340,24 @@ class MadeUpMachine:
     def measure(self, reference, target, shape, configs, rounds, devices, limit):
         factor = 1 + self.slower * len(self.batches)
         self.batches.append(configs)
-        told = [factor * self.times(config) for config in configs]
+        times = [factor * self.times(config) for config in configs]
         results = [
             {"status": "ok", "reason": "", "value": v, "low": 0.99 * v, "high": 1.01 * v}
-            for v in told
+            for v in times
         ]
         return results, {"versions": work.versions()}
 
 
 def test_a_bound_above_the_best_is_not_measured(store, engine, monkeypatch):
-    made = MadeUpMachine(monkeypatch, engine, lambda c: {128: 2.0, 256: 1.0}[c["BLOCK"]], bound=9.0)
+    machine = MadeUpMachine(
+        monkeypatch, engine, lambda c: {128: 2.0, 256: 1.0}[c["BLOCK"]], bound=9.0
+    )
     settings = tune.Settings(target="hopper")
-    (found,) = tune.search(tasks.SCALE, settings, store=store, engine=engine)
-    assert found.best.config["BLOCK"] == 256 and found.key.device == "Made Up"
-    beaten = [t for t in found.trials if t.config["BLOCK"] == 512]
+    (result,) = tune.search(tasks.SCALE, settings, store=store, engine=engine)
+    assert result.best.config["BLOCK"] == 256 and result.key.device == "Made Up"
+    beaten = [t for t in result.trials if t.config["BLOCK"] == 512]
     assert {t.status for t in beaten} == {"pruned"} and "peaks" in beaten[0].reason
-    assert 512 not in {config["BLOCK"] for batch in made.batches for config in batch}
+    assert 512 not in {config["BLOCK"] for batch in machine.batches for config in batch}
 
 
 def test_a_search_that_samples_neither_counts_nor_waits_for_what_is_pruned(
@@ -376,22 +378,22 @@ def test_a_search_that_samples_neither_counts_nor_waits_for_what_is_pruned(
     monkeypatch.setattr(work, "compile_one", compile_one)
     monkeypatch.setattr(session, "_SHARE", 0.0)  # no more than it tries at least
     settings = tune.Settings(target="hopper", objective="registers", search="random")
-    (found,) = tune.search(tasks.WIDE, settings, store=store, engine=engine)
-    pruned = [trial for trial in found.trials if trial.status == "pruned"]
+    (result,) = tune.search(tasks.WIDE, settings, store=store, engine=engine)
+    pruned = [trial for trial in result.trials if trial.status == "pruned"]
     cheap = sum(not trial.detail for trial in pruned)
     assert len(pruned) > cheap > 0  # what spills took as long as any other
-    assert found.tried == len(found.trials) == 20 + cheap
+    assert result.tried == len(result.trials) == 20 + cheap
     assert patience[0] is None and patience[-1] == 12.0  # the default took three seconds
     everything = tune.Settings(target="hopper", objective="registers", search="exhaustive")
     patience.clear()
-    (found,) = tune.search(tasks.WIDE, everything, store=store, engine=engine)
-    assert found.tried == 100 and set(patience) == {None}
+    (result,) = tune.search(tasks.WIDE, everything, store=store, engine=engine)
+    assert result.tried == 100 and set(patience) == {None}
 
 
 def test_a_compilation_that_takes_far_longer_than_others_is_given_up():
-    told = (tune.task.Reference.of(tasks.TROUBLED), "hopper", {}, {"BLOCK": 256}, "registers")
+    work_item = (tune.task.Reference.of(tasks.TROUBLED), "hopper", {}, {"BLOCK": 256}, "registers")
     limits = {**COUNT.limits(), "patience": 0.5}
-    answer = work.compile_one(*told, limits)
+    answer = work.compile_one(*work_item, limits)
     assert answer["status"] == "pruned" and "after 0.5 s" in answer["reason"]
 
 
@@ -401,20 +403,20 @@ def test_a_device_that_slows_down_fools_nobody(store, engine, monkeypatch):
     def times(config):  # the default is slow and the first, the best is among the last
         return 2.0 - 0.1 * order.index(config)
 
-    made = MadeUpMachine(monkeypatch, engine, times, slower=0.25)
+    machine = MadeUpMachine(monkeypatch, engine, times, slower=0.25)
     settings = tune.Settings(target="hopper")
-    (found,) = tune.search(tasks.SCALE, settings, store=store, engine=engine)
-    assert len(made.batches) > 3
-    assert [order.index(t.config) for t in found.trials] == sorted(range(len(order)), reverse=True)
-    now = 1 + 0.25 * (len(made.batches) - 1)
-    for trial in found.trials:  # all of them as the device is at the end
+    (result,) = tune.search(tasks.SCALE, settings, store=store, engine=engine)
+    assert len(machine.batches) > 3
+    assert [order.index(t.config) for t in result.trials] == sorted(range(len(order)), reverse=True)
+    now = 1 + 0.25 * (len(machine.batches) - 1)
+    for trial in result.trials:  # all of them as the device is at the end
         assert trial.value == pytest.approx(now * times(trial.config))
         assert trial.low == pytest.approx(0.99 * trial.value)
 
 
 def test_workers_of_another_build_are_told(store, engine, monkeypatch):
     answer = {"status": "failed", "reason": "", "detail": {}, "versions": "another"}
-    monkeypatch.setattr(work, "compile_one", lambda *told: answer)
+    monkeypatch.setattr(work, "compile_one", lambda *args: answer)
     with pytest.raises(TuneWorkerError, match="different releases; expected gluon-core.*another"):
         tune.search(tasks.SCALE, COUNT, store=store, engine=engine)
 
@@ -426,10 +428,10 @@ def test_on_a_device(store, engine):
         pytest.skip("there is no GPU")
     for attempt in range(3):  # others on the device may make either measurement slow
         settings = tune.Settings(objective="time", again=attempt > 0)
-        (found,) = tune.search(tasks.SCALE, settings, store=store, engine=engine)
-        assert found.best is not None, [(trial.status, trial.reason) for trial in found.trials]
-        assert found.key.device and found.best.detail["final"]
-        assert found.best.low <= found.best.value <= found.best.high
+        (result,) = tune.search(tasks.SCALE, settings, store=store, engine=engine)
+        assert result.best is not None, [(trial.status, trial.reason) for trial in result.trials]
+        assert result.key.device and result.best.detail["final"]
+        assert result.best.low <= result.best.value <= result.best.high
         (checked,) = check(tasks.SCALE, settings, store=store, engine=engine, tolerance=1.0)
         if not checked.slower:
             break
@@ -441,8 +443,8 @@ def test_what_hangs_or_faults_on_a_device_costs_one_configuration(store, engine)
     if tune.device_target() is None:
         pytest.skip("there is no GPU")
     settings = tune.Settings(run_limit=2.0)
-    (found,) = tune.search(tasks.MISBEHAVES, settings, store=store, engine=engine)
-    said = {trial.config["HOW"]: (trial.status, trial.reason) for trial in found.trials}
+    (result,) = tune.search(tasks.MISBEHAVES, settings, store=store, engine=engine)
+    said = {trial.config["HOW"]: (trial.status, trial.reason) for trial in result.trials}
     assert said[0][0] == "ok" and said[1][0] == said[2][0] == "bad", said
     assert "was killed" in said[1][1]
     assert "illegal" in said[2][1] or "fault" in said[2][1], said[2]

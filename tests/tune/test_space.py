@@ -20,8 +20,8 @@ pytestmark = pytest.mark.once
 
 
 def test_a_space_is_all_combinations_that_go_together():
-    found = list(tune.space(A=[1, 2, 3], B=[1, 2], when=lambda A, B: A >= B))
-    assert found == [
+    configs = list(tune.space(A=[1, 2, 3], B=[1, 2], when=lambda A, B: A >= B))
+    assert configs == [
         {"A": 1, "B": 1},
         {"A": 2, "B": 1},
         {"A": 2, "B": 2},
@@ -56,8 +56,8 @@ def test_the_configurations_of_an_autotuner_are_a_space():
     kernel = triton.autotune(configs, key=["n"], do_bench=lambda call, quantiles: [0.0])(
         tasks.scale
     )
-    found = list(tune.configs_of(kernel))
-    assert [(c["BLOCK"], c["num_warps"]) for c in found] == [(128, 4), (64, 2)]
+    configurations = list(tune.configs_of(kernel))
+    assert [(c["BLOCK"], c["num_warps"]) for c in configurations] == [(128, 4), (64, 2)]
     task = tune.Task(kernel=kernel, arguments=tasks.arguments, grid=tasks.grid)
     assert task.name == "scale" and task.searched.size == 2
     with pytest.raises(TuneSpaceError, match="not decorated with triton.autotune"):
@@ -89,25 +89,25 @@ SPACE = tune.space(
 
 
 def run(strategy, count):
-    told = {}
+    options = {}
     for _ in range(count):
         config = strategy.ask()
         if config is None:
             break
-        assert config in SPACE and tuple(config.values()) not in told
-        told[tuple(config.values())] = valley(config)
+        assert config in SPACE and tuple(config.values()) not in options
+        options[tuple(config.values())] = valley(config)
         strategy.tell(config, valley(config) if config["A"] != 7 else None)
-    return told
+    return options
 
 
 def test_optuna_finds_what_chance_does_not():
     pytest.importorskip("optuna", reason="optuna is not installed")
     best = {"optuna": [], "random": []}
     for seed in range(6):
-        for name, found in best.items():
+        for name, name_best in best.items():
             strategy, trials, total = strategy_of(name, SPACE, None, seed, 40)
             assert (trials, total) == (40, 570)
-            found.append(min(run(strategy, trials).values()))
+            name_best.append(min(run(strategy, trials).values()))
     assert 1.3 * sum(best["optuna"]) < sum(best["random"]) and max(best["optuna"]) <= 2
 
 
@@ -116,11 +116,11 @@ def test_a_search_begins_with_the_default_and_ends_with_the_space():
     small = tune.space(A=[1, 2, 3], B=[4, 5])
     strategy = Optuna(small, list(small), {"A": 2, "B": 5}, 0)
     strategy.tell({"A": 1, "B": 4}, 3.0)  # from an earlier search
-    found = []
+    configs = []
     while (config := strategy.ask()) is not None:
-        found.append(tuple(config.values()))
+        configs.append(tuple(config.values()))
         strategy.tell(config, float(sum(config.values())))
-    assert found[0] == (2, 5) and len(set(found)) == len(found) == 5 and (1, 4) not in found
+    assert configs[0] == (2, 5) and len(set(configs)) == len(configs) == 5 and (1, 4) not in configs
 
 
 def test_all_are_tried_where_they_are_few():

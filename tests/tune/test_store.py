@@ -28,9 +28,9 @@ def test_trials_come_back_as_they_were_put_and_the_best_first(tmp_path):
         store.add(KEY, Trial({"B": 2}, "bad", reason="hung"))
         store.add(KEY, Trial({"B": 3}, "ok", 1.0))
         store.add(replace(KEY, device="other"), Trial({"B": 4}, "ok", 0.5))
-        found = store.of(KEY)
-        assert [trial.config["B"] for trial in found] == [3, 1, 2]
-        assert replace(found[1], at=0.0) == slow and found[1].at > 1e9
+        rows = store.of(KEY)
+        assert [trial.config["B"] for trial in rows] == [3, 1, 2]
+        assert replace(rows[1], at=0.0) == slow and rows[1].at > 1e9
         assert store.best(KEY).config == {"B": 3}
         store.add(KEY, Trial({"B": 3}, "bad"))  # in place of the earlier one
         assert store.best(KEY).config["B"] == 1 and len(store.of(KEY)) == 3
@@ -119,8 +119,12 @@ def test_export(tmp_path):
         store.add(KEY, Trial({"B": 2, "num_warps": 8}, "bad", name="f"))
         store.add(KEY, Trial({"B": 3, "num_warps": 8}, "ok", 1.0, name="f", at=time.time()))
         assert export.write(store, str(tmp_path / "s.json")) == 3
-        found = json.loads((tmp_path / "s.json").read_text())
-        assert found["format"] == 1 and {t["config"]["B"] for t in found["trials"]} == {1, 2, 3}
+        document = json.loads((tmp_path / "s.json").read_text())
+        assert document["format"] == 1 and {t["config"]["B"] for t in document["trials"]} == {
+            1,
+            2,
+            3,
+        }
         assert export.write(store, str(tmp_path / "s.py")) == 2
         with pytest.raises(TuneError, match=r"\.json or \.py"):
             export.write(store, str(tmp_path / "s.toml"))

@@ -133,12 +133,14 @@ def test_a_plain_buffer_would_have_conflicts(bits):
 
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])
 def test_the_copy_takes_whole_vectors_and_no_branches(target):
-    made = EXAMPLES["strided copy, CDNA"].compile(registry().target(target))
-    loads = set(re.findall(r"(buffer_load_\w+|global_\w+) v.*", made.asm["amdgcn"]))
+    compiled = EXAMPLES["strided copy, CDNA"].compile(registry().target(target))
+    loads = set(re.findall(r"(buffer_load_\w+|global_\w+) v.*", compiled.asm["amdgcn"]))
     assert loads == {"buffer_load_dwordx4"}
-    assert "buffer_store_dwordx4" in made.asm["amdgcn"] and "cbranch" not in made.asm["amdgcn"]
+    assert (
+        "buffer_store_dwordx4" in compiled.asm["amdgcn"] and "cbranch" not in compiled.asm["amdgcn"]
+    )
     # ".cs", read once: non-temporal, also with a Triton whose own language does not know it.
-    assert " nt" in made.asm["amdgcn"]
+    assert " nt" in compiled.asm["amdgcn"]
 
 
 @pytest.mark.parametrize("target", ["gfx1200", "gfx1201"])

@@ -14,8 +14,8 @@ def held(layout, shape):
     linear = layout.to_linear(shape)
     lanes = np.arange(linear.in_size("lane"))[None, :]
     registers = np.arange(linear.in_size("register"))[:, None]
-    found = linear.apply_arrays(register=registers, lane=lanes, warp=0, block=0)
-    both = [np.broadcast_to(found[d], (registers.size, lanes.size)) for d in ("dim0", "dim1")]
+    coordinates = linear.apply_arrays(register=registers, lane=lanes, warp=0, block=0)
+    both = [np.broadcast_to(coordinates[d], (registers.size, lanes.size)) for d in ("dim0", "dim1")]
     return both, registers, lanes
 
 

@@ -44,7 +44,7 @@ class FakeHip:
             build_signature_metadata=self._signature,
             create_tdm_descriptor=self._descriptor,
             get_device_properties=lambda device: {"max_shared_mem": shared},
-            load_binary=lambda *given: ("module", "function", 40, 0, 1024),
+            load_binary=lambda *args: ("module", "function", 40, 0, 1024),
         )
         active.launcher_cls = hip.HIPLauncher
         active.get_current_target = lambda: SimpleNamespace(backend=backend)
@@ -69,17 +69,17 @@ class FakeHip:
         self.source = src
         return SimpleNamespace(launch=self._launch)
 
-    def _descriptor(self, *given):
-        self.descriptors.append(given)
+    def _descriptor(self, *args):
+        self.descriptors.append(args)
         return f"D#{len(self.descriptors)}"
 
-    def _launch(self, *given):
+    def _launch(self, *args):
         if self.fails:
             raise RuntimeError(self.fails)
-        if isinstance(given[-1], (list, tuple)):
-            head, arguments = given[:-1], given[-1]
+        if isinstance(args[-1], (list, tuple)):
+            head, arguments = args[:-1], args[-1]
         else:
-            head, arguments = given[:11], given[11:]
+            head, arguments = args[:11], args[11:]
         self.launches.append((head[1:5], head[5], list(arguments)))
 
 
@@ -117,8 +117,8 @@ def compiled(kernel, *arguments):
 def test_a_descriptor_is_expanded_as_the_kernel_takes_it(monkeypatch, layout, pad):
     hip = FakeHip(monkeypatch)
     desc = TensorDescriptor.from_tensor(X, [32, 64], layout)
-    made = compiled(copy, desc, OUT, 64)
-    make_launcher(made)((2, 3, 1), 77, desc, OUT, 64, None)
+    kernel = compiled(copy, desc, OUT, 64)
+    make_launcher(kernel)((2, 3, 1), 77, desc, OUT, 64, None)
     # Bits, box, warps, gaps, shape, strides, address.
     box = [32, 64]
     assert hip.descriptors == [(16, box, 4, *pad, [100, 120], [128, 1], X.data_ptr())]
@@ -128,23 +128,23 @@ def test_a_descriptor_is_expanded_as_the_kernel_takes_it(monkeypatch, layout, pa
     assert len(arguments) == len(expected)
     assert all(a is b or a == b for a, b in zip(arguments, expected) if a is not OUT)
     assert arguments[5] is OUT
-    _as_the_machine_code_wants(made, hip)
+    _as_the_machine_code_wants(kernel, hip)
 
 
 def test_a_descriptor_in_a_tuple(monkeypatch):
     hip = FakeHip(monkeypatch)
     desc = TensorDescriptor.from_tensor(X, [32, 64], PADDED)
-    made = compiled(copy_pair, (desc, 2), OUT, 64)
-    make_launcher(made)((1, 1, 1), 0, (desc, 2), OUT, 64, None)
+    kernel = compiled(copy_pair, (desc, 2), OUT, 64)
+    make_launcher(kernel)((1, 1, 1), 0, (desc, 2), OUT, 64, None)
     ((_, _, arguments),) = hip.launches
     flat = [leaf for a in arguments for leaf in (a if isinstance(a, (tuple, list)) else [a])]
     assert flat[:6] == ["D#1", 100, 120, 128, 1, 2] and flat[6] is OUT and flat[7] == 64
-    _as_the_machine_code_wants(made, hip)
+    _as_the_machine_code_wants(kernel, hip)
 
 
-def _as_the_machine_code_wants(made, hip):
+def _as_the_machine_code_wants(values, hip):
     """The types that the launcher packs are those of the kernel's parameters."""
-    (line,) = re.findall(r"^define amdgpu_kernel .*$", made.asm["llir"], re.MULTILINE)
+    (line,) = re.findall(r"^define amdgpu_kernel .*$", values.asm["llir"], re.MULTILINE)
     wanted = re.findall(r"[(,] ?(\{[ i32,]+\}|i64|i32|ptr addrspace\(1\))", line.split("@", 1)[1])
     assert wanted[0].count("i32") == 12 and wanted[1:5] == ["i32", "i32", "i64", "i64"]
     if triton_at_least(3, 7):

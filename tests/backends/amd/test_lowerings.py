@@ -86,9 +86,9 @@ def test_copies_of_gfx1250_that_are_not_aligned():
 def test_copies_of_other_layouts_go_through_registers(target, lowering, reason):
     """Less per lane: a tile too small, of 4 bytes in every lane, or of one."""
     shape = (16, 16, 16) if target == "gfx950" else (16, 16, 32)
-    taken, found = selections(target, "fp16", shape, 4 if target == "gfx950" else 16)
+    taken, fragments = selections(target, "fp16", shape, 4 if target == "gfx950" else 16)
     assert taken["async_copy"] == "buffer_load_through_registers"
-    (why,) = {why for s in found for low, why in s.rejected if low.name == lowering} - {
+    (why,) = {why for s in fragments for low, why in s.rejected if low.name == lowering} - {
         f"fits, but {lowering} has priority 20 over 10"
     }
     assert reason in why
@@ -114,13 +114,13 @@ def test_operands_are_read_from_lds_in_wide_pieces(target, dtype, narrow):
 
 @pytest.mark.parametrize("target, dtype", [("gfx942", tl.float16), ("gfx1201", tl.float16)])
 def test_b_is_read_from_lds_without_conflicts(target, dtype):
-    found = plugins.registry().target(target)
-    unit = "mfma" if found.has("amd.mfma") else "wmma"
-    request = MmaRequest(found, 4, (3, 9), 128, 128, 64, dtype, dtype, tl.float32)
+    resolved = plugins.registry().target(target)
+    unit = "mfma" if resolved.has("amd.mfma") else "wmma"
+    request = MmaRequest(resolved, 4, (3, 9), 128, 128, 64, dtype, dtype, tl.float32)
     layouts = load_path(f"gluon_amd.lower:{unit}_layouts")(request)
     bits = dtype.primitive_bitwidth
     assert cost.vector_elements(layouts.b, layouts.b_shared, [64, 128], bits) * bits >= 64
-    banks = found.architecture.banks
+    banks = resolved.architecture.banks
     assert cost.bank_conflicts(layouts.b, layouts.b_shared, [64, 128], bits, banks) == 0
 
 
@@ -141,8 +141,8 @@ def far(x, y):
 
 
 def test_64_bit_offsets_are_not_for_buffer_addressing():
-    made = gluon.compile(far, target="gfx942", signature={"x": "*fp32", "y": "*fp32"})
-    assert "buffer_load" not in made.asm["amdgcn"] and "global_load" in made.asm["amdgcn"]
+    compiled = gluon.compile(far, target="gfx942", signature={"x": "*fp32", "y": "*fp32"})
+    assert "buffer_load" not in compiled.asm["amdgcn"] and "global_load" in compiled.asm["amdgcn"]
 
 
 INSTRUCTIONS = [
@@ -174,10 +174,10 @@ def test_the_instructions_are_in_the_assembly(target, dtype, shape, instruction)
 
 @pytest.mark.parametrize("dtype", [tl.int8])
 def test_int8_on_gfx1250_needs_a_newer_triton(dtype):
-    found = plugins.registry().target("gfx1250")
+    target = plugins.registry().target("gfx1250")
     accepts = load_path("gluon_amd.lower:wmma_accepts")
     for version, wanted in (((3, 6), False), ((3, 7), True)):
-        request = MmaRequest(found, 4, version, 64, 64, 64, dtype, dtype, tl.int32)
+        request = MmaRequest(target, 4, version, 64, 64, 64, dtype, dtype, tl.int32)
         answer = accepts(request)
         assert (answer is True) == wanted and (wanted or "needs Triton >= 3.7" in answer)
 
@@ -186,16 +186,16 @@ def test_int8_on_gfx1250_needs_a_newer_triton(dtype):
 @pytest.mark.parametrize("m, n, num_warps", [(64, 64, 4), (16, 16, 4), (128, 256, 8), (256, 16, 1)])
 @pytest.mark.parametrize("dtype", [tl.float16, tl.int8])
 def test_the_layouts_fit_tile_and_warps(target, m, n, num_warps, dtype):
-    found = plugins.registry().target(target)
-    unit = "mfma" if found.has("amd.mfma") else "wmma"
+    resolved = plugins.registry().target(target)
+    unit = "mfma" if resolved.has("amd.mfma") else "wmma"
     accumulator = tl.int32 if dtype == tl.int8 else tl.float32
-    request = MmaRequest(found, num_warps, (3, 9), m, n, 128, dtype, dtype, accumulator)
+    request = MmaRequest(resolved, num_warps, (3, 9), m, n, 128, dtype, dtype, accumulator)
     assert load_path(f"gluon_amd.lower:{unit}_accepts")(request) is True
     layouts = load_path(f"gluon_amd.lower:{unit}_layouts")(request)
     dims = layouts.accumulator.to_linear([m, n]).in_dims
-    assert dims["lane"] == found.warp_size and dims["warp"] == num_warps
+    assert dims["lane"] == resolved.warp_size and dims["warp"] == num_warps
     for operand, shape in ((layouts.a, [m, 128]), (layouts.b, [128, n])):
-        assert operand.to_linear(shape).in_dims["lane"] == found.warp_size
+        assert operand.to_linear(shape).in_dims["lane"] == resolved.warp_size
 
 
 @pytest.mark.sampled(4)

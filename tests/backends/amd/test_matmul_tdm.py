@@ -92,8 +92,8 @@ def test_reads_of_lds_have_no_conflicts():
     padded = gl.PaddedSharedLayout.with_identity_for([[64, 8]], [256, 64], [1, 0])
     plain = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
     operand = gl.DotOperandLayout(0, acc, 8)
-    found = [
+    conflicts = [
         bank_conflicts(operand, shared, [256, 64], 16, banks=TARGET.architecture.banks)
         for shared in (padded, plain)
     ]
-    assert found == [0, 7]
+    assert conflicts == [0, 7]

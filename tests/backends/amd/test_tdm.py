@@ -28,9 +28,13 @@ L = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], order=[1, 0]))
 
 def test_from_tensor():
     x = torch.zeros(70, 160, dtype=torch.float16)[:, :150]
-    made = TensorDescriptor.from_tensor(x, [32, 64], PADDED)
-    assert made.base is x and made.padding == "zero" and made.layout is PADDED
-    assert (made.shape, made.strides, made.block_shape) == ([70, 150], [160, 1], [32, 64])
+    descriptor = TensorDescriptor.from_tensor(x, [32, 64], PADDED)
+    assert descriptor.base is x and descriptor.padding == "zero" and descriptor.layout is PADDED
+    assert (descriptor.shape, descriptor.strides, descriptor.block_shape) == (
+        [70, 150],
+        [160, 1],
+        [32, 64],
+    )
 
 
 def test_both_spellings_are_one():

@@ -144,12 +144,12 @@ def one(
         registers: name -> its 32 bits, one number per lane for `v0` and `a0`, one for `s0`, `vcc`,
             `exec` and `m0`; `scc` is a bool.
     """
-    made = program(instruction, arch, denormals=denormals)
-    code = bind(made)
+    instruction_program = program(instruction, arch, denormals=denormals)
+    code = bind(instruction_program)
     lanes = code.context.lanes
     settings = Settings(uninitialised=False, hazards=False)
     machine = Machine(code, GlobalMemory([]), np.zeros((1, 3), np.int64), 1, 4096, settings)
-    v = np.zeros((max(rows_of(made), 64), 1, lanes), np.uint32)
+    v = np.zeros((max(rows_of(instruction_program), 64), 1, lanes), np.uint32)
     s = np.zeros((130, 1), np.uint32)
     s[EXEC : EXEC + 2] = 0xFFFFFFFF
     batch = Batch(

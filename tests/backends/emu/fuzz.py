@@ -94,9 +94,9 @@ class Program:
         name, other = self.pick(kind), self.pick(kind)
         how, meaning = self.random.choice(list(_REDUCED.items()))
         shown = "[:, None]" if axis else "[None, :]"
-        found = np.expand_dims(meaning(self.values[name], axis), axis)
+        values = np.expand_dims(meaning(self.values[name], axis), axis)
         self.put(
-            kind, f"gl.{how}({name}, axis={axis}){shown} + {other}", found + self.values[other]
+            kind, f"gl.{how}({name}, axis={axis}){shown} + {other}", values + self.values[other]
         )
 
     def _moved(self) -> None:

@@ -87,17 +87,17 @@ def mutants(text: str) -> Iterator[Mutant]:
         if ".amdgpu_metadata" in line:
             return
         code = line.split(";")[0].rstrip()
-        found = _WAIT.match(code)
-        if not found or "depctr" in code or "xcnt" in code:
+        match = _WAIT.match(code)
+        if not match or "depctr" in code or "xcnt" in code:
             continue
         changed = ["\ts_nop 0"]
         if _COUNT.search(code):
             changed.append(_COUNT.sub(lambda m: f"{m[1]}({int(m[2]) + 1})", code))
-        elif found[1].startswith("s_wait_") and "_" not in found[1][7:]:
-            changed.append(f"\t{found[1]} {int(found[2], 0) + 1:#x}")
-        if found[1] == "s_barrier_signal":
+        elif match[1].startswith("s_wait_") and "_" not in match[1][7:]:
+            changed.append(f"\t{match[1]} {int(match[2], 0) + 1:#x}")
+        if match[1] == "s_barrier_signal":
             continue  # a wait without its signal never ends
-        if found[1] == "s_barrier_wait":
+        if match[1] == "s_barrier_wait":
             changed = ["\ts_nop 0"]
         for after in changed:
             whole = "\n".join([*lines[:number], after, *lines[number + 1 :]])
@@ -135,9 +135,9 @@ class Subject:
             path = f"{folder}/trace"
             with using(trace=path):
                 self.run(self.text)
-            found = json.loads(Path(path).read_text().splitlines()[-1])
-        counts = {i.line: found["counts"][i.index] for i in program.instructions}
-        for i, used in zip(program.instructions, found["useful"]):
+            document = json.loads(Path(path).read_text().splitlines()[-1])
+        counts = {i.line: document["counts"][i.index] for i in program.instructions}
+        for i, used in zip(program.instructions, document["useful"]):
             if i.name.startswith(("s_waitcnt", "s_wait_")) and not used:
                 counts[i.line] = 0
         return counts
@@ -148,8 +148,8 @@ class Subject:
             self.args[name][...] = value
         compiled = With(self.compiled, text)
         names = self.compiled.src.fn.arg_names
-        given = dict(zip(names, self.values))
-        arguments = [given.get(name, self.config.get(name)) for name in names]
+        args = dict(zip(names, self.values))
+        arguments = [args.get(name, self.config.get(name)) for name in names]
         size = self.grid(self.config) if callable(self.grid) else self.grid
         size = tuple(size) if isinstance(size, (tuple, list)) else (size,)
         try:

@@ -48,11 +48,11 @@ class Program:
         self.tokens: list[str] = []
         at, text = 0, text.rstrip()
         while at < len(text):
-            found = _TOKEN.match(text, at)
-            if found is None:
+            match = _TOKEN.match(text, at)
+            if match is None:
                 raise Unsupported(text[at : at + 10])
-            self.tokens.append(found[0].strip())
-            at = found.end()
+            self.tokens.append(match[0].strip())
+            at = match.end()
 
     def run(self, state: dict[str, Any]) -> dict[str, Any]:
         """`state` after it: registers as (bits, width) by name, such as "S0"; "laneId" a number."""

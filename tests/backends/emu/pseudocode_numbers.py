@@ -44,15 +44,15 @@ def bits_of(value: Any) -> tuple[int, int]:
 
 def typed(bits: int, kind: str) -> Any:
     """Bits as the type that `.kind` names."""
-    found = re.fullmatch(r"(u|i|b|f|bf)(\d+)", kind)
-    if not found:
+    match = re.fullmatch(r"(u|i|b|f|bf)(\d+)", kind)
+    if not match:
         raise Unsupported(f".{kind}")
-    width = int(found[2])
-    if found[1] == "bf":
+    width = int(match[2])
+    if match[1] == "bf":
         return np.array([(bits & 0xFFFF) << 16], np.uint32).view(np.float32)[0]
-    if found[1] == "f":
+    if match[1] == "f":
         return np.array([bits & (1 << width) - 1], f"u{width // 8}").view(FLOATS[width])[0]
-    return Int.of(bits, width, found[1] == "i")
+    return Int.of(bits, width, match[1] == "i")
 
 
 def truth(value: Any) -> bool:
@@ -84,8 +84,8 @@ def binary(sign: str, a: Any, b: Any) -> Any:
         if sign in ("<<", ">>"):
             if not 0 <= b.value < 64 + 64:
                 raise Unsupported("a shift by more than all")
-            found = a.value << b.value if sign == "<<" else a.value >> b.value
-            return Int.of(found, max(a.width, 32), a.signed)
+            shifted = a.value << b.value if sign == "<<" else a.value >> b.value
+            return Int.of(shifted, max(a.width, 32), a.signed)
         width = max([x.width for x in (a, b) if not x.literal] or [max(a.width, b.width)])
         width = max(width, 32)
         signed = all(x.signed for x in (a, b) if not x.literal) if not (a.literal and b.literal) else True  # fmt: skip
@@ -138,13 +138,13 @@ def cast(value: Any, width: int, kind: str) -> Any:
 
 def converted(value: Any, kind: str) -> Any:
     """What an assignment to `.kind` stores."""
-    found = re.fullmatch(r"(u|i|b|f)(\d+)", kind)
-    if not found:
+    match = re.fullmatch(r"(u|i|b|f)(\d+)", kind)
+    if not match:
         raise Unsupported(f".{kind}")
-    width = int(found[2])
+    width = int(match[2])
     if isinstance(value, bool):
         value = Int(int(value), 1, False)
-    if found[1] == "f":
+    if match[1] == "f":
         if isinstance(value, Int):
             return (
                 typed(bits_of(value)[0], kind) if not value.literal else FLOATS[width](value.value)
@@ -152,7 +152,7 @@ def converted(value: Any, kind: str) -> Any:
         return FLOATS[width](value)
     if not isinstance(value, Int):
         return value
-    return Int.of(value.value, width, found[1] == "i")
+    return Int.of(value.value, width, match[1] == "i")
 
 
 CONSTANTS = {"INF": math.inf, "PI": math.pi, "NAN": math.nan, "OVERFLOW_F32": math.inf, "OVERFLOW_F64": math.inf,
@@ -207,26 +207,26 @@ def _saturated(low: int, high: int, width: int, signed: bool) -> Callable[[Any],
 
 
 def _integers() -> dict[str, Callable[..., Any]]:
-    found: dict[str, Callable[..., Any]] = {}
+    functions: dict[str, Callable[..., Any]] = {}
     for width in (8, 16, 32):
         for source in ("f16", "f32", "f64"):
-            found[f"{source}_to_u{width}"] = _saturated(0, 2**width - 1, width, False)
+            functions[f"{source}_to_u{width}"] = _saturated(0, 2**width - 1, width, False)
             top = 2 ** (width - 1)
-            found[f"{source}_to_i{width}"] = _saturated(-top, top - 1, width, True)
+            functions[f"{source}_to_i{width}"] = _saturated(-top, top - 1, width, True)
     for source in ("u16", "i16", "u32", "i32"):
         for size, kind in FLOATS.items():
-            found[f"{source}_to_f{size}"] = lambda x, kind=kind: kind(x.value)
+            functions[f"{source}_to_f{size}"] = lambda x, kind=kind: kind(x.value)
     for source, width in (("u8", 8), ("u4", 4), ("i8", 8), ("i4", 4), ("i16", 16), ("u16", 16)):
         signed = source[0] == "i"
-        found[f"{source}_to_{source[0]}32"] = lambda x, w=width, s=signed: Int(
+        functions[f"{source}_to_{source[0]}32"] = lambda x, w=width, s=signed: Int(
             Int.of(x.value, w, s).value, 32, s
         )
     for source in ("f16", "f32", "f64"):
         for size, kind in FLOATS.items():
-            found[f"{source}_to_f{size}"] = lambda x, kind=kind: kind(as_float(x))
-    found["u32_to_u16"] = lambda x: Int(min(x.value, 0xFFFF), 16, False)
-    found["i32_to_i16"] = lambda x: Int(min(max(x.value, -0x8000), 0x7FFF), 16, True)
-    return found
+            functions[f"{source}_to_f{size}"] = lambda x, kind=kind: kind(as_float(x))
+    functions["u32_to_u16"] = lambda x: Int(min(x.value, 0xFFFF), 16, False)
+    functions["i32_to_i16"] = lambda x: Int(min(max(x.value, -0x8000), 0x7FFF), 16, True)
+    return functions
 
 
 def _extreme(pick: Callable[..., Any]) -> Callable[..., Any]:

@@ -75,12 +75,12 @@ def fit(exact: Fraction, kind: str, mode: str = "rn") -> float:
     up = {"rm": False, "rp": rest > 0, "rz": exact < 0 and rest > 0,
           "rn": rest > Fraction(1, 2) or (rest == Fraction(1, 2) and low % 2 == 1),
           "rna": rest > Fraction(1, 2) or (rest == Fraction(1, 2) and exact > 0)}[mode]  # fmt: skip
-    found = (low + up) * unit
+    rounded = (low + up) * unit
     most = Fraction(_LARGEST[kind])
-    if abs(found) > most:
+    if abs(rounded) > most:
         inward = mode == "rz" or (mode == "rm" and exact > 0) or (mode == "rp" and exact < 0)
         return (_LARGEST[kind] if inward else math.inf) * (1 if exact > 0 else -1)
-    return float(found) if found else -0.0 if exact < 0 else 0.0
+    return float(rounded) if rounded else -0.0 if exact < 0 else 0.0
 
 
 def flush(x: float, kind: str) -> float:
@@ -105,11 +105,11 @@ def exactly(op: str, xs: list[float], mode: str) -> Any:
     if op == "sqrt":
         scale = 1 << 400
         root = math.isqrt(q[0].numerator * scale * scale // q[0].denominator)
-        found = Fraction(root, scale)
-        return found if found * found == q[0] else found + Fraction(1, 4 * scale)
-    found = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
+        exact = Fraction(root, scale)
+        return exact if exact * exact == q[0] else exact + Fraction(1, 4 * scale)
+    exact = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
              "fma": lambda a, b, c: a * b + c, "div": lambda a, b: a / b, "rcp": lambda a: 1 / a}[op](*q)  # fmt: skip
-    if found == 0:
+    if exact == 0:
         terms = {"add": [xs[0], xs[-1]], "sub": [xs[0], -xs[-1]],
                  "fma": [math.copysign(1, xs[0]) * math.copysign(1, xs[min(1, len(xs) - 1)]), xs[-1]]}.get(op)  # fmt: skip
         if terms is None:
@@ -120,7 +120,7 @@ def exactly(op: str, xs: list[float], mode: str) -> Any:
         if len(signs) == 1:
             return math.copysign(0.0, signs.pop())
         return -0.0 if mode == "rm" else 0.0
-    return found
+    return exact
 
 
 def arithmetic(
@@ -130,8 +130,8 @@ def arithmetic(
         xs = [number(b, kind) for b in bits]
         if ftz:
             xs = [flush(x, kind) for x in xs]
-        found = exactly(op, xs, mode)
-        x = fit(found, kind, mode) if isinstance(found, Fraction) else found
+        value = exactly(op, xs, mode)
+        x = fit(value, kind, mode) if isinstance(value, Fraction) else value
         if ftz:
             x = flush(x, kind)
         if sat:
@@ -307,8 +307,8 @@ def extreme64(a: int, b: int, least: bool) -> int:
 
 
 def xorsign(a: int, b: int, least: bool) -> int:
-    found = extreme("f32", least)(a & ~(1 << 31), b & ~(1 << 31))
-    return found if found == NAN["f32"] else found | ((a ^ b) & 1 << 31)
+    extreme_value = extreme("f32", least)(a & ~(1 << 31), b & ~(1 << 31))
+    return extreme_value if extreme_value == NAN["f32"] else extreme_value | ((a ^ b) & 1 << 31)
 
 
 def words(x: int) -> tuple[int, int]:
@@ -323,11 +323,11 @@ def field(a: int, start: int, count: int, width: int, sign: bool) -> int:
     """Bit by bit, as the ISA has it."""
     top = width - 1
     spare = 0 if not sign or count == 0 else a >> min(start + count - 1, top) & 1
-    made = 0
+    word = 0
     for i in range(width):
         bit = a >> (start + i) & 1 if i < count and start + i <= top else spare
-        made |= bit << i
-    return made
+        word |= bit << i
+    return word
 
 
 def inserted(a: int, b: int, start: int, count: int, width: int) -> int:
@@ -344,12 +344,12 @@ def looked_up(a: int, b: int, c: int, table: int) -> int:
 
 
 def permuted(a: int, b: int, selector: int) -> int:
-    made = 0
+    selected = 0
     for i in range(4):
         nibble = selector >> 4 * i & 15
         byte = (b << 32 | a) >> 8 * (nibble & 7) & 255
-        made |= (255 * (byte >> 7) if nibble & 8 else byte) << 8 * i
-    return made
+        selected |= (255 * (byte >> 7) if nibble & 8 else byte) << 8 * i
+    return selected
 
 
 def u8(x: int) -> int:

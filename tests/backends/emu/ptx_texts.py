@@ -513,7 +513,7 @@ def registers(text: Text, count: int, seed: int = 0) -> list[list[int]]:
     rng = np.random.default_rng(seed)
     kinds = [c for c in text.constraints.split(",") if not c.startswith("=")]
     outputs = [c.strip("=&") for c in text.constraints.split(",") if c.startswith("=")]
-    made = []
+    lines = []
     for kind in kinds:
         letter = outputs[int(kind)] if kind.isdigit() else kind
         bits = _WIDTH[letter]
@@ -527,8 +527,8 @@ def registers(text: Text, count: int, seed: int = 0) -> list[list[int]]:
             dtype = {"f": np.float32, "h": np.float16, "d": np.float64}[letter]
             near_one = usual.astype(dtype).view(np.dtype(f"u{bits // 8}")).astype(np.uint64)
         which = rng.integers(0, 3, count)
-        made.append([int(x) for x in np.choose(which, [special, anything, near_one])])
-    return made
+        lines.append([int(x) for x in np.choose(which, [special, anything, near_one])])
+    return lines
 
 
 def module(texts: list[Text], arch: int, entry: bool = True) -> str:

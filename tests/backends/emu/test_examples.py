@@ -45,9 +45,9 @@ def cases():
     """(example, architecture) of all that an architecture has the capabilities for."""
     for target in TARGETS:
         arch, marks = (target, ()) if isinstance(target, str) else (target.values[0], target.marks)
-        found = registry().target(f"emu:{arch}")
+        resolved = registry().target(f"emu:{arch}")
         for name, example in EXAMPLES.items():
-            if not example.lacks(found):
+            if not example.lacks(resolved):
                 yield pytest.param(name, arch, marks=marks)
 
 

@@ -28,8 +28,8 @@ def test_random_kernels(seed):
     source, inputs, *wanted = generate(seed, registry().target(arch).warp_size)
     kernel = oracle.load(source, oracle.OURS).kernel
     for machine in ("sim", "emu"):
-        found = [np.zeros_like(array) for array in wanted]
+        results = [np.zeros_like(array) for array in wanted]
         with using(timeout=60):
-            kernel[(1,)](*(x.copy() for x in inputs), *found, target=f"{machine}:{arch}")
-        for got, expected in zip(found, wanted):
+            kernel[(1,)](*(x.copy() for x in inputs), *results, target=f"{machine}:{arch}")
+        for got, expected in zip(results, wanted):
             np.testing.assert_array_equal(got, expected, err_msg=f"{machine}:{arch}\n{source}")

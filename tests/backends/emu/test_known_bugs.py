@@ -71,8 +71,8 @@ def test_without_float32_between_gfx950_takes_it_for_another(monkeypatch, fresh)
     monkeypatch.delitem(around, ("fp8e5b16", "bf16"))
     times = 1 if triton_at_least(3, 8) else 2
     finite = slice(0, 124)  # of both kinds
-    found = wide("emu:gfx950", gl.float8e5b16, anew=1)[finite]
-    assert torch.equal(found, times * wide("sim:gfx942", gl.float8e5b16)[finite])
+    converted = wide("emu:gfx950", gl.float8e5b16, anew=1)[finite]
+    assert torch.equal(converted, times * wide("sim:gfx942", gl.float8e5b16)[finite])
 
 
 @FNUZ

@@ -92,8 +92,8 @@ def test_large_grids_over_processes(monkeypatch, tmp_path, processes):
     wanted[-3:] = 0
     np.testing.assert_array_equal(out, wanted)
     assert shared == [processes] * (processes > 1)
-    (found,) = map(json.loads, path.read_text().splitlines())
-    assert found["mix"]["global_store_dword"] == sum(range(20))
+    (document,) = map(json.loads, path.read_text().splitlines())
+    assert document["mix"]["global_store_dword"] == sum(range(20))
     with using(resident=2, processes=processes):
         with pytest.raises(AccessError, match=r"past the end of x.*\n.*workgroup \(7, 0, 0\)"):
             slowly[(20,)](x[: 7 * 64].copy(), out, 20 * 64, 64, target="emu:gfx942", num_warps=1)
@@ -150,9 +150,9 @@ def test_bad_arguments():
 
 def bare(compiled, code=None):
     """The kernel as a code object alone."""
-    found = copy.copy(compiled)
-    found.asm = {} if code == b"" else {"hsaco": code or compiled.asm["hsaco"]}
-    return found
+    copied = copy.copy(compiled)
+    copied.asm = {} if code == b"" else {"hsaco": code or compiled.asm["hsaco"]}
+    return copied
 
 
 @pytest.mark.parametrize("name", ["product", "branches"])
@@ -212,14 +212,14 @@ def test_traces_count_by_line(tmp_path):
     path = tmp_path / "trace"
     with using(trace=str(path)):
         double[(2,)](x, out, 300, 64, target="emu:gfx942")
-    (found,) = map(json.loads, path.read_text().splitlines())
-    assert found["kernel"] == "double" and found["grid"] == [2, 1, 1]
-    assert found["global_bytes"] >= 2 * 4 * 300
+    (document,) = map(json.loads, path.read_text().splitlines())
+    assert document["kernel"] == "double" and document["grid"] == [2, 1, 1]
+    assert document["global_bytes"] >= 2 * 4 * 300
     line = double.fn.__code__.co_firstlineno + 3
-    (mine,) = [one for one in found["lines"] if one["line"] == line]
+    (mine,) = [one for one in document["lines"] if one["line"] == line]
     stores = [i for i in mine["instructions"] if i["instruction"].startswith("global_store")]
     assert sum(i["bytes"] for i in stores) == 4 * 300
-    assert sum(found["mix"].values()) == found["instructions"]
+    assert sum(document["mix"].values()) == document["instructions"]
 
 
 KERNEL = """
@@ -259,13 +259,13 @@ def test_reports_hold_what_was_executed(tmp_path):
         )
 
     gluon_command("run", file, "-t", "emu:gfx942", "--trace-isa", trace, "512", "256", "256")
-    found = json.loads(report("emu:gfx942", 256, "--json").stdout)["executed"]
+    document = json.loads(report("emu:gfx942", 256, "--json").stdout)["executed"]
     launches = [json.loads(line) for line in trace.read_text().splitlines()]
-    assert (found["launches"], found["warps"], found["same_code"]) == (2, 32, True)
-    assert found["instructions"] == sum(one["instructions"] for one in launches[1:])
-    assert found["global_bytes"] == 2 * 2 * 4 * 1001
-    assert sum(found["instruction_mix"].values()) == found["instructions"]
-    assert sum(count for _, _, count in found["lines"]) == found["instructions"]
+    assert (document["launches"], document["warps"], document["same_code"]) == (2, 32, True)
+    assert document["instructions"] == sum(one["instructions"] for one in launches[1:])
+    assert document["global_bytes"] == 2 * 2 * 4 * 1001
+    assert sum(document["instruction_mix"].values()) == document["instructions"]
+    assert sum(count for _, _, count in document["lines"]) == document["instructions"]
     text = report("emu:gfx942", 256).stdout
     assert "launches: 2" in text and "kernel.py:10  gl.store(dst + at" in text
     other = json.loads(report("emu:gfx942", 1024, "--json").stdout)["executed"]

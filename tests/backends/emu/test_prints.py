@@ -44,13 +44,13 @@ def test_what_is_printed(arch, capsys):
         says[(3,)](x, warp, target=target, num_warps=2)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == x.size
-    found = {}
+    outputs = {}
     for line in lines:
         before, _, value = line.partition("half of it: ")
         pid = int(before.split("pid (")[1].split(",")[0])
         index = int(before.split("idx (")[1].split(")")[0])
-        found[pid * 2 * warp + index] = float(value)
-    assert found == {i: i / 2 for i in range(x.size)}
+        outputs[pid * 2 * warp + index] = float(value)
+    assert outputs == {i: i / 2 for i in range(x.size)}
 
 
 @pytest.mark.once
@@ -121,13 +121,13 @@ def test_formats():
     def double(value):
         return struct.pack("<d", value)
 
-    made = formatted(
+    text = formatted(
         words(
             b"%d|%5u|%-4x|%lld|%c|%%|%s|%.2f|%g|%hhd|%p\n".ljust(48, b"\0"), -1, 7, 255, -(1 << 40), 65,
             b"a string\0".ljust(16, b"\0"), double(1.005), double(1e30), 0x1FF, 4096,
         )
     )  # fmt: skip
-    assert made == "-1|    7|ff  |-1099511627776|A|%|a string|1.00|1e+30|-1|0x1000\n"
+    assert text == "-1|    7|ff  |-1099511627776|A|%|a string|1.00|1e+30|-1|0x1000\n"
     assert formatted(words(b"none".ljust(8, b"\0"))) == "none"
     assert formatted(words(b"%u%u\0".ljust(8, b"\0"), 1)) == "10"  # an argument that did not come
 

@@ -19,16 +19,16 @@ _WIDTHS = {"f": 32, "r": 32, "h": 16, "l": 64, "d": 64}
 def kinds_of(text: Text) -> tuple[list[str], list[str]]:
     """The letters of results and arguments."""
     pieces = [c.strip() for c in text.constraints.split(",")]
-    made = [c.strip("=&") for c in pieces if c.startswith("=")]
-    return made, [made[int(c)] if c.isdigit() else c for c in pieces if not c.startswith("=")]
+    outputs = [c.strip("=&") for c in pieces if c.startswith("=")]
+    return outputs, [outputs[int(c)] if c.isdigit() else c for c in pieces if not c.startswith("=")]
 
 
-def simulated(text: Text, given: list[list[int]]) -> list[list[int]]:
+def simulated(text: Text, inputs: list[list[int]]) -> list[list[int]]:
     """The registers of each result."""
-    made, read = kinds_of(text)
-    count = len(given[0]) if given else 1
+    outputs, read = kinds_of(text)
+    count = len(inputs[0]) if inputs else 1
     words = [
-        np.array(g, np.uint64).astype(f"u{_WIDTHS[c] // 8}")[None] for g, c in zip(given, read)
+        np.array(g, np.uint64).astype(f"u{_WIDTHS[c] // 8}")[None] for g, c in zip(inputs, read)
     ]
     results = assemble(text.text, text.constraints)(None, words, lambda: np.zeros((1, 1), int))
     return [[int(x) for x in np.broadcast_to(f, (1, count))[0]] for f in results]
@@ -41,15 +41,15 @@ def same(have: int, want: int, letter: str) -> bool:
 
 
 def differing(text: Text, count: int) -> list[str]:
-    made, _ = kinds_of(text)
-    given = registers(text, count)
-    found = simulated(text, given)
+    outputs, _ = kinds_of(text)
+    inputs = registers(text, count)
+    results = simulated(text, inputs)
     bad = []
-    for i, have in enumerate(zip(*found)):
-        arguments = [g[i] for g in given]
+    for i, have in enumerate(zip(*results)):
+        arguments = [g[i] for g in inputs]
         want = text.formula(*arguments)
         want = want if isinstance(want, tuple) else (want,)
-        if not all(map(same, have, want, made)):
+        if not all(map(same, have, want, outputs)):
             shown = " ".join(map(hex, arguments))
             bad.append(f"{text.text}: of {shown} {[*map(hex, have)]}, not {[*map(hex, want)]}")
     return bad
@@ -89,8 +89,8 @@ def test_instructions_make_what_their_formulas_do(part):
 )  # fmt: skip
 def test_what_the_isa_leaves_open_is_as_an_h200_has_it(text, constraints, words, want):
     names = ", ".join(f"${i}" for i in range(len(words) + 1))
-    made = simulated(Text(f"{text} {names};", constraints, len), [[w] for w in words])
-    assert made == [[want]]
+    results = simulated(Text(f"{text} {names};", constraints, len), [[w] for w in words])
+    assert results == [[want]]
 
 
 @pytest.mark.campaign
@@ -150,13 +150,13 @@ def test_the_assembler_takes_the_texts(arch):
     ],
 )  # fmt: skip
 def test_what_is_not_known_is_named(text, constraints, words):
-    with pytest.raises(NotModelled, match=words) as found:
+    with pytest.raises(NotModelled, match=words) as error:
         assemble(text, constraints)
-    assert found.value.got
+    assert error.value.got
 
 
 def test_reads_of_what_a_failed_guard_left_are_no_numbers():
     """Where nothing wrote, hardware has anything."""
     program = assemble("{ .reg .pred p; setp.eq.u32 p, $1, 1; @p mov.b32 $0, $1; }", "=r,r")
-    (found,) = program(None, [np.array([[0, 1]], np.uint32)], lambda: np.zeros((1, 1), int))
-    assert found.tolist() == [[0xFFFFFFFF, 1]]
+    (result,) = program(None, [np.array([[0, 1]], np.uint32)], lambda: np.zeros((1, 1), int))
+    assert result.tolist() == [[0xFFFFFFFF, 1]]

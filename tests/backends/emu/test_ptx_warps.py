@@ -26,20 +26,20 @@ HALVES = np.broadcast_to(
 def run(text, constraints, *words):
     """The results, shaped alike."""
     threads = np.repeat(np.arange(WARPS * 32), EACH)[None]
-    given = [w.reshape(1, -1) for w in words]
+    inputs = [w.reshape(1, -1) for w in words]
     block = SimpleNamespace(num_warps=WARPS, first_warp=0)
-    results = assemble(text, constraints)(block, given, lambda: threads)
+    results = assemble(text, constraints)(block, inputs, lambda: threads)
     return [np.broadcast_to(f, (1, RUNS)).reshape(A.shape) for f in results]
 
 
 def by_lanes(fn, *words):
     """`fn(lane, words of all lanes)` for each lane of each warp and run."""
-    made = np.zeros(A.shape, np.uint64)
+    output = np.zeros(A.shape, np.uint64)
     for warp in range(WARPS):
         for i in range(EACH):
             lanes = [[int(x) for x in w[warp, :, i]] for w in words]
-            made[warp, :, i] = [fn(lane, *lanes) for lane in range(32)]
-    return made
+            output[warp, :, i] = [fn(lane, *lanes) for lane in range(32)]
+    return output
 
 
 def source(mode, lane, far, c):
@@ -83,25 +83,25 @@ def test_votes_and_matches_are_of_the_lanes_of_the_mask(masks):
         "{ .reg .pred p; setp.ne.u32 p, $1, 0; vote.sync.%s.pred p, p, $2; selp.b32 $0, 1, 0, p; }"
     )
     for mode, fn in (
-        ("all", all), ("any", any), ("uni", lambda found: len({*found}) == 1),
+        ("all", all), ("any", any), ("uni", lambda votes: len({*votes}) == 1),
     ):  # fmt: skip
-        (found,) = run(vote % mode, "=r,r,r", truth, masks)
+        (result,) = run(vote % mode, "=r,r,r", truth, masks)
         want = by_lanes(lambda n, t, m, fn=fn: fn([t[j] for j in members(m[n])]), truth, masks)
-        np.testing.assert_array_equal(found, want)
-    (found,) = run(
+        np.testing.assert_array_equal(result, want)
+    (result,) = run(
         "{ .reg .pred p; setp.eq.u32 p, $1, 0; vote.sync.ballot.b32 $0, !p, $2; }",
         "=r,r,r", truth, masks,
     )  # fmt: skip
     want = by_lanes(lambda n, t, m: bits(j for j in members(m[n]) if t[j]), truth, masks)
-    np.testing.assert_array_equal(found, want)
-    (found,) = run("match.any.sync.b32 $0, $1, $2;", "=r,r,r", FEW, masks)
+    np.testing.assert_array_equal(result, want)
+    (result,) = run("match.any.sync.b32 $0, $1, $2;", "=r,r,r", FEW, masks)
     want = by_lanes(lambda n, a, m: bits(j for j in members(m[n]) if a[j] == a[n]), FEW, masks)
-    np.testing.assert_array_equal(found, want)
+    np.testing.assert_array_equal(result, want)
     text = "{ .reg .pred p; .reg .b64 w; mov.b64 w, {$2, 7}; match.all.sync.b64 $0|p, w, $3; selp.b32 $1, 1, 0, p; }"
-    found, same = run(text, "=&r,=r,r,r", truth, masks)
+    result, same = run(text, "=&r,=r,r,r", truth, masks)
     want = by_lanes(lambda n, t, m: len({t[j] for j in members(m[n])}) == 1, truth, masks)
     np.testing.assert_array_equal(same, want)
-    np.testing.assert_array_equal(found, np.where(want, masks, 0))
+    np.testing.assert_array_equal(result, np.where(want, masks, 0))
 
 
 @pytest.mark.parametrize("masks", [np.full_like(A, 0xFFFFFFFF), HALVES], ids=["all", "halves"])
@@ -114,36 +114,36 @@ def test_reductions_are_of_the_lanes_of_the_mask(masks):
         "and.b32": np.bitwise_and.reduce, "or.b32": np.bitwise_or.reduce, "xor.b32": np.bitwise_xor.reduce,
     }.items():  # fmt: skip
         for words in (A, A | np.uint32(1 << 31)):
-            (found,) = run(f"redux.sync.{kind} $0, $1, $2;", "=r,r,r", words, masks)
+            (result,) = run(f"redux.sync.{kind} $0, $1, $2;", "=r,r,r", words, masks)
             want = by_lanes(
                 lambda n, a, m, fn=fn: int(fn([a[j] for j in members(m[n])])), words, masks
             )
-            np.testing.assert_array_equal(found, want, err_msg=kind)
+            np.testing.assert_array_equal(result, want, err_msg=kind)
 
 
 def test_who_is_active_and_who_is_elected():
     text = """{ .reg .pred p, q; .reg .b32 m; setp.lt.u32 p, $2, 3; activemask.b32 m; mov.b32 $0, m; mov.b32 $1, 0;
         @p activemask.b32 m; @p match.any.sync.b32 $0, $2, m; @p elect.sync m|q, m; @p selp.b32 $1, 1, 0, q; }"""
-    found, elected = run(text, "=&r,=&r,r", FEW)
+    active, elected = run(text, "=&r,=&r,r", FEW)
     want = by_lanes(
         lambda n, a: bits(j for j in range(32) if a[j] == a[n]) if a[n] < 3 else (1 << 32) - 1, FEW
     )
-    np.testing.assert_array_equal(found, want)
+    np.testing.assert_array_equal(active, want)
     first = by_lanes(lambda n, a: n == next(j for j in range(32) if a[j] < 3), FEW)
     np.testing.assert_array_equal(elected, first)
 
 
 def test_constants_and_guards():
-    (found,) = run("shfl.sync.idx.b32 $0, $1, 3, 31, -1;", "=r,r", A)
-    np.testing.assert_array_equal(found, np.broadcast_to(A[:, 3:4], A.shape))
+    (result,) = run("shfl.sync.idx.b32 $0, $1, 3, 31, -1;", "=r,r", A)
+    np.testing.assert_array_equal(result, np.broadcast_to(A[:, 3:4], A.shape))
     # The lower half alone; beyond it lanes keep what they have.
     text = """{ .reg .pred p; .reg .u32 n; mov.u32 n, %laneid; setp.lt.u32 p, n, 16; mov.b32 $0, 5;
         @p redux.sync.max.u32 $0, n, 0xffff; @p bar.warp.sync 0xffff; }"""
-    (found,) = run(text, "=&r,r", A)
-    np.testing.assert_array_equal(found, by_lanes(lambda n: 15 if n < 16 else 5))
+    (result,) = run(text, "=&r,r", A)
+    np.testing.assert_array_equal(result, by_lanes(lambda n: 15 if n < 16 else 5))
     # Lanes outside of the mask hold anything.
-    (found,) = run("shfl.sync.bfly.b32 $0, $1, 16, 31, $2;", "=r,r,r", A, HALVES)
-    assert (found == 0xFFFFFFFF).all()
+    (result,) = run("shfl.sync.bfly.b32 $0, $1, 16, 31, $2;", "=r,r,r", A, HALVES)
+    assert (result == 0xFFFFFFFF).all()
 
 
 @pytest.mark.parametrize(

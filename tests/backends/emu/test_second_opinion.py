@@ -33,7 +33,7 @@ EXPLAINED = {
 
 def sources_of(text: str) -> dict[str, tuple[str, int]]:
     """Sources with the type that the text reads first, and their bits."""
-    found: dict[str, tuple[str, int]] = {}
+    sources: dict[str, tuple[str, int]] = {}
     for name in ("S0", "S1", "S2"):
         if not re.search(rf"\b{name}\b", text):
             continue
@@ -42,8 +42,8 @@ def sources_of(text: str) -> dict[str, tuple[str, int]]:
         floats = [k for k in kinds if k[0] == "f"]
         kind = (floats or kinds or ["b32"])[0]
         parts = re.findall(rf"\b{name}\[[^\]]*\]\.(f16|bf16)", text)
-        found[name] = ("f16x2" if parts else kind, 64 if wide else 32)
-    return found
+        sources[name] = ("f16x2" if parts else kind, 64 if wide else 32)
+    return sources
 
 
 def numbers(kind: str, width: int, count: int, rng: Any) -> list[int]:
@@ -82,13 +82,13 @@ def result_of(text: str) -> tuple[str, int]:
 def texts(folder: str) -> dict[str, tuple[str, str]]:
     """mnemonic -> (family, pseudocode)."""
     module = importlib.import_module(f"tinygrad.runtime.autogen.amd.{folder}.str_pcode")
-    found: dict[str, tuple[str, str]] = {}
+    texts_by_name: dict[str, tuple[str, str]] = {}
     for key, text in module.PCODE.items():
         family = type(key).__name__.removesuffix("Op")
         if family in ("VOP1", "VOP2", "VOP3", "VOPC", "VOP3SD", "VOP3P", "SOP1", "SOP2", "SOPC"):
             name = re.sub(r"_E(32|64)$", "", key.name).lower()
-            found.setdefault(name, (family, re.sub(r"//[^\n]*", "", text)))
-    return found
+            texts_by_name.setdefault(name, (family, re.sub(r"//[^\n]*", "", text)))
+    return texts_by_name
 
 
 def compare(name: str, text: str, arch: str, others: dict[str, str]) -> Iterator[str]:
@@ -231,11 +231,11 @@ def test_the_vendors_pseudocode_agrees(folder):
         if table.find(name) is None:
             continue
         try:
-            found = list(compare(name, text, arch, others))
+            differences = list(compare(name, text, arch, others))
         except (Unsupported, RecursionError):
             continue
         compared.append(name)
-        if found and not any(re.fullmatch(pattern, name) for pattern in EXPLAINED):
-            differing += found[:2]
+        if differences and not any(re.fullmatch(pattern, name) for pattern in EXPLAINED):
+            differing += differences[:2]
     assert not differing, "\n".join(differing)
     assert len(compared) >= FLOOR[folder], len(compared)

@@ -48,15 +48,15 @@ def layout_of(node):
 def answer(request):
     layout, shape = layout_of(request["layout"]), request["shape"]
     if "linear" in request:
-        found = builder.to_linear_layout(layout._to_ir(builder), shape)
-        return [found.rows, found.cols]
+        linear = builder.to_linear_layout(layout._to_ir(builder), shape)
+        return [linear.rows, linear.cols]
     dtype, warps, variant = DTYPES[request["bits"]], request["warps"], request["variant"]
     if VERSION < (3, 8):
-        found = blackwell.get_tmem_reg_layout(dtype, shape, layout, warps, variant, request["cga"])
+        linear = blackwell.get_tmem_reg_layout(dtype, shape, layout, warps, variant, request["cga"])
     else:
         kind = blackwell.tensor_memory_descriptor_type(dtype, shape, layout, shape)
-        found = kind.get_reg_layout(warps, variant)
-    return [found.reg_bases, found.lane_bases, found.warp_bases, found.block_bases]
+        linear = kind.get_reg_layout(warps, variant)
+    return [linear.reg_bases, linear.lane_bases, linear.warp_bases, linear.block_bases]
 
 
 for request in json.load(sys.stdin):

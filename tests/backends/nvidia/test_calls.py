@@ -239,9 +239,9 @@ def current(cuda, monkeypatch):
         return 0
 
     cuda.devices = 2
-    made = driver.Driver(cuda)
-    made.current_device_address = ctypes.cast(device, ctypes.c_void_p).value
-    monkeypatch.setattr(driver, "_state", made)
+    cuda_driver = driver.Driver(cuda)
+    cuda_driver.current_device_address = ctypes.cast(device, ctypes.c_void_p).value
+    monkeypatch.setattr(driver, "_state", cuda_driver)
     monkeypatch.setattr(type(registry().backend("nvidia").device), "count", lambda self: 2)
     yield index
 
@@ -289,12 +289,14 @@ def test_descriptors_and_tuples(cuda, monkeypatch):
     counted = Counted(described, monkeypatch)
     second = launch(tensors[1], 6)
     assert counted.count == 0
-    numbers = [[int.from_bytes(word, "little") for word in found[1:]] for found in (first, second)]
+    numbers = [
+        [int.from_bytes(word, "little") for word in launch[1:]] for launch in (first, second)
+    ]
     addresses = [tensor.data_ptr() for tensor in tensors]
     assert numbers[0] == [64, 64, 64, 1, addresses[0], 5, out.data_ptr()]
     assert numbers[1] == [128, 64, 64, 1, addresses[1], 6, out.data_ptr()]
     assert first[0] == FakeCuda.map_bytes(1) and second[0] == FakeCuda.map_bytes(2)
-    assert [made.address for made in cuda.maps] == addresses
+    assert [tensor_map.address for tensor_map in cuda.maps] == addresses
 
 
 def test_a_field_that_was_assigned_is_seen(cuda):
@@ -315,16 +317,20 @@ def test_a_descriptor_made_again_has_the_fields_of_the_first(cuda, rounded):
     layout = NVMMASharedLayout(128, 32, 2)
     block = [32, 32]
     first, second = torch.zeros(64, 64), torch.zeros(64, 64)
-    made = [
+    descriptors = [
         TensorDescriptor.from_tensor(t, block, layout, "nan", rounded)
         for t in (first, second, second)
     ]
-    assert made[1].base is second and made[1].layout is layout and made[1].block_shape is block
+    assert (
+        descriptors[1].base is second
+        and descriptors[1].layout is layout
+        and descriptors[1].block_shape is block
+    )
     for field in ("shape", "strides", "padding", "round_f32_to_tf32"):
-        assert len({repr(getattr(d, field)) for d in made}) == 1
-    made[1].shape = (5, 64)
-    assert tuple(made[2].shape) == (64, 64)
-    assert type(made[2]) is TensorDescriptor
+        assert len({repr(getattr(d, field)) for d in descriptors}) == 1
+    descriptors[1].shape = (5, 64)
+    assert tuple(descriptors[2].shape) == (64, 64)
+    assert type(descriptors[2]) is TensorDescriptor
 
 
 @pytest.mark.parametrize(

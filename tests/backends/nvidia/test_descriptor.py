@@ -348,32 +348,32 @@ def test_the_tensor_of_a_descriptor_binds_the_launch_to_its_device(simulated):
 def parameters_of(ptx):
     """(bytes, alignment) of each parameter of the entry."""
     start = ptx.index(".entry")
-    found = []
+    fields = []
     for align, kind, count in re.findall(
         r"\.param (?:\.align (\d+) )?\.(\w+)[^\n]*?(?:\[(\d+)\])?,?\n",
         ptx[start : ptx.index("{", start)],
     ):
         size = {"b8": 1, "u32": 4, "u64": 8}[kind]
-        found.append((size * int(count or 1), int(align or size)))
-    return found
+        fields.append((size * int(count or 1), int(align or size)))
+    return fields
 
 
 @pytest.mark.parametrize("target", ["sm_90", "sm_100"])
 def test_what_is_passed_is_what_the_compiled_kernel_takes(target):
     other = describe(FLOAT[None].contiguous(), (1, 8, 32), NVMMASharedLayout(128, 32, 3))
     args = (describe(), (1, other), torch.zeros(4, dtype=torch.int32), 16)
-    made = facts.warmup(*args, grid=1, target=target)
-    types = made.signature_types()
+    compiled = facts.warmup(*args, grid=1, target=target)
+    types = compiled.signature_types()
     layout = launcher_module.Layout(types, [f"a{i}" for i in range(len(types))])
     layout.scratch("")
     layout.scratch("")
-    assert len(layout.offsets) == len(parameters_of(made.asm["ptx"])) == 5 + 7 + 2 + 2
+    assert len(layout.offsets) == len(parameters_of(compiled.asm["ptx"])) == 5 + 7 + 2 + 2
     position = 0
-    for offset_, (size, align) in zip(layout.offsets, parameters_of(made.asm["ptx"])):
+    for offset_, (size, align) in zip(layout.offsets, parameters_of(compiled.asm["ptx"])):
         position += -position % align
         assert offset_ == position
         position += size
-    kinds = launcher_module.map_kinds("facts", types, made.metadata)
+    kinds = launcher_module.map_kinds("facts", types, compiled.metadata)
     assert [(k.rank, k.swizzle, k.element_type, k.element_bytes, k.box) for k in kinds] == [
         (2, 3, 6, 2, (64, 64)),
         (3, 3, 7, 4, (1, 8, 32)),
@@ -389,8 +389,8 @@ def test_a_descriptor_stands_for_its_type_in_a_signature():
     text = "tensordesc<fp16[64, 32],NVMMASharedLayout(64, 16, 2)>"
     layout = NVMMASharedLayout(64, 16, 2)
     array = np.zeros((64, 64), np.float16)
-    for given in (array, torch.zeros(64, 64, dtype=torch.float16)):
-        descriptor = TensorDescriptor.from_tensor(given, [64, 32], layout)
-        made = gluon.compile(says_its_box, "hopper", signature={"d": descriptor, "out": "*i32"})
+    for argument in (array, torch.zeros(64, 64, dtype=torch.float16)):
+        descriptor = TensorDescriptor.from_tensor(argument, [64, 32], layout)
+        compiled = gluon.compile(says_its_box, "hopper", signature={"d": descriptor, "out": "*i32"})
         same = gluon.compile(says_its_box, "hopper", signature={"d": text, "out": "*i32"})
-        assert made.asm["ttgir"] == same.asm["ttgir"]
+        assert compiled.asm["ttgir"] == same.asm["ttgir"]

@@ -362,9 +362,9 @@ def test_partitions_get_their_warps(device, warps):
     args = (described(src, [16, 64]), out, gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), warps)
     copy_by_partitions[(1,)](*args)
     assert equal(src, out)
-    made = copy_by_partitions.warmup(*args, grid=1, target="sm_90")
-    (threads,) = re.findall(r"\.reqntid (\d+)", made.asm["ptx"])
-    assert int(threads) == 32 * made.metadata.num_warps >= 32 * (4 + warps)
+    compiled = copy_by_partitions.warmup(*args, grid=1, target="sm_90")
+    (threads,) = re.findall(r"\.reqntid (\d+)", compiled.asm["ptx"])
+    assert int(threads) == 32 * compiled.metadata.num_warps >= 32 * (4 + warps)
 
 
 def test_a_prepared_handle(device):

@@ -77,21 +77,21 @@ def test_a_graph_may_capture_even_the_first_launch():
 
 
 def test_threads_launch_at_once_and_without_a_context_of_their_own():
-    found = {}
+    results = {}
 
     def work(which):
         x, y = tensors()
         for _ in range(200):
             kernels.scale[4](x, y, 1000, float(which), 256, L32)
         torch.cuda.synchronize()
-        found[which] = bool((y == x * which).all())
+        results[which] = bool((y == x * which).all())
 
     threads = [threading.Thread(target=work, args=(which,)) for which in range(1, 5)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == {which: True for which in range(1, 5)}
+    assert results == {which: True for which in range(1, 5)}
 
     x, y = tensors()
     handle = kernels.scale.prepare(x, y, 1000, 5.0, 256, L32, grid=(4,))

@@ -62,9 +62,9 @@ def test_a_barrier_that_is_never_used_lies_where_a_copy_goes(invalidated):
         constexprs={"INVALIDATED": invalidated},
     )
     ptx = compiled.asm["ptx"]
-    made = re.search(r"mbarrier\.init\S+ \[(%r\d+)\]", ptx)[1]
+    match = re.search(r"mbarrier\.init\S+ \[(%r\d+)\]", ptx)[1]
     copied = re.search(r"cp\.async\.bulk\.tensor\S+ \[(%r\d+)\]", ptx)[1]
-    assert (made == copied) == (not invalidated)
+    assert (match == copied) == (not invalidated)
     between = ptx[ptx.index("mbarrier.init") : ptx.index("cp.async.bulk.tensor")]
     fenced = _triton.has(MADE_BARRIERS_FENCED) and not invalidated
     assert ("fence.proxy.async" in between) == fenced
@@ -93,6 +93,6 @@ def test_blocks_of_a_cluster_gather_and_count_by_themselves(
     )
     added_up = not gathers and triton_at_least(3, 9)
     assert ("mapa" in compiled.asm["ptx"]) == (shared and added_up)
-    told = [str(w.message) for w in recwarn if w.category is KernelWarning]
-    assert len(told) == (shared and not added_up)
-    assert all("blocks of a cluster share" in text for text in told)
+    messages = [str(w.message) for w in recwarn if w.category is KernelWarning]
+    assert len(messages) == (shared and not added_up)
+    assert all("blocks of a cluster share" in text for text in messages)

@@ -55,8 +55,8 @@ def test_tuples_are_flattened():
     launch((1, 1, 1), 0, (Address(64), None, (5,)), 6)
     launch.raw((1, 1, 1), 0, (Address(64), None, (5,)), 6)
     for recorded in fake.launches:
-        found = [struct.unpack(f, raw)[0] for f, raw in zip("Qii", recorded.parameters)]
-        assert found == [64, 5, 6]
+        values = [struct.unpack(f, raw)[0] for f, raw in zip("Qii", recorded.parameters)]
+        assert values == [64, 5, 6]
 
 
 def test_clusters_cooperative_and_dependent_launches_become_attributes():
@@ -64,8 +64,13 @@ def test_clusters_cooperative_and_dependent_launches_become_attributes():
     launcher([], fake, num_ctas=2, launch_cooperative_grid=True, launch_pdl=True)((3, 1, 1), 0)
     (launch,) = fake.launches
     assert launch.grid == (6, 1, 1)
-    found = {number: values for number, *values in launch.attributes}
-    assert found[6][0] == 1 and found[2][0] == 1 and found[4][:3] == [2, 1, 1] and found[5][0] == 1
+    attributes = {number: values for number, *values in launch.attributes}
+    assert (
+        attributes[6][0] == 1
+        and attributes[2][0] == 1
+        and attributes[4][:3] == [2, 1, 1]
+        and attributes[5][0] == 1
+    )
 
 
 def test_scratch_memory_comes_from_tritons_allocator():
@@ -160,9 +165,9 @@ def test_threads_do_not_share_a_buffer():
 
 
 def compiled(**fields):
-    made = SimpleNamespace(name="kernel", kernel=b"cubin", metadata=metadata(**fields))
-    made.signature_types = lambda: ()
-    return made
+    kernel = SimpleNamespace(name="kernel", kernel=b"cubin", metadata=metadata(**fields))
+    kernel.signature_types = lambda: ()
+    return kernel
 
 
 def test_loading_fills_in_what_the_driver_says():

@@ -156,7 +156,7 @@ def test_the_way_that_tiles_take(target, dtype, num_warps, constants, expected):
 
 
 @pytest.mark.parametrize(
-    "unit, target, given, reason",
+    "unit, target, options, reason",
     [
         ("wgmma", "sm_80", {}, "needs nvidia.wgmma, which nvidia:sm_80 lacks"),
         ("wgmma", "sm_90", {"num_warps": 2}, "groups of 4 warps, and there are 2"),
@@ -174,14 +174,14 @@ def test_the_way_that_tiles_take(target, dtype, num_warps, constants, expected):
         ("tcgen05", "sm_100", {"dtype": tl.int8, "acc": tl.int32}, "no form for int8 times int8"),
     ],
 )
-def test_why_a_unit_is_not_taken(unit, target, given, reason):
+def test_why_a_unit_is_not_taken(unit, target, options, reason):
     from gluon_core.registry.selection import select
 
-    found = plugins.registry().target(target)
+    resolved = plugins.registry().target(target)
     values = {"m": 64, "n": 64, "k": 32, "num_warps": 4, "dtype": tl.float16, "acc": tl.float32}
-    values.update({"shared": True, **given})
+    values.update({"shared": True, **options})
     request = MmaRequest(
-        found,
+        resolved,
         values["num_warps"],
         (3, 9),
         values["m"],
@@ -193,7 +193,7 @@ def test_why_a_unit_is_not_taken(unit, target, given, reason):
         shared=values["shared"],
     )
     try:
-        rejected = select("mma", request, found, (3, 9)).rejected
+        rejected = select("mma", request, resolved, (3, 9)).rejected
     except CapabilityError as error:
         assert reason in str(error)
         return

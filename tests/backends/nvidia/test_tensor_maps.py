@@ -45,8 +45,8 @@ def form(request, monkeypatch):
 
 
 def prepared(fake, signature, meta, **fields):
-    told = {"name": "kernel", "num_warps": 4, "num_ctas": 1, "shared": 0, **fields}
-    metadata = SimpleNamespace(**told, tensordesc_meta=meta)
+    entries = {"name": "kernel", "num_warps": 4, "num_ctas": 1, "shared": 0, **fields}
+    metadata = SimpleNamespace(**entries, tensordesc_meta=meta)
     return generate(signature, metadata, 0x30, Driver(fake), 0).raw
 
 
@@ -55,10 +55,14 @@ def test_a_descriptor_is_a_map_then_shape_and_strides(form):
     launch = prepared(fake, ["i32", KIND, ("constexpr", ("i32", KIND)), "*i32"], [META, META])
     a, b = describe(), describe(HALF[:40, :32], padding="nan")
     launch((1, 1, 1), 0, 7, a, (None, (8, b)), 0x1000)
-    (found,) = fake.launches
-    assert found.parameters[1] == fake.map_bytes(1) and found.parameters[7] == fake.map_bytes(2)
+    (launched,) = fake.launches
+    assert launched.parameters[1] == fake.map_bytes(1) and launched.parameters[7] == fake.map_bytes(
+        2
+    )
     rest = [
-        struct.unpack("<i" if len(p) == 4 else "<q", p)[0] for p in found.parameters if len(p) < 99
+        struct.unpack("<i" if len(p) == 4 else "<q", p)[0]
+        for p in launched.parameters
+        if len(p) < 99
     ]
     assert rest == [7, 64, 64, 64, 1, 8, 40, 32, 64, 1, 0x1000, 0]
     first, second = fake.maps
@@ -125,11 +129,11 @@ def test_every_rank(form, rank):
     fake = FakeCuda([128] + [4] * rank + [8] * rank)
     launch = prepared(fake, [kind], [{**META, "block_size": block}])
     launch((1, 1, 1), 0, describe(tensor, block, layout))
-    (made,) = fake.maps
-    assert made.shape == shape[::-1] and made.box == block[::-1]
-    assert made.strides == [2 * s for s in tensor.stride()[::-1][1:]]
-    found = [int.from_bytes(p, "little") for p in fake.launches[0].parameters[1:]]
-    assert found == [*shape, *tensor.stride()]
+    (tensor_map,) = fake.maps
+    assert tensor_map.shape == shape[::-1] and tensor_map.box == block[::-1]
+    assert tensor_map.strides == [2 * s for s in tensor.stride()[::-1][1:]]
+    words = [int.from_bytes(p, "little") for p in fake.launches[0].parameters[1:]]
+    assert words == [*shape, *tensor.stride()]
 
 
 @pytest.mark.parametrize(
@@ -185,9 +189,9 @@ def test_im2col(form):
     d = images(room, element_strides=[1, 2, 3, 1], pixel_box_lower_corner=[-1, -2])
     for _ in range(2):
         launch((1, 1, 1), 0, d)
-    (made,) = fake.maps
-    assert (made.shape, made.strides) == ([64, 16, 16, 2], [128, 2048, 32768])
-    assert (made.lower, made.upper, made.box, made.steps) == (
+    (tensor_map,) = fake.maps
+    assert (tensor_map.shape, tensor_map.strides) == ([64, 16, 16, 2], [128, 2048, 32768])
+    assert (tensor_map.lower, tensor_map.upper, tensor_map.box, tensor_map.steps) == (
         [-2, -1],
         [-1, -1],
         [64, 64],
@@ -245,13 +249,13 @@ def test_the_whole_way_from_the_kernel_to_the_driver(form, monkeypatch, tmp_path
     out = Address(torch.int32, 1 << 21)
     try:
         for _ in range(3):
-            made = facts[5](describe(on_gpu()), (1, describe(on_gpu())), out, 32)
+            facts_of_map = facts[5](describe(on_gpu()), (1, describe(on_gpu())), out, 32)
         handle = facts.prepare(describe(on_gpu()), (1, describe(on_gpu())), out, 32, grid=5)
         handle(describe(on_gpu()), (1, describe(on_gpu())), out, 48)
-        made[(5, 1, 1)](describe(on_gpu()), (1, describe(on_gpu())), out, 32)
+        facts_of_map[(5, 1, 1)](describe(on_gpu()), (1, describe(on_gpu())), out, 32)
     finally:
         facts.forget()
-    assert len(fake.launches) == 5 and str(made.target) == "nvidia:sm_90"
+    assert len(fake.launches) == 5 and str(facts_of_map.target) == "nvidia:sm_90"
     for made_map in fake.maps:
         assert (made_map.address, made_map.shape, made_map.box) == (1 << 20, [64, 64], [64, 64])
     assert len(fake.maps) <= 4  # one for C; one for each parameter of each form of the launch
@@ -273,10 +277,13 @@ def test_scratch_memory_comes_from_the_driver_where_torch_has_no_device(form):
     more = {"global_scratch_size": 128, "global_scratch_align": 128, "num_ctas": 2}
     launch = prepared(fake, ["i32"], [], **more)
     launch((2, 3, 1), 9, 7)
-    found = [int.from_bytes(p, "little") for p in fake.launches[0].parameters]
-    assert found == [7, 0x7080, 0]
-    made = [call for call in fake.calls if call[0].startswith("cuMem")]
-    assert made == [("cuMemAllocAsync", 2 * 3 * 2 * 128 + 128, 9), ("cuMemFreeAsync", 0x7001, 9)]
+    words = [int.from_bytes(p, "little") for p in fake.launches[0].parameters]
+    assert words == [7, 0x7080, 0]
+    allocations = [call for call in fake.calls if call[0].startswith("cuMem")]
+    assert allocations == [
+        ("cuMemAllocAsync", 2 * 3 * 2 * 128 + 128, 9),
+        ("cuMemFreeAsync", 0x7001, 9),
+    ]
 
 
 def test_scratch_memory_beside_descriptors_and_of_two_kinds(form):

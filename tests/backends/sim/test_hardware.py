@@ -46,9 +46,9 @@ def compiled_stages(monkeypatch):
 def launch(target, layout, **options):
     x = np.arange(256, dtype=np.float32)
     out = np.zeros_like(x)
-    made = double[(1,)](x, out, layout, target=target, **options)
+    kernel = double[(1,)](x, out, layout, target=target, **options)
     assert (out == 2 * x).all()
-    return made
+    return kernel
 
 
 @pytest.mark.parametrize(
@@ -56,25 +56,25 @@ def launch(target, layout, **options):
     [("sm_90", LAYOUT, "ptx", "cubin"), ("gfx942", WIDE, "amdgcn", "hsaco")],
 )
 def test_asm_is_that_of_the_architecture(arch, layout, text, binary):
-    made = launch(f"sim:{arch}", layout, schedule="eager", num_warps=4)
+    kernel = launch(f"sim:{arch}", layout, schedule="eager", num_warps=4)
     real = gluon.compile(
         double,
         target=arch,
         signature={"x": "*fp32:16", "out": "*fp32:16"},
         constexprs={"LAYOUT": layout},
     )
-    assert list(made.asm) == ["program"]
+    assert list(kernel.asm) == ["program"]
     for name in ("ttgir", "llir", text, binary):
-        assert name in made.asm
-        assert made.asm[name] == real.asm[name]
-    assert made.n_regs == real.n_regs and made.n_spills == real.n_spills
-    assert made.metadata.num_warps == 4
-    assert made.metadata.target.arch == real.metadata.target.arch
+        assert name in kernel.asm
+        assert kernel.asm[name] == real.asm[name]
+    assert kernel.n_regs == real.n_regs and kernel.n_spills == real.n_spills
+    assert kernel.metadata.num_warps == 4
+    assert kernel.metadata.target.arch == real.metadata.target.arch
     with pytest.raises(KeyError):
-        made.asm["no such stage"]
-    assert made.asm.get("no such stage") is None
+        kernel.asm["no such stage"]
+    assert kernel.asm.get("no such stage") is None
     with pytest.raises(AttributeError):
-        made.metadata.no_such_field  # noqa: B018
+        kernel.metadata.no_such_field  # noqa: B018
 
 
 def test_a_disassembly_is_derived():
@@ -82,10 +82,10 @@ def test_a_disassembly_is_derived():
 
 
 def test_no_stage_runs_that_was_not_asked_for(compiled_stages):
-    made = launch("sim:sm_80", LAYOUT, num_warps=8 // 2)
+    kernel = launch("sim:sm_80", LAYOUT, num_warps=8 // 2)
     assert [stages for _, stages in compiled_stages] == [("program",)]
-    assert "ptx" in made.asm and len(compiled_stages) == 1
-    assert "ttg.target" in made.asm["ttgir"]
+    assert "ptx" in kernel.asm and len(compiled_stages) == 1
+    assert "ttg.target" in kernel.asm["ttgir"]
     assert compiled_stages[1:] == [("nvidia:sm_80", ("ttgir",))]
 
 
@@ -93,9 +93,9 @@ def test_shared_memory_of_a_cluster_is_counted_per_block():
     n = 32768  # 128 KiB: half of it in each block
     x = np.arange(n, dtype=np.float32)
     out = np.zeros_like(x)
-    made = through_shared[(1,)](x, out, n, SPLIT, SPLIT_SHARED, num_ctas=2, target="sim:sm_90")
+    kernel = through_shared[(1,)](x, out, n, SPLIT, SPLIT_SHARED, num_ctas=2, target="sim:sm_90")
     assert (out == x).all()
-    assert made.metadata.shared == n * 4 // 2
+    assert kernel.metadata.shared == n * 4 // 2
     with pytest.raises(gluon.errors.LimitError):  # more than a block has
         x, out = np.zeros(2 * n * 2, np.float32), np.zeros(2 * n * 2, np.float32)
         through_shared[(1,)](x, out, 4 * n, SPLIT, SPLIT_SHARED, num_ctas=2, target="sim:sm_90")

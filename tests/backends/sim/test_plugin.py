@@ -41,8 +41,8 @@ def test_the_simulator_names_no_vendor():
     }  # the emulator is no vendor
     names |= {"cuda", "hip", "ptx", "rocm", "hopper", "ampere", "blackwell", "cdna"}
     pattern = re.compile("|".join(sorted(names)), re.IGNORECASE)
-    found = {p.name: pattern.findall(p.read_text()) for p in SOURCES.rglob("*.py")}
-    assert {name: hits for name, hits in found.items() if hits} == {}
+    vendors = {p.name: pattern.findall(p.read_text()) for p in SOURCES.rglob("*.py")}
+    assert {name: hits for name, hits in vendors.items() if hits} == {}
 
 
 def test_the_machine_offers_what_models_are_promised():

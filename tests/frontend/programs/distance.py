@@ -28,8 +28,8 @@ def distances(x, y, out, low, SIZE: gl.constexpr, LAYOUT: gl.constexpr):
 
 def data(rng):
     x, y = rng.integers(-99, 99, (2, 256), dtype=np.int32)
-    given = [x, y, np.zeros_like(x), np.zeros_like(x)]
-    return given, {"out": np.abs(x - y), "low": np.minimum(x, y)}
+    arguments = [x, y, np.zeros_like(x), np.zeros_like(x)]
+    return arguments, {"out": np.abs(x - y), "low": np.minimum(x, y)}
 
 
 LAUNCHES = [

@@ -36,7 +36,7 @@ def data(rng):
             a, b = min(a, b), abs(a - b)
             steps[i] += 1
     divisors, multiples = (
-        np.where(np.arange(6) < 4, found, -1) for found in (np.gcd(*pairs.T), np.lcm(*pairs.T))
+        np.where(np.arange(6) < 4, divisor, -1) for divisor in (np.gcd(*pairs.T), np.lcm(*pairs.T))
     )
     outs = [np.full(6, -1, np.int32) for _ in range(3)]
     return [pairs, *outs, 4], {"out": divisors, "multiples": multiples, "steps": steps}

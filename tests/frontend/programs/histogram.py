@@ -13,8 +13,8 @@ PAIRS = gl.constexpr(gl.BlockedLayout([2], [32], [4], [0]))
 @gluon.jit
 def count(x, counts, PART: gl.constexpr, VALUES: gl.constexpr):
     mine = gl.load(x + gl.program_id(0) * PART + gl.arange(0, PART, layout=PAIRS))
-    found = gl.histogram(mine, VALUES, layout=LINE)
-    gl.atomic_add(counts + gl.arange(0, VALUES, layout=LINE), found)
+    histogram = gl.histogram(mine, VALUES, layout=LINE)
+    gl.atomic_add(counts + gl.arange(0, VALUES, layout=LINE), histogram)
 
 
 def data(rng):

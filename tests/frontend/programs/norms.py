@@ -14,14 +14,14 @@ def norms(x, out, HIGH: gl.constexpr, WIDE: gl.constexpr):
     row = gl.arange(0, HIGH, layout=gl.AutoLayout())
     column = gl.arange(0, WIDE, layout=gl.AutoLayout())
     value = gl.load(x + gl.set_auto_layout(row[:, None] * WIDE + column[None, :], TILE))
-    found = gl.sqrt(gl.sum(value * value, 1))
-    gl.store(out + gl.set_auto_layout(row, found.type.layout), found / gl.max(found, 0))
+    norm = gl.sqrt(gl.sum(value * value, 1))
+    gl.store(out + gl.set_auto_layout(row, norm.type.layout), norm / gl.max(norm, 0))
 
 
 def data(rng):
     x = rng.standard_normal((32, 64)).astype(np.float32)
-    found = np.linalg.norm(x.astype(float), axis=1)
-    return [x, np.zeros(32, np.float32)], {"out": found / found.max()}
+    values = np.linalg.norm(x.astype(float), axis=1)
+    return [x, np.zeros(32, np.float32)], {"out": values / values.max()}
 
 
 LAUNCHES = [Launch(norms, "sm_90", data, constants={"HIGH": 32, "WIDE": 64}, tolerance=1e-6)]

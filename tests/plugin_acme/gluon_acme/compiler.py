@@ -16,8 +16,8 @@ class AcmeOptions(CompileOptions):
 
 
 class AcmeCompiler(Compiler):
-    def options(self, target, given):
-        return AcmeOptions.of(target, given)  # refuses unknown and illegal options
+    def options(self, target, requested):
+        return AcmeOptions.of(target, requested)  # refuses unknown and illegal options
 
     def builder(self, context, target):
         from gluon_core.plugin.ops import op_builder

@@ -90,11 +90,13 @@ def test_copies(call):
 
 
 def test_what_code_of_old_releases_does_not_write_is_warned_of():
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         agree(copy("async_copy.buffer_load_to_shared(dest, p, offsets, mask, other=3)"))
-    told = [str(w.message) for w in found if "does not write `other`" in str(w.message)]
-    assert bool(told) == (not triton_at_least(3, 8))
+    warnings_about_other = [
+        str(w.message) for w in warned if "does not write `other`" in str(w.message)
+    ]
+    assert bool(warnings_about_other) == (not triton_at_least(3, 8))
 
 
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])

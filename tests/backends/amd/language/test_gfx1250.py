@@ -214,10 +214,10 @@ FORMS = {"async_gather", "async_scatter"}
 
 def parameters(value):
     try:
-        found = inspect.signature(value).parameters
+        parameters_of_op = inspect.signature(value).parameters
     except (TypeError, ValueError):
         return None
-    return [name for name in found if name not in HIDDEN]
+    return [name for name in parameters_of_op if name not in HIDDEN]
 
 
 @pytest.mark.parametrize("unit", UNITS)

@@ -113,8 +113,8 @@ def wanted(args):
 @pytest.mark.parametrize("rounds, grid, slots, whole", [(1, 1, 1, False), (5, 2, 2, True)])
 def test_tiles_go_through(rounds, grid, slots, whole):
     args = arrays(rounds)
-    given = operands(args, rounds, slots, whole)
-    through_accumulators[(grid,)](*given, target=SIM, num_warps=4)
+    arguments = operands(args, rounds, slots, whole)
+    through_accumulators[(grid,)](*arguments, target=SIM, num_warps=4)
     np.testing.assert_allclose(args["c"], wanted(args), rtol=1e-3, atol=1e-3)
 
 
@@ -215,6 +215,6 @@ def kernel(c):
 
 def test_it_compiles():
     args = operands(arrays(1), 1)
-    made = through_accumulators.warmup(*args, grid=(1,), target="sm_100", num_warps=4)
-    assert made.report().spills == 0
-    assert ("clusterlaunchcontrol" in made.asm["ptx"]) == (TRITON_VERSION >= (3, 8))
+    compiled = through_accumulators.warmup(*args, grid=(1,), target="sm_100", num_warps=4)
+    assert compiled.report().spills == 0
+    assert ("clusterlaunchcontrol" in compiled.asm["ptx"]) == (TRITON_VERSION >= (3, 8))

@@ -108,8 +108,8 @@ def kernel(n):
 
 def built(source, *args, target="nvidia:sm_100", **options):
     module = oracle.load(source, oracle.OURS)
-    found, _ = bind(module.kernel, args, {})
-    return compile(found, target=target, options=options)
+    bound, _ = bind(module.kernel, args, {})
+    return compile(bound, target=target, options=options)
 
 
 def holds(compiled, *patterns):

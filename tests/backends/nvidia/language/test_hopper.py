@@ -203,10 +203,10 @@ def test_accumulator_types_are_named_as_upstream_names_them():
     fields = ([3, 0], [4, 1], [16, 64, 16])
     mine = distributed_type(gl.float32, [64, 64], gl.NVMMADistributedLayout(*fields))
     other = upstream_type(theirs.float32, [64, 64], theirs.NVMMADistributedLayout(*fields))
-    made = hopper.warpgroup_mma_accumulator_type(mine)
-    assert made.mangle() == upstream.warpgroup_mma_accumulator_type(other).mangle()
-    assert made == hopper.warpgroup_mma_accumulator_type(mine) and hash(made) == hash(made)
-    assert made != mine and mine != made
+    layout = hopper.warpgroup_mma_accumulator_type(mine)
+    assert layout.mangle() == upstream.warpgroup_mma_accumulator_type(other).mangle()
+    assert layout == hopper.warpgroup_mma_accumulator_type(mine) and hash(layout) == hash(layout)
+    assert layout != mine and mine != layout
 
 
 # -- barriers, fences, clusters: the same modules --------------------------------------------------

@@ -63,9 +63,9 @@ DTYPES = [
 def compiled(source, *arguments, **options):
     module = oracle.load(source, oracle.OURS)
     bound, _ = bind(module.kernel, arguments, {})
-    made = compile(bound, target="nvidia:sm_90", options=options)
-    assert made.asm["cubin"]
-    return made.asm["ptx"]
+    kernel = compile(bound, target="nvidia:sm_90", options=options)
+    assert kernel.asm["cubin"]
+    return kernel.asm["ptx"]
 
 
 def tensor(name):
@@ -81,8 +81,8 @@ def test_products(dtype, acc, turn, types, registers):
     source = PRODUCT.replace("INSTR_K", str(256 // bits)).replace("BITS", str(bits))
     source = source.replace("TURN", str(turn)).replace("REGISTERS", str(registers))
     ptx = compiled(source, tensor(dtype), tensor(dtype), tensor(acc))
-    found = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n64k(\d+)\.(\S+)", ptx)
-    assert found == [(str(256 // bits), types)] * (64 * bits // 256)
+    matches = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n64k(\d+)\.(\S+)", ptx)
+    assert matches == [(str(256 // bits), types)] * (64 * bits // 256)
     assert "fence.proxy.async.shared::cta" in ptx and "wgmma.wait_group" in ptx
 
 

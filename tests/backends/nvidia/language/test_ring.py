@@ -78,8 +78,8 @@ def arrays(rounds):
 
 def operands(args, rounds, stages, parts=2):
     blocks = {"a": [ROWS, COLUMNS], "b": [COLUMNS, ROWS], "out": [ROWS // 2, COLUMNS // parts]}
-    made = [described(args[name], block) for name, block in blocks.items()]
-    return [*made, rounds, ROWS, stages, parts]
+    arguments = [described(args[name], block) for name, block in blocks.items()]
+    return [*arguments, rounds, ROWS, stages, parts]
 
 
 @pytest.mark.parametrize(
@@ -115,14 +115,14 @@ def far(a, out, steps, STAGES: gl.constexpr):
 
 @pytest.mark.parametrize("stages", [1, 3])
 def test_many_steps_at_a_time(stages):
-    a, found = described(arrays(1)["a"], [ROWS, COLUMNS]), []
+    a, tiles = described(arrays(1)["a"], [ROWS, COLUMNS]), []
     for steps in (0, 1, 2, 3, 7):
         out = np.full((4, 2, 4), -1, np.int32)
         far[(1,)](a, out, steps, stages, target=SIM, num_warps=4)
         np.testing.assert_array_equal(out[:, 0], out[:, 1])
-        found.append(out[1, 0, :2].tolist())
+        tiles.append(out[1, 0, :2].tolist())
     if stages == 3:  # of a consumer, whose phase begins with 0
-        assert found == [[1, 0], [2, 0], [0, 1], [1, 1], [2, 0]]
+        assert tiles == [[1, 0], [2, 0], [0, 1], [1, 1], [2, 0]]
 
 
 @pytest.fixture
@@ -209,12 +209,12 @@ def matrices():
 
 def operands_of_pairs(args, multicast=True):
     blocks = {"a": ([128, 16], [[1, 0]]), "b": ([16, 16], [[0, 0]]), "out": ([128, 16], [[1, 0]])}
-    made = []
+    arguments = []
     for name, (block, split) in blocks.items():
         dtype = gl.float32 if name == "out" else gl.float16
         layout = gl.NVMMASharedLayout.get_default_for(block, dtype, cga_layout=split)
-        made.append(TensorDescriptor.from_tensor(args[name], block, layout))
-    return [*made, STEPS, multicast]
+        arguments.append(TensorDescriptor.from_tensor(args[name], block, layout))
+    return [*arguments, STEPS, multicast]
 
 
 PAIRS = pytest.mark.skipif(TRITON_VERSION < (3, 8), reason="needs Triton 3.8")
@@ -308,10 +308,10 @@ def test_a_wrong_count_is_told_in_words_of_the_ring():
     out = np.zeros(1, np.float32)
     in_two_roles[(1,)](a, out, True, True, target=SIM, num_warps=4)
     assert out == ROWS * COLUMNS
-    with pytest.raises(DeadlockError) as found:
+    with pytest.raises(DeadlockError) as error:
         in_two_roles[(1,)](a, out, False, True, target=SIM, num_warps=4)
-    told = str(found.value)
-    assert "of the empty slots of line" in told and "ring.release(at)" in told
+    message = str(error.value)
+    assert "of the empty slots of line" in message and "ring.release(at)" in message
     with pytest.raises(BarrierError, match=r"with ring.fetch\(at, ...\) and then at = at.next"):
         in_two_roles[(1,)](a, out, True, False, target=SIM, num_warps=4)
 
@@ -388,10 +388,10 @@ def test_grouped_tiles_visit_each_tile_once(m, n, group, spec):
     out = np.full((tiles_m * tiles_n + 1, 2), -1, np.int32)
     visit[(3,)](out, m, n, group, target=registry().target(spec))
     assert (out[-1] == -1).all()
-    found = [tuple(at) for at in out[:-1].tolist()]
-    assert set(found) == {(4 * i, 2 * j) for i in range(tiles_m) for j in range(tiles_n)}
+    visits = [tuple(at) for at in out[:-1].tolist()]
+    assert set(visits) == {(4 * i, 2 * j) for i in range(tiles_m) for j in range(tiles_n)}
     # The first `group` rows of tiles come before any other.
-    first = found[: min(group, tiles_m) * tiles_n]
+    first = visits[: min(group, tiles_m) * tiles_n]
     assert {row for row, _ in first} == {4 * i for i in range(min(group, tiles_m))}
 
 

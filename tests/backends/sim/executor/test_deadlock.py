@@ -64,20 +64,20 @@ def wait_for_each_other(out, PHASE: gl.constexpr):
 
 def test_a_circle_of_waits():
     out = np.zeros(1, np.int32)
-    found = report(
+    reported = report(
         DeadlockError, wait_for_each_other, out, 0, match="nothing can happen any more",
         line="mbarrier.wait(first",
     )  # fmt: skip
-    text = str(found)
+    text = str(reported)
     assert "1 arrivals and 0 bytes missing" in text and "nobody has arrived yet" in text
-    assert [scene.task for scene in found.waiting] == ["the kernel", "partition 1 of the kernel"]
-    first, second = found.waiting
+    assert [scene.task for scene in reported.waiting] == ["the kernel", "partition 1 of the kernel"]
+    first, second = reported.waiting
     assert first.phase == second.phase == 0 and first.pending == second.pending == 1
-    lines = {scene.task: scene.candidates for scene in found.waiting}
+    lines = {scene.task: scene.candidates for scene in reported.waiting}
     start = answerer.fn.__code__.co_firstlineno
     assert lines["the kernel"] == (start + 3,)
     assert lines["partition 1 of the kernel"] == (start - 3,)
-    assert found.ended == ("partition 2 of the kernel",)
+    assert reported.ended == ("partition 2 of the kernel",)
 
 
 def test_a_wait_for_the_phase_before_passes():
@@ -130,22 +130,22 @@ def test_a_pipeline_runs_to_its_end(schedule):
 
 def test_a_partition_left_behind():
     a, out = np.arange(5 * 128, dtype=np.int32), np.zeros(5 * 128, np.int32)
-    found = report(
+    reported = report(
         DeadlockError, pipeline, a, out, 128, 4, 5, 1, match="partition 1 of the kernel ended before",
         line="mbarrier.wait(full",
     )  # fmt: skip
-    (scene,) = found.waiting
+    (scene,) = reported.waiting
     assert scene.task == "the kernel" and scene.pending == 1
     assert scene.arrived == (produces.fn.__code__.co_firstlineno + 6,)
 
 
 def test_the_wrong_phase():
     a, out = np.arange(5 * 128, dtype=np.int32), np.zeros(5 * 128, np.int32)
-    found = report(
+    reported = report(
         DeadlockError, pipeline, a, out, 128, 5, 5, 0, match="phase 0", line="mbarrier.wait("
     )
-    assert len(found.waiting) == 2
-    assert "Who begins waits for phase 1, the one before the first" in str(found)
+    assert len(reported.waiting) == 2
+    assert "Who begins waits for phase 1, the one before the first" in str(reported)
 
 
 @gluon.jit
@@ -246,11 +246,11 @@ def counted(COUNT: gl.constexpr):
 def test_more_arrivals_than_a_phase_takes(monkeypatch):
     monkeypatch.setattr(reference, "mbarrier_arrive", arrives_twice)
     counted[(1,)](2)
-    found = report(
+    reported = report(
         BarrierError, counted, 1, match="more arrivals at a barrier than its phase expects",
         line="mbarrier.arrive(bar)",
     )  # fmt: skip
-    assert found.expected == "at most 1" and found.got == 2
+    assert reported.expected == "at most 1" and reported.got == 2
     with using(barriers=False):
         counted[(1,)](1)
 
@@ -272,11 +272,11 @@ def sized(out):
 
 def test_more_bytes_than_a_phase_expects(monkeypatch):
     monkeypatch.setattr(reference, "mbarrier_arrive", completes)
-    found = report(
+    reported = report(
         BarrierError, sized, np.zeros(1, np.int32), match="more bytes came to a barrier",
         line="mbarrier.arrive(bar)",
     )  # fmt: skip
-    assert found.got == 32 and found.expected == "16 more"
+    assert reported.got == 32 and reported.expected == "16 more"
     with using(barriers=False):
         sized[(1,)](np.zeros(1, np.int32))
 
@@ -289,11 +289,11 @@ def completes_too_early(machine, barrier, count, *rest, **named):
 
 def test_bytes_that_nobody_expects_by_the_last_arrival(monkeypatch):
     monkeypatch.setattr(reference, "mbarrier_arrive", completes_too_early)
-    found = report(
+    reported = report(
         BarrierError, sized_otherwise, np.zeros(1, np.int32), match="more bytes came to a barrier",
         line="mbarrier.arrive(bar)",
     )  # fmt: skip
-    assert found.got == 8
+    assert reported.got == 8
 
 
 @gluon.jit

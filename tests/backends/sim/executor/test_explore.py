@@ -196,13 +196,13 @@ def test_right_kernels_are_right_under_all(name):
 
 
 def test_random_schedules_find_it_by_luck():
-    found = 0
+    hits = 0
     for seed in range(20):
         try:
             crossed[(1,)](*boxes(), False, schedule="random", seed=seed)
         except RaceError:
-            found += 1
-    assert 0 < found < 10
+            hits += 1
+    assert 0 < hits < 10
 
 
 def test_results_that_depend_on_the_schedule_are_told():
@@ -307,12 +307,12 @@ class Outcomes(Exploration):
     """Goes on after errors, and collects how runs end."""
 
     kind = Walk
-    found: set = set()
+    ends: set = set()
     runs = 0
 
     def run(self):
         trees, focus = {}, None
-        Outcomes.found, Outcomes.runs = set(), 0
+        Outcomes.ends, Outcomes.runs = set(), 0
         while True:
             walk = self.kind(trees, focus, not trees)
             walk._first = Outcomes.runs == 0
@@ -329,7 +329,7 @@ class Outcomes(Exploration):
             machine.release()
             Outcomes.runs += 1
             if end != "Redundant":
-                Outcomes.found.add(end)
+                Outcomes.ends.add(end)
             tree, walk._first = walk._tree, False
             if self.kind is Walk:
                 walk.finish()
@@ -348,7 +348,7 @@ def ends(monkeypatch, kind, kernel, grid, *arguments):
     monkeypatch.setattr(launcher, "Exploration", Outcomes)
     with using(schedule="explore"):
         kernel[grid](*arguments)
-    return Outcomes.found, Outcomes.runs
+    return Outcomes.ends, Outcomes.runs
 
 
 def some_program(seed):
@@ -372,22 +372,22 @@ def compare(monkeypatch, seed):
 # Three that some schedules make fail, one of them by a copy that lands, and two that none does.
 @pytest.mark.parametrize("seed, schedules", [(97, 2), (210, 2), (381, 2), (140, 3), (2, 1)])
 def test_nothing_is_forgotten(monkeypatch, seed, schedules):
-    found, runs, all_runs = compare(monkeypatch, seed)
+    outcomes, runs, all_runs = compare(monkeypatch, seed)
     assert runs == schedules < all_runs
-    assert any(isinstance(end, str) for end in found) == (seed in (97, 210, 381))
+    assert any(isinstance(end, str) for end in outcomes) == (seed in (97, 210, 381))
 
 
 def test_a_wait_that_could_have_passed_two_phases_before(monkeypatch):
-    found, runs = ends(monkeypatch, Walk, acts, (1,), np.zeros(128, np.int32), (0, 0), (6,), 1)
-    assert len(found) == 1 and runs == 2
+    outcomes, runs = ends(monkeypatch, Walk, acts, (1,), np.zeros(128, np.int32), (0, 0), (6,), 1)
+    assert len(outcomes) == 1 and runs == 2
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("first", range(0, 400, 20))
 def test_nothing_is_forgotten_in_many(monkeypatch, first):
     for seed in range(first, first + 20):
-        found, runs, all_runs = compare(monkeypatch, seed)
-        reports = [end for end in found if isinstance(end, str)]
+        outcomes, runs, all_runs = compare(monkeypatch, seed)
+        reports = [end for end in outcomes if isinstance(end, str)]
         if all_runs > runs:
             print(f"seed {seed}: {reports or 'right'}, {runs} runs instead of {all_runs}")
 
@@ -476,7 +476,7 @@ def test_what_is_left_out_is_told_by_the_command(tmp_path, capsys, monkeypatch):
     code = run_file(
         str(tmp_path / "file.py"), "sim:sm_90", [], runs=Runs(explore=True, most=2), json=True
     )
-    found = json.loads(capsys.readouterr().out)
-    (launch,) = found["launches"]
+    document = json.loads(capsys.readouterr().out)
+    (launch,) = document["launches"]
     assert code == 0 and launch["walked"]["runs"] == 2 < launch["walked"]["least"]
-    assert f"under 2 of at least {launch['walked']['least']} schedules" in found["evidence"][0]
+    assert f"under 2 of at least {launch['walked']['least']} schedules" in document["evidence"][0]

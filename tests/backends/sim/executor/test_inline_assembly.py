@@ -171,9 +171,9 @@ def test_global_memory_by_its_addresses():
     reaches[(1,)](WORDS, out, sums, 511, 0, target=TARGET)
     np.testing.assert_array_equal(out[:511], WORDS[1:])
     assert sums[:3].tolist() == [512, 511, 1] and sums[3:].view(np.float16).tolist() == [1024, 512]
-    with pytest.raises(OutOfBoundsError, match="`x`") as found:
+    with pytest.raises(OutOfBoundsError, match="`x`") as error:
         reaches[(1,)](WORDS, out, sums, 511, 1, target=TARGET)
-    assert "inline_asm_elementwise(load" in found.value.span.text
+    assert "inline_asm_elementwise(load" in error.value.span.text
 
 
 @gluon.jit
@@ -323,9 +323,9 @@ def test_threads_of_a_warp_see_each_other():
     ],
 )  # fmt: skip
 def test_threads_that_do_not_come_are_told_with_the_line(text, words):
-    with pytest.raises(GluonError, match=words) as found:
+    with pytest.raises(GluonError, match=words) as error:
         by_warps[(1,)](WORDS, np.zeros(1024, np.int32), np.zeros(17, np.int32), text, target=TARGET)
-    assert "inline_asm_elementwise(SUM" in found.value.span.text
+    assert "inline_asm_elementwise(SUM" in error.value.span.text
 
 
 @gluon.jit
@@ -359,9 +359,9 @@ def test_barriers_of_partitions_say_how_many_threads_come():
     ],
 )  # fmt: skip
 def test_what_is_not_known_stands_under_its_line(text, words):
-    with pytest.raises(SimulatorError, match=words) as found:
+    with pytest.raises(SimulatorError, match=words) as error:
         made(WORDS, np.int32, text, "=r,r")
-    assert "gl.inline_asm_elementwise" in found.value.span.text
+    assert "gl.inline_asm_elementwise" in error.value.span.text
 
 
 def test_constraints_are_counted():
@@ -405,8 +405,8 @@ def squares(x, out, tiles, TEXT: gl.constexpr, PURE: gl.constexpr):
 def test_pure_arithmetic_is_data_to_a_proof(text, pure, verdict):
     pytest.importorskip("z3", reason="gluon-core[prove] is not installed")
     x, out = FLOATS.copy(), np.zeros(512, np.float32)
-    found, _ = judged(squares, (1,), x, out, 1, text, pure, target=TARGET)
-    assert found.verdict == verdict
+    outcome, _ = judged(squares, (1,), x, out, 1, text, pure, target=TARGET)
+    assert outcome.verdict == verdict
     np.testing.assert_array_equal(out, FLOATS * FLOATS)
 
 

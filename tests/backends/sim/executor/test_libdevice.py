@@ -131,8 +131,8 @@ def test_bessel_functions_agree_where_their_formulas_change(order):
     """Wronskian's identity on both sides of the change, which no single mistake survives."""
     x = np.array([0.5, 20.0, 999.0, 1001.0, 1e5])
     j, y = special.bessel_j, special.bessel_y
-    found = j(order + 1)(x) * y(order)(x) - j(order)(x) * y(order + 1)(x)
-    np.testing.assert_allclose(found, 2 / (np.pi * x), rtol=1e-8)
+    wronskian = j(order + 1)(x) * y(order)(x) - j(order)(x) * y(order + 1)(x)
+    np.testing.assert_allclose(wronskian, 2 / (np.pi * x), rtol=1e-8)
 
 
 def test_directed_sums_of_zeros_and_beyond_the_largest():

@@ -37,27 +37,27 @@ pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in cast")
 
 @pytest.mark.parametrize("name", TORCH)
 def test_narrowing_rounds_to_nearest_even_as_torch_does(name):
-    given = torch.from_numpy(FLOATS)
+    inputs = torch.from_numpy(FLOATS)
     if name in LARGEST:
-        given = given.clamp(-LARGEST[name], LARGEST[name])  # torch does not saturate
-    wanted = given.to(TORCH[name]).float().numpy()
-    found = cast_float(FLOATS, "fp32", name).astype(np.float32)
-    np.testing.assert_array_equal(found, wanted)
+        inputs = inputs.clamp(-LARGEST[name], LARGEST[name])  # torch does not saturate
+    wanted = inputs.to(TORCH[name]).float().numpy()
+    values = cast_float(FLOATS, "fp32", name).astype(np.float32)
+    np.testing.assert_array_equal(values, wanted)
     number = ~np.isnan(wanted)
-    np.testing.assert_array_equal(np.signbit(found)[number], np.signbit(wanted)[number])
+    np.testing.assert_array_equal(np.signbit(values)[number], np.signbit(wanted)[number])
 
 
 @pytest.mark.parametrize("name", TORCH)
 def test_rounding_toward_zero_is_the_nearest_value_not_beyond(name):
-    found = cast_float(FLOATS, "fp32", name, "rtz").astype(np.float64)
+    values = cast_float(FLOATS, "fp32", name, "rtz").astype(np.float64)
     near = cast_float(FLOATS, "fp32", name).astype(np.float64)
     exact = FLOATS.astype(np.float64)
     finite = np.isfinite(exact) & (np.abs(exact) < LARGEST.get(name, np.inf))
-    assert (np.abs(found) <= np.abs(exact))[finite].all()
+    assert (np.abs(values) <= np.abs(exact))[finite].all()
     # Where nearest does not overshoot, both agree.
     same = finite & (np.abs(near) <= np.abs(exact))
-    np.testing.assert_array_equal(found[same], near[same])
-    assert (found != near)[finite].any()
+    np.testing.assert_array_equal(values[same], near[same])
+    assert (values != near)[finite].any()
 
 
 @pytest.mark.parametrize("name", TORCH)
@@ -68,8 +68,8 @@ def test_widening_is_exact_for_every_bit_pattern(name):
     wanted = wanted.view(TORCH[name]).float().numpy()
     from gluon_sim.tracing.dtypes import _NUMPY
 
-    found = cast_float(bits.view(_NUMPY[name]), name, "fp32")
-    np.testing.assert_array_equal(found, wanted)
+    values = cast_float(bits.view(_NUMPY[name]), name, "fp32")
+    np.testing.assert_array_equal(values, wanted)
 
 
 def test_fp8e4b15_round_trips_every_pattern_but_the_largest():
@@ -79,15 +79,15 @@ def test_fp8e4b15_round_trips_every_pattern_but_the_largest():
     np.testing.assert_array_equal(cast_float(values, "fp32", "fp8e4b15")[:127], bits[:127])
     # What PTX for an H100 and an H200 does: min with 1.75, and half a unit added before the cut.
     some = np.float32([7.0, 1.875, np.nan, np.inf, 1 + 1 / 16, 1 + 3 / 16, -1 - 1 / 16, 1 + 1 / 17])
-    found = cast_float(some, "fp32", "fp8e4b15")
-    assert found.tolist() == [0x7E, 0x7E, 0x7E, 0x7E, 0x79, 0x7A, 0xF9, 0x78]
+    result = cast_float(some, "fp32", "fp8e4b15")
+    assert result.tolist() == [0x7E, 0x7E, 0x7E, 0x7E, 0x79, 0x7A, 0xF9, 0x78]
 
 
 def test_float64_to_bf16_rounds_once():
     # Halfway in bf16 plus less than float32 can see: rounding twice would go down.
     x = np.array([1 + 2.0**-8 + 2.0**-40, 1 + 2.0**-8, 1 + 2.0**-8 - 2.0**-40])
-    found = cast_float(x, "fp64", "bf16").astype(np.float64)
-    assert found.tolist() == [1 + 2.0**-7, 1.0, 1.0]
+    values = cast_float(x, "fp64", "bf16").astype(np.float64)
+    assert values.tolist() == [1 + 2.0**-7, 1.0, 1.0]
 
 
 def test_tf32_drops_the_low_13_bits():
@@ -111,8 +111,8 @@ def test_fma_rounds_once():
     a, b = rng.standard_normal((2, 500)).astype(np.float32)
     nearly = -(a.astype(np.float64) * b) * (1 + rng.integers(-3, 4, 500) * 2.0**-24)
     c = (nearly + rng.standard_normal(500) * 2.0**-30).astype(np.float32)
-    found = ELEMENTWISE["fma"](a, b, c)
-    for x, y, z, r in zip(a, b, c, found):
+    result = ELEMENTWISE["fma"](a, b, c)
+    for x, y, z, r in zip(a, b, c, result):
         exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
         assert r == _nearest(exact)
     a, b = rng.standard_normal((2, 500))
@@ -195,5 +195,5 @@ def test_int_cast_extends_by_sign_or_zero():
 
 def test_erf_matches_the_math_library():
     x = rng.standard_normal(50).astype(np.float32)
-    found = ELEMENTWISE["erf"](x)
-    np.testing.assert_array_equal(found, np.float32([math.erf(float(v)) for v in x]))
+    result = ELEMENTWISE["erf"](x)
+    np.testing.assert_array_equal(result, np.float32([math.erf(float(v)) for v in x]))

@@ -67,12 +67,12 @@ def interrupted(monkeypatch):
 def test_an_interrupt_says_where(workers, interrupted):
     a, out = np.zeros(512 * 2048, np.int32), np.zeros(512 * 2048, np.int32)
     with using(workers=workers):
-        found = interrupted(lambda: spends_time[(512,)](a, out, 10**8, 2048))
-    assert isinstance(found, KeyboardInterrupt)
-    text = found.span.text
+        interrupt = interrupted(lambda: spends_time[(512,)](a, out, 10**8, 2048))
+    assert isinstance(interrupt, KeyboardInterrupt)
+    text = interrupt.span.text
     assert "x = x ^ i" in text or "for i in range" in text
-    assert (found.done, found.total) == (0, 512)
-    assert "0 of 512 programs are over" in str(found) and text.strip() in str(found)
+    assert (interrupt.done, interrupt.total) == (0, 512)
+    assert "0 of 512 programs are over" in str(interrupt) and text.strip() in str(interrupt)
 
 
 @gluon.jit
@@ -96,11 +96,11 @@ def partitions(ROUNDS: gl.constexpr):
 
 
 def test_an_interrupt_tells_of_every_partition(interrupted):
-    found = interrupted(lambda: partitions[(1,)](10**9))
-    waiting, working = found.tasks
+    interrupt = interrupted(lambda: partitions[(1,)](10**9))
+    waiting, working = interrupt.tasks
     assert waiting.startswith("the kernel waits for phase 0 of the barrier")
     assert working.startswith("partition 1 of the kernel is at line")
-    assert "works" not in found.span.text and found.span.file == __file__
+    assert "works" not in interrupt.span.text and interrupt.span.file == __file__
 
 
 def test_a_long_launch_tells_how_far_it_is(monkeypatch, capsys):

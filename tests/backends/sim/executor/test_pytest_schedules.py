@@ -115,9 +115,9 @@ def test_it():
             "schedule random, seed 41",
         ]
     )
-    found = json.loads((pytester.path / "found.json").read_text())
-    assert [f["schedule"] for f in found] == ["latest", "eager", "random"]
-    last = found[-1]
+    document = json.loads((pytester.path / "found.json").read_text())
+    assert [f["schedule"] for f in document] == ["latest", "eager", "random"]
+    last = document[-1]
     assert last["class"] == "OutOfBoundsError" and last["seed"] == 41
     assert last["program"] == [1, 0, 0] and last["element"] == [72]
     assert last["test"].endswith("test_it[random-41]")

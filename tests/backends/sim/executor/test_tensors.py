@@ -411,18 +411,18 @@ def test_remainders_of_each_vendor(kind):
     """NVIDIA's code rounds the quotient first, as seen on an H200; AMD's is exact."""
     a = np.array([2.5, 0.3, 7.75, -2.5, 5, np.inf, 1], kind)
     b = np.array([0.1, 0.1, 0.25, 0.1, np.inf, 1, 0], kind)
-    found = {}
+    remainders = {}
     for target in ("sim:sm_90", "sim:gfx942"):
-        found[target] = np.zeros_like(a)
+        remainders[target] = np.zeros_like(a)
         warp_size = 64 if "gfx" in target else 32
         layout = gl.BlockedLayout([1], [warp_size], [4], [0])
-        remainder[(1,)](a, b, found[target], len(a), layout, target=target)
+        remainder[(1,)](a, b, remainders[target], len(a), layout, target=target)
     with np.errstate(invalid="ignore"):
-        np.testing.assert_array_equal(found["sim:gfx942"], np.fmod(a, b))
+        np.testing.assert_array_equal(remainders["sim:gfx942"], np.fmod(a, b))
     work = np.dtype(np.float64 if kind == "float64" else np.float32)
-    for x, y, r in zip(a[:4].astype(work), b[:4].astype(work), found["sim:sm_90"]):
+    for x, y, r in zip(a[:4].astype(work), b[:4].astype(work), remainders["sim:sm_90"]):
         exact = Fraction(float(x)) - int(np.trunc(x / y)) * Fraction(float(y))
         assert r == work.type(float(exact)).astype(kind)
-    np.testing.assert_array_equal(found["sim:sm_90"][4:], [5, np.nan, np.nan])
+    np.testing.assert_array_equal(remainders["sim:sm_90"][4:], [5, np.nan, np.nan])
     if kind == "float64":
-        assert found["sim:sm_90"][0] == -1.3877787807814457e-16
+        assert remainders["sim:sm_90"][0] == -1.3877787807814457e-16

@@ -41,7 +41,7 @@ WRITES = ["store", "add", "min", "max"]
 def test_a_box_that_is_written_begins_in_the_tensor_or_behind_it(op):
     verb = "stored" if op == "store" else "reduced"
     for x, y, dim in ((-32, 0, 0), (-64, 0, 0), (0, -8, 1), (0, -256, 1), (500, -8, 1)):
-        found = report(
+        reported = report(
             OutOfBoundsError,
             *(write_box, describe(numbers(128, 128), (64, 64)), x, y, op),
             match=f"coord: the box that is {verb} begins before the tensor .an illegal instruction, "
@@ -51,7 +51,7 @@ def test_a_box_that_is_written_begins_in_the_tensor_or_behind_it(op):
             grid=(2,),
             schedules=SCHEDULES[:2],
         )
-        assert found.report == "bounds.before" and found.program == (1, 0, 0)
+        assert reported.report == "bounds.before" and reported.program == (1, 0, 0)
     for x, y in ((0, 0), (96, 0), (128, 0), (500, 0), (0, 120), (0, 1024)):
         a = numbers(128, 128)
         wanted = a.copy()
@@ -89,13 +89,13 @@ def test_a_row_that_is_scattered_lies_in_the_tensor_or_behind_it():
     wanted[rows[rows < 64]] = 2
     scatter[(1,)](describe(a, (1, 64)), rows, 0, layout, target="sim:sm_100")
     np.testing.assert_array_equal(a, wanted)
-    with pytest.raises(OutOfBoundsError, match="y_offset: .*got -8. Begin at column 0") as found:
+    with pytest.raises(OutOfBoundsError, match="y_offset: .*got -8. Begin at column 0") as error:
         scatter[(1,)](describe(a, (1, 64)), rows, -8, layout, target="sim:sm_100")
-    assert found.value.report == "bounds.before"
+    assert error.value.report == "bounds.before"
     rows[5] = -1
-    with pytest.raises(OutOfBoundsError, match="x_offsets: .*Name a row behind the end") as found:
+    with pytest.raises(OutOfBoundsError, match="x_offsets: .*Name a row behind the end") as error:
         scatter[(1,)](describe(a, (1, 64)), rows, 0, layout, target="sim:sm_100")
-    assert found.value.element == (5,) and "async_scatter" in found.value.span.text
+    assert error.value.element == (5,) and "async_scatter" in error.value.span.text
 
 
 # -- gl.portable --------------------------------------------------------------------------------------
@@ -139,10 +139,10 @@ def test_a_portable_tile_begins_in_its_tensor_on_every_target(target):
                 continue
             with pytest.raises(
                 OutOfBoundsError, match="coordinates: a tile begins before"
-            ) as found:
+            ) as error:
                 tiles[(1,)](a, out, at, how, target=f"sim:{target}")
-            assert f"got {at} in dimension {int(how != 'store')} of 2" in str(found.value)
-            assert found.value.report == "bounds.before" and line in found.value.span.text
+            assert f"got {at} in dimension {int(how != 'store')} of 2" in str(error.value)
+            assert error.value.report == "bounds.before" and line in error.value.span.text
             assert not out.any()
     tiles[(1,)](a, out, -64, "fetch", target=f"sim:{target}")  # nothing is copied
 
@@ -171,9 +171,9 @@ def test_a_constant_before_the_tensor_is_warned_of_where_something_is_written():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         constants[(1,)](describe(numbers(64, 64), (64, 64)), numbers(64, 64), 0)
-    told = [w for w in caught if w.category is KernelWarning]
+    warned = [w for w in caught if w.category is KernelWarning]
     first = constants.fn.__code__.co_firstlineno
-    assert [w.lineno - first for w in told] == [10, 11, 13], [str(w.message) for w in told]
-    assert "-64 is before the tensor" in str(told[0].message)
-    assert "-8 is before the tensor" in str(told[1].message)
-    assert "a tile that begins at -16" in str(told[2].message)
+    assert [w.lineno - first for w in warned] == [10, 11, 13], [str(w.message) for w in warned]
+    assert "-64 is before the tensor" in str(warned[0].message)
+    assert "-8 is before the tensor" in str(warned[1].message)
+    assert "a tile that begins at -16" in str(warned[2].message)

@@ -65,11 +65,11 @@ def test_stores_and_loads_of_another_block_need_a_barrier_of_the_cluster(there, 
         if there is back:  # each block reads what it wrote itself
             run(exchange, there, back, sync, True)
             continue
-        with pytest.raises(RaceError, match="by block 1") as found:
+        with pytest.raises(RaceError, match="by block 1") as error:
             run(exchange, there, back, sync, True)
-        assert found.value.report == "race.blocks"
-        assert {a.kind for a in found.value.accesses} == {"read", "write"}
-        assert "gl.barrier(cluster=True) between line" in found.value.remedy
+        assert error.value.report == "race.blocks"
+        assert {a.kind for a in error.value.accesses} == {"read", "write"}
+        assert "gl.barrier(cluster=True) between line" in error.value.remedy
 
 
 @gluon.jit
@@ -92,9 +92,9 @@ def exchanges(a, out, PART: gl.constexpr):
 @pytest.mark.parametrize("part", ["branch", "buffer"])
 def test_blocks_of_programs_that_do_not_do_the_same(part):
     a, out = np.ones((2, 64, 128), np.float16), np.zeros((64, 128), np.float16)
-    with pytest.raises(RaceError, match="by block . of the cluster") as found:
+    with pytest.raises(RaceError, match="by block . of the cluster") as error:
         exchanges[(2,)](a, out, part, num_ctas=2, target="sim:sm_90")
-    assert found.value.program == ((1, 0, 0) if part == "branch" else (0, 0, 0))
+    assert error.value.program == ((1, 0, 0) if part == "branch" else (0, 0, 0))
 
 
 @since_8
@@ -103,9 +103,9 @@ def test_a_block_that_ends_while_another_reads_its_memory():
     if CLUSTER_ENDS.held_by(TRITON_VERSION):
         run(exchange, COLUMNS, ROWS, "cluster", False)
         return
-    with pytest.raises(RaceError, match="block . of the cluster may have ended") as found:
+    with pytest.raises(RaceError, match="block . of the cluster may have ended") as error:
         run(exchange, COLUMNS, ROWS, "cluster", False)
-    assert "End the kernel with gl.barrier(cluster=True)" in found.value.remedy
+    assert "End the kernel with gl.barrier(cluster=True)" in error.value.remedy
 
 
 @gluon.jit
@@ -145,9 +145,9 @@ def test_a_copy_to_all_blocks_over_what_another_block_still_reads(schedule):
         multicast(3, "cluster")
         multicast(3, "one barrier for both")
         for sync in ("nothing", "a barrier each"):
-            with pytest.raises(RaceError, match="by block 0 of the cluster, and the read") as found:
+            with pytest.raises(RaceError, match="by block 0 of the cluster, and the read") as error:
                 multicast(3, sync)
-            assert found.value.report == "race.blocks"
+            assert error.value.report == "race.blocks"
 
 
 @gluon.jit

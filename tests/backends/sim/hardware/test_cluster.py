@@ -140,10 +140,10 @@ def test_stores_that_nobody_waited_for(how):
     for schedule, seed in SCHEDULES:
         with (
             using(schedule=schedule, seed=seed),
-            pytest.raises(RaceError, match="barrier") as found,
+            pytest.raises(RaceError, match="barrier") as error,
         ):
             unawaited[(1,)](a, a.copy(), how, num_ctas=2)
-        accesses = {access.op for access in found.value.accesses}
+        accesses = {access.op for access in error.value.accesses}
         assert accesses == {"hopper.async_store", "tile.load"}
 
 
@@ -270,9 +270,9 @@ def test_barriers_must_be_known_to_the_cluster(monkeypatch, how):
         announced[(1,)](a, out, how, num_ctas=2)
         np.testing.assert_array_equal(out, a)
         return
-    with pytest.raises(BarrierError, match="before it is initialized") as found:
+    with pytest.raises(BarrierError, match="before it is initialized") as error:
         announced[(1,)](a, out, how, num_ctas=2)
-    assert "hopper.async_store(" in found.value.span.text
+    assert "hopper.async_store(" in error.value.span.text
     with using(barriers=False):
         announced[(1,)](a, out, how, num_ctas=2)
     monkeypatch.setattr(reference.cluster, "follows", lambda feature: feature.held_by((3, 9)))

@@ -89,7 +89,7 @@ def test_a_synchronization_less_is_reported(name):
         a, b, c = operands()
         with (
             using(schedule=schedule, seed=seed),
-            pytest.raises(GluonError, match=match or None) as found,
+            pytest.raises(GluonError, match=match or None) as raised,
         ):
             mutant[(2,)](a, b, c, *a.shape, 2)
-        assert isinstance(found.value, error), (schedule, seed, found.value)
+        assert isinstance(raised.value, error), (schedule, seed, raised.value)

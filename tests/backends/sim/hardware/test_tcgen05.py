@@ -510,12 +510,12 @@ def test_every_mutant_of_a_pipeline_is_reported():
 
     assert run() == "right"
     program = compiled.asm["program"].program
-    found = list(mutations.mutants(program))
-    if not any(mutant.name.startswith("tcgen05_commit") for mutant in found):
+    mutants = list(mutations.mutants(program))
+    if not any(mutant.name.startswith("tcgen05_commit") for mutant in mutants):
         commits = [op for op in program.walk_ops() if op.name == "tcgen05_commit"]
-        found += [mutations._deleted(op) for op in commits]
+        mutants += [mutations._deleted(op) for op in commits]
     reported, missed = [], []
-    for mutant in found:
+    for mutant in mutants:
         mutant.apply()
         try:
             end = run()

@@ -59,13 +59,13 @@ def loaded():
 def test_a_buffer_that_is_read_too_early(how):
     load_twice[(1,)](*loaded(), "right")
     chosen = SCHEDULES[:1] if how == "wrong phase" else SCHEDULES  # it hangs once all has come
-    found = report(
+    reported = report(
         RaceError, load_twice, *loaded(), how, match="race on byte 0", line="load(", schedules=chosen
     )  # fmt: skip
-    assert "Put `mbarrier.wait(bar, phase)`" in str(found)
+    assert "Put `mbarrier.wait(bar, phase)`" in str(reported)
     wrong_phase = "was for phase 1, which is over; what `tma.async_load` brings belongs to phase 0"
-    assert (wrong_phase in str(found)) == (how == "wrong phase")
-    assert {access.op for access in found.accesses} == {
+    assert (wrong_phase in str(reported)) == (how == "wrong phase")
+    assert {access.op for access in reported.accesses} == {
         "s.load",
         "tma.async_load",
     }
@@ -76,7 +76,7 @@ def test_a_buffer_that_is_read_too_early(how):
 
 
 def test_fewer_bytes_expected_than_come():
-    found = report(
+    reported = report(
         BarrierError, load_twice, *loaded(), "too few",
         match="more bytes came to a barrier", line="tma.async_load(",
         schedules=[s for s in SCHEDULES if s[0] == "latest"],
@@ -84,29 +84,30 @@ def test_fewer_bytes_expected_than_come():
     start = load_twice.fn.__code__.co_firstlineno
     assert (
         "phase 0 of the barrier at byte 0 of `bar` in program (0, 0, 0) "
-        f"expects 4096 bytes (line {start + 6}), 8192 have come (line {start + 11})" in str(found)
+        f"expects 4096 bytes (line {start + 6}), 8192 have come (line {start + 11})"
+        in str(reported)
     )
 
 
 def test_more_bytes_expected_than_come():
-    found = report(
+    reported = report(
         DeadlockError, load_twice, *loaded(), "too many", match="0 arrivals and 8192 bytes missing",
         line="mbarrier.wait(bar, 0)",
     )  # fmt: skip
     start = load_twice.fn.__code__.co_firstlineno
     assert f"it expects 16384 bytes (line {start + 8}), 8192 have come (line {start + 11})" in str(
-        found
+        reported
     )
 
 
 def test_bytes_that_nobody_expects():
-    found = report(
+    reported = report(
         DeadlockError, load_twice, *loaded(), "none",
         match="1 arrivals missing, and 8192 bytes came that nobody expects", line="mbarrier.wait(bar, 0)",
     )  # fmt: skip
-    assert "async_load" not in str(found.span.text)
+    assert "async_load" not in str(reported.span.text)
     start = load_twice.fn.__code__.co_firstlineno
-    assert f"Nobody expects the bytes that line {start + 11} brings" in str(found)
+    assert f"Nobody expects the bytes that line {start + 11} brings" in str(reported)
 
 
 @gluon.jit
@@ -134,12 +135,12 @@ def test_a_phase_that_ends_before_the_second_copy_names_the_bytes():
     a, out = describe(np.ones((64, 64), np.float16), (64, 64)), np.zeros(1, np.float16)
     both[(1,)](a, out, 16384)
     assert out[0] == 8192
-    found = report(
+    reported = report(
         RaceError, both, a, out, 8192, match="the asynchronous write", line="s.index(1)",
         schedules=SCHEDULES[:1],
     )  # fmt: skip
     expects = two_copies.fn.__code__.co_firstlineno + 2
-    assert f"Expect the bytes of all copies of a phase, at line {expects}" in str(found)
+    assert f"Expect the bytes of all copies of a phase, at line {expects}" in str(reported)
 
 
 @gluon.jit
@@ -171,19 +172,19 @@ def test_stores_in_a_loop(schedule):
 
 @pytest.mark.usefixtures("no_implied_fences")
 def test_a_fence_that_is_missing():
-    found = report(
+    reported = report(
         RaceError, write_boxes, written(), "no fence",
         match="Put `fence_async_shared\\(\\)` between", line="tma.async_store(",
     )  # fmt: skip
-    assert "through the async proxy" in str(found)
+    assert "through the async proxy" in str(reported)
 
 
 def test_a_buffer_that_is_written_before_it_was_read():
-    found = report(
+    reported = report(
         RaceError, write_boxes, written(), "no wait", match="race on byte 0", line="store("
     )
-    assert "Put `tma.store_wait(0)` " in str(found)
-    assert {access.op for access in found.accesses} == {
+    assert "Put `tma.store_wait(0)` " in str(reported)
+    assert {access.op for access in reported.accesses} == {
         "s.store",
         "tma.async_store",
     }
@@ -210,9 +211,9 @@ def test_the_remedy_is_right_at_once(buffers, pending):
     b = describe(np.zeros((8 * 64, 64), np.float16), (64, 64))
     right = buffers - 1
     for schedule, seed in SCHEDULES:
-        with using(schedule=schedule, seed=seed), pytest.raises(RaceError) as found:
+        with using(schedule=schedule, seed=seed), pytest.raises(RaceError) as error:
             reuse[(1,)](b, 8, buffers, pending)
-        assert f"`tma.store_wait({right})`" in str(found.value), schedule
+        assert f"`tma.store_wait({right})`" in str(error.value), schedule
     reuse[(1,)](b, 8, buffers, right)
 
 
@@ -410,11 +411,11 @@ def test_an_arrival_too_many_names_the_wait_that_is_missing():
 
 def test_a_buffer_given_back_before_it_was_read():
     a, b = numbers(7 * 64, 64), np.zeros((7 * 64, 64), np.float16)
-    found = report(
+    reported = report(
         RaceError, pipeline, describe(a, (64, 64)), describe(b, (64, 64)), 7, True,
         match="race on byte", line="load(",
     )  # fmt: skip
-    assert {access.op for access in found.accesses} == {
+    assert {access.op for access in reported.accesses} == {
         "s.index(i % 2).load",
         "tma.async_load",
     }

@@ -86,7 +86,7 @@ def test_a_product(schedule, registers):
 
 @pytest.mark.usefixtures("no_implied_fences")
 def test_stores_without_a_fence():
-    found = report(
+    reported = report(
         RaceError,
         one,
         *matrices(64, 64, 64),
@@ -95,8 +95,8 @@ def test_stores_without_a_fence():
         match="fence",
         line="warpgroup_mma(x, y",
     )
-    assert found.report == "race.shared"
-    then, now = found.accesses
+    assert reported.report == "race.shared"
+    then, now = reported.accesses
     assert (then.kind, then.proxy, now.kind, now.proxy) == ("write", "generic", "read", "async")
     one[(1,)](*matrices(64, 64, 64), False, False, races=False)
 
@@ -211,11 +211,11 @@ def test_a_pipeline(schedule, pending):
 
 
 def test_an_operand_that_is_written_before_the_wait():
-    found = report(
+    reported = report(
         RaceError, pipelined, *steps(5), 5, 2, True, match="race on byte", line="",
     )  # fmt: skip
-    assert "`warpgroup_mma_wait(1, deps=[" in str(found)
-    assert {access.queue for access in found.accesses} == {"wgmma", None}
+    assert "`warpgroup_mma_wait(1, deps=[" in str(reported)
+    assert {access.queue for access in reported.accesses} == {"wgmma", None}
     with using(UNCHECKED, schedule="latest"):
         a, b, c = steps(5)
         pipelined[(1,)](a, b, c, 5, 2, True)
@@ -224,12 +224,12 @@ def test_an_operand_that_is_written_before_the_wait():
 
 
 def test_an_accumulator_that_is_read_in_flight():
-    found = report(
+    reported = report(
         RaceError, pipelined, *steps(3), 3, 1, False, match="may still be writing",
         line="gl.store(c +",
     )  # fmt: skip
-    assert found.report == "race.registers"
-    assert "Put `warpgroup_mma_wait(0, deps=[" in str(found)
+    assert reported.report == "race.registers"
+    assert "Put `warpgroup_mma_wait(0, deps=[" in str(reported)
     a, b, c = steps(3)
     with using(UNCHECKED, schedule="latest"):
         pipelined[(1,)](a, b, c, 3, 1, False)
@@ -288,8 +288,8 @@ def test_programs_that_part(schedule):
     c = np.zeros((3, 64, 64), np.float32)
     with using(schedule=schedule[0], seed=schedule[1]):
         uneven[(3,)](a, b, c)
-    for rounds, found in zip((1, 3, 1), c):
-        np.testing.assert_allclose(found, rounds * product(a, b), rtol=1e-3, atol=1e-3)
+    for rounds, result in zip((1, 3, 1), c):
+        np.testing.assert_allclose(result, rounds * product(a, b), rtol=1e-3, atol=1e-3)
 
 
 @gluon.jit
@@ -382,10 +382,10 @@ def test_partitions_that_go_wrong(how, error, match, line):
 
 
 def test_the_report_of_a_deadlock_names_barrier_and_partition():
-    found = report(
+    reported = report(
         DeadlockError, specialized, *steps(7), 7, "expects two", match="", line="wait(full"
     )
-    by = {scene.task: scene for scene in found.waiting}
+    by = {scene.task: scene for scene in reported.waiting}
     assert set(by) == {"the kernel", "partition 1 of the kernel"}
     assert "the barrier `full.index(i % 2)` (byte 0 of `full`)" in by["the kernel"].text
     assert by["the kernel"].pending == 1 and by["the kernel"].phase == 0

@@ -30,11 +30,11 @@ def refused(kernel, error, text, line, grid, *args, **fields):
     """The report of a launch, at the line that contains `line`."""
     with pytest.raises(error, match=text) as caught:
         kernel[grid](*args)
-    found = caught.value
-    assert line in found.span.text and found.span.file == __file__
+    raised = caught.value
+    assert line in raised.span.text and raised.span.file == __file__
     for name, value in fields.items():
-        assert getattr(found, name) == value
-    return found
+        assert getattr(raised, name) == value
+    return raised
 
 
 # ---- bounds ---------------------------------------------------------------------------------
@@ -338,11 +338,11 @@ def test_an_offset_that_wraps_back_into_the_tensor():
     src, dst = np.arange(256, dtype=np.int32), np.zeros(128, np.int32)
     args = src, dst, 2**30
     far_rows[(1,)](*args, 128, 128)
-    found = refused(
+    message = refused(
         far_rows, OffsetOverflowError, "`mul` does not fit into 32 bits", "gl.program_id(0) * stride",
         (5,), *args, 128, 128, program=(2, 0, 0), element=(0,),
     )  # fmt: skip
-    assert "int64" in found.remedy
+    assert "int64" in message.remedy
     with using(overflow=False, bounds=False, races=False):
         far_rows[(5,)](*args, 128, 128)  # the last program: 4 * 2**30 is 0
     assert (dst == src[:128]).all()

@@ -144,20 +144,20 @@ def test_memory_of_a_buffer_that_is_over_while_its_copy_is_not(name):
             if said is None:
                 kernel[(1,)](boxed(), *arguments, target="sim:sm_90")
                 continue
-            with pytest.raises(RaceError, match=said) as found:
+            with pytest.raises(RaceError, match=said) as error:
                 kernel[(1,)](boxed(), *arguments, target="sim:sm_90")
-            assert found.value.report == "race.lifetime"
-            assert "_wait(0" in found.value.remedy
-            assert "_keep_alive()" in found.value.remedy
-            assert any(what in found.value.span.text for what in ("store(gl.full", "gl.sum"))
+            assert error.value.report == "race.lifetime"
+            assert "_wait(0" in error.value.remedy
+            assert "_keep_alive()" in error.value.remedy
+            assert any(what in error.value.span.text for what in ("store(gl.full", "gl.sum"))
 
 
 def test_operands_live_as_long_as_a_wait_names_them():
     with using(tolerated="error"):
         multiplies[(1,)](*matrices(), True, target="sim:sm_90")
-        with pytest.raises(RaceError, match="may lie where `") as found:
+        with pytest.raises(RaceError, match="may lie where `") as error:
             multiplies[(1,)](*matrices(), False, target="sim:sm_90")
-        assert "later.store" in found.value.span.text
+        assert "later.store" in error.value.span.text
 
 
 def test_it_is_a_warning_for_compilers_may_place_them_apart():
@@ -192,7 +192,7 @@ def test_compilers_do_place_them_so(target):
 def test_what_is_kept_has_memory_of_its_own():
     for keep, bytes in ((False, 8192), (True, 16384)):
         constants = {"KEEP": keep, "WAIT": False, "BRANCH": False}
-        made = gluon.compile(
+        compiled = gluon.compile(
             stores, "sm_90", signature={"box": BOX, "n": "i32"}, constexprs=constants
         )
-        assert made.metadata.shared == bytes
+        assert compiled.metadata.shared == bytes

@@ -118,14 +118,14 @@ def hand_over(data, flags, out, SCALAR: gl.constexpr):
         else:
             gl.atomic_add(flags + o, 1, sem="release")
     elif SCALAR:
-        found = gl.atomic_add(flags, 0, sem="acquire")
-        while found < 1:
-            found = gl.atomic_add(flags, 0, sem="acquire")
+        flag = gl.atomic_add(flags, 0, sem="acquire")
+        while flag < 1:
+            flag = gl.atomic_add(flags, 0, sem="acquire")
         gl.store(out + o, gl.load(data + (127 - o)))
     else:
-        found = gl.min(gl.atomic_add(flags + o, 0, sem="acquire"), 0)
-        while found < 1:
-            found = gl.min(gl.atomic_add(flags + o, 0, sem="acquire"), 0)
+        flag = gl.min(gl.atomic_add(flags + o, 0, sem="acquire"), 0)
+        while flag < 1:
+            flag = gl.min(gl.atomic_add(flags + o, 0, sem="acquire"), 0)
         gl.store(out + o, gl.load(data + (127 - o)))
 
 
@@ -328,8 +328,8 @@ def test_overflow_is_not_followed_through_everything(via):
 @gluon.jit
 def asm(out):
     o = gl.arange(0, 128, L)
-    found = gl.inline_asm_elementwise("fns.b32 $0, $1, 0, 1;", "=r,r", [o], gl.int32, True, 1)
-    gl.store(out + o, found)
+    lane_found = gl.inline_asm_elementwise("fns.b32 $0, $1, 0, 1;", "=r,r", [o], gl.int32, True, 1)
+    gl.store(out + o, lane_found)
 
 
 def test_an_op_without_a_model_is_named():
@@ -423,12 +423,12 @@ def copies_into_tensor_memory_that_is_over(out, KEPT: gl.constexpr):
     blackwell.tcgen05_commit(done)
     second = blackwell.allocate_tensor_memory(gl.float32, [128, 64], tmem)
     second.store(zeros + 1)
-    found = second.load(registers)
+    total = second.load(registers)
     rows = gl.arange(0, 128, gl.SliceLayout(1, registers))[:, None]
     mbarrier.wait(done, 0)
     if KEPT:
-        found += first.load(registers)
-    gl.store(out + rows * 64 + gl.arange(0, 64, gl.SliceLayout(0, registers))[None, :], found)
+        total += first.load(registers)
+    gl.store(out + rows * 64 + gl.arange(0, 64, gl.SliceLayout(0, registers))[None, :], total)
 
 
 def test_what_of_tensor_memory_is_over_is_not_told():
@@ -439,13 +439,13 @@ def test_what_of_tensor_memory_is_over_is_not_told():
         with using(tolerated="error"):
             copies_into_tensor_memory_that_is_over[(1,)](out, kept, target="sim:sm_100")
         assert (out == 1).all()
-        made = gluon.compile(
+        compiled = gluon.compile(
             copies_into_tensor_memory_that_is_over,
             "sm_100",
             signature={"out": "*fp32"},
             constexprs={"KEPT": kept},
         )
-        columns[kept] = made.metadata.tmem_size
+        columns[kept] = compiled.metadata.tmem_size
     assert columns == {False: 64, True: 128}
 
 

@@ -427,14 +427,14 @@ LEAST = {"barriers of the block": 2, "matmul, TDM": 2, "matmul, CDNA4": 4}
 
 def check(case, parts):
     """One in `parts` mutants of a kernel, but five at least, is reported, or is known to be harmless."""
-    made = CASES[case]()
-    assert made.run() is None
-    program = made.compiled.asm["program"].program
+    subject = CASES[case]()
+    assert subject.run() is None
+    program = subject.compiled.asm["program"].program
     reported, harmless, missed, alarms = [], [], [], []
     every = list(mutants(program))
     some = random.Random(case).sample(every, min(len(every), max(5, len(every) // parts)))
     for mutant in some:
-        end = made.of(mutant)
+        end = subject.of(mutant)
         if isinstance(end, SimulatorError):
             assert end.span is not None, mutant.name
             reported.append(mutant.name)
@@ -446,7 +446,7 @@ def check(case, parts):
             harmless.append(mutant.name)
         else:
             missed.append((f"{mutant.name}, line {mutant.op.loc.line}", end))
-    assert made.run() is None
+    assert subject.run() is None
     wrong = len(reported) + len(missed)
     assert wrong >= (LEAST.get(case, 5) if parts == 1 else 1)
     print(f"\n{case}: {len(reported)} of {wrong} mutants reported, {len(harmless)} harmless")

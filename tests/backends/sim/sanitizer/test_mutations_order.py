@@ -164,8 +164,8 @@ FINE = {
 def is_fine(case: str, mutant: Mutant, nth: int) -> bool:
     if mutant.name in HARMLESS:
         return True
-    found = FINE.get((case, mutant.text, nth))
-    return found is not None and (found[0] is None or found[0].held_by(TRITON_VERSION))
+    fine = FINE.get((case, mutant.text, nth))
+    return fine is not None and (fine[0] is None or fine[0].held_by(TRITON_VERSION))
 
 
 @pytest.mark.sampled(2)

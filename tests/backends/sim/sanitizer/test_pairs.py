@@ -65,9 +65,9 @@ def test_of_two_copies_the_first_is_waited_for_whichever_lands_first(schedule):
         if triton_at_least(3, 8):
             there_and_back[(1,)](boxed(x), out, True, target="sim:sm_90")
             assert (out == 3).all()
-        with pytest.raises(RaceError) as found:
+        with pytest.raises(RaceError) as error:
             there_and_back[(1,)](boxed(x), out, False, target="sim:sm_90")
-    assert "`tma.store_wait(0, read_only=False)`" in found.value.remedy
+    assert "`tma.store_wait(0, read_only=False)`" in error.value.remedy
 
 
 @gluon.jit
@@ -84,9 +84,9 @@ def reduced_twice(box, out, PENDING: gl.constexpr):
 
 def test_the_wait_that_is_named_reaches_all_ops_that_are_in_the_way():
     x = np.zeros((2, 64, 64), np.float16)
-    with pytest.raises(RaceError) as found:
+    with pytest.raises(RaceError) as error:
         reduced_twice[(1,)](boxed(x[1]), x, 1, target="sim:sm_90")
-    assert "`tma.store_wait(0, read_only=False)`" in found.value.remedy
+    assert "`tma.store_wait(0, read_only=False)`" in error.value.remedy
 
 
 WIDE = gl.constexpr(TensorMemoryLayout([128, 64], 1))
@@ -144,10 +144,10 @@ def test_across_partitions_too():
     x = np.ones((128, 64), np.float16)
     box = TensorDescriptor.from_tensor(x, [128, 64], TILE.value)
     ring[(1,)](box, 3, True, target="sim:sm_100")
-    with pytest.raises(RaceError) as found:
+    with pytest.raises(RaceError) as error:
         ring[(1,)](box, 3, False, target="sim:sm_100")
-    assert "Put `tcgen05_commit(bar)`" in found.value.remedy
-    assert "barrier that `tma." not in found.value.remedy  # that one comes second
+    assert "Put `tcgen05_commit(bar)`" in error.value.remedy
+    assert "barrier that `tma." not in error.value.remedy  # that one comes second
 
 
 # ---- accumulators in flight -------------------------------------------------------------------
@@ -284,9 +284,9 @@ def test_a_report_says_what_the_atomics_lack(release, acquire, scope, said):
     if said is None:
         flagged[(2,)](*arguments, release, acquire, scope, target="sim:sm_90")
         return
-    with pytest.raises(RaceError) as found:
+    with pytest.raises(RaceError) as error:
         flagged[(2,)](*arguments, release, acquire, scope, target="sim:sm_90")
-    assert found.value.remedy.endswith(said)
+    assert error.value.remedy.endswith(said)
 
 
 WAVES = gl.constexpr(gl.BlockedLayout([1], [64], [4], [0]))
@@ -324,10 +324,10 @@ def test_blocks_of_a_cluster_meet_in_global_memory():
     a, out = np.ones((64, 128), np.float16), np.zeros((2, 64, 128), np.float16)
     through_global[(1,)](a, out, "cluster", num_ctas=2, target="sim:sm_90")
     for barrier in ("block", "nothing"):
-        with pytest.raises(RaceError, match="by different blocks of the cluster") as found:
+        with pytest.raises(RaceError, match="by different blocks of the cluster") as error:
             through_global[(1,)](a, out, barrier, num_ctas=2, target="sim:sm_90")
-        assert found.value.report == "race.blocks"
-        assert "gl.barrier(cluster=True)" in found.value.remedy
+        assert error.value.report == "race.blocks"
+        assert "gl.barrier(cluster=True)" in error.value.remedy
 
 
 # ---- what a portable kernel promises ----------------------------------------------------------
@@ -358,8 +358,8 @@ def test_a_portable_copy_reads_its_source_late_and_is_waited_for_on_every_target
 
     with using(tolerated="error"):
         run("nothing")
-        with pytest.raises(RaceError, match="of `a`") as found:
+        with pytest.raises(RaceError, match="of `a`") as error:
             run("source")
-        assert any("gl.store(a + o" in access.span.text for access in found.value.accesses)
+        assert any("gl.store(a + o" in access.span.text for access in error.value.accesses)
         with pytest.raises(LeakError, match="nobody waited for it"):
             run("end")

@@ -49,13 +49,13 @@ def test_a_missing_wait_or_commit_is_reported_on_every_target(target, dtype):
     for schedule in ("latest", "eager"):
         with using(schedule=schedule):
             run(target, dtype)
-            with pytest.raises(RaceError, match="asynchronous write") as found:
+            with pytest.raises(RaceError, match="asynchronous write") as error:
                 run(target, dtype, wait=False)
-            assert any("async_copy(" in access.span.text for access in found.value.accesses)
-            assert "Put `gl.portable.wait(" in found.value.remedy
-            with pytest.raises(RaceError, match="asynchronous write") as found:
+            assert any("async_copy(" in access.span.text for access in error.value.accesses)
+            assert "Put `gl.portable.wait(" in error.value.remedy
+            with pytest.raises(RaceError, match="asynchronous write") as error:
                 run(target, dtype, commit=False)
-            assert "Put `gl.portable.commit()` and `gl.portable.wait(0)`" in found.value.remedy
+            assert "Put `gl.portable.commit()` and `gl.portable.wait(0)`" in error.value.remedy
     with using(races=False, schedule="eager"):
         run(target, dtype, wait=False)
 
@@ -131,13 +131,13 @@ def test_a_missing_fence_or_wait_of_a_product_is_reported_on_every_target(target
     for schedule in ("latest", "eager"):
         with using(schedule=schedule):
             multiply(target)
-            with pytest.raises(RaceError, match=r"gl\.portable\.mma|warpgroup|tcgen05") as found:
+            with pytest.raises(RaceError, match=r"gl\.portable\.mma|warpgroup|tcgen05") as error:
                 multiply(target, wait=False)
-            assert any("left.store" in access.span.text for access in found.value.accesses)
-            assert any("portable.mma(" in access.span.text for access in found.value.accesses)
-            with pytest.raises(RaceError) as found:
+            assert any("left.store" in access.span.text for access in error.value.accesses)
+            assert any("portable.mma(" in access.span.text for access in error.value.accesses)
+            with pytest.raises(RaceError) as error:
                 multiply(target, fence=False)
-            assert "gl.portable.fence()" in found.value.remedy
+            assert "gl.portable.fence()" in error.value.remedy
     with using(races=False, schedule="eager"):
         multiply(target, fence=False)
 
@@ -188,19 +188,19 @@ def test_the_steps_of_a_pipeline_are_held_to_their_order_on_every_target(target)
     a, out = np.arange(1024, dtype=np.float32), np.zeros((2, 1024), np.float32)
     steps_of[(2,)](a, out, 4, 2, 0, 1, target=f"sim:{target}")
     np.testing.assert_array_equal(out, [a, a])
-    for given, said in MISTAKES.values():
-        with pytest.raises(PipelineError) as found:
-            steps_of[(2,)](a, out, *given, target=f"sim:{target}")
-        assert said in str(found.value) and found.value.remedy
-        assert "tiles." in found.value.span.text
+    for arguments, said in MISTAKES.values():
+        with pytest.raises(PipelineError) as error:
+            steps_of[(2,)](a, out, *arguments, target=f"sim:{target}")
+        assert said in str(error.value) and error.value.remedy
+        assert "tiles." in error.value.span.text
     with using(races=False):
         steps_of[(2,)](a, out, 4, 2, 0, 2, target=f"sim:{target}")
 
 
 def test_a_race_of_two_asynchronous_ops_counts_groups_where_the_second_was_issued():
-    with pytest.raises(RaceError) as found:
+    with pytest.raises(RaceError) as error:
         overtaken[(1,)](np.zeros(1024, np.float32), target="sim:sm_80")
-    assert "Put `gl.portable.wait(0)`" in found.value.remedy
+    assert "Put `gl.portable.wait(0)`" in error.value.remedy
 
 
 @gluon.jit

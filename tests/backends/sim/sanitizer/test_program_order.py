@@ -61,17 +61,17 @@ def test_a_release_by_one_thread_of_what_others_stored(sem):
     if BARRIERS:
         hand_on("nothing", sem=sem)
         return
-    with pytest.raises(RaceError, match="element 1 of `data`") as found:
+    with pytest.raises(RaceError, match="element 1 of `data`") as error:
         hand_on("nothing", sem=sem)
-    assert found.value.report == "race.programs"
-    line = found.value.accesses[0].span.line
-    assert f"gl.barrier() between line {line} and the atomic that releases" in found.value.remedy
+    assert error.value.report == "race.programs"
+    line = error.value.accesses[0].span.line
+    assert f"gl.barrier() between line {line} and the atomic that releases" in error.value.remedy
 
 
 def test_a_relaxed_one_orders_nothing_with_a_barrier_either():
-    with pytest.raises(RaceError, match="element 0 of `data`") as found:
+    with pytest.raises(RaceError, match="element 0 of `data`") as error:
         hand_on("barrier", sem="relaxed")
-    assert "between line" not in found.value.remedy
+    assert "between line" not in error.value.remedy
 
 
 @older
@@ -107,9 +107,9 @@ def test_readers_release_too(programs):
     if BARRIERS:
         counted[(programs,)](data, np.zeros(1, np.int32), 128, False, True)
     else:
-        with pytest.raises(RaceError, match="of `data`") as found:
+        with pytest.raises(RaceError, match="of `data`") as error:
             counted[(programs,)](data, np.zeros(1, np.int32), 128, False, True)
-        assert "gl.barrier()" in found.value.remedy
+        assert "gl.barrier()" in error.value.remedy
 
 
 def test_an_acquire_whose_result_nobody_reads_orders_nothing():
@@ -174,11 +174,11 @@ def test_releases_and_acquires_are_of_the_partitions_that_take_part(filled, seen
         in_roles[(2,)](data, flags, out, 128, filled, seen)
         np.testing.assert_array_equal(out, np.arange(128))
         return
-    with pytest.raises(RaceError, match="of `data`") as found:
+    with pytest.raises(RaceError, match="of `data`") as error:
         in_roles[(2,)](data, flags, out, 128, filled, seen)
-    assert found.value.report == "race.programs"
+    assert error.value.report == "race.programs"
     if seen:  # else the copy may come before anything is acquired
-        assert "count for the partition that makes them" in found.value.remedy
+        assert "count for the partition that makes them" in error.value.remedy
 
 
 @gluon.jit

@@ -54,12 +54,12 @@ def test_a_read_before_the_copy_was_waited_for():
     a, out = np.arange(640, dtype=np.int32), np.zeros(512, np.int32)
     pipelined[(1,)](a, out, 128, 1, 1)
     np.testing.assert_array_equal(out, a[:512])
-    found = race(
+    report = race(
         pipelined, (1,), a, out, 128, 1, 2, lines=("async_copy", "load(L1)"),
         match="asynchronous write", remedy="at most 1 group may be pending",
     )  # fmt: skip
-    assert found.program == (0, 0, 0)
-    assert {access.queue for access in found.accesses} == {"cp.async", None}
+    assert report.program == (0, 0, 0)
+    assert {access.queue for access in report.accesses} == {"cp.async", None}
 
 
 def test_two_copies_into_one_place():
@@ -94,11 +94,11 @@ def test_a_group_that_was_never_closed():
 
 def test_a_source_that_is_overwritten_while_it_is_copied():
     a, out = np.arange(128, dtype=np.int32), np.zeros(128, np.int32)
-    found = race(
+    report = race(
         forgets, (1,), a, out, 128, True, True, lines=("async_copy", "gl.store(a"),
         match="of `a`: the", remedy="Put `cp.wait_group(0)` between line",
     )  # fmt: skip
-    assert found.place == 0
+    assert report.place == 0
 
 
 @gluon.jit
@@ -170,11 +170,11 @@ def test_partitions_without_a_barrier_between_them(in_global):
     handed_over[(1,)](out, g, 128, True, in_global)
     np.testing.assert_array_equal(out, np.arange(128))
     lines = ("g + o)", "g + o, o") if in_global else ("s.load", "s.store")
-    found = race(
+    report = race(
         handed_over, (1,), out, g, 128, False, in_global, lines=lines, match="partition 1",
         remedy="arrive at a barrier after line",
     )  # fmt: skip
-    assert {access.task for access in found.accesses} == {
+    assert {access.task for access in report.accesses} == {
         "the kernel", "partition 1 of the kernel",
     }  # fmt: skip
 
@@ -192,20 +192,20 @@ def overlapping(a, out, STEP: gl.constexpr, N: gl.constexpr):
 def test_programs_that_write_one_element(grid):
     a, out = np.arange(8192, dtype=np.int32), np.zeros(8192, np.int32)
     overlapping[(grid,)](a, out, 128, 128)
-    found = race(
+    report = race(
         overlapping, (grid,), a, out, 96, 128, lines=("gl.store",), match="element 96 of `out`",
         remedy="Nothing orders programs",
     )  # fmt: skip
-    assert {access.program for access in found.accesses} == {(0, 0, 0), (1, 0, 0)}
+    assert {access.program for access in report.accesses} == {(0, 0, 0), (1, 0, 0)}
 
 
 def test_programs_of_different_batches():
     n = 1 << 16
     a, out = np.zeros(16 * n + 1, np.int8), np.zeros(16 * n + 1, np.int8)
-    found = race(
+    report = race(
         overlapping, (16,), a, out, n - 1, n, lines=("gl.store",), match=f"element {n - 1} of"
     )
-    assert {access.program for access in found.accesses} == {(0, 0, 0), (1, 0, 0)}
+    assert {access.program for access in report.accesses} == {(0, 0, 0), (1, 0, 0)}
 
 
 @gluon.jit
@@ -216,8 +216,8 @@ def neighbours(a, N: gl.constexpr):
 
 def test_a_read_of_what_another_program_writes():
     a = np.zeros(1025, np.int32)
-    found = race(neighbours, (8,), a, 128, lines=("gl.store",), match="read by `gl.load`")
-    assert {access.kind for access in found.accesses} == {"read", "write"}
+    report = race(neighbours, (8,), a, 128, lines=("gl.store",), match="read by `gl.load`")
+    assert {access.kind for access in report.accesses} == {"read", "write"}
 
 
 @gluon.jit

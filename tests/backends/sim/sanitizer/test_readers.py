@@ -136,26 +136,26 @@ def counts(bins, at, N: gl.constexpr):
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):
-    made = []
+    collected = []
     make = earlier.Earlier.__init__
     monkeypatch.setattr(
-        earlier.Earlier, "__init__", lambda self: (make(self), made.append(self))[0]
+        earlier.Earlier, "__init__", lambda self: (make(self), collected.append(self))[0]
     )
     monkeypatch.setattr(earlier, "LIMIT", 1000)
     at = np.random.default_rng(0).integers(0, 512, 128 * 256).astype(np.int32)
     bins = np.zeros(512, np.int32)
     counts[(256,)](bins, at, 128)
     np.testing.assert_array_equal(bins, np.bincount(at, minlength=512))
-    assert 1 < max(e.count for e in made) <= 1000
-    assert all(len(e.who) <= 1024 for e in made)
+    assert 1 < max(e.count for e in collected) <= 1000
+    assert all(len(e.who) <= 1024 for e in collected)
 
 
 def test_elements_accessed_alike_cost_one_node(monkeypatch):
-    made = []
+    collected = []
     make = earlier.Earlier.__init__
     monkeypatch.setattr(
-        earlier.Earlier, "__init__", lambda self: (make(self), made.append(self))[0]
+        earlier.Earlier, "__init__", lambda self: (make(self), collected.append(self))[0]
     )
     data, flags = np.zeros(128, np.int32), np.zeros(4, np.int32)
     readers_then_a_writer[(4,)](data, flags, np.zeros(512, np.int32), 3, "all", False)
-    assert max(e.count for e in made) <= 8
+    assert max(e.count for e in collected) <= 8

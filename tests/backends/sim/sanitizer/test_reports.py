@@ -482,9 +482,9 @@ def switched(case: Case, kind: str, value: Any, schedule: dict) -> Iterator[None
 
 
 def caught(case: Case) -> SimulatorError:
-    with pytest.raises(SimulatorError) as found:
+    with pytest.raises(SimulatorError) as error:
         case.run()
-    return found.value
+    return error.value
 
 
 @pytest.mark.filterwarnings("default::gluon_core.errors.KernelWarning")  # tracing sees some races
@@ -495,12 +495,12 @@ def test_a_report_comes_with_its_line_and_only_while_its_check_is_on(kind, monke
         monkeypatch.setattr(reference, name, model)
     for schedule in SCHEDULES:
         with switched(case, kind, case.on, schedule):
-            found = caught(case)
-        assert found.report == kind
-        assert found.span is not None and found.span.file == __file__
+            error = caught(case)
+        assert error.report == kind
+        assert error.span is not None and error.span.file == __file__
         start = case.kernel.fn.__code__.co_firstlineno
-        assert case.line in found.span.text and found.span.line >= start - 60
-        assert found.as_dict()["report"] == kind and found.as_dict()["line"] == found.span.line
+        assert case.line in error.span.text and error.span.line >= start - 60
+        assert error.as_dict()["report"] == kind and error.as_dict()["line"] == error.span.line
         with switched(case, kind, case.off, schedule):
             case.run()
 

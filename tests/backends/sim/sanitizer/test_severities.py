@@ -32,19 +32,19 @@ CLUSTER = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2, cga_layout=[[0, 0]]))
 
 def warned(kernel, *args, grid=(1,), **options):
     """The warnings of a launch."""
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as warnings_seen:
         warnings.simplefilter("always")
         kernel[grid](*args, **options)
-    return [w for w in found if issubclass(w.category, SimulatorWarning)]
+    return [w for w in warnings_seen if issubclass(w.category, SimulatorWarning)]
 
 
 def only_warned(error, line, match, kernel, *args, grid=(1,), **options):
     """One warning at a line by default, an error under all checks, and nothing where it is ignored."""
-    (found,) = warned(kernel, *args, grid=grid, **options)
-    report = found.message.error
+    (warning,) = warned(kernel, *args, grid=grid, **options)
+    report = warning.message.error
     assert isinstance(report, error) and line in report.span.text
-    assert match in str(found.message) and found.lineno == report.span.line
-    assert found.filename == report.span.file
+    assert match in str(warning.message) and warning.lineno == report.span.line
+    assert warning.filename == report.span.file
     with using(checks=True), pytest.raises(error, match=match) as caught:
         kernel[grid](*args, **options)
     assert caught.value.span.line == report.span.line
@@ -226,8 +226,8 @@ def test_the_check_mode_of_tests_makes_errors(tmp_path):
     (tmp_path / "test_page.py").write_text(PAGE)
 
     def outcome(*options):
-        found = entry_points(group="pytest11", name="gluon_schedules")
-        plugins = () if found else ("-p", "gluon_sim.pytest_schedules")
+        names = entry_points(group="pytest11", name="gluon_schedules")
+        plugins = () if names else ("-p", "gluon_sim.pytest_schedules")
         done = warm.run(["-m", "pytest", "test_page.py", *plugins, *options], cwd=tmp_path)
         return done.returncode, done.stdout
 

@@ -25,7 +25,7 @@ def turns(x, out, N: gl.constexpr, BARRIER: gl.constexpr, TWICE: gl.constexpr):
     gl.store(out + o, y)
 
 
-def told(kernel, *args, grid=1):
+def reported(kernel, *args, grid=1):
     with pytest.raises(RaceError) as caught:
         kernel[(grid,)](*args)
     assert caught.value.report == "race.threads" and caught.value.span.file == __file__
@@ -34,9 +34,9 @@ def told(kernel, *args, grid=1):
 
 def test_a_load_of_what_another_thread_stored():
     x, out = np.zeros(128, np.int32), np.zeros(128, np.int32)
-    found = told(turns, x, out, 128, False, True)
-    assert "different threads" in str(found) and "gl.barrier()" in found.remedy
-    assert [a.kind for a in found.accesses] == ["write", "read"]
+    error = reported(turns, x, out, 128, False, True)
+    assert "different threads" in str(error) and "gl.barrier()" in error.remedy
+    assert [a.kind for a in error.accesses] == ["write", "read"]
     turns[(1,)](x, out, 128, True, True)
     np.testing.assert_array_equal(out, np.arange(128)[::-1])
     turns[(1,)](x, out, 128, False, False)
@@ -57,8 +57,8 @@ def reverses_in_place(x, N: gl.constexpr, BARRIER: gl.constexpr):
 @pytest.mark.parametrize("grid", [1, 40])
 def test_a_store_where_another_thread_still_loads(grid):
     x = np.arange(128 * grid, dtype=np.int32)
-    found = told(reverses_in_place, x.copy(), 128, False, grid=grid)
-    assert [a.kind for a in found.accesses] == ["read", "write"]
+    error = reported(reverses_in_place, x.copy(), 128, False, grid=grid)
+    assert [a.kind for a in error.accesses] == ["read", "write"]
     y = x.copy()
     reverses_in_place[(grid,)](y, 128, True)
     np.testing.assert_array_equal(y.reshape(grid, 128), x.reshape(grid, 128)[:, ::-1])
@@ -81,8 +81,8 @@ def in_two_layouts(x, N: gl.constexpr, HOW: gl.constexpr):
 
 def test_two_stores_by_different_threads():
     x = np.zeros(512, np.int32)
-    found = told(in_two_layouts, x, 512, "directly")
-    assert [a.kind for a in found.accesses] == ["write", "write"]
+    error = reported(in_two_layouts, x, 512, "directly")
+    assert [a.kind for a in error.accesses] == ["write", "write"]
     # Ops through shared memory hold barriers of the compiler's.
     in_two_layouts[(1,)](x, 512, "shared")
     in_two_layouts[(1,)](x, 512, "converted")
@@ -118,7 +118,7 @@ def test_a_thread_may_go_on_with_its_own():
 
 def test_two_names_for_one_array():
     x = np.zeros(128, np.int32)
-    told(reverses_through, x, x, 128)
+    reported(reverses_through, x, x, 128)
 
 
 @gluon.jit
@@ -134,5 +134,5 @@ def turned_in_place(x):
 
 
 def test_a_race_within_one_line_asks_for_two():
-    found = told(turned_in_place, np.zeros(128, np.int32))
-    assert found.remedy.startswith("Put gl.barrier() between the two, each in a line of its own")
+    error = reported(turned_in_place, np.zeros(128, np.int32))
+    assert error.remedy.startswith("Put gl.barrier() between the two, each in a line of its own")

@@ -39,8 +39,8 @@ def profiled(kernel, grid, *args, **options):
 
 
 def line(report, word):
-    (found,) = (r for r in report["lines"] if word in r["source"])
-    return found
+    (line_report,) = (r for r in report["lines"] if word in r["source"])
+    return line_report
 
 
 def zeros(n, dtype=np.float32):
@@ -197,9 +197,9 @@ def test_bank_conflicts(shared, read, passes, ideal):
 @pytest.mark.parametrize("register", [ROWS, COLUMNS, WIDE])
 def test_passes_agree_with_the_algebra_of_layouts(shared, register):
     offsets = offsets_of(shared, (32, 32))[None] * 4
-    found = shared_cost(offsets, 4, holders(register, (32, 32)), 32, False)
+    cost = shared_cost(offsets, 4, holders(register, (32, 32)), 32, False)
     extra = bank_conflicts(register, shared, (32, 32), 32)
-    assert found.passes == found.ideal * (extra + 1)
+    assert cost.passes == cost.ideal * (extra + 1)
 
 
 @gluon.jit
@@ -240,8 +240,8 @@ def test_an_asynchronous_copy_counts_where_it_was_issued():
 
 
 def test_an_engine_moves_whole_rows_of_the_banks():
-    found = shared_cost(np.arange(0, 512, 4)[None], 4, None, 32, True)
-    assert (found.bytes, found.passes, found.ideal) == (512, 4, 4)
+    cost = shared_cost(np.arange(0, 512, 4)[None], 4, None, 32, True)
+    assert (cost.bytes, cost.passes, cost.ideal) == (512, 4, 4)
 
 
 @gluon.jit
@@ -297,10 +297,10 @@ def test_a_conversion_between_equal_layouts_is_free():
 def test_the_roofline_takes_the_slowest_part():
     counts = Counts(matrix={"fp16": 4000}, shared_passes=10, vector=30)
     peaks = {"global": 100.0, "shared": 1280.0, "fp16": 1000.0, "vector": 10.0}
-    found = roofline(counts, 600, peaks, 32)
+    bound = roofline(counts, 600, peaks, 32)
     # global 600/100, shared 10*128/1280, matrix 4000/1000, vector 30/10
-    assert found["times"] == {"global": 6.0, "shared": 1.0, "matrix": 4.0, "vector": 3.0}
-    assert (found["bound"], found["seconds"], found["intensity"]) == ("global", 6.0, 4030 / 600)
+    assert bound["times"] == {"global": 6.0, "shared": 1.0, "matrix": 4.0, "vector": 3.0}
+    assert (bound["bound"], bound["seconds"], bound["intensity"]) == ("global", 6.0, 4030 / 600)
     assert roofline(counts, 600, {}, 32)["bound"] is None
 
 

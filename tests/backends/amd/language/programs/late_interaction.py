@@ -45,7 +45,7 @@ def matched(
     q = buffer_load(query + document * WORD_COUNT * WIDTH, words[:, None] * WIDTH + inner[None, :])
     inner = gl.arange(0, WIDTH, layout=gl.SliceLayout(1, RIGHT))[:, None]
     length = gl.load(lengths + document)
-    found = gl.full([WORD_COUNT], 0.0, gl.float32, WORDS)
+    best_match = gl.full([WORD_COUNT], 0.0, gl.float32, WORDS)
     for start in range(0, length, STEP):
         token = start + gl.arange(0, STEP, layout=gl.SliceLayout(0, RIGHT))
         there = token < length
@@ -59,9 +59,9 @@ def matched(
             gl.reduce(match, 0, larger), best, document * pitch + token, mask=token < length
         )
         match = gl.maximum(match, 0.0)
-        found = larger(found, gl.reduce(match, 1, larger))
+        best_match = larger(best_match, gl.reduce(match, 1, larger))
     weight = gl.load(importance + document * WORD_COUNT + gl.arange(0, WORD_COUNT, layout=WORDS))
-    gl.store(score + document, gl.sum(found * weight, 0))
+    gl.store(score + document, gl.sum(best_match * weight, 0))
 
 
 @gluon.jit
@@ -85,7 +85,7 @@ def data(rng):
         match = (query[i].astype(float) @ cache[places].astype(float).T) * scales[places]
         wanted[i, :length] = match.max(0)
         scores.append(importance[i].astype(float) @ match.max(1, initial=0))
-    given = [
+    arguments = [
         query,
         cache,
         scales,
@@ -95,7 +95,7 @@ def data(rng):
         best,
         np.zeros(documents, np.float32),
     ]
-    return [*given, 16, 256], {"best": wanted, "score": np.array(scores)}
+    return [*arguments, 16, 256], {"best": wanted, "score": np.array(scores)}
 
 
 LAUNCHES = [

@@ -166,8 +166,8 @@ def data(by_output, rng):
     x = rng.standard_normal((200, 160)).astype(np.float16)
     weights = rng.standard_normal((160, 136)).astype(np.float16)
     wanted = np.maximum(x.astype(np.float64) @ weights.astype(np.float64), 0)
-    given = np.ascontiguousarray(weights.T) if by_output else weights
-    return [x, given, np.zeros((200, 136), np.float32), 200, 136, 160], {"out": wanted}
+    stored = np.ascontiguousarray(weights.T) if by_output else weights
+    return [x, stored, np.zeros((200, 136), np.float32), 200, 136, 160], {"out": wanted}
 
 
 TILES = {"HIGH": 64, "WIDE": 64, "DEEP": 32, "SLOTS": 3, "num_warps": 4}

@@ -102,8 +102,8 @@ def data(rng):
     left = microscaling.of_fp4(x) * microscaling.of_scales(x_scales)
     right = y.astype(float) * microscaling.of_scales(y_scales)
     out = np.zeros((116, 120), np.float32)
-    given = [x, x_scales, y.view(np.uint8), y_scales, out, 116, 120, 384]
-    return given, {"out": (left @ right.T)[:116, :120]}
+    arguments = [x, x_scales, y.view(np.uint8), y_scales, out, 116, 120, 384]
+    return arguments, {"out": (left @ right.T)[:116, :120]}
 
 
 LAUNCHES = [

@@ -47,8 +47,8 @@ def data(rng):
     count = np.arange(1, 201)[:, None]
     mean = np.cumsum(x.astype(float), axis=0) / count
     variance = np.cumsum(x.astype(float) ** 2, axis=0) / count - mean**2
-    given = [x, np.zeros_like(x), np.zeros_like(x), 200]
-    return given, {"means": mean, "variances": variance}
+    arguments = [x, np.zeros_like(x), np.zeros_like(x), 200]
+    return arguments, {"means": mean, "variances": variance}
 
 
 LAUNCHES = [Launch(moments, "gfx942", data, constants={"num_warps": 4}, tolerance=1e-6)]

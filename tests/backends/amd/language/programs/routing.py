@@ -98,8 +98,10 @@ def data(rng):
             for i, (e, gate) in enumerate(zip(chosen, gates.astype(float)))
         ]
     )
-    given = [x, matrices, gates, table, np.array([len(jobs)], np.int32), order]
-    return [*given, np.ones((rows * copies, outputs), np.float16), outputs, inputs], {"out": wanted}
+    arguments = [x, matrices, gates, table, np.array([len(jobs)], np.int32), order]
+    return [*arguments, np.ones((rows * copies, outputs), np.float16), outputs, inputs], {
+        "out": wanted
+    }
 
 
 LAUNCHES = [

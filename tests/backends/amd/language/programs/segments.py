@@ -73,8 +73,8 @@ def data(gaps, rng):
     share = np.exp2(weights[:, :15].astype(float)) * counts[:, :15]
     share /= np.maximum(share.sum(1, keepdims=True), 1e-30)
     mixed = (candidates[:, :15] * share[:, :, None]).sum(1) + np.arange(5)[:, None]
-    given = [starts, candidates, weights, counts, np.zeros((14, 64), np.float32), 5]
-    return given, {"out": mixed[segment]}
+    arguments = [starts, candidates, weights, counts, np.zeros((14, 64), np.float32), 5]
+    return arguments, {"out": mixed[segment]}
 
 
 LAUNCHES = [

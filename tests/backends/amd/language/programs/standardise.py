@@ -53,8 +53,8 @@ def data(rng):
         (wide - wide.mean(1, keepdims=True)) / wide.std(1, keepdims=True) * weights.astype(float)
     )
     step = np.abs(normal).max(1) / 16
-    given = [x, weights, np.zeros((11, 1000), fp8), np.zeros(11, np.float32), 11, 1000, 1e-6]
-    return given, {"steps": step, "out": np.rint(normal / step[:, None])}
+    arguments = [x, weights, np.zeros((11, 1000), fp8), np.zeros(11, np.float32), 11, 1000, 1e-6]
+    return arguments, {"steps": step, "out": np.rint(normal / step[:, None])}
 
 
 LAUNCHES = [

@@ -31,9 +31,9 @@ def haar(
     odd = gl.convert_layout(odd, HALF)
     gains = gl.load(gain + gl.arange(0, WIDTH // 2, layout=gl.SliceLayout(0, HALF)))[None, :]
     pairs = gl.join((even + odd) * gains, (even - odd) * gains)
-    found = gl.convert_layout(gl.reshape(pairs, [HIGH, WIDTH]), WHOLE)
-    gl.store(out + at, found, mask=here)
-    size = gl.abs(found)
+    halves = gl.convert_layout(gl.reshape(pairs, [HIGH, WIDTH]), WHOLE)
+    gl.store(out + at, halves, mask=here)
+    size = gl.abs(halves)
     places += first * MOST
     every = column[None, :] + gl.zeros([HIGH, WIDTH], gl.int32, WHOLE)
     for rank in gl.static_range(MOST):
@@ -52,9 +52,9 @@ def data(rng):
     even, odd = x[:, ::2], x[:, 1::2]
     wanted = (np.stack([even + odd, even - odd], axis=2) * gain[:, None]).reshape(20, 64)
     places = np.argsort(-np.abs(wanted), axis=1, kind="stable")[:, :3]
-    given = [x, gain, np.zeros_like(x), np.zeros((20, 3), np.int32), np.zeros(64, np.int32), 20]
+    arguments = [x, gain, np.zeros_like(x), np.zeros((20, 3), np.int32), np.zeros(64, np.int32), 20]
     counts = np.bincount(places.ravel(), minlength=64)
-    return given, {"out": wanted, "places": places, "counts": counts}
+    return arguments, {"out": wanted, "places": places, "counts": counts}
 
 
 LAUNCHES = [

@@ -123,8 +123,8 @@ def data(back, rng):
     powers = np.exp(np.where(hidden, -np.inf, logits))
     wanted = (powers / powers.sum(2, keepdims=True)) @ v.astype(float)
     out, logs = np.zeros((heads, length, width), np.float16), np.zeros((heads, length), np.float32)
-    given = [q, k, v, out, logs, 0.125, length * width, width, length]
-    return given, {"out": wanted, "logs": np.log(powers.sum(2))}
+    arguments = [q, k, v, out, logs, 0.125, length * width, width, length]
+    return arguments, {"out": wanted, "logs": np.log(powers.sum(2))}
 
 
 TILES = {"ROWS": 128, "KEYS": 64, "WIDTH": 64, "num_warps": 4}

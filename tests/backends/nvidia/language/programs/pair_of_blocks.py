@@ -61,12 +61,12 @@ def data(wide, rng):
         layout = gl.NVMMASharedLayout.get_default_for(shape, gl.float16, cga_layout=[split])
         return Boxes(TensorDescriptor, array, shape, layout)
 
-    given = [
+    arguments = [
         boxes(a, [256, 64], (1, 0)),
         boxes(b, [64, wide], (0, 1)),
         boxes(out, [256, wide], (1, 0)),
     ]
-    return given, {"out": a.astype(float) @ b.astype(float)}
+    return arguments, {"out": a.astype(float) @ b.astype(float)}
 
 
 LAUNCHES = [

@@ -26,16 +26,16 @@ def place_for(boxes):
 
 
 @gluon.jit
-def residual(left, right, given, out):
-    HIGH: gl.constexpr = given.block_shape[0]
-    WIDE: gl.constexpr = given.block_shape[1]
-    a, b, c = place_for(left), place_for(right), place_for(given)
+def residual(left, right, addend, out):
+    HIGH: gl.constexpr = addend.block_shape[0]
+    WIDE: gl.constexpr = addend.block_shape[1]
+    a, b, c = place_for(left), place_for(right), place_for(addend)
     event = mbarrier.allocate_mbarrier()
     mbarrier.init(event, count=1)
-    mbarrier.expect(event, left.nbytes_per_cta + right.nbytes_per_cta + given.nbytes_per_cta)
+    mbarrier.expect(event, left.nbytes_per_cta + right.nbytes_per_cta + addend.nbytes_per_cta)
     tma.async_load(left, [0, 0], event, a)
     tma.async_load(right, [0, 0], event, b)
-    tma.async_load(given, [0, 0], event, c)
+    tma.async_load(addend, [0, 0], event, c)
     mbarrier.wait(event, phase=0, deps=(a, b, c))
     sums = allocate_tensor_memory(
         gl.float32, [HIGH, WIDE], TensorMemoryLayout((HIGH, WIDE), col_stride=1)
@@ -60,8 +60,8 @@ def data(wide, swizzle, rng):
     half = partial(gl.NVMMASharedLayout.get_default_for, dtype=gl.float16)
     out = np.zeros_like(c)
     layouts = [(a, half([high, inner])), (b, half([inner, wide])), (c, single), (out, single)]
-    given = [Boxes(TensorDescriptor, array, list(array.shape), kind) for array, kind in layouts]
-    return given, {"out": a.astype(float) @ b.astype(float) + c}
+    arguments = [Boxes(TensorDescriptor, array, list(array.shape), kind) for array, kind in layouts]
+    return arguments, {"out": a.astype(float) @ b.astype(float) + c}
 
 
 LAUNCHES = [
