@@ -24,7 +24,7 @@ def zeros(shape: "Shape", dtype: "Dtype", layout: "Optional[RegisterLayout]" = N
 @traced
 def full_like(
     input: "tensor",
-    value: "Scalar",
+    value: "Scalar[float]",
     shape: "Optional[Shape]" = None,
     dtype: "Optional[Dtype]" = None,
     layout: "Optional[RegisterLayout]" = None,

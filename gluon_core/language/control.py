@@ -15,16 +15,7 @@ from gluon_core.errors import (
 )
 from gluon_core.features import INLINE_ASM
 from gluon_core.plugin.ops import builtin, code_generator, semantic_layer
-from gluon_core.plugin.typing import (
-    ConstBool,
-    ConstInt,
-    ConstStr,
-    Dtype,
-    KernelFunction,
-    Operand,
-    Predicate,
-    Values,
-)
+from gluon_core.plugin.typing import Const, Dtype, KernelFunction, Operand, Scalar, Values
 from gluon_core.values.tensors import describe
 
 __all__ = [
@@ -46,7 +37,7 @@ __all__ = [
 
 
 @builtin
-def device_print(prefix: ConstStr, *args: Operand, hex: ConstBool = False) -> None:
+def device_print(prefix: Const[str], *args: Operand, hex: Const[bool] = False) -> None:
     """Print `prefix` and each of `args` from the device, one line per element; `hex` for bits."""
     text = unwrap(prefix)
     if not isinstance(text, str):
@@ -62,7 +53,7 @@ def device_print(prefix: ConstStr, *args: Operand, hex: ConstBool = False) -> No
 
 
 @builtin
-def device_assert(cond: Operand, msg: ConstStr = "", mask: Optional[Operand] = None) -> None:
+def device_assert(cond: Operand, msg: Const[str] = "", mask: Optional[Operand] = None) -> None:
     """Stop the program with `msg` where `cond` is false (and `mask` true).
 
     Compiled in with `debug=True` or TRITON_DEBUG=1.
@@ -71,7 +62,7 @@ def device_assert(cond: Operand, msg: ConstStr = "", mask: Optional[Operand] = N
 
 
 @builtin
-def static_assert(cond: ConstBool, msg: ConstStr = "") -> None:
+def static_assert(cond: Const[bool], msg: Const[str] = "") -> None:
     """Stop the compilation with `msg` unless the compile-time `cond` is true."""
     raise _not_evaluated("static_assert")
 
@@ -79,10 +70,10 @@ def static_assert(cond: ConstBool, msg: ConstStr = "") -> None:
 @builtin
 def static_print(
     *values: object,
-    sep: ConstStr = " ",
-    end: ConstStr = "\n",
+    sep: Const[str] = " ",
+    end: Const[str] = "\n",
     file: Any = None,
-    flush: ConstBool = False,
+    flush: Const[bool] = False,
 ) -> None:
     """Print while the kernel is traced, as Python's `print` does."""
     raise _not_evaluated("static_print")
@@ -98,9 +89,9 @@ class static_range(_triton.static_range):
 
     def __init__(
         self,
-        arg1: ConstInt,
-        arg2: Optional[ConstInt] = None,
-        step: Optional[ConstInt] = None,
+        arg1: Const[int],
+        arg2: Optional[Const[int]] = None,
+        step: Optional[Const[int]] = None,
     ) -> None:
         if any(isinstance(given, int) for given in (arg1, arg2, step)):  # constants, in a kernel
             raise _loops_on_the_host()
@@ -117,7 +108,7 @@ def _loops_on_the_host() -> NotInKernelError:
     )
 
 
-def _check_axis(axis: ConstInt) -> None:
+def _check_axis(axis: Const[int]) -> None:
     index = unwrap(axis)
     if not isinstance(index, int) or not 0 <= index <= 2:
         raise ShapeError(
@@ -126,21 +117,21 @@ def _check_axis(axis: ConstInt) -> None:
 
 
 @builtin
-def program_id(axis: ConstInt) -> tensor:
+def program_id(axis: Const[int]) -> tensor:
     """Index of this program along grid `axis` (0, 1 or 2); int32."""
     _check_axis(axis)
     return tl_core.program_id(axis, _semantic=semantic_layer())
 
 
 @builtin
-def num_programs(axis: ConstInt) -> tensor:
+def num_programs(axis: Const[int]) -> tensor:
     """Programs along grid `axis` (0, 1 or 2); int32."""
     _check_axis(axis)
     return tl_core.num_programs(axis, _semantic=semantic_layer())
 
 
 @builtin
-def assume(cond: Predicate) -> None:
+def assume(cond: Scalar[bool]) -> None:
     """Let the compiler rely on the scalar int1 `cond` being true."""
     value = semantic_layer().to_tensor(unwrap(cond))
     if value.type.is_block() or not value.dtype.is_bool():
@@ -161,7 +152,7 @@ def num_ctas() -> constexpr:
 
 
 @builtin
-def barrier(*, cluster: ConstBool = False) -> None:
+def barrier(*, cluster: Const[bool] = False) -> None:
     """Wait for all threads of the block (or partition); with `cluster`, of the whole cluster.
 
     Memory operations before it are visible to those threads after it.
@@ -177,11 +168,11 @@ def thread_barrier() -> None:
 
 @builtin(since=INLINE_ASM)
 def inline_asm(
-    asm: ConstStr,
-    constraints: ConstStr = "",
+    asm: Const[str],
+    constraints: Const[str] = "",
     args: Union[Operand, Values] = (),
     result_types: Union[Dtype, Sequence[Dtype], tl_tuple] = (),
-    is_pure: ConstBool = False,
+    is_pure: Const[bool] = False,
 ) -> Any:
     """Inline assembly run once by every thread on scalars.
 
@@ -193,8 +184,8 @@ def inline_asm(
 @builtin
 def warp_specialize(
     functions_and_args: Union[Sequence[tuple[KernelFunction, Values]], tl_tuple],
-    worker_num_warps: Union[Sequence[ConstInt], tl_tuple, constexpr],
-    worker_num_regs: Optional[Union[Sequence[ConstInt], tl_tuple, constexpr]] = None,
+    worker_num_warps: Union[Sequence[Const[int]], tl_tuple, constexpr],
+    worker_num_regs: Optional[Union[Sequence[Const[int]], tl_tuple, constexpr]] = None,
 ) -> Any:
     """Run several functions at once, each by its own warps.
 

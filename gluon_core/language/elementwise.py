@@ -12,16 +12,7 @@ from gluon_core._triton import constexpr, tensor, tl, tl_core, tl_math, tl_tuple
 from gluon_core.errors import ArgumentError, DtypeError
 from gluon_core.features import FDIV_APPROX, FDIV_PROMOTES
 from gluon_core.plugin.ops import builtin, code_generator, library, semantic_layer
-from gluon_core.plugin.typing import (
-    ConstBool,
-    ConstInt,
-    ConstStr,
-    Dtype,
-    KernelFunction,
-    Operand,
-    Predicate,
-    Values,
-)
+from gluon_core.plugin.typing import Const, Dtype, KernelFunction, Operand, Scalar, Values
 from gluon_core.values.tensors import describe
 
 __all__ = [
@@ -62,7 +53,7 @@ _NUMBER = tl.PropagateNan.NONE
 
 
 @builtin
-def add(x: Operand, y: Operand, sanitize_overflow: ConstBool = True) -> tensor:
+def add(x: Operand, y: Operand, sanitize_overflow: Const[bool] = True) -> tensor:
     """`x + y`.
 
     Integers wrap. With overflow sanitization on and `sanitize_overflow` true, a debug build asserts
@@ -72,13 +63,13 @@ def add(x: Operand, y: Operand, sanitize_overflow: ConstBool = True) -> tensor:
 
 
 @builtin
-def sub(x: Operand, y: Operand, sanitize_overflow: ConstBool = True) -> tensor:
+def sub(x: Operand, y: Operand, sanitize_overflow: Const[bool] = True) -> tensor:
     """`x - y`; see `add` for overflow."""
     return tl_core.sub(x, y, sanitize_overflow, _semantic=semantic_layer())
 
 
 @builtin
-def mul(x: Operand, y: Operand, sanitize_overflow: ConstBool = True) -> tensor:
+def mul(x: Operand, y: Operand, sanitize_overflow: Const[bool] = True) -> tensor:
     """`x * y`; see `add` for overflow."""
     return tl_core.mul(x, y, sanitize_overflow, _semantic=semantic_layer())
 
@@ -107,8 +98,8 @@ def clamp(x: Operand, min: Operand, max: Operand, propagate_nan: PropagateNan = 
 def cast(
     input: Operand,
     dtype: Dtype,
-    fp_downcast_rounding: Optional[ConstStr] = None,
-    bitcast: ConstBool = False,
+    fp_downcast_rounding: Optional[Const[str]] = None,
+    bitcast: Const[bool] = False,
 ) -> tensor:
     """`input` with elements of `dtype`.
 
@@ -120,7 +111,7 @@ def cast(
 
 
 @builtin
-def map_elementwise(scalar_fn: KernelFunction, *args: tensor, pack: ConstInt = 1) -> Any:
+def map_elementwise(scalar_fn: KernelFunction, *args: tensor, pack: Const[int] = 1) -> Any:
     """`scalar_fn`, a `@gluon.jit` function of scalars, applied to `pack` elements of each tensor at a
     time. Returns what it returns: one tensor or a tuple."""
     return tl_core.map_elementwise(
@@ -228,12 +219,12 @@ def where(condition: Operand, x: Operand, y: Operand) -> tensor:
 
 @builtin
 def inline_asm_elementwise(
-    asm: ConstStr,
-    constraints: ConstStr,
+    asm: Const[str],
+    constraints: Const[str],
     args: Values,
     dtype: Union[Dtype, Sequence[Dtype], tl_tuple],
-    is_pure: ConstBool,
-    pack: ConstInt,
+    is_pure: Const[bool],
+    pack: Const[int],
 ) -> Any:
     """Inline assembly run on `pack` elements (32-bit registers hold several narrow ones) of each of
     `args`.
@@ -272,7 +263,7 @@ def inline_asm_elementwise(
 
 @builtin
 def fdiv(
-    x: Operand, y: Operand, ieee_rounding: ConstBool = False, approx: ConstBool = False
+    x: Operand, y: Operand, ieee_rounding: Const[bool] = False, approx: Const[bool] = False
 ) -> tensor:
     """`x / y` of floats. `ieee_rounding` rounds to nearest even; `approx` (Triton 3.9) is the fastest."""
     here, extra = semantic_layer(), {}
@@ -288,6 +279,6 @@ def fdiv(
 
 
 @builtin
-def expect_zero(x: tensor, mask: Predicate) -> tensor:
+def expect_zero(x: tensor, mask: Scalar[bool]) -> tensor:
     """`x`, of which the author says that it is zero where `mask` is true; `debug=True` asserts it."""
     return semantic_layer().expect_zero(x, mask)

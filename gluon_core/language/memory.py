@@ -8,16 +8,7 @@ from gluon_core._triton import constexpr, tensor, unwrap
 from gluon_core.errors import ArgumentError
 from gluon_core.features import ATOMIC_LOADS
 from gluon_core.plugin.ops import builtin, semantic_layer
-from gluon_core.plugin.typing import (
-    BufferLayout,
-    ConstBool,
-    ConstStr,
-    Dtype,
-    Operand,
-    Scalar,
-    Shape,
-    Values,
-)
+from gluon_core.plugin.typing import BufferLayout, Const, Dtype, Operand, Scalar, Shape, Values
 from gluon_core.values import distributed_type, shared_memory_descriptor
 from gluon_core.values.cache_policy import AnyCachePolicy
 from gluon_core.values.memory import shared_memory_descriptor_type
@@ -49,10 +40,10 @@ def load(
     mask: Optional[Operand] = None,
     other: Optional[Operand] = None,
     boundary_check: Values = (),
-    padding_option: ConstStr = "",
-    cache_modifier: Optional[ConstStr] = None,
-    eviction_policy: Optional[ConstStr] = None,
-    volatile: ConstBool = False,
+    padding_option: Const[str] = "",
+    cache_modifier: Optional[Const[str]] = None,
+    eviction_policy: Optional[Const[str]] = None,
+    volatile: Const[bool] = False,
     cache_policy: Optional[Policy] = None,
 ) -> tensor:
     """The values that `pointer`, a scalar or a tensor of pointers, points to.
@@ -82,8 +73,8 @@ def store(
     value: Operand,
     mask: Optional[Operand] = None,
     boundary_check: Values = (),
-    cache_modifier: Optional[ConstStr] = None,
-    eviction_policy: Optional[ConstStr] = None,
+    cache_modifier: Optional[Const[str]] = None,
+    eviction_policy: Optional[Const[str]] = None,
     cache_policy: Optional[Policy] = None,
 ) -> None:
     """Write `value`, cast to the pointed-to dtype, where `mask` is true.
@@ -118,8 +109,8 @@ class _Atomic(Protocol):
         pointer: tensor,
         val: Operand,
         mask: Optional[Operand] = None,
-        sem: Optional[ConstStr] = None,
-        scope: Optional[ConstStr] = None,
+        sem: Optional[Const[str]] = None,
+        scope: Optional[Const[str]] = None,
     ) -> tensor:
         """Change the value at `pointer` atomically; returns what was there before."""
 
@@ -131,8 +122,8 @@ def _atomic(kind: str, action: str) -> _Atomic:
         pointer: tensor,
         val: Operand,
         mask: Optional[Operand] = None,
-        sem: Optional[ConstStr] = None,
-        scope: Optional[ConstStr] = None,
+        sem: Optional[Const[str]] = None,
+        scope: Optional[Const[str]] = None,
     ) -> tensor:
         return getattr(semantic_layer(), f"atomic_{kind}")(pointer, val, mask, sem, scope)
 
@@ -160,8 +151,8 @@ def atomic_cas(
     pointer: tensor,
     cmp: Operand,
     val: Operand,
-    sem: Optional[ConstStr] = None,
-    scope: Optional[ConstStr] = None,
+    sem: Optional[Const[str]] = None,
+    scope: Optional[Const[str]] = None,
 ) -> tensor:
     """Atomically replace the value at `pointer` by `val` if it equals `cmp`; returns the old value."""
     return semantic_layer().atomic_cas(pointer, cmp, val, sem, scope)
@@ -171,8 +162,8 @@ def atomic_cas(
 def atomic_load(
     pointer: tensor,
     mask: Optional[Operand] = None,
-    sem: Optional[ConstStr] = None,
-    scope: Optional[ConstStr] = None,
+    sem: Optional[Const[str]] = None,
+    scope: Optional[Const[str]] = None,
 ) -> tensor:
     """Read atomically; `sem` is "acquire" (default) or "relaxed"."""
     return semantic_layer().atomic_load(pointer, unwrap(mask), sem, scope)
@@ -183,8 +174,8 @@ def atomic_store(
     pointer: tensor,
     val: Operand,
     mask: Optional[Operand] = None,
-    sem: Optional[ConstStr] = None,
-    scope: Optional[ConstStr] = None,
+    sem: Optional[Const[str]] = None,
+    scope: Optional[Const[str]] = None,
 ) -> None:
     """Write atomically; `sem` is "release" (default) or "relaxed"."""
     semantic_layer().atomic_store(pointer, val, unwrap(mask), sem, scope)
@@ -194,9 +185,9 @@ def atomic_store(
 def atomic_poll(
     pointer: tensor,
     expected_value: Operand,
-    sem: Optional[ConstStr] = None,
-    scope: Optional[ConstStr] = None,
-    timeout_ns: Optional[Scalar] = None,
+    sem: Optional[Const[str]] = None,
+    scope: Optional[Const[str]] = None,
+    timeout_ns: Optional[Scalar[float]] = None,
 ) -> tensor:
     """Wait until the integer at `pointer` equals `expected_value`, at most `timeout_ns` nanoseconds.
 

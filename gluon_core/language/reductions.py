@@ -11,14 +11,7 @@ from typing import Any, Optional, TypeVar, Union, overload
 from gluon_core._triton import constexpr, tensor, tl, tl_core, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError
 from gluon_core.plugin.ops import builtin, code_generator, library, semantic_layer
-from gluon_core.plugin.typing import (
-    ConstBool,
-    ConstInt,
-    Dtype,
-    KernelFunction,
-    RegisterLayout,
-    Values,
-)
+from gluon_core.plugin.typing import Const, Dtype, KernelFunction, RegisterLayout, Values
 
 __all__ = [
     "argmax",
@@ -45,9 +38,9 @@ Scanned = TypeVar("Scanned", tensor, Values)
 @builtin
 def reduce(
     input: Scanned,
-    axis: Optional[ConstInt],
+    axis: Optional[Const[int]],
     combine_fn: KernelFunction,
-    keep_dims: ConstBool = False,
+    keep_dims: Const[bool] = False,
 ) -> Scanned:
     """Combine the elements along `axis`, all of them for None.
 
@@ -67,7 +60,7 @@ def reduce(
 
 @builtin
 def associative_scan(
-    input: Scanned, axis: ConstInt, combine_fn: KernelFunction, reverse: ConstBool = False
+    input: Scanned, axis: Const[int], combine_fn: KernelFunction, reverse: Const[bool] = False
 ) -> Scanned:
     """Running combination along `axis` with `combine_fn`, an associative `@gluon.jit` function; from
     the end if `reverse`. `input` is a tensor or a tuple of tensors, as for `reduce`."""
@@ -102,8 +95,8 @@ def _check_combine(combine_fn: Any, input: Any) -> None:
 @library(tl.sum)
 def sum(
     input: tensor,
-    axis: Optional[ConstInt] = None,
-    keep_dims: ConstBool = False,
+    axis: Optional[Const[int]] = None,
+    keep_dims: Const[bool] = False,
     dtype: Optional[Dtype] = None,
 ) -> tensor:
     """Sum along `axis`, of all elements by default.
@@ -118,27 +111,27 @@ def sum(
 
 @overload
 def max(
-    input: tensor, axis: Optional[ConstInt] = None, *, keep_dims: ConstBool = False
+    input: tensor, axis: Optional[Const[int]] = None, *, keep_dims: Const[bool] = False
 ) -> tensor: ...
 
 
 @overload
 def max(
     input: tensor,
-    axis: Optional[ConstInt] = None,
-    return_indices: ConstBool = False,
-    return_indices_tie_break_left: ConstBool = True,
-    keep_dims: ConstBool = False,
+    axis: Optional[Const[int]] = None,
+    return_indices: Const[bool] = False,
+    return_indices_tie_break_left: Const[bool] = True,
+    keep_dims: Const[bool] = False,
 ) -> Any: ...
 
 
 @library(tl.max)
 def max(
     input: tensor,
-    axis: Optional[ConstInt] = None,
-    return_indices: ConstBool = False,
-    return_indices_tie_break_left: ConstBool = True,
-    keep_dims: ConstBool = False,
+    axis: Optional[Const[int]] = None,
+    return_indices: Const[bool] = False,
+    return_indices_tie_break_left: Const[bool] = True,
+    keep_dims: Const[bool] = False,
 ) -> Any:
     """The greatest along `axis`, of all elements by default.
 
@@ -152,27 +145,27 @@ def max(
 
 @overload
 def min(
-    input: tensor, axis: Optional[ConstInt] = None, *, keep_dims: ConstBool = False
+    input: tensor, axis: Optional[Const[int]] = None, *, keep_dims: Const[bool] = False
 ) -> tensor: ...
 
 
 @overload
 def min(
     input: tensor,
-    axis: Optional[ConstInt] = None,
-    return_indices: ConstBool = False,
-    return_indices_tie_break_left: ConstBool = True,
-    keep_dims: ConstBool = False,
+    axis: Optional[Const[int]] = None,
+    return_indices: Const[bool] = False,
+    return_indices_tie_break_left: Const[bool] = True,
+    keep_dims: Const[bool] = False,
 ) -> Any: ...
 
 
 @library(tl.min)
 def min(
     input: tensor,
-    axis: Optional[ConstInt] = None,
-    return_indices: ConstBool = False,
-    return_indices_tie_break_left: ConstBool = True,
-    keep_dims: ConstBool = False,
+    axis: Optional[Const[int]] = None,
+    return_indices: Const[bool] = False,
+    return_indices_tie_break_left: Const[bool] = True,
+    keep_dims: Const[bool] = False,
 ) -> Any:
     """The smallest along `axis`; see `max`."""
     ...
@@ -181,9 +174,9 @@ def min(
 @library(tl.argmax)
 def argmax(
     input: tensor,
-    axis: Optional[ConstInt],
-    tie_break_left: ConstBool = True,
-    keep_dims: ConstBool = False,
+    axis: Optional[Const[int]],
+    tie_break_left: Const[bool] = True,
+    keep_dims: Const[bool] = False,
 ) -> tensor:
     """Where the greatest along `axis` is, of all elements for None; int32.
 
@@ -197,22 +190,24 @@ def argmax(
 @library(tl.argmin)
 def argmin(
     input: tensor,
-    axis: Optional[ConstInt],
-    tie_break_left: ConstBool = True,
-    keep_dims: ConstBool = False,
+    axis: Optional[Const[int]],
+    tie_break_left: Const[bool] = True,
+    keep_dims: Const[bool] = False,
 ) -> tensor:
     """Where the smallest along `axis` is; see `argmax`."""
     ...
 
 
 @library(tl.xor_sum)
-def xor_sum(input: tensor, axis: Optional[ConstInt] = None, keep_dims: ConstBool = False) -> tensor:
+def xor_sum(
+    input: tensor, axis: Optional[Const[int]] = None, keep_dims: Const[bool] = False
+) -> tensor:
     """Exclusive or along `axis`, of all elements by default; integers."""
     ...
 
 
 @library(tl.reduce_or)
-def reduce_or(input: tensor, axis: Optional[ConstInt], keep_dims: ConstBool = False) -> tensor:
+def reduce_or(input: tensor, axis: Optional[Const[int]], keep_dims: Const[bool] = False) -> tensor:
     """Or along `axis`, of all elements for None; integers."""
     ...
 
@@ -220,8 +215,8 @@ def reduce_or(input: tensor, axis: Optional[ConstInt], keep_dims: ConstBool = Fa
 @library(tl.cumsum)
 def cumsum(
     input: tensor,
-    axis: ConstInt = 0,
-    reverse: ConstBool = False,
+    axis: Const[int] = 0,
+    reverse: Const[bool] = False,
     dtype: Optional[Dtype] = None,
 ) -> tensor:
     """Running sum along `axis`, from the end if `reverse`; `dtype` as for `sum`."""
@@ -231,8 +226,8 @@ def cumsum(
 @library(tl.cumprod)
 def cumprod(
     input: tensor,
-    axis: ConstInt = 0,
-    reverse: ConstBool = False,
+    axis: Const[int] = 0,
+    reverse: Const[bool] = False,
     dtype: Optional[Dtype] = None,
 ) -> tensor:
     """Running product along `axis`, from the end if `reverse`; `dtype` from Triton 3.9 on."""
@@ -240,7 +235,7 @@ def cumprod(
 
 
 @builtin
-def gather(src: tensor, index: tensor, axis: ConstInt) -> tensor:
+def gather(src: tensor, index: tensor, axis: Const[int]) -> tensor:
     """`result[.., i, ..] = src[.., index[.., i, ..], ..]` along `axis`; shape and layout of `index`."""
     return semantic_layer().gather(src, index, axis)
 
@@ -248,7 +243,7 @@ def gather(src: tensor, index: tensor, axis: ConstInt) -> tensor:
 @builtin
 def histogram(
     input: tensor,
-    num_bins: ConstInt,
+    num_bins: Const[int],
     mask: Optional[Union[tensor, constexpr]] = None,
     layout: Optional[RegisterLayout] = None,
 ) -> tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gluon_core._triton import constexpr, unwrap
 from gluon_core.plugin.ops import builtin, semantic_layer
-from gluon_core.plugin.typing import ConstStr
+from gluon_core.plugin.typing import Const
 
 __all__ = ["ANSWERS", "target"]
 
@@ -19,13 +19,13 @@ class _Target:
 
     @staticmethod
     @builtin(name="gl.target.has")
-    def has(capability: ConstStr) -> constexpr:
+    def has(capability: Const[str]) -> constexpr:
         """Whether the target has `capability`, such as the names that `gluon info` lists."""
         return constexpr(semantic_layer().target.has(unwrap(capability)))
 
     @staticmethod
     @builtin(name="gl.target.require")
-    def require(*capabilities: ConstStr) -> None:
+    def require(*capabilities: Const[str]) -> None:
         """The kernel is for targets with these capabilities; first in a kernel, it makes all others
         a `CapabilityError` that says so."""
         semantic_layer().check_capabilities("the kernel", [unwrap(c) for c in capabilities])

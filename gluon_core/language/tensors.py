@@ -9,15 +9,7 @@ from typing import Any, Optional, Sequence, Union
 
 from gluon_core._triton import constexpr, tensor, tl, tl_core, unwrap
 from gluon_core.plugin.ops import builtin, library, semantic_layer
-from gluon_core.plugin.typing import (
-    ConstBool,
-    ConstInt,
-    Dtype,
-    Operand,
-    RegisterLayout,
-    Scalar,
-    Shape,
-)
+from gluon_core.plugin.typing import Const, Dtype, Operand, RegisterLayout, Scalar, Shape
 from gluon_core.values import unwrap_shape
 
 __all__ = [
@@ -48,7 +40,7 @@ def broadcast(input: Operand, other: Operand) -> tuple[tensor, tensor]:
 
 
 @builtin
-def expand_dims(input: tensor, axis: Union[ConstInt, Sequence[ConstInt]]) -> tensor:
+def expand_dims(input: tensor, axis: Union[Const[int], Sequence[Const[int]]]) -> tensor:
     """`input` with a dimension of size 1 at `axis` (or each of them).
 
     Its layout must be a SliceLayout along that axis, and the result has the parent layout.
@@ -57,37 +49,37 @@ def expand_dims(input: tensor, axis: Union[ConstInt, Sequence[ConstInt]]) -> ten
 
 
 @builtin
-def to_tensor(x: Scalar) -> tensor:
+def to_tensor(x: Scalar[float]) -> tensor:
     """A Python or constexpr number as a scalar tensor."""
     return tl_core.to_tensor(x, _semantic=semantic_layer())
 
 
 @builtin
-def multiple_of(input: tensor, values: Union[ConstInt, Sequence[ConstInt]]) -> tensor:
+def multiple_of(input: tensor, values: Union[Const[int], Sequence[Const[int]]]) -> tensor:
     """`input`, of which each dimension's first values are multiples of `values`."""
     return tl_core.multiple_of(input, values, _semantic=semantic_layer())
 
 
 @builtin
-def max_contiguous(input: tensor, values: Union[ConstInt, Sequence[ConstInt]]) -> tensor:
+def max_contiguous(input: tensor, values: Union[Const[int], Sequence[Const[int]]]) -> tensor:
     """`input`, which counts up by one within runs of `values` per dimension."""
     return tl_core.max_contiguous(input, values, _semantic=semantic_layer())
 
 
 @builtin
-def max_constancy(input: tensor, values: Union[ConstInt, Sequence[ConstInt]]) -> tensor:
+def max_constancy(input: tensor, values: Union[Const[int], Sequence[Const[int]]]) -> tensor:
     """`input`, which is constant within runs of `values` per dimension."""
     return tl_core.max_constancy(input, values, _semantic=semantic_layer())
 
 
 @library(tl.ravel)
-def ravel(x: tensor, can_reorder: ConstBool = False) -> tensor:
+def ravel(x: tensor, can_reorder: Const[bool] = False) -> tensor:
     """`x` with one dimension, in row-major order."""
     ...
 
 
 @builtin
-def arange(start: ConstInt, end: ConstInt, layout: Optional[RegisterLayout] = None) -> tensor:
+def arange(start: Const[int], end: Const[int], layout: Optional[RegisterLayout] = None) -> tensor:
     """`[start, start + 1, ..., end - 1]`, int32, one dimension of `end - start` (a power of two).
 
     Args:
@@ -102,7 +94,7 @@ def arange(start: ConstInt, end: ConstInt, layout: Optional[RegisterLayout] = No
 
 @builtin
 def full(
-    shape: Shape, value: Scalar, dtype: Dtype, layout: Optional[RegisterLayout] = None
+    shape: Shape, value: Scalar[float], dtype: Dtype, layout: Optional[RegisterLayout] = None
 ) -> tensor:
     """A tensor of `shape` and `dtype` filled with the scalar `value`."""
     return semantic_layer().full(unwrap_shape(shape), value, dtype, layout)
@@ -110,7 +102,7 @@ def full(
 
 @builtin
 def reshape(
-    input: tensor, *shape: Union[ConstInt, Shape], can_reorder: ConstBool = False
+    input: tensor, *shape: Union[Const[int], Shape], can_reorder: Const[bool] = False
 ) -> tensor:
     """`input` with another shape of as many elements, in row-major order; no data moves.
 
@@ -120,7 +112,7 @@ def reshape(
 
 
 @builtin
-def permute(input: tensor, *dims: Union[ConstInt, Shape]) -> tensor:
+def permute(input: tensor, *dims: Union[Const[int], Shape]) -> tensor:
     """`input` with its dimensions in the order `dims`; no data moves, the layout is permuted."""
     return semantic_layer().permute(input, _variadic(dims))
 
@@ -139,7 +131,7 @@ def split(a: tensor) -> tuple[tensor, tensor]:
 
 @builtin
 def convert_layout(
-    value: tensor, layout: RegisterLayout, assert_trivial: ConstBool = False
+    value: tensor, layout: RegisterLayout, assert_trivial: Const[bool] = False
 ) -> tensor:
     """`value` with another layout; data moves between threads if it has to.
 
@@ -165,7 +157,7 @@ def to_linear_layout(layout: Any, shape: Shape) -> constexpr:
 
 
 @builtin
-def fp4_to_fp(src: tensor, elem_type: Dtype, axis: ConstInt) -> tensor:
+def fp4_to_fp(src: tensor, elem_type: Dtype, axis: Const[int]) -> tensor:
     """Unpack fp4 (e2m1) pairs from bytes: dimension `axis` doubles, the low nibble comes first."""
     return semantic_layer().fp4_to_fp(src, elem_type, axis)
 

@@ -17,22 +17,12 @@ from gluon_core.plugin.builder import Builder, Enum, Value
 from gluon_core.plugin.options import Options
 from gluon_core.plugin.semantic_memory import Global, OnChip
 from gluon_core.plugin.targets import Target
-from gluon_core.plugin.typing import (
-    ConstBool,
-    ConstInt,
-    ConstStr,
-    Dtype,
-    Operand,
-    Predicate,
-    RegisterLayout,
-    Scalar,
-    Shape,
-)
+from gluon_core.plugin.typing import Const, Dtype, Operand, RegisterLayout, Scalar, Shape
 
 __all__ = ["SemanticLayer"]
 
 T = TypeVar("T")
-Argument = Optional[ConstStr]
+Argument = Optional[Const[str]]
 
 
 class OpBuilder(Builder, Protocol):
@@ -278,11 +268,11 @@ class Registers(Protocol):
         layout: Optional[RegisterLayout] = None,
     ) -> tensor: ...
     def arange(
-        self, start: ConstInt, end: ConstInt, layout: Optional[RegisterLayout] = None
+        self, start: Const[int], end: Const[int], layout: Optional[RegisterLayout] = None
     ) -> tensor: ...
 
     def convert_layout(
-        self, value: tensor, layout: RegisterLayout, assert_trivial: ConstBool = False
+        self, value: tensor, layout: RegisterLayout, assert_trivial: Const[bool] = False
     ) -> tensor: ...
     def set_auto_layout(self, value: tensor, layout: RegisterLayout) -> tensor: ...
     def unify_layouts(self, lhs: tensor, rhs: tensor) -> tuple[tensor, tensor]:
@@ -292,7 +282,7 @@ class Registers(Protocol):
         """Return both with one shape and layout."""
 
     def reshape(
-        self, input: tensor, dst_shape: Sequence[int], can_reorder: ConstBool = False
+        self, input: tensor, dst_shape: Sequence[int], can_reorder: Const[bool] = False
     ) -> tensor: ...
     def permute(self, input: tensor, dims: Sequence[int]) -> tensor: ...
     def expand_dims(self, input: tensor, axis: int) -> tensor: ...
@@ -330,17 +320,17 @@ class Registers(Protocol):
     def clamp(self, x: tensor, min: tensor, max: tensor, propagate_nan: Enum) -> tensor: ...
     def where(self, condition: tensor, x: Operand, y: Operand) -> tensor: ...
     def dot_fma(self, a: tensor, b: tensor, acc: tensor) -> tensor: ...
-    def gather(self, src: tensor, index: tensor, axis: ConstInt) -> tensor: ...
+    def gather(self, src: tensor, index: tensor, axis: Const[int]) -> tensor: ...
     def histogram(
         self,
         input: tensor,
-        num_bins: ConstInt,
+        num_bins: Const[int],
         mask: Optional[Operand] = None,
         layout: Optional[RegisterLayout] = None,
     ) -> tensor: ...
-    def fp4_to_fp(self, src: tensor, elem_type: Dtype, axis: ConstInt) -> tensor: ...
-    def expect_zero(self, x: tensor, mask: Predicate) -> tensor: ...
-    def assume(self, cond: Scalar) -> Any: ...
+    def fp4_to_fp(self, src: tensor, elem_type: Dtype, axis: Const[int]) -> tensor: ...
+    def expect_zero(self, x: tensor, mask: Scalar[bool]) -> tensor: ...
+    def assume(self, cond: Scalar[float]) -> Any: ...
     def refuse_narrow(self, what: str, *operands: object) -> None:
         """Raise DtypeError where an op on `operands` would compute in an 8-bit float."""
 
@@ -355,7 +345,7 @@ class Registers(Protocol):
 class Control(Protocol):
     """Threads rather than data."""
 
-    def barrier(self, cluster: ConstBool = False) -> None:
+    def barrier(self, cluster: Const[bool] = False) -> None:
         """See `gl.barrier`."""
 
     def program_number(self, place: Optional[Sequence[tensor]] = None) -> tensor:
@@ -365,12 +355,12 @@ class Control(Protocol):
         """Return how many programs were launched."""
 
     def inline_asm(
-        self, asm: ConstStr, constraints: ConstStr, args: Any, result_types: Any, is_pure: Any
+        self, asm: Const[str], constraints: Const[str], args: Any, result_types: Any, is_pure: Any
     ) -> Any:
         """See `gl.inline_asm`."""
 
     def packed_asm(
-        self, asm: ConstStr, constraints: ConstStr, args: Any, kinds: Any, pack: int
+        self, asm: Const[str], constraints: Const[str], args: Any, kinds: Any, pack: int
     ) -> None:
         """Check that inline assembly of `pack` elements names its operands."""
 

@@ -9,13 +9,11 @@ from gluon_core.layouts.base import DistributedLayout, SharedLayout
 from gluon_core.plugin.builder import Enum, Value
 from gluon_core.plugin.typing import (
     BufferLayout,
-    ConstBool,
-    ConstInt,
-    ConstStr,
+    Const,
     Dtype,
-    Int,
     Operand,
     RegisterLayout,
+    Scalar,
     Shape,
 )
 
@@ -23,7 +21,7 @@ __all__ = ["Global", "Memory", "MemoryType", "OnChip"]
 
 V = TypeVar("V")
 M = TypeVar("M", bound="Memory")
-Argument = Optional[ConstStr]
+Argument = Optional[Const[str]]
 
 
 class MemoryType(Protocol):
@@ -75,7 +73,7 @@ class OnChip(Protocol):
     def shared_dealloc(self, mem: Memory) -> None:
         """End the life of a buffer."""
 
-    def memdesc_index(self, mem: M, index: Int, remedy: Optional[str] = None) -> M:
+    def memdesc_index(self, mem: M, index: Scalar[int], remedy: Optional[str] = None) -> M:
         """Return one of several buffers, in shared memory or other.
 
         Args:
@@ -87,7 +85,7 @@ class OnChip(Protocol):
             DtypeError: the index is not an integer of up to 32 bits.
         """
 
-    def memdesc_slice(self, mem: M, start: ConstInt, length: ConstInt, dim: ConstInt) -> M:
+    def memdesc_slice(self, mem: M, start: Const[int], length: Const[int], dim: Const[int]) -> M:
         """Return a part of a buffer; see `shared_memory_descriptor.slice`."""
 
     def memdesc_permute(self, mem: M, order: list[int]) -> M:
@@ -99,9 +97,9 @@ class OnChip(Protocol):
     def memdesc_reinterpret(self, mem: M, dtype: Any, shape: list[int], layout: Any) -> M:
         """Return a view of the same bytes as other elements."""
 
-    def shared_gather(self, mem: Memory, indices: tensor, axis: ConstInt) -> tensor: ...
+    def shared_gather(self, mem: Memory, indices: tensor, axis: Const[int]) -> tensor: ...
     def shared_scatter(
-        self, mem: Memory, values: tensor, indices: tensor, axis: ConstInt
+        self, mem: Memory, values: tensor, indices: tensor, axis: Const[int]
     ) -> None: ...
     def shared_atomic_scatter(
         self,
@@ -109,7 +107,7 @@ class OnChip(Protocol):
         mem: Memory,
         values: tensor,
         indices: tensor,
-        axis: ConstInt,
+        axis: Const[int],
         mask: Optional[Operand],
     ) -> tensor: ...
 
@@ -195,7 +193,7 @@ class OnChip(Protocol):
         """Show those what threads stored to shared memory."""
 
     def told_of_tiles(
-        self, what: str, ring: Memory, step: Optional[Int] = None, *rest: Any
+        self, what: str, ring: Memory, step: Optional[Scalar[int]] = None, *rest: Any
     ) -> None:
         """Note that tiles of a pipeline have `begun`, are `fetched` or `awaited`."""
 
@@ -265,7 +263,7 @@ class Global(Protocol):
         other: Optional[Operand] = None,
         cache_modifier: Argument = None,
         eviction_policy: Argument = None,
-        volatile: ConstBool = False,
+        volatile: Const[bool] = False,
         cache_policy: Any = None,
     ) -> tensor:
         """See `gl.load`."""

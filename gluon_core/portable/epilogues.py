@@ -18,7 +18,7 @@ from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_core.layouts import SliceLayout
 from gluon_core.plugin.ops import builtin, code_generator, is_builtin, semantic_layer
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import ConstInt, Dtype, Int, KernelFunction, Operand, Values
+from gluon_core.plugin.typing import Const, Dtype, KernelFunction, Operand, Scalar, Values
 from gluon_core.portable.common import around, choose, lower
 from gluon_core.portable.records import Record
 from gluon_core.portable.requests import LoadRequest, TileStoreRequest
@@ -64,7 +64,7 @@ class tile_epilogue(Record):
     def apply(
         self,
         value: tensor,
-        coordinates: Union[Values, Sequence[Int]],
+        coordinates: Union[Values, Sequence[Scalar[int]]],
         dtype: Optional[Dtype] = None,
     ) -> tensor:
         """The tile as it is stored.
@@ -157,14 +157,14 @@ class _Tile:
 
 @builtin(name="gl.portable.epilogue")
 def epilogue(
-    shape: Union[Sequence[Int], Values],
+    shape: Union[Sequence[Scalar[int]], Values],
     scale: Optional[Operand] = None,
     row_scale: Optional[tensor] = None,
     column_scale: Optional[tensor] = None,
     bias: Optional[tensor] = None,
     activation: Optional[KernelFunction] = None,
     residual: Optional[tensor] = None,
-    stride: Optional[Int] = None,
+    stride: Optional[Scalar[int]] = None,
     result_scale: Optional[Operand] = None,
 ) -> tile_epilogue:
     """What is done to tiles of sums before they are stored, in float32:
@@ -242,7 +242,7 @@ class tile_output(Record):
     """A tensor that is stored in tiles, and what is done to them before."""
 
     @builtin(name="tile_output.store")
-    def store(self, coordinates: Union[Values, Sequence[Int]], value: Operand) -> None:
+    def store(self, coordinates: Union[Values, Sequence[Scalar[int]]], value: Operand) -> None:
         """Start storing `value`; what hardware stores on its own goes on while the next tile is worked on.
 
         Args:
@@ -292,7 +292,7 @@ class tile_output(Record):
 
 @builtin(name="gl.portable.writer")
 def writer(
-    tiles: tile_descriptor, parts: ConstInt = 1, epilogue: Optional[tile_epilogue] = None
+    tiles: tile_descriptor, parts: Const[int] = 1, epilogue: Optional[tile_epilogue] = None
 ) -> tile_output:
     """Store tiles of a tensor one after the other: through buffers from which hardware stores while the
     next tile is worked on where there is such (TMA), else at once.

@@ -11,7 +11,7 @@ from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, Layout
 from gluon_core.layouts import DotOperandLayout, SwizzledSharedLayout
 from gluon_core.plugin.language import Lowering
 from gluon_core.plugin.ops import builtin, semantic_layer
-from gluon_core.plugin.typing import ConstBool, ConstInt, ConstStr, Dtype, Values
+from gluon_core.plugin.typing import Const, Dtype, Values
 from gluon_core.portable.common import around, choose, lower
 from gluon_core.portable.records import AccumulatorFacts, mma_accumulator
 from gluon_core.portable.requests import MmaLayouts, MmaRequest
@@ -31,16 +31,16 @@ _FROM_ONE = "Take all three layouts from one gl.portable.mma_layouts(...)."
 
 @builtin(name="gl.portable.mma_layouts")
 def mma_layouts(
-    m: ConstInt,
-    n: ConstInt,
-    k: ConstInt,
+    m: Const[int],
+    n: Const[int],
+    k: Const[int],
     a_dtype: Dtype,
     b_dtype: Dtype,
     acc_dtype: Optional[Dtype] = None,
-    num_warps: Optional[ConstInt] = None,
-    input_precision: Optional[ConstStr] = None,
-    operands: Optional[ConstStr] = None,
-    b_transposed: ConstBool = False,
+    num_warps: Optional[Const[int]] = None,
+    input_precision: Optional[Const[str]] = None,
+    operands: Optional[Const[str]] = None,
+    b_transposed: Const[bool] = False,
 ) -> constexpr:
     """The layouts that `mma` wants for a tile: `MmaLayouts` with the fields `accumulator`, `a`,
     `b` (registers), `a_shared`, `b_shared` (shared memory) and `lowering`.
@@ -212,8 +212,8 @@ def mma(
     a: Union[tensor, shared_memory_descriptor],
     b: Union[tensor, shared_memory_descriptor],
     acc: Accumulated,
-    input_precision: Optional[ConstStr] = None,
-    is_async: ConstBool = False,
+    input_precision: Optional[Const[str]] = None,
+    is_async: Const[bool] = False,
 ) -> Accumulated:
     """`acc + a @ b`, on operands in registers or in shared memory.
 
@@ -343,7 +343,7 @@ def _mma_shared(request: MmaRequest) -> Any:
 @builtin(name="gl.portable.mma_wait")
 def mma_wait(
     acc: mma_accumulator,
-    pending: ConstInt = 0,
+    pending: Const[int] = 0,
     deps: Union[shared_memory_descriptor, Values] = (),
 ) -> mma_accumulator:
     """Wait until at most `pending` of the last multiplications of `acc` are unfinished, so that the

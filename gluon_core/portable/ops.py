@@ -31,7 +31,7 @@ from gluon_core._triton import constexpr, tensor, tl, unwrap
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.plugin.language import Lowering
 from gluon_core.plugin.ops import builtin, semantic_layer
-from gluon_core.plugin.typing import ConstInt, ConstStr, Dtype, Operand, Shape, Values
+from gluon_core.plugin.typing import Const, Dtype, Operand, Shape, Values
 from gluon_core.portable.common import around, check_address, lower, optional_tensor
 from gluon_core.portable.epilogues import epilogue, writer
 from gluon_core.portable.mma_ops import accumulator, fence, mma, mma_layouts, mma_wait, read
@@ -96,7 +96,7 @@ def load(
     offsets: tensor,
     mask: Optional[Operand] = None,
     other: Optional[Operand] = None,
-    cache_modifier: ConstStr = "",
+    cache_modifier: Const[str] = "",
 ) -> tensor:
     """Read `ptr + offsets` from global memory.
 
@@ -125,7 +125,7 @@ def store(
     offsets: Union[tensor, Values],
     value: Operand,
     mask: Optional[Operand] = None,
-    cache_modifier: ConstStr = "",
+    cache_modifier: Const[str] = "",
 ) -> None:
     """Write `value` to `ptr + offsets` in global memory, or to a tile.
 
@@ -159,7 +159,7 @@ def async_copy(
     ptr: tensor,
     offsets: tensor,
     mask: Optional[Operand] = None,
-    cache_modifier: ConstStr = "",
+    cache_modifier: Const[str] = "",
 ) -> None:
     """Copy `ptr + offsets` from global into shared memory, in the background where possible.
 
@@ -212,7 +212,7 @@ def commit() -> None:
 
 
 @builtin(name="gl.portable.wait")
-def wait(num_outstanding: ConstInt = 0) -> None:
+def wait(num_outstanding: Const[int] = 0) -> None:
     """Wait until at most `num_outstanding` of the most recent groups are still being copied.
 
     Args:
@@ -241,7 +241,7 @@ def blocked_layout(
     shape: Shape,
     dtype: Dtype,
     order: Optional[Shape] = None,
-    num_warps: Optional[ConstInt] = None,
+    num_warps: Optional[Const[int]] = None,
 ) -> constexpr:
     """A layout for moving a tile between global memory and registers or shared memory:
     neighbouring threads of the target's warp touch neighbouring vectors of 16 bytes.

@@ -13,7 +13,7 @@ from typing import Any, Optional, Sequence, Union
 from gluon_core._triton import tensor, tl, tl_tuple, unwrap
 from gluon_core.errors import ShapeError
 from gluon_core.plugin.ops import builtin, semantic_layer
-from gluon_core.plugin.typing import ConstInt, Int, Shape, Values
+from gluon_core.plugin.typing import Const, Scalar, Shape, Values
 from gluon_core.portable.records import Record
 from gluon_core.semantic.operands import compile_time_int, scalar_int32
 from gluon_core.values import unwrap_shape
@@ -48,7 +48,7 @@ class tile_schedule(Record):
         return semantic_layer().mul(rows, columns, True)
 
     @builtin(name="tile_schedule.at")
-    def at(self, tile: Int) -> tl_tuple:
+    def at(self, tile: Scalar[int]) -> tl_tuple:
         """Where a tile begins.
 
         Args:
@@ -78,10 +78,10 @@ class tile_schedule(Record):
 
 @builtin(name="gl.portable.grouped_tiles")
 def grouped_tiles(
-    shape: Union[Sequence[Int], Values],
+    shape: Union[Sequence[Scalar[int]], Values],
     block_shape: Shape,
-    group: ConstInt = 8,
-    first_row: Optional[Int] = None,
+    group: Const[int] = 8,
+    first_row: Optional[Scalar[int]] = None,
 ) -> tile_schedule:
     """The tiles of a matrix, in an order in which programs that run together share what they read:
     `group` rows of tiles are walked at a time, column by column.

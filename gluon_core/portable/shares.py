@@ -25,7 +25,7 @@ from gluon_core.errors import DtypeError, ShapeError
 from gluon_core.layouts import SliceLayout
 from gluon_core.plugin.ops import builtin, semantic_layer, traced
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import ConstInt, Int, Shape, Values
+from gluon_core.plugin.typing import Const, Scalar, Shape, Values
 from gluon_core.portable.records import Record
 from gluon_core.portable.schedule import grouped_tiles
 from gluon_core.semantic.operands import scalar_int32
@@ -127,7 +127,7 @@ class even_share(Record):
         return (whole + self._filled(ends)).value
 
     @builtin(name="even_share.at")
-    def at(self, turn: Int) -> tl_tuple:
+    def at(self, turn: Scalar[int]) -> tl_tuple:
         """What the program does in a turn.
 
         Args:
@@ -167,7 +167,7 @@ class even_share(Record):
 
 @builtin(name="gl.portable.even_tiles")
 def even_tiles(
-    shape: Union[Sequence[Int], Values], block_shape: Shape, group: ConstInt = 8
+    shape: Union[Sequence[Scalar[int]], Values], block_shape: Shape, group: Const[int] = 8
 ) -> even_share:
     """This program's share of the product of two matrices. Where the tiles do not divide among the
     programs, and at most three quarters of them have a last tile, those of the last round are cut along K,
@@ -275,7 +275,7 @@ def _size(value: tensor) -> constexpr:
 
 @traced
 def sum_parts(
-    value: "tensor", sums: "tensor", counter: "tensor", part: "Int", parts: "Int"
+    value: "tensor", sums: "tensor", counter: "tensor", part: "Scalar[int]", parts: "Scalar[int]"
 ) -> "Values":
     """Add up what several programs have of one tensor, in order, whoever comes when: equal parts have
     equal sums, to the bit. Nobody waits: who comes last adds.

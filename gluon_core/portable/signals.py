@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Sequence, Union
 from gluon_core._triton import constexpr, static_range, tensor, tl, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError, DtypeError
 from gluon_core.plugin.ops import builtin, semantic_layer, traced
-from gluon_core.plugin.typing import ConstStr, Int, Values
+from gluon_core.plugin.typing import Const, Scalar, Values
 from gluon_core.semantic.operands import compile_time_int, scalar_int32
 from gluon_core.values.tensors import describe
 
@@ -38,14 +38,14 @@ def _gather_threads() -> None:
 
 
 @builtin
-def _add(pointer: tensor, amount: Int, sem: ConstStr, scope: ConstStr) -> tensor:
+def _add(pointer: tensor, amount: Scalar[int], sem: Const[str], scope: Const[str]) -> tensor:
     semantic = semantic_layer()
     amount = scalar_int32(semantic, unwrap(amount), "amount")
     return semantic.atomic_add(_counter(pointer), amount, None, sem, scope)
 
 
 @builtin
-def _now(pointer: tensor, scope: ConstStr) -> tensor:
+def _now(pointer: tensor, scope: Const[str]) -> tensor:
     """What a counter holds, read so that what follows comes after."""
     semantic = semantic_layer()
     zero = semantic.scalar_constant(0, tl.int32)
@@ -91,7 +91,7 @@ def wait_signal(pointer: "tensor", scope: constexpr_str = SYSTEM) -> "None":
 
 
 @traced
-def count(pointer: "tensor", amount: "Int" = 1, scope: constexpr_str = SYSTEM) -> "None":
+def count(pointer: "tensor", amount: "Scalar[int]" = 1, scope: constexpr_str = SYSTEM) -> "None":
     """Add `amount` to the int32 at `pointer`, after all that the program has done before.
 
     Args:
@@ -103,7 +103,7 @@ def count(pointer: "tensor", amount: "Int" = 1, scope: constexpr_str = SYSTEM) -
 
 
 @traced
-def wait_count(pointer: "tensor", least: "Int", scope: constexpr_str = SYSTEM) -> "None":
+def wait_count(pointer: "tensor", least: "Scalar[int]", scope: constexpr_str = SYSTEM) -> "None":
     """Wait until the int32 at `pointer` is `least` or more. Any number of programs may wait.
 
     Args:
@@ -116,7 +116,10 @@ def wait_count(pointer: "tensor", least: "Int", scope: constexpr_str = SYSTEM) -
 
 @traced
 def rank_barrier(
-    signals: "Values", rank: "Int", channel: "Int" = 0, scope: constexpr_str = SYSTEM
+    signals: "Values",
+    rank: "Scalar[int]",
+    channel: "Scalar[int]" = 0,
+    scope: constexpr_str = SYSTEM,
 ) -> "None":
     """Wait until the programs with this channel on all ranks have come.
 
@@ -139,7 +142,7 @@ def rank_barrier(
 
 
 @builtin(name="gl.portable.peer")
-def peer(pointers: Union[Values, Sequence[Any]], rank: Int) -> tensor:
+def peer(pointers: Union[Values, Sequence[Any]], rank: Scalar[int]) -> tensor:
     """The pointer of one rank, where that is known only when the kernel runs.
 
     With a compile-time `rank`, `pointers[rank]` is the same.

@@ -25,7 +25,7 @@ from gluon_core.layouts.base import SharedLayout
 from gluon_core.plugin.language import Lowering
 from gluon_core.plugin.ops import builtin, semantic_layer
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import BufferLayout, ConstInt, Int, Operand, Predicate, Shape, Values
+from gluon_core.plugin.typing import BufferLayout, Const, Operand, Scalar, Shape, Values
 from gluon_core.portable.common import around, check_base, choose, lower
 from gluon_core.portable.records import PipelineFacts, Record, TileFacts
 from gluon_core.portable.requests import TileRequest, TileStoreRequest
@@ -109,8 +109,8 @@ class tile_descriptor(Record):
 @builtin(name="gl.portable.descriptor")
 def descriptor(
     base: tensor,
-    shape: Sequence[Int],
-    strides: Sequence[Int],
+    shape: Sequence[Scalar[int]],
+    strides: Sequence[Scalar[int]],
     block_shape: Shape,
     shared_layout: Optional[BufferLayout] = None,
 ) -> tile_descriptor:
@@ -210,7 +210,10 @@ class tile_pipeline(Record):
 
     @builtin(name="tile_pipeline.fetch")
     def fetch(
-        self, step: Int, coordinates: Sequence[Union[Values, Int]], pred: Predicate = True
+        self,
+        step: Scalar[int],
+        coordinates: Sequence[Union[Values, Scalar[int]]],
+        pred: Scalar[bool] = True,
     ) -> None:
         """Start copying the tiles of a step, in the background where possible.
 
@@ -259,7 +262,7 @@ class tile_pipeline(Record):
             )
 
     @builtin(name="tile_pipeline.wait")
-    def wait(self, step: Int, pending: Optional[ConstInt] = None) -> tl_tuple:
+    def wait(self, step: Scalar[int], pending: Optional[Const[int]] = None) -> tl_tuple:
         """Wait until the tiles of a step are there.
 
         Args:
@@ -295,7 +298,7 @@ class tile_pipeline(Record):
 
 @builtin(name="gl.portable.pipeline")
 def pipeline(
-    descriptors: Union[tile_descriptor, Sequence[tile_descriptor], tl_tuple], stages: ConstInt
+    descriptors: Union[tile_descriptor, Sequence[tile_descriptor], tl_tuple], stages: Const[int]
 ) -> tile_pipeline:
     """Allocate a ring of `stages` buffers for the tiles of each of `descriptors`, to be copied in
     steps: `fetch` starts the copies of a step, `wait` waits for them, `close` ends it all.

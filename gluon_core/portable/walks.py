@@ -24,7 +24,7 @@ from gluon_core._triton import tensor, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError
 from gluon_core.plugin.ops import builtin, semantic_layer
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import ConstInt, Int
+from gluon_core.plugin.typing import Const, Scalar
 from gluon_core.portable.common import choose
 from gluon_core.portable.records import Record
 from gluon_core.portable.requests import WalkRequest
@@ -73,7 +73,7 @@ class tile_walk(Record):
     """Tiles that a program takes one after the other."""
 
     @builtin(name="tile_walk.first")
-    def first(self, role: ConstInt = 0) -> walk_turn:
+    def first(self, role: Const[int] = 0) -> walk_turn:
         """A role's first tile. Every role walks to the end.
 
         Args:
@@ -138,7 +138,9 @@ class tile_walk(Record):
 
 
 @builtin(name="gl.portable.walk")
-def walk(tiles: Union[tile_schedule, Int], roles: ConstInt = 1, slots: ConstInt = 3) -> tile_walk:
+def walk(
+    tiles: Union[tile_schedule, Scalar[int]], roles: Const[int] = 1, slots: Const[int] = 3
+) -> tile_walk:
     """Walk over tiles, taking over programs that have not begun where hardware can (sm_100), else by
     steps of as many as there are programs. Make it before `gl.warp_specialize`, and hand it to the roles.
 
@@ -164,7 +166,7 @@ def walk(tiles: Union[tile_schedule, Int], roles: ConstInt = 1, slots: ConstInt 
 
 
 @builtin(name="gl.portable.static_walk")
-def static_walk(tiles: Union[tile_schedule, Int], roles: ConstInt = 1) -> tile_walk:
+def static_walk(tiles: Union[tile_schedule, Scalar[int]], roles: Const[int] = 1) -> tile_walk:
     """Walk over tiles by steps of as many as there are programs, on all hardware; otherwise as `walk`.
 
     Args:

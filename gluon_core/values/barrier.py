@@ -10,7 +10,7 @@ from gluon_core.errors import LayoutError
 from gluon_core.layouts import SwizzledSharedLayout
 from gluon_core.layouts.base import check_cga, is_power_of_two
 from gluon_core.plugin.ops import compile_time
-from gluon_core.plugin.typing import ConstBool, ConstInt
+from gluon_core.plugin.typing import Const
 
 __all__ = ["MBarrierLayout"]
 
@@ -32,7 +32,7 @@ class MBarrierLayout(SwizzledSharedLayout):
 
     @staticmethod
     @compile_time
-    def multicta(num_ctas: ConstInt, two_cta: ConstBool = False) -> "MBarrierLayout":
+    def multicta(num_ctas: Const[int], two_cta: Const[bool] = False) -> "MBarrierLayout":
         """The layout for a cluster: a barrier for each block, or with `two_cta` for each pair.
 
         Args:

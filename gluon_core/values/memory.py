@@ -13,11 +13,11 @@ from gluon_core.layouts.base import Layout, SharedLayout
 from gluon_core.plugin.ops import builtin, semantic_layer
 from gluon_core.plugin.typing import (
     BufferLayout,
-    ConstInt,
+    Const,
     Dtype,
-    Int,
     Operand,
     RegisterLayout,
+    Scalar,
     Shape,
 )
 from gluon_core.values.tensors import handle_value, unwrap_shape
@@ -206,13 +206,13 @@ class shared_memory_descriptor(memory_descriptor):
 
     @builtin(name="shared_memory_descriptor.slice")
     def slice(
-        self, start: ConstInt, length: ConstInt, dim: ConstInt = 0
+        self, start: Const[int], length: Const[int], dim: Const[int] = 0
     ) -> shared_memory_descriptor:
         """The sub-view `[start, start + length)` of dimension `dim`; both are compile-time integers."""
         return semantic_layer().memdesc_slice(self, unwrap(start), unwrap(length), unwrap(dim))
 
     @builtin(name="shared_memory_descriptor.index")
-    def index(self, index: Int) -> shared_memory_descriptor:
+    def index(self, index: Scalar[int]) -> shared_memory_descriptor:
         """The view at `index` (a run-time int32 or a constant) of the leading dimension."""
         return semantic_layer().memdesc_index(self, unwrap(index))
 
@@ -252,66 +252,66 @@ class shared_memory_descriptor(memory_descriptor):
         semantic_layer().shared_dealloc(self)
 
     @builtin(name="shared_memory_descriptor.gather", since=SHARED_GATHER)
-    def gather(self, indices: tensor, axis: ConstInt) -> tensor:
+    def gather(self, indices: tensor, axis: Const[int]) -> tensor:
         """A tensor of `indices`' shape and layout: `result[i..] = self[.., indices[i..], ..]` along `axis`."""
         return semantic_layer().shared_gather(self, indices, unwrap(axis))
 
     @builtin(name="shared_memory_descriptor.scatter", since=SHARED_GATHER)
-    def scatter(self, values: tensor, indices: tensor, axis: ConstInt) -> None:
+    def scatter(self, values: tensor, indices: tensor, axis: Const[int]) -> None:
         """`self[.., indices[i..], ..] = values[i..]` along `axis`."""
         semantic_layer().shared_scatter(self, values, indices, unwrap(axis))
 
     @builtin(name="shared_memory_descriptor.atomic_scatter_add", since=SHARED_ATOMICS)
     def atomic_scatter_add(
-        self, values: tensor, indices: tensor, axis: ConstInt, mask: Optional[Operand] = None
+        self, values: tensor, indices: tensor, axis: Const[int], mask: Optional[Operand] = None
     ) -> tensor:
         """Atomic add of `values` into `self[.., indices, ..]` along `axis`; returns the old values."""
         return self._atomic_scatter("add", values, indices, axis, mask)
 
     @builtin(name="shared_memory_descriptor.atomic_scatter_and", since=SHARED_ATOMICS)
     def atomic_scatter_and(
-        self, values: tensor, indices: tensor, axis: ConstInt, mask: Optional[Operand] = None
+        self, values: tensor, indices: tensor, axis: Const[int], mask: Optional[Operand] = None
     ) -> tensor:
         """Atomic and of `values` into `self[.., indices, ..]` along `axis`; returns the old values."""
         return self._atomic_scatter("and", values, indices, axis, mask)
 
     @builtin(name="shared_memory_descriptor.atomic_scatter_max", since=SHARED_ATOMICS)
     def atomic_scatter_max(
-        self, values: tensor, indices: tensor, axis: ConstInt, mask: Optional[Operand] = None
+        self, values: tensor, indices: tensor, axis: Const[int], mask: Optional[Operand] = None
     ) -> tensor:
         """Atomic max of `values` into `self[.., indices, ..]` along `axis`; returns the old values."""
         return self._atomic_scatter("max", values, indices, axis, mask)
 
     @builtin(name="shared_memory_descriptor.atomic_scatter_min", since=SHARED_ATOMICS)
     def atomic_scatter_min(
-        self, values: tensor, indices: tensor, axis: ConstInt, mask: Optional[Operand] = None
+        self, values: tensor, indices: tensor, axis: Const[int], mask: Optional[Operand] = None
     ) -> tensor:
         """Atomic min of `values` into `self[.., indices, ..]` along `axis`; returns the old values."""
         return self._atomic_scatter("min", values, indices, axis, mask)
 
     @builtin(name="shared_memory_descriptor.atomic_scatter_or", since=SHARED_ATOMICS)
     def atomic_scatter_or(
-        self, values: tensor, indices: tensor, axis: ConstInt, mask: Optional[Operand] = None
+        self, values: tensor, indices: tensor, axis: Const[int], mask: Optional[Operand] = None
     ) -> tensor:
         """Atomic or of `values` into `self[.., indices, ..]` along `axis`; returns the old values."""
         return self._atomic_scatter("or", values, indices, axis, mask)
 
     @builtin(name="shared_memory_descriptor.atomic_scatter_xchg", since=SHARED_ATOMICS)
     def atomic_scatter_xchg(
-        self, values: tensor, indices: tensor, axis: ConstInt, mask: Optional[Operand] = None
+        self, values: tensor, indices: tensor, axis: Const[int], mask: Optional[Operand] = None
     ) -> tensor:
         """Atomic xchg of `values` into `self[.., indices, ..]` along `axis`; returns the old values."""
         return self._atomic_scatter("xchg", values, indices, axis, mask)
 
     @builtin(name="shared_memory_descriptor.atomic_scatter_xor", since=SHARED_ATOMICS)
     def atomic_scatter_xor(
-        self, values: tensor, indices: tensor, axis: ConstInt, mask: Optional[Operand] = None
+        self, values: tensor, indices: tensor, axis: Const[int], mask: Optional[Operand] = None
     ) -> tensor:
         """Atomic xor of `values` into `self[.., indices, ..]` along `axis`; returns the old values."""
         return self._atomic_scatter("xor", values, indices, axis, mask)
 
     def _atomic_scatter(
-        self, op: str, values: tensor, indices: tensor, axis: ConstInt, mask: Optional[Operand]
+        self, op: str, values: tensor, indices: tensor, axis: Const[int], mask: Optional[Operand]
     ) -> tensor:
         return semantic_layer().shared_atomic_scatter(
             op, self, values, indices, unwrap(axis), unwrap(mask)

@@ -6,7 +6,7 @@ from gluon_core import language as gl
 from gluon_core.features import Feature
 from gluon_core.plugin import ops, tools
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import ConstBool, ConstInt, Int, Operand
+from gluon_core.plugin.typing import Const, Operand, Scalar
 
 LINE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
@@ -46,7 +46,7 @@ refused(lambda: scaled(x, 2.0))
 
 # -- gluon_core.plugin.ops.unwrap, gluon_core.plugin.ops.constexpr: compile-time operands, and how errors call values
 @ops.builtin(name="gl.anvil.facts")
-def facts(a: ops.tensor, rounds: ConstInt, fast: ConstBool = False) -> ops.constexpr:
+def facts(a: ops.tensor, rounds: Const[int], fast: Const[bool] = False) -> ops.constexpr:
     semantic: SemanticLayer = ops.semantic_layer()
     print(semantic.compile_time_bool(fast, "fast"), ops.unwrap(rounds), semantic.describe(a))
     return ops.constexpr(semantic.compile_time_int(rounds, "rounds", 1, 8) * 10)
@@ -67,7 +67,7 @@ refused(lambda: run(asks, x, ROUNDS=9))
 
 # -- gluon_core.plugin.semantic.SemanticLayer: operands that are known when the kernel runs
 @ops.builtin(name="gl.anvil.box")
-def box(a: ops.tensor, axis: ConstInt, at: Int, pred: Operand = True) -> None:
+def box(a: ops.tensor, axis: Const[int], at: Scalar[int], pred: Operand = True) -> None:
     semantic: SemanticLayer = ops.semantic_layer()
     print(semantic.shape_of(a), semantic.wrap_axis(axis, 1))
     print([semantic.scalar_int32(one, "at").dtype for one in semantic.items_of(at)])

@@ -15,7 +15,7 @@ from gluon_core.layouts import PaddedSharedLayout, SwizzledSharedLayout
 from gluon_core.layouts.base import DistributedLayout, SharedLayout
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import ConstInt, ConstStr, Operand
+from gluon_core.plugin.typing import Const, Operand
 from gluon_core.values import shared_memory_descriptor
 
 __all__ = [
@@ -40,7 +40,7 @@ def global_load_to_shared(
     ptr: tl.tensor,
     mask: Optional[Operand] = None,
     other: Optional[Operand] = None,
-    cache_modifier: Optional[ConstStr] = "",
+    cache_modifier: Optional[Const[str]] = "",
 ) -> None:
     """Start copying what `ptr` points to into `dest`.
 
@@ -95,7 +95,7 @@ def buffer_load_to_shared(
     offsets: tl.tensor,
     mask: Optional[Operand] = None,
     other: Optional[Operand] = None,
-    cache_modifier: Optional[ConstStr] = "",
+    cache_modifier: Optional[Const[str]] = "",
 ) -> None:
     """Start copying `ptr + offsets` into `dest`, as `global_load_to_shared` does from pointers.
 
@@ -154,7 +154,7 @@ def commit_group() -> None:
 
 
 @builtin(requires=("amd.buffer_load_to_lds",), name=f"{_NAME}.wait_group")
-def wait_group(num_outstanding: ConstInt = 0) -> None:
+def wait_group(num_outstanding: Const[int] = 0) -> None:
     """Wait until at most `num_outstanding` of the most recent groups are still copying.
 
     Args:

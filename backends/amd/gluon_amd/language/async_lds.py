@@ -10,7 +10,7 @@ from gluon_core.errors import DtypeError, LayoutError
 from gluon_core.layouts.base import DistributedLayout
 from gluon_core.plugin.ops import builtin, semantic_layer, tl
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import ConstInt, ConstStr, Operand
+from gluon_core.plugin.typing import Const, Operand
 from gluon_core.values import shared_memory_descriptor
 
 __all__ = [
@@ -33,7 +33,7 @@ def global_to_shared(
     pointer: tl.tensor,
     mask: Optional[Operand] = None,
     other: Optional[Operand] = None,
-    cache_modifier: Optional[ConstStr] = "",
+    cache_modifier: Optional[Const[str]] = "",
 ) -> None:
     """Start copying what `pointer` points to into `smem`.
 
@@ -77,7 +77,7 @@ def shared_to_global(
     pointer: tl.tensor,
     smem: shared_memory_descriptor,
     mask: Optional[Operand] = None,
-    cache_modifier: Optional[ConstStr] = "",
+    cache_modifier: Optional[Const[str]] = "",
 ) -> None:
     """Start copying `smem` to where `pointer` points.
 
@@ -128,7 +128,7 @@ def commit_group() -> None:
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.wait_group")
-def wait_group(num_outstanding: ConstInt = 0) -> None:
+def wait_group(num_outstanding: Const[int] = 0) -> None:
     """Wait until at most `num_outstanding` of the most recent groups are still copying.
 
     Args:

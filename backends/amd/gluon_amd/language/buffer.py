@@ -13,7 +13,7 @@ from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.features import Feature
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import ConstStr, Operand
+from gluon_core.plugin.typing import Const, Operand
 
 __all__ = [
     "buffer_atomic_add",
@@ -36,7 +36,7 @@ def buffer_load(
     offsets: tl.tensor,
     mask: Optional[Operand] = None,
     other: Optional[Operand] = None,
-    cache: Optional[ConstStr] = None,
+    cache: Optional[Const[str]] = None,
 ) -> tl.tensor:
     """Read `ptr + offsets`.
 
@@ -81,7 +81,7 @@ def buffer_store(
     ptr: tl.tensor,
     offsets: tl.tensor,
     mask: Optional[Operand] = None,
-    cache: Optional[ConstStr] = None,
+    cache: Optional[Const[str]] = None,
 ) -> None:
     """Write `stored_value` to `ptr + offsets`.
 
@@ -137,8 +137,8 @@ class _Atomic(Protocol):
         offsets: tl.tensor,
         value: Operand,
         mask: Optional[Operand] = None,
-        sem: Optional[ConstStr] = None,
-        scope: Optional[ConstStr] = None,
+        sem: Optional[Const[str]] = None,
+        scope: Optional[Const[str]] = None,
     ) -> tl.tensor:
         """Change numbers at `ptr + offsets` atomically; returns what was there before."""
 
@@ -151,8 +151,8 @@ def _atomic(kind: str, action: str) -> _Atomic:
         offsets: tl.tensor,
         value: Operand,
         mask: Optional[Operand] = None,
-        sem: Optional[ConstStr] = None,
-        scope: Optional[ConstStr] = None,
+        sem: Optional[Const[str]] = None,
+        scope: Optional[Const[str]] = None,
     ) -> tl.tensor:
         return _emit_atomic(semantic_layer(), kind, ptr, offsets, value, mask, sem, scope)
 
@@ -192,8 +192,8 @@ def _emit_atomic(
     offsets: tl.tensor,
     value: Operand,
     mask: Optional[Operand],
-    sem: Optional[ConstStr],
-    scope: Optional[ConstStr],
+    sem: Optional[Const[str]],
+    scope: Optional[Const[str]],
 ) -> tl.tensor:
     name = f"gl.amd.cdna3.buffer_atomic_{op}"
     check_address(semantic, ptr, offsets, write=True)

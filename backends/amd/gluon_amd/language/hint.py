@@ -7,7 +7,7 @@ from typing import Optional, Sequence, Union
 from gluon_amd.features import SCHED_BARRIER
 from gluon_core.errors import ArgumentError, did_you_mean
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
-from gluon_core.plugin.typing import ConstStr
+from gluon_core.plugin.typing import Const
 
 __all__ = ["sched_barrier"]
 
@@ -28,7 +28,7 @@ _CLASSES = {
 
 
 @builtin(since=SCHED_BARRIER, name="gl.amd.hint.sched_barrier")
-def sched_barrier(allow: Optional[Union[ConstStr, Sequence[ConstStr]]] = None) -> None:
+def sched_barrier(allow: Optional[Union[Const[str], Sequence[Const[str]]]] = None) -> None:
     """Keep LLVM's scheduler from moving instructions past this point.
 
     Args:

@@ -8,7 +8,7 @@ so on.
 from __future__ import annotations
 
 from gluon_core.plugin.ops import builtin, semantic_layer, tl
-from gluon_core.plugin.typing import ConstInt, Int
+from gluon_core.plugin.typing import Const, Scalar
 from gluon_core.values import MBarrierLayout, shared_memory_descriptor
 
 __all__ = ["MBarrierLayout", "arrive", "check_mbarrier", "init", "wait"]
@@ -34,7 +34,7 @@ def check_mbarrier(
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.init")
-def init(mbarrier: shared_memory_descriptor, count: ConstInt) -> None:
+def init(mbarrier: shared_memory_descriptor, count: Const[int]) -> None:
     """Initialize a barrier: each phase waits for `count` arrivals. One thread does it.
 
     Args:
@@ -54,7 +54,7 @@ def init(mbarrier: shared_memory_descriptor, count: ConstInt) -> None:
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.wait")
-def wait(mbarrier: shared_memory_descriptor, phase: Int) -> None:
+def wait(mbarrier: shared_memory_descriptor, phase: Scalar[int]) -> None:
     """Wait until the phase of parity `phase` has ended.
 
     Args:
@@ -73,7 +73,7 @@ def wait(mbarrier: shared_memory_descriptor, phase: Int) -> None:
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.arrive")
-def arrive(mbarrier: shared_memory_descriptor, *, count: ConstInt = 1) -> tl.tensor:
+def arrive(mbarrier: shared_memory_descriptor, *, count: Const[int] = 1) -> tl.tensor:
     """Arrive, every thread `count` times; what was written before is visible to those who wait.
 
     The count that the barrier was initialized with must include all of them: 128 for the threads of

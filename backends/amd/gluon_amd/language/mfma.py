@@ -12,7 +12,7 @@ from gluon_core.errors import ArgumentError, CapabilityError, LayoutError
 from gluon_core.plugin import ops
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import ConstStr
+from gluon_core.plugin.typing import Const
 
 __all__ = ["attach_regclass", "check_regclass", "mfma"]
 
@@ -77,7 +77,7 @@ _DEPTHS: dict[int, dict[Any, _Depths]] = {
 
 @builtin(requires=("amd.mfma",), name=_NAME, instead="gl.amd.rdna3.wmma, or gl.portable.mma")
 def mfma(
-    a: tl.tensor, b: tl.tensor, acc: tl.tensor, cd_regclass: Optional[ConstStr] = None
+    a: tl.tensor, b: tl.tensor, acc: tl.tensor, cd_regclass: Optional[Const[str]] = None
 ) -> tl.tensor:
     """`acc + a @ b` on the matrix cores.
 
@@ -135,7 +135,7 @@ def mfma(
     return attach_regclass(semantic, semantic.make_tensor(handle, acc.type), regclass)
 
 
-def check_regclass(name: str, value: Optional[ConstStr]) -> Optional[str]:
+def check_regclass(name: str, value: Optional[Const[str]]) -> Optional[str]:
     regclass: Optional[str] = unwrap(value)
     if regclass is None:
         return None

@@ -12,7 +12,7 @@ from gluon_core.layouts.base import Layout
 from gluon_core.layouts.linear import LinearLayout
 from gluon_core.plugin import ops
 from gluon_core.plugin.ops import compile_time, gluon_ir, tl, unwrap
-from gluon_core.plugin.typing import ConstBool, ConstInt, Dtype, Shape
+from gluon_core.plugin.typing import Const, Shape
 
 __all__ = ["compute_efficient_padded_shared_layout", "get_mfma_scale_layout", "scale_layout"]
 
@@ -24,7 +24,7 @@ _LANES = 64
 def get_mfma_scale_layout(
     dot_operand_layout: Union[DotOperandLayout, tl.constexpr],
     shape: Shape,
-    scale_factor: ConstInt = 32,
+    scale_factor: Const[int] = 32,
 ) -> DistributedLinearLayout:
     """The layout in which `mfma_scaled` takes the block scales of an operand.
 
@@ -95,8 +95,8 @@ def scale_layout(parent: AMDMFMALayout, index: int, shape: Shape) -> Distributed
 def compute_efficient_padded_shared_layout(
     dot_operand_layout: Union[DotOperandLayout, tl.constexpr],
     shape: Shape,
-    dtype: Dtype,
-    is_k_contig: ConstBool = True,
+    dtype: Const[tl.dtype],
+    is_k_contig: Const[bool] = True,
 ) -> Optional[PaddedSharedLayout]:
     """A padded layout for an MFMA operand in LDS that is written by direct-to-LDS copies of 16
     bytes per lane and read without bank conflicts.

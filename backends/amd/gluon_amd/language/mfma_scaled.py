@@ -11,7 +11,7 @@ from gluon_amd.layouts import AMDMFMALayout
 from gluon_core.errors import CapabilityError, LayoutError, refuse
 from gluon_core.layouts import DistributedLinearLayout
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
-from gluon_core.plugin.typing import ConstStr, Operand
+from gluon_core.plugin.typing import Const, Operand
 
 __all__ = ["mfma_scaled"]
 
@@ -25,12 +25,12 @@ _WIDTH = 16
 def mfma_scaled(
     a: tl.tensor,
     a_scale: Optional[Operand],
-    a_format: ConstStr,
+    a_format: Const[str],
     b: tl.tensor,
     b_scale: Optional[Operand],
-    b_format: ConstStr,
+    b_format: Const[str],
     acc: tl.tensor,
-    cd_regclass: Optional[ConstStr] = None,
+    cd_regclass: Optional[Const[str]] = None,
 ) -> tl.tensor:
     """`acc + (a * a_scale) @ (b * b_scale)` on the matrix cores, with a scale for every 32 elements
     along K.

@@ -13,7 +13,7 @@ from gluon_amd.features import (
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, did_you_mean
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import ConstInt, ConstStr, Dtype
+from gluon_core.plugin.typing import Const
 
 __all__ = ["get_scaled_upcast_fp4_scale_layout", "scaled_downcast", "scaled_upcast"]
 
@@ -30,7 +30,7 @@ _GROUP = 8
 
 @builtin(requires=_ANY_AMD, since=SCALED_UPCAST, name="gl.amd.cdna3.scaled_upcast")
 def scaled_upcast(
-    src: tl.tensor, scale: tl.tensor, elem_type: Dtype, axis: Optional[ConstInt] = None
+    src: tl.tensor, scale: tl.tensor, elem_type: Const[tl.dtype], axis: Optional[Const[int]] = None
 ) -> tl.tensor:
     """`src` times `2 ** (scale - 127)`, as a 16-bit float.
 
@@ -100,7 +100,7 @@ def _as_compiled(semantic: SemanticLayer, scale: tl.tensor) -> tl.tensor:
     name="gl.amd.cdna3.get_scaled_upcast_fp4_scale_layout",
 )
 def get_scaled_upcast_fp4_scale_layout(
-    src: tl.tensor, scale_factor: ConstInt, elem_type: Dtype, axis: ConstInt
+    src: tl.tensor, scale_factor: Const[int], elem_type: Const[tl.dtype], axis: Const[int]
 ) -> tl.constexpr:
     """The layout in which to load the scales of packed fp4, before they are broadcast.
 
@@ -148,7 +148,7 @@ def get_scaled_upcast_fp4_scale_layout(
     requires=("amd.scaled_convert",), since=SCALED_DOWNCAST, name="gl.amd.cdna4.scaled_downcast"
 )
 def scaled_downcast(
-    input: tl.tensor, scale: tl.tensor, format: ConstStr, axis: ConstInt = -1
+    input: tl.tensor, scale: tl.tensor, format: Const[str], axis: Const[int] = -1
 ) -> tl.tensor:
     """`input` divided by `2 ** (scale - 127)`, as a narrow float.
 
@@ -265,7 +265,7 @@ def _check_known(argument: str, layout: Any) -> None:
         )
 
 
-def _result_type(elem_type: Dtype) -> tl.dtype:
+def _result_type(elem_type: Const[tl.dtype]) -> tl.dtype:
     element = unwrap(elem_type)
     if element not in _RESULTS:
         raise DtypeError(
@@ -279,7 +279,7 @@ def _result_type(elem_type: Dtype) -> tl.dtype:
 
 
 def _unpacked(
-    semantic: SemanticLayer, src: tl.tensor, axis: Optional[ConstInt]
+    semantic: SemanticLayer, src: tl.tensor, axis: Optional[Const[int]]
 ) -> tuple[list[int], int]:
     """Shape of the fp4 elements, and the checked axis."""
     if src.dtype not in _BYTES:

@@ -11,7 +11,7 @@ from gluon_core.layouts.base import DistributedLayout
 from gluon_core.plugin import ops
 from gluon_core.plugin.ops import semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import ConstStr, Operand
+from gluon_core.plugin.typing import Const, Operand
 
 __all__ = ["FORMATS", "emit_scaled"]
 
@@ -30,7 +30,7 @@ ScaleLayout = Callable[[Any, list[int]], DistributedLayout]
 def emit_scaled(
     unit: str,
     semantic: SemanticLayer,
-    operands: Sequence[tuple[str, tl.tensor, Optional[Operand], ConstStr]],
+    operands: Sequence[tuple[str, tl.tensor, Optional[Operand], Const[str]]],
     acc: tl.tensor,
     factor: int,
     scale_dtypes: Sequence[tl.dtype],
@@ -110,7 +110,7 @@ def emit_scaled(
     return semantic.make_tensor(handle, acc.type)
 
 
-def _format(argument: str, value: ConstStr) -> str:
+def _format(argument: str, value: Const[str]) -> str:
     value = unwrap(value)
     if not isinstance(value, str) or value not in FORMATS:
         raise ArgumentError(

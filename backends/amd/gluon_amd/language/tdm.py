@@ -48,7 +48,7 @@ from gluon_core.layouts.base import SharedLayout
 from gluon_core.plugin import ops
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import ConstBool, ConstInt, ConstStr, Int, Predicate, Shape
+from gluon_core.plugin.typing import Const, Scalar, Shape
 from gluon_core.values import shared_memory_descriptor
 
 __all__ = [
@@ -70,8 +70,8 @@ _NAME = "gl.amd.gfx1250.tdm"
 @builtin(requires=_REQUIRES, name=f"{_NAME}.make_tensor_descriptor")
 def make_tensor_descriptor(
     base: tl.tensor,
-    shape: Sequence[Int],
-    strides: Sequence[Int],
+    shape: Sequence[Scalar[int]],
+    strides: Sequence[Scalar[int]],
     block_shape: Shape,
     layout: Union[SharedLayout, tl.constexpr],
 ) -> tensor_descriptor:
@@ -151,10 +151,10 @@ def make_tensor_descriptor(
 @builtin(requires=_REQUIRES, since=TDM_MOVED, name=f"{_NAME}.update_tensor_descriptor")
 def update_tensor_descriptor(
     desc: tensor_descriptor,
-    add_offsets: Optional[Sequence[Int]] = None,
-    set_bounds: Optional[Sequence[Int]] = None,
-    pred: Optional[Int] = None,
-    clamp_bounds: ConstBool = False,
+    add_offsets: Optional[Sequence[Scalar[int]]] = None,
+    set_bounds: Optional[Sequence[Scalar[int]]] = None,
+    pred: Optional[Scalar[int]] = None,
+    clamp_bounds: Const[bool] = False,
 ) -> tensor_descriptor:
     """`desc`, moved, with other bounds, or switched off.
 
@@ -211,12 +211,12 @@ def _clamps(clamp_bounds: object) -> bool:
 @builtin(requires=_REQUIRES, name=f"{_NAME}.async_load")
 def async_load(
     src: tensor_descriptor,
-    offsets: Optional[Sequence[Int]] = None,
+    offsets: Optional[Sequence[Scalar[int]]] = None,
     dest: Optional[shared_memory_descriptor] = None,
-    pred: Optional[Int] = None,
+    pred: Optional[Scalar[int]] = None,
     mbarrier: Optional[shared_memory_descriptor] = None,
-    warp_used_hint: Optional[ConstInt] = None,
-    cache_modifier: Optional[ConstStr] = "",
+    warp_used_hint: Optional[Const[int]] = None,
+    cache_modifier: Optional[Const[str]] = "",
 ) -> None:
     """Start copying the box at `offsets` into LDS; elements outside the tensor become 0.
 
@@ -277,10 +277,10 @@ def async_load(
 @builtin(requires=_REQUIRES, name=f"{_NAME}.async_store")
 def async_store(
     dest: tensor_descriptor,
-    offsets: Optional[Sequence[Int]] = None,
+    offsets: Optional[Sequence[Scalar[int]]] = None,
     src: Optional[shared_memory_descriptor] = None,
     mbarrier: Optional[shared_memory_descriptor] = None,
-    cache_modifier: Optional[ConstStr] = "",
+    cache_modifier: Optional[Const[str]] = "",
 ) -> None:
     """Start copying LDS to the box at `offsets`; elements outside the tensor are left out.
 
@@ -331,8 +331,8 @@ def async_store(
 
 @builtin(requires=_REQUIRES, since=TDM_FUSED, name=f"{_NAME}.async_load_fused")
 def async_load_fused(
-    members: Sequence[tuple[tensor_descriptor, shared_memory_descriptor, ConstInt]],
-    cache_modifier: Optional[ConstStr] = "",
+    members: Sequence[tuple[tensor_descriptor, shared_memory_descriptor, Const[int]]],
+    cache_modifier: Optional[Const[str]] = "",
 ) -> None:
     """Start several loads with one instruction: each warp copies for one of them.
 
@@ -385,9 +385,9 @@ def async_load_fused(
 @builtin(requires=_REQUIRES, since=TDM_PREFETCH, name=f"{_NAME}.prefetch")
 def prefetch(
     src: tensor_descriptor,
-    offsets: Sequence[Int],
-    pred: Predicate = True,
-    speculative: ConstBool = False,
+    offsets: Sequence[Scalar[int]],
+    pred: Scalar[bool] = True,
+    speculative: Const[bool] = False,
 ) -> None:
     """Bring the box at `offsets` into the L2 cache.
 
@@ -415,7 +415,7 @@ def prefetch(
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.async_wait")
-def async_wait(num_outstanding: ConstInt = 0) -> None:
+def async_wait(num_outstanding: Const[int] = 0) -> None:
     """Wait until at most `num_outstanding` of the most recent TDM copies are still under way.
 
     Args:
@@ -434,7 +434,7 @@ def async_wait(num_outstanding: ConstInt = 0) -> None:
 # -- emission --------------------------------------------------------------------------------------
 
 
-def _early_pred(semantic: SemanticLayer, pred: Optional[Int]) -> tl.tensor:
+def _early_pred(semantic: SemanticLayer, pred: Optional[Scalar[int]]) -> tl.tensor:
     """The predicate of a load before 3.8: int1 in 3.6, int32 in 3.7."""
     pred = unwrap(pred)
     pred = True if pred is None else pred

@@ -15,7 +15,7 @@ from gluon_core.layouts.base import SharedLayout
 from gluon_core.plugin import ops
 from gluon_core.plugin.ops import semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import ConstInt, Int
+from gluon_core.plugin.typing import Const, Scalar
 from gluon_core.values import shared_memory_descriptor
 
 __all__ = [
@@ -139,7 +139,7 @@ def optional_barrier(
 
 def warp_hint(
     semantic: SemanticLayer,
-    value: Optional[ConstInt],
+    value: Optional[Const[int]],
     layout: SharedLayout,
     argument: str = "warp_used_hint",
 ) -> Optional[int]:
@@ -325,7 +325,7 @@ def updated(
     desc: tensor_descriptor,
     offsets: Sequence[tl.tensor],
     bounds: Sequence[tl.tensor],
-    pred: Optional[Int],
+    pred: Optional[Scalar[int]],
     clamp: bool,
 ) -> Any:
     """The handle of a descriptor that was changed; `pred` is None, a number or a scalar."""
@@ -339,7 +339,7 @@ def updated(
     )
 
 
-def pred_int32(semantic: SemanticLayer, pred: Int) -> tl.tensor:
+def pred_int32(semantic: SemanticLayer, pred: Scalar[int]) -> tl.tensor:
     """A predicate as newer Tritons take it."""
     pred = unwrap(pred)
     if isinstance(pred, int):

@@ -21,7 +21,7 @@ from gluon_amd.tdm_rules import padding_of
 from gluon_core.errors import ArgumentError, LayoutError, ShapeError
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import Int
+from gluon_core.plugin.typing import Scalar
 from gluon_core.values import shared_memory_descriptor
 
 __all__ = ["async_gather", "async_scatter"]
@@ -34,7 +34,7 @@ _NAME = "gl.amd.gfx1250.tdm"
 def async_gather(
     desc: tensor_descriptor,
     src_row_indices: tl.tensor,
-    src_col_offset: Optional[Union[Int, shared_memory_descriptor]] = None,
+    src_col_offset: Optional[Union[Scalar[int], shared_memory_descriptor]] = None,
     dst: Optional[shared_memory_descriptor] = None,
     mbarrier: Optional[shared_memory_descriptor] = None,
 ) -> None:
@@ -69,7 +69,7 @@ def async_gather(
 def async_scatter(
     desc: tensor_descriptor,
     dst_row_indices: tl.tensor,
-    dst_col_offset: Optional[Union[Int, shared_memory_descriptor]] = None,
+    dst_col_offset: Optional[Union[Scalar[int], shared_memory_descriptor]] = None,
     src: Optional[shared_memory_descriptor] = None,
     mbarrier: Optional[shared_memory_descriptor] = None,
 ) -> None:

@@ -8,7 +8,7 @@ from gluon_amd.features import WARP_PIPELINE
 from gluon_core.errors import ArgumentError, NotInKernelError
 from gluon_core.plugin.ops import unwrap
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import ConstInt, ConstStr
+from gluon_core.plugin.typing import Const
 
 __all__ = ["warp_pipeline_stage"]
 
@@ -35,9 +35,9 @@ class warp_pipeline_stage:
 
     def __init__(
         self,
-        label: Optional[ConstStr] = None,
+        label: Optional[Const[str]] = None,
         *,
-        priority: Optional[ConstInt] = None,
+        priority: Optional[Const[int]] = None,
         _semantic: Optional[SemanticLayer] = None,
     ):
         if _semantic is None:

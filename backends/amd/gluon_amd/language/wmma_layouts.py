@@ -20,7 +20,7 @@ from gluon_core.layouts.base import (
 )
 from gluon_core.plugin import ops
 from gluon_core.plugin.ops import compile_time, tl, unwrap
-from gluon_core.plugin.typing import ConstBool, ConstInt, Shape
+from gluon_core.plugin.typing import Const, Shape
 
 __all__ = ["get_wmma_scale_layout", "make_partitioned_dot_layouts"]
 
@@ -35,7 +35,7 @@ def _log2(size: int) -> int:
 def get_wmma_scale_layout(
     dot_operand_layout: Union[DotOperandLayout, tl.constexpr],
     shape: Shape,
-    scale_factor: ConstInt = 32,
+    scale_factor: Const[int] = 32,
 ) -> DistributedLinearLayout:
     """The layout in which `wmma_scaled` takes the block scales of an operand.
 
@@ -148,17 +148,17 @@ def _blocks(index: int, parent: AMDWMMALayout, rows: int, columns: int) -> list[
 
 @compile_time
 def make_partitioned_dot_layouts(
-    block_m: ConstInt,
-    block_n: ConstInt,
+    block_m: Const[int],
+    block_n: Const[int],
     original_layout_a: Union[PaddedSharedLayout, tl.constexpr],
     original_layout_b: Union[PaddedSharedLayout, tl.constexpr],
-    num_warps: ConstInt,
+    num_warps: Const[int],
     instr_shape: Shape,
-    a_transposed: ConstBool = False,
-    b_transposed: ConstBool = False,
-    slice_m: Optional[ConstInt] = None,
-    slice_n: Optional[ConstInt] = None,
-    transposed: ConstBool = True,
+    a_transposed: Const[bool] = False,
+    b_transposed: Const[bool] = False,
+    slice_m: Optional[Const[int]] = None,
+    slice_n: Optional[Const[int]] = None,
+    transposed: Const[bool] = True,
 ) -> tuple[PartitionedSharedLayout, PartitionedSharedLayout, AMDWMMALayout]:
     """Layouts of the operands of a matrix product in LDS whose partitions are read at once.
 

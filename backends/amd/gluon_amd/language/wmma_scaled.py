@@ -13,7 +13,7 @@ from gluon_core.layouts import DotOperandLayout
 from gluon_core.layouts.base import DistributedLayout
 from gluon_core.plugin import ops
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
-from gluon_core.plugin.typing import ConstStr, Operand
+from gluon_core.plugin.typing import Const, Operand
 
 __all__ = ["wmma_scaled"]
 
@@ -31,10 +31,10 @@ _E8M0 = (tl.uint8, tl.int8)
 def wmma_scaled(
     a: tl.tensor,
     a_scale: Optional[Operand],
-    a_format: ConstStr,
+    a_format: Const[str],
     b: tl.tensor,
     b_scale: Optional[Operand],
-    b_format: ConstStr,
+    b_format: Const[str],
     acc: tl.tensor,
 ) -> tl.tensor:
     """`acc + (a * a_scale) @ (b * b_scale)` on the matrix unit, with a scale for each 32 (or 16)

@@ -27,7 +27,7 @@ from gluon_core.plugin.ops import (
     tl,
     unwrap,
 )
-from gluon_core.plugin.typing import ConstInt, Int, Shape, Values
+from gluon_core.plugin.typing import Const, Scalar, Shape, Values
 from gluon_core.portable.records import Record
 from gluon_nvidia.language import mbarrier
 from gluon_nvidia.language.mbarrier_counted import arrive
@@ -110,7 +110,10 @@ class tmem_ring(Record):
 
     @builtin(name="tmem_ring.store")
     def store(
-        self, at: ring_position, writer: tile_writer, coordinates: Union[Values, Sequence[Int]]
+        self,
+        at: ring_position,
+        writer: tile_writer,
+        coordinates: Union[Values, Sequence[Scalar[int]]],
     ) -> None:
         """Wait until the accumulator is done, start storing it, and give it back as soon as its last
         part is in registers.
@@ -145,7 +148,7 @@ class tmem_ring(Record):
 
 @builtin(requires=("nvidia.tcgen05",), name="gl.nvidia.blackwell.accumulator_ring")
 def accumulator_ring(
-    shape: Shape, slots: ConstInt = 2, layout: Optional[TensorMemoryLayout] = None
+    shape: Shape, slots: Const[int] = 2, layout: Optional[TensorMemoryLayout] = None
 ) -> tmem_ring:
     """Allocate `slots` accumulators of float32 in tensor memory, which one role multiplies into and another
     reads: one is read while the next grows. Make it before `gl.warp_specialize`, and hand it to both.

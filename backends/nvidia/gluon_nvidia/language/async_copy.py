@@ -6,7 +6,7 @@ from typing import Optional
 
 from gluon_core.errors import LayoutError
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
-from gluon_core.plugin.typing import ConstBool, ConstInt, ConstStr, Operand
+from gluon_core.plugin.typing import Const, Operand
 from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.features import COPIES_VERIFIED
 from gluon_nvidia.language.cache import CacheHint
@@ -32,9 +32,9 @@ def async_load(
     smem: shared_memory_descriptor,
     pointer: tl.tensor,
     mask: Optional[Operand] = None,
-    cache_modifier: Optional[ConstStr] = None,
-    eviction_policy: Optional[ConstStr] = None,
-    volatile: ConstBool = False,
+    cache_modifier: Optional[Const[str]] = None,
+    eviction_policy: Optional[Const[str]] = None,
+    volatile: Const[bool] = False,
     cache_policy: Optional[CacheHint] = None,
 ) -> None:
     """Start copying what `pointer` points to into `smem`; where `mask` is false, `smem` gets 0.
@@ -93,7 +93,7 @@ def commit_group() -> None:
 
 
 @builtin(requires=("nvidia.cp_async",), name="gl.nvidia.ampere.async_copy.wait_group")
-def wait_group(num_outstanding: ConstInt = 0) -> None:
+def wait_group(num_outstanding: Const[int] = 0) -> None:
     """Wait until at most `num_outstanding` of the thread's most recent groups are still copying.
 
     Args:
@@ -113,7 +113,9 @@ def wait_group(num_outstanding: ConstInt = 0) -> None:
     requires=("nvidia.cp_async", "nvidia.mbarrier"),
     name="gl.nvidia.ampere.async_copy.mbarrier_arrive",
 )
-def mbarrier_arrive(mbarrier: shared_memory_descriptor, increment_count: ConstBool = True) -> None:
+def mbarrier_arrive(
+    mbarrier: shared_memory_descriptor, increment_count: Const[bool] = True
+) -> None:
     """Arrive at `mbarrier` once all copies that the thread has started so far are done.
 
     Args:

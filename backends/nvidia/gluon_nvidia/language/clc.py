@@ -11,7 +11,7 @@ from typing import Any, Sequence
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import SwizzledSharedLayout
 from gluon_core.plugin.ops import base_type, builtin, semantic_layer, tl
-from gluon_core.plugin.typing import ConstInt
+from gluon_core.plugin.typing import Const
 from gluon_core.values import handle_value, shared_memory_descriptor
 from gluon_nvidia.features import CLC
 from gluon_nvidia.language.mbarrier import check_mbarrier
@@ -70,7 +70,7 @@ class clc_result(handle_value):
         return semantic.make_tensor(handle, tl.int1)
 
     @builtin(requires=_REQUIRES, since=CLC, name=f"{_NAME}.clc_result.program_id")
-    def program_id(self, dim: ConstInt) -> tl.tensor:
+    def program_id(self, dim: Const[int]) -> tl.tensor:
         """The id of the program that was taken over, along `dim`: an int32 scalar.
 
         Undefined where `is_canceled()` is false.

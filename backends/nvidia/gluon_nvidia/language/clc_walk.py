@@ -12,7 +12,7 @@ from gluon_core.errors import CapabilityError
 from gluon_core.layouts import SwizzledSharedLayout
 from gluon_core.plugin.ops import builtin, code_generator, semantic_layer, tl, traced
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import ConstInt, Int
+from gluon_core.plugin.typing import Const, Scalar
 from gluon_core.portable import WalkRequest
 from gluon_core.portable.schedule import tile_schedule
 from gluon_core.portable.walks import make_walk, tile_walk
@@ -44,7 +44,9 @@ def _too_wide(num_ctas: int) -> str:
 
 
 @builtin(requires=("nvidia.clc",), since=CLC, name="gl.nvidia.blackwell.clc.walk")
-def walk(tiles: Union[tile_schedule, Int], roles: ConstInt = 1, slots: ConstInt = 3) -> tile_walk:
+def walk(
+    tiles: Union[tile_schedule, Scalar[int]], roles: Const[int] = 1, slots: Const[int] = 3
+) -> tile_walk:
     """Walk over tiles, taking over programs that have not begun. `gl.portable.walk` does so where it
     can, and says more of it.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gluon_core.features import CLUSTER_BARRIER, CLUSTER_BARRIER_OP
 from gluon_core.plugin.ops import builtin, semantic_layer, tl
-from gluon_core.plugin.typing import ConstBool
+from gluon_core.plugin.typing import Const
 from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.features import ASYNC_SHARED_STORE, CLUSTER_HALVES
 from gluon_nvidia.language.mbarrier import check_mbarrier
@@ -17,7 +17,7 @@ _WHOLE = f"Use {_NAME}.barrier(), which is both halves."
 
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.arrive")
-def arrive(relaxed: ConstBool = False) -> None:
+def arrive(relaxed: Const[bool] = False) -> None:
     """The first half of the cluster's barrier: this block has come. Triton 3.7 and 3.8.
 
     Args:
@@ -48,7 +48,7 @@ def wait() -> None:
 
 
 @builtin(requires=_REQUIRES, since=CLUSTER_BARRIER, name=f"{_NAME}.barrier")
-def barrier(relaxed: ConstBool = False) -> None:
+def barrier(relaxed: Const[bool] = False) -> None:
     """Wait until every block of the cluster has come here.
 
     Args:

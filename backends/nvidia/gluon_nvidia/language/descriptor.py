@@ -7,7 +7,7 @@ from typing import Any, Sequence, Union
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import ConstStr, Int, Shape
+from gluon_core.plugin.typing import Const, Scalar, Shape
 from gluon_core.values import check_block_shape
 from gluon_core.values import descriptors as core
 from gluon_nvidia.features import IM2COL
@@ -120,11 +120,11 @@ class tensor_descriptor_im2col(tensor_descriptor):
 @builtin(requires=("nvidia.tma",), name="gl.nvidia.hopper.tma.make_tensor_descriptor")
 def make_tensor_descriptor(
     base: tl.tensor,
-    shape: Sequence[Int],
-    strides: Sequence[Int],
+    shape: Sequence[Scalar[int]],
+    strides: Sequence[Scalar[int]],
     block_shape: Shape,
     layout: Union[NVMMASharedLayout, tl.constexpr],
-    padding_option: ConstStr = "zero",
+    padding_option: Const[str] = "zero",
 ) -> tensor_descriptor:
     """Make a descriptor inside the kernel, from values that may differ between programs.
 
@@ -269,7 +269,7 @@ def _scalar(semantic: SemanticLayer, value: Any, dtype: Any, argument: str) -> A
     )
 
 
-def _padding(option: ConstStr, element: tl.dtype) -> str:
+def _padding(option: Const[str], element: tl.dtype) -> str:
     padding: str = unwrap(option)
     if padding not in _PADDINGS:
         raise ArgumentError(

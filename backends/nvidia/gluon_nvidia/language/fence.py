@@ -6,13 +6,13 @@ from gluon_core.plugin.ops import (
     builtin,
     semantic_layer,
 )
-from gluon_core.plugin.typing import ConstBool
+from gluon_core.plugin.typing import Const
 
 __all__ = ["fence_async_shared"]
 
 
 @builtin(requires=("nvidia.fence_async",), name="gl.nvidia.hopper.fence_async_shared")
-def fence_async_shared(cluster: ConstBool = False) -> None:
+def fence_async_shared(cluster: Const[bool] = False) -> None:
     """What was written to shared memory before becomes visible to units that read it on their own:
     TMA, `warpgroup_mma`, `tcgen05_mma`.
 

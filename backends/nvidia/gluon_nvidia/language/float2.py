@@ -12,7 +12,7 @@ from typing import Any
 from gluon_core.errors import DtypeError, ShapeError, refuse
 from gluon_core.plugin.ops import builtin, constexpr_function, semantic_layer, tl, traced, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import ConstInt, ConstStr, Operand
+from gluon_core.plugin.typing import Const, Operand
 from gluon_core.values.aggregate import aggregate
 
 __all__ = ["Float2Tensor", "fma", "full_like", "pack", "pack2", "unpack", "unpack2"]
@@ -67,7 +67,7 @@ def _singles(semantic: SemanticLayer, value: Any, argument: str) -> Any:
 
 
 @builtin(requires=_REQUIRES, instead=_INSTEAD, name="Float2Tensor")
-def _combine(opcode: ConstStr, one: "Float2Tensor", other: "Float2Tensor") -> "Float2Tensor":
+def _combine(opcode: Const[str], one: "Float2Tensor", other: "Float2Tensor") -> "Float2Tensor":
     operands = [_pairs(one, "the left operand"), _pairs(other, "the right operand")]
     return Float2Tensor(_compute(semantic_layer(), unwrap(opcode), operands))
 
@@ -157,7 +157,7 @@ def full_like(x: "Float2Tensor", fill_value: Operand) -> "Float2Tensor":
 
 
 @builtin(requires=_REQUIRES, instead=_INSTEAD, name=f"{_SPACE}.pack")
-def pack(x: tl.tensor, axis: ConstInt) -> "Float2Tensor":
+def pack(x: tl.tensor, axis: Const[int]) -> "Float2Tensor":
     """Pairs of neighbours along `axis`, which a thread must hold both.
 
     Args:
@@ -207,7 +207,7 @@ def pack2(x0: tl.tensor, x1: tl.tensor) -> "Float2Tensor":
 
 
 @builtin(requires=_REQUIRES, instead=_INSTEAD, name=f"{_SPACE}.unpack")
-def unpack(x: "Float2Tensor", axis: ConstInt) -> tl.tensor:
+def unpack(x: "Float2Tensor", axis: Const[int]) -> tl.tensor:
     """What `pack` packed: a float32 tensor whose dimension `axis` has both of each pair.
 
     Args:

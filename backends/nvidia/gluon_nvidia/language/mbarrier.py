@@ -20,7 +20,7 @@ from gluon_core.plugin.ops import (
     unwrap,
 )
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import ConstBool, ConstInt, Int, Predicate
+from gluon_core.plugin.typing import Const, Scalar
 from gluon_core.values import MBarrierLayout, memory_descriptor, shared_memory_descriptor
 from gluon_nvidia.features import (
     ARRIVE_MASK_FIRST,
@@ -76,7 +76,7 @@ def _per_cluster(barriers: int) -> int:
 
 @builtin(requires=_REQUIRES, name="gl.nvidia.ampere.mbarrier.allocate_mbarrier")
 def allocate_mbarrier(
-    batch: Optional[ConstInt] = None, two_ctas: ConstBool = False
+    batch: Optional[Const[int]] = None, two_ctas: Const[bool] = False
 ) -> shared_memory_descriptor:
     """Allocate a barrier in shared memory for each block of the cluster; not initialized.
 
@@ -108,7 +108,7 @@ def allocate_mbarrier(
 
 
 @builtin(requires=_REQUIRES, name="gl.nvidia.ampere.mbarrier.init")
-def init(mbarrier: shared_memory_descriptor, count: ConstInt) -> None:
+def init(mbarrier: shared_memory_descriptor, count: Const[int]) -> None:
     """Initialize a barrier: each phase waits for `count` arrivals. One thread does it.
 
     Args:
@@ -145,8 +145,8 @@ def invalidate(mbarrier: shared_memory_descriptor) -> None:
 @builtin(requires=_REQUIRES, name="gl.nvidia.ampere.mbarrier.wait")
 def wait(
     mbarrier: shared_memory_descriptor,
-    phase: Int,
-    pred: Predicate = True,
+    phase: Scalar[int],
+    pred: Scalar[bool] = True,
     deps: Union[memory_descriptor, Sequence[memory_descriptor]] = (),
 ) -> None:
     """Wait until the phase of parity `phase` has ended.
@@ -175,8 +175,8 @@ def wait(
 def arrive(
     mbarrier: shared_memory_descriptor,
     *,
-    pred: Predicate = True,
-    from_cta: Optional[ConstInt] = None,
+    pred: Scalar[bool] = True,
+    from_cta: Optional[Const[int]] = None,
 ) -> None:
     """Count one arrival; what was written before it is visible to those who wait.
 
@@ -198,11 +198,11 @@ def arrive(
 def emit_arrive(
     semantic: SemanticLayer,
     mbarrier: shared_memory_descriptor,
-    count: ConstInt,
-    pred: Predicate,
-    from_cta: Optional[ConstInt],
+    count: Const[int],
+    pred: Scalar[bool],
+    from_cta: Optional[Const[int]],
     public: str,
-    multicast: ConstInt = 0,
+    multicast: Const[int] = 0,
 ) -> None:
     """`arrive` of every generation."""
     mbarrier = check_mbarrier(mbarrier)
@@ -235,7 +235,7 @@ def emit_arrive(
 def _block(
     semantic: SemanticLayer,
     mbarrier: shared_memory_descriptor,
-    from_cta: Optional[ConstInt],
+    from_cta: Optional[Const[int]],
     public: str,
 ) -> Optional[int]:
     """The index of the one block that acts, or None for all of them."""
@@ -262,11 +262,11 @@ def _check_one_per_block(
 @builtin(requires=_BYTES, name=f"{_HOPPER}.expect")
 def expect(
     mbarrier: shared_memory_descriptor,
-    bytes_per_cta: Optional[ConstInt] = None,
-    pred: Predicate = True,
+    bytes_per_cta: Optional[Const[int]] = None,
+    pred: Scalar[bool] = True,
     *,
-    from_cta: Optional[ConstInt] = None,
-    bytes: Optional[ConstInt] = None,
+    from_cta: Optional[Const[int]] = None,
+    bytes: Optional[Const[int]] = None,
 ) -> None:
     """The current phase also waits for bytes that asynchronous copies bring; arrive once.
 

@@ -8,7 +8,7 @@ from gluon_core.plugin.ops import (
     builtin,
     semantic_layer,
 )
-from gluon_core.plugin.typing import ConstInt, Predicate
+from gluon_core.plugin.typing import Const, Scalar
 from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.language.mbarrier import emit_arrive
 
@@ -21,9 +21,9 @@ _ARRIVE = "gl.nvidia.hopper.mbarrier.arrive"
 def arrive(
     mbarrier: shared_memory_descriptor,
     *,
-    count: ConstInt = 1,
-    pred: Predicate = True,
-    from_cta: Optional[ConstInt] = None,
+    count: Const[int] = 1,
+    pred: Scalar[bool] = True,
+    from_cta: Optional[Const[int]] = None,
 ) -> None:
     """Count `count` arrivals; what was written before is visible to those who wait.
 

@@ -9,7 +9,7 @@ from gluon_core.plugin.ops import (
     semantic_layer,
     unwrap,
 )
-from gluon_core.plugin.typing import ConstInt, Predicate
+from gluon_core.plugin.typing import Const, Scalar
 from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.language.mbarrier import emit_arrive
 
@@ -22,11 +22,11 @@ _ARRIVE = "gl.nvidia.rubin.mbarrier.arrive"
 def arrive(
     mbarrier: shared_memory_descriptor,
     *,
-    count: ConstInt = 1,
-    pred: Predicate = True,
-    from_cta: Optional[ConstInt] = None,
-    multicast_cta: ConstInt = 0,
-    cta_mask: Optional[ConstInt] = None,
+    count: Const[int] = 1,
+    pred: Scalar[bool] = True,
+    from_cta: Optional[Const[int]] = None,
+    multicast_cta: Const[int] = 0,
+    cta_mask: Optional[Const[int]] = None,
 ) -> None:
     """As of `gl.nvidia.hopper.mbarrier`, and at the barriers of several blocks at once.
 

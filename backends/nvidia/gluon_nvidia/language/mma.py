@@ -7,7 +7,7 @@ from typing import Optional
 from gluon_core.errors import ArgumentError, LayoutError, ShapeError
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import ConstStr
+from gluon_core.plugin.typing import Const
 from gluon_nvidia.layouts import NVMMADistributedLayout
 
 __all__ = ["check_precision", "mma_v2"]
@@ -38,7 +38,7 @@ _REQUIRES = {
 
 @builtin(requires=("nvidia.mma_v2",), name=_NAME, instead="gl.portable.mma or gl.dot_fma")
 def mma_v2(
-    a: tl.tensor, b: tl.tensor, acc: tl.tensor, input_precision: Optional[ConstStr] = None
+    a: tl.tensor, b: tl.tensor, acc: tl.tensor, input_precision: Optional[Const[str]] = None
 ) -> tl.tensor:
     """`acc + a @ b` on the tensor cores, synchronously.
 

@@ -15,7 +15,7 @@ from typing import Any, Optional
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError
 from gluon_core.layouts import BlockedLayout
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
-from gluon_core.plugin.typing import ConstInt, ConstStr, Operand, Predicate, Values
+from gluon_core.plugin.typing import Const, Operand, Scalar, Values
 from gluon_core.values import distributed_type
 from gluon_nvidia.builder import MultimemOperands
 
@@ -36,9 +36,9 @@ _KINDS = {
 def load_reduce(
     x: Values,
     offsets: tl.tensor,
-    mask: Optional[Predicate] = None,
-    op: ConstStr = "add",
-    width: Optional[ConstInt] = None,
+    mask: Optional[Scalar[bool]] = None,
+    op: Const[str] = "add",
+    width: Optional[Const[int]] = None,
 ) -> tl.tensor:
     """What all ranks' copies of `x` hold at `offsets`, added up; 16-bit floats in float32, and
     rounded once.
@@ -78,8 +78,8 @@ def store(
     x: Values,
     offsets: tl.tensor,
     value: Operand,
-    mask: Optional[Predicate] = None,
-    width: Optional[ConstInt] = None,
+    mask: Optional[Scalar[bool]] = None,
+    width: Optional[Const[int]] = None,
 ) -> None:
     """Store `value` to all ranks' copies of `x`.
 
@@ -105,9 +105,9 @@ def reduce(
     x: Values,
     offsets: tl.tensor,
     value: Operand,
-    mask: Optional[Predicate] = None,
-    op: ConstStr = "add",
-    width: Optional[ConstInt] = None,
+    mask: Optional[Scalar[bool]] = None,
+    op: Const[str] = "add",
+    width: Optional[Const[int]] = None,
 ) -> None:
     """Add `value` to all ranks' copies of `x`, each element atomically.
 

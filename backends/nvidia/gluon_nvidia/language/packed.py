@@ -13,7 +13,7 @@ from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import BlockedLayout, DistributedLinearLayout, equal
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import Dtype, Operand
+from gluon_core.plugin.typing import Const, Operand
 from gluon_core.values import distributed_type
 from gluon_nvidia.features import PACKED, PACKED_NUMBERS
 
@@ -76,7 +76,10 @@ _LEADER = {"add": 1, "sub": 1, "mul": 0, "fma": 2, "min": 0, "max": 0}
 
 
 def _emit(
-    semantic: SemanticLayer, kind: str, operands: dict[str, Operand], dtype: Optional[Dtype]
+    semantic: SemanticLayer,
+    kind: str,
+    operands: dict[str, Operand],
+    dtype: Optional[Const[tl.dtype]],
 ) -> tl.tensor:
     for name, value in operands.items():
         if not _is_number(value):
@@ -202,7 +205,7 @@ def _scalar(semantic: SemanticLayer, name: str, value: Any, dtype: tl.dtype) -> 
     return semantic.cast(value, dtype)
 
 
-def _result_dtype(kind: str, values: list[Any], wanted: Optional[Dtype]) -> tl.dtype:
+def _result_dtype(kind: str, values: list[Any], wanted: Optional[Const[tl.dtype]]) -> tl.dtype:
     wanted = unwrap(wanted)
     if wanted is not None:
         if not isinstance(wanted, tl.dtype) or not wanted.is_floating():
@@ -242,7 +245,7 @@ def _widest(values: Sequence[Any]) -> Optional[tl.dtype]:
 
 
 def _scalar_dtype(
-    kind: str, values: Sequence[Any], result: tl.dtype, dtype: Optional[Dtype]
+    kind: str, values: Sequence[Any], result: tl.dtype, dtype: Optional[Const[tl.dtype]]
 ) -> tl.dtype:
     """What scalars are converted to: the result's dtype, or from 3.9 on the widest of all operands
     where that is a form."""
@@ -368,50 +371,54 @@ def _packed(fn: F) -> F:
 
 
 @_packed
-def add2(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tl.tensor:
+def add2(lhs: Operand, rhs: Operand, dtype: Optional[Const[tl.dtype]] = None) -> tl.tensor:
     return _emit(semantic_layer(), "add", {"lhs": lhs, "rhs": rhs}, dtype)
 
 
 @_packed
-def sub2(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tl.tensor:
+def sub2(lhs: Operand, rhs: Operand, dtype: Optional[Const[tl.dtype]] = None) -> tl.tensor:
     return _emit(semantic_layer(), "sub", {"lhs": lhs, "rhs": rhs}, dtype)
 
 
 @_packed
-def mul2(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tl.tensor:
+def mul2(lhs: Operand, rhs: Operand, dtype: Optional[Const[tl.dtype]] = None) -> tl.tensor:
     return _emit(semantic_layer(), "mul", {"lhs": lhs, "rhs": rhs}, dtype)
 
 
 @_packed
-def fma2(lhs: Operand, rhs: Operand, acc: Operand, dtype: Optional[Dtype] = None) -> tl.tensor:
+def fma2(
+    lhs: Operand, rhs: Operand, acc: Operand, dtype: Optional[Const[tl.dtype]] = None
+) -> tl.tensor:
     return _emit(semantic_layer(), "fma", {"lhs": lhs, "rhs": rhs, "acc": acc}, dtype)
 
 
 @_packed
-def min2(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tl.tensor:
+def min2(lhs: Operand, rhs: Operand, dtype: Optional[Const[tl.dtype]] = None) -> tl.tensor:
     return _emit(semantic_layer(), "min", {"lhs": lhs, "rhs": rhs}, dtype)
 
 
 @_packed
-def max2(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tl.tensor:
+def max2(lhs: Operand, rhs: Operand, dtype: Optional[Const[tl.dtype]] = None) -> tl.tensor:
     return _emit(semantic_layer(), "max", {"lhs": lhs, "rhs": rhs}, dtype)
 
 
 @_packed
-def add4(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tl.tensor:
+def add4(lhs: Operand, rhs: Operand, dtype: Optional[Const[tl.dtype]] = None) -> tl.tensor:
     return _emit(semantic_layer(), "add", {"lhs": lhs, "rhs": rhs}, dtype)
 
 
 @_packed
-def sub4(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tl.tensor:
+def sub4(lhs: Operand, rhs: Operand, dtype: Optional[Const[tl.dtype]] = None) -> tl.tensor:
     return _emit(semantic_layer(), "sub", {"lhs": lhs, "rhs": rhs}, dtype)
 
 
 @_packed
-def mul4(lhs: Operand, rhs: Operand, dtype: Optional[Dtype] = None) -> tl.tensor:
+def mul4(lhs: Operand, rhs: Operand, dtype: Optional[Const[tl.dtype]] = None) -> tl.tensor:
     return _emit(semantic_layer(), "mul", {"lhs": lhs, "rhs": rhs}, dtype)
 
 
 @_packed
-def fma4(lhs: Operand, rhs: Operand, acc: Operand, dtype: Optional[Dtype] = None) -> tl.tensor:
+def fma4(
+    lhs: Operand, rhs: Operand, acc: Operand, dtype: Optional[Const[tl.dtype]] = None
+) -> tl.tensor:
     return _emit(semantic_layer(), "fma", {"lhs": lhs, "rhs": rhs, "acc": acc}, dtype)

@@ -29,7 +29,7 @@ from typing import Any, Sequence, Union
 from gluon_core.errors import ArgumentError, ShapeError
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import ConstBool, ConstInt, Int, Predicate, Values
+from gluon_core.plugin.typing import Const, Scalar, Values
 from gluon_core.portable.records import Record
 from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.features import PAIRS_ARRIVE
@@ -94,7 +94,7 @@ class ring_position(Record):
         return result
 
     @builtin(name="ring_position.next")
-    def next(self, steps: Int = 1) -> ring_position:
+    def next(self, steps: Scalar[int] = 1) -> ring_position:
         """The position after this one.
 
         Args:
@@ -161,8 +161,8 @@ class tile_ring(Record):
     def fetch(
         self,
         at: ring_position,
-        coordinates: Sequence[Union[Values, Int]],
-        pred: Predicate = True,
+        coordinates: Sequence[Union[Values, Scalar[int]]],
+        pred: Scalar[bool] = True,
     ) -> None:
         """Wait until the slot is empty, then start copying its tiles.
 
@@ -216,7 +216,7 @@ class tile_ring(Record):
         return views[0] if len(views) == 1 else tl.tuple(views)
 
     @builtin(name="tile_ring.release")
-    def release(self, at: ring_position, pred: Predicate = True) -> None:
+    def release(self, at: ring_position, pred: Scalar[bool] = True) -> None:
         """Give the slot back; what reads its tiles asynchronously must have been waited for.
 
         Args:
@@ -259,10 +259,10 @@ class tile_ring(Record):
 @builtin(requires=_REQUIRES, name=_SPACE + "tma_ring")
 def tma_ring(
     descriptors: Union[tensor_descriptor, Sequence[tensor_descriptor], Values],
-    stages: ConstInt,
-    consumers: ConstInt = 1,
-    two_ctas: ConstBool = False,
-    multicast: ConstBool = False,
+    stages: Const[int],
+    consumers: Const[int] = 1,
+    two_ctas: Const[bool] = False,
+    multicast: Const[bool] = False,
 ) -> tile_ring:
     """Allocate a ring of `stages` slots for a tile of each of `descriptors`, which one role fills by
     TMA and `consumers` roles use. Make it before `gl.warp_specialize`, and hand it to the roles.
@@ -340,7 +340,7 @@ def _parts(ring: tile_ring) -> tuple[Any, ...]:
 
 
 def _shared(
-    semantic: SemanticLayer, descs: Sequence[Any], multicast: ConstBool, two_ctas: ConstBool
+    semantic: SemanticLayer, descs: Sequence[Any], multicast: Const[bool], two_ctas: Const[bool]
 ) -> tuple[bool, ...]:
     """Of which tensors one block copies for both."""
     if not semantic.compile_time_bool(multicast, "multicast"):

@@ -12,7 +12,7 @@ from typing import Optional, Sequence, Union
 
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, refuse
 from gluon_core.plugin.ops import builtin, compile_time, semantic_layer, tl, unwrap
-from gluon_core.plugin.typing import ConstBool, ConstStr, Predicate
+from gluon_core.plugin.typing import Const, Scalar
 from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.features import (
     COMMIT_ANY_OPERANDS,
@@ -58,11 +58,11 @@ def tcgen05_mma(
     b: shared_memory_descriptor,
     acc: tensor_memory_descriptor,
     *,
-    use_acc: Predicate = True,
-    pred: Predicate = True,
-    multicast: ConstBool = False,
+    use_acc: Scalar[bool] = True,
+    pred: Scalar[bool] = True,
+    multicast: Const[bool] = False,
     mbarriers: Optional[Sequence[shared_memory_descriptor]] = None,
-    mbarrier_preds: Optional[Union[Predicate, Sequence[Predicate]]] = None,
+    mbarrier_preds: Optional[Union[Scalar[bool], Sequence[Scalar[bool]]]] = None,
 ) -> None:
     """`acc += a @ b` on the tensor cores, in tensor memory.
 
@@ -129,14 +129,14 @@ def tcgen05_mma_scaled(
     acc: tensor_memory_descriptor,
     a_scale: tensor_memory_descriptor,
     b_scale: tensor_memory_descriptor,
-    a_type: ConstStr,
-    b_type: ConstStr,
+    a_type: Const[str],
+    b_type: Const[str],
     *,
-    use_acc: Predicate = True,
-    pred: Predicate = True,
-    multicast: ConstBool = False,
+    use_acc: Scalar[bool] = True,
+    pred: Scalar[bool] = True,
+    multicast: Const[bool] = False,
     mbarriers: Optional[Sequence[shared_memory_descriptor]] = None,
-    mbarrier_preds: Optional[Union[Predicate, Sequence[Predicate]]] = None,
+    mbarrier_preds: Optional[Union[Scalar[bool], Sequence[Scalar[bool]]]] = None,
 ) -> None:
     """`acc += (a * a_scale) @ (b * b_scale)`: a scale for each row of `a`, column of `b` and run of K.
 
@@ -222,7 +222,7 @@ def tcgen05_mma_scaled(
 @builtin(requires=_REQUIRES, name=f"{_SPACE}tcgen05_commit")
 def tcgen05_commit(
     barrier: shared_memory_descriptor,
-    pred: Predicate = True,
+    pred: Scalar[bool] = True,
     descs: Union[shared_memory_descriptor, Sequence[shared_memory_descriptor]] = (),
 ) -> None:
     """An arrival at `barrier` once every `tcgen05` operation before is done.
@@ -291,8 +291,8 @@ def tcgen05_copy(src: shared_memory_descriptor, dst: tensor_memory_descriptor) -
 @compile_time
 def tcgen05_mma_barrier_count(
     smems: Union[shared_memory_descriptor, Sequence[shared_memory_descriptor]],
-    multicast: ConstBool,
-    two_ctas: ConstBool = False,
+    multicast: Const[bool],
+    two_ctas: Const[bool] = False,
 ) -> int:
     """How many multiplications of a cluster tell one block's barrier that they are done.
 

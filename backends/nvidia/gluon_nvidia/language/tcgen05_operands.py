@@ -15,7 +15,7 @@ from gluon_core.features import Feature
 from gluon_core.layouts.shared import SharedLinearLayout
 from gluon_core.plugin.ops import semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import ConstBool, ConstStr, Predicate
+from gluon_core.plugin.typing import Const, Scalar
 from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.features import COMMIT_TO_EACH_BLOCK, MMA_INT8, MMA_NARROW_PLAIN, MMA_SHORT_ROWS
 from gluon_nvidia.language.mbarrier import MBarrierLayout, check_mbarrier
@@ -220,7 +220,7 @@ def check_depth(nbytes: int, a: Matrix) -> None:
         )
 
 
-def multicast_flag(value: ConstBool, name: str, since: Feature) -> bool:
+def multicast_flag(value: Const[bool], name: str, since: Feature) -> bool:
     """A compile-time boolean that, if true, needs that Triton."""
     spread = semantic_layer().compile_time_bool(value, "multicast")
     if spread:
@@ -230,8 +230,8 @@ def multicast_flag(value: ConstBool, name: str, since: Feature) -> bool:
 
 def control_operands(
     semantic: SemanticLayer,
-    use_acc: Predicate,
-    pred: Predicate,
+    use_acc: Scalar[bool],
+    pred: Scalar[bool],
     mbarriers: object,
     mbarrier_preds: object,
 ) -> tuple[Any, Any, list[Any], list[Any]]:
@@ -285,7 +285,7 @@ def completion_barrier(
     return barrier
 
 
-def format_of(value: ConstStr, argument: str) -> str:
+def format_of(value: Const[str], argument: str) -> str:
     """The name of a scaled operand's format."""
     return semantic_layer().one_of(argument, value, tuple(FORMATS))
 

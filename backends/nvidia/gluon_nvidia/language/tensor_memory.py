@@ -21,7 +21,7 @@ from gluon_core.errors import (
 from gluon_core.layouts import DistributedLinearLayout
 from gluon_core.layouts.base import DistributedLayout, Layout
 from gluon_core.plugin.ops import builtin, compile_time, semantic_layer, tl, unwrap
-from gluon_core.plugin.typing import ConstBool, ConstInt, ConstStr, Dtype, Int, Predicate, Shape
+from gluon_core.plugin.typing import Const, Scalar, Shape
 from gluon_core.values import (
     memory_descriptor,
     memory_descriptor_type,
@@ -89,7 +89,7 @@ class tensor_memory_descriptor_type(memory_descriptor_type):
 
     @builtin(name=f"{_CLASS}_type.get_reg_layout", host=True)
     def get_reg_layout(
-        self, num_warps: Optional[ConstInt] = None, instr_variant: ConstStr = "32x32b"
+        self, num_warps: Optional[Const[int]] = None, instr_variant: Const[str] = "32x32b"
     ) -> DistributedLinearLayout:
         """The layout of a tensor that is loaded from such a view, or stored to it.
 
@@ -149,7 +149,7 @@ class tensor_memory_descriptor(memory_descriptor):
 
     @builtin(name=f"{_CLASS}.get_reg_layout")
     def get_reg_layout(
-        self, num_warps: Optional[ConstInt] = None, instr_variant: ConstStr = "32x32b"
+        self, num_warps: Optional[Const[int]] = None, instr_variant: Const[str] = "32x32b"
     ) -> tl.constexpr:
         """The layout of a tensor that `load` brings, or `store` takes, as a constexpr.
 
@@ -191,7 +191,7 @@ class tensor_memory_descriptor(memory_descriptor):
     def load_min(
         self,
         layout: Optional[Union[DistributedLayout, tl.constexpr]] = None,
-        abs: ConstBool = False,
+        abs: Const[bool] = False,
         propagate_nan: Optional[Union[tl.PropagateNan, tl.constexpr]] = None,
     ) -> tuple[tl.tensor, tl.tensor]:
         """Read the view, and the least element of each row.
@@ -218,7 +218,7 @@ class tensor_memory_descriptor(memory_descriptor):
     def load_max(
         self,
         layout: Optional[Union[DistributedLayout, tl.constexpr]] = None,
-        abs: ConstBool = False,
+        abs: Const[bool] = False,
         propagate_nan: Optional[Union[tl.PropagateNan, tl.constexpr]] = None,
     ) -> tuple[tl.tensor, tl.tensor]:
         """Read the view, and the greatest element of each row.
@@ -237,7 +237,7 @@ class tensor_memory_descriptor(memory_descriptor):
         return load_reduced(semantic_layer(), self, layout, "MAX", abs, propagate_nan)
 
     @builtin(requires=_REQUIRES, name=f"{_CLASS}.store")
-    def store(self, value: tl.tensor, pred: Predicate = True) -> None:
+    def store(self, value: tl.tensor, pred: Scalar[bool] = True) -> None:
         """Write `value`, a tensor of the view's shape and dtype; the warps wait until it is there.
 
         Args:
@@ -258,7 +258,7 @@ class tensor_memory_descriptor(memory_descriptor):
 
     @builtin(requires=_REQUIRES, name=f"{_CLASS}.slice")
     def slice(
-        self, start: ConstInt, length: ConstInt, dim: ConstInt = 1
+        self, start: Const[int], length: Const[int], dim: Const[int] = 1
     ) -> "tensor_memory_descriptor":
         """The view of `length` columns from `start` on.
 
@@ -279,7 +279,7 @@ class tensor_memory_descriptor(memory_descriptor):
         return sliced(semantic_layer(), self, unwrap(start), unwrap(length), unwrap(dim))
 
     @builtin(requires=_REQUIRES, name=f"{_CLASS}.index")
-    def index(self, index: Int) -> "tensor_memory_descriptor":
+    def index(self, index: Scalar[int]) -> "tensor_memory_descriptor":
         """The copy `index` of a view [copies, M, N].
 
         Args:
@@ -298,7 +298,7 @@ class tensor_memory_descriptor(memory_descriptor):
     @builtin(requires=_REQUIRES, name=f"{_CLASS}.reinterpret")
     def reinterpret(
         self,
-        dtype: Optional[Dtype] = None,
+        dtype: Optional[Const[tl.dtype]] = None,
         shape: Optional[Shape] = None,
         layout: Optional[AnyTensorMemoryLayout] = None,
     ) -> "tensor_memory_descriptor":
@@ -372,7 +372,7 @@ def tensor_memory(value: object, argument: str) -> tensor_memory_descriptor:
 
 @builtin(requires=_REQUIRES, name="gl.nvidia.blackwell.allocate_tensor_memory", instead=_INSTEAD)
 def allocate_tensor_memory(
-    element_ty: Dtype,
+    element_ty: Const[tl.dtype],
     shape: Shape,
     layout: AnyTensorMemoryLayout,
     value: Optional[tl.tensor] = None,
@@ -422,11 +422,11 @@ def allocate_tensor_memory(
 
 @compile_time
 def get_tmem_reg_layout(
-    element_ty: Dtype,
+    element_ty: Const[tl.dtype],
     shape: Shape,
     layout: AnyTensorMemoryLayout,
-    num_warps: ConstInt,
-    instr_variant: ConstStr = "32x32b",
+    num_warps: Const[int],
+    instr_variant: Const[str] = "32x32b",
     cga_layout: Sequence[Sequence[int]] = (),
 ) -> DistributedLinearLayout:
     """The layout of a tensor that is loaded from a buffer in tensor memory, or stored to it.

@@ -8,7 +8,7 @@ from gluon_core.errors import ArgumentError, DtypeError, LayoutError
 from gluon_core.layouts.base import DistributedLayout
 from gluon_core.plugin.ops import tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import ConstBool
+from gluon_core.plugin.typing import Const
 from gluon_core.values import distributed_type
 from gluon_nvidia.tensor_memory import TensorMemoryLayout
 from gluon_nvidia.tensor_memory_registers import fits_registers
@@ -116,7 +116,7 @@ def load_reduced(
     memory: Any,
     layout: Optional[Union[DistributedLayout, tl.constexpr]],
     op: str,
-    absolute: ConstBool,
+    absolute: Const[bool],
     propagate_nan: Optional[Union[tl.PropagateNan, tl.constexpr]],
 ) -> tuple[tl.tensor, tl.tensor]:
     warn_in_flight(semantic, memory)

@@ -14,7 +14,7 @@ from gluon_core.features import Feature
 from gluon_core.layouts import BlockedLayout
 from gluon_core.plugin.ops import builtin, semantic_layer, tl
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import ConstBool, ConstInt, Int, Predicate
+from gluon_core.plugin.typing import Const, Scalar
 from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.features import (
     GATHER_MULTICAST,
@@ -88,11 +88,11 @@ _REDUCED = {
 @builtin(requires=_REQUIRES, name=_HOPPER + "async_load", instead="gl.portable.async_copy")
 def async_load(
     tensor_desc: tensor_descriptor,
-    coord: Sequence[Int],
+    coord: Sequence[Scalar[int]],
     barrier: shared_memory_descriptor,
     result: shared_memory_descriptor,
-    pred: Predicate = True,
-    multicast: ConstBool = False,
+    pred: Scalar[bool] = True,
+    multicast: Const[bool] = False,
     cache_policy: Optional[CacheHint] = None,
 ) -> None:
     """Start copying a box of a tensor from global to shared memory.
@@ -139,12 +139,12 @@ async_copy_global_to_shared = async_load  # the older name
 @builtin(requires=_REQUIRES, since=IM2COL, name=_HOPPER + "async_load_im2col")
 def async_load_im2col(
     tensor_desc: tensor_descriptor_im2col,
-    coord: Sequence[Int],
-    offsets: Sequence[Int],
+    coord: Sequence[Scalar[int]],
+    offsets: Sequence[Scalar[int]],
     barrier: shared_memory_descriptor,
     result: shared_memory_descriptor,
-    pred: Predicate = True,
-    multicast: ConstBool = False,
+    pred: Scalar[bool] = True,
+    multicast: Const[bool] = False,
     cache_policy: Optional[CacheHint] = None,
 ) -> None:
     """Start copying pixels of a tensor [N, spatial dimensions, C] to a matrix [pixels, channels].
@@ -178,12 +178,12 @@ def _load(
     semantic: SemanticLayer,
     name: str,
     desc: tensor_descriptor,
-    coord: Sequence[Int],
-    offsets: Optional[Sequence[Int]],
+    coord: Sequence[Scalar[int]],
+    offsets: Optional[Sequence[Scalar[int]]],
     barrier: shared_memory_descriptor,
     result: shared_memory_descriptor,
-    pred: Predicate,
-    multicast: ConstBool,
+    pred: Scalar[bool],
+    multicast: Const[bool],
     cache_policy: Optional[CacheHint],
 ) -> None:
     im2col = name.endswith("im2col")
@@ -209,7 +209,7 @@ def _load(
 def _multicast(
     semantic: SemanticLayer,
     public: str,
-    wanted: ConstBool,
+    wanted: Const[bool],
     result: shared_memory_descriptor,
     since: Feature,
 ) -> bool:
@@ -227,11 +227,11 @@ def _multicast(
 def async_gather(
     tensor_desc: tensor_descriptor,
     x_offsets: tl.tensor,
-    y_offset: Int,
+    y_offset: Scalar[int],
     barrier: shared_memory_descriptor,
     result: shared_memory_descriptor,
-    pred: Predicate = True,
-    multicast: ConstBool = False,
+    pred: Scalar[bool] = True,
+    multicast: Const[bool] = False,
     cache_policy: Optional[CacheHint] = None,
 ) -> None:
     """Start copying chosen rows of a matrix to shared memory (sm_100).
@@ -283,7 +283,7 @@ def async_gather(
 @builtin(requires=_REQUIRES, name=_HOPPER + "async_store")
 def async_store(
     tensor_desc: tensor_descriptor,
-    coord: Sequence[Int],
+    coord: Sequence[Scalar[int]],
     src: shared_memory_descriptor,
     cache_policy: Optional[CacheHint] = None,
 ) -> None:
@@ -328,7 +328,7 @@ async_copy_shared_to_global = async_store  # the older name
 def async_scatter(
     tensor_desc: tensor_descriptor,
     x_offsets: tl.tensor,
-    y_offset: Int,
+    y_offset: Scalar[int],
     src: shared_memory_descriptor,
     cache_policy: Optional[CacheHint] = None,
 ) -> None:
@@ -364,7 +364,7 @@ class _Reduction(Protocol):
     def __call__(
         self,
         tensor_desc: tensor_descriptor,
-        coord: Sequence[Int],
+        coord: Sequence[Scalar[int]],
         src: shared_memory_descriptor,
     ) -> None:
         """Start combining a box in shared memory and one of a tensor, into the latter."""
@@ -374,7 +374,9 @@ def _reduction(kind: str, combining: str) -> _Reduction:
     """Return the op `async_atomic_KIND`, documented."""
 
     def op(
-        tensor_desc: tensor_descriptor, coord: Sequence[Int], src: shared_memory_descriptor
+        tensor_desc: tensor_descriptor,
+        coord: Sequence[Scalar[int]],
+        src: shared_memory_descriptor,
     ) -> None:
         _reduce(semantic_layer(), kind, tensor_desc, coord, src)
 
@@ -407,7 +409,7 @@ def _reduce(
     semantic: SemanticLayer,
     kind: str,
     desc: tensor_descriptor,
-    coord: Sequence[Int],
+    coord: Sequence[Scalar[int]],
     src: shared_memory_descriptor,
 ) -> None:
     desc = require_descriptor(semantic, desc, False)
@@ -435,7 +437,7 @@ async_atomic_xor = _reduction("xor", "taking the bitwise xor of")
 
 
 @builtin(requires=_REQUIRES, name=_HOPPER + "store_wait")
-def store_wait(pendings: ConstInt, read_only: ConstBool = True) -> None:
+def store_wait(pendings: Const[int], read_only: Const[bool] = True) -> None:
     """Wait until at most `pendings` of the latest stores and reductions are under way.
 
     Args:

@@ -9,7 +9,7 @@ from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts.base import DistributedLayout
 from gluon_core.plugin.ops import semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import Int
+from gluon_core.plugin.typing import Scalar
 from gluon_core.values import CachePolicy as PlainCachePolicy
 from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.features import COPIES_VERIFIED, OPEN_ROWS
@@ -276,14 +276,17 @@ def scattered_buffer(
 
 
 def coordinates(
-    semantic: SemanticLayer, coord: Sequence[Int], rank: int, argument: str = "coord"
+    semantic: SemanticLayer, coord: Sequence[Scalar[int]], rank: int, argument: str = "coord"
 ) -> list[Any]:
     """Handles of int32 scalars, one for each dimension of the tensor."""
     return _integers(semantic, coord, rank, argument, tl.int32)
 
 
 def box_start(
-    semantic: SemanticLayer, desc: tensor_descriptor, coord: Sequence[Int], written: bool = False
+    semantic: SemanticLayer,
+    desc: tensor_descriptor,
+    coord: Sequence[Scalar[int]],
+    written: bool = False,
 ) -> list[Any]:
     """`coordinates` of a box, which starts where TMA can begin."""
     handles = coordinates(semantic, coord, len(desc.shape))
@@ -294,7 +297,10 @@ def box_start(
 
 
 def first_column(
-    semantic: SemanticLayer, desc: tensor_descriptor, column: Int, written: bool = False
+    semantic: SemanticLayer,
+    desc: tensor_descriptor,
+    column: Scalar[int],
+    written: bool = False,
 ) -> Any:
     """The handle of the column at which chosen rows start."""
     (handle,) = coordinates(semantic, [column], 1, "y_offset")
@@ -304,7 +310,7 @@ def first_column(
     return handle
 
 
-def _warn_before(semantic: SemanticLayer, place: Sequence[Int], argument: str) -> None:
+def _warn_before(semantic: SemanticLayer, place: Sequence[Scalar[int]], argument: str) -> None:
     """Warn of a constant before the tensor, where nothing can be written: the op may be one that no
     launch reaches, so it is no error; other coordinates are known when the kernel runs."""
     for value in map(unwrap, place):
@@ -316,7 +322,7 @@ def _warn_before(semantic: SemanticLayer, place: Sequence[Int], argument: str) -
             )
 
 
-def _check_start(desc: tensor_descriptor, column: Int, argument: str) -> None:
+def _check_start(desc: tensor_descriptor, column: Scalar[int], argument: str) -> None:
     """Refuse a constant that is no multiple of 16 bytes; others are known when the kernel runs."""
     column = unwrap(column)
     bits = desc.dtype.primitive_bitwidth
@@ -332,7 +338,7 @@ def _check_start(desc: tensor_descriptor, column: Int, argument: str) -> None:
 
 
 def im2col_offsets(
-    semantic: SemanticLayer, offsets: Optional[Sequence[Int]], rank: int
+    semantic: SemanticLayer, offsets: Optional[Sequence[Scalar[int]]], rank: int
 ) -> list[Any]:
     """Handles of int16 scalars, one for each spatial dimension of the tensor."""
     return _integers(semantic, offsets, rank - 2, "offsets", tl.int16)

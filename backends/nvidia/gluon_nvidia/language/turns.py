@@ -20,7 +20,7 @@ from typing import Any
 
 from gluon_core.errors import ArgumentError
 from gluon_core.plugin.ops import builtin, semantic_layer, tl
-from gluon_core.plugin.typing import ConstInt
+from gluon_core.plugin.typing import Const
 from gluon_core.portable.records import Record
 from gluon_nvidia.language import mbarrier
 from gluon_nvidia.language.mbarrier_counted import arrive
@@ -46,7 +46,7 @@ class role_turns(Record):
     """The barriers of roles that take turns."""
 
     @builtin(name="role_turns.first")
-    def first(self, role: ConstInt) -> ring_position:
+    def first(self, role: Const[int]) -> ring_position:
         """A role's first turn.
 
         Args:
@@ -86,7 +86,7 @@ class role_turns(Record):
 
 
 @builtin(requires=("nvidia.mbarrier",), name="gl.nvidia.hopper.turns")
-def turns(roles: ConstInt) -> role_turns:
+def turns(roles: Const[int]) -> role_turns:
     """Barriers through which `roles` roles take turns. Make them before `gl.warp_specialize`, and hand
     them to the roles.
 

@@ -13,7 +13,7 @@ from gluon_core.layouts.base import DistributedLayout
 from gluon_core.layouts.shared import SharedLinearLayout
 from gluon_core.plugin.ops import base_type, builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import ConstBool, ConstInt, ConstStr, Predicate
+from gluon_core.plugin.typing import Const, Scalar
 from gluon_core.values import distributed_type, handle_value, shared_memory_descriptor
 from gluon_nvidia.language.mma import check_precision
 from gluon_nvidia.language.wgmma_unfinished import issued, maybe_unfinished, raw_handle, waited
@@ -135,9 +135,9 @@ def warpgroup_mma(
     b: shared_memory_descriptor,
     acc: Union[tl.tensor, warpgroup_mma_accumulator],
     *,
-    use_acc: Predicate = ...,
-    precision: Optional[ConstStr] = ...,
-    max_num_imprecise_acc: Optional[ConstInt] = ...,
+    use_acc: Scalar[bool] = ...,
+    precision: Optional[Const[str]] = ...,
+    max_num_imprecise_acc: Optional[Const[int]] = ...,
     is_async: Literal[False] = ...,
 ) -> tl.tensor: ...
 
@@ -148,9 +148,9 @@ def warpgroup_mma(
     b: shared_memory_descriptor,
     acc: Union[tl.tensor, warpgroup_mma_accumulator],
     *,
-    use_acc: Predicate = ...,
-    precision: Optional[ConstStr] = ...,
-    max_num_imprecise_acc: Optional[ConstInt] = ...,
+    use_acc: Scalar[bool] = ...,
+    precision: Optional[Const[str]] = ...,
+    max_num_imprecise_acc: Optional[Const[int]] = ...,
     is_async: Literal[True],
 ) -> warpgroup_mma_accumulator: ...
 
@@ -161,10 +161,10 @@ def warpgroup_mma(
     b: shared_memory_descriptor,
     acc: Union[tl.tensor, warpgroup_mma_accumulator],
     *,
-    use_acc: Predicate = ...,
-    precision: Optional[ConstStr] = ...,
-    max_num_imprecise_acc: Optional[ConstInt] = ...,
-    is_async: ConstBool,
+    use_acc: Scalar[bool] = ...,
+    precision: Optional[Const[str]] = ...,
+    max_num_imprecise_acc: Optional[Const[int]] = ...,
+    is_async: Const[bool],
 ) -> Union[tl.tensor, warpgroup_mma_accumulator]: ...
 
 
@@ -174,10 +174,10 @@ def warpgroup_mma(
     b: shared_memory_descriptor,
     acc: Union[tl.tensor, warpgroup_mma_accumulator],
     *,
-    use_acc: Predicate = True,
-    precision: Optional[ConstStr] = None,
-    max_num_imprecise_acc: Optional[ConstInt] = None,
-    is_async: ConstBool = False,
+    use_acc: Scalar[bool] = True,
+    precision: Optional[Const[str]] = None,
+    max_num_imprecise_acc: Optional[Const[int]] = None,
+    is_async: Const[bool] = False,
 ) -> Union[tl.tensor, warpgroup_mma_accumulator]:
     """`acc + a @ b` on the tensor cores; the operands in shared memory are read asynchronously.
 
@@ -265,7 +265,7 @@ def warpgroup_mma(
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}_wait", instead=_INSTEAD)
 def warpgroup_mma_wait(
-    num_outstanding: ConstInt = 0, deps: Optional[Union[Waited, Sequence[Waited]]] = None
+    num_outstanding: Const[int] = 0, deps: Optional[Union[Waited, Sequence[Waited]]] = None
 ) -> Any:
     """Wait until at most `num_outstanding` of the asynchronous multiplications are unfinished.
 

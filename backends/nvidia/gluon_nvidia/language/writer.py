@@ -16,7 +16,7 @@ from typing import Any, Iterator, Optional, Sequence, Union
 
 from gluon_core.errors import ArgumentError, ShapeError
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
-from gluon_core.plugin.typing import ConstBool, ConstInt, Int, Operand, Values
+from gluon_core.plugin.typing import Const, Operand, Scalar, Values
 from gluon_core.portable.epilogues import tile_epilogue
 from gluon_core.portable.records import Record
 from gluon_nvidia.language import tma
@@ -41,7 +41,7 @@ class tile_writer(Record):
     @builtin(name="tile_writer.store")
     def store(
         self,
-        coordinates: Union[Values, Sequence[Int]],
+        coordinates: Union[Values, Sequence[Scalar[int]]],
         value: Union[Operand, tensor_memory_descriptor],
         descriptor: Optional[tensor_descriptor] = None,
     ) -> None:
@@ -71,7 +71,7 @@ class tile_writer(Record):
 
     def send(
         self,
-        coordinates: Union[Values, Sequence[Int]],
+        coordinates: Union[Values, Sequence[Scalar[int]]],
         value: Union[Operand, tensor_memory_descriptor],
         parts: Iterator[Operand],
         descriptor: Optional[tensor_descriptor] = None,
@@ -120,7 +120,7 @@ class tile_writer(Record):
         return block_of(self._desc)[-1]
 
     @builtin(name="tile_writer.close")
-    def close(self, read_only: ConstBool = True) -> None:
+    def close(self, read_only: Const[bool] = True) -> None:
         """Wait until all that was stored is out of the buffers.
 
         Args:
@@ -132,8 +132,8 @@ class tile_writer(Record):
 @builtin(requires=("nvidia.tma",), name="gl.nvidia.hopper.tma_writer")
 def tma_writer(
     descriptor: tensor_descriptor,
-    parts: ConstInt = 1,
-    buffers: Optional[ConstInt] = None,
+    parts: Const[int] = 1,
+    buffers: Optional[Const[int]] = None,
     epilogue: Optional[tile_epilogue] = None,
 ) -> tile_writer:
     """Allocate buffers through which one role stores tiles by TMA: where there are several, one is

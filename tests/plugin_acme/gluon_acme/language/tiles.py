@@ -3,7 +3,7 @@
 from gluon_core.plugin import errors
 from gluon_core.plugin.ops import builtin, semantic_layer
 from gluon_core.plugin.semantic_memory import Memory
-from gluon_core.plugin.typing import Int
+from gluon_core.plugin.typing import Scalar
 from gluon_core.values import descriptors
 
 
@@ -24,7 +24,7 @@ class tile_map(descriptors.tensor_descriptor):
 
 
 @builtin(requires=("acme.clamp",), name="gl.acme.anvil.start_tile")
-def start_tile(buffer: Memory, tiles: tile_map, row: Int, column: Int) -> None:
+def start_tile(buffer: Memory, tiles: tile_map, row: Scalar[int], column: Scalar[int]) -> None:
     """Start to copy the tile at (row, column) of a matrix into a shared buffer; zero outside it."""
     semantic = semantic_layer()
     if not isinstance(tiles, tile_map):
