@@ -82,7 +82,7 @@ def fused_linear_cross_entropy(
             gl.portable.descriptor(outputs[1], [N, M], [M, 1], [BLOCK_N, BLOCK_M // 4]),
         )
     ring = gl.portable.pipeline([x_tiles, w_tiles], STAGES)
-    tiles = gl.portable.grouped_tiles([M, N], [BLOCK_M, BLOCK_N])
+    tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N])
     count = tiles.count()
     programs = gl.num_programs(0)
     coming = gl.program_id(0)

@@ -41,7 +41,7 @@ def matmul_batch_invariant(
     b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BLOCK_K, BLOCK_N], layouts.b_shared)
     c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BLOCK_M, BLOCK_N // 2])
     ring = gl.portable.pipeline([a_tiles, b_tiles], STAGES)
-    tiles = gl.portable.grouped_tiles([M, N], [BLOCK_M, BLOCK_N])
+    tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N])
     # An item is a part of a tile, or all of it.
     SPAN: gl.constexpr = CHUNK if SHARED else 2**30
     shares = gl.cdiv(K, SPAN)
@@ -82,7 +82,7 @@ def matmul_batch_invariant(
         if SHARED:
             tile = now // shares
             of_tile = sums + tile.to(gl.int64) * shares * (BLOCK_M * BLOCK_N)
-            total, whole = gl.portable.sum_parts(
+            total, whole = gl.portable.split_k_reduce(
                 total, of_tile, counters + tile, now % shares, shares
             )
         if whole:

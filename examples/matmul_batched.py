@@ -53,7 +53,7 @@ def matmul_batched(
     )
     c_tiles = gl.portable.descriptor(c, [matrices, M, N], [M * N, N, 1], [1, BLOCK_M, BLOCK_N // 4])
     ring = gl.portable.pipeline([a_tiles, b_tiles], STAGES)
-    tiles = gl.portable.grouped_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
+    tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
     count = tiles.count() * matrices
     programs = gl.num_programs(0)
     coming = gl.program_id(0)

@@ -81,7 +81,7 @@ def begin(a_desc, b_desc, c_desc, M, N, BLOCKS: gl.constexpr, STAGES: gl.constex
     ring = tma_ring([a_desc, b_desc], STAGES, two_ctas=CTAS == 2)
     sums = accumulator_ring([BLOCKS[0], BLOCKS[1]], 2, layout)
     writer = tma_writer(c_desc, parts=4)
-    tiles = gl.portable.grouped_tiles([M, N], [BLOCKS[0], BLOCKS[1]], GROUP)
+    tiles = gl.portable.swizzled_tiles([M, N], [BLOCKS[0], BLOCKS[1]], GROUP)
     return ring, sums, writer, tiles
 
 

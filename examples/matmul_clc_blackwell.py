@@ -1,8 +1,8 @@
-"""`matmul_blackwell.py` with a walk over tiles that takes either way to the next one.
+"""`matmul_blackwell.py` with a tile scheduler: static, or by cluster launch control.
 
 With cluster launch control (CONTROL; Triton 3.8) there is a program for each tile, and those that run
 take over others that have not begun: who is done early does more. Else there are as many as run at a
-time, and each goes on by that many. The roles are the same.
+time, and each goes on by that many. The partitions are the same.
 """
 
 import triton
@@ -21,41 +21,41 @@ except ImportError:  # run as a program
 @gluon.jit
 def copy_tiles(ring, work, K, BLOCK_K: gl.constexpr):
     at = ring.producer()
-    turn = work.first(0)
-    while work.has(turn):
-        row, column = work.at(turn)
+    tile = work.first(0)
+    while work.has(tile):
+        row, column = work.at(tile)
         for k in range(0, K, BLOCK_K):
             ring.fetch(at, [[row, k], [k, column]])
             at = at.next()
-        turn = work.next(turn)
+        tile = work.next(tile)
 
 
 @gluon.jit
 def multiply_tiles(ring, sums, work, K, BLOCK_K: gl.constexpr):
     at = ring.consumer()
     to = sums.producer()
-    turn = work.first(1)
-    while work.has(turn):
+    tile = work.first(1)
+    while work.has(tile):
         at = multiply_tile(ring, at, sums.take(to), K, BLOCK_K)
         sums.done(to)
         to = to.next()
-        turn = work.next(turn)
+        tile = work.next(tile)
 
 
 @gluon.jit
 def store_tiles(sums, writer, work):
     at = sums.consumer()
-    turn = work.first(2)
-    while work.has(turn):
-        row, column = work.at(turn)
+    tile = work.first(2)
+    while work.has(tile):
+        row, column = work.at(tile)
         sums.store(at, writer, [row, column])
         at = at.next()
-        turn = work.next(turn)
+        tile = work.next(tile)
     writer.close()
 
 
 @gluon.jit
-def matmul_walked(
+def matmul_scheduled(
     a_desc, b_desc, c_desc, M, N, K,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, GROUP: gl.constexpr, CTAS: gl.constexpr, CONTROL: gl.constexpr,
@@ -63,9 +63,9 @@ def matmul_walked(
     BLOCKS: gl.constexpr = (BLOCK_M, BLOCK_N)
     ring, sums, writer, tiles = begin(a_desc, b_desc, c_desc, M, N, BLOCKS, STAGES, GROUP, CTAS)
     if CONTROL:
-        work = clc.walk(tiles, roles=3)
+        work = clc.tile_scheduler(tiles, partitions=3)
     else:
-        work = gl.portable.static_walk(tiles, roles=3)
+        work = gl.portable.static_tile_scheduler(tiles, partitions=3)
     gl.warp_specialize(
         [
             (store_tiles, (sums, writer, work)),
@@ -77,21 +77,23 @@ def matmul_walked(
     )
 
 
-def walked_grid(args, config):
+def scheduled_grid(args, config):
     if not config["CONTROL"]:
         return grid(args, config)
     return (-(-args["M"] // config["BLOCK_M"]) * -(-args["N"] // config["BLOCK_N"]),)
 
 
-def walked(name, ctas, sizes, control):
-    return example(name, ctas, *sizes, kernel=matmul_walked, grid=walked_grid, CONTROL=control)
+def scheduled(name, ctas, sizes, control):
+    return example(
+        name, ctas, *sizes, kernel=matmul_scheduled, grid=scheduled_grid, CONTROL=control
+    )
 
 
-EXAMPLES = [walked("matmul, Blackwell, static tile scheduler", 1, ONE, False)]
+EXAMPLES = [scheduled("matmul, Blackwell, static tile scheduler", 1, ONE, False)]
 if tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 8):
     EXAMPLES += [
-        walked("matmul, Blackwell, launch control", 1, ONE, True),
-        walked("matmul, Blackwell, launch control, pairs of blocks", 2, TWO, True),
+        scheduled("matmul, Blackwell, launch control", 1, ONE, True),
+        scheduled("matmul, Blackwell, launch control, pairs of blocks", 2, TWO, True),
     ]
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def matmul_cooperative(
 ):
     gl.static_assert(num_warps == 4, "each half of a tile is multiplied by four warps")
     ring = tma_ring([a_desc, b_desc], STAGES, consumers=2)
-    tiles = gl.portable.grouped_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
+    tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
     first = tma_writer(c_desc, parts=4)
     second = tma_writer(c_desc, parts=4)
     gl.warp_specialize(

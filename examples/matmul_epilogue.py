@@ -2,8 +2,8 @@
 
 `act(a @ b * scale of its row * scale of its column + bias) + residual`: each is left out where it is
 None. An epilogue does it part by part of a tile, and a writer stores the parts: by TMA while the next
-tile is multiplied, where there is TMA. Tiles come from a walk, which on hardware that can takes over
-programs that have not begun (sm_100); a second turn runs ahead, for the copies.
+tile is multiplied, where there is TMA. Tiles come from a tile scheduler, which on hardware that can takes over
+programs that have not begun (sm_100); a second position runs ahead, for the copies.
 """
 
 import numpy as np
@@ -47,8 +47,8 @@ def linear(
     )  # fmt: skip
     out = gl.portable.writer(c_tiles, parts=4, epilogue=end)
     ring = gl.portable.pipeline([a_tiles, b_tiles], STAGES)
-    tiles = gl.portable.grouped_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
-    work = gl.portable.walk(tiles, roles=2, slots=STAGES + 1)
+    tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
+    work = gl.portable.tile_scheduler(tiles, partitions=2, slots=STAGES + 1)
 
     coming = work.first(0)
     row, column = work.at(coming)
@@ -62,8 +62,8 @@ def linear(
             if work.has(coming):
                 row, column = work.at(coming)
     step = 0
-    turn = work.first(1)
-    while work.has(turn):
+    tile = work.first(1)
+    while work.has(tile):
         acc = gl.portable.accumulator(layouts)
         for _ in range(0, K, BLOCK_K):
             a_tile, b_tile = ring.wait(step)
@@ -77,9 +77,9 @@ def linear(
                 if work.has(coming):
                     row, column = work.at(coming)
             step += 1
-        top, left = work.at(turn)
+        top, left = work.at(tile)
         out.store([top, left], gl.portable.read(acc))
-        turn = work.next(turn)
+        tile = work.next(tile)
     ring.close()
     out.close()
 

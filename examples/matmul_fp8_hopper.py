@@ -171,7 +171,7 @@ def matmul_scaled(
         ring = tma_ring([a_desc, b_desc, scales_desc], STAGES, consumers=2)
     else:
         ring = tma_ring([a_desc, b_desc], STAGES, consumers=2)
-    tiles = gl.portable.grouped_tiles([M, N], [128, BLOCK_N], GROUP)
+    tiles = gl.portable.swizzled_tiles([M, N], [128, BLOCK_N], GROUP)
     upper = tma_writer(c_desc, parts=max(WIDTH // 64, 1), buffers=1)
     lower = tma_writer(c_desc, parts=max(WIDTH // 64, 1), buffers=1)
     scales = (a_scales, b_scales)

@@ -84,7 +84,7 @@ def matmul_scaled_small_m(
     """The arguments are those of `matmul_scaled` with scales by block."""
     gl.static_assert(128 % BLOCK_N == 0, "a tile has the scales of one block")
     ring = tma_ring([a_desc, b_desc, scales_desc], STAGES)
-    tiles = gl.portable.grouped_tiles([M, N], [BLOCK_M, BLOCK_N], 8)
+    tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], 8)
     gl.warp_specialize(
         [
             (multiply_turned, (ring, tiles, c, b_scales, (M, N, K))),

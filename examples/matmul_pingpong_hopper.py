@@ -148,7 +148,7 @@ def matmul_pingpong(
     WIDTHS: gl.constexpr = widths(BLOCK_N)
     CTAS: gl.constexpr = gl.num_ctas()
     ring = tma_ring((a_desc,) + b_descs, STAGES, multicast=CTAS == 2)
-    tiles = gl.portable.grouped_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
+    tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
     order = turns(2)
     mine = writers_for(c_desc, WIDTHS, BUFFERS)
     others = writers_for(c_desc, WIDTHS, BUFFERS)

@@ -105,7 +105,7 @@ def matmul_scaled_blackwell(
     a_scale_tmem = allocate_tensor_memory(a_scale_desc.dtype, [BLOCK_M, BLOCK_K // RUN], layout)
     b_scale_tmem = allocate_tensor_memory(b_scale_desc.dtype, [BLOCK_N, BLOCK_K // RUN], layout)
     scales = (a_scale_tmem, b_scale_tmem)
-    tiles = gl.portable.grouped_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
+    tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
     gl.warp_specialize(
         [
             (store_tiles, (sums, writer, tiles)),

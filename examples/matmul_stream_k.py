@@ -1,8 +1,8 @@
 """A matrix product whose tiles do not divide among the processors: what is left is cut along K.
 
 137 tiles on 132 processors take as long as 264 where each tile is one program's. Here programs share some
-tiles and do the others whole, such that all have as much to do: `gl.portable.even_tiles` says who does
-what, `gl.portable.sum_parts` adds up the parts of a tile, in order, in the program that comes last.
+tiles and do the others whole, such that all have as much to do: `gl.portable.stream_k_tiles` says who does
+what, `gl.portable.split_k_reduce` adds up the parts of a tile, in order, in the program that comes last.
 """
 
 import gluon_core as gluon
@@ -31,9 +31,9 @@ def matmul_stream_k(
     b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BLOCK_K, BLOCK_N], layouts.b_shared)
     c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BLOCK_M, BLOCK_N // 4])
     ring = gl.portable.pipeline([a_tiles, b_tiles], STAGES)
-    work = gl.portable.even_tiles([M, N, K], [BLOCK_M, BLOCK_N, BLOCK_K])
+    work = gl.portable.stream_k_tiles([M, N, K], [BLOCK_M, BLOCK_N, BLOCK_K])
 
-    coming = 0  # the turn that is fetched for
+    coming = 0  # the piece that is fetched for
     row, column, k, end, _, _, _ = work.at(coming)
     for i in gl.static_range(STAGES - 1):
         ring.fetch(i, [[row, k], [k, column]], pred=k < end)
@@ -42,8 +42,8 @@ def matmul_stream_k(
             coming += 1
             row, column, k, end, _, _, _ = work.at(coming)
     step = 0
-    for turn in range(work.turns()):
-        here, there, first, last, slot, part, parts = work.at(turn)
+    for piece in range(work.count()):
+        here, there, first, last, slot, part, parts = work.at(piece)
         acc = gl.portable.accumulator(layouts)
         for _ in range(first, last, BLOCK_K):
             a_tile, b_tile = ring.wait(step)
@@ -59,7 +59,9 @@ def matmul_stream_k(
         whole = parts == 1
         if parts > 1:
             of_tile = sums + slot * (BLOCK_M * BLOCK_N)
-            result, whole = gl.portable.sum_parts(result, of_tile, counters + slot, part, parts)
+            result, whole = gl.portable.split_k_reduce(
+                result, of_tile, counters + slot, part, parts
+            )
         if whole:
             gl.portable.store(c_tiles, [here, there], result)
     ring.close()

@@ -108,7 +108,7 @@ def matmul_weight_only(
     if SPLITS > 1:
         block = gl.program_id(2) * gl.num_programs(0) + gl.program_id(0)
         of_block = sums + block * (SPLITS * BLOCK_M * BLOCK_N)
-        result, whole = gl.portable.sum_parts(
+        result, whole = gl.portable.split_k_reduce(
             result, of_block, counters + block, gl.program_id(1), SPLITS
         )
     if whole:

@@ -26,7 +26,7 @@ def cross_entropy(
     at, inside = rows_at(rows - first, columns, stride, layout, ROWS, BLOCK)
     src = row_start(src, first, stride)
     x = gl.portable.load(src, at, inside, -float("inf")).to(gl.float32)
-    _, highest, total = gl.portable.row_exponentials(x)
+    _, highest, total = gl.portable.cluster_softmax(x)
     normal = highest + gl.log(total)
     near = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
     row = first + near

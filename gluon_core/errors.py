@@ -64,8 +64,8 @@ __all__ = [
     "refuse",
     "strict_by_default",
     "trimmed",
-    "trims",
     "trimmed_traceback",
+    "trims",
     "without_addresses",
 ]
 

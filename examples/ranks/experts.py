@@ -35,14 +35,14 @@ def dispatch(
         for other in gl.static_range(world):
             gl.store(sizes[other] + rank, gl.load(totals + other))
     for other in gl.static_range(world):
-        gl.portable.count(counters[other] + rank, 1)
+        gl.portable.counter_add(counters[other] + rank, 1)
 
 
 @gluon.jit(do_not_specialize=["least"])
 def received(counters, rank, least):
     mine = gl.portable.peer(counters, rank)
     for source in gl.static_range(len(counters)):
-        gl.portable.wait_count(mine + source, least)
+        gl.portable.counter_wait(mine + source, least)
 
 
 @gluon.jit

@@ -60,7 +60,7 @@ def copy_arrived(ring, tiles, K, arrived, least, chunk, BLOCK_K: gl.constexpr):
     at = ring.producer()
     for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
         row, column = tiles.at(tile)
-        gl.portable.wait_count(arrived + row // chunk, least, scope="gpu")
+        gl.portable.counter_wait(arrived + row // chunk, least, scope="gpu")
         for k in range(0, K, BLOCK_K):
             ring.fetch(at, [[row, k], [k, column]])
             at = at.next()
@@ -85,7 +85,7 @@ def gathered_matmul(
     GROUP: gl.constexpr,
 ):
     ring = tma_ring([a_desc, b_desc], STAGES, consumers=2)
-    tiles = gl.portable.grouped_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP, first_row=first_row)
+    tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP, first_row=first_row)
     first = tma_writer(c_desc, parts=4, buffers=4)
     second = tma_writer(c_desc, parts=4, buffers=4)
     gl.warp_specialize(
@@ -120,7 +120,7 @@ def bring_rows(a, arrived, rows, K, chunk, BLOCK: gl.constexpr):
                 at = k + gl.arange(0, BLOCK, layout=layout)
                 value = gl.load(theirs + first + at, mask=at < size)
                 gl.store(mine + first + at, value, mask=at < size)
-            gl.portable.count(arrived + (source * rows + start) // chunk, 1, scope="gpu")
+            gl.portable.counter_add(arrived + (source * rows + start) // chunk, 1, scope="gpu")
 
 
 class GatheredMatmul:
@@ -262,7 +262,7 @@ def add_received(acc, inbox, source, row, column, rows, N):
 def tell(counters, owner, number):
     """What was stored for a tile of another rank is there."""
     tma.store_wait(0, read_only=False)
-    gl.portable.count(gl.portable.peer(counters, owner) + number, 1)
+    gl.portable.counter_add(gl.portable.peer(counters, owner) + number, 1)
 
 
 @gluon.jit
@@ -304,7 +304,7 @@ def multiply_and_send(
         sent_to = -1
         if owner == rank:
             # What the next rank sent comes into the buffer during the last steps.
-            gl.portable.wait_count(gl.portable.peer(counters, rank) + number, least)
+            gl.portable.counter_wait(gl.portable.peer(counters, rank) + number, least)
             tma.store_wait(0)
             mbarrier.expect(came, box.nbytes_per_cta)
             tma.async_load(box, [(rank + 1) % world * rows + first, column], came, buffer)
@@ -366,7 +366,9 @@ def matmul_scattered(
     world: gl.constexpr = len(boxes)
     ring = tma_ring([a_desc, b_desc], STAGES, consumers=2)
     after = (rank + 1) % world * rows
-    tiles = gl.portable.grouped_tiles([world * rows, N], [BLOCK_M, BLOCK_N], GROUP, first_row=after)
+    tiles = gl.portable.swizzled_tiles(
+        [world * rows, N], [BLOCK_M, BLOCK_N], GROUP, first_row=after
+    )
     # Room for a whole tile: what other ranks get is on its way while the next product goes on.
     half: gl.constexpr = [BLOCK_M // 2, BLOCK_N]
     first = gl.allocate_shared_memory(box.dtype, half, box.layout)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gluon_core.launch.miss import Dispatcher
     from gluon_runtime.calls import Calls
 
-__all__ = ["Grid", "GluonJITFunction", "Launch", "jit", "must_use_result"]
+__all__ = ["GluonJITFunction", "Grid", "Launch", "jit", "must_use_result"]
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")

@@ -20,10 +20,10 @@ __all__ = ["FURTHER", "OPS", "TAKES", "Language", "Lowering"]
 #   fetch(fetch, *, _semantic)   starts the copies of one step, a `gluon_core.portable.tiles.Fetch`
 #   arrived(state, slot, phase, pending, *, _semantic)   waits for the copies of one step
 #   end(state, stages, *, _semantic)   no copies will follow
-#   first(state, values, facts, count, *, _semantic) -> values   of a role's first turn of a walk
-#   next(state, values, facts, count, *, _semantic) -> values    of the turn after one
-# The values of a turn begin with its tile, an int32 scalar. What implements `tile_walk` gets the
-# `WalkFacts` of `gluon_core.portable.walks` and returns the values that all roles share.
+#   first(state, values, facts, count, *, _semantic) -> values   a partition's first tile of a scheduler
+#   next(state, values, facts, count, *, _semantic) -> values    the tile after one
+# The values of a tile begin with its number, an int32 scalar. The code of `tile_scheduler` gets the
+# `TileSchedulerFacts` of `gluon_core.portable.tile_schedulers` and returns the values that all partitions share.
 #
 # A lowering of `mma` whose unit reads shared memory on its own names these, too, and then gets
 # operands in shared memory; where they are missing, operands are loaded before and accumulators are
@@ -46,7 +46,7 @@ OPS: Mapping[str, frozenset[str]] = MappingProxyType(
         "mma": frozenset({"layouts"}),
         "tile_copy": frozenset({"layout", "begin", "fetch", "arrived", "end"}),
         "tile_store": frozenset(),
-        "tile_walk": frozenset({"first", "next"}),
+        "tile_scheduler": frozenset({"first", "next"}),
     }
 )
 # Portable op -> the companions that a lowering may name besides; an accumulator comes with a wait and a read.

@@ -14,7 +14,7 @@ __all__ = ["LOWERINGS", "gluon_lowerings"]
 
 _HERE = "gluon_core.portable.fallback"
 _TILES = "gluon_core.portable.masked_tiles"
-_WALKS = "gluon_core.portable.walks"
+_SCHEDULERS = "gluon_core.portable.tile_schedulers"
 
 LOWERINGS = (
     Lowering("load", "global_load", f"{_HERE}:load"),
@@ -42,10 +42,10 @@ LOWERINGS = (
     ),
     Lowering("tile_store", "masked_store", f"{_TILES}:store"),
     Lowering(
-        "tile_walk",
+        "tile_scheduler",
         "static",
-        f"{_WALKS}:begin",
-        extras={"first": f"{_WALKS}:first", "next": f"{_WALKS}:following"},
+        f"{_SCHEDULERS}:begin",
+        extras={"first": f"{_SCHEDULERS}:first", "next": f"{_SCHEDULERS}:following"},
     ),
 )
 

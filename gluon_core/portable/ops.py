@@ -36,20 +36,20 @@ from gluon_core.portable.common import around, check_address, lower, optional_te
 from gluon_core.portable.epilogues import epilogue, writer
 from gluon_core.portable.mma_ops import accumulator, fence, mma, mma_layouts, mma_wait, read
 from gluon_core.portable.requests import AsyncCopyRequest, LoadRequest, StoreRequest
-from gluon_core.portable.row_sums import row_exponentials
-from gluon_core.portable.schedule import grouped_tiles
-from gluon_core.portable.shares import even_tiles, sum_parts
+from gluon_core.portable.row_sums import cluster_softmax
 from gluon_core.portable.signals import (
-    count,
+    counter_add,
+    counter_wait,
     peer,
     rank_barrier,
     signal,
-    wait_count,
     wait_signal,
 )
+from gluon_core.portable.stream_k import split_k_reduce, stream_k_tiles
 from gluon_core.portable.tile_ops import descriptor, pipeline, store_tile, tile_descriptor
+from gluon_core.portable.tile_orders import swizzled_tiles
+from gluon_core.portable.tile_schedulers import static_tile_scheduler, tile_scheduler
 from gluon_core.portable.tiles import blocked_layout as _blocked
-from gluon_core.portable.walks import static_walk, walk
 from gluon_core.registry.selection import available, code
 from gluon_core.semantic.base import shape_of
 from gluon_core.semantic.operands import compile_time_int
@@ -59,13 +59,13 @@ __all__ = [
     "accumulator",
     "async_copy",
     "blocked_layout",
+    "cluster_softmax",
     "commit",
-    "count",
+    "counter_add",
+    "counter_wait",
     "descriptor",
-    "fence",
     "epilogue",
-    "even_tiles",
-    "grouped_tiles",
+    "fence",
     "load",
     "mma",
     "mma_layouts",
@@ -74,15 +74,15 @@ __all__ = [
     "pipeline",
     "rank_barrier",
     "read",
-    "row_exponentials",
     "signal",
-    "static_walk",
+    "split_k_reduce",
+    "static_tile_scheduler",
     "store",
-    "sum_parts",
+    "stream_k_tiles",
+    "swizzled_tiles",
+    "tile_scheduler",
     "wait",
-    "wait_count",
     "wait_signal",
-    "walk",
     "writer",
 ]
 

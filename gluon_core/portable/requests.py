@@ -15,8 +15,8 @@ __all__ = [
     "Request",
     "StoreRequest",
     "TileRequest",
+    "TileSchedulerRequest",
     "TileStoreRequest",
-    "WalkRequest",
 ]
 
 
@@ -192,8 +192,8 @@ class TileStoreRequest(Request):
 
 
 @dataclass(frozen=True)
-class WalkRequest(Request):
-    """A walk over tiles, in which programs may take over others.
+class TileSchedulerRequest(Request):
+    """A tile scheduler, in which programs may take over others.
 
     Args:
         num_ctas: blocks of the cluster that a program is.

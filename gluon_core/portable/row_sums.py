@@ -1,6 +1,6 @@
 """Reductions of rows that a cluster's blocks share, with one exchange between the blocks.
 
-numerator, highest, total = gl.portable.row_exponentials(x)      # x [rows, columns], float32
+numerator, highest, total = gl.portable.cluster_softmax(x)      # x [rows, columns], float32
 result = numerator * (1 / total)[:, None]                        # softmax
 normal = highest + gl.log(total)                                 # of cross entropy
 """
@@ -15,7 +15,7 @@ from gluon_core.layouts import SliceLayout
 from gluon_core.plugin.ops import builtin, code_generator, semantic_layer, traced
 from gluon_core.semantic.base import is_placeholder, shape_of
 
-__all__ = ["row_exponentials"]
+__all__ = ["cluster_softmax"]
 
 _LOG2E = constexpr(1.4426950408889634)
 _LOWEST = constexpr(-3.3e38)  # a maximum that can be subtracted
@@ -23,7 +23,7 @@ _max, _sum = tl.max, tl.sum
 
 
 @traced
-def row_exponentials(x: "tensor") -> "tuple[tensor, tensor, tensor]":
+def cluster_softmax(x: "tensor") -> "tuple[tensor, tensor, tensor]":
     """Of each row the exponentials of its elements below its maximum, that maximum, and their sum.
 
     Where the blocks of a cluster share rows, each has a maximum and a sum of its own part, and those

@@ -5,7 +5,7 @@ A signal is a 32-bit integer in memory that both can reach, such as the pads of
 when everybody is through. What was read and written before a signal comes before what follows the
 wait for it.
 
-A count in plain memory serves many who wait: it only grows.
+A counter in plain memory serves many programs that wait: it only grows.
 
 These functions are written in the language, whose tracer takes every name for one that the code
 needs, so annotations are quoted.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 else:  # what the tracer takes for a parameter that is compiled in
     constexpr_str = constexpr
 
-__all__ = ["count", "peer", "rank_barrier", "signal", "wait_count", "wait_signal"]
+__all__ = ["counter_add", "counter_wait", "peer", "rank_barrier", "signal", "wait_signal"]
 
 
 @builtin
@@ -91,7 +91,9 @@ def wait_signal(pointer: "tensor", scope: constexpr_str = SYSTEM) -> "None":
 
 
 @traced
-def count(pointer: "tensor", amount: "Scalar[int]" = 1, scope: constexpr_str = SYSTEM) -> "None":
+def counter_add(
+    pointer: "tensor", amount: "Scalar[int]" = 1, scope: constexpr_str = SYSTEM
+) -> "None":
     """Add `amount` to the int32 at `pointer`, after all that the program has done before.
 
     Args:
@@ -103,12 +105,12 @@ def count(pointer: "tensor", amount: "Scalar[int]" = 1, scope: constexpr_str = S
 
 
 @traced
-def wait_count(pointer: "tensor", least: "Scalar[int]", scope: constexpr_str = SYSTEM) -> "None":
+def counter_wait(pointer: "tensor", least: "Scalar[int]", scope: constexpr_str = SYSTEM) -> "None":
     """Wait until the int32 at `pointer` is `least` or more. Any number of programs may wait.
 
     Args:
         pointer: scalar pointer to int32 in this device's own memory.
-        scope: as of the counts.
+        scope: as of `counter_add`.
     """
     while _now(pointer, scope) < least:
         pass

@@ -26,10 +26,10 @@ from gluon_core.testing.parser import (
 )
 
 __all__ = [
+    "TRITON_VERSION",
     "MatchError",
     "MockTensor",
     "ParsedModule",
-    "TRITON_VERSION",
     "bind",
     "filecheck_test",
     "ir_of",

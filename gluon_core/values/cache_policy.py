@@ -10,7 +10,7 @@ from gluon_core._triton import unwrap
 from gluon_core.features import CACHE_POLICY
 from gluon_core.values.choices import one_of
 
-__all__ = ["CACHE_MODIFIERS", "AnyCachePolicy", "CachePolicy", "EVICTION_POLICIES"]
+__all__ = ["CACHE_MODIFIERS", "EVICTION_POLICIES", "AnyCachePolicy", "CachePolicy"]
 
 
 CACHE_MODIFIERS = ("none", "ca", "cg", "cs", "cv", "wb", "wt")

@@ -47,8 +47,8 @@ def finished(
     )
     tiles = gl.portable.descriptor(out, [rows, columns], [columns, 1], [16, 16])
     writer = gl.portable.writer(tiles, PARTS, end)
-    order = gl.portable.grouped_tiles([rows, columns], [16, 16 * PARTS], 2)
-    work = gl.portable.walk(order)
+    order = gl.portable.swizzled_tiles([rows, columns], [16, 16 * PARTS], 2)
+    work = gl.portable.tile_scheduler(order)
     turn = work.first()
     while work.has(turn):
         row, column = work.at(turn)

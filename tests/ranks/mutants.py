@@ -8,7 +8,7 @@ from pathlib import Path
 import gluon_core.portable.ops as ops
 
 ROOT = Path(__file__).parents[2]
-_SIGNALS = re.compile(r"gl\.portable\.(signal|wait_signal|count|wait_count|rank_barrier)\(")
+_SIGNALS = re.compile(r"gl\.portable\.(signal|wait_signal|counter_add|counter_wait|rank_barrier)\(")
 # What else orders: copies by TMA, its barriers, launches beside, launches after all ranks have come.
 _OTHERS = re.compile(
     r"^\s+(tma\.store_wait|mbarrier\.wait|fence_async_shared|beside\.join|self\.meet\[turn\])\("
@@ -75,5 +75,5 @@ def load(text, folder, name="mutant"):
 
 def use(module, monkeypatch):
     """Let `gl.portable` be a mutant's."""
-    for name in ("signal", "wait_signal", "count", "wait_count", "rank_barrier"):
+    for name in ("signal", "wait_signal", "counter_add", "counter_wait", "rank_barrier"):
         monkeypatch.setattr(ops, name, getattr(module, name))

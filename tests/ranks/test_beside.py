@@ -19,14 +19,14 @@ def fill(x, value, counter, COUNT: gl.constexpr):
     at = gl.arange(0, 128, layout=LINE)
     gl.store(x + at, at * 0 + value)
     if COUNT:
-        gl.portable.count(counter, 1, scope="gpu")
+        gl.portable.counter_add(counter, 1, scope="gpu")
 
 
 @gluon.jit
 def take(x, got, counter, WAIT: gl.constexpr):
     at = gl.arange(0, 128, layout=LINE)
     if WAIT:
-        gl.portable.wait_count(counter, 1, scope="gpu")
+        gl.portable.counter_wait(counter, 1, scope="gpu")
     gl.store(got + at, gl.load(x + at))
 
 
@@ -54,7 +54,7 @@ def test_nothing_else_orders_them():
 def test_what_comes_later_has_to_join():
     @gluon.jit
     def late(x, counter, go):
-        gl.portable.wait_count(go, 1, scope="gpu")
+        gl.portable.counter_wait(go, 1, scope="gpu")
         at = gl.arange(0, 128, layout=LINE)
         gl.store(x + at, at)
 

@@ -148,9 +148,9 @@ def test_counts_serve_many_who_wait():
         if x.rank == 0:
             if gl.program_id(0) == 0:
                 gl.store(x.peers[1] + at, at)
-                gl.portable.count(counter.peers[1], 2, scope=SCOPE)
+                gl.portable.counter_add(counter.peers[1], 2, scope=SCOPE)
         else:
-            gl.portable.wait_count(counter.peers[1], 2)
+            gl.portable.counter_wait(counter.peers[1], 2)
             gl.store(got + gl.program_id(0) * 128 + at, gl.load(x.peers[1] + at))
 
     def body(group, scope="sys"):

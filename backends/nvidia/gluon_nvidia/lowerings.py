@@ -10,7 +10,7 @@ __all__ = ["LOWERINGS"]
 _CODE = "gluon_nvidia.lower"
 _TMA = "gluon_nvidia.lower_tma"
 _WGMMA, _TCGEN05 = "gluon_nvidia.lower_wgmma", "gluon_nvidia.lower_tcgen05"
-_WALK = "gluon_nvidia.language.clc_walk"
+_SCHEDULER = "gluon_nvidia.language.clc_scheduler"
 _FENCE = {"fence": "gluon_nvidia.lower:fence"}
 _PIPELINE = ("layout", "begin", "fetch", "arrived", "end")
 _ASYNCHRONOUS = ("layouts", "accumulator", "mma_wait", "read")
@@ -78,13 +78,13 @@ LOWERINGS = (
         expects=("UTMASTG",),
     ),
     Lowering(
-        "tile_walk",
+        "tile_scheduler",
         "launch_control",
-        f"{_WALK}:begin",
+        f"{_SCHEDULER}:begin",
         requires=("nvidia.clc",),
         priority=20,
         min_triton=CLC.since,
-        accepts=f"{_WALK}:accepts",
-        extras={"first": f"{_WALK}:first", "next": f"{_WALK}:following"},
+        accepts=f"{_SCHEDULER}:accepts",
+        extras={"first": f"{_SCHEDULER}:first", "next": f"{_SCHEDULER}:following"},
     ),
 )

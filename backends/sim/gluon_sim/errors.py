@@ -9,9 +9,27 @@ from typing import Any, Optional
 from gluon_core.errors import GluonError, LimitError, SourceSpan
 
 __all__ = [
-    "Access", "BarrierError", "CapacityError", "DeadlockError", "DeviceAssertionError", "LaunchInterrupted",
-    "LeakError", "MisalignedError", "OffsetOverflowError", "OutOfBoundsError", "PipelineError", "REPORTS", "RaceError", "Scene", "ScopeError",
-    "SimulatorError", "SimulatorWarning", "TimeLimitError", "UninitialisedError", "related", "tolerate",
+    "REPORTS",
+    "Access",
+    "BarrierError",
+    "CapacityError",
+    "DeadlockError",
+    "DeviceAssertionError",
+    "LaunchInterrupted",
+    "LeakError",
+    "MisalignedError",
+    "OffsetOverflowError",
+    "OutOfBoundsError",
+    "PipelineError",
+    "RaceError",
+    "Scene",
+    "ScopeError",
+    "SimulatorError",
+    "SimulatorWarning",
+    "TimeLimitError",
+    "UninitialisedError",
+    "related",
+    "tolerate",
 ]  # fmt: skip
 
 

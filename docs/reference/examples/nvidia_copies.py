@@ -133,17 +133,17 @@ def marked(out):
 print(run(marked, np.zeros(8, np.int32), grid=8))
 #> [1 2 3 4 5 6 7 8]
 
-# -- nvidia.blackwell.clc.walk: the same as a walk over tiles, for any number of roles; from Triton 3.8 on
+# -- nvidia.blackwell.clc.tile_scheduler: the same as a tile scheduler, for any number of partitions; from Triton 3.8 on
 @gluon.jit
-def marked_on_a_walk(out, count):
-    work = gl.nvidia.blackwell.clc.walk(count)
-    turn = work.first()
-    while work.has(turn):
-        gl.store(out + work.at(turn), work.at(turn) + 1)
-        turn = work.next(turn)
+def marked_by_a_scheduler(out, count):
+    work = gl.nvidia.blackwell.clc.tile_scheduler(count)
+    tile = work.first()
+    while work.has(tile):
+        gl.store(out + work.at(tile), work.at(tile) + 1)
+        tile = work.next(tile)
 
 
-print(run(marked_on_a_walk, np.zeros(8, np.int32), grid=8, count=8))
+print(run(marked_by_a_scheduler, np.zeros(8, np.int32), grid=8, count=8))
 #> [1 2 3 4 5 6 7 8]
 
 # -- nvidia.blackwell.mbarrier.fence_init_release_cluster, nvidia.blackwell.mbarrier.sync_cluster_init: barriers that the other blocks of a cluster know; from Triton 3.7 to 3.8

@@ -120,7 +120,7 @@ print(isinstance(failure, plugins.PluginFailure), failure.reason)
 #> ('anvil',) ('load/anvil_load',) True
 #> True ModuleNotFoundError: No module named 'no_such_module'
 
-# -- gluon_core.portable.requests.Request, gluon_core.portable.requests.LoadRequest, gluon_core.portable.requests.StoreRequest, gluon_core.portable.requests.AsyncCopyRequest, gluon_core.portable.requests.MmaRequest, gluon_core.portable.requests.MmaLayouts, gluon_core.portable.requests.TileRequest, gluon_core.portable.requests.TileStoreRequest, gluon_core.portable.requests.WalkRequest: what lowerings and their predicates get
+# -- gluon_core.portable.requests.Request, gluon_core.portable.requests.LoadRequest, gluon_core.portable.requests.StoreRequest, gluon_core.portable.requests.AsyncCopyRequest, gluon_core.portable.requests.MmaRequest, gluon_core.portable.requests.MmaLayouts, gluon_core.portable.requests.TileRequest, gluon_core.portable.requests.TileStoreRequest, gluon_core.portable.requests.TileSchedulerRequest: what lowerings and their predicates get
 def load_accepts(request: requests.LoadRequest):
     narrow = request.offsets.dtype == gl.int32
     return True if narrow else f"the Anvil addresses with int32 offsets, not {request.offsets.dtype}"
@@ -133,7 +133,7 @@ for kind in (
     requests.MmaRequest,
     requests.TileRequest,
     requests.TileStoreRequest,
-    requests.WalkRequest,
+    requests.TileSchedulerRequest,
 ):
     shared = len(fields(requests.Request))
     print(kind.__name__, *(f.name for f in fields(kind)[shared : shared + 5]))
@@ -144,13 +144,13 @@ print([f.name for f in fields(requests.MmaLayouts)])
 #> MmaRequest m n k a_dtype b_dtype
 #> TileRequest base shape strides dtype block_shape
 #> TileStoreRequest tile coordinates value layout
-#> WalkRequest num_ctas
+#> TileSchedulerRequest num_ctas
 #> ['accumulator', 'a', 'b', 'a_shared', 'b_shared', 'lowering', 'shape', 'acc_dtype', 'in_shared']
 
 # -- gluon_core.plugin.language.OPS, gluon_core.plugin.language.FURTHER, gluon_core.plugin.language.TAKES: portable ops, the companions of their lowerings, and what these are called with
 print(sorted(language.OPS), sorted(language.OPS["async_copy"]))
 print(sorted(language.FURTHER["mma"]), language.TAKES["wait"])
-#> ['async_copy', 'load', 'mma', 'store', 'tile_copy', 'tile_store', 'tile_walk'] ['commit', 'wait']
+#> ['async_copy', 'load', 'mma', 'store', 'tile_copy', 'tile_scheduler', 'tile_store'] ['commit', 'wait']
 #> ['accumulator', 'fence', 'mma_wait', 'read'] (1, ('_semantic',))
 
 # -- gluon_core.plugin.builder.Builder, gluon_core.plugin.builder.members, gluon_core.plugin.builder.Experiments, gluon_core.plugin.builder.Recorder: what the core calls on a builder; protocols, from which nothing derives

@@ -123,13 +123,13 @@ stored_product[(1,)](a, b, c, M=64, target="sim:hopper")
 print(np.abs(c - a.astype(np.float32) @ b.astype(np.float32)).max() < 1e-2)
 #> True
 
-# -- portable.OPS, portable.MmaLayouts, portable.Request, portable.LoadRequest, portable.StoreRequest, portable.AsyncCopyRequest, portable.MmaRequest, portable.TileRequest, portable.TileStoreRequest, portable.WalkRequest: what a plugin's lowerings are asked
+# -- portable.OPS, portable.MmaLayouts, portable.Request, portable.LoadRequest, portable.StoreRequest, portable.AsyncCopyRequest, portable.MmaRequest, portable.TileRequest, portable.TileStoreRequest, portable.TileSchedulerRequest: what a plugin's lowerings are asked
 portable = gl.portable
 for name, op in portable.OPS.items():
     print(name, sorted(op)[:2])
 requests = (portable.LoadRequest, portable.StoreRequest, portable.AsyncCopyRequest)
 requests += (portable.MmaRequest, portable.TileRequest, portable.TileStoreRequest)
-requests += (portable.WalkRequest,)
+requests += (portable.TileSchedulerRequest,)
 print(all(issubclass(kind, portable.Request) for kind in requests))
 print([name for name in portable.MmaLayouts.__dataclass_fields__][:5])
 #> load []
@@ -138,14 +138,14 @@ print([name for name in portable.MmaLayouts.__dataclass_fields__][:5])
 #> mma ['layouts']
 #> tile_copy ['arrived', 'begin']
 #> tile_store []
-#> tile_walk ['first', 'next']
+#> tile_scheduler ['first', 'next']
 #> True
 #> ['accumulator', 'a', 'b', 'a_shared', 'b_shared']
 
-# -- portable.grouped_tiles: which tile of a matrix a program works on, rows of tiles in groups
+# -- portable.swizzled_tiles: which tile of a matrix a program works on, rows of tiles in groups
 @gluon.jit
 def ordered(out, GROUP: gl.constexpr):
-    tiles = gl.portable.grouped_tiles([96, 64], [32, 32], GROUP)
+    tiles = gl.portable.swizzled_tiles([96, 64], [32, 32], GROUP)
     for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
         row, column = tiles.at(tile)
         gl.store(out + 2 * tile, row)
@@ -159,18 +159,18 @@ for group in (1, 2):
 #> [[0, 0], [0, 32], [32, 0], [32, 32], [64, 0], [64, 32]]
 #> [[0, 0], [32, 0], [0, 32], [32, 32], [64, 0], [64, 32]]
 
-# -- portable.even_tiles, portable.sum_parts: tiles that do not divide among programs are cut along K
+# -- portable.stream_k_tiles, portable.split_k_reduce: tiles that do not divide among programs are cut along K
 @gluon.jit
 def inner(x, y, out, sums, counters, K):
     layout: gl.constexpr = gl.portable.blocked_layout([16], gl.float32)
     i = gl.arange(0, 16, layout)
-    work = gl.portable.even_tiles([1, 1, K], [1, 1, 16])
-    for turn in range(work.turns()):
-        row, column, k, end, slot, part, parts = work.at(turn)
+    work = gl.portable.stream_k_tiles([1, 1, K], [1, 1, 16])
+    for piece in range(work.count()):
+        row, column, k, end, slot, part, parts = work.at(piece)
         found = gl.zeros([16], gl.float32, layout)
         for at in range(k, end, 16):
             found += gl.load(x + at + i, mask=at + i < end, other=0.0) * gl.load(y + at + i)
-        total, last = gl.portable.sum_parts(found, sums + slot * 16, counters + slot, part, parts)
+        total, last = gl.portable.split_k_reduce(found, sums + slot * 16, counters + slot, part, parts)
         if last:
             gl.store(out, gl.sum(total, 0))
 
@@ -228,7 +228,7 @@ def body(group):
 print(distributed.simulate(body, world=2, target="sim:gfx942"))
 #> [[1, 3, 5], [1, 3, 5]]
 
-# -- portable.count, portable.wait_count: one counts, many wait
+# -- portable.counter_add, portable.counter_wait: one program counts, many wait
 @gluon.jit
 def spread(x, counter, out):
     layout: gl.constexpr = gl.portable.blocked_layout([128], gl.int32)
@@ -236,9 +236,9 @@ def spread(x, counter, out):
     if x.rank == 0:
         if gl.program_id(0) == 0:
             gl.store(x.peers[1] + i, i)
-            gl.portable.count(counter.peers[1], 1)
+            gl.portable.counter_add(counter.peers[1], 1)
     else:
-        gl.portable.wait_count(counter.peers[1], 1)
+        gl.portable.counter_wait(counter.peers[1], 1)
         gl.store(out + gl.program_id(0) * 128 + i, gl.load(x.peers[1] + i))
 
 
@@ -251,31 +251,31 @@ def body(group):
 print(distributed.simulate(body, world=2, target="sim:hopper"))
 #> [[0, 0], [127, 127]]
 
-# -- portable.walk, portable.static_walk: the tile after this one, in step in all roles; hardware that can takes over programs that have not begun
+# -- portable.tile_scheduler, portable.static_tile_scheduler: the tile after this one, in step in all partitions; hardware that can takes over programs that have not begun
 @gluon.jit
-def mark(work, out, role: gl.constexpr):
-    turn = work.first(role)
-    while work.has(turn):
-        row, column = work.at(turn)
-        gl.store(out + 12 * role + row // 32 * 4 + column // 32, gl.program_id(0))
-        turn = work.next(turn)
+def mark(work, out, partition: gl.constexpr):
+    tile = work.first(partition)
+    while work.has(tile):
+        row, column = work.at(tile)
+        gl.store(out + 12 * partition + row // 32 * 4 + column // 32, gl.program_id(0))
+        tile = work.next(tile)
 
 
 @gluon.jit
-def walked(out, STATIC: gl.constexpr):
-    tiles = gl.portable.grouped_tiles([96, 128], [32, 32])
+def scheduled(out, STATIC: gl.constexpr):
+    tiles = gl.portable.swizzled_tiles([96, 128], [32, 32])
     if STATIC:
-        work = gl.portable.static_walk(tiles, roles=2)
+        work = gl.portable.static_tile_scheduler(tiles, partitions=2)
     else:
-        work = gl.portable.walk(tiles, roles=2)
+        work = gl.portable.tile_scheduler(tiles, partitions=2)
     gl.warp_specialize([(mark, (work, out, 0)), (mark, (work, out, 1))], [1], [24])
 
 
 for grid in (5, 12):
     out = np.full((2, 12), -1, np.int32)
-    walked[(grid,)](out, True, target="sim:hopper", num_warps=4)
+    scheduled[(grid,)](out, True, target="sim:hopper", num_warps=4)
     print((out[0] == out[1]).all(), np.bincount(out[0]).tolist())
-walked[(12,)](out, False, target="sim:sm_100", num_warps=4)
+scheduled[(12,)](out, False, target="sim:sm_100", num_warps=4)
 print((out[0] == out[1]).all())
 #> True [3, 3, 2, 2, 2]
 #> True [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
@@ -309,14 +309,14 @@ for target in TARGETS:
 #> sim:gfx942 True
 #> sim:gfx1201 True
 
-# -- portable.row_exponentials: softmax of rows; blocks of a cluster that share a row exchange once, from Triton 3.8 on
+# -- portable.cluster_softmax: softmax of rows; blocks of a cluster that share a row exchange once, from Triton 3.8 on
 @gluon.jit
 def softmax(x, out):
     layout: gl.constexpr = gl.portable.blocked_layout([2, 64], gl.float32)
     row = gl.arange(0, 2, gl.SliceLayout(1, layout))
     column = gl.arange(0, 64, gl.SliceLayout(0, layout))
     at = row[:, None] * 64 + column[None, :]
-    numerator, highest, total = gl.portable.row_exponentials(gl.load(x + at))
+    numerator, highest, total = gl.portable.cluster_softmax(gl.load(x + at))
     gl.store(out + at, numerator * (1 / total)[:, None])
 
 

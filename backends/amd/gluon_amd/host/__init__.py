@@ -4,4 +4,4 @@ from gluon_amd.arch import ARCHITECTURES
 from gluon_amd.host import cdna5, gfx1250
 from gluon_amd.layouts import AMDMFMALayout, AMDWMMALayout
 
-__all__ = ["AMDMFMALayout", "AMDWMMALayout", "ARCHITECTURES", "cdna5", "gfx1250"]
+__all__ = ["ARCHITECTURES", "AMDMFMALayout", "AMDWMMALayout", "cdna5", "gfx1250"]

@@ -19,18 +19,18 @@ from gluon_core.plugin.typing import Const, Scalar
 from gluon_core.values import shared_memory_descriptor
 
 __all__ = [
-    "memory_of_box",
+    "check_descriptor",
     "check_gather_padding",
     "check_row_op",
     "check_row_padding",
-    "check_descriptor",
     "handles",
     "int32",
-    "sequence",
     "kept",
+    "memory_of_box",
     "optional_barrier",
     "pred_int32",
     "row_indices",
+    "sequence",
     "stride",
     "updated",
     "vector",

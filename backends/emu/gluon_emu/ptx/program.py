@@ -24,7 +24,7 @@ from gluon_emu.ptx.text import (
     parse,
 )
 
-__all__ = ["Call", "Frame", "OPCODES", "Program", "Step", "TYPES", "Type", "opcode"]
+__all__ = ["OPCODES", "TYPES", "Call", "Frame", "Program", "Step", "Type", "opcode"]
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,15 @@ import numpy as np
 
 __all__ = [
     "FUNCTIONS",
-    "function",
     "bessel_i",
     "bessel_j",
     "bessel_y",
     "each",
-    "exponent",
     "erfcinv",
     "erfcx",
     "erfinv",
+    "exponent",
+    "function",
     "lgamma",
     "normcdf",
     "normcdfinv",

@@ -11,15 +11,15 @@ from gluon_core.plugin.call_sites import CallSite
 from gluon_sim.tracing.types import FunctionType, Type
 
 __all__ = [
+    "PORTABLE",
+    "TERMINATORS",
+    "UNKNOWN",
     "Block",
     "Function",
     "InsertPoint",
     "Location",
     "Op",
-    "PORTABLE",
     "Region",
-    "TERMINATORS",
-    "UNKNOWN",
     "Value",
 ]
 

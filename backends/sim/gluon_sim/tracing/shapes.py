@@ -7,8 +7,16 @@ from typing import Any, Sequence
 from gluon_sim.tracing.types import MemDescType, TensorType, Type
 
 __all__ = [
-    "expand_dims", "join", "memdesc_reshape", "memdesc_trans", "reduce", "reshape", "stays_in_threads",
-    "split", "trans", "unpacked",
+    "expand_dims",
+    "join",
+    "memdesc_reshape",
+    "memdesc_trans",
+    "reduce",
+    "reshape",
+    "split",
+    "stays_in_threads",
+    "trans",
+    "unpacked",
 ]  # fmt: skip
 
 

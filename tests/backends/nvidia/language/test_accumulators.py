@@ -67,7 +67,7 @@ def stores(sums, writer, work, WHOLE: gl.constexpr):
 
 @gluon.jit
 def through_accumulators(a, b, c, bias, rounds, SLOTS: gl.constexpr, WHOLE: gl.constexpr):
-    work = gl.portable.walk(rounds, roles=3)
+    work = gl.portable.tile_scheduler(rounds, partitions=3)
     ring = tma_ring([a, b], 2)
     sums = accumulator_ring([128, 32], SLOTS)
     end = gl.portable.epilogue([rounds * 128, 32], bias=bias)
@@ -129,7 +129,7 @@ def every_fence(monkeypatch):
 
 @pytest.mark.parametrize("parts", [8, pytest.param(1, marks=pytest.mark.campaign)])
 def test_each_inner_wait_arrival_and_fence_is_needed(every_fence, parts):
-    """Whatever is left out of ring, accumulators, writer or walk, or changed, is reported."""
+    """Anything that is left out of ring, accumulators, writer or tile scheduler, or changed, is reported."""
     rounds = 24
     grid = (rounds if TRITON_VERSION >= (3, 8) else 4,)  # every slot is used again, several times
     compiled = through_accumulators[grid](

@@ -353,8 +353,8 @@ ArgumentError | does not divide the parts | tma_writer(out, 3, buffers=2)
 ShapeError | not what the writer was made for | writer.store([0, 0], gl.zeros([16, 32], gl.float32, LAYOUT))
 ArgumentError | does not fit the writer's buffers | writer.store([0, 0], gl.zeros([16, 16], gl.float32, LAYOUT), a)
 ArgumentError | not a | writer.store([0, 0], gl.zeros([16, 16], gl.float32, LAYOUT), 3)
-ShapeError | sides of a matrix | gl.portable.grouped_tiles([8], [4])
-ArgumentError | group | gl.portable.grouped_tiles([8, 8], [4, 4], 0)
+ShapeError | sides of a matrix | gl.portable.swizzled_tiles([8], [4])
+ArgumentError | group | gl.portable.swizzled_tiles([8, 8], [4, 4], 0)
 """)
 def test_misuse_is_an_error_where_it_is(tmp_path, line, error, text):
     from benchmarks.upstream import load
@@ -374,7 +374,7 @@ def test_misuse_is_an_error_where_it_is(tmp_path, line, error, text):
 
 @gluon.jit
 def visit(out, m, n, GROUP: gl.constexpr):
-    tiles = gl.portable.grouped_tiles([m, n], [4, 2], GROUP)
+    tiles = gl.portable.swizzled_tiles([m, n], [4, 2], GROUP)
     for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
         row, column = tiles.at(tile)
         gl.store(out + 2 * tile, row)
@@ -383,7 +383,7 @@ def visit(out, m, n, GROUP: gl.constexpr):
 
 @pytest.mark.parametrize("m, n, group", [(1, 1, 8), (20, 6, 2), (21, 7, 3), (4, 40, 8), (40, 2, 8)])
 @pytest.mark.parametrize("spec", ["sim:sm_90", "sim:gfx942"])
-def test_grouped_tiles_visit_each_tile_once(m, n, group, spec):
+def test_swizzled_tiles_visit_each_tile_once(m, n, group, spec):
     tiles_m, tiles_n = -(-m // 4), -(-n // 2)
     out = np.full((tiles_m * tiles_n + 1, 2), -1, np.int32)
     visit[(3,)](out, m, n, group, target=registry().target(spec))
@@ -397,7 +397,7 @@ def test_grouped_tiles_visit_each_tile_once(m, n, group, spec):
 
 @gluon.jit
 def visit_from(out, m, n, first, GROUP: gl.constexpr):
-    tiles = gl.portable.grouped_tiles([m, n], [4, 2], GROUP, first_row=first)
+    tiles = gl.portable.swizzled_tiles([m, n], [4, 2], GROUP, first_row=first)
     for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
         row, column = tiles.at(tile)
         gl.store(out + 2 * tile, row)

@@ -1,15 +1,15 @@
 """Tiles that do not divide among programs: some in equal shares along K ("stream-K", Osama et al.,
 arXiv:2301.03598), the others whole; and sums of which several programs have a part.
 
-    work = gl.portable.even_tiles([M, N, K], [BLOCK_M, BLOCK_N, BLOCK_K])
-    for turn in range(work.turns()):
-        row, column, k, end, slot, part, parts = work.at(turn)
+    work = gl.portable.stream_k_tiles([M, N, K], [BLOCK_M, BLOCK_N, BLOCK_K])
+    for i in range(work.count()):
+        row, column, k, end, slot, part, parts = work.at(i)
         ...                                          # the product of this tile from k to end
         if parts == 1:
             ...                                      # store it
         if parts > 1:
             of_tile = sums + slot * (BLOCK_M * BLOCK_N)
-            total, last = gl.portable.sum_parts(acc, of_tile, counters + slot, part, parts)
+            total, last = gl.portable.split_k_reduce(acc, of_tile, counters + slot, part, parts)
             if last:
                 ...                                  # store the total
 """
@@ -27,12 +27,12 @@ from gluon_core.plugin.ops import builtin, semantic_layer, traced
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Const, Scalar, Shape, Values
 from gluon_core.portable.records import Record
-from gluon_core.portable.schedule import grouped_tiles
+from gluon_core.portable.tile_orders import swizzled_tiles
 from gluon_core.semantic.operands import scalar_int32
 from gluon_core.values import unwrap_shape
 from gluon_core.values.tensors import describe
 
-__all__ = ["even_share", "even_tiles", "sum_parts"]
+__all__ = ["split_k_reduce", "stream_k_share", "stream_k_tiles"]
 
 
 class _Number:
@@ -76,14 +76,14 @@ class _Number:
 
 
 @dataclass(frozen=True)
-class ShareFacts:
+class StreamKFacts:
     """How far a step goes along K."""
 
     step: int
 
 
-class even_share(Record):
-    """What a program does of a product of matrices. Its parts are the order of the tiles, the size of K
+class stream_k_share(Record):
+    """A program's share of a stream-K GEMM. Its parts are the order of the tiles, the size of K
     the programs and this one."""
 
     def _numbers(self) -> tuple[_Number, ...]:
@@ -114,24 +114,23 @@ class even_share(Record):
     def _filled(ends: tuple[_Number, ...]) -> _Number:
         """How many pieces there are."""
         zero = ends[0] * 0
-        found = zero
+        filled = zero
         for begin, end in zip(ends, ends[1:]):
-            found = found + begin.below(end, zero + 1, zero)
-        return found
+            filled = filled + begin.below(end, zero + 1, zero)
+        return filled
 
-    @builtin(name="even_share.turns")
-    def turns(self) -> tensor:
-        """How often the program works on a tile, an int32 scalar: on parts of two at most, and on whole
-        ones."""
+    @builtin(name="stream_k_share.count")
+    def count(self) -> tensor:
+        """Return how many pieces the program has, an int32 scalar: parts of two tiles at most, and whole ones."""
         (whole, *_), ends = self._pieces()
         return (whole + self._filled(ends)).value
 
-    @builtin(name="even_share.at")
-    def at(self, turn: Scalar[int]) -> tl_tuple:
-        """What the program does in a turn.
+    @builtin(name="stream_k_share.at")
+    def at(self, index: Scalar[int]) -> tl_tuple:
+        """Return the program's piece of that index: a tile, and its steps along K.
 
         Args:
-            turn: integer scalar, from 0 on; from `turns()` on there is nothing to do.
+            index: integer scalar, from 0 on; from `count()` on there is nothing to do.
 
         Returns:
             int32 scalars: the tile's first row and column; where along K to begin and where to end;
@@ -142,7 +141,7 @@ class even_share(Record):
         tiles, depth, programs, program = self._numbers()
         (whole, steps, base, further), ends = self._pieces()
         order, step = self.parts.values[0], self.facts.step
-        here = _Number(semantic_layer(), turn)
+        here = _Number(semantic_layer(), index)
         pieces, zero = self._filled(ends), whole * 0
         one = zero + 1
 
@@ -165,10 +164,10 @@ class even_share(Record):
         return tl_tuple([row, column, *along, (shared + opener).value, part.value, parts.value])
 
 
-@builtin(name="gl.portable.even_tiles")
-def even_tiles(
+@builtin(name="gl.portable.stream_k_tiles")
+def stream_k_tiles(
     shape: Union[Sequence[Scalar[int]], Values], block_shape: Shape, group: Const[int] = 8
-) -> even_share:
+) -> stream_k_share:
     """This program's share of the product of two matrices. Where the tiles do not divide among the
     programs, and at most three quarters of them have a last tile, those of the last round are cut along K,
     such that all programs have as many steps to do but for one; of the others each is one program's.
@@ -176,10 +175,10 @@ def even_tiles(
     Args:
         shape: M, N and K, integer scalars, at least 1.
         block_shape: of a tile and a step along K, compile-time integers.
-        group: rows of tiles that are walked at a time, as for `grouped_tiles`.
+        group: rows of tiles that are walked at a time, as for `swizzled_tiles`.
 
     Returns:
-        An `even_share`.
+        A `stream_k_share`.
 
     Raises:
         ArgumentError: `group` is no compile-time integer of at least 1.
@@ -191,11 +190,11 @@ def even_tiles(
             "not the sizes of a product", argument="shape", expected="M, N, K", got=describe(sizes)
         )
     m, n, k = sizes
-    order = grouped_tiles([m, n], list(block[:2]), group)
+    order = swizzled_tiles([m, n], list(block[:2]), group)
     depth = scalar_int32(semantic_layer(), unwrap(k), "shape")
     programs = tl_core.num_programs(0, _semantic=semantic_layer())
     program = tl_core.program_id(0, _semantic=semantic_layer())
-    return even_share([order, depth, programs, program], ShareFacts(block[2]))
+    return stream_k_share([order, depth, programs, program], StreamKFacts(block[2]))
 
 
 @builtin
@@ -274,7 +273,7 @@ def _size(value: tensor) -> constexpr:
 
 
 @traced
-def sum_parts(
+def split_k_reduce(
     value: "tensor", sums: "tensor", counter: "tensor", part: "Scalar[int]", parts: "Scalar[int]"
 ) -> "Values":
     """Add up what several programs have of one tensor, in order, whoever comes when: equal parts have

@@ -1,4 +1,4 @@
-"""Walks over tiles: which there are, in which roles, with any grid; what is needed for it; misuse."""
+"""Tile schedulers: each tile once, in each partition, with any grid; what is needed for it; misuse."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ SIM = registry().target("sim:sm_100")
 
 
 @gluon.jit
-def visit(work, out, role: gl.constexpr):
+def visit(work, out, partition: gl.constexpr):
     """Who did each tile, one more than the program's number, and how often."""
-    turn = work.first(role)
-    while work.has(turn):
-        row, column = work.at(turn)
-        at = out + (role * 56 + row // 4 * 8 + column // 2) * 2
+    tile = work.first(partition)
+    while work.has(tile):
+        row, column = work.at(tile)
+        at = out + (partition * 56 + row // 4 * 8 + column // 2) * 2
         gl.atomic_add(at, 1)
         gl.store(at + 1, gl.program_id(0))
-        turn = work.next(turn)
+        tile = work.next(tile)
 
 
 @gluon.jit
 def visits(out, m, n, HOW: gl.constexpr, SLOTS: gl.constexpr = 3):
-    tiles = gl.portable.grouped_tiles([m, n], [4, 2], 2)
+    tiles = gl.portable.swizzled_tiles([m, n], [4, 2], 2)
     if HOW == "static":
-        work = gl.portable.static_walk(tiles, roles=2)
+        work = gl.portable.static_tile_scheduler(tiles, partitions=2)
     elif HOW == "clc":
-        work = clc.walk(tiles, roles=2, slots=SLOTS)
+        work = clc.tile_scheduler(tiles, partitions=2, slots=SLOTS)
     else:
-        work = gl.portable.walk(tiles, 2, SLOTS)
+        work = gl.portable.tile_scheduler(tiles, 2, SLOTS)
     gl.warp_specialize([(visit, (work, out, 0)), (visit, (work, out, 1))], [1], [24])
 
 
@@ -52,17 +52,17 @@ def visited(grid, how, target=SIM, slots=3, **settings):
     with using(**settings):
         visits[grid](out, 28, 16, how, slots, target=target, num_warps=4)
     assert (out[..., 0] == 1).all()
-    assert (out[0, ..., 1] == out[1, ..., 1]).all()  # the roles of a program walk in step
+    assert (out[0, ..., 1] == out[1, ..., 1]).all()  # the partitions of a program go in step
     return len(np.unique(out[..., 1]))
 
 
 @pytest.mark.parametrize("grid", [(1,), (5,), (56,), (60,), (7, 2, 2)])
-@pytest.mark.parametrize("how", ["static", "walk"])
-def test_each_role_visits_each_tile_once(grid, how):
+@pytest.mark.parametrize("how", ["static", "dynamic"])
+def test_each_partition_visits_each_tile_once(grid, how):
     assert visited(grid, how, registry().target("sim:sm_90")) == min(56, grid[0])
     programs = visited(grid, how)
     # Where programs take over others, only those do something that are there at the same time.
-    assert programs <= 4 if CLC and how == "walk" else programs == min(56, grid[0])
+    assert programs <= 4 if CLC and how == "dynamic" else programs == min(56, grid[0])
 
 
 @with_clc
@@ -75,13 +75,13 @@ def test_programs_are_taken_over_in_any_order(schedule, slots):
 
 @gluon.jit
 def numbered(out, n):
-    work = gl.portable.walk(n)
-    turn = work.first()
-    while work.has(turn):
-        gl.atomic_add(out + work.at(turn), 1)
-        turn = work.next(turn)
-    turn = work.next(turn)  # nothing comes after the end
-    if work.has(turn):
+    work = gl.portable.tile_scheduler(n)
+    tile = work.first()
+    while work.has(tile):
+        gl.atomic_add(out + work.at(tile), 1)
+        tile = work.next(tile)
+    tile = work.next(tile)  # nothing comes after the end
+    if work.has(tile):
         gl.store(out, 100)
 
 
@@ -102,23 +102,23 @@ def every_fence(monkeypatch):
 
 
 @gluon.jit
-def doubled(work, x, out, role: gl.constexpr):
-    turn = work.first(role)
-    while work.has(turn):
-        at = work.at(turn) * 2 + role
+def doubled(work, x, out, partition: gl.constexpr):
+    tile = work.first(partition)
+    while work.has(tile):
+        at = work.at(tile) * 2 + partition
         gl.store(out + at, gl.load(x + at) * 2)
-        turn = work.next(turn)
+        tile = work.next(tile)
 
 
 @gluon.jit
 def doubles(x, out, n):
-    work = gl.portable.walk(n, roles=2, slots=1)
+    work = gl.portable.tile_scheduler(n, partitions=2, slots=1)
     gl.warp_specialize([(doubled, (work, x, out, 0)), (doubled, (work, x, out, 1))], [1], [24])
 
 
 @with_clc
 def test_each_inner_wait_arrival_and_fence_is_needed(every_fence):
-    """Whatever is left out of a walk, or changed, is reported."""
+    """Anything that is left out of a tile scheduler, or changed, is reported."""
 
     def fresh():
         x = np.arange(40, dtype=np.int32)
@@ -140,55 +140,55 @@ def test_each_inner_wait_arrival_and_fence_is_needed(every_fence):
 
 
 @gluon.jit
-def stray(work, role: gl.constexpr, ROUNDS: gl.constexpr):
-    turn = work.first(role)
+def stray(work, partition: gl.constexpr, ROUNDS: gl.constexpr):
+    tile = work.first(partition)
     for _ in range(ROUNDS):
-        turn = work.next(turn)
+        tile = work.next(tile)
 
 
 @gluon.jit
 def misused(n, FIRST: gl.constexpr, SECOND: gl.constexpr, ROUNDS: gl.constexpr):
-    work = gl.portable.walk(n, roles=2, slots=1)
+    work = gl.portable.tile_scheduler(n, partitions=2, slots=1)
     gl.warp_specialize([(stray, (work, FIRST, 5)), (stray, (work, SECOND, ROUNDS))], [1], [24])
 
 
 @with_clc
-def test_a_role_too_many_or_too_few_is_told_in_words_of_the_walk():
+def test_a_partition_too_many_or_too_few_is_reported_in_words_of_the_scheduler():
     misused[(4,)](4, 0, 1, 5, target=SIM, num_warps=4)
-    with pytest.raises(DeadlockError, match="of the answers of line .*\n?.*Role 0 asks"):
+    with pytest.raises(DeadlockError, match="of the answers of line .*\n?.*Partition 0 asks"):
         misused[(4,)](4, 1, 1, 5, target=SIM, num_warps=4)
-    with pytest.raises((DeadlockError, BarrierError), match="Role 0 asks"):
+    with pytest.raises((DeadlockError, BarrierError), match="Partition 0 asks"):
         misused[(4,)](4, 0, 0, 5, target=SIM, num_warps=4)
-    with pytest.raises(DeadlockError, match="Each of the 2 roles of the walk"):
+    with pytest.raises(DeadlockError, match="Each of the 2 partitions of the tile scheduler"):
         misused[(40,)](40, 0, 1, 0, target=SIM, num_warps=4)
 
 
 @gluon.jit
 def wrong(out, WAY: gl.constexpr):
-    work = gl.portable.static_walk(8, roles=2)
-    if WAY == "no such role":
+    work = gl.portable.static_tile_scheduler(8, partitions=2)
+    if WAY == "no such partition":
         work.first(2)
-    if WAY == "no turn":
+    if WAY == "no tile":
         work.next(0)
-    if WAY == "another walk":
-        work.has(gl.portable.static_walk(8, roles=3).first(0))
-    if WAY == "no role":
-        gl.portable.walk(8, roles=0)
+    if WAY == "another scheduler":
+        work.has(gl.portable.static_tile_scheduler(8, partitions=3).first(0))
+    if WAY == "no partition":
+        gl.portable.tile_scheduler(8, partitions=0)
     if WAY == "no slot":
-        gl.portable.walk(8, slots=0)
-    if WAY == "no tiles":
-        gl.portable.walk(out)
+        gl.portable.tile_scheduler(8, slots=0)
+    if WAY == "no number":
+        gl.portable.tile_scheduler(out)
 
 
 @pytest.mark.parametrize(
     "way, error, words",
     [
-        ("no such role", ArgumentError, "role"),
-        ("no turn", ArgumentError, "walk.first"),
-        ("another walk", ArgumentError, "one of 2 roles"),
-        ("no role", ArgumentError, "roles"),
+        ("no such partition", ArgumentError, "partition"),
+        ("no tile", ArgumentError, "scheduler.first"),
+        ("another scheduler", ArgumentError, "one of 2 partitions"),
+        ("no partition", ArgumentError, "partitions"),
         ("no slot", ArgumentError, "slots"),
-        ("no tiles", DtypeError, "tiles"),
+        ("no number", DtypeError, "tiles"),
     ],
 )
 def test_misuse_is_an_error(way, error, words):
@@ -198,31 +198,31 @@ def test_misuse_is_an_error(way, error, words):
 
 @gluon.jit
 def asking(n):
-    clc.walk(n)
+    clc.tile_scheduler(n)
 
 
 @gluon.jit
-def walking(out, n):
-    work = gl.portable.walk(n)
-    turn = work.first()
-    while work.has(turn):
-        gl.store(out + work.at(turn), 1)
-        turn = work.next(turn)
+def scheduled(out, n):
+    work = gl.portable.tile_scheduler(n)
+    tile = work.first()
+    while work.has(tile):
+        gl.store(out + work.at(tile), 1)
+        tile = work.next(tile)
 
 
-def test_what_lacks_it_says_so_and_walks_by_steps():
+def test_what_lacks_it_says_so_and_takes_a_fixed_order():
     with pytest.raises(CapabilityError, match="nvidia.clc" if CLC else "needs Triton >= 3.8"):
         asking[(1,)](4, target="sim:sm_90", num_warps=4)
     if CLC:
-        with pytest.raises(CapabilityError, match="static_walk"):
+        with pytest.raises(CapabilityError, match="static_tile_scheduler"):
             asking[(1,)](4, target=SIM, num_warps=4, num_ctas=4)
-    compiled = walking.warmup(np.zeros(4, np.int32), 4, grid=(4,), target="sm_90", num_warps=1)
-    assert "clusterlaunchcontrol" not in compiled.asm["ptx"]
+    kernel = scheduled.warmup(np.zeros(4, np.int32), 4, grid=(4,), target="sm_90", num_warps=1)
+    assert "clusterlaunchcontrol" not in kernel.asm["ptx"]
 
 
 @pytest.mark.parametrize("num_ctas", [1, 2])
 def test_instructions(num_ctas):
     options = {"grid": (8,), "target": "sm_100", "num_warps": 4, "num_ctas": num_ctas}
-    ptx = walking.warmup(np.zeros(8, np.int32), 8, **options).asm["ptx"]
+    ptx = scheduled.warmup(np.zeros(8, np.int32), 8, **options).asm["ptx"]
     assert ptx.count("clusterlaunchcontrol.try_cancel") == (2 if CLC else 0)
     assert ("multicast::cluster::all" in ptx) == (CLC and num_ctas == 2)

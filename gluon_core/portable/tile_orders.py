@@ -1,6 +1,6 @@
 """Which tile of a result a program works on, and in which order: schedules, the same for all vendors.
 
-tiles = gl.portable.grouped_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
+tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
 for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
     row, column = tiles.at(tile)
 """
@@ -19,11 +19,11 @@ from gluon_core.semantic.operands import compile_time_int, scalar_int32
 from gluon_core.values import unwrap_shape
 from gluon_core.values.tensors import describe
 
-__all__ = ["grouped_tiles", "tile_schedule"]
+__all__ = ["swizzled_tiles", "tile_order"]
 
 
 @dataclass(frozen=True)
-class ScheduleFacts:
+class TileOrderFacts:
     """Rows and columns of a tile, the rows of tiles that are walked together, and whether the order
     begins elsewhere than at the first."""
 
@@ -32,7 +32,7 @@ class ScheduleFacts:
     moved: bool = False
 
 
-class tile_schedule(Record):
+class tile_order(Record):
     """An order of the tiles of a matrix. Its parts are the tiles along each side, and where the order
     begins elsewhere, the row of tiles that comes first."""
 
@@ -41,13 +41,13 @@ class tile_schedule(Record):
         """Rows and columns of a tile."""
         return list(self.facts.block)
 
-    @builtin(name="tile_schedule.count")
+    @builtin(name="tile_order.count")
     def count(self) -> tensor:
         """How many tiles there are, an int32 scalar."""
         rows, columns = self.parts.values[:2]
         return semantic_layer().mul(rows, columns, True)
 
-    @builtin(name="tile_schedule.at")
+    @builtin(name="tile_order.at")
     def at(self, tile: Scalar[int]) -> tl_tuple:
         """Where a tile begins.
 
@@ -76,13 +76,13 @@ class tile_schedule(Record):
         return tl_tuple([semantic.mul(at, size, True) for at, size in zip((m, n), sizes)])
 
 
-@builtin(name="gl.portable.grouped_tiles")
-def grouped_tiles(
+@builtin(name="gl.portable.swizzled_tiles")
+def swizzled_tiles(
     shape: Union[Sequence[Scalar[int]], Values],
     block_shape: Shape,
     group: Const[int] = 8,
     first_row: Optional[Scalar[int]] = None,
-) -> tile_schedule:
+) -> tile_order:
     """The tiles of a matrix, in an order in which programs that run together share what they read:
     `group` rows of tiles are walked at a time, column by column.
 
@@ -94,7 +94,7 @@ def grouped_tiles(
             than the matrix has; the rows before it come last. The first row by default.
 
     Returns:
-        A `tile_schedule`.
+        A `tile_order`.
 
     Raises:
         ArgumentError: `group` is no compile-time integer of at least 1.
@@ -111,8 +111,10 @@ def grouped_tiles(
         extent = scalar_int32(semantic, unwrap(size), "shape")
         more = semantic.add(extent, semantic.scalar_constant(side - 1, tl.int32), True)
         tiles.append(semantic.floordiv(more, semantic.scalar_constant(side, tl.int32)))
-    facts = ScheduleFacts(block, compile_time_int(group, "group", 1), unwrap(first_row) is not None)
+    facts = TileOrderFacts(
+        block, compile_time_int(group, "group", 1), unwrap(first_row) is not None
+    )
     if facts.moved:
         first = scalar_int32(semantic, unwrap(first_row), "first_row")
         tiles.append(semantic.floordiv(first, semantic.scalar_constant(block[0], tl.int32)))
-    return tile_schedule(tiles, facts)
+    return tile_order(tiles, facts)

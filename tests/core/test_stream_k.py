@@ -22,7 +22,7 @@ LAYOUT = gl.constexpr(gl.BlockedLayout([1, 2], [4, 8], [2, 2], [1, 0]))
 
 @gluon.jit
 def shares(out, m, n, k, MOST: gl.constexpr):
-    work = gl.portable.even_tiles([m, n, k], [4, 2, 8])
+    work = gl.portable.stream_k_tiles([m, n, k], [4, 2, 8])
     for turn in range(MOST):
         row, column, first, end, slot, part, parts = work.at(turn)
         at = out + (gl.program_id(0) * MOST + turn) * 8
@@ -33,7 +33,7 @@ def shares(out, m, n, k, MOST: gl.constexpr):
         gl.store(at + 4, slot)
         gl.store(at + 5, part)
         gl.store(at + 6, parts)
-        gl.store(at + 7, work.turns())
+        gl.store(at + 7, work.count())
 
 
 @pytest.mark.sampled(2)
@@ -93,7 +93,7 @@ def add_up(x, out, sums, counters, PARTS: gl.constexpr):
     part = gl.program_id(0)
     tile = gl.program_id(1)
     value = gl.load(x + (tile * PARTS + part) * 128 + at)
-    total, last = gl.portable.sum_parts(
+    total, last = gl.portable.split_k_reduce(
         value, sums + tile * PARTS * 128, counters + tile, part, PARTS
     )
     if last:
@@ -152,14 +152,17 @@ def test_each_barrier_and_order_within_is_needed():
 @pytest.mark.parametrize(
     "line, words",
     [
-        ("gl.portable.even_tiles([8, 8], [4, 4])", "not the sizes of a product"),
-        ("gl.portable.even_tiles([8, 8, 8], [4, 4, 4], 0)", "group"),
-        ("gl.portable.sum_parts(row, sums, counters, 0, 2)", "parts are added in float32"),
+        ("gl.portable.stream_k_tiles([8, 8], [4, 4])", "not the sizes of a product"),
+        ("gl.portable.stream_k_tiles([8, 8, 8], [4, 4, 4], 0)", "group"),
+        ("gl.portable.split_k_reduce(row, sums, counters, 0, 2)", "parts are added in float32"),
         (
-            "gl.portable.sum_parts(row.to(gl.float32), out, counters, 0, 2)",
+            "gl.portable.split_k_reduce(row.to(gl.float32), out, counters, 0, 2)",
             "not where parts can be",
         ),
-        ("gl.portable.sum_parts(row.to(gl.float32), sums + row, counters, 0, 2)", "scalar pointer"),
+        (
+            "gl.portable.split_k_reduce(row.to(gl.float32), sums + row, counters, 0, 2)",
+            "scalar pointer",
+        ),
     ],
 )
 def test_misuse_is_an_error_where_it_is(line, words):

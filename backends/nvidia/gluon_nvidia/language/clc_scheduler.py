@@ -1,7 +1,7 @@
-"""Walks over tiles by cluster launch control (sm_100): programs do what others have not begun.
+"""The tile scheduler by cluster launch control (sm_100): programs take over tiles that others have not begun.
 
-Role 0 asks, a tile ahead, where the program's own tiles end. The answer comes to a slot with two
-barriers: full, which it completes, and empty, at which every role arrives once it has read.
+Partition 0 asks, a tile ahead, where the program's own tiles end. The answer comes to a slot with two
+barriers: full, which it completes, and empty, at which every partition arrives once it has read.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from gluon_core.layouts import SwizzledSharedLayout
 from gluon_core.plugin.ops import builtin, code_generator, semantic_layer, tl, traced
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Const, Scalar
-from gluon_core.portable import WalkRequest
-from gluon_core.portable.schedule import tile_schedule
-from gluon_core.portable.walks import make_walk, tile_walk
+from gluon_core.portable import TileSchedulerRequest
+from gluon_core.portable.tile_orders import tile_order
+from gluon_core.portable.tile_schedulers import make_tile_scheduler, tile_scheduler_type
 from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.features import CLC
 from gluon_nvidia.language import mbarrier
@@ -23,17 +23,20 @@ from gluon_nvidia.language.clc import clc_result, load_result, try_cancel
 from gluon_nvidia.language.fence import fence_async_shared
 from gluon_nvidia.language.mbarrier_counted import arrive
 
-__all__ = ["accepts", "begin", "first", "following", "walk"]
+__all__ = ["accepts", "begin", "first", "following", "tile_scheduler"]
 
-_FULL = "Role 0 asks for programs to take over: one role, and one only, walks with walk.first(0), to the end."
+_FULL = (
+    "Partition 0 asks for programs to take over: one partition, and one only, begins with "
+    "scheduler.first(0), and loops to the end."
+)
 _EMPTY = (
-    "Each of the {} roles of the walk goes through all its turns, once: walk.first(role), then "
-    "walk.next(turn) while walk.has(turn)."
+    "Each of the {} partitions of the tile scheduler takes all its tiles, once: scheduler.first(partition), "
+    "then scheduler.next(tile) while scheduler.has(tile)."
 )
 _BYTES = 16
 
 
-def accepts(request: WalkRequest) -> Union[bool, str]:
+def accepts(request: TileSchedulerRequest) -> Union[bool, str]:
     return _too_wide(request.num_ctas) or True
 
 
@@ -43,20 +46,21 @@ def _too_wide(num_ctas: int) -> str:
     return f"a barrier for all of a cluster is one of a pair of blocks, not of {num_ctas}"
 
 
-@builtin(requires=("nvidia.clc",), since=CLC, name="gl.nvidia.blackwell.clc.walk")
-def walk(
-    tiles: Union[tile_schedule, Scalar[int]], roles: Const[int] = 1, slots: Const[int] = 3
-) -> tile_walk:
-    """Walk over tiles, taking over programs that have not begun. `gl.portable.walk` does so where it
-    can, and says more of it.
+@builtin(requires=("nvidia.clc",), since=CLC, name="gl.nvidia.blackwell.clc.tile_scheduler")
+def tile_scheduler(
+    tiles: Union[tile_order, Scalar[int]], partitions: Const[int] = 1, slots: Const[int] = 3
+) -> tile_scheduler_type:
+    """Schedule tiles by cluster launch control: take over programs that have not begun.
+    `gl.portable.tile_scheduler` does so where it can, and says more of it.
 
     Args:
-        tiles: an order of tiles, such as `grouped_tiles`; or their number, an integer scalar.
-        roles: compile-time integer: how many roles walk, each from `first(role)` to the end.
-        slots: compile-time integer: by how many tiles role 0 may be ahead of the last.
+        tiles: an order of tiles, such as `swizzled_tiles`; or their number, an integer scalar.
+        partitions: compile-time integer: how many partitions take tiles, each from `first(partition)` to
+            the end.
+        slots: compile-time integer: by how many tiles partition 0 may be ahead of the last.
 
     Returns:
-        A `tile_walk`.
+        A `tile_scheduler_type`.
 
     Raises:
         ArgumentError: an illegal number.
@@ -67,11 +71,13 @@ def walk(
     """
     why = _too_wide(semantic_layer().num_ctas)
     if why:
-        raise CapabilityError(why, remedy="Use gl.portable.static_walk(tiles, roles).")
-    return make_walk("launch_control", tiles, roles, slots)
+        raise CapabilityError(
+            why, remedy="Use gl.portable.static_tile_scheduler(tiles, partitions)."
+        )
+    return make_tile_scheduler("launch_control", tiles, partitions, slots)
 
 
-# -- the lowering of gl.portable.walk --------------------------------------------------------------
+# -- the lowering of gl.portable.tile_scheduler --------------------------------------------------------------
 
 
 def begin(facts: Any, _semantic: SemanticLayer) -> list[shared_memory_descriptor]:
@@ -81,18 +87,18 @@ def begin(facts: Any, _semantic: SemanticLayer) -> list[shared_memory_descriptor
     plain = SwizzledSharedLayout(1, 1, 1, [0], cga_layout=every)
     answers = _semantic.allocate_shared(tl.int64, [facts.slots, 2], plain)
     full = mbarrier.allocate_mbarrier(batch=facts.slots)
-    # The even block of a pair asks for both: it waits for the roles of both.
+    # The even block of a pair asks for both: it waits for the partitions of both.
     empty = mbarrier.allocate_mbarrier(batch=facts.slots, two_ctas=blocks > 1)
     _semantic.call_buffer(full, "the answers", _FULL)
-    _semantic.call_buffer(empty, "the answers that were read", _EMPTY.format(facts.roles))
+    _semantic.call_buffer(empty, "the answers that were read", _EMPTY.format(facts.partitions))
     for slot in range(facts.slots):
         mbarrier.init(_semantic.memdesc_index(full, slot), 1)
-        mbarrier.init(_semantic.memdesc_index(empty, slot), facts.roles)
+        mbarrier.init(_semantic.memdesc_index(empty, slot), facts.partitions)
     return [answers, full, empty]
 
 
 def first(state: Any, before: Any, facts: Any, count: Any, _semantic: SemanticLayer) -> list[Any]:
-    """A turn is a tile, the slot of the next answer and the parity of its phase."""
+    """Return a tile, the slot of the next answer and the parity of its phase."""
     tile, zero = _semantic.program_number(), _semantic.scalar_constant(0, tl.int32)
     _traced(_ask_ahead, state, [tile, zero, zero, count], facts)
     return [tile, zero, zero]
@@ -101,12 +107,12 @@ def first(state: Any, before: Any, facts: Any, count: Any, _semantic: SemanticLa
 def following(
     state: Any, before: Any, facts: Any, count: Any, _semantic: SemanticLayer
 ) -> list[Any]:
-    found = _traced(_go_on, state, [*before, count], facts)
-    return list(found.values)
+    after = _traced(_go_on, state, [*before, count], facts)
+    return list(after.values)
 
 
 def _traced(function: Any, state: Any, values: Any, facts: Any) -> Any:
-    known = [tl.constexpr(facts.walk.slots), tl.constexpr(facts.role == 0)]
+    known = [tl.constexpr(facts.scheduler.slots), tl.constexpr(facts.partition == 0)]
     return code_generator().call_JitFunction(function, [*state, *values, *known], {})
 
 
@@ -122,7 +128,7 @@ def _go_on(
     SLOTS: "tl.constexpr",
     ASKS: "tl.constexpr",
 ) -> "Any":
-    """The next of this program's own tiles; where they end, that of the program in the answer."""
+    """Return the next of this program's own tiles; where they end, that of the program in the answer."""
     if tile < count:
         tile += _programs()
         if tile >= count:
@@ -153,7 +159,7 @@ def _ask_ahead(
     SLOTS: "tl.constexpr",
     ASKS: "tl.constexpr",
 ) -> None:
-    """Role 0 asks for another program where this tile is the last of its own."""
+    """Ask, in partition 0, for another program where this tile is the last of its own."""
     if ASKS:
         if tile < count:
             if tile + _programs() >= count:

@@ -22,7 +22,7 @@ def exponentials(x, out, highest, total, columns, ROWS: gl.constexpr, BLOCK: gl.
     column = gl.arange(0, BLOCK, gl.SliceLayout(0, layout))
     at = row[:, None] * columns + column[None, :]
     inside = (column < columns)[None, :] & (row[:, None] >= 0)
-    below, most, sums = gl.portable.row_exponentials(
+    below, most, sums = gl.portable.cluster_softmax(
         gl.load(x + at, mask=inside, other=-float("inf"))
     )
     gl.store(out + at, below, mask=inside)
@@ -88,9 +88,9 @@ def test_blocks_exchange_once():
 def wrong(WAY: gl.constexpr):
     layout: gl.constexpr = gl.portable.blocked_layout([16, 16], gl.float32)
     if WAY == "halves":
-        gl.portable.row_exponentials(gl.zeros([16, 16], gl.float16, layout))
+        gl.portable.cluster_softmax(gl.zeros([16, 16], gl.float16, layout))
     if WAY == "one row":
-        gl.portable.row_exponentials(gl.zeros([16], gl.float32, gl.SliceLayout(0, layout)))
+        gl.portable.cluster_softmax(gl.zeros([16], gl.float32, gl.SliceLayout(0, layout)))
 
 
 @pytest.mark.parametrize("way, error", [("halves", DtypeError), ("one row", ShapeError)])
