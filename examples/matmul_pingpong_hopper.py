@@ -1,4 +1,4 @@
-"""Matrix multiplication on Hopper: two groups of warps take turns with a tile each.
+"""Matrix multiplication on Hopper, ping-pong schedule: two consumer warp groups have a tile each.
 
 In `matmul_cooperative_hopper.py` both groups work on the same tile and store at about the same time, when nobody
 multiplies. Here each has a tile of its own, and a group may multiply only in its turn: so one stores while
@@ -14,9 +14,9 @@ copies its own rows of A, and one copies the columns of B for both by multicast,
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import (
+    ordered_barrier,
     tma_ring,
     tma_writer,
-    turns,
     warpgroup_mma,
     warpgroup_mma_init,
     warpgroup_mma_wait,
@@ -102,22 +102,22 @@ def store(writers, sums, row, column):
 
 @gluon.jit
 def multiply_tiles(
-    ring, tiles, order, writers, K, role: gl.constexpr, BLOCK_K: gl.constexpr, WIDTHS: gl.constexpr
+    ring, tiles, order, writers, K, partition: gl.constexpr, BLOCK_K: gl.constexpr, WIDTHS: gl.constexpr
 ):  # fmt: skip
     """Every other tile of the program."""
     steps = gl.cdiv(K, BLOCK_K)
-    at = ring.consumer().next(role * steps)
-    turn = order.first(role)
-    first = gl.program_id(0) + role * gl.num_programs(0)
+    at = ring.consumer().next(partition * steps)
+    turn = order.first(partition)
+    first = gl.program_id(0) + partition * gl.num_programs(0)
     for tile in range(first, tiles.count(), 2 * gl.num_programs(0)):
         sums = nothing(tiles.block[0], WIDTHS)
-        order.take(turn)
+        order.wait(turn)
         for step in range(steps):
             sums = multiplied(ring.wait(at), sums)
             # The step before is over: its slot takes the tiles that come next.
             ring.release(at.before(), pred=step > 0)
             at = at.next()
-        order.end(turn)
+        order.arrive(turn)
         turn = turn.next()
         sums = finished(sums)
         ring.release(at.before(), pred=steps > 0)
@@ -149,7 +149,7 @@ def matmul_pingpong(
     CTAS: gl.constexpr = gl.num_ctas()
     ring = tma_ring((a_desc,) + b_descs, STAGES, multicast=CTAS == 2)
     tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
-    order = turns(2)
+    order = ordered_barrier(2)
     mine = writers_for(c_desc, WIDTHS, BUFFERS)
     others = writers_for(c_desc, WIDTHS, BUFFERS)
     gl.warp_specialize(

@@ -198,15 +198,15 @@ run(in_roles, *ends, 5, num_warps=4)
 print((doubled == 2 * x).all())
 #> True
 
-# -- nvidia.hopper.turns, nvidia.hopper.role_turns: two roles that change the same buffer, one after the other
+# -- nvidia.hopper.ordered_barrier, nvidia.hopper.ordered_barrier_type: two partitions that change the same buffer, one after the other
 @gluon.jit
-def grow(order: gl.nvidia.hopper.role_turns, memory, role: gl.constexpr):
-    turn = order.first(role)
+def grow(order: gl.nvidia.hopper.ordered_barrier_type, memory, partition: gl.constexpr):
+    at = order.first(partition)
     for _ in range(3):
-        order.take(turn)
-        memory.store(memory.load(gl.BlockedLayout([1], [32], [4], [0])) * 2 + role)
-        order.end(turn)
-        turn = turn.next()
+        order.wait(at)
+        memory.store(memory.load(gl.BlockedLayout([1], [32], [4], [0])) * 2 + partition)
+        order.arrive(at)
+        at = at.next()
 
 
 @gluon.jit
@@ -214,7 +214,7 @@ def alternating(out):
     at = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))
     memory = gl.allocate_shared_memory(gl.int32, [128], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     memory.store(at)
-    order = gl.nvidia.hopper.turns(2)
+    order = gl.nvidia.hopper.ordered_barrier(2)
     gl.warp_specialize([(grow, (order, memory, 0)), (grow, (order, memory, 1))], [4], [24])
     gl.store(out + at, memory.load(gl.BlockedLayout([1], [32], [4], [0])))
 

@@ -1,19 +1,19 @@
-"""Accumulators in tensor memory that one role fills and another stores: a ring of them (sm_100).
+"""Accumulators in tensor memory that one partition fills and another stores: a ring of them (sm_100).
 
-    sums = accumulator_ring([BLOCK_M, BLOCK_N], 2)     # before the roles part
+    sums = accumulator_ring([BLOCK_M, BLOCK_N], 2)     # before `gl.warp_specialize`
     ...
-    at = sums.producer()                               # the role that multiplies
+    at = sums.producer()                               # the partition that multiplies
     acc = sums.take(at)
     ...                                                # tcgen05_mma(..., acc, ...)
     sums.done(at)
     at = at.next()
     ...
-    at = sums.consumer()                               # the role that stores
+    at = sums.consumer()                               # the partition that stores
     sums.store(at, writer, [row, column])
     at = at.next()
 
 Each slot has a barrier that says it is full, which the matrix unit completes, and one that says it
-is empty, at which the role that stores arrives once it has read.
+is empty, at which the partition that stores arrives once it has read.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class tmem_ring(Record):
 
     @builtin(name="tmem_ring.producer")
     def producer(self) -> ring_position:
-        """Where the role that multiplies begins."""
+        """Where the partition that multiplies begins."""
         return begin(self.facts, "producer")
 
     @builtin(name="tmem_ring.consumer")
     def consumer(self) -> ring_position:
-        """Where the role that reads begins."""
+        """Where the partition that reads begins."""
         return begin(self.facts, "consumer")
 
     @builtin(name="tmem_ring.take")
@@ -150,7 +150,7 @@ class tmem_ring(Record):
 def accumulator_ring(
     shape: Shape, slots: Const[int] = 2, layout: Optional[TensorMemoryLayout] = None
 ) -> tmem_ring:
-    """Allocate `slots` accumulators of float32 in tensor memory, which one role multiplies into and another
+    """Allocate `slots` accumulators of float32 in tensor memory, which one partition multiplies into and another
     reads: one is read while the next grows. Make it before `gl.warp_specialize`, and hand it to both.
 
     Args:

@@ -1,13 +1,13 @@
-"""Tiles that one role copies and others use: rings of buffers with their barriers (sm_90).
+"""Tiles that one partition copies and others use: rings of buffers with their barriers (sm_90).
 
-    tiles = tma_ring([a_desc, b_desc], STAGES, consumers=2)   # before the roles part
+    tiles = tma_ring([a_desc, b_desc], STAGES, consumers=2)   # before `gl.warp_specialize`
     ...
-    at = tiles.producer()                                     # the role that copies
+    at = tiles.producer()                                     # the partition that copies
     for k in range(0, K, BLOCK_K):
         tiles.fetch(at, [[row, k], [k, column]])
         at = at.next()
     ...
-    at = tiles.consumer()                                     # each role that uses them
+    at = tiles.consumer()                                     # each partition that uses them
     for k in range(0, K, BLOCK_K):
         a_tile, b_tile = tiles.wait(at)
         ...
@@ -57,7 +57,7 @@ _FULL = (
 )
 _EMPTY = (
     "Wait for each slot of the ring and release it once, ring.release(at) and then at = at.next(), in "
-    "each of the roles that use it; tma_ring(..., consumers={}) counts them."
+    "each of the partitions that use it; tma_ring(..., consumers={}) counts them."
 )
 
 
@@ -71,7 +71,7 @@ class PositionFacts:
 
 @dataclass(frozen=True)
 class RingFacts:
-    """The slots of the ring, the roles that use each, and the tensors whose tiles one block copies for both."""
+    """The slots of the ring, the partitions that use each, and the tensors whose tiles one block copies for both."""
 
     stages: int
     consumers: int
@@ -98,7 +98,7 @@ class ring_position(Record):
         """The position after this one.
 
         Args:
-            steps: integer scalar, 0 or more: so many positions on, past slots that another role uses.
+            steps: integer scalar, 0 or more: so many positions on, past slots that another partition uses.
         """
         semantic, count = semantic_layer(), unwrap(steps)
         zero, one, last = _numbers(semantic, self.facts.stages)
@@ -114,7 +114,7 @@ class ring_position(Record):
     def _on(self, steps: Any) -> ring_position:
         semantic = semantic_layer()
         stages, one = (semantic.scalar_constant(n, tl.int32) for n in (self.facts.stages, 1))
-        # The phase turns with each round of the slots; of a single one, and of turns, with each step.
+        # The phase flips with each round of the slots; of a single slot, and of an ordered barrier, with each step.
         first = self.index if self.facts.stages > 1 else semantic.scalar_constant(0, tl.int32)
         place = semantic.add(first, steps, True)
         rounds = semantic.floordiv(place, stages)
@@ -149,12 +149,12 @@ class tile_ring(Record):
 
     @builtin(name="tile_ring.producer")
     def producer(self) -> ring_position:
-        """Where the role that copies begins."""
+        """Where the partition that copies begins."""
         return begin(self.facts, "producer")
 
     @builtin(name="tile_ring.consumer")
     def consumer(self) -> ring_position:
-        """Where a role that uses the tiles begins."""
+        """Where a partition that uses the tiles begins."""
         return begin(self.facts, "consumer")
 
     @builtin(name="tile_ring.fetch")
@@ -264,13 +264,13 @@ def tma_ring(
     two_ctas: Const[bool] = False,
     multicast: Const[bool] = False,
 ) -> tile_ring:
-    """Allocate a ring of `stages` slots for a tile of each of `descriptors`, which one role fills by
-    TMA and `consumers` roles use. Make it before `gl.warp_specialize`, and hand it to the roles.
+    """Allocate a ring of `stages` slots for a tile of each of `descriptors`, which one partition fills by
+    TMA and `consumers` partitions use. Make it before `gl.warp_specialize`, and hand it to the partitions.
 
     Args:
         descriptors: one or several; each copy is of a descriptor's whole block.
         stages: compile-time integer.
-        consumers: compile-time integer; each of so many roles releases every slot.
+        consumers: compile-time integer; each of so many partitions releases every slot.
         two_ctas: the blocks of a pair multiply together: the even one waits until a slot of both is full.
         multicast: of tensors whose `cga_layout` repeats the block in both blocks of a cluster of two, one
             copies for both, and their slots go around together. Triton 3.8.

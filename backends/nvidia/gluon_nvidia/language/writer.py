@@ -1,6 +1,6 @@
-"""Tiles that go to memory while the role that made them goes on: buffers and stores by TMA (sm_90).
+"""Tiles that go to memory while the partition that made them goes on: buffers and stores by TMA (sm_90).
 
-    out = tma_writer(c_desc, parts=4)      # before the roles part, one for each role
+    out = tma_writer(c_desc, parts=4)      # before `gl.warp_specialize`, one for each partition
     ...
     out.store([row, column], result)       # for each tile
     ...
@@ -36,7 +36,7 @@ class WriterFacts:
 
 
 class tile_writer(Record):
-    """Buffers through which one role stores tiles of a tensor."""
+    """Buffers through which one partition stores tiles of a tensor."""
 
     @builtin(name="tile_writer.store")
     def store(
@@ -45,7 +45,7 @@ class tile_writer(Record):
         value: Union[Operand, tensor_memory_descriptor],
         descriptor: Optional[tensor_descriptor] = None,
     ) -> None:
-        """Start storing `value`; the role goes on while it is on its way.
+        """Start storing `value`; the partition goes on while it is on its way.
 
         Args:
             coordinates: where it begins: an integer scalar per dimension, from 0 on.
@@ -136,8 +136,8 @@ def tma_writer(
     buffers: Optional[Const[int]] = None,
     epilogue: Optional[tile_epilogue] = None,
 ) -> tile_writer:
-    """Allocate buffers through which one role stores tiles by TMA: where there are several, one is
-    written while those before are read. Make it before `gl.warp_specialize`, one for each role.
+    """Allocate buffers through which one partition stores tiles by TMA: where there are several, one is
+    written while those before are read. Make it before `gl.warp_specialize`, one for each partition.
 
     Args:
         descriptor: of the tensor.

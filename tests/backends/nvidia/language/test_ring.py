@@ -8,7 +8,7 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError, CapabilityError, GluonError
-from gluon_core.language.nvidia.hopper import tma_ring, tma_writer, turns, warpgroup_mma
+from gluon_core.language.nvidia.hopper import ordered_barrier, tma_ring, tma_writer, warpgroup_mma
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_core.registry.load import registry
 from gluon_core.testing import TRITON_VERSION
@@ -95,7 +95,7 @@ def test_tiles_go_through(rounds, stages, parts):
 def far(a, out, steps, STAGES: gl.constexpr):
     """Where positions are after so many steps: known when the kernel runs, and 2."""
     ring = tma_ring([a], STAGES)
-    order = turns(2)
+    order = ordered_barrier(2)
     starts = (ring.producer(), ring.consumer(), order.first(0), order.first(1))
     for i in gl.static_range(4):
         one = starts[i].next()

@@ -10,11 +10,11 @@ from gluon_nvidia.language.hopper import mbarrier as mbarrier
 from gluon_nvidia.language.hopper import multimem as multimem
 from gluon_nvidia.language.hopper import tma as tma
 from gluon_nvidia.language.mma import mma_v2 as mma_v2
+from gluon_nvidia.language.ordered_barrier import ordered_barrier as ordered_barrier
+from gluon_nvidia.language.ordered_barrier import ordered_barrier_type as ordered_barrier_type
 from gluon_nvidia.language.ring import ring_position as ring_position
 from gluon_nvidia.language.ring import tile_ring as tile_ring
 from gluon_nvidia.language.ring import tma_ring as tma_ring
-from gluon_nvidia.language.turns import role_turns as role_turns
-from gluon_nvidia.language.turns import turns as turns
 from gluon_nvidia.language.wgmma import warpgroup_mma as warpgroup_mma
 from gluon_nvidia.language.wgmma import warpgroup_mma_accumulator as warpgroup_mma_accumulator
 from gluon_nvidia.language.wgmma import (

@@ -1,4 +1,4 @@
-"""Roles that take turns: in which order they come, what is needed for it, how it is misused."""
+"""Ordered barriers: the order in which partitions pass, what it needs, misuse."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError
-from gluon_core.language.nvidia.hopper import turns
+from gluon_core.language.nvidia.hopper import ordered_barrier
 from gluon_core.registry.load import registry
 from tests.backends.sim.sanitizer.test_mutations import Case
 
@@ -20,22 +20,22 @@ FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 
 
 @gluon.jit
-def grow(order, memory, rounds, role: gl.constexpr):
-    turn = order.first(role)
+def grow(order, memory, rounds, partition: gl.constexpr):
+    turn = order.first(partition)
     for _ in range(rounds):
-        order.take(turn)
-        memory.store(memory.load(LAYOUT) * 3 + role)
-        order.end(turn)
+        order.wait(turn)
+        memory.store(memory.load(LAYOUT) * 3 + partition)
+        order.arrive(turn)
         turn = turn.next()
 
 
 @gluon.jit
-def in_turns(out, rounds, ROLES: gl.constexpr):
+def in_order(out, rounds, PARTITIONS: gl.constexpr):
     at = gl.arange(0, 128, LAYOUT)
     memory = gl.allocate_shared_memory(gl.int32, [128], FLAT)
     memory.store(at)
-    order = turns(ROLES)
-    if ROLES == 2:
+    order = ordered_barrier(PARTITIONS)
+    if PARTITIONS == 2:
         gl.warp_specialize(
             [(grow, (order, memory, rounds, 0)), (grow, (order, memory, rounds, 1))], [4], [24]
         )
@@ -46,11 +46,11 @@ def in_turns(out, rounds, ROLES: gl.constexpr):
     gl.store(out + at, memory.load(LAYOUT))
 
 
-def expected(roles, rounds):
+def expected(partitions, rounds):
     x = np.arange(128, dtype=np.int32)
     for _ in range(rounds):
-        for role in range(roles):
-            x = x * 3 + role
+        for partition in range(partitions):
+            x = x * 3 + partition
     return x
 
 
@@ -59,28 +59,28 @@ def uneven(out, rounds):
     at = gl.arange(0, 128, LAYOUT)
     memory = gl.allocate_shared_memory(gl.int32, [128], FLAT)
     memory.store(at)
-    order = turns(2)
+    order = ordered_barrier(2)
     gl.warp_specialize(
         [(grow, (order, memory, rounds, 0)), (grow, (order, memory, rounds - 1, 1))], [4], [24]
     )
     gl.store(out + at, memory.load(LAYOUT))
 
 
-def test_the_last_role_may_have_a_turn_fewer():
+def test_the_last_partition_may_pass_once_less():
     out = np.full(128, -1, np.int32)
     uneven[(1,)](out, 3, target=SIM, num_warps=4)
     np.testing.assert_array_equal(out, expected(2, 2) * 3)
 
 
-@pytest.mark.parametrize("roles, rounds", [(2, 0), (2, 5), (3, 4)])
-def test_roles_come_in_order(roles, rounds):
+@pytest.mark.parametrize("partitions, rounds", [(2, 0), (2, 5), (3, 4)])
+def test_partitions_pass_in_order(partitions, rounds):
     out = np.full(128, -1, np.int32)
-    in_turns[(1,)](out, rounds, roles, target=SIM, num_warps=4)
-    np.testing.assert_array_equal(out, expected(roles, rounds))
+    in_order[(1,)](out, rounds, partitions, target=SIM, num_warps=4)
+    np.testing.assert_array_equal(out, expected(partitions, rounds))
 
 
 def test_each_wait_and_arrival_is_needed():
-    compiled = in_turns[(1,)](np.zeros(128, np.int32), 4, 2, target=SIM, num_warps=4)
+    compiled = in_order[(1,)](np.zeros(128, np.int32), 4, 2, target=SIM, num_warps=4)
     case = Case(
         compiled,
         (1,),
@@ -98,17 +98,22 @@ def test_each_wait_and_arrival_is_needed():
 
 @gluon.jit
 def misused(out, WAY: gl.constexpr):
-    if WAY == "one role":
-        turns(1)
-    order = turns(2)
-    if WAY == "no such role":
+    if WAY == "one partition":
+        ordered_barrier(1)
+    order = ordered_barrier(2)
+    if WAY == "no such partition":
         order.first(2)
-    if WAY == "no turn":
-        order.take(0)
+    if WAY == "no position":
+        order.wait(0)
 
 
 @pytest.mark.parametrize(
-    "way, words", [("one role", "roles"), ("no such role", "role"), ("no turn", "turns.first")]
+    "way, words",
+    [
+        ("one partition", "partitions"),
+        ("no such partition", "partition"),
+        ("no position", "order.first"),
+    ],
 )
 def test_misuse_is_an_error(way, words):
     with pytest.raises(ArgumentError, match=words):
