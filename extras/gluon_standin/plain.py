@@ -10,11 +10,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Callable, Mapping, Optional
 
-from gluon_core._triton import plain
 from gluon_core.errors import CapabilityError
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import witnessed
+from gluon_standin import triton_kernels
 from gluon_standin.narrow import rounded_arithmetic
 
 __all__ = ["executed", "launcher", "resources", "summary"]
@@ -60,8 +60,8 @@ def launcher(target: Target, src: Any, metadata: Any) -> Callable[..., None]:
 
     def interpreted(grid: Any, stream: int, *values: Any) -> None:
         try:
-            plain.interpret(fn, grid, values, rounded_arithmetic)
-        except plain.InterpreterError as error:  # it wraps what went wrong
+            triton_kernels.interpret(fn, grid, values, rounded_arithmetic)
+        except triton_kernels.InterpreterError as error:  # it wraps what went wrong
             if isinstance(error.__cause__, (NotImplementedError, AttributeError)):
                 raise CapabilityError(
                     "Triton's interpreter, which runs plain @triton.jit kernels on this target, "
@@ -90,7 +90,7 @@ def launcher(target: Target, src: Any, metadata: Any) -> Callable[..., None]:
         for name in ("global", "profile"):
             size = int(getattr(metadata, f"{name}_scratch_size", 0) or 0)
             align = int(getattr(metadata, f"{name}_scratch_align", 1) or 1)
-            plain.scratch(size * programs, align, stream, name == "profile")
+            triton_kernels.scratch(size * programs, align, stream, name == "profile")
         if enter is not None:
             enter(launch_metadata)
         executed[compiled.name, chosen] += 1
@@ -114,7 +114,7 @@ def _elsewhere(target: Target) -> str:
 
 def resources(target: Target) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     """Return functions that read the registers and spills of a kernel of Triton's."""
-    plain.read_when_asked()
+    triton_kernels.read_when_asked()
     vendor = registry().backend(target.architecture.backend)
 
     def report(kernel: Any) -> Any:
@@ -130,7 +130,7 @@ def _machine_code(src: Any, metadata: Any, code: Any) -> dict[str, Any]:
     """Return the entries of `asm` that a backend's launcher may read."""
     asm = {"hsaco": code, "cubin": code}
     for extension in ("amdgcn", "ptx"):
-        text = plain.machine_text(src.name, metadata.hash, extension)
+        text = triton_kernels.machine_text(src.name, metadata.hash, extension)
         if text is not None:
             asm[extension] = text
     return asm

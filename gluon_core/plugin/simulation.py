@@ -62,7 +62,7 @@ class Watch:
         trace_isa: write the executed machine instructions, counted by source line, to this file.
         asm: "KERNEL=FILE", for each kernel whose launches execute the machine code in a file of
             assembly rather than the compiler's.
-        findings: gets the `gluon_core.simulation.findings.Findings` of the run when it is over.
+        findings: called with what the simulator found out when the run is over.
     """
 
     profile: bool = False

@@ -1,1 +1,1 @@
-"""What backends that execute kernels on a CPU share: settings, findings, evidence, host memory."""
+"""The common parts of backends that execute kernels on a CPU: settings, evidence, host memory."""

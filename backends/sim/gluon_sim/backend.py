@@ -16,6 +16,7 @@ from gluon_sim.settings import Settings
 
 if TYPE_CHECKING:
     from gluon_core.plugin.builder import Builder
+    from gluon_core.plugin.semantic import SemanticLayer
     from gluon_sim.executor.compile import CompiledProgram
     from gluon_sim.tracing.program import Program
 
@@ -157,8 +158,8 @@ def _vendor(target: Target) -> Backend:
     return registry().backend(target.architecture.backend)
 
 
-def _convert(value: Any, type: Any, rounding: Any = None, _semantic: Any = None) -> Any:
-    """Casts that the compilers do with inline assembly; here they are casts."""
+def _convert(value: Any, type: Any, rounding: Any = None, *, _semantic: SemanticLayer) -> Any:
+    """Cast as an op, where the compilers use inline assembly."""
     builder = _semantic.builder
     handle = builder.create_fp_to_fp(value.handle, type.to_ir(builder), rounding)
     return _semantic.make_tensor(handle, type)

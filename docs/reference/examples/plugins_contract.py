@@ -26,7 +26,7 @@ from gluon_core.plugin import (
 )
 from gluon_core.portable import requests
 from gluon_core.registry import load as plugins
-from gluon_core.simulation import assembly, findings, host_memory, settings
+from gluon_core.simulation import assembly, host_memory, settings
 
 LINE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 x = np.arange(128, dtype=np.float32)
@@ -354,21 +354,16 @@ print(listing.of_module('#loc1 = loc("anvil.py":3:5)\nop loc(#loc1)\n')[0])
 #> add r0, r1 anvil.py 7
 #> CodeLine(text='op', file='anvil.py', line=3)
 
-# -- gluon_core.plugin.simulation.Watch, gluon_core.plugin.simulation.Executed, gluon_core.simulation.findings.Findings, gluon_core.simulation.findings.KernelFindings, gluon_core.simulation.findings.LineFindings, gluon_core.simulation.findings.BankUse, gluon_core.simulation.findings.Held, gluon_core.simulation.findings.Trouble, gluon_core.simulation.findings.Party: what is found out while kernels run: asked for with `Watch`, handed over as `Findings`
-told: list[findings.Findings] = []
-with simulator.simulation.watch(simulation.Watch(findings=told.append)):
+# -- gluon_core.plugin.simulation.Watch, gluon_core.plugin.simulation.Executed: watching kernels while they run
+findings = []
+with simulator.simulation.watch(simulation.Watch(findings=findings.append)):
     twice[(1,)](x, out, target="sim:hopper")
-kernel: findings.KernelFindings = told[0].kernels[0]
-busy: findings.LineFindings = max(kernel.lines, key=lambda one: one.numbers)
+kernel = findings[0].kernels[0]
+busy = max(kernel.lines, key=lambda one: one.numbers)
 print(kernel.kernel, kernel.target, kernel.columns[:2], busy.line == kernel.line + 2)
-for kind in (findings.BankUse, findings.Held, findings.Trouble, findings.Party, simulation.Executed):
-    print(kind.__name__, *(f.name for f in fields(kind)[:4]))
+print(*(f.name for f in fields(simulation.Executed)[:4]))
 #> twice sim:sm_90 ('least time', 'ops') True
-#> BankUse file line way passes
-#> Held file line name type
-#> Trouble error kernel target text
-#> Party who what file line
-#> Executed launches warps instructions instruction_mix
+#> launches warps instructions instruction_mix
 
 # -- gluon_core.plugin.reference.MATH, gluon_core.plugin.reference.MORE_MATH: functions of a vendor's math library that the simulator computes
 print("erf" in reference.MATH, reference.MORE_MATH[:2])

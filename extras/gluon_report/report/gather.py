@@ -13,7 +13,7 @@ from typing import Any, Iterable, Optional
 from gluon_core.errors import GluonError
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import Record
-from gluon_core.simulation.findings import Findings, Held, KernelFindings, Trouble
+from gluon_sim.findings import Findings, Held, KernelFindings, Trouble
 
 __all__ = ["gathered"]
 

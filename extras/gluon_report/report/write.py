@@ -14,9 +14,9 @@ from gluon_cli.run import Runs, run_file
 from gluon_core.errors import GluonError
 from gluon_core.plugin.simulation import Watch
 from gluon_core.simulation.evidence import Record
-from gluon_core.simulation.findings import Findings
 from gluon_report.report.gather import gathered
 from gluon_report.report.render import pages_of, render
+from gluon_sim.findings import Findings
 
 __all__ = ["checked", "on_each_to_page", "run_to_page"]
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from gluon_core.errors import GluonError
 from gluon_core.layouts import SwizzledSharedLayout
-from gluon_core.simulation.findings import BankUse
 from gluon_sim.executor.compile import Step
 from gluon_sim.executor.task import Task
+from gluon_sim.findings import BankUse
 from gluon_sim.memory.shared import SharedView, offsets_of
 from gluon_sim.sanitizer.access import Holders, holders, shared_cost
 from gluon_sim.tools.watcher import Launch, Watcher

@@ -1,4 +1,4 @@
-"""Everything that can be told of a run, for a page: see `gluon_core.simulation.findings`."""
+"""The findings of a run, for a page: see `gluon_sim.findings`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import prod
 from typing import Any, Sequence
 
 from gluon_core.errors import GluonError
-from gluon_core.simulation.findings import (
+from gluon_sim.findings import (
     Findings,
     Held,
     KernelFindings,

@@ -8,8 +8,8 @@ import re
 from typing import Any, Optional
 
 from gluon_core.errors import GluonError
-from gluon_core.simulation.findings import Party, Trouble
 from gluon_sim.errors import Access, DeadlockError, RaceError, Scene
+from gluon_sim.findings import Party, Trouble
 
 __all__ = ["function_around", "trouble"]
 

@@ -1,4 +1,4 @@
-"""What a simulator tells of a run, as plain data: what `gluon run --html` draws."""
+"""The findings of a run as plain data, which `gluon run --html` draws."""
 
 from __future__ import annotations
 
