@@ -1,4 +1,4 @@
-"""The unknowns that bound loops: which loops share one, and what is known of it where they are begun."""
+"""The unknowns that bound loops: which loops share one, and the facts about it at their start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Bounds", "Range"]
 
 
 class Range(NamedTuple):
-    """Where a loop begins, what it adds each round, and what it stays below: an unknown and a number."""
+    """The range of a loop: its start, its step, and its end, an unknown plus a number."""
 
     core: Term
     offset: int
@@ -25,18 +25,18 @@ class Range(NamedTuple):
 
 
 class Bounds(Effects):
-    """The part of making code that knows what bounds loops.
+    """The part of code generation that knows the bounds of loops.
 
     Args:
-        target: what is simulated.
+        target: the simulated target.
         num_warps: of the kernel.
         arithmetic: tells of bounds that are written differently whether they are equal.
 
     Attributes:
         all_loops, branches: of all tasks, with the task.
-        alias: counters, and what follows from them, as terms.
+        alias: counters, and values derived from them, as terms.
         ranges: of loops with constant steps, the tasks that have them.
-        same: of those that are counted differently in another task, what bounds their rounds.
+        same: the bounds of loops that another task counts differently.
     """
 
     def __init__(self, target: Any, num_warps: int, arithmetic: Optional[Arithmetic]):
@@ -50,7 +50,7 @@ class Bounds(Effects):
 
     def counted_alike(self) -> dict[Range, Term]:
         """Ranges that have as many rounds as another task's, which is written differently."""
-        found: dict[Range, Term] = {}
+        bounds: dict[Range, Term] = {}
         ranges = [one for one in self.ranges if one.core.fixed]
         for i, one in enumerate(ranges if self.arithmetic is not None else ()):
             for other in ranges[:i]:
@@ -59,9 +59,9 @@ class Bounds(Effects):
                 assert self.arithmetic is not None
                 if self.arithmetic.equal(one.rounds(), other.rounds()):
                     plain = [k.core for k in (one, other) if k[1:] == (0, 0, 1)]
-                    bound = found.get(other, plain[0] if plain else other.rounds())
-                    found[one] = found[other] = bound
-        return found
+                    bound = bounds.get(other, plain[0] if plain else other.rounds())
+                    bounds[one] = bounds[other] = bound
+        return bounds
 
     def roots(self) -> None:
         """Number the unknowns that bound loops. Partitions share one where it is the same for all of
@@ -71,15 +71,15 @@ class Bounds(Effects):
         for task, loop in self.all_loops:
             if loop.core is not None:
                 sites.setdefault(loop.core, []).append((task, loop))
-        for core, found in sites.items():
-            tasks = [task for task, _ in found]
-            alike = len(set(tasks)) == len(tasks) and len({loop.context for _, loop in found}) == 1
+        for core, loops in sites.items():
+            tasks = [task for task, _ in loops]
+            alike = len(set(tasks)) == len(tasks) and len({loop.context for _, loop in loops}) == 1
             if core.fixed or alike:
                 number = self._root(core)
-                for _, loop in found:
+                for _, loop in loops:
                     loop.root = number
             else:
-                for _, loop in found:
+                for _, loop in loops:
                     loop.root = self._root(core)
         chosen: dict[Any, list[tuple[int, Branch]]] = {}
         for task, branch in self.branches:
@@ -94,8 +94,7 @@ class Bounds(Effects):
                     branch.choice = number
 
     def floors(self) -> None:
-        """Loops that have a round whenever they are begun, by what holds there of the loops and the
-        conditions around them."""
+        """Find loops that have a round whenever they are begun, by the facts about the loops and the conditions around them."""
         if self.arithmetic is None:
             return
         for number, core in enumerate(self.out.roots):
@@ -104,7 +103,7 @@ class Bounds(Effects):
                 self.out.floors[number] = 1
 
     def _runs(self, core: Term, context: tuple[Any, ...]) -> bool:
-        """Whether a bound is above 0 in a context."""
+        """Return whether a bound is above 0 in a context."""
         assert self.arithmetic is not None
         held = []
         for kind, place, *rest in context:
@@ -147,12 +146,12 @@ class Bounds(Effects):
 
 def inductions(terms: Sequence[Any]) -> list[Term]:
     """The counters that terms are made of."""
-    found: dict[Term, None] = {}
+    inductions: dict[Term, None] = {}
     todo = list(terms)
     while todo:
         one = todo.pop()
         if isinstance(one, Term):
             if one.name == "induction":
-                found[one] = None
+                inductions[one] = None
             todo += one.args
-    return list(found)
+    return list(inductions)

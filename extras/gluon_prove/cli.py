@@ -30,7 +30,7 @@ def prove(
     ] = 300.0,
     json: Json = False,
 ) -> int:
-    """Prove that a kernel's synchronization is right for every trip count, or find what is wrong.
+    """Prove that a kernel's synchronization is right for every trip count, or find a counterexample.
 
     Runs the file on a simulator for the kernel's types and constants. Exit code 0: proved. 1: wrong,
     and the simulator's report of it follows. 3: it cannot be said, and why. Needs z3.

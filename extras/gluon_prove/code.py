@@ -1,7 +1,6 @@
 """The instructions that the tasks of a program are walked by: straight lines and jumps.
 
-What depends on nothing but constants, arguments and program ids is computed when the code is made; what
-is left moves numbers, views and work in flight between variables, and lets ops take effect.
+Values that depend on nothing but constants, arguments and program ids are computed when the code is generated; the other instructions move numbers, views and work in flight between variables, and let ops take effect.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Pure(Instruction):
 
 @dataclass
 class Guess(Instruction):
-    """`out` is what a term leaves that is divided by `modulus`: any number below that, chosen once."""
+    """`out` is a term modulo `modulus`: any number below that, chosen once."""
 
     known: Term
     modulus: int
@@ -184,7 +183,7 @@ class Loop:
     Args:
         counter: its variable.
         step: of the counter; None where it is only known when the loop is entered.
-        bound: what the counter stays below: a known part, which is a term or an int, and a number more.
+        bound: the end of the counter: a known part, which is a term or an int, plus a number.
         core, offset: the bound as an unknown and a number; core None where it is known or a variable.
         linear: carried variables that each round adds a constant to.
         context: the loops and choices around it.
@@ -265,12 +264,12 @@ class Join(Instruction):
 
 @dataclass
 class Code:
-    """What one task does.
+    """The code of one task.
 
     Attributes:
         active: at each instruction, the loops it is inside of.
         live: at each instruction, the variables that are read from there on.
-        data: variables of what is not followed but for work that fills it.
+        data: variables of data, which is followed only as the target of work in flight.
     """
 
     name: str
@@ -280,7 +279,7 @@ class Code:
     data: set[int] = field(default_factory=set)
 
     def finish(self) -> None:
-        """Drop what has no use, and find out what is live where."""
+        """Drop unused instructions, and compute live ranges."""
         self._choices()
         while True:
             self._live()
@@ -330,20 +329,20 @@ class Code:
             if isinstance(s, Enter)
             for v in _vars([s.low, s.loop.step, s.loop.bound])
         ]
-        made: dict[int, list[tuple[int, list[int]]]] = {}
+        definitions: dict[int, list[tuple[int, list[int]]]] = {}
         for at, step in enumerate(self.steps):
             if isinstance(step, Move):
                 for out, arg in zip(step.outs, step.args):
-                    made.setdefault(out, []).append((at, list(_vars([arg]))))
+                    definitions.setdefault(out, []).append((at, list(_vars([arg]))))
             elif isinstance(step, (Guess, Pure, View)):
-                made.setdefault(step.out, []).append((at, list(step.uses())))
+                definitions.setdefault(step.out, []).append((at, list(step.uses())))
         kept: set[int] = set()
         while todo:
             var = todo.pop()
             if var in needed:
                 continue
             needed.add(var)
-            for at, uses in made.get(var, ()):
+            for at, uses in definitions.get(var, ()):
                 todo += uses
                 if var in self.data:
                     continue
@@ -363,7 +362,7 @@ class Code:
                 self.steps[at] = Jump(step.loc, step.end or 0)
 
     def _idle(self, at: int, step: Instruction) -> bool:
-        """Whether what is done either way is data, as far as it is followed."""
+        """Return whether both ways of a branch handle data only, as far as they are followed."""
         if not isinstance(step, Branch) or step.end is None:
             return False
         inside = self.steps[at + 1 : step.end]
@@ -375,7 +374,7 @@ class Code:
         )
 
     def _shorten(self) -> None:
-        """Leave out jumps to what comes next."""
+        """Leave out jumps to the next instruction."""
         places, count = [], 0
         for at, step in enumerate(self.steps):
             places.append(count)
@@ -408,7 +407,7 @@ class Code:
                 uses = set(step.uses())
                 if isinstance(step, Enter):
                     uses -= set(step.loop.linear) - out
-                found = (out - set(step.defines())) | uses
-                if found != live[at]:
-                    live[at], changed = found, True
+                alive = (out - set(step.defines())) | uses
+                if alive != live[at]:
+                    live[at], changed = alive, True
         self.live = live[:count] + [frozenset()]

@@ -1,4 +1,4 @@
-"""`gluon prove`: what can be said of a kernel for every trip count."""
+"""`gluon prove`: the verdict on a kernel for every trip count."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def show(
 
     Raises:
         UsageError: no such file.
-        GluonError: what the simulator reports of a counterexample, or of the file.
+        GluonError: the simulator's report of a counterexample, or of the file.
     """
     if within <= 0:
         raise UsageError("is no time", argument="--within", got=within, expected="seconds above 0")
@@ -62,8 +62,8 @@ def show(
         raise error
     if not verdicts:
         names = sorted({one.kernel for one in record.launches})
-        what = f"`{kernel}` is not launched" if kernel != "*" else "no kernel is launched"
-        print(f"nothing was proved: {what}" + (f", but {', '.join(names)}" if names else ""))
+        reason = f"`{kernel}` is not launched" if kernel != "*" else "no kernel is launched"
+        print(f"nothing was proved: {reason}" + (f", but {', '.join(names)}" if names else ""))
     return verdict_code or code
 
 

@@ -33,10 +33,10 @@ _RULES = frozenset("sdiv udiv srem urem and shl lshr ashr".split())
 
 
 class Counting(Equal):
-    """The part of a walker that knows what numbers are, and decides where they leave that open.
+    """The part of a walker that compares numbers, and decides where they leave the result open.
 
     Attributes:
-        arithmetic: tells what no arguments lead to.
+        arithmetic: finds conditions that no arguments satisfy.
         rules: of arithmetic that were relied on.
     """
 
@@ -62,22 +62,22 @@ class Counting(Equal):
     def _pure(self, state: State, task: int, step: Pure) -> Any:
         args = [self._value(state.tasks[task].env, a) for a in step.args]
         if all(isinstance(a, (int, Number)) for a in args):
-            found = apply(step.name, args, step.bits, lambda root: self._many(state, task, root))
+            result = apply(step.name, args, step.bits, lambda root: self._many(state, task, root))
             if (
                 isinstance(args[0], Number)
                 and isinstance(args[1:] and args[1], int)
                 and step.name in _RULES
             ):
-                self._noted(state, task, step, args[0], args[1], found)
-            return found
+                self._noted(state, task, step, args[0], args[1], result)
+            return result
         if step.name == "select" and isinstance(args[0], (int, Term)):
             return args[1] if self._truth(state, task, args[0], None) else args[2]
         if step.name.startswith("icmp"):
-            told = self._counted(state, task, step)
-            if told is None:
-                told = self._compared(state, task, step.name, args[0], args[1])
-            if told is not None:
-                return told
+            decided = self._counted(state, task, step)
+            if decided is None:
+                decided = self._compared(state, task, step.name, args[0], args[1])
+            if decided is not None:
+                return decided
         if step.name in ("and", "or") and step.bits == 1 and any(isinstance(a, int) for a in args):
             known, other = (args[0], args[1]) if isinstance(args[0], int) else (args[1], args[0])
             if bool(known) == (step.name == "or"):
@@ -86,16 +86,16 @@ class Counting(Equal):
         return term("unknown", step.out) if step.known is None else step.known
 
     def _guess(self, state: State, task: int, step: Guess) -> int:
-        """What is left of a term, as it is chosen."""
+        """Choose the remainder of a term."""
         for left in range(step.modulus - 1):
             is_it = term("icmpEQ", term("srem", step.known, step.modulus), left)
             if self._truth(state, task, is_it, None):
                 return left
         return step.modulus - 1
 
-    def _noted(self, state: State, task: int, step: Pure, x: Number, by: int, found: Any) -> None:
+    def _noted(self, state: State, task: int, step: Pure, x: Number, by: int, result: Any) -> None:
         """A rule of arithmetic was relied on: the solver is to confirm it."""
-        left = dict(found.changes) if isinstance(found, Number) else {}
+        left = dict(result.changes) if isinstance(result, Number) else {}
         if not any(self._many(state, task, root) for root, _ in x.changes):
             return
         for root, change in x.changes:
@@ -111,9 +111,9 @@ class Counting(Equal):
         if not isinstance(value, Term):
             return self._decide()
         if value.name.startswith("icmp"):
-            found = self._compared(state, task, value.name, *value.args)
-            if found is not None:
-                return found
+            truth = self._compared(state, task, value.name, *value.args)
+            if truth is not None:
+                return truth
         if value.fixed:
             known = state.chosen.get(value)
             if known is None:
@@ -138,7 +138,7 @@ class Counting(Equal):
     def _compared(self, state: State, task: int, name: str, a: Any, b: Any) -> Optional[int]:
         """A comparison with a loop's bound, or with the product of two; None where it is none."""
         if isinstance(a, Term) and isinstance(b, (int, Number)):
-            a, b, name = b, a, _turned(name)
+            a, b, name = b, a, _flipped(name)
         if not isinstance(a, (int, Number)) or not isinstance(b, Term):
             return None
         core, offset = linear(b)
@@ -163,7 +163,7 @@ class Counting(Equal):
         a, b = step.known.args
         name = step.name
         if isinstance(a, Term) and isinstance(b, Term) and linear(b)[0].name == "flat":
-            a, b, name = b, a, _turned(name)
+            a, b, name = b, a, _flipped(name)
         if not isinstance(a, Term) or not isinstance(b, Term):
             return None
         (count, more_), (core, offset) = linear(a), linear(b)
@@ -178,27 +178,27 @@ class Counting(Equal):
         return _told(name, lambda more: self._before(state, task, flat, at, more_ + more - offset))
 
     def _is_product(self, core: Term, flat: Flat) -> bool:
-        """Whether a term is the number of rounds that there are in all."""
+        """Return whether a term is the total number of rounds."""
         key = (core, flat.outer.counter, flat.inner.counter)
-        found = self._products.get(key)
-        if found is None:
+        product = self._products.get(key)
+        if product is None:
             times = [
                 Term("trips", (low, Term("add", (loop.core, loop.offset)), loop.step.value))
                 for loop, low in zip((flat.outer, flat.inner), flat.lows)
             ]
-            found = self.arithmetic is not None and core.fixed and core.name == "mul"
-            if found and self.arithmetic is not None:
+            product = self.arithmetic is not None and core.fixed and core.name == "mul"
+            if product and self.arithmetic is not None:
                 equal = self.arithmetic.equal
-                # A factor below 0 does what 0 does: it is asked whether a count from 0 on is below.
+                # A factor below 0 acts as 0: the question is whether a count from 0 on is below.
                 least = [Term("maxsi", (factor, 0)) for factor in core.args]
-                found = any(
+                product = any(
                     all(equal(a, b) for a, b in zip(least, order)) for order in (times, times[::-1])
                 )
-            self._products[key] = found
-        return found
+            self._products[key] = product
+        return product
 
     def _before(self, state: State, task: int, flat: Flat, at: tuple[Any, Any], more: int) -> int:
-        """Whether a round comes at all that is so many after the one where both counters are.
+        """Return whether a round comes at all that is so many after the one where both counters are.
 
         With t and j rounds done of S, and T times S in all, t S + j + more < T S where t + k < T, for
         the k with k S <= j + more < (k + 1) S.
@@ -230,8 +230,8 @@ class Counting(Equal):
         for loop in self.codes[task].active[at]:
             if loop.core == core:
                 return loop.root
-        found = [r for r, known in enumerate(self.lowered.roots) if known == core]
-        return found[0] if len(found) == 1 else None
+        matching = [r for r, known in enumerate(self.lowered.roots) if known == core]
+        return matching[0] if len(matching) == 1 else None
 
     def _below(
         self, state: State, task: int, root: int, x: Union[int, Number], more: int
@@ -247,9 +247,9 @@ class Counting(Equal):
             if changes:
                 raise CannotSay("a counter is compared with a bound outside of its loop")
             if fixed:
-                found = self._narrow(state.fixed[root], value, root)
+                narrowed = self._narrow(state.fixed[root], value, root)
                 self._possible(state)
-                return found
+                return narrowed
         elif not changes and value >= least:
             raise Past(root, value + 1)
         elif changes and changes != {root: self.change(root)}:
@@ -260,7 +260,7 @@ class Counting(Equal):
             known.low = max(known.low, ours.low)
             if ours.high is not None:
                 known.high = ours.high if known.high is None else min(known.high, ours.high)
-        found = self._narrow(known, value, None)
+        narrowed = self._narrow(known, value, None)
         if fixed:
             ours = state.fixed[root]
             before = ours.low, ours.high
@@ -269,12 +269,12 @@ class Counting(Equal):
                 ours.high = known.high
             if (ours.low, ours.high) != before:
                 self._possible(state)
-        return found
+        return narrowed
 
     def facts(
         self, state: State
     ) -> tuple[list[tuple[Term, int, Optional[int]]], list[tuple[Term, int]]]:
-        """What is known of terms that do not change: intervals, and what holds or does not."""
+        """Return the facts about terms that do not change: intervals, and the truth of conditions."""
         bounds = [
             (core, known.low, known.high)
             for core, known in zip(self.lowered.roots, state.fixed)
@@ -283,7 +283,7 @@ class Counting(Equal):
         return bounds, sorted(state.chosen.items(), key=str)
 
     def _possible(self, state: State) -> None:
-        """Give up what no arguments lead to."""
+        """Abandon states that no arguments lead to."""
         if self.arithmetic is not None and not self.arithmetic.feasible(*self.facts(state)):
             raise Impossible
 
@@ -304,7 +304,7 @@ class Counting(Equal):
         env, loop = state.tasks[task].env, step.loop
         low = self._value(env, step.low)
         if not isinstance(low, int):
-            raise CannotSay("where this loop begins cannot be told", step.loc)
+            raise CannotSay("the start of this loop is unknown", step.loc)
         if loop.root is None:
             env[loop.counter] = low
             return
@@ -329,7 +329,7 @@ class Counting(Equal):
             bound = self._value(env, loop.bound)
             if not isinstance(bound, (int, Number)):
                 raise CannotSay(
-                    "how often this loop runs depends on what is not followed", loop.loc
+                    "the trip count of this loop depends on a value that is not followed", loop.loc
                 )
             return int(apply("icmpSLT", [counter, bound], 64, lambda r: self._many(state, task, r)))  # type: ignore[arg-type]
         return self._below(state, task, loop.root, counter, -loop.offset)
@@ -346,13 +346,12 @@ class Counting(Equal):
             state.done[task, loop.root] = state.done.get((task, loop.root), 0) + 1
 
     def _exact(self, env: dict[int, Any], loop: Loop, numbers: dict[int, Number]) -> dict[int, Any]:
-        """What is counted in a loop that is over after so few rounds that it stands for nothing else, where
-        it is asked to be kept so small; else nothing."""
+        """Return the counters of a loop that is over after so few rounds that its state represents no other, where it is kept so small; else nothing."""
         assert loop.root is not None
         counter, least = env[loop.counter], self.least.get(FREE, 0)
         if not least or getattr(counter, "value", counter) >= self._first(loop.root):
             return {}
-        found = {}
+        values = {}
         for var, one in numbers.items():
             changes = dict(one.changes)
             change = changes.pop(loop.root, None)
@@ -360,14 +359,14 @@ class Counting(Equal):
                 continue
             if change < 0 or not 0 <= one.value < least:
                 return {}
-            found[var] = number(one.value, changes)
-        return found and {loop.counter: getattr(counter, "value", counter), **found}
+            values[var] = number(one.value, changes)
+        return values and {loop.counter: getattr(counter, "value", counter), **values}
 
 
-def _turned(name: str) -> str:
+def _flipped(name: str) -> str:
     """The comparison with its sides changed."""
-    turned = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE"}
-    return name[:-2] + turned.get(name[-2:], name[-2:])
+    flipped = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE"}
+    return name[:-2] + flipped.get(name[-2:], name[-2:])
 
 
 def _told(name: str, below: Callable[[int], int]) -> Optional[int]:

@@ -1,4 +1,4 @@
-"""Ops that take effect, as instructions: which of their operands matter, and to what."""
+"""Ops that take effect, as instructions: which of their operands matter, and to which events."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Lowered:
         tasks: the kernel's own, then its partitions.
         roots: the unknowns that loops are bounded by.
         flats: counts of all rounds of a loop within another one; terms call them by their place here.
-        floors: what a root's bound is at least, wherever one of its loops is begun.
+        floors: the least value of a root's bound wherever one of its loops is begun.
         stores: ops that write to global memory, those of models once they were walked.
         memory: lines of loads of numbers that loops and conditions depend on.
         guessed: lines of slots that are counted from a number that any can be.
@@ -68,8 +68,7 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Made:
-    """A descriptor that was changed by numbers that are only known when it is walked: by what, and with
-    which operands. Who uses it takes them for its own."""
+    """A descriptor changed by numbers that are known during the search only: the op, and its operands. An op that uses the descriptor adopts them."""
 
     op: Op
     model: Callable[..., Any]
@@ -81,7 +80,7 @@ class Effects:
     """The part of making code that knows of ops that take effect.
 
     Args:
-        target: what is simulated.
+        target: the simulated target.
         num_warps: of the kernel.
     """
 
@@ -118,9 +117,9 @@ class Effects:
 
     def spec(self, env: Env, value: Value) -> Spec:
         value = value.resolve()
-        found = env.get(id(value))
-        if found is not None:
-            return found
+        spec = env.get(id(value))
+        if spec is not None:
+            return spec
         owner = value.owner
         if isinstance(owner, Op) and owner.name in ("constant", "poison"):
             return self.constant(owner)
@@ -192,21 +191,21 @@ class Effects:
         ) -> tuple[tuple[Any, ...], list[Any]]:
             if not base:
                 base.extend(stand_in(i) for i in range(len(args)))
-            given = list(base)
+            values = list(base)
             for i, value in zip(relevant if at is None else at, chosen):
                 if isinstance(value, int):
                     value = np.full(1, value).astype(numpy_dtype(operands[i].type))
-                given[i] = value
-            for i, made, first in reversed(changed):
-                own = given[first : first + len(made.args)]
-                given[i] = noter.run(made.op, made.model, *_placed(made.op, own))[1][0]
-            return noter.run(op, model, *_placed(op, given))
+                values[i] = value
+            for i, change, first in reversed(changed):
+                own = values[first : first + len(change.args)]
+                values[i] = noter.run(change.op, change.model, *_placed(change.op, own))[1][0]
+            return noter.run(op, model, *_placed(op, values))
 
         def run(chosen: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
-            found = known.get(chosen)
-            if found is None:
-                found = known[chosen] = events(chosen)
-            return found
+            answer = known.get(chosen)
+            if answer is None:
+                answer = known[chosen] = events(chosen)
+            return answer
 
         relevant: list[int] = []
         tokens: list[int] = []
@@ -227,7 +226,7 @@ class Effects:
             elif arg.var is not None:
                 relevant.append(i)
             elif arg.value is None and not isinstance(type, PointerType):
-                raise CannotSay(f"`{op.name}` takes what is not followed", op.loc)
+                raise CannotSay(f"`{op.name}` takes a value that is not followed", op.loc)
         views = {i: args[i] for i in relevant if isinstance(operands[i].type, MemDescType)}
         for i, (value, arg) in enumerate(zip(operands, args)):
             type = value.type
@@ -238,21 +237,21 @@ class Effects:
             if self._matters(i, operands, views, choices, events, op):
                 relevant.append(i)
                 if isinstance(arg.value, Term) and not truth(arg.value):
-                    with suppress(CannotSay):  # it is told of where the walk comes here
+                    with suppress(CannotSay):  # reported when the search reaches this op
                         args[i] = self.residues.exact(arg.value, op.loc)
         outs: list[Optional[int]] = []
         static = not relevant
-        found: Optional[tuple[tuple[Any, ...], list[Any]]] = None
+        fixed_events: Optional[tuple[tuple[Any, ...], list[Any]]] = None
         if static:
-            found = known[()] = events(())
+            fixed_events = known[()] = events(())
         buffer = None
         for number, result in enumerate(op.results):
-            made = None if found is None else found[1][number]
-            if isinstance(made, SharedView):
+            fixed_result = None if fixed_events is None else fixed_events[1][number]
+            if isinstance(fixed_result, SharedView):
                 outs.append(None)
-                env[id(result)] = Spec(value=made)
-                if op.name == "local_alloc" or made.buffer.alloc is op:
-                    buffer = self.places.buffer(made.buffer)
+                env[id(result)] = Spec(value=fixed_result)
+                if op.name == "local_alloc" or fixed_result.buffer.alloc is op:
+                    buffer = self.places.buffer(fixed_result.buffer)
             elif isinstance(result.type, (TensorType, MemDescType)):
                 out = self.var()
                 outs.append(out)
@@ -261,7 +260,7 @@ class Effects:
                 if not static:
                     raise CannotSay(f"`{op.name}` makes a descriptor that is not followed", op.loc)
                 outs.append(None)
-                env[id(result)] = Spec(value=made)
+                env[id(result)] = Spec(value=fixed_result)
             else:
                 outs.append(None)
                 env[id(result)] = self.opaque(result, op)
@@ -270,7 +269,7 @@ class Effects:
     def remade(
         self, op: Op, env: Env, model: Callable[..., Any], operands: list[Value], args: list[Spec]
     ) -> bool:
-        """Whether an op only changes a descriptor, and by what is not known."""
+        """Return whether an op only changes a descriptor, by numbers that are unknown."""
         if len(op.results) != 1 or not isinstance(op.results[0].type, DescriptorType):
             return False
         if not any(isinstance(value.type, DescriptorType) for value in operands):
@@ -289,7 +288,7 @@ class Effects:
         self, i: int, operands: Sequence[Value], views: dict[int, Spec], choices: set[int],
         events: Callable[..., Any], op: Op,
     ) -> bool:  # fmt: skip
-        """Whether events depend on an integer: other ones are tried."""
+        """Return whether events depend on an integer: other ones are tried."""
         self.noter.op = op
         at = [i, *sorted(choices), *views]
         seen = set()
@@ -299,14 +298,14 @@ class Effects:
                 chosen.append(self.any_view(operands[v].type))
             self.noter.places, kept = Places(), self.noter.places
             try:
-                found, results = events(tuple(chosen), at)
+                effects, results = events(tuple(chosen), at)
             except GluonError:
                 continue  # a model may refuse a number that no kernel will come with
             finally:
                 self.noter.places = kept
             seen.add(
                 (
-                    found,
+                    effects,
                     tuple(str(r) for r in results if not isinstance(r, (SharedView, Descriptor))),
                 )
             )

@@ -19,7 +19,7 @@ class Equal:
         lowered, codes: the program's code.
         least: by root, the value from which on a counter may stand for many.
         period: in how many rounds slots and phases come back.
-        steps: by root, what all steps of its loops divide.
+        steps: by root, a multiple of all steps of its loops.
         takers: by root, the tasks that have loops of it.
         askers: by choice, the tasks that ask for it.
     """
@@ -45,8 +45,8 @@ class Equal:
         loop = self._active(task, me.at, root)
         if loop is None:
             raise CannotSay("a comparison with a counter whose loop is over")
-        found = me.env[loop.counter]
-        return found.value if isinstance(found, Number) else int(found)
+        count = me.env[loop.counter]
+        return count.value if isinstance(count, Number) else int(count)
 
     def _first(self, root: int) -> int:
         """From which value on the counters of a root may stand for many."""
@@ -58,24 +58,24 @@ class Equal:
             if mine is None:
                 mine = state.own[task, root] = self._new(root)
             return mine
-        found = state.bounds[root]
+        bounds = state.bounds[root]
         at = state.done.get((task, root), 0)
-        while len(found) <= at:
-            found.append(self._new(root))
-        return found[at]
+        while len(bounds) <= at:
+            bounds.append(self._new(root))
+        return bounds[at]
 
     def _new(self, root: int) -> Bound:
-        """What is known of a bound whose loop nobody has begun yet."""
+        """Return the facts about a bound whose loop no task has begun yet."""
         return Bound(self.lowered.floors.get(root, LEAST), None)
 
     def change(self, root: int) -> int:
-        """What one period adds to the counters of a root."""
+        """Return the increment of the counters of a root over one period."""
         return self.period * self.steps[root]
 
     # ---- equal states -------------------------------------------------------------------------------------
 
     def frozen(self, state: State) -> Any:
-        """What is the same for equal states; the state itself takes that form."""
+        """Return a key that equal states share; the state itself takes that form."""
         for root in range(len(state.bounds)):
             self._trim(state, root)
         for choice, queue in state.choices.items():
@@ -108,7 +108,7 @@ class Equal:
             tasks.append((me.at, me.alive, me.ready, tuple(env.items())))
         return (
             world, tuple(tasks),
-            tuple(tuple((b.low, b.high) for b in found) for found in state.bounds),
+            tuple(tuple((b.low, b.high) for b in bounds) for bounds in state.bounds),
             tuple(sorted((k, v) for k, v in state.done.items() if v)),
             tuple((b.low, b.high) for b in state.fixed),
             frozenset(state.chosen.items()),
@@ -119,7 +119,7 @@ class Equal:
         )  # fmt: skip
 
     def _ended(self, state: State, task: int) -> bool:
-        """Whether a task has come to its end, not only not begun."""
+        """Return whether a task has ended, not only not begun."""
         return not state.tasks[task].alive and state.tasks[task].at >= len(self.codes[task].steps)
 
     def _trim(self, state: State, root: int) -> None:
@@ -161,13 +161,13 @@ class Equal:
         return loop if loop is not None and loop.counter in me.env else None
 
     def _at(self, state: State, task: int, root: int) -> tuple[int, int]:
-        """Where a task is in a root's loops: executions that are over, and the counter in this one."""
+        """Return the position of a task in a root's loops: executions that are over, and the counter in this one."""
         inside = self._inside(state, task, root) is not None
         counter = self._counter(state, task, root) if inside else LEAST
         return state.done.get((task, root), 0), counter
 
     def ahead(self, state: State, task: int) -> bool:
-        """Whether a task that asks for the next round of a loop is a round ahead of others."""
+        """Return whether a task that asks for the next round of a loop is a round ahead of others."""
         me = state.tasks[task]
         step = self.codes[task].steps[me.at] if me.alive else None
         root = step.loop.root if isinstance(step, Test) else None

@@ -1,7 +1,6 @@
-"""What an op does to barriers, shared memory and queues of asynchronous work: its events.
+"""The events of an op: its effects on barriers, shared memory and queues of asynchronous work.
 
-A reference model is run once on stand-ins for its operands, by a machine that does nothing but note
-what it is asked for. So the vocabulary here is that of `gluon_core.plugin.reference`, and no vendor
+A reference model is run once on stand-ins for its operands, by a machine that only records requests. So the vocabulary here is that of `gluon_core.plugin.reference`, and no vendor
 is named.
 """
 
@@ -57,7 +56,7 @@ class Issue:
     Args:
         queue, after, proxied: as `Machine.issue` says; whether it goes through another proxy.
         accesses: of shared memory.
-        signals: what it does to barriers when it is over.
+        signals: its effects on barriers when it is over.
         reads: the part of it that others may wait for alone.
         fills: which result of the op it is, if any.
     """
@@ -139,52 +138,52 @@ class Places:
         view.reach()
         base = int(view.base[0])
         key = (id(view.buffer), base, view.dtype.itemsize, view.table.tobytes())
-        found = self._numbers.get(key)
-        if found is None:
+        number = self._numbers.get(key)
+        if number is None:
             first = np.unique(view.table.reshape(-1).astype(np.int64)) + base
             size = view.dtype.itemsize
             bytes = (first[:, None] + np.arange(size)).reshape(-1)
-            found = self._numbers[key] = len(self.all)
+            number = self._numbers[key] = len(self.all)
             buffer = self.buffer(view.buffer)
             self.all.append(Footprint(buffer, bytes, not view.buffer.pitch))
-        return found
+        return number
 
     def slot(self, view: SharedView) -> int:
         view.reach()
         key = (self.buffer(view.buffer), int(view.offset[0]) // 8 * 8)
-        found = self._slots.get(key)
-        if found is None:
-            found = self._slots[key] = len(self.slots)
+        number = self._slots.get(key)
+        if number is None:
+            number = self._slots[key] = len(self.slots)
             self.slots.append(key)
-        return found
+        return number
 
     def meet(self, one: int, other: int) -> bool:
-        """Whether two places share a byte."""
+        """Return whether two places share a byte."""
         if one == other:
             return True
         key = (one, other)
-        found = self._meet.get(key)
-        if found is None:
+        overlap = self._meet.get(key)
+        if overlap is None:
             a, b = self.all[one], self.all[other]
-            found = a.buffer == b.buffer and a.low <= b.high and b.low <= a.high
-            found = found and bool(np.isin(a.bytes, b.bytes, assume_unique=True).any())
-            self._meet[key] = found
-        return found
+            overlap = a.buffer == b.buffer and a.low <= b.high and b.low <= a.high
+            overlap = overlap and bool(np.isin(a.bytes, b.bytes, assume_unique=True).any())
+            self._meet[key] = overlap
+        return overlap
 
     def covers(self, one: int, other: int) -> bool:
-        """Whether all bytes of the other place are in the first."""
+        """Return whether all bytes of the other place are in the first."""
         if one == other:
             return True
         key = (one, other)
-        found = self._covers.get(key)
-        if found is None:
+        covered = self._covers.get(key)
+        if covered is None:
             a, b = self.all[one], self.all[other]
-            found = a.buffer == b.buffer and bool(np.isin(b.bytes, a.bytes).all())
-            self._covers[key] = found
-        return found
+            covered = a.buffer == b.buffer and bool(np.isin(b.bytes, a.bytes).all())
+            self._covers[key] = covered
+        return covered
 
     def holds_barrier(self, place: int) -> bool:
-        """Whether a place has bytes of a barrier in it."""
+        """Return whether a place has bytes of a barrier in it."""
         spot = self.all[place]
         return any(
             buffer == spot.buffer and bool(((spot.bytes >= at) & (spot.bytes < at + 8)).any())
@@ -230,18 +229,18 @@ class _Pending(np.ndarray):
 
 @dataclass
 class _Work:
-    """What `issue` collects while its parts run."""
+    """The events that `issue` collects while its parts run."""
 
     accesses: list[Access] = field(default_factory=list)
     signals: list[Barrier] = field(default_factory=list)
 
 
 class Noter:
-    """A `gluon_core.plugin.reference.Machine` that notes what models ask of it.
+    """A `gluon_core.plugin.reference.Machine` that records the requests of models.
 
     Args:
         places: numbers the places and barriers.
-        target: what is simulated.
+        target: the simulated target.
         num_warps: of the partition.
         stores: gets the ops that write to global memory.
     """
@@ -299,9 +298,9 @@ class Noter:
 
     def pending(self, operand: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """A stand-in for an operand that work in flight may fill."""
-        made = np.zeros(shape, dtype).view(_Pending)
-        made.noter, made.operand = self, operand
-        return made
+        stand_in = np.zeros(shape, dtype).view(_Pending)
+        stand_in.noter, stand_in.operand = self, operand
+        return stand_in
 
     # ---- facts ------------------------------------------------------------------------------
 
@@ -331,7 +330,7 @@ class Noter:
         return np.broadcast_to(np.zeros(1, np.asarray(values).dtype), np.shape(values))
 
     def refuse_before(self, argument: str, place: Any, message: str, remedy: str) -> None:
-        """Where in global memory is nothing that is followed."""
+        """Return an address: global memory is not followed."""
 
     def load_shared(self, view: SharedView, mask: Any = None, copied: bool = False) -> np.ndarray:
         self._touch("read", view)
@@ -389,7 +388,7 @@ class Noter:
         finally:
             self.performing = None
         if read is not None and not work.accesses and not work.signals:
-            return  # what is left only writes global memory
+            return  # the others only write global memory
         self.events.append(
             Issue(
                 queue, after, proxy != GENERIC, tuple(work.accesses), tuple(work.signals), False,

@@ -19,12 +19,12 @@ __all__ = ["Loops", "place_of"]
 
 @dataclass
 class _Carried:
-    """What a loop hands from round to round.
+    """A value that a loop carries from round to round.
 
     Args:
-        names: what it is called there; in the body, the last.
-        first: what it is before.
-        last: what it is after a round.
+        names: its names there; in the body, the last.
+        first: its value before.
+        last: its value after a round.
     """
 
     names: list[Value]
@@ -36,9 +36,9 @@ class Loops(Bounds):
     """The part of making code that knows loops.
 
     Attributes:
-        context: the loops and choices around what comes now.
+        context: the loops and choices around the current op.
         task: whose it is.
-        flat: what loops carry to count the rounds of those within them, as `flats` says.
+        flat: values that loops carry to count the rounds of those within them, as `flats` says.
     """
 
     def __init__(self, target: Any, num_warps: int, arithmetic: Optional[Arithmetic]):
@@ -71,8 +71,8 @@ class Loops(Bounds):
         """A loop that counts.
 
         Args:
-            induction: what its count is called.
-            bounds: where it begins, what it stays below, and by how much each round adds.
+            induction: the name of its count.
+            bounds: its start, its end, and its step.
         """
         vars: list[Optional[int]] = []
         for one in carried:
@@ -83,7 +83,7 @@ class Loops(Bounds):
         moved = [(v, one.first) for v, one in zip(vars, carried) if v is not None]
         self.emit(Move(op.loc, [v for v, _ in moved], [s for _, s in moved]))
         outer = dict(self.residues.inductions)
-        loop, low, turned = self.counter(op, env, induction, bounds)
+        loop, low, scaled = self.counter(op, env, induction, bounds)
         for one, var in zip(carried, vars):
             if var is not None:
                 value = one.names[-1]
@@ -101,10 +101,10 @@ class Loops(Bounds):
         self.loops.append(loop)
         test = Test(op.loc, loop)
         head = self.emit(test)
-        if turned is not None:
+        if scaled is not None:
             rounds, counts = self.var(), env[id(induction[0])].var
             assert counts is not None
-            each, begin = Spec(value=turned.step), Spec(value=turned.low)
+            each, begin = Spec(value=scaled.step), Spec(value=scaled.low)
             self.emit(Pure(op.loc, "mul", [Spec(var=loop.counter), each], 64, rounds))
             self.emit(Pure(op.loc, "add", [Spec(var=rounds), begin], 64, counts))
         self.block(body, env)
@@ -129,14 +129,13 @@ class Loops(Bounds):
     def counter(
         self, op: Op, env: Env, induction: list[Value], bounds: tuple[Spec, Spec, Spec]
     ) -> tuple[Loop, Spec, Optional[Range]]:
-        """A loop with a counter, and where that begins; where it counts rounds, and what it is counting
-        is to be made of them, by which range."""
+        """Return a loop with a counter, and its start; where it counts rounds, also the range that converts them."""
         low, high, step = bounds
         counter = self.var()
         counts = Spec(var=counter)
         known = [s.var is not None or isinstance(s.value, int) for s in bounds]
         core: Optional[Term] = None
-        turned: Optional[Range] = None
+        scaled: Optional[Range] = None
         offset = 0
         if known[0] and known[2] and not known[1] and step.var is None:
             core, offset = linear(high.value)
@@ -149,7 +148,7 @@ class Loops(Bounds):
                     counts = Spec(var=self.var())
                     core, offset = bound, 0
                     low, step, high = Spec(value=0), Spec(value=1), Spec(value=core)
-                    turned = one
+                    scaled = one
                 self.alias[counts.var or counter] = name
         elif not all(known):
             if any(s.var is not None for s in bounds):
@@ -164,10 +163,10 @@ class Loops(Bounds):
         for value in induction:
             env[id(value)] = counts
         loop = Loop(op.loc, counter, step, high, core, offset, context=self.context)
-        return loop, low, turned
+        return loop, low, scaled
 
     def flats(self, body: Block, loop: Loop, low: Spec, carried: list[_Carried]) -> None:
-        """Note what a loop carries only to have loops within it count on: their variable, this loop,
+        """Record the values that a loop carries only for loops within it to continue a count: their variable, this loop,
         where its counter begins, and where the count does."""
         if loop.core is None or not loop.core.fixed or not isinstance(low.value, int):
             return
@@ -182,7 +181,7 @@ class Loops(Bounds):
                 self.flat[id(counting)] = loop, low.value, begin
 
     def counted(self, around: tuple[Loop, int, int], loop: Loop, low: Spec, var: int) -> None:
-        """Name what a loop within another one counts on."""
+        """Name the value from which a loop within another one continues to count."""
         outer, first, begin = around
         if loop.core is None or not loop.core.fixed or not isinstance(low.value, int):
             return
@@ -205,7 +204,9 @@ class Loops(Bounds):
         assert end is not None
         condition, passed = self.spec(env, end.args[0]), self.specs(env, end.args[1])
         if condition.var is None and not isinstance(condition.value, int):
-            raise CannotSay("how often this loop runs depends on what is not followed", op.loc)
+            raise CannotSay(
+                "the trip count of this loop depends on a value that is not followed", op.loc
+            )
         inside = [self.var() for _ in passed]
         self.emit(Move(op.loc, list(inside), passed))
         branch = Branch(op.loc, condition, context=("while",))
@@ -225,8 +226,7 @@ class Loops(Bounds):
     # ---- loops that count though they do not say so -------------------------------------------
 
     def counts(self, before: Block, after: Block, env: Env) -> Optional[tuple[int, Spec, Spec]]:
-        """Which value a `while` counts by, what it stays below, and by how much each round adds: where
-        that does not change, and nothing but this is asked before each round."""
+        """Return the value by which a `while` counts, its end, and its step: where they do not change, and the condition tests nothing else."""
         *asked, end = before.ops
         places = [value.resolve() for value in before.arguments]
         if any(op.name not in ("constant", "assert") and not is_scalar(op) for op in asked):
@@ -270,7 +270,7 @@ class Loops(Bounds):
             env[id(op.results[at])] = Spec(value=self.unknown())  # where the count ends
 
     def settled(self, env: Env, value: Value) -> Optional[Any]:
-        """What a scalar is in all rounds of a loop that is not begun; None where it may change."""
+        """Return the value of a scalar in all rounds of a loop that is not begun; None where it may change."""
         value = value.resolve()
         known, owner = env.get(id(value)), value.owner
         if known is not None:
@@ -296,5 +296,5 @@ class Loops(Bounds):
 
 
 def place_of(spec: Spec) -> Any:
-    """What makes it the same in two partitions: what is known of it, else nothing."""
+    """Return the key of a value that two partitions share: its known value, else its variable."""
     return spec.value if spec.var is None else ("variable", spec.var)

@@ -91,12 +91,12 @@ class _Lowering(Loops):
         if len(blocks) == 1:
             end = self.block(blocks[0], env)
             assert end is not None
-            found = self.specs(env, end.args[0])
+            specs = self.specs(env, end.args[0])
         else:
-            found = self.graph(blocks, env)
+            specs = self.graph(blocks, env)
         self.depth -= 1
         self.context = around
-        return found
+        return specs
 
     def graph(self, blocks: Sequence[Block], env: Env) -> list[Spec]:
         """Blocks joined by branches that lead forward, as early returns make them."""
@@ -132,7 +132,7 @@ class _Lowering(Loops):
                 jump = Jump(end.loc)
                 fixes.append((jump, end.args[1]))
                 self.emit(jump)
-                # what comes now is done by some only; nobody elsewhere is taken to do it in step
+                # some programs only run the following ops; no other task is assumed to run them in step
                 self.context = (*self.context, ("return", self.task, id(branch)))
         for step, block in fixes:
             step.target = labels[id(block)]
@@ -199,16 +199,16 @@ class _Lowering(Loops):
     # ---- data ----------------------------------------------------------------------------------
 
     def data(self, op: Op, env: Env) -> None:
-        """An op on what is not followed; registers in flight must have landed."""
+        """Lower an op on data; registers in flight must have landed."""
         if "store" in op.name or "atomic" in op.name:
             self.out.stores[op] = None
         used = []
         for value in op.operands():
             if isinstance(value.type, MemDescType):
                 raise CannotSay(f"`{op.name}` of a buffer is not followed", op.loc)
-            found = self.spec(env, value)
-            if found.var is not None and isinstance(value.type, TensorType):
-                used.append(found.var)
+            spec = self.spec(env, value)
+            if spec.var is not None and isinstance(value.type, TensorType):
+                used.append(spec.var)
         if used:
             self.emit(Used(op.loc, used, op))
         names = self.numbering.of(op, [self.named(env, v) for v in op.operands()])
@@ -216,11 +216,11 @@ class _Lowering(Loops):
             env[id(result)] = self.opaque(result, op, None if names is None else names[at])
 
     def named(self, env: Env, value: Value) -> Optional[Any]:
-        """What an operand is called, if it has a name."""
-        found = self.spec(env, value)
-        if found.var is not None:
-            return self.alias.get(found.var)
-        return found.value if isinstance(found.value, (int, Term)) else found.name
+        """Return the name of an operand, if it has one."""
+        spec = self.spec(env, value)
+        if spec.var is not None:
+            return self.alias.get(spec.var)
+        return spec.value if isinstance(spec.value, (int, Term)) else spec.name
 
     def pure(self, op: Op, env: Env) -> None:
         """Lower an op that only computes: to a term where no operand is a variable, else to a step.
@@ -285,8 +285,8 @@ class _Lowering(Loops):
         if function.noinline:
             raise CannotSay("a function that stays one (`noinline`) is not followed", op.loc)
         results = self.function(function, self.specs(env, op.args[1]))
-        for result, found in zip(op.results, results):
-            env[id(result)] = found
+        for result, spec in zip(op.results, results):
+            env[id(result)] = spec
 
     def do_if(self, op: Op, env: Env) -> None:
         condition = self.spec(env, op.args[0])
@@ -296,8 +296,8 @@ class _Lowering(Loops):
             if taken is not None:
                 end = self.block(taken, env)
                 if end is not None and op.results:
-                    for result, found in zip(op.results, self.specs(env, end.args[0])):
-                        env[id(result)] = found
+                    for result, spec in zip(op.results, self.specs(env, end.args[0])):
+                        env[id(result)] = spec
             return
         outs = [self.var() for _ in op.results]
         branch = Branch(op.loc, condition, context=self.context)
@@ -329,7 +329,7 @@ class _Lowering(Loops):
         self.parallel = True
         holder = op.regions[1].blocks[0].ops[0]
         operands = list(op.args[0]) or list(holder.args[0])
-        given = self.specs(env, operands)
+        operand_specs = self.specs(env, operands)
         warps = list(op.args[1])
         fork = Fork(op.loc, [], [])
         main = self.code, self.context, self.noter
@@ -348,7 +348,7 @@ class _Lowering(Loops):
             self.context = ()
             inner = {k: s for k, s in env.items() if s.var is None}
             pairs = []
-            for value, passed in zip(block.arguments, given):
+            for value, passed in zip(block.arguments, operand_specs):
                 if passed.var is None:
                     inner[id(value)] = passed
                 else:
@@ -363,8 +363,8 @@ class _Lowering(Loops):
         self.emit(fork)
         end = self.block(op.regions[0].blocks[0], env)
         values = self.specs(env, end.args[0]) if end is not None and op.results else []
-        for result, found in zip(op.results, values):
-            env[id(result)] = found
+        for result, spec in zip(op.results, values):
+            env[id(result)] = spec
         self.emit(Join(op.loc, list(fork.tasks)))
 
     # ---- the whole -------------------------------------------------------------------------------
@@ -389,7 +389,7 @@ class _Lowering(Loops):
         return self.out
 
     def memory(self) -> None:
-        """Note which loads it depends on how often loops run and what is done."""
+        """Record the loads on which trip counts and branches depend."""
         todo: list[Any] = list(self.out.roots)
         for code in self.out.tasks:
             for step in code.steps:
@@ -428,7 +428,7 @@ def lower(
         arithmetic: tells of bounds that are written differently whether they are equal.
 
     Raises:
-        CannotSay: it holds what is not followed.
+        CannotSay: it contains an op that is not followed.
     """
     lowering = _Lowering(compiled, target, num_warps, values, arithmetic)
     lowered = lowering.run()

@@ -1,7 +1,6 @@
-"""Names for what partitions compute of integers in memory: the same name where it is the same number.
+"""Value numbering of integers that partitions compute from memory: the same name where it is the same number.
 
-Each partition may find out for itself, with a layout of its own, how much there is to do. What is computed by
-the same ops from the same arguments and the same memory is equal, if nobody writes that memory meanwhile.
+Each partition may compute the amount of work for itself, with a layout of its own. A value computed by the same ops from the same arguments and the same memory is equal, if no task writes that memory meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Numbering:
     """See the module.
 
     Args:
-        written: arguments that the kernel stores through: what they point to has no name.
+        written: arguments that the kernel stores through: their targets have no names.
 
     Attributes:
         stored: arguments that stores and atomics were seen to go through; None for any.
@@ -60,9 +59,11 @@ class Numbering:
             key = None
         if key is None:
             if pointers and len(op.results) == 1 and _points(op.results[0].type):
-                made = term("pointer", len(self._pointers))  # nothing is known but to whose memory
-                self._pointers[made] = pointers
-                return [made]
+                pointer = term(
+                    "pointer", len(self._pointers)
+                )  # nothing is known but to whose memory
+                self._pointers[pointer] = pointers
+                return [pointer]
             return None
         terms = [a for a in args if isinstance(a, Term)]
         lines = frozenset().union(*(self.lines.get(a, frozenset()) for a in terms))
@@ -72,7 +73,7 @@ class Numbering:
         return [self._named((*key, at), terms, pointers, lines) for at in range(len(op.results))]
 
     def constant(self, op: Op) -> Optional[Term]:
-        """The name of a tensor that stands in the program."""
+        """Return the name of a constant tensor."""
         shape = _shape(op.results[0].type)
         if shape is None or op.name != "constant":
             return None
@@ -90,26 +91,26 @@ class Numbering:
             return
         for value, arg in zip(op.operands(), args):
             if _points(value.type) and self.stored is not None:
-                found = self._from(arg)
-                self.stored = self.stored | found if found else None
+                sources = self._from(arg)
+                self.stored = self.stored | sources if sources else None
 
     def _named(
         self, key: Any, terms: Sequence[Term], pointers: frozenset[int], lines: frozenset[int]
     ) -> Term:
-        found = self._names.get(key)
-        if found is None:
+        name = self._names.get(key)
+        if name is None:
             moving = dict.fromkeys(t for t in terms if not t.fixed)
-            found = self._names[key] = term("data", len(self._names), *moving)
-            self._pointers[found] = pointers
-            self.lines[found] = lines
-        return found
+            name = self._names[key] = term("data", len(self._names), *moving)
+            self._pointers[name] = pointers
+            self.lines[name] = lines
+        return name
 
     def _key(self, op: Op, args: Sequence[Any]) -> Optional[tuple[Any, ...]]:
         """An op without layouts and places, operands by their names; None where it has none."""
         if op.name not in _OPS and op.name not in _LOADS and op.name not in ELEMENTWISE:
             return None
         if op.attrs.get("volatile") or op.name == "masked_load" and op.args[2] is None:
-            return None  # what is masked out may be anything
+            return None  # masked elements may be anything
         names = dict(zip(map(id, op.operands()), args))
         shapes = [_shape(v.type) for v in op.results]
         parts = [
@@ -151,12 +152,12 @@ def _shape(type: Type) -> Optional[tuple[Any, ...]]:
 
 
 def _region(region: Region) -> Optional[tuple[Any, ...]]:
-    """How a region combines values: its ops, values by their places."""
+    """Describe how a region combines values: its ops, values by their places."""
     if len(region.blocks) != 1:
         return None
     block = region.blocks[0]
     places: dict[int, Any] = {id(v): ("given", i) for i, v in enumerate(block.arguments)}
-    found: list[Any] = [len(block.arguments)]
+    shape: list[Any] = [len(block.arguments)]
     for at, op in enumerate(block.ops):
         parts: list[Optional[Any]] = [op.name, *(_shape(r.type) for r in op.results)]
         args = op.args
@@ -171,6 +172,6 @@ def _region(region: Region) -> Optional[tuple[Any, ...]]:
         parts += [_part(arg, places) for arg in args]
         if None in parts:
             return None
-        found.append(tuple(parts))
+        shape.append(tuple(parts))
         places.update({id(r): ("made", at, i) for i, r in enumerate(op.results)})
-    return tuple(found)
+    return tuple(shape)

@@ -1,10 +1,9 @@
-"""Whether the order in which tasks take their steps can matter: what orders the phases of barriers.
+"""The happens-before order of barrier phases: it decides whether the order of tasks' steps can matter.
 
 Steps of tasks and work that lands meet at barriers alone. Where every arrival at a barrier knows that
 its last phase is over, every wait that the phase before that one is, and every phase ends knowing of
 the waits for the last one, then no two steps that could change places have to do with each other: all
-schedules of a run are one (Mazurkiewicz), and a fair one shows what any of them does. So one is walked,
-and this is asked at each step of it; where the answer is no, all of them are (`search`).
+schedules of a run are equivalent (Mazurkiewicz traces), and a fair one has the behaviour of all. So the search follows one, and checks this at each step of it; where the check fails, it follows all of them (`search`).
 
 The argument, by induction over the steps of another schedule: its next step is that of the same task in
 the schedule that was walked, for a task does the same as long as it passes the same waits. An arrival
@@ -27,7 +26,7 @@ class Depends(Exception):
     """The order of steps matters: all schedules are to be walked.
 
     Attributes:
-        facts: what is known of the arguments with which it does.
+        facts: the facts about the arguments with which it does.
     """
 
     facts: Any = None
@@ -37,7 +36,7 @@ class Known(NamedTuple):
     """Something that happened at a barrier, and who knows of it.
 
     Args:
-        what: "last" (its last phase ended, or it was made), "before" (the phase before that one did),
+        what: "last" (its last phase ended, or it was initialized), "before" (the phase before that one did),
             "wait" (somebody passed a wait in this phase), "arrival", or "made".
         by: who passed the wait, or arrived.
         known: tasks, barriers and flights, as bits.
@@ -50,7 +49,7 @@ class Known(NamedTuple):
 
 
 class Phases:
-    """What happened at all barriers, for the state of one program."""
+    """The events at all barriers, for the state of one program."""
 
     __slots__ = ("all",)
 
@@ -58,7 +57,7 @@ class Phases:
         self.all = all
 
     def learn(self, to: int, source: int) -> "Phases":
-        """Whoever has the bits `to` learns what any of `source` knows."""
+        """Join the knowledge of the bits `source` to the bits `to`."""
         return Phases(
             tuple(
                 [
@@ -90,14 +89,14 @@ class Phases:
         """Somebody does something at a barrier.
 
         Raises:
-            Depends: it could be done before what it must come after.
+            Depends: it could be done before an event that it must follow.
         """
         for known in self.all:
             if known.slot == slot and known.what == what and not known.known >> bit & 1:
                 raise Depends
 
     def settled(self, slot: int, bit: int) -> None:
-        """Somebody makes a barrier anew, makes it invalid, or changes what its phase takes.
+        """Somebody makes a barrier anew, makes it invalid, or changes the count of its phase.
 
         Raises:
             Depends: it could be done before something that was done there.
@@ -107,7 +106,7 @@ class Phases:
                 raise Depends
 
     def did(self, slot: int, what: str, bit: int) -> "Phases":
-        """Somebody passed a wait, or arrived."""
+        """Record that a task passed a wait, or arrived."""
         new = Known(slot, what, bit, 1 << bit)
         return Phases((*(k for k in self.all if k[:3] != new[:3]), new))
 

@@ -23,7 +23,7 @@ __all__ = ["again"]
 _REPORTS = ("race.", "deadlock", "barrier.", "leak.")
 # In global memory: arrays are as large as in the file, and may meet with other arguments.
 _NOT = ("race.programs", "race.global", "race.threads", "race.scope")
-_MORE = (0, 1, 2, 3, 4, 6, 9)  # rounds beyond what the mistake needs at least
+_MORE = (0, 1, 2, 3, 4, 6, 9)  # rounds beyond the least that the mistake needs
 
 
 class _Again(Exploration):
@@ -41,7 +41,7 @@ class _Again(Exploration):
 def again(
     launch: Launch, lowered: Lowered, outcome: Outcome, arithmetic: Arithmetic, facts: Any, within: float
 ) -> tuple[Optional[SimulatorError], str]:  # fmt: skip
-    """What the simulator reports, if it does, and of which launch.
+    """Return the simulator's report, if any, and its launch.
 
     Args:
         facts: intervals of terms that do not change, and conditions that hold or do not.
@@ -63,12 +63,14 @@ def again(
             wanted += [(core, -1 << 31, more + 1) for core in lowered.roots if core.fixed]
             for limits in (wanted, [*bounds, *wanted[len(bounds) : len(bounds) + 1]]):
                 try:
-                    found = arithmetic.arguments(arithmetic.constraints(limits, chosen), usual)
+                    arguments = arithmetic.arguments(arithmetic.constraints(limits, chosen), usual)
                 except TimeIsOver:
-                    found = None
-                if found is None:
+                    arguments = None
+                if arguments is None:
                     continue
-                changed = {t: v for t, v in found.items() if t.name == "arg" and v != usual.get(t)}
+                changed = {
+                    t: v for t, v in arguments.items() if t.name == "arg" and v != usual.get(t)
+                }
                 key = tuple(sorted((t.args, v) for t, v in changed.items()))
                 if key in tried or not changed:
                     continue

@@ -1,7 +1,6 @@
-"""Slots and phases that are counted from a number that nobody knows: what is left of it decides.
+"""Slots and phases that are counted from an unknown number: its remainder decides.
 
-A term modulo 3 is one of three numbers, each of which is tried. What it is made of matters as far as that
-is left of it, and what a loop counts is added to that.
+A term modulo 3 is one of three numbers, each of which is tried. Its operands matter modulo 3 only, and the count of a loop is added to the remainder.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _MOST = 16  # numbers that are tried
 
 
 class _Makes(Protocol):
-    """Where code is made."""
+    """The code generator that `Residues` uses."""
 
     def var(self) -> int: ...
 
@@ -29,8 +28,7 @@ class Residues:
     """See the module. Terms are taken not to be negative, which is said.
 
     Attributes:
-        inductions: by what the counter of a loop is called: its variable, where it begins, and what a
-            round adds; None where that name has two.
+        inductions: by the name of a loop's counter: its variable, start and step; None where that name has two.
     """
 
     def __init__(self, code: _Makes):
@@ -38,7 +36,7 @@ class Residues:
         self.inductions: dict[Term, Optional[tuple[int, Any, Any]]] = {}
 
     def exact(self, value: Any, loc: Any) -> Spec:
-        """What a term is, where that is one of few numbers.
+        """Return the value of a term that is one of few numbers.
 
         Raises:
             CannotSay: it is not.
@@ -55,7 +53,7 @@ class Residues:
             if value.name in ("add", "sub", "mul", "xor", "or"):
                 sides = self.exact(one, loc), self.exact(other, loc)
                 return self._op(value.name, *sides, loc)
-        raise CannotSay("which part of a buffer this is cannot be told", loc)
+        raise CannotSay("the part of the buffer is unknown", loc)
 
     def _op(self, name: str, one: Spec, other: Spec, loc: Any) -> Spec:
         out = self.code.var()
@@ -68,7 +66,7 @@ class Residues:
         if isinstance(value, int):
             return Spec(value=value % by)
         if not isinstance(value, Term):
-            raise CannotSay("which part of a buffer this is cannot be told", loc)
+            raise CannotSay("the part of the buffer is unknown", loc)
         counted = self.inductions.get(value)
         if counted is not None:
             counter, low, step = counted
@@ -89,13 +87,13 @@ class Residues:
                 less = self._op("mul", self._left(other, by, loc), Spec(value=by - 1), loc)
                 return self._op("add", self._left(one, by, loc), less, loc)
         if not value.fixed or by > _MOST:
-            raise CannotSay("which part of a buffer this is cannot be told", loc)
+            raise CannotSay("the part of the buffer is unknown", loc)
         out = self.code.var()
         self.code.emit(Guess(loc, value, by, out))
         return Spec(var=out)
 
     def _counts_up(self, value: Any, loc: Any) -> None:
-        """Refuse what is negative though what it is made of is not: division is another one there."""
+        """Refuse a negative value of nonnegative operands: division differs there."""
         if isinstance(value, int) and value >= 0:
             return
         parts: Optional[tuple[Any, ...]] = None
@@ -110,6 +108,6 @@ class Residues:
             elif value.fixed and more >= 0:
                 return
         if parts is None:
-            raise CannotSay("which part of a buffer this is cannot be told", loc)
+            raise CannotSay("the part of the buffer is unknown", loc)
         for part in parts:
             self._counts_up(part, loc)

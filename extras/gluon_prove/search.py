@@ -19,30 +19,30 @@ __all__ = ["Outcome", "search"]
 
 MOST_DECISIONS = 24  # between two events of a task
 _MOST_PREFIX = 64
-IN_TURN = True  # one schedule is walked where it stands for all
+IN_TURN = True  # the search follows one schedule where it represents all
 _SMALLER = "a launch with smaller constants: fewer stages, fewer roles"
 _MOST_APART = 4  # kinds of arguments with which all schedules are walked, and not one
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the search came to.
+    """The outcome of the search.
 
     Args:
         states, steps: how many there are, and how many lead from one to another.
         seconds: that it took.
-        found: the mistake, if there is one.
+        mistake: the mistake, if there is one.
         trace: the steps that lead to it.
-        facts: what is known there of bounds and of terms that do not change.
+        facts: the facts there about bounds and terms that do not change.
         reason: why nothing can be said, with the place; None where something can.
-        rules: what was used of arithmetic: (op, by, change, result, bits), as `Arithmetic.comes_back` says.
+        rules: the arithmetic identities in use: (op, by, change, result, bits), as `Arithmetic.comes_back` says.
         period: in rounds.
     """
 
     states: int
     steps: int
     seconds: float
-    found: Optional[Found] = None
+    mistake: Optional[Found] = None
     trace: tuple[Step, ...] = ()
     facts: Any = None
     reason: Optional[CannotSay] = None
@@ -101,7 +101,7 @@ class _Search:
         )
 
     def every(self, make: Any) -> bool:
-        """All outcomes of a step that depends on what nobody knows; whether all of them are new."""
+        """Return all outcomes of a step that depends on unknowns, and whether all of them are new."""
         new = True
         todo: list[list[int]] = [[]]
         while todo:
@@ -113,11 +113,11 @@ class _Search:
             except Decide as one:
                 if len(decisions) >= MOST_DECISIONS:
                     raise CannotSay(
-                        f"too much depends on what nobody knows: more than {MOST_DECISIONS} "
+                        f"too much depends on unknown values: more than {MOST_DECISIONS} "
                         "conditions in a row",
                         one.loc,
                         "a launch with fewer of them, by fewer stages or rounds of unrolled loops; "
-                        "a loop that waits for what others write to memory is not followed",
+                        "a loop that waits for memory written by others is not followed",
                     ) from None
                 todo += [[*decisions, 0], [*decisions, 1]]
                 continue
@@ -139,8 +139,7 @@ class _Search:
     def in_turn(self, state: State) -> bool:
         """The step of the one whose turn it is, or of the next who can; whether somebody could.
 
-        Who is a round ahead of others waits for them, if they can go on: what is known of a loop's bound
-        holds for tasks that are near each other.
+        A task that is a round ahead of others waits for them, if they can go on: the facts about a loop's bound hold for tasks that are near each other.
         """
         walker, work = self.walker, len(state.tasks)
         around = [(state.turn + more) % (work + 1) for more in range(work + 1)]
@@ -203,8 +202,8 @@ class _Search:
             places = []
             for task in left:
                 line, event = walker.waits(state, task)
-                what = f" for parity {event.amount} of barrier {event.slot}" if event else ""
-                places.append(f"{walker.codes[task].name} waits at line {line}{what}")
+                barrier = f" for parity {event.amount} of barrier {event.slot}" if event else ""
+                places.append(f"{walker.codes[task].name} waits at line {line}{barrier}")
             code = walker.codes[left[0]]
             loc = code.steps[state.tasks[left[0]].at].loc
             raise Found("deadlock.tasks", "; ".join(places), loc)
@@ -244,7 +243,7 @@ def search(
         strict: whether reads, too, need a fence before a write through another proxy.
         most: states.
         deadline: when to give up, as `time.monotonic` tells.
-        arithmetic: tells what no arguments lead to.
+        arithmetic: finds conditions that no arguments satisfy.
     """
     whole = _Whole(lowered, strict, most, monotonic(), deadline, arithmetic)
     apart: list[Facts] = []
@@ -252,7 +251,7 @@ def search(
         if not IN_TURN:
             return whole.walk(False, None, ())
         try:
-            found = whole.walk(True, None, apart)
+            outcome = whole.walk(True, None, apart)
             break
         except Depends as depends:
             facts = depends.facts
@@ -260,22 +259,22 @@ def search(
                 return whole.walk(False, None, ())
             apart.append(facts)
     for facts in apart:
-        if found.found is not None or found.reason is not None:
+        if outcome.mistake is not None or outcome.reason is not None:
             break
         try:
             other = whole.walk(True, facts, ())
         except Depends:
             other = whole.walk(False, facts, ())
-        found = replace(
-            other, states=found.states + other.states, steps=found.steps + other.steps,
-            rules=found.rules | other.rules,
+        outcome = replace(
+            other, states=outcome.states + other.states, steps=outcome.steps + other.steps,
+            rules=outcome.rules | other.rules,
         )  # fmt: skip
-    return found
+    return outcome
 
 
 @dataclass
 class _Whole:
-    """What all walks of a program share."""
+    """The data that all searches of a program share."""
 
     lowered: Lowered
     strict: bool
@@ -284,13 +283,13 @@ class _Whole:
     deadline: float
     arithmetic: Optional[Arithmetic]
 
-    def walk(self, in_turn: bool, given: Optional[Facts], apart: Sequence[Facts]) -> Outcome:
-        """What a walk comes to.
+    def walk(self, in_turn: bool, facts: Optional[Facts], apart: Sequence[Facts]) -> Outcome:
+        """Return the outcome of a search.
 
         Args:
             in_turn: one schedule alone.
-            given: what is known of the arguments.
-            apart: what is left to other walks.
+            given: the facts about the arguments.
+            apart: the cases left to other searches.
 
         Raises:
             Depends: one schedule does not stand for all.
@@ -304,7 +303,7 @@ class _Whole:
             more: dict[str, Any] = {}
             try:
                 walker = Walker(
-                    self.lowered, self.strict, least, waited, writers, self.arithmetic, in_turn, given
+                    self.lowered, self.strict, least, waited, writers, self.arithmetic, in_turn, facts
                 )  # fmt: skip
                 one = _Search(walker, self.most, self.deadline, apart)
                 one.run()
@@ -328,9 +327,9 @@ class _Whole:
                 more = {"reason": CannotSay(over, remedy=f"--within SECONDS, or {_SMALLER}")}
             except CannotSay as reason:
                 more = {"reason": reason}
-            except Found as found:
+            except Found as mistake:
                 more = {
-                    "found": found,
+                    "mistake": mistake,
                     "trace": one.trace() if one else (),
                     "facts": walker.facts(one.facts) if one and one.facts else ([], []),
                 }

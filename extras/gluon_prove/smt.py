@@ -1,4 +1,4 @@
-"""What z3 is asked: whether bounds are equal, facts can be, and the account of periods is right."""
+"""Queries to z3: equality of bounds, feasibility of facts, and correctness of periods."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ class Arithmetic:
         self.asked = 0
 
     def leaf(self, value: Term) -> Any:
-        found = self._leaves.get(value)
-        if found is None:
-            found = self._leaves[value] = self.z3.Int(f"{value.name}{len(self._leaves)}")
-        return found
+        leaf = self._leaves.get(value)
+        if leaf is None:
+            leaf = self._leaves[value] = self.z3.Int(f"{value.name}{len(self._leaves)}")
+        return leaf
 
     def of(self, value: Any) -> Any:
         """A term, or a number."""
         if isinstance(value, bool) or not isinstance(value, Term):
             return self.z3.IntVal(int(value))
-        found = self._made.get(value)
-        if found is None:
-            found = self._made[value] = self._expression(value)
-        return found
+        expression = self._made.get(value)
+        if expression is None:
+            expression = self._made[value] = self._expression(value)
+        return expression
 
     def _expression(self, value: Term) -> Any:
         z3, name = self.z3, value.name
@@ -99,7 +99,7 @@ class Arithmetic:
         return self.leaf(value)
 
     def ranges(self) -> Iterable[Any]:
-        """What holds of arguments and of program ids in any case."""
+        """Return the constraints on arguments and program ids that always hold."""
         for value, leaf in list(self._leaves.items()):
             if value.name == "arg":
                 limit = 1 << (self.bits.get(value.args[0], 32) - 1)
@@ -122,7 +122,7 @@ class Arithmetic:
         return solver
 
     def equal(self, one: Term, other: Term) -> bool:
-        """Whether two terms are equal whatever the arguments are; false where nobody knows."""
+        """Return whether two terms are equal for all arguments; false where z3 cannot decide."""
         a, b = self.of(one), self.of(other)
         solver = self._solver()
         solver.add(a != b, *self.ranges())
@@ -131,29 +131,29 @@ class Arithmetic:
     def constraints(
         self, bounds: Sequence[tuple[Term, int, Optional[int]]], chosen: Sequence[tuple[Term, int]]
     ) -> list[Any]:
-        """That terms are in intervals, and that conditions hold or do not."""
-        found = []
+        """Return constraints: terms are in intervals, and conditions hold or do not."""
+        conditions = []
         for value, low, high in bounds:
-            made = self.of(value)
-            found.append(made >= low)
+            expression = self.of(value)
+            conditions.append(expression >= low)
             if high is not None:
-                found.append(made <= high)
+                conditions.append(expression <= high)
         for value, truth in chosen:
-            made = self.of(value)
-            found.append(made != 0 if truth else made == 0)
-        return [*found, *self.ranges()]
+            expression = self.of(value)
+            conditions.append(expression != 0 if truth else expression == 0)
+        return [*conditions, *self.ranges()]
 
     def feasible(
         self, bounds: Sequence[tuple[Term, int, Optional[int]]], chosen: Sequence[tuple[Term, int]]
     ) -> bool:
-        """Whether there are arguments for which this is so; true where nobody knows."""
+        """Return whether arguments satisfy the constraints; true where z3 cannot decide."""
         key = (tuple(bounds), tuple(chosen))
-        found = self._feasible.get(key)
-        if found is None:
+        feasible = self._feasible.get(key)
+        if feasible is None:
             solver = self._solver()
             solver.add(*self.constraints(bounds, chosen))
-            found = self._feasible[key] = bool(solver.check() != self.z3.unsat)
-        return found
+            feasible = self._feasible[key] = bool(solver.check() != self.z3.unsat)
+        return feasible
 
     def arguments(
         self, constraints: Sequence[Any], usual: dict[Term, int]
@@ -176,7 +176,7 @@ class Arithmetic:
         return out
 
     def comes_back(self, name: str, by: int, change: int, result: int, bits: int) -> bool:
-        """Whether, for every x that can be so large, `name(x + change, by)` is `name(x, by) + result`, in
+        """Return whether, for every x that can be so large, `name(x + change, by)` is `name(x, by) + result`, in
         integers of so many bits; for divisions and shifts of unsigned numbers, that is not negative."""
         z3 = self.z3
         top = 1 << (bits - 1)

@@ -1,4 +1,4 @@
-"""A program at one moment of an abstract run: its tasks, what is known of its loops, its world."""
+"""A program at one moment of an abstract run: its tasks, the facts about its loops, its world."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Token(NamedTuple):
 
 
 class Decide(Exception):
-    """It depends on what nobody knows.
+    """A step depends on an unknown value.
 
     Args:
         loc: where, once the walk has said it.
@@ -60,7 +60,7 @@ class Past(Exception):
 
 @dataclass
 class Task:
-    """Where a task is: at an instruction, with values of variables, and of the operands that the
+    """The position of a task: an instruction, the values of variables, and of the operands that the
     events of the op there depend on."""
 
     at: int = 0
@@ -74,7 +74,7 @@ class Task:
 
 @dataclass
 class Bound:
-    """What is known of one loop's bound in one of its executions."""
+    """The facts about one loop's bound in one of its executions."""
 
     low: int
     high: Optional[int]
@@ -87,12 +87,12 @@ class State:
     Attributes:
         bounds: by root, of each execution of its loops that is not over for all, the oldest first.
         done: executions of a root's loops that a task left, counted from the oldest.
-        fixed: by root, what is known of a bound that does not change.
-        chosen: what was decided of terms that do not change.
-        choices: what was decided that several tasks ask in turn, and how far each has come.
-        own: by task and root, what is known of the bound of a task that went so far ahead of the others
+        fixed: by root, the facts about a bound that does not change.
+        chosen: decisions about terms that do not change.
+        choices: decisions that several tasks ask for in turn, and the progress of each.
+        own: by task and root, the facts about the bound of a task that went so far ahead of the others
             that it is no longer held against them; None outside of its loop.
-        turn: whose it is, where one schedule stands for all: a task's, or behind them that of work.
+        turn: whose it is, where one schedule represents all: a task's, or behind them that of work.
     """
 
     world: World
@@ -109,7 +109,7 @@ class State:
     def copy(self) -> "State":
         return State(
             self.world.copy(), [t.copy() for t in self.tasks],
-            [[Bound(b.low, b.high) for b in found] for found in self.bounds], dict(self.done),
+            [[Bound(b.low, b.high) for b in bounds] for bounds in self.bounds], dict(self.done),
             [Bound(b.low, b.high) for b in self.fixed], dict(self.chosen),
             {k: list(v) for k, v in self.choices.items()}, dict(self.asked),
             {k: None if b is None else Bound(b.low, b.high) for k, b in self.own.items()},
@@ -119,11 +119,11 @@ class State:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of the arguments.
+    """The facts about the arguments.
 
     Args:
         fixed: by root, the interval of a bound that does not change.
-        chosen: what was decided of terms that do not change.
+        chosen: decisions about terms that do not change.
     """
 
     fixed: tuple[tuple[int, Optional[int]], ...]
@@ -137,11 +137,11 @@ class Facts:
 
     @property
     def narrow(self) -> bool:
-        """Whether it is anything at all."""
+        """Return whether there is any fact."""
         return bool(self.chosen) or any(b != (LEAST, None) for b in self.fixed)
 
     def holds(self, state: State) -> bool:
-        """Whether only such arguments lead to a state."""
+        """Return whether only such arguments lead to a state."""
         return self.chosen <= state.chosen.items() and all(
             known.low >= low and (high is None or known.high is not None and known.high <= high)
             for known, (low, high) in zip(state.fixed, self.fixed)
@@ -150,7 +150,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Step:
-    """What led from one state to the next."""
+    """The transition from one state to the next."""
 
     who: str
     line: int

@@ -1,7 +1,6 @@
 """The order of steps that `gl.portable.pipeline` asks for on every target, for all trip counts.
 
-Where one task fetches the steps of a ring one after the other and waits for them itself, what its slots hold is
-told by the last step and by what became of the ones before it, as many as there are slots.
+Where one task fetches the steps of a ring one after the other and waits for them itself, the last step and the outcomes of the steps before it, as many as there are slots, determine the content of its slots.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _MOST = 64  # later steps that are counted
 
 
 class Fetch(NamedTuple):
-    """What became of a step: whether it was copied and waited for, and how many were fetched since."""
+    """The outcome of a step: whether it was copied and waited for, and how many were fetched since."""
 
     copied: bool
     awaited: bool
@@ -88,7 +87,7 @@ class Steps(Counting):
         fetches: tuple[Fetch, ...] = env.get(ring.fetches) or ()
         if fetches and self._apart(state, task, at, last) != 1:
             return self._doubt(
-                "it is not told that steps are fetched one after the other", step.loc
+                "it is unknown whether steps are fetched one after the other", step.loc
             )
         if len(fetches) == ring.stages:
             if fetches[0].copied and not fetches[0].awaited:
@@ -96,7 +95,7 @@ class Steps(Counting):
             fetches = fetches[1:]
         copied = self._known(state, task, self._value(env, step.pred))
         if copied is None:
-            return self._doubt("it is not told which steps are copied", step.loc)
+            return self._doubt("it is unknown which steps are copied", step.loc)
         env[ring.last] = at
         env[ring.fetches] = fetches
         for one in step.rings:
@@ -143,7 +142,7 @@ class Steps(Counting):
         return values[0] - values[1]
 
     def _known(self, state: State, task: int, value: Any) -> Optional[int]:
-        """Whether a condition holds; None where that is anybody's guess."""
+        """Return whether a condition holds; None where that is unknown."""
         if isinstance(value, int):
             return value & 1
         if not isinstance(value, Term):

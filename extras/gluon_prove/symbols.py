@@ -1,4 +1,4 @@
-"""What is known of scalars and views when the code is made: terms, and parts of buffers."""
+"""Scalars and views as far as code generation knows them: terms, and parts of buffers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROGRAM = {"get_program_id": "program", "get_num_programs": "programs"}
 
 
 def is_scalar(op: Op) -> bool:
-    """Whether an op makes an integer of integers."""
+    """Return whether an op computes an integer from integers."""
     if op.name not in ELEMENTWISE and op.name not in CASTS:
         return False
     if len(op.results) != 1:
@@ -41,7 +41,7 @@ def is_scalar(op: Op) -> bool:
 
 
 def symbolic(name: str, args: list[Any], bits: int) -> Any:
-    """A scalar op on what is known when the code is made."""
+    """Evaluate a scalar op on values that code generation knows."""
     if all(isinstance(a, int) for a in args):
         return apply(name, args, bits, lambda root: False)
     if name in ("int_cast", "zero_extend") and bits > 1:
@@ -57,7 +57,7 @@ def symbolic(name: str, args: list[Any], bits: int) -> Any:
 
 
 def truth(value: Any) -> bool:
-    """Whether a term is 0 or 1, as comparisons are and what is made of them."""
+    """Return whether a term is 0 or 1, as comparisons and their combinations are."""
     if not isinstance(value, Term):
         return False
     bits = value.name in ("and", "or", "xor") and all(
@@ -143,8 +143,8 @@ def view_of(op: Op) -> Callable[..., Any]:
     if op.name == "memdesc_reinterpret":
         return lambda view: view.reinterpret(type, True)
     how = "trans" if op.name == "memdesc_trans" else "reshape"
-    given = tuple(op.args[-1])
-    return lambda view: view.with_type(type, derived(view.table, how, *given))
+    indices = tuple(op.args[-1])
+    return lambda view: view.with_type(type, derived(view.table, how, *indices))
 
 
 def whole(kind: str) -> Callable[..., Any]:

@@ -26,16 +26,16 @@ __all__ = [
     "wrap",
 ]
 
-FREE = -1  # roots from here down are what is left of counters whose loops are over
+FREE = -1  # roots from here down are remainders of counters whose loops are over
 
 
 class CannotSay(Exception):
-    """The kernel is outside of what can be proved.
+    """The kernel is outside of the provable subset.
 
     Args:
         reason: why.
         loc: where.
-        remedy: what may help.
+        remedy: advice that may help.
     """
 
     def __init__(self, reason: str, loc: Any = None, remedy: str = ""):
@@ -54,7 +54,7 @@ class TimeIsOver(CannotSay):
 
 class NeedsPrefix(Exception):
     """A comparison tells counters apart that are to look the same: more first iterations are needed, or of
-    what is left of counters (`FREE`), more of what it is at first."""
+    remainders of counters (`FREE`), more of its first value."""
 
     def __init__(self, root: int):
         super().__init__(root)
@@ -63,11 +63,11 @@ class NeedsPrefix(Exception):
 
 @dataclass(frozen=True)
 class Number:
-    """An integer that stands for `value + k * change` for every k >= 0, for each of its roots.
+    """An integer that represents `value + k * change` for every k >= 0, for each of its roots.
 
     Args:
         value: the one that is walked.
-        changes: (root, what one period of it adds), sorted; none is 0.
+        changes: (root, its increment per period), sorted; none is 0.
     """
 
     value: int
@@ -76,7 +76,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Term:
-    """A scalar that nobody knows, by what it is computed from.
+    """An unknown scalar, as an expression of its operands.
 
     Args:
         name: "arg", "program", "programs", "induction", "trips", "flat", "data", "memory", "pointer", "unknown", or an op's name.
@@ -95,7 +95,7 @@ class Term:
 
     @property
     def fixed(self) -> bool:
-        """Whether it is the same in all iterations, and in all partitions."""
+        """Return whether the term is the same in all iterations, and in all partitions."""
         known: Optional[bool] = self.__dict__.get("_fixed")
         if known is None:
             known = self.name not in ("induction", "flat", "pointer", "unknown")
@@ -160,7 +160,7 @@ def apply(name: str, args: list[Any], bits: int, many: Many) -> Scalar:
     Args:
         name: the op's.
         bits: of its operands.
-        many: which roots a number now stands for many because of.
+        many: the roots because of which a number now represents many.
 
     Raises:
         CannotSay: the account of the roots cannot be kept.
@@ -212,7 +212,7 @@ def apply(name: str, args: list[Any], bits: int, many: Many) -> Scalar:
     if db:
         raise CannotSay(f"`{name}` by a counter")
     if not any(many(root) for root in da):
-        return _plain(name, a, b, bits)  # it stands for itself alone
+        return _plain(name, a, b, bits)  # it represents itself alone
     if name in ("sdiv", "udiv", "srem", "urem"):
         if a < 0:
             _from_zero(da)
@@ -262,16 +262,15 @@ def _plain(name: str, a: int, b: int, bits: int) -> int:
 
 
 def common(numbers: dict[int, Number], root: int) -> dict[int, Union[int, Number]]:
-    """A task's numbers, by variable, once the loop of a root is over: what it added stays, in unknown
-    number. Numbers that it added the same to stay as far from each other as they are, and share a root
+    """Return a task's numbers, by variable, once the loop of a root is over: its increments stay, in unknown number. Numbers with equal increments keep their distance, and share a root
     below `FREE`, of its own for each direction."""
     last = min((r for v in numbers.values() for r, _ in v.changes), default=0)
     last = min(last, FREE + 1)
     known: dict[Any, dict[int, int]] = {}
-    found: dict[int, Union[int, Number]] = {}
+    after: dict[int, Union[int, Number]] = {}
     for var, value in numbers.items():
         if not any(r == root for r, _ in value.changes):
-            found[var] = value
+            after[var] = value
             continue
         over = tuple((r, c) for r, c in value.changes if r == root or r <= FREE)
         left = known.get(over)
@@ -282,26 +281,25 @@ def common(numbers: dict[int, Number], root: int) -> dict[int, Union[int, Number
                     last -= 1
                     left[last] = gcd(*some) if some[0] > 0 else -gcd(*some)
         rest = {r: c for r, c in value.changes if r != root and r > FREE}
-        found[var] = number(value.value, {**rest, **left})
-    return found
+        after[var] = number(value.value, {**rest, **left})
+    return after
 
 
 def reduced(numbers: dict[int, Number]) -> dict[int, Number]:
-    """A task's numbers, by variable, as near to one period as what is left of counters can bring them, and with
-    the same names for it in equal states. What a loop is counting on stays: it is yet to go back itself."""
-    found = dict(sorted(numbers.items()))
-    left = dict.fromkeys(r for v in found.values() for r, _ in v.changes if r <= FREE)
+    """Return a task's numbers, by variable, reduced by the remainders of counters towards one period, with the same names in equal states. The counters of running loops stay: they are reduced later."""
+    shifted = dict(sorted(numbers.items()))
+    left = dict.fromkeys(r for v in shifted.values() for r, _ in v.changes if r <= FREE)
     for root in left:
-        there = {v: dict(x.changes)[root] for v, x in found.items() if root in dict(x.changes)}
-        if any(r > FREE for v in there for r, _ in found[v].changes):
+        there = {v: dict(x.changes)[root] for v, x in shifted.items() if root in dict(x.changes)}
+        if any(r > FREE for v in there for r, _ in shifted[v].changes):
             continue
-        times = min(found[var].value // change for var, change in there.items()) - 1
+        times = min(shifted[var].value // change for var, change in there.items()) - 1
         for var, change in there.items() if times > 0 else ():
-            found[var] = Number(found[var].value - times * change, found[var].changes)
+            shifted[var] = Number(shifted[var].value - times * change, shifted[var].changes)
     if not left:
-        return found
+        return shifted
     names = {root: FREE - at for at, root in enumerate(left)}
     return {
         var: Number(x.value, tuple(sorted((names.get(r, r), c) for r, c in x.changes)))
-        for var, x in found.items()
+        for var, x in shifted.items()
     }

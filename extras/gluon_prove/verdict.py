@@ -1,4 +1,4 @@
-"""What can be said of a kernel for every trip count: proved, wrong, or why nothing can."""
+"""The verdict on a kernel for every trip count: proved, wrong, or the reason why it is open."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REPLAY = 1.0, 20.0  # seconds: at least, and enough
 
 
 def prove(launch: Launch) -> Verdict:
-    """Judge the kernel of a launch, with what the simulator reports of a counterexample."""
+    """Judge the kernel of a launch, with the simulator's report of a counterexample."""
     settings, kernel = launch.settings, launch.kernel
     program = kernel.program.program
     inputs = kernel.signature.inputs
@@ -41,7 +41,7 @@ def prove(launch: Launch) -> Verdict:
     outcome = search(lowered, settings.proxy == "strict", MOST_STATES, deadline, arithmetic)
     if outcome.reason is not None:
         return _unsaid(name, outcome.reason, outcome.states, outcome.seconds), None
-    if outcome.found is not None:
+    if outcome.mistake is not None:
         return _wrong(name, launch, lowered, outcome, arithmetic)
     try:
         doubtful = outcome.unsure(arithmetic)
@@ -72,7 +72,7 @@ def _lines(lines: Iterable[int]) -> str:
 def _unsaid(name: str, reason: CannotSay, states: int, seconds: float) -> Proved:
     lines = [f"{reason.reason}{_place(reason.loc)}"]
     if reason.remedy:
-        lines.append(f"what may help: {reason.remedy}")
+        lines.append(f"remedy: {reason.remedy}")
     return Proved("cannot say", name, states, round(seconds, 2), tuple(lines))
 
 
@@ -100,11 +100,11 @@ def _proved(lowered: Lowered, outcome: Outcome, launch: Launch) -> tuple[str, ..
     )
     if lowered.memory:
         lines.append(
-            f"assumed, too: what is read from memory{_lines(lowered.memory)} is written by nobody meanwhile"
+            f"assumed, too: nothing writes the memory read{_lines(lowered.memory)} meanwhile"
         )
     if lowered.guessed:
         lines.append(
-            f"assumed, too: what slots are counted from{_lines(lowered.guessed)} is not negative"
+            f"assumed, too: the start of the count of slots{_lines(lowered.guessed)} is not negative"
         )
     writes = sorted({op.loc.line for op in lowered.stores})
     if writes:
@@ -133,7 +133,7 @@ def _replayed(
     launch: Launch, lowered: Lowered, outcome: Outcome, arithmetic: Arithmetic, facts: Any,
     enough: float = _REPLAY[1],
 ) -> tuple[Optional[SimulatorError], str]:  # fmt: skip
-    """What the simulator finds in so many seconds, or a quarter of all, as far as they are left."""
+    """Return the simulator's findings within so many seconds, or a quarter of all, as far as they are left."""
     enough = max(enough, launch.settings.within / 4)
     within = max(_REPLAY[0], min(enough, arithmetic.deadline - monotonic()))
     arithmetic.deadline = monotonic() + within
@@ -141,22 +141,22 @@ def _replayed(
 
 
 def _counterexample(name: str, outcome: Outcome, said: str, error: SimulatorError) -> Proved:
-    told = (f"{said}: {type(error).__name__}, as the simulator reports it",)
-    return Proved("counterexample", name, outcome.states, round(outcome.seconds, 2), told)
+    lines = (f"{said}: {type(error).__name__}, as the simulator reports it",)
+    return Proved("counterexample", name, outcome.states, round(outcome.seconds, 2), lines)
 
 
 def _wrong(
     name: str, launch: Launch, lowered: Lowered, outcome: Outcome, arithmetic: Arithmetic
 ) -> Verdict:
-    found = outcome.found
-    assert found is not None
+    mistake = outcome.mistake
+    assert mistake is not None
     error, said = _replayed(launch, lowered, outcome, arithmetic, outcome.facts)
     seconds = round(outcome.seconds, 2)
     if error is not None:
         return _counterexample(name, outcome, said, error), error
     steps = [f"  {s.who}, line {s.line}: {s.what}" for s in outcome.trace[-SHOWN:]]
     lines = (
-        f"{found.report}: {found.text}{_place(found.loc)}, but the simulator does not find it again: {said}",
+        f"{mistake.report}: {mistake.text}{_place(mistake.loc)}, but the simulator does not find it again: {said}",
         *(["the last steps there:"] if steps else []), *steps,
     )  # fmt: skip
     return Proved("cannot say", name, outcome.states, seconds, lines), None

@@ -1,7 +1,7 @@
 """One step of one task, for all trip counts at once; and the form in which equal states are equal.
 
-What numbers are is told in `counting`. Where every task in a loop is past its first iterations, its
-counters, the bound and what counts along move back by one period: the state looks the same from there
+`counting` handles numbers. Where every task in a loop is past its first iterations, its
+counters, the bound and the values that count along move back by one period: the state looks the same from there
 (`values.Number`).
 """
 
@@ -49,19 +49,18 @@ class Walker(Steps):
     Args:
         lowered: their code.
         strict: whether reads, too, need a fence before a write through another proxy.
-        least: by root, the value from which on a counter may stand for many; by `FREE`, that from which
-            on what is left of counters may.
+        least: by root, the value from which on a counter may stand for many; by `FREE`, that from which on remainders of counters may.
         waited: queues that are waited for by groups.
         writers: by barrier, who is known to arrive there; None where all schedules are to be tried.
-        arithmetic: tells what no arguments lead to.
-        in_turn: tasks take their steps in turn, and it is asked whether that stands for all schedules.
-        given: what is known of the arguments.
+        arithmetic: finds conditions that no arguments satisfy.
+        in_turn: tasks take their steps in turn, and the search checks that this represents all schedules.
+        given: the facts about the arguments.
     """
 
     def __init__(
         self, lowered: Lowered, strict: bool, least: dict[int, int], waited: frozenset[str],
         writers: Optional[dict[int, frozenset[int]]], arithmetic: Optional[Arithmetic] = None,
-        in_turn: bool = False, given: Optional[Facts] = None,
+        in_turn: bool = False, facts: Optional[Facts] = None,
     ):  # fmt: skip
         self.lowered = lowered
         self.strict = strict
@@ -70,7 +69,7 @@ class Walker(Steps):
         self.writers = writers
         self.arithmetic = arithmetic
         self.in_turn = in_turn
-        self.given = given
+        self.given = facts
         self.codes = lowered.tasks
         self.period = _period(self.codes)
         self._views: dict[Any, SharedView] = {}
@@ -100,7 +99,7 @@ class Walker(Steps):
         self._decisions: list[int] = []
         self._made: list[int] = []
         self._products: dict[Any, bool] = {}
-        self._idle: Optional[set[int]] = set() if in_turn and given is not None else None
+        self._idle: Optional[set[int]] = set() if in_turn and facts is not None else None
         self._busy: set[int] = set()
 
     # ---- starting, and going on ---------------------------------------------------------------------
@@ -140,14 +139,14 @@ class Walker(Steps):
         return state
 
     def go(self, state: State, task: int, decisions: list[int]) -> tuple[State, Step]:
-        """A task takes the step that it stands at, and goes on to its next one."""
+        """Take the current step of a task, and advance to its next one."""
         state = state.copy()
         self._decisions, self._made = list(decisions), []
         code, me = self.codes[task], state.tasks[task]
         step = code.steps[me.at]
-        what = "the next round" if isinstance(step, Test) else "the partitions are over"
-        what = step.op.name if isinstance(step, Effect) else what
-        told = Step(code.name, step.loc.line, what)
+        action = "the next round" if isinstance(step, Test) else "the partitions are over"
+        action = step.op.name if isinstance(step, Effect) else action
+        move = Step(code.name, step.loc.line, action)
         try:
             self._visible(state, task)
             self._run(state, task)
@@ -157,7 +156,7 @@ class Walker(Steps):
         except Depends as depends:
             depends.facts = Facts.of(state)
             raise
-        return state, Step(told.who, told.line, told.what, tuple(self._made))
+        return state, Step(move.who, move.line, move.what, tuple(self._made))
 
     def land(self, state: State, flight: Flight) -> tuple[State, Step]:
         state = state.copy()
@@ -182,12 +181,12 @@ class Walker(Steps):
                         return True
                     slots = state.world.slots
                     if event.slot >= len(slots) or not slots[event.slot].wanted:
-                        return True  # it is told of when it is done
+                        return True  # reported when it is done
                     return state.world.passes(event)
         return True
 
     def hurries(self, state: State, task: int) -> bool:
-        """Whether an enabled step of a task need not be tried after those of others."""
+        """Return whether an enabled step of a task need not be tried after those of others."""
         me = state.tasks[task]
         step = self.codes[task].steps[me.at]
         if isinstance(step, Test):
@@ -212,7 +211,7 @@ class Walker(Steps):
         return slot.wanted > 0 and pending >= 0 and (pending > 0 or size > 0)
 
     def waits(self, state: State, task: int) -> tuple[int, Optional[Barrier]]:
-        """Where a task stands, and the barrier that it waits for."""
+        """Return the line of a task, and the barrier that it waits for."""
         me = state.tasks[task]
         step = self.codes[task].steps[me.at]
         if isinstance(step, Effect):
@@ -250,7 +249,7 @@ class Walker(Steps):
                     return
                 if isinstance(step, Test) and step.loop.root is not None:
                     if me.at in rounds:
-                        return  # a round without an event; what comes may be the same again
+                        return  # a round without an event; the next may be the same again
                     rounds.add(me.at)
                 self._one(state, task, step)
             except TimeIsOver:
@@ -270,7 +269,7 @@ class Walker(Steps):
         raise CannotSay("a loop without barriers in it runs long", code.steps[me.at].loc)
 
     def _stops(self, state: State, task: int, step: Any) -> bool:
-        """Whether others may see what comes now, or keep it from coming."""
+        """Return whether others may see the next step, or block it."""
         me = state.tasks[task]
         if isinstance(step, Join):
             return any(state.tasks[t].alive for t in step.tasks)
@@ -355,13 +354,13 @@ class Walker(Steps):
         args = [self._value(env, a) for a in step.args]
         for arg in args[1:]:
             if not isinstance(arg, int):
-                what = "counts up without end" if isinstance(arg, Number) else "cannot be told"
-                raise CannotSay(f"which part of a buffer this is {what}", step.loc)
+                state_of = "counts up without end" if isinstance(arg, Number) else "is unknown"
+                raise CannotSay(f"the part of the buffer {state_of}", step.loc)
         key = (id(step), *map(_identity, args))
-        found = self._parts.get(key)
-        if found is None:
-            found = self._parts[key] = self._same(step.make(*args))
-        return found
+        view = self._parts.get(key)
+        if view is None:
+            view = self._parts[key] = self._same(step.make(*args))
+        return view
 
     def _same(self, view: SharedView) -> SharedView:
         """One object for all equal views."""
@@ -372,17 +371,17 @@ class Walker(Steps):
 
     def _operands(self, state: State, task: int, step: Effect) -> tuple[Any, ...]:
         env = state.tasks[task].env
-        found = []
+        operands = []
         for i in step.relevant:
             value = self._value(env, step.args[i])
             if i in step.choices or truth(value):
                 value = self._truth(state, task, value, None)
             elif not isinstance(value, (int, SharedView)):
                 raise CannotSay(
-                    f"what `{step.op.name}` does depends on a number that cannot be told", step.loc
+                    f"the effect of `{step.op.name}` depends on an unknown number", step.loc
                 )
-            found.append(value)
-        return tuple(found)
+            operands.append(value)
+        return tuple(operands)
 
     def _effect(self, state: State, task: int, step: Effect) -> None:
         me, world = state.tasks[task], state.world
@@ -425,7 +424,7 @@ class Walker(Steps):
 
     @staticmethod
     def _in_order(state: State, task: int, events: tuple[Any, ...]) -> None:
-        """Of what an op does at barriers, refuse what `order` has nothing to say about."""
+        """Refuse the effects of an op at barriers that `order` does not cover."""
         alone = sum(t.alive for t in state.tasks) == 1
         arrives = {e.slot for e in events if isinstance(e, Barrier) and e.what == "arrive"}
         for event in events:
@@ -454,7 +453,7 @@ def _identity(value: Any) -> Any:
 
 def _period(codes: list[Code]) -> int:
     """In how many rounds the slots and phases of all rings come back."""
-    found = 1
+    period = 1
     bits = 1
     for code in codes:
         for step in code.steps:
@@ -463,9 +462,9 @@ def _period(codes: list[Code]) -> int:
                 if not isinstance(by, int) or by <= 0:
                     continue
                 if step.name in ("srem", "urem", "sdiv", "udiv"):
-                    found = lcm(found, by)
+                    period = lcm(period, by)
                 elif step.name == "and":
                     bits = max(bits, 1 << by.bit_length())
                 elif step.name in ("lshr", "ashr"):
-                    found = lcm(found, 1 << by)
-    return found * bits
+                    period = lcm(period, 1 << by)
+    return period * bits

@@ -1,6 +1,6 @@
-"""The state of one program while all its schedules are walked: barriers, work in flight, who knows what.
+"""The state of one program during model checking: barriers, work in flight, vector clocks.
 
-It mirrors what the simulator keeps for race detection, in a form of which there are finitely many.
+It mirrors the simulator's state for race detection, in a form of which there are finitely many.
 An access is remembered until a later one takes its place, with the set of those that it is ordered
 before: partitions, work in flight, and barriers, in the two planes of `sanitizer.agents`.
 """
@@ -79,7 +79,7 @@ class Flight(NamedTuple):
 
     Args:
         behind: groups closed since its own began.
-        signals: what it has yet to do to barriers.
+        signals: its outstanding effects on barriers.
         bit: its place among those who know.
         mark: how many waits its task had passed, of those in `World.loose`, when it was issued.
     """
@@ -106,7 +106,7 @@ class World:
         loose: by task, the waits (barrier, parity) it passed at once, and after which it did nothing that
             others can tell: it could as well still stand there. None where waits are not hurried.
         writers: by barrier, the tasks that arrive there, or whose work does.
-        phases: who knows of the ends of phases, where one schedule stands for all; else None.
+        phases: who knows of the ends of phases, where one schedule represents all; else None.
         idle: of all states, barriers that arrivals may come to in any order; None where that is not asked.
         busy: of all states, barriers at which more is done than to arrive once.
     """
@@ -152,7 +152,7 @@ class World:
         return bit
 
     def _learn(self, to: int, source: int) -> None:
-        """Whoever has the bits `to` learns what any of `source` knows."""
+        """Join the knowledge of the bits `source` to the bits `to`."""
         if self.phases is not None:
             self.phases = self.phases.learn(to, source)
         if self.seen:
@@ -220,7 +220,7 @@ class World:
             if owner == buffer and number < len(self.slots) and self.slots[number].wanted:
                 raise Found("barrier.reused", "memory of a barrier in use is used again", None)
 
-    # ---- what tasks do ------------------------------------------------------------------------------
+    # ---- steps of tasks -----------------------------------------------------------------------------
 
     def local(self, event: Event, task: int, loc: Location, issuer: str) -> None:
         """An event that nobody else can tell the time of."""
@@ -276,7 +276,9 @@ class World:
                     source |= 1 << f.bit
         self._learn(mine, source)
         for access in event.accesses:
-            self._touch(access, task, mine, event.proxied, loc, f"what line {loc.line} started")
+            self._touch(
+                access, task, mine, event.proxied, loc, f"work that line {loc.line} started"
+            )
         serial = self.serials.get((task, event.queue), 0)
         self.serials[task, event.queue] = serial + 1
         self.flights.append(
@@ -331,7 +333,7 @@ class World:
                 continue
             newest = last.get((f.task, f.queue))
             if newest is not None and f.serial < newest:
-                gone.append(f)  # the newest knows what it knew
+                gone.append(f)  # the newest covers its knowledge
         self._drop(gone)
 
     # ---- barriers -----------------------------------------------------------------------------------
@@ -342,7 +344,7 @@ class World:
         return self.slots[number]
 
     def passes(self, event: Barrier) -> bool:
-        """Whether a wait goes on."""
+        """Return whether a wait passes."""
         return self._slot(event.slot).phase != event.amount
 
     def _wrote(self, slot: int, task: int) -> None:
@@ -353,7 +355,7 @@ class World:
                 raise Widened  # states were left out because there was one writer
 
     def _acted(self, task: int, mark: Optional[int]) -> None:
-        """A task did what others can tell, or work did that it started after so many waits."""
+        """Record an action that others can observe, of a task or of work that it started after so many waits."""
         if self.loose is None:
             return
         first = len(self.loose[task]) if mark is None else mark
@@ -367,7 +369,7 @@ class World:
     def barrier(
         self, event: Barrier, bit: int, loc: Optional[Location], task: int, mark: Optional[int] = None
     ) -> None:  # fmt: skip
-        """What a task (or work of it that is over) with that bit does to a barrier."""
+        """Apply the effect of a task (or of its finished work) with that bit to a barrier."""
         slot = self._slot(event.slot)
         what, amount = event.what, event.amount
         if what in ("init", "invalidate", "raise"):
@@ -436,8 +438,7 @@ class World:
         self.slots[event.slot] = slot
 
     def _asked(self, event: Barrier, bit: int) -> None:
-        """Refuse what could be done at a barrier before what it must come after. Where nobody ever waits,
-        and each arrival is one, none of them can tell their order, and nobody else can."""
+        """Refuse an operation at a barrier that could precede one it must follow. Where no task ever waits, and each arrival counts one, their order cannot be observed."""
         assert self.phases is not None
         if event.what != "arrive" or event.amount != 1:
             self.busy.add(event.slot)
@@ -454,7 +455,7 @@ class World:
     # ---- work that is over ----------------------------------------------------------------------------
 
     def may_land(self, flight: Flight) -> bool:
-        """Whether it has something to tell, and nothing to wait for."""
+        """Return whether work has signals left, and nothing to wait for."""
         if not flight.signals:
             return False
         if not flight.after:
@@ -480,7 +481,7 @@ class World:
             self.barrier(signal, flight.bit, Location("", flight.line), flight.task, flight.mark)
         over = self.flights[at] = self.flights[at]._replace(signals=())
         if not (over.after or over.reads or over.queue in self.waited):
-            self._drop([over])  # it told of itself, and nobody will ask again
+            self._drop([over])  # its signals are done, and nothing waits for it
         self._settle()
 
     # ---- partitions ---------------------------------------------------------------------------------
@@ -499,11 +500,10 @@ class World:
         self._learn(1, bits)
         self._forget_bit(bits)
 
-    # ---- steps that need not be tried beside others -----------------------------------------------------
+    # ---- partial-order reduction: steps that need not be tried against others -----------------------------------------------------
 
     def hurries(self, event: Barrier, task: int) -> bool:
-        """Whether an event of a task comes to the same whenever it happens: nobody else does anything
-        to that barrier that it has to do with."""
+        """Return whether an event of a task has the same effect whenever it happens: no other task affects that barrier."""
         if self.loose is None:
             return False
         if event.what == "wait":
@@ -515,7 +515,7 @@ class World:
         return not any(s.slot == event.slot for f in self.flights for s in f.signals)
 
     def lands_early(self, flight: Flight) -> bool:
-        """Whether it makes no difference when work lands, as other bytes of its phase are yet to come."""
+        """Return whether the time at which work lands makes no difference, as other bytes of its phase are yet to come."""
         if self.loose is None or flight.after or flight.queue in self.waited:
             return False
         if len(flight.signals) != 1 or flight.signals[0].what != "bytes":

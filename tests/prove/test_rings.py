@@ -232,7 +232,8 @@ def test_what_depends_on_too_much_is_told_with_its_line():
     assert verdict.verdict == "cannot say", verdict
     assert "more than 24 conditions in a row" in verdict.lines[0]
     assert (
-        f"(line {line})" in verdict.lines[0] and "waits for what others write" in verdict.lines[1]
+        f"(line {line})" in verdict.lines[0]
+        and "waits for memory written by others" in verdict.lines[1]
     )
 
 

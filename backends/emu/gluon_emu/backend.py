@@ -24,9 +24,9 @@ class EmuCompiler(Compiler):
     isolate = True
     pointer_range_bits = 32  # as the vendor's own, so that the code is the same
 
-    def options(self, target: Target, given: Mapping[str, Any]) -> Any:
+    def options(self, target: Target, options: Mapping[str, Any]) -> Any:
         """Return those of the architecture's own backend."""
-        return _vendor(target).compiler.options(_real(target), given)
+        return _vendor(target).compiler.options(_real(target), options)
 
     def target_attribute(self, target: Target) -> str:
         return _vendor(target).compiler.target_attribute(_real(target))

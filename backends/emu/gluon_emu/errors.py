@@ -1,4 +1,4 @@
-"""What the emulator reports of a kernel's machine code."""
+"""The errors that the emulator reports about a kernel's machine code."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class OrderError(EmulatorError):
 
 
 class AccessError(EmulatorError):
-    """An address outside of what a kernel was given."""
+    """An address outside of the memory passed to the kernel."""
 
 
 class UninitialisedError(EmulatorError):
@@ -76,7 +76,7 @@ class UnknownInstructionError(EmulatorError):
 
 
 def span_of(location: Any) -> Optional[SourceSpan]:
-    """Where an instruction comes from in the kernel's source."""
+    """Return the place of an instruction in the kernel's source."""
     if location is None:
         return None
     text = linecache.getline(location.file, location.line).rstrip("\n")

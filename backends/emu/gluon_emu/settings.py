@@ -1,4 +1,4 @@
-"""What an emulated launch checks."""
+"""The checks of an emulated launch."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["Settings", "current", "of_launch", "using"]
 
 @dataclass(frozen=True)
 class Settings(LaunchSettings):
-    """How the emulator runs a launch.
+    """The options of an emulated launch.
 
     Args:
         waits: report uses of registers and LDS that a memory operation may still write.
         races: report accesses to LDS of two waves that no barrier orders.
-        order: report loads of what another workgroup stored, and no release and acquire order.
+        order: report loads of another workgroup's stores that no release and acquire order.
         hazards: report instructions that are closer together than the hardware allows.
         uninitialised: report uses of registers and LDS that nobody wrote.
         timeout: seconds after which a launch ends with a report; None for no limit.
@@ -26,8 +26,7 @@ class Settings(LaunchSettings):
             compiler's.
         resident: waves that run at once; None chooses.
         processes: that share a launch which takes seconds; None for one per core.
-        schedule, seed: as the simulator's; they change nothing, for what may be late is reported
-            however late it is.
+        schedule, seed: as the simulator's; they change nothing, because an operation that may be late is reported in any case.
         progress: show on standard error how far a launch is that takes more than two seconds.
     """
 

@@ -50,7 +50,7 @@ _WORTHWHILE = 1.0  # seconds of work that are shared among processes
 
 @dataclass
 class Launch:
-    """One launch: where its workgroups are, and what they get.
+    """One launch: the place of its workgroups, and their arguments.
 
     Args:
         grid: workgroups along x, y and z.
@@ -101,9 +101,9 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
         metas = list(getattr(metadata, "tensordesc_meta", None) or [])
 
         def pointed(name: str, value: Any) -> int:
-            found = allocation_of(name, value)
-            if found is not None:
-                allocations.append(found)
+            allocation = allocation_of(name, value)
+            if allocation is not None:
+                allocations.append(allocation)
             return address_of(name, value)
 
         def descriptors(name: str, value: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -138,8 +138,8 @@ def prepared(
         leaves: (name, type, value) of each argument, addresses for pointers.
         scratch: addresses of buffers that the compiler asked for, behind the arguments.
         allocations: the memory that the addresses point into; buffers of the runtime are added.
-        dynamic_lds: bytes of LDS in addition to what the code declares.
-        threads: of a workgroup; what the code declares by default.
+        dynamic_lds: bytes of LDS in addition to those that the code declares.
+        threads: of a workgroup; by default the number that the code declares.
 
     Raises:
         ArgumentError: the code takes other arguments.
@@ -188,9 +188,9 @@ def _leaves(
             yield from descriptors(name, value)
         elif kind != "constexpr":
             if str(kind).startswith("*"):
-                found = allocation_of(name, value)
-                if found is not None:
-                    allocations.append(found)
+                allocation = allocation_of(name, value)
+                if allocation is not None:
+                    allocations.append(allocation)
                 value = address_of(name, value)
             yield name, kind, value
 
@@ -206,19 +206,19 @@ def _global_scratch(
     metadata: Any, grid: tuple[int, int, int], allocations: list[Allocation]
 ) -> list[int]:
     """Addresses of the buffers that the compiler asked for, behind all other arguments."""
-    found = []
+    places = []
     for name in ("global_scratch", "profile_scratch"):
         size = int(getattr(metadata, f"{name}_size", 0) or 0)
         align = int(getattr(metadata, f"{name}_align", 1) or 1)
         if not size:
-            found.append(0)
+            places.append(0)
             continue
         total = size * grid[0] * grid[1] * grid[2]
         buffer = np.zeros(total + align, np.uint8)
         start = -buffer.ctypes.data % align
         allocations.append(Allocation(name, buffer[start : start + total], True, buffer))
-        found.append(buffer.ctypes.data + start)
-    return found
+        places.append(buffer.ctypes.data + start)
+    return places
 
 
 _FORMATS = {"fp32": "<f", "f32": "<f", "fp64": "<d", "f64": "<d", "fp16": "<e", "f16": "<e"}
@@ -279,21 +279,21 @@ def _kernarg(
 
 
 def _hidden(grid: tuple[int, int, int], threads: int, dynamic_lds: int) -> dict[str, int]:
-    found = {f"hidden_block_count_{axis}": n for axis, n in zip("xyz", grid)}
-    found.update({f"hidden_group_size_{axis}": n for axis, n in zip("xyz", (threads, 1, 1))})
-    found["hidden_dynamic_lds_size"] = dynamic_lds
-    found["hidden_grid_dims"] = 3 if grid[2] > 1 else 2 if grid[1] > 1 else 1
-    return found
+    hidden = {f"hidden_block_count_{axis}": n for axis, n in zip("xyz", grid)}
+    hidden.update({f"hidden_group_size_{axis}": n for axis, n in zip("xyz", (threads, 1, 1))})
+    hidden["hidden_dynamic_lds_size"] = dynamic_lds
+    hidden["hidden_grid_dims"] = 3 if grid[2] > 1 else 2 if grid[1] > 1 else 1
+    return hidden
 
 
 # -- the machine -----------------------------------------------------------------------------------
 
 
 def execute(request: Launch, settings: Settings) -> Tally:
-    """Run all workgroups, as many at once as fit; what was executed.
+    """Run all workgroups, as many at once as fit; return the executed instructions.
 
     Raises:
-        EmulatorError: of what the code does wrong.
+        EmulatorError: the code violates a rule.
     """
     code = request.code
     rows = rows_of(code.program)

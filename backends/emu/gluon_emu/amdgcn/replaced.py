@@ -138,9 +138,9 @@ def text_of(file: Path, kernel: Optional[str] = None) -> str:
 def _check_fit(own: Program, changed: Program, file: Path) -> None:
     """Refuse code that the arguments and the grid of a launch do not fit."""
 
-    def refuse(what: str, expected: object, got: object) -> ArgumentError:
+    def refuse(part: str, expected: object, got: object) -> ArgumentError:
         return ArgumentError(
-            f"{file} does not fit the launch of {own.name}: {what} differ",
+            f"{file} does not fit the launch of {own.name}: {part} differ",
             argument="--asm",
             expected=str(expected),
             got=str(got),

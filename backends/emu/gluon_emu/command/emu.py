@@ -67,7 +67,7 @@ def emu(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> int:
-    """Execute AMD machine code in a file, and report what is wrong with it."""
+    """Execute AMD machine code in a file, and report violated rules."""
     import numpy as np
 
     from gluon_emu.amdgcn.launcher import allocation_of, execute, prepared

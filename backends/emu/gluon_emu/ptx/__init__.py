@@ -4,8 +4,7 @@
 
 Where the ISA leaves bits open they are those of an H200 that runs one instruction alone, as ptxas compiles
 it: which NaN comes out of `neg`, `abs` and conversions between f64, f32, f16, bf16 and tf32, remainders and
-quotients by zero, the upper bits of places in 64-bit fields. What is left: which NaN of f64 comes out of
-arithmetic, NaN of what only sm_100 has (taken to be the one of sums), and what changes where ptxas folds
+quotients by zero, the upper bits of places in 64-bit fields. Unknown are the NaN of f64 arithmetic, the NaN of instructions that only sm_100 has (taken to be the one of sums), and the effect where ptxas folds
 one instruction into the next. Approximate instructions are rounded to nearest here.
 """
 

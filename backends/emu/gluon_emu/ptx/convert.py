@@ -75,11 +75,13 @@ def cvt(call: Call) -> Step:
             x = np.copysign(_WHOLE[mode](x), x)
         elif result.element != "f64":
             x = rounded(x, result.element, mode or "rn", finite)
-        made = _finished(x, result, saturate, relu, ftz)
+        converted = _finished(x, result, saturate, relu, ftz)
         if kept is None or saturate or not nan.any():
-            return made
+            return converted
         plain = raw.view(uint(source.bits))
-        return np.where(nan, kept(plain, finite), made.view(uint(result.bits))).view(result.dtype)
+        return np.where(nan, kept(plain, finite), converted.view(uint(result.bits))).view(
+            result.dtype
+        )
 
     kept = _KEPT.get((source.element, result.element, mode == "rna"))
     return _one(call, result, source, between)
@@ -90,8 +92,7 @@ def cvt(call: Call) -> Step:
 
 
 def _shorter(bits: int, digits: int) -> Callable[[np.ndarray, bool], np.ndarray]:
-    """Of f64 as a float of `bits` with a fraction of `digits`: the sign, and what there is room for. It
-    is quiet."""
+    """Return the NaN of f64 as a float of `bits` with a fraction of `digits`: the sign, and the bits that fit. It is quiet."""
     quiet = ((1 << bits - 1) - 1) >> digits - 1 << digits - 1
     room = (1 << digits - 1) - 1
 
@@ -104,13 +105,13 @@ def _shorter(bits: int, digits: int) -> Callable[[np.ndarray, bool], np.ndarray]
 
 
 def _longer(raw: np.ndarray, finite: bool) -> np.ndarray:
-    """Of bf16 as f32: a shift."""
+    """Convert bf16 to f32: a shift."""
     return np.asarray(raw.astype(np.uint32) << np.uint32(16))
 
 
 def _cut(raw: np.ndarray, finite: bool) -> np.ndarray:
-    """Of tf32 by .rna: the low bits are cut off, after which it may be an infinity; .satfinite takes
-    one from what is left."""
+    """Convert to tf32 by .rna: the low bits are cut off, after which it may be an infinity; .satfinite takes
+    one from the rest."""
     return np.asarray((raw & np.uint32(0xFFFFE000)) - np.uint32(0x2000 * finite))
 
 
@@ -170,13 +171,13 @@ def _integral(x: np.ndarray, result: Type, source: Type, mode: str) -> np.ndarra
     info = np.iinfo(result.dtype)
     low, high = float(info.min), float(info.max)
     inside = (whole > low) & (whole < high)
-    found = np.where(inside, whole, 0.0).astype(result.dtype)
-    found = np.where(whole >= high, result.dtype.type(info.max), found)
-    found = np.where(whole <= low, result.dtype.type(info.min), found)
+    integral = np.where(inside, whole, 0.0).astype(result.dtype)
+    integral = np.where(whole >= high, result.dtype.type(info.max), integral)
+    integral = np.where(whole <= low, result.dtype.type(info.min), integral)
     nan = 0
     if source.bits == 64 or result.bits == 64:
         nan = info.min if result.kind == "s" else 1 << (result.bits - 1)
-    return np.where(np.isnan(x), result.dtype.type(nan), found)
+    return np.where(np.isnan(x), result.dtype.type(nan), integral)
 
 
 # ---- two at a time -----------------------------------------------------------------------------
@@ -197,14 +198,14 @@ def _pairs(
 
     def lane(x: np.ndarray) -> np.ndarray:
         if narrow == "ue8m0":  # of magnitudes; zero is the smallest there is
-            found = rounded(np.abs(x), narrow, mode or "rn", True)
-            return encode(np.maximum(found, 2.0**-127), narrow)
-        found = rounded(x, narrow, mode or "rn", finite)
+            narrowed = rounded(np.abs(x), narrow, mode or "rn", True)
+            return encode(np.maximum(narrowed, 2.0**-127), narrow)
+        narrowed = rounded(x, narrow, mode or "rn", finite)
         if FORMATS[narrow].nan is None:
-            found = np.where(np.isnan(x), FORMATS[narrow].most, found)
+            narrowed = np.where(np.isnan(x), FORMATS[narrow].most, narrowed)
         if relu:
-            found = np.where(found <= 0, 0.0, found)
-        return encode(found, narrow)
+            narrowed = np.where(narrowed <= 0, 0.0, narrowed)
+        return encode(narrowed, narrow)
 
     d = call.operands[0]
     if source.name == "f32":
@@ -237,16 +238,16 @@ def _apart(raw: np.ndarray, type: Type) -> list[np.ndarray]:
 
 def _joined(lanes: list[np.ndarray], type: Type) -> np.ndarray:
     if type.bits == 8:
-        made: np.ndarray = lanes[0] | (lanes[1] << np.uint8(4))
-        return made
+        joined: np.ndarray = lanes[0] | (lanes[1] << np.uint8(4))
+        return joined
     return packed(lanes, type)
 
 
 def _packs(call: Call) -> Step:
     """cvt.pack.sat: two integers, saturated, next to each other; of narrow ones below a third."""
     saturates = call.flag("sat")
-    found = call.take_types()
-    result, source = found[0], found[1] if len(found) > 1 else TYPES["s32"]
+    types = call.take_types()
+    result, source = types[0], types[1] if len(types) > 1 else TYPES["s32"]
     if (
         not saturates
         or source.name != "s32"
@@ -255,7 +256,7 @@ def _packs(call: Call) -> Step:
     ):
         raise call.refuse("`cvt.pack` of these types is not known")
     b32 = TYPES["b32"]
-    third = len(found) == 3
+    third = len(types) == 3
     info = np.iinfo(result.dtype)
 
     def run(a: np.ndarray, b: np.ndarray, *c: np.ndarray) -> np.ndarray:
@@ -263,9 +264,9 @@ def _packs(call: Call) -> Step:
             np.clip(x, info.min, info.max).astype(result.dtype).view(uint(result.bits))
             for x in (a, b)
         )
-        made: Any = lower.astype(np.uint32) | (upper.astype(np.uint32) << np.uint32(result.bits))
+        word: Any = lower.astype(np.uint32) | (upper.astype(np.uint32) << np.uint32(result.bits))
         if c:
-            made = made | (c[0] << np.uint32(2 * result.bits))
-        return np.asarray(made)
+            word = word | (c[0] << np.uint32(2 * result.bits))
+        return np.asarray(word)
 
     return call.plain(b32, [source, source] + [b32] * third, run)

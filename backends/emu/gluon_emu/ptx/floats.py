@@ -1,4 +1,4 @@
-"""Arithmetic on floats: PTX ISA 9.7.3 to 9.7.5, and what is approximate there."""
+"""Arithmetic on floats: PTX ISA 9.7.3 to 9.7.5, with the approximate instructions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def least_of(element: str) -> float:
 
 
 def _made(x: np.ndarray, type: Type, saturate: bool, relu: bool, ftz: bool) -> np.ndarray:
-    """float64 that the type's elements hold, as what an instruction gives."""
+    """Convert float64 that the type's elements hold to the result of an instruction."""
     if ftz:
         x = flushed(x, least_of(type.element))
     if saturate:
@@ -61,7 +61,7 @@ def _exact(kind: str, mode: str) -> Callable[..., np.ndarray]:
         "mul": product,
         "fma": lambda a, b, c: sum_to_odd(a * b, c, mode),
         "mad": lambda a, b, c: sum_to_odd(a * b, c, mode),
-        # A quotient or root of 24 bits that 53 do not hold is not near what 25 bits hold.
+        # A quotient or root of 24 bits that 53 do not hold is not near a number of 25 bits.
         "div": lambda a, b: a / b,
         "rcp": lambda a: 1 / a,
         "sqrt": lambda a: np.sqrt(a),
@@ -92,20 +92,20 @@ _SINGLE: dict[str, Callable[..., np.ndarray]] = {
 
 
 def _single(fn: Callable[..., np.ndarray], ftz: bool, saturate: bool) -> Callable[..., np.ndarray]:
-    """What is rounded to nearest in float32, where NumPy does it so."""
+    """Round to nearest in float32, where NumPy does so."""
 
     def run(*xs: np.ndarray) -> np.ndarray:
-        found = fn(*map(_flushed, xs)) if ftz else fn(*xs)
+        result = fn(*map(_flushed, xs)) if ftz else fn(*xs)
         if ftz:
-            found = _flushed(found)
+            result = _flushed(result)
         if saturate:
-            inside = np.where(np.isnan(found), np.float32(0), found.clip(0, 1))
+            inside = np.where(np.isnan(result), np.float32(0), result.clip(0, 1))
             return np.asarray(inside + np.float32(0))
-        nan = np.isnan(found)
+        nan = np.isnan(result)
         if nan.any():
-            bits = np.where(nan, np.uint32(FORMATS["f32"].nan or 0), found.view(np.uint32))
-            found = bits.view(np.float32)
-        return found
+            bits = np.where(nan, np.uint32(FORMATS["f32"].nan or 0), result.view(np.uint32))
+            result = bits.view(np.float32)
+        return result
 
     return run
 
@@ -130,19 +130,19 @@ def _arithmetic(call: Call, kind: str, arity: int, types: Sequence[Type]) -> Ste
 
     def run(*raw: np.ndarray) -> np.ndarray:
         lanes = list(zip(*(numbers(r, t) for r, t in zip(raw, arguments))))
-        made = []
+        results = []
         for lane in lanes:
             if ftz:
                 lane = tuple(flushed(x, least_of(t.element)) for x, t in zip(lane, arguments))
-            found = rounded(exact(*lane), result.element, mode)
-            made.append(_made(found, result, saturate, relu, ftz))
-        return packed(made, result).view(result.dtype)
+            value = rounded(exact(*lane), result.element, mode)
+            results.append(_made(value, result, saturate, relu, ftz))
+        return packed(results, result).view(result.dtype)
 
     return call.plain(result, arguments, run)
 
 
 def _prepared(call: Call) -> list[Type]:
-    """Take what all arithmetic has in common; the types."""
+    """Take the modifiers that all arithmetic shares; return the types."""
     call.modes = (
         call.one_of(*MODES) or "rn",
         call.flag("ftz"),
@@ -195,10 +195,10 @@ def divide(call: Call) -> Step:
 def _divided(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """By the reciprocal, which is zero where the divisor is huge."""
     size = np.abs(b)
-    found: np.ndarray = np.where(
+    quotient: np.ndarray = np.where(
         (size > 2.0**126) & (size < np.inf), a * np.copysign(0.0, b), a / b
     )
-    return found
+    return quotient
 
 
 _APPROXIMATE: dict[str, tuple[Callable[..., np.ndarray], tuple[str, ...]]] = {
@@ -222,7 +222,7 @@ def approximated(call: Call) -> Step:
 
 
 def _approximate(call: Call, full: bool) -> Step:
-    """The nearest float to the exact result, which is within what the ISA allows."""
+    """The nearest float to the exact result, which is within the bounds of the ISA."""
     fn, fit = _APPROXIMATE[call.name]
     ftz = call.flag("ftz")
     type = call.type()
@@ -237,17 +237,17 @@ def _approximate(call: Call, full: bool) -> Step:
         if high:
             raw = tuple(_high(r.view(np.uint64)).view(np.float64) for r in raw)
         lanes = list(zip(*(numbers(r, type) for r in raw)))
-        made = []
+        results = []
         for lane in lanes:
             if ftz or high:
                 lane = tuple(flushed(x, least_of(type.element)) for x in lane)
-            found = np.asarray(fn(*lane))
+            value = np.asarray(fn(*lane))
             if high:
-                found = flushed(_high(found.view(np.uint64)).view(np.float64), 2.0**-1022)
-                made.append(found.view(np.uint64))
+                value = flushed(_high(value.view(np.uint64)).view(np.float64), 2.0**-1022)
+                results.append(value.view(np.uint64))
                 continue
-            made.append(_made(rounded(found, type.element), type, False, False, ftz))
-        return packed(made, type).view(type.dtype)
+            results.append(_made(rounded(value, type.element), type, False, False, ftz))
+        return packed(results, type).view(type.dtype)
 
     return call.plain(type, [type] * arity, run)
 
@@ -267,7 +267,7 @@ def _signs(type: Type) -> int:
 
 def float_sign(call: Call) -> Step:
     """abs, neg. A NaN becomes the one that results have: the ISA leaves it open, and ptxas makes
-    additions of these. What it makes of NaN of f64 is not known here: the sign bit is set."""
+    additions of these. Its result for NaN of f64 is not known here: the sign bit is set."""
     ftz = call.flag("ftz")
     type = call.type()
     mask = type.bits and _signs(type)
@@ -284,13 +284,13 @@ def float_sign(call: Call) -> Step:
                 type,
             )
         wide = bits.dtype.type
-        made = raw ^ wide(mask) if negate else raw & wide(mask ^ ((1 << type.bits) - 1))
+        signed = raw ^ wide(mask) if negate else raw & wide(mask ^ ((1 << type.bits) - 1))
         nan = [np.isnan(x) for x in numbers(raw.view(type.dtype), type)]
         if type.name == "f64" or not np.any(nan):
-            return np.asarray(made)
+            return np.asarray(signed)
         canonical = wide(FORMATS[type.element].nan or 0).astype(uint(type.bits // type.lanes))
         return packed(
-            [np.where(n, canonical, lane) for n, lane in zip(nan, lanes_of(made, type))], type
+            [np.where(n, canonical, lane) for n, lane in zip(nan, lanes_of(signed, type))], type
         )
 
     return call.plain(bits, [bits], run)
@@ -312,12 +312,12 @@ def pick_extreme(
         first = (a < b) | ((a == b) & np.signbit(a))
     else:
         first = (a > b) | ((a == b) & ~np.signbit(a))
-    found = np.where(first | np.isnan(b), a, b)
+    extreme = np.where(first | np.isnan(b), a, b)
     if xor:
-        found = np.where(sign, -found, found)
+        extreme = np.where(sign, -extreme, extreme)
     if nan:
-        found = np.where(np.isnan(a) | np.isnan(b), np.nan, found)
-    return found
+        extreme = np.where(np.isnan(a) | np.isnan(b), np.nan, extreme)
+    return extreme
 
 
 def float_extreme(call: Call) -> Step:
@@ -325,24 +325,24 @@ def float_extreme(call: Call) -> Step:
     ftz, nan = call.flag("ftz"), call.flag("NaN")
     xor = call.flag("xorsign")
     if xor and not call.flag("abs"):
-        raise call.refuse("`.xorsign` stands before `.abs`")
+        raise call.refuse("`.xorsign` belongs before `.abs`")
     magnitudes = not xor and call.flag("abs")
     type = call.type()
     least = call.name == "min"
     call.count(*((3, 4) if type.name == "f32" else (3,)))
 
     def run(*raw: np.ndarray) -> np.ndarray:
-        made = []
+        lanes = []
         for lane in zip(*(numbers(r, type) for r in raw)):
             if ftz:
                 lane = tuple(flushed(x, least_of(type.element)) for x in lane)
             if magnitudes:
                 lane = tuple(map(np.abs, lane))
-            found = lane[0]
+            extreme = lane[0]
             for other in lane[1:]:
-                found = pick_extreme(found, other, least, nan, xor)
-            made.append(encode(found, type.element))
-        return packed(made, type).view(type.dtype)
+                extreme = pick_extreme(extreme, other, least, nan, xor)
+            lanes.append(encode(extreme, type.element))
+        return packed(lanes, type).view(type.dtype)
 
     return call.plain(type, [type] * (len(call.operands) - 1), run)
 

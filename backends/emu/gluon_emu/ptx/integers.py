@@ -48,10 +48,10 @@ def high_product(a: np.ndarray, b: np.ndarray, type: Type) -> np.ndarray:
     x1, x0, y1, y0 = x >> half, x & low, y >> half, y & low
     middle = x1 * y0 + ((x0 * y0) >> half)
     other = x0 * y1 + (middle & low)
-    found = x1 * y1 + (middle >> half) + (other >> half)
+    high = x1 * y1 + (middle >> half) + (other >> half)
     if type.kind == "s":
-        found = found - np.where(a < 0, y, np.uint64(0)) - np.where(b < 0, x, np.uint64(0))
-    return np.asarray(found).view(type.dtype)
+        high = high - np.where(a < 0, y, np.uint64(0)) - np.where(b < 0, x, np.uint64(0))
+    return np.asarray(high).view(type.dtype)
 
 
 def _piece(call: Call, type: Type) -> tuple[Callable[..., np.ndarray], Type]:
@@ -108,8 +108,8 @@ def add(call: Call) -> Step:
     def run(x: np.ndarray, y: np.ndarray, *carry: np.ndarray) -> Any:
         # a - b is a + ~b + 1; of a difference the flag is a borrow.
         coming = carry[0] if carry else np.zeros((1, 1), bool)
-        made, out = _added(x, ~y if less else y, ~coming if less else coming, type)
-        return (made.view(type.dtype), ~out if less else out) if sets else made.view(type.dtype)
+        total, out = _added(x, ~y if less else y, ~coming if less else coming, type)
+        return (total.view(type.dtype), ~out if less else out) if sets else total.view(type.dtype)
 
     results = [(d, type), (_CARRY, _PRED)] if sets else [(d, type)]
     return call.step(results, [(a, type), (b, type)] + [(_CARRY, _PRED)] * takes, run)
@@ -120,8 +120,8 @@ def _by_halves(call: Call, type: Type, fn: Callable[..., np.ndarray]) -> Step:
 
     def run(*raw: np.ndarray) -> np.ndarray:
         lanes = zip(*(lanes_of(r, type) for r in raw))
-        made = [fn(*(x.view(dtype) for x in lane)).view(np.uint16) for lane in lanes]
-        return packed(made, type)
+        halves = [fn(*(x.view(dtype) for x in lane)).view(np.uint16) for lane in lanes]
+        return packed(halves, type)
 
     return call.plain(type, [type, type], run)
 
@@ -152,8 +152,8 @@ def mad(call: Call) -> Step:
         if saturate:
             total = product.astype(np.int64) + z
             return np.clip(total, -(2**31), 2**31 - 1).astype(np.int32)
-        made, out = _added(product, z, carry[0] if carry else None, result)
-        return (made.view(result.dtype), out) if sets else made.view(result.dtype)
+        summed, out = _added(product, z, carry[0] if carry else None, result)
+        return (summed.view(result.dtype), out) if sets else summed.view(result.dtype)
 
     if saturate and (type.name != "s32" or call.part != "hi" or sets or takes):
         raise call.refuse("`.sat` is for `mad.hi.sat.s32`")
@@ -183,7 +183,7 @@ def mul24(call: Call) -> Step:
 
 @opcode("div")
 def div(call: Call) -> Step:
-    """Toward zero; all ones where the divisor is zero, as GPUs have what the ISA leaves open."""
+    """Divide toward zero; all ones where the divisor is zero, as on GPUs: the ISA leaves it open."""
     if floats.is_float(call):
         return floats.divide(call)
     type = _integer(call)
@@ -201,7 +201,7 @@ def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @opcode("rem")
 def rem(call: Call) -> Step:
-    """With the dividend's sign; all ones where the divisor is zero, as GPUs have what the ISA leaves open."""
+    """Return the remainder with the dividend's sign; all ones where the divisor is zero, as on GPUs: the ISA leaves it open."""
     type = _integer(call)
 
     def run(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -239,8 +239,8 @@ def extreme(call: Call) -> Step:
     pick = np.minimum if call.name == "min" else np.maximum
 
     def run(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        found: np.ndarray = pick(a, b)
-        return np.maximum(found, found.dtype.type(0)) if relu else found
+        extreme: np.ndarray = pick(a, b)
+        return np.maximum(extreme, extreme.dtype.type(0)) if relu else extreme
 
     if any(m in ("u16x2", "s16x2") for m in call.left):
         return _by_halves(call, call.type(), run)
@@ -338,7 +338,7 @@ def popcount(x: np.ndarray) -> np.ndarray:
 
 
 def _highest(x: np.ndarray) -> np.ndarray:
-    """How many bits a number has."""
+    """Return the number of bits of a number."""
     filled = x
     by = 1
     while by < x.dtype.itemsize * 8:
@@ -389,9 +389,9 @@ def bfind(call: Call) -> Step:
 
 
 def _place(x: np.ndarray, bits: int) -> np.ndarray:
-    """Where a field begins, or how long it is.
+    """Return the start or the length of a field.
 
-    The ISA takes the lowest eight bits. Of 64-bit fields ptxas makes shifts by the whole register.
+    The ISA takes the lowest eight bits. For 64-bit fields ptxas emits shifts by the whole register.
     """
     wide: np.ndarray = x.astype(np.int64)
     return wide & 255 if bits == 32 else wide
@@ -408,12 +408,12 @@ def bfe(call: Call) -> Step:
         kept = np.minimum(length, np.maximum(bits - start, 0))
         at = np.minimum(start, 63).astype(np.uint64)
         mask = _ones(kept)
-        found = np.where(start < bits, raw >> at, np.uint64(0)) & mask
+        field = np.where(start < bits, raw >> at, np.uint64(0)) & mask
         if type.kind == "s":
             top = np.minimum(start + length - 1, bits - 1).clip(0)
             negative = ((raw >> top.astype(np.uint64)) & np.uint64(1)) != 0
-            found = np.where(negative & (length > 0), found | ~mask, found)
-        return np.asarray(found).astype(np.dtype(f"u{bits // 8}")).view(type.dtype)
+            field = np.where(negative & (length > 0), field | ~mask, field)
+        return np.asarray(field).astype(np.dtype(f"u{bits // 8}")).view(type.dtype)
 
     return call.plain(type, [type, _U32, _U32], run)
 
@@ -435,8 +435,8 @@ def bfi(call: Call) -> Step:
         kept = np.minimum(length, np.maximum(type.bits - start, 0))
         at = np.minimum(start, 63).astype(np.uint64)
         mask = _ones(kept) << at
-        found = (b.astype(np.uint64) & ~mask) | ((a.astype(np.uint64) << at) & mask)
-        return np.asarray(found.astype(type.dtype))
+        inserted = (b.astype(np.uint64) & ~mask) | ((a.astype(np.uint64) << at) & mask)
+        return np.asarray(inserted.astype(type.dtype))
 
     return call.plain(type, [type, type, _U32, _U32], run)
 
@@ -451,10 +451,10 @@ def bmsk(call: Call) -> Step:
         if not clamps:
             start, length = start & 31, length & 31
         length = np.minimum(length, 32)
-        made = np.where(
+        mask = np.where(
             start < 32, _ones(length) << start.clip(0, 32).astype(np.uint64), np.uint64(0)
         )
-        return made.astype(np.uint32)
+        return mask.astype(np.uint32)
 
     return call.plain(type, [type, type], run)
 
@@ -491,13 +491,13 @@ def lop3(call: Call) -> Step:
     lut = int(table.value)
 
     def run(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-        made: Any = np.zeros((1, 1), np.uint32)
+        result: Any = np.zeros((1, 1), np.uint32)
         for row in range(8):
             if lut >> row & 1:
-                made = made | (
+                result = result | (
                     (a if row & 4 else ~a) & (b if row & 2 else ~b) & (c if row & 1 else ~c)
                 )
-        return np.asarray(made)
+        return np.asarray(result)
 
     d = call.operands[0]
     arguments = [(o, b32) for o in call.operands[1:4]]
@@ -510,8 +510,8 @@ def lop3(call: Call) -> Step:
     def with_predicate(
         a: np.ndarray, b: np.ndarray, c: np.ndarray, q: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        made = run(a, b, c)
-        return made, both(made != 0, q)
+        result = run(a, b, c)
+        return result, both(result != 0, q)
 
     return call.step(
         [(d.first, b32), (d.second, _PRED)], [*arguments, (call.operands[5], _PRED)], with_predicate
@@ -539,7 +539,7 @@ def prmt(call: Call) -> Step:
 
     def run(a: np.ndarray, b: np.ndarray, selector: np.ndarray) -> np.ndarray:
         both = (b.astype(np.uint64) << np.uint64(32)) | a
-        made: Any = np.zeros((1, 1), np.uint32)
+        word: Any = np.zeros((1, 1), np.uint32)
         for i in range(4):
             if mode is None:
                 nibble = (selector >> np.uint32(4 * i)) & np.uint32(15)
@@ -551,7 +551,7 @@ def prmt(call: Call) -> Step:
                 np.uint32
             )
             spread = np.where(byte & np.uint32(128), np.uint32(255), np.uint32(0))
-            made = made | (np.where(signs != 0, spread, byte) << np.uint32(8 * i))
-        return np.asarray(made)
+            word = word | (np.where(signs != 0, spread, byte) << np.uint32(8 * i))
+        return np.asarray(word)
 
     return call.plain(b32, [b32, b32, b32], run)

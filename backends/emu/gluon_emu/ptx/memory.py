@@ -34,7 +34,7 @@ _HINTS = (
 
 
 def _space(call: Call) -> None:
-    """Only global memory; what is a hint counts for nothing."""
+    """Accept global memory only; ignore hints."""
     other = call.one_of(*_ELSEWHERE)
     if other is not None:
         raise call.refuse(
@@ -54,7 +54,7 @@ def _space(call: Call) -> None:
 
 
 def _orders(call: Call, order: str, scope: Optional[str]) -> None:
-    """Add to what the atomics of the whole text do: the simulator has one order for all of them."""
+    """Add to the effect of the text's atomics: the simulator has one order for all of them."""
     program = call.program
     if order in ("volatile", "mmio"):
         order, scope = "relaxed", "sys"
@@ -76,8 +76,7 @@ def _add_order(program: Program, order: str, scope: Optional[str]) -> None:
 
 @opcode("fence", "membar")
 def fence(call: Call) -> Step:
-    """Between the proxies, or among threads: then it is a part of the atomics of its text. What they
-    looked at before it was acquired, and what they write after it is released."""
+    """Between the proxies, or among threads: then it is a part of the atomics of its text. Their earlier reads are acquired, and their later writes are released."""
     program = call.program
     program.is_data = False
     if call.name == "fence" and call.flag("proxy"):
@@ -95,7 +94,7 @@ def fence(call: Call) -> Step:
     if kind != "acquire":
         program.released = max(_scoped(scope), program.released or "cta", key=_WIDER.index)
     program.fence = call.refuse(
-        f"a `{call.name}` of inline assembly is simulated only beside atomics of the same text",
+        f"a `{call.name}` of inline assembly is simulated only together with atomics of the same text",
         "Put it into the text of the atomic that it is for, or use gl.atomic_add, gl.atomic_cas or "
         "gl.atomic_xchg with `sem`.",
     )
@@ -217,7 +216,7 @@ _ATOMIC = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 
 @opcode("atom", "red")
 def atom(call: Call) -> Step:
-    """Of a pair or a vector each element is updated by itself."""
+    """Update each element of a pair or a vector by itself."""
     _space(call)
     call.flag("noftz")
     kind = call.one_of(*_ATOMIC)
@@ -260,8 +259,8 @@ def atom(call: Call) -> Step:
         at = where(frame)
         step = type.bits // 8
         _aligned(frame, at, step, len(gets))
-        found = [update(frame, at + i * step, get(frame)) for i, get in enumerate(gets)]
-        for put, old in zip(puts, found):
+        olds = [update(frame, at + i * step, get(frame)) for i, get in enumerate(gets)]
+        for put, old in zip(puts, olds):
             put(frame, old)
 
     return run
@@ -272,7 +271,7 @@ def _vector_like(operand: Operand, count: int) -> Sequence[Operand]:
 
 
 def _update_of(call: Call, kind: str, type: Type) -> tuple[str, np.dtype]:
-    """What the simulator calls an update, and the type of its elements."""
+    """Return the simulator's name of an update, and the type of its elements."""
     element = type.element if type.lanes > 1 else type.name
     size = type.bits // type.lanes // 8
     floats = type.kind in "fh" and element not in ("s16", "u16")

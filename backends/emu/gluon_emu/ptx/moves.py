@@ -84,7 +84,7 @@ _COMBINE: dict[str, Callable[..., Any]] = {
 
 
 def _comparison(call: Call, kind: Optional[str], type: Type) -> Callable[..., list[np.ndarray]]:
-    """What compares two values of a type, element by element."""
+    """Return a function that compares two values of a type, element by element."""
     floats = type.kind in "fh"
     names = (*_COMPARE, *_FLOATS, "num", "nan") if floats else tuple(_COMPARE)
     if kind not in names or floats and kind in ("lo", "ls", "hi", "hs"):
@@ -103,8 +103,8 @@ def _comparison(call: Call, kind: Optional[str], type: Type) -> Callable[..., li
         return np.asarray(_COMPARE[str(kind)](x, y) & ~nan)
 
     def run(a: np.ndarray, b: np.ndarray) -> list[np.ndarray]:
-        found = zip(numbers(a, type), numbers(b, type))
-        return [one(flush(x), flush(y)) for x, y in found]
+        pairs = zip(numbers(a, type), numbers(b, type))
+        return [one(flush(x), flush(y)) for x, y in pairs]
 
     least = least_of(type.element)
     flush: Callable[[np.ndarray], np.ndarray] = lambda x: x  # noqa: E731
@@ -130,12 +130,12 @@ def setp(call: Call) -> Step:
         raise call.refuse(f"`setp` of `.{type.name}` has two results, `p|q`")
 
     def run(a: np.ndarray, b: np.ndarray, *c: np.ndarray) -> Any:
-        found = compare(a, b)
-        if len(found) == 1:  # the second is that of the opposite
-            found = [found[0], ~found[0]]
+        truths = compare(a, b)
+        if len(truths) == 1:  # the second is that of the opposite
+            truths = [truths[0], ~truths[0]]
         if combine:
-            found = [_COMBINE[combine](x, c[0]) for x in found]
-        return found if len(results) == 2 else found[0]
+            truths = [_COMBINE[combine](x, c[0]) for x in truths]
+        return truths if len(results) == 2 else truths[0]
 
     return call.step([(r, _PRED) for r in results], arguments, run)
 
@@ -147,7 +147,7 @@ def set_(call: Call) -> Step:
     call.ftz = call.flag("ftz")
     result, type = call.take_types(2)
     fit: tuple[str, ...] = ("u32", "s32", "f32", "u16", "s16", "f16", "bf16")
-    each = result  # what holds the answer of one comparison
+    each = result  # the type of the result of one comparison
     if type.lanes > 1:
         fit = ("u32", "s32", type.name)
         each = TYPES["u16"] if result.kind in "us" else TYPES[type.element]
@@ -156,20 +156,20 @@ def set_(call: Call) -> Step:
     compare = _comparison(call, kind, type)
 
     def run(a: np.ndarray, b: np.ndarray, *c: np.ndarray) -> np.ndarray:
-        made = []
-        for found in compare(a, b):
+        lanes = []
+        for truth in compare(a, b):
             if combine:
-                found = _COMBINE[combine](found, c[0])
+                truth = _COMBINE[combine](truth, c[0])
             if each.kind in "us":
-                made.append(np.where(found, ~each.dtype.type(0), each.dtype.type(0)))
+                lanes.append(np.where(truth, ~each.dtype.type(0), each.dtype.type(0)))
             else:
-                made.append(encode(found.astype(np.float64), each.element).view(uint(each.bits)))
-        return (packed(made, type) if type.lanes > 1 else made[0]).view(result.dtype)
+                lanes.append(encode(truth.astype(np.float64), each.element).view(uint(each.bits)))
+        return (packed(lanes, type) if type.lanes > 1 else lanes[0]).view(result.dtype)
 
     return call.plain(result, [type, type] + [_PRED] * (combine is not None), run)
 
 
-# ---- what says nothing of values ---------------------------------------------------------------
+# ---- instructions without values ---------------------------------------------------------------
 
 
 @opcode("nanosleep")
@@ -205,7 +205,7 @@ def nothing(call: Call) -> Step:
 
 @opcode("createpolicy")
 def policy(call: Call) -> Step:
-    """Of caches; the simulator has none."""
+    """Ignore caches; the simulator has none."""
     return call.step([(call.operands[0], TYPES["b64"])], [], lambda: np.zeros((1, 1), np.uint64))
 
 

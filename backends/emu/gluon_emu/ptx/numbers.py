@@ -1,6 +1,6 @@
 """Floats of PTX as float64, and back with one rounding.
 
-What no more than 53 bits hold is exact in float64; sums and products that need more are rounded to
+Values of up to 53 bits are exact in float64; sums and products that need more are rounded to
 odd there, after which a rounding to any narrower format is the only one that counts.
 """
 
@@ -56,7 +56,7 @@ def uint(bits: int) -> np.dtype:
 
 @lru_cache(maxsize=None)
 def _values(name: str) -> np.ndarray:
-    """Of a format of at most eight bits: the number that each pattern is."""
+    """Return the number of each pattern of a format of at most eight bits."""
     form = FORMATS[name]
     codes = np.arange(1 << form.bits)
     if name == "ue8m0":
@@ -66,13 +66,13 @@ def _values(name: str) -> np.ndarray:
     exponent, rest = body >> fraction, body & ((1 << fraction) - 1)
     normal = exponent > 0
     significand = np.where(normal, rest + (1 << fraction), rest).astype(np.float64)
-    found = np.ldexp(significand, np.where(normal, exponent - 1, 0) + form.least - fraction)
+    values = np.ldexp(significand, np.where(normal, exponent - 1, 0) + form.least - fraction)
     if form.infinite:
         top = exponent == exponent.max()
-        found = np.where(top, np.where(rest == 0, np.inf, np.nan), found)
+        values = np.where(top, np.where(rest == 0, np.inf, np.nan), values)
     elif form.nan is not None:
-        found = np.where(body == form.nan, np.nan, found)
-    return np.asarray(np.where(codes >> (form.bits - 1), -found, found))
+        values = np.where(body == form.nan, np.nan, values)
+    return np.asarray(np.where(codes >> (form.bits - 1), -values, values))
 
 
 def decode(raw: np.ndarray, name: str) -> np.ndarray:
@@ -87,8 +87,8 @@ def decode(raw: np.ndarray, name: str) -> np.ndarray:
         return np.asarray(
             (raw.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
         )
-    found: np.ndarray = _values(name)[raw & ((1 << FORMATS[name].bits) - 1)]
-    return found
+    values: np.ndarray = _values(name)[raw & ((1 << FORMATS[name].bits) - 1)]
+    return values
 
 
 def encode(x: np.ndarray, name: str) -> np.ndarray:
@@ -120,7 +120,7 @@ def rounded(x: np.ndarray, name: str, mode: str = "rn", saturate: bool = False) 
 
     Args:
         mode: rn, rz, rm (down), rp (up), or rna (nearest, ties away from zero).
-        saturate: what is too large becomes the largest, infinity too.
+        saturate: too large values become the largest, infinity too.
     """
     form = FORMATS[name]
     if mode == "rn" and not saturate and name in ("f32", "f16"):

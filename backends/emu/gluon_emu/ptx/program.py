@@ -67,7 +67,7 @@ for _name, _lanes, _element, _bits in (
 ):  # fmt: skip
     TYPES[_name] = Type(_name, _bits, "h", _lanes, _element)
 
-# What the architecture must have for a type.
+# The capability that a type needs.
 _NEEDS = {
     "f32x2": "nvidia.f32x2", "e2m1x2": "nvidia.fp4", "e2m3x2": "nvidia.fp4", "e3m2x2": "nvidia.fp4",
     "ue8m0x2": "nvidia.fp4", "e4m3x2": "nvidia.fp8", "e5m2x2": "nvidia.fp8",
@@ -94,7 +94,7 @@ def opcode(*names: str) -> Callable[[Callable[["Call"], Step]], Callable[["Call"
 
 @dataclass
 class Frame:
-    """One run: what the registers hold."""
+    """The registers of one run."""
 
     machine: Machine
     threads: Callable[[], np.ndarray]
@@ -104,7 +104,7 @@ class Frame:
     def write(self, name: str, bits: int, value: np.ndarray) -> None:
         if self.mask is not None and not self.mask.all():
             old = self.values.get(name)
-            if old is None:  # nobody knows what it holds elsewhere; as a float this is NaN
+            if old is None:  # its value elsewhere is unknown; as a float this is NaN
                 filler = True if bits == 1 else np.iinfo(uint(bits)).max
                 old = np.full((1, 1), filler, value.dtype)
             value = np.where(self.mask, value, old)
@@ -128,33 +128,33 @@ class Call:
     # -- modifiers --
 
     def flag(self, name: str) -> bool:
-        """Whether a modifier is there; it is taken."""
-        found = name in self.left
-        if found:
+        """Take a modifier; return whether it is there."""
+        present = name in self.left
+        if present:
             self.left.remove(name)
-        return found
+        return present
 
     def one_of(self, *names: str) -> Optional[str]:
         """The first modifier of these, taken; None for none."""
-        found = next((m for m in self.left if m in names), None)
-        if found is not None:
-            self.left.remove(found)
-        return found
+        modifier = next((m for m in self.left if m in names), None)
+        if modifier is not None:
+            self.left.remove(modifier)
+        return modifier
 
     def take_types(self, count: Optional[int] = None) -> list[Type]:
         """The types among the modifiers, taken; nothing else may be left."""
-        found = [m for m in self.left if m in TYPES]
+        types = [m for m in self.left if m in TYPES]
         rest = [m for m in self.left if m not in TYPES]
         if rest:
             raise self.refuse(f"`.{rest[0]}` of `{self.name}` is not known")
-        if not found or count is not None and len(found) != count:
-            raise self.refuse(f"`{self.name}` has {len(found) or 'no'} types here")
+        if not types or count is not None and len(types) != count:
+            raise self.refuse(f"`{self.name}` has {len(types) or 'no'} types here")
         self.left = []
         target = self.program.target
-        for name in found:
+        for name in types:
             if name in _NEEDS and target is not None and not target.has(_NEEDS[name]):
                 raise self.refuse(f"`.{name}` is not there on {target}", "See gl.target.has.")
-        return [TYPES[m] for m in found]
+        return [TYPES[m] for m in types]
 
     def type(self) -> Type:
         return self.take_types(1)[0]
@@ -219,7 +219,7 @@ class Call:
     def get(
         self, operand: Operand, type: Type, wider: bool = False
     ) -> Callable[[Frame], np.ndarray]:
-        """What reads an operand as a type.
+        """Return a function that reads an operand as a type.
 
         Args:
             wider: the register may be, and its low bits count.
@@ -264,8 +264,8 @@ class Call:
             if type.name not in ("f32", "f64"):
                 raise self.refuse(f"a float where `.{type.name}` is expected")
             narrow = f"f{type.bits}"
-            made = np.full((1, 1), value)
-            return encode(rounded(made, narrow) if narrow == "f32" else made, narrow).view(
+            constant = np.full((1, 1), value)
+            return encode(rounded(constant, narrow) if narrow == "f32" else constant, narrow).view(
                 type.dtype
             )
         if type.kind == "f" and type.bits > 16:
@@ -283,25 +283,25 @@ class Call:
         wide = uint(type.bits)
 
         def read(frame: Frame) -> np.ndarray:
-            made: Any = np.zeros((1, 1), wide)
+            word: Any = np.zeros((1, 1), wide)
             for i, get in enumerate(reads):
-                made = made | (get(frame).astype(wide) << wide.type(i * part.bits))
-            return np.asarray(made).view(type.dtype)
+                word = word | (get(frame).astype(wide) << wide.type(i * part.bits))
+            return np.asarray(word).view(type.dtype)
 
         return read
 
     def _part(self, vector: Vector, type: Type) -> Type:
-        found = TYPES.get(f"b{type.bits // max(1, len(vector.items))}")
-        if found is None or found.bits * len(vector.items) != type.bits:
+        part_type = TYPES.get(f"b{type.bits // max(1, len(vector.items))}")
+        if part_type is None or part_type.bits * len(vector.items) != type.bits:
             raise self.refuse(
                 f"{len(vector.items)} registers do not make the {_in_bits(type.bits)} of `.{type.name}`"
             )
-        return found
+        return part_type
 
     def put(
         self, operand: Operand, type: Type, wider: bool = False
     ) -> Callable[[Frame, np.ndarray], None]:
-        """What writes a value of a type to an operand.
+        """Return a function that writes a value of a type to an operand.
 
         Args:
             wider: the register may be; the value is extended as its type says.
@@ -395,10 +395,10 @@ def packed(lanes: Sequence[np.ndarray], type: Type) -> np.ndarray:
         return lanes[0]
     size = type.bits // type.lanes
     wide = uint(type.bits)
-    made: Any = lanes[0].astype(wide)
+    word: Any = lanes[0].astype(wide)
     for i, lane in enumerate(lanes[1:], 1):
-        made = made | (lane.astype(wide) << wide.type(i * size))
-    return np.asarray(made)
+        word = word | (lane.astype(wide) << wide.type(i * size))
+    return np.asarray(word)
 
 
 def numbers(raw: np.ndarray, type: Type) -> list[np.ndarray]:
@@ -417,8 +417,8 @@ class Program:
         self.each_thread = self.reaches_memory = False
         self.orders: tuple[str, ...] = ()
         self.looked = False  # whether an atomic or an ordered load has come
-        self.released: Optional[str] = None  # the scope of a fence before what is written next
-        self.fence: Optional[NotModelled] = None  # what there is to say of one without atomics
+        self.released: Optional[str] = None  # the scope of a fence before the next write
+        self.fence: Optional[NotModelled] = None  # the report of one without atomics
         self.widths: dict[str, int] = {CARRY: 1}
         self.written: set[str] = set()
         self.results: list[tuple[str, int]] = []
@@ -444,19 +444,19 @@ class Program:
                 self.arguments.append((name, bits))
                 self.written.add(name)
                 continue
-            found = _CONSTRAINTS.get(body)
-            if found is None:
+            width = _CONSTRAINTS.get(body)
+            if width is None:
                 raise NotModelled(
                     f"the constraint {piece!r} is not known",
                     constraints,
                     "Registers of PTX are h (16 bits), r and f (32), l and d (64), b (predicate).",
                 )
             name = f"${number}"
-            self.widths[name] = found
+            self.widths[name] = width
             if piece.startswith("="):
-                self.results.append((name, found))
+                self.results.append((name, width))
             else:
-                self.arguments.append((name, found))
+                self.arguments.append((name, width))
                 self.written.add(name)
 
     def alias(self, name: str, other: str) -> None:
@@ -502,7 +502,7 @@ class Program:
             shown = "the carry" if name == CARRY else f"`{name.partition(chr(39))[0]}`"
             raise call.refuse(f"{shown} is read before anything is written to it")
 
-    # -- what the hardware knows --
+    # -- architecture -----
 
     def special(self, name: str, bits: int) -> Callable[[Frame], np.ndarray]:
         self.is_data = False
@@ -527,8 +527,8 @@ class Program:
                     if not frame.mask.any() and not self._unknown(frame):
                         continue
                 step(frame)
-        found = [frame.values[name] for name, _ in self.results]
-        return [f.view(np.uint8) if f.dtype == np.bool_ else f for f in found]
+        outputs = [frame.values[name] for name, _ in self.results]
+        return [f.view(np.uint8) if f.dtype == np.bool_ else f for f in outputs]
 
     def _unknown(self, frame: Frame) -> bool:
         """Is there a register that only a statement whose guard may fail writes?"""

@@ -119,12 +119,12 @@ def parse(text: str) -> list[Statement]:
 def _unescaped(text: str) -> str:
     r"""Operands as \x02N, which no name holds; a dollar sign as \x01."""
 
-    def put(found: re.Match[str]) -> str:
-        if found[0] == "$$":
+    def put(match: re.Match[str]) -> str:
+        if match[0] == "$$":
             return "\x01"
-        if found[1] is not None:
-            return "0" if found[1] == "uid" else ""
-        return f"\x02{found[2] or found[3]}"
+        if match[1] is not None:
+            return "0" if match[1] == "uid" else ""
+        return f"\x02{match[2] or match[3]}"
 
     return _DOLLAR.sub(put, text)
 
@@ -143,10 +143,10 @@ class _Reader:
         return NotModelled(words, self.shown(got), remedy)
 
     def match(self, pattern: re.Pattern[str]) -> Optional[re.Match[str]]:
-        found = pattern.match(self.text, self.at)
-        if found is not None:
-            self.at = found.end()
-        return found
+        match = pattern.match(self.text, self.at)
+        if match is not None:
+            self.at = match.end()
+        return match
 
     def statements(self) -> Iterator[Statement]:
         while True:
@@ -165,9 +165,9 @@ class _Reader:
             elif here == ";":
                 self.at += 1
             elif self.match(_LABEL) is None:
-                made = self.statement()
-                if made is not None:
-                    yield made
+                statement = self.statement()
+                if statement is not None:
+                    yield statement
         if len(self.scopes) > 1:
             raise self.refuse("a brace is not closed", self.text)
 
@@ -187,17 +187,17 @@ class _Reader:
             self.at = end + 1
             return None
         guard = None
-        found = self.match(_GUARD)
-        if found is not None:
-            name = found[2]
-            guard = Register(self.named(name), found[1] == "!")
+        match = self.match(_GUARD)
+        if match is not None:
+            name = match[2]
+            guard = Register(self.named(name), match[1] == "!")
             self.match(_SPACE)
         elif self.text[self.at] == "@":
             place = re.compile(r"@\s*(!?)\s*(\x02\d+)")
-            found = self.match(place)
-            if found is None:
+            match = self.match(place)
+            if match is None:
                 raise self.refuse("no predicate after `@`", whole)
-            guard = Register(found[2].replace("\x02", "$"), found[1] == "!")
+            guard = Register(match[2].replace("\x02", "$"), match[1] == "!")
             self.match(_SPACE)
         opcode = self.match(_OPCODE)
         if opcode is None or self.at > end:
@@ -210,11 +210,11 @@ class _Reader:
         return Statement(shown, name, tuple(modifiers), operands, guard)
 
     def declaration(self, whole: str) -> Statement:
-        found = _DECLARATION.fullmatch(whole.strip())
-        if found is None:
+        match = _DECLARATION.fullmatch(whole.strip())
+        if match is None:
             raise self.refuse("a declaration that is not known", whole)
-        made: dict[str, str] = {}
-        for part in found[2].split(","):
+        registers: dict[str, str] = {}
+        for part in match[2].split(","):
             one = _DECLARED.fullmatch(part.strip())
             if one is None:
                 raise self.refuse("a declaration that is not known", whole)
@@ -224,8 +224,8 @@ class _Reader:
                 self.count += 1
                 unique = name if len(self.scopes) == 1 else f"{name}'{self.count}"
                 self.scopes[-1][name] = unique
-                made[unique] = found[1]
-        return Statement(self.shown(whole), ".reg", (), (), declared=made)
+                registers[unique] = match[1]
+        return Statement(self.shown(whole), ".reg", (), (), declared=registers)
 
     def named(self, name: str) -> str:
         if name.startswith("\x02"):
@@ -252,9 +252,9 @@ class _Reader:
             raise self.refuse("operands of inline assembly are $0, $1, ...", whole)
         if part.startswith("%%"):
             raise self.refuse("one percent sign is enough", whole, f"Write {part[1:]}.")
-        found = _NAME.fullmatch(part)
-        if found is not None and part != "WARP_SZ":
-            return Register(self.named(found[2]), found[1] == "!")
+        match = _NAME.fullmatch(part)
+        if match is not None and part != "WARP_SZ":
+            return Register(self.named(match[2]), match[1] == "!")
         return self.number(part, whole)
 
     def address(self, part: str, whole: str) -> Address:
@@ -266,10 +266,10 @@ class _Reader:
         return Address(self.operand(base, whole), far)
 
     def number(self, part: str, whole: str) -> Immediate:
-        found = _FLOAT.fullmatch(part)
-        if found is not None:
-            digits = found[2] or found[3]
-            sign = 1 << (len(digits) * 4 - 1) if found[1] == "-" else 0
+        match = _FLOAT.fullmatch(part)
+        if match is not None:
+            digits = match[2] or match[3]
+            sign = 1 << (len(digits) * 4 - 1) if match[1] == "-" else 0
             return Immediate(int(digits, 16) ^ sign, len(digits) * 4)
         if part == "WARP_SZ":
             return Immediate(32)
@@ -306,7 +306,7 @@ def _evaluated(node: ast.expr) -> Any:
 
 
 def _split(text: str) -> list[str]:
-    """What stands between commas outside of braces and brackets."""
+    """Split at commas outside of braces and brackets."""
     parts, depth, start = [], 0, 0
     for at, letter in enumerate(text):
         depth += (letter in "{[(") - (letter in "}])")

@@ -1,6 +1,6 @@
-"""What the threads of a warp tell each other, and barriers: PTX ISA 9.7.9.6 and 9.7.13.
+"""Exchange between the threads of a warp, and barriers: PTX ISA 9.7.9.6 and 9.7.13.
 
-The simulator makes the runs of such a text for all threads, those that hold what others hold, too: by
+The simulator makes the runs of such a text for all threads, duplicates included: by
 thread, and for each thread one after the other. The nth runs of a warp's threads meet.
 """
 
@@ -35,13 +35,13 @@ class _Warps:
     def apart(self, value: np.ndarray) -> np.ndarray:
         programs = value.shape[0]
         full = np.broadcast_to(value, (programs, self.count))
-        found = full.reshape(programs, -1, _WARP, self.each).swapaxes(2, 3)
-        return np.asarray(found.reshape(programs, -1, _WARP))
+        lanes = full.reshape(programs, -1, _WARP, self.each).swapaxes(2, 3)
+        return np.asarray(lanes.reshape(programs, -1, _WARP))
 
     def together(self, value: np.ndarray) -> np.ndarray:
         programs = value.shape[0]
-        found = value.reshape(programs, -1, self.each, _WARP).swapaxes(2, 3)
-        return np.asarray(found.reshape(programs, self.count))
+        threads = value.reshape(programs, -1, self.each, _WARP).swapaxes(2, 3)
+        return np.asarray(threads.reshape(programs, self.count))
 
 
 def _members(call: Call, warps: _Warps, mask: np.ndarray) -> np.ndarray:
@@ -86,7 +86,7 @@ def _step(
     arguments: list[tuple[Operand, Type]],
     fn: Callable[..., Any],
 ) -> Step:
-    """Of arguments, of which the last is the mask, by warps. `fn` takes the members first."""
+    """Apply `fn` to arguments by warps; the last one is the mask. `fn` takes the members first."""
     gets = [call.get(operand, type) for operand, type in arguments]
     puts = [call.put(operand, type) for operand, type in results]
 
@@ -94,8 +94,8 @@ def _step(
         warps = _Warps(frame)
         *values, mask = (get(frame) for get in gets)
         members = _members(call, warps, mask)
-        found = fn(members, *map(warps.apart, values))
-        for put, value in zip(puts, found if isinstance(found, tuple) else (found,)):
+        outputs = fn(members, *map(warps.apart, values))
+        for put, value in zip(puts, outputs if isinstance(outputs, tuple) else (outputs,)):
             put(frame, warps.together(value))
 
     return run
@@ -103,7 +103,7 @@ def _step(
 
 @opcode("shfl")
 def shfl(call: Call) -> Step:
-    """What another lane holds; of one that does not take part, anything."""
+    """Read the value of another lane; of one that does not take part, any value."""
     _synchronous(call)
     mode = call.one_of("up", "down", "bfly", "idx")
     if mode is None or call.type() != _B32:
@@ -141,8 +141,8 @@ def shfl(call: Call) -> Step:
 
 def _ballot(truth: np.ndarray) -> np.ndarray:
     """Lanes along the last axis as bits."""
-    found: np.ndarray = np.where(truth, _BITS, np.uint32(0)).sum(-1, dtype=np.uint32)
-    return found
+    ballot: np.ndarray = np.where(truth, _BITS, np.uint32(0)).sum(-1, dtype=np.uint32)
+    return ballot
 
 
 @opcode("vote")
@@ -186,8 +186,8 @@ def match(call: Call) -> Step:
         if mode == "any":
             return np.asarray(those)
         every = those == members
-        made = np.where(every, members, np.uint32(0))
-        return (made, every) if len(results) == 2 else made
+        matching = np.where(every, members, np.uint32(0))
+        return (matching, every) if len(results) == 2 else matching
 
     return _step(call, results, [(a, type), (mask, _B32)], run)
 
@@ -200,7 +200,7 @@ _REDUCED: dict[str, tuple[Any, str]] = {
 
 @opcode("redux")
 def redux(call: Call) -> Step:
-    """Of integers; those of f32, which sm_100a has, are not here."""
+    """Reduce integers; those of f32, which sm_100a has, are not here."""
     _synchronous(call)
     kind = call.one_of(*_REDUCED)
     type = call.type()
@@ -216,8 +216,8 @@ def redux(call: Call) -> Step:
             return np.asarray(np.broadcast_to(whole, a.shape))
         those = (members[..., None] & _BITS) != 0
         held = np.where(those, a[..., None, :], type.dtype.type(neutral))
-        found: np.ndarray = fn.reduce(held, axis=-1, dtype=type.dtype)
-        return found
+        reduced: np.ndarray = fn.reduce(held, axis=-1, dtype=type.dtype)
+        return reduced
 
     call.count(3)
     d, a, mask = call.operands
@@ -240,8 +240,8 @@ def activemask(call: Call) -> Step:
         warps = _Warps(frame)
         assert frame.mask is not None
         runs = warps.apart(frame.mask)
-        found = np.broadcast_to(_ballot(runs)[..., None], runs.shape)
-        put(frame, warps.together(found))
+        active = np.broadcast_to(_ballot(runs)[..., None], runs.shape)
+        put(frame, warps.together(active))
 
     return run
 
@@ -275,7 +275,7 @@ def elect(call: Call) -> Step:
 
 @opcode("bar", "barrier")
 def barrier(call: Call) -> Step:
-    """Of a warp, or of all threads that run the text. They go in step here: nothing is waited for."""
+    """Synchronize a warp, or all threads that run the text. They run in lockstep here, so no wait is needed."""
     if call.flag("warp"):
         _synchronous(call)
         call.count(1)

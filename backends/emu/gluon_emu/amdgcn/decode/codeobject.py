@@ -1,7 +1,7 @@
 """Code objects without their assembly: an ELF file as text that `parse` reads.
 
 Instructions come from LLVM's llvm-objdump, which no Python package brings: from PATH, or from ROCm.
-What they are run with, from the kernel's descriptor and the metadata: LLVM, "User Guide for AMDGPU
+The kernel's descriptor and the metadata say how to run them: LLVM, "User Guide for AMDGPU
 Backend", Code Object, Code Object Metadata, Kernel Descriptor.
 """
 
@@ -31,11 +31,11 @@ def disassemblers() -> Iterator[str]:
     """Paths of llvm-objdump: of ROCm, plain, and with the version in its name, newest first."""
     root = Path(os.environ.get("ROCM_PATH", "/opt/rocm"))
     names = ["llvm-objdump", *(f"llvm-objdump-{n}" for n in range(40, 13, -1))]
-    found = [
+    candidates = [
         shutil.which("llvm-objdump", path=str(root / "llvm" / "bin")),
         *map(shutil.which, names),
     ]
-    yield from dict.fromkeys(path for path in found if path)
+    yield from dict.fromkeys(path for path in candidates if path)
 
 
 def assembly_of(code: bytes, kernel: Optional[str] = None) -> str:
@@ -106,7 +106,7 @@ def _descriptor(data: bytes, architecture: str) -> dict[str, int]:
 
 
 def _disassembled(code: bytes, architecture: str) -> str:
-    told = []
+    failures = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.hsaco"
         path.write_bytes(code)
@@ -124,16 +124,16 @@ def _disassembled(code: bytes, architecture: str) -> str:
                     command, capture_output=True, text=True, timeout=_SECONDS, check=False
                 )
             except (OSError, subprocess.TimeoutExpired) as error:
-                told.append(f"{tool}: {type(error).__name__}")
+                failures.append(f"{tool}: {type(error).__name__}")
                 continue
             known = "not a recognized processor" not in done.stderr
             if done.returncode == 0 and known and _LINE.search(_first_code(done.stdout)):
                 return str(done.stdout)
-            told.append(f"{tool}: {(done.stderr.strip() or 'nothing').splitlines()[0]}")
+            failures.append(f"{tool}: {(done.stderr.strip() or 'nothing').splitlines()[0]}")
     raise BackendError(
         f"no disassembler here reads a code object of {architecture}",
         expected="llvm-objdump with AMDGPU on PATH, or ROCm's",
-        got="; ".join(told) or "none",
+        got="; ".join(failures) or "none",
     )
 
 
@@ -143,7 +143,7 @@ def _first_code(text: str) -> str:
 
 def _instructions(text: str, start: int, end: int) -> Iterator[str]:
     """Instructions of [start, end) with labels where branches go, and places in the source."""
-    found: list[tuple[int, str, Optional[tuple[str, int]]]] = []
+    listing: list[tuple[int, str, Optional[tuple[str, int]]]] = []
     place: Optional[tuple[str, int]] = None
     for line in text.splitlines():
         source = _SOURCE.match(line)
@@ -156,9 +156,9 @@ def _instructions(text: str, start: int, end: int) -> Iterator[str]:
                     "a code object that calls functions or reads data of its own needs its assembly",
                     got=f"`{code[1].strip()}`",
                 )
-            found.append((int(code[2], 16), code[1].strip(), place))
+            listing.append((int(code[2], 16), code[1].strip(), place))
     targets = {}
-    for address, ins, _ in found:
+    for address, ins, _ in listing:
         branch = re.match(r"(s_branch|s_cbranch_\w+) (\d+)$", ins)
         if branch:
             distance = int(branch[2]) - (int(branch[2]) >> 15 << 16)
@@ -166,7 +166,7 @@ def _instructions(text: str, start: int, end: int) -> Iterator[str]:
     labels = set(targets.values())
     files: dict[str, int] = {}
     last: Optional[tuple[str, int]] = None
-    for address, ins, place in found:
+    for address, ins, place in listing:
         if address in labels:
             yield f".L{address:x}:"
         if place is not None and place != last:
@@ -215,8 +215,8 @@ def _notes(data: bytes) -> dict[str, Any]:
         name, size, kind = struct.unpack_from("<3I", data, at)
         start = at + 12 + (name + 3 & ~3)
         if kind == _METADATA and data[at + 12 : at + 12 + name].rstrip(b"\0") == b"AMDGPU":
-            found, _ = _unpacked(data, start)
-            return dict(found)
+            notes, _ = _unpacked(data, start)
+            return dict(notes)
         at = start + (size + 3 & ~3)
     return {}
 

@@ -1,7 +1,7 @@
 """The metadata of a code object: kernels and how their arguments lie in memory.
 
 A YAML document of a fixed shape, so a few lines read it; LLVM's "User Guide for AMDGPU Backend",
-section "Code Object Metadata", says what the keys mean.
+section "Code Object Metadata", defines the keys.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["Argument", "KernelInfo", "read_metadata"]
 
 @dataclass(frozen=True)
 class Argument:
-    """An entry of the kernarg segment: offset and size in bytes, and what goes there."""
+    """An entry of the kernarg segment: offset and size in bytes, and its meaning."""
 
     offset: int
     size: int
@@ -23,7 +23,7 @@ class Argument:
 
 @dataclass
 class KernelInfo:
-    """What the metadata says of one kernel; sizes in bytes, `values` holds the rest by key."""
+    """The metadata of one kernel; sizes in bytes, `values` holds the rest by key."""
 
     name: str
     arguments: list[Argument] = field(default_factory=list)
@@ -47,7 +47,7 @@ def read_metadata(text: str) -> dict[str, KernelInfo]:
     """Kernel name -> `KernelInfo`, in the order of the text."""
     start = text.find(".amdgpu_metadata")
     end = text.find(".end_amdgpu_metadata")
-    found: list[tuple[list[dict[str, str]], dict[str, str]]] = []
+    entries: list[tuple[list[dict[str, str]], dict[str, str]]] = []
     inside_args = False
     for line in text[start:end].splitlines() if start >= 0 else ():
         entry = _ENTRY.match(line)
@@ -57,26 +57,26 @@ def read_metadata(text: str) -> dict[str, KernelInfo]:
         if key == "amdhsa.kernels":
             continue
         if indent == 0:
-            if found:
+            if entries:
                 break
             continue
         if dash and indent <= 2:  # a kernel
-            found.append(([], {}))
+            entries.append(([], {}))
             inside_args = False
-        if not found:
+        if not entries:
             continue
         if key == "args" and indent <= 4:
             inside_args = True
             continue
         if inside_args and indent > 4:
             if dash:
-                found[-1][0].append({})
-            found[-1][0][-1][key] = value
+                entries[-1][0].append({})
+            entries[-1][0][-1][key] = value
             continue
         inside_args = False
-        found[-1][1][key] = value.strip("'\"")
+        entries[-1][1][key] = value.strip("'\"")
     kernels = {}
-    for arguments, values in found:
+    for arguments, values in entries:
         info = KernelInfo(values["name"], values=values)
         info.arguments = [
             Argument(int(a["offset"], 0), int(a["size"], 0), a["value_kind"]) for a in arguments

@@ -65,8 +65,8 @@ class Reg:
         if self.kind == "s" and self.first >= TTMP and self.first < M0:
             name, first = "ttmp", self.first - TTMP
         elif self.kind == "s" and self.first >= VCC:
-            found = [n for n, v in _NAMED.items() if v == (self.first, self.count)]
-            return found[0] if found else f"s{self.first}"
+            names = [n for n, v in _NAMED.items() if v == (self.first, self.count)]
+            return names[0] if names else f"s{self.first}"
         else:
             name, first = self.kind, self.first
         if self.count == 1:
@@ -171,9 +171,9 @@ def parse_operand(text: str) -> Operand:
             abs_, text = True, text[1:-1]
         else:
             break
-    found = _register(text)
-    if found is not None:
-        kind, first, count, half = found
+    register = _register(text)
+    if register is not None:
+        kind, first, count, half = register
         return Reg(kind, first, count, half, neg, abs_, sext)
     if _INTEGER.match(text):
         value = int(text, 0)
@@ -204,7 +204,7 @@ _FLAGS = frozenset("offen idxen glc slc dlc sc0 sc1 nt lds tfe gds clamp scale_o
 def split_operands(text: str) -> tuple[list[str], dict[str, str]]:
     """Texts of the operands, and modifiers (`offset:16`, `offen`) by name.
 
-    Registers past the first 256 are written with what the encoding holds, and what is meant in a
+    Registers past the first 256 are written as encoded, and the register that is meant in a
     comment; the comment counts.
     """
     text = _ACTUAL.sub(r"\1", text)
@@ -236,7 +236,7 @@ def split_operands(text: str) -> tuple[list[str], dict[str, str]]:
 
 
 def _words(piece: str) -> list[str]:
-    found, depth, current = [], 0, ""
+    words, depth, current = [], 0, ""
     for char in piece:
         if char in "[(":
             depth += 1
@@ -244,10 +244,10 @@ def _words(piece: str) -> list[str]:
             depth -= 1
         if char.isspace() and not depth:
             if current:
-                found.append(current)
+                words.append(current)
             current = ""
         else:
             current += char
     if current:
-        found.append(current)
-    return found
+        words.append(current)
+    return words

@@ -90,13 +90,13 @@ def parse(text: str, name: Optional[str] = None) -> Program:
 
 
 def _behind_prologue(program: Program) -> int:
-    """Where hardware that preloads arguments starts: 256 bytes in, behind loads and a branch."""
+    """Return the start for hardware that preloads arguments: 256 bytes in, behind loads and a branch."""
     index = program.entry
     while program.instructions[index].name.startswith(("s_load_", "s_waitcnt", "s_wait_", "s_nop")):
         index += 1
-    found = program.instructions[index]
-    if found.name == "s_branch" and index > program.entry:
-        return program.labels[str(found.operands[0])]
+    instruction = program.instructions[index]
+    if instruction.name == "s_branch" and index > program.entry:
+        return program.labels[str(instruction.operands[0])]
     return program.entry
 
 
@@ -132,9 +132,9 @@ class _Reader:
                 self.take(number, stripped[label.end() :])
         elif stripped.startswith("."):
             if stripped.startswith(".loc"):
-                found = _LOC.match(line)
-                if found:
-                    self._place(found, line)
+                match = _LOC.match(line)
+                if match:
+                    self._place(match, line)
                 return
             self._directive(number, line, without_comment(stripped))
         elif assigned := _ASSIGNED.match(without_comment(stripped)):
@@ -165,11 +165,11 @@ class _Reader:
         word, _, rest = stripped.partition("\t") if "\t" in stripped else stripped.partition(" ")
         word, rest = word.strip(), rest.strip()
         if word == ".file":
-            found = _FILE.match(line)
-            if found:
-                folder, file = found[2], found[3]
+            match = _FILE.match(line)
+            if match:
+                folder, file = match[2], match[3]
                 path = str(PurePosixPath(folder, file)) if file else folder
-                self._files[int(found[1])] = path
+                self._files[int(match[1])] = path
         elif word == ".text":
             self._enter("code")
         elif word in (".data", ".bss"):
@@ -183,8 +183,8 @@ class _Reader:
         elif word == ".previous":
             self._enter(self._before)
         elif word == ".amdgcn_target":
-            found = _TARGET.match(line)
-            self.architecture = found[1] if found else ""
+            match = _TARGET.match(line)
+            self.architecture = match[1] if match else ""
         elif word == ".amdhsa_kernel":
             self._kernel = self.directives.setdefault(rest.strip('"'), {})
         elif word == ".end_amdhsa_kernel":
@@ -192,9 +192,9 @@ class _Reader:
         elif word == ".amdgpu_metadata":
             self._metadata = True
         elif self._kernel is not None:
-            found = _HSA.match(stripped)
-            if found:
-                self._kernel[found[1]] = found[2]
+            match = _HSA.match(stripped)
+            if match:
+                self._kernel[match[1]] = match[2]
         elif word in (".set", ".equ", ".equiv"):
             symbol, _, value = rest.partition(",")
             self.sets[symbol.strip().strip('"')] = value.strip()
@@ -208,19 +208,19 @@ class _Reader:
         elif isinstance(self._section, Region):
             self.data.directive(self._section, word, rest, number)
 
-    def _place(self, found: Any, line: str) -> None:
-        number, column = int(found[2]), int(found[3])
+    def _place(self, match: Any, line: str) -> None:
+        number, column = int(match[2]), int(match[3])
         if not number:  # the compiler's own doing: the place before stays
             return
         inlined = tuple((file, int(at)) for file, at in _INLINED.findall(line.partition(";")[2]))
-        self._location = Location(self._files.get(int(found[1]), "?"), number, column, inlined)
+        self._location = Location(self._files.get(int(match[1]), "?"), number, column, inlined)
 
     def _instruction(self, number: int, line: str) -> None:
         # A kernel's own assembly starts its lines where it likes.
         code = "\t" + without_comment(line)
         halves = code.split("::")
-        found = _OPCODE.match(halves[0])
-        if found is None or not found[1].startswith(_UNITS):
+        match = _OPCODE.match(halves[0])
+        if match is None or not match[1].startswith(_UNITS):
             raise BackendError(
                 f"the emulator does not understand `{code.strip()}` at line {number}"
             )
@@ -232,16 +232,16 @@ class _Reader:
             if other is None:
                 raise BackendError(f"the emulator does not understand `{text}` at line {number}")
             second = self._one(index, other, text, number, None)
-        self.instructions.append(self._one(index, found, text, number, second))
+        self.instructions.append(self._one(index, match, text, number, second))
 
     def _one(
-        self, index: int, found: Any, text: str, number: int, second: Optional[Instruction]
+        self, index: int, match: Any, text: str, number: int, second: Optional[Instruction]
     ) -> Instruction:
-        name, suffix = found[1], ""
+        name, suffix = match[1], ""
         stripped = _SUFFIX.match(name)
         if stripped:
             name, suffix = stripped[1], stripped[2]
-        raw = (found[2] or "").strip()
+        raw = (match[2] or "").strip()
         whole = ("s_waitcnt", "s_delay_alu", "s_sendmsg", "s_wait_alu")
         if name.startswith(whole) and not name.startswith("s_sendmsg_rtn"):
             operands: tuple[Operand, ...] = (parse_operand(raw),) if raw else ()

@@ -1,1 +1,1 @@
-"""What instructions do, by family: tables of functions over all waves and lanes at once."""
+"""The semantics of instructions, by family: tables of functions over all waves and lanes at once."""

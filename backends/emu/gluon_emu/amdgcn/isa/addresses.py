@@ -130,7 +130,7 @@ def interleaved(b: Any, resource: Reg) -> np.ndarray:
 
 
 def _swizzled(word: Any, stride: Any, row: Any, inside: Any, lanes: int) -> Any:
-    """Where `inside` of a record lies in a swizzled buffer, whose elements have four bytes.
+    """Return the place of `inside` of a record in a swizzled buffer, whose elements have four bytes.
 
     ISA: CDNA2 and CDNA3 9.1.5.2, "Swizzled Buffer Addressing"; the lane is added to the index where
     ADD_TID_ENABLE says so.
@@ -173,13 +173,13 @@ def locate(
 def counters(ctx: Context, store: bool, flat: bool = False) -> list[tuple[str, str]]:
     """(counter, kind) that an instruction of vector memory counts in."""
     if ctx.generation >= 12:
-        found = [("store", "store")] if store else [("load", "mem")]
-        return found + ([("ds", "flat")] if flat else [])
+        counters = [("store", "store")] if store else [("load", "mem")]
+        return counters + ([("ds", "flat")] if flat else [])
     if ctx.generation >= 10:
-        found = [("vs", "store")] if store else [("vm", "mem")]
+        counters = [("vs", "store")] if store else [("vm", "mem")]
     else:
-        found = [("vm", "mem")]
-    return found + ([("lgkm", "flat")] if flat else [])
+        counters = [("vm", "mem")]
+    return counters + ([("lgkm", "flat")] if flat else [])
 
 
 M0_READ = Reg("s", M0)

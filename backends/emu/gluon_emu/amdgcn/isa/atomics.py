@@ -59,7 +59,7 @@ def _wrap_dec(old: Any, limit: Any) -> Any:
 
 
 def operation(name: str) -> Optional[tuple[Callable[..., Any], int]]:
-    """(function of old and new, bytes) of what an atomic is called behind `atomic_`."""
+    """Return (function of old and new, bytes) by the name behind `atomic_`."""
     name = {"fadd": "add_f32", "fmin": "min_f32", "fmax": "max_f32"}.get(name, name)
     pairs = {
         "pk_add_f16": _halves(np.add, lambda x: x.view(np.float16), lambda x: x.view(np.uint16)),
@@ -132,22 +132,22 @@ _NAME = re.compile(r"(global|flat|buffer)_atomic_(.+)$")
 
 
 def returns(ins: Instruction) -> bool:
-    """Whether an atomic asks for the old value."""
+    """Return whether an atomic asks for the old value."""
     flags = ins.modifiers
     return "glc" in flags or "sc0" in flags or "RETURN" in flags.get("th", "")
 
 
 @pattern
 def _atomic(name: str) -> Optional[Op]:
-    found = _NAME.match(name)
-    known = operation(found[2]) if found else None
-    if found is None or known is None:
+    match = _NAME.match(name)
+    known = operation(match[2]) if match else None
+    if match is None or known is None:
         return None
-    space, (function, size) = found[1], known
-    swaps = found[2].startswith("cmpswap")
+    space, (function, size) = match[1], known
+    swaps = match[2].startswith("cmpswap")
 
     def bind(ins: Instruction, ctx: Context) -> Step:
-        """Memory = op(memory, S), of all lanes in some order; D = what it was, if asked for."""
+        """Memory = op(memory, S), of all lanes in some order; D = the old value, if asked for."""
         wanted = returns(ins)
         operands = list(ins.operands)
         if space == "buffer":

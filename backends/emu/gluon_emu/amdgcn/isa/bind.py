@@ -54,7 +54,7 @@ _HALF = frozenset(("u16", "b16", "i16", "f16", "bf16"))
 
 @dataclass
 class Context:
-    """What binding needs to know of a program.
+    """The facts about a program that binding needs.
 
     Args:
         lanes: of a wave, 32 or 64.
@@ -70,12 +70,12 @@ class Context:
     architecture: str
 
     def row(self, register: Reg, index: int = 0) -> int:
-        """Where a vector register lies in the arrays of a batch."""
+        """Return the row of a vector register in the arrays of a batch."""
         return register.first + index + (self.vgprs if register.kind == "a" else 0)
 
     @property
     def preserves_high_half(self) -> bool:
-        """Whether 16-bit results leave the upper half of their register as it was."""
+        """Return whether 16-bit results leave the upper half of their register as it was."""
         return self.generation >= 10
 
 
@@ -310,7 +310,7 @@ def scalar_reader(operand: Operand, kind: str, ctx: Context) -> Reader:
 
 
 def scalar_writer(operand: Operand, kind: str, ctx: Context) -> Callable[..., Any]:
-    """`write(batch, value)` of a scalar destination; EXEC's mask follows what is written to it."""
+    """`write(batch, value)` of a scalar destination; EXEC's mask follows each write."""
     if not isinstance(operand, Reg) or operand.kind != "s":
         raise BackendError(f"not a scalar destination: {operand}")
     number = operand.first

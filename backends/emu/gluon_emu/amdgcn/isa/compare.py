@@ -49,7 +49,7 @@ _KINDS = ("i16", "u16", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16")
 
 
 def classes(value: Any, mask: Any) -> Any:
-    """Whether a float is of one of the classes in the bits of `mask` (v_cmp_class)."""
+    """Return whether a float is of one of the classes in the bits of `mask` (v_cmp_class)."""
     value = np.asarray(value)
     kind = {2: np.uint16, 4: np.uint32, 8: np.uint64}[value.dtype.itemsize]
     bits = value.view(kind)
@@ -62,10 +62,10 @@ def classes(value: Any, mask: Any) -> Any:
     tests = [nan & ~quiet, nan & quiet, infinite & negative, normal & negative, small & negative,
              zero & negative, zero & ~negative, small & ~negative, normal & ~negative,
              infinite & ~negative]  # fmt: skip
-    found: Any = False
+    belongs: Any = False
     for number, test in enumerate(tests):
-        found = found | (test & ((mask >> number) & 1).astype(bool))
-    return found
+        belongs = belongs | (test & ((mask >> number) & 1).astype(bool))
+    return belongs
 
 
 def _bind_compare(function: Any, kinds: tuple[str, str], writes_exec: bool) -> Any:

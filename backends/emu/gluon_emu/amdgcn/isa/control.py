@@ -1,4 +1,4 @@
-"""Branches, barriers, waits and what changes the state of a wave.
+"""Branches, barriers, waits and changes of the state of a wave.
 
 ISA: CDNA3 4 and 12.5, RDNA3 5 and 16.5, RDNA4 5 and 16.5.
 """
@@ -211,7 +211,7 @@ def s_sendmsg(ins: Instruction, ctx: Context) -> Step:
 
 @custom("s_sendmsg_rtn_b32", "s_sendmsg_rtn_b64", family="smem")
 def s_sendmsg_rtn(ins: Instruction, ctx: Context) -> Step:
-    """D = what the message asks for, such as the time."""
+    """D = the answer to the message, such as the time."""
     wide = ins.name.endswith("64")
     write = _bind.scalar_writer(ins.operands[0], "u64" if wide else "u32", ctx)
 
@@ -242,7 +242,7 @@ _COUNT = re.compile(r"(\w+?)cnt\((\d+|0x[0-9a-f]+)\)")
 
 @custom("s_waitcnt", family="wait", results=0)
 def s_waitcnt(ins: Instruction, ctx: Context) -> Step:
-    """Wait until the named counters are at most what is given."""
+    """Wait until the named counters reach their limits."""
     operand = ins.operands[0]
     if isinstance(operand, Const):
         limits = _unpacked(int(operand.value), ctx.generation)
@@ -260,15 +260,15 @@ def s_waitcnt(ins: Instruction, ctx: Context) -> Step:
 
 def _unpacked(value: int, generation: int) -> dict[str, int]:
     if generation >= 11:
-        found = {"vm": value >> 10 & 63, "lgkm": value >> 4 & 63}
-        return {n: v for n, v in found.items() if v != 63}
-    found = {"vm": value & 15 | (value >> 14 & 3) << 4, "lgkm": value >> 8 & 15}
-    return {n: v for n, v in found.items() if v != (63 if n == "vm" else 15)}
+        limits = {"vm": value >> 10 & 63, "lgkm": value >> 4 & 63}
+        return {n: v for n, v in limits.items() if v != 63}
+    limits = {"vm": value & 15 | (value >> 14 & 3) << 4, "lgkm": value >> 8 & 15}
+    return {n: v for n, v in limits.items() if v != (63 if n == "vm" else 15)}
 
 
 def _wait_one(*counters: str) -> Any:
     def bind(ins: Instruction, ctx: Context) -> Step:
-        """Wait until a counter is at most what is given."""
+        """Wait until a counter reaches its limit."""
         operand = ins.operands[-1] if ins.operands else None
         text = str(operand).split(",")[-1].strip()
         left = int(text, 0)
@@ -396,7 +396,7 @@ def s_barrier_init(ins: Instruction, ctx: Context) -> Step:
 
 @custom("s_barrier_join", family="barrier", results=0)
 def s_barrier_join(ins: Instruction, ctx: Context) -> Step:
-    """The wave will wait for what is completed from now on."""
+    """Join a barrier: the wave waits for completions from now on."""
 
     def join(b: Any, which: int, _: int) -> Any:
         b.machine.barriers.join(b, which)
@@ -435,11 +435,11 @@ _HWREG = re.compile(r"hwreg\(([^,)]+)(?:,\s*(\d+),\s*(\d+))?\)")
 
 
 def _hardware_register(text: str) -> tuple[str, int, int]:
-    found = _HWREG.match(text)
-    if not found:
+    match = _HWREG.match(text)
+    if not match:
         raise ValueError(text)
-    name = found[1].removeprefix("HW_REG_").removeprefix("WAVE_")
-    return name, int(found[2] or 0), int(found[3] or 32)
+    name = match[1].removeprefix("HW_REG_").removeprefix("WAVE_")
+    return name, int(match[2] or 0), int(match[3] or 32)
 
 
 @custom("s_getreg_b32", family="salu")

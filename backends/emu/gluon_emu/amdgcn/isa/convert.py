@@ -105,7 +105,7 @@ vector("v_cvt_pknorm_i16_f32", "v_cvt_pk_norm_i16_f32", src="f32 f32")(
 def to_narrow(value: Any, name: str, fnuz: bool) -> Any:
     """float32 to the bits of a narrow format (uint8), to nearest even.
 
-    fp6, bf6 and fp4 have no NaN and no infinity: what is too large becomes the largest.
+    fp6, bf6 and fp4 have no NaN and no infinity: too large a value becomes the largest.
     """
     dtype = narrow_dtype(name, fnuz)
     value = np.asarray(value, _F32)

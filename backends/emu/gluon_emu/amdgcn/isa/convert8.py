@@ -1,6 +1,6 @@
 """Conversions of eight numbers at once (gfx1250), with a scale.
 
-LLVM's tests of gfx1250 name them; what they do is as in CDNA4's conversions of two with a scale.
+LLVM's tests of gfx1250 name them; they work as CDNA4's conversions of two with a scale.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ def _widening(name: str, wide: str) -> None:
             byte = ((scale(b) >> shift) & _U32(0xFF)).astype(np.int32)
             factor = np.where(byte == 255, np.nan, np.ldexp(1.0, byte - 127))
             words = np.stack([b.v[row] for row in rows])
-            found = []
+            widened = []
             for i in range(8):
                 bits = words[i * width // 32] >> _U32(i * width % 32)
                 exact = from_narrow(bits & _U32((1 << width) - 1), name, False) * factor
-                found.append(np.asarray(exact).astype(_F32))
+                widened.append(np.asarray(exact).astype(_F32))
             if wide == "f32":
-                for i, value in enumerate(found):
+                for i, value in enumerate(widened):
                     _put(b, first + i, value.view(_U32))
                 return
             for i in range(4):
-                low, high = (_narrow(v, wide) for v in found[2 * i : 2 * i + 2])
+                low, high = (_narrow(v, wide) for v in widened[2 * i : 2 * i + 2])
                 _put(b, first + i, low | high << _U32(16))
 
         return step

@@ -37,11 +37,11 @@ def source_lanes(modifiers: Any, lanes: int) -> np.ndarray:
         if name in ("row_newbcast", "row_share"):
             return row + int(text, 0)
         if name == "row_shl":
-            found = inside + int(text, 0)
-            return np.where(found < 16, row + found, -1)
+            shifted = inside + int(text, 0)
+            return np.where(shifted < 16, row + shifted, -1)
         if name == "row_shr":
-            found = inside - int(text, 0)
-            return np.where(found >= 0, row + found, -1)
+            shifted = inside - int(text, 0)
+            return np.where(shifted >= 0, row + shifted, -1)
         if name == "row_ror":
             return row + (inside - int(text, 0)) % 16
         if name == "row_xmask":
@@ -66,7 +66,7 @@ def source_lanes(modifiers: Any, lanes: int) -> np.ndarray:
 
 
 def mover(ins: Instruction, lanes: int) -> Callable[[Any, Any], Any]:
-    """`move(batch, value)`: what each lane reads; 0 from where nothing can be read."""
+    """Return `move(batch, value)`: the value that each lane reads, 0 from lanes that cannot be read."""
     source = source_lanes(ins.modifiers, lanes)
     index = np.maximum(source, 0)
     inside = (source >= 0)[None, :]

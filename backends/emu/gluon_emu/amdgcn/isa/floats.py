@@ -32,7 +32,7 @@ def fma32(a: Any, b: Any, c: Any) -> Any:
     """a * b + c of float32, rounded once.
 
     The product is exact in float64. The sum is rounded there first, which matters only where it then
-    lies halfway between two float32, or where the result is denormal: those are moved off by the
+    is halfway between two float32, or where the result is denormal: those are moved off by the
     error of the sum.
     """
     product = np.multiply(a, b, dtype=np.float64)
@@ -68,7 +68,7 @@ _SPLIT = np.float64(2.0**27 + 1)
 def fma64(a: Any, b: Any, c: Any) -> Any:
     """a * b + c of float64, rounded once, but where the product's error is denormal.
 
-    The product is kept as a sum of two, and so is its sum with c. What is left over is rounded to odd,
+    The product is kept as a sum of two, and so is its sum with c. The remainder is rounded to odd,
     so that adding it rounds as the exact sum does (Boldo and Melquiond, 2008).
     """
     c = np.asarray(c, np.float64)
@@ -87,7 +87,7 @@ def fma64(a: Any, b: Any, c: Any) -> Any:
 
 
 def _two_sum(a: Any, b: Any) -> tuple[Any, Any]:
-    """(a + b rounded, what that leaves out)."""
+    """Return (a + b rounded, the rounding error)."""
     total = np.asarray(a + b)
     t = total - a
     return total, np.asarray((a - (total - t)) + (b - t))
@@ -120,20 +120,20 @@ def minimum(a: Any, b: Any) -> Any:
 
 def median(a: Any, b: Any, c: Any) -> Any:
     """The one in the middle; the smallest number where there is a NaN."""
-    found = max_number(min_number(a, b), min_number(max_number(a, b), c))
+    middle = max_number(min_number(a, b), min_number(max_number(a, b), c))
     odd = np.isnan(a) | np.isnan(b) | np.isnan(c)
-    return np.where(odd, min_number(min_number(a, b), c), found) if np.any(odd) else found
+    return np.where(odd, min_number(min_number(a, b), c), middle) if np.any(odd) else middle
 
 
-def _number(found: Any, a: Any, b: Any, sign: Any) -> Any:
-    found = np.asarray(found)
-    zero = found == 0
+def _number(extremum: Any, a: Any, b: Any, sign: Any) -> Any:
+    extremum = np.asarray(extremum)
+    zero = extremum == 0
     if zero.any():
-        kind = {2: np.uint16, 4: np.uint32, 8: np.uint64}[found.dtype.itemsize]
+        kind = {2: np.uint16, 4: np.uint32, 8: np.uint64}[extremum.dtype.itemsize]
         both = zero & (np.asarray(a) == 0) & (np.asarray(b) == 0)
         bits = sign(np.asarray(a).view(kind), np.asarray(b).view(kind))
-        found = np.where(both, bits.view(found.dtype), found)
-    return found
+        extremum = np.where(both, bits.view(extremum.dtype), extremum)
+    return extremum
 
 
 def truncate_f16(value: Any) -> Any:

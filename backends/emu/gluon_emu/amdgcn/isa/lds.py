@@ -58,11 +58,11 @@ def narrowest(name: str) -> Optional[int]:
 
 @pattern
 def _single(name: str) -> Optional[Op]:
-    found = _ONE.match(name)
-    if not found or found[2] not in _SIZES:
+    match = _ONE.match(name)
+    if not match or match[2] not in _SIZES:
         return None
-    size, signed, half = _SIZES[found[2]]
-    if found[1] in ("read", "load"):
+    size, signed, half = _SIZES[match[2]]
+    if match[1] in ("read", "load"):
         return Op(
             lambda i, c: _load(i, c, size, signed, half), "lds", 1, doc="D = LDS[S + offset]."
         )
@@ -127,12 +127,12 @@ def _store(ins: Instruction, ctx: Context, size: int, half: str) -> Step:
 
 @pattern
 def _double(name: str) -> Optional[Op]:
-    found = _TWO.match(name)
-    if not found:
+    match = _TWO.match(name)
+    if not match:
         return None
-    reads = (found[1] or found[3]) in ("read", "load")
-    size = int(found[5]) // 8
-    scale = size * (64 if found[2] or found[4] else 1)
+    reads = (match[1] or match[3]) in ("read", "load")
+    size = int(match[5]) // 8
+    scale = size * (64 if match[2] or match[4] else 1)
 
     def bind(ins: Instruction, ctx: Context) -> Step:
         """Two elements at S + offset0 and S + offset1, which count in elements (or 64 of them)."""
@@ -229,9 +229,9 @@ def transposing(ins: Instruction, ctx: Context) -> Step:
         loose = np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little")
         loose = loose.reshape(*words.shape[:2], -1, bits)[:, lanes, places]
         packed = np.packbits(loose.reshape(*words.shape[:2], -1), axis=-1, bitorder="little")
-        found = packed.view(_U32)
+        shuffled = packed.view(_U32)
         for i, row in enumerate(rows):
-            np.copyto(b.v[row], found[..., i], where=b.exec)
+            np.copyto(b.v[row], shuffled[..., i], where=b.exec)
         machine.used_lds(ins.index, place, size, b)
 
     return step
@@ -251,13 +251,13 @@ def _reversed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pattern
 def _atomic(name: str) -> Optional[Op]:
-    found = _ATOMIC.match(name.replace("_rtn_", "_")) if "_rtn_" in name else _ATOMIC.match(name)
-    if not found:
+    match = _ATOMIC.match(name.replace("_rtn_", "_")) if "_rtn_" in name else _ATOMIC.match(name)
+    if not match:
         return None
     stem = {"wrxchg": "swap", "storexchg": "swap", "cmpst": "cmpswap", "cmpstore": "cmpswap"}.get(
-        found[1], found[1]
+        match[1], match[1]
     )
-    kind = found[3]
+    kind = match[3]
     if stem == "rsub":
         known = operation(f"sub_{kind}")
         assert known is not None  # subtraction is there
@@ -271,13 +271,13 @@ def _atomic(name: str) -> Optional[Op]:
     swaps = stem == "cmpswap"
 
     def bind(ins: Instruction, ctx: Context) -> Step:
-        """LDS = op(LDS, S), of all lanes in some order; D = what it was, if asked for."""
+        """LDS = op(LDS, S), of all lanes in some order; D = the old value, if asked for."""
         operands = list(ins.operands)
         destination = operands.pop(0) if wanted else None
         address = _bind.vector_reader(ins, operands[0], "u32", ctx)
         words = size // 4
         datas = [[ctx.row(o, i) for i in range(words)] for o in operands[1:]]  # type: ignore[arg-type]
-        if swaps and found[1] == "cmpst":  # what is compared comes first before gfx11
+        if swaps and match[1] == "cmpst":  # the comparand comes first before gfx11
             datas = datas[::-1]
         into = [ctx.row(destination, i) for i in range(words)] if wanted else []  # type: ignore[arg-type]
         offset, label = _offset(ins), counter(ctx)
@@ -365,8 +365,8 @@ def swizzled(offset: int, lanes: int) -> np.ndarray:
         picks = np.array([offset >> (2 * i) & 3 for i in range(4)])
         return np.asarray(lane // 4 * 4 + picks[lane % 4])
     inside = lane & 31
-    found = ((inside & (offset & 31)) | (offset >> 5 & 31)) ^ (offset >> 10 & 31)
-    return lane // 32 * 32 + found
+    source = ((inside & (offset & 31)) | (offset >> 5 & 31)) ^ (offset >> 10 & 31)
+    return lane // 32 * 32 + source
 
 
 _SWIZZLE = re.compile(r"swizzle\(([^)]*)\)")
@@ -374,10 +374,10 @@ _SWIZZLE = re.compile(r"swizzle\(([^)]*)\)")
 
 def swizzle_pattern(text: str) -> int:
     """The 16 bits behind `swizzle(MODE, ...)` as assembly writes them, or a number."""
-    found = _SWIZZLE.match(text)
-    if not found:
+    match = _SWIZZLE.match(text)
+    if not match:
         return int(text, 0)
-    words = [w.strip() for w in found[1].split(",")]
+    words = [w.strip() for w in match[1].split(",")]
     mode, values = words[0], words[1:]
     if mode == "QUAD_PERM":
         return 0x8000 | sum(int(v, 0) << (2 * i) for i, v in enumerate(values))

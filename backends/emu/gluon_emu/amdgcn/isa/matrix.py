@@ -1,4 +1,4 @@
-"""What matrix instructions of both kinds share: fragments to matrices and back.
+"""The parts that matrix instructions of both kinds share: fragments to matrices and back.
 
 A fragment is the registers of all lanes of a wave. Index tables say for each element of a matrix
 which lane holds it, and where among the elements of that lane.
@@ -75,9 +75,9 @@ def elements(b: Any, first: int, registers: int, kind: str, fnuz: bool) -> np.nd
     return np.asarray(value.view(narrow_dtype(kind, False)), np.float64)
 
 
-def dense(found: np.ndarray, table: np.ndarray) -> np.ndarray:
+def dense(fragments: np.ndarray, table: np.ndarray) -> np.ndarray:
     """Elements [waves, lanes, n] as matrices [waves, *table.shape]."""
-    return found.reshape(found.shape[0], -1)[:, table]
+    return fragments.reshape(fragments.shape[0], -1)[:, table]
 
 
 def product(left: np.ndarray, right: np.ndarray, kind: str) -> np.ndarray:
@@ -114,8 +114,8 @@ def accumulator_reader(
     if kind in ("f16", "bf16"):
 
         def halves(b: Any) -> Any:
-            found = elements(b, first, registers, kind, False)
-            return sign * found.transpose(2, 0, 1)
+            fragment = elements(b, first, registers, kind, False)
+            return sign * fragment.transpose(2, 0, 1)
 
         return halves
     dtype = np.float32 if kind == "f32" else np.int32

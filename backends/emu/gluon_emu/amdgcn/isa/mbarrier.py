@@ -1,7 +1,7 @@
 """Barrier objects in LDS (gfx1250): 64 bits that count arrivals and know their phase.
 
 Bits 0-28 hold the arrivals that are still to come, 29-31 the phase, 32-60 how many each phase wants;
-both counts are one less than what they stand for. The phase moves on when the last one arrives.
+both fields hold the count minus one. The phase moves on when the last one arrives.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _COUNT = (1 << 29) - 1
 
 
 def arrive(lds: Any, place: int, count: int, wave: int, known: Any) -> int:
-    """`count` arrivals at the barrier at a byte address; answers what it was.
+    """`count` arrivals at the barrier at a byte address; returns its old value.
 
     Args:
         wave: that arrives, in its workgroup.
-        known: what it knows to be done of LDS, by class.
+        known: operations on LDS that it knows to be done, by class.
     """
     lds.arrive_at(place, wave, known)
     words = lds.bytes[place : place + 8].view(np.uint64)

@@ -64,7 +64,7 @@ def half_signed(value: Any, size: int, signed: bool) -> Any:
 
 
 def placed(value: Any, old: Any, size: int, signed: bool, half: str) -> Any:
-    """What a load puts into its first register, of which a half may stay as it was."""
+    """Return the content of a load's first register, of which a half may stay as it was."""
     if not half:
         return extend(value, size, signed)
     value = half_signed(value, size, signed)
@@ -82,10 +82,10 @@ def _addresses(space: str, ins: Instruction, ctx: Context, operands: Any, size: 
 
 @pattern
 def _load(name: str) -> Optional[Op]:
-    found = _LOAD.match(name)
-    if not found or found[2] not in _WIDTHS:
+    match = _LOAD.match(name)
+    if not match or match[2] not in _WIDTHS:
         return None
-    space, (size, signed, half) = found[1], _WIDTHS[found[2]]
+    space, (size, signed, half) = match[1], _WIDTHS[match[2]]
     if space == "cluster":
         space = "global"
     if space == "scratch":
@@ -140,10 +140,10 @@ def put(b: Any, rows: Any, values: Any, mask: Any) -> None:
 
 @pattern
 def _store(name: str) -> Optional[Op]:
-    found = _STORE.match(name)
-    if not found or found[2] not in _WIDTHS:
+    match = _STORE.match(name)
+    if not match or match[2] not in _WIDTHS:
         return None
-    space, (size, _, half) = found[1], _WIDTHS[found[2]]
+    space, (size, _, half) = match[1], _WIDTHS[match[2]]
     if space == "scratch":
         return Op(lambda i, c: _scratch_store(i, c, size, half), "vmem", 0, doc="A store.")
 
@@ -263,7 +263,7 @@ def _to_lds(ins: Instruction, ctx: Context, space: str, size: int) -> Step:
         address = locate(b, ins, address, mask, size, False)
         values = [np.where(mask, v, _U32(0)) for v in machine.memory.load(address, size)]
         base = b.s[M0].astype(np.int64) + offset
-        # Waves that are not to write have M0 past the end of LDS: what they load is dropped.
+        # Waves that are not to write have M0 past the end of LDS: their loads are dropped.
         there = b.exec & (base < machine.lds.size)[:, None]
         place = machine.lds.checked(b, ins, base[:, None] + step_of_lane, size, there)
         number: Any = 0
@@ -349,7 +349,7 @@ for _bits in (8, 32, 64, 128):
     "flat_prefetch_b8", family="other", results=0,
 )  # fmt: skip
 def caches(ins: Instruction, ctx: Context) -> Step:
-    """There are no caches here; what they would have hidden is `machine.order`'s business."""
+    """There are no caches here; stale reads are the matter of `machine.order`."""
     keys: tuple[tuple[str, str], ...] = ()
     if ins.name.startswith(("buffer_wb", "global_wb")):
         keys = (("store", "store") if ctx.generation >= 12 else ("vm", "mem"),)

@@ -38,15 +38,15 @@ FORMATS = ("fp8", "bf8", "fp6", "bf6", "fp4")  # by the number in cbsz and blgp
 
 @pattern
 def _mfma(name: str) -> Optional[Op]:
-    found = _NAME.match(name)
-    if not found:
+    match = _NAME.match(name)
+    if not match:
         return None
-    return Op(lambda ins, ctx: _bound(ins, ctx, found), "mfma", 1, doc="D = A B + C, by the wave.")
+    return Op(lambda ins, ctx: _bound(ins, ctx, match), "mfma", 1, doc="D = A B + C, by the wave.")
 
 
-def _bound(ins: Instruction, ctx: Context, found: Any) -> Step:
-    result, kind, other = found[1], found[6], found[8]
-    m, n, k = int(found[2]), int(found[3]), int(found[4])
+def _bound(ins: Instruction, ctx: Context, match: Any) -> Step:
+    result, kind, other = match[1], match[6], match[8]
+    m, n, k = int(match[2]), int(match[3]), int(match[4])
     if kind == "f8f6f4":
         first_kind = FORMATS[int(ins.modifiers.get("cbsz", "0"), 0)]
         second_kind = FORMATS[int(ins.modifiers.get("blgp", "0"), 0)]
@@ -74,8 +74,8 @@ def _bound(ins: Instruction, ctx: Context, found: Any) -> Step:
             right = right * right_scale
         products = product(left, right, first_kind)
         flat = products.reshape(len(products), -1)
-        found = flat[:, place].transpose(1, 0, 2)
-        write(b, found + read_c(b))
+        produced = flat[:, place].transpose(1, 0, 2)
+        write(b, produced + read_c(b))
 
     return step
 
@@ -138,12 +138,12 @@ def _scales(ins: Instruction, ctx: Context, m: int, n: int, k: int) -> Any:
         lanes_of.append((_scale_reader(ins, operand, ctx, byte), lane))
 
     def read(b: Any) -> tuple[Any, Any]:
-        found = []
+        factors = []
         for reader, lane in lanes_of:
             exponent = np.broadcast_to(reader(b), (b.waves.size, 64))[:, lane].astype(np.int32)
             factor = np.where(exponent == 255, np.nan, np.ldexp(1.0, exponent - 127))
-            found.append(factor[:, None])
-        return found[0], found[1]
+            factors.append(factor[:, None])
+        return factors[0], factors[1]
 
     return read
 

@@ -34,15 +34,15 @@ def _flag(ins: Instruction, name: str, place: int, default: bool) -> bool:
 
 
 def _halves(ins: Instruction, place: int, operand: Any, kind: str, ctx: Context) -> list[Any]:
-    """Readers of what source `place` gives to the low and to the high result."""
-    found = []
+    """Return the readers of source `place` for the low and for the high result."""
+    readers = []
     for high_result in (False, True):
         name = "op_sel_hi" if high_result else "op_sel"
         pick = _flag(ins, name, place, high_result)
         negate = _flag(ins, "neg_hi" if high_result else "neg_lo", place, False)
         read = _part(ins, operand, kind, pick, ctx)
-        found.append((lambda b, r=read: -r(b)) if negate else read)
-    return found
+        readers.append((lambda b, r=read: -r(b)) if negate else read)
+    return readers
 
 
 def _part(ins: Instruction, operand: Any, kind: str, high: bool, ctx: Context) -> Any:
@@ -208,10 +208,10 @@ _DOTS = {  # name -> (elements of a register, type of S0, type of S1, result)
 def _elements(bits: Any, kind: str, count: int, signed: bool) -> Any:
     width = 32 // count
     parts = [(bits >> _U32(width * i)) & _U32((1 << width) - 1) for i in range(count)]
-    found = np.stack(np.broadcast_arrays(*parts), -1)
+    packed = np.stack(np.broadcast_arrays(*parts), -1)
     if kind in ("f16", "bf16", "i16", "u16"):
-        return _from_half(found.astype(np.uint16), kind).astype(np.float64)
-    small = found.astype(np.uint8)
+        return _from_half(packed.astype(np.uint16), kind).astype(np.float64)
+    small = packed.astype(np.uint8)
     if kind in ("i4", "u4", "iu4"):
         wide = small.astype(np.float64)
         return np.where((wide >= 8) & (kind == "i4" or signed), wide - 16, wide)

@@ -247,8 +247,8 @@ def lowest_bit(value: Any) -> Any:
     """Index of the lowest one of each element, -1 (as uint32) where there is none."""
     value = np.asarray(value)
     one = value & (~value + value.dtype.type(1))
-    found = popcount(one - value.dtype.type(1))
-    return np.where(value == 0, _U32(0xFFFFFFFF), found)
+    zeros = popcount(one - value.dtype.type(1))
+    return np.where(value == 0, _U32(0xFFFFFFFF), zeros)
 
 
 def highest_bit(value: Any) -> Any:
@@ -313,11 +313,11 @@ def _quads(value: Any, places: int, whole: bool) -> Any:
     """For each four bits whether one is set: one bit each, or all four (`whole`)."""
     value = np.asarray(value)
     kind = value.dtype.type
-    found = np.zeros_like(value)
+    quads = np.zeros_like(value)
     for i in range(places // 4):
         bit = ((value >> kind(4 * i)) & kind(15) != 0).astype(kind)
-        found |= (bit * kind(15)) << kind(4 * i) if whole else bit << kind(i)
-    return found
+        quads |= (bit * kind(15)) << kind(4 * i) if whole else bit << kind(i)
+    return quads
 
 
 for _name, _whole in (("quadmask", False), ("wqm", True)):
@@ -330,10 +330,10 @@ for _name, _whole in (("quadmask", False), ("wqm", True)):
 @scalar("s_bitreplicate_b64_b32", dst="u64", src="u32")
 def s_bitreplicate_b64_b32(a: Any) -> Any:
     """D = each bit of S0 twice."""
-    found = np.zeros(np.shape(a), _U64)
+    doubled = np.zeros(np.shape(a), _U64)
     for i in range(32):
-        found |= _wide((a >> _U32(i)) & _U32(1)) * _U64(3) << _U64(2 * i)
-    return found
+        doubled |= _wide((a >> _U32(i)) & _U32(1)) * _U64(3) << _U64(2 * i)
+    return doubled
 
 
 def reverse_bits(value: Any) -> Any:

@@ -30,7 +30,7 @@ _U32, _I32 = np.uint32, np.int32
 
 
 def to_integer(value: Any, low: int, high: int, dtype: Any) -> Any:
-    """Float to integer towards zero; what does not fit becomes the nearest that does, NaN 0."""
+    """Convert float to integer towards zero; values out of range saturate, NaN becomes 0."""
     value = np.asarray(value, np.float64)
     whole = np.trunc(np.where(np.isnan(value), 0.0, value))
     return np.clip(whole, low, high).astype(np.int64).astype(dtype)

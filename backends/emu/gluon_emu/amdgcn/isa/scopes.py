@@ -1,4 +1,4 @@
-"""How far an access to global memory or an operation on caches reaches.
+"""The scope of an access to global memory or of an operation on caches.
 
 LLVM, "User Guide for AMDGPU Backend", Memory Model of gfx90a, gfx942, gfx10-gfx11, gfx12 and gfx125x.
 """
@@ -24,7 +24,7 @@ __all__ = [
 _LOAD = re.compile(r"(?:global|flat|buffer|cluster)_load_|tensor_load_to_lds")
 _STORE = re.compile(r"(?:global|flat|buffer)_store_|tensor_store_from_lds")
 _ATOMIC = re.compile(r"(?:global|flat|buffer)_atomic_")
-# What makes loads see what other workgroups stored, and others see what was stored here.
+# Operations that make loads see stores of other workgroups, and others see stores of this one.
 INVALIDATE = {
     "gfx90a": "buffer_wbinvl1_vol", "gfx942": "buffer_inv sc1", "gfx950": "buffer_inv sc1",
     "gfx1100": "buffer_gl1_inv and buffer_gl0_inv", "gfx1200": "global_inv scope:SCOPE_DEV",
@@ -45,7 +45,7 @@ _INVALIDATES = (
 
 
 def reaches_device(ins: Instruction, ctx: Context, store: bool = False) -> bool:
-    """Whether an access goes past all caches that workgroups of a device do not share, or an operation
+    """Return whether an access bypasses all caches that workgroups of a device do not share, or an operation
     on caches is about all of them."""
     if ctx.architecture in ("gfx942", "gfx950"):
         return "sc1" in ins.modifiers
@@ -55,7 +55,7 @@ def reaches_device(ins: Instruction, ctx: Context, store: bool = False) -> bool:
 
 
 def written_back(ctx: Context) -> bool:
-    """Whether stores stay in caches that not all workgroups share until these are written back."""
+    """Return whether stores stay in caches that not all workgroups share until these are written back."""
     return ctx.architecture in ("gfx942", "gfx950", "gfx1250")
 
 
@@ -65,7 +65,7 @@ def load_key(ctx: Context) -> tuple[str, str]:
 
 
 def store_keys(ctx: Context) -> list[tuple[str, str]]:
-    """(counter, kind) of what writes to memory."""
+    """Return (counter, kind) of operations that write to memory."""
     if ctx.architecture == "gfx1250":
         return [("store", "store"), ("async", "async"), ("tensor", "tensor")]
     if ctx.generation >= 12:
@@ -74,7 +74,7 @@ def store_keys(ctx: Context) -> list[tuple[str, str]]:
 
 
 def exchanges(program: Program, ctx: Context) -> bool:
-    """Whether workgroups may learn from each other what they stored: there are stores, and loads
+    """Return whether workgroups may observe each other's stores: there are stores, and loads
     that come behind an atomic or one that goes past the caches."""
     instructions = program.instructions
     if not any(_STORE.match(i.name) for i in instructions):

@@ -24,7 +24,7 @@ _PARTS = {
 
 
 def selector(name: str, signed: bool) -> Optional[Callable[[Any], Any]]:
-    """What picks a part of a register and extends it; None for a whole one."""
+    """Return a function that picks a part of a register and extends it; None for a whole one."""
     if name == "DWORD":
         return None
     shift, width = _PARTS[name]

@@ -27,16 +27,16 @@ def counter(ctx: Context) -> str:
 
 @pattern
 def _load(name: str) -> Optional[Op]:
-    found = _NAME.match(name)
-    if not found:
+    match = _NAME.match(name)
+    if not match:
         return None
-    buffer = bool(found[1])
-    size = 4 * int(found[2] or 1)
-    if found[3]:
-        size = int(found[3]) // 8
-    signed = found[4] == "i"
-    if found[5]:
-        size = int(found[5]) // 8
+    buffer = bool(match[1])
+    size = 4 * int(match[2] or 1)
+    if match[3]:
+        size = int(match[3]) // 8
+    signed = match[4] == "i"
+    if match[5]:
+        size = int(match[5]) // 8
 
     def bind(ins: Instruction, ctx: Context) -> Step:
         """D = words from S0 + offsets; in any order with other such loads."""

@@ -1,7 +1,7 @@
 """SMFMAC: products with a matrix of which two in four elements along K are given (gfx942).
 
 ISA: CDNA3 7.4. A lane's elements of A are pairs; each element has two bits that say which of the pair's
-four places along K it is for. B lies as for a dense product of the same K. The shapes that came with
+four places along K it is for. B is laid out as for a dense product of the same K. The shapes that came with
 CDNA4 are not modelled: how their lanes divide K is not said.
 """
 
@@ -36,29 +36,29 @@ _SHAPES = {16: ("16x16x32", "32x32x16"), 8: ("16x16x64", "32x32x32")}
 
 @pattern
 def _smfmac(name: str) -> Optional[Op]:
-    found = _NAME.match(name)
-    if not found or found[2] not in _SHAPES[BITS[found[3]]]:
+    match = _NAME.match(name)
+    if not match or match[2] not in _SHAPES[BITS[match[3]]]:
         return None
 
     def bind(ins: Instruction, ctx: Context) -> Step:
         """D = D + A B, where A has two of four elements along K."""
-        return _bound(ins, ctx, found)
+        return _bound(ins, ctx, match)
 
     return Op(bind, "mfma", 1, doc=bind.__doc__ or "")
 
 
-def _bound(ins: Instruction, ctx: Context, found: Any) -> Step:
-    result, kind, other = found[1], found[3], found[4] or found[3]
-    m, n, k = (int(size) for size in found[2].split("x"))
+def _bound(ins: Instruction, ctx: Context, match: Any) -> Step:
+    result, kind, other = match[1], match[3], match[4] or match[3]
+    m, n, k = (int(size) for size in match[2].split("x"))
     refuse(ins, "blgp")
     destination, a, b_operand, index = (register(o) for o in ins.operands[:4])
     held = b_operand.count * 32 // BITS[other]
     maps = tables(result, m, n, k, held, kind)
-    given = held // 2
+    kept = held // 2
     # CBSZ = 0: ABID says which bits of the register are for this instruction.
     chosen = 0 if int(ins.modifiers.get("cbsz", "0"), 0) else int(ins.modifiers.get("abid", "0"), 0)
-    shifts = np.arange(given) * 2 + chosen * 2 * given % 32
-    pair = np.arange(given) // 2 * 4
+    shifts = np.arange(kept) * 2 + chosen * 2 * kept % 32
+    pair = np.arange(kept) // 2 * 4
     a_row, b_row, index_row = ctx.row(a), ctx.row(b_operand), ctx.row(index)
     read = accumulator_reader(destination, ctx, destination.count, result)
     write = result_writer(destination, ctx, result)

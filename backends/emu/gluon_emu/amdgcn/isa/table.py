@@ -27,7 +27,7 @@ class Op:
     """One row of the table.
 
     Args:
-        bind: `f(instruction, context) -> step(batch)`; what a step answers, if anything, is the index
+        bind: `f(instruction, context) -> step(batch)`; the result of a step, if any, is the index
             of the next instruction or a signal to the scheduler.
         family: salu, valu, trans, smem, vmem, lds, mfma, branch, ...
         results: how many of the first operands are written.
@@ -49,14 +49,14 @@ _PATTERNS: list[Callable[[str], Optional[Op]]] = []
 
 def find(name: str) -> Optional[Op]:
     """The semantics of a mnemonic, None where there are none."""
-    found = OPS.get(name)
-    if found is None:
+    op = OPS.get(name)
+    if op is None:
         for pattern in _PATTERNS:
-            found = pattern(name)
-            if found is not None:
-                OPS[name] = found
+            op = pattern(name)
+            if op is not None:
+                OPS[name] = op
                 break
-    return found
+    return op
 
 
 def pattern(function: Callable[[str], Optional[Op]]) -> Callable[[str], Optional[Op]]:
@@ -152,7 +152,7 @@ def _computing(
 
 
 def output_modifiers(modifiers: Mapping[str, str], kind: str) -> Optional[Callable[[Any], Any]]:
-    """What `clamp`, `mul` and `div` do with a result of the type `kind`; None for nothing.
+    """Return the effect of `clamp`, `mul` and `div` on a result of the type `kind`; None for nothing.
 
     ISA: CDNA3 6.2.2, output modifiers.
     """

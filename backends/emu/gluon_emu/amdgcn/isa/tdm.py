@@ -1,8 +1,7 @@
 """The tensor data mover of gfx1250: boxes of a tensor between memory and LDS.
 
 The descriptor's groups are those that LLVM's and AMD's drivers write: group 0 with the LDS and
-global addresses, group 1 with sizes, padding and the first strides, groups 2 and 3 with what more
-than two dimensions need, or the rows of a gather. One copy per wave; EXEC plays no part. A mask of
+global addresses, group 1 with sizes, padding and the first strides, groups 2 and 3 for more than two dimensions, or with the rows of a gather. One copy per wave; EXEC plays no part. A mask of
 the workgroups of a cluster lets those that ask for the same box share the way to it; each asks, and
 each gets it in its own LDS.
 """
@@ -33,7 +32,7 @@ def _bits(words: list[int], low: int, count: int) -> int:
 
 @dataclass(frozen=True)
 class Box:
-    """What a descriptor says; dimensions from the fastest on.
+    """The fields of a descriptor; dimensions from the fastest on.
 
     Args:
         live: whether the copy does anything.

@@ -68,8 +68,10 @@ def _four(a: Any, b: Any, c: Any, masked: bool) -> Any:
     total: Any = _U64(0)
     for i in range(4):
         window = ((a >> _U64(8 * i)) & _U64(0xFFFFFFFF)).astype(_U32)
-        found = differences(window, b, masked).astype(_U64) + ((c >> _U64(16 * i)) & _U64(0xFFFF))
-        total = total | (found & _U64(0xFFFF)) << _U64(16 * i)
+        distance = differences(window, b, masked).astype(_U64) + (
+            (c >> _U64(16 * i)) & _U64(0xFFFF)
+        )
+        total = total | (distance & _U64(0xFFFF)) << _U64(16 * i)
     return total
 
 

@@ -399,7 +399,7 @@ def _div_fmas(kind: str) -> Any:
 
 
 def div_fixup(q: Any, d: Any, n: Any) -> Any:
-    """The quotient `q` of `n` by `d`, with what is special about them put right."""
+    """Return the quotient `q` of `n` by `d`, corrected for special values."""
     q, d, n = np.broadcast_arrays(q, d, n)
     dtype = q.dtype.type
     sign = np.signbit(d) ^ np.signbit(n)
@@ -409,7 +409,7 @@ def div_fixup(q: Any, d: Any, n: Any) -> Any:
     zero = np.isinf(d) | (n == 0)
     conditions = [np.isnan(n), np.isnan(d), invalid, infinite, zero]
     results = [n, d, np.full_like(q, -np.nan), signed * dtype(np.inf), signed * dtype(0)]
-    if q.dtype == _F32:  # what a quotient cannot be: Newton's method may have left anything
+    if q.dtype == _F32:  # out of a quotient's range: Newton's method may have left anything
         apart = _exponent(n, "f32") - _exponent(d, "f32")
         conditions.append(apart < -150)
         results.append(signed * dtype(0))

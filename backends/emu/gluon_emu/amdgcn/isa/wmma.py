@@ -46,10 +46,10 @@ def version_of(ctx: Context) -> int:
 
 @pattern
 def _wmma(name: str) -> Optional[Op]:
-    found = _NAME.match(name)
-    if not found:
+    match = _NAME.match(name)
+    if not match:
         return None
-    return Op(lambda ins, ctx: _bound(ins, ctx, found), "wmma", 1, doc="D = A B + C, by the wave.")
+    return Op(lambda ins, ctx: _bound(ins, ctx, match), "wmma", 1, doc="D = A B + C, by the wave.")
 
 
 def _kinds(ins: Instruction, kind: str, other: Optional[str]) -> tuple[str, str]:
@@ -68,11 +68,11 @@ def _kinds(ins: Instruction, kind: str, other: Optional[str]) -> tuple[str, str]
     return kind, other or kind
 
 
-def _bound(ins: Instruction, ctx: Context, found: Any) -> Step:
-    scaled, result = found[1], found[2]
-    m, n, k = int(found[3]), int(found[4]), int(found[5])
+def _bound(ins: Instruction, ctx: Context, match: Any) -> Step:
+    scaled, result = match[1], match[2]
+    m, n, k = int(match[3]), int(match[4]), int(match[5])
     result = "bf16" if result == "bf16f32" else result
-    first_kind, second_kind = _kinds(ins, found[6], found[7])
+    first_kind, second_kind = _kinds(ins, match[6], match[7])
     destination, a, b_operand, c = ins.operands[:4]
     destination, a, b_operand = register(destination), register(a), register(b_operand)
     version = version_of(ctx)
@@ -99,11 +99,11 @@ def _bound(ins: Instruction, ctx: Context, found: Any) -> Step:
             left, right = left * left_scale, right * right_scale
         products = product(left, right, first_kind)
         flat = products.reshape(len(products), -1)
-        found = flat[:, place].transpose(1, 0, 2)
+        produced = flat[:, place].transpose(1, 0, 2)
         if narrow:
-            _write_halves(b, destination, ctx, found, c, result, high)
+            _write_halves(b, destination, ctx, produced, c, result, high)
             return
-        write(b, found + negate * read_c(b))
+        write(b, produced + negate * read_c(b))
 
     return step
 
@@ -167,7 +167,7 @@ def _run(version: int, held: int, kind: str, k: int) -> int:
 
 @functools.lru_cache(maxsize=None)
 def result_table(version: int, m: int, n: int, registers: int, kind: str) -> np.ndarray:
-    """Places in [M, N] of what each register (or half of one) and lane holds."""
+    """Return the places in [M, N] of the elements in each register (or half of one) and lane."""
     lane = np.arange(32)[None, :]
     if version == 1:
         number = np.arange(m * n // 32)[:, None]
@@ -193,14 +193,14 @@ def _scales(ins: Instruction, ctx: Context, m: int, n: int, k: int, block: int) 
         readers.append((_scale_words(ins, operand, ctx, k // block // 4), lane, number))
 
     def read(b: Any) -> tuple[Any, Any]:
-        found = []
+        factors = []
         for words, lane, number in readers:
             parts = np.stack([np.broadcast_to(w(b), (b.waves.size, 32)) for w in words])
             chosen = parts.transpose(1, 2, 0)[:, lane, number // 4]
             exponent = (chosen >> (8 * (number % 4)).astype(np.uint32)) & np.uint32(0xFF)
             exponent = exponent.astype(np.int32)
-            found.append(np.where(exponent == 255, np.nan, np.ldexp(1.0, exponent - 127)))
-        return found[0], found[1]
+            factors.append(np.where(exponent == 255, np.nan, np.ldexp(1.0, exponent - 127)))
+        return factors[0], factors[1]
 
     return read
 

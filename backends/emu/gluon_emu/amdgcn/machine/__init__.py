@@ -1,1 +1,1 @@
-"""Waves, memory, LDS, counters of what is outstanding, and the loop that runs a program."""
+"""Waves, memory, LDS, counters of outstanding operations, and the loop that runs a program."""

@@ -36,7 +36,7 @@ class Barriers:
         self.passed = np.zeros(total, np.int64)
         self.signalled = np.zeros(groups, np.int64)  # at the cluster's barrier
         self.cluster_passed = np.zeros(total, np.int64)
-        # Of named barriers: arrivals that complete them, arrivals, how often they were completed.
+        # For named barriers: arrivals that complete them, arrivals, how often they were completed.
         self.members = np.zeros((groups, _NAMED), np.int64)
         self.signals = np.zeros((groups, _NAMED), np.int64)
         self.phases = np.zeros((groups, _NAMED), np.int64)
@@ -92,11 +92,11 @@ class Barriers:
         self.signals[b.groups, which] = 0
 
     def join(self, b: Any, which: int) -> None:
-        """The waves of `b` will wait for what is completed from now on."""
+        """Let the waves of `b` join: they wait for completions from now on."""
         self.named_passed[b.waves, which] = self.phases[b.groups, which]
 
     def state(self, b: Any, which: int) -> np.ndarray:
-        """What s_get_barrier_state answers: whether it is set up, arrivals, members."""
+        """Return the result of s_get_barrier_state: whether it is set up, arrivals, members."""
         if which < 0:
             members = np.full(b.waves.size, self.waves if which == WORKGROUP else self.cluster)
             grouped = self.arrived.reshape(-1, self.waves)
@@ -145,7 +145,7 @@ class Barriers:
 
 
 def key_of(group: Any, which: int) -> int:
-    """Of what the arrivals at a named barrier publish, beside the addresses of barrier objects."""
+    """Return the key of the clocks published at a named barrier, apart from addresses of barrier objects."""
     return -1 - (int(group) * _NAMED + which)
 
 

@@ -1,4 +1,4 @@
-"""A program bound for execution: a function per instruction, and what checks need to know of each."""
+"""A program bound for execution: a function per instruction, and the facts that checks need about each."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Code:
         steps: `f(batch)` of each instruction.
         registers: all registers that an instruction uses, by the numbers of `Entry.registers`.
         results: those that it writes; `sources` those that it reads.
-        visible: whether what an instruction reads shows outside of registers.
+        visible: whether the operands of an instruction show outside of registers.
         own_keys: (counter, kind) of memory operations that an instruction starts.
         hazards: checks of distances to instructions before, or None.
         granule: bytes of the narrowest access to LDS.
@@ -58,13 +58,12 @@ class Code:
     def spoilt(self, index: int, missing: frozenset[int]) -> set[int]:
         """The results of an instruction that are undefined when `missing` of its sources are.
 
-        What picks bits needs none of a source; and of pairs of registers, the low result does not
-        depend on what is high.
+        An instruction that selects bits needs none of a source; the low result of a pair does not depend on the high one.
         """
         ins = self.program.instructions[index]
         if ins.name.startswith(_PICKING):
             return set()
-        found: set[int] = set()
+        spoilt: set[int] = set()
         pairs = [numbers(o, self.context) for o in ins.operands]
         high = {r for pair in pairs for r in pair[1:]}
         for result in self.results[index]:
@@ -72,8 +71,8 @@ class Code:
             low_of_pair = any(len(p) > 1 and p[0] == result for p in own)
             if missing <= high and low_of_pair:
                 continue
-            found.add(result)
-        return found
+            spoilt.add(result)
+        return spoilt
 
 
 def generation_of(architecture: str) -> int:
@@ -84,12 +83,12 @@ def generation_of(architecture: str) -> int:
 
 def unknown(program: Program) -> list[Instruction]:
     """Instructions that no table has, the first of each mnemonic."""
-    found: dict[str, Instruction] = {}
+    missing: dict[str, Instruction] = {}
     for ins in program.instructions:
         for half in (ins, ins.second):
-            if half is not None and half.name not in found and table.find(half.name) is None:
-                found[half.name] = half
-    return list(found.values())
+            if half is not None and half.name not in missing and table.find(half.name) is None:
+                missing[half.name] = half
+    return list(missing.values())
 
 
 def refuse_unknown(program: Program) -> None:
@@ -189,7 +188,7 @@ def _both(first: Any, write_first: Any, second: Any, write_second: Any) -> Calla
         one = first(b)
         two = second(b)
         if not isinstance(one, int):
-            one = one.copy()  # it may be a view of what the other half writes
+            one = one.copy()  # it may be a view of the other half's result
         write_second(b, two)
         write_first(b, one)
 
@@ -239,13 +238,13 @@ def _registers(ins: Instruction, context: Context) -> tuple[frozenset[int], froz
             written = 0
         for place, operand in enumerate(half.operands):
             into = results if place < written else sources
-            found = numbers(operand, context)
-            if half.name.startswith("v_pk_") and len(found) == 2 and place >= written:
+            registers = numbers(operand, context)
+            if half.name.startswith("v_pk_") and len(registers) == 2 and place >= written:
                 picks = {_pick(half, place - written, high) for high in (False, True)}
                 if half.name == "v_pk_mov_b32":
                     picks = {_pick(half, place - written, False)}
-                found = tuple(found[int(pick)] for pick in picks)
-            into.update(found)
+                registers = tuple(registers[int(pick)] for pick in picks)
+            into.update(registers)
         if half.name.startswith(("v_fmac", "v_mac_", "v_dual_fmac", "v_dot2c", "v_dot4c", "v_dot8c", "v_pk_fmac", "v_smfmac", "v_swap", "v_permlane32_swap", "v_permlane16_swap")):  # fmt: skip
             sources.update(numbers(half.operands[0], context))
     return frozenset(results), frozenset(sources)

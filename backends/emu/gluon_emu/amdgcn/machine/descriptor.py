@@ -1,4 +1,4 @@
-"""Descriptor arguments: what the driver makes of a tensor for the tensor data mover."""
+"""Descriptor arguments: the words that the driver builds from a tensor for the tensor data mover."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def descriptor_leaves(
     num_warps: int,
     address: Callable[..., Any],
 ) -> Iterator[tuple[str, Any, Any]]:
-    """(name, type, value) of what a kernel takes for a descriptor: its words, shape and strides.
+    """Return (name, type, value) of a kernel's arguments for a descriptor: its words, shape and strides.
 
     Args:
-        meta: what the compiler says of the box; None where the kernel takes the pointer itself.
+        meta: the compiler's description of the box; None where the kernel takes the pointer itself.
         address: `f(name, base)`, the address of the tensor.
 
     Raises:
@@ -103,11 +103,11 @@ def encode_descriptor(
 
 
 def _share(block: list[int], num_warps: int) -> list[int]:
-    """What one wave copies of a box: waves divide the slowest dimension first."""
-    left, found = num_warps, []
+    """Return the part of a box that one wave copies: waves divide the slowest dimension first."""
+    left, share = num_warps, []
     for size in block:
         parts = 1
         while left > 1 and parts * 2 <= size:
             parts, left = parts * 2, left // 2
-        found.append(-(-size // parts))
-    return found if len(block) > 1 else [-(-block[0] // num_warps)]
+        share.append(-(-size // parts))
+    return share if len(block) > 1 else [-(-block[0] // num_warps)]

@@ -3,11 +3,10 @@
 The hardware then lets memory instructions read vector registers before the vector instructions that
 write them are done, and vector instructions write registers before memory instructions have read them.
 `s_wait_alu depctr_va_vdst(n)` waits until at most n vector instructions are under way, `depctr_vm_vsrc(n)`
-until at most n memory instructions have sources to read. What may be under way is followed through the
-program once, when it is bound, along all ways; what is too early is reported when it is executed.
+until at most n memory instructions have sources to read. A data-flow analysis at binding finds the instructions that may be in flight on any path; an instruction that comes too early is reported when it is executed.
 
 LLVM, "User Guide for AMDGPU Backend", and its pass that inserts these waits: expert scheduling mode.
-Here instructions of one kind are taken to end in order, so what is reported is missing for sure.
+Here instructions of one kind are taken to end in order, so a reported wait is certainly missing.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class _Use:
     """A register that something under way writes or reads.
 
     Args:
-        count: of what was started of its kind, this included.
+        count: instructions of its kind that were started, this included.
         where: index of the instruction.
         counter: that says when a memory instruction has ended, and its number there.
     """
@@ -46,7 +45,7 @@ class _Use:
 
 
 class _State:
-    """What may be under way: results of vector instructions (0), sources of memory instructions (1)."""
+    """The instructions that may be in flight: results of vector instructions (0), sources of memory instructions (1)."""
 
     def __init__(self) -> None:
         self.counts = [0, 0]
@@ -79,13 +78,13 @@ class _State:
         }
 
     def younger(self, kind: int, register: int) -> Optional[tuple[int, _Use]]:
-        """(how many were started since, it) of what uses a register; None for nothing."""
-        found = self.open[kind].get(register)
-        age = 0 if found is None else self.counts[kind] - found.count
-        return None if found is None or age >= _FULL[kind] else (age, found)
+        """Return (how many were started since, it) of the latest use of a register; None for none."""
+        newest = self.open[kind].get(register)
+        age = 0 if newest is None else self.counts[kind] - newest.count
+        return None if newest is None or age >= _FULL[kind] else (age, newest)
 
     def join(self, other: "_State") -> bool:
-        """Take in what is under way on another way here; whether that adds something."""
+        """Merge the state of another path; return whether that adds something."""
         changed = False
         for kind in (0, 1):
             for register in other.open[kind]:
@@ -103,7 +102,7 @@ class _State:
 
 
 def keeps_itself(program: Any) -> bool:
-    """Whether a program asks the hardware not to keep dependencies."""
+    """Return whether a program asks the hardware not to keep dependencies."""
     return any(
         ins.name.startswith("s_setreg") and "WAVE_SCHED_MODE, 0, 2)" in ins.text and ins.text.endswith("2")
         for ins in program.instructions
@@ -111,12 +110,12 @@ def keeps_itself(program: Any) -> bool:
 
 
 def early(code: Any) -> dict[int, tuple[Instruction, int, int, str]]:
-    """Instructions that come too early: (after which, register, n, what waits for at most n)."""
+    """Return the instructions that come too early: (after which, register, n, the wait for at most n)."""
     instructions = code.program.instructions
     starts = sorted({0, *code.program.labels.values()})
     ends = {a: b for a, b in zip(starts, [*starts[1:], len(instructions)])}
     states: dict[int, _State] = {0: _State()}
-    found: dict[int, tuple[Instruction, int, int, str]] = {}
+    problems: dict[int, tuple[Instruction, int, int, str]] = {}
     queue = [0]
     while queue:
         block = queue.pop()
@@ -126,8 +125,8 @@ def early(code: Any) -> dict[int, tuple[Instruction, int, int, str]]:
         flows = True
         for ins in instructions[block : ends[block]]:
             problem = _step(code, ins, state)
-            if problem is not None and ins.index not in found:
-                found[ins.index] = problem
+            if problem is not None and ins.index not in problems:
+                problems[ins.index] = problem
             if ins.name == "s_branch" or ins.name.startswith("s_cbranch"):
                 _enter(states, queue, code.program.labels.get(str(ins.operands[0])), state)
             if ins.name in _ENDS:
@@ -135,7 +134,7 @@ def early(code: Any) -> dict[int, tuple[Instruction, int, int, str]]:
                 break
         if flows:
             _enter(states, queue, ends[block], state)
-    return found
+    return problems
 
 
 def _enter(
@@ -182,10 +181,10 @@ def _step(
 def _first(
     code: Any, state: _State, kind: int, registers: Any, wait: str
 ) -> Optional[tuple[Instruction, int, int, str]]:
-    found = [(seen, r) for r in registers if (seen := state.younger(kind, r)) is not None]
-    if not found:
+    pending = [(seen, r) for r in registers if (seen := state.younger(kind, r)) is not None]
+    if not pending:
         return None
-    (left, use), register = min(found, key=lambda one: (one[0][0], one[1]))
+    (left, use), register = min(pending, key=lambda one: (one[0][0], one[1]))
     return code.program.instructions[use.where], register, left, wait
 
 
@@ -203,5 +202,5 @@ def _waits(ins: Instruction) -> list[tuple[int, int]]:
     if "depctr" in ins.text:
         return [(int(n == "vm_vsrc"), int(left)) for n, left in _COUNTED.findall(ins.text)]
     value = int(str(ins.text.split()[1]), 0)
-    found = [(0, value >> 12 & 15), (1, value >> 2 & 7)]
-    return [(kind, left) for kind, left in found if left != _FULL[kind]]
+    waits = [(0, value >> 12 & 15), (1, value >> 2 & 7)]
+    return [(kind, left) for kind, left in waits if left != _FULL[kind]]

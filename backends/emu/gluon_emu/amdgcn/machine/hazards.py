@@ -2,8 +2,7 @@
 matrix and transcendental instructions of RDNA and gfx1250.
 
 Each rule says after how many wait states an instruction may use what another wrote; every instruction
-between counts as one, `s_nop n` as n + 1. All ways through the program are looked at once, when it is
-bound; what is too close is reported when it is executed.
+between counts as one, `s_nop n` as n + 1. Binding examines all paths through the program; a violation is reported when the instruction is executed.
 
 ISA: CDNA3 4.5 "Manually Inserted Wait States", CDNA2 4.5; RDNA3 and RDNA4 7.9, WMMA. LLVM knows the
 same tables, and that on gfx11 a vector instruction does not wait for a transcendental one.
@@ -50,10 +49,10 @@ def passes(name: str, architecture: str, narrow_formats: bool = False) -> int:
 
     ISA: CDNA2 7, CDNA3 7, CDNA4 7, tables of matrix instructions.
     """
-    found = _MATRIX.match(name)
-    if not found:
+    match = _MATRIX.match(name)
+    if not match:
         return 0
-    result, m, kind = found[1], int(found[2]), found[5]
+    result, m, kind = match[1], int(match[2]), match[5]
     if m == 4:
         return 4 if result == "f64" else 2
     if result == "f64":
@@ -67,45 +66,45 @@ def passes(name: str, architecture: str, narrow_formats: bool = False) -> int:
 
 
 def checks(code: Any) -> list[Optional[Callable[..., Any]]]:
-    """For each instruction a report of what stands too close before it, or None."""
+    """Return for each instruction a report of one too close before it, or None."""
     program, context = code.program, code.context
-    found: list[Optional[Callable[..., Any]]] = [None] * len(program.instructions)
+    reports: list[Optional[Callable[..., Any]]] = [None] * len(program.instructions)
     rules = _Rules(code)
     if context.architecture in _REPLAYING and program.directives.get("reserve_xnack_mask", 0):
         for index, clause in rules.replayed().items():
-            found[index] = _overwrites(program.instructions[index], *clause)
+            reports[index] = _overwrites(program.instructions[index], *clause)
     if context.generation != 9:
         for ins in program.instructions:
             if context.architecture == "gfx1250":
                 close = rules.beside_product(ins) if _vector_alone(ins) else None
                 if close is not None:
-                    found[ins.index] = _between(ins, *close)
+                    reports[ins.index] = _between(ins, *close)
             elif ins.name.startswith(_PRODUCTS):
                 earlier = rules.behind_product(ins)
                 if earlier is not None:
-                    found[ins.index] = _missing(ins, earlier, "a factor", "v_nop")
+                    reports[ins.index] = _missing(ins, earlier, "a factor", "v_nop")
         if keeps_itself(program):
-            for index, what in early(code).items():
-                found[index] = _too_early(program.instructions[index], *what)
+            for index, premature in early(code).items():
+                reports[index] = _too_early(program.instructions[index], *premature)
         if context.generation == 11:
             for ins in program.instructions:
                 earlier = rules.behind_transcendental(ins) if ins.name.startswith("v_") else None
                 if earlier is not None:
                     wait = "s_waitcnt_depctr depctr_va_vdst(0)"
-                    found[ins.index] = _missing(ins, earlier, "an operand", wait)
+                    reports[ins.index] = _missing(ins, earlier, "an operand", wait)
         if context.architecture.startswith("gfx120"):
             for index, kept in late(code, rules.before).items():
-                found[index] = _stale(program.instructions[index], *kept)
-        return found
+                reports[index] = _stale(program.instructions[index], *kept)
+        return reports
     for ins in program.instructions:
         problem = rules.too_close(ins)
         if problem is not None:
-            found[ins.index] = _reporting(ins, *problem)
-    return found
+            reports[ins.index] = _reporting(ins, *problem)
+    return reports
 
 
 def _hazard(ins: Instruction, words: Callable[[Any], str]) -> Callable[..., Any]:
-    """A check that always fails: what is said of the instruction when it is about to run."""
+    """Return a check that always fails: the report when the instruction is about to run."""
 
     def check(b: Any, machine: Any) -> None:
         raise machine.report(HazardError, words(machine), ins, b, 0)
@@ -206,16 +205,16 @@ class _Rules:
         """Scalar registers that a vector instruction writes: its results and VCC or EXEC."""
         if self.family[ins.index] not in ("valu", "trans"):
             return frozenset()
-        found = {r for r in self.code.results[ins.index] if r >= smem.SCALAR}
+        masks = {r for r in self.code.results[ins.index] if r >= smem.SCALAR}
         if ins.name.startswith("v_cmpx"):
-            found |= {smem.SCALAR + EXEC, smem.SCALAR + EXEC + 1}
-        return frozenset(found)
+            masks |= {smem.SCALAR + EXEC, smem.SCALAR + EXEC + 1}
+        return frozenset(masks)
 
     def _vector(self, index: int) -> bool:
         return self.family[index] in ("valu", "trans")
 
     def _back(self, index: int, limit: int) -> Iterator[tuple[int, int]]:
-        """(instruction, wait states between) of what can come before, nearest first."""
+        """Yield (instruction, wait states between) of possible predecessors, nearest first."""
         queue = [(p, 0) for p in self.before[index]]
         best: dict[int, int] = {}
         while queue:
@@ -245,9 +244,9 @@ class _Rules:
         return None
 
     def replayed(self) -> dict[int, tuple[Instruction, int]]:
-        """Loads that with those right before them write what one of them reads: index -> (the one
-        before, register). As in LLVM, what stands more than five instructions before is another clause."""
-        found: dict[int, tuple[Instruction, int]] = {}
+        """Return the loads that with those right before them write an operand of one of them: index -> (the one
+        before, register). As in LLVM, loads more than five instructions apart are in different clauses."""
+        replays: dict[int, tuple[Instruction, int]] = {}
         clause: list[int] = []
         labels = set(self.code.program.labels.values())
         results, sources = self.code.results, self.code.sources
@@ -263,9 +262,9 @@ class _Rules:
             written = frozenset().union(*(results[i] for i in both))
             shared = written & frozenset().union(*(sources[i] for i in both))
             if clause and shared:
-                found[at] = self.instructions[clause[-1]], min(shared)
-            clause = [at] if at in found else [*clause, at]
-        return found
+                replays[at] = self.instructions[clause[-1]], min(shared)
+            clause = [at] if at in replays else [*clause, at]
+        return replays
 
     def beside_product(self, ins: Instruction) -> Optional[tuple[Instruction, int, int]]:
         """(WMMA of gfx1250, vector instructions that are needed, that there are) where `ins` comes too
@@ -292,7 +291,7 @@ class _Rules:
         return None
 
     def behind_transcendental(self, ins: Instruction) -> Optional[Instruction]:
-        """The transcendental instruction that writes what `ins` reads, fewer than six vector
+        """Return the transcendental instruction that writes an operand of `ins`, fewer than six vector
         instructions or two transcendental ones before, with nothing that waits between."""
         sources = {r for r in self.code.sources[ins.index] if r < smem.SCALAR}
         queue = [(p, 0, 0) for p in self.before[ins.index]]
@@ -313,7 +312,7 @@ class _Rules:
         return None
 
     def too_close(self, ins: Instruction) -> Optional[tuple[Instruction, int, int, str]]:
-        """(what comes before, wait states that are needed, that there are, why)."""
+        """Return (the instruction before, wait states that are needed, that there are, why)."""
         limit = self.longest if self.matrix else 5
         for at, distance in self._back(ins.index, limit):
             for need, why in self._needs(at, ins.index):
@@ -429,7 +428,7 @@ def _rows(operand: Any, context: Any) -> list[int]:
 
 
 def _partial(ins: Instruction) -> bool:
-    """Whether an instruction writes a part of its destination by SDWA or `op_sel`."""
+    """Return whether an instruction writes a part of its destination by SDWA or `op_sel`."""
     if ins.suffix == "sdwa":
         return ins.modifiers.get("dst_sel", "DWORD") != "DWORD"
     text = ins.modifiers.get("op_sel")

@@ -1,8 +1,7 @@
 """The service of the runtime that kernels ask to print: hostcalls.
 
 A wave takes a packet from a stack, fills a header and eight words for each lane, pushes it on another
-stack, rings a doorbell and waits until the packet's control word says that it was answered. What is
-printed comes as messages of several packets: a word of flags, length and the number of the message,
+stack, rings a doorbell and waits until the packet's control word says that it was answered. Printed text comes as messages of several packets: a word of flags, length and the number of the message,
 and up to seven words; the words of a message are where to print, the format, and the arguments.
 
 LLVM, "User Guide for AMDGPU Backend": hidden_hostcall_buffer. The layout is that of ROCm's device
@@ -35,7 +34,7 @@ _FORMAT = re.compile(
 
 
 class Hostcalls:
-    """The memory through which waves ask, and what answers.
+    """The memory through which waves ask, and the host's answers.
 
     Args:
         waves: that may ask at once.
@@ -96,17 +95,17 @@ class Hostcalls:
     def _answer(self, slot: int) -> None:
         """One lane's part of a message."""
         words = struct.unpack_from("<8Q", self.view, slot)
-        what = words[0]
-        if what & _BEGIN:
+        header = words[0]
+        if header & _BEGIN:
             self.started += 1
             number = self.started
             self.messages[number] = []
         else:
-            number = what >> 8
+            number = header >> 8
         message = self.messages.setdefault(number, [])
-        message += words[1 : 1 + (what >> 5 & 7)]
+        message += words[1 : 1 + (header >> 5 & 7)]
         answer = number << 8
-        if what & _END:
+        if header & _END:
             answer = self._print(self.messages.pop(number))
         self._put(slot, answer)
 
@@ -122,7 +121,7 @@ class Hostcalls:
 
 
 def _text(raw: bytes, at: int) -> tuple[str, int]:
-    """A string that ends with a 0, and where what follows begins."""
+    """Return a string that ends with a 0, and the offset behind it."""
     end = raw.find(b"\0", at)
     end = len(raw) if end < 0 else end
     return raw[at:end].decode(errors="replace"), (end // 8 + 1) * 8
@@ -132,13 +131,13 @@ _BITS = {"hh": 8, "h": 16, "": 32, "hl": 32}
 
 
 def formatted(raw: bytes) -> str:
-    """What `printf` makes of a format and its arguments, each of which has eight bytes or, where it is
+    """Return the output of `printf` for a format and its arguments, each of which has eight bytes or, where it is
     a string, as many as the string."""
     form, at = _text(raw, 0)
 
-    def value(found: "re.Match[str]") -> str:
+    def value(match: "re.Match[str]") -> str:
         nonlocal at
-        percent, flags, width, precision, length, kind = found.groups()
+        percent, flags, width, precision, length, kind = match.groups()
         if percent:
             return "%"
         spec = f"%{flags}{width}{precision}"
@@ -166,5 +165,5 @@ def formatted(raw: bytes) -> str:
 
 
 def asks(info: Any) -> bool:
-    """Whether a kernel can ask for such a service."""
+    """Return whether a kernel can ask for such a service."""
     return any(a.kind == "hidden_hostcall_buffer" for a in info.arguments)

@@ -1,8 +1,7 @@
-"""LDS of the resident workgroups, and who used what of it since when.
+"""LDS of the resident workgroups, and the last accesses to it.
 
 For each granule (as wide as the kernel's narrowest access) the last write and each wave's last read
-are kept, as the number that the operation had among those of its counter. A barrier publishes what
-a wave knows to be done when it arrives; an access conflicts with another wave's unless that was
+are kept, as the number that the operation had among those of its counter. A barrier publishes the operations that a wave knows to be done when it arrives; an access conflicts with another wave's unless that was
 published at a barrier that the accessing wave has passed.
 """
 
@@ -17,7 +16,7 @@ from gluon_emu.errors import AccessError, MissingWaitError, RaceError, Uninitial
 
 __all__ = ["CLASSES", "Lds"]
 
-# What moves data into LDS or out of it: ordinary instructions, loads past the registers, copies.
+# Instructions that move data into LDS or out of it: ordinary instructions, loads past the registers, copies.
 CLASSES = ("ds", "direct", "async", "tensor")
 
 
@@ -46,10 +45,10 @@ class Lds:
             self.write_where = np.zeros(count, np.int32)
             self.atomic = np.zeros(count, bool)
             self.read_number = np.zeros((waves, count), np.int32)
-        # What each wave knew to be done at its last two barriers, by class and parity.
+        # The operations that each wave knew to be done at its last two barriers, by class and parity.
         self.released = np.zeros((len(CLASSES), groups * waves, 2), np.int64)
-        # Barrier objects: byte address -> what each wave that arrived knew to be done, by class;
-        # and what each wave knows of each wave of its workgroup from looking at them.
+        # Barrier objects: byte address -> the operations that each arriving wave knew to be done, by class;
+        # and each wave's knowledge of the waves of its workgroup from reading them.
         self.objects: dict[int, np.ndarray] = {}
         self.acquired = np.zeros((len(CLASSES), groups * waves, waves), np.int64)
 
@@ -59,7 +58,7 @@ class Lds:
             self.released[place, b.waves, parity] = b.outstanding.done_of(*key)
 
     def arrive_at(self, place: int, wave: int, known: np.ndarray) -> None:
-        """A wave, or a copy of it, arrives at a barrier object: what it knows to be done, by class."""
+        """A wave, or a copy of it, arrives at a barrier object, with the operations it knows to be done, by class."""
         seen = self.objects.setdefault(place, np.zeros((len(CLASSES), self.waves), np.int64))
         seen[:, wave] = np.maximum(seen[:, wave], known)
         if self.machine.order is not None:
@@ -67,12 +66,12 @@ class Lds:
             self.machine.order.arrive_one(place, group * self.waves + wave)
 
     def _look_at(self, b: Any, index: np.ndarray, row: np.ndarray) -> None:
-        """Waves that read barrier objects learn what those who arrived there had done."""
+        """Join to waves that read barrier objects the clocks of the waves that arrived there."""
         for place in self.objects:
             self.learn(place, b.waves[np.unique(row[index == place // self.granule])])
 
     def learn(self, place: int, waves: np.ndarray) -> None:
-        """Waves learn what those who arrived at a barrier object, or a named barrier, had done."""
+        """Join to waves the clocks of those that arrived at a barrier object or a named barrier."""
         if self.machine.order is not None:
             self.machine.order.leave(waves, [place] * len(waves))
         for one in waves:
@@ -100,22 +99,22 @@ class Lds:
                 wave,
                 lane,
             )
-        found = np.where(mask, address, np.uint32(0)).astype(np.int64)
-        found += (b.groups * (self.words * 4))[:, None]
-        return found
+        places = np.where(mask, address, np.uint32(0)).astype(np.int64)
+        places += (b.groups * (self.words * 4))[:, None]
+        return places
 
     def load(self, address: np.ndarray, size: int) -> list[np.ndarray]:
         """Words from byte addresses that `checked` gave."""
         if size >= 4 and not (address & 3).any():
             index = address >> 2
             return [self.data[index + i] if i else self.data[index] for i in range(size // 4)]
-        found = []
+        words = []
         for start in range(0, size, 4):
             word = self.bytes[address + start].astype(np.uint32)
             for byte in range(1, min(4, size - start)):
                 word |= self.bytes[address + start + byte].astype(np.uint32) << np.uint32(8 * byte)
-            found.append(word)
-        return found
+            words.append(word)
+        return words
 
     def store(self, address: np.ndarray, size: int, values: list[Any], mask: np.ndarray) -> None:
         chosen = address[mask]
@@ -129,7 +128,7 @@ class Lds:
             for byte in range(min(4, size - start)):
                 self.bytes[chosen + start + byte] = (value >> np.uint32(8 * byte)).astype(np.uint8)
 
-    # -- who uses what -----------------------------------------------------------------------------
+    # -- accesses ----------------------------------------------------------------------------------
 
     def note_read(
         self,
@@ -144,8 +143,8 @@ class Lds:
         """Check a read and remember it.
 
         Raises:
-            RaceError: of what another wave writes meanwhile.
-            MissingWaitError: of what a copy of the wave's own may not have brought yet.
+            RaceError: another wave writes the bytes concurrently.
+            MissingWaitError: a copy of the same wave may not have written them yet.
         """
         if not self.tracked:
             return
@@ -171,8 +170,8 @@ class Lds:
         """Check a write and remember it.
 
         Raises:
-            RaceError: what another wave uses meanwhile.
-            MissingWaitError: what a read or copy of the wave's own may still need.
+            RaceError: another wave accesses the bytes concurrently.
+            MissingWaitError: a read or copy of the same wave may still need them.
         """
         if not self.tracked:
             return
@@ -187,7 +186,7 @@ class Lds:
         """Check an atomic operation and remember it; atomics of several waves are no race.
 
         Raises:
-            RaceError: what another wave reads or writes otherwise meanwhile.
+            RaceError: another wave reads or writes the bytes concurrently, not by an atomic.
         """
         if not self.tracked:
             return
@@ -265,7 +264,7 @@ class Lds:
                 )
 
     def done(self, b: Any) -> np.ndarray:
-        """What the waves of a batch know to be done, [classes, waves]."""
+        """Return the operations that the waves of a batch know to be done, [classes, waves]."""
         return np.stack(
             [
                 np.broadcast_to(np.asarray(b.outstanding.done_of(*key)), (b.waves.size,))
@@ -319,8 +318,8 @@ class Lds:
         text = words.format(other=other)
         earlier = ""
         if wave is None:
-            found = self.machine.program.instructions[self.write_where[granule]]
-            earlier = f" by `{found.text}`" + (f" ({found.location})" if found.location else "")
+            writer = self.machine.program.instructions[self.write_where[granule]]
+            earlier = f" by `{writer.text}`" + (f" ({writer.location})" if writer.location else "")
         raise self.machine.report(
             RaceError,
             f"{text}{earlier}, LDS byte {offset}, with no barrier between that orders them, or "

@@ -80,7 +80,7 @@ class GlobalMemory:
         return wrong if wrong.any() else None
 
     def nearest(self, address: int, size: int) -> str:
-        """Where an address lies, in words."""
+        """Describe the place of an address."""
         if address < 4096:
             return "a null pointer"
         best, text = None, "no array is near"
@@ -108,13 +108,13 @@ class GlobalMemory:
             index = (offset >> np.uint64(2)).astype(np.int64)
             return [self.words[index + i] if i else self.words[index] for i in range(size // 4)]
         index = offset.astype(np.int64)
-        found = []
+        words = []
         for start in range(0, size, 4):
             word = self.bytes[index + start].astype(np.uint32)
             for byte in range(1, min(4, size - start)):
                 word |= self.bytes[index + start + byte].astype(np.uint32) << np.uint32(8 * byte)
-            found.append(word)
-        return found
+            words.append(word)
+        return words
 
     def store(
         self, address: np.ndarray, size: int, values: list[np.ndarray], mask: Optional[np.ndarray]

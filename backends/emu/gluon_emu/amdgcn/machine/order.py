@@ -1,11 +1,8 @@
-"""What workgroups may read of what other workgroups stored.
+"""The order of stores and loads of different workgroups.
 
 Each wave has a clock: how many of the stores of each wave of the grid it knows of. There are three,
 each ahead of the one before: stores that all workgroups can see, those that are done but may be in a
-cache that is not shared, and those that were started. What is stored with the scope of the device,
-and what atomics write, carries the clocks of its wave; who reads it hears them, and knows them when it
-has invalidated its caches. Waves of a workgroup pass them on at barriers. An ordinary load of what
-another workgroup stored wants that store to be known: the hardware may bring what was there before.
+cache that is not shared, and those that were started. A store with the scope of the device, or an atomic, carries the clocks of its wave; a wave that reads it receives them, and knows them when it has invalidated its caches. Waves of a workgroup pass them on at barriers. An ordinary load of a location that another workgroup stored wants that store to be known: the hardware may return the old value.
 
 LLVM, "User Guide for AMDGPU Backend", Memory Model: release and acquire at agent scope. As there,
 waves of one CU reach memory in order, so that one of them may release for those that have met it at
@@ -33,7 +30,7 @@ __all__ = ["Order", "order_of"]
 
 SEEN, DONE, STARTED = range(3)
 _CLOCKS_BYTES = 256 << 20
-_COPIES = 13  # clocks of a wave that are kept: known, heard, half, told (three each), kept
+_COPIES = 13  # clocks of a wave that are kept: known, received, half, published (three each), kept
 
 
 def order_of(code: Any, memory: GlobalMemory, groups: int, waves: int, resident: int) -> Any:
@@ -47,7 +44,7 @@ def order_of(code: Any, memory: GlobalMemory, groups: int, waves: int, resident:
 
 
 class Order:
-    """Clocks of the waves of a launch, and who stored what.
+    """Clocks of the waves of a launch, and the last store to each location.
 
     Args:
         size: of a clock: two numbers for each wave of the grid and kind of store, the second for
@@ -78,7 +75,7 @@ class Order:
         self.writer = np.zeros(total, np.int32)  # place in a clock, from 1; 0 for nobody
         self.number = np.zeros(total, np.int32)
         self.where = np.zeros(total, np.int32)
-        self.flag = np.zeros(total, np.int32)  # index into `rows`: what it carries
+        self.flag = np.zeros(total, np.int32)  # index into `rows`: the clocks it carries
         self.rows: list[np.ndarray] = [np.zeros((3, size), np.int32)]
         self.row_where = [0]
         self.most_rows = max(64, _CLOCKS_BYTES // 2 // (12 * size))
@@ -106,7 +103,7 @@ class Order:
         return np.broadcast_to(np.asarray(b.outstanding.done_of(*key)), (b.waves.size,))
 
     def _update(self, b: Any) -> None:
-        """Bring what waves know of their own stores up to their counters."""
+        """Advance the waves' knowledge of their own stores to their counters."""
         waves = b.waves
         for place, key in enumerate(self.keys):
             done = self._done(b, key)
@@ -130,7 +127,7 @@ class Order:
         self.known[:, waves] = np.maximum(self.known[:, waves], clocks[:, waves])
 
     def write_back(self, b: Any, number: Any) -> None:
-        """Caches are written back by operation `number`: what was stored before can be seen when
+        """Caches are written back by operation `number`: earlier stores are visible when
         that has ended."""
         self._update(b)
         waves = b.waves
@@ -141,7 +138,7 @@ class Order:
         self.kept_number[waves] = number
 
     def invalidate(self, b: Any, begins: bool, ends: bool, number: Any = 0) -> None:
-        """Caches are invalidated: loads from here on bring what was heard of before.
+        """Caches are invalidated: later loads see the stores received before.
 
         Args:
             begins: whether the far cache is, `ends` whether the near one is.
@@ -160,42 +157,42 @@ class Order:
     # -- barriers ----------------------------------------------------------------------------------
 
     def arrive(self, b: Any, meetings: list[Hashable], cluster: bool = False) -> None:
-        """Each wave of `b` tells who comes to its meeting what it knows."""
+        """Publish the clocks of each wave of `b` to the waves of its meeting."""
         self._update(b)
-        told = self.known[:, b.waves]
+        clocks = self.known[:, b.waves]
         if cluster:
-            told[SEEN] = told[DONE]
+            clocks[SEEN] = clocks[DONE]
         if self.one_cu:
-            self._in_order(told, b.waves)
-        self._tell(meetings, told)
+            self._in_order(clocks, b.waves)
+        self._tell(meetings, clocks)
 
     def arrive_one(self, meeting: Hashable, wave: int) -> None:
         """A resident wave arrives at a barrier object."""
-        told = self.known[:, [wave]]
-        self._in_order(told, np.array([wave]))
-        self._tell([meeting], told)
+        clocks = self.known[:, [wave]]
+        self._in_order(clocks, np.array([wave]))
+        self._tell([meeting], clocks)
 
-    def _in_order(self, told: np.ndarray, waves: np.ndarray) -> None:
-        """What was started comes before whatever another wave of the CU starts behind the barrier."""
+    def _in_order(self, clocks: np.ndarray, waves: np.ndarray) -> None:
+        """Order started stores before those that another wave of the CU starts behind the barrier."""
         rows = np.arange(waves.size)
         for place in range(len(self.keys)):
             for through in (False, True):
                 at = self._place(waves, place, through)
-                told[DONE, rows, at] = told[STARTED, rows, at]
+                clocks[DONE, rows, at] = clocks[STARTED, rows, at]
                 if through or not self.lazy:
-                    told[SEEN, rows, at] = told[STARTED, rows, at]
+                    clocks[SEEN, rows, at] = clocks[STARTED, rows, at]
 
-    def _tell(self, meetings: list[Hashable], told: np.ndarray) -> None:
+    def _tell(self, meetings: list[Hashable], published: np.ndarray) -> None:
         by_meeting: dict[Hashable, list[int]] = {}
         for row, meeting in enumerate(meetings):
             by_meeting.setdefault(meeting, []).append(row)
         for meeting, rows in by_meeting.items():
-            clocks = told[:, rows].max(1)
+            clocks = published[:, rows].max(1)
             before = self.met.get(meeting)
             self.met[meeting] = clocks if before is None else np.maximum(before, clocks)
 
     def leave(self, waves: np.ndarray, meetings: list[Hashable]) -> None:
-        """Waves go on from a meeting, and know what those who came there knew."""
+        """Join to waves that leave a meeting the clocks of all that came there."""
         for wave, meeting in zip(waves, meetings):
             clocks = self.met.get(meeting)
             if clocks is not None:
@@ -206,7 +203,7 @@ class Order:
     def _granules(
         self, address: np.ndarray, size: int, mask: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Places of what is touched, and for each the row of its wave in the batch."""
+        """Return the places that are accessed, and for each the row of its wave in the batch."""
         row = np.nonzero(mask)[0]
         chosen = address[mask]
         allocation = np.searchsorted(self.memory.starts, chosen, "right") - 1
@@ -248,8 +245,8 @@ class Order:
         for wave in waves[changed]:
             self.told[:, wave] = self.known[:, wave]
             self.told_row[wave] = self._row(self.known[:, wave].copy(), where)
-        told: np.ndarray = self.told_row[waves]
-        return told
+        published: np.ndarray = self.told_row[waves]
+        return published
 
     def _row(self, clocks: np.ndarray, where: int) -> int:
         if len(self.rows) >= self.most_rows:
@@ -280,7 +277,7 @@ class Order:
         self.rows, self.row_where = rows, where
 
     def _hear(self, b: Any, row: int, carried: np.ndarray, number: Any) -> np.ndarray:
-        """A wave reads what carries the clocks of some rows; their maximum."""
+        """Receive the clocks that some rows carry; return their maximum."""
         clocks: np.ndarray = np.maximum.reduce([self.rows[i] for i in carried])
         wave = b.waves[row]
         self.heard[:, wave] = np.maximum(self.heard[:, wave], clocks)
@@ -292,7 +289,7 @@ class Order:
         self, b: Any, ins: Any, address: np.ndarray, size: int, mask: np.ndarray, number: Any,
         hears: bool, wrote: np.ndarray,
     ) -> None:  # fmt: skip
-        """Atomics, each wave after the one before: hear what is carried there, and add to it.
+        """Atomics, each wave after the one before: receive the clocks there, and add to them.
 
         Args:
             hears: whether the old value comes back.
@@ -323,18 +320,18 @@ class Order:
         self, b: Any, ins: Any, address: np.ndarray, size: int, mask: np.ndarray, number: Any,
         wide: bool,
     ) -> None:  # fmt: skip
-        """Check a load; one that goes as far as the device hears what is carried there.
+        """Check a load; one that goes as far as the device receives the clocks there.
 
         Raises:
-            OrderError: of what another workgroup stored, and may not be there yet.
+            OrderError: the store of another workgroup may not be visible yet.
         """
         index, row = self._granules(address, size, mask)
         if wide:
             carried = self.flag[index]
             if carried.any():
                 for one in np.unique(row[carried > 0]):
-                    found = np.unique(carried[row == one])
-                    self._hear(b, one, found[found > 0], number)
+                    carriers = np.unique(carried[row == one])
+                    self._hear(b, one, carriers[carriers > 0], number)
             return
         writer = self.writer[index]
         if not writer.any():
@@ -359,16 +356,16 @@ class Order:
         writer = place // (2 * len(self.keys))
         # A wave of the workgroup may have looked at the flag for all of them.
         mates = slice(wave // self.waves * self.waves, (wave // self.waves + 1) * self.waves)
-        heard = np.maximum(self.heard[:, mates, place], self.known[:, mates, place]).max(1)
+        clock = np.maximum(self.heard[:, mates, place], self.known[:, mates, place]).max(1)
         flag = machine.program.instructions[self.row_where[self.heard_row[mates].max()]]
         shown = f"`{flag.text}`" + (f" ({flag.location})" if flag.location else "")
-        if heard[SEEN] >= number:
+        if clock[SEEN] >= number:
             why = (
                 f"missing {INVALIDATE[self.architecture]} between the load of the flag and this one"
             )
-        elif heard[DONE] >= number:
+        elif clock[DONE] >= number:
             why = f"missing {WRITE_BACK[self.architecture]} and a wait for it before the flag is stored by {shown}"
-        elif heard[STARTED] >= number:
+        elif clock[STARTED] >= number:
             counter = self.keys[place // 2 % len(self.keys)][0]
             why = f"missing {machine.wait_name(counter, '0')} before the flag is stored by {shown}"
         else:

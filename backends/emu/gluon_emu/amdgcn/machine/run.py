@@ -57,11 +57,11 @@ class Machine:
 
     Args:
         code: the bound program.
-        memory: what the arguments point to.
+        memory: the memory that the arguments point to.
         groups: (x, y, z) of each resident workgroup.
         waves: of a workgroup.
         lds_bytes: of a workgroup.
-        settings: what is checked.
+        settings: the checks.
         deadline: of `time.monotonic`, None for none.
         cluster: workgroups of a cluster, which are next to each other.
         order: an `Order` where workgroups can learn from each other.
@@ -120,7 +120,7 @@ class Machine:
         """Run all batches to their end.
 
         Raises:
-            EmulatorError: of what the code does wrong.
+            EmulatorError: the code violates a rule.
         """
         while self.batches or self.blocked:
             if not self.batches:
@@ -173,31 +173,31 @@ class Machine:
             if hazards is not None and (check := hazards[pc]) is not None:
                 check(b, self)
             counts[pc] += size
-            found = steps[pc](b)
-            if found is None:
+            target = steps[pc](b)
+            if target is None:
                 pc += 1
-            elif found is SWITCH:
+            elif target is SWITCH:
                 self.batches.append(b)
                 return
-            elif found is BLOCK:
+            elif target is BLOCK:
                 b.pc = pc
                 self.blocked.append(b)
                 return
-            elif found is END:
+            elif target is END:
                 self.ended[b.waves] = True
                 self.batches += self.blocked
                 self.blocked = []
                 return
             else:
-                if found <= pc and others:
+                if target <= pc and others:
                     b.patience += 1
                     if b.patience >= _PATIENCE:
-                        b.pc = found
+                        b.pc = target
                         self.batches.append(b)
                         return
-                if found <= pc:
-                    limit = min((o.pc for o in self.batches if o.pc > found), default=1 << 60)
-                pc = found
+                if target <= pc:
+                    limit = min((o.pc for o in self.batches if o.pc > target), default=1 << 60)
+                pc = target
             if pc >= limit:
                 b.pc = pc
                 self.batches.append(b)
@@ -238,7 +238,7 @@ class Machine:
         self.batches.append(other)
         return BLOCK
 
-    # -- what goes wrong ---------------------------------------------------------------------------
+    # -- reports -----------------------------------------------------------------------------------
 
     def assertion(self, ins: Instruction, b: Batch) -> str:
         """Return the message that the waves of a batch printed before they trapped."""

@@ -1,11 +1,10 @@
-"""Scalar registers of gfx12.0 that vector instructions have read: what writes them next is late.
+"""Scalar registers of gfx12.0 that vector instructions have read: the next write of them is late.
 
-The hardware keeps what vector instructions read of scalar registers, by pairs. Where an instruction
-writes such a register, one behind it may still get what was kept, until `s_wait_alu` has waited for the
+The hardware keeps the scalar registers that vector instructions read, by pairs. Where an instruction
+writes such a register, one behind it may still get the old value, until `s_wait_alu` has waited for the
 writer: `depctr_sa_sdst(0)` for scalar instructions, `depctr_va_sdst(0)` and for VCC `depctr_va_vcc(0)`
 for vector ones. It passes by itself with scalar instructions that have to do with other registers, with one of
-memory, and behind vector ones with a scalar one that uses what vector ones write or have read. All ways through the program are looked at once, when it is
-bound; what is too early is reported when it is executed.
+memory, and behind vector ones with a scalar one that uses the registers of vector ones. Binding examines all paths through the program; an instruction that comes too early is reported when it is executed.
 
 LLVM's pass that inserts these waits (VALU read SGPR hazard). It is silent about vector instructions
 whose results scalar ones read: the hardware keeps these.
@@ -26,12 +25,12 @@ _COUNTED = re.compile(r"(va_sdst|va_vcc|sa_sdst)\(0\)")
 # where the number of `s_wait_alu` holds 0 for a wait
 _BITS = {"sa_sdst": 1, "va_vcc": 2, "va_sdst": 7 << 9}
 _SCALARS = (
-    11  # scalar instructions behind which a vector one gets what was written; for scalar ones 10
+    11  # scalar instructions behind which a vector one gets the new value; for scalar ones 10
 )
 
 
 def late(code: Any, before: list[list[int]]) -> dict[int, tuple[Instruction, int, str]]:
-    """Instructions that may get what a scalar register held before: (what writes it, it, the wait).
+    """Instructions that may get the old value of a scalar register: (its writer, it, the wait).
 
     Args:
         before: for each instruction those that can come right before it.
@@ -68,17 +67,17 @@ class _Ways:
     def _kept(self) -> list[int]:
         """For each instruction the pairs, a bit each, that vector ones on a way to it read."""
         own = [self._own(index) for index in range(len(self.instructions))]
-        found = [0] * len(own)
+        kept = [0] * len(own)
         changed = True
         while changed:
             changed = False
             for index, earlier in enumerate(self.before):
-                bits = found[index]
+                bits = kept[index]
                 for at in earlier:
-                    bits |= found[at] | own[at]
-                if bits != found[index]:
-                    found[index], changed = bits, True
-        return found
+                    bits |= kept[at] | own[at]
+                if bits != kept[index]:
+                    kept[index], changed = bits, True
+        return kept
 
     def _behind(
         self, writer: Instruction, register: int
@@ -131,9 +130,9 @@ def _kind(ins: Instruction) -> str:
 
 
 def _plain(registers: frozenset[int]) -> frozenset[int]:
-    """Scalar registers and VCC by their numbers, without what is special and not kept."""
-    found = (r - smem.SCALAR for r in registers)
-    return frozenset(r for r in found if 0 <= r < TTMP)
+    """Scalar registers and VCC by their numbers, without the special ones that are not kept."""
+    numbers = (r - smem.SCALAR for r in registers)
+    return frozenset(r for r in numbers if 0 <= r < TTMP)
 
 
 def _implied(ins: Instruction) -> frozenset[int]:

@@ -1,7 +1,7 @@
 """The workgroups of a large launch over several processes.
 
 A forked process runs its share over memory of its own and hands back the bytes that it changed. That is
-the same as running all here only where no workgroup looks at what another wrote, and without atomic
+the same as running all here only where no workgroup reads the stores of another, and without atomic
 operations none may: their order is undefined.
 """
 
@@ -21,12 +21,12 @@ __all__ = ["separable", "spread"]
 Parts = list[tuple[int, int]]
 Share = list[tuple[int, tuple[int, int]]]
 Run = Callable[[int, int, Tally], None]
-# What a share ends with: the number of the part that failed and its error, changed bytes, counts.
+# The result of a share: the number of the part that failed and its error, changed bytes, counts.
 Outcome = tuple[Optional[tuple[int, Exception]], list[tuple[int, np.ndarray, np.ndarray]], Tally]
 
 
 def separable(program: Program) -> bool:
-    """Whether workgroups cannot wait for or add to what others wrote."""
+    """Return whether workgroups cannot wait for, or add to, stores of others."""
     return not any(
         "atomic" in ins.name and not ins.name.startswith("ds_") for ins in program.instructions
     )

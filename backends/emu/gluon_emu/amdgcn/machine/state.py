@@ -133,7 +133,7 @@ class Batch:
         return other
 
     def joins(self, other: "Batch") -> bool:
-        """Whether the waves of `other`, at the same instruction, can come in."""
+        """Return whether the waves of `other`, at the same instruction, can come in."""
         return self.pc == other.pc and self.mode == other.mode
 
     def join(self, other: "Batch") -> None:
@@ -150,7 +150,7 @@ class Batch:
         self.patience = max(self.patience, other.patience)
 
     def merge_hazards(self, other: "Batch") -> None:
-        """What either wrote a short while ago, as long ago as it was."""
+        """Merge the recent writes of both, with their ages."""
         shift = self.clock - other.clock
         for register, (when, kind, where) in other.hazards.items():
             mine = self.hazards.get(register)

@@ -1,4 +1,4 @@
-"""What was executed, by line of the kernel's source: the answer to `--trace-isa`."""
+"""The executed instructions, by line of the kernel's source: the output of `--trace-isa`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Tally", "bank_cycles", "digest", "executed", "summary", "write"]
 
 @dataclass
 class Tally:
-    """What the instructions of a launch did, by their place in the program.
+    """The counts of a launch's instructions, by their place in the program.
 
     Args:
         size: instructions of the program.
@@ -45,7 +45,7 @@ class Tally:
         self.conflicts, self.useful = [0] * self.size, [False] * self.size
 
     def add(self, other: Tally) -> None:
-        """Count in what other workgroups of the launch did."""
+        """Add the counts of other workgroups of the launch."""
         for name in ("counts", "moved", "conflicts"):
             mine, theirs = getattr(self, name), getattr(other, name)
             mine[:] = [a + b for a, b in zip(mine, theirs)]
@@ -71,7 +71,7 @@ def bank_cycles(place: np.ndarray, size: int, mask: np.ndarray, banks: int) -> i
 
 
 def summary(code: Any, tally: Tally, grid: tuple[int, int, int]) -> dict[str, Any]:
-    """What `write` writes: totals, and for each source line its instructions with their counts."""
+    """Return the report for `write`: totals, and for each source line its instructions with their counts."""
     families: Counter[str] = Counter()
     lines: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
     mix: Counter[str] = Counter()
@@ -118,13 +118,13 @@ def summary(code: Any, tally: Tally, grid: tuple[int, int, int]) -> dict[str, An
 
 
 def digest(program: Program) -> str:
-    """Of the instructions alone, so that code is the same wherever its source file lies."""
+    """Hash the instructions alone, so that the place of the source file does not matter."""
     text = "\n".join(ins.text for ins in program.instructions)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def executed(compiled: Any, path: str) -> Executed:
-    """What the launches of `compiled` executed that a file of JSON lines holds; those of the kernel
+    """Return the counts of the launches of `compiled` in a file of JSON lines; those of the kernel
     with other types or constants where there are none of this code.
 
     Raises:

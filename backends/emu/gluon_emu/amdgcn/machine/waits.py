@@ -23,7 +23,7 @@ _FULL = 63  # of most counters
 
 
 def limits_of(generation: int) -> dict[str, int]:
-    """How far the counters of an architecture count that are narrower than the others."""
+    """Return the maximum of the counters that are narrower than the others."""
     return {"lgkm": 15} if generation == 9 else {"km": 31}
 
 
@@ -56,7 +56,7 @@ class Entry:
 
 
 class Outstanding:
-    """What the waves of a batch have issued, and how much of it is known to be done."""
+    """The operations that the waves of a batch have issued, and how many are known to be done."""
 
     __slots__ = ("done", "entries", "issued", "limits", "pending", "unordered")
 
@@ -134,7 +134,7 @@ class Outstanding:
         return bool(gone)
 
     def finished(self, entry: Entry) -> bool:
-        """Whether it is known to be done in all waves."""
+        """Return whether an operation is known to be done in all waves."""
         result = entry.number <= self.done.get(entry.key, 0)
         return result if isinstance(result, bool) else bool(np.all(result))
 
@@ -160,7 +160,7 @@ class Outstanding:
     # -- parting and meeting -----------------------------------------------------------------------
 
     def split(self, taken: np.ndarray) -> "Outstanding":
-        """What the waves in `taken` have outstanding; they are taken out."""
+        """Remove the waves in `taken`; return their outstanding operations."""
         other = Outstanding(self.limits)
         keep = ~taken
         other.unordered = dict(self.unordered)
@@ -186,7 +186,7 @@ class Outstanding:
             self._clean()
 
     def join(self, other: "Outstanding", mine: int, theirs: int) -> None:
-        """Take in what the waves of another batch have outstanding."""
+        """Merge the outstanding operations of another batch."""
         self.unordered.update(other.unordered)
         same = self.issued == other.issued if _plain(self, other) else False
         if same and self.done == other.done and _alike(self.entries, other.entries):
@@ -217,8 +217,8 @@ class Outstanding:
 def _pick(value: Number, waves: np.ndarray) -> Number:
     if not isinstance(value, np.ndarray):
         return value
-    found = value[waves]
-    return int(found[0]) if found.size and (found == found[0]).all() else found
+    picked = value[waves]
+    return int(picked[0]) if picked.size and (picked == picked[0]).all() else picked
 
 
 def _both(first: Number, second: Number, mine: int, theirs: int) -> Number:
