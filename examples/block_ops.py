@@ -11,7 +11,7 @@ try:
     from . import rotary as turning
     from . import row_norm, row_quantize, row_topk_bitonic, rows
     from . import row_topk_radix as topk_form
-    from .gemm_ops import Beside, run
+    from .gemm_ops import ArraysLike, run
     from .row_ops import LONGEST, flat, gradients_of_norm, launch
 except ImportError:  # run as a program
     import rotary as turning
@@ -20,7 +20,7 @@ except ImportError:  # run as a program
     import row_topk_bitonic
     import row_topk_radix as topk_form
     import rows
-    from gemm_ops import Beside, run
+    from gemm_ops import ArraysLike, run
     from row_ops import LONGEST, flat, gradients_of_norm, launch
 
 
@@ -150,13 +150,13 @@ def top_k(x: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         raise TypeError(f"x must be float16, bfloat16 or float32, got {x.dtype}")
     if not 0 < count <= x.shape[-1]:
         raise ValueError(f"count must be 1 to {x.shape[-1]}, the length of a row, got {count}")
-    src, new = flat(x), Beside(x)
+    src, new = flat(x), ArraysLike(x)
     columns, name = src.shape[1], str(x.dtype).removeprefix("torch.")
     if count <= 8 and columns <= PIECE:
-        args = row_topk_bitonic.arguments(Given(src), False, tuple(src.shape), name, count)
+        args = row_topk_bitonic.arguments(FixedInput(src), False, tuple(src.shape), name, count)
         made = run(FEW[x.dtype], args, columns=columns), args["indices"]
         return tuple(part.reshape(*x.shape[:-1], count) for part in made)
-    args = topk_form.arguments(Given(src), False, tuple(src.shape), name, count)
+    args = topk_form.arguments(FixedInput(src), False, tuple(src.shape), name, count)
     pieces = gluon.cdiv(columns, PIECE)
     first = topk_form.between(args, pieces, new) if pieces > 1 else None
     config = topk_form.config_of(8 * x.element_size(), 32)
@@ -164,8 +164,8 @@ def top_k(x: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     return tuple(part.reshape(*x.shape[:-1], count) for part in made)
 
 
-class Given(Beside):
-    """`Beside`, where what an example would draw is there."""
+class FixedInput(ArraysLike):
+    """`ArraysLike` that returns a tensor of yours in place of random numbers."""
 
     def __init__(self, tensor):
         super().__init__(tensor)

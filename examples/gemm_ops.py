@@ -40,8 +40,8 @@ except ImportError:  # run as a program
 cdiv = gluon.cdiv
 
 
-class Beside:
-    """Empty tensors where another one is; types by name."""
+class ArraysLike:
+    """Allocate tensors on the device of another one; types by name."""
 
     def __init__(self, tensor):
         self.device = tensor.device
@@ -129,7 +129,7 @@ def products(name):
     """The operator `name`; its gradients are products, too."""
 
     def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        (m, k), n, new = a.shape, b.shape[1], Beside(a)
+        (m, k), n, new = a.shape, b.shape[1], ArraysLike(a)
         args = {"a": a.contiguous(), "b": b.contiguous(), "c": a.new_empty(m, n)}
         sizes = {"M": m, "N": n, "K": k}
         example, choices, scratch = for_sizes(name, {**args, **sizes})
@@ -190,7 +190,7 @@ def matmul_fp8(
     by_block, by_row = matmul_fp8_hopper.EXAMPLES
     if a_scales.ndim == 2 and m % 4:  # rows of 16 bytes
         a_scales = torch.nn.functional.pad(a_scales, (0, -m % 4))
-    args = {"a": a, "b": b, "c": Beside(a).empty((m, n), "bfloat16")}
+    args = {"a": a, "b": b, "c": ArraysLike(a).empty((m, n), "bfloat16")}
     args = {name: x.contiguous() for name, x in args.items()}
     args |= {"a_scales": a_scales.contiguous(), "b_scales": b_scales.contiguous()}
     return run(by_block if a_scales.ndim == 2 else by_row, {**args, "M": m, "N": n, "K": k})
@@ -205,7 +205,7 @@ def matmul_weight_only_op(
 ) -> torch.Tensor:
     """bfloat16 [M, K] times weights of "int8", "int4" or "mxfp4", uint8 [N, bytes of K], with a scale for
     some along K."""
-    (m, k), n, new = a.shape, weights.shape[0], Beside(a)
+    (m, k), n, new = a.shape, weights.shape[0], ArraysLike(a)
     example = matmul_weight_only.example(format, k // scales.shape[1])
     args = {"a": a.contiguous(), "weights": weights.contiguous(), "scales": scales.contiguous()}
     sizes = {"M": m, "N": n, "K": k}
@@ -221,7 +221,7 @@ def matmul_weight_only_op(
 def loss_setup(x, w, labels):
     (example,) = linear.EXAMPLES
     config = example.configure(registry().target(None), True)
-    (m, k), n, new = x.shape, w.shape[0], Beside(x)
+    (m, k), n, new = x.shape, w.shape[0], ArraysLike(x)
     args = {"x": x.contiguous(), "w": w.contiguous(), "labels": labels, "factors": None}
     args |= {"sums": new.empty((m, cdiv(n, config["BLOCK_N"]))), "hits": new.empty((m,))}
     return {**args, "M": m, "N": n, "K": k}, config, new

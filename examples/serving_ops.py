@@ -15,14 +15,14 @@ try:
     from . import attention_varlen_backward_atomic_hopper as adding
     from . import attention_varlen_backward_deterministic_hopper as repeatable
     from . import attention_varlen_hopper as packed_form
-    from .gemm_ops import Beside, run
+    from .gemm_ops import ArraysLike, run
 except ImportError:  # run as a program
     import attention_mla as latent_form
     import attention_paged as paged_form
     import attention_varlen_backward_atomic_hopper as adding
     import attention_varlen_backward_deterministic_hopper as repeatable
     import attention_varlen_hopper as packed_form
-    from gemm_ops import Beside, run
+    from gemm_ops import ArraysLike, run
 
 LOG2E = math.log2(math.e)
 
@@ -66,7 +66,7 @@ def attention_varlen_backward(
     # Where one kernel has registers for it; else two, which make two products more.
     at_once = width == 128 and cap is None and not torch.are_deterministic_algorithms_enabled()
     form = adding if at_once else repeatable
-    args |= {name: Beside(q).empty(shape) for name, shape in form.kept(args).items()}
+    args |= {name: ArraysLike(q).empty(shape) for name, shape in form.kept(args).items()}
     form.launch(args, most_of(of_queries))
     return args["for_queries"], args["for_keys"], args["for_values"]
 
@@ -111,7 +111,7 @@ def attention_varlen(
     example = packed_form.example("op", depth, (left, right), cap, heads // k.shape[1], width)
     args = {name: x.contiguous() for name, x in (("q", q), ("k", k), ("v", v))}
     args |= {"out": q.new_empty(*q.shape[:2], width), "of_queries": of_queries, "of_keys": of_keys}
-    logsums = Beside(q).empty(q.shape[:2])
+    logsums = ArraysLike(q).empty(q.shape[:2])
     args |= {"cap": cap, "window": (left, right), "logsums": logsums}
     out = run(example, args, most=most_of(of_queries))
     return out, logsums
@@ -130,7 +130,7 @@ def attention_paged(
     """Of one token of each sequence, [sequences, heads, width], against caches [pages, page, heads of keys,
     width]; `table`, int32 [sequences, most pages], says which pages a sequence has."""
     (sequences, queries, width), (_, page, heads, _) = q.shape, k_cache.shape
-    new, splits, shared = Beside(q), 4, queries // heads
+    new, splits, shared = ArraysLike(q), 4, queries // heads
     args: dict[str, Any] = {"q": q.contiguous(), "k_cache": k_cache, "v_cache": v_cache}
     args |= {"table": table, "lengths": lengths}
     args |= {"parts": new.empty((sequences * queries, splits, width))}
@@ -165,7 +165,7 @@ def attention_latent(
         chunk,
         **{"block": (16, 16), "stages": 2, **latent_form.choices(target)},
     )
-    new = Beside(q)
+    new = ArraysLike(q)
     args = {"q": q.contiguous(), "cache": cache, "table": table, "lengths": lengths}
     args |= {"parts": new.empty((sequences, heads, most, latent))}
     args |= {"logsums": new.empty((sequences, heads, most)), "heads": heads, "most": most}

@@ -1,7 +1,7 @@
 """Matrix multiplications that hide the traffic between devices: Hopper, on the units of `matmul_cooperative_hopper`.
 
 All-gather, then multiply: each rank has a part of the rows of A. Programs begin with the rows that
-are there and wait for the others chunk by chunk, while copy engines, or a kernel beside, bring them.
+are there and wait for the others chunk by chunk, while copy engines, or a kernel on a side stream, bring them.
 
 Multiply, then reduce-scatter: each rank has a part of K. Programs begin with the tiles that other
 ranks are to sum up and store them in those ranks' memory by TMA; their own tiles come last, when what
@@ -172,14 +172,14 @@ class GatheredMatmul:
         a, arrived = self.buffers[turn], self.counters[turn]
         times = self.calls // 2 + 1
         self.calls += 1
-        beside = None if self.engines else self.group.beside()
-        if beside is None:
+        side = None if self.engines else self.group.side_stream()
+        if side is None:
             self._bring(turn, times)
             grid = grid and grid - 1  # what brings the shards needs a place to meet
         else:
             self.meet[turn](a)  # all shards are there
             times *= self.programs
-            with beside:
+            with side:
                 bring_rows[(self.programs,)](a, arrived, self.rows, self.K, self.chunk, BLOCK=1024)
         m, n, k = block
         M, N = self.group.world * self.rows, b.shape[1]
@@ -196,8 +196,8 @@ class GatheredMatmul:
             ),
             times,
         )  # fmt: skip
-        if beside is not None:
-            beside.join()
+        if side is not None:
+            side.join()
 
     def _bring(self, turn, times):
         import torch

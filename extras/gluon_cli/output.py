@@ -36,8 +36,8 @@ from gluon_core.errors import (
 )
 
 __all__ = [
-    "Exit",
     "OUTCOME",
+    "Exit",
     "UsageError",
     "byte_count",
     "command",

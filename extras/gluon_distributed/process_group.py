@@ -13,21 +13,21 @@ from gluon_core.plugin.hookspec import ENTRY_POINTS
 from gluon_distributed.errors import RankBuildError
 from gluon_distributed.symmetric_memory import Multicast, Symmetric
 
-__all__ = ["Beside", "Group"]
+__all__ = ["Group", "SideStream"]
 
 
-class Beside(ABC):
-    """Launches beside others; see `Group.beside`."""
+class SideStream(ABC):
+    """A stream of launches that are concurrent with others; see `Group.side_stream`."""
 
     @abstractmethod
-    def __enter__(self) -> Beside: ...
+    def __enter__(self) -> SideStream: ...
 
     @abstractmethod
     def __exit__(self, *error: Any) -> None: ...
 
     @abstractmethod
     def join(self) -> None:
-        """What this rank launches from now on comes after them."""
+        """Make later launches of this rank wait for those of the side stream."""
 
 
 class Group(ABC):
@@ -85,15 +85,15 @@ class Group(ABC):
         """
 
     @abstractmethod
-    def beside(self) -> Beside:
-        """Launches inside `with` run beside what this rank launches next: on a stream of their own.
+    def side_stream(self) -> SideStream:
+        """Return a side stream: launches inside `with` are concurrent with this rank's next ones.
 
-            with group.beside() as copies:
+            with group.side_stream() as copies:
                 bring[grid](x)
             multiply[grid](x)     # at the same time
-            copies.join()         # what comes now waits for both
+            copies.join()         # later launches wait for both
 
-        They come after what was launched before.
+        They follow the launches before them.
         """
 
     def zeros(self, shape: Union[int, Sequence[int]], dtype: Any) -> Symmetric:

@@ -12,7 +12,7 @@ from gluon_core.plugin.simulation import RankHost, Ranks
 from gluon_core.registry.load import registry
 from gluon_core.simulation.unwritten import uninitialised
 from gluon_distributed.errors import NotSymmetricError
-from gluon_distributed.process_group import Beside, Group
+from gluon_distributed.process_group import Group, SideStream
 from gluon_distributed.symmetric_memory import Multicast, Symmetric
 
 __all__ = ["SIGNALS", "simulate"]
@@ -94,8 +94,8 @@ class _Simulated(Group):
     def barrier(self) -> None:
         self._host.meet("barrier")
 
-    def beside(self) -> Beside:
-        return _Beside(self._host)
+    def side_stream(self) -> SideStream:
+        return _SideStream(self._host)
 
     def empty(self, shape: Union[int, Sequence[int]], dtype: Any) -> Symmetric:
         import numpy as np
@@ -135,12 +135,12 @@ class _Simulated(Group):
         return Multicast(uninitialised(address), x.peers)
 
 
-class _Beside(Beside):
+class _SideStream(SideStream):
     def __init__(self, host: RankHost):
         self._host = host
 
-    def __enter__(self) -> Beside:
-        self._lane = self._host.beside()
+    def __enter__(self) -> SideStream:
+        self._lane = self._host.side_stream()
         return self
 
     def __exit__(self, *error: Any) -> None:

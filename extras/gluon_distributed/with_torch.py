@@ -9,7 +9,7 @@ from typing import Any, Sequence, Union
 
 from gluon_core.errors import ArgumentError, RankMismatchError
 from gluon_distributed.errors import GroupError, NotSymmetricError, SymmetricMemoryError
-from gluon_distributed.process_group import Beside, Group
+from gluon_distributed.process_group import Group, SideStream
 from gluon_distributed.symmetric_memory import Multicast, Symmetric
 
 __all__ = ["group", "symmetric"]
@@ -168,10 +168,10 @@ class _TorchGroup(Group):
             _devices().synchronize()
         self.gather(None, "barrier")
 
-    def beside(self) -> Beside:
+    def side_stream(self) -> SideStream:
         if self._stream is None:
             self._stream = _devices().Stream()
-        return _Beside(self._stream)
+        return _SideStream(self._stream)
 
     def empty(self, shape: Union[int, Sequence[int]], dtype: Any) -> Symmetric:
         sizes = (shape,) if isinstance(shape, int) else tuple(shape)
@@ -255,12 +255,12 @@ class _Address:
         return self._address
 
 
-class _Beside(Beside):
+class _SideStream(SideStream):
     def __init__(self, stream: Any):
         self._stream = stream
         self._scope = _devices().stream(stream)
 
-    def __enter__(self) -> Beside:
+    def __enter__(self) -> SideStream:
         self._stream.wait_stream(_devices().current_stream())
         self._scope.__enter__()
         return self

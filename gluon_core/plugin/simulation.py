@@ -132,7 +132,7 @@ class RankHost(Protocol):
             pad: it holds signals, which must all be 0 when the ranks are through.
         """
 
-    def beside(self) -> int:
+    def side_stream(self) -> int:
         """Start a lane: until `back`, launches are concurrent with this rank's others, and follow the
         earlier ones. Return the number of the lane."""
 

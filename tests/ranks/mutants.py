@@ -9,9 +9,9 @@ import gluon_core.portable.ops as ops
 
 ROOT = Path(__file__).parents[2]
 _SIGNALS = re.compile(r"gl\.portable\.(signal|wait_signal|counter_add|counter_wait|rank_barrier)\(")
-# What else orders: copies by TMA, its barriers, launches beside, launches after all ranks have come.
+# Other ordering: copies by TMA, its barriers, launches on a side stream, launches after all ranks have come.
 _OTHERS = re.compile(
-    r"^\s+(tma\.store_wait|mbarrier\.wait|fence_async_shared|beside\.join|self\.meet\[turn\])\("
+    r"^\s+(tma\.store_wait|mbarrier\.wait|fence_async_shared|side\.join|self\.meet\[turn\])\("
 )
 _LIBRARY = re.compile(r"^\s+(_gather_threads\(\)|_add\(.*|wait_signal\(.*)$")
 

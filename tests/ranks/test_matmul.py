@@ -105,15 +105,15 @@ def test_more_ranks(world):
 
 def mutated():
     """What is taken out, where that makes a difference: copies by engines are not simulated, the launch
-    that waits for what is copied beside needs nobody to join, and at a launch's end all it stored is there.
+    that waits for a copy on a side stream needs nobody to join, and at a launch's end all it stored is there.
     """
     lines = (mutants.ROOT / FILE).read_text().splitlines()
     engines = lines.index("    def _bring(self, turn, times):")
     last = max(i for i, line in enumerate(lines) if "read_only=False" in line)
     for what, text in mutants.of_example(FILE):
         at = int(what.split()[1]) - 1
-        beside = what.endswith("beside.join") or (engines < at < engines + 16)
-        if not beside and not (at == last and what.endswith("until it is read alone")):
+        side = what.endswith("side.join") or (engines < at < engines + 16)
+        if not side and not (at == last and what.endswith("until it is read alone")):
             yield what, text
 
 

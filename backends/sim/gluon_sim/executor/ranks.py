@@ -65,7 +65,7 @@ class _Launch:
 
 @dataclass
 class _Join:
-    """A host that waits for what runs beside it."""
+    """A host that waits for one of its lanes."""
 
     lane: int
 
@@ -189,9 +189,7 @@ class Rank:
         self.met = 0
         self.lane = number  # where its launches go
         self.lanes: dict[int, list[Machine]] = {}
-        self._kept: dict[
-            int, Allocation
-        ] = {}  # storage of its own, while launches run beside others
+        self._kept: dict[int, Allocation] = {}  # storage of its own, while a lane runs
         self._of = world
         self._body = body
         self._asked: Any = None
@@ -275,7 +273,7 @@ class Rank:
         return memory
 
     def _known(self, allocation: Allocation) -> Allocation:
-        """The storage of an argument as the launches beside know it, while there are any."""
+        """The storage of an argument as the lanes know it, while there are any."""
         if allocation.owner is not None:
             return allocation
         if self.lane == self.number and not any(lane != self.number for lane in self.lanes):
@@ -295,8 +293,8 @@ class Rank:
         of = self._of
         return Place(self.number, self.lane, of.scheduler, of.flights, of.across)
 
-    def beside(self) -> int:
-        """A new lane: launches go there, and the host does not wait for them, until `back`."""
+    def side_stream(self) -> int:
+        """Start a lane: launches go there until `back`, and the host does not wait for them."""
         self._of.count_lanes += 1
         self.lane = self._of.count_lanes
         return self.lane
@@ -310,5 +308,5 @@ class Rank:
         self._ask(_Join(lane))
 
     def launch(self, machine: Machine, values: Sequence[Any]) -> None:
-        """Run a launch beside what is under way on other ranks, and wait until it is over."""
+        """Run a launch concurrently with those of other ranks, and wait until it is over."""
         self._ask(_Launch(machine, values, self.lane))

@@ -1,4 +1,4 @@
-"""Launches beside others of one rank: on a stream of their own, and in the simulator side by side."""
+"""Side streams: launches that are concurrent with others of one rank."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def body(group, wait=True):
     x, counter = group.empty(128, np.int32), np.zeros(1, np.int32)
     got = np.zeros(128, np.int32)
     fill[(1,)](x.local, 1, counter, COUNT=False)
-    with group.beside() as side:
+    with group.side_stream() as side:
         fill[(1,)](x.local, group.rank + 5, counter, COUNT=True)
     take[(1,)](x.local, got, counter, WAIT=wait)
     side.join()
@@ -42,7 +42,7 @@ def body(group, wait=True):
     return int(got[0]), int(x.local[0])
 
 
-def test_what_waits_sees_what_runs_beside():
+def test_a_waiting_launch_sees_the_side_stream():
     assert distributed.simulate(body, 2, SIM) == [(5, 9), (6, 9)]
 
 
@@ -60,7 +60,7 @@ def test_what_comes_later_has_to_join():
 
     def rank(group, join):
         x, go = group.empty(128, np.int32), np.zeros(1, np.int32)
-        with group.beside() as side:
+        with group.side_stream() as side:
             late[(1,)](x.local, go, go)
         fill[(1,)](np.zeros(128, np.int32), 0, go, COUNT=True)
         if join:
@@ -77,7 +77,7 @@ def test_what_comes_later_has_to_join():
 def test_memory_of_the_rank_alone_is_watched_too(wait):
     def rank(group):
         x, counter, got = np.zeros(128, np.int32), np.zeros(1, np.int32), np.zeros(128, np.int32)
-        with group.beside() as side:
+        with group.side_stream() as side:
             fill[(1,)](x, 7, counter, COUNT=True)
         take[(1,)](x, got, counter, WAIT=wait)
         side.join()
