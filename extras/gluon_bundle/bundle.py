@@ -36,11 +36,11 @@ FilePath = Union[str, "os.PathLike[str]"]
 
 @dataclass(frozen=True)
 class Evidence:
-    """What `Bundle.verify` looked at.
+    """The parts that `Bundle.verify` checked.
 
     Args:
         kernels, forms: how many of them the manifest names.
-        members: parts whose hash is what the manifest says.
+        members: parts whose hash is that of the manifest.
         digest: of the whole file; None for a bundle that was not read from one.
     """
 
@@ -58,16 +58,16 @@ class _Request:
     source: GluonASTSource
     target: Target
     backend: Backend
-    given: Mapping[str, Any]
+    explicit: Mapping[str, Any]
     options: Any  # the same, parsed
     grid: Optional[tuple[int, int, int]]
     mapped: bool
 
 
 def compile_all(requests: Sequence[_Request]) -> Iterable[CompiledKernel]:
-    """Compile what was asked for, side by side, and answer in order. The one place of bundles that
+    """Compile requested forms concurrently and return them in order. The one place of bundles that
     calls the compiler."""
-    return compile_many([partial(compile, r.source, r.target, r.given) for r in requests])
+    return compile_many([partial(compile, r.source, r.target, r.explicit) for r in requests])
 
 
 class Bundle:
@@ -109,7 +109,7 @@ class Bundle:
             kernel: a kernel, or a `GluonASTSource`.
             signature, constexprs, attrs: as `gluon_core.compile` takes them.
             target: one target or a list of them, in any spelling; None for the device that is there.
-            name: what the kernel is called in the bundle; None for the name of its function.
+            name: the name of the kernel in the bundle; None for the name of its function.
             grid: how many programs, where that is the same for every launch.
             source_map: keep which line of the source each part of the code came from.
             options: compile options such as `num_warps`.
@@ -117,7 +117,7 @@ class Bundle:
         Raises:
             BundleTargetError: a target without machine code.
             BundleNameError: another kernel has that name.
-            BundleUnsupportedError: the kernel takes what bundles cannot hold.
+            BundleUnsupportedError: the kernel takes arguments that bundles cannot hold.
             ArgumentError: `kernel` is no kernel, or its parameters are not all described.
         """
         if isinstance(kernel, GluonASTSource):
@@ -128,14 +128,14 @@ class Bundle:
             source = GluonASTSource(kernel, signature or {}, constexprs, attrs)
         sizes = None if grid is None else check_grid(grid)
         names = source.fn.arg_names
-        told = {names[p[0]]: v for p, v in source.constants.items() if len(p) == 1}
+        constants = {names[p[0]]: v for p, v in source.constants.items() if len(p) == 1}
         for wanted in target if isinstance(target, (list, tuple)) else [target]:
             chosen = registry().target(wanted)
             forms.check_target(chosen)
             backend = registry().backend(chosen.backend)
-            given = {"debug": bool(source.fn.debug), **options}
-            given = {**shared_options(told, backend, chosen), **given}
-            self._add(name, source, chosen, backend, given, sizes, source_map)
+            explicit = {"debug": bool(source.fn.debug), **options}
+            explicit = {**shared_options(constants, backend, chosen), **explicit}
+            self._add(name, source, chosen, backend, explicit, sizes, source_map)
 
     def _add(
         self,
@@ -143,28 +143,28 @@ class Bundle:
         source: GluonASTSource,
         target: Target,
         backend: Backend,
-        given: Mapping[str, Any],
+        explicit: Mapping[str, Any],
         grid: Optional[tuple[int, int, int]],
         mapped: bool,
     ) -> None:
-        options = backend.compiler.options(target, given)
+        options = backend.compiler.options(target, explicit)
         forms.patterns_of(source)  # refuses before anything is compiled
         called = name or source.fn.__name__
-        made = forms.kernel_of(source.fn)
-        there = self.kernels.setdefault(called, made)
-        check_same_kernel(called, there, made)
+        kernel = forms.kernel_of(source.fn)
+        there = self.kernels.setdefault(called, kernel)
+        check_same_kernel(called, there, kernel)
         key = forms.form_key(source, target, forms.given_options(options, backend, target))
         known = {form["key"] for form in there["forms"]}
         known |= {_key(r) for r in self._waiting if r.name == called}
         if key not in known:
             self._waiting.append(
-                _Request(called, source, target, backend, given, options, grid, mapped)
+                _Request(called, source, target, backend, explicit, options, grid, mapped)
             )
 
     def add_recorded(
         self, recording: Iterable[Any], *, target: Any = None, source_map: bool = False
     ) -> None:
-        """Add what `record` collected.
+        """Add the launches that `record` collected.
 
         Args:
             target: compile for these instead of where it was recorded; one target or a list.
@@ -172,17 +172,17 @@ class Bundle:
         Raises:
             BundleError: as in `add`.
         """
-        for found in recording:
-            wanted = found.hardware if target is None else target
+        for launch in recording:
+            wanted = launch.hardware if target is None else target
             for one in wanted if isinstance(wanted, (list, tuple)) else [wanted]:
                 chosen = registry().target(one)
                 forms.check_target(chosen)
                 backend = registry().backend(chosen.backend)
-                given = {"debug": bool(found.source.fn.debug), **found.options}
-                self._add(None, found.source, chosen, backend, given, found.grid, source_map)
+                explicit = {"debug": bool(launch.source.fn.debug), **launch.options}
+                self._add(None, launch.source, chosen, backend, explicit, launch.grid, source_map)
 
     def compile(self) -> None:
-        """Compile what was added and is not compiled yet.
+        """Compile the forms that are not compiled yet.
 
         Raises:
             GluonError: a kernel is wrong, or a compiler failed.
@@ -196,18 +196,18 @@ class Bundle:
             raise
 
     def _keep(self, request: _Request, compiled: CompiledKernel) -> None:
-        made, code, stage = forms.form_of(compiled, request.options, request.grid)
+        document, code, stage = forms.form_of(compiled, request.options, request.grid)
         digest = runtime("manifest").digest_of(code)
-        made["code"] = f"code/{digest}.{stage}"
-        self._members[made["code"]] = code
+        document["code"] = f"code/{digest}.{stage}"
+        self._members[document["code"]] = code
         if request.mapped:
             text = source_map.of(compiled)
-            made["source"] = f"source/{runtime('manifest').digest_of(text)}.json"
-            self._members[made["source"]] = text
+            document["source"] = f"source/{runtime('manifest').digest_of(text)}.json"
+            self._members[document["source"]] = text
         self._read, self.digest = None, None
         mine = self.kernels[request.name]["forms"]
-        if made["key"] not in {form["key"] for form in mine}:
-            mine.append(made)
+        if document["key"] not in {form["key"] for form in mine}:
+            mine.append(document)
 
     # -- the file ----------------------------------------------------------------------------------
 
@@ -229,19 +229,19 @@ class Bundle:
             "cache": self.cache,
         }
         with translated():
-            made = index.build(manifests.parse(manifests.canonical(document), "manifest"))
-        document["members"][container.INDEX] = manifests.digest_of(made)
+            packed = index.build(manifests.parse(manifests.canonical(document), "manifest"))
+        document["members"][container.INDEX] = manifests.digest_of(packed)
         return {
             container.MANIFEST: manifests.canonical(document),
-            container.INDEX: made,
+            container.INDEX: packed,
             **parts,
         }
 
     def _used(self) -> list[str]:
-        found = {f["code"] for k in self.kernels.values() for f in k["forms"]}
-        found |= {f["source"] for k in self.kernels.values() for f in k["forms"] if f["source"]}
-        found |= {member for files in self.cache.values() for member in files.values()}
-        return sorted(found)
+        used = {f["code"] for k in self.kernels.values() for f in k["forms"]}
+        used |= {f["source"] for k in self.kernels.values() for f in k["forms"] if f["source"]}
+        used |= {member for files in self.cache.values() for member in files.values()}
+        return sorted(used)
 
     def to_bytes(self) -> bytes:
         """The file; the same for the same kernels, targets and tools."""
@@ -249,7 +249,7 @@ class Bundle:
         return packed
 
     def write(self, path: FilePath) -> str:
-        """Compile what is left and write the file; answers its sha256.
+        """Compile the remaining forms and write the file; return its sha256.
 
         Raises:
             BundleFormatError: the file cannot be written.
@@ -282,16 +282,16 @@ class Bundle:
             read = container.read(path, digest)
             manifests.parse(read.members[container.MANIFEST], str(path))
         document = json.loads(read.members[container.MANIFEST])
-        made = cls()
-        made.kernels, made.cache = document["kernels"], document["cache"]
-        made._tools, made.digest = document["tools"], read.digest
-        made._read = read.members
-        made._members = dict(read.members)
-        made._stated = document["members"]
-        missing = [name for name in made._used() if name not in read.members]
+        bundle = cls()
+        bundle.kernels, bundle.cache = document["kernels"], document["cache"]
+        bundle._tools, bundle.digest = document["tools"], read.digest
+        bundle._read = read.members
+        bundle._members = dict(read.members)
+        bundle._stated = document["members"]
+        missing = [name for name in bundle._used() if name not in read.members]
         if missing:
             raise BundleHashError("a part is missing", argument=f"{path}:{missing[0]}")
-        return made
+        return bundle
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -320,12 +320,12 @@ class Bundle:
             BundleKernelError: there is no such kernel or form.
             BundleHashError: it was exchanged.
         """
-        found = self.kernels.get(kernel)
-        if found is None:
+        entry = self.kernels.get(kernel)
+        if entry is None:
             raise BundleKernelError(
                 f"the bundle has no kernel {kernel!r}", remedy=did_you_mean(kernel, self.kernels)
             )
-        form = next((form for form in found["forms"] if form["key"] == key), None)
+        form = next((form for form in entry["forms"] if form["key"] == key), None)
         if form is None:
             raise BundleKernelError(f"{kernel} has no such form", argument="key", got=key)
         return self._checked(form["code"])
@@ -343,7 +343,7 @@ class Bundle:
         return data
 
     def verify(self) -> Evidence:
-        """See that every part is what the manifest says, the index what follows from the manifest, and the
+        """Check that every part matches the manifest, the index follows from the manifest, and the
         manifest written in the one way there is.
 
         Raises:
@@ -377,7 +377,7 @@ class Bundle:
         return Evidence(len(manifest.kernels), count, len(manifest.members), self.digest)
 
     def diff(self, other: Bundle) -> list[str]:
-        """What differs, a line each; empty for bundles that launch the same code the same way."""
+        """Return the differences, a line each; empty for bundles that launch the same code the same way."""
         self.compile()
         other.compile()
         lines = [f"- {name}" for name in sorted(set(self.kernels) - set(other.kernels))]
@@ -425,8 +425,8 @@ class Bundle:
 
 
 def _key(request: _Request) -> str:
-    given = forms.given_options(request.options, request.backend, request.target)
-    return forms.form_key(request.source, request.target, given)
+    explicit = forms.given_options(request.options, request.backend, request.target)
+    return forms.form_key(request.source, request.target, explicit)
 
 
 def _tools() -> dict[str, str]:
@@ -447,7 +447,7 @@ def check_same_kernel(name: str, mine: Mapping[str, Any], theirs: Mapping[str, A
     Raises:
         BundleNameError: they are not.
     """
-    differing = [what for what in _INTERFACE if mine[what] != theirs[what]]
+    differing = [key for key in _INTERFACE if mine[key] != theirs[key]]
     if differing:
         raise BundleNameError(
             f"two kernels that differ are called {name!r}",
@@ -483,7 +483,7 @@ def check_same_code(name: str, mine: Mapping[str, Any], theirs: Mapping[str, Any
 
 
 def _kernel_diff(name: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    lines = [f"! {name}: {what} differs" for what in _INTERFACE if mine[what] != theirs[what]]
+    lines = [f"! {name}: {key} differs" for key in _INTERFACE if mine[key] != theirs[key]]
     ours = {form["key"]: form for form in mine["forms"]}
     others = {form["key"]: form for form in theirs["forms"]}
     lines += [f"- {name} for {spoken(ours[key])}" for key in ours if key not in others]
@@ -496,9 +496,9 @@ def _kernel_diff(name: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) 
 
 
 def spoken(form: Mapping[str, Any]) -> str:
-    """A form in words: target, what it assumes of each parameter, options."""
+    """Describe a form in words: target, what it assumes of each parameter, options."""
     manifests, select = runtime("manifest"), runtime("select")
     rules = manifests.rules_of(forms.RULES)
     words = ", ".join(select.spoken(manifests.pattern_of(p), rules) for p in form["arguments"])
-    given = "".join(f", {name}={form['options'][name]!r}" for name in form["given"])
-    return f"{form['target']} ({words}){given}"
+    options = "".join(f", {name}={form['options'][name]!r}" for name in form["given"])
+    return f"{form['target']} ({words}){options}"

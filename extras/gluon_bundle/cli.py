@@ -1,4 +1,4 @@
-"""`gluon bundle`: kernels compiled for many targets in one file; what such a file holds; what differs."""
+"""`gluon bundle`: kernels compiled for many targets in one file; the contents of such a file; differences."""
 
 from __future__ import annotations
 
@@ -96,19 +96,19 @@ def build(
         raise UsageError(
             "names no kernel", argument="SPEC", remedy="Give FILE:KERNEL or SPECS.toml."
         )
-    made = Bundle()
+    bundle = Bundle()
     targets = spec_files.targets_of(target)
     others = []
     for spec in specs or ():
         if spec_files.looks_like(spec):
-            for found in spec_files.read(spec):
+            for entry in spec_files.read(spec):
                 if targets:
-                    found = replace(found, targets=targets)
-                spec_files.add(made, found, source_map)
+                    entry = replace(entry, targets=targets)
+                spec_files.add(bundle, entry, source_map)
         elif _is_bundle(spec):
             others.append(spec)
         else:
-            told = spec_files.Spec(
+            single = spec_files.Spec(
                 spec,
                 targets,
                 signature,
@@ -116,13 +116,13 @@ def build(
                 options_of(num_warps, option),
                 grid=_grid(grid),
             )
-            spec_files.add(made, told, source_map)
+            spec_files.add(bundle, single, source_map)
     for other in others:
-        made.merge(Bundle.open(other))
+        bundle.merge(Bundle.open(other))
     if cache:
-        export_cache(made)
-    digest = made.write(out)
-    _report(made, str(out), digest, json)
+        export_cache(bundle)
+    digest = bundle.write(out)
+    _report(bundle, str(out), digest, json)
 
 
 def _is_bundle(spec: str) -> bool:
@@ -142,57 +142,57 @@ def _grid(text: Optional[str]) -> Optional[tuple[int, ...]]:
         raise UsageError("must be sizes", argument="--grid", got=repr(text)) from None
 
 
-def _report(made: Bundle, path: str, digest: Optional[str], json: bool) -> None:
-    forms = sum(len(kernel["forms"]) for kernel in made.kernels.values())
+def _report(bundle: Bundle, path: str, digest: Optional[str], json: bool) -> None:
+    forms = sum(len(kernel["forms"]) for kernel in bundle.kernels.values())
     size = Path(path).stat().st_size
-    told = {
+    summary = {
         "bundle": path,
-        "kernels": len(made),
+        "kernels": len(bundle),
         "forms": forms,
-        "cache_entries": len(made.cache),
+        "cache_entries": len(bundle.cache),
         "bytes": size,
         "sha256": digest,
     }
     if json:
-        print_json(told)
+        print_json(summary)
         return
-    cached = f", {_count(len(made.cache), 'cache entry')}" if made.cache else ""
-    print(f"{path}: {_count(len(made), 'kernel')}, {_count(forms, 'form')}{cached}, {size} bytes")
+    cached = f", {_count(len(bundle.cache), 'cache entry')}" if bundle.cache else ""
+    print(f"{path}: {_count(len(bundle), 'kernel')}, {_count(forms, 'form')}{cached}, {size} bytes")
     print(f"sha256 {digest}")
 
 
-def _count(number: int, what: str) -> str:
-    many = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
-    return f"{number} {what if number == 1 else many}"
+def _count(number: int, noun: str) -> str:
+    many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else many}"
 
 
 @app.command()
 @command
 def inspect(file: File, digest: Digest = None, json: Json = False) -> None:
-    """What a bundle holds: kernels, what each form is compiled for, how it is launched."""
+    """Print the contents of a bundle: kernels, the target of each form, how it is launched."""
     from gluon_bundle import Bundle
     from gluon_bundle.bundle import spoken
 
-    found = Bundle.open(file, digest)
-    told = found.inspect()
+    bundle = Bundle.open(file, digest)
+    contents = bundle.inspect()
     if json:
-        print_json(told)
+        print_json(contents)
         return
     rows: list[Optional[list[Any]]] = []
-    for name, kernel in told["kernels"].items():
+    for name, kernel in contents["kernels"].items():
         for form in kernel["forms"]:
             launch = form["launch"]
             grid = "x".join(map(str, form["grid"])) if form["grid"] else "of the launch"
-            code = told["members"][form["code"]]
+            code = contents["members"][form["code"]]
             threads = launch["num_warps"] * launch["warp_size"]
             rows.append([name, spoken(form), grid, threads, launch["shared"], code])
         rows.append(None)
     columns = ("kernel", "form", "grid", ">threads", ">shared", ">bytes")
-    console().print(table(f"{file}, sha256 {told['digest']}", columns, rows))
-    tools = ", ".join(f"{name} {version}" for name, version in told["tools"].items())
+    console().print(table(f"{file}, sha256 {contents['digest']}", columns, rows))
+    tools = ", ".join(f"{name} {version}" for name, version in contents["tools"].items())
     print(f"built with {tools}")
-    if told["cache"]:
-        print(_count(len(told["cache"]), "cache entry"))
+    if contents["cache"]:
+        print(_count(len(contents["cache"]), "cache entry"))
 
 
 @app.command()
@@ -201,15 +201,15 @@ def verify(file: File, digest: Digest = None, json: Json = False) -> None:
     """Check every hash in a bundle; exit 1 where one is wrong."""
     from gluon_bundle import Bundle
 
-    found = Bundle.open(file, digest).verify()
+    verified = Bundle.open(file, digest).verify()
     if json:
-        print_json(asdict(found))
+        print_json(asdict(verified))
         return
-    parts = f"{_count(found.kernels, 'kernel')}, {_count(found.forms, 'form')}"
+    parts = f"{_count(verified.kernels, 'kernel')}, {_count(verified.forms, 'form')}"
     print(
-        f"{file}: the file and its {_count(found.members, 'part')} have the stated hashes ({parts})"
+        f"{file}: the file and its {_count(verified.members, 'part')} have the stated hashes ({parts})"
     )
-    print(f"sha256 {found.digest}")
+    print(f"sha256 {verified.digest}")
 
 
 @app.command()
@@ -217,7 +217,7 @@ def verify(file: File, digest: Digest = None, json: Json = False) -> None:
 def diff(
     file: File, other: Annotated[str, typer.Argument(metavar="OTHER")], json: Json = False
 ) -> Optional[int]:
-    """What differs between two bundles; exit 1 where something does."""
+    """Print the differences between two bundles; exit 1 where there are any."""
     from gluon_bundle import Bundle
 
     lines = Bundle.open(file).diff(Bundle.open(other))

@@ -59,7 +59,7 @@ _CODES = {
 
 
 def constant_of(value: Any) -> dict[str, Any]:
-    """A constant as the manifest holds it: JSON, or the text of what is none."""
+    """Return a constant as the manifest holds it: JSON, or its text where it is none."""
     value = _triton.unwrap(value)
     if _is_plain(value):
         return {"constant": value}
@@ -81,7 +81,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def patterns_of(source: GluonASTSource) -> list[dict[str, Any]]:
-    """What the code of a source assumes of each parameter.
+    """Return the assumptions of a source's code about each parameter.
 
     Raises:
         BundleUnsupportedError: a parameter is of a type that bundles cannot hold.
@@ -99,8 +99,8 @@ def pattern_of(
     if kind == "constexpr":
         return constant_of(source.constants.get(path))
     if is_descriptor_text(kind):
-        found = split_descriptor(kind)
-        if found.head != "tensordesc":
+        descriptor = split_descriptor(kind)
+        if descriptor.head != "tensordesc":
             raise BundleUnsupportedError(
                 "bundles cannot hold descriptors of this kind",
                 argument=f"{source.name}({name})",
@@ -108,8 +108,8 @@ def pattern_of(
                 got=kind,
                 remedy="Compile this kernel where it runs.",
             )
-        element, block = found.element, list(found.block_shape)
-        return {"descriptor": kind, "element": element, "rank": found.rank, "block": block}
+        element, block = descriptor.element, list(descriptor.block_shape)
+        return {"descriptor": kind, "element": element, "rank": descriptor.rank, "block": block}
     if not kind.startswith("*") and kind not in _CODES:
         raise BundleUnsupportedError(
             "bundles cannot hold arguments of this type",
@@ -125,26 +125,26 @@ def pattern_of(
     }
 
 
-def _parameter(found: Parameter) -> dict[str, Any]:
+def _parameter(parameter: Parameter) -> dict[str, Any]:
     kinds = {
         inspect.Parameter.KEYWORD_ONLY: "keyword",
         inspect.Parameter.VAR_POSITIONAL: "variadic",
     }
     return {
-        "name": found.name,
-        "constexpr": found.is_constexpr,
-        "specialize": found.specialize,
-        "align": found.align,
-        "type": found.annotation_type,
-        "kind": kinds.get(found.kind, "plain"),
-        "default": constant_of(found.default) if found.has_default else None,
+        "name": parameter.name,
+        "constexpr": parameter.is_constexpr,
+        "specialize": parameter.specialize,
+        "align": parameter.align,
+        "type": parameter.annotation_type,
+        "kind": kinds.get(parameter.kind, "plain"),
+        "default": constant_of(parameter.default) if parameter.has_default else None,
     }
 
 
 def identity_of(fn: Any) -> str:
-    """Hash of a kernel's source and of all that it refers to; "" for what only this process knows."""
-    found = identity(fn, home=fn.fn.__module__)
-    return hashlib.sha256(found.text.encode()).hexdigest() if found.lasting else ""
+    """Return the hash of a kernel's source and of all that it refers to; "" if only this process knows it."""
+    digest = identity(fn, home=fn.fn.__module__)
+    return hashlib.sha256(digest.text.encode()).hexdigest() if digest.lasting else ""
 
 
 def kernel_of(fn: Any) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def kernel_of(fn: Any) -> dict[str, Any]:
         "function": fn.fn.__qualname__,
         "module": "" if fn.fn.__module__ == "__main__" else fn.fn.__module__,
         "identity": identity_of(fn),
-        "parameters": [_parameter(found) for found in parameters_of(fn)],
+        "parameters": [_parameter(parameter) for parameter in parameters_of(fn)],
         "forms": [],
     }
 
@@ -162,7 +162,7 @@ def kernel_of(fn: Any) -> dict[str, Any]:
 
 
 def maps_of(compiled: CompiledKernel) -> list[dict[str, Any]]:
-    """How the code wants the map of each of its descriptors.
+    """Return the encoding of the map of each descriptor.
 
     Raises:
         BundleUnsupportedError: its driver takes no maps.
@@ -170,9 +170,9 @@ def maps_of(compiled: CompiledKernel) -> list[dict[str, Any]]:
     count = sum(map(is_descriptor_text, _flat(compiled.src.types)))
     if not count:
         return []
-    told = list(getattr(compiled.metadata, "tensordesc_meta", None) or ())
+    entries = list(getattr(compiled.metadata, "tensordesc_meta", None) or ())
     driver = _triton.gpu_target(compiled.target).backend
-    if driver not in runtime("driver").WITH_MAPS or len(told) != count:
+    if driver not in runtime("driver").WITH_MAPS or len(entries) != count:
         raise BundleUnsupportedError(
             "bundles cannot hold kernels for this target that take tensor descriptors",
             argument=compiled.name,
@@ -180,10 +180,10 @@ def maps_of(compiled: CompiledKernel) -> list[dict[str, Any]]:
             remedy="Pass a pointer, and make the descriptor in the kernel, or compile this kernel "
             "where it runs.",
         )
-    return [{ours: entry[theirs] for ours, theirs in MAP_FIELDS.items()} for entry in told]
+    return [{ours: entry[theirs] for ours, theirs in MAP_FIELDS.items()} for entry in entries]
 
 
-# What a manifest calls that which the compiler says of a descriptor.
+# The manifest's names of the compiler's facts about a descriptor.
 MAP_FIELDS: Mapping[str, str] = {
     "swizzle": "swizzle",
     "element_type": "elem_type",
@@ -204,7 +204,7 @@ def _flat(kinds: Any) -> Iterator[Any]:
 def packing_of(
     patterns: Sequence[Mapping[str, Any]], maps: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Where each argument goes in the parameter buffer; `maps` has how descriptors are encoded."""
+    """Return the place of each argument in the parameter buffer; `maps` has the encodings of descriptors."""
     fields: list[dict[str, Any]] = []
     end = 0
     left = list(maps)
@@ -221,11 +221,11 @@ def packing_of(
             if "tuple" in pattern:
                 walk(pattern["tuple"], path)
             elif "descriptor" in pattern:
-                manifests, made = runtime("manifest"), left.pop(0)
+                manifests, map_entry = runtime("manifest"), left.pop(0)
                 at = place(0, manifests.MAP_ALIGNMENT)
-                told = {**made, "box": list(made["box"])}
-                fields.append({"path": path, "code": "map", "offset": at, "map": told})
-                rank = len(made["box"])
+                encoded = {**map_entry, "box": list(map_entry["box"])}
+                fields.append({"path": path, "code": "map", "offset": at, "map": encoded})
+                rank = len(map_entry["box"])
                 place(manifests.MAP_BYTES + 4 * rank + 4 * (rank % 2) + 8 * rank, 1)
             elif "type" in pattern:
                 code = "Q" if pattern["type"].startswith("*") else _CODES[pattern["type"]]
@@ -243,16 +243,16 @@ _OF_THIS_MACHINE = ("extern_libs",)  # paths of the compiler's own files
 
 def _options(options: Any) -> dict[str, Any]:
     """The parsed options as JSON values."""
-    found = {}
+    changed = {}
     for name, value in sorted(vars(options).items()):
         if name not in _OF_THIS_MACHINE:
             value = sorted(value) if isinstance(value, (set, frozenset)) else value
-            found[name] = value if _is_plain(value) else repr(value)
-    return found
+            changed[name] = value if _is_plain(value) else repr(value)
+    return changed
 
 
 def given_options(options: Any, backend: Backend, target: Target) -> dict[str, Any]:
-    """Those parsed options that are not what the target has by default."""
+    """Return the parsed options that differ from the target's defaults."""
     usual = _options(backend.compiler.options(target, {}))
     return {k: v for k, v in _options(options).items() if k not in usual or usual[k] != v}
 
@@ -260,13 +260,15 @@ def given_options(options: Any, backend: Backend, target: Target) -> dict[str, A
 # -- forms -----------------------------------------------------------------------------------------
 
 
-def form_key(source: GluonASTSource, target: Target, given: Mapping[str, Any]) -> str:
-    """What a form is found by: target, types, constants, marks and options."""
+def form_key(source: GluonASTSource, target: Target, options: Mapping[str, Any]) -> str:
+    """Return the key of a form: target, types, constants, marks and options."""
     constants = [(path, text_of(_triton.unwrap(v))) for path, v in sorted(source.constants.items())]
     marks = [
         (path, sorted(map(tuple, pairs))) for path, pairs in sorted(source.attrs.items()) if pairs
     ]
-    return key_of((target, list(source.signature.items()), constants, marks, sorted(given.items())))
+    return key_of(
+        (target, list(source.signature.items()), constants, marks, sorted(options.items()))
+    )
 
 
 def _scratch(metadata: Any, kind: str) -> list[int]:
@@ -299,7 +301,7 @@ def form_of(
         grid: the programs along three axes, where they are always the same.
     """
     metadata, target = compiled.metadata, compiled.target
-    given = given_options(options, compiled.backend, target)
+    explicit = given_options(options, compiled.backend, target)
     patterns = patterns_of(compiled.src)
     hardware = _triton.gpu_target(target)
     launch = {
@@ -319,11 +321,11 @@ def form_of(
         "architecture": target.architecture.name,
         "arguments": patterns,
         "options": json.loads(json.dumps(_options(options))),
-        "given": sorted(given),
+        "given": sorted(explicit),
         "grid": None if grid is None else list(grid),
         "launch": launch,
         "packing": packing_of(patterns, maps_of(compiled)),
-        "key": form_key(compiled.src, target, given),
+        "key": form_key(compiled.src, target, explicit),
         "metadata": {"tmem_size": getattr(metadata, "tmem_size", 0) or 0},
         "source": None,
     }

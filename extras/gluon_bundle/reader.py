@@ -29,18 +29,18 @@ def runtime(module: str) -> ModuleType:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """What `gluon_runtime` raises inside comes out as the class of the same name in
+    """Convert the errors of `gluon_runtime` to the classes of the same name in
     `gluon_bundle.errors`."""
     theirs = runtime("errors").BundleError
     try:
         yield
     except theirs as error:
-        found: Any = error
-        ours = getattr(errors, type(found).__name__, errors.BundleError)
+        cause: Any = error
+        ours = getattr(errors, type(cause).__name__, errors.BundleError)
         raise ours(
-            found.message,
-            argument=found.argument,
-            expected=found.expected,
-            got=found.got,
-            remedy=found.remedy,
+            cause.message,
+            argument=cause.argument,
+            expected=cause.expected,
+            got=cause.got,
+            remedy=cause.remedy,
         ) from None

@@ -39,13 +39,13 @@ class Recorded:
 
     @property
     def hardware(self) -> Target:
-        """What it is compiled for: of a simulated target, the hardware that was simulated."""
+        """The target that it is compiled for: the simulated hardware, for a simulated target."""
         architecture = self.target.architecture
         return Target(architecture.backend, architecture)
 
 
 class Recording:
-    """What `record` collects: iterate over it, or hand it to `Bundle.add_recorded`."""
+    """The launches that `record` collects: iterate over it, or pass it to `Bundle.add_recorded`."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[Any, str], Recorded] = {}
@@ -56,17 +56,17 @@ class Recording:
     ) -> None:
         """Remember a launch; `grid` is None where nothing ran."""
         backend = registry().backend(target.backend)
-        given = given_options(options, backend, target)
-        key = (source.fn, form_key(source, target, given))
-        values = {name: getattr(options, name) for name in given}
+        explicit = given_options(options, backend, target)
+        key = (source.fn, form_key(source, target, explicit))
+        values = {name: getattr(options, name) for name in explicit}
         with self._lock:
-            found = self._found.get(key)
-            if found is None:
+            launch = self._found.get(key)
+            if launch is None:
                 self._found[key] = Recorded(source, target, values, grid)
                 return
-            found.launches += 1
-            if grid is not None and grid != found.grid:
-                found.grid = None
+            launch.launches += 1
+            if grid is not None and grid != launch.grid:
+                launch.grid = None
 
     def __iter__(self) -> Iterator[Recorded]:
         return iter(tuple(self._found.values()))

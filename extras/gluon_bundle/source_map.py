@@ -25,12 +25,12 @@ def of(compiled: CompiledKernel) -> bytes:
     assembly = text if isinstance(text, str) else ""
     # In PTX the names of the files stand behind the code.
     named = filter(None, map(_FILE.match, assembly.splitlines()))
-    files = {found[1]: os.path.basename(found[3] or found[2]) for found in named}
+    files = {match[1]: os.path.basename(match[3] or match[2]) for match in named}
     located = ((n, _LOC.match(line)) for n, line in enumerate(assembly.splitlines(), 1))
     locations = [
-        [number, files.get(found[1], ""), int(found[2]), int(found[3])]
-        for number, found in located
-        if found and int(found[2])
+        [number, files.get(match[1], ""), int(match[2]), int(match[3])]
+        for number, match in located
+        if match and int(match[2])
     ]
     lines, first = inspect.getsourcelines(fn.fn)
     document = {

@@ -34,7 +34,7 @@ __all__ = ["Spec", "add", "read", "recording_to"]
 
 @dataclass(frozen=True)
 class Spec:
-    """A kernel and what it is compiled for.
+    """A kernel and the targets that it is compiled for.
 
     Args:
         kernel: `FILE:KERNEL`.
@@ -140,10 +140,10 @@ def add(bundle: Bundle, spec: Spec, source_map: bool = False) -> None:
     """
     from gluon_core.compiler import GluonASTSource
 
-    found = find_kernel(spec.kernel)
+    kernel = find_kernel(spec.kernel)
     for wanted in spec.targets or (None,):
         target = registry().target(wanted)
-        source, options = source_of(found, target, spec.signature, spec.constexprs, spec.options)
+        source, options = source_of(kernel, target, spec.signature, spec.constexprs, spec.options)
         if spec.attrs:
             attrs = {**source.attrs, **spec.attrs}
             source = GluonASTSource(source.fn, source.signature, source.constants, attrs)
@@ -162,7 +162,7 @@ def add(bundle: Bundle, spec: Spec, source_map: bool = False) -> None:
 
 @contextmanager
 def recording_to(path: str) -> Iterator[None]:
-    """Record what is launched inside, and write it to the TOML file `path`.
+    """Record the launches inside, and write it to the TOML file `path`.
 
     Raises:
         UsageError: the file cannot be written.
@@ -170,9 +170,9 @@ def recording_to(path: str) -> Iterator[None]:
     with record() as recording:
         yield
     entries, problems = [], []
-    for found in recording:
+    for launch in recording:
         try:
-            entries.append(_entry(found, os.path.dirname(os.path.abspath(path))))
+            entries.append(_entry(launch, os.path.dirname(os.path.abspath(path))))
         except GluonError as error:
             problems.append(str(error))
     try:
@@ -187,9 +187,9 @@ def recording_to(path: str) -> Iterator[None]:
         print(f"gluon: not recorded: {problem}", file=sys.stderr)
 
 
-def _entry(found: Recorded, folder: str) -> str:
+def _entry(launch: Recorded, folder: str) -> str:
     """A form as an entry of a TOML file in `folder`."""
-    source, fn = found.source, found.source.fn.fn
+    source, fn = launch.source, launch.source.fn.fn
     if "<locals>" in fn.__qualname__:
         raise UsageError(
             "a kernel within a function has no FILE:KERNEL",
@@ -214,15 +214,15 @@ def _entry(found: Recorded, folder: str) -> str:
                 argument=f"{fn.__name__}({names[place[0]]})",
             )
         attrs[names[place[0]]] = [list(pair) for pair in pairs]
-    options = {k: _text(v, f"{fn.__name__}, option {k}") for k, v in found.options.items()}
+    options = {k: _text(v, f"{fn.__name__}, option {k}") for k, v in launch.options.items()}
     lines = [
         "[[kernel]]",
         f"kernel = {_toml(f'{Path(file).as_posix()}:{fn.__name__}')}",
-        f"targets = [{_toml(str(found.hardware))}]",
+        f"targets = [{_toml(str(launch.hardware))}]",
         f"signature = {_toml(', '.join(types))}",
     ]
-    if found.grid is not None:
-        lines.append(f"grid = {list(found.grid)}")
+    if launch.grid is not None:
+        lines.append(f"grid = {list(launch.grid)}")
     for title, table in (("constexprs", constants), ("options", options), ("attrs", attrs)):
         if table:
             lines.append(f"[kernel.{title}]")
@@ -277,10 +277,10 @@ def _toml(value: Any) -> str:
 
 
 def looks_like(spec: str) -> bool:
-    """Whether an argument names a file of specs."""
+    """Return True if an argument names a file of specs."""
     return spec.endswith(".toml")
 
 
-def targets_of(given: Optional[Sequence[str]]) -> tuple[str, ...]:
-    """What `--target` named, repeated or with commas."""
-    return tuple(name.strip() for text in given or () for name in text.split(",") if name.strip())
+def targets_of(names: Optional[Sequence[str]]) -> tuple[str, ...]:
+    """Return the targets that `--target` named, repeated or with commas."""
+    return tuple(name.strip() for text in names or () for name in text.split(",") if name.strip())

@@ -23,10 +23,10 @@ VARIABLE = "GLUON_BUNDLE"
 
 @dataclass(frozen=True)
 class Nearest:
-    """Why no bundle has a form, compared with the nearest that one has.
+    """The reason why no bundle has a form, compared with the nearest one.
 
     Args:
-        differences: (argument, what the bundle has, what is needed).
+        differences: (argument, value of the bundle, needed value).
         changed: the kernel's source is another than when the bundle was built.
     """
 
@@ -55,17 +55,17 @@ _warned: set[str] = set()
 
 
 def _supply() -> _Supply:
-    """What the variable names, read once.
+    """The bundles that the variable names, read once.
 
     Raises:
         BundleError: one of them is no bundle, or two have other kernels of one name.
     """
     paths = os.environ[VARIABLE]
     with _lock:
-        found = _known.get(paths)
-        if found is None:
-            found = _known[paths] = _Supply(paths)
-    return found
+        supply = _known.get(paths)
+        if supply is None:
+            supply = _known[paths] = _Supply(paths)
+    return supply
 
 
 def take(
@@ -82,23 +82,23 @@ def take(
     listed = _supply().kernels.get(source.fn.fn.__qualname__)
     if not listed:
         return None
-    given = forms.given_options(options, backend, target)
-    key = forms.form_key(source, target, given)
+    explicit = forms.given_options(options, backend, target)
+    key = forms.form_key(source, target, explicit)
     identity = forms.identity_of(source.fn)
     needed = forms.patterns_of(source)
-    found: list[tuple[int, Bundle, str, Mapping[str, Any]]] = []
+    fitting: list[tuple[int, Bundle, str, Mapping[str, Any]]] = []
     changed = False
     for bundle, name, kernel in listed:
         for form in kernel["forms"]:
-            marks = _marks(form, key, target, given, needed)
+            marks = _marks(form, key, target, explicit, needed)
             if marks is None:
                 continue
             if kernel["identity"] and kernel["identity"] == identity:
-                found.append((marks, bundle, name, form))
+                fitting.append((marks, bundle, name, form))
             else:
                 changed = True
-    if found:
-        _, bundle, name, form = max(found, key=lambda item: item[0])
+    if fitting:
+        _, bundle, name, form = max(fitting, key=lambda item: item[0])
         code = bundle.code(name, form["key"])
         return _compiled(source, target, backend, options, form, code)
     if changed:
@@ -110,15 +110,15 @@ def _marks(
     form: Mapping[str, Any],
     key: str,
     target: Target,
-    given: Mapping[str, Any],
+    explicit: Mapping[str, Any],
     needed: list[dict[str, Any]],
 ) -> Optional[int]:
-    """How much a form makes of what is known of the arguments; None where it is for others. One that is
+    """Return how many facts about the arguments a form uses; None where it is for others. One that is
     compiled for less than is known is right as well."""
     if form["key"] == key:
         return 2 * len(_leaves(needed)) + 1
     theirs = {name: form["options"][name] for name in form["given"]}
-    if form["target"] != str(target) or theirs != given:
+    if form["target"] != str(target) or theirs != explicit:
         return None
     ours, known = _leaves(form["arguments"]), _leaves(needed)
     if len(ours) != len(known) or not all(map(_implied, ours, known)):
@@ -127,14 +127,14 @@ def _marks(
 
 
 def _leaves(patterns: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    leaves: list[dict[str, Any]] = []
     for pattern in patterns:
-        found += _leaves(pattern["tuple"]) if "tuple" in pattern else [pattern]
-    return found
+        leaves += _leaves(pattern["tuple"]) if "tuple" in pattern else [pattern]
+    return leaves
 
 
 def _implied(ours: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
-    """Whether what is known of an argument is all that the form assumes."""
+    """Return True if the facts about an argument imply the assumptions of the form."""
     if "type" not in ours or "type" not in known:
         return repr(sorted(ours.items())) == repr(sorted(known.items()))
     if ours["type"] != known["type"]:
@@ -146,7 +146,7 @@ def _warn(name: str) -> None:
     if name not in _warned:
         _warned.add(name)
         warnings.warn(
-            f"{VARIABLE} has {name} from another state of its source, or of what it calls; it is not "
+            f"{VARIABLE} has {name} from another state of its source, or of a function that it calls; it is not "
             "taken from there. Build the bundle anew.",
             RuntimeWarning,
             stacklevel=2,
@@ -189,7 +189,7 @@ def _compiled(
 def nearest(
     source: GluonASTSource, target: Target, backend: Backend, options: Any
 ) -> Optional[Nearest]:
-    """What keeps a launch from a form of the bundles; None where they do not have the kernel at all."""
+    """Return the reason why no form of the bundles fits a launch; None where they lack the kernel."""
     listed = _supply().kernels.get(source.fn.fn.__qualname__)
     if not listed or target.simulated:
         return None
@@ -198,8 +198,8 @@ def nearest(
     names = source.fn.arg_names
     identity = forms.identity_of(source.fn)
     needed = [select.spoken(manifests.pattern_of(p), rules) for p in forms.patterns_of(source)]
-    given = forms.given_options(options, backend, target)
-    found: list[Nearest] = []
+    explicit = forms.given_options(options, backend, target)
+    candidates: list[Nearest] = []
     for _, _, kernel in listed:
         for form in kernel["forms"]:
             has = [select.spoken(manifests.pattern_of(p), rules) for p in form["arguments"]]
@@ -207,11 +207,11 @@ def nearest(
                 (name, old, new) for name, old, new in zip(names, has, needed) if old != new
             ]
             theirs = {name: form["options"][name] for name in form["given"]}
-            for option in sorted(set(theirs) | set(given)):
-                old, new = theirs.get(option, "the default"), given.get(option, "the default")
+            for option in sorted(set(theirs) | set(explicit)):
+                old, new = theirs.get(option, "the default"), explicit.get(option, "the default")
                 if old != new:
                     differences.append((option, str(old), str(new)))
             if form["target"] != str(target):
                 differences.append(("target", form["target"], str(target)))
-            found.append(Nearest(tuple(differences), kernel["identity"] != identity))
-    return min(found, key=lambda near: len(near.differences), default=None)
+            candidates.append(Nearest(tuple(differences), kernel["identity"] != identity))
+    return min(candidates, key=lambda near: len(near.differences), default=None)

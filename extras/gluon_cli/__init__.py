@@ -23,8 +23,8 @@ def main() -> None:
     except SystemExit as end:
         if "triton" not in sys.modules or not isinstance(end.code, int):
             raise
-        # The interpreter's teardown is left out: there Triton 3.9's bindings print what they think
-        # has leaked. What a kernel's file has asked for at the end still happens.
+        # The interpreter's teardown is left out: there Triton 3.9's bindings print the objects that they think
+        # has leaked. The exit handlers of a kernel's file still run.
         for thread in threading.enumerate():
             if thread is not threading.main_thread() and not thread.daemon:
                 thread.join()

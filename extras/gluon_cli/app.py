@@ -1,4 +1,4 @@
-"""The commands of `gluon`; what each does stands in the module of its name."""
+"""The commands of `gluon`; each is implemented in the module of its name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gluon_core.errors import did_you_mean
 
 __all__ = ["app"]
 
-# What others call it.
+# Names of other tools for it.
 ELSEWHERE = {
     "autotune": "gluon tune FILE",
     "build": "gluon compile FILE:KERNEL, or gluon bundle OUT SPEC...",
@@ -33,7 +33,7 @@ ELSEWHERE = {
 
 
 class Commands(TyperGroup):
-    """The commands, those of plugins included, which also know what others call them."""
+    """The commands, those of plugins included, which also know the names that other tools use."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), *plugged.names()]
@@ -93,7 +93,7 @@ def info(
     ] = None,
     json: Json = False,
 ) -> Optional[int]:
-    """Plugins, architectures, capabilities, devices, Triton, and what is broken and why."""
+    """Plugins, architectures, capabilities, devices, Triton, and each broken part with its reason."""
     from gluon_cli.info import show
 
     return show(name, json)
@@ -125,7 +125,7 @@ def compile(
         typer.Option(
             "--trace-isa",
             metavar="FILE",
-            help="Add to the report what `gluon run --trace-isa FILE` counted of the kernel.",
+            help="Add to the report the counts of `gluon run --trace-isa FILE` for the kernel.",
         ),
     ] = None,
     json: Json = False,
@@ -133,7 +133,7 @@ def compile(
     """Compile a kernel for a target; no device is needed.
 
     Without types, from `--signature` or the file's EXAMPLES, the file is run on the target's simulator,
-    and what it launches is compiled.
+    and its launches are compiled.
     """
     from gluon_cli.compile import show
 
@@ -147,7 +147,7 @@ JsonOutcome = Annotated[
     typer.Option("--json", help="Print the outcome as JSON; the file prints to stderr."),
 ]
 Profile = Annotated[
-    bool, typer.Option("--profile", help="Print what each kernel line moves and computes.")
+    bool, typer.Option("--profile", help="Print the bytes and operations of each kernel line.")
 ]
 ProfileJson = Annotated[
     Optional[str], typer.Option("--profile-json", metavar="FILE", help="... as JSON.")
@@ -222,7 +222,7 @@ Most = Annotated[
     Optional[int],
     typer.Option("--most", min=1, metavar="N", help="Explore no more schedules of a launch; 1000."),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Of the (first) random schedule.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of the (first) random schedule.")]
 Timeout = Annotated[
     Optional[float],
     typer.Option("--timeout", metavar="SECONDS", help="End each launch after that time."),
@@ -250,7 +250,7 @@ CompileFor = Annotated[
         "--compile-for",
         metavar="A,B,...",
         autocompletion=complete.several_targets,
-        help="Compile what the file launches for each of these, with the types of the launches; "
+        help="Compile the launches of the file for each of these, with the types of the launches; "
         "it runs on their simulators.",
     ),
 ]
@@ -336,8 +336,8 @@ def _nearly(context: typer.Context) -> None:
     from difflib import get_close_matches
 
     known = [name for parameter in context.command.params for name in parameter.opts]
-    for given in context.args:
-        word = given.partition("=")[0]
+    for argument in context.args:
+        word = argument.partition("=")[0]
         close = get_close_matches(word, known, n=1, cutoff=0.8) if word.startswith("--") else None
         if close:
             print(f"gluon: {word} goes to the file. Did you mean {close[0]}?", file=sys.stderr)
@@ -408,7 +408,7 @@ def types(
         bool, typer.Option("--check", help="Only say whether it is up to date; exit 1 if not.")
     ] = False,
 ) -> Optional[int]:
-    """Tell editors and checkers what the installed plugins add to the language."""
+    """Write stubs of the names that installed plugins add, for editors and checkers."""
     from gluon_cli.types import show
 
     return show(to, check)

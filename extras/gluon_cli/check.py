@@ -1,4 +1,4 @@
-"""`gluon run --check`: what is left to say once a file ran well under all schedules."""
+"""`gluon run --check`: the remarks on a file that passed under all schedules."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["Verdict", "against_device", "simulated_twin"]
 
 @dataclass
 class Verdict:
-    """How a file did on a device, against the simulator.
+    """The result of a file on a device, against the simulator.
 
     Args:
         device: the device's target, or None without one.
-        lines: what to say.
+        lines: lines to print.
         failed: whether results are wrong there.
     """
 
@@ -113,8 +113,8 @@ def simulated_twin(target: Optional[str]) -> Target:
     """The simulator of `target`; of GLUON_TARGET or the device by default, else of its own choice."""
     known = registry()
     simulator = known.simulator()
-    given = target if target is not None else os.environ.get("GLUON_TARGET")
-    chosen = known.target(given) if given else device_target() or known.target(None)
+    named = target if target is not None else os.environ.get("GLUON_TARGET")
+    chosen = known.target(named) if named else device_target() or known.target(None)
     if simulator is None or chosen.simulated:
         return chosen
     return known.target(f"{simulator.name}:{chosen.architecture.name}")

@@ -110,7 +110,7 @@ def _lines(source: Any, target: Any, options: Any) -> tuple[LineOutcome, ...]:
 
 
 def _entry(compiled: Any, name: str, target: Any, counts: Optional[Executed] = None) -> Any:
-    """What was made under that name, or can be made of it."""
+    """Return the stage of that name, or derive it."""
     if name == "report":
         return "\n".join(f"{key}: {value}" for key, value in _rows(compiled, counts) if key)
     try:
@@ -196,7 +196,7 @@ def _rows(compiled: Any, counts: Optional[Executed] = None) -> Iterator[tuple[st
 
 
 def _executed(counts: Executed) -> Iterator[tuple[str, Any]]:
-    """What was executed, as a warp does on average; by line with its text where the file is there."""
+    """Print the instructions that a warp executes on average; by line with its text where the file is there."""
     each = max(counts.warps, 1)
     code = "" if counts.same_code else ", of other types or constants"
     yield "executed", f"in launches: {counts.launches}, warps: {counts.warps}{code}"

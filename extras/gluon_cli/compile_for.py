@@ -1,4 +1,4 @@
-"""`gluon run --compile-for`: what a file launches, compiled for targets that need not be there."""
+"""`gluon run --compile-for`: compile the launches of a file for targets that need not be there."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Made:
 
 
 def compile_for(context: Any, targets: Sequence[str], runs: Runs, json: bool) -> int:
-    """Run a file on the simulator of each target, and compile there what it launched.
+    """Run a file on the simulator of each target, and compile its launches there.
 
     A run for each target, as a file may choose layouts and tiles for the target that it runs on. With
     `--target` there is one run, on that simulator, for all of them.
@@ -83,7 +83,7 @@ def _by_one_run(
     code = 0
     try:
         code = run_file(file, run_on, arguments, runs=runs, record=record)
-    except GluonError as error:  # what was launched before can be compiled all the same
+    except GluonError as error:  # earlier launches can still be compiled
         where = str(real[0]) if len(real) == 1 else run_on
         rows.append(Made(_RUN, "", where, _first_line(error), failed=True))
     seen = set()
@@ -123,8 +123,8 @@ def _compiled(kernel: Any, target: Target) -> Any:
         return kernel.hardware.kernel()
     from gluon_core.compiler import compile
 
-    told = {name: getattr(kernel.metadata, name) for name in ("num_warps", "num_ctas")}
-    return compile(kernel.src, target, told)
+    options = {name: getattr(kernel.metadata, name) for name in ("num_warps", "num_ctas")}
+    return compile(kernel.src, target, options)
 
 
 def _first_line(error: GluonError) -> str:

@@ -1,4 +1,4 @@
-"""What a verdict of `gluon run` stands on, in words and as JSON."""
+"""Describe the evidence for a verdict of `gluon run`, in words and as JSON."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Evidence", "place", "weigh"]
 
 @dataclass
 class Evidence:
-    """What launches say of a file that ended well.
+    """The evidence of the launches of a file that passed.
 
     Args:
-        code: 0, or what the evidence makes of it.
-        lines: what to say, the verdict first.
+        code: 0, or the exit code that follows from the evidence.
+        lines: lines to print, the verdict first.
         launches: as JSON.
         caught: errors of launches that the file caught, as JSON.
     """
@@ -34,7 +34,7 @@ class Evidence:
 def weigh(
     record: Record, asked: Optional[Target], check: bool, simulates: bool, count: Optional[int]
 ) -> Evidence:
-    """What `record` says.
+    """Return the evidence in `record`.
 
     Args:
         asked: the target of the command line.
@@ -164,7 +164,7 @@ def _text(one: Raised) -> str:
 
 
 def place(where: tuple[str, int]) -> str:
-    """`file:line`, from the working directory where it lies below."""
+    """`file:line`, relative to the working directory where it is below it."""
     file, line = where
     near = os.path.relpath(file) if os.path.isabs(file) else file
     return f"{file if near.startswith('..') else near}:{line}"

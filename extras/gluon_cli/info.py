@@ -1,4 +1,4 @@
-"""`gluon info`: what is installed, what it offers, and what is broken and why."""
+"""`gluon info`: list installed packages, their features, and each broken part with its reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["gather", "show"]
 
 def gather() -> dict[str, Any]:
     """Everything that `gluon info` knows, ready for JSON."""
-    found = registry()
+    plugins = registry()
     return {
         "versions": _versions(),
         "default_target": _default_target(),
@@ -34,7 +34,7 @@ def gather() -> dict[str, Any]:
                 "lowerings": list(plugin.lowerings),
                 "offers": list(plugin.offers),
             }
-            for plugin in found.plugins.values()
+            for plugin in plugins.plugins.values()
         ],
         "broken": [
             {
@@ -43,15 +43,15 @@ def gather() -> dict[str, Any]:
                 "reason": failure.reason,
                 "traceback": failure.traceback,
             }
-            for failure in found.failures.values()
+            for failure in plugins.failures.values()
         ],
-        "clashes": [asdict(clash) for clash in found.clashes],
-        "left_out": sorted(found.skipped),
+        "clashes": [asdict(clash) for clash in plugins.clashes],
+        "left_out": sorted(plugins.skipped),
         "types": current(),
         "devices": _devices(),
-        "architectures": [_architecture(arch) for arch in found.architectures()],
+        "architectures": [_architecture(arch) for arch in plugins.architectures()],
         "capabilities": {
-            name: [arch.name for arch in archs] for name, archs in found.capabilities().items()
+            name: [arch.name for arch in archs] for name, archs in plugins.capabilities().items()
         },
     }
 
@@ -116,19 +116,19 @@ def _architecture(arch: Architecture) -> dict[str, Any]:
     }
 
 
-def show(what: Optional[str], json: bool) -> int:
-    if what is not None:
-        _show_one(what, json)
+def show(subject: Optional[str], json: bool) -> int:
+    if subject is not None:
+        _show_one(subject, json)
         return Exit.OK
-    found = gather()
-    code = Exit.UNAVAILABLE if found["broken"] else Exit.OK
+    facts = gather()
+    code = Exit.UNAVAILABLE if facts["broken"] else Exit.OK
     if json:
-        print_json(found)
+        print_json(facts)
         return code
     out = console()
-    versions = ", ".join(f"{k} {v or 'not installed'}" for k, v in found["versions"].items())
+    versions = ", ".join(f"{k} {v or 'not installed'}" for k, v in facts["versions"].items())
     out.print(escape(versions), highlight=False, soft_wrap=True)
-    out.print(f"default target: {escape(found['default_target'])}", highlight=False, soft_wrap=True)
+    out.print(f"default target: {escape(facts['default_target'])}", highlight=False, soft_wrap=True)
     plugins = [
         (
             p["name"],
@@ -137,17 +137,17 @@ def show(what: Optional[str], json: bool) -> int:
             len(p["lowerings"]) or "",
             ", ".join(p["offers"]),
         )
-        for p in found["plugins"]
+        for p in facts["plugins"]
     ]
     columns = ("name", "distribution", "backends", ">lowerings", "offers")
     out.print(table("plugins", columns, plugins))
     devices = [
         (d["backend"], "\n".join(d["devices"]) or "none", d["problem"] or "")
-        for d in found["devices"]
+        for d in facts["devices"]
     ]
     out.print(table("devices", ("backend", "devices", "problem"), devices))
     architectures: list[Any] = []
-    for arch in found["architectures"]:
+    for arch in facts["architectures"]:
         if architectures and architectures[-1][0] != arch["backend"]:
             architectures.append(None)
         architectures.append(
@@ -164,18 +164,18 @@ def show(what: Optional[str], json: bool) -> int:
     shown = ("backend", "name", "aliases", ">lanes", ">shared", ">Triton from", ">capabilities")
     out.print(table("architectures", shown, architectures))
     out.print("lanes: of a warp; shared: memory of a block at most")
-    out.print(Text("capabilities", style="bold"), Text(", ".join(found["capabilities"])))
+    out.print(Text("capabilities", style="bold"), Text(", ".join(facts["capabilities"])))
     out.print("gluon info NAME tells all about an architecture or a capability\n")
-    for failure in found["broken"]:
+    for failure in facts["broken"]:
         title = f"{failure['name']} ({failure['distribution'] or 'unknown'}) did not load"
         out.print(f"[bold red]{escape(title)}[/]")
         out.print(escape(failure["traceback"].rstrip()), highlight=False, soft_wrap=True)
-    for clash in found["clashes"]:
+    for clash in facts["clashes"]:
         text = f"{clash['text']}. {clash['remedy']}"
         out.print(f"[yellow]{escape(text)}[/]", highlight=False, soft_wrap=True)
-    if not found["types"]:
+    if not facts["types"]:
         out.print("editors and checkers do not know these plugins: run `gluon types`")
-    for name in found["left_out"]:
+    for name in facts["left_out"]:
         out.print(f"{escape(name)} is left out by GLUON_PLUGINS")
     return code
 
@@ -192,20 +192,20 @@ def _with_unit(key: str, value: Any) -> Any:
     return f"{value} {units[key]}" if key in units else value
 
 
-def _show_one(what: str, json: bool) -> None:
+def _show_one(subject: str, json: bool) -> None:
     """All about one capability or one target."""
-    having = registry().capabilities().get(what)
+    having = registry().capabilities().get(subject)
     if having is not None:
         if json:
-            print_json({what: [arch.name for arch in having]})
+            print_json({subject: [arch.name for arch in having]})
         else:
             rows = [(a.backend, a.name, a.description) for a in having]
-            console().print(table(what, ("backend", "architecture", ""), rows))
+            console().print(table(subject, ("backend", "architecture", ""), rows))
         return
     try:
-        target = registry().target(what)
+        target = registry().target(subject)
     except TargetError as error:
-        close = did_you_mean(what, registry().capabilities())
+        close = did_you_mean(subject, registry().capabilities())
         error.remedy = " ".join(filter(None, (error.remedy, close)))
         raise
     arch = _architecture(target.architecture)

@@ -115,7 +115,7 @@ def _launched(
     try:
         with redirect_stdout(sys.stderr):
             run_file(file, str(twin), (), record=record)
-    except (Exception, SystemExit) as error:  # what was launched before counts all the same
+    except (Exception, SystemExit) as error:  # earlier launches count all the same
         if isinstance(error, GluonError) and not record.kernels and error.span is not None:
             raise
         first = (str(error).splitlines() or [""])[0]

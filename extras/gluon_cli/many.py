@@ -24,10 +24,10 @@ def listed(text: str, argument: str) -> list[str]:
         UsageError: an empty list.
         TargetError: an unknown target.
     """
-    found = [str(registry().target(word.strip())) for word in text.split(",") if word.strip()]
-    if not found:
+    targets = [str(registry().target(word.strip())) for word in text.split(",") if word.strip()]
+    if not targets:
         raise UsageError("names no target", argument=argument, got=repr(text))
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(targets))
 
 
 def again(context: Any, **changed: Any) -> list[str]:
@@ -61,7 +61,7 @@ def on_each(
     Args:
         changed: options of the run on a target that are not those of the command line.
     """
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     for target in targets:
         started = time.perf_counter()
         if not as_json:
@@ -78,18 +78,18 @@ def on_each(
         }
         if as_json:
             row.update(parsed(done.stdout))
-        found.append(row)
-    code = worst(row["exit"] for row in found)
+        results.append(row)
+    code = worst(row["exit"] for row in results)
     if as_json:
-        print_json({"exit": code, "targets": found})
+        print_json({"exit": code, "targets": results})
         return code
-    rows = [(r["target"], r["outcome"], r["exit"], f"{r['seconds']:.1f} s") for r in found]
+    rows = [(r["target"], r["outcome"], r["exit"], f"{r['seconds']:.1f} s") for r in results]
     console().print(table("", ("target", "outcome", ">exit code", ">time"), rows))
     return code
 
 
 def _said(command: Sequence[str], as_json: bool) -> tuple[subprocess.CompletedProcess[str], str]:
-    """Run a command; return it, and what it says of its outcome beyond the exit code."""
+    """Run a command; return it, and its outcome beyond the exit code."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "outcome"
         done = subprocess.run(
@@ -103,17 +103,17 @@ def _said(command: Sequence[str], as_json: bool) -> tuple[subprocess.CompletedPr
 
 def worst(codes: Any) -> int:
     """Wrong before unknown, unknown before well."""
-    found = set(codes)
-    return Exit.FAILED if Exit.FAILED in found else max(found, default=0, key=abs)
+    distinct = set(codes)
+    return Exit.FAILED if Exit.FAILED in distinct else max(distinct, default=0, key=abs)
 
 
 def parsed(text: Optional[str]) -> dict[str, Any]:
-    """What a process printed as JSON; nothing where it printed none."""
+    """Return the JSON that a process printed; nothing where it printed none."""
     try:
-        found = json.loads(text or "")
+        value = json.loads(text or "")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _word(code: int) -> str:
@@ -125,7 +125,7 @@ def _word(code: int) -> str:
 
 
 def watch(context: Any, file: str, every: float = 0.2) -> int:
-    """Run a file, and again when it or a Python file beside it changes, until Ctrl-C."""
+    """Run a file, and again when it or a Python file in its folder changes, until Ctrl-C."""
     folder = Path(file).resolve().parent
     seen: dict[Path, float] = {}
     try:
@@ -140,10 +140,10 @@ def watch(context: Any, file: str, every: float = 0.2) -> int:
 
 
 def _times(folder: Path) -> dict[Path, float]:
-    found = {}
+    times = {}
     for path in folder.glob("*.py"):
         try:
-            found[path] = path.stat().st_mtime
+            times[path] = path.stat().st_mtime
         except OSError:  # it has just gone
             continue
-    return found
+    return times

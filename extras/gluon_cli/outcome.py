@@ -2,7 +2,7 @@
 
 The code itself is read, line by line. Where accesses are narrower than the layout permits, the kernel
 is compiled again with its arguments declared divisible by 16, all of them and all but one: so the
-arguments that make the difference are known, and what they would save.
+arguments that make the difference are known, and the savings.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LineOutcome:
 
     Args:
         code: its instructions.
-        note: why accesses are narrow and what would widen them, None where they are not.
+        note: why accesses are narrow and how to widen them, None where they are not.
         arguments: the parameters that are not known to be divisible by 16, and would have to be.
     """
 
@@ -79,7 +79,7 @@ class Outcome:
 
 
 def outcome(source: GluonASTSource, target: Target, options: Mapping[str, Any]) -> Outcome:
-    """Compile `source` and compare its machine code with what was selected. A simulated target
+    """Compile `source` and compare its machine code with the selected code. A simulated target
     answers for the architecture that it simulates.
 
     Raises:
@@ -209,14 +209,14 @@ def _lines(
 
 
 def _limit(narrowest: tuple[str, int], permitted: Optional[int]) -> Optional[str]:
-    """Return what limits accesses that no argument would widen."""
+    """Return the limits of accesses that no argument would widen."""
     what, width = _plural(narrowest[0]), narrowest[1]
     if permitted is None:
         return None
     if width < permitted:
         return (
             f"{width}-byte {what}, where the layout permits {permitted}: offsets or masks are not known "
-            "to be the same, or consecutive, for what one thread holds; promise it with "
+            "to be the same, or consecutive, for the elements of one thread; promise it with "
             "gl.max_contiguous or gl.multiple_of"
         )
     if width < _NARROW:

@@ -1,4 +1,4 @@
-"""What commands print, and the codes they end with."""
+"""Print the results of commands, and set their exit codes."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ _USAGE = (ArgumentError, OptionError, TargetError, UsageError)
 
 
 def console() -> Console:
-    """Where results go. A pipe gets the whole width of a table, not the 80 columns of no terminal."""
+    """Return the console of results. A pipe gets the whole width of a table, not the 80 columns of no terminal."""
     if sys.stdout.isatty() or "COLUMNS" in os.environ:
         return Console()
     return Console(width=160)
 
 
 def errors() -> Console:
-    """Where progress and errors go."""
+    """Return the console of progress and errors."""
     return Console(stderr=True)
 
 
@@ -100,11 +100,11 @@ def byte_count(count: int) -> str:
 def table(title: str, columns: Sequence[str], rows: Iterable[Optional[Sequence[Any]]]) -> Table:
     """A table of plain text; a column whose name starts with `>` is set to the right and keeps its
     width, and a row that is None draws a line."""
-    made = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
-    made.padding = (0, 1, 0, 0)
+    built = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    built.padding = (0, 1, 0, 0)
     for name in columns:
         right = name.startswith(">")
-        made.add_column(
+        built.add_column(
             name.lstrip(">"),
             justify="right" if right else "left",
             overflow="fold",
@@ -112,14 +112,14 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Optional[Sequence[A
         )
     for row in rows:
         if row is None:
-            made.add_section()
+            built.add_section()
         else:
-            made.add_row(*("" if cell is None else escape(str(cell)) for cell in row))
-    return made
+            built.add_row(*("" if cell is None else escape(str(cell)) for cell in row))
+    return built
 
 
 def code_of(error: BaseException) -> Exit:
-    """The exit code that `error` stands for."""
+    """Return the exit code that `error` stands for."""
     of_plugin = getattr(error, "exit_code", None)
     if of_plugin == Exit.UNAVAILABLE or isinstance(error, _UNAVAILABLE):
         return Exit.UNAVAILABLE
@@ -134,17 +134,17 @@ def _warn_of_plugins() -> None:
     from gluon_core.registry.load import registry
 
     try:
-        found = registry().problems()
+        problems = registry().problems()
     except GluonError:
-        return  # what the command itself will say
-    if found:
-        first = " ".join(found[0].split())
-        count = f"{len(found)} problems of plugins, the first: " if len(found) > 1 else ""
+        return  # the command itself reports them
+    if problems:
+        first = " ".join(problems[0].split())
+        count = f"{len(problems)} problems of plugins, the first: " if len(problems) > 1 else ""
         print(f"gluon: {count}{first}. See `gluon info`.", file=sys.stderr)
 
 
 def _lacking(error: GluonError) -> Optional[str]:
-    """What to install, where that may be why a target is unknown."""
+    """Return the packages to install, where one may make a target known."""
     if not isinstance(error, (PluginError, TargetError)):
         return None
     from gluon_cli.packages import hint
@@ -156,8 +156,8 @@ def _lacking(error: GluonError) -> Optional[str]:
 
 
 def _of_the_file(error: BaseException, file: str) -> bool:
-    """Whether a file that was run raised `error`; its traceback then starts there, without the frames
-    of what ran it."""
+    """Return True if a file that was run raised `error`; its traceback then starts there, without the frames
+    of its runner."""
     if isinstance(error, SyntaxError) and error.filename == file:
         error.__traceback__ = None
         return True
@@ -166,7 +166,7 @@ def _of_the_file(error: BaseException, file: str) -> bool:
         return False
     error.__traceback__ = frame
     last = traceback.extract_tb(frame)[-1]
-    # A launch without its arguments, or a grid that raises: what led there is nobody's mistake.
+    # A launch without its arguments, or a grid that raises: nobody made a mistake there.
     if last.filename.startswith("<gluon ") or last.name == "require_all" or last.filename == file:
         if os.environ.get("GLUON_TRACEBACK") != "full":
             error.__traceback__ = trimmed_traceback(frame)
@@ -202,16 +202,16 @@ def _place(error: GluonError, file: str) -> Optional[SourceSpan]:
 
 def _plainly(error: BaseException) -> dict[str, Any]:
     """An ordinary exception as JSON: its class, its message, and where the file was."""
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "class": type(error).__name__,
         "message": without_addresses(str(error)),
     }
     if error.__traceback__ is not None:
         code = error.__traceback__.tb_frame.f_code
-        found.update(file=code.co_filename, line=error.__traceback__.tb_lineno)
+        fields.update(file=code.co_filename, line=error.__traceback__.tb_lineno)
     elif isinstance(error, SyntaxError):
-        found.update(file=error.filename, line=error.lineno)
-    return found
+        fields.update(file=error.filename, line=error.lineno)
+    return fields
 
 
 def file_and_kernel(spec: str) -> tuple[str, Optional[str]]:
@@ -224,7 +224,7 @@ def command(
     function: Optional[Callable[..., Any]] = None, *, runs: Optional[str] = None
 ) -> Callable[..., Any]:
     """Wrap a command: Gluon Core's own errors are printed without a traceback and become an exit
-    code; what the command returns is its exit code, None for OK. Exceptions of a file that is run keep
+    code; the command returns its exit code, None for OK. Exceptions of a file that is run keep
     its part of the traceback, other ones are bugs and keep all of it. A plugin with a problem is warned of first, by every command but a bare `info`,
     which shows it all.
 
@@ -234,8 +234,8 @@ def command(
     if function is None:
         return functools.partial(command, runs=runs)
 
-    def file_of(given: Mapping[str, Any]) -> Optional[str]:
-        return None if runs is None else file_and_kernel(str(given[runs]))[0]
+    def file_of(parameters: Mapping[str, Any]) -> Optional[str]:
+        return None if runs is None else file_and_kernel(str(parameters[runs]))[0]
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -272,7 +272,7 @@ def command(
             if kwargs.get("json"):
                 print_json({"error": _plainly(error)})
         except KeyboardInterrupt as interrupt:
-            # What a simulator knows of where it was; nothing where something else was interrupted.
+            # The simulator's position; nothing where other code was interrupted.
             text = f": {escape(str(interrupt))}" if str(interrupt) else ""
             errors().print(f"[bold red]interrupted[/]{text}", soft_wrap=True, highlight=False)
             code = 128 + signal.SIGINT

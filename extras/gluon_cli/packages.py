@@ -18,12 +18,12 @@ __all__ = ["absent", "hint", "install_line", "known"]
 
 
 def known() -> dict[str, str]:
-    """Package -> what pip installs it by: the plugins beside the core in a checkout, or in the one that
+    """Return package -> pip argument: the plugins of the core's checkout, or in the one that
     it was installed from, else those that the metadata of the core names in its extras."""
     root = _checkout()
     if root is not None:
-        beside = sorted(path.parent for path in root.glob("backends/*/pyproject.toml"))
-        return {name: _spoken(path) for path in beside if (name := _name(path))}
+        folders = sorted(path.parent for path in root.glob("backends/*/pyproject.toml"))
+        return {name: _spoken(path) for path in folders if (name := _name(path))}
     try:
         wanted = metadata.requires("gluon-core") or ()
     except metadata.PackageNotFoundError:
@@ -36,8 +36,10 @@ def _checkout() -> Optional[Path]:
     """The checkout that this is, or was installed from, if it is still there."""
     places = [Path(gluon_core.__file__).resolve().parents[1]]
     try:
-        told = json.loads(metadata.distribution("gluon-core").read_text("direct_url.json") or "{}")
-        url = urlsplit(told.get("url", ""))
+        origin = json.loads(
+            metadata.distribution("gluon-core").read_text("direct_url.json") or "{}"
+        )
+        url = urlsplit(origin.get("url", ""))
         if url.scheme == "file":
             places.append(Path(unquote(url.path)))
     except (metadata.PackageNotFoundError, ValueError):
@@ -53,7 +55,7 @@ def absent() -> dict[str, str]:
 
 
 def hint() -> Optional[str]:
-    """What to install where there is no simulator, or nothing to simulate; None where there is both."""
+    """Return the packages to install where no simulator or no simulated target is; None where both are."""
     backends = registry().backends.values()
     kinds = {backend.simulates for backend in backends}
     missing = absent()
@@ -77,8 +79,8 @@ def _there(module: str) -> bool:
 
 
 def _name(folder: Path) -> str:
-    found = re.search(r'^name = "([^"]+)"', (folder / "pyproject.toml").read_text(), re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(r'^name = "([^"]+)"', (folder / "pyproject.toml").read_text(), re.MULTILINE)
+    return match[1] if match else ""
 
 
 def _spoken(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""What users type: `FILE:KERNEL`, signatures, and values of constexprs."""
+"""Parse the arguments of users: `FILE:KERNEL`, signatures, and values of constexprs."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def find_kernel(spec: str) -> Kernel:
             if entries
             else _kernels_line(entries),
         )
-    found = kernels[entries[0]]
-    return Kernel(entries[0], found, examples.get(id(found)))
+    kernel = kernels[entries[0]]
+    return Kernel(entries[0], kernel, examples.get(id(kernel)))
 
 
 def _not_called(kernels: Mapping[str, Any]) -> list[str]:
@@ -181,11 +181,11 @@ def _value(node: ast.AST, text: str, argument: str) -> Any:
         if not isinstance(value, type):
             return value
     if isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)):
-        found = _named(node.func, text, argument)
-        if isinstance(found, type) and all(k.arg for k in node.keywords):
+        callee = _named(node.func, text, argument)
+        if isinstance(callee, type) and all(k.arg for k in node.keywords):
             args = [_value(item, text, argument) for item in node.args]
             named = {str(k.arg): _value(k.value, text, argument) for k in node.keywords}
-            return _construct(found, args, named, text, argument)
+            return _construct(callee, args, named, text, argument)
     raise UsageError(
         "neither a literal, nor a dtype, nor a layout", argument=argument, got=repr(text)
     )
@@ -244,24 +244,24 @@ def _layouts_of_vendors() -> dict[str, type]:
     for backend in registry().backends.values():
         if backend.language.namespace:
             load_path(backend.language.namespace)
-    found: dict[str, type] = {}
+    classes: dict[str, type] = {}
     several: set[str] = set()
     waiting: list[type] = [Layout]
     cls: type
     while waiting:
         for cls in waiting.pop().__subclasses__():
             waiting.append(cls)
-            if cls.__name__.startswith("_") or found.setdefault(cls.__name__, cls) is cls:
+            if cls.__name__.startswith("_") or classes.setdefault(cls.__name__, cls) is cls:
                 continue
             several.add(cls.__name__)
-    return {name: cls for name, cls in found.items() if name not in several}
+    return {name: cls for name, cls in classes.items() if name not in several}
 
 
 # -- from kernel to source -----------------------------------------------------------------------
 
 
 def source_of(
-    found: Kernel,
+    kernel: Kernel,
     target: Any,
     signature: Optional[str],
     constexprs: Mapping[str, Any],
@@ -280,8 +280,8 @@ def source_of(
     from gluon_core.compiler import GluonASTSource
 
     if signature is None:
-        if found.example is not None:
-            source, usual = found.example.source(target)
+        if kernel.example is not None:
+            source, usual = kernel.example.source(target)
             if constexprs:
                 values = {source.fn.arg_names[p[0]]: v for p, v in source.constants.items()}
                 types = {k: v for k, v in source.signature.items() if k not in constexprs}
@@ -290,7 +290,7 @@ def source_of(
             return source, {**usual, **options}
         signature = ""
     return GluonASTSource(
-        found.kernel, _types(found.kernel, signature, constexprs), constexprs
+        kernel.kernel, _types(kernel.kernel, signature, constexprs), constexprs
     ), dict(options)
 
 
@@ -311,7 +311,7 @@ def signature_of(source: Any) -> str:
 
 
 def _items(text: str) -> list[str]:
-    """What commas separate, but for those inside brackets of any kind."""
+    """Split at commas, except those inside brackets of any kind."""
     items, depth, start = [], 0, 0
     for place, letter in enumerate(f"{text},"):
         depth += (letter in "([<") - (letter in ")]>")
@@ -337,8 +337,8 @@ def _short_names() -> dict[str, str]:
     from gluon_core import language
     from gluon_core._triton import dtype
 
-    found = vars(language).items()
-    return {name: str(value.name) for name, value in found if isinstance(value, dtype)}
+    names = vars(language).items()
+    return {name: str(value.name) for name, value in names if isinstance(value, dtype)}
 
 
 def _types(kernel: Any, signature: str, constexprs: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ def names() -> list[str]:
     """Return the commands of all plugins."""
     try:
         return list(registry().commands())
-    except GluonError:  # the command itself says what is wrong
+    except GluonError:  # the command itself reports the error
         return []
 
 

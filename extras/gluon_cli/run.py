@@ -42,7 +42,7 @@ class Runs:
         progress: show how far long launches are.
         explore: under all schedules of each launch that differ, with every check on, for so many
             seconds (`within`) and `most` schedules of each.
-        prove: the name of a kernel, or "*": say what can be said for every trip count, within so many
+        prove: the name of a kernel, or "*": prove properties for every trip count, within so many
             seconds.
     """
 
@@ -58,11 +58,11 @@ class Runs:
     prove: Optional[str] = None
 
     def __bool__(self) -> bool:
-        """Whether only a simulator can grant this."""
+        """Return True if only a simulator can grant this."""
         return self != Runs(seed=self.seed, progress=self.progress)
 
     def settings(self) -> list[dict[str, Any]]:
-        """Of each run, for the simulator."""
+        """Return the settings of each run, for the simulator."""
         always: dict[str, Any] = {} if self.timeout is None else {"timeout": self.timeout}
         if self.progress:
             always["progress"] = True
@@ -99,11 +99,11 @@ def run_file(
     judged: bool = False,
 ) -> int:
     """Run `file` as `python file ...` would, with `GLUON_TARGET` set; its exit code is ours, unless it
-    ended well and nothing of what was asked for happened.
+    ended well and none of the requested checks happened.
 
     Args:
         json: print `{"exit": code}` and leave nothing else on stdout.
-        wish: what to find out on the way.
+        wish: facts to collect on the way.
         runs: under which schedules. Output of the file is shown of the first run, and of one that
             fails.
         record: gets the launches; they are then for the caller to judge, unless `judged`.
@@ -142,13 +142,15 @@ def run_file(
     if not judged:
         return code
     judges = runs.check or runs.explore
-    found = weigh(record, asked, judges, bool(wish or runs), None if runs.explore else runs.count)
-    verdict = _verdict(file, target, runs) if runs.check and not found.code else None
-    code = found.code or int(verdict is not None and verdict.failed)
+    evidence = weigh(
+        record, asked, judges, bool(wish or runs), None if runs.explore else runs.count
+    )
+    verdict = _verdict(file, target, runs) if runs.check and not evidence.code else None
+    code = evidence.code or int(verdict is not None and verdict.failed)
     if json:
         more: dict[str, Any] = {}
         if judges or asked is not None:
-            more.update(launches=found.launches, caught=found.caught, evidence=found.lines)
+            more.update(launches=evidence.launches, caught=evidence.caught, evidence=evidence.lines)
         if runs.check:
             more.update({"schedules": runs.count, **asdict(verdict or Verdict())})
         if stand_in is not None and (said := list(stand_in.lines())):
@@ -157,13 +159,13 @@ def run_file(
         return code
     for line in () if stand_in is None else stand_in.lines(announced=True):
         print(line, file=sys.stderr)
-    for line in [*found.lines, *(verdict.lines if verdict else ())]:
+    for line in [*evidence.lines, *(verdict.lines if verdict else ())]:
         print(line, file=sys.stdout if judges else sys.stderr)
     return code
 
 
 def _readable(file: str) -> None:
-    """Refuse what Python could not run, before a traceback of ours does."""
+    """Refuse a file that Python cannot run, before a traceback of ours does."""
     path = Path(file)
     if not path.is_file():
         if path.is_dir():
@@ -179,18 +181,18 @@ def _readable(file: str) -> None:
 
 
 def _together(runs: Runs, wish: Optional[Watch]) -> None:
-    """Refuse what cannot be had at once."""
+    """Refuse options that exclude each other."""
     others = {
         "--check": runs.check,
         "--schedules": runs.count is not None,
         "--schedule": runs.schedule is not None,
         "--profile, --trace or --pdb": bool(wish),
     }
-    beside = next((name for name, given in others.items() if given), None)
-    if runs.explore and beside is not None:
+    conflicting = next((name for name, chosen in others.items() if chosen), None)
+    if runs.explore and conflicting is not None:
         raise UsageError(
             "runs each launch under many schedules of its own", argument="--explore",
-            remedy=f"Leave {beside} out.",
+            remedy=f"Leave {conflicting} out.",
         )  # fmt: skip
     lacking = next((f"--{n}" for n in ("within", "most") if getattr(runs, n) is not None), None)
     if lacking is not None and not (runs.explore or runs.prove):
@@ -198,7 +200,7 @@ def _together(runs: Runs, wish: Optional[Watch]) -> None:
 
 
 def _stand_in() -> Any:
-    """Return what answers for a device that is not there; None where no plugin does."""
+    """Return the substitute for a device that is not there; None where no plugin does."""
     return registry().service("standin") if "standin" in registry().services() else None
 
 
@@ -245,7 +247,7 @@ def _run_all(file: str, wish: Optional[Watch], runs: Runs, target: Optional[str]
 
 
 def _other_results(file: str, runs: Runs, target: Optional[str], record: Record) -> int:
-    """Let the file judge what its launches gave under other schedules, too."""
+    """Let the file judge the results of its launches under other schedules, too."""
     simulator = _simulator(target)
     assert simulator is not None and simulator.simulation.settings is not None  # it ran there
     configured = load_named(
@@ -265,7 +267,7 @@ def _other_results(file: str, runs: Runs, target: Optional[str], record: Record)
                 if code != 0:
                     print(hidden.getvalue(), end="")
                     print(
-                        "wrong with what launches give under another schedule; repeat it with "
+                        "wrong with the results of launches under another schedule; repeat it with "
                         "--schedule and the file of the kernel, KERNEL.schedule.json",
                         file=sys.stderr,
                     )
@@ -333,17 +335,17 @@ def _simulated(target: Optional[str], wish: Optional[Watch]) -> None:
             ),
             None,
         )
-        told = {f.name: f.metadata.get("option") for f in fields(Watch)}[lacking[0]]
+        options = {f.name: f.metadata.get("option") for f in fields(Watch)}[lacking[0]]
         raise UsageError(
             f"{simulator.name} cannot grant this",
-            argument=told or f"--{lacking[0].replace('_', '-')}",
+            argument=options or f"--{lacking[0].replace('_', '-')}",
             got=str(chosen),
             remedy=None if able is None else _instead(able, chosen),
         )
 
 
 def _instead(able: Backend, chosen: Target) -> str:
-    """Which target of a backend that can grant what `chosen` cannot."""
+    """Return the target of a backend that can grant the options that `chosen` cannot."""
     others = able.simulation.stands_in_for
     if not others or chosen.architecture.backend in others:
         return f"Try --target {able.name}:{chosen.architecture.name}."

@@ -1,7 +1,7 @@
-"""`gluon types`: a stub package that tells editors and checkers what the installed plugins add.
+"""`gluon types`: write a stub package with the names that installed plugins add, for editors and checkers.
 
 The core names no vendor, so `gl.nvidia`, `gl.NVMMASharedLayout` and `gluon_core.nvidia.hopper` are
-found through the registry when a program runs; a checker does not run it. What is written is the
+found through the registry when a program runs; a checker does not run it. The output is the
 partial stub package `gluon_core-stubs` (PEP 561), a line or two per module: the names of the core,
 and those that plugins add, each imported from where it is defined. A plugin ships nothing for it.
 Each module is a folder: pyright then takes it for a namespace, and asks for no source.
@@ -47,15 +47,15 @@ def show(to: Optional[Path], check: bool) -> int:
 
 
 def current(to: Optional[Path] = None) -> bool:
-    """Whether the stub package is there and knows the plugins that are installed."""
+    """Return True if the stub package is there and knows the installed plugins."""
     return _on_disk((to or _site()) / _NAME) == package(registry())
 
 
 def _site() -> Path:
-    """Where the core was installed, or the environment that runs where it is a checkout."""
-    beside = Path(gluon_core.__file__).parents[1]
-    if beside.name in ("site-packages", "dist-packages"):
-        return beside
+    """Return the folder of the installed core, or the running environment's for a checkout."""
+    folder = Path(gluon_core.__file__).parents[1]
+    if folder.name in ("site-packages", "dist-packages"):
+        return folder
     return Path(sysconfig.get_path("purelib"))
 
 
@@ -68,8 +68,8 @@ def write(where: Path) -> None:
     files = package(registry())
     try:
         if where.exists():
-            found = where / "__init__.pyi"
-            if not found.exists() or not found.read_text().startswith(_WRITTEN):
+            init = where / "__init__.pyi"
+            if not init.exists() or not init.read_text().startswith(_WRITTEN):
                 raise CacheError("not written by `gluon types`", argument="--to", got=str(where))
             shutil.rmtree(where)
         for name, text in files.items():
@@ -123,7 +123,7 @@ def _text(lines: Iterable[str]) -> str:
 
 
 def _as(name: str, module: str, source: str) -> Iterator[str]:
-    """`source` of `module` as `name`: of what it imports a stub exports what keeps its name."""
+    """`source` of `module` as `name`: a stub exports the imports that keep their names."""
     inner = name if name == source else f"_{name}"
     yield f"from {module} import {source} as {inner}"
     if inner != name:
@@ -140,9 +140,9 @@ def _mirror(at: str, root: str) -> Iterator[tuple[str, str]]:
     spec, offered = _spec(root), _offered(root)
     inside = pkgutil.iter_modules((spec and spec.submodule_search_locations) or ())
     modules = [
-        found.name
-        for found in inside
-        if (found.name in offered if offered else not found.name.startswith("_"))
+        child.name
+        for child in inside
+        if (child.name in offered if offered else not child.name.startswith("_"))
     ]
     others = [name for name in offered if name not in modules]
     alias = f"gluon_core.{at.replace('/', '.')}"
@@ -158,9 +158,9 @@ def _everything(module: str) -> Iterator[str]:
 
 @functools.cache
 def _offered(module: str) -> tuple[str, ...]:
-    """The names that a module is for, without running it: `__all__`, else what it defines, imports
-    as what it is, or imports all of."""
-    found: list[str] = []
+    """The names that a module is for, without running it: `__all__`, else the names that it defines, imports
+    under the same name, or imports with a star."""
+    names: list[str] = []
     for node in _tree(module).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             if node.targets[0].id == "__all__":
@@ -168,20 +168,20 @@ def _offered(module: str) -> tuple[str, ...]:
                     return tuple(ast.literal_eval(node.value))
                 except ValueError:
                     continue
-            found.append(node.targets[0].id)
+            names.append(node.targets[0].id)
         elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            found.append(node.name)
+            names.append(node.name)
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 if alias.name == "*":
-                    found += _offered(str(node.module))
+                    names += _offered(str(node.module))
                 elif alias.name == alias.asname:
-                    found.append(alias.name)
-    return tuple(name for name in found if not name.startswith("_"))
+                    names.append(alias.name)
+    return tuple(name for name in names if not name.startswith("_"))
 
 
 def _public(module: str) -> Iterator[str]:
-    """What a package of the core imports for others, also for checkers alone, as a stub says it."""
+    """Return the imports of a package of the core for others, also for checkers alone, as in a stub."""
     body = _tree(module).body
     for_checkers = [node.body for node in body if isinstance(node, ast.If)]
     renamed: dict[str, tuple[str, str]] = {}
@@ -203,7 +203,7 @@ def _tree(module: str) -> ast.Module:
 
 
 def _spec(module: str) -> Optional[ModuleSpec]:
-    """Where a module stands. Nothing is imported: plugins may be broken, and Triton takes its time."""
+    """Return the file of a module. Nothing is imported: plugins may be broken, and Triton takes its time."""
     parent, _, _ = module.rpartition(".")
     if not parent:
         return importlib.util.find_spec(module)

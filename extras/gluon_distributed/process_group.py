@@ -98,10 +98,10 @@ class Group(ABC):
 
     def zeros(self, shape: Union[int, Sequence[int]], dtype: Any) -> Symmetric:
         """As `empty`, filled with zeros on all ranks when it returns."""
-        made = self.empty(shape, dtype)
-        made.local[...] = 0
+        symmetric = self.empty(shape, dtype)
+        symmetric.local[...] = 0
         self.barrier()
-        return made
+        return symmetric
 
     def check(self, *kernels: Any) -> None:
         """Make sure that all ranks run the same releases, and the same source of `kernels`.
@@ -109,14 +109,14 @@ class Group(ABC):
         Raises:
             RankBuildError: they do not; the message names what differs, and on which ranks.
         """
-        found = self.gather({**_releases(), **{_name(k): _source(k) for k in kernels}}, "check")
-        for what in {name: None for one in found for name in one}:
-            values = [one.get(what, "nothing") for one in found]
+        releases = self.gather({**_releases(), **{_name(k): _source(k) for k in kernels}}, "check")
+        for part in {name: None for one in releases for name in one}:
+            values = [one.get(part, "nothing") for one in releases]
             if len(set(values)) > 1:
                 other = next(r for r, value in enumerate(values) if value != values[0])
                 raise RankBuildError(
                     "ranks are of different builds",
-                    argument=what,
+                    argument=part,
                     expected=f"{values[0]}, as on rank 0",
                     got=f"{values[other]} on rank {other}",
                     remedy="Run one installation and one checkout on all ranks.",
@@ -128,13 +128,13 @@ class Group(ABC):
         Raises:
             RankMismatchError: one brings another.
         """
-        found = self.gather(value, what)
-        for rank, other in enumerate(found):
-            if other != found[0]:
+        values = self.gather(value, what)
+        for rank, other in enumerate(values):
+            if other != values[0]:
                 raise RankMismatchError(
                     "ranks bring different values",
                     argument=what,
-                    expected=f"{found[0]}, as on rank 0",
+                    expected=f"{values[0]}, as on rank 0",
                     got=f"{other} on rank {rank}",
                 )
         return value
@@ -142,14 +142,14 @@ class Group(ABC):
 
 def _releases() -> dict[str, str]:
     """The releases of what makes code here: the core, what it stands on, and the plugins."""
-    found = {}
+    releases = {}
     plugins = {p.dist.name for p in metadata.entry_points(group=ENTRY_POINTS) if p.dist}
     for name in ("gluon-core", "triton", "torch", *sorted(plugins)):
         try:
-            found[name] = metadata.version(name)
+            releases[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            releases[name] = "not installed"
+    return releases
 
 
 def _name(kernel: Any) -> str:

@@ -114,20 +114,20 @@ class _Simulated(Group):
             tensor, signals = np.empty(sizes, dtype), np.zeros(SIGNALS, np.int32)
         self._host.share("symmetric memory", tensor)
         self._host.share("signals", signals, pad=True)
-        found = self._host.meet("share", (tensor, signals))
-        made = Symmetric(tuple(t for t, _ in found), tuple(s for _, s in found), self.rank)
-        self._known[_address(tensor)] = made
-        return made
+        copies = self._host.meet("share", (tensor, signals))
+        memory = Symmetric(tuple(t for t, _ in copies), tuple(s for _, s in copies), self.rank)
+        self._known[_address(tensor)] = memory
+        return memory
 
     def symmetric(self, tensor: Any) -> Symmetric:
-        found = self._known.get(_address(tensor))
-        if found is None:
+        memory = self._known.get(_address(tensor))
+        if memory is None:
             raise NotSymmetricError(
                 "the tensor is not in symmetric memory",
                 argument="tensor",
                 remedy="Make it with group.empty(shape, dtype).",
             )
-        return found
+        return memory
 
     def multicast(self, x: Symmetric) -> Multicast:
         # An address alone: whoever reads there with an ordinary load reads what nobody wrote.

@@ -28,10 +28,10 @@ def group(process_group: Any = None) -> Group:
             of it, or it has more ranks than were started.
         SymmetricMemoryError: torch has no symmetric memory.
     """
-    name, found = _find(process_group)
+    name, handle = _find(process_group)
     known = _groups.get(name)
-    if known is None or known.made_of() is not found:
-        known = _groups[name] = _TorchGroup(name, found)
+    if known is None or known.made_of() is not handle:
+        known = _groups[name] = _TorchGroup(name, handle)
     return known
 
 
@@ -136,13 +136,13 @@ class _TorchGroup(Group):
         Raises:
             GroupError: it was destroyed.
         """
-        found = self.made_of()
-        if found is None:
+        handle = self.made_of()
+        if handle is None:
             raise GroupError(
                 f"the process group {self.name} was destroyed",
                 remedy="Ask for the group again after torch.distributed.init_process_group.",
             )
-        return found
+        return handle
 
     @property
     def device(self) -> Any:
@@ -151,9 +151,9 @@ class _TorchGroup(Group):
         return torch.device(torch.accelerator.current_accelerator().type, index)
 
     def gather(self, value: Any, what: str = "gather") -> list[Any]:
-        found: list[Any] = [None] * self.world
-        _torch().distributed.all_gather_object(found, (what, value), group=self.handle)
-        for rank, (other, _) in enumerate(found):
+        values: list[Any] = [None] * self.world
+        _torch().distributed.all_gather_object(values, (what, value), group=self.handle)
+        for rank, (other, _) in enumerate(values):
             if other != what:
                 raise RankMismatchError(
                     "ranks meet for different reasons",
@@ -161,7 +161,7 @@ class _TorchGroup(Group):
                     got=f"`{other}` on rank {rank}",
                     remedy="Every rank makes the same collective calls in the same order.",
                 )
-        return [value for _, value in found]
+        return [value for _, value in values]
 
     def barrier(self) -> None:
         if _torch().accelerator.is_available():
@@ -228,9 +228,9 @@ class _TorchGroup(Group):
         ]
         words = whole.signal_pad_size // 4
         signals = [whole.get_signal_pad(r, (words,), torch.int32) for r in range(self.world)]
-        made = Symmetric(tuple(peers), tuple(signals), self.rank)
-        made.handle = whole  # type: ignore[attr-defined]  # keeps the mapping of the others' memory
-        return made
+        shared = Symmetric(tuple(peers), tuple(signals), self.rank)
+        shared.handle = whole  # type: ignore[attr-defined]  # keeps the mapping of the others' memory
+        return shared
 
     def multicast(self, x: Symmetric) -> Multicast:
         whole = getattr(x, "handle", None)
@@ -278,10 +278,10 @@ def _place(whole: Any, tensor: Any, shape: tuple[int, ...], rank: int) -> int:
     distance = tensor.data_ptr() - int(whole.buffer_ptrs[rank])
     for first in (distance // tensor.element_size(), 0):
         try:
-            found = whole.get_buffer(rank, shape, tensor.dtype, first)
+            buffer = whole.get_buffer(rank, shape, tensor.dtype, first)
         except RuntimeError:
             continue
-        if found.data_ptr() == tensor.data_ptr():
+        if buffer.data_ptr() == tensor.data_ptr():
             return first
     raise NotSymmetricError(
         "the tensor is not within the memory that was made symmetric", argument="tensor"

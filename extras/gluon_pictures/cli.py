@@ -115,8 +115,8 @@ def _layout(text: str, argument: str) -> layouts.Layout:
     return layout
 
 
-def _write(made: layouts.Picture, svg: Optional[Path], html: Optional[Path]) -> None:
-    for option, path, content in (("--svg", svg, made.svg), ("--html", html, made.html)):
+def _write(picture: layouts.Picture, svg: Optional[Path], html: Optional[Path]) -> None:
+    for option, path, content in (("--svg", svg, picture.svg), ("--html", html, picture.html)):
         if path is None:
             continue
         try:
@@ -125,4 +125,4 @@ def _write(made: layouts.Picture, svg: Optional[Path], html: Optional[Path]) -> 
             raise UsageError(
                 "cannot be written", argument=option, got=f"{path}: {error.strerror}"
             ) from None
-        print(f"wrote {path}: {made.title}")
+        print(f"wrote {path}: {picture.title}")

@@ -98,12 +98,12 @@ class Picture:
             ArgumentError: another ending.
         """
         path = Path(path)
-        made = {".svg": self.svg, ".html": self.html}.get(path.suffix.lower())
-        if made is None:
+        page = {".svg": self.svg, ".html": self.html}.get(path.suffix.lower())
+        if page is None:
             raise ArgumentError(
                 "not a picture's name", argument="path", expected=".svg or .html", got=str(path)
             )
-        path.write_text(made(), encoding="utf-8")
+        path.write_text(page(), encoding="utf-8")
 
     def _part(self, unique: str = "") -> str:
         """Return HTML for a page that may hold other things, and other pictures.
@@ -579,7 +579,7 @@ def picture(
             "warp": ("w", linear.in_size("warp")),
             "register": ("r", linear.in_size("register")),
         }
-        choices = {noun: found for noun, found in counts.items() if 1 < found[1] <= 32}
+        choices = {noun: choice for noun, choice in counts.items() if 1 < choice[1] <= 32}
     panels.append(bases_panel(linear))
     title = f"{type(layout).__name__} of shape {extents}"
     return Picture(title, explain_layout(layout, extents), tuple(panels), choices)

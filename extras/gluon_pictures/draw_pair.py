@@ -89,8 +89,8 @@ def compare(
     """
     extents = natural_shape(first) if shape is None else list(shape)
     if bits is None:
-        given = (getattr(layout, "element_bitwidth", None) for layout in (first, second))
-        bits = next((width for width in given if width), 32)
+        widths = (getattr(layout, "element_bitwidth", None) for layout in (first, second))
+        bits = next((width for width in widths if width), 32)
     if isinstance(first, DistributedLayout) and isinstance(second, DistributedLayout):
         return _conversion(first, second, extents, bits)
     for register, shared in ((first, second), (second, first)):
@@ -157,12 +157,12 @@ def _legend() -> Panel:
 
 
 def _holders(linear: LinearLayout, layout: Layout) -> dict[tuple[int, ...], list[str]]:
-    found: dict[tuple[int, ...], list[str]] = {}
+    holders: dict[tuple[int, ...], list[str]] = {}
     for at in product(*(range(size) for size in linear.in_dims.values())):
         place = dict(zip(linear.in_dims, at))
         coord = tuple(linear.apply(**place).values())
-        found.setdefault(coord, []).append(place_text(linear, layout, place, 32, 32))
-    return found
+        holders.setdefault(coord, []).append(place_text(linear, layout, place, 32, 32))
+    return holders
 
 
 def _access(
@@ -228,15 +228,15 @@ def _first_pass(
     path = held.invert_and_compose(shared.to_linear(shape))
     words = max(1, vector * bits // 32)
     together = min(held.in_size("lane"), max(1, banks // words))
-    found: dict[int, dict[int, list[str]]] = {}
+    passes: dict[int, dict[int, list[str]]] = {}
     for lane in range(together):
         offsets = []
         for step in range(vector):
             place = path.apply(register=0, lane=lane, warp=0, block=0)
             offsets.append(shared.place(place["offset"] ^ step))
         for word in sorted({offset * bits // 32 for offset in offsets}):
-            found.setdefault(word % banks, {}).setdefault(word, []).append(
+            passes.setdefault(word % banks, {}).setdefault(word, []).append(
                 f"lane {lane}: elements at offsets "
                 + ", ".join(str(o) for o in offsets if o * bits // 32 == word)
             )
-    return found
+    return passes

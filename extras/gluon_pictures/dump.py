@@ -46,16 +46,16 @@ def dump(values: Any, layout: Layout, rows: Optional[int] = 64) -> str:
 
 def _texts(values: np.ndarray) -> np.ndarray:
     if values.dtype.kind in "biu":
-        made = [str(v) for v in values.ravel().tolist()]
+        texts = [str(v) for v in values.ravel().tolist()]
     else:
-        made = [f"{float(v):.6g}" for v in values.ravel()]
-    width = max(map(len, made), default=0)
-    return np.array([t.rjust(width) for t in made], dtype=object).reshape(values.shape)
+        texts = [f"{float(v):.6g}" for v in values.ravel()]
+    width = max(map(len, texts), default=0)
+    return np.array([t.rjust(width) for t in texts], dtype=object).reshape(values.shape)
 
 
 def _at(array: np.ndarray, images: dict[str, np.ndarray]) -> np.ndarray:
-    found: np.ndarray = array[tuple(images[f"dim{d}"] for d in range(array.ndim))]
-    return found
+    elements: np.ndarray = array[tuple(images[f"dim{d}"] for d in range(array.ndim))]
+    return elements
 
 
 def _registers(array: np.ndarray, layout: Layout) -> list[str]:
@@ -68,8 +68,8 @@ def _registers(array: np.ndarray, layout: Layout) -> list[str]:
     lines = []
     digits = len(str(warps * lanes - 1))
     for block, warp, lane in product(range(blocks), range(warps), range(lanes)):
-        given = {"register": np.arange(registers), "lane": lane, "warp": warp, "block": block}
-        images = linear.apply_arrays(**{d: v for d, v in given.items() if d in sizes})
+        indices = {"register": np.arange(registers), "lane": lane, "warp": warp, "block": block}
+        images = linear.apply_arrays(**{d: v for d, v in indices.items() if d in sizes})
         images = {d: np.broadcast_to(v, (registers,)) for d, v in images.items()}
         head = f"T{str(warp * lanes + lane).ljust(digits)}"
         head = f"B{block}:{head}" if blocks > 1 else head
@@ -92,8 +92,8 @@ def _places(array: np.ndarray, layout: Layout, per_line: int = 16) -> list[str]:
     count, blocks = sizes.get("offset", 1), sizes.get("block", 1)
     lines = []
     for block in range(blocks):
-        given = {"offset": np.arange(count), "block": block}
-        images = linear.apply_arrays(**{d: v for d, v in given.items() if d in sizes})
+        indices = {"offset": np.arange(count), "block": block}
+        images = linear.apply_arrays(**{d: v for d, v in indices.items() if d in sizes})
         images = {d: np.broadcast_to(v, (count,)) for d, v in images.items()}
         held = _at(texts, images)
         offsets = np.arange(count)

@@ -59,7 +59,7 @@ def examples_package() -> ModuleType:
 
 def load_examples() -> tuple[dict[tuple[str, int], Example], dict[str, str]]:
     """(file, index) -> example, and file -> why it cannot be imported here."""
-    found: dict[tuple[str, int], Example] = {}
+    examples: dict[tuple[str, int], Example] = {}
     broken: dict[str, str] = {}
     for name in examples_package().FILES:
         try:
@@ -67,8 +67,8 @@ def load_examples() -> tuple[dict[tuple[str, int], Example], dict[str, str]]:
         except (GluonError, ImportError) as error:
             broken[name] = str(error).splitlines()[0]
             continue
-        found.update({(name, i): e for i, e in enumerate(module.EXAMPLES)})
-    return found, broken
+        examples.update({(name, i): e for i, e in enumerate(module.EXAMPLES)})
+    return examples, broken
 
 
 # -- one job -------------------------------------------------------------------------------------
@@ -266,17 +266,17 @@ def _chosen(
     return [k for k, e in examples.items() if any(w.lower() in e.name.lower() for w in only)]
 
 
-def _targets(given: Optional[Sequence[str]]) -> list[str]:
+def _targets(names: Optional[Sequence[str]]) -> list[str]:
     """What to compile for: a typo is an error, a plugin that is not installed is left out."""
-    if given:
-        return [str(registry().target(spec)) for spec in given]
-    found = []
+    if names:
+        return [str(registry().target(spec)) for spec in names]
+    targets = []
     for spec in examples_package().TARGETS:
         try:
-            found.append(str(registry().target(spec)))
+            targets.append(str(registry().target(spec)))
         except GluonError as error:
             errors().print(f"not compiled for {spec}: {error.message}", highlight=False)
-    return found
+    return targets
 
 
 def _simulated(example: Example, compile_for: Sequence[str]) -> str:

@@ -148,7 +148,7 @@ def run_both(
     arrays = {name: v for name, v in arguments.items() if isinstance(v, np.ndarray)}
     ends = []
     for target in (one, other):
-        made = {name: on_target(array, target) for name, array in arrays.items()}
-        launch({**arguments, **made}, target)
-        ends.append({name: from_target(made[name], array) for name, array in arrays.items()})
+        moved = {name: on_target(array, target) for name, array in arrays.items()}
+        launch({**arguments, **moved}, target)
+        ends.append({name: from_target(moved[name], array) for name, array in arrays.items()})
     return [compare(name, ends[0][name], ends[1][name]) for name in arrays]

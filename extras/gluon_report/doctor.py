@@ -39,15 +39,15 @@ class Finding:
 
 
 def show(json: bool) -> int:
-    found = list(examine())
-    wrong = [one for one in found if one.state == "wrong"]
+    findings = list(examine())
+    wrong = [one for one in findings if one.state == "wrong"]
     code = Exit.UNAVAILABLE if wrong else Exit.OK
     if json:
-        print_json({"exit": code, "findings": [asdict(one) for one in found]})
+        print_json({"exit": code, "findings": [asdict(one) for one in findings]})
         return code
     out = console()
     colour = {"well": "green", "note": "yellow", "wrong": "bold red"}
-    for one in found:
+    for one in findings:
         head = f"[{colour[one.state]}]{one.state:5}[/] {escape(one.what)}: {escape(one.text)}"
         out.print(head, highlight=False)
         if one.mend:
@@ -112,9 +112,9 @@ def _requirements(name: str) -> list[str]:
 def _pinned() -> Optional[str]:
     """The Triton that the installed torch pins, as pip is told it."""
     for line in _requirements("torch"):
-        found = re.match(r"(?:pytorch-)?triton\s*\(?(==\s*[\w.+]+)", line)
-        if found:
-            return f"triton{found[1].replace(' ', '')}"
+        pin = re.match(r"(?:pytorch-)?triton\s*\(?(==\s*[\w.+]+)", line)
+        if pin:
+            return f"triton{pin[1].replace(' ', '')}"
     return None
 
 
@@ -264,14 +264,14 @@ def _trials() -> Iterator[Finding]:
     simulator = known.simulator()
     if simulator is None or not known.architectures():
         return
-    found = numpy.zeros(1, numpy.int32)
+    sums = numpy.zeros(1, numpy.int32)
     try:
-        one[(1,)](found, target=f"{simulator.name}:{known.default_architecture().name}")
+        one[(1,)](sums, target=f"{simulator.name}:{known.default_architecture().name}")
     except Exception as error:
         text = f"{type(error).__name__}: {str(error).splitlines()[0]}"
         package = f"gluon-{simulator.name}"
         yield Finding("simulator", "wrong", text, f"pip install --force-reinstall {package}")
         return
-    right = found[0] == 1
-    text = "ran a kernel" if right else f"a kernel that writes 1 wrote {found[0]}"
+    right = sums[0] == 1
+    text = "ran a kernel" if right else f"a kernel that writes 1 wrote {sums[0]}"
     yield Finding("simulator", "well" if right else "wrong", text)

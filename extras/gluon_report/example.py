@@ -238,11 +238,11 @@ def _run(example: Example, target: Target) -> bool:
         raise DeviceError(
             f"there is no {target} on this machine", remedy=f"Try sim:{target.architecture.name}."
         )
-    found = example.check(target)
-    if found.problem:
-        print(f"{example.name}: wrong on {target}: {found.problem}")
+    wrong = example.check(target)
+    if wrong.problem:
+        print(f"{example.name}: wrong on {target}: {wrong.problem}")
         return False
-    line = f"{example.name}: right on {target}, {found.seconds:.2f} s"
+    line = f"{example.name}: right on {target}, {wrong.seconds:.2f} s"
     if not target.simulated and (example.bytes_moved or example.flops):
         value, unit = example.rate(target)
         line += f"; {value:.3g} {unit}"

@@ -141,8 +141,8 @@ def _some_targets() -> list[str]:
     """An architecture of each vendor that is installed."""
     from gluon_core.registry.load import registry
 
-    found: dict[str, str] = {}
+    targets: dict[str, str] = {}
     for arch in registry().architectures():
-        found.setdefault(arch.backend, arch.name)
+        targets.setdefault(arch.backend, arch.name)
     default = registry().default_architecture()
-    return [default.name, *(name for vendor, name in found.items() if vendor != default.backend)]
+    return [default.name, *(name for vendor, name in targets.items() if vendor != default.backend)]

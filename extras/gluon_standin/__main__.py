@@ -26,23 +26,23 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("-m", action="store_true", dest="module", help="run a module")
     parser.add_argument("script", help="file, or name of a module")
     parser.add_argument("rest", nargs=argparse.REMAINDER, help="what it is given")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        stand_in(given.target)
+        stand_in(options.target)
     except GluonError as error:
         print(error, file=sys.stderr)
         return 2
-    if not given.module and not os.path.isfile(given.script):
-        print(f"no such file: {given.script}", file=sys.stderr)
+    if not options.module and not os.path.isfile(options.script):
+        print(f"no such file: {options.script}", file=sys.stderr)
         return 2
-    sys.argv = [given.script, *given.rest]
+    sys.argv = [options.script, *options.rest]
     try:
-        if given.module:
+        if options.module:
             sys.path.insert(0, os.getcwd())
-            runpy.run_module(given.script, run_name="__main__", alter_sys=True)
+            runpy.run_module(options.script, run_name="__main__", alter_sys=True)
         else:
-            sys.path.insert(0, os.path.dirname(os.path.abspath(given.script)))
-            runpy.run_path(given.script, run_name="__main__")
+            sys.path.insert(0, os.path.dirname(os.path.abspath(options.script)))
+            runpy.run_path(options.script, run_name="__main__")
     except Exception as error:
         error.__traceback__ = _of_the_script(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)

@@ -37,9 +37,9 @@ def one_by_one(overload: Any) -> Callable[..., Any]:
         results = []
         for index in range(info.batch_size):
             parts = [_element(value, dim, index) for value, dim in zip(args, in_dims)]
-            given = tree_map_only(torch.Tensor, torch.Tensor.contiguous, parts)
-            results.append(overload(*given))
-            for argument, part, copy in zip(arguments, parts, given):
+            dense = tree_map_only(torch.Tensor, torch.Tensor.contiguous, parts)
+            results.append(overload(*dense))
+            for argument, part, copy in zip(arguments, parts, dense):
                 if argument.name in written:
                     tree_map(_put_back, part, copy)
         return _stacked(results)

@@ -42,7 +42,7 @@ def checked(
     overload: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """Call an implementation of an op and compare what it did with what the op declares."""
-    told = _fake_results(overload, args, kwargs)
+    declared = _fake_results(overload, args, kwargs)
     read, written = _by_declaration(overload, args, kwargs)
     storages = {tensor.untyped_storage()._cdata for tensor in written}
     kept = [
@@ -60,7 +60,7 @@ def checked(
                 got=f"mutates_args={_written_names(overload)!r}",
                 remedy="Without it torch reorders and removes calls wrongly.",
             )
-    _compare(overload, result, told)
+    _compare(overload, result, declared)
     return result
 
 
@@ -77,11 +77,11 @@ def _by_declaration(
 ) -> tuple[list[tuple[str, torch.Tensor]], list[torch.Tensor]]:
     """The tensors that a call only reads, by name, and those that it may write."""
     names = _written_names(overload)
-    given = {a.name: value for a, value in zip(overload._schema.arguments, args)}
-    given.update(kwargs)
+    values = {a.name: value for a, value in zip(overload._schema.arguments, args)}
+    values.update(kwargs)
     read: list[tuple[str, torch.Tensor]] = []
     written: list[torch.Tensor] = []
-    for name, value in given.items():
+    for name, value in values.items():
         tensors = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
         if name in names:
             written += tensors
@@ -102,8 +102,8 @@ def _fake_results(overload: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
         return overload(*fakes[0], **fakes[1])
 
 
-def _compare(overload: Any, result: Any, told: Any) -> None:
-    real, fake = tree_leaves(result), tree_leaves(told)
+def _compare(overload: Any, result: Any, declared: Any) -> None:
+    real, fake = tree_leaves(result), tree_leaves(declared)
     name = overload._schema.name
     if len(real) != len(fake):
         raise FakeResultError(

@@ -198,8 +198,8 @@ def op(
         OpSchemaError: the function cannot have such a schema, or what is given disagrees with it.
     """
     if function is None:
-        given = {k: v for k, v in locals().items() if k not in ("name", "function")}
-        return functools.partial(op, name, **given)
+        settings = {k: v for k, v in locals().items() if k not in ("name", "function")}
+        return functools.partial(op, name, **settings)
     _check_name(name)
     if fake is not None and shape is not None:
         raise OpSchemaError("give one of fake= and shape=", argument="shape")
@@ -217,28 +217,28 @@ def op(
         schema=text,
         **_tagged(tags),
     )
-    made = Op(name, function, definition, deterministic)
+    new = Op(name, function, definition, deterministic)
     shorten_autograd(definition)
-    made.register_kernel(device_types, function)
+    new.register_kernel(device_types, function)
     if shape is not None:
         _same_parameters("shape", shape, function)
-        definition.register_fake(_given_all(made.overload, _fake_of_shape(made, shape)))
+        definition.register_fake(_given_all(new.overload, _fake_of_shape(new, shape)))
     elif fake is not None:
-        made.register_fake(fake)
+        new.register_fake(fake)
     else:
-        made.register_fake(function if made.overload._schema.returns else _nothing)
+        new.register_fake(function if new.overload._schema.returns else _nothing)
     if backward is not None:
-        made.register_autograd(backward, setup_context=setup_context)
+        new.register_autograd(backward, setup_context=setup_context)
     if autocast is not None:
         per_device = (
             autocast if isinstance(autocast, Mapping) else dict.fromkeys(_device_types(), autocast)
         )
         for device_type, dtype in per_device.items():
-            made.register_autocast(device_type, dtype)
+            new.register_autocast(device_type, dtype)
     if vmap is not None:
-        made.register_vmap(vmap)
-    _ops[name] = made
-    return made
+        new.register_vmap(vmap)
+    _ops[name] = new
+    return new
 
 
 def get(name: str) -> Op:
@@ -247,15 +247,15 @@ def get(name: str) -> Op:
     Raises:
         OpNameError: there is none.
     """
-    found = _ops.get(name)
-    if found is None:
+    known = _ops.get(name)
+    if known is None:
         raise OpNameError(
             "no op of this name was made with gluon_core.torch.op",
             argument="name",
             got=repr(name),
             remedy=did_you_mean(name, _ops) or "Import the module that makes it first.",
         )
-    return found
+    return known
 
 
 def _check_name(name: Any) -> None:
@@ -359,7 +359,7 @@ def _check_schema(name: str, schema: str, function: Function, written: tuple[str
         )
 
 
-def _same_parameters(what: str, function: Function, of: Function) -> None:
+def _same_parameters(role: str, function: Function, of: Function) -> None:
     """That `function` can be called as `of` is."""
     wanted = inspect.signature(of).parameters
     try:
@@ -370,7 +370,7 @@ def _same_parameters(what: str, function: Function, of: Function) -> None:
     except TypeError as error:
         raise OpSchemaError(
             f"does not take the parameters of {of.__name__}",
-            argument=what,
+            argument=role,
             expected=f"({', '.join(wanted)})",
             got=str(inspect.signature(function)),
         ) from error
@@ -389,8 +389,8 @@ def _given_all(overload: Any, function: Function) -> Function:
     return filled
 
 
-def _fake_of_shape(made: Op, shape: Function) -> Function:
-    returns = len(made.overload._schema.returns)
+def _fake_of_shape(op: Op, shape: Function) -> Function:
+    returns = len(op.overload._schema.returns)
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         tensors = torch.utils._pytree.tree_leaves((args, kwargs))
@@ -401,11 +401,11 @@ def _fake_of_shape(made: Op, shape: Function) -> Function:
                 argument="shape",
                 remedy="Give fake= instead.",
             )
-        told = shape(*args, **kwargs)
-        results = [_empty(first, one) for one in (told if isinstance(told, list) else [told])]
+        shapes = shape(*args, **kwargs)
+        results = [_empty(first, one) for one in (shapes if isinstance(shapes, list) else [shapes])]
         if len(results) != returns:
             raise OpSchemaError(
-                f"{made.name} returns {returns} tensors, and its shape function tells {len(results)}",
+                f"{op.name} returns {returns} tensors, and its shape function tells {len(results)}",
                 argument="shape",
             )
         return results[0] if returns == 1 else tuple(results)
@@ -417,11 +417,11 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
     """The fake of an op without results."""
 
 
-def _empty(like: torch.Tensor, told: Any) -> torch.Tensor:
+def _empty(like: torch.Tensor, shape: Any) -> torch.Tensor:
     dtype = like.dtype
-    if isinstance(told, tuple) and len(told) == 2 and isinstance(told[1], torch.dtype):
-        told, dtype = told
-    return torch.empty(tuple(told), dtype=dtype, device=like.device)
+    if isinstance(shape, tuple) and len(shape) == 2 and isinstance(shape[1], torch.dtype):
+        shape, dtype = shape
+    return torch.empty(tuple(shape), dtype=dtype, device=like.device)
 
 
 def _device_types() -> list[str]:

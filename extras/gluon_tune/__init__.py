@@ -10,7 +10,7 @@
         shapes=[{"n": 2**24}],
     )
 
-`gluon tune FILE` searches; `scale[grid](x, y, n, config="tuned")` launches what was found.
+`gluon tune FILE` searches; `scale[grid](x, y, n, config="tuned")` launches the best result.
 """
 
 import importlib as _importlib

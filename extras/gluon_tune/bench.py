@@ -1,4 +1,4 @@
-"""What a launch is measured with: its arrays, its time on a device, what a simulator counts of it."""
+"""Measure a launch: its arrays, its time on a device, the counts of the simulator."""
 
 from __future__ import annotations
 
@@ -59,21 +59,21 @@ class Arrays:
         size = (shape,) if isinstance(shape, int) else tuple(shape)
         wanted = getattr(torch, dtype)
         plain = torch.float16 if wanted.itemsize == 1 else wanted  # torch draws no narrower floats
-        made = torch.empty(size, dtype=plain, device=self._device)
+        tensor = torch.empty(size, dtype=plain, device=self._device)
         generator = torch.Generator(self._device).manual_seed(int(self._rng.integers(2**31)))
-        return made.uniform_(-1, 1, generator=generator).to(wanted)
+        return tensor.uniform_(-1, 1, generator=generator).to(wanted)
 
     def integers(self, shape: Any, low: int, high: int, dtype: str = "uint8") -> Any:
         """Random whole numbers, `high` left out."""
-        made = self._rng.integers(low, high, shape).astype(dtype)
+        drawn = self._rng.integers(low, high, shape).astype(dtype)
         if self._device is None:
-            return made
+            return drawn
         import torch
 
-        return torch.from_numpy(made).to(self._device)
+        return torch.from_numpy(drawn).to(self._device)
 
     def empty(self, shape: Any, dtype: str = "float32") -> Any:
-        """Filled with NaN, so that what a kernel forgets to write is seen."""
+        """Filled with NaN, so that elements that a kernel does not write show up."""
         if self._device is None:
             return np.full(shape, np.nan, _numpy_dtype(dtype))
         import torch
@@ -83,7 +83,7 @@ class Arrays:
 
 
 class Placeholders:
-    """Stands in for `Arrays` where a kernel is only compiled."""
+    """A substitute for `Arrays` that only describes them, for compilation."""
 
     def random(self, shape: Any, dtype: str = "float32") -> Any:
         size = (shape,) if isinstance(shape, int) else tuple(shape)
@@ -139,7 +139,7 @@ def times(run: Callable[[], Any], target: Target, repeats: int, warmup: int = 0)
 
 
 def device_name(target: Target, index: int = 0) -> str:
-    """What torch calls a device of `target`; "" for a simulated target and where torch knows none."""
+    """Return torch's name for a device of `target`; "" for a simulated target and where torch knows none."""
     if registry().backend(target.backend).simulates:
         return ""
     try:
@@ -151,18 +151,18 @@ def device_name(target: Target, index: int = 0) -> str:
 def device_facts(target: Target, index: int = 0) -> dict[str, Any]:
     """Name of a device, its clock (MHz), power (mW) and temperature (degrees Celsius) now, as far as
     torch tells them."""
-    found: dict[str, Any] = {"name": device_name(target, index)}
+    facts: dict[str, Any] = {"name": device_name(target, index)}
     device = _module(target)
     for what in ("clock_rate", "power_draw", "temperature"):
         try:
-            found[what] = getattr(device, what)(index)
+            facts[what] = getattr(device, what)(index)
         except Exception:  # torch asks the vendor's library, which need not be installed
-            found[what] = None
-    return found
+            facts[what] = None
+    return facts
 
 
 def roofline(target: Target, run: Callable[[Target], Any]) -> dict[str, Any]:
-    """What the simulator counts of the launches of `run(simulated target)`.
+    """Return the simulator's counts of the launches of `run(simulated target)`.
 
     Returns:
         `seconds`: the least time that a device of `target` needs for it; `bound`: which part of the
@@ -183,15 +183,15 @@ def roofline(target: Target, run: Callable[[Target], Any]) -> dict[str, Any]:
         with open(file) as text:
             kernels: list[Mapping[str, Any]] = json.load(text)
     bounds = [kernel["roofline"] for kernel in kernels]
-    if not bounds or any(found["seconds"] is None for found in bounds):
+    if not bounds or any(bound["seconds"] is None for bound in bounds):
         raise CapabilityError(f"the peaks of {target.architecture.name} are not known")
 
     def total(name: str) -> int:
         return sum(int(kernel["total"].get(name, 0)) for kernel in kernels)
 
-    longest = max(bounds, key=lambda found: float(found["seconds"]))
+    longest = max(bounds, key=lambda bound: float(bound["seconds"]))
     return {
-        "seconds": sum(float(found["seconds"]) for found in bounds),
+        "seconds": sum(float(bound["seconds"]) for bound in bounds),
         "bound": longest["bound"],
         "conflicts": total("conflicts"),
         "programs": sum(int(kernel["programs"]) for kernel in kernels),
@@ -207,8 +207,8 @@ def target_of(spec: Any) -> Target:
     Raises:
         TargetError: no plugin knows it.
     """
-    found = registry().target(spec)
-    return Target(found.architecture.backend, found.architecture) if found.simulated else found
+    target = registry().target(spec)
+    return Target(target.architecture.backend, target.architecture) if target.simulated else target
 
 
 def conflicts(
@@ -223,28 +223,28 @@ def conflicts(
     """
     from gluon_core.compiler.source import trace_source
 
-    given, rest = kernel.dispatcher.bind(values, {**options, "target": target})
-    chosen = kernel.dispatcher.specialize(given, rest, running=False)
+    bound, rest = kernel.dispatcher.bind(values, {**options, "target": target})
+    chosen = kernel.dispatcher.specialize(bound, rest, running=False)
     sessions: list[Any] = []
-    source = source_of(kernel, chosen, given)
+    source = source_of(kernel, chosen, bound)
     trace_source(source, target, chosen.options, on_session=sessions.append)
-    found = 0
+    most = 0
     for count in sessions[0].shared_accesses:
         try:
-            found = max(found, count())
+            most = max(most, count())
         except (GluonError, AttributeError):
             continue
-    return found
+    return most
 
 
 def begin(target: Target, index: int) -> None:
-    """Let the driver make a device ready; whoever uses it hears what goes wrong."""
+    """Let the driver initialize a device; errors surface at its first use."""
     with suppress(Exception), registry().backend(target.backend).device.scope(index):
         pass
 
 
 def device_count(target: Target) -> int:
-    """How many devices of `target` there are."""
+    """Return the number of devices of `target`."""
     backend = registry().backend(target.backend)
     if backend.simulates or backend.device.target() is None:
         return 0

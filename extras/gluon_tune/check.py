@@ -1,4 +1,4 @@
-"""Whether what was the best is still as fast."""
+"""Check that the best configurations are still as fast."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def check(
     reference = Reference.of(task) if isinstance(task, Task) else task
     loaded = task if isinstance(task, Task) else reference.load()
     used, kept = engine or Local(1), store or Store()
-    found = []
+    checks = []
     try:
         for shape in loaded.shapes:
             key, about = key_of(about_device(reference, shape, settings, used), settings)
@@ -59,25 +59,25 @@ def check(
             if best is None:
                 continue
             config = {n: v for n, v in best.config.items() if n in loaded.searched.values}
-            told = (reference, settings.target, shape)
+            call = (reference, settings.target, shape)
             answer: Mapping[str, Any]
             if settings.objective == "time":
                 more = (settings.finals, about["devices"], settings.run_limit)
-                (answer,), facts = used.measure(work.measure, *told, [config], *more).result()
+                (answer,), facts = used.measure(work.measure, *call, [config], *more).result()
             else:
                 limits = settings.limits()
                 answer = used.compile(
-                    work.compile_one, *told, config, settings.objective, limits
+                    work.compile_one, *call, config, settings.objective, limits
                 ).result()
                 facts = answer["detail"]
             now = replace(measured_trial(answer, facts), config=best.config)
-            found.append(Checked(key, best, now, _slower(best, now, tolerance)))
+            checks.append(Checked(key, best, now, _slower(best, now, tolerance)))
     finally:
         if engine is None:
             used.close()
         if store is None:
             kept.close()
-    return found
+    return checks
 
 
 def _slower(before: Trial, now: Trial, tolerance: float) -> bool:

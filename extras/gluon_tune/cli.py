@@ -26,18 +26,18 @@ Objective = Annotated[
     str,
     typer.Option(
         "--objective",
-        help="time (on a device), roofline (what the simulator counts), instructions, registers.",
+        help="time (on a device), roofline (counts of the simulator), instructions, registers.",
         autocompletion=complete.one_of("time", "roofline", "instructions", "registers"),
     ),
 ]
 Space = Annotated[
     Optional[list[str]],
-    typer.Option("--space", metavar="NAME=A,B,...", help="What to search; repeatable."),
+    typer.Option("--space", metavar="NAME=A,B,...", help="Values to search; repeatable."),
 ]
 Shape = Annotated[
     Optional[list[str]],
     typer.Option(
-        "--shape", metavar="NAME=VALUE;...", help="What to tune for, instead; repeatable."
+        "--shape", metavar="NAME=VALUE;...", help="Shapes to tune for, instead; repeatable."
     ),
 ]
 Search = Annotated[
@@ -52,7 +52,7 @@ Trials = Annotated[Optional[int], typer.Option("--trials", min=1, help="Configur
 Minutes = Annotated[
     Optional[float], typer.Option("--minutes", help="Stop after that time, for each shape.")
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Of what the search draws.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of the search.")]
 Workers = Annotated[
     Optional[int], typer.Option("--workers", "-j", min=1, help="Compilations at once.")
 ]
@@ -65,7 +65,9 @@ Ray = Annotated[
 ]
 Resource = Annotated[
     Optional[list[str]],
-    typer.Option("--resource", metavar="NAME=COUNT", help="What a worker that measures must have."),
+    typer.Option(
+        "--resource", metavar="NAME=COUNT", help="Resource that a measuring worker must have."
+    ),
 ]
 RunLimit = Annotated[
     float, typer.Option("--run-limit", metavar="SECONDS", help="Kill a measurement after that.")
@@ -73,7 +75,9 @@ RunLimit = Annotated[
 CompileLimit = Annotated[
     float, typer.Option("--compile-limit", metavar="SECONDS", help="... a compilation.")
 ]
-Again = Annotated[bool, typer.Option("--again", help="Try what the store knows once more.")]
+Again = Annotated[
+    bool, typer.Option("--again", help="Try configurations again that the store knows.")
+]
 Store = Annotated[
     Optional[Path],
     typer.Option("--store", help="Where results are kept; GLUON_TUNE_STORE, ~/.gluon/tuned.db."),

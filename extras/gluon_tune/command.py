@@ -27,7 +27,7 @@ __all__ = ["Wish", "show"]
 
 @dataclass(frozen=True)
 class Wish:
-    """What the command line asks for beside the settings of the search.
+    """The options of the command line other than the settings of the search.
 
     Args:
         spec: FILE or FILE:NAME; None works on the store alone.
@@ -69,41 +69,43 @@ def show(wish: Wish, settings: Settings) -> int:
                 return _check(reference, settings, engine, store, wish)
             bar = _Bar(quiet=wish.json, objective=settings.objective)
             with bar:
-                found = search(reference, settings, engine=engine, store=store, progress=bar.hear)
+                outcomes = search(
+                    reference, settings, engine=engine, store=store, progress=bar.hear
+                )
         finally:
             engine.close()
         if wish.html is not None:
             title = f"gluon tune {Path(wish.spec).name}"
-            wish.html.write_text(page(title, found), encoding="utf-8")
-        _files(wish, store, found, settings)
+            wish.html.write_text(page(title, outcomes), encoding="utf-8")
+        _files(wish, store, outcomes, settings)
     if wish.json:
-        print_json([_plain(outcome) for outcome in found])
+        print_json([_plain(outcome) for outcome in outcomes])
     else:
-        for outcome in found:
+        for outcome in outcomes:
             _print(outcome)
         print(f"kept in {store.path}", file=sys.stderr)
-    if any(outcome.interrupted for outcome in found):
-        errors().print("[bold red]interrupted[/]: what was found so far is kept", highlight=False)
+    if any(outcome.interrupted for outcome in outcomes):
+        errors().print("[bold red]interrupted[/]: the results so far are kept", highlight=False)
         return 130
-    return Exit.OK if all(outcome.best for outcome in found) else Exit.FAILED
+    return Exit.OK if all(outcome.best for outcome in outcomes) else Exit.FAILED
 
 
 def _space(items: Sequence[str]) -> Optional[dict[str, list[Any]]]:
     """`BLOCK=128,256` as the values of BLOCK."""
-    found: dict[str, list[Any]] = {}
+    space: dict[str, list[Any]] = {}
     for item in items:
         name, equals, text = item.partition("=")
         if not equals or not name.strip().isidentifier():
             raise UsageError("must be NAME=VALUE,VALUE,...", argument="--space", got=repr(item))
         value = parse_value(f"[{text}]", "--space")
-        found[name.strip()] = list(value)
-    return found or None
+        space[name.strip()] = list(value)
+    return space or None
 
 
 def _shapes(items: Sequence[str]) -> Optional[list[dict[str, Any]]]:
     """`n=4096` or `M=4096;N=4096`, each a shape."""
-    found = [parse_assignments([p for p in item.split(";") if p], "--shape") for item in items]
-    return found or None
+    shapes = [parse_assignments([p for p in item.split(";") if p], "--shape") for item in items]
+    return shapes or None
 
 
 def _engine(wish: Wish, settings: Settings) -> Engine:
@@ -124,7 +126,7 @@ def _engine(wish: Wish, settings: Settings) -> Engine:
 
 
 class _Bar:
-    """How far a search is: a bar on a terminal, else a line when something better is found, and every ten
+    """The progress of a search: a bar on a terminal, else a line for each better result, and every ten
     seconds."""
 
     def __init__(self, quiet: bool, objective: str):
@@ -149,27 +151,30 @@ class _Bar:
         if self._drawn is not None:
             self._drawn.stop()
 
-    def hear(self, told: Progress) -> None:
+    def hear(self, state: Progress) -> None:
         best = "nothing works so far"
-        if told.best is not None:
-            best = f"{amount(told.best.value, self._objective)}: {spoken(told.best.config)}"
-        left = "" if told.left is None else f"about {told.left:.0f} s left; "
+        if state.best is not None:
+            best = f"{amount(state.best.value, self._objective)}: {spoken(state.best.config)}"
+        left = "" if state.left is None else f"about {state.left:.0f} s left; "
         if self._drawn is not None:
-            if self._task is None or told.done == 1:
-                self._task = self._drawn.add_task("", total=told.wanted)
+            if self._task is None or state.done == 1:
+                self._task = self._drawn.add_task("", total=state.wanted)
             self._drawn.update(
-                self._task, completed=told.done, total=told.wanted, description=f"{left}best {best}"
+                self._task,
+                completed=state.done,
+                total=state.wanted,
+                description=f"{left}best {best}",
             )
             return
-        value = None if told.best is None else told.best.value
-        news = value != self._best or told.done == told.wanted
+        value = None if state.best is None else state.best.value
+        news = value != self._best or state.done == state.wanted
         if self._quiet or not (news or time.monotonic() - self._said > 10):
             return
         self._said, self._best = time.monotonic(), value
-        print(f"{told.done} of {told.wanted}; {left}best {best}", file=sys.stderr, flush=True)
+        print(f"{state.done} of {state.wanted}; {left}best {best}", file=sys.stderr, flush=True)
 
 
-# -- what was found ------------------------------------------------------------------------------
+# -- results ------------------------------------------------------------------------------
 
 
 def _plain(outcome: Outcome) -> dict[str, Any]:
@@ -220,7 +225,7 @@ def _print(outcome: Outcome) -> None:
         rows.append(None)
     if rows:
         columns = ("parameter", ">worked", ">best", ">median")
-        out.print(table("what each parameter does, relative to the best", columns, rows))
+        out.print(table("effect of each parameter, relative to the best", columns, rows))
     line = f"best: {spoken(best.config)}: {amount(best.value, objective)}"
     if best.low is not None and best.high is not None and best.low != best.high:
         line += f" ({amount(best.low, objective)} to {amount(best.high, objective)})"
@@ -232,9 +237,9 @@ def _print(outcome: Outcome) -> None:
 def _check(
     reference: Reference, settings: Settings, engine: Engine, store: Store, wish: Wish
 ) -> int:
-    found = check(reference, settings, engine=engine, store=store, tolerance=wish.tolerance)
+    checks = check(reference, settings, engine=engine, store=store, tolerance=wish.tolerance)
     if wish.json:
-        print_json([asdict(one) for one in found])
+        print_json([asdict(one) for one in checks])
     else:
         rows = [
             (
@@ -246,14 +251,14 @@ def _check(
                 if one.slower
                 else "as before",
             )
-            for one in found
+            for one in checks
         ]
         columns = ("arguments", "configuration", ">before", ">now", "")
         console().print(table(f"the best of {store.path}", columns, rows))
-    if not found:
+    if not checks:
         print(f"nothing to check: {store.path} knows nothing of this task here", file=sys.stderr)
         return Exit.UNAVAILABLE
-    return Exit.FAILED if any(one.slower for one in found) else Exit.OK
+    return Exit.FAILED if any(one.slower for one in checks) else Exit.OK
 
 
 # -- files ---------------------------------------------------------------------------------------
@@ -271,7 +276,7 @@ def _store_only(wish: Wish) -> int:
     return Exit.OK
 
 
-def _files(wish: Wish, store: Store, found: Sequence[Outcome], settings: Settings) -> None:
+def _files(wish: Wish, store: Store, outcomes: Sequence[Outcome], settings: Settings) -> None:
     for path in wish.merge:
         if not path.is_file():
             raise UsageError("no such file", argument="--merge", got=str(path))
@@ -282,17 +287,17 @@ def _files(wish: Wish, store: Store, found: Sequence[Outcome], settings: Setting
         count = write(store, str(wish.export))
         print(f"{count} configurations written to {wish.export}", file=sys.stderr)
     if wish.bundle is not None and wish.spec is not None:
-        _bundle(wish, found)
+        _bundle(wish, outcomes)
 
 
-def _bundle(wish: Wish, found: Sequence[Outcome]) -> None:
+def _bundle(wish: Wish, outcomes: Sequence[Outcome]) -> None:
     """Compile the best configuration of each shape into a bundle."""
     from gluon_bundle import Bundle
     from gluon_tune import Placeholders
 
     task = Reference.to(str(wish.spec), _space(wish.space), _shapes(wish.shape)).load()
-    made = Bundle()
-    for outcome in found:
+    bundle = Bundle()
+    for outcome in outcomes:
         if outcome.best is None:
             continue
         target = outcome.key.target
@@ -302,6 +307,6 @@ def _bundle(wish: Wish, found: Sequence[Outcome]) -> None:
         compiled = task.function.warmup(*values, grid=(1,), target=target, **config)
         names = {name for name in task.function.arg_names}
         options = {name: value for name, value in config.items() if name not in names}
-        made.add(compiled.src, target=target, **options)
-    digest = made.write(str(wish.bundle))
+        bundle.add(compiled.src, target=target, **options)
+    digest = bundle.write(str(wish.bundle))
     print(f"{wish.bundle}: sha256 {digest}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Where work is done: processes of this machine, a Dask cluster, a Ray cluster.
+"""Run the work of a search: in processes of this machine, on a Dask cluster, on a Ray cluster.
 
 Each engine is two executors of `concurrent.futures`: one compiles, as much at once as it can, the
 other measures, once per device. Workers that do not answer are the engine's to replace.
@@ -42,7 +42,7 @@ class Engine:
         return self._measuring.submit(function, *arguments)
 
     def close(self) -> None:
-        """End what still runs."""
+        """End the tasks that still run."""
         self._compiling.shutdown(wait=False)
         self._measuring.shutdown(wait=False)
 
@@ -86,7 +86,7 @@ class Dask(Engine):
 
     Args:
         address: of the scheduler, or a `distributed.Client`.
-        resources: what a worker that measures must have, such as {"H200": 1}.
+        resources: resources that a measuring worker must have, such as {"H200": 1}.
 
     Raises:
         TuneError: Dask is not installed.
@@ -124,7 +124,7 @@ class Dask(Engine):
         if wanted and not any(_offers(worker, wanted) for worker in workers.values()):
             offered = {name for worker in workers.values() for name in worker.get("resources", {})}
             raise TuneWorkerError(
-                "no worker has what measuring wants",
+                "no worker has the resources that measuring needs",
                 argument="--resource",
                 expected=", ".join(f"{name}={count:g}" for name, count in wanted.items()),
                 got=", ".join(sorted(offered)) or "workers without resources",
@@ -140,9 +140,9 @@ class Dask(Engine):
 def _workers(client: Any, patience: float = 10.0) -> dict[str, Any]:
     until = time.monotonic() + patience
     while True:
-        found: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
-        if found or time.monotonic() > until:
-            return found
+        workers: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
+        if workers or time.monotonic() > until:
+            return workers
         time.sleep(0.2)
 
 
@@ -159,8 +159,8 @@ class _RayExecutor(Executor):
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         remote = self._ray.remote(function).options(**self._options)
-        found: Future[Any] = remote.remote(*args, **kwargs).future()
-        return found
+        future: Future[Any] = remote.remote(*args, **kwargs).future()
+        return future
 
 
 class RayCluster(Engine):
@@ -168,7 +168,7 @@ class RayCluster(Engine):
 
     Args:
         address: of the cluster; "auto" for the one that is there, "local" for one of this machine alone.
-        resources: what a worker that measures must have: "GPU", "CPU" or a custom resource.
+        resources: resources that a measuring worker must have: "GPU", "CPU" or a custom resource.
 
     Raises:
         TuneError: Ray is not installed.
@@ -192,7 +192,7 @@ class RayCluster(Engine):
         if lacking:
             ray.shutdown()
             raise TuneWorkerError(
-                "the Ray cluster has not what measuring wants",
+                "the Ray cluster lacks the resources that measuring needs",
                 argument="--resource",
                 expected=", ".join(lacking),
                 got=", ".join(sorted(there)),

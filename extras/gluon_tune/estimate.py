@@ -1,4 +1,4 @@
-"""The time of a launch, estimated from the simulator's counts and from what its code needs."""
+"""Estimate the time of a launch from the simulator's counts and from the resources of its code."""
 
 from __future__ import annotations
 

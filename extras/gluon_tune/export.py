@@ -1,4 +1,4 @@
-"""What was found, as files: JSON for machines, a table for source."""
+"""Write results to files: JSON for machines, a table for source."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["best_of", "table_source", "write"]
 
 
 def best_of(rows: Iterable[tuple[Key, Trial]]) -> list[tuple[Key, Trial]]:
-    """Of each key the best trial, where one is "ok"."""
-    found: dict[Key, tuple[Key, Trial]] = {}
+    """Return the best trial of each key that has one with status "ok"."""
+    best: dict[Key, tuple[Key, Trial]] = {}
     for key, trial in rows:
         if trial.status == "ok":
-            found.setdefault(key, (key, trial))
-    return list(found.values())
+            best.setdefault(key, (key, trial))
+    return list(best.values())
 
 
 def table_source(rows: Iterable[tuple[Key, Trial]]) -> str:
@@ -32,7 +32,7 @@ def table_source(rows: Iterable[tuple[Key, Trial]]) -> str:
         fixed = {n: v for n, v in json.loads(key.fixed).items() if not isinstance(v, list)}
         table = tables.setdefault(_name(trial.name), {})
         if place in table and key.objective != "time":
-            continue  # what was measured goes before what was counted
+            continue  # a measurement goes before a count
         table[place] = {**fixed, **trial.config}
         why[place] = f"{key.objective} {trial.value:.6g}, {key.versions}"
     lines = ['"""Configurations that `gluon tune` found; a launch takes one as `config=`."""', ""]

@@ -1,4 +1,4 @@
-"""A workbench in a process of its own: what hangs, faults or aborts there ends there."""
+"""Run a workbench in a process of its own, which contains hangs, faults and aborts."""
 
 from __future__ import annotations
 

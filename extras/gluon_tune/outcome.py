@@ -1,4 +1,4 @@
-"""What a search is asked for, what it says meanwhile, and what it found."""
+"""Hold the settings of a search, its progress and its results."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ Shape = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Settings:
-    """How to search.
+    """The settings of a search.
 
     Args:
         target: the hardware, in any spelling; None for the device that is there.
-        objective: what to make small: "time" on a device, "roofline" (seconds by what the
+        objective: quantity to minimize: "time" on a device, "roofline" (seconds by what the
             simulator counts, see `estimate`), "instructions" or "registers" of the machine code.
         search: "auto" (all of them where they are at most 64), "exhaustive", "optuna" or "random".
         trials: how many configurations to try; None leaves it to the search, which then does not count
             what is pruned.
         seconds: when to stop.
-        seed: of what is drawn.
+        seed: of the random draws.
         rounds: samples of each contender at most; `finals`: of the best ones at the end, in turns again.
         compile_limit, run_limit, simulate_limit: seconds after which one compilation, one sample, one
             simulation is killed.
-        spills: what a configuration may spill and still be measured.
-        conflicts: extra passes over the banks from which on one is not measured; None ignores them. What
-            the default configuration spills and needs is never too much.
+        spills: bytes that a configuration may spill and still be measured.
+        conflicts: extra passes over the banks from which on one is not measured; None ignores them. The
+            spills and needs of the default configuration are always accepted.
         again: try what is known, too.
     """
 
@@ -61,15 +61,15 @@ class Settings:
 
 @dataclass
 class Outcome:
-    """What was found for one shape.
+    """The results for one shape.
 
     Args:
-        key: what the configurations competed for.
-        shape: what the arguments were made with.
+        key: the key that the configurations competed for.
+        shape: the parameters of `arguments`.
         trials: all that are kept for the key, the best first.
         tried: how many are from this search.
         total: how many configurations there are, 0 where they were not counted.
-        seconds: what the search took.
+        seconds: duration of the search.
         default: the configuration to beat.
         options: compile options that were not searched.
         interrupted: whether somebody stopped it.
@@ -104,14 +104,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a search is.
+    """The progress of a search.
 
     Args:
-        shape: what for.
+        shape: the shape that is searched.
         done, wanted: trials.
         best: the best so far.
         left: seconds that the rest takes at the pace so far; None before there is one.
-        trial: what has just come in.
+        trial: the latest trial.
     """
 
     shape: Shape

@@ -1,4 +1,4 @@
-"""What a search found, for people: the best, the frontier, what each parameter does."""
+"""Describe the results of a search: the best, the frontier, the effect of each parameter."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def amount(value: Optional[float], objective: str) -> str:
 
 def frontier(trials: Sequence[Trial]) -> list[tuple[int, Trial]]:
     """Each trial that was the best when it came in, with how many had come by then."""
-    found: list[tuple[int, Trial]] = []
+    points: list[tuple[int, Trial]] = []
     for number, trial in enumerate(sorted(trials, key=lambda one: one.at), 1):
         value = trial.value
         if trial.status != "ok" or value is None:
             continue
-        if not found or found[-1][1].value is None or value < found[-1][1].value:
-            found.append((number, trial))
-    return found
+        if not points or points[-1][1].value is None or value < points[-1][1].value:
+            points.append((number, trial))
+    return points
 
 
 def effects(trials: Sequence[Trial]) -> dict[str, dict[Any, tuple[int, float, float]]]:
@@ -62,15 +62,15 @@ def effects(trials: Sequence[Trial]) -> dict[str, dict[Any, tuple[int, float, fl
     if not good:
         return {}
     best = min(value for _, value in good)
-    found: dict[str, dict[Any, tuple[int, float, float]]] = {}
+    ratios: dict[str, dict[Any, tuple[int, float, float]]] = {}
     for name in good[0][0].config:
         groups: dict[Any, list[float]] = {}
         for trial, value in good:
             groups.setdefault(trial.config.get(name), []).append(value / best)
         if len(groups) > 1:
             ordered = sorted(groups.items(), key=lambda item: min(item[1]))
-            found[name] = {k: (len(v), min(v), sorted(v)[len(v) // 2]) for k, v in ordered}
-    return found
+            ratios[name] = {k: (len(v), min(v), sorted(v)[len(v) // 2]) for k, v in ordered}
+    return ratios
 
 
 _STYLE = """
@@ -112,11 +112,11 @@ def _section(outcome: Outcome) -> str:
     counts: dict[str, int] = {}
     for trial in outcome.trials:
         counts[trial.status] = counts.get(trial.status, 0) + 1
-    told = ", ".join(f"{count} {status}" for status, count in counts.items())
+    tally = ", ".join(f"{count} {status}" for status, count in counts.items())
     of = f" of {outcome.total}" if outcome.total else ""
     parts.append(
         f'<p class="note">{html.escape(where)}; {html.escape(key.versions)}; '
-        f"{html.escape(objective)}; {len(outcome.trials)}{of} configurations: {html.escape(told)}</p>"
+        f"{html.escape(objective)}; {len(outcome.trials)}{of} configurations: {html.escape(tally)}</p>"
     )
     best = outcome.best
     if best is None:
@@ -140,7 +140,7 @@ def _section(outcome: Outcome) -> str:
             for number, trial in frontier(outcome.trials)
         ]
         parts.append(_table((">trial", f">{objective}", "configuration"), rows))
-        parts.append("<h3>What each parameter does</h3>")
+        parts.append("<h3>Effect of each parameter</h3>")
         for name, groups in effects(outcome.trials).items():
             cells = [
                 (value, count, f"{least:.3f}", f"{middle:.3f}")

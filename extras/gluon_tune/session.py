@@ -1,4 +1,4 @@
-"""A search from begin to end: what is asked for, compiled, measured, kept, and when it is over."""
+"""Run a search from begin to end: draw, compile, measure and keep configurations, and stop."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ from gluon_tune.tuned.store import OBJECTIVES, Key, Store, Trial, plain_text, ve
 __all__ = ["Outcome", "Progress", "Settings", "search"]
 
 _PATIENCE = 0.1  # seconds that a device waits for a batch to fill
-_BATCH = 12  # configurations that are measured in turns, beside the best so far
-_SLOW = 4.0  # times that a compilation takes what others do before a search that only samples gives it up
+_BATCH = 12  # configurations that are measured alternately with the best so far
+_SLOW = 4.0  # times as long as others before a search that only samples gives a compilation up
 _LEAST = 2.0  # seconds that it has at least
 _LATE = 1.0  # times that it may take once all others are done
-_LATER = 0.5  # of the trials that it makes at least: so many more, beside each other, once those are known
+_LATER = (
+    0.5  # of the trials that it makes at least: so many more, concurrently, once those are known
+)
 _SHARE = 0.15  # of the time that all would take, for a search that only samples
 
 
@@ -36,14 +38,14 @@ def search(
     *,
     engine: Optional[Engine] = None,
     store: Optional[Store] = None,
-    progress: Callable[[Progress], None] = lambda told: None,
+    progress: Callable[[Progress], None] = lambda state: None,
 ) -> list[Outcome]:
     """Search the space of a task, for each of its shapes.
 
-    Ctrl-C ends the search and answers what was found so far, marked `interrupted`.
+    Ctrl-C ends the search and returns the results so far, marked `interrupted`.
 
     Args:
-        task: a task that stands in a variable of its kernel's file, or the reference to one.
+        task: a task in a variable of its kernel's file, or the reference to one.
         settings: how to search; as usual unless given.
         engine: where to work; two local processes unless given.
         store: what keeps the results, and knows earlier ones; the default file unless given.
@@ -51,7 +53,7 @@ def search(
 
     Raises:
         TuneError: it cannot be searched as asked.
-        TuneStoreError: what was found cannot be kept; what was kept before is.
+        TuneStoreError: the results cannot be kept; earlier ones are.
         TuneWorkerError: there is no device to measure on, or workers are lost or of another build.
     """
     refuse_while_reading()
@@ -85,20 +87,20 @@ def search(
 def about_device(
     reference: Reference, shape: Shape, settings: Settings, engine: Engine
 ) -> Future[dict[str, Any]]:
-    """What a worker, one with a device where that is needed, says of the task."""
+    """Return a worker's description of the task; the worker has a device where one is needed."""
     measured = settings.objective == "time"
     submit = engine.measure if measured else engine.compile
     return submit(work.about, reference, settings.target, shape, measured)
 
 
-def key_of(told: Future[dict[str, Any]], settings: Settings) -> tuple[Key, dict[str, Any]]:
-    """What configurations compete for, of what `about_device` answers, and the answer."""
+def key_of(future: Future[dict[str, Any]], settings: Settings) -> tuple[Key, dict[str, Any]]:
+    """Return the key that configurations compete for, from the answer of `about_device`, and the answer."""
     measured = settings.objective == "time"
     try:
-        about = told.result()
+        about = future.result()
     except (Ended, Failed) as error:
         if isinstance(error, Failed) and error.ours:
-            raise TuneError(f"cannot be tuned as it stands: {error.text}") from None
+            raise TuneError(f"cannot be tuned as it is: {error.text}") from None
         raise TuneWorkerError(f"a worker cannot load the task: {error}") from None
     if about["versions"] != versions():
         raise TuneWorkerError(
@@ -144,8 +146,8 @@ class _Search:
                 for _ in range(min(engine.slots, task.searched.size))
             ]
             wait(begun, return_when=FIRST_COMPLETED)
-            told = next(future for future in begun if future.done())
-            self.about = key_of(told, replace(settings, objective="registers"))[1]
+            first = next(future for future in begun if future.done())
+            self.about = key_of(first, replace(settings, objective="registers"))[1]
         else:
             self.about = key_of(later, settings)[1]
         default = self.about["default"]
@@ -178,7 +180,7 @@ class _Search:
             call=self.about.get("call", ""),
         )  # fmt: skip
         self.best: Optional[Trial] = None
-        self.default: Optional[Mapping[str, Any]] = None  # what its code is like
+        self.default: Optional[Mapping[str, Any]] = None  # the facts of its code
         self.held: list[tuple[Config, Mapping[str, Any]]] = []  # wait for that
         self.idle = time.monotonic()  # since when a device waits, or something is there to measure
         self.lost: dict[str, int] = {}  # how often a configuration went with its worker
@@ -202,17 +204,17 @@ class _Search:
             for future in self.under_way:
                 future.cancel()
             self.engine.close()
-        found = self.outcome
-        found.trials = self.store.of(self.key)
-        found.tried, found.seconds = self.done, time.monotonic() - self.began
-        return found
+        outcome = self.outcome
+        outcome.trials = self.store.of(self.key)
+        outcome.tried, outcome.seconds = self.done, time.monotonic() - self.began
+        return outcome
 
     def _bare(self, config: Config) -> dict[str, Any]:
         """A configuration without the options that were not searched."""
         return {name: config[name] for name in self.task.searched.values if name in config}
 
     def _recall(self) -> None:
-        """Take in what is known from earlier searches: those trials are not made again."""
+        """Take in the trials of earlier searches, which are not repeated."""
         if self.settings.again:
             return
         begun = {plain_text(config): future for future, (_, config) in self.under_way.items()}
@@ -269,7 +271,7 @@ class _Search:
         return True
 
     def _more(self) -> bool:
-        """Whether a search that samples still has time: that of all configurations is seen to be long."""
+        """Return True while a search that samples has time: a search of all would take long."""
         if not self.samples or self.settings.trials is not None or len(self.took) < _BATCH:
             return False
         if self.asked - self.instead >= self.total // 3:
@@ -303,7 +305,7 @@ class _Search:
         self.wanted = max(wanted, self.asked - min(free, len(large)) + late)
 
     def _only_late(self) -> bool:
-        """Whether all that is left are compilations that take far longer than others did: a search that
+        """Return True if only compilations are left that take far longer than others did: a search that
         samples does not wait for them, and knows nothing of them."""
         if not self.samples or len(self.compiled) < _BATCH or self.ready or self.held:
             return False
@@ -319,7 +321,7 @@ class _Search:
         return True
 
     def _compile(self, config: Config) -> None:
-        told = (self.reference, self.settings.target, self.shape, dict(config))
+        call = (self.reference, self.settings.target, self.shape, dict(config))
         limits = {**self.settings.limits(), "patience": self._patience()}
         began = time.monotonic()
 
@@ -327,7 +329,7 @@ class _Search:
             if not future.cancelled():
                 self.took.append(time.monotonic() - began)
 
-        future = self.engine.compile(work.compile_one, *told, self.settings.objective, limits)
+        future = self.engine.compile(work.compile_one, *call, self.settings.objective, limits)
         future.add_done_callback(ended)
         self.under_way[future] = ("compile", config)
 
@@ -339,7 +341,7 @@ class _Search:
         return max(_LEAST, _SLOW * max(statistics.median(self.compiled), own))
 
     def _measure(self) -> None:
-        """Send what is compiled to a device that is free, once it is a batch, or there is no more."""
+        """Send compiled configurations to a free device, once they fill a batch or no more come."""
         measuring = sum(kind == "measure" for kind, _ in self.under_way.values())
         compiling = len(self.under_way) - measuring
         while self.ready and measuring < self.engine.meters:
@@ -357,14 +359,14 @@ class _Search:
             self._submit(configs, self.settings.rounds, ("measure", (batch, anchor)))
             measuring += 1
 
-    def _submit(self, configs: Sequence[Config], rounds: int, what: tuple[str, Any]) -> None:
-        told = (self.reference, self.settings.target, self.shape, list(configs))
+    def _submit(self, configs: Sequence[Config], rounds: int, batch: tuple[str, Any]) -> None:
+        call = (self.reference, self.settings.target, self.shape, list(configs))
         devices, limit = self.about.get("devices", 1), self.settings.run_limit
-        future = self.engine.measure(work.measure, *told, rounds, devices, limit)
-        self.under_way[future] = what
+        future = self.engine.measure(work.measure, *call, rounds, devices, limit)
+        self.under_way[future] = batch
 
     def _beaten(self, config: Config, detail: Mapping[str, Any]) -> bool:
-        """Whether the peaks of the target leave it no chance; it is done with then."""
+        """Return True if the peaks of the target exclude the configuration, and drop it then."""
         bound = detail.get("bound")
         high = None if self.best is None else self.best.high
         if bound is None or high is None or bound <= high:
@@ -373,26 +375,26 @@ class _Search:
         self._keep(config, Trial({}, "pruned", reason=reason, detail=detail))
         return True
 
-    # -- what comes back -------------------------------------------------------------------------
+    # -- results of workers -------------------------------------------------------------------------
 
     def _take(self, future: Future[Any]) -> None:
-        kind, what = self.under_way.pop(future)
+        kind, job = self.under_way.pop(future)
         try:
             answer = future.result()
         except (CancelledError, KeyboardInterrupt):
             return
         except Failed as error:
-            raise TuneError(f"cannot be tuned as it stands: {error.text}") from None
+            raise TuneError(f"cannot be tuned as it is: {error.text}") from None
         except (TuneStoreError, TuneWorkerError):
             raise
         except Exception as error:  # the engine's own words for a worker that is gone
-            configs = [what] if kind == "compile" else [config for config, _ in what[0]]
+            configs = [job] if kind == "compile" else [config for config, _ in job[0]]
             self._again(configs, error)
             return
         if kind == "compile":
-            self._compiled(what, answer)
+            self._compiled(job, answer)
         else:
-            self._measured(*what, *answer)
+            self._measured(*job, *answer)
 
     def _again(self, configs: Sequence[Config], error: Exception) -> None:
         """Do work again that went with its worker; not for ever."""
@@ -402,7 +404,7 @@ class _Search:
             if sum(self.lost.values()) > 10 + self.wanted:
                 raise TuneWorkerError(
                     f"workers are lost all the time, the last with: {error}",
-                    remedy="What was found so far is kept.",
+                    remedy="The results so far are kept.",
                 )
             if self.lost[text] > 2:
                 reason = f"its worker was lost {self.lost[text]} times: {type(error).__name__}"
@@ -411,10 +413,10 @@ class _Search:
                 self._compile(config)
 
     def _same_build(self, answer: Mapping[str, Any]) -> None:
-        told = answer.get("versions", self.key.versions)
-        if told != self.key.versions:
+        versions = answer.get("versions", self.key.versions)
+        if versions != self.key.versions:
             raise TuneWorkerError(
-                "workers have different releases", expected=self.key.versions, got=told
+                "workers have different releases", expected=self.key.versions, got=versions
             )
 
     def _compiled(self, config: Config, answer: Mapping[str, Any]) -> None:
@@ -425,8 +427,8 @@ class _Search:
         if config == self.about["default"]:
             self.default = answer["detail"]
         waits = any(
-            kind == "compile" and what == self.about["default"]
-            for kind, what in self.under_way.values()
+            kind == "compile" and job == self.about["default"]
+            for kind, job in self.under_way.values()
         )
         if not waits:
             held, self.held = self.held, []
@@ -434,7 +436,7 @@ class _Search:
                 self._judge(*one)
 
     def _judge(self, config: Config, answer: Mapping[str, Any]) -> None:
-        """Whether a configuration is worth a measurement, now that it is known what the default needs."""
+        """Return True if a configuration is worth a measurement, compared with the needs of the default."""
         status, reason, detail = answer["status"], answer["reason"], answer["detail"]
         value = answer.get("value")
         if status in ("ok", "compiled"):
@@ -457,34 +459,34 @@ class _Search:
     ) -> None:
         self._same_build(facts)
         self.outcome.facts = dict(facts)
-        drift = 1.0  # what has happened to the best so far meanwhile has happened to these
+        drift = 1.0  # the drift of the best so far is that of these
         if anchor is not None and anchor.value and results[-1]["status"] == "ok":
             drift = results[-1]["value"] / anchor.value
         for (config, detail), result in zip(batch, results):
-            made = measured_trial(result, {**detail, **facts})
-            self._keep(config, _scaled(made, 1 / drift))
+            trial = measured_trial(result, {**detail, **facts})
+            self._keep(config, _scaled(trial, 1 / drift))
 
     def _keep(self, config: Config, trial: Trial, again: bool = False) -> None:
         whole = {**self.about["options"], **config}
-        made = replace(trial, config=whole, name=self.task.name, shape=self.shape)
-        self.store.add(self.key, made)
+        complete = replace(trial, config=whole, name=self.task.name, shape=self.shape)
+        self.store.add(self.key, complete)
         if again:
             return
-        self._tell(config, made)
+        self._tell(config, complete)
         self.done += 1
-        cheap = made.status == "pruned" and "compile_seconds" not in made.detail
+        cheap = complete.status == "pruned" and "compile_seconds" not in complete.detail
         if cheap and self.spare:  # it cost next to nothing: another one instead
             self.spare -= 1
             self.asked -= 1
             self.instead += 1
-        self._consider(made)
+        self._consider(complete)
         done = self.done - self.instead
         pace = (time.monotonic() - self.began) / max(1, done)
         left = pace * max(0, self.wanted - done)
         if self.settings.seconds is not None:
             left = min(left, max(0.0, self.settings.seconds - (time.monotonic() - self.began)))
-        told = Progress(self.shape, done, self.wanted, self.best, left, made)
-        self.progress(told)
+        state = Progress(self.shape, done, self.wanted, self.best, left, complete)
+        self.progress(state)
 
     def _finals(self) -> None:
         """Measure the best ones once more, side by side and longer: the winner is not the luckiest."""
@@ -507,15 +509,15 @@ class _Search:
         try:
             results, facts = future.result()
         except (Ended, Failed, CancelledError, RuntimeError):
-            return  # what is known stays
+            return  # known results stay
         self._same_build(facts)
         changes = []
         for config, result in zip(best, results):
             old = before.pop(plain_text(config))
-            made = measured_trial(result, {**old.detail, **facts, "final": True})
-            self._keep(config, made, again=True)
-            if made.value and old.value:
-                changes.append(made.value / old.value)
+            final = measured_trial(result, {**old.detail, **facts, "final": True})
+            self._keep(config, final, again=True)
+            if final.value and old.value:
+                changes.append(final.value / old.value)
         if changes:  # the device is another one than at the beginning, to the others as well
             drift = statistics.median(changes)
             self.store.add_all(self.key, [_scaled(trial, drift) for trial in before.values()])
@@ -537,7 +539,7 @@ def _scaled(trial: Trial, by: float) -> Trial:
 
 def measured_trial(result: Mapping[str, Any], detail: Mapping[str, Any]) -> Trial:
     numbers = (result.get("value"), result.get("low"), result.get("high"))
-    told = {k: v for k, v in detail.items() if k != "versions"}
+    facts = {k: v for k, v in detail.items() if k != "versions"}
     if "samples" in result:
-        told["samples"] = result["samples"]
-    return Trial({}, result["status"], *numbers, result["reason"], told)
+        facts["samples"] = result["samples"]
+    return Trial({}, result["status"], *numbers, result["reason"], facts)

@@ -1,4 +1,4 @@
-"""What is searched: values of constants and options, and which of them go together."""
+"""Define a search space: values of constants and options, and which of them go together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def calling(function: Callable[..., Any]) -> Callable[..., Any]:
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken):
         return function
     names = {p.name for p in taken}
-    return lambda *args, **told: function(*args, **{k: v for k, v in told.items() if k in names})
+    return lambda *args, **keywords: function(
+        *args, **{k: v for k, v in keywords.items() if k in names}
+    )
 
 
 class Space:
@@ -54,7 +56,7 @@ class Space:
 
     @property
     def size(self) -> int:
-        """How many combinations there are, those that `when` refuses among them."""
+        """Return the number of combinations, including those that `when` refuses."""
         if self.listed is not None:
             return len(self.listed)
         return math.prod(map(len, self.values.values()))
@@ -94,7 +96,7 @@ def _checked(name: str, choices: tuple[Any, ...]) -> tuple[Any, ...]:
                 remedy="Search numbers, and make layouts of them in the kernel.",
             )
     if len({(type(v), v) for v in choices}) != len(choices):
-        raise TuneSpaceError("a value stands there twice", argument=name, got=list(choices))
+        raise TuneSpaceError("a value occurs twice", argument=name, got=list(choices))
     return choices
 
 

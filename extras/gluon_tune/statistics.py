@@ -1,4 +1,4 @@
-"""What samples say of a time, and when a configuration has lost."""
+"""Estimate a time from samples, and decide when a configuration has lost."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def interval(samples: Sequence[float]) -> tuple[float, float, float]:
 
 
 def losers(samples: Mapping[int, Sequence[float]], margin: float = 1.25) -> list[int]:
-    """Those of the contenders that need no more samples: their interval lies above that of the best, or,
+    """Return the contenders that need no more samples: their interval is above that of the best, or,
     with few samples, they are `margin` times slower."""
     if len(samples) < 2:
         return []
-    found = {at: interval(one) for at, one in samples.items()}
-    best = min(found, key=lambda at: found[at][0])
-    middle, _, high = found[best]
+    intervals = {at: interval(one) for at, one in samples.items()}
+    best = min(intervals, key=lambda at: intervals[at][0])
+    middle, _, high = intervals[best]
     lost = []
-    for at, (value, low, _) in found.items():
+    for at, (value, low, _) in intervals.items():
         if at == best:
             continue
         if value > margin * middle or (low > high and value > 1.01 * middle):

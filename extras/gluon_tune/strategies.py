@@ -32,7 +32,7 @@ class Strategy(Protocol):
         """The next configuration; None when there is none left."""
 
     def tell(self, config: Config, value: Optional[float], large: bool = False) -> None:
-        """What came of a configuration: less is better, None where it is of no use; `large`: it needs more
+        """The value of a configuration: less is better, None where it is of no use; `large`: it needs more
         than there is of something, so that larger ones do so, too."""
 
 
@@ -60,11 +60,11 @@ class InOrder:
 
 
 class Optuna:
-    """Neighbours of the best two so far, since what people start with is seldom far off; every fourth one
-    is what a tree-structured Parzen estimator expects most of, by what came of the others.
+    """Neighbours of the best two so far, since the configuration that people start with is seldom far off; every fourth one
+    is the proposal of a tree-structured Parzen estimator, fitted to the others.
 
     Args:
-        space: what to draw from.
+        space: the space to draw from.
         configs: all that belong to it, where they are few enough to tell.
         start: the one to begin with.
         seed: of the drawing.
@@ -138,7 +138,7 @@ class Optuna:
         return self._take(self._random.choice(sorted(self._left.items()))[1])
 
     def _neighbour(self) -> Optional[dict[str, Any]]:
-        """What differs in a parameter or two from one of the best, by a step where values are ordered."""
+        """Return a neighbour of one of the best: a parameter or two differ, by a step if ordered."""
         centres = [config for _, config in self._best]
         if not centres and self._centre is not None:
             centres = [self._centre]
@@ -147,16 +147,16 @@ class Optuna:
         centre = self._random.choice(centres)
         both = self._turn > _FIRST and self._random.random() < _PAIRS
         for pairs in (both, not both):
-            found = [{**centre, **change} for change in self._steps(centre, pairs)]
-            self._random.shuffle(found)
-            for config in found:
+            neighbours = [{**centre, **change} for change in self._steps(centre, pairs)]
+            self._random.shuffle(neighbours)
+            for config in neighbours:
                 new = plain_text(config) not in self._seen and config in self._space
                 if new and not self._too_large(config):
                     return config
         return None
 
     def _too_large(self, config: Config) -> bool:
-        """Whether something that does not fit is nowhere larger."""
+        """Return True if a configuration that does not fit is nowhere larger."""
         return any(
             all(
                 config[name] >= value if self._ordered(name) else config[name] == value
@@ -166,7 +166,7 @@ class Optuna:
         )
 
     def _steps(self, centre: Config, pairs: bool) -> list[dict[str, Any]]:
-        """What to change for a neighbour."""
+        """Return the changes that lead to neighbours."""
         single = []
         for name, values in self._space.values.items():
             at = values.index(centre[name])
@@ -208,14 +208,14 @@ class Optuna:
         self._take(dict(config))
         if value is not None:
             with _quiet():
-                made = self._optuna.trial.create_trial(
+                finished = self._optuna.trial.create_trial(
                     params=self._indices(config), distributions=self._distributions, value=value
                 )
-            self._study.add_trial(made)
+            self._study.add_trial(finished)
 
 
 class _quiet:
-    """Without the warnings that the library has for what it calls experimental."""
+    """Silence the library's warnings about experimental features."""
 
     def __enter__(self) -> None:
         import warnings
@@ -275,5 +275,5 @@ def strategy_of(
 
 
 def default_trials(count: int) -> int:
-    """How many of `count` configurations are tried: few enough to take a fifth of the time of all."""
+    """Return how many of `count` configurations are tried: few enough to take a fifth of the time of all."""
     return max(min(20, count // 4), min(200, count // 24)) if count else 200

@@ -1,4 +1,4 @@
-"""What is tuned: a kernel with its space, and how to call it; and how other processes find it."""
+"""Define tuning tasks: a kernel with its space, how to call it, and how other processes find it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PerTarget = Union[Mapping[str, Any], Callable[[Any], Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Task:
-    """A kernel, what to search, and for which arguments.
+    """A kernel, the space to search, and the arguments to tune for.
 
     Args:
         kernel: the jit function, perhaps wrapped by `triton.autotune`.
@@ -31,14 +31,14 @@ class Task:
         arguments: `f(new, **shape) -> {parameter: array or number}` in the order of the parameters;
             `new.random(shape, dtype)`, `.integers(...)` and `.empty(...)` make arrays.
         grid: `f(args, config) -> grid`, `config` with all constants and options.
-        shapes: what `arguments` is called with, one dict for each kind of call to tune for.
+        shapes: the parameters of `arguments`, one dict for each kind of call to tune for.
         fixed: constants and options that are not searched; or `f(target)` that tells them.
         default: the configuration to measure first, which others must beat; or `f(target)`.
         operands: `f(args, config) -> the kernel's arguments`, where they are not `args` as they stand.
         reference: `f(args) -> array`: the right result; configurations with another one are "bad".
         output: the parameter that holds the result.
         tolerance: relative to the largest element of the result; None for that of its dtype.
-        flops, bytes_moved: `f(args, config)` or `f(args)`: what any implementation must do at least.
+        flops, bytes_moved: `f(args, config)` or `f(args)`: the least that any implementation must do.
             Configurations that cannot beat the best even at the target's peaks are not measured.
         small: the shape to simulate, for objectives that count; the first of `shapes` by default.
     """
@@ -79,12 +79,12 @@ class Task:
     @property
     def function(self) -> Any:
         """The jit function itself."""
-        found = self.kernel
-        while found is not None and not hasattr(found, "dispatcher"):
-            found = getattr(found, "fn", None)
-        if found is None:
+        kernel = self.kernel
+        while kernel is not None and not hasattr(kernel, "dispatcher"):
+            kernel = getattr(kernel, "fn", None)
+        if kernel is None:
             raise TuneError("not a kernel", argument="kernel", got=type(self.kernel).__name__)
-        return found
+        return kernel
 
     @property
     def searched(self) -> Space:
@@ -105,24 +105,24 @@ class Task:
         """
         from gluon_tune.tuned.lookup import identity_of
 
-        found = identity_of(self.function)
-        if not found:
+        digest = identity_of(self.function)
+        if not digest:
             raise TuneError(
-                f"{self.name} refers to what only this process knows, so nothing can be kept for it",
+                f"{self.name} refers to values that only this process knows, so nothing can be kept for it",
                 remedy="Define it at the top of a file.",
             )
-        return found
+        return digest
 
-    def told(self, what: Optional[PerTarget], target: Any) -> dict[str, Any]:
+    def told(self, setting: Optional[PerTarget], target: Any) -> dict[str, Any]:
         """`fixed` or `default` for a target."""
-        return dict(what(target) if callable(what) else what or {})
+        return dict(setting(target) if callable(setting) else setting or {})
 
     def whole(self, config: Config, target: Any) -> dict[str, Any]:
-        """A configuration with what is fixed."""
+        """Return a configuration with the fixed values."""
         return {**self.told(self.fixed, target), **config}
 
     def start(self, target: Any) -> Optional[dict[str, Any]]:
-        """The default configuration where it lies in the space."""
+        """Return the default configuration if it is in the space."""
         default = self.told(self.default, target)
         default = {name: default[name] for name in self.searched.values if name in default}
         return default if default in self.searched else None
@@ -132,7 +132,7 @@ class Task:
         return tuple(args.values() if self.operands is None else self.operands(args, config))
 
     def difference(self, args: Mapping[str, Any], wanted: Any) -> Optional[str]:
-        """What is wrong with the result, None when nothing is."""
+        """Return the reason why the result is wrong; None where it is right."""
         import numpy as np
 
         assert self.output is not None
@@ -163,7 +163,7 @@ class Task:
         )
 
     def with_space(self, values: Mapping[str, Sequence[Any]]) -> Task:
-        """The same with other values to search, by name. What is searched no more has the default's value;
+        """Return the task with other values to search, by name. A parameter no longer searched has the default's value;
         constraints hold where all that they are about is still searched."""
         when = self.searched.when if set(values) >= set(self.searched.values) else None
         rest = [name for name in self.searched.values if name not in values]
@@ -181,7 +181,7 @@ _NARROW_TOLERANCE = 0.13  # of 8-bit floats, one step of three bits of mantissa
 
 
 def _default_tolerance(dtype: str) -> float:
-    """Return what sums in another order may change, relative to the largest element: 0 for integers."""
+    """Return the largest error of sums in another order, relative to the largest element: 0 for integers."""
     return _TOLERANCES.get(dtype, _NARROW_TOLERANCE if dtype.startswith("float") else 0.0)
 
 
@@ -189,8 +189,8 @@ def of_example(example: Any, values: Optional[Mapping[str, Sequence[Any]]], shap
     """A task out of an entry of a file's `EXAMPLES`.
 
     Args:
-        values: what to search; None for the configurations of its `triton.autotune`.
-        shapes: what its `arguments` takes besides, one dict for each kind of call.
+        values: values to search; None for the configurations of its `triton.autotune`.
+        shapes: the other parameters of its `arguments`, one dict for each kind of call.
     """
     searched = configs_of(example.kernel) if values is None else Space(values)
 
@@ -232,13 +232,13 @@ def of_example(example: Any, values: Optional[Mapping[str, Sequence[Any]]], shap
 
 @dataclass(frozen=True)
 class Reference:
-    """Where a task stands, so that other processes and machines find it.
+    """The reference to a task, by which other processes and machines find it.
 
     Args:
         path: of its file.
-        text: what the file holds, for machines that do not have it.
+        text: the contents of the file, for machines that do not have it.
         name: of the variable, or of the kernel of an example.
-        values: what to search, where the file does not say.
+        values: values to search, where the file does not say.
         shapes: instead of the task's own.
     """
 
@@ -255,7 +255,7 @@ class Reference:
         values: Optional[Mapping[str, Sequence[Any]]] = None,
         shapes: Optional[Sequence[Mapping[str, Any]]] = None,
     ) -> Reference:
-        """The task that `FILE` or `FILE:NAME` stands for.
+        """Return the task that `FILE` or `FILE:NAME` stands for.
 
         Raises:
             TuneError: there is no such file.
@@ -271,7 +271,7 @@ class Reference:
 
     @classmethod
     def of(cls, task: Task) -> Reference:
-        """The reference to a task that stands in a variable of the file of its kernel.
+        """Return the reference to a task in a variable of its kernel's file.
 
         Raises:
             TuneError: it does not.
@@ -312,7 +312,7 @@ def refuse_while_reading() -> None:
     if _reading:
         raise TuneError(
             f"{_reading[-1]} searches when it is read, as each worker does to find its task",
-            remedy='Put what starts the search under: if __name__ == "__main__":',
+            remedy='Put the code that starts the search under: if __name__ == "__main__":',
         )
 
 
@@ -362,8 +362,8 @@ def find_task(module: ModuleType, reference: Reference) -> Task:
     known: dict[str, Any] = {**named, **tasks} if reference.name or not tasks else dict(tasks)
     name = reference.name or (next(iter(known)) if len(known) == 1 else "")
     of_kernels = {task.name: task for task in tasks.values()}
-    found = known.get(name) or of_kernels.get(name)
-    if found is None:
+    match = known.get(name) or of_kernels.get(name)
+    if match is None:
         raise TuneError(
             f"has {'several tasks' if known and not name else 'no such task' if known else 'no task'}",
             argument=reference.path,
@@ -375,15 +375,15 @@ def find_task(module: ModuleType, reference: Reference) -> Task:
                 else "Define one: TUNE = tune.Task(kernel=..., space=tune.space(...), ...)."
             ),
         )
-    if isinstance(found, Task):
-        return found if reference.values is None else found.with_space(reference.values)
-    if reference.values is None and not getattr(found.kernel, "configs", None):
+    if isinstance(match, Task):
+        return match if reference.values is None else match.with_space(reference.values)
+    if reference.values is None and not getattr(match.kernel, "configs", None):
         raise TuneSpaceError(
-            f"nothing says what to search for {name}",
+            f"no search space is defined for {name}",
             argument="--space",
             remedy="Give values: --space BLOCK=128,256, or write a tune.Task into the file.",
         )
-    return of_example(found, reference.values, reference.shapes)
+    return of_example(match, reference.values, reference.shapes)
 
 
 def _hashed(value: Any) -> Any:

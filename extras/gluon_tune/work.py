@@ -1,6 +1,6 @@
-"""What workers of any engine do: functions of plain values, each answering plain values.
+"""Do the work of any engine's workers: functions of plain values that return plain values.
 
-A worker keeps a process for each thing that it works on (`isolated`), so that what hangs or faults
+A worker keeps a process for each thing that it works on (`isolated`), so that a configuration that hangs or faults
 there costs that process and nothing else.
 """
 
@@ -37,8 +37,8 @@ _own = threading.local()
 def _isolated(reference: Reference, target: Optional[str], index: Optional[int] = None) -> Isolated:
     """This thread's process for a target and a device, to be asked about a task."""
     kept: dict[Any, Isolated] = _own.__dict__.setdefault("kept", {})
-    found = kept.setdefault((target, index), Isolated(target, index))
-    return found.on(reference)
+    workbench = kept.setdefault((target, index), Isolated(target, index))
+    return workbench.on(reference)
 
 
 def about(
@@ -47,22 +47,22 @@ def about(
     """See `Workbench.about`; with `measured` also `devices`, how many there are on this machine.
 
     Raises:
-        Failed, Ended: it cannot be told.
+        Failed, Ended: the facts cannot be determined.
     """
     bench = _isolated(reference, target, 0 if measured else None)
-    found: dict[str, Any] = bench.call("about", shape)
+    facts: dict[str, Any] = bench.call("about", shape)
     if measured:
-        found["devices"] = bench.call("devices")
-    return found
+        facts["devices"] = bench.call("devices")
+    return facts
 
 
 def _failed(error: Exception) -> Result:
-    """What an error says of a configuration."""
+    """Return the status and the reason that an error gives a configuration."""
     if isinstance(error, Ended):
         return {"status": "bad", "reason": str(error)}
     name = error.name if isinstance(error, Failed) else ""
-    told = {"WrongResultError": "bad", "LimitError": "pruned", "CapabilityError": "pruned"}
-    return {"status": told.get(name, "failed"), "reason": str(error)}
+    statuses = {"WrongResultError": "bad", "LimitError": "pruned", "CapabilityError": "pruned"}
+    return {"status": statuses.get(name, "failed"), "reason": str(error)}
 
 
 def compile_one(
@@ -73,7 +73,7 @@ def compile_one(
     objective: str,
     limits: Mapping[str, Any],
 ) -> Result:
-    """Compile a configuration and look what its code is like.
+    """Compile a configuration and describe its code.
 
     Returns:
         `status` and `reason`, `detail`, and `value` where the objective needs no device.
@@ -113,10 +113,10 @@ def pruned(
     limits: Mapping[str, Any],
     default: Optional[Mapping[str, Any]] = None,
 ) -> str:
-    """Why what was compiled needs no measurement; "" where it does.
+    """Return the reason why a compiled configuration needs no measurement; "" where it does.
 
     Args:
-        default: what is known of the default configuration; nothing that it does is too much.
+        default: the facts of the default configuration, which never exceed a limit.
     """
     warps, room = detail["num_warps"], detail["occupancy"]
     if room is not None and room < warps:
@@ -210,7 +210,7 @@ class _Round:
                 "the device is gone",
                 expected="the device that was there when the search began",
                 got=f"{error}{why}",
-                remedy="What was found so far is kept: start again when the device is back.",
+                remedy="The results so far are kept: start again when the device is back.",
             )
 
 

@@ -1,4 +1,4 @@
-"""What happens to one configuration: it is compiled, counted, checked, timed. Runs in a process of its own.
+"""Compile, count, check and time one configuration, in a process of its own.
 
 `serve` answers whoever started the process (`gluon_tune.isolated`): one method of `Workbench` after the other.
 """
@@ -44,7 +44,7 @@ class Workbench:
         self._ready: dict[int, Callable[[], Any]] = {}
 
     def about(self, shape: Shape) -> dict[str, Any]:
-        """What a `Key` is made of, for calls of this shape; the default configuration; peaks."""
+        """Return the parts of a `Key` for calls of this shape, the default configuration and the peaks."""
         task, target = self.task, self.target
         args = task.arguments(bench.Placeholders(), **shape)
         config = task.start(target) or next(iter(task.searched), None)
@@ -72,24 +72,24 @@ class Workbench:
         }
 
     def compile(self, shape: Shape, config: Config) -> dict[str, Any]:
-        """Compile for a call; what the machine code says about itself."""
+        """Compile for a call and return the facts of the machine code."""
         whole = self.task.whole(config, self.target)
         args = self.task.arguments(bench.Placeholders(), **shape)
         started = time.monotonic()
-        made = self.task.function.warmup(
+        compiled = self.task.function.warmup(
             *self.task.values(args, whole), grid=(1,), target=self.target, **whole
         )
-        found: dict[str, Any] = {"compile_seconds": time.monotonic() - started}
-        report = made.report()
-        found.update(
+        facts: dict[str, Any] = {"compile_seconds": time.monotonic() - started}
+        report = compiled.report()
+        facts.update(
             registers=report.registers,
             spills=report.spills,
             shared_memory=report.shared_memory,
             instructions=report.instruction_count,
             occupancy=report.occupancy,
-            num_warps=int(made.metadata.num_warps) * int(made.metadata.num_ctas),
+            num_warps=int(compiled.metadata.num_warps) * int(compiled.metadata.num_ctas),
         )
-        return found
+        return facts
 
     def conflicts(self, shape: Shape, config: Config) -> int:
         """The most passes over the banks that one access of the kernel to shared memory takes."""
@@ -112,11 +112,11 @@ class Workbench:
         return max(times) if times else None
 
     def peaks(self) -> dict[str, float]:
-        """Return what one device of the target does at best."""
+        """Return the peaks of one device of the target."""
         return dict(self.target.architecture.peaks)
 
     def roofline(self, shape: Shape, config: Config) -> dict[str, Any]:
-        """What the simulator counts of one launch."""
+        """Return the simulator's counts of one launch."""
         whole = self.task.whole(config, self.target)
 
         def run(simulated: Any) -> None:
@@ -138,17 +138,17 @@ class Workbench:
         if text not in self._args:
             self._args.clear()
             self._ready.clear()
-            made = bench.Arrays(self.target, self.index)
-            self._args[text] = self.task.arguments(made, **shape)
+            arrays = bench.Arrays(self.target, self.index)
+            self._args[text] = self.task.arguments(arrays, **shape)
         args = self._args[text]
         whole = self.task.whole(config, self.target)
         values, grid = self.task.values(args, whole), self.task.grid(args, whole)
         handle = self.task.function.prepare(*values, grid=grid, **whole)
 
         def run() -> None:
-            handle(*given)
+            handle(*bound)
 
-        given = self.task.function.dispatcher.bind(values, whole)[0]
+        bound = self.task.function.dispatcher.bind(values, whole)[0]
         if self.task.output is not None:
             _spoil(args[self.task.output])
         run()
@@ -173,7 +173,7 @@ class Workbench:
         return bench.device_facts(self.target, self.index or 0)
 
     def devices(self) -> int:
-        """How many devices of the target there are."""
+        """Return the number of devices of the target."""
         return bench.device_count(self.target)
 
 
@@ -187,7 +187,7 @@ def _counted(function: Callable[..., float], args: Mapping[str, Any], config: Co
 
 
 def _spoil(array: Any) -> None:
-    """Fill with NaN, where the type has it: what an earlier configuration wrote must not count."""
+    """Fill with NaN, where the type has it: results of an earlier configuration must not count."""
     kind = str(array.dtype)
     if "float8" not in kind and "float" in kind:
         array.fill_(float("nan")) if hasattr(array, "fill_") else array.fill(float("nan"))
@@ -203,7 +203,7 @@ def serve(link: Link) -> None:
         method, arguments = call
         try:
             if method == "open":
-                workbench = None  # what it holds on the device is let go first
+                workbench = None  # release its device memory first
                 workbench = Workbench(*arguments)
                 link.answer("ok")
             else:

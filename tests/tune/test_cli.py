@@ -49,7 +49,7 @@ def test_from_the_command_line(tmp_path):
     done = gluon("tune", spec, *COUNT, "--store", store, "--space", "VECTOR=1,4", *files)
     # The space on the command line does not name all of the task's, which falls to the defaults.
     assert "best: VECTOR=" in done.stdout and "2 of 2 configurations" in done.stdout
-    assert "what each parameter does" in done.stdout and "frontier" in done.stdout
+    assert "effect of each parameter" in done.stdout and "frontier" in done.stdout
     assert "about 0 s left" in done.stderr and f"kept in {store}" in done.stderr
     assert "<svg" in page.read_text() and "n=1024" in page.read_text()
     (form,) = Bundle.open(bundle).kernels["scale"]["forms"]

@@ -36,21 +36,21 @@ class _Pictures:
         if key not in self._numbers:
             if len(self.made) >= _MOST_PICTURES:
                 return None
-            told = {"title": short(layout), "text": "", "svg": ""}
+            picture_data = {"title": short(layout), "text": "", "svg": ""}
             for extents in dict.fromkeys((shape, None)):
                 try:
                     picture = layout.show(extents, bits=bits)
                 except (GluonError, AttributeError):
                     continue
                 svg = picture.svg()
-                told = {"title": picture.title, "text": picture.text}
-                told["svg"] = svg if len(svg) <= _LARGEST else ""
+                picture_data = {"title": picture.title, "text": picture.text}
+                picture_data["svg"] = svg if len(svg) <= _LARGEST else ""
                 break
-            if told in self.made:
-                self._numbers[key] = self.made.index(told)
+            if picture_data in self.made:
+                self._numbers[key] = self.made.index(picture_data)
                 return self._numbers[key]
             self._numbers[key] = len(self.made)
-            self.made.append(told)
+            self.made.append(picture_data)
         return self._numbers[key]
 
 
@@ -94,25 +94,25 @@ def _refused(
     findings: Findings, record: Record, refusal: Optional[GluonError]
 ) -> Iterable[Trouble]:
     """What ended the run, and what the file caught, unless the simulator told of it."""
-    told = {f"{one.error}: {one.text.splitlines()[0]}" for one in findings.troubles}
+    reported = {f"{one.error}: {one.text.splitlines()[0]}" for one in findings.troubles}
     if refusal is not None:
         name, text = type(refusal).__name__, str(refusal)
         head = f"{name}: {text.splitlines()[0]}"
-        if head not in told:
-            told.add(head)
+        if head not in reported:
+            reported.add(head)
             kernel = next((one.kernel for one in record.raised if one.error == head), "")
             yield Trouble(name, kernel, "", text)
     for one in record.raised:
-        if one.error not in told:
-            told.add(one.error)
+        if one.error not in reported:
+            reported.add(one.error)
             yield Trouble(one.error.partition(":")[0], one.kernel, "", one.error.partition(": ")[2])
 
 
 def _trouble(one: Trouble) -> dict[str, Any]:
-    told = asdict(one)
-    for party in told["parties"]:
+    entry = asdict(one)
+    for party in entry["parties"]:
         party["source"] = linecache.getline(party["file"], party["line"]).strip()
-    return told
+    return entry
 
 
 def _kernel(
@@ -223,12 +223,12 @@ def _brief(types: str) -> str:
 
 def _compiled(kernel: Any, files: list[str]) -> dict[str, Any]:
     """What was made of a kernel, or why nothing was."""
-    made: dict[str, Any] = {"target": "", "entries": [], "facts": {}, "problem": ""}
+    entry: dict[str, Any] = {"target": "", "entries": [], "facts": {}, "problem": ""}
     try:
         hardware = kernel.hardware.kernel() if kernel.hardware is not None else kernel
         backend = registry().backend(hardware.target.architecture.backend)
-        made["target"] = str(hardware.target)
-        made["entries"] = [
+        entry["target"] = str(hardware.target)
+        entry["entries"] = [
             {
                 "name": name,
                 "lines": [
@@ -241,10 +241,10 @@ def _compiled(kernel: Any, files: list[str]) -> dict[str, Any]:
         report = asdict(hardware.report())
         for part in ("loops", "instruction_mix"):
             report.pop(part)
-        made["facts"] = {"num_warps": hardware.metadata.num_warps, **report}
+        entry["facts"] = {"num_warps": hardware.metadata.num_warps, **report}
     except GluonError as error:
-        made["problem"] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-    return made
+        entry["problem"] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return entry
 
 
 def _line(one: Any, files: list[str]) -> list[str]:

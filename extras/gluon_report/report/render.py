@@ -33,8 +33,8 @@ def render(runs: Sequence[Mapping[str, Any]]) -> str:
 
 def pages_of(page: str) -> list[dict[str, Any]]:
     """The runs of a rendered page."""
-    found = _DATA.search(page)
-    runs: list[dict[str, Any]] = json.loads(found[1]) if found else []
+    match = _DATA.search(page)
+    runs: list[dict[str, Any]] = json.loads(match[1]) if match else []
     return runs
 
 
@@ -78,8 +78,8 @@ def _hardware(runs: Sequence[Mapping[str, Any]]) -> str:
                         f'<tr>{head}<td class="name" colspan="{len(_UNITS)}">{text}</td></tr>'
                     )
                     continue
-                told = "".join(f"<td>{'unknown' if c is None else c}</td>" for c in cells)
-                rows.append(f"<tr>{head}{told}</tr>")
+                columns = "".join(f"<td>{'unknown' if c is None else c}</td>" for c in cells)
+                rows.append(f"<tr>{head}{columns}</tr>")
     if not rows:
         return '<section id="hardware"><h2>Hardware</h2><p>Nothing was compiled.</p></section>'
     heads = "".join(f"<th>{text}</th>" for text in ("kernel", "target", *_UNITS.values()))
@@ -187,8 +187,8 @@ def _row_of(
 
 def _kernel(name: str, kernel: Mapping[str, Any]) -> str:
     launches, programs = kernel["launches"], kernel["programs"]
-    told = f"{launches} launch{'es' * (launches != 1)}, {programs} program{'s' * (programs != 1)}"
-    summary = "".join(f"<p>{escape(line)}</p>" for line in (told, *kernel["summary"]))
+    tally = f"{launches} launch{'es' * (launches != 1)}, {programs} program{'s' * (programs != 1)}"
+    summary = "".join(f"<p>{escape(line)}</p>" for line in (tally, *kernel["summary"]))
     return (
         f'<section id="{name}" class="kernel"><h3>{escape(kernel["name"])}</h3>{summary}'
         f"{_profile(name, kernel)}{_banks(name, kernel)}{_code(name, kernel)}</section>"
@@ -215,13 +215,13 @@ def _profile(name: str, kernel: Mapping[str, Any]) -> str:
 
 
 def _profile_rows(name: str, kernel: Mapping[str, Any]) -> Iterator[str]:
-    found = {row["at"]: row for row in kernel["lines"]}
+    by_line = {row["at"]: row for row in kernel["lines"]}
     most = max((row["by"][0] for row in kernel["lines"] if row["by"]), default=0)
     heats = bool(kernel["columns"])
     for source in kernel["source"]:
         for order, (line, text) in enumerate(source["rows"]):
             at = f"{source['number']}:{line}"
-            row = found.get(at)
+            row = by_line.get(at)
             cells = row["cells"] if row else ("",) * len(kernel["columns"])
             by = row["by"] if row else (0,) * len(kernel["columns"])
             first, rest = "", ""
@@ -282,8 +282,8 @@ def _banks(name: str, kernel: Mapping[str, Any]) -> str:
 
 
 def _layout(text: str, picture: Optional[int]) -> str:
-    told = "" if picture is None else f' class="held" tabindex="0" data-picture="{picture}"'
-    return f"<code{told}>{escape(text)}</code>"
+    attributes = "" if picture is None else f' class="held" tabindex="0" data-picture="{picture}"'
+    return f"<code{attributes}>{escape(text)}</code>"
 
 
 def _code(name: str, kernel: Mapping[str, Any]) -> str:

@@ -45,21 +45,21 @@ def run_to_page(
     html: str,
 ) -> int:
     """Run a file as `run_file` does; of several schedules the page shows the last that ran."""
-    found: list[Findings] = []
+    findings: list[Findings] = []
     record = Record()
     refusal: Optional[GluonError] = None
     try:
-        watched = replace(wish, findings=found.append)
+        watched = replace(wish, findings=findings.append)
         return run_file(file, target, arguments, json, watched, runs, record, judged=True)
     except GluonError as error:
         refusal = error
         raise
     finally:
-        if found:
-            last = found[-1]
+        if findings:
+            last = findings[-1]
             where = " and ".join(dict.fromkeys(one.target for one in last.kernels))
-            told = gathered(file, where or target or "no target", last, record, refusal)
-            _write(html, [told])
+            document = gathered(file, where or target or "no target", last, record, refusal)
+            _write(html, [document])
 
 
 def on_each_to_page(context: Any, targets: Sequence[str], json: bool) -> int:
@@ -68,8 +68,8 @@ def on_each_to_page(context: Any, targets: Sequence[str], json: bool) -> int:
     with tempfile.TemporaryDirectory() as folder:
         pages = {target: Path(folder) / f"{i}{_PART}" for i, target in enumerate(targets)}
         code = on_each(context, targets, json, lambda target: {"html": str(pages[target])})
-        made = [page.read_text(encoding="utf-8") for page in pages.values() if page.exists()]
-    _write(html, [run for page in made for run in pages_of(page)])
+        written = [page.read_text(encoding="utf-8") for page in pages.values() if page.exists()]
+    _write(html, [run for page in written for run in pages_of(page)])
     return code
 
 

@@ -1,4 +1,4 @@
-"""What `gluon tune` found, kept in a file, and looked up by launches with `config="tuned"`."""
+"""Keep the results of `gluon tune` in a file, and look them up for launches with `config="tuned"`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`kernel[grid](..., config="tuned")`: which configuration was found for a call like this one.
 
-What a call is like is told by `bucket_of`: element types, and integers rounded up to powers of two.
-The answer is kept by what it depends on, so that only the first call of a kind opens the store.
+`bucket_of` classifies calls: element types, and integers rounded up to powers of two.
+The answer is kept by the values it depends on, so that only the first call of a kind opens the store.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _kind(value: Any, size_of: Callable[[int], int] = _rounded) -> str:
 
 
 def bucket_of(parameters: Sequence[Parameter], values: Sequence[Any]) -> str:
-    """What a call is like: `a=*fp16, n=4096`; constexprs are left out."""
+    """Return the class of a call: `a=*fp16, n=4096`; constexprs are left out."""
     pairs = zip(parameters, values)
     return ", ".join(f"{p.name}={_kind(v)}" for p, v in pairs if not p.is_constexpr)
 
@@ -72,7 +72,7 @@ def call_of(parameters: Sequence[Parameter], values: Sequence[Any]) -> str:
 
 
 def fixed_of(constants: Mapping[str, Any]) -> dict[str, Any]:
-    """Constants that were not searched, as a store keeps them: plain, or [what they look like]."""
+    """Constants that were not searched, as a store keeps them: plain, or [their text]."""
     return {k: v if is_plain(v) else [text_of(v)] for k, v in sorted(constants.items())}
 
 
@@ -110,26 +110,26 @@ class Lookup:
             ArgumentError: `config` is nothing that can be looked up.
             TuneStoreError: the store cannot be read.
         """
-        given = dict(options)
-        how = given.pop("config")
-        key = self._key(how, values, given)
+        passed = dict(options)
+        how = passed.pop("config")
+        key = self._key(how, values, passed)
         try:
-            found = self._known[key]
+            match = self._known[key]
         except KeyError:
             if len(self._known) >= _MOST:
                 self._known.clear()
-            found = self._known[key] = self._find(how, values, given)
+            match = self._known[key] = self._find(how, values, passed)
         except TypeError:  # an argument that cannot be part of a key
-            found = self._find(how, values, given)
-        if found is None:
-            self._require_fallback(how, values, given)
-            return tuple(values), given
+            match = self._find(how, values, passed)
+        if match is None:
+            self._require_fallback(how, values, passed)
+            return tuple(values), passed
         filled = list(values)
-        for index, value in found.constants.items():
+        for index, value in match.constants.items():
             filled[index] = value
-        return tuple(filled), {**given, **found.options}
+        return tuple(filled), {**passed, **match.options}
 
-    def _key(self, how: Any, values: Sequence[Any], given: Mapping[str, Any]) -> Any:
+    def _key(self, how: Any, values: Sequence[Any], options: Mapping[str, Any]) -> Any:
         parts: list[Any] = [how if isinstance(how, str) else id(how)]
         for value in values:
             dtype = getattr(value, "dtype", None)
@@ -139,9 +139,9 @@ class Lookup:
                 parts += (dtype, value.get_device())
             else:
                 parts += (value.__class__, dtype)
-        return (*parts, *given.items(), os.environ.get("GLUON_TARGET"))
+        return (*parts, *options.items(), os.environ.get("GLUON_TARGET"))
 
-    def _find(self, how: Any, values: Sequence[Any], given: Mapping[str, Any]) -> Optional[Found]:
+    def _find(self, how: Any, values: Sequence[Any], options: Mapping[str, Any]) -> Optional[Found]:
         if isinstance(how, Mapping):
             rows = self._of_table(how)
         elif how in _WAYS:
@@ -154,7 +154,7 @@ class Lookup:
                 got=repr(how),
                 remedy=did_you_mean(str(how), _WAYS),
             )
-        target, device = self._where(values, given)
+        target, device = self._where(values, options)
         bucket = bucket_of(self._parameters, values)
         rows = [row for row in rows if self._agrees(row[0], values)]
         rows = [row for row in rows if row[0].target == str(target)]
@@ -199,29 +199,29 @@ class Lookup:
             rows.append((key, Trial(config, "ok", 0.0)))
         return rows
 
-    def _where(self, values: Sequence[Any], given: Mapping[str, Any]) -> tuple[Target, str]:
-        """The target that a launch is for (what it simulates, where it does), and the device's name."""
+    def _where(self, values: Sequence[Any], options: Mapping[str, Any]) -> tuple[Target, str]:
+        """Return the target of a launch (the simulated one, if any) and the device's name."""
         places = {}
         for param, value in zip(self._parameters, values):
             if not param.is_constexpr and value is not ABSENT:
-                found = arguments.place_of(arguments.viewed(value))
-                if found is not None:
-                    places[param.name] = found
-        target, index = choose(given.get("target"), places)
+                place = arguments.place_of(arguments.viewed(value))
+                if place is not None:
+                    places[param.name] = place
+        target, index = choose(options.get("target"), places)
         if target.simulated:
             architecture = target.architecture
             return Target(architecture.backend, architecture), ""
         return target, bench.device_name(target, index)
 
     def _agrees(self, key: Key, values: Sequence[Any]) -> bool:
-        """Whether the constants that were not searched are those of the call."""
+        """Return True if the constants that were not searched are those of the call."""
         for name, known in json.loads(key.fixed).items():
             index = self._index.get(name)
-            given = ABSENT if index is None else values[index]
-            if given is ABSENT:
+            passed = ABSENT if index is None else values[index]
+            if passed is ABSENT:
                 if isinstance(known, list):
                     return False
-            elif (known if isinstance(known, list) else [text_of(known)]) != [text_of(given)]:
+            elif (known if isinstance(known, list) else [text_of(known)]) != [text_of(passed)]:
                 return False
         return True
 
@@ -235,11 +235,13 @@ class Lookup:
                 options[name] = value
         return Found(constants, options)
 
-    def _require_fallback(self, how: Any, values: Sequence[Any], given: Mapping[str, Any]) -> None:
+    def _require_fallback(
+        self, how: Any, values: Sequence[Any], options: Mapping[str, Any]
+    ) -> None:
         missing = [p.name for p, value in zip(self._parameters, values) if value is ABSENT]
         if not missing:
             return
-        target, device = self._where(values, given)
+        target, device = self._where(values, options)
         raise NotTunedError(
             f"no configuration of {self._kernel.__name__} is known for this call",
             argument="config",
@@ -247,7 +249,7 @@ class Lookup:
             f"{bucket_of(self._parameters, values)}",
             got="a table without it" if isinstance(how, Mapping) else f"none in {default_path()}",
             remedy=f"Run `gluon tune` for it, take the nearest with config='tuned:nearest', or give "
-            f"{', '.join(missing)}: given values are what a launch falls back to.",
+            f"{', '.join(missing)}: a launch falls back to given values.",
         )
 
 
@@ -264,7 +266,7 @@ def _first(rows: Sequence[tuple[Key, Trial]]) -> tuple[Key, Trial]:
 
 
 def _distance(known: str, wanted: str) -> Optional[float]:
-    """How many doublings lie between the sizes of two buckets; None where types differ."""
+    """Return the number of doublings between the sizes of two buckets; None where types differ."""
     pairs = list(zip(known.split(", "), wanted.split(", ")))
     if len(known.split(", ")) != len(wanted.split(", ")):
         return None

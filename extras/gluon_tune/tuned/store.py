@@ -1,4 +1,4 @@
-"""The file that holds every configuration that was ever tried, and what came of it.
+"""Keep every configuration that was ever tried, with its result, in a file.
 
 SQLite with a write-ahead log: several processes of one machine read and write it at once, each trial
 is a transaction of its own, and one that ends in the middle loses the trial it was at. Files of
@@ -24,7 +24,7 @@ __all__ = ["FORMAT", "Key", "Store", "Trial", "default_path", "is_plain", "plain
 
 FORMAT = 1  # of the tables; in the file as its user_version
 
-# Objectives in the order in which a launch trusts them: what was measured goes before what was counted.
+# Objectives in the order in which a launch trusts them: measurements go before counts.
 OBJECTIVES = ("time", "roofline", "instructions", "registers")
 
 _BUSY = 30.0  # seconds to wait for another process that writes
@@ -46,21 +46,21 @@ def default_path() -> Path:
 
 @functools.cache
 def versions() -> str:
-    """What a measurement holds for beside kernel and device: the releases that made the code."""
-    found = []
+    """Return the releases that made the code: a measurement holds for them, its kernel and its device."""
+    releases = []
     for name in (
         "gluon-core",
         "triton",
     ):  # asked of the metadata: who keeps results needs no compiler
         try:
-            found.append(f"{name} {metadata.version(name)}")
+            releases.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
-            found.append(f"{name} of a folder")
-    return ", ".join(found)
+            releases.append(f"{name} of a folder")
+    return ", ".join(releases)
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a store keeps `value` itself, and not only what it looks like."""
+    """Return True if a store keeps `value` itself, and not only its text."""
     return value is None or isinstance(value, (bool, int, float, str))
 
 
@@ -71,7 +71,7 @@ def plain_text(value: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Key:
-    """What configurations compete for.
+    """The kernel, device, shape and objective that configurations compete for.
 
     Args:
         kernel: hash of the kernel's source and of all that it refers to.
@@ -94,7 +94,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Trial:
-    """A configuration and what came of it.
+    """A configuration and its result.
 
     Args:
         config: constants and options by name.
@@ -103,8 +103,8 @@ class Trial:
         value: of the objective, less is better; seconds where that is the time.
         low, high: the bounds of its confidence interval.
         reason: why it is not "ok".
-        detail: what else is known: registers, spills, clocks, ...
-        shape: what the arguments were made with.
+        detail: other facts: registers, spills, clocks, ...
+        shape: the parameters of `arguments`.
         name: of the kernel.
         at: when, in seconds of `time.time()`.
     """
@@ -149,16 +149,16 @@ class Store:
             else:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._base = sqlite3.connect(str(self.path), _BUSY, check_same_thread=False)
-            found = self._version()
-            if found == 0 and not readonly:
+            version = self._version()
+            if version == 0 and not readonly:
                 self._make()
-                found = self._version()
-        if found != FORMAT:
+                version = self._version()
+        if version != FORMAT:
             self._base.close()
             raise TuneStoreVersionError(
                 f"{self.path} was written by another release",
                 expected=f"format {FORMAT}",
-                got=f"format {found}",
+                got=f"format {version}",
                 remedy="Use another file (--store, GLUON_TUNE_STORE), or the release that wrote it "
                 "and its `gluon tune --export`.",
             )
@@ -176,14 +176,14 @@ class Store:
                 self._base.execute(f"pragma user_version={FORMAT}")
 
     @contextmanager
-    def _saying(self, what: str) -> Iterator[None]:
+    def _saying(self, done: str) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
             full = "full" in str(error) or getattr(error, "errno", 0) == 28
             raise TuneStoreError(
-                f"the store {self.path} cannot be {what}: {error}",
-                remedy="Make room on the disk and start again: what was found so far is kept."
+                f"the store {self.path} cannot be {done}: {error}",
+                remedy="Make room on the disk and start again: the results so far are kept."
                 if full
                 else "Name another file with --store or GLUON_TUNE_STORE.",
             ) from None
@@ -203,8 +203,8 @@ class Store:
         Raises:
             TuneStoreError: the disk is full, or the file cannot be written.
         """
-        made = replace(trial, at=trial.at or time.time())
-        self._put([_row(key, made)])
+        dated = replace(trial, at=trial.at or time.time())
+        self._put([_row(key, dated)])
 
     def add_all(self, key: Key, trials: Iterable[Trial]) -> None:
         """Keep several at once, or none of them.
@@ -221,10 +221,10 @@ class Store:
             self._base.executemany(order, rows)
 
     def trials(self, **where: str) -> list[tuple[Key, Trial]]:
-        """What is kept, the best first; `where` are fields of `Key`."""
-        told = " and ".join(f"{name} = ?" for name in where) or "1"
+        """Return the stored trials, the best first; `where` are fields of `Key`."""
+        condition = " and ".join(f"{name} = ?" for name in where) or "1"
         order = "case status when 'ok' then 0 else 1 end, value is null, value, at"
-        text = f"select {', '.join(_COLUMNS)} from trial where {told} order by {order}"
+        text = f"select {', '.join(_COLUMNS)} from trial where {condition} order by {order}"
         with self._saying("read"):
             return [_read(row) for row in self._base.execute(text, list(where.values()))]
 
@@ -234,11 +234,11 @@ class Store:
 
     def best(self, key: Key) -> Optional[Trial]:
         """The best trial that is "ok"."""
-        found = self.of(key)
-        return found[0] if found and found[0].status == "ok" else None
+        best = self.of(key)
+        return best[0] if best and best[0].status == "ok" else None
 
     def merge(self, other: Store) -> int:
-        """Take in what another store has, of the same configuration the later one; answers how many."""
+        """Merge the trials of another store, keeping the later one of each configuration; return how many."""
         mine = {(key, plain_text(trial.config)): trial.at for key, trial in self.trials()}
         theirs = [
             (key, trial)
@@ -250,8 +250,8 @@ class Store:
 
     def document(self) -> dict[str, Any]:
         """All of it as plain data, for JSON."""
-        found = [{**asdict(key), **asdict(trial)} for key, trial in self.trials()]
-        return {"format": FORMAT, "trials": found}
+        entries = [{**asdict(key), **asdict(trial)} for key, trial in self.trials()]
+        return {"format": FORMAT, "trials": entries}
 
 
 def _row(key: Key, trial: Trial) -> tuple[Any, ...]:
