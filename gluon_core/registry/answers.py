@@ -1,4 +1,4 @@
-"""What is checked of what a backend answers: options, builders, stages, launchers."""
+"""Checks of the answers of a backend: options, builders, stages, launchers. Each raises BackendError."""
 
 from __future__ import annotations
 
@@ -15,100 +15,59 @@ from gluon_core.plugin.options import Options
 
 __all__ = ["checked_builder", "checked_launcher", "checked_options", "checked_stages"]
 
-
-def _wrong(backend: Backend, method: str, message: str, **fields: Any) -> BackendError:
-    return BackendError(f"backend {backend.name!r}, {method}: {message}", **fields)
-
-
+_DERIVE = "Derive a class from gluon_core.plugin.options.CompileOptions."
 _FIELDS = sorted(members(Options))
-
-
-def checked_options(backend: Backend, options: Any) -> Options:
-    """`options`, which `Compiler.options` answered.
-
-    Raises:
-        BackendError: they are no options.
-    """
-    if not is_dataclass(options) or isinstance(options, type) or not hasattr(options, "__dict__"):
-        raise _wrong(
-            backend,
-            "options()",
-            "must answer a dataclass instance without slots",
-            got=repr(options),
-            remedy="Derive a class from gluon_core.plugin.options.CompileOptions.",
-        )
-    missing = [name for name in _FIELDS if not hasattr(options, name)]
-    if missing:
-        raise _wrong(
-            backend,
-            "options()",
-            f"{type(options).__name__} has no {', '.join(missing)}",
-            expected="the fields of gluon_core.plugin.options.Options",
-            remedy="Derive it from gluon_core.plugin.options.CompileOptions.",
-        )
-    return cast(Options, options)
-
-
-# What a builder is written with in any case; ops that one lacks are an error of the kernel that wants
+# The methods that every kernel needs; ops that a builder lacks are an error of the kernel that wants
 # them, and of the conformance suite.
-_BUILDS = sorted(members(Positions) | members(Functions))
+_METHODS = sorted(members(Positions) | members(Functions))
 _complete: weakref.WeakSet[type] = weakref.WeakSet()  # classes of builders that have all of them
 
 
-def checked_builder(backend: Backend, builder: Any) -> Builder:
-    """`builder`, which `Compiler.builder` answered.
+def _wrong(backend: Backend, method: str, message: str, **fields: Any) -> BackendError:
+    return BackendError(f"backend {backend.name!r}, {method}(): {message}", **fields)
 
-    Raises:
-        BackendError: it is no builder.
-    """
-    if type(builder) in _complete:
-        return cast(Builder, builder)
-    missing = [name for name in _BUILDS if not hasattr(type(builder), name)]
-    if not missing:
-        _complete.add(type(builder))
-    missing = [name for name in missing if not hasattr(builder, name)]
+
+def checked_options(backend: Backend, options: Any) -> Options:
+    """Return `options`, the answer of `Compiler.options`."""
+    if not is_dataclass(options) or isinstance(options, type) or not hasattr(options, "__dict__"):
+        message = "must answer a dataclass instance without slots"
+        raise _wrong(backend, "options", message, got=repr(options), remedy=_DERIVE)
+    missing = [name for name in _FIELDS if not hasattr(options, name)]
     if missing:
-        raise _wrong(
-            backend,
-            "builder()",
-            f"{type(builder).__name__} has no {', '.join(missing)}",
-            expected="the methods of gluon_core.plugin.builder.Builder",
-        )
+        message = f"{type(options).__name__} has no {', '.join(missing)}"
+        expected = "the fields of gluon_core.plugin.options.Options"
+        raise _wrong(backend, "options", message, expected=expected, remedy=_DERIVE)
+    return cast(Options, options)
+
+
+def checked_builder(backend: Backend, builder: Any) -> Builder:
+    """Return `builder`, the answer of `Compiler.builder`."""
+    kind = type(builder)
+    if kind not in _complete:
+        missing = [name for name in _METHODS if not hasattr(builder, name)]
+        if missing:
+            message = f"{kind.__name__} has no {', '.join(missing)}"
+            expected = "the methods of gluon_core.plugin.builder.Builder"
+            raise _wrong(backend, "builder", message, expected=expected)
+        if all(hasattr(kind, name) for name in _METHODS):
+            _complete.add(kind)
     return cast(Builder, builder)
 
 
 def checked_stages(backend: Backend, stages: Any) -> tuple[Stage, ...]:
-    """`stages`, which `Compiler.pipeline` answered.
-
-    Raises:
-        BackendError: they are no stages, or two have one name.
-    """
-    fine = (
-        isinstance(stages, (tuple, list)) and stages and all(isinstance(s, Stage) for s in stages)
-    )
-    if not fine or len({stage.name for stage in stages}) != len(stages):
-        raise _wrong(
-            backend,
-            "pipeline()",
-            "must answer stages, each with a name of its own",
-            expected="a tuple of gluon_core.plugin.compiler.Stage",
-            got=repr(stages),
-        )
-    return tuple(stages)
+    """Return `stages`, the answer of `Compiler.pipeline`; each has a name of its own."""
+    sequence = isinstance(stages, (tuple, list)) and bool(stages)
+    if sequence and all(isinstance(stage, Stage) for stage in stages):
+        if len({stage.name for stage in stages}) == len(stages):
+            return tuple(stages)
+    message = "must answer stages, each with a name of its own"
+    expected = "a tuple of gluon_core.plugin.compiler.Stage"
+    raise _wrong(backend, "pipeline", message, expected=expected, got=repr(stages))
 
 
 def checked_launcher(backend: Backend, launcher: Any) -> Launcher:
-    """`launcher`, which `Device.launcher` answered.
-
-    Raises:
-        BackendError: nobody can call it.
-    """
+    """Return `launcher`, the answer of `Device.launcher`."""
     if not callable(launcher):
-        raise _wrong(
-            backend,
-            "launcher()",
-            "must answer a function",
-            expected="launch(grid, stream, *arguments)",
-            got=repr(launcher),
-        )
+        message, expected = "must answer a function", "launch(grid, stream, *arguments)"
+        raise _wrong(backend, "launcher", message, expected=expected, got=repr(launcher))
     return cast(Launcher, launcher)

@@ -168,7 +168,7 @@ class Contents:
             f"no plugin contributes a backend {name!r}",
             argument="backend",
             got=repr(name),
-            remedy=self._remedy(name, self._backends),
+            remedy=self.remedy(name, self._backends),
         )
 
     def raise_if_failed(self, name: str, error: type[PluginError] = PluginError) -> None:
@@ -316,7 +316,8 @@ class Contents:
             text += f" Failed to load: {', '.join(self._failures)} (see `gluon info`)."
         return text
 
-    def _remedy(self, word: str, known: Iterable[str]) -> str:
+    def remedy(self, word: str, known: Iterable[str]) -> str:
+        """Return the nearest of `known` to `word` and what is installed, for the end of an error."""
         return " ".join(filter(None, (did_you_mean(word, known), self.installed())))
 
 

@@ -14,6 +14,7 @@ __all__ = ["Spellings"]
 
 _MOST_NAMES = 12  # that an error lists
 _NEWEST = 4  # of each backend, where there are more
+_NAME_ONE = "Name one with target= or GLUON_TARGET."
 
 
 class Spellings:
@@ -70,13 +71,7 @@ class Spellings:
             raise TargetError(
                 "no target was named, no device is plugged in, and no simulator is installed",
                 argument="target",
-                remedy=" ".join(
-                    [
-                        *filter(None, problems),
-                        "Name one with target= or GLUON_TARGET.",
-                        self._registry.installed(),
-                    ]
-                ),
+                remedy=" ".join(filter(None, (*problems, _NAME_ONE, self._registry.installed()))),
             )
         return Target(simulator.name, self.default_architecture())
 
@@ -89,15 +84,9 @@ class Spellings:
         if len(chosen) == 1:
             return chosen[0]
         names = ", ".join(f"{a.backend}:{a.name}" for a in (chosen or known))
+        none = "none is the default" if known else "no plugin has one"
         raise TargetError(
-            f"{what} needs an architecture: "
-            + (
-                "several are the default"
-                if chosen
-                else "none is the default"
-                if known
-                else "no plugin has one"
-            ),
+            f"{what} needs an architecture: {'several are the default' if chosen else none}",
             argument="target",
             expected=f"one of {names}" if names else None,
             remedy=None if names else self._registry.installed(),
@@ -113,9 +102,8 @@ class Spellings:
             triton_backends = {a.triton_backend for a in self._registry.architectures()}
             if head.lower() in triton_backends:
                 arch, _, warp = tail.partition(":")
-                return self._of_triton(
-                    head.lower(), arch, int(warp) if warp.isdigit() else None, spec
-                )
+                size = int(warp) if warp.isdigit() else None
+                return self._of_triton(head.lower(), arch, size, spec)
             self._registry.raise_if_failed(head.lower())
             raise self._unknown(head, self._registry.backends, "backend", spec)
         if not backend.simulates:
@@ -158,11 +146,7 @@ class Spellings:
         return self._one([arch] if arch else [], self._registry.architectures(), word, spec)
 
     def _one(
-        self,
-        spelled: Sequence[Architecture],
-        among: Sequence[Architecture],
-        word: str,
-        spec: str,
+        self, spelled: Sequence[Architecture], among: Sequence[Architecture], word: str, spec: str
     ) -> Architecture:
         found = spelled or [a for a in among if str(a.arch).lower() == word.strip().lower()]
         if len(found) == 1:
@@ -189,15 +173,7 @@ class Spellings:
                 f"no plugin compiles for {backend}:{arch}",
                 argument="target",
                 got=str(spec),
-                remedy=" ".join(
-                    filter(
-                        None,
-                        (
-                            did_you_mean(wanted, [str(a.arch) for a in family]),
-                            self._registry.installed(),
-                        ),
-                    )
-                ),
+                remedy=self._registry.remedy(wanted, [str(a.arch) for a in family]),
             )
         same = [a for a in found if warp_size in (None, a.warp_size)]
         if not same:

@@ -276,23 +276,14 @@ def _check_version(broken: _Broken, backend: Backend) -> None:
     theirs = backend.api_version
     if theirs == API_VERSION:
         return
+    inside = re.search(r"\((\S+) \S+\)", broken.origin)  # 'name' (package 1.0)
+    package = inside.group(1) if inside else broken.origin.strip("'")
     newer = isinstance(theirs, int) and theirs > API_VERSION
     raise broken(
         "api_version",
         f"written for contract {theirs!r}, this gluon-core speaks {API_VERSION}",
-        remedy=(
-            "Install a newer core: pip install --upgrade gluon-core."
-            if newer
-            else "Install a newer release of that plugin: pip install --upgrade "
-            f"{_distribution(broken.origin)}."
-        ),
+        remedy=f"Upgrade: pip install --upgrade {'gluon-core' if newer else package}.",
     )
-
-
-def _distribution(origin: str) -> str:
-    """Return the package name inside `'name' (package 1.0)`, else the plugin's own name."""
-    inside = re.search(r"\((\S+) \S+\)", origin)
-    return inside.group(1) if inside else origin.strip("'")
 
 
 @functools.cache
