@@ -76,6 +76,8 @@ _ARMED = pytest.StashKey[
 
 def pytest_configure(config):
     config.stash[_STDERR] = os.dup(2)  # nothing is captured yet
+    # Tests start pytest themselves, and read its output: a plugin that warns about xdist changes it.
+    os.environ["PYTEST_ADDOPTS"] = "-p no:benchmark"
 
 
 def pytest_unconfigure(config):

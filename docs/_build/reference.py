@@ -111,7 +111,7 @@ ROOMS = (
     *(
         f"plugin.{name}"
         for name in (
-            "backend builder compiler device hookspec host_descriptor isa language launcher listing ops options "
+            "backend builder compiler device hookspec host_descriptor isa language launcher listing ops options paths "
             "reference semantic simulation targets tools triton_compiler"
         ).split()
     ),
@@ -126,16 +126,16 @@ ROOMS = (
 
 def language_names() -> list[str]:
     """Every public name of the language itself, dotted: `where`, `portable.mma`, `fpsan.embed`."""
-    found = []
+    names = []
     for name in dir(gl):
         value = getattr(gl, name)
-        if name in VENDORS:
+        if name in VENDORS or name.startswith("@"):  # pytest's own, in modules it rewrites
             continue
         if inspect.ismodule(value):
-            found += [f"{name}.{inner}" for inner in dir(value) if not inner.startswith("_")]
+            names += [f"{name}.{inner}" for inner in dir(value) if not inner.startswith(("_", "@"))]
         else:
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 # Modules of `gluon_core` that are public with what their `__all__` lists (docs/stability.md).
@@ -149,14 +149,14 @@ def _known_host_names() -> frozenset[str]:
 
 def host_names() -> list[str]:
     """The public names of `gluon_core` and its libraries, and of what plugins offer to host code."""
-    modules = {"language", "plugins", "portable", "targets", "testing", "torch", *VENDORS}
-    found = [f"gluon.{n}" for n in dir(gluon) if not n.startswith("_") and n not in modules]
+    modules = {"language", "plugins", "portable", "standin", "targets", "testing", "torch", *VENDORS}
+    names = [f"gluon.{n}" for n in dir(gluon) if not n.startswith(("_", "@")) and n not in modules]
     for library in LIBRARIES:
         module = _imported(library)
-        found += [f"gluon.{library}.{name}" for name in getattr(module, "__all__", ())]
+        names += [f"gluon.{library}.{name}" for name in getattr(module, "__all__", ())]
     for vendor in VENDORS:
-        found += _host_names_of(_imported(vendor), f"gluon.{vendor}", set())
-    return found
+        names += _host_names_of(_imported(vendor), f"gluon.{vendor}", set())
+    return names
 
 
 def room_names() -> list[str]:
@@ -182,7 +182,7 @@ def _host_names_of(module: Any, path: str, seen: set[int]) -> list[str]:
     found = []
     for name in dir(module):
         value = getattr(module, name)
-        if name.startswith("_") or id(value) in seen:
+        if name.startswith(("_", "@")) or id(value) in seen:
             continue
         if inspect.ismodule(value):
             found += _host_names_of(value, f"{path}.{name}", seen | {id(value)})
@@ -198,7 +198,7 @@ def vendor_names(vendor: str) -> dict[str, Any]:
 
     def walk(module: ModuleType, path: str) -> None:
         for name in dir(module):
-            value = None if name.startswith("_") else getattr(module, name, None)
+            value = None if name.startswith(("_", "@")) else getattr(module, name, None)
             if value is None or id(value) in seen:
                 continue
             seen.add(id(value))
@@ -394,6 +394,7 @@ def lowerings(op: str) -> str:
 
 def _examples_page(title: str, lead: str, stems: Iterable[str]) -> str:
     out = [f"# {title}\n", f"{lead}\n"]
+    described = set()  # a class may have several examples
     for stem in stems:
         file = sections.FOLDER / f"{stem}.py"
         out.append(f"The examples{'' if stem == stems[0] else ' below'} have in common:\n")
@@ -407,6 +408,9 @@ def _examples_page(title: str, lead: str, stems: Iterable[str]) -> str:
             )
             out.append(shown_example(section))
             for name in section.names:
+                if name in described:
+                    continue
+                described.add(name)
                 out.append(entry(name, resolve(name)))
                 out.append(lowerings(name.rpartition(".")[2]) if "portable." in name else "")
     return "\n".join(out)
@@ -461,7 +465,9 @@ def commands() -> Iterator[tuple[str, Any]]:
 
     group: Any = typer.main.get_command(app)
     context = typer.Context(group)
-    yield from ((name, group.get_command(context, name)) for name in sorted(group.list_commands(context)))
+    yield from (
+        (name, group.get_command(context, name)) for name in sorted(group.list_commands(context))
+    )
 
 
 def _cli_page() -> str:

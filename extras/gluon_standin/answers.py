@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import sys
 import types
@@ -461,6 +462,7 @@ def _install_libraries(mode: Any) -> None:
     definition.register_kernel = register_kernel
     library: Any = torch.library.Library
     implement = library.impl
+    overrides = "allow_override" in inspect.signature(implement).parameters
     key = mode.kind.upper()
     taken: set[str] = set()  # operators whose kernel for the accelerator serves
 
@@ -473,7 +475,9 @@ def _install_libraries(mode: Any) -> None:
         name = f"{self.ns}::{op_name if isinstance(op_name, str) else op_name._schema.name}"
         if chosen == key:
             taken.add(name)
-            with warnings.catch_warnings():  # of a kernel for the CPU that is there already
+            if overrides:  # a kernel for the CPU may be there already
+                kwargs["allow_override"] = True
+            with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return implement(self, op_name, fn, "CPU", *args, **kwargs)
         elif chosen == "CPU" and name in taken:

@@ -73,7 +73,8 @@ class Local(Engine):
 
 
 def _need(package: str, install: str) -> None:
-    if importlib.util.find_spec(package) is None:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:  # a folder of that name has no origin
         raise TuneError(
             f"{package} is not installed",
             argument=f"--{install}",

@@ -143,7 +143,8 @@ finds, entries = machinery.PathFinder.find_spec, metadata.entry_points
 hidden = ("gluon_nvidia", "gluon_amd", "gluon_sim", "gluon_emu")
 machinery.PathFinder.find_spec = lambda name, *more: None if name in hidden else finds(name, *more)
 sys.meta_path[:] = [f for f in sys.meta_path if "editable" not in repr(f).lower()]
-metadata.entry_points = lambda **k: [] if k.get("group", "").startswith("gluon") else entries(**k)
+shown = lambda entry: entry.value.split(".")[0] not in hidden
+metadata.entry_points = lambda **k: list(filter(shown, entries(**k))) if k else entries()
 from gluon_cli import main
 main()
 """

@@ -64,6 +64,7 @@ def run_some(cases: list[str], one: str, other: str) -> list[Outcome]:
             if line.startswith("{"):
                 outcomes.append(Outcome(**json.loads(line)))
         code = run.wait()
+        run.stdout.close()
         if code and len(outcomes) < len(cases):
             name = cases[len(outcomes)]
             outcomes.append(Outcome(name, "failed", f"its process ended with {code}"))
@@ -143,11 +144,11 @@ def test_what_snippets_compute_is_kept(targets):
 
 
 def test_a_difference_is_found_and_told(targets, monkeypatch):
-    from gluon_core.testing import differential as core
+    from gluon_report import differential as extra
 
-    compared = core.compare
+    compared = extra.compare
     monkeypatch.setattr(
-        core, "compare", lambda name, a, b: compared(name, a, b + np.asarray(1).astype(b.dtype))
+        extra, "compare", lambda name, a, b: compared(name, a, b + np.asarray(1).astype(b.dtype))
     )
     outcome = outcome_of("snippet:arange-0", *targets)
     assert outcome.kind == "differs" and "elements differ" in outcome.text

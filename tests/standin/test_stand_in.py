@@ -204,7 +204,8 @@ def test_what_cannot_be_stood_in_for_is_said(tmp_path, target, words):
 
 
 def test_a_script_that_is_not_there():
-    done = warm.run(["-m", "gluon_core.standin", "nowhere.py"], timeout=120, torch=True)
+    command = ["-m", "gluon_core.standin", "nowhere.py"]
+    done = warm.run(command, timeout=120, env={**os.environ, **HIDDEN}, torch=True)
     assert done.returncode == 2 and done.stderr.strip().endswith("no such file: nowhere.py")
 
 
@@ -212,7 +213,7 @@ def test_a_script_that_fails_shows_its_own_frames(tmp_path):
     path = tmp_path / "fails.py"
     path.write_text("def f():\n    1 / 0\n\n\nf()\n")
     command = ["-m", "gluon_core.standin", "--target", "sim:hopper", str(path)]
-    done = warm.run(command, timeout=120, torch=True)
+    done = warm.run(command, timeout=120, env={**os.environ, **HIDDEN}, torch=True)
     assert done.returncode == 1
     assert "ZeroDivisionError" in done.stderr and "runpy" not in done.stderr
     assert done.stderr.count('File "') == 2

@@ -58,7 +58,7 @@ def test_a_worker_of_dask_dies_in_the_middle(cluster, tmp_path):
 
 
 def test_no_scheduler_answers():
-    pytest.importorskip("distributed", reason="Dask is not installed")
+    pytest.importorskip("distributed.client", reason="Dask is not installed")
     with pytest.raises(TuneWorkerError, match="no Dask scheduler answers"):
         Dask("nowhere://127.0.0.1:1")
 

@@ -76,7 +76,7 @@ refused(lambda: options.check_given(target, {"anvils": 3}, [f.name for f in fiel
 #> {'num_warps': 4, 'debug': True, 'hammers': 1.5}
 #> OptionError: anvils: anvil has no compile option 'anvils'. Options: num_warps, num_ctas, debug, sanitize_overflow, arch, supported_fp8_dtypes, deprecated_fp8_dot_operand_dtypes, default_dot_input_precision, allowed_dot_input_precisions, max_num_imprecise_acc_default, hammers.
 
-# -- gluon_core.plugin.backend.Backend, gluon_core.plugin.backend.API_VERSION, gluon_core.plugin.compiler.Compiler, gluon_core.plugin.device.Device, gluon_core.plugin.language.Language, gluon_core.plugin.language.Lowering, gluon_core.plugin.paths.load_path: what a plugin hands over
+# -- gluon_core.plugin.backend.Backend, gluon_core.plugin.backend.API_VERSION, gluon_core.plugin.compiler.Compiler, gluon_core.plugin.device.Device, gluon_core.plugin.language.Language, gluon_core.plugin.language.Lowering, gluon_core.plugin.paths.load_path, gluon_core.plugin.paths.load_named: what a plugin hands over
 class AnvilCompiler(compiler.Compiler):
     def options(self, target, given):
         return AnvilOptions.of(target, given)
@@ -95,8 +95,8 @@ ANVIL_BACKEND = backend.Backend(
     language=language.Language(lowerings=(LOAD,)),
     api_version=backend.API_VERSION,
 )
-print(ANVIL_BACKEND.compiler.options(target, {}).hammers, paths.load_path("math:sqrt")(9.0))
-#> 1 3.0
+print(ANVIL_BACKEND.compiler.options(target, {}).hammers, paths.load_path("math:sqrt")(9.0), paths.load_named("math:floor", "a unit")(9.5))
+#> 1 3.0 9
 
 # -- gluon_core.plugin.hookspec.hookimpl, gluon_core.plugin.hookspec.hookspec, gluon_core.plugin.hookspec.PROJECT, gluon_core.plugin.hookspec.ENTRY_POINTS, gluon_core.plugin.hookspec.EXTRAS: the hooks, and the entry points by which plugins are found
 class AnvilPlugin:

@@ -182,6 +182,38 @@ print(ops.constexpr_function is gluon.constexpr_function)
 #> [64. 32. 27.] 5 True
 #> True
 
+# -- gluon_core.plugin.ops.library, gluon_core.plugin.ops.open_to_kernels, gluon_core.plugin.ops.is_builtin: functions of the language under a declaration, and constructors that kernels call
+@gluon.jit
+def rises(v, by):
+    return v + by
+
+
+@ops.library(rises, host=lambda v, by: v + by)
+def raised(v: ops.tensor, by: Operand) -> ops.tensor:
+    """Return `v` with `by` added to each element."""
+
+
+@ops.open_to_kernels
+class Tile:
+    @staticmethod
+    def rows(size: int) -> int:
+        return 2 * size
+
+
+rows = Tile.rows
+
+
+@gluon.jit
+def raises(out, N: gl.constexpr):
+    gl.store(out, raised(3.0, rows(N)))
+
+
+run(raises, out, N=4)
+print(out[0], raised(3, 8), Tile.rows(4), raised.__doc__)
+print(ops.is_builtin(scaled), ops.is_builtin(raised), ops.is_builtin(Tile.rows))
+#> 11.0 11 8 Return `v` with `by` added to each element.
+#> True False True
+
 # -- gluon_core.plugin.ops.base_value, gluon_core.plugin.ops.base_type: what values in kernels and their types derive from
 print(issubclass(ops.tensor, ops.base_value), issubclass(ops.dtype, ops.base_type))
 #> True True
