@@ -33,10 +33,13 @@ LIMITS = {
 ENGINE = ("gluon_core/launch", "runtime/gluon_runtime")
 AROUND = {
     "gluon_core/launch": (
-        "__init__ ahead bench device foreign imports jit opaque place placeholder preload private results"
+        "__init__ ahead bench device foreign imports jit memory opaque place placeholder preload private"
+        " results"
     ),
-    "runtime/gluon_runtime": "__init__ bundle container cuda driver errors hip index manifest pack",
+    "runtime/gluon_runtime": "__init__ arrays bundle container cuda driver drivers errors hip index manifest pack",
 }
+# The interface of the loader, and what reads files, as `container`, `index` and `manifest` do.
+AROUND_IN_C = ("gluon_bundle.h", "bundle_file.h", "sha256.h")
 LARGEST = 8
 
 Table = list[tuple[str, int]]
@@ -63,7 +66,7 @@ def engine_files() -> list[Path]:
         if file.stem not in AROUND[folder].split()
     ]
     c = [*ROOT.glob("backends/*/gluon_*/_*.[ch]"), *ROOT.glob("runtime/**/*.[ch]")]
-    return python + [file for file in c if file.name != "gluon_bundle.h"]
+    return python + [file for file in c if file.name not in AROUND_IN_C]
 
 
 def taken(package: str) -> set[str]:

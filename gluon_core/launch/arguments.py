@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import operator
-import sys
 from dataclasses import dataclass
 from typing import Any, Optional, Sequence, cast
 
@@ -21,8 +20,8 @@ from gluon_core.errors import (
     DeviceError,
     DtypeError,
     IntegerError,
-    TensorError,
 )
+from gluon_core.launch.memory import check_array, check_memory, number, through_dlpack
 from gluon_core.plugin.host_descriptor import HostDescriptor
 from gluon_core.plugin.launcher import ArgumentKind, checked_kind
 from gluon_core.plugin.paths import load_named
@@ -109,53 +108,13 @@ def viewed(value: Any) -> Any:
     """
     what = kind_of(value)
     if what == "unknown":
-        return _through_dlpack(number(value))
+        return through_dlpack(number(value))
     if what == "tuple":
         items = [viewed(item) for item in value]
         if all(map(operator.is_, items, value)):
             return value
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
-
-
-def number(value: Any) -> Any:
-    """Return a scalar of NumPy, or of ml_dtypes, as Python's number of the same value; all else as it is."""
-    if type(value).__module__ not in ("numpy", "ml_dtypes") or getattr(value, "ndim", None) != 0:
-        return value
-    kind = value.dtype.kind
-    if hasattr(value, "__array_finalize__"):  # an array of no dimensions is memory
-        return value
-    if kind == "b":
-        return bool(value)
-    if kind in "iu":
-        return int(value)
-    return float(value) if kind == "f" or type(value).__module__ == "ml_dtypes" else value
-
-
-_CPU = 1  # DLPack's number for the memory of the host
-
-
-def _through_dlpack(value: Any) -> Any:
-    """Return what offers DLPack as a tensor of torch, or an array of NumPy without torch; without a copy."""
-    if not hasattr(value, "__dlpack__"):
-        return value
-    try:
-        try:
-            import torch
-        except ImportError:
-            if value.__dlpack_device__()[0] != _CPU:
-                raise
-            import numpy
-
-            return numpy.from_dlpack(value)
-        return torch.from_dlpack(value)
-    except Exception as error:  # whatever the library that owns it raises
-        raise ArgumentError(
-            "the array cannot be taken through DLPack",
-            expected="an array that torch.from_dlpack accepts",
-            got=f"{type(value).__module__}.{type(value).__name__}: {error}",
-            remedy="Pass a torch tensor, or an object with data_ptr() and dtype.",
-        ) from error
 
 
 _dtype_names: dict[Any, str] = {}
@@ -277,7 +236,7 @@ def place_of(value: Any) -> Optional[tuple[str, int]]:
     """
     what = kind_of(value)
     if what == "array":
-        _check_array(value)
+        check_array(value)
         return "cpu", 0
     if what == "tuple":
         found = {place for place in map(place_of, value) if place is not None}
@@ -305,69 +264,6 @@ def home_of(tensor: Any) -> Any:
     """What `place_of` depends on, faster: the index of a torch tensor's device."""
     get_device = getattr(tensor, "get_device", None)
     return place_of(tensor) if get_device is None else get_device()
-
-
-def _check_array(value: Any) -> None:
-    if not value.flags.c_contiguous:
-        raise ArgumentError(
-            "NumPy arrays must be C-contiguous",
-            got=f"strides {value.strides} for shape {value.shape}",
-            remedy="Pass numpy.ascontiguousarray(x), or a torch tensor with its strides.",
-        )
-    if not value.flags.writeable:
-        raise ArgumentError(
-            "NumPy arrays must be writable: a kernel may store through any pointer",
-            remedy="Pass a copy.",
-        )
-    if value.dtype.byteorder not in ("=", "|", "<"):
-        raise ArgumentError("NumPy arrays must be in native byte order", got=str(value.dtype))
-
-
-_OP = 'launch from a function under @gluon_core.torch.op("library::name", mutates_args=...)'
-
-
-def check_memory(value: Any) -> None:
-    """Check that a tensor of torch has an address.
-
-    Raises:
-        TensorError: it stands for others, or its elements are not strided.
-    """
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(value, torch.Tensor):
-        return
-    classes = {cls.__name__ for cls in type(value).__mro__}
-    if classes & {"FakeTensor", "FunctionalTensor"}:
-        raise TensorError(
-            # Dynamo shows this sentence alone.
-            "torch is tracing, and the tensor has a shape but no memory: launch in an op, and there with "
-            "gluon_core.torch.launch(kernel, grid, ...), or give the op fake= or shape=",
-            got=type(value).__name__,
-            remedy=f"For torch.compile, torch.export and make_fx, {_OP}.",
-        )
-    if "DTensor" in classes:
-        raise TensorError(
-            "the tensor is spread over devices",
-            got=f"DTensor with {getattr(value, 'placements', '')}",
-            remedy="Launch on the local part, x.to_local(), or give the op a sharding strategy.",
-        )
-    if value.layout is not torch.strided:
-        raise TensorError(
-            "kernels address strided tensors",
-            expected="torch.strided",
-            got=str(value.layout),
-            remedy="Pass its parts, such as x.values() and x.indices(), or x.to_dense().",
-        )
-    if torch._C._functorch.is_functorch_wrapped_tensor(value):
-        raise TensorError(
-            "torch.func (vmap, grad) is at work, and the tensor stands for others",
-            remedy=f"For vmap and grad, {_OP} with vmap= and backward=.",
-        )
-    if hasattr(value, "__tensor_flatten__"):
-        raise TensorError(
-            "the tensor is made of others and has no memory of its own",
-            got=type(value).__name__,
-            remedy="Pass the tensors that it is made of.",
-        )
 
 
 class Placeholder:

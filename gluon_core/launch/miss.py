@@ -320,13 +320,3 @@ def _require_all(
         expected=", ".join(p.name for p in parameters),
         got=f"{', '.join(options)} by name",
     )
-
-
-def too_many(parameters: Sequence[Parameter], where: str, surplus: Sequence[Any]) -> CallError:
-    """Return the error for a launch with `surplus` arguments by place."""
-    places = sum(p.kind is not inspect.Parameter.KEYWORD_ONLY for p in parameters)
-    return CallError(
-        f"{where}() takes {places} positional argument{'s' * (places != 1)} "
-        f"but {places + len(surplus)} were given",
-        expected=", ".join(p.name for p in parameters),
-    )

@@ -13,11 +13,11 @@ from gluon_core.launch.arguments import (
     home_of,
     kind_of,
     layout_token,
-    number,
     place_of,
     registered_kind,
     viewed,
 )
+from gluon_core.launch.memory import number
 from gluon_core.values.constants import identity
 from gluon_runtime.calls import Reading
 from gluon_runtime.rules import CONSTANT, Parameter

@@ -1,29 +1,6 @@
 /* The arguments of a launch: scalars, tensors and descriptors as the driver wants them. Part of engine.c, which
  * includes it. */
 
-/* CUlaunchConfig of the CUDA driver API, section Execution Control. */
-typedef struct {
-    unsigned int grid[3], block[3], shared;
-    void *stream, *attributes;
-    unsigned int number;
-} Config;
-
-typedef int (*LaunchEx)(const Config *, void *function, void **parameters, void **extra);
-
-/* cuTensorMapEncodeTiled of the CUDA driver API, section Tensor Map Object Management. */
-typedef int (*EncodeTiled)(void *map, int type, uint32_t rank, void *address, const uint64_t *shape,
-                           const uint64_t *strides, const uint32_t *box, const uint32_t *steps,
-                           int interleave, int swizzle, int promotion, int fill);
-#define TYPE_TF32 11
-#define PROMOTION_128B 2
-
-/* How the kernel wants the map of one of its descriptors, see MapKind in descriptor.py. */
-typedef struct {
-    uint32_t number; /* equal for kinds that are equal, never 0 */
-    int tiled, rank, swizzle, type, bytes, fp4_padded;
-    uint32_t box[RANK]; /* fastest dimension first */
-} MapKind;
-
 /* Everything that a map depends on. Unused words are 0. */
 typedef struct {
     uint32_t number, flags;
@@ -216,34 +193,44 @@ static int read_argument(char kind, PyObject *value, void *slot)
     switch (kind) {
     case 'P':
         return address_of(value, slot);
-    case 'b':
-        return signed_value(value, 8, slot);
-    case 'h':
-        return signed_value(value, 16, slot);
-    case 'i':
-        return signed_value(value, 32, slot);
-    case 'q':
-        return signed_value(value, 64, slot);
-    case 'B':
-        return unsigned_value(value, 8, slot);
-    case 'H':
-        return unsigned_value(value, 16, slot);
-    case 'I':
-        return unsigned_value(value, 32, slot);
-    case 'Q':
-        return unsigned_value(value, 64, slot);
-    default: /* 'f' and 'd' */
+    case 'f':
+    case 'd':
         real = PyFloat_AsDouble(value);
         if (real == -1.0 && PyErr_Occurred())
             return -1;
-        if (kind == 'f') {
-            single = (float)real;
+        single = (float)real;
+        if (kind == 'f')
             memcpy(slot, &single, sizeof single);
-        } else {
+        else
             memcpy(slot, &real, sizeof real);
-        }
         return 0;
+    default: /* as the struct module: upper case is unsigned */
+        return kind < 'a' ? unsigned_value(value, letter_bits(kind), slot)
+                          : signed_value(value, letter_bits(kind), slot);
     }
+}
+
+/* Calls a function of Python with the arguments of a call from there. */
+static PyObject *call_python(PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *result = NULL, *positional = PyTuple_New(count), *rest = NULL;
+    Py_ssize_t i, named = keywords == NULL ? 0 : PyTuple_Size(keywords);
+    if (named)
+        rest = PyDict_New();
+    if (positional != NULL && (rest != NULL || !named)) {
+        for (i = 0; i < count; i++) {
+            Py_INCREF(args[i]);
+            PyTuple_SetItem(positional, i, args[i]);
+        }
+        for (i = 0; i < named; i++)
+            if (PyDict_SetItem(rest, PyTuple_GetItem(keywords, i), args[count + i]) < 0)
+                break;
+        if (i == named)
+            result = PyObject_Call(function, positional, rest);
+    }
+    Py_XDECREF(positional);
+    Py_XDECREF(rest);
+    return result;
 }
 
 static PyObject *refuse(Launch *self, int status, PyObject *sizes, void *on,
@@ -374,30 +361,6 @@ static uint32_t hash_of(const Key *key)
     return (uint32_t)(hash ^ hash >> 32) % CACHE_SIZE;
 }
 
-/* The map of `key` through the driver; the driver's status. */
-static int encode_now(const Launch *self, const MapKind *kind, const Key *key, void *map)
-{
-    uint64_t shape[RANK], strides[RANK], reach = 0;
-    uint32_t steps[RANK];
-    int i, status, last = kind->rank - 1;
-    for (i = 0; i <= last; i++) {
-        shape[i] = (uint64_t)key->shape[last - i];
-        if (i == 0 && kind->fp4_padded)
-            shape[i] *= 2;
-        if (i)
-            strides[i - 1] = (uint64_t)key->strides[last - i] * (uint64_t)kind->bytes;
-        steps[i] = 1;
-        reach += (shape[i] - 1) * (i ? strides[i - 1] : (uint64_t)kind->bytes);
-    }
-    status = self->encode_tiled(map, key->flags & FLAG_ROUND ? TYPE_TF32 : kind->type,
-                                (uint32_t)kind->rank, (void *)(uintptr_t)key->address, shape,
-                                strides, kind->box, steps, 0, kind->swizzle, PROMOTION_128B,
-                                key->flags & FLAG_NAN ? 1 : 0);
-    if (status == 0 && self->unmark && reach + 1 < 128 * 1024)
-        ((unsigned char *)map)[10] &= (unsigned char)~0x20; /* bit 21 of the second word */
-    return status;
-}
-
 /* One descriptor: its map, then shape and strides. */
 static int put_descriptor(const Launch *self, PyObject *descriptor, Key *key, Packed *to)
 {
@@ -415,7 +378,10 @@ static int put_descriptor(const Launch *self, PyObject *descriptor, Key *key, Pa
             entry = other;
         } else {
             int known = kind->tiled && self->encode_tiled != NULL &&
-                        encode_now(self, kind, key, map) == 0;
+                        encode_map(self->encode_tiled, kind, key->address,
+                                   (const uint64_t *)key->shape, (const uint64_t *)key->strides,
+                                   key->flags & FLAG_ROUND, key->flags & FLAG_NAN, self->unmark,
+                                   map) == 0;
             if (!known) { /* im2col, no such driver, or a refusal: Python knows, or says why */
                 char *bytes;
                 Py_ssize_t size;

@@ -15,11 +15,11 @@
 #define MAX_KINDS 512  /* letters that describe the arguments, brackets of tuples included */
 #define MAX_VALUES 512 /* parameters of the kernel, scratch memory included */
 #define MAX_MAPS 16
-#define RANK 5
-#define MAP_BYTES 128
 #define CACHE_SIZE 1024 /* tensor maps kept; a power of two */
 #define DEVICE_CUDA 2   /* DLPack's number */
 #define MAX_TENSORS 4   /* classes of tensors read without a call into Python */
+
+#include "driver.h"
 
 #include "arguments.h"
 
@@ -158,26 +158,7 @@ static PyObject *launch(PyObject *capsule, PyObject *const *args, Py_ssize_t cou
     return launch_now(self, grid, args[0], stream, args + 2, self->count);
 }
 
-/* The function written in Python: it knows defaults, keywords, another grid, and what is wrong. */
-static PyObject *fall_back(Launch *self, PyObject *const *args, Py_ssize_t count,
-                           PyObject *keywords)
-{
-    PyObject *result, *positional = PyTuple_New(count), *rest = PyDict_New();
-    Py_ssize_t i, named = keywords == NULL ? 0 : PyTuple_Size(keywords);
-    if (positional == NULL || rest == NULL)
-        return NULL;
-    for (i = 0; i < count; i++) {
-        Py_INCREF(args[i]);
-        PyTuple_SetItem(positional, i, args[i]);
-    }
-    for (i = 0; i < named; i++)
-        PyDict_SetItem(rest, PyTuple_GetItem(keywords, i), args[count + i]);
-    result = PyObject_Call(self->fallback, positional, rest);
-    Py_DECREF(positional);
-    Py_DECREF(rest);
-    return result;
-}
-
+/* `fallback`, written in Python, knows defaults, keywords, another grid, and what is wrong. */
 static PyObject *handle(PyObject *capsule, PyObject *const *args, Py_ssize_t count,
                         PyObject *keywords)
 {
@@ -188,10 +169,10 @@ static PyObject *handle(PyObject *capsule, PyObject *const *args, Py_ssize_t cou
     if (self == NULL)
         return NULL;
     if (keywords != NULL || count < self->least || count > self->count)
-        return fall_back(self, args, count, keywords);
+        return call_python(self->fallback, args, count, keywords);
     if (self->current_device != NULL &&
         (self->current_device(&here) != 0 || here != self->index))
-        return fall_back(self, args, count, keywords);
+        return call_python(self->fallback, args, count, keywords);
     if (find_stream(self->stream_of, self->device, &stream) < 0)
         return NULL;
     result = launch_now(self, self->grid, self->sizes, stream, args, count);
@@ -199,7 +180,7 @@ static PyObject *handle(PyObject *capsule, PyObject *const *args, Py_ssize_t cou
                            PyErr_ExceptionMatches(PyExc_TypeError) ||
                            PyErr_ExceptionMatches(PyExc_AttributeError))) {
         PyErr_Clear(); /* a value that does not fit: nothing was launched */
-        return fall_back(self, args, count, keywords);
+        return call_python(self->fallback, args, count, keywords);
     }
     return result;
 }
@@ -389,6 +370,7 @@ static PyObject *current_stream(PyObject *module, PyObject *index)
     return PyLong_FromVoidPtr(stream);
 }
 
+#include "keys.h"
 #include "calls.h"
 #include "descriptors.h"
 

@@ -64,7 +64,7 @@ def __dir__() -> list[str]:
 
 
 def c_sources() -> _Path:
-    """The folder with `gluon_bundle.h` and `gluon_bundle.c`, the loader for C and C++."""
+    """Return the folder with `gluon_bundle.h` and `gluon_bundle.c`, the loader for C and C++."""
     here = _Path(__file__).parent
     installed = here / "c"
     return installed if installed.is_dir() else here.parent / "c"

@@ -243,6 +243,8 @@ class Calls:
         front: the C engine; None as long as no launch of its was learned.
     """
 
+    call: Callable[..., Any]
+
     def __init__(self, kernel: Kernel, parameters: Sequence[Parameter], door: Any = None):
         self.parameters = parameters
         self._door = self if door is None else door

@@ -8,6 +8,7 @@ from functools import partial, reduce
 from typing import Any, Callable, Mapping, Optional, Protocol, Sequence, Union
 
 from gluon_runtime import manifest as manifests
+from gluon_runtime.arrays import Seen
 from gluon_runtime.calls import Calls, Reading, stream_handle
 from gluon_runtime.driver import Driver
 from gluon_runtime.errors import (
@@ -21,7 +22,7 @@ from gluon_runtime.native import Engaged, Hit
 from gluon_runtime.pack import Packer
 from gluon_runtime.rules import ABSENT, ALIGN, CONSTANT, SPECIALIZE, WIDTH, Parameter, storage_size
 from gluon_runtime.select import select
-from gluon_runtime.values import Seen, look
+from gluon_runtime.values import look
 
 __all__ = ["BundledKernel", "Grid"]
 

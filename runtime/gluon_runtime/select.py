@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Optional, Sequence
 
+from gluon_runtime.arrays import Seen
 from gluon_runtime.errors import BundleAmbiguousError, BundleArgumentError, BundleMissingError
 from gluon_runtime.manifest import (
     Constant,
@@ -22,7 +23,6 @@ from gluon_runtime.manifest import (
     Value,
 )
 from gluon_runtime.rules import ABSENT
-from gluon_runtime.values import Seen
 
 __all__ = ["select", "spoken"]
 

@@ -22,7 +22,7 @@ from gluon_core.errors import (
     RecompileError,
     TargetError,
 )
-from gluon_core.launch import key
+from gluon_core.launch import place
 from gluon_core.plugin.device import Device
 from gluon_core.registry.load import registry
 from tests.core import kernels_for_runtime as kernels
@@ -235,12 +235,12 @@ def test_unknown_options_and_targets_suggest_the_nearest():
 
 
 def test_the_simulator_is_announced_once(capfd, monkeypatch):
-    monkeypatch.setattr(key, "_noticed", set())
+    monkeypatch.setattr(place, "_noticed", set())
     scaled()
     scaled(n=64)
     said = capfd.readouterr().err
     assert said.count("simulator") == 1
-    monkeypatch.setattr(key, "_noticed", set())
+    monkeypatch.setattr(place, "_noticed", set())
     monkeypatch.setenv("GLUON_TARGET", "sim:hopper")
     kernels.scale.forget()
     scaled()

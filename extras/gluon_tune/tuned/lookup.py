@@ -14,7 +14,7 @@ from gluon_bundle.form import identity_of
 from gluon_core.errors import ArgumentError, did_you_mean
 from gluon_core.launch import arguments
 from gluon_core.launch.arguments import Parameter
-from gluon_core.launch.key import choose
+from gluon_core.launch.place import choose
 from gluon_core.plugin.targets import Target
 from gluon_core.values.constants import text_of
 from gluon_runtime.rules import ABSENT

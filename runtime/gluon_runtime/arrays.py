@@ -1,0 +1,189 @@
+"""Tensors and arrays of other libraries: where they are, and of which elements.
+
+They are known by what they offer: `data_ptr()` and `dtype`, `__cuda_array_interface__`, or DLPack. No array
+library is imported.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from gluon_runtime.errors import BundleArgumentError
+from gluon_runtime.rules import storage_size
+
+__all__ = ["Seen", "dtype_name", "from_dlpack", "from_interface", "from_tensor", "width_of"]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An argument and its properties.
+
+    Args:
+        kind: `pointer`, `descriptor`, `int`, `float`, `bool`, `none`, `tuple` or `other`.
+        value: the address of a pointer; a `Spread`; the items of a tuple, seen; else what came.
+        dtype: of a pointer or descriptor, None where any fits.
+        size: bytes of storage behind a pointer, None where it is not known.
+        device: type and index of where a pointer points to, None where it is not known.
+        owner: what keeps the memory alive.
+    """
+
+    kind: str
+    value: Any
+    dtype: Optional[str] = None
+    size: Optional[int] = None
+    device: Optional[tuple[str, int]] = None
+    owner: Any = None
+
+
+_NAMES = {
+    "bool": "u1",
+    "i1": "u1",
+    "int8": "i8",
+    "int16": "i16",
+    "int32": "i32",
+    "int64": "i64",
+    "uint8": "u8",
+    "uint16": "u16",
+    "uint32": "u32",
+    "uint64": "u64",
+    "float8e4nv": "fp8e4nv",
+    "float8_e4m3fn": "fp8e4nv",
+    "float8e5": "fp8e5",
+    "float8_e5m2": "fp8e5",
+    "float8e4b15": "fp8e4b15",
+    "float8_e4m3fnuz": "fp8e4b8",
+    "float8_e5m2fnuz": "fp8e5b16",
+    "half": "fp16",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float": "fp32",
+    "float32": "fp32",
+    "double": "fp64",
+    "float64": "fp64",
+}
+_TYPESTR = {"f": "float", "i": "int", "u": "uint", "b": "bool"}
+_DLPACK = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}
+_dtypes: dict[Any, Optional[str]] = {}
+
+
+def dtype_name(dtype: Any) -> str:
+    """The short name of an element type.
+
+    Raises:
+        BundleArgumentError: kernels have no such elements.
+    """
+    name = _dtypes.get(dtype)
+    if name is None:
+        text = str(dtype).split(".")[-1]
+        name = _NAMES.get(text, text if text in _NAMES.values() else None)
+        if name is None:
+            raise BundleArgumentError("kernels cannot take elements of this type", got=str(dtype))
+        _dtypes[dtype] = name
+    return name
+
+
+def width_of(dtype: Optional[str]) -> int:
+    """Bytes of an element.
+
+    Raises:
+        BundleArgumentError: nothing says what the elements are.
+    """
+    if dtype is None:
+        raise BundleArgumentError(
+            "a descriptor wants to know the element type",
+            remedy='Say it: Pointer(address, "fp16").',
+        )
+    bits = re.match(r"[a-z]+(\d+)", dtype)
+    return max(1, int(bits[1]) // 8) if bits else 1
+
+
+def from_tensor(value: Any) -> Seen:
+    try:
+        address = int(value.data_ptr())
+    except RuntimeError as error:  # torch: a tensor that stands for others
+        raise BundleArgumentError(
+            "the tensor has no memory of its own", got=f"{type(value).__name__}: {error}"
+        ) from error
+    device = getattr(value, "device", None)
+    kind = getattr(device, "type", None)
+    where = None if kind is None else (str(kind), int(getattr(device, "index", 0) or 0))
+    return Seen("pointer", address, dtype_name(value.dtype), storage_size(value), where, value)
+
+
+def from_interface(value: Any) -> Seen:
+    fields = value.__cuda_array_interface__
+    text = str(fields["typestr"])
+    if text[:1] == ">":
+        raise BundleArgumentError("arrays must be in native byte order", got=text)
+    kind, width = _TYPESTR.get(text[1:2]), int(text[2:])
+    if kind is None:
+        raise BundleArgumentError("kernels cannot take elements of this type", got=text)
+    name = dtype_name(kind if kind == "bool" else f"{kind}{8 * width}")
+    size = _extent(fields["shape"], fields.get("strides"), width)
+    return Seen("pointer", int(fields["data"][0]), name, size, ("cuda", -1), value)
+
+
+def _extent(shape: Any, strides: Any, width: int) -> int:
+    """Bytes from the first element to the end of the last; `strides` in bytes."""
+    if 0 in shape:
+        return 0
+    if strides is None:
+        size = width
+        for extent in shape:
+            size *= int(extent)
+        return size
+    return width + sum((int(n) - 1) * abs(int(s)) for n, s in zip(shape, strides))
+
+
+class _DLDevice(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int32), ("index", ctypes.c_int32)]
+
+
+class _DLTensor(ctypes.Structure):
+    """DLPack's `DLTensor`, the head of what a capsule holds."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", _DLDevice),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+_PLACES = {1: "cpu", 2: "cuda", 10: "cuda"}  # kDLCPU, kDLCUDA; torch calls ROCm's cuda as well
+
+
+def from_dlpack(value: Any) -> Seen:
+    try:
+        capsule = value.__dlpack__()
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+        tensor = ctypes.cast(pointer(capsule, b"dltensor"), ctypes.POINTER(_DLTensor)).contents
+    except Exception as error:  # whatever the library that owns it raises
+        raise BundleArgumentError(
+            "the array cannot be taken through DLPack", got=f"{type(value).__name__}: {error}"
+        ) from error
+    kind = _DLPACK.get(tensor.code)
+    if kind is None or tensor.lanes != 1:
+        raise BundleArgumentError(
+            "kernels cannot take elements of this type", got=f"DLPack code {tensor.code}"
+        )
+    shape = tensor.shape[: tensor.ndim]
+    width = tensor.bits // 8
+    strides = [width * s for s in tensor.strides[: tensor.ndim]] if tensor.strides else None
+    return Seen(
+        "pointer",
+        (tensor.data or 0) + tensor.byte_offset,
+        dtype_name(kind if kind == "bool" else f"{kind}{tensor.bits}"),
+        _extent(shape, strides, width),
+        (_PLACES.get(tensor.device.type, f"DLPack {tensor.device.type}"), tensor.device.index),
+        (value, capsule),  # the capsule frees the tensor when it goes
+    )
