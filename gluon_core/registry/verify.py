@@ -89,35 +89,30 @@ _FACETS: Mapping[str, type] = {
     "language": Language,
     "simulation": Simulation,
 }
+_BITS = _Form(lambda v: _integer(v) and v >= 2, "must be a number of bits")
+_DEVICE = _text(r".+", "must be a device type such as 'cpu'")
+
+
+def _each(form: _Form, names: str) -> dict[str, _Form]:
+    return dict.fromkeys(names.split(), form)
+
+
 _FIELDS: Mapping[str, Mapping[str, _Form]] = {
     "compiler": {
-        "cacheable": _BOOL,
-        "isolate": _BOOL,
-        "derives": _SEQUENCE,
-        "listings": _SEQUENCE,
-        "pointer_range_bits": _Form(
-            lambda v: _integer(v) and v >= 2, "must be a number of bits"
-        ).optional(),
+        **_each(_BOOL, "cacheable isolate"),
+        **_each(_SEQUENCE, "derives listings"),
+        "pointer_range_bits": _BITS.optional(),
     },
-    "device": {
-        "tensor_device": _text(r".+", "must be a device type such as 'cpu'").optional(),
-        "raw_pointers": _BOOL,
-    },
+    "device": {"tensor_device": _DEVICE.optional(), "raw_pointers": _BOOL},
     "language": {
-        "namespace": _MODULE.optional(),
-        "host": _MODULE.optional(),
-        "reference": _MODULE.optional(),
-        "exports": _MAPPING,
-        "descriptors": _MAPPING,
-        "argument_kinds": _SEQUENCE,
-        "lowerings": _SEQUENCE,
+        **_each(_MODULE.optional(), "namespace host reference"),
+        **_each(_MAPPING, "exports descriptors"),
+        **_each(_SEQUENCE, "argument_kinds lowerings"),
     },
     "simulation": {
-        "unasked": _BOOL,
-        "machine_code": _BOOL,
+        **_each(_BOOL, "unasked machine_code"),
         "watches": _SEQUENCE,
-        "settings": _PATH.optional(),
-        "ranks": _PATH.optional(),
+        **_each(_PATH.optional(), "settings ranks"),
     },
 }
 _ARCHITECTURE: Mapping[str, _Form] = {
