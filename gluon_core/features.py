@@ -9,7 +9,7 @@ name that no table has is an ImportError. This module imports no triton.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional, Sequence
+from typing import Optional, Sequence, Union
 
 OLDEST = (3, 6)
 NEWEST = (3, 9)
@@ -45,9 +45,10 @@ class Feature:
             return f"Triton >= {dotted(self.since)}"
         return f"Triton {dotted(self.since)} to {dotted(self.last)}"
 
-    def refusal(self, what: str, found: str) -> str:
-        """The sentence that says that `what` needs it, where Triton is `found`."""
-        return f"{what} needs {self.releases}, found {found}"
+    def refusal(self, what: str, found: Union[str, Sequence[int]]) -> str:
+        """Return the sentence that says that `what` needs it, where Triton is of release `found`."""
+        release = found if isinstance(found, str) else dotted(found)
+        return f"{what} needs {self.releases}, found {release}"
 
 
 # -- arithmetic ---------------------------------------------------------------------------------

@@ -217,12 +217,22 @@ def require(feature: Feature, what: str, remedy: Optional[str] = None) -> None:
 # ---------------------------------------------------------------------------------------------
 
 
-def op_builder(context: Any, arch: str = "", kind: Any = gluon_ir.GluonOpBuilder) -> Any:
+@functools.lru_cache(maxsize=None)
+def _builder_class(more: Optional[type]) -> Any:
+    plain = gluon_ir.GluonOpBuilder
+    if more is None:
+        return plain
+    ops = {name: op for name, op in vars(more).items() if name not in ("__dict__", "__weakref__")}
+    return type(more.__name__, (plain,), ops)  # an extension's class shares no child with another
+
+
+def op_builder(context: Any, arch: str = "", more: Optional[type] = None) -> Any:
     """Return Triton's builder for TTGIR, which from 3.8 on takes the architecture's name.
 
     Args:
-        kind: its class, or one derived from it with further ops.
+        more: a class with further ops, which are made of those of the builder.
     """
+    kind = _builder_class(more)
     return kind(context, arch) if at_least(3, 8) else kind(context)
 
 

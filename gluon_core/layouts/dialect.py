@@ -11,7 +11,7 @@ from importlib import metadata
 from typing import Optional
 
 from gluon_core.errors import CapabilityError
-from gluon_core.features import NEWEST, Feature, dotted
+from gluon_core.features import NEWEST, Feature
 
 __all__ = ["compiler_version", "follows", "require_followed", "set_compiler_version"]
 
@@ -52,4 +52,4 @@ def require_followed(feature: Feature, what: str) -> None:
         CapabilityError: naming the releases that have it.
     """
     if not follows(feature):
-        raise CapabilityError(feature.refusal(what, dotted(compiler_version())))
+        raise CapabilityError(feature.refusal(what, compiler_version()))

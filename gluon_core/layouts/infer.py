@@ -157,14 +157,6 @@ def permute(layout: DistributedLayout, shape: Sequence[int], order: Sequence[int
     return DistributedLinearLayout.from_linear(_permute_linear(layout.to_linear(shape), order))
 
 
-def reshape_linear(layout: LinearLayout, shape: Sequence[int]) -> LinearLayout:
-    """The linear map after a row-major reshape (the last dimension is the most minor)."""
-    reversed_outs = layout.transpose_outs(list(layout.out_dims)[::-1])
-    names = dim_names(len(shape))
-    cut = reversed_outs.reshape_outs({name: s for name, s in zip(names[::-1], shape[::-1])})
-    return cut.transpose_outs(names)
-
-
 def reshape(layout: DistributedLayout, shape: Sequence[int], new_shape: Sequence[int]) -> Any:
     """The layout after a row-major reshape from `shape` to `new_shape`.
 
@@ -192,7 +184,7 @@ def reshape(layout: DistributedLayout, shape: Sequence[int], new_shape: Sequence
         blocked = _reshape_blocked(layout, shape, new_shape)
         if blocked is not None:
             return blocked
-    linear = reshape_linear(layout.to_linear(shape), new_shape)
+    linear = layout.to_linear(shape).reshape(new_shape)
     return DistributedLinearLayout.from_linear(linear)
 
 
@@ -200,7 +192,7 @@ def _reshape_by_one(
     layout: DistributedLayout, shape: list[int], new_shape: list[int]
 ) -> DistributedLayout | None:
     """The layout where one dimension of size 1 was dropped, or put back into a slice."""
-    linear = reshape_linear(layout.to_linear(shape), new_shape)
+    linear = layout.to_linear(shape).reshape(new_shape)
     if isinstance(layout, SliceLayout):
         if [*shape[: layout.dim], 1, *shape[layout.dim :]] == new_shape:
             if layout.parent.to_linear(new_shape) == linear:
@@ -488,7 +480,7 @@ def memdesc_reshape(layout: SharedLayout, shape: Sequence[int], new_shape: Seque
     own = _hook(layout, "_infer_reshape", shape, new_shape)
     if own is not None:
         return own
-    linear = reshape_linear(layout.to_linear(shape), new_shape)
+    linear = layout.to_linear(shape).reshape(new_shape)
     if isinstance(layout, PaddedSharedLayout):
         bases = linear.bases
         return PaddedSharedLayout(

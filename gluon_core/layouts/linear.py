@@ -425,6 +425,13 @@ class LinearLayout:
                 bases[dim].append(vector)
         return LinearLayout(bases, dict(dims))
 
+    def reshape(self, shape: Sequence[int]) -> "LinearLayout":
+        """Return the map after a row-major reshape; the last dimension is the most minor."""
+        reversed_outs = self.transpose_outs(list(self._outs)[::-1])
+        names = [f"dim{i}" for i in range(len(shape))]
+        cut = reversed_outs.reshape_outs(dict(zip(names[::-1], shape[::-1])))
+        return cut.transpose_outs(names)
+
     def flatten_outs(self, name: Optional[str] = None) -> "LinearLayout":
         """One out-dim, named `name` or as the first was."""
         return self.reshape_outs({name or next(iter(self._outs), "out"): self.total_out_size})

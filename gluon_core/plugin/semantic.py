@@ -162,6 +162,9 @@ class Operands(Protocol):
             ShapeError: the dimensions are not positive powers of two.
         """
 
+    def same_places(self, a: Layout, b: Layout, shape: Sequence[int]) -> bool:
+        """Return True if both layouts put each element in the same places, however they are spelled."""
+
     def is_placeholder(self, layout: object) -> bool:
         """Return True for a layout that the compiler replaces by one of its choice."""
 

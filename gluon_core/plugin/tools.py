@@ -8,10 +8,9 @@ import tempfile
 from typing import Any, Callable, Optional
 
 from gluon_core import _triton
-from gluon_core._triton.capture import captured
 from gluon_core.errors import BackendError
 
-__all__ = ["active_driver", "disassembled", "knobs", "run_tool", "user_allocator"]
+__all__ = ["active_driver", "knobs", "run_tool", "user_allocator"]
 
 active_driver = _triton.active_driver
 knobs = _triton.knobs
@@ -47,11 +46,3 @@ def run_tool(name: str, code: bytes, *arguments: str) -> str:
     if done.returncode:
         raise BackendError(f"{name} could not read the machine code", got=done.stderr.strip()[:400])
     return done.stdout
-
-
-def disassembled(code: bytes) -> str:
-    """Return machine code as Triton shows it."""
-    with captured() as warned:
-        text = _triton.disassembled(code)
-    warned.text()
-    return text

@@ -7,7 +7,7 @@ limits are refused here, the same way for each.
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Mapping, Optional
 
 from gluon_core.errors import LimitError, OptionError
 from gluon_core.plugin.compiler import Compiler, Stage
@@ -25,11 +25,13 @@ class TritonCompiler(Compiler):
         architectures: of the backend.
         path: of the compiler class, such as `"triton.backends.x.compiler:XBackend"`.
         options_path: of the dataclass of its options.
+        ops_path: of a class with further ops of the builder, which are made of those that Triton's has.
     """
 
     architectures: tuple[Architecture, ...]
     path: str
     options_path: str
+    ops_path: Optional[str] = None
     isolate = True  # MLIR and LLVM abort on some inputs
 
     def options(self, target: Target, given: Mapping[str, Any]) -> Any:
@@ -62,7 +64,8 @@ class TritonCompiler(Compiler):
     def builder(self, context: Any, target: Target) -> Any:
         from gluon_core import _triton
 
-        return _triton.op_builder(context, self.builder_arch(target))
+        more = load_path(self.ops_path) if self.ops_path else None
+        return _triton.op_builder(context, self.builder_arch(target), more)
 
     def codegen(self, target: Target, options: Any) -> Mapping[str, Any]:
         functions: Mapping[str, Any] = self.of(target).get_codegen_implementation(options)
@@ -71,6 +74,16 @@ class TritonCompiler(Compiler):
     def module_map(self, target: Target) -> Mapping[str, Any]:
         modules: Mapping[str, Any] = self.of(target).get_module_map()
         return modules
+
+    def disassembled(self, code: bytes) -> str:
+        """Return machine code as Triton shows it."""
+        from gluon_core._triton import disassembled
+        from gluon_core._triton.capture import captured
+
+        with captured() as warned:
+            text = disassembled(code)
+        warned.text()
+        return text
 
     def load_dialects(self, context: Any) -> None:
         arch = self.architectures[0]  # the dialects are the same for all

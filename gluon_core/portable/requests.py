@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
+from gluon_core.layouts import SwizzledSharedLayout
 from gluon_core.plugin.targets import Target
+from gluon_core.portable import tiles
 
 __all__ = [
     "AsyncCopyRequest",
@@ -91,6 +93,12 @@ class AsyncCopyRequest(Request):
     mask: Any = None
     cache_modifier: str = ""
 
+    @property
+    def contiguous(self) -> int:
+        """Consecutive elements of `dest` that one thread can copy at once."""
+        layouts = self.offsets.type.layout, self.dest.layout
+        return tiles.contiguous(*layouts, list(self.dest.shape))
+
 
 @dataclass(frozen=True)
 class MmaRequest(Request):
@@ -119,6 +127,16 @@ class MmaRequest(Request):
     shared: bool = False
     b_transposed: bool = False
     is_async: bool = False
+
+    def split_warps(self, rows: int, columns: int) -> list[int]:
+        """Return the warps along M and N, where instructions have tiles of `(rows, columns)`."""
+        return tiles.split_warps(self.m, self.n, self.num_warps, rows, columns)
+
+    @staticmethod
+    def swizzled(row: int, bits: int, vector_bytes: int = 16) -> SwizzledSharedLayout:
+        """Return a layout of shared memory in whose rows of `row` elements equal columns fall into
+        different banks."""
+        return tiles.row_swizzle(row, bits, vector_bytes)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Optional, 
 
 from gluon_core import errors
 from gluon_core.errors import CapabilityError, GluonError, PluginError, did_you_mean
-from gluon_core.features import Feature, dotted
+from gluon_core.features import Feature
 from gluon_core.layouts import pictures
 from gluon_core.layouts.dialect import compiler_version, follows
 from gluon_core.plugin.paths import load_named
@@ -67,7 +67,7 @@ def withhold(names: dict[str, Any]) -> dict[str, Feature]:
 
 def missing(name: str, path: str, feature: Feature) -> NotInReleaseError:
     """The error for a name that was taken out."""
-    return NotInReleaseError(feature.refusal(f"{path}.{name}", dotted(compiler_version())))
+    return NotInReleaseError(feature.refusal(f"{path}.{name}", compiler_version()))
 
 
 def _lacks(value: Any) -> Optional[Feature]:

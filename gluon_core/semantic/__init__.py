@@ -8,6 +8,7 @@ a mistake is an error under the kernel's line and never an abort in MLIR, and en
 from typing import Any
 
 from gluon_core import _triton
+from gluon_core.layouts import equal
 from gluon_core.semantic import copies, operands
 from gluon_core.semantic.atomic import AtomicOps
 from gluon_core.semantic.base import is_placeholder, shape_of
@@ -57,6 +58,7 @@ class Semantic(MultipleOps, ShapeOps, ReduceOps, AtomicOps, SharedOps, ControlOp
     check_view_size = staticmethod(check_view_size)
     consecutive_elements = staticmethod(copies.consecutive_elements)
     like = copies.like
+    same_places = staticmethod(equal)
     masked = copies.masked
 
     @staticmethod

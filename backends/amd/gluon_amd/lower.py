@@ -12,7 +12,6 @@ from gluon_amd.language import async_lds, cdna3, gfx1250, rdna3, rdna4
 from gluon_amd.language.async_copy import copied_bits
 from gluon_amd.layouts import AMDMFMALayout, AMDWMMALayout
 from gluon_amd.lower_tdm import padded_rows
-from gluon_core.features import dotted
 from gluon_core.layouts import DotOperandLayout, SwizzledSharedLayout
 from gluon_core.plugin.ops import semantic_layer, tl
 from gluon_core.plugin.semantic import SemanticLayer
@@ -23,7 +22,6 @@ from gluon_core.portable import (
     MmaRequest,
     StoreRequest,
 )
-from gluon_core.portable.tiles import row_swizzle, split_warps
 
 __all__ = [
     "async_copy",
@@ -237,7 +235,7 @@ def mfma_layouts(request: MmaRequest) -> MmaLayouts:
         version=version,
         instr_shape=[rows, rows, unit.depth[rows]],
         transposed=True,  # a lane then stores consecutive columns
-        warps_per_cta=split_warps(request.m, request.n, request.num_warps, rows, rows),
+        warps_per_cta=request.split_warps(rows, rows),
     )
     return _layouts(request, accumulator, unit.width)
 
@@ -266,7 +264,7 @@ def wmma_accepts(request: MmaRequest) -> Union[bool, str]:
         return refusal
     version = matrix_version(request.target.architecture)
     if version == 3 and str(request.a_dtype) == "int8" and not WMMA_INT8.held_by(request.triton):
-        return WMMA_INT8.refusal(f"WMMA of int8 on {request.target}", dotted(request.triton))
+        return WMMA_INT8.refusal(f"WMMA of int8 on {request.target}", request.triton)
     depth = units[str(request.a_dtype)].depth[16]
     if min(request.m, request.n) < 16 or request.k < depth:
         return _too_small(request, "WMMA", 16, depth)
@@ -279,7 +277,7 @@ def wmma_layouts(request: MmaRequest) -> MmaLayouts:
     accumulator = AMDWMMALayout(
         version=version,
         transposed=True,
-        warps_per_cta=split_warps(request.m, request.n, request.num_warps, 16, 16),
+        warps_per_cta=request.split_warps(16, 16),
         instr_shape=[16, 16, unit.depth[16]],
     )
     return _layouts(request, accumulator, unit.width)
@@ -321,7 +319,7 @@ def _layouts(request: MmaRequest, accumulator: Any, width: int) -> MmaLayouts:
         b=DotOperandLayout(1, accumulator, width),
         a_shared=padded_rows([request.m, request.k], bits)
         if by_tdm
-        else row_swizzle(request.k, bits),
+        else request.swizzled(request.k, bits),
         b_shared=_b_shared(request, width * bits),
     )
 
@@ -337,8 +335,8 @@ def _b_shared(request: MmaRequest, lane_bits: int) -> Any:
         rows = (request.n, request.k) if request.b_transposed else (request.k, request.n)
         return padded_rows(rows, bits)
     if request.b_transposed:
-        return row_swizzle(request.k, bits)
+        return request.swizzled(request.k, bits)
     if bits >= 32 or request.target.has("amd.lds_transpose"):
-        return row_swizzle(request.n, bits)
-    columns = row_swizzle(request.k, bits, lane_bits // 8)
+        return request.swizzled(request.n, bits)
+    columns = request.swizzled(request.k, bits, lane_bits // 8)
     return SwizzledSharedLayout(columns.vec, columns.per_phase, columns.max_phase, [0, 1])

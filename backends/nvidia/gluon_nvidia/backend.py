@@ -24,17 +24,12 @@ class NvidiaCompiler(TritonCompiler):
     architectures = ARCHITECTURES
     path = "triton.backends.nvidia.compiler:CUDABackend"
     options_path = "triton.backends.nvidia.compiler:CUDAOptions"
+    ops_path = "gluon_nvidia.builder:NvidiaOps"
     derives = ("sass",)
     listings = ("sass", "ptx", "ttgir")
 
     def builder_arch(self, target: Target) -> str:
         return f"sm{target.architecture.arch}"
-
-    def builder(self, context: Any, target: Target) -> Any:
-        from gluon_core.plugin.ops import op_builder
-        from gluon_nvidia.builder import NvidiaBuilder
-
-        return op_builder(context, self.builder_arch(target), NvidiaBuilder)
 
     def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
         from gluon_nvidia.assembler import heard, located
@@ -49,9 +44,7 @@ class NvidiaCompiler(TritonCompiler):
 
     def derive(self, name: str, asm: Mapping[str, Any]) -> Any:
         if name == "sass" and "cubin" in asm:
-            from gluon_nvidia.inspect import sass
-
-            return sass(asm["cubin"])
+            return self.disassembled(asm["cubin"])
         return super().derive(name, asm)
 
     def listing(self, name: str, asm: Mapping[str, Any]) -> tuple[CodeLine, ...]:

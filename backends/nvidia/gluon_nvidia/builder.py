@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional, Sequence
+from typing import Any, Callable, NamedTuple, Optional, Sequence
 
-from gluon_core.plugin.ops import gluon_ir
-
-__all__ = ["MultimemOperands", "NvidiaBuilder"]
+__all__ = ["MultimemOperands", "NvidiaOps"]
 
 _SUFFIX = {"fp16": "f16x2", "bf16": "bf16x2", "fp32": "f32", "int32": "s32", "uint32": "u32"}
 
@@ -27,12 +25,14 @@ class MultimemOperands(NamedTuple):
     nothing: Any
 
 
-class NvidiaBuilder(gluon_ir.GluonOpBuilder):  # type: ignore[misc]  # Triton has no types
-    """Triton's builder, which has no multimem instructions (PTX 9.7.9.14).
+class NvidiaOps:
+    """Ops for Triton's builder, which has no multimem instructions (PTX 9.7.9.14).
 
     The simulator answers to the same methods with `gluon_nvidia.reference.multimem`: it knows the
     copies of all ranks, machine code the one address that reaches them.
     """
+
+    create_inline_asm: Callable[..., Any]  # Triton's builder has it
 
     def create_multimem_load_reduce(
         self, type: Any, copies: Any, mask: Any, kind: str, width: int, axis: int,

@@ -23,7 +23,6 @@ __all__ = [
     "occupancy",
     "report",
     "resource_usage",
-    "sass",
 ]
 
 _INSTRUCTION = re.compile(
@@ -56,13 +55,6 @@ def disassemble(cubin: bytes) -> str:
     from gluon_core.plugin.tools import run_tool
 
     return run_tool("cuobjdump", cubin, "-sass")
-
-
-def sass(cubin: bytes) -> str:
-    """Return the machine code of `cubin` as Triton shows it, without the lines on the file's format."""
-    from gluon_core.plugin.tools import disassembled
-
-    return disassembled(cubin)
 
 
 _PLACE = re.compile(r'^\s*//## File "(.*)", line (\d+)( inlined at .*)?$')

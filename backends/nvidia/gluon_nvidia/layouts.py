@@ -19,7 +19,6 @@ from gluon_core.layouts.base import (
     SharedLayout,
 )
 from gluon_core.layouts.dialect import follows
-from gluon_core.layouts.infer import reshape_linear
 from gluon_core.layouts.linear import LinearLayout
 from gluon_nvidia.features import NVMMA_RANK_MANGLED, OPERAND_ROWS
 
@@ -390,7 +389,7 @@ class NVMMASharedLayout(SharedLayout):
             return None
         reshaped = replace(self, rank=len(new_shape))
         try:
-            same = reshape_linear(self.to_linear(shape), new_shape) == reshaped.to_linear(new_shape)
+            same = self.to_linear(shape).reshape(new_shape) == reshaped.to_linear(new_shape)
         except LayoutError:
             return None
         return reshaped if same else None

@@ -9,7 +9,6 @@ from gluon_core.layouts import DotOperandLayout
 from gluon_core.plugin.ops import tl
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.portable import AsyncCopyRequest, MmaLayouts, MmaRequest
-from gluon_core.portable.tiles import contiguous, row_swizzle, split_warps
 from gluon_nvidia.language import ampere
 from gluon_nvidia.language.fence import fence_async_shared
 from gluon_nvidia.layouts import NVMMADistributedLayout
@@ -43,9 +42,7 @@ _ACCUMULATORS = {
 def async_copy_accepts(request: AsyncCopyRequest) -> Union[bool, str]:
     if request.cache_modifier not in ("", ".ca", ".cg"):
         return f"cp.async has no cache modifier {request.cache_modifier!r}"
-    shape = list(request.dest.shape)
-    count = contiguous(request.offsets.type.layout, request.dest.layout, shape)
-    copied = count * request.dest.dtype.primitive_bitwidth // 8
+    copied = request.contiguous * request.dest.dtype.primitive_bitwidth // 8
     if copied < _CP_ASYNC_BYTES:
         return f"each thread copies {copied} contiguous bytes, cp.async needs {_CP_ASYNC_BYTES}"
     return True
@@ -107,7 +104,7 @@ def mma_layouts(request: MmaRequest) -> MmaLayouts:
     b_bits = request.b_dtype.primitive_bitwidth
     accumulator = NVMMADistributedLayout(
         version=[2, 0],
-        warps_per_cta=split_warps(request.m, request.n, request.num_warps, _ROWS, _COLUMNS),
+        warps_per_cta=request.split_warps(_ROWS, _COLUMNS),
         instr_shape=[_ROWS, _COLUMNS],
     )
     if request.shared and request.target.has("nvidia.tma"):
@@ -120,6 +117,6 @@ def mma_layouts(request: MmaRequest) -> MmaLayouts:
         accumulator=accumulator,
         a=DotOperandLayout(0, accumulator, 32 // a_bits),
         b=DotOperandLayout(1, accumulator, 32 // b_bits),
-        a_shared=row_swizzle(request.k, a_bits),
-        b_shared=row_swizzle(request.n, b_bits),
+        a_shared=request.swizzled(request.k, a_bits),
+        b_shared=request.swizzled(request.n, b_bits),
     )

@@ -302,10 +302,10 @@ print(values.CachePolicy("cg"), values.MBarrierLayout())
 #> ShapeError: shape: a tile must have power-of-two dimensions; got [3, 32] (dimension 0 is 3). Round up to 4 and mask the rest.
 #> CachePolicy(cache_modifier='cg', eviction_policy='evict_normal') MBarrierLayout(vec=1, per_phase=1, max_phase=1, order=[0], cga_layout=[])
 
-# -- gluon_core.plugin.tools.run_tool, gluon_core.plugin.tools.disassembled, gluon_core.plugin.tools.user_allocator, gluon_core.plugin.tools.active_driver, gluon_core.plugin.tools.knobs: programs of Triton's wheel, its driver, its settings, and scratch memory that the program allocates
+# -- gluon_core.plugin.tools.run_tool, gluon_core.plugin.tools.user_allocator, gluon_core.plugin.tools.active_driver, gluon_core.plugin.tools.knobs: programs of Triton's wheel, its driver, its settings, and scratch memory that the program allocates
 refused(lambda: tools.run_tool("no-such-tool", b""))
 print(tools.user_allocator("global"), tools.knobs.compilation.always_compile)
-print(callable(tools.disassembled), callable(tools.active_driver))
+print(callable(tools.active_driver))
 #> BackendError: the installed Triton ships no no-such-tool
 #> None False
-#> True True
+#> True

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Callable, Optional, Sequence, TypeVar
 
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
-from gluon_core.layouts import BlockedLayout, DistributedLinearLayout, equal
+from gluon_core.layouts import BlockedLayout, DistributedLinearLayout
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Const, Operand
@@ -158,7 +158,7 @@ def _unpacked(operands: dict[str, tl.tensor], result: tl.dtype) -> distributed_t
         if semantic.is_placeholder(own) or semantic.is_placeholder(layout):
             raise LayoutError("fp4 needs a known layout", argument=name, got=repr(own))
         doubled = _doubled(own, half, axis)
-        if not equal(doubled, layout, shape):
+        if not semantic.same_places(doubled, layout, shape):
             raise LayoutError(
                 "a thread holds other elements of fp4 than of the result",
                 argument=name,
