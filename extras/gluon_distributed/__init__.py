@@ -7,7 +7,7 @@
     kernel[grid](x, ...)                     # the kernel gets the pointers to all of them
 
 `distributed.simulate(body, world=4)` runs the host code of four ranks on a CPU, and their kernels
-side by side in the simulator: what has no order between ranks is reported.
+concurrently in the simulator, which reports accesses without an order between ranks.
 """
 
 import importlib as _importlib

@@ -1,4 +1,4 @@
-"""Ranks that hold symmetric memory together: what host code asks of them."""
+"""Ranks that hold symmetric memory together: the interface for host code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Group(ABC):
     Attributes:
         rank: of this one, from 0 on.
         world: how many there are.
-        device: where tensors are made: what torch calls it, or "cpu".
+        device: where tensors are made: torch's name, or "cpu".
     """
 
     rank: int
@@ -45,7 +45,7 @@ class Group(ABC):
 
     @abstractmethod
     def gather(self, value: Any, what: str = "gather") -> list[Any]:
-        """What every rank brings, in their order. Values are pickled between processes.
+        """Return the values of all ranks, in their order. Values are pickled between processes.
 
         Args:
             what: the reason, for errors.
@@ -70,7 +70,7 @@ class Group(ABC):
 
     @abstractmethod
     def symmetric(self, tensor: Any) -> Symmetric:
-        """What kernels take of a tensor that `empty`, or torch, made symmetric.
+        """Return the kernel arguments of a tensor that `empty`, or torch, made symmetric.
 
         Raises:
             NotSymmetricError: it is not in symmetric memory.
@@ -78,7 +78,7 @@ class Group(ABC):
 
     @abstractmethod
     def multicast(self, x: Symmetric) -> Multicast:
-        """What instructions take that access all ranks' copies of `x` at once.
+        """Return the multicast address, which accesses all ranks' copies of `x` at once.
 
         Raises:
             SymmetricMemoryError: the devices have no multicast, or it is turned off.
@@ -107,7 +107,7 @@ class Group(ABC):
         """Make sure that all ranks run the same releases, and the same source of `kernels`.
 
         Raises:
-            RankBuildError: they do not; the message names what differs, and on which ranks.
+            RankBuildError: they do not; the message names the differences, and the ranks.
         """
         releases = self.gather({**_releases(), **{_name(k): _source(k) for k in kernels}}, "check")
         for part in {name: None for one in releases for name in one}:
@@ -141,7 +141,7 @@ class Group(ABC):
 
 
 def _releases() -> dict[str, str]:
-    """The releases of what makes code here: the core, what it stands on, and the plugins."""
+    """Return the releases that make code here: the core, its dependencies, and the plugins."""
     releases = {}
     plugins = {p.dist.name for p in metadata.entry_points(group=ENTRY_POINTS) if p.dist}
     for name in ("gluon-core", "triton", "torch", *sorted(plugins)):
@@ -157,7 +157,7 @@ def _name(kernel: Any) -> str:
 
 
 def _source(kernel: Any) -> str:
-    """A short digest of the kernel's source and of what it calls, where it tells that."""
+    """Return a short digest of the kernel's source and of its callees, where it is known."""
     key = getattr(kernel, "cache_key", None)
     text = key if isinstance(key, str) else inspect.getsource(getattr(kernel, "fn", kernel))
     return blake2b(text.encode(), digest_size=6).hexdigest()

@@ -19,24 +19,24 @@ __all__ = ["SIGNALS", "simulate"]
 
 T = TypeVar("T")
 
-SIGNALS = 512  # 32-bit words of a signal pad: what torch has
+SIGNALS = 512  # 32-bit words of a signal pad, as in torch
 
 
 def simulate(body: Callable[[Group], T], world: int, target: Optional[str] = None) -> list[T]:
     """Run `body(group)` once for each of `world` ranks, and all that they launch in one simulation.
 
     Each rank has memory of its own; kernels reach that of others through symmetric tensors alone. A
-    host goes on when what it launched is over, while kernels of other ranks may still run. Races,
+    host goes on when its launches are over, while kernels of other ranks may still run. Races,
     waits that never end, and atomics whose scope ends at their device are errors that name the
     ranks.
 
     Args:
         world: at least 1.
-        target: a simulated one, such as "sim:hopper"; by default `GLUON_TARGET`, or what CPU
+        target: a simulated one, such as "sim:hopper"; by default `GLUON_TARGET`, or the one that CPU
             tensors run on.
 
     Returns:
-        What each rank's call returned.
+        The result of each rank's call.
 
     Raises:
         ArgumentError: `world` is no positive number.
@@ -130,7 +130,7 @@ class _Simulated(Group):
         return memory
 
     def multicast(self, x: Symmetric) -> Multicast:
-        # An address alone: whoever reads there with an ordinary load reads what nobody wrote.
+        # An address alone: an ordinary load there reads values that nobody wrote.
         address = x.local.clone() if hasattr(x.local, "clone") else x.local.copy()
         return Multicast(uninitialised(address), x.peers)
 

@@ -1,4 +1,4 @@
-"""What a kernel gets of memory that all ranks reach: a named tuple of pointers."""
+"""Pass kernels the memory that all ranks reach: a named tuple of pointers."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Symmetric(_Fields):
 
     @property
     def world(self) -> int:
-        """How many ranks there are."""
+        """Return the number of ranks."""
         return len(self.peers)
 
     @property
     def channels(self) -> int:
-        """How many programs of a launch can have signals of their own: one from each rank."""
+        """Return the number of programs of a launch that can have signals of their own: one from each rank."""
         return len(self.signals[0]) // self.world
 
 
@@ -46,7 +46,7 @@ class Multicast(NamedTuple):
     """All copies of a symmetric tensor, for instructions that access them at once.
 
     Attributes:
-        address: what has the one address of all of them; ordinary accesses must not use it.
+        address: the one address of all of them; ordinary accesses must not use it.
         peers: the tensors by rank.
     """
 

@@ -36,7 +36,7 @@ def group(process_group: Any = None) -> Group:
 
 
 def symmetric(tensor: Any, process_group: Any = None) -> Symmetric:
-    """What kernels take of a tensor of `torch.distributed._symmetric_memory.empty`. All ranks call it.
+    """Return the kernel arguments of a tensor of `torch.distributed._symmetric_memory.empty`. All ranks call it.
 
     Args:
         tensor: contiguous; a slice of a symmetric tensor, at the same place on all ranks, is one.
@@ -77,7 +77,7 @@ def _memory() -> Any:
 
 
 def _devices() -> Any:
-    """What torch has for the kind of device that is here: streams, the current one, waiting."""
+    """Return torch's module for the device here: streams, the current one, waiting."""
     torch = _torch()
     if not torch.accelerator.is_available():
         raise SymmetricMemoryError(
@@ -273,7 +273,7 @@ class _SideStream(SideStream):
 
 
 def _place(whole: Any, tensor: Any, shape: tuple[int, ...], rank: int) -> int:
-    """Where a tensor begins in its rank's memory, in elements as `get_buffer` counts them: from the
+    """Return the start of a tensor in its rank's memory, in elements as `get_buffer` counts them: from the
     start of the allocation, or in some releases from where the tensor begins that made it."""
     distance = tensor.data_ptr() - int(whole.buffer_ptrs[rank])
     for first in (distance // tensor.element_size(), 0):

@@ -25,7 +25,9 @@ Expression = Annotated[
 ]
 Shape = Annotated[
     Optional[str],
-    typer.Option("--shape", help="Of the tensor or buffer: 64x64. A picture finds one itself."),
+    typer.Option(
+        "--shape", help="Shape of the tensor or buffer: 64x64. A picture finds one itself."
+    ),
 ]
 View = Annotated[str, typer.Option("--view", help="explain, tensor or hardware.")]
 Compare = Annotated[
@@ -37,7 +39,9 @@ Compare = Annotated[
         "one: the banks that an access hits.",
     ),
 ]
-Bits = Annotated[Optional[int], typer.Option("--bits", min=1, max=128, help="Of one element; 32.")]
+Bits = Annotated[
+    Optional[int], typer.Option("--bits", min=1, max=128, help="Bits of one element; 32.")
+]
 Svg = Annotated[Optional[Path], typer.Option("--svg", metavar="FILE", help="Draw it as SVG.")]
 Html = Annotated[
     Optional[Path],

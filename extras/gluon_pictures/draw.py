@@ -53,7 +53,7 @@ class Picture:
 
     Attributes:
         title: one line.
-        text: what the picture says at large.
+        text: the caption of the whole picture.
         panels: its parts, from top to bottom.
         choices: what a page lets one pick, such as "warp": class prefix of the cells and count.
     """
@@ -171,7 +171,7 @@ def cell(
     label: str = "",
     kinds: Iterable[str] = (),
 ) -> str:
-    """One cell: a colour, a label where one fits, and what hovering tells."""
+    """One cell: a colour, a label where one fits, and a tooltip."""
     text = ""
     if label and len(label) * _FONT <= width:
         text = (
@@ -240,7 +240,7 @@ _CANDIDATES = {
 
 
 def checked(layout: Layout, shape: Sequence[int]) -> LinearLayout:
-    """The linear map of what is to be drawn.
+    """The linear map that is drawn.
 
     Raises:
         LayoutError: no linear form, a shape that does not fit, or one too large for a picture.
@@ -261,7 +261,7 @@ def checked(layout: Layout, shape: Sequence[int]) -> LinearLayout:
 
 
 class Grid:
-    """Where the elements of a tensor stand in a picture: its last two dimensions as rows and
+    """The places of a tensor's elements in a picture: its last two dimensions as rows and
     columns, one such table below the other; a vector wraps."""
 
     def __init__(self, shape: Sequence[int], longest: int):
@@ -458,7 +458,7 @@ def registers_panel(linear: LinearLayout, layout: Layout) -> Panel:
 
 
 def memory_panel(linear: LinearLayout, layout: Layout, bits: int, banks: int) -> Panel:
-    """Shared memory: the banks across, rows of all banks down, gaps where padding lies."""
+    """Shared memory: the banks across, rows of all banks down, gaps where padding is."""
     coords, places = _walk(linear)
     blocks, shape = linear.in_size("block"), list(linear.out_dims.values())
     label = max(len(",".join(map(str, coord))) for coord in coords) * _FONT + 2
@@ -553,7 +553,7 @@ def picture(
     """A layout drawn for a tensor or a buffer of `shape`, by default a small one that shows it.
 
     Args:
-        bits: of one element; by default what the layout says, or 32. Tells addresses and banks.
+        bits: of one element; by default those of the layout, or 32. Tells addresses and banks.
         banks: of shared memory, 4 bytes each.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Two layouts in one picture: what moves how far, or what an access costs."""
+"""Draw two layouts in one picture: the distance of moves, or the cost of an access."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def compare(
 
     Args:
         shape: of the tensor; by default a small one that shows the first layout.
-        bits: of one element; by default what a layout says, or 32.
+        bits: of one element; by default those of a layout, or 32.
         banks: of shared memory, 4 bytes each.
 
     Raises:

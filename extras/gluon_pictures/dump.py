@@ -14,7 +14,7 @@ __all__ = ["dump"]
 
 
 def dump(values: Any, layout: Layout, rows: Optional[int] = 64) -> str:
-    """Text: each thread's registers, or each place of a buffer, with the value that lies there.
+    """Text: each thread's registers, or each place of a buffer, with its value.
 
     Registers: one line per thread, `T<thread>`, with its registers in order (`B<block>` in front in
     a cluster). Shared memory: lines of neighbouring values behind the offset of the first, in

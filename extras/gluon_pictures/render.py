@@ -1,4 +1,4 @@
-"""Layouts as text: who holds which element, and what each piece of hardware holds."""
+"""Layouts as text: the holders of each element, and the elements of each piece of hardware."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def tensor_view(layout: Layout, shape: Sequence[int]) -> str:
     """For each element, in the place it has in the tensor, who holds it.
 
     Registers: `T<thread>:<register>`, where thread counts through the warps of a block; several
-    holders are separated by `|`, and `B<block>:` stands in front in a cluster. Shared memory: the
+    holders are separated by `|`, and `B<block>:` precedes in a cluster. Shared memory: the
     offset in elements (padding included), with `B<block>:` in a cluster.
 
     Raises:
@@ -131,7 +131,7 @@ def hardware_view(layout: Layout, shape: Sequence[int]) -> str:
 
 
 def explain_layout(layout: Layout, shape: Sequence[int]) -> str:
-    """Text: how each index of the hardware moves through the tensor, and what is held twice.
+    """Text: how each index of the hardware moves through the tensor, and the elements that are held twice.
 
     Raises:
         LayoutError: the layout has no linear form, or does not fit the shape.

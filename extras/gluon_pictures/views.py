@@ -1,4 +1,4 @@
-"""The service `pictures`: what `gluon_core.layouts` draws with."""
+"""Provide the service `pictures`, which draws for `gluon_core.layouts`."""
 
 from gluon_pictures.draw import picture
 from gluon_pictures.draw_pair import compare

@@ -47,7 +47,9 @@ def doctor(json: Json = False) -> Optional[int]:
 
 
 def new(
-    name: Annotated[str, typer.Argument(help="Of the kernel, such as row_sum.", metavar="NAME")],
+    name: Annotated[
+        str, typer.Argument(help="Name of the kernel, such as row_sum.", metavar="NAME")
+    ],
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Write there.")] = Path(),
 ) -> Optional[int]:
     """Write a kernel with its test and its benchmark, which pass as they are written."""

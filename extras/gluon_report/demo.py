@@ -198,7 +198,7 @@ def _jobs(key: Key, example: Example, compile_for: Sequence[str], device: Any) -
 
 
 def _nothing(json: bool) -> int:
-    """Say what there is to install where no plugin is; each example would only say that it is not."""
+    """Name the packages to install where no plugin is; each example would only say that it is not."""
     if json:
         print_json([])
     for line in ("no plugin is installed: nothing can be simulated or compiled", _remedy()):
@@ -224,7 +224,7 @@ def _verdict(rows: Sequence[Row], left: int, device: Any, seconds: float) -> lis
 
 
 def _lacking(compile_for: Optional[Sequence[str]], broken: bool) -> list[str]:
-    """What keeps the demo from being all of it, and what to do about it.
+    """Return the reasons why the demo is partial, with their remedies.
 
     Args:
         compile_for: the targets of the demo that are there, None where the user chose them.
@@ -240,7 +240,7 @@ def _lacking(compile_for: Optional[Sequence[str]], broken: bool) -> list[str]:
 
 
 def _remedy() -> str:
-    """What to do where plugins are missing."""
+    """Return the remedy where plugins are missing."""
     missing = absent()
     if missing:
         return f"install what is missing: {install_line(missing)}"
@@ -267,7 +267,7 @@ def _chosen(
 
 
 def _targets(names: Optional[Sequence[str]]) -> list[str]:
-    """What to compile for: a typo is an error, a plugin that is not installed is left out."""
+    """Return the targets to compile for: a typo is an error, a plugin that is not installed is left out."""
     if names:
         return [str(registry().target(spec)) for spec in names]
     targets = []
@@ -280,8 +280,8 @@ def _targets(names: Optional[Sequence[str]]) -> list[str]:
 
 
 def _simulated(example: Example, compile_for: Sequence[str]) -> str:
-    """Where to simulate an example: the default, else the first target, else the first architecture,
-    that has what it needs."""
+    """Return the target to simulate an example on: the default, else the first target, else the first architecture,
+    that has its capabilities."""
     known = registry()
     simulator = known.simulator()
     assert simulator is not None

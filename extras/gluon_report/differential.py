@@ -3,7 +3,7 @@
     found = run_both(lambda args, target: kernel[grid](*args.values(), target=target), arrays, sim, gpu)
     assert all(d.exact for d in found)
 
-Arrays are NumPy's here, and go to each target as what it takes. Every array is compared, those that
+Arrays are NumPy's here, and go to each target in the form it takes. Every array is compared, those that
 a kernel should leave alone too.
 """
 
@@ -22,7 +22,7 @@ __all__ = ["Difference", "compare", "from_target", "on_target", "run_both"]
 
 @dataclass(frozen=True)
 class Difference:
-    """How two arrays differ.
+    """The difference of two arrays.
 
     Args:
         name: of the array.
@@ -65,7 +65,7 @@ class Difference:
 
 
 def compare(name: str, one: np.ndarray, other: np.ndarray) -> Difference:
-    """How two arrays of one shape and type differ."""
+    """Return the difference of two arrays of one shape and type."""
     if one.shape != other.shape or one.dtype != other.dtype:
         raise ValueError(f"{name}: {one.dtype}{one.shape} and {other.dtype}{other.shape}")
     one, other = np.ascontiguousarray(one).ravel(), np.ascontiguousarray(other).ravel()
@@ -120,7 +120,7 @@ def on_target(array: np.ndarray, target: Target) -> Any:
 
 
 def from_target(value: Any, like: np.ndarray) -> np.ndarray:
-    """What `on_target` made, back as an array of the type of `like`."""
+    """Return a result of `on_target` as an array of the type of `like`."""
     if isinstance(value, np.ndarray):
         return value
     import torch
@@ -143,7 +143,7 @@ def run_both(
     Args:
         launch: `f(arguments, target)`, which launches there.
         arguments: NumPy arrays and other values by name; they stay as they are.
-        one: the first target, mostly the simulator: what it reports keeps the kernel off the other.
+        one: the first target, mostly the simulator: its reports keep the kernel off the other.
     """
     arrays = {name: v for name, v in arguments.items() if isinstance(v, np.ndarray)}
     ends = []

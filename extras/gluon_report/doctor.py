@@ -1,4 +1,4 @@
-"""`gluon doctor`: what is wrong with an installation, and the command that mends it."""
+"""`gluon doctor`: check an installation, and print the command that fixes it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Finding:
     Args:
         what: such as "triton" or "cache".
         state: `well`; `note`, of what may be as it should be; or `wrong`.
-        text: what was found.
-        mend: the command that mends it, None where there is nothing to do.
+        text: the finding.
+        mend: command that fixes it, None where there is nothing to do.
     """
 
     what: str
@@ -59,7 +59,7 @@ def show(json: bool) -> int:
 
 
 def examine() -> Iterator[Finding]:
-    """Look at everything, what others stand on first."""
+    """Check everything, dependencies first."""
     yield _python()
     triton = _triton()
     yield triton
@@ -110,7 +110,7 @@ def _requirements(name: str) -> list[str]:
 
 
 def _pinned() -> Optional[str]:
-    """The Triton that the installed torch pins, as pip is told it."""
+    """Return the Triton that the installed torch pins, as pip's argument."""
     for line in _requirements("torch"):
         pin = re.match(r"(?:pytorch-)?triton\s*\(?(==\s*[\w.+]+)", line)
         if pin:
@@ -229,7 +229,7 @@ _TORCH = "pip install --force-reinstall torch, a build for this GPU: https://pyt
 
 
 def _torch_reaches(backend: Any) -> Optional[str]:
-    """Why torch has no tensors on the backend's device; None where it has, or is not installed."""
+    """Return the reason why torch has no tensors on the backend's device; None where it has, or is not installed."""
     try:
         import torch
     except ImportError:

@@ -1,4 +1,4 @@
-"""What the demo, the tests and the benchmarks need to call an example kernel."""
+"""Describe example kernels for the demo, the tests and the benchmarks."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Check:
 
 @dataclass(frozen=True)
 class Example:
-    """A kernel with what it takes to call, check and measure it.
+    """A kernel with the means to call, check and measure it.
 
     Args:
-        name: what tables call it.
+        name: its name in tables.
         kernel: the jit function, perhaps wrapped by `triton.autotune`.
         arguments: `f(new, large) -> {parameter: array or int}` in the order of the parameters;
             `new` is an `Arrays` or `Placeholders`. Small ones suit a simulator; they leave partial
@@ -132,7 +132,7 @@ class Example:
         return run_both(launch, self.arguments(Arrays(one), False), one, other)
 
     def difference(self, got: Any, wanted: Any, large: bool = False) -> Optional[str]:
-        """What is wrong with the result `got`, None when nothing is."""
+        """Return the reason why the result `got` is wrong; None where it is right."""
         wanted = np.asarray(wanted).reshape(got.shape)
         tolerance = self.tolerance
         if large and self.large_tolerance is not None:
@@ -173,7 +173,7 @@ class Example:
         return compile(source, target, options)
 
     def rate(self, target: Target) -> tuple[float, str]:
-        """How fast the large case runs on a device: a number and its unit, TB/s or TFLOP/s."""
+        """Return the speed of the large case on a device: a number and its unit, TB/s or TFLOP/s."""
         args = self.arguments(Arrays(target), True)
         config = self.configure(target, True)
         seconds = measure(self.launcher(args, config, target=target), target)

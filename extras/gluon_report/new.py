@@ -76,7 +76,7 @@ def test_NAME_under_schedules():
 '''
 
 _BENCH = '''\
-"""How fast NAME is: bytes per second on the GPU; without one, what the simulator counts."""
+"""How fast NAME is: bytes per second on the GPU; without one, the simulator's counts."""
 
 import numpy as np
 from NAME import launch, reference

@@ -1,4 +1,4 @@
-"""The plugin of reports, the demo and what a newcomer runs."""
+"""The plugin of reports, the demo and the commands of a newcomer."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 When `GLUON_TARGET` names a simulated target and Triton finds no GPU, `import gluon_core` gives
 Triton a stand-in driver (`driver`): autotuning, `triton.testing` and suites that ask for the target
-work. What host code asks torch, `device="cuda"` and its kin, is answered on request (`torch_device`):
+work. Calls of host code to torch, `device="cuda"` and its kin, is answered on request (`torch_device`):
 
     python -m gluon_core.standin --target sim:hopper script.py
     pytest --gluon-standin sim:hopper

@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("-m", action="store_true", dest="module", help="run a module")
     parser.add_argument("script", help="file, or name of a module")
-    parser.add_argument("rest", nargs=argparse.REMAINDER, help="what it is given")
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help="its arguments")
     options = parser.parse_args(arguments)
     try:
         stand_in(options.target)
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _of_the_script(traceback: Optional[TracebackType]) -> Optional[TracebackType]:
-    """A traceback without what runs the script; all of it where nothing of the script is in it."""
+    """Return a traceback without the runner of the script; all of it where nothing of the script is in it."""
     entry = traceback
     while entry is not None:
         scope = entry.tb_frame.f_globals

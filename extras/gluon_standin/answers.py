@@ -51,7 +51,7 @@ def install(module: types.ModuleType, mode: Any, properties: Mapping[str, Any]) 
     _exchange_present(module, _of_device(module, mode, properties))
     _exchange_present(module, _of_streams(stream, external, context))
     _exchange_present(module, _of_memory(mode))
-    for name in ("memory", "random", "graphs", "streams"):  # what only the submodule has
+    for name in ("memory", "random", "graphs", "streams"):  # names that only the submodule has
         part = getattr(module, name, None)
         if part is not None:
             _exchange_present(part, {**_of_memory(mode), "_lazy_init": lambda: None})

@@ -101,7 +101,7 @@ def begin(wanted: Optional[str], source: Optional[str] = None, instead: bool = F
         if standing() is None:
             stand_in(str(target), instead)
             print(f"gluon: {_who()}", file=sys.stderr)
-    except (GluonError, ImportError):  # the program says what is wrong with it
+    except (GluonError, ImportError):  # the program reports the error
         return False
     return True
 

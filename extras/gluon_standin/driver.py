@@ -111,7 +111,7 @@ class StandInDriver:
     """The driver that answers Triton for a simulated target.
 
     Args:
-        properties: what torch would say of the device.
+        properties: torch's properties of the device.
     """
 
     def __init__(self, target: Any, properties: Mapping[str, Any]):
@@ -201,7 +201,7 @@ class _Later:
 def activate(wanted: str, module: Any = None) -> None:
     """Put the driver in place if `wanted` is a simulated target and Triton has no GPU.
 
-    Whether it has one is for torch to say, whose import takes seconds: while nobody has imported
+    Only torch knows if it has one, and its import takes seconds: while nobody has imported
     it, the question waits.
 
     Args:
@@ -213,7 +213,7 @@ def activate(wanted: str, module: Any = None) -> None:
         target = registry().target(wanted)
         simulated = registry().backend(target.backend).simulates
     except GluonError:
-        return  # the launch says what is wrong with it
+        return  # the launch reports the error
     driver = _triton.given_driver()
     if module is not None and simulated:
         if not isinstance(driver, StandInDriver):

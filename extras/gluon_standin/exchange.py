@@ -20,7 +20,7 @@ answers: dict[str, Callable[..., Any]] = {}
 
 
 def exchange(module: types.ModuleType, new: Mapping[str, Callable[..., Any]]) -> None:
-    """Let the functions of `module` do what `new` says under their names.
+    """Let the functions of `module` act as `new` says under their names.
 
     The exchanged functions keep their name, signature and documentation.
     """

@@ -15,7 +15,7 @@ import torch
 
 __all__ = ["Memory"]
 
-_GRANULE = 512  # what a caching allocator hands out is a multiple of this many bytes
+_GRANULE = 512  # sizes of a caching allocator are a multiple of this many bytes
 
 
 @dataclass

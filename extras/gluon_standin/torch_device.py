@@ -185,9 +185,9 @@ class Standing:
     """The stand-in of this process.
 
     Args:
-        target: what it simulates.
+        target: the simulated target.
         kind: torch's name for the type of the device.
-        properties: what torch says of the device.
+        properties: torch's properties of the device.
     """
 
     target: Target

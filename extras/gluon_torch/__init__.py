@@ -7,8 +7,8 @@
     def scale(x: torch.Tensor, out: torch.Tensor, factor: float) -> None:
         scale_kernel[(triton.cdiv(x.numel(), 1024),)](x, out, x.numel(), factor, BLOCK=1024)
 
-`torch.compile`, `torch.export`, autograd, autocast and vmap then know of the kernel what they need to:
-what it takes, what it writes, the shape of what it returns, its gradient. The first name that is taken
+`torch.compile`, `torch.export`, autograd, autocast and vmap then know the kernel:
+its parameters, the tensors it writes, the shapes of its results, its gradient. The first name that is taken
 from this package imports torch; nothing else in the core does.
 """
 

@@ -2,9 +2,9 @@
 
 A definition of `torch.library.custom_op` stops a call three times in Python: for autograd, to count what
 is written, and for the implementation; each time it makes a context of its own and fills in defaults.
-That is several times what a launch takes. Put in front here are functions that ask whether this call
-is one that needs it (something requires a gradient, `torch.compile` watches), and go on if not. What
-torch made stays behind them, for the calls that do.
+That takes several times as long as a launch. Put in front here are functions that ask whether this call
+is one that needs it (something requires a gradient, `torch.compile` watches), and go on if not. The
+definition of torch stays behind them, for the calls that do.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ except (ImportError, AttributeError):  # another torch: its own way stays
 
 
 def _plain(definition: Any) -> bool:
-    """Whether results are new tensors: torch has its own rules for views and for `out=`."""
+    """Return True if results are new tensors: torch has its own rules for views and for `out=`."""
     overload = definition._opoverload
     special = {getattr(torch.Tag, name, None) for name in ("inplace", "out")}
     returned = any(result.alias_info is not None for result in overload._schema.returns)
@@ -45,7 +45,7 @@ def _plain(definition: Any) -> bool:
 
 
 def shorten_autograd(definition: Any) -> None:
-    """Past autograd and the counters of what is written, where no argument requires a gradient."""
+    """Call past autograd and the version counters, where no argument requires a gradient."""
     if not _plain(definition):
         return
     overload = definition._opoverload
@@ -74,7 +74,7 @@ def shorten_kernel(definition: Any, device_type: Optional[str], function: Functi
     """To the implementation, where `torch.compile` does not watch and nobody switched it off.
 
     Args:
-        definition: what torch made; it knows `function` as the implementation already.
+        definition: torch's definition; it knows `function` as the implementation already.
         device_type: where it is that, None for everywhere.
         function: the implementation.
     """

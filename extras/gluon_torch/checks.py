@@ -18,7 +18,7 @@ wanted = os.environ.get("GLUON_TORCH_DEBUG", "0") not in ("", "0")  # read at ea
 
 
 def enabled() -> bool:
-    """Whether calls of ops are checked."""
+    """Return True if calls of ops are checked."""
     return wanted
 
 
@@ -28,7 +28,7 @@ def debug(on: bool = True) -> Iterator[None]:
 
     Raises:
         MutationError: an op wrote an argument that is not among its `mutates_args`.
-        FakeResultError: its results differ in shape, strides, dtype or device from what it told torch.
+        FakeResultError: its results differ in shape, strides, dtype or device from its declaration to torch.
     """
     global wanted
     before, wanted = wanted, on
@@ -41,7 +41,7 @@ def debug(on: bool = True) -> Iterator[None]:
 def checked(
     overload: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Call an implementation of an op and compare what it did with what the op declares."""
+    """Call an implementation of an op and compare its effects with the declaration of the op."""
     declared = _fake_results(overload, args, kwargs)
     read, written = _by_declaration(overload, args, kwargs)
     storages = {tensor.untyped_storage()._cdata for tensor in written}

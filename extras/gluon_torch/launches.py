@@ -18,7 +18,7 @@ def launch(kernel: Any, grid: Any, *args: Any, **options: Any) -> Any:
 
     It differs where there is no memory to work on. While torch propagates shapes, and where all
     tensors are on the device "meta", nothing is launched, so that the function itself gives the shape
-    of what it returns.
+    of its results.
 
     Args:
         kernel: a `gluon.jit` function, also autotuned.
@@ -27,7 +27,7 @@ def launch(kernel: Any, grid: Any, *args: Any, **options: Any) -> Any:
         options: further arguments, and launch options such as `num_warps`.
 
     Returns:
-        What `kernel[grid](...)` returns; None where nothing is launched.
+        The result of `kernel[grid](...)`; None where nothing is launched.
     """
     if torch._C._len_torch_dispatch_stack():  # some mode of torch takes part in every call
         if FakeTensor in set(map(type, tree_leaves((args, options)))):

@@ -1,6 +1,6 @@
 """`@gluon_core.torch.op`: a function that launches kernels, as an operator of torch.
 
-What torch has stays torch's: the operator is made with `torch.library`. Added are what follows from
+The operator is torch's, made with `torch.library`. Added are the parts that follow from
 the function being one that launches (the fake, a rule for vmap), errors that name the argument, and
 the checks of `checks`.
 """
@@ -34,8 +34,8 @@ class Op:
 
     Attributes:
         name: `"library::name"`; torch has it as `torch.ops.library.name`.
-        function: what it was made of.
-        overload: what torch calls and puts into graphs.
+        function: the function it was made of.
+        overload: the overload that torch calls and puts into graphs.
     """
 
     def __init__(self, name: str, function: Function, definition: Any, deterministic: bool):
@@ -70,7 +70,7 @@ class Op:
         return function
 
     def register_fake(self, function: Function) -> Function:
-        """What tells the results without memory: same parameters, empty tensors as results.
+        """The function that describes the results without memory: same parameters, empty tensors as results.
 
         Raises:
             OpSchemaError: it takes other parameters.
@@ -85,7 +85,7 @@ class Op:
         """The gradient: `backward(ctx, *gradients of the results) -> one gradient per parameter`.
 
         Args:
-            setup_context: `f(ctx, inputs, output)`, keeps what `backward` needs.
+            setup_context: `f(ctx, inputs, output)`, keeps the values that `backward` needs.
 
         Raises:
             OpSchemaError: the op writes its arguments, which torch cannot differentiate.
@@ -121,7 +121,7 @@ class Op:
         self._definition.register_vmap(rule)
 
     def _guarded(self, function: Function) -> Function:
-        """The implementation, with what is asked at each call."""
+        """The implementation, with the checks of each call."""
         if self._deterministic:
 
             @functools.wraps(function)
@@ -360,7 +360,7 @@ def _check_schema(name: str, schema: str, function: Function, written: tuple[str
 
 
 def _same_parameters(role: str, function: Function, of: Function) -> None:
-    """That `function` can be called as `of` is."""
+    """Check that `function` can be called as `of` is."""
     wanted = inspect.signature(of).parameters
     try:
         taken = inspect.signature(function)
@@ -425,6 +425,6 @@ def _empty(like: torch.Tensor, shape: Any) -> torch.Tensor:
 
 
 def _device_types() -> list[str]:
-    """Where this torch has tensors: on the host, and on its accelerator if it was built for one."""
+    """Return the devices where this torch has tensors: the host, and on its accelerator if it was built for one."""
     accelerator = torch.accelerator.current_accelerator()
     return ["cpu"] if accelerator is None else ["cpu", accelerator.type]

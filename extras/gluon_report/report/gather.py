@@ -1,4 +1,4 @@
-"""What a page tells of a run, as data that JSON holds: findings, pictures of layouts, emitted code."""
+"""Gather the contents of a page, as data that JSON holds: findings, pictures of layouts, emitted code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Pictures:
         self._numbers: dict[tuple[str, Any], int] = {}
 
     def number(self, layout: Any, shape: Optional[tuple[int, ...]], bits: int) -> Optional[int]:
-        """Of the picture; None where there can be none."""
+        """Return the number of the picture; None where there can be none."""
         shape = shape if shape is None or prod(shape) <= _MOST_ELEMENTS else None
         key = (repr(layout), shape)
         if key not in self._numbers:
@@ -55,7 +55,7 @@ class _Pictures:
 
 
 def short(layout: Any) -> str:
-    """A layout as one writes it, without what it does not say."""
+    """Return a layout as one writes it, without unset fields."""
     return repr(layout).replace(", cga_layout=[]", "")
 
 
@@ -71,9 +71,9 @@ def gathered(
     Args:
         file: that ran.
         target: it ran on.
-        findings: what the simulator told.
+        findings: the findings of the simulator.
         record: of its launches.
-        refusal: what the run ended with, where that was no launch that went wrong.
+        refusal: the error that ended the run, where no launch failed.
     """
     pictures = _Pictures()
     kernels = [_kernel(one, findings, record, pictures) for one in findings.kernels]
@@ -93,7 +93,7 @@ def gathered(
 def _refused(
     findings: Findings, record: Record, refusal: Optional[GluonError]
 ) -> Iterable[Trouble]:
-    """What ended the run, and what the file caught, unless the simulator told of it."""
+    """Return the errors that ended the run or that the file caught, unless the simulator reported them."""
     reported = {f"{one.error}: {one.text.splitlines()[0]}" for one in findings.troubles}
     if refusal is not None:
         name, text = type(refusal).__name__, str(refusal)
@@ -203,7 +203,7 @@ def _around(file: str, line: int) -> range:
 
 
 def _code(one: KernelFindings, record: Record, files: list[str]) -> Iterable[dict[str, Any]]:
-    """Of each form of the kernel that was launched, compiled for the hardware that was simulated."""
+    """Return the code of each launched form of the kernel, compiled for the simulated hardware."""
     seen = set()
     for kernel in record.kernels.values():
         if (kernel.src.name, str(kernel.target)) != (one.kernel, one.target):
@@ -222,7 +222,7 @@ def _brief(types: str) -> str:
 
 
 def _compiled(kernel: Any, files: list[str]) -> dict[str, Any]:
-    """What was made of a kernel, or why nothing was."""
+    """Return the compiled kernel, or the reason why there is none."""
     entry: dict[str, Any] = {"target": "", "entries": [], "facts": {}, "problem": ""}
     try:
         hardware = kernel.hardware.kernel() if kernel.hardware is not None else kernel

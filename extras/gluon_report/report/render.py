@@ -119,7 +119,7 @@ def _trouble(number: int, run: Mapping[str, Any], one: Mapping[str, Any]) -> str
 
 def _picture(number: int, run: Mapping[str, Any], one: Mapping[str, Any]) -> str:
     """The parties as boxes: who waits at the left, the lines that never came at the right. Whole arrows
-    say what somebody waits for, dashed ones where the task stands that should come there."""
+    point to the awaited event, dashed ones from the task that should come there."""
     parties = one["parties"]
     race = one["relation"] == "no order"
     columns = [i % 2 if race else int(not party["who"]) for i, party in enumerate(parties)]
@@ -304,6 +304,6 @@ def _code(name: str, kernel: Mapping[str, Any]) -> str:
         return f'<h4 id="{name}-code">Emitted code</h4>{problems or "<p>None.</p>"}'
     return (
         f'<h4 id="{name}-code">Emitted code</h4>{problems}'
-        f'<label>Beside the source: <select class="entry">{options}</select></label>'
+        f'<label>Next to the source: <select class="entry">{options}</select></label>'
         '<div class="beside"><pre class="lines"></pre><pre class="emitted"></pre></div>'
     )
