@@ -146,7 +146,7 @@ def without_excused(graph: Graph) -> tuple[Graph, list[str]]:
 
 
 def reduced(edges: Edges, order: list[str]) -> list[tuple[str, str]]:
-    """The edges that no path over others implies: what a picture needs."""
+    """Return the edges that no path over others implies: those of a picture."""
     direct: dict[str, set[str]] = defaultdict(set)
     for importer, imported in edges:
         direct[importer].add(imported)
@@ -197,7 +197,7 @@ def replaced(page: str, name: str, text: str) -> str:
 
 
 def figures() -> dict[str, int]:
-    """Return what is wrong between files, excused or not, as numbers."""
+    """Return the violations between files, excused or not, as numbers."""
     graph = imports.import_graph()
     rest, _ = without_excused(graph)
     return {

@@ -88,7 +88,7 @@ def trees(package: str) -> Iterator[tuple[str, ast.Module]]:
 
 
 def private_uses(package: str) -> int:
-    """Count attributes with an underscore of what is called a semantic layer."""
+    """Count attributes with an underscore of objects called a semantic layer."""
     return sum(
         isinstance(node, ast.Attribute)
         and node.attr.startswith("_")

@@ -1,4 +1,4 @@
-"""What holds for all tests: which of them run by default, that they end, and what is said of those
+"""Rules for all tests: which of them run by default, that they end, and what is said of those
 that did not run."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(config, items):
     def runs(item):
         if item.get_closest_marker("campaign") and not campaigns:
             return False
-        # What needs some release must not fall to the share of another.
+        # Tests that need some release must not fall to the share of another.
         reasons = [mark.kwargs.get("reason", "") for mark in item.iter_markers("skipif")]
         if not item.get_closest_marker("once") or any("Triton" in reason for reason in reasons):
             return True

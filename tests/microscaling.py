@@ -1,4 +1,4 @@
-"""What the narrow numbers of microscaling formats are, for NumPy."""
+"""The narrow numbers of microscaling formats, for NumPy."""
 
 from __future__ import annotations
 

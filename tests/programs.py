@@ -29,7 +29,7 @@ from gluon_report.differential import from_target, on_target
 from gluon_report.example import device_target
 from tests.frontend import oracle
 
-# What upstream called something before this release.
+# Upstream's names before this release.
 _OLDER = {
     (3, 7): {"gl.barrier(": "gl.thread_barrier("},
     (3, 8): {
@@ -97,7 +97,7 @@ class Launch:
 
 
 def _name(path: Path) -> str:
-    """Of the module, for both packages, since names of nested functions hold it."""
+    """Return the name of the module, for both packages, since names of nested functions hold it."""
     return f"program_{path.stem}"
 
 
@@ -220,7 +220,7 @@ def collect(folder: Path) -> list[Program]:
 
 
 class Tests:
-    """What is tested of each `program`."""
+    """The tests of each `program`."""
 
     def test_the_module_is_upstreams(self, program):
         program.compare()

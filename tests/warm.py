@@ -1,4 +1,4 @@
-"""New Python processes that need not import again what is not ours.
+"""New Python processes that need not import other projects again.
 
 `run` is `subprocess.run` of this interpreter: a process of its own, its own working folder,
 environment and output, forked from one that has imported NumPy, Triton and what draws tables, and
@@ -31,7 +31,7 @@ def run(
     timeout: float = 300.0,
     torch: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """What `python words...` does, with its output as text: `words` are a file, or -m and a module,
+    """Run `python words...`, with its output as text: `words` are a file, or -m and a module,
     and their arguments. With `torch`, that is imported already: for programs that would import it
     first.
 

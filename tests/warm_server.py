@@ -45,7 +45,7 @@ def execute(words: list[str]) -> None:
 
 
 def shown(kind: type, error: BaseException, trace: object) -> None:
-    """What is not caught is told without the frames of this file and of what runs modules."""
+    """Print uncaught exceptions without the frames of this file and of runpy."""
     own = {__file__, runpy.__file__, "<frozen runpy>"}
     while trace is not None and trace.tb_frame.f_code.co_filename in own:
         trace = trace.tb_next

@@ -1,4 +1,4 @@
-"""The oracle: what the installed Triton's compiler says a layout is, asked in a child process."""
+"""The oracle: layouts as the installed Triton's compiler reports them, from a child process."""
 
 from __future__ import annotations
 

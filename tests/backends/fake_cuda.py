@@ -23,7 +23,7 @@ CONFIG = struct.Struct("<3I3II4xQQI")
 
 
 class FakeCuda:
-    """Answers every call with success and keeps what `cuLaunchKernelEx` was given.
+    """Answers every call with success and keeps the arguments of `cuLaunchKernelEx`.
 
     Args:
         sizes: bytes of each parameter to read back.

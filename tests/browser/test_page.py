@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def chromium(*options, env=None):
-    """What .ci/browser.py answers: a path, "" for Playwright's own; or why there is none."""
+    """Return the answer of .ci/browser.py: a path, "" for Playwright's own; or why there is none."""
     command = [sys.executable, ROOT / ".ci" / "browser.py", *options]
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     return done.stdout.strip() or None, done.stderr.strip()

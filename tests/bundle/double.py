@@ -1,4 +1,4 @@
-"""A driver that loads and launches nothing, and remembers all that it was told."""
+"""A driver that loads and launches nothing, and records every call."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Device:
 
 
 class Tensor:
-    """What a tensor of torch tells, of memory that is nowhere."""
+    """The attributes of a tensor of torch, for memory that does not exist."""
 
     def __init__(self, address, dtype="float32", size=4096, device="cuda", index=0):
         self.address, self.dtype, self.size = address, f"torch.{dtype}", size

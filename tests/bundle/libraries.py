@@ -13,7 +13,7 @@ def value_of(operand):
 
 
 def to(pointer, kind=ctypes.c_int):
-    """What `byref` points to."""
+    """Return the object that `byref` points to."""
     return kind.from_address(ctypes.addressof(pointer._obj))
 
 

@@ -1,4 +1,4 @@
-/* What the tests of the C loader run. */
+/* The program that the tests of the C loader run. */
 #include "gluon_bundle.h"
 
 #include <inttypes.h>

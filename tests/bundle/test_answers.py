@@ -1,4 +1,4 @@
-"""Calls of bundled kernels that C answers: they launch what Python would, and only those it may."""
+"""Calls of bundled kernels that C answers: they launch as Python would, and only those it may."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIZES = {"scale": [8, 8, 4, 4], "ones": [8], "flagged": [8, 1], "paired": []}
 
 
 class Machine(Cuda):
-    """Gives each kernel that is loaded a handle of its own, and keeps what is launched."""
+    """Gives each kernel that is loaded a handle of its own, and records launches."""
 
     def __init__(self, devices=1):
         super().__init__()

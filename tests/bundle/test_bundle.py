@@ -1,4 +1,4 @@
-"""Bundles as files: what they hold, that they are the same every time, and that every wrong one is refused."""
+"""Bundles as files: their contents, that they are the same every time, and that every wrong one is refused."""
 
 from __future__ import annotations
 

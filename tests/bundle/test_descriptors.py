@@ -34,7 +34,7 @@ def path(tmp_path_factory):
 
 
 class Matrix(Tensor):
-    """What a tensor of torch tells, 100 rows of 64."""
+    """The attributes of a tensor of torch, 100 rows of 64."""
 
     shape, row = (100, 64), 64
 

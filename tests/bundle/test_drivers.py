@@ -129,7 +129,7 @@ class TestHip:
         assert (function, stream, extra) == (0xF0, 33, None) and pointers
 
     def test_torch_for_another_driver_is_not_asked(self, bundle_file, hip, monkeypatch):
-        """Where an NVIDIA GPU is in use, its torch knows neither the architecture nor the stream."""
+        """With an NVIDIA GPU in use, its torch knows neither the architecture nor the stream."""
         monkeypatch.setitem(sys.modules, "torch", TorchInUse(cuda="13.0"))
         monkeypatch.setattr(drivers, "_raw", {"cuda": lambda device: 44})
         driver = HipDriver(hip)
@@ -151,7 +151,7 @@ class TestHip:
 
 
 class TestPreparedInC:
-    """Launches where `gluon-nvidia` is installed, beside those through ctypes."""
+    """Launches where `gluon-nvidia` is installed, compared with those through ctypes."""
 
     @pytest.fixture(params=["1", "0"])
     def both(self, request, bundle_file, cuda, monkeypatch):
@@ -183,7 +183,7 @@ class TestPreparedInC:
 
     @pytest.fixture
     def launched(self, request, both):
-        """What `prepare` hands out, and its launches."""
+        """Handles of `prepare`, and their launches."""
         kernel, seen = both
         handle = kernel.prepare(*ARGUMENTS, grid=(3, 2))
         in_python = type(handle).__name__ == "function"

@@ -1,4 +1,4 @@
-"""Launching from a bundle over a double of the driver: what is chosen, what is packed, what is refused."""
+"""Launching from a bundle over a double of the driver: choice of the kernel, packing, errors."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 
 @gluon.jit
 def asks(out):
-    told = 1.0 + ({error} if gl.target.has("nvidia.wgmma") else 0.0)
-    gl.store(out + gl.arange(0, 128, layout=L1), gl.full([128], told, gl.float32, L1))
+    value = 1.0 + ({error} if gl.target.has("nvidia.wgmma") else 0.0)
+    gl.store(out + gl.arange(0, 128, layout=L1), gl.full([128], value, gl.float32, L1))
 
 def run():
     out = np.zeros(128, np.float32)
@@ -147,7 +147,7 @@ def test_an_example_without_its_device_is_unavailable():
 
 
 class TestEvidence:
-    """What `--check` says, and the code it ends with, is what was launched."""
+    """The output and the exit code of `--check` describe the launches."""
 
     def file(self, tmp_path, *calls):
         path = tmp_path / "calls.py"

@@ -1,4 +1,4 @@
-"""The command `gluon` through its front door: what it prints, and the code it ends with."""
+"""The command `gluon` through its front door: output and exit codes."""
 
 from __future__ import annotations
 
@@ -532,7 +532,7 @@ def test_help_and_version():
 
 
 def test_a_command_ends_without_a_word_of_the_bindings():
-    """Triton 3.9's tell what they think has leaked once the interpreter is torn down."""
+    """Triton 3.9's report supposed leaks once the interpreter is torn down."""
     kernel = f"{Path(__file__).parents[2] / 'examples' / 'matmul.py'}:matmul"
     command = [sys.executable, "-m", "gluon_cli", "explain", kernel, "--target", "gfx942"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)

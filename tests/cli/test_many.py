@@ -60,8 +60,8 @@ def file(tmp_path):
 
 
 def gluon(*arguments, code=0):
-    given = list(map(str, arguments))
-    result = CliRunner().invoke(app, given, env={"COLUMNS": "80"})
+    words = list(map(str, arguments))
+    result = CliRunner().invoke(app, words, env={"COLUMNS": "80"})
     assert result.exit_code == code, (result.stdout, result.stderr, result.exception)
     return result
 
@@ -72,8 +72,8 @@ def process(*arguments):
 
 class TestCompileFor:
     def test_types_come_from_the_launches(self, file):
-        found = json.loads(gluon("run", file, "--compile-for", "sm_90", "--json").stdout)
-        rows = {row["signature"]: row for row in found["kernels"]}
+        document = json.loads(gluon("run", file, "--compile-for", "sm_90", "--json").stdout)
+        rows = {row["signature"]: row for row in document["kernels"]}
         assert set(rows) == {"*fp32:16, *fp32:16, i32", "*fp16:16, *fp32:16, i32"}  # once each
         assert all(row["registers"] > 0 for row in rows.values())
         assert {row["target"] for row in rows.values()} == {"nvidia:sm_90"}
@@ -86,7 +86,7 @@ class TestCompileFor:
         assert "nvidia:sm_90" in rows[0] and "compiled" in rows[0]
         assert "amd:gfx942" in rows[1] and "compiled" in rows[1]
         assert "CapabilityError" in done.stdout and "matrices" in done.stdout
-        assert done.stderr.count("scaled") == 1  # what the file prints is told once
+        assert done.stderr.count("scaled") == 1  # the output of the file comes once
 
     def test_nothing_to_compile(self, file):
         file.write_text("print('launches nothing')\n")
@@ -105,21 +105,21 @@ def test_targets(file):
     assert done.returncode == 3, done.stderr  # one of them cannot
     assert done.stdout.count("scaled") == 2
     assert "sim:gfx942" in done.stdout and "cannot run there" in done.stdout
-    found = json.loads(process("run", file, "--targets", "sim:sm_90", "--json").stdout)
-    assert found["exit"] == 0
-    assert [t["launches"][0]["target"] for t in found["targets"]] == ["sim:sm_90"]
+    document = json.loads(process("run", file, "--targets", "sim:sm_90", "--json").stdout)
+    assert document["exit"] == 0
+    assert [t["launches"][0]["target"] for t in document["targets"]] == ["sim:sm_90"]
 
 
 def test_watch(tmp_path):
     file = tmp_path / "changes.py"
     file.write_text("print('first')\n")
     command = [sys.executable, "-u", "-m", "gluon_core", "run", str(file), "--watch"]
-    heard = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     code += "from gluon_cli import main\nmain()"
     command = [sys.executable, "-u", "-c", code, *command[4:]]
     child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=heard
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )
     timer = threading.Timer(60, child.kill)
     timer.start()
@@ -168,15 +168,15 @@ class TestNew:
 
 class TestDoctor:
     def findings(self, code=0):
-        found = json.loads(gluon("doctor", "--json", code=code).stdout)
-        assert found["exit"] == code
-        return {one["what"]: one for one in found["findings"]}
+        document = json.loads(gluon("doctor", "--json", code=code).stdout)
+        assert document["exit"] == code
+        return {one["what"]: one for one in document["findings"]}
 
     def test_a_good_installation(self):
-        found = self.findings()
-        assert found["triton"]["state"] == found["plugin sim"]["state"] == "well"
-        assert "machine code" in found["compiler of nvidia"]["text"]
-        assert found["simulator"]["text"] == "ran a kernel"
+        findings = self.findings()
+        assert findings["triton"]["state"] == findings["plugin sim"]["state"] == "well"
+        assert "machine code" in findings["compiler of nvidia"]["text"]
+        assert findings["simulator"]["text"] == "ran a kernel"
         assert "all is well" in gluon("doctor").stdout
 
     def test_torch_and_triton_that_do_not_fit(self, monkeypatch):
@@ -228,8 +228,8 @@ class TestDoctor:
 
 
 def test_completion_knows_the_commands():
-    told = {"_GLUON_COMPLETE": "complete_bash", "COMP_WORDS": "gluon do", "COMP_CWORD": "1"}
-    result = CliRunner().invoke(app, [], env=told, prog_name="gluon")
+    environment = {"_GLUON_COMPLETE": "complete_bash", "COMP_WORDS": "gluon do", "COMP_CWORD": "1"}
+    result = CliRunner().invoke(app, [], env=environment, prog_name="gluon")
     assert result.stdout.split() == ["doctor"]
 
 

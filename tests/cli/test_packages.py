@@ -1,4 +1,4 @@
-"""What to install where plugins are missing: by path, where there is a checkout."""
+"""Install hints where plugins are missing: by path, where there is a checkout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a terminal sees: tables on 80 columns, closed streams, interruptions, machines without plugins."""
+"""Output on a terminal: tables on 80 columns, closed streams, interruptions, machines without plugins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gluon types`, and what editors and checkers make of the language with it.
+"""`gluon types`, and the language in editors and checkers with it.
 
 jedi stands for the editors that complete with it, pyright for VS Code's, and both see what an
 ordinary install shows them, what an editable one does, and a plugin that nobody here knows.
@@ -131,7 +131,7 @@ def kernel(p, n, BLOCK: gl.constexpr):
     smem = gl.allocate_shared_memory(gl.float16, [2, BLOCK], gl.NVMMASharedLayout(32, 16))
     """
 
-# After the kernel above: what is called -> its first parameters, as an editor shows them.
+# After the kernel above: callee -> its first parameters, as an editor shows them.
 SIGNATURES = {
     "gl.load": ["pointer", "mask", "other"],
     "gl.store": ["pointer", "value", "mask"],
@@ -175,7 +175,7 @@ COMPLETIONS = {
     "smem.": ["index", "load", "store", "permute"],
     "gl.float16.": ["is_floating", "primitive_bitwidth"],
 }
-# Of the code of gluon_core, and no use in kernels.
+# Names for the code of gluon_core, of no use in kernels.
 NOISE = {"Any", "annotations", "Optional", "tl", "unwrap", "builtin", "semantic_layer", "importlib"}
 
 ACME = f"from gluon_core.acme.anvil import TileMap\n{KERNEL}"
@@ -185,7 +185,7 @@ ACME_SIGNATURES = {
 }
 ACME_COMPLETIONS = {"gl.": ["acme"], "gl.acme.": ["anvil"], "gl.acme.anvil.": ["start_tile"]}
 
-# A program that is right, and mistakes in it: the line that replaces `x.sum()` -> what pyright says.
+# A program that is right, and mistakes in it: the line that replaces `x.sum()` -> the message of pyright.
 CORRECT = (
     KERNEL.rstrip(" ")
     + """\
@@ -260,7 +260,7 @@ def installed(request, tmp_path_factory):
         [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    # What they depend on stands where it stands for us; our own packages there are not seen first.
+    # Their dependencies are at the same place as ours; our own packages there are not seen first.
     shared = Path(process.stdout.strip()) / "zz_shared.pth"
     shared.write_text(sysconfig.get_path("purelib") + "\n")
     folders = sources(work / "sources")
@@ -324,7 +324,7 @@ def test_an_editor_shows_what_an_op_says(installed):
 
 
 def pyright(python, folder):
-    """What pyright says of a folder, in the environment of `python`."""
+    """Return pyright's messages on a folder, in the environment of `python`."""
     if PYRIGHT is None:
         pytest.skip("needs pyright")
     (folder / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}')

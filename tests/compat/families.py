@@ -37,7 +37,7 @@ FAMILIES: dict[str, Callable[[Draw], str]] = {
 }
 # Checks that were loosened once: kernels most of which are wrong.
 CHECKS = [f"loosened {name}" for name in loosened.names() if name not in layouts.FAMILIES]
-# What compilers abort over more often than tracers: what both sides trace is compiled as well.
+# Compilers abort on these more often than tracers: sources that both sides trace are compiled as well.
 COMPILED = {*CHECKS, *clusters.FAMILIES, *assembly.FAMILIES, *fp4.FAMILIES}
 
 
@@ -53,5 +53,5 @@ def made(family: str, seed: int, number: int) -> str:
 
 
 def digest(source: str) -> str:
-    """What tells one source from another in a log."""
+    """Return the key of a source in a log."""
     return hashlib.sha256(source.encode()).hexdigest()[:12]

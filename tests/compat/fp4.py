@@ -12,7 +12,7 @@ __all__ = ["FAMILIES"]
 
 
 def unpacked(d: Draw) -> str:
-    """`gl.fp4_to_fp`, whose result lies where its bytes lay."""
+    """`gl.fp4_to_fp`, whose result is in the place of its bytes."""
     s = Setting(d, clusters=False)
     rank = d.pick([1, 2, 2, 2, 3])
     shape = d.parts(1 << d.random.randint(5, 11), rank)

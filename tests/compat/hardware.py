@@ -1,6 +1,6 @@
 """Random operands of the ops of NVIDIA's copy engine and barriers, as whole kernels.
 
-Most operands of a kernel are right, so that what is refused is refused for one reason; whatever an
+Most operands of a kernel are right, so that each refusal has one reason; whatever an
 op gives is stored, so that no compiler drops it.
 """
 
@@ -32,7 +32,7 @@ _PRED = ["n > 2", "n", "1", "0", "False", "None", "n.to(gl.int8)", "2.5", "x > 2
 
 
 def _chance(d: Draw, p: float) -> bool:
-    """Whether an operand is right: with this probability, and a higher one after the first fault."""
+    """Return True if an operand is to be right: with this probability, and a higher one after the first fault."""
     ok = d.chance(1 - (1 - p) * (0.15 if d.faults else 1))
     d.faults += not ok
     return ok

@@ -1,6 +1,6 @@
-"""What checks let through since they refuse less: random operands for each such check.
+"""Operands that loosened checks let through: random operands for each such check.
 
-A check that was loosened stands between a user's mistake and a compiler that aborts, so each has
+A loosened check is between a user's mistake and a compiler that aborts, so each has
 kernels of its own, most of them wrong. `python -m tests.compat.sweep --family loosened` runs many of them.
 """
 
@@ -70,7 +70,7 @@ _HOLES: dict[str, list[str]] = {
 
 @dataclass(frozen=True)
 class Check:
-    """Ops whose check was loosened; `before` are lines that they need beside the usual ones."""
+    """Ops whose check was loosened; `before` are lines that they need in addition to the usual ones."""
 
     ops: tuple[str, ...]
     target: str = HOPPER
@@ -254,7 +254,7 @@ def ended(name: str, number: int) -> tuple[str, str]:
 
 
 def compiled(source: str) -> tuple[str, str]:
-    """How a compile ends, and what was said; see `ended`."""
+    """Return the end of a compile, and its message; see `ended`."""
     with tempfile.TemporaryDirectory(prefix="gluon-loosened-") as cache:
         outcome = sides.child(lambda: _compiled(source, cache))
     if outcome.how == "ok":

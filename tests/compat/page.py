@@ -1,4 +1,4 @@
-"""`docs/compatibility.md`: for each release what remains of `tests.compat.differences`.
+"""`docs/compatibility.md`: for each release the rows of `tests.compat.differences`.
 
     python -m tests.compat.page
 

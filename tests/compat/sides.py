@@ -1,4 +1,4 @@
-"""What Triton's own Gluon and ours make of one source, each in a process of its own.
+"""One source in Triton's own Gluon and in ours, each in a process of its own.
 
 `Case(source)` is a kernel as `tests.frontend.oracle` takes them. `verdict(case)` forks a child for
 each side, so that neither an abort of the compiler nor anything it leaves behind reaches the next
@@ -33,7 +33,7 @@ _SECONDS = 60
 
 @dataclass(frozen=True)
 class Answer:
-    """How one side ended: `ok`, `error`, `foreign` (an error that is none of ours), `abort` or `slow`."""
+    """The end of one side: `ok`, `error`, `foreign` (an error that is none of ours), `abort` or `slow`."""
 
     how: str
     text: str = ""
@@ -108,7 +108,7 @@ def child(work: Callable[[], str]) -> Answer:
 
 
 def _complaint(said: str) -> str:
-    """What a compiler printed about its end, without the module and the stack."""
+    """Return the message of a compiler about its end, without the module and the stack."""
     lines = [
         line
         for line in said.splitlines()
@@ -138,7 +138,7 @@ def _trimmed(module: str) -> str:
 
 
 def compiled(source: str) -> Answer:
-    """What theirs makes of the source in a full compile; the kinds of its stages if it works."""
+    """Compile the source in full with theirs; the kinds of its stages if it works."""
     with tempfile.TemporaryDirectory(prefix="gluon-sides-") as cache:
         return child(lambda: _compile(source, cache))
 

@@ -48,7 +48,7 @@ SHOWN = 3
 
 
 def checked(family: str, source: str) -> Entry:
-    """What comes of one program: its verdict, and what has to be looked at."""
+    """The outcome of one program: its verdict, and a case to look at."""
     verdict = sides.alone(source) if family in ALONE else sides.verdict(source)
     entry: Entry = {"family": family, "digest": digest(source), "kind": verdict.kind}
     if verdict.kind in ("refused", "refused early", "differs"):
@@ -73,7 +73,7 @@ def checked(family: str, source: str) -> Entry:
 
 
 def bad(entry: Entry) -> bool:
-    """Whether an entry of a log has to be looked at."""
+    """Return True if you have to look at an entry of a log."""
     return entry["kind"] not in FINE and "row" not in entry
 
 

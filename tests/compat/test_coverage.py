@@ -25,7 +25,7 @@ APART: dict[str, str] = {
 }
 
 _KINDS = {"builtin", "jit", "constexpr_function", "dataclass", "class", "function", "method"}
-# Of classes whose values ops make, and of what the compiler asks a type.
+# Names of classes whose values ops make, and those that the compiler asks a type for.
 _INNER = (
     "_type",
     "_descriptor",
@@ -41,7 +41,7 @@ _TABLES = Path(__file__).parents[1] / "backends"
 
 
 def _portable() -> Iterator[str]:
-    """What the installed release has, classes and helpers of its own modules aside."""
+    """Return the names of the installed release, classes and helpers of its own modules aside."""
     for name, value in vars(theirs).items():
         op = getattr(value, "__triton_builtin__", False) or isinstance(value, JITCallable)
         if not name.startswith("_") and (op or name.endswith("Layout")):
@@ -87,7 +87,7 @@ def _head(text: str) -> dict[str, Any]:
 
 
 class Named:
-    """What programs of all families name: objects of ours, and methods of values."""
+    """Return the names in programs of all families: objects of ours, and methods of values."""
 
     def __init__(self) -> None:
         self.objects: set[int] = set()

@@ -297,7 +297,7 @@ def _copy_bits(source, copy, out, SHAPE: gl.constexpr):
 def test_a_buffer_of_several_messages_of_other_elements():
     layout = gl.NVMMASharedLayout(64, 32, 2)
     x, y, out = torch.randn(512, 32), torch.zeros(512, 32), torch.zeros(512, 32, dtype=torch.int32)
-    # Of 64 bytes to a row, 256 rows: four copies of the one that the descriptors move.
+    # A box of 256 rows of 64 bytes: four copies of the one that the descriptors move.
     boxes = [TensorDescriptor(t, [512, 32], [32, 1], [256, 16], layout) for t in (x, y)]
     if RELEASE >= (3, 7):
         with pytest.raises(errors.GluonError, match="result"):
@@ -416,7 +416,7 @@ def test_both_orders_of_parameters_are_taken():
     assert old == gl.amd.AMDWMMALayout(3, True, warps_per_cta=[2, 2])
 
 
-# -- what the installed compiler fences -----------------------------------------------------------
+# -- fences of the installed compiler -----------------------------------------------------------
 
 
 def test_fences_that_the_compiler_inserts_are_known():
@@ -530,7 +530,7 @@ def test_a_suite_for_a_gpu_runs_without_one(tmp_path):
     assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 
-# -- what came later --------------------------------------------------------------------------------
+# -- later additions --------------------------------------------------------------------------------
 
 
 @gluon.jit

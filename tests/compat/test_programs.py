@@ -378,7 +378,7 @@ def test_a_scatter_broadcasts_on_the_simulator():
     assert torch.equal(out, (31 - torch.arange(32, dtype=torch.int32))[:, None].expand(32, 32))
 
 
-# What aborts the compiler is refused under its line.
+# Programs that abort the compiler are refused under their line.
 REFUSED = {
     "trivial conversion to a layout that is left open": _kernel(
         "i = gl.full([128], 0, gl.int32, gl.BlockedLayout([1], [32], [4], [0]))",

@@ -1,4 +1,4 @@
-"""What upstream's official code does and hardware tolerates runs, with a warning; checked, it is an error."""
+"""Upstream's official code that hardware tolerates runs, with a warning; checked, it is an error."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def kernel(p, n):
 ARGS = (ptr(gl.float16), 5)
 TARGET, KWARGS = GPUTarget("hip", "gfx950", 64), dict(num_warps=4)
 """
-# Title, why, what our message matches, and a program.
+# Title, why, a pattern of our message, and a program.
 UNITS: list[tuple[str, str, str, str]] = [
     (
         "A descriptor with a constant extent or stride that it cannot hold",

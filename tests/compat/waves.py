@@ -1,4 +1,4 @@
-"""Random operands of what is AMD's alone: scaled conversions, slices, stages, hints, clusters, moved descriptors."""
+"""Random operands of AMD's own ops: scaled conversions, slices, stages, hints, clusters, moved descriptors."""
 
 from __future__ import annotations
 

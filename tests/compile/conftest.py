@@ -1,4 +1,4 @@
-"""What tests of processes that compile need around them."""
+"""Fixtures of the tests of processes that compile."""
 
 import os
 

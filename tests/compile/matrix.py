@@ -178,7 +178,7 @@ class _Memory:
 
 
 def answers(cell: Cell, target: str) -> tuple[Optional[GluonError], Optional[GluonError]]:
-    """What the simulator and the compiler say against a kernel; None where they accept it."""
+    """Return the errors of the simulator and the compiler for a kernel; None where they accept it."""
     verdicts: list[Optional[GluonError]] = []
     aligned = {"p": cell.dtype, "q": cell.dtype, "r": cell.result}
     signature = {name: f"*{dtype}:16" for name, dtype in aligned.items()}

@@ -255,7 +255,7 @@ CHOICES = {
 
 
 def unit_cells() -> Iterator[tuple[str, str, str, str]]:
-    """(name, body, dtype, dtype of what is stored)."""
+    """(name, body, dtype, dtype of the result)."""
     for dtype in FACTORS:
         for name, body in _products(dtype):
             yield f"{name}-{dtype}", body, dtype, _sums(dtype)

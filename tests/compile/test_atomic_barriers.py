@@ -1,6 +1,6 @@
-"""Where the installed compiler lets threads wait for each other around atomics, read off its code.
+"""Barriers that the installed compiler puts around atomics, read off its code.
 
-The simulator takes a release for that of one thread where no barrier stands before it
+The simulator takes a release for that of one thread where no barrier is before it
 (`gluon_core.features.ATOMIC_BARRIERS`), and a scalar result that is used for a barrier.
 """
 
@@ -31,7 +31,7 @@ ATOMIC = re.compile(r"^\s*(@%p\d+ )?(atom|red)\.global|^\s*global_atomic", re.M)
 
 
 def barriers(architecture, sem, used):
-    """Whether one stands before the atomic, and one after it."""
+    """Return if there is one before the atomic, and one after it."""
     lanes = 64 if architecture.startswith("gfx") else 32
     layout = gl.BlockedLayout([1], [lanes], [4], [0])
     compiled = gluon.compile(

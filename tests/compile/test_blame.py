@@ -1,4 +1,4 @@
-"""Where compilers end the process: refused before, and with the kernel's line where it happens all the same."""
+"""Programs on which compilers end the process: refused before, and with the kernel's line where it happens all the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the installed compiler lets the blocks of a cluster wait for each other, read off its PTX.
+"""Barriers of the cluster that the installed compiler adds, read off its PTX.
 
 It adds no barrier of the cluster between a store to shared memory and a load by another block, and
 one at the end of a kernel from `gluon_core.features.CLUSTER_ENDS` on. The simulator says the same.

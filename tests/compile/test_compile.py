@@ -1,4 +1,4 @@
-"""`gluon.compile` for every target with no device, and what it says to bad input."""
+"""`gluon.compile` for every target with no device, and its errors on bad input."""
 
 import subprocess
 import sys

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 CELLS = {cell.name: cell for cell in cells()}
 SAMPLED = ("sm_75", "sm_90", "gfx942", "gfx1201")
 
-# Where a compiler of some release fails and the simulator does not, target by cell; Triton's to mend.
+# Where a compiler of some release fails and the simulator does not, target by cell; Triton's to fix.
 KNOWN = {
     ("gfx1250", "warp_specialize-fp32"): (3, 6),
     # docs/known-compiler-bugs.md: it takes ten minutes, and may be ended.

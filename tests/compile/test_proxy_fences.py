@@ -1,4 +1,4 @@
-"""Where the installed compiler fences the proxies by itself: its PTX and the simulator agree.
+"""Proxy fences that the installed compiler adds by itself: its PTX and the simulator agree.
 
 Each kernel accesses a buffer with threads and then on the hardware's own, without a fence of its
 own. Where the machine code has one, the simulator reports nothing; where it has none, a race.
@@ -252,7 +252,7 @@ def machine_code(kernel, target, block, **constants):
 
 
 def races(kernel, target, block, monkeypatch, **constants):
-    """Whether the simulator reports that a fence is missing, at the access that needs it."""
+    """Return True if the simulator reports a missing fence, at the access that needs it."""
     monkeypatch.setenv("GLUON_TARGET", f"sim:{target}")
     desc = TensorDescriptor.from_tensor(np.zeros((64, 64), np.float16), [block, 64], TILE.value)
     a, out = np.ones((64, 64), np.float16), np.zeros((64, 64), np.float32)

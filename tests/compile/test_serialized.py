@@ -40,7 +40,7 @@ def halved(out, n, AT_ONCE: gl.constexpr):
 
 
 def compiled(at_once):
-    """The kernel, and what was told."""
+    """Return the kernel, and the warnings."""
     signature, constants = {"out": "*fp32", "n": "i32"}, {"AT_ONCE": at_once}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -49,7 +49,7 @@ def compiled(at_once):
 
 
 def waits(kernel):
-    """How many products may be under way at each wait: as the kernel says, and as ptxas made it."""
+    """Return the number of products in flight at each wait: as the kernel says, and as ptxas made it."""
     wanted = re.findall(r"wgmma\.wait_group\.sync\.aligned (\d+)", kernel.asm["ptx"])
     matches = re.findall(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x(\d+)", disassemble(kernel.asm["cubin"]))
     return sorted(wanted), sorted(matches)

@@ -20,7 +20,7 @@ from gluon_core.registry.load import registry
 
 
 class Module:
-    """Stands for an MLIR module."""
+    """A double of an MLIR module."""
 
     def __str__(self):
         return "module { the text of it }"

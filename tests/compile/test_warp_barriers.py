@@ -1,7 +1,7 @@
 """Warps of a partition in shared memory: whom the compilers let wait, read off the PTX.
 
 The simulator lets the warps of a partition go in step there. That is right because between an access
-and whatever may get in its way stands a barrier of the partition, in every release.
+and whatever may get in its way there is a barrier of the partition, in every release.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def multiplied(a, out):
     gl.store(out + gl.arange(0, 64, gl.SliceLayout(1, ACC)), gl.sum(acc, 1).to(gl.float16))
 
 
-# kernel: (arguments, constants, the access, what may get in its way)
+# kernel: (arguments, constants, the access, the conflicting one)
 STORE, LOAD = r"st\.shared|stmatrix|cp\.async\.ca|cp\.async\.cg", r"ld\.shared|ldmatrix"
 CASES = {
     "store, load": (exchanged, "i32", {}, STORE, LOAD),

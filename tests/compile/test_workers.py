@@ -30,7 +30,7 @@ pytestmark = [
 ]
 
 
-# -- what it makes is what this process makes ------------------------------------------------------
+# -- its kernels are those of this process ------------------------------------------------------
 
 
 @pytest.mark.parametrize("target, layout", [("sm_75", L32), ("sm_90", L32), ("gfx942", L64)])
@@ -71,7 +71,7 @@ def test_two_vendors_take_turns():
     assert len(both) == 2 and set(workers_now()) == both
 
 
-# -- what has changed since it was forked ----------------------------------------------------------
+# -- changes since it was forked ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("change", ["environment", "folder", "knob", "compiler"])
@@ -251,7 +251,7 @@ def test_a_limit_that_is_no_time(text, monkeypatch):
 
 
 def _gone(pid, seconds):
-    """Whether the process is no more, or a zombie, within some time."""
+    """Return True if the process is gone, or a zombie, within some time."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         try:
@@ -264,7 +264,7 @@ def _gone(pid, seconds):
     return False
 
 
-# -- beside forks, threads, signals and the interpreter's end ---------------------------------------
+# -- next to forks, threads, signals and the interpreter's end ---------------------------------------
 
 
 HEAD = """

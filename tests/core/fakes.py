@@ -32,7 +32,7 @@ def architecture(name, backend, *aliases, **fields):
 
 
 class CompleteCompiler(Compiler):
-    """Defines what the contract asks for; none of it is called in these tests."""
+    """Defines the names of the contract; none of it is called in these tests."""
 
     def options(self, target, requested):
         raise NotImplementedError
@@ -71,7 +71,7 @@ def complete(name, *architectures, simulates=False, api_version=API_VERSION, **a
 
 
 class Plugin:
-    """A plugin object that hands over what it was given."""
+    """A plugin object that returns its argument."""
 
     def __init__(self, name, *backends, lowerings=(), commands=(), modules=(), services=()):
         self.__name__ = name

@@ -22,7 +22,7 @@ from tests.core.fakes import architecture
 
 
 class Undeclared(Exception):
-    """The core used what the contract does not name."""
+    """The core used a name outside the contract."""
 
 
 ASKED: set[tuple[str, str]] = set()  # (what, name) that the core asked for
@@ -102,7 +102,7 @@ class ProbeOptions(CompileOptions):
 
 
 class ProbeLauncher:
-    """Notes what it is called with."""
+    """Records the arguments of calls."""
 
     def __init__(self, notes, form):
         self.notes, self.form = notes, form
@@ -136,7 +136,7 @@ class ProbeCompiler(Compiler):
 
 
 class ProbeDevice(Device):
-    """Launches by writing down what it was given."""
+    """Launches by recording the arguments."""
 
     tensor_device = "cpu"
     raw_pointers = True
@@ -164,7 +164,7 @@ class ProbeDevice(Device):
 
 
 def walled(cls):
-    """A class like `cls` whose instances answer the core only what the contract declares."""
+    """A class like `cls` whose instances answer the core only names that the contract declares."""
     base = next(kind for kind in FACETS.values() if issubclass(cls, kind))
     what = f"the {base.__name__.lower()}"
     return type(cls.__name__, (cls,), {"__getattribute__": guarded(what, declared(base))[GET]})

@@ -1,4 +1,4 @@
-"""What `builtin` makes of a function: who calls it, what its body may ask for, what help() shows."""
+"""Functions under `builtin`: their callers, the services of their bodies, the output of help()."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def fails() -> None:
 
 @builtin(host=True)
 def anywhere() -> bool:
-    """Whether a kernel is traced."""
+    """Return True while a kernel is traced."""
     try:
         semantic_layer()
     except NotInKernelError:

@@ -1,4 +1,4 @@
-"""The cache on disk: what makes another entry, and what becomes of a damaged one."""
+"""The cache on disk: inputs that make another entry, and damaged entries."""
 
 import errno
 import json
@@ -28,7 +28,7 @@ def folder(monkeypatch, tmp_path):
 
 @pytest.fixture
 def runs(monkeypatch):
-    """How often a pipeline really ran."""
+    """Count the runs of a pipeline."""
     count = []
     real = driver.run_stages
 
@@ -64,7 +64,7 @@ def test_the_second_compilation_is_read_from_disk(runs):
 
 
 def test_a_clock_that_goes_back_changes_nothing(monkeypatch, runs, folder):
-    """Nothing of an entry is told by a time, and what a listener is told is no time before 0."""
+    """Entries do not depend on times, and listeners get no time before 0."""
     clock, reported = iter(range(10**9, 0, -3600)), []
     monkeypatch.setattr("time.time", lambda: float(next(clock)))
     monkeypatch.setattr(triton.knobs.compilation, "listener", lambda **said: reported.append(said))

@@ -1,4 +1,4 @@
-"""What a target's hardware cannot do is said under the kernel's line, by simulator and compiler."""
+"""Capabilities that a target lacks are reported under the kernel's line, by simulator and compiler."""
 
 from __future__ import annotations
 

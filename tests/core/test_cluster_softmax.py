@@ -49,7 +49,7 @@ def test_what_is_computed(target, rows, columns):
 
 @pytest.mark.skipif(not CLUSTERS, reason="Triton 3.8 reduces across a cluster")
 @pytest.mark.parametrize("num_ctas", [2, 4])
-# Of 3 columns most blocks have none; of 4 rows each block of 4 has one of its own.
+# With 3 columns most blocks have none; with 4 rows each block of 4 has one of its own.
 @pytest.mark.parametrize("rows, columns", [(1, 500), (1, 3), (2, 512), (4, 300)])
 def test_rows_that_blocks_share(num_ctas, rows, columns):
     run(rows, columns, num_warps=2, num_ctas=num_ctas)

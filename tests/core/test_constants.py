@@ -1,4 +1,4 @@
-"""What makes two compile-time values the same: in memory, within one kernel, and in another process."""
+"""Equality of compile-time values: in memory, within one kernel, and in another process."""
 
 import collections
 import dataclasses
@@ -562,7 +562,7 @@ EDITS = [
 def hashes(folder, seed):
     path = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": path}
-    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # bytecode is told from its source by the second
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # bytecode and source are compared to the second
     done = subprocess.run(
         [sys.executable, "cases.py"],
         cwd=folder,

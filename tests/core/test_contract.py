@@ -1,4 +1,4 @@
-"""The contract names all that the core calls on a backend, and on what a backend hands out."""
+"""The contract names all that the core calls on a backend, and on its values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def use(monkeypatch):
     return install
 
 
-# -- what the core asks for, while it runs ---------------------------------------------------------
+# -- names that the core uses while it runs ---------------------------------------------------------
 
 
 @gluon.jit
@@ -170,7 +170,7 @@ def test_the_wall_has_no_holes(use, monkeypatch):
         curious.__globals__["__name__"] = name
 
 
-# -- what stands in the source ---------------------------------------------------------------------
+# -- names in the source ---------------------------------------------------------------------
 
 _DECLARED = {
     "builder": members(Builder) | members(Recorder) | members(Experiments),
@@ -251,7 +251,7 @@ def test_what_is_declared_is_written_down_once():
     assert {"options", "codegen_fns", "module_map"} <= set(names)
 
 
-# -- what a backend answers --------------------------------------------------------------------------
+# -- answers of a backend --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

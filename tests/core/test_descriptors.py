@@ -1,4 +1,4 @@
-"""Tensor descriptors: their text in signatures, what a plugin says of them, their value in models."""
+"""Tensor descriptors: their text in signatures, the rules of plugins, their value in models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Epilogues and writers of tiles: what is computed, on which hardware, what is waited for; misuse."""
+"""Epilogues and writers of tiles: results, hardware, waits; misuse."""
 
 from __future__ import annotations
 

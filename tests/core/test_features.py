@@ -1,4 +1,4 @@
-"""The tables of what each Triton release has, and that no number of a release stands outside them."""
+"""The tables of the features of each Triton release; no number of a release is outside them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def asks():
 
 
 def numbers(tree):
-    """Where a release's number or a comparison with one stands in code, not in documentation."""
+    """Return the lines of code with a release's number or a comparison with one."""
     documents = {
         id(node.body[0].value)
         for node in ast.walk(tree)

@@ -1,4 +1,4 @@
-"""Whole kernels at random: what they mean in NumPy, on the simulator, and that they compile."""
+"""Whole kernels at random: their meaning in NumPy, on the simulator, and that they compile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may import whom: the contracts hold, and say so when they are broken."""
+"""Import contracts: they hold, and say so when they are broken."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PARTS = (
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory):
-    """A copy of what the contracts speak of."""
+    """A copy of the packages in the contracts."""
     copy = tmp_path_factory.mktemp("house")
     for part in PARTS:
         source, target = ROOT / part, copy / part

@@ -1,4 +1,4 @@
-"""What the ops infer, in examples; test_layouts_properties.py asks the compiler."""
+"""Layouts that the ops infer, in examples; test_layouts_properties.py asks the compiler."""
 
 from __future__ import annotations
 

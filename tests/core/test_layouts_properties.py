@@ -233,7 +233,7 @@ def test_memdesc_reshape(oracle, rng):
 @CASES
 @given(rng=SEEDS)
 def test_trivial_conversions(oracle, rng):
-    """What stays in registers for us is what the compiler calls trivial."""
+    """Conversions that stay in registers for us are those that the compiler calls trivial."""
     shape = random_shape(rng, rng.randint(1, 3))
     src = dst = make.distributed(rng, shape)
     if rng.random() < 0.5:
@@ -260,7 +260,7 @@ def test_trivial_conversions(oracle, rng):
 @CASES
 @given(rng=SEEDS)
 def test_builder_round_trip(oracle, rng):
-    """What we emit comes back as what we are."""
+    """A layout that we emit comes back as itself."""
     shape = random_shape(rng, rng.randint(1, 3))
     layout = make.distributed(rng, shape)
     tensor = in_ir(oracle, layout, shape)

@@ -1,4 +1,4 @@
-"""What the test suite promises of itself: every test ends, and a run says what it left out and why."""
+"""Promises of the test suite: every test ends, and a run lists the tests it left out and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a newcomer reaches for: NumPy's scalars, sizes of grids, argmax, layouts of clusters."""
+"""First steps of a newcomer: NumPy's scalars, sizes of grids, argmax, layouts of clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the wheels hold: typed packages, entry points, and dependencies without torch."""
+"""Contents of the wheels: typed packages, entry points, and dependencies without torch."""
 
 from __future__ import annotations
 

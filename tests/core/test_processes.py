@@ -1,4 +1,4 @@
-"""Calls spread over processes: answers, and what becomes of those that die, hang or raise."""
+"""Calls spread over processes: answers, and calls that die, hang or raise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Triton's hooks are told of launches and compilations."""
+"""Triton's hooks on launches and compilations."""
 
 import pytest
 import torch

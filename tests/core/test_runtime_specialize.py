@@ -1,4 +1,4 @@
-"""What the compiler is told of the arguments of a launch is what Triton would tell it."""
+"""The specialization of the arguments of a launch is Triton's."""
 
 from collections import namedtuple
 

@@ -1,4 +1,4 @@
-"""Which lowering a portable op takes, and what is said about the others."""
+"""Which lowering a portable op takes, and the reasons against the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocol that ops are written against is what the semantic layer has, and plugins use no more."""
+"""The protocol that ops are written against is that of the semantic layer, and plugins use no more."""
 
 from __future__ import annotations
 

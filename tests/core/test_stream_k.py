@@ -139,7 +139,7 @@ def test_each_barrier_and_order_within_is_needed():
     # Newer releases put barriers around an atomic of a scalar themselves.
     implied = ATOMIC_BARRIERS.held_by(TRITON_VERSION)
     assert all(isinstance(case.of(m), SimulatorError) != implied for m in tried)
-    # Who counts says what it stored, and the last learns of it: weaker atomics are reported.
+    # An arrival releases the stores of its program, and the last acquires them: weaker atomics are reported.
     (atomic,) = (op for op in program.walk_ops() if op.name == "atomic_rmw")
     order = atomic.attrs["order"]
     for weaker in ("relaxed", "release", "acquire"):

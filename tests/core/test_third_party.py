@@ -51,7 +51,7 @@ def seen_from(site):
 
 
 def run(script, site=None, **environment):
-    """What `script` prints as JSON in a fresh interpreter that sees `site`."""
+    """Return the JSON that `script` prints in a fresh interpreter that sees `site`."""
     done = subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,

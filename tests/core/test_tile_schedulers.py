@@ -24,7 +24,7 @@ SIM = registry().target("sim:sm_100")
 
 @gluon.jit
 def visit(work, out, partition: gl.constexpr):
-    """Who did each tile, one more than the program's number, and how often."""
+    """Record the program of each tile, one more than the program's number, and how often."""
     tile = work.first(partition)
     while work.has(tile):
         row, column = work.at(tile)

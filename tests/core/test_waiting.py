@@ -1,4 +1,4 @@
-"""Plugins that hang or raise while they are at work: who it is, and what to do."""
+"""Plugins that hang or raise while they are at work: the report names them, and a remedy."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Put what commands print into pages where it is missing or no longer true.
+"""Put the output of commands into pages where it is missing or no longer true.
 
     python -m tests.docs.fill docs/learn.md ...
 
-A Python block gets no output but where a `text` block stands below it.
+A Python block gets no output but where a `text` block is below it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 On a page, blocks run in order in one folder with the examples in it. A Python block that starts with
 `# name.py` is saved under that name, and not run by itself where a command of the page runs it and
-says how it fails, or where the page shows what it prints there alone; `exit code N` behind it or behind a command says what it ends with. What stands
+says how it fails, or where the page shows what it prints there alone; `exit code N` behind it or behind a command gives its exit code. The text
 below a command, or in a `text` block right below one of Python, is what it prints: `...` is anything.
 Blocks of `sh`, `py` and `toml` are not run: they install things, need a GPU, or are fragments.
 """
@@ -85,7 +85,7 @@ def command_line(line, environment):
 # Output is 80 columns wide; what Triton 3.9 says of a default of its own is no output of ours.
 SAME = {"COLUMNS": "80", "NO_COLOR": "1", "TRITON_DEFAULT_FP_FUSION": "1"}
 
-# What this one shows is installed first: test_plugin_page.py.
+# The plugin on this page is installed first: test_plugin_page.py.
 INSTALLED = {"plugins"}
 NEEDS = {"prove": "z3"}  # what a page cannot do without
 RUN = [page for page in PAGES if blocks(page) and page.stem not in INSTALLED]

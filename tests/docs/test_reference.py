@@ -126,7 +126,7 @@ def test_pages_hold_every_name_and_link_to_no_other():
     assert wanted | of_vendors == set(targets) | elsewhere
     assert {"gluon.layouts.equal", "gluon.testing.run_parser", "gluon.tune.search"} < set(targets)
     assert set(re.findall(r"\]\(#([\w.]+)\)", everything)) <= set(targets)
-    # Who writes a lowering gets it; kernels never give it.
+    # Authors of lowerings get it; kernels never pass it.
     of_kernels = "\n".join(text for path, text in pages.items() if "/plugins_" not in path)
     assert "_semantic" not in of_kernels and "<factory>" not in everything
     assert not re.search(r"0x[0-9a-f]{6,}", everything)

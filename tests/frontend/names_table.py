@@ -105,7 +105,7 @@ def _declared(parameters: str) -> dict[str, Any]:
 
 
 def _parameters(value: Any) -> Any:
-    """Name -> its default, of ours; None where it cannot be told."""
+    """Name -> its default, of ours; None where it is unknown."""
     if isinstance(value, _triton.JITCallable):
         return dict.fromkeys(value.arg_names, _ANY)
     try:

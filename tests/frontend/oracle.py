@@ -70,7 +70,7 @@ def renamed(text: str) -> str:
 
 
 def upstream(source: str, **overrides: Any) -> Any:
-    """What Triton's own Gluon makes of `source`."""
+    """Return the module that Triton's own Gluon makes of `source`."""
     from triton._filecheck import run_parser
 
     module = load(source, UPSTREAM)

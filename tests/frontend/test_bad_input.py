@@ -279,7 +279,7 @@ def test_wrong_arguments_of_the_kernel():
 @pytest.mark.skipif(triton_at_least(3, 8), reason="from Triton 3.8 on they work")
 @pytest.mark.parametrize("operands", ["x, x", "y, y"])
 def test_joins_of_blocks_of_a_cluster(operands):
-    """Of slices they always did."""
+    """Slices always did so."""
     source = snippets.source_of(
         "",
         "x = gl.full([64], n, gl.int32, gl.BlockedLayout([2], [32], [4], [0], cga_layout=[[1]]))\n"

@@ -11,7 +11,7 @@ from gluon_core import language as ours
 
 theirs = pytest.importorskip("triton.experimental.gluon").language
 NAMES = sorted(n for n in vars(theirs) if not n.startswith("_") and n not in ("amd", "nvidia"))
-# What ours offers beyond: parameters that another version has.
+# Ours has more: parameters that another version has.
 HIDDEN = {"_semantic", "_generator", "_builder", "args", "kwargs"}
 
 

@@ -1,4 +1,4 @@
-"""What whole programs written for Triton's own Gluon lean on, once their import lines are ours."""
+"""Names and habits that whole programs for Triton's own Gluon rely on, once their import lines are ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gluon_core.testing`: what kernel and plugin authors are given."""
+"""`gluon_core.testing`: tools for kernel and plugin authors."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from gluon_core.portable import records, tile_ops
 from gluon_core.testing import TRITON_VERSION, MockTensor, run_parser, triton_at_least
 
 HIDDEN = {"_semantic", "_generator"}
-# What values are made of, and nobody hands over by hand.
+# Constructors' arguments that nobody passes by hand.
 MADE_OF = {"self", "cls", "builder", "handle", "handles", "kwargs", "args"}
 
 CLASSES = (
@@ -58,7 +58,7 @@ def _functions():
 
 
 FUNCTIONS = dict(_functions())
-# What depends on the operands, is for everything, or hands on what Triton made.
+# Types that depend on the operands, accept everything, or pass on Triton's.
 ANY = {
     "gl.map_elementwise: return", "gl.max: return", "gl.min: return", "gl.cdiv: return",
     "gl.inline_asm: return", "gl.inline_asm_elementwise: return", "gl.warp_specialize: return",
@@ -163,7 +163,7 @@ def test_namespaces_list_what_they_are_for(module, some):
     assert all(hasattr(module, name) for name in names)
 
 
-# -- what is declared of Triton's values ----------------------------------------------------------
+# -- declarations of Triton's values ----------------------------------------------------------
 
 
 def _declared():

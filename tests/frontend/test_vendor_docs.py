@@ -1,4 +1,4 @@
-"""Every op of gl.nvidia and gl.amd says what it takes, what it refuses, and which instruction it is."""
+"""Every op of gl.nvidia and gl.amd documents its operands, its errors, and which instruction it is."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ LANGUAGES = (gluon_nvidia.language, gluon_amd.language)
 HOSTS = (gluon_nvidia.host, gluon_amd.host)
 OTHERS = (gluon_nvidia.layouts, gluon_nvidia.tensor_memory, gluon_amd.layouts)
 
-# What values are made of, and nobody hands over by hand.
+# Constructors' arguments that nobody passes by hand.
 MADE_OF = {"self", "cls", "builder", "handle"}
-# What depends on the operands (wgmma), is for numbers and arrays alike (pad), or is Triton's.
+# Types that depend on the operands (wgmma), is for numbers and arrays alike (pad), or is Triton's.
 DEPENDS = {"warpgroup_mma_wait", "pad", "to_ir", "type"}
 
 
@@ -66,7 +66,7 @@ def _public():
 
 
 def _untyped(label, function):
-    """What of a function says no type, or any."""
+    """Return the parameters of a function without a type, or with any."""
     name = label.rsplit(".", 1)[-1]
     if name in DEPENDS:
         return []

@@ -1,4 +1,4 @@
-"""Slices and other views of shared memory: what the compiler refuses is refused at its line, the same
+"""Slices and other views of shared memory: views that the compiler refuses are refused at their line, the same
 for the simulator, which has no compiler to ask."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ARGS, KWARGS = (ptr(gl.int32),), dict(num_ctas={blocks})
 if {apart}:
     TARGET = GPUTarget("hip", "gfx1250", 32)
 """
-# name: (shape, layout, view, error, what it says); blocks of a cluster where the layout has some
+# name: (shape, layout, view, error, its message); blocks of a cluster where the layout has some
 CASES = {
     "rows": ([64, 64], "S", "b.slice(16, 16).reinterpret(gl.float16, [32, 32], S)", None, ""),
     "columns": (

@@ -1,4 +1,4 @@
-"""gl.warp_specialize: the same modules as upstream, and what no block or register file can hold."""
+"""gl.warp_specialize: the same modules as upstream, and the limits of blocks and register files."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ CALLS = [
     "gl.warp_specialize([(work, (p,)), (one, (p,))], [4], [24])",
     "gl.warp_specialize([(noargs, ()), (tensor, (layout,))], [4], [24])",
 ]
-# What upstream's Gluon of 3.6 cannot return.
+# Values that upstream's Gluon of 3.6 cannot return.
 RETURNS = [
     "x = gl.warp_specialize([(one, (p,)), (work, (p,))], [4], [24])\ngl.store(p, x)",
     "x = gl.warp_specialize([(const, (p, 7)), (boxed, (box, n))], [4], [48])\ngl.store(p, x)",
@@ -324,7 +324,7 @@ def kernel():
 
 def test_wgmma_needs_a_group_of_warps():
     same(MMA.replace("WARPS", "4"))
-    # What is wrong first is the accumulator's layout: it is made for four warps.
+    # The first mistake is the accumulator's layout: it is made for four warps.
     for warps in (1, 2):
         refuse(MMA.replace("WARPS", str(warps)), LayoutError, f"expected {warps} warps")
     passed = MMA.replace("gl.zeros([64, 64], gl.float32, ACC)", "acc").replace(

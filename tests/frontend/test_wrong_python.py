@@ -1,4 +1,4 @@
-"""Python that kernels do not have, and what beginners make of what they have: the class, the caret, the remedy.
+"""Python that kernels do not have, and beginners' mistakes: the class, the caret, the remedy.
 
 Each runs on the simulator and compiles for a GPU, and ends in the same error under the same line.
 """

@@ -1,4 +1,4 @@
-"""What the tests of vendor namespaces share: kernels compared with upstream's, and errors.
+"""Helpers of the tests of vendor namespaces: kernels compared with upstream's, and errors.
 
 A source written for `agree` names the package `GLUON`, which stands for either.
 """

@@ -1,4 +1,4 @@
-"""Programs that are wrong in one line: the file around it, and what its error has to say."""
+"""Programs that are wrong in one line: the file around it, and the text of its error."""
 
 from __future__ import annotations
 

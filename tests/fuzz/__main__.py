@@ -71,7 +71,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 
 def _table(ends: dict[str, list[int]], wanted: int) -> None:
-    """How many ended how, the most frequent first, and the first seeds of those that differ."""
+    """Return the counts of outcomes, the most frequent first, and the first seeds of those that differ."""
     for text, seeds in sorted(ends.items(), key=lambda end: -len(end[1])):
         few = "" if text == "same" else f"  (seeds {', '.join(map(str, seeds[:_NAMED]))})"
         print(f"{len(seeds):9,}  {text}{few}")
@@ -81,7 +81,7 @@ def _table(ends: dict[str, list[int]], wanted: int) -> None:
 
 
 def _reducible(text: str) -> bool:
-    """Whether a kernel that ended so can be run again here, and leaves this process alive."""
+    """Return True if a kernel that ended so can run again here, and leaves this process alive."""
     return text not in ("same", LOST, HUNG) and DEVICE_LOST not in text
 
 

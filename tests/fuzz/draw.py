@@ -10,7 +10,7 @@ __all__ = ["Draw"]
 
 
 class Draw:
-    """Random numbers that are most often what a layout needs."""
+    """Random numbers that most often fit a layout."""
 
     def __init__(self, random_: random.Random):
         self.random = random_

@@ -1,4 +1,4 @@
-"""Kernels of up to three ops on any operands: tensors of any shape, layout and dtype, and what is no tensor.
+"""Kernels of up to three ops on any operands: tensors of any shape, layout and dtype, and values that are no tensors.
 
 The ops are those of `operands`, which expects most of its operands to fit, and a few on top: here most do not.
 """

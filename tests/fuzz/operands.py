@@ -1,4 +1,4 @@
-"""Random operands of ops, as kernels whose result is stored: what a table of ops and kinds gives.
+"""Random operands of ops, as kernels whose result is stored: from a table of ops and kinds.
 
 An op is a template whose holes name kinds of values; a kind is a list of ways to write one.
 """
@@ -75,7 +75,7 @@ GENERAL = [
     "gl.assume(<mask>)",
     "gl.device_assert(<mask>, 'm')",
 ]
-# What the first table has no line for: the rest of the language, and the methods of tensors.
+# Ops without a line in the first table: the rest of the language, and the methods of tensors.
 REST = [
     *(f"<tensor>.{name}()" for name in [*UNARY, "sigmoid", "ravel", "flip", "sort", "softmax", "item", "sum"]),
     *(f"<tensor>.{name}(<axis>)" for name in "sum max min xor_sum argmax argmin expand_dims cumsum cumprod "
@@ -276,7 +276,7 @@ def _kernel(
     return source.replace("gl.float16), 5)", "gl.float16), 5, 2.5, ptr(gl.uint32))")
 
 
-# What gives nothing.
+# Ops without a result.
 _EFFECT = re.compile(
     r"gl\.(store|assume|\w*assert|\w*print|\w*barrier|atomic_store|inline_asm\('nop)|s\.(store|scatter)"
     r"|.*buffer_store|\(.*\)\.(atomic_)?store"

@@ -1,4 +1,4 @@
-"""Whole kernels made at random, and what they mean in NumPy.
+"""Whole kernels made at random, and their meaning in NumPy.
 
 A program is a list of statements, of which some hold others: loops, branches. Their operands are
 numbers of values; where one was taken out, the tile that was loaded first stands in.
@@ -79,7 +79,7 @@ class Program:
         return replace(self, statements=kept(self.statements))
 
     def needs(self) -> set[str]:
-        """What it asks of targets."""
+        """Return the capabilities that it needs."""
         return {KINDS[s.kind].needs for s in self.all if s.kind in KINDS} - {""}
 
     # ---- as a kernel ----------------------------------------------------------------------------

@@ -26,7 +26,7 @@ DEVICE_LOST = "the device failed"  # and does nothing more for this process
 
 @dataclass(frozen=True)
 class Ways:
-    """What is done with a kernel.
+    """The steps that a kernel goes through.
 
     Args:
         simulates: it runs on the simulator of each target.
@@ -40,7 +40,7 @@ class Ways:
 
 
 def outcome(program: Program, targets: Sequence[Target], ways: Ways = Ways()) -> str:
-    """ "same", or what went wrong first: where, and how."""
+    """ "same", or the first failure: where, and how."""
     with tempfile.TemporaryDirectory(prefix="gluon-fuzz-") as folder:
         module = _module(program, Path(folder))
         wanted = program.meaning()

@@ -1,4 +1,4 @@
-"""The kinds of statements: the lines of a kernel that each is, and what it means in NumPy.
+"""The kinds of statements: the lines of a kernel that each is, and its meaning in NumPy.
 
 A value is an int32 tile of N elements in layout L0, so that every result is exact. In a text, {v} is
 the value that is made, {a} and {b} are those that are taken, {n} is its number and {c} what was chosen.
@@ -40,7 +40,7 @@ _PLANES = ("P0", "P1", "P2")
 
 @dataclass(frozen=True)
 class Scene:
-    """Where a statement runs.
+    """The surroundings of a statement.
 
     Args:
         args: the kernel's arguments by name.

@@ -18,7 +18,7 @@ HUNG = f"no end after {MOST:.0f} s"
 
 
 def program_for(seed: int, targets: Sequence[Target]) -> Program:
-    """Return the kernel of a seed, with what all targets have."""
+    """Return the kernel of a seed, for the common capabilities of all targets."""
     partitions = all(target.limits.partitions for target in targets)
     tma = all(target.has("nvidia.tma") for target in targets) and partitions
     return generate(seed, partitions, tma=tma)
@@ -27,7 +27,7 @@ def program_for(seed: int, targets: Sequence[Target]) -> Program:
 def outcomes(
     seeds: Sequence[int], targets: Sequence[Target], ways: Ways, jobs: int, seconds: Optional[float]
 ) -> Iterator[tuple[int, str]]:
-    """Yield what became of the kernel of each seed, as they end; see `campaign.answers`."""
+    """Yield the outcome of the kernel of each seed, as they end; see `campaign.answers`."""
     names = [str(target) for target in targets]
     calls = ((seed, names, ways) for seed in seeds)
     work, spent = f"{__name__}:outcome_of", lambda answer: DEVICE_LOST in answer
@@ -36,6 +36,6 @@ def outcomes(
 
 
 def outcome_of(seed: int, names: Sequence[str], ways: Ways) -> str:
-    """Return what became of the kernel of a seed."""
+    """Return the outcome of the kernel of a seed."""
     targets = [registry().target(name) for name in names]
     return outcome(program_for(seed, targets), targets, ways)

@@ -1,4 +1,4 @@
-"""The project's kernels on the simulator and on a GPU: what to launch, with what, and how to compare.
+"""The project's kernels on the simulator and on a GPU: launches, arguments, and the comparison.
 
 `outcome_of(name, one, other)` runs a case of `names()` on both targets. Values that a snippet of
 `tests/frontend/snippets` computes are kept in an array, so that they can be compared, too.
@@ -33,7 +33,7 @@ from tests.frontend import oracle, snippets
 from tests.kernels.explained import INPUTS, TOLERANCE, left_out
 from tests.portable_kernels import NUMBERS, one_tile
 
-# What a GPU computes otherwise, as ops or functions of a source, and by how many ulps of its type or
+# Results that differ on a GPU, as ops or functions of a source, and by how many ulps of its type or
 # which part of the largest result; see "How accurate is the simulator?" in docs/simulator.md.
 INEXACT = {
     r"[^/]/[^/]|fdiv|truediv|div_full|sqrt|rsqrt": 4,
@@ -47,7 +47,7 @@ KEPT = {"ints": np.int64, "wide": np.float64, "single": np.float32, "half": np.f
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a case ended.
+    """The end of a case.
 
     Args:
         kind: "same", "near" (within what is documented), "differs", "reported" (by the simulator, so
@@ -172,7 +172,7 @@ def kept(source: str) -> str:
 
 
 def names(*targets: Any) -> list[str]:
-    """Of all cases that `targets` can run, such as `snippet:arange-0`."""
+    """Return the names of all cases that `targets` can run, such as `snippet:arange-0`."""
     examples = load_examples()[0].values()
     cases = [f"example:{e.name}" for e in examples if not any(e.lacks(t) for t in targets)]
     cases += [f"conformance:{name}" for name in KERNELS]
@@ -206,7 +206,7 @@ def example_case(name: str, one: Any) -> Case:
 
     arguments = example.arguments(Arrays(one), False)
     relative, _ = TOLERANCE.get(f"example:{name}", (example.tolerance, ""))
-    # What is inexact before it is rounded to the result's type may be rounded to a neighbour.
+    # A value that is inexact before the final rounding may round to a neighbour.
     return Case(launch, arguments, ulps=int(relative > 0), relative=relative)
 
 
@@ -306,7 +306,7 @@ def case_of(name: str, one: Any, **more: Any) -> Case:
 
 
 def outcome_of(name: str, one: Any, other: Any) -> Outcome:
-    """Run a case on two targets, the simulator first: what it reports never comes to a GPU."""
+    """Run a case on two targets, the simulator first: cases that it reports never run on a GPU."""
     outcome = _outcome_of(name, one, other)
     if outcome.kind == "unable" and name.startswith("snippet:"):
         outcome = _outcome_of(name, one, other, keeping=False)  # not every value can be kept

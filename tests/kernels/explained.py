@@ -1,4 +1,4 @@
-"""What the comparison of the simulator with a GPU leaves out, changes or allows, each with its reason."""
+"""Exceptions in the comparison of the simulator with a GPU, each with its reason."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ TOLERANCE: dict[str, tuple[float, str]] = {
     "example:matmul fp8, scales by block": (1e-2, "the same"),
 }
 
-# What differs although it is in none of `INEXACT`.
+# Cases that differ although they are in none of `INEXACT`.
 KNOWN: dict[str, str] = {
     "snippet:argmax-4": "tie_break_left=False: any of equal elements",
     r"snippet:memdesc-atomics-\d+": "lanes that meet at one place come in any order, and get what was there",
@@ -67,15 +67,15 @@ def _find(table: dict[str, str], name: str) -> Optional[str]:
 
 
 def left_out(name: str) -> Optional[str]:
-    """Why a case does not run, None if it does."""
+    """Return the reason that a case does not run, None if it does."""
     return _find(LEFT_OUT, name)
 
 
 def known(name: str) -> Optional[str]:
-    """Why a case may differ, None if it must not."""
+    """Return the reason that a case may differ, None if it must not."""
     return _find(KNOWN, name)
 
 
 def reported(name: str) -> Optional[str]:
-    """Why the simulator reports a case, None if it should not."""
+    """Return the reason for a report of the simulator, None if there should be none."""
     return _find(REPORTED, name)

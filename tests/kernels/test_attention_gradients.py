@@ -1,4 +1,4 @@
-"""Attention on Hopper, forward and back: what the one keeps is what the other needs."""
+"""Attention on Hopper, forward and back: the backward pass reads the saved values of the forward pass."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_gradients_of_what_was_computed(length, causal, depth, make):
 @pytest.mark.once
 @pytest.mark.parametrize("make", [of_two_kernels, of_one_kernel])
 def test_keys_that_are_not_there_weigh_nothing(make):
-    """Where nothing is known of a key, the power of two of its score would be infinite."""
+    """For keys that do not exist the power of two of its score would be infinite."""
     shape = (1, 100, 64)
     args = {name: np.ones(shape, ml_dtypes.bfloat16) for name in ("v", "grad", "out")}
     args["v"][0, ::3] = 3

@@ -105,7 +105,7 @@ def test_packed_sequences_give_programs_equal_work(lengths, keys, group, most, w
 
 
 def test_longest_tiles_of_packed_sequences_come_first():
-    """Where there is a tile for each program, no other gets one before."""
+    """With a tile for each program, no program gets two before the others."""
     ends = np.cumsum([0, 5, 16, 1, 8]).astype(np.int32)
     out = np.zeros((1, 30, 5), np.int32)
     target = registry().target("sim:sm_90")

@@ -37,7 +37,7 @@ def test_every_example_file_loads():
     assert on_disk == set(examples_package().FILES)
 
 
-# What is wrong before any op is: types and descriptors of arguments, registers of partitions,
+# Errors before any op: types and descriptors of arguments, registers of partitions,
 # the size of a cluster.
 EARLIER = (
     "cannot run that many blocks together",
@@ -106,7 +106,7 @@ def test_compiled(example, spec):
     assert report.spills <= SPILLED.get(example.name, 0)
 
 
-# What did not fit 256 registers, with one Triton or another, before targets had their own choices.
+# Kernels that exceeded 256 registers, with one Triton or another, before targets had their own choices.
 TIGHT = (
     ("matmul, stream-K", "gfx1100"),
     ("matmul, stream-K", "gfx1200"),
@@ -172,7 +172,7 @@ def test_a_result_that_is_not_written_is_seen(first_example):
     nothing = dataclasses.replace(first_example, grid=lambda args, config: (0,))
     if hasattr(first_example.kernel, "configs"):
         pytest.skip("a tuned kernel is launched to be tuned")
-    # What a kernel adds to, and parts that there may not be, start at zero; everything else as NaN, if its
+    # Accumulated outputs, and optional parts, start at zero; everything else as NaN, if its
     # type has one.
     zeros = {"split sum": "0.0", "latent attention of a part, paged": "0.0"}
     before = {**zeros, "quantize rows": ""}.get(first_example.name, "nan")

@@ -27,7 +27,7 @@ def example_of(file):
 
 
 def product(file, spec, counts, gathered, scattered, n=72, k=40, **choices):
-    """Of rows in a larger A to a larger C, compared wherever something is written, and elsewhere."""
+    """Multiply rows of a larger A into rows of a larger C, compared wherever something is written, and elsewhere."""
     target, draw = registry().target(spec), np.random.default_rng(0)
     example, new = example_of(file), Arrays(registry().target(spec))
     rows, groups = sum(counts), len(counts)
@@ -69,7 +69,7 @@ def test_rows_anywhere(file, spec, counts, gathered, scattered):
 
 @pytest.mark.parametrize("file, spec", FORMS[:2])
 def test_k_and_n_that_no_block_divides(file, spec):
-    """What stands behind a group's matrix and behind a row are not multiplied."""
+    """Elements behind a group's matrix and behind a row are not multiplied."""
     product(file, spec, (5, 70), True, True, n=8, k=8)
 
 

@@ -35,7 +35,7 @@ def run(example, args, target=SM90, **choices):
     return args
 
 
-# sequences, heads, latent and turned elements, page, longest; tile of heads and of tokens, warps
+# sequences, heads, latent and rotated elements, page, longest; tile of heads and of tokens, warps
 LATENT = [
     ((1, 1, 64, 32, 1, 1), (16, 32), 4),
     ((2, 16, 64, 32, 64, 129), (16, 16), 2),
@@ -98,7 +98,7 @@ def test_the_largest_of_rows(kind):
     "format, group, near", [("int8", 32, 0.03), ("int4", 32, 0.5), ("mxfp4", 32, 1.0)]
 )
 def test_weights_of_few_bits(format, group, near):
-    """What a matrix is rounded to, and the product with it."""
+    """Return the rounded matrix, and the product with it."""
     quantized = module("matmul_weight_only")
     example = quantized.example(format, group)
     number = np.random.default_rng(0).normal(size=(72, 192))

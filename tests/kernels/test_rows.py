@@ -161,12 +161,12 @@ def test_cross_entropy_of_labels_that_do_not_count():
     arguments.update(ignored=-100, labels=args["labels"], logsum=args["logsum"])
     backward.launch(arguments, backward.configure(target, False, columns=50), target=target)
     assert (arguments["dst"][::2] == 0).all()
-    # What the forward pass kept makes probabilities, less one at the label.
+    # The saved values of the forward pass make probabilities, less one at the label.
     assert np.abs(arguments["dst"][1::2].astype(np.float64).sum(axis=1)).max() < 0.02
 
 
 def test_gradients_are_the_functions_differences():
-    """Of the norm: along a direction, the change of the result is what the gradients say."""
+    """The change of the norm along a direction is that of the gradients."""
     target = registry().target("sim:sm_90")
     norm, back = examples_of("row_norm")[0], examples_of("row_norm_backward")[0]
     args = norm.arguments(Arrays(target), False, (6, 200))

@@ -1,4 +1,4 @@
-"""What servers want of kernels: groups of rows, 8-bit floats with scales, packed sequences, the largest few."""
+"""Kernels for serving: groups of rows, 8-bit floats with scales, packed sequences, the largest few."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_tile_of_many_groups_is_found_in_each_warp(arch, barrier):
 @pytest.mark.once
 @pytest.mark.parametrize("k", [8, 40, 72])
 def test_tiles_of_fewer_steps_than_are_copied_ahead(k):
-    """What is copied is of a later tile than the next one."""
+    """The copy is for a later tile than the next one."""
     product_of_groups((70, 0, 129), k=k, file="grouped_gemm")
 
 

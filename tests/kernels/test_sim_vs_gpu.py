@@ -2,7 +2,7 @@
 
     pytest tests/kernels/test_sim_vs_gpu.py -s
 
-Cases run in several processes, for each has to be compiled; a table of what differs, and by how
+Cases run in several processes, for each has to be compiled; a table of the differences, and by how
 much, comes at the end. Without a GPU another simulated architecture stands in for it, on a few.
 """
 
@@ -83,7 +83,7 @@ def table(outcomes: list[Outcome]) -> str:
 
 
 def why(outcome: Outcome) -> str:
-    """What explains an outcome, where a table does."""
+    """Return the explanation of an outcome, if a table has one."""
     known = explained.known(outcome.name) if outcome.kind == "differs" else None
     if outcome.kind == "reported":
         known = explained.reported(outcome.name)
@@ -91,7 +91,7 @@ def why(outcome: Outcome) -> str:
 
 
 def unexplained(outcomes: list[Outcome]) -> list[Outcome]:
-    """What must not be: what failed, and what differs, is reported or cannot run for no known reason."""
+    """Return the failures, and cases that differ, are reported or cannot run for no known reason."""
     return [o for o in outcomes if o.kind not in ("same", "near", "refused") and not why(o)]
 
 
@@ -197,8 +197,8 @@ L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 
 @gluon.jit
 def asks(out):
-    told = 1 + ({error} if gl.target.has("nvidia.wgmma") else 0)
-    gl.store(out + gl.arange(0, 128, layout=L1), told)
+    value = 1 + ({error} if gl.target.has("nvidia.wgmma") else 0)
+    gl.store(out + gl.arange(0, 128, layout=L1), value)
 
 def test_asks(monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", "sim:sm_80")

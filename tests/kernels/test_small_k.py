@@ -22,7 +22,7 @@ def module(name):
     return importlib.import_module(f"{examples_package().__name__}.{name}")
 
 
-# Of one tile, of one for each program, of an odd number, of many steps.
+# One tile, one for each program, an odd number, many steps.
 SIZES = [(1, 8, 8), (131, 136, 8), (640, 400, 64), (127, 200, 456)]
 
 

@@ -40,7 +40,7 @@ def pair(name):
 
 
 class Shapes:
-    """Stands in for `Arrays`: tensors without elements, of which either package makes descriptors."""
+    """Replaces `Arrays`: tensors without elements, of which either package makes descriptors."""
 
     def random(self, shape, dtype="float32"):
         import torch

@@ -1,10 +1,10 @@
-"""A pytest plugin: what tests launch on the simulator, once more on the GPU, and compared.
+"""A pytest plugin: launches of tests on the simulator, once more on the GPU, and compared.
 
     python -m pytest tests/backends/sim -p tests.kernels.twice
     python -m pytest tests/backends/sim -p tests.kernels.twice --collect-only   # without a GPU, too
 
 Each launch that the simulator took without a report, with all its checks on, is repeated on the
-device that is plugged in with the same arguments. A table of what differs comes at the end, and the
+device that is plugged in with the same arguments. A table of the differences comes at the end, and the
 run fails where a kernel of exact ops differs. `--gluon-twice TARGET` repeats on another target.
 """
 
@@ -58,7 +58,7 @@ class Twice:
         return checked and self._reference() == self._models
 
     def launcher(self, make: Callable[..., Any], compiled: Any) -> Callable[..., Any]:
-        """What the simulator's `launcher` gives, but each launch is repeated."""
+        """Wrap the simulator's `launcher` so that each launch is repeated."""
         launch = make(compiled)
         same = compiled.target.architecture.backend == self.device.architecture.backend
         own = getattr(compiled.metadata, "simulation", None) or {}  # settings of the launch

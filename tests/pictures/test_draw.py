@@ -1,4 +1,4 @@
-"""Pictures of layouts, read back: what hovering over a cell tells is what the algebra says."""
+"""Pictures of layouts, read back: the title of a cell agrees with the algebra."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMNS = L.BlockedLayout([4, 1], [4, 8], [1, 4], [0, 1])
 
 
 def titles(picture, panel):
-    """What hovering tells of each cell of a panel, in order."""
+    """Return the title of each cell of a panel, in order."""
     root = ElementTree.fromstring(picture.svg())  # so every picture is well-formed, too
     group = root.findall(f"{SVG}g")[panel]
     return [title.text for title in group.iter(f"{SVG}title")]

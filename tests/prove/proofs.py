@@ -13,7 +13,7 @@ LAYOUT = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
 
 
 def judged(kernel, grid, *args, within=60.0, **options):
-    """The verdict on the launch, and what is reported of it."""
+    """The verdict on the launch, and its report."""
     error = None
     with using(prove="*", within=within), recording() as record:
         try:

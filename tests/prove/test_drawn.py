@@ -1,4 +1,4 @@
-"""Drawn rings: what is proved, no schedule of any small trip count contradicts."""
+"""Drawn rings: no schedule of any small trip count contradicts a proof."""
 
 import random
 
@@ -17,7 +17,7 @@ pytest.importorskip("z3", reason="gluon-core[prove] is not installed")
 
 TRIPS = range(7)
 REPORTS = ("race.", "deadlock", "barrier.", "leak.")
-# What each choice may be; the first is right, whatever the others are.
+# The values of each choice; the first is right, whatever the others are.
 CHOICES = {
     "STAGES": [2, 1, 3],
     "CONSUMERS": [1, 2],
@@ -153,7 +153,7 @@ def arguments(choices, tiles):
 
 
 def contradicted(choices):
-    """What some schedule of some small trip count is reported for."""
+    """Return the report of some schedule of some small trip count."""
     for tiles in TRIPS:
         settings = {"schedule": "explore", "within": 3.0, "most": 150, "tolerated": "ignore"}
         try:

@@ -1,4 +1,4 @@
-"""Verdicts on one count of the rounds of two loops, one within the other: what is fetched ahead crosses from a
+"""Verdicts on one count of the rounds of two loops, one within the other: prefetched tiles cross from a
 tile to the next."""
 
 import numpy as np

@@ -117,7 +117,7 @@ def test_what_may_differ_is_not_taken_for_the_same(fault):
 
 @gluon.jit
 def part(src, dst, tiles, share, STAGES: gl.constexpr, FAULT: gl.constexpr):
-    """Of a ring whose slots go on from where the part begins."""
+    """Prove a ring whose slots go on from where the part begins."""
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     at = gl.arange(0, 128, layout=layout)
     ring = gl.allocate_shared_memory(

@@ -1,4 +1,4 @@
-"""Mutants of kernels in use: what the simulator reports is never proved."""
+"""Mutants of kernels in use: a mutant that the simulator reports is never proved."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""One schedule for all, where that may be: what orders the phases of barriers, and where nothing does."""
+"""One schedule for all, where that may be: phases of barriers with an order, and without one."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_a_mistake_that_the_launch_itself_does_not_show():
 
 
 def command(*words):
-    """What `gluon prove` prints, and its exit code."""
+    """Return the output of `gluon prove`, and its exit code."""
     done = CliRunner().invoke(app, ["prove", *map(str, words)], env={"COLUMNS": "200"})
     return done.exit_code, done.output
 

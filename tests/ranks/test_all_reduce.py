@@ -19,7 +19,7 @@ SIM = "sim:hopper"
 
 
 def reduced(module, size=600, rounds=2):
-    """Host code of a rank: what the examples make of `rounds` times some numbers."""
+    """Host code of a rank: the examples on `rounds` times some numbers."""
 
     def body(group):
         x, y = group.empty(size, np.float32), group.empty(size, np.float32)

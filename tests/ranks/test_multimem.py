@@ -1,4 +1,4 @@
-"""One instruction for the copies of all ranks: on simulated ranks, and what it compiles to. No GPU runs it."""
+"""One instruction for the copies of all ranks: on simulated ranks, and its machine code. No GPU runs it."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Ranks side by side in the simulator: what kernels share, what orders them, what is reported."""
+"""Ranks side by side in the simulator: shared memory, order, reports."""
 
 import numpy as np
 import pytest
@@ -93,7 +93,7 @@ def test_signals_that_nobody_waits_for_are_told():
     @gluon.jit
     def tell(x):
         if x.rank == 0:
-            gl.portable.signal(x.signals[1] + 3)  # told
+            gl.portable.signal(x.signals[1] + 3)  # the signal
 
     def body(group):
         tell[(1,)](group.empty(16, np.int32))

@@ -1,4 +1,4 @@
-"""Groups of torch's processes: what can be told without GPUs."""
+"""Groups of torch's processes: checks that need no GPU."""
 
 import subprocess
 import sys

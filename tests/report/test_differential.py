@@ -1,4 +1,4 @@
-"""How far apart two arrays are, and kernels on two targets."""
+"""Distances of two arrays, and kernels on two targets."""
 
 from __future__ import annotations
 

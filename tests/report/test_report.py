@@ -1,4 +1,4 @@
-"""The page of `gluon run --html`: what stands in it. tests/browser opens it."""
+"""The page of `gluon run --html`: its contents. tests/browser opens it."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_deadlock_shows_who_waits_for_whom(tmp_path):
         line_of("deadlock", "arrive(empty"),
     )
     assert waits[ready] == {says_ready} and waits[empty] == {says_empty}
-    # ... and there each stands that should have come.
+    # ... and there is each that should have come.
     assert waits[says_ready] == {empty} and waits[says_empty] == {ready}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests import warm
 
-# What Triton asks a driver for is little, and the same in its releases.
+# Triton asks a driver for little, and for the same in its releases.
 pytestmark = pytest.mark.once
 
 pytest.importorskip("torch")

@@ -1,4 +1,4 @@
-"""What a call of an op passes on its way, and what is kept where torch's own stations are not asked."""
+"""The stations of a call of an op, and the bookkeeping where torch's own stations are not asked."""
 
 import sys
 from typing import Optional

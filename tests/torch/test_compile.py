@@ -174,7 +174,7 @@ def test_a_prepared_launch_ends_the_graph():
 
 
 def test_torch_imported_after_the_kernel_ran(tmp_path, monkeypatch):
-    """The core imports no torch, which could be told of nothing when the kernel was made."""
+    """The core imports no torch, which could be notified of nothing when the kernel was made."""
     monkeypatch.delenv("GLUON_TARGET")  # Triton's stand-in driver imports torch
     monkeypatch.setenv("GLUON_TORCH_DEBUG", "1")
     file = tmp_path / "late.py"
@@ -281,7 +281,7 @@ def test_a_tensor_on_many_devices(monkeypatch):
 
 
 class Array:
-    """What CuPy and JAX show of an array: DLPack alone."""
+    """The interface of an array of CuPy and JAX: DLPack alone."""
 
     def __init__(self, owner):
         self.owner = owner

@@ -48,7 +48,7 @@ def near(got, wanted, tolerance=1e-2):
     torch.testing.assert_close(got, wanted, atol=tolerance * wanted.abs().max().item(), rtol=0)
 
 
-# -- what an operator is given, and what it is ------------------------------------------------------
+# -- arguments of operators, and references ------------------------------------------------------
 
 
 def experts(a, b, starts, counts):
@@ -149,7 +149,7 @@ def float8(*shape):
     return torch.randn(shape).to(torch.float8_e4m3fn)
 
 
-# Operator, what it is given, and the same in float64; how many of its arguments have gradients.
+# Operator, its arguments, and the same in float64; how many of its arguments have gradients.
 CASES = {
     "bmm": (products.bmm, lambda: (bf16(2, 24, 40), bf16(2, 40, 16)), torch.matmul, 2),
     "grouped": (

@@ -28,7 +28,7 @@ def backward_inputs():
     return upper, q, k, v, lse, (upper * out).sum(-1)
 
 
-# Name -> what makes the tensors, and what is made of them.
+# Name -> the function of the tensors, and the one that runs on them.
 WORK = {
     "elementwise": (lambda: [randn(300)], lambda x: ops.scale(x, 2.0)),
     "norm": (lambda: [randn(5, 24), randn(24)], lambda x, w: ops.norm(x, w, 1e-6)[0]),

@@ -1,4 +1,4 @@
-"""What an op says of a wrong name, a wrong schema, writes and shapes that it does not declare."""
+"""Errors of an op on a wrong name, a wrong schema, writes and shapes that it does not declare."""
 
 from typing import Optional
 

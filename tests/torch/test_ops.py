@@ -168,7 +168,7 @@ torch._inductor.aoti_load_package(package)
 
 
 def skip_without_packages(device, folder):
-    """Where torch itself cannot make and load a package of an op of Python's: 2.11 ends with a
+    """Skip where torch itself cannot make and load a package of an op of Python's: 2.11 ends with a
     segmentation fault on a GPU."""
     plain = [sys.executable, "-c", PLAIN, device, str(folder / "plain.pt2")]
     try:
@@ -210,7 +210,7 @@ def quick_to_build():
     ids=["exported", "library"],
 )
 def test_ahead_of_time(device, library, tmp_path):
-    """What torch exports holds the ops, read from a file as well; AOTInductor's library calls them."""
+    """Exported programs of torch hold the ops, read from a file as well; AOTInductor's library calls them."""
     if device != "cpu":
         skip_without_packages(device, tmp_path)
     model = Everything().to(device)

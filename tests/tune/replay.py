@@ -1,5 +1,5 @@
 """Searches played through without a device and without waiting: a clock that only events move, workers that
-take as long as they are told, and times that somebody measured.
+take as long as they are set to, and times that somebody measured.
 
 All that decides is the real thing: the search, its strategy, the rounds of measuring and its statistics.
 """
@@ -21,7 +21,7 @@ from gluon_tune.isolated import Ended, Failed
 
 @dataclass
 class Recorded:
-    """What is known of a configuration.
+    """The recorded measurements of a configuration.
 
     Args:
         seconds: of a launch; None where it is not launched.
@@ -61,7 +61,7 @@ class Costs:
 
 
 class Clock:
-    """Stands in for `time` in the session."""
+    """Replaces `time` in the session."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -236,7 +236,7 @@ class Replay(Engine):
         return self.spent, lambda: answer
 
     def call(self, method: str, *arguments: Any, limit: float = 0.0) -> Any:
-        """What a process with a device answers, see `Workbench`."""
+        """The answers of a process with a device, see `Workbench`."""
         if method == "facts":
             return {"clock_rate": 1980}
         if method == "prepare":

@@ -70,7 +70,7 @@ TROUBLED = tune.Task(
 
 
 def wrong_for_some(args):
-    """What only configurations with several warps are told to be right for."""
+    """A task that only configurations with several warps are marked as right for."""
     return args["x"] * 3
 
 

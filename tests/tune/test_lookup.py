@@ -1,4 +1,4 @@
-"""`kernel[grid](..., config="tuned")`: what it finds, what it falls back to, and how long it takes."""
+"""`kernel[grid](..., config="tuned")`: its lookup, its fallbacks, and its time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def launch(n, *constants, **options):
 def test_the_best_that_works_is_launched(store):
     assert launch(1000) == (512, 4, 4)
     assert launch(600) == (512, 4, 4)  # of the same bucket
-    # The store may change: a process that has looked keeps its answer until it is told to forget.
+    # The store may change: a process that has looked keeps its answer until you clear it.
     store.add(key_of(1024), Trial({"BLOCK": 128, "VECTOR": 1, "num_warps": 4}, "ok", 0.5))
     assert launch(1000) == (512, 4, 4)
     tasks.scale.forget()

@@ -1,4 +1,4 @@
-"""How searches decide, played through with times that an H200 and its host took, and with made-up ones."""
+"""Decisions of searches, played through with times that an H200 and its host took, and with made-up ones."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class TestWithoutADevice:
         assert [event.done for event in events] == list(range(1, result.total + 1))
         assert events[-1].left == 0 and events[0].left > 0
         assert {"registers", "spills", "occupancy", "conflicts"} <= set(result.best.detail)
-        # What is known is not tried again, what is new is.
+        # A known configuration is not tried again, a new one is.
         events.clear()
         (again,) = tune.search(
             tasks.SCALE, COUNT, store=store, engine=engine, progress=events.append
@@ -156,7 +156,7 @@ def test_pruning_tells_why():
     assert work.pruned({**detail, "occupancy": 4}, limits) == "8 warps do not fit where 4 do"
     assert work.pruned({**detail, "spills": 65}, limits) == "spills 65"
     assert "takes 8 passes" in work.pruned({**detail, "conflicts": 7}, limits)
-    # What the default does is never too much.
+    # The default is never too much.
     poor = {**detail, "spills": 65, "conflicts": 7}
     assert work.pruned(poor, limits, poor) == ""
     assert work.pruned({**poor, "spills": 66}, limits, poor) == "spills 66"
@@ -182,7 +182,7 @@ with tune.Store(sys.argv[1]) as store:
     "how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.campaign)]
 )
 def test_an_end_in_the_middle_keeps_what_was_found(tmp_path, engine, how):
-    # A job in the background ignores Ctrl-C unless it is told to hear it.
+    # A job in the background ignores Ctrl-C unless it installs a handler.
     hear = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     process = subprocess.Popen(
         [sys.executable, "-c", hear + PROGRAM, str(tmp_path / "s.db")],
@@ -319,7 +319,7 @@ def test_a_full_disk_ends_a_search_and_keeps_what_there_was(store, engine, monke
 
 
 class MadeUpMachine:
-    """Compiles nothing, and measures what it is told: `times` by block size, `slower` with each batch."""
+    """Compiles nothing, and measures given times: `times` by block size, `slower` with each batch."""
 
     def __init__(self, monkeypatch, engine, times, bound=0.0, slower=0.0, devices=1):
         self.times, self.bound, self.slower = times, bound, slower

@@ -1,4 +1,4 @@
-"""What can be searched, and what is said of what cannot."""
+"""Spaces that can be searched, and the errors of others."""
 
 from __future__ import annotations
 

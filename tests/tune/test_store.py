@@ -1,4 +1,4 @@
-"""The file of what was found: several processes, an end in the middle, other releases, full disks."""
+"""The file of results: several processes, an end in the middle, other releases, full disks."""
 
 from __future__ import annotations
 

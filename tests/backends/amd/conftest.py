@@ -1,4 +1,4 @@
-"""What kernels of these tests run on: the simulator, and the emulator for what LLVM made of them."""
+"""The machines that run the kernels of these tests: the simulator, and the emulator for what LLVM made of them."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def layouts(name, config, architecture):
             shared = module.swizzled_layout(bits)
         else:
             shared = module.staged_layout(rows, columns, bits)
-        # B lies in LDS as [N, K] and is read transposed, which is as if it were A.
+        # B is in LDS as [N, K] and is read transposed, which is as if it were A.
         operand = gl.DotOperandLayout(0, turned(accumulator, index), 128 // bits)
         yield shared, operand, [rows, columns], bits
 
@@ -171,7 +171,7 @@ def test_attention(target, depth):
     stores = re.findall(r"(?:buffer|global)_store_\w+", example.compile(target).asm["amdgcn"])
     assert set(stores) == {"buffer_store_dwordx4"}
     assert report.shared_memory <= 64 * 1024 and report.occupancy >= 4
-    # What is written to LDS is the keys and values to come: the scores never are.
+    # LDS receives the next keys and values, and never the scores.
     written = sum(
         count * (16 if m.endswith("b128") else 8 * (2 if "2" in m.split("_")[1] else 1))
         for m, count in mix.items()

@@ -1,4 +1,4 @@
-"""What reaches the HIP driver: Triton's own launcher with a driver that records."""
+"""Calls that reach the HIP driver: Triton's own launcher with a driver that records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLAIN = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
 
 
 class FakeHip:
-    """Stands in for Triton's HIP driver: keeps what the launch in C would get.
+    """Replace Triton's HIP driver, and keep the arguments of the launch in C.
 
     Args:
         monkeypatch: pytest's.

@@ -1,4 +1,4 @@
-"""What AMD hardware does with `gl.portable`."""
+"""Lowerings of `gl.portable` on AMD hardware."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_lowering_that_is_taken(target, dtype, shape, matrix):
 def test_copies_pass_the_registers_where_16_bytes_fit(dtype, shape):
     assembly = compiled("gfx950", dtype, shape).asm["amdgcn"]
     assert re.search(r"buffer_load_dwordx4 .* lds", assembly)
-    # What is not known to be aligned goes through registers after all.
+    # Data without a known alignment goes through registers after all.
     assembly = compiled("gfx950", dtype, shape, aligned=False).asm["amdgcn"]
     assert "ds_write" in assembly and " lds" not in assembly
     assert " lds" not in compiled("gfx942", dtype, shape).asm["amdgcn"]
@@ -66,7 +66,7 @@ def test_asynchronous_copies_of_gfx1250(dtype):
     assembly = compiled("gfx1250", dtype, (64, 64, 64)).asm["amdgcn"]
     assert re.search(r"global_load_async_to_lds_b(128|64)", assembly)
     assert "s_wait_asynccnt 0x0" in assembly
-    # What is masked off is zero, not what LDS held.
+    # Masked elements are zero, not the old contents of LDS.
     assert "ds_store_b" in assembly
 
 

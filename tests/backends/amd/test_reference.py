@@ -1,4 +1,4 @@
-"""What CDNA's ops mean: kernels against NumPy, as the simulator and as machine code has them."""
+"""The meaning of CDNA's ops: kernels against NumPy, as the simulator and as machine code has them."""
 
 from __future__ import annotations
 

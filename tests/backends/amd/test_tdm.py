@@ -119,7 +119,7 @@ def read(src, out):
 
 
 def test_descriptor_arguments_compile():
-    """Triton's own launcher makes the hardware's descriptor, of what the compiler told it."""
+    """Triton's own launcher makes the hardware's descriptor from the compiler's metadata."""
     compiled = isa(read, (TensorDescriptor.from_tensor(X, [32, 64], PADDED), HALVES))
     text = compiled.asm["amdgcn"]
     assert "tensor_load_to_lds" in text and "s_wait_tensorcnt" in text

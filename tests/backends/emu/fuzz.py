@@ -1,4 +1,4 @@
-"""Random kernels with what they mean in NumPy: tiles of int32 and float32, reductions, products.
+"""Random kernels with their meaning in NumPy: tiles of int32 and float32, reductions, products.
 
 Floats hold small whole numbers, so that every result is exact in any order.
 """

@@ -1,4 +1,4 @@
-"""Machine code with one wait, barrier or fence taken away or made weaker, and what the emulator says
+"""Machine code with one wait, barrier or fence taken away or made weaker, and the emulator's report
 of it."""
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Subject:
         return counts
 
     def run(self, text: str) -> Optional[GluonError]:
-        """What the emulator reports of `text`, None where it is content."""
+        """Return the emulator's report on `text`, None if there is none."""
         for name, value in self.before.items():
             self.args[name][...] = value
         compiled = With(self.compiled, text)

@@ -1,4 +1,4 @@
-"""What instructions do by the pseudocode of the vendor's ISA guides, one lane at a time.
+"""The effects of instructions by the pseudocode of the vendor's ISA guides, one lane at a time.
 
 An interpreter of the part of that language that arithmetic is written in; whatever else a text uses
 raises `Unsupported`.

@@ -137,7 +137,7 @@ def cast(value: Any, width: int, kind: str) -> Any:
 
 
 def converted(value: Any, kind: str) -> Any:
-    """What an assignment to `.kind` stores."""
+    """Return the value that an assignment to `.kind` stores."""
     match = re.fullmatch(r"(u|i|b|f)(\d+)", kind)
     if not match:
         raise Unsupported(f".{kind}")

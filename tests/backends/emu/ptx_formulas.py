@@ -1,4 +1,4 @@
-"""What instructions of PTX make of one set of registers, in exact arithmetic of Python.
+"""Results of PTX instructions on one set of registers, in exact arithmetic of Python.
 
 Registers are integers. Floats are fractions, rounded by `fit`; conversions of eight bits and fewer are
 ml_dtypes'.
@@ -53,7 +53,7 @@ def number(bits: int, kind: str) -> float:
 
 
 def pattern(x: float, kind: str) -> int:
-    """Of a number that the kind has."""
+    """Return the bits of a number that the kind has."""
     if math.isnan(x) and kind in NAN:
         return NAN[kind]
     dtype = np.dtype(KINDS["f32" if kind == "tf32" else kind])
@@ -285,7 +285,7 @@ def compare(op: str, kind: str, unordered: bool = False) -> Callable[[int, int],
 
 
 def near(fn: Callable[..., float], kind: str, ftz: bool = False) -> Callable[..., int]:
-    """A function of floats, rounded; what NumPy has at the ends of its domain."""
+    """A function of floats, rounded; NumPy's values at the ends of its domain."""
 
     def run(*bits: int) -> int:
         xs = [number(b, kind) for b in bits]

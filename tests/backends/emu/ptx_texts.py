@@ -1,4 +1,4 @@
-"""Texts of inline assembly with the formulas of what they make, registers to try, and a module of kernels.
+"""Texts of inline assembly with the formulas of their results, registers to try, and a module of kernels.
 
 Approximate instructions may be so many units in the last place away on hardware.
 """

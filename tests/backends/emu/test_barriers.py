@@ -97,7 +97,7 @@ if TRITON_VERSION >= (3, 7):
 
 @gluon.jit
 def turned(x, middle, out, ARRIVE: gl.constexpr):
-    # What one workgroup wrote, the other reads.
+    # One workgroup reads the data that the other wrote.
     at = gl.arange(0, 256, SPLIT)
     gl.store(middle + at, gl.load(x + at) * 2)
     if ARRIVE:

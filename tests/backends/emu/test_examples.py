@@ -17,7 +17,7 @@ from gluon_report.example import Arrays
 pytestmark = pytest.mark.once
 
 ALL = ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250"]
-# What differs most is run with each release of Triton; the rest once.
+# The most different cases run with each release of Triton; the rest once.
 TARGETS = [
     t if t in ("gfx942", "gfx1250") else pytest.param(t, marks=pytest.mark.once) for t in ALL
 ]

@@ -1,4 +1,4 @@
-"""Instructions that stand too close to each other, and waits for what they write, are reported."""
+"""Instructions too close to each other, and missing waits for their results, are reported."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_transcendental_results_that_nothing_waits_for():
 
 
 def test_loads_that_a_page_fault_replays():
-    """Of loads right behind each other none writes what another reads, where XNACK may be on."""
+    """No load writes registers that a load right next to it reads, where XNACK may be on."""
     body = """
 s_load_dwordx2 s[4:5], s[0:1], 0x0
 v_mov_b32_e32 v1, 0

@@ -1,4 +1,4 @@
-"""Conversions to fp8 that compilers make wrong, and what goes around them: docs/known-compiler-bugs.md."""
+"""Conversions to fp8 that compilers make wrong, and their workarounds: docs/known-compiler-bugs.md."""
 
 from __future__ import annotations
 

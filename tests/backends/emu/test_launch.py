@@ -1,4 +1,4 @@
-"""What a launch hands to machine code: arguments of every kind, grids, tensors, functions."""
+"""Data that a launch passes to machine code: arguments of every kind, grids, tensors, functions."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def test_reports_hold_what_was_executed(tmp_path):
     file.write_text(KERNEL)
 
     def gluon_command(*arguments, code=0):
-        # What another run left in the cache has the lines of a file that is gone.
+        # Entries of another run in the cache have the lines of a deleted file.
         env = {"COLUMNS": "200", "TRITON_CACHE_DIR": str(tmp_path / "cache")}
         result = CliRunner().invoke(app, [str(a) for a in arguments], env=env)
         assert result.exit_code == code, (result.stdout, result.stderr, result.exception)

@@ -1,4 +1,4 @@
-"""Workgroups that read what others stored: release and acquire, in code that Triton makes and in code
+"""Workgroups that read the stores of others: release and acquire, in code that Triton makes and in code
 with one of their instructions taken away."""
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Sum:
         np.testing.assert_array_equal(self.out, self.wanted)
 
 
-# What orders the sum behind the parts: (architecture, a line of the assembly, its place among such
-# lines from the end, what the report asks for).
+# Instructions that order the sum behind the parts: (architecture, a line of the assembly, its place among such
+# lines from the end, the fix that the report names).
 FENCES = [
     ("gfx942", "buffer_wbl2 sc1", 0, "missing buffer_wbl2 sc1"),
     ("gfx942", "buffer_inv sc1", 0, "missing buffer_inv sc1"),
@@ -178,7 +178,7 @@ def test_stores_that_go_through_need_no_write_back():
 
 
 def test_kernels_that_tell_each_other_nothing_are_not_watched():
-    """What other workgroups stored is read, but nothing that could be a flag."""
+    """Read the stores of other workgroups, but nothing that could be a flag."""
     body = """
 s_load_dwordx4 s[4:7], s[0:1], 0x0
 v_lshlrev_b32_e32 v1, 2, v0

@@ -1,4 +1,4 @@
-"""What kernels print, and assertions that fail, through the service of the runtime that takes them."""
+"""Output of kernels, and failed assertions, through the service of the runtime that takes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gluon_emu.amdgcn.machine.hostcall import Hostcalls, formatted
 from gluon_emu.errors import TrapError
 from gluon_emu.settings import using
 
-# Waves of 64 and of 32 lanes; what differs between the others is the text of the assembly.
+# Waves of 64 and of 32 lanes; the others differ in the text of the assembly.
 ALL = ["gfx942", "gfx1201", *(pytest.param(a, marks=pytest.mark.campaign) for a in ("gfx90a", "gfx1100"))]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Inline PTX: what instructions make of registers, that ptxas takes the texts, and what is refused."""
+"""Inline PTX: results of instructions, texts that ptxas takes, and refused texts."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_what_is_not_known_is_named(text, constraints, words):
 
 
 def test_reads_of_what_a_failed_guard_left_are_no_numbers():
-    """Where nothing wrote, hardware has anything."""
+    """Registers that nothing wrote hold any value."""
     program = assemble("{ .reg .pred p; setp.eq.u32 p, $1, 1; @p mov.b32 $0, $1; }", "=r,r")
     (result,) = program(None, [np.array([[0, 1]], np.uint32)], lambda: np.zeros((1, 1), int))
     assert result.tolist() == [[0xFFFFFFFF, 1]]

@@ -136,7 +136,7 @@ def test_who_is_active_and_who_is_elected():
 def test_constants_and_guards():
     (result,) = run("shfl.sync.idx.b32 $0, $1, 3, 31, -1;", "=r,r", A)
     np.testing.assert_array_equal(result, np.broadcast_to(A[:, 3:4], A.shape))
-    # The lower half alone; beyond it lanes keep what they have.
+    # The lower half alone; beyond it lanes keep their values.
     text = """{ .reg .pred p; .reg .u32 n; mov.u32 n, %laneid; setp.lt.u32 p, n, 16; mov.b32 $0, 5;
         @p redux.sync.max.u32 $0, n, 0xffff; @p bar.warp.sync 0xffff; }"""
     (result,) = run(text, "=&r,r", A)

@@ -1,4 +1,4 @@
-"""What is wrong with machine code is reported with its instruction, and clean code is not."""
+"""Errors in machine code are reported with their instruction, and clean code is not."""
 
 from __future__ import annotations
 
@@ -411,5 +411,5 @@ def test_mutants_of_a_reduction(parts):
             error: GluonError | None = subject.run(mutant.text)
             if error is None and counts[mutant.line]:
                 silent.append(str(mutant))
-    # a distance that the compiler keeps although a wait stands between
+    # a distance that the compiler keeps although there is a wait between
     assert len(silent) <= 1, silent

@@ -1,4 +1,4 @@
-"""What instructions compute, against the pseudocode of the vendor's ISA guides, which tinygrad's wheel
+"""Results of instructions, against the pseudocode of the vendor's ISA guides, which tinygrad's wheel
 carries."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.backends.emu.pseudocode_numbers import FLOATS, Int, Unsupported, bits
 
 assert families
 TEXTS = {"cdna": "gfx942", "rdna3": "gfx1100", "rdna4": "gfx1201"}
-# How many instructions are compared at least: what the interpreter understands.
+# How many instructions are compared at least: those that the interpreter understands.
 FLOOR = {"cdna": 400, "rdna3": 450, "rdna4": 480}
 APPROXIMATE = re.compile(r"v_(exp|log|rcp|rsq|sqrt|sin|cos)_|v_s_")
 EXPLAINED = {
@@ -47,7 +47,7 @@ def sources_of(text: str) -> dict[str, tuple[str, int]]:
 
 
 def numbers(kind: str, width: int, count: int, rng: Any) -> list[int]:
-    """Operands with what tends to go wrong among them, as bits."""
+    """Operands with the usual corner cases among them, as bits."""
     size = int(re.sub(r"\D", "", kind.removesuffix("x2")) or 32)
     if kind[0] == "f" and size in FLOATS:
         dtype = FLOATS[size]
@@ -92,7 +92,7 @@ def texts(folder: str) -> dict[str, tuple[str, str]]:
 
 
 def compare(name: str, text: str, arch: str, others: dict[str, str]) -> Iterator[str]:
-    """What differs, a line per lane.
+    """Return the differences, a line per lane.
 
     Raises:
         Unsupported: the text is beyond the interpreter.
@@ -158,7 +158,7 @@ def _same(got: int, wanted: int, kind: str, width: int, name: str) -> bool:
 
 
 def _denormal(bits: int, kind: str) -> bool:
-    """Whether an operand is one that transcendental instructions take for 0."""
+    """Return True if transcendental instructions take the operand for 0."""
     return kind == "f32" and 0 < bits & 0x7FFFFFFF < 0x800000
 
 

@@ -1,4 +1,4 @@
-"""What the snippets of the frontend's tests compute: machine code against the simulator."""
+"""Results of the snippets of the frontend's tests: machine code against the simulator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.kernels import differential
 TARGETS = ("gfx1100", "gfx1201", "gfx1250")
 if TRITON_VERSION < (3, 7):  # its linker gives up on some of them for gfx1250, without a reason
     TARGETS = TARGETS[:2]
-# What differs or does not run, and whose doing that is.
+# Snippets that differ or do not run, with the reason.
 EXPLAINED = {
     r"operator-sh[lr]-\d+": "counts beyond the width: LLVM leaves the result open, AMD takes them modulo it",
     r"atomic_\w+-11": "what an atomic operation answers where it is masked off is open",

@@ -30,7 +30,7 @@ def offset():
 
 
 class Address:
-    """What a CUDA tensor says of itself."""
+    """The attributes of a CUDA tensor."""
 
     shape, device = (64, 64), torch.device("cuda:0")
 

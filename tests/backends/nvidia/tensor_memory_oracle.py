@@ -1,4 +1,4 @@
-"""Child process of the tests of tensor memory: what Triton's own Gluon answers, a line per request.
+"""Child process of the tests of tensor memory: the answers of Triton's own Gluon, a line per request.
 
 It ends without cleaning up, so that binding libraries do not report what is still alive.
 """

@@ -1,4 +1,4 @@
-"""Calls answered in C: what they launch is what Python would, and they tell calls apart as it does."""
+"""Calls answered in C: they launch as Python would, and distinguish calls as it does."""
 
 import ctypes
 import gc
@@ -80,7 +80,7 @@ class Counted:
 
 
 def told(launch):
-    """What a launch of `scale` gave the driver."""
+    """Return the arguments that a launch of `scale` passed to the driver."""
     x, y, n, factor = launch.parameters
     number = ctypes.c_int32.from_buffer_copy(n).value
     return launch.grid, launch.block, x, y, number, ctypes.c_float.from_buffer_copy(factor).value

@@ -1,4 +1,4 @@
-"""Host-side TMA descriptors: what they refuse, and how kernels see them."""
+"""Host-side TMA descriptors: their checks, and how kernels see them."""
 
 import copy
 import re
@@ -195,7 +195,7 @@ def test_a_legal_description_is_checked_again_at_another_address():
 
 
 def upstream(value):
-    """What Triton's own launch path says of an argument."""
+    """Return the specialization of an argument on Triton's own launch path."""
     from triton._C.libtriton import native_specialize_impl
     from triton.backends.compiler import BaseBackend
 

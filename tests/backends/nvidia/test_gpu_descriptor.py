@@ -37,7 +37,7 @@ def has_tma():
     ]
 )
 def device(request, monkeypatch, tmp_path):
-    """Where the tensors are; those on the CPU go to the simulator."""
+    """Return the device of the tensors; those on the CPU go to the simulator."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     if request.param == "cpu":
         monkeypatch.setenv("GLUON_TARGET", "sim:hopper")

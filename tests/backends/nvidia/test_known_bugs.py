@@ -1,4 +1,4 @@
-"""What compilers do wrong, seen in their machine code: docs/known-compiler-bugs.md. Fails when a bug is gone."""
+"""Bugs of compilers, seen in their machine code: docs/known-compiler-bugs.md. Fails when a bug is gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reaches `cuLaunchKernelEx`, and what becomes of its errors; with a recording driver."""
+"""The arguments of `cuLaunchKernelEx`, and its errors; with a recording driver."""
 
 import struct
 import threading

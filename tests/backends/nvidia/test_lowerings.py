@@ -1,4 +1,4 @@
-"""What NVIDIA hardware does with `gl.portable`."""
+"""Lowerings of `gl.portable` on NVIDIA hardware."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_copy_that_only_the_compiler_sees_is_too_narrow_goes_through_registers
     ptx = compiled("sm_80", aligned=False).asm["ptx"]
     assert "cp.async.ca" not in ptx and "cp.async.cg" not in ptx
     assert "mma.sync" in ptx and "st.shared" in ptx
-    # A float32 is as wide as the narrowest copy, wherever it lies.
+    # A float32 is as wide as the narrowest copy, wherever it is.
     assert "cp.async.ca" in compiled("sm_80", "fp32", aligned=False).asm["ptx"]
 
 
@@ -150,7 +150,7 @@ MASKED = {
 )
 def test_the_way_that_tiles_take(target, dtype, num_warps, constants, expected):
     taken, record = tiles_selections(target, dtype, num_warps, **constants)
-    # What is made for stores alone takes its own layout, which TMA writes.
+    # A buffer for stores alone takes its own layout, which TMA writes.
     assert {**taken, "tile_copy": expected["tile_copy"]} == expected
     assert (record[0].op, record[0].chosen.name) == ("tile_copy", expected["tile_copy"])
 

@@ -1,4 +1,4 @@
-"""Tensor maps and scratch memory: what the driver is given for a launch, with a recording driver."""
+"""Tensor maps and scratch memory: the arguments of a launch, with a recording driver."""
 
 import struct
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ from tests.backends.nvidia.descriptors import (
     on_gpu,
 )
 
-# ---- what the driver is given -----------------------------------------------------------------
+# ---- arguments of the driver -----------------------------------------------------------------
 
 META = {"swizzle": 3, "elem_size": 2, "elem_type": 6, "block_size": [64, 64], "fp4_padded": False}
 KIND = f"tensordesc<fp16[64, 64],{L128!r}>"

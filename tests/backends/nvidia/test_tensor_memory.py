@@ -1,4 +1,4 @@
-"""Layouts of tensor memory and of what is loaded from it, against the compiler, and their checks.
+"""Layouts of tensor memory and of values loaded from it, against the compiler, and their checks.
 
 The compiler's answers come from child processes, because it may abort on what it cannot do.
 """

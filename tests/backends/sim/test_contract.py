@@ -1,4 +1,4 @@
-"""The core uses of a recorded program, its blocks and its values only what the contract declares."""
+"""The core uses of a recorded program, its blocks and its values only names that the contract declares."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.core import recording
 
 @pytest.fixture
 def guarded(monkeypatch):
-    """What the builder hands out answers the core nothing else."""
+    """Values of the builder answer the core nothing else."""
     monkeypatch.setenv("GLUON_TARGET", "sim")
     recording.ASKED.clear()
     recording.guard(monkeypatch, SimBuilder, contract.Builder, contract.Recorder)

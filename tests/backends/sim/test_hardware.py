@@ -1,4 +1,4 @@
-"""What a simulated kernel answers about machine code: that of the architecture, compiled when asked."""
+"""The machine code that a simulated kernel reports: that of the architecture, compiled when asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sum and difference of the halves of a matrix, in place in shared memory, which is read turned before
+"""Sum and difference of the halves of a matrix, in place in shared memory, which is read transposed before
 and after: views of buffers in every kind of shared layout."""
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""How often each value comes, counted by every program for its part and added up."""
+"""Histogram of values, counted by every program for its part and added up."""
 
 import numpy as np
 

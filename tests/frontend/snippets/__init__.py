@@ -1,7 +1,7 @@
 """Kernels in Gluon's portable language, one or a few per name of the interface.
 
 `CASES` maps a name to (source, first Triton that has it). Sources run under the imports of Triton's
-own Gluon and under ours; `oracle` says what is there beside `gl` and `gluon`.
+own Gluon and under ours; `oracle` lists the names there in addition to `gl` and `gluon`.
 """
 
 from __future__ import annotations

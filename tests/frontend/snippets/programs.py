@@ -6,7 +6,7 @@ import textwrap
 
 CASES: dict[str, tuple[str, tuple[int, int]]] = {}
 
-# What bodies find: pointers to each dtype family, a size, layouts, and 1-d and 2-d operands.
+# Names that bodies use: pointers to each dtype family, a size, layouts, and 1-d and 2-d operands.
 _HEAD = """
 L1: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
 L2: gl.constexpr = gl.BlockedLayout([1, 2], [4, 8], [4, 1], [1, 0])

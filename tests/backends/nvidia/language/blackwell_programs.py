@@ -1,4 +1,4 @@
-"""Programs on tensor memory and tcgen05, with holes for what a test varies."""
+"""Programs on tensor memory and tcgen05, with holes for the parts that a test varies."""
 
 from __future__ import annotations
 

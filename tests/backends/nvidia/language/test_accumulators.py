@@ -1,4 +1,4 @@
-"""Accumulators in tensor memory as a ring, stored by a writer: results, what is needed, misuse."""
+"""Accumulators in tensor memory as a ring, stored by a writer: results, requirements, misuse."""
 
 from __future__ import annotations
 

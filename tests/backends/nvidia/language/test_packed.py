@@ -226,7 +226,7 @@ def test_four_at_once(call):
 
 
 def accepted(call):
-    """Whether upstream takes a call."""
+    """Return True if upstream accepts a call."""
     try:
         oracle.upstream(source(call).replace("GLUON", "triton.experimental.gluon"))
     except Exception:

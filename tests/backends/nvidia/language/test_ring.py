@@ -1,4 +1,4 @@
-"""Rings of tiles and writers of tiles: what they move, what they wait for, how they are misused."""
+"""Rings of tiles and writers of tiles: the tiles they move, their waits, misuse."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_tiles_go_through(rounds, stages, parts):
 
 @gluon.jit
 def far(a, out, steps, STAGES: gl.constexpr):
-    """Where positions are after so many steps: known when the kernel runs, and 2."""
+    """Store the positions after so many steps: a number from the launch, and 2."""
     ring = tma_ring([a], STAGES)
     order = ordered_barrier(2)
     starts = (ring.producer(), ring.consumer(), order.first(0), order.first(1))

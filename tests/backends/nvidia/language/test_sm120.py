@@ -1,4 +1,4 @@
-"""Blackwell without tensor memory (sm_120, sm_121): what works there, and what says what it needs."""
+"""Blackwell without tensor memory (sm_120, sm_121): the ops that work there, and the errors of the others."""
 
 from __future__ import annotations
 

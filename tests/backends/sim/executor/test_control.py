@@ -1,4 +1,4 @@
-"""Control flow: the batch splits where programs part ways, and what results is what each would do."""
+"""Control flow: the batch splits where programs part ways, and the results are those of each."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def same_name(out, rounds):
 
 
 def test_a_name_of_a_loop_that_some_programs_do_not_begin():
-    """What it is behind the loop nobody knows, and nobody asks."""
+    """Its value behind the loop is unknown and unused."""
     out = np.zeros(4, np.int32)
     same_name[(4,)](out, np.array([1, 0, 2, 0], np.int32), target="sim:sm_90")
     assert out.tolist() == [6, 0, 7, 0]

@@ -1,4 +1,4 @@
-"""Schedules walked systematically: what only some of them show, and whether none is forgotten."""
+"""Schedules explored systematically: errors that only some show; none is forgotten."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def parts():
     return np.zeros(3, np.int32), np.zeros(1, np.int32), np.zeros(1, np.int32), 3
 
 
-# Of each: how it is launched, its error, and which of the usual schedules find it.
+# For each: how it is launched, its error, and which of the usual schedules find it.
 CASES = {
     "crossed": (crossed, (1,), boxes, RaceError, ()),
     "too early": (too_early, (1,), boxes, BarrierError, ("eager",)),
@@ -211,7 +211,7 @@ def test_results_that_depend_on_the_schedule_are_told():
         tickets[(3,)](ticket, out)
     (launch,) = record.launches
     assert (launch.walked.runs, launch.walked.all, launch.walked.differ) == (6, True, ("out",))
-    assert out.tolist() == [0, 1, 2] and ticket[0] == 3  # what the usual schedule gives
+    assert out.tolist() == [0, 1, 2] and ticket[0] == 3  # the result of the usual schedule
 
 
 def test_what_is_left_out_is_told():
@@ -291,7 +291,7 @@ def acts(a, A: gl.constexpr, B: gl.constexpr, COUNT: gl.constexpr):
 
 
 class Everything(Walk):
-    """Who could go on goes on, one run each."""
+    """Every task that can run next runs next, one run each."""
 
     def decide(self, names):
         name = super().decide(names)

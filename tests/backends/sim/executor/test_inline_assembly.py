@@ -1,4 +1,4 @@
-"""Inline assembly on the simulator: which elements meet in a register, memory, and what is told."""
+"""Inline assembly on the simulator: which elements meet in a register, memory, and reports."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ def by_warps(x, out, few, SUM: gl.constexpr):
 
 
 def summed(x):
-    """Of (warp, lane, register) over the lanes."""
+    """Return an array of (warp, lane, register) over the lanes."""
     return np.broadcast_to(x.sum(1, dtype=np.int32, keepdims=True), x.shape)
 
 

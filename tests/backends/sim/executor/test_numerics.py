@@ -77,7 +77,7 @@ def test_fp8e4b15_round_trips_every_pattern_but_the_largest():
     values = cast_float(bits, "fp8e4b15", "fp32")
     assert values.max() == 1.875 and np.isfinite(values).all()
     np.testing.assert_array_equal(cast_float(values, "fp32", "fp8e4b15")[:127], bits[:127])
-    # What PTX for an H100 and an H200 does: min with 1.75, and half a unit added before the cut.
+    # As PTX for an H100 and an H200 does: min with 1.75, and half a unit added before the cut.
     some = np.float32([7.0, 1.875, np.nan, np.inf, 1 + 1 / 16, 1 + 3 / 16, -1 - 1 / 16, 1 + 1 / 17])
     result = cast_float(some, "fp32", "fp8e4b15")
     assert result.tolist() == [0x7E, 0x7E, 0x7E, 0x7E, 0x79, 0x7A, 0xF9, 0x78]

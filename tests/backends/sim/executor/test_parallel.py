@@ -21,7 +21,7 @@ SIZE = BLOCK * GRID
 
 @pytest.fixture
 def threads(monkeypatch):
-    """How many threads each launch took, and whether they brought it to its end."""
+    """Record the threads of each launch, and if they completed it."""
     seen = []
     run = Workers.run
 

@@ -1,4 +1,4 @@
-"""What makes launches fast changes nothing: BLAS on one thread, partitioned programs in batches."""
+"""Optimizations of launches change no result: BLAS on one thread, partitioned programs in batches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_blas_has_one_thread_while_a_launch_runs():
         with one_thread():
             assert counts() == {1}
             other = threading.Thread(target=lambda: one_thread().__enter__())
-            other.start()  # a launch beside this one, which outlives it
+            other.start()  # a launch parallel to this one, which outlives it
             other.join()
         assert counts() == before
 

@@ -1,4 +1,4 @@
-"""What the tests of the TMA on the simulator share: layouts, descriptors, and reports of launches."""
+"""Helpers of the tests of the TMA on the simulator: layouts, descriptors, and reports of launches."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def places(LAYOUT: gl.constexpr):
 
 @gluon.jit
 def exchange(a, out, IN: gl.constexpr, OUT: gl.constexpr, SYNC: gl.constexpr, END: gl.constexpr):
-    """What one block stores another loads."""
+    """Load in one block the stores of another."""
     tile = gl.allocate_shared_memory(gl.float16, [64, 128], BY_COLUMNS)
     tile.store(gl.load(a + places(IN)))
     if SYNC == "cluster":
@@ -62,7 +62,7 @@ def run(kernel, *constants):
 def test_stores_and_loads_of_another_block_need_a_barrier_of_the_cluster(there, back):
     run(exchange, there, back, "cluster", True)
     for sync in ("nothing", "block"):
-        if there is back:  # each block reads what it wrote itself
+        if there is back:  # each block reads its own writes
             run(exchange, there, back, sync, True)
             continue
         with pytest.raises(RaceError, match="by block 1") as error:

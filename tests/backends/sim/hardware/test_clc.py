@@ -128,6 +128,6 @@ def test_who_was_not_claimed_runs_himself():
     out = np.zeros(9, np.int32)
     with using(races=False):
         once[(9,)](out, 16, True)
-    # Who took one over wrote for that one; who got no answered for himself.
+    # A program that took another over wrote for that one, others for themselves.
     assert (out > 0).sum() == (out == 0).sum() > 0
     assert (out[:4] <= 0).all()

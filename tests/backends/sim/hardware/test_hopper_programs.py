@@ -36,7 +36,7 @@ def test_the_program(schedule, stages):
     np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), rtol=2e-3, atol=0.02)
 
 
-# What is changed, what to; the error, and what it says.
+# The old text, the new one; the error, and its message.
 MUTANTS = {
     "no fence before the store": ("        fence_async_shared()\n", "", RaceError, "fence"),
     "no wait for a filled buffer": (

@@ -1,4 +1,4 @@
-"""tcgen05 on the simulator: what it computes, when it is there, and reports of what is missing."""
+"""tcgen05 on the simulator: results, when they are there, and reports of missing synchronization."""
 
 from __future__ import annotations
 
@@ -369,7 +369,7 @@ def test_partitions_that_load_multiply_and_store(schedule, seed):
 
 
 def test_buffers_that_are_not_free_yet():
-    # Who fills buffers without waiting ends more phases than the others see.
+    # A producer that fills buffers without waiting ends more phases than the others see.
     with pytest.raises((RaceError, DeadlockError)):
         run_specialized(skip=True)
 
@@ -439,7 +439,7 @@ def copied_scales(a, out, K: gl.constexpr, WARP: gl.constexpr):
     tcgen05_copy(smem, memory)
     tcgen05_commit(bar)
     mbarrier.wait(bar, 0)
-    # What all lanes hold, four scales to a column.
+    # The values of all lanes, four scales to a column.
     lanes = memory.reinterpret(
         gl.uint8, [128, M * K // 32], TensorMemoryLayout([128, M * K // 32], 1)
     )

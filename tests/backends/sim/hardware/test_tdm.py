@@ -1,4 +1,4 @@
-"""The tensor data mover and what goes with it on gfx1250, in the simulator."""
+"""The tensor data mover and related ops on gfx1250, in the simulator."""
 
 from __future__ import annotations
 

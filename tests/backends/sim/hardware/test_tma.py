@@ -1,4 +1,4 @@
-"""Copies of the TMA on the simulator: what they move, and from where."""
+"""Copies of the TMA on the simulator: the bytes they move, and from where."""
 
 from __future__ import annotations
 
@@ -501,7 +501,7 @@ def test_a_barrier_that_other_blocks_signal_too_early():
         pair[(1,)](a, a, layout, True, False, num_ctas=2)
 
 
-# -- what is counted --------------------------------------------------------------------------------
+# -- counted bytes --------------------------------------------------------------------------------
 
 
 def test_profile_and_trace_count_what_is_copied():

@@ -1,4 +1,4 @@
-"""Copies of the TMA on the simulator: what a kernel must wait for, and what is reported when it does not."""
+"""Copies of the TMA on the simulator: the waits of a kernel, and reports of missing ones."""
 
 from __future__ import annotations
 

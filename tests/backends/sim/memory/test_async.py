@@ -1,4 +1,4 @@
-"""Copies in flight land when the schedule says so; what a correct kernel computes never changes."""
+"""Copies in flight land when the schedule says so; results of a correct kernel never change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensor memory on the simulator: what goes in comes out, views alias, capacity, uninitialised reads."""
+"""Tensor memory on the simulator: values that go in come out, views alias, capacity, uninitialised reads."""
 
 from __future__ import annotations
 

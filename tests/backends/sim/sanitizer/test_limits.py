@@ -1,4 +1,4 @@
-"""What the simulator does not see: the limits of docs/simulator.md, each shown by a kernel that is wrong.
+"""Errors that the simulator does not see: the limits of docs/simulator.md, each shown by a kernel that is wrong.
 
 A test that fails here is good news: take the limit off the page, and the kernel to the tests of reports.
 """
@@ -52,7 +52,7 @@ def test_threads_meet_only_in_arrays_that_are_loaded_and_stored():
 
 @gluon.jit
 def turned_after_a_sum(a, out, SUM: gl.constexpr):
-    """The sum is of what each thread holds itself, so no thread waits for another."""
+    """The sum is of each thread's own values, so no thread waits for another."""
     o = gl.arange(0, 128, L)
     mine = gl.zeros([128, 2], gl.int32, gl.BlockedLayout([1, 2], [32, 1], [4, 1], [1, 0]))
     gl.store(a + o, o)
@@ -82,7 +82,7 @@ def test_of_threads_that_hold_the_same_the_first_counts():
 
 @gluon.jit
 def overwrites(data, flag, out):
-    """Programs 0 and 1 load what program 2 stores; it has waited for program 1 alone."""
+    """Programs 0 and 1 load the stores of program 2; it has waited for program 1 alone."""
     program = gl.program_id(0)
     if program == 2:
         while gl.atomic_cas(flag, 1, 1, sem="acquire") == 0:
@@ -109,7 +109,7 @@ def test_beyond_its_memory_the_last_access_is_known(monkeypatch, remembers):
 
 @gluon.jit
 def hand_over(data, flags, out, SCALAR: gl.constexpr):
-    """Program 0 stores and releases, program 1 acquires and loads what other threads stored."""
+    """Program 0 stores and releases, program 1 acquires and loads the stores of other threads."""
     o = gl.arange(0, 128, L)
     if gl.program_id(0) == 0:
         gl.store(data + o, o + 1)
@@ -148,7 +148,7 @@ BY_COLUMNS = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2, cga_layout=[[0, 1]]))
 
 @gluon.jit
 def picks(a, out, GATHER: gl.constexpr, SYNC: gl.constexpr):
-    """What one block of a cluster stores the other one loads, or gathers."""
+    """Load or gather in one block of a cluster the stores of the other."""
     tile = gl.allocate_shared_memory(gl.float16, [64, 128], BY_COLUMNS)
     down = gl.arange(0, 64, gl.SliceLayout(1, COLUMNS))[:, None]
     tile.store(gl.load(a + down * 128 + gl.arange(0, 128, gl.SliceLayout(0, COLUMNS))[None, :]))
@@ -179,7 +179,7 @@ def test_gathers_are_not_watched_between_blocks():
 
 @gluon.jit
 def sums_between(a, out, SUM: gl.constexpr):
-    """The sum is of what each block holds itself, so no block waits for the other one."""
+    """The sum is of each block's own values, so no block waits for the other one."""
     tile = gl.allocate_shared_memory(gl.float16, [64, 128], BY_COLUMNS)
     down = gl.arange(0, 64, gl.SliceLayout(1, COLUMNS))[:, None]
     x = gl.load(a + down * 128 + gl.arange(0, 128, gl.SliceLayout(0, COLUMNS))[None, :])

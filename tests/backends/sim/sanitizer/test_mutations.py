@@ -35,7 +35,7 @@ FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 
 
-# ---- kernels with partitions, beside the examples --------------------------------------------
+# ---- kernels with partitions, added to the examples --------------------------------------------
 
 
 @gluon.jit
@@ -225,7 +225,7 @@ def mutants(program: Any) -> Iterator[Mutant]:
             yield _changed(op, 1, not op.args[1], "with the count the other way")
 
 
-# What is not reported, and why it is no mistake.
+# Mutants that are not reported, and why they are no mistakes.
 HARMLESS = {
     **{f"{op} with one less pending": "waits for more than it must" for op in PENDING},
     "mbarrier_inval deleted": "nothing uses the memory afterwards, unless it is initialized again",
@@ -306,7 +306,7 @@ class Case:
         return None if near.all() else "wrong"
 
     def of(self, mutant: Mutant) -> Any:
-        """What `run` says while the program is changed."""
+        """Return the result of `run` while the program is changed."""
         mutant.apply()
         try:
             return self.run()
@@ -316,7 +316,7 @@ class Case:
     def judged(self, parts: int = 1) -> tuple[set, list]:
         """Names of the mutants that are reported; (name, end) of those that are not, but are to be.
 
-        Of each kind of mutant one in `parts` is made, the first of them always.
+        For each kind of mutant one in `parts` is made, the first of them always.
         """
         reported, missed, seen = set(), [], Counter[str]()
         for mutant in list(mutants(self.compiled.asm["program"].program)):

@@ -1,4 +1,4 @@
-"""Mutants of what orders programs, partitions and blocks: weaker atomics, narrower scopes, barriers left out.
+"""Mutants of the order of programs, partitions and blocks: weaker atomics, narrower scopes, barriers left out.
 
 As in `test_mutations`; each mutant runs once with copies that land late and once with copies that
 land early, and is reported either way. `pytest -s` prints the score.

@@ -42,7 +42,7 @@ def boxed(x):
 
 @gluon.jit
 def there_and_back(box, out, WRITTEN: gl.constexpr):
-    """What the TMA stores it loads again."""
+    """Load with the TMA the data that it stored."""
     one = gl.allocate_shared_memory(gl.float16, [64, 64], TILE)
     other = gl.allocate_shared_memory(gl.float16, [64, 64], TILE)
     bar = mbarrier.allocate_mbarrier()
@@ -330,7 +330,7 @@ def test_blocks_of_a_cluster_meet_in_global_memory():
         assert "gl.barrier(cluster=True)" in error.value.remedy
 
 
-# ---- what a portable kernel promises ----------------------------------------------------------
+# ---- promises of a portable kernel ----------------------------------------------------------
 
 
 @gluon.jit

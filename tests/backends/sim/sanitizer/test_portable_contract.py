@@ -1,4 +1,4 @@
-"""What a portable copy asks for is asked for where it happens to be done at once, too."""
+"""The waits of a portable copy are required where the copy is synchronous, too."""
 
 from __future__ import annotations
 
@@ -165,8 +165,8 @@ def steps_of(
     tiles.close()
 
 
-# Rounds, steps ahead, what is added to the step that is waited for (9: it is step 0 always),
-# pending; what the report says of it.
+# Rounds, steps ahead, the number added to the step that is waited for (9: it is step 0 always),
+# pending; the words of the report.
 MISTAKES = {
     "the same step": ((4, 2, 9, 1), "its buffers hold step 3 by now"),
     "a later step": ((4, 2, 1, 0), "step 3 is fetched into the buffers of step 0 of line"),

@@ -1,4 +1,4 @@
-"""What a release by an atomic covers: its own thread, and what that thread knows of the others."""
+"""The stores that a release by an atomic covers: its own thread's, and those it has acquired."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_wave_in_lockstep_is_one_thread():
 
 @gluon.jit
 def counted(data, ticket, N: gl.constexpr, BARRIER: gl.constexpr, USED: gl.constexpr):
-    """Who comes last overwrites what all others have read, or who guesses so."""
+    """Overwrite in the last program, or in one that guesses so, the data that all others have read."""
     o = gl.arange(0, N, layout=L1)
     gl.device_assert(gl.load(data + o) == 0)
     if BARRIER:
@@ -183,7 +183,7 @@ def test_releases_and_acquires_are_of_the_partitions_that_take_part(filled, seen
 
 @gluon.jit
 def after_roles(data, flags, out, N: gl.constexpr):
-    """What partitions did is known to the program once they are over."""
+    """The program sees the stores of partitions once they are over."""
     bar = mbarrier.allocate_mbarrier()
     mbarrier.init(bar, 1)
     if gl.program_id(0) == 0:
@@ -212,7 +212,7 @@ def test_releases_and_acquires_outside_of_partitions():
 
 @gluon.jit
 def hands(data, flags, out, N: gl.constexpr):
-    """Each program adds to what the one before it handed on."""
+    """Each program adds to the value of the one before it."""
     me = gl.program_id(0)
     o = gl.arange(0, N, layout=L1)
     if me > 0:

@@ -1,4 +1,4 @@
-"""Accesses that nothing orders are reported with both sides; what orders them is not."""
+"""Accesses that nothing orders are reported with both sides; ordered ones are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hardware tolerates is a warning, once for each line, and an error where everything is checked."""
+"""Mistakes that hardware tolerates are warnings, once for each line, and an error where everything is checked."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_store_whose_source_goes_away_is_an_error(row):
         leave_store[(1,)](describe(numbers(128, 64), (64, 64)), row)
 
 
-# ---- what nobody wrote ----------------------------------------------------------------------------
+# ---- uninitialized memory ----------------------------------------------------------------------------
 
 
 @gluon.jit

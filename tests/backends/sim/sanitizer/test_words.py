@@ -91,7 +91,7 @@ def of_an_aggregate(src, dst):
     async_copy.wait_group(0)
 
 
-# kernel, target, num_warps -> what the report says
+# kernel, target, num_warps -> the words of the report
 CASES = {
     "a slot": (by_module, "sim:sm_80", 4, (
         "of `slots` (`slots.index(1)`)", "`async_copy.async_copy_global_to_shared`",

@@ -1,4 +1,4 @@
-"""The prompt over a kernel: breakpoints, failures, names, programs, dumps; and what prints say."""
+"""The prompt over a kernel: breakpoints, failures, names, programs, dumps; and prints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLAIN = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 
 
 def session(commands, launch, error=None):
-    """What the prompt says to these commands, answer by answer; the first is where it stopped."""
+    """Return the prompt's answers to these commands; the first is where it stopped."""
     out = io.StringIO()
     debugger = Debugger(io.StringIO("\n".join(commands) + "\n"), out)
     with watching(debugger):
@@ -181,7 +181,7 @@ def test_gluon_run_pdb(tmp_path, monkeypatch):
     assert result.exit_code == 1
     assert "gl.store(a + at, 1)" in result.stdout and "(gluon) 70" in result.stdout
     assert "OutOfBoundsError" in result.stderr
-    # Of many schedules only the second fails; what it prints is hidden, the prompt is not.
+    # Only the second of many schedules fails; its output is hidden, the prompt is not.
     text = file.read_text().replace("np.zeros(4, np.int32)", "np.zeros(size, np.int32)")
     size = "size = 4 if current().schedule == 'eager' else 8\n"
     head, launch = text.rsplit("far[(1,)]", 1)

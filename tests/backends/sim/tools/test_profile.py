@@ -1,4 +1,4 @@
-"""Numbers per kernel line, against what a pencil gives for small kernels."""
+"""Numbers per kernel line, against pencil and paper for small kernels."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_iterations_add_up_and_the_footprint_does_not():
     report = profiled(looped, (2,), zeros(128), zeros(128), 5)
     load = line(report, "gl.load")
     assert load["read_sectors"] == 2 * 5 * 16 and load["vector"] == 2 * 5 * 128
-    # What a library function does belongs to the line that called it.
+    # The work of a library function belongs to the line that called it.
     assert {r["file"] for r in report["lines"]} == {__file__}
     # 127 additions of the sum, and 128 of its result.
     assert line(report, "gl.sum")["vector"] == 2 * 255
@@ -177,7 +177,7 @@ PADDED = gl.PaddedSharedLayout.with_identity_for([[32, 1]], [32, 32], [1, 0])
     "shared, read, passes, ideal",
     [
         (PLAIN, ROWS, 32, 32),  # 32 rows, one per warp and register
-        (PLAIN, COLUMNS, 32 * 32, 32),  # a column lies in one bank: 32 passes each
+        (PLAIN, COLUMNS, 32 * 32, 32),  # a column is in one bank: 32 passes each
         (SWIZZLED, COLUMNS, 32, 32),
         (PADDED, COLUMNS, 32, 32),
         (PLAIN, WIDE, 32, 32),  # 16 bytes per lane: 8 lanes a pass, 32 passes for 4096 bytes

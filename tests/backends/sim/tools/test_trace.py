@@ -1,4 +1,4 @@
-"""Timelines: one microsecond per op, waits that end after what they waited for, pairs of events."""
+"""Timelines: one microsecond per op, waits that end after their events, pairs of events."""
 
 from __future__ import annotations
 

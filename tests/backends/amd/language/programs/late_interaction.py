@@ -1,4 +1,4 @@
-"""How well the tokens of documents on scattered pages match those of a query: fp8 operands that CDNA3's
+"""Score the tokens of documents on scattered pages against those of a query: fp8 operands that CDNA3's
 buffer loads bring straight into the layouts of the matrix instruction, through a table of pages."""
 
 import ml_dtypes

@@ -1,4 +1,4 @@
-"""What sixteen slots attend to in strips of an image: CDNA3, tiles of three and four dimensions that
+"""Attention pooling, sixteen slots over strips of an image: CDNA3, tiles of three and four dimensions that
 become operands by permuting and reshaping, softmax along a dimension."""
 
 import ml_dtypes

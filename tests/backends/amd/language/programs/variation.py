@@ -1,4 +1,4 @@
-"""How much rows change from strip to strip: gfx1250's tensor data mover tells barriers when a box is there,
+"""Total variation of rows from strip to strip: gfx1250's tensor data mover signals barriers when a box is there,
 and stores the result."""
 
 import numpy as np

@@ -1,5 +1,5 @@
 """Attention to the last keys, or to all before: CDNA's 32 by 32 matrix instructions, softmax that goes
-along in an aggregate, keys turned in shared memory; for both generations."""
+along in an aggregate, keys transposed in shared memory; for both generations."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ NOTHING = gl.constexpr(float("-inf"))
 
 @gluon.aggregate
 class Seen:
-    """Of each query: the largest logit, the sum of powers of two, and of values in that measure."""
+    """Return for each query the largest logit, the sum of powers of two, and of values in that measure."""
 
     top: gl.tensor
     mass: gl.tensor

@@ -94,7 +94,7 @@ def data(left, right, inner, rng):
         else:
             x = rng.standard_normal((rows, inner)).astype(dtype)
             exact = x.astype(float)
-        # Beside eight bits, two of four bits take the place of two bytes.
+        # Next to eight bits, two of four bits take the place of two bytes.
         layout = gl.NVMMASharedLayout.get_default_for(
             list(x.shape), name, fp4_padded=kind == "e2m1" and left != right
         )
@@ -115,7 +115,7 @@ LAUNCHES = [
     )
     for left, right, oracle in (
         ("e5m2", "e4m3", (3, 8)),
-        ("e4m3", "e2m1", (3, 9)),  # 3.8's own describes what is padded only beside a GPU for it
+        ("e4m3", "e2m1", (3, 9)),  # 3.8's own describes padded operands only with a GPU for it
         ("e2m1", "e2m1", (3, 8)),
     )
 ]

@@ -1,4 +1,4 @@
-"""A product added to what came by TMA and went from shared to tensor memory without passing registers."""
+"""A product added to a tile that came by TMA and went from shared to tensor memory without passing registers."""
 
 from functools import partial
 

@@ -37,7 +37,7 @@ def data(dtype, count, column, rng):
     wide = 64
     x = rng.integers(1, 99, (64, 96)).astype(dtype)
     out = np.zeros((50, 96), dtype)
-    sources = rng.integers(-8, 80, count, dtype=np.int32)  # what lies outside comes as zeros
+    sources = rng.integers(-8, 80, count, dtype=np.int32)  # rows outside come as zeros
     targets = rng.permutation(60)[:count].astype(np.int32)  # and nothing goes there
     bordered = np.zeros((64 + 24, 96 + 80))
     bordered[8 : 8 + 64, 16 : 16 + 96] = x
