@@ -25,7 +25,7 @@ def open_bundle(
     Args:
         path: the file.
         digest: the sha256 that it must have, as `gluon bundle inspect` printed it.
-        driver: what launches; None for the driver of this machine.
+        driver: the driver that launches; None for the driver of this machine.
 
     Raises:
         BundleError: one class for each way in which a file may be no such bundle.
@@ -59,7 +59,7 @@ class Bundle(Mapping[str, "BundledKernel"]):
 
     @property
     def driver(self) -> Driver:
-        """What launches the kernels."""
+        """Return the driver that launches the kernels."""
         if self._driver is None:
             wanted = {f.driver for k in self.manifest.kernels.values() for f in k.forms}
             self._driver = drivers.find(sorted(wanted))
@@ -69,7 +69,7 @@ class Bundle(Mapping[str, "BundledKernel"]):
         """A part of the file.
 
         Raises:
-            BundleHashError: it is not what the manifest says.
+            BundleHashError: it differs from the hash in the manifest.
         """
         data, stated = self.members[name], self.manifest.members[name]
         really = manifests.digest_of(data)

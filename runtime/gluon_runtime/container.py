@@ -134,7 +134,7 @@ def unpack(data: bytes, where: str, digest: Optional[str] = None) -> Container:
 
 
 def _headless(data: bytes, where: str) -> Exception:
-    """What is wrong with a file that does not end as a bundle does."""
+    """Return the error of a file that does not end as a bundle does."""
     begins = data[:4] == _START and data[30 : 30 + len(_FIRST)] == _FIRST
     short = len(data) < 30 + len(_FIRST) and (_START.startswith(data[:4]) or data[:4] == _START)
     if begins or (data and short):

@@ -256,7 +256,7 @@ class CudaDriver:
 
     @staticmethod
     def _config(loaded: Loaded, launch: Launch) -> tuple[Config, Any]:
-        """What the launches of a kernel have in common, and the place of the grid in it."""
+        """The parts that the launches of a kernel share, and the place of the grid in them."""
         config = Config()
         config.block[:] = (launch.threads, 1, 1)
         config.shared, config.count = launch.shared, len(loaded.attributes)

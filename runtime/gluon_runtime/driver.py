@@ -27,7 +27,7 @@ class Driver(Protocol):
         """Such as `sm_90` or `gfx942`."""
 
     def current_device(self) -> int:
-        """Where a launch goes whose arguments do not say."""
+        """Return the device of a launch whose arguments name none."""
 
     def stream(self, device: int) -> int:
         """The current stream of a device."""

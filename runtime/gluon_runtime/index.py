@@ -43,7 +43,7 @@ class _Strings:
         self._known = {"": 0}
 
     def __call__(self, text: str) -> int:
-        """Where `text` is, counted from the first string."""
+        """Return the place of `text`, counted from the first string."""
         if text not in self._known:
             self._known[text] = len(self.data)
             self.data += text.encode() + b"\0"
@@ -51,7 +51,7 @@ class _Strings:
 
 
 def text_of(constant: Constant) -> str:
-    """How C names a constant: JSON without blanks, or the text of an opaque one."""
+    """Return C's name of a constant: JSON without blanks, or the text of an opaque one."""
     if constant.opaque:
         return str(constant.value)
     return json.dumps(constant.value, separators=(",", ":"))

@@ -473,7 +473,7 @@ def _parameter(parameter: manifests.Parameter) -> Parameter:
 
 
 def _settled(value: Any) -> bool:
-    """Whether a constant is what it is as long as it lives, so that its address stands for it."""
+    """Return True if a constant never changes as long as it lives, so that its address stands for it."""
     if value is None or value is ABSENT:
         return True
     how: Any = type(value).__hash__

@@ -1,4 +1,4 @@
-"""What a bundle says of its kernels: `manifest.json` as objects, every field checked.
+"""Read the manifest of a bundle: `manifest.json` as objects, every field checked.
 
 docs/bundles.md describes the fields. Unknown ones are errors: the format has a version for that.
 """
@@ -124,7 +124,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Launch:
-    """How a code object is launched.
+    """The launch parameters of a code object.
 
     Args:
         entry: the name of the kernel in it.
@@ -175,7 +175,7 @@ MAP_BYTES, MAP_ALIGNMENT = 128, 64
 
 @dataclass(frozen=True)
 class Field:
-    """Where the value of an argument goes.
+    """The place of an argument's value.
 
     Args:
         path: index of the parameter, and the indices into tuples.

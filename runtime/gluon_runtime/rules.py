@@ -58,7 +58,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Rules:
-    """How a launch tells from an argument which code it takes.
+    """The rules by which a launch chooses its code from an argument.
 
     Args:
         divisibility: addresses and integers divisible by it are marked so.

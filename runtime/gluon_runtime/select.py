@@ -86,7 +86,7 @@ def select(
 
 
 def _same(ours: Any, given: Any) -> bool:
-    """Whether two constants compile to the same: 1, True and 1.0 do not."""
+    """Return True if two constants compile to the same: 1, True and 1.0 do not."""
     if isinstance(ours, tuple) and isinstance(given, (tuple, list)):
         return len(ours) == len(given) and all(map(_same, ours, given))
     if isinstance(ours, float) and isinstance(given, float):
@@ -95,7 +95,7 @@ def _same(ours: Any, given: Any) -> bool:
 
 
 def _score(parameter: Parameter, pattern: Pattern, seen: Any, rules: Rules) -> Optional[int]:
-    """How much of what is seen the pattern makes use of; None where it does not fit."""
+    """Return how many of the seen facts the pattern uses; None where it does not fit."""
     if seen is ABSENT:
         return 0
     if parameter.constexpr:
@@ -208,7 +208,7 @@ def spoken(pattern: Pattern, rules: Rules) -> str:
 
 
 def _told(parameter: Parameter, pattern: Pattern, seen: Any, rules: Rules) -> str:
-    """What came, in the words that matter for `pattern`."""
+    """Describe the argument in the words that matter for `pattern`."""
     if parameter.constexpr:
         return f"constant {seen!r}"
     if seen.kind == "tuple":
