@@ -193,6 +193,8 @@ static int read_argument(char kind, PyObject *value, void *slot)
     switch (kind) {
     case 'P':
         return address_of(value, slot);
+    case 'i': /* most of them */
+        return signed_value(value, 32, slot);
     case 'f':
     case 'd':
         real = PyFloat_AsDouble(value);
