@@ -89,14 +89,14 @@ class Lowering:
     """One implementation of a portable op.
 
     Args:
-        op: the portable op, one of `gluon_core.portable.OPS`.
+        op: the portable op, one of `OPS`.
         name: what `gluon explain` calls it, unique among the lowerings of an op.
         requires: capabilities that the target must have.
         priority: of the lowerings that fit, the highest wins; two that can fit the same target
             must not share one.
         implement: path of the function that emits the op: `f(request, _semantic) -> value`.
         accepts: path of a predicate `f(request) -> True | str`, the string saying why not; None
-            accepts all operands. `request` is the op's request dataclass in `gluon_core.portable`.
+            accepts all operands. `request` is the op's request dataclass in `gluon_core.portable.requests`.
         extras: paths of further compile-time functions: those that the op asks for
             (`OPS`), and others that lowerings of it may have.
         min_triton: the oldest Triton (major, minor) whose builder can emit it.

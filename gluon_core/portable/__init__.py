@@ -8,19 +8,6 @@ must not.
 
 import typing as _typing
 
-from gluon_core.plugin.language import OPS
-from gluon_core.portable.requests import (
-    AsyncCopyRequest,
-    LoadRequest,
-    MmaLayouts,
-    MmaRequest,
-    Request,
-    StoreRequest,
-    TileRequest,
-    TileSchedulerRequest,
-    TileStoreRequest,
-)
-
 if _typing.TYPE_CHECKING:
     from gluon_core.portable.ops import (
         accumulator,
@@ -54,16 +41,6 @@ if _typing.TYPE_CHECKING:
     )
 
 __all__ = [
-    "OPS",
-    "AsyncCopyRequest",
-    "LoadRequest",
-    "MmaLayouts",
-    "MmaRequest",
-    "Request",
-    "StoreRequest",
-    "TileRequest",
-    "TileSchedulerRequest",
-    "TileStoreRequest",
     "accumulator",
     "async_copy",
     "blocked_layout",

@@ -14,8 +14,8 @@ from gluon_core.errors import (
     CapabilityError,
 )
 from gluon_core.layouts import BlockedLayout, DotOperandLayout
+from gluon_core.plugin.language import OPS
 from gluon_core.plugin.paths import load_path
-from gluon_core.portable import OPS
 from gluon_core.portable.tiles import blocked_layout, row_swizzle, split_warps
 from gluon_core.registry import load as plugins
 from gluon_core.registry.load import load
@@ -265,7 +265,8 @@ def test_a_matmul_takes_its_layouts_from_the_lowering(traced):
 )
 def test_the_fallbacks_layouts_fit_tile_and_warps(num_warps, m, n):
     from gluon_core._triton import tl
-    from gluon_core.portable import MmaRequest, fallback
+    from gluon_core.portable import fallback
+    from gluon_core.portable.requests import MmaRequest
 
     registry = offering()
     for target in ("a1", "a2"):
@@ -327,3 +328,15 @@ def test_mistakes_are_named_under_the_kernels_line(traced, tmp_path, body, error
     with pytest.raises(error, match=message) as caught:
         traced(module.kernel, x="*fp32")
     assert "mistaken.py:" in str(caught.value)
+
+
+def test_portable_offers_ops_alone():
+    from gluon_core import language as gl
+
+    portable = gl.portable
+    assert all(
+        getattr(portable, name).__module__.startswith("gluon_core.") for name in dir(portable)
+    )
+    assert not {name for name in dir(portable) if name.endswith("Request") or name[0].isupper()}
+    for name in ("MmaRequest", "MmaLayouts", "OPS"):
+        assert not hasattr(portable, name)

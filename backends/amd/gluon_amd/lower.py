@@ -15,7 +15,7 @@ from gluon_amd.lower_tdm import padded_rows
 from gluon_core.layouts import DotOperandLayout, SwizzledSharedLayout
 from gluon_core.plugin.ops import semantic_layer, tl
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.portable import (
+from gluon_core.portable.requests import (
     AsyncCopyRequest,
     LoadRequest,
     MmaLayouts,

@@ -10,7 +10,7 @@ from gluon_core.errors import GluonError
 from gluon_core.layouts import PaddedSharedLayout
 from gluon_core.plugin.ops import tl
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.portable import TileRequest
+from gluon_core.portable.requests import TileRequest
 from gluon_core.values import MBarrierLayout
 
 __all__ = ["accepts", "arrived", "begin", "end", "fetch", "layout", "make", "padded_rows"]

@@ -8,7 +8,7 @@ from typing import Any, Union
 from gluon_core.layouts import DotOperandLayout
 from gluon_core.plugin.ops import tl
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.portable import AsyncCopyRequest, MmaLayouts, MmaRequest
+from gluon_core.portable.requests import AsyncCopyRequest, MmaLayouts, MmaRequest
 from gluon_nvidia.language import ampere
 from gluon_nvidia.language.fence import fence_async_shared
 from gluon_nvidia.layouts import NVMMADistributedLayout

@@ -10,7 +10,7 @@ from typing import Any, Sequence, Union
 
 from gluon_core.plugin.ops import tl
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.portable import MmaLayouts, MmaRequest
+from gluon_core.portable.requests import MmaLayouts, MmaRequest
 from gluon_nvidia.language import mbarrier, tcgen05
 from gluon_nvidia.language.tensor_memory import allocate_tensor_memory
 from gluon_nvidia.lower_wgmma import shared_layouts, shared_refusal

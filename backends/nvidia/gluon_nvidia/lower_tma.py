@@ -7,7 +7,7 @@ from typing import Any, Sequence, Union
 
 from gluon_core.errors import GluonError
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.portable import TileRequest, TileStoreRequest
+from gluon_core.portable.requests import TileRequest, TileStoreRequest
 from gluon_nvidia.language import mbarrier, tma
 from gluon_nvidia.language.descriptor import check_box
 from gluon_nvidia.language.fence import fence_async_shared

@@ -8,7 +8,7 @@ from typing import Any, Optional, Sequence, Union
 from gluon_core.layouts import DotOperandLayout
 from gluon_core.plugin.ops import tl
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.portable import MmaLayouts, MmaRequest
+from gluon_core.portable.requests import MmaLayouts, MmaRequest
 from gluon_nvidia.language import wgmma
 from gluon_nvidia.layouts import NVMMADistributedLayout, NVMMASharedLayout
 

@@ -232,7 +232,7 @@ with paths.load_path(simulator.simulation.settings)(schedule="eager", races=Fals
 print(out[:3], callable(simulation.Settings), vendors["nvidia"].simulation is simulation.HARDWARE)
 print(sorted(builder.members(simulation.RankHost))[-2:], sorted(builder.members(simulation.Ranks)))
 #> [0. 2. 4.] True True
-#> ['share', 'world'] []
+#> ['side_stream', 'world'] []
 
 # -- gluon_core.simulation.settings.LaunchSettings, gluon_core.simulation.settings.Scopes: what launches check, by the environment and by blocks of code
 @dataclass(frozen=True)

@@ -123,25 +123,6 @@ stored_product[(1,)](a, b, c, M=64, target="sim:hopper")
 print(np.abs(c - a.astype(np.float32) @ b.astype(np.float32)).max() < 1e-2)
 #> True
 
-# -- portable.OPS, portable.MmaLayouts, portable.Request, portable.LoadRequest, portable.StoreRequest, portable.AsyncCopyRequest, portable.MmaRequest, portable.TileRequest, portable.TileStoreRequest, portable.TileSchedulerRequest: what a plugin's lowerings are asked
-portable = gl.portable
-for name, op in portable.OPS.items():
-    print(name, sorted(op)[:2])
-requests = (portable.LoadRequest, portable.StoreRequest, portable.AsyncCopyRequest)
-requests += (portable.MmaRequest, portable.TileRequest, portable.TileStoreRequest)
-requests += (portable.TileSchedulerRequest,)
-print(all(issubclass(kind, portable.Request) for kind in requests))
-print([name for name in portable.MmaLayouts.__dataclass_fields__][:5])
-#> load []
-#> store []
-#> async_copy ['commit', 'wait']
-#> mma ['layouts']
-#> tile_copy ['arrived', 'begin']
-#> tile_store []
-#> tile_scheduler ['first', 'next']
-#> True
-#> ['accumulator', 'a', 'b', 'a_shared', 'b_shared']
-
 # -- portable.swizzled_tiles: which tile of a matrix a program works on, rows of tiles in groups
 @gluon.jit
 def ordered(out, GROUP: gl.constexpr):

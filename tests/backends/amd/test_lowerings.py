@@ -11,7 +11,7 @@ from gluon_core import language as gl
 from gluon_core._triton import tl
 from gluon_core.layouts import cost
 from gluon_core.plugin.paths import load_path
-from gluon_core.portable import MmaRequest
+from gluon_core.portable.requests import MmaRequest
 from gluon_core.registry import load as plugins
 from tests.backends.emu.assembly import MISCOUNTED
 from tests.portable_kernels import check, compiled, selections

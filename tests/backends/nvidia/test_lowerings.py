@@ -7,7 +7,7 @@ import pytest
 from gluon_core._triton import tl
 from gluon_core.errors import CapabilityError
 from gluon_core.plugin.paths import load_path
-from gluon_core.portable import MmaRequest
+from gluon_core.portable.requests import MmaRequest
 from gluon_core.registry import load as plugins
 from tests.portable_kernels import (
     check,

@@ -13,7 +13,7 @@ from gluon_core.layouts import SwizzledSharedLayout
 from gluon_core.plugin.ops import builtin, code_generator, semantic_layer, tl, traced
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Const, Scalar
-from gluon_core.portable import TileSchedulerRequest
+from gluon_core.portable.requests import TileSchedulerRequest
 from gluon_core.portable.tile_orders import tile_order
 from gluon_core.portable.tile_schedulers import make_tile_scheduler, tile_scheduler_type
 from gluon_core.values import shared_memory_descriptor
