@@ -37,14 +37,14 @@ class SimCompiler(Compiler):
 
     cacheable = False
 
-    def options(self, target: Target, given: Mapping[str, Any]) -> Any:
+    def options(self, target: Target, values: Mapping[str, Any]) -> Any:
         """Return options of the architecture's own backend: a kernel that simulates is one that compiles.
 
         The `Settings` of this launch are options, too: `kernel[grid](..., schedule="eager")`.
         """
-        own = {k: v for k, v in given.items() if k in _SETTINGS}
+        own = {k: v for k, v in values.items() if k in _SETTINGS}
         options = _vendor(target).compiler.options(
-            _real(target), {k: v for k, v in given.items() if k not in own}
+            _real(target), {k: v for k, v in values.items() if k not in own}
         )
         if own:
             Settings(**own)  # refuses what cannot be

@@ -97,7 +97,7 @@ class SimulatorError(GluonError, RuntimeError):
         self.report = report
         self.program = program
         self.element = element
-        self.order: tuple[str, ...] = ()  # who did what after whom, where only some schedules fail
+        self.order: tuple[str, ...] = ()  # the order of actions, where only some schedules fail
         self.related: tuple[SourceSpan, ...] = ()  # other lines involved
 
     def __str__(self) -> str:
@@ -109,7 +109,7 @@ class SimulatorWarning(UserWarning):
     """A kernel did something that its manual does not allow and that hardware is known to tolerate.
 
     Args:
-        error: what it would be as an error; `report`, `span` and `as_dict()` are there.
+        error: the report as an error; `report`, `span` and `as_dict()` are there.
     """
 
     def __init__(self, error: SimulatorError):
@@ -120,12 +120,12 @@ class SimulatorWarning(UserWarning):
 _warned: dict[Any, Any] = {}
 
 
-def tolerate(error: SimulatorError, how: str, told: set[tuple[Any, ...]]) -> None:
+def tolerate(error: SimulatorError, how: str, reported: set[tuple[Any, ...]]) -> None:
     """Report what hardware tolerates: a warning, once for each line; or raise it; or nothing.
 
     Args:
         how: "warn", "error" or "ignore".
-        told: what was said of this launch before.
+        reported: reports of this launch so far.
 
     Raises:
         SimulatorError: it is an error, also by the filters of `warnings`.
@@ -134,9 +134,9 @@ def tolerate(error: SimulatorError, how: str, told: set[tuple[Any, ...]]) -> Non
         raise error
     span = error.span
     where = (error.report, span and span.file, span and span.line)
-    if how == "ignore" or where in told:
+    if how == "ignore" or where in reported:
         return
-    told.add(where)
+    reported.add(where)
     file, line = (span.file, span.line) if span is not None else ("<kernel>", 0)
     try:
         warnings.warn_explicit(
@@ -155,7 +155,7 @@ class UninitialisedError(SimulatorError):
 
 
 class MisalignedError(SimulatorError):
-    """An address that is no multiple of what the access needs."""
+    """An address that is no multiple of the access's alignment."""
 
 
 class OffsetOverflowError(SimulatorError, ArithmeticError):
@@ -240,7 +240,7 @@ class BarrierError(SimulatorError):
 
 class PipelineError(SimulatorError):
     """The steps of a `gl.portable.pipeline` are not fetched and waited for in their order: some target
-    copies over tiles that are in use, reads what has not come, or waits for ever."""
+    copies over tiles that are in use, reads bytes that have not come, or waits for ever."""
 
 
 class LaunchInterrupted(KeyboardInterrupt):
@@ -274,7 +274,7 @@ class TimeLimitError(SimulatorError, TimeoutError):
 
 @dataclass(frozen=True)
 class Scene:
-    """What one task of a deadlock waits for.
+    """The wait of one task in a deadlock.
 
     Args:
         task: the partition.

@@ -41,7 +41,7 @@ class BankUse:
         buffer: its layout. `buffer_line` is where it is allocated.
         cure: a layout of the buffer with fewer passes over all of its accesses, if one was found.
         cured: passes of this line with it.
-        note: why no cure is told, or what it leaves.
+        note: why there is no remedy, or what the remedy leaves.
     """
 
     file: str
@@ -58,7 +58,7 @@ class BankUse:
 
 @dataclass(frozen=True)
 class LineFindings:
-    """What a kernel's line did: a text for each of the kernel's columns, and numbers to sort by."""
+    """The counts of a kernel's line: a text for each of the kernel's columns, and numbers to sort by."""
 
     file: str
     line: int

@@ -37,7 +37,7 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
 
 
 class SimulatedKernel:
-    """A compiled kernel: what all its launches share.
+    """A compiled kernel: the state that all its launches share.
 
     Attributes:
         program: the kernel, compiled to steps.
@@ -85,7 +85,7 @@ class Launch:
     """One launch of a kernel.
 
     Args:
-        memory: what its programs can reach.
+        memory: the memory that its programs can reach.
         values: of the kernel's inputs.
         grid: programs in x, y, z.
     """
@@ -116,7 +116,7 @@ class Launch:
         )  # fmt: skip
 
     def check(self) -> None:
-        """Report what is wrong before any program runs: arguments, and barriers that nobody uses."""
+        """Report mistakes before any program runs: arguments, and barriers that nobody uses."""
         kernel, settings = self.kernel, self.settings
         entry = kernel.entry
         if settings.alignment and entry.arg_attrs:
@@ -133,7 +133,7 @@ class Launch:
         """Prove the kernel if that is asked for, then run it under the schedules of the settings.
 
         Raises:
-            GluonError: what is wrong with the kernel.
+            GluonError: a mistake in the kernel.
         """
         settings = self.settings
         if settings.prove in ("*", self.kernel.entry.name):
@@ -180,7 +180,7 @@ class Launch:
 
         Raises:
             CapabilityError: no prover is installed.
-            SimulatorError: what the simulator reports of a counterexample.
+            SimulatorError: the simulator's report of a counterexample.
         """
         verdicts, proxy = self.kernel.verdicts, self.settings.proxy
         if proxy not in verdicts:

@@ -12,14 +12,14 @@ illegal access fails the test with its text. The marker also takes settings of t
 fixture `gluon_schedule`.
 
 Such a test has to launch a kernel on a simulator, and on the target that its marker names: one that
-does not has checked nothing, and fails. The end of the run says what was launched, which checks were
+does not has checked nothing, and fails. The end of the run lists the launches, which checks were
 off and where, and which reports tests caught.
 
 With `explore=True`, or `--gluon-explore`, it runs once, and each of its launches under all schedules
 that differ.
 
 `--gluon-schedules N` runs N instead, `--gluon-seed` starts the seeds elsewhere, `--gluon-check`
-switches every check on and makes errors of what hardware tolerates, and `--gluon-report FILE`
+switches every check on and makes errors of mistakes that hardware tolerates, and `--gluon-report FILE`
 writes the reports as JSON.
 """
 
@@ -43,13 +43,13 @@ _ALL = pytest.StashKey["list[tuple[Schedule, Record]]"]()  # of all
 
 @dataclass(frozen=True)
 class Schedule:
-    """When asynchronous work happens in one run of a test.
+    """The timing of asynchronous work in one run of a test.
 
     Args:
         name: "latest", "eager" or "random"; or "explore" for all.
         seed: of a random one.
-        settings: what else the simulator shall do.
-        target: what to simulate, such as "sim:sm_90"; "sim" for the default.
+        settings: other settings of the simulator.
+        target: the target to simulate, such as "sim:sm_90"; "sim" for the default.
     """
 
     name: str
@@ -63,9 +63,9 @@ class Schedule:
 
 def schedules(count: int, seed: int = 0, **more: Any) -> list[Schedule]:
     """The first `count` of: latest, eager, and random ones with seeds from `seed` on."""
-    found = [Schedule("latest", **more), Schedule("eager", **more)]
-    found += [Schedule("random", seed + i, **more) for i in range(max(0, count - 2))]
-    return found[:count]
+    chosen = [Schedule("latest", **more), Schedule("eager", **more)]
+    chosen += [Schedule("random", seed + i, **more) for i in range(max(0, count - 2))]
+    return chosen[:count]
 
 
 def pytest_addoption(parser: Any) -> None:
@@ -77,7 +77,7 @@ def pytest_addoption(parser: Any) -> None:
     group.addoption(
         "--gluon-check",
         action="store_true",
-        help="every check of the simulator on, and errors of what hardware tolerates",
+        help="every check of the simulator on, and errors of mistakes that hardware tolerates",
     )
     group.addoption(
         "--gluon-explore",
@@ -102,8 +102,8 @@ def pytest_generate_tests(metafunc: Any) -> None:
     if marker is None and "gluon_schedule" not in metafunc.fixturenames:
         return
     settings = dict(marker.kwargs) if marker else {}
-    given = marker.args[0] if marker and marker.args else 10
-    count = metafunc.config.getoption("--gluon-schedules") or settings.pop("count", given)
+    default = marker.args[0] if marker and marker.args else 10
+    count = metafunc.config.getoption("--gluon-schedules") or settings.pop("count", default)
     settings.pop("count", None)
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise pytest.UsageError(f"gluon_schedules: not a positive number of schedules: {count!r}")
@@ -166,7 +166,7 @@ def pytest_runtest_call(item: Any) -> Any:
 
 
 def _nothing(schedule: Schedule, record: Record) -> Optional[str]:
-    """Why schedules told nothing of a test, None where they did."""
+    """Return the reason why schedules checked nothing in a test, or None."""
     from gluon_core.registry.load import registry
 
     if not any(one.simulated for one in record.launches):
@@ -221,13 +221,13 @@ def _many(count: int, what: str, plural: str = "s") -> str:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: Any, call: Any) -> Any:
     report = yield
-    found = _report_of(item, call)
-    if found is not None:
-        text = found["message"]
-        if "schedule" in found:
-            text += f"\nschedule {found['schedule']}, seed {found['seed']}"
+    record = _report_of(item, call)
+    if record is not None:
+        text = record["message"]
+        if "schedule" in record:
+            text += f"\nschedule {record['schedule']}, seed {record['seed']}"
         report.sections.append(("report of the kernel", text))
-        report.gluon_report = found
+        report.gluon_report = record
     return report
 
 
@@ -237,24 +237,24 @@ def _report_of(item: Any, call: Any) -> Any:
     error = call.excinfo.value if call.excinfo is not None else None
     if not isinstance(error, GluonError) or error.span is None:
         return None
-    found = {"test": item.nodeid, **error.as_dict()}
+    record = {"test": item.nodeid, **error.as_dict()}
     schedule = getattr(item, "callspec", None) and item.callspec.params.get("_gluon_scheduled")
     if isinstance(schedule, Schedule):
-        found.update(schedule=schedule.name, seed=schedule.seed)
-    return found
+        record.update(schedule=schedule.name, seed=schedule.seed)
+    return record
 
 
 class _Reports:
-    """Collects what kernels were reported for, and writes it down at the end."""
+    """Collects the reports about kernels, and writes them at the end."""
 
     def __init__(self, path: Path):
         self._path = path
         self._found: list[Any] = []
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        found = getattr(report, "gluon_report", None)
-        if found is not None:
-            self._found.append(found)
+        record = getattr(report, "gluon_report", None)
+        if record is not None:
+            self._found.append(record)
 
     def pytest_sessionfinish(self) -> None:
         self._path.write_text(json.dumps(self._found, indent=2) + "\n")

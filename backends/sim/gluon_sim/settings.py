@@ -20,7 +20,7 @@ TOLERATED = ("warn", "error", "ignore")
 
 @dataclass(frozen=True)
 class Settings(LaunchSettings):
-    """How the simulator runs a launch.
+    """The options of a simulated launch.
 
     Args:
         schedule: when asynchronous work happens: at the `latest` moment that the memory model
@@ -29,15 +29,13 @@ class Settings(LaunchSettings):
         seed: of the random schedule.
         within: seconds after which no further schedule is explored.
         most: schedules that are explored at most.
-        leave: of the results that explored schedules differ in, which memory holds afterwards; 0 for
-            what the usual schedule gives.
+        leave: of the results that explored schedules differ in, which memory holds afterwards; 0 for the one of the usual schedule.
         replay: a file with a schedule that failed; its launch runs under it.
-        prove: the name of a kernel, or "*": what can be said of it for every trip count goes to whoever
-            keeps a record of launches, before it runs.
+        prove: the name of a kernel, or "*": the verdict on it for every trip count goes to an observer that keeps a record of launches, before it runs.
         races: report accesses that nothing orders.
         bounds: report accesses outside the arguments and outside shared buffers.
         uninitialised: report reads of shared memory that nobody wrote.
-        alignment: report addresses that are no multiple of what the access needs.
+        alignment: report addresses that are no multiple of the access's alignment.
         overflow: report address arithmetic that does not fit into its integer type.
         capacity: report more shared memory than the architecture has.
         barriers: report barriers that are used against their protocol.
@@ -45,12 +43,12 @@ class Settings(LaunchSettings):
         assertions: report `device_assert` that fails.
         deadlocks: report a launch in which every task waits; off, it ends there without a word.
         proxy: between which accesses a fence is asked for, where they go through different proxies:
-            a write and what follows it (`writes`), or a read and the write over it, too (`strict`).
-        tolerated: what becomes of reports of what hardware is known to tolerate: a Python warning
+            a write and the next access (`writes`), or a read and the write over it, too (`strict`).
+        tolerated: the treatment of reports of mistakes that hardware is known to tolerate: a Python warning
             (`warn`), an `error` like all others, or nothing (`ignore`).
         fences: the same for fences between the proxies that the kernel lacks and the installed compiler
             adds, while an older supported one does not.
-        views: what bounds the accesses through a view of an array is the view, not the storage.
+        views: the view of an array bounds the accesses through it, not the storage.
         timeout: seconds after which a launch ends with a report; None for no limit.
         workers: threads that share a launch where it pays; None for one per core,
             four at most.
@@ -114,8 +112,7 @@ def using(
     **changes: Any,
 ) -> Iterator[Settings]:
     """Launches inside run with these settings, or with the current ones but for `changes`.
-    `checks` switches all checks that are not switched otherwise here; on, it makes errors of what
-    hardware tolerates, and bounds views by themselves. With `everywhere` the changes hold in all
+    `checks` switches all checks that are not switched otherwise here; on, it makes errors of mistakes that hardware tolerates, and bounds views by themselves. With `everywhere` the changes hold in all
     threads, and whatever a launch or a block inside says."""
     with _scopes.using(settings, checks=checks, everywhere=everywhere, **changes) as chosen:
         _numbers.clear()

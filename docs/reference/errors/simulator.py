@@ -57,7 +57,7 @@ def empty(out):
 
 
 said(errors.UninitialisedError, lambda: run(empty, x, tolerated="error"))
-#> UninitialisedError: `buffer.load` of `buffer`: element (0,) of program (0, 0, 0) was never written (128 elements were not). Write the buffer first, and wait for what writes it.
+#> UninitialisedError: `buffer.load` of `buffer`: element (0,) of program (0, 0, 0) was never written (128 elements were not). Write the buffer first, and wait for the write.
 
 # -- MisalignedError: promise only what holds, or leave the promise out
 @gluon.jit
@@ -67,7 +67,7 @@ def promised(x):
 
 
 said(errors.MisalignedError, lambda: run(promised, x))
-#> MisalignedError: multiple_of(16) does not hold for element (0,) of program (0, 0, 0), and the width of vector accesses may rely on it; got 1. Say only what always holds.
+#> MisalignedError: multiple_of(16) does not hold for element (0,) of program (0, 0, 0), and the width of vector accesses may rely on it; got 1. Claim only facts that always hold.
 
 # -- OffsetOverflowError: compute the offset in 64 bits: `row.to(gl.int64) * stride`
 @gluon.jit

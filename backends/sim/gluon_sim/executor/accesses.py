@@ -1,4 +1,4 @@
-"""What the portable ops on global and shared memory mean.
+"""The semantics of the portable ops on global and shared memory.
 
 Handlers are functions of (task, *arguments as recorded); see `gluon_sim.executor.ops`.
 """
@@ -146,7 +146,7 @@ _COPIES, _PRODUCTS = PORTABLE["deferred_store"], PORTABLE["deferred_read"]
 def deferred_store(
     task: Task, view: SharedView, value: np.ndarray, pointer: np.ndarray, mask: Optional[np.ndarray]
 ) -> None:
-    """A portable copy through registers: what it reads, and what it brings, is settled after a wait,
+    """A portable copy through registers: its reads and its result are settled after a wait,
     as on other targets."""
 
     def perform() -> None:
@@ -198,12 +198,12 @@ def memdesc_index(task: Task, type: MemDescType, view: SharedView, index: np.nda
     count = view.shape[0]
     try:
         return view.index(type, inside(task, "memdesc_index", index, count, "buffer"))
-    except OutOfBoundsError as error:  # told when it is used: where a predicate holds
+    except OutOfBoundsError as error:  # reported when it is used: where a predicate holds
         error.span = span_of(task.op.loc)
-        found = view.index(type, index % count)
+        slot = view.index(type, index % count)
         bad = (index < 0) | (index >= count)
-        found.outside = (bad[:1] if bad.all() else bad, error)
-        return found
+        slot.outside = (bad[:1] if bad.all() else bad, error)
+        return slot
 
 
 @_op("memdesc_subslice")
@@ -255,8 +255,8 @@ def local_gather(
     if buffer.unwritten is not None:
         missing = buffer.marks(view.dtype.itemsize).reshape(-1)[at] != 0
         initialised(task, "local_gather", buffer, missing)
-    found: np.ndarray = _flat(view)[at]
-    return found
+    gathered: np.ndarray = _flat(view)[at]
+    return gathered
 
 
 @_op("local_scatter")

@@ -25,7 +25,7 @@ __all__ = ["assembled", "is_data", "runs_text"]
 
 
 def assembled(op: Op, assembler: Union[Assembler, str, None], target: Any) -> Optional[Assembly]:
-    """Return what runs an op's text; None where the target's vendor names no dialect.
+    """Return a function that runs an op's text; None where the target's vendor names no dialect.
 
     Args:
         assembler: the interpreter of the target's dialect; its name where none is installed.
@@ -52,7 +52,7 @@ def assembled(op: Op, assembler: Union[Assembler, str, None], target: Any) -> Op
 
 
 def is_data(op: Op, assembler: Union[Assembler, str, None], target: Any) -> bool:
-    """Whether an op does nothing but compute its results from its operands."""
+    """Return whether an op does nothing but compute its results from its operands."""
     try:
         routine = assembled(op, assembler, target)
     except SimulatorError:
@@ -61,7 +61,7 @@ def is_data(op: Op, assembler: Union[Assembler, str, None], target: Any) -> bool
 
 
 def runs_text(op: Op, assembler: Union[Assembler, str, None], target: Any) -> Callable[..., Any]:
-    """The handler of an op. What is wrong with its text is told when it is run."""
+    """Return the handler of an op. Mistakes in its text are reported when it runs."""
     try:
         routine = assembled(op, assembler, target)
     except SimulatorError as error:
@@ -115,7 +115,7 @@ def _runs(
     """
     Args:
         threads: of a block, which all hold a scalar.
-        all_threads: those that hold what others hold, too.
+        all_threads: duplicates included.
     """
     if layout is None:
         index = np.zeros((threads, 1), np.int64)
@@ -130,7 +130,7 @@ def _runs(
             flat = flat * extent + coords[f"dim{d}"]
         index = flat.reshape(-1, sizes.get("register", 1))
     count = index.shape[1]
-    if count < pack:  # the rest of what it takes holds whatever
+    if count < pack:  # the rest of its inputs holds any value
         index = np.pad(index, ((0, 0), (0, pack - count)), constant_values=NOTHING)
     who = np.repeat(np.arange(len(index)), index.shape[1] // pack)
     elements = index.reshape(-1, pack)
@@ -141,9 +141,9 @@ def _runs(
 
 
 def _first(elements: np.ndarray) -> np.ndarray:
-    """Where each element stands first, by element."""
-    found, first = np.unique(elements.ravel(), return_index=True)
-    return np.asarray(first[found != NOTHING])
+    """Return the first place of each element, by element."""
+    distinct, first = np.unique(elements.ravel(), return_index=True)
+    return np.asarray(first[distinct != NOTHING])
 
 
 def _taken(full: np.ndarray, elements: np.ndarray) -> np.ndarray:
@@ -160,7 +160,7 @@ def _bits(dtype: np.dtype) -> int:
 
 
 def _shared(dtype: np.dtype, pack: int) -> int:
-    """How many elements share a register."""
+    """Return how many elements share a register."""
     return min(max(32 // _bits(dtype), 1), pack)
 
 
@@ -171,13 +171,13 @@ def _packed(values: np.ndarray, pack: int) -> list[np.ndarray]:
     if per == 1:
         return [raw[..., j] for j in range(pack)]
     wide = np.uint32
-    made = []
+    packed = []
     for j in range(0, pack, per):
         word: Any = raw[..., j].astype(wide)
         for k in range(1, per):
             word = word | (raw[..., j + k].astype(wide) << wide(k * bits))
-        made.append(word)
-    return made
+        packed.append(word)
+    return packed
 
 
 def _unpacked(words: Sequence[np.ndarray], dtype: np.dtype, pack: int) -> np.ndarray:
@@ -205,34 +205,34 @@ def _run(
     types = [v.type for v in (*task.op.results, *task.op.operands())]
     dims = next((t.dims for t in types if t.dims), ())
     layout = next((t.layout for t in types if t.dims), None)
-    made = [numpy_dtype(result.type) for result in task.op.results]
+    dtypes = [numpy_dtype(result.type) for result in task.op.results]
     plain = [a.read() if isinstance(a, Promise) else np.asarray(a) for a in args]
     threads = task.num_warps * task.target.warp_size if task.target is not None else 128
     machine: Any = task
     if pack == 1 and not routine.each_thread:
-        return _each(machine, routine, plain, made, dims, lambda: _owners(layout, dims, threads))
-    found = _runs(layout, dims, pack, threads, routine.each_thread)
+        return _each(machine, routine, plain, dtypes, dims, lambda: _owners(layout, dims, threads))
+    runs = _runs(layout, dims, pack, threads, routine.each_thread)
     words: list[np.ndarray] = []
     for value in plain:
         full = np.broadcast_to(value, (value.shape[0], *dims)).reshape(value.shape[0], -1)
-        words += _packed(_taken(full, found.elements), pack)
-    registers = routine(machine, words, lambda: found.threads[None])
+        words += _packed(_taken(full, runs.elements), pack)
+    registers = routine(machine, words, lambda: runs.threads[None])
     results, at = [], 0
-    for dtype in made:
+    for dtype in dtypes:
         count = pack // _shared(dtype, pack)
         lanes = _unpacked(registers[at : at + count], dtype, pack)
         at += count
-        lanes = np.broadcast_to(lanes, (lanes.shape[0], len(found.elements), pack))
-        flat = lanes.reshape(lanes.shape[0], -1)[:, found.home]
+        lanes = np.broadcast_to(lanes, (lanes.shape[0], len(runs.elements), pack))
+        flat = lanes.reshape(lanes.shape[0], -1)[:, runs.home]
         results.append(flat.reshape(lanes.shape[0], *dims))
     return results[0] if len(results) == 1 else tuple(results) or None
 
 
 def _owners(layout: Optional[Layout], dims: tuple[int, ...], threads: int) -> np.ndarray:
     """The first thread that holds each element."""
-    found = _runs(layout, dims, 1, threads, False)
-    owners = np.zeros(found.elements.size, np.int64)
-    owners[found.elements[:, 0]] = found.threads
+    runs = _runs(layout, dims, 1, threads, False)
+    owners = np.zeros(runs.elements.size, np.int64)
+    owners[runs.elements[:, 0]] = runs.threads
     return owners.reshape(1, *(dims or (1,)))
 
 
@@ -240,7 +240,7 @@ def _each(
     machine: Any,
     routine: Assembly,
     args: Sequence[np.ndarray],
-    made: Sequence[np.dtype],
+    dtypes: Sequence[np.dtype],
     dims: tuple[int, ...],
     threads: Callable[[], np.ndarray],
 ) -> Any:
@@ -249,7 +249,7 @@ def _each(
         args = [a.reshape(-1, 1) for a in args]
     words = [_packed(a[..., None], 1)[0] for a in args]
     results = []
-    for dtype, word in zip(made, routine(machine, words, threads)):
+    for dtype, word in zip(dtypes, routine(machine, words, threads)):
         value = _narrowed(word, dtype)
         if not dims:
             value = value.reshape(-1)

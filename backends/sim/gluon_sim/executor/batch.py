@@ -1,4 +1,4 @@
-"""Programs that run together, and what they have in common."""
+"""Programs that run together, and their shared state."""
 
 from __future__ import annotations
 

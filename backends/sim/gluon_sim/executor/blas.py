@@ -24,15 +24,15 @@ _limited = threading.Lock()
 
 @lru_cache(maxsize=1)
 def _controller() -> Any:
-    """Of the libraries loaded by now; looking for them takes milliseconds."""
+    """Return the controller of the libraries loaded by now; looking for them takes milliseconds."""
     return ThreadpoolController()
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """BLAS has one thread inside, and afterwards what it had before.
+    """BLAS has one thread inside, and afterwards its former number.
 
-    The number belongs to the process. Of launches that overlap the first sets it and, on the same
+    The number belongs to the process. The first of overlapping launches sets it and, on the same
     thread, puts it back, for OpenBLAS does not hear of it from every thread.
     """
     if ThreadpoolController is None or not _limited.acquire(blocking=False):

@@ -1,4 +1,4 @@
-"""Whether a kernel fits into the memories of its target."""
+"""Checks that a kernel fits into the memories of its target."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["capacity_checked", "excess", "largest_buffer", "shared_peak"]
 
 
 def capacity_checked(options: Any) -> bool:
-    """Whether a kernel with these options must fit into the memories of its target."""
+    """Return whether a kernel with these options must fit into the memories of its target."""
     own = getattr(options, "simulation", None) or {}
     return bool(own.get("capacity", current().capacity))
 
@@ -79,7 +79,7 @@ def shared_peak(program: Program) -> int:
     """Bytes of shared memory that are certainly in use at the same time.
 
     A buffer is in use from where it is allocated to the last op that names it or a view of it.
-    What a compiler adds (gaps, room for conversions) is not counted.
+    Additions of a compiler (gaps, room for conversions) are not counted.
     """
     known: dict[str, int] = {}
 

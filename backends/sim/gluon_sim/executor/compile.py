@@ -1,4 +1,4 @@
-"""From a recorded program to what the machine steps through: slots, constants, lifetimes."""
+"""Translation of a recorded program to the steps of the machine: slots, constants, lifetimes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Step:
 
 
 class Slot(int):
-    """Where a value lives in a frame."""
+    """The place of a value in a frame."""
 
 
 @dataclass
@@ -251,11 +251,11 @@ class _Compiler:
 
 
 def _slots(step: Step) -> set[int]:
-    found: set[int] = set()
+    slots: set[int] = set()
 
     def walk(arg: Any) -> None:
         if isinstance(arg, Slot):
-            found.add(int(arg))
+            slots.add(int(arg))
         elif isinstance(arg, list):
             for a in arg:
                 walk(a)
@@ -267,8 +267,8 @@ def _slots(step: Step) -> set[int]:
     for region in step.blocks:
         for block in region:
             for inner in block.steps:
-                found |= _slots(inner)
-    return found
+                slots |= _slots(inner)
+    return slots
 
 
 def _has_array(value: Value) -> bool:

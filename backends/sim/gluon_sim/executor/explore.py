@@ -39,7 +39,7 @@ class Steps:
         target: of the launch.
         launch: which launch of the kernel, from 1.
         program: whose steps they are, where programs run one after the other; else None.
-        segments: (process, steps) in order; then follows what is usual.
+        segments: (process, steps) in order; then follows the usual schedule.
     """
 
     kernel: str
@@ -49,18 +49,18 @@ class Steps:
     segments: tuple[tuple[str, int], ...]
 
     def write(self, path: Path, error: Optional[SimulatorError], story: Sequence[Told]) -> None:
-        told = error and {"class": type(error).__name__, "message": error.message}
-        found = {
+        failure = error and {"class": type(error).__name__, "message": error.message}
+        record = {
             "version": VERSION,
             "kernel": self.kernel,
             "target": self.target,
             "launch": self.launch,
             "program": self.program,
             "steps": [list(s) for s in self.segments],
-            "error": told,
+            "error": failure,
             "timeline": [[t.who, t.line, t.what] for t in story],
         }
-        path.write_text(json.dumps(found, indent=1) + "\n")
+        path.write_text(json.dumps(record, indent=1) + "\n")
 
     @classmethod
     def read(cls, path: str) -> "Steps":
@@ -69,13 +69,13 @@ class Steps:
             ArgumentError: there is no such file, or it holds no schedule.
         """
         try:
-            found = json.loads(Path(path).read_text())
-            if found["version"] != VERSION:
-                raise ValueError(f"version {found['version']}, not {VERSION}")
-            steps = tuple((str(who), int(count)) for who, count in found["steps"])
-            program = found["program"]
+            record = json.loads(Path(path).read_text())
+            if record["version"] != VERSION:
+                raise ValueError(f"version {record['version']}, not {VERSION}")
+            steps = tuple((str(who), int(count)) for who, count in record["steps"])
+            program = record["program"]
             return cls(
-                str(found["kernel"]), str(found["target"]), int(found["launch"]),
+                str(record["kernel"]), str(record["target"]), int(record["launch"]),
                 None if program is None else int(program), steps,
             )  # fmt: skip
         except OSError as error:
@@ -113,18 +113,17 @@ class Exploration:
         self._settings = settings
         self._name = name
         self._before = memory.contents()
-        # Of each result that differs from the first: the schedule, and the program that it is of.
+        # For each result that differs from the first: the schedule, and the program that it is of.
         self._results: dict[bytes, tuple[list[tuple[str, int]], Optional[int]]] = {}
 
     def run(self) -> Walked:
-        """Every schedule that differs, until one fails or time is over. Memory then holds what it
-        holds after the usual schedule.
+        """Every schedule that differs, until one fails or time is over. Memory then has the result of the usual schedule.
 
         Raises:
-            GluonError: what the first schedule that fails was reported for.
+            GluonError: the report of the first schedule that fails.
         """
         settings = self._settings
-        started = told = monotonic()
+        started = reported = monotonic()
         trees: dict[Optional[int], Tree] = {}
         runs, repeats, complete, differ = 0, 0, True, set[str]()
         after: Contents = []
@@ -146,8 +145,8 @@ class Exploration:
                 walk.finish()
                 after = after or self._memory.contents()
                 now = monotonic()
-                if settings.progress and now - told > 5:
-                    told = now
+                if settings.progress and now - reported > 5:
+                    reported = now
                     left = sum(tree.left for tree in trees.values())
                     print(
                         f"{self._name[0]}: {runs} schedules, at least {runs + left}, "
@@ -186,7 +185,7 @@ class Exploration:
         self, steps: Sequence[tuple[str, int]], program: Optional[int],
         error: Optional[SimulatorError], story: Sequence[Told],
     ) -> str:  # fmt: skip
-        """Write a schedule down; what to say of that."""
+        """Write a schedule to a file; return the message about it."""
         kernel, target, launch = self._name
         path = Path(f"{kernel}.schedule.json")
         try:
@@ -237,8 +236,8 @@ class Exploration:
         def fails(steps: Sequence[tuple[str, int]]) -> bool:
             nonlocal tries
             tries += 1
-            _, found = self._again(steps, number)
-            return found is not None and _alike(found, error)
+            _, failure = self._again(steps, number)
+            return failure is not None and _alike(failure, error)
 
         if fails(()):
             segments = []
@@ -254,13 +253,13 @@ class Exploration:
             if size == 1 and not shorter:
                 break
             size = max(1, size // 2)
-        guided, found = self._again(segments, number)
-        if found is None or not _alike(found, error):
-            return error  # it cannot be repeated; what was seen is told all the same
-        again = self._keep(segments, number, found, guided.story)
-        found.order = tuple(told(guided))
-        found.remedy = f"{found.remedy.rstrip('.')}. {again}" if found.remedy else again
-        return found
+        guided, failure = self._again(segments, number)
+        if failure is None or not _alike(failure, error):
+            return error  # it cannot be repeated; report the observation all the same
+        again = self._keep(segments, number, failure, guided.story)
+        failure.order = tuple(told(guided))
+        failure.remedy = f"{failure.remedy.rstrip('.')}. {again}" if failure.remedy else again
+        return failure
 
 
 def _alike(one: SimulatorError, other: SimulatorError) -> bool:
@@ -269,7 +268,7 @@ def _alike(one: SimulatorError, other: SimulatorError) -> bool:
 
 
 def told(guided: Guided) -> list[str]:
-    """Who did what after whom, as lines under each other."""
+    """Return the order of actions, as lines under each other."""
     rows: list[tuple[str, ...]] = []
     for entry in guided.story:
         row = (entry.who, f"line {entry.line}", entry.what)
@@ -291,7 +290,7 @@ def replay(
 
     Raises:
         ArgumentError: it does not fit the kernel any more.
-        GluonError: what the launch is reported for.
+        GluonError: the report about the launch.
     """
     steps = Steps.read(path)
     if (steps.kernel, steps.launch) != (name[0], name[2]):

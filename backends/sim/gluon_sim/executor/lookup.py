@@ -1,4 +1,4 @@
-"""Where the meaning of a recorded op is found: here for the portable ones, in a plugin for a vendor's."""
+"""Lookup of the semantics of a recorded op: here for the portable ones, in a plugin for a vendor's."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ def prepare(program: Program, models: Optional[Models] = None) -> CompiledProgra
     with np.errstate(all="ignore"):  # constants may overflow their type
         compiled = compile_program(program, find, models)
     names = {op.name for op in program.walk_ops()}
-    found = [model for model in map(models, names) if model is not None]
-    compiled.claims = any(getattr(model, "claims", False) for model in found)
+    used_models = [model for model in map(models, names) if model is not None]
+    compiled.claims = any(getattr(model, "claims", False) for model in used_models)
     compiled.breakpoints = "breakpoint" in names
     compiled.unused_barriers = spare_barriers(program)
-    compiled.asynchronous = not names.isdisjoint(_DEFERRED) or any(map(_issues, found))
+    compiled.asynchronous = not names.isdisjoint(_DEFERRED) or any(map(_issues, used_models))
     return compiled

@@ -56,7 +56,7 @@ RESIDENT = 4  # programs that start at once where others may be claimed
 
 @dataclass(frozen=True)
 class Place:
-    """Where a launch runs that shares its simulation with others: what all of them have in common."""
+    """The state that launches of one simulation share."""
 
     rank: int
     lane: int
@@ -69,13 +69,13 @@ class Machine:
     """One launch of one compiled program.
 
     Args:
-        program: what to run.
+        program: the program to run.
         memory: the arguments' storage.
         grid: programs in x, y, z.
         num_warps: of one program, for the ops that ask.
         num_ctas: blocks of a cluster, which are one program.
-        target: what the simulator stands in for.
-        schedule: in which order things happen; what the settings name by default.
+        target: the simulated target.
+        schedule: in which order things happen; by default the one in the settings.
         place: where it runs, if on one of several ranks; then `begin` and not `run` starts it.
     """
 
@@ -160,7 +160,7 @@ class Machine:
 
     @property
     def ended(self) -> bool:
-        """Whether all that `begin` started has come to its end."""
+        """Return whether all that `begin` started has come to its end."""
         return not self.under_way and not self.unstarted
 
     def release(self) -> None:
@@ -171,7 +171,7 @@ class Machine:
 
     @property
     def in_step(self) -> int:
-        """How many threads act as one: those of a warp, where they go in lockstep."""
+        """Return how many threads act as one: those of a warp, where they go in lockstep."""
         return int(self.target.warp_size) if self.models.lockstep else 1
 
     @property
@@ -186,7 +186,7 @@ class Machine:
 
     @property
     def line(self) -> int:
-        """Of the op that runs now."""
+        """Set the op that runs now."""
         for machine in (self, *self.machines):
             task = machine.scheduler.now
             if task is not None and task.op is not None:
@@ -210,7 +210,7 @@ class Machine:
             count, part = workers_for(self.program, self.settings, total, size)
         if count > 1:
             self.machines = [self._another() for _ in range(count)]
-            # Errors need the bytes from before, if the kernel reads what it writes.
+            # Errors need the bytes from before, if the kernel reads its own writes.
             kept = keep(self.program.program, self.memory, arguments)
             self.memory.several = True
             done = Workers(self.machines).run(total, part, arguments)
@@ -249,7 +249,7 @@ class Machine:
         """Programs that may part, which their partitions could not follow, in batches all the same.
 
         False where they do part, or anything is reported: then memory is as before, and one program
-        after the other tells what it always does.
+        after the other reports as usual.
         """
         program, total = self.program.program, len(numbers)
         size = self._fitting(total)
@@ -321,14 +321,14 @@ class Machine:
 
     def _another(self) -> "Machine":
         """A machine for a further thread of this launch."""
-        made = Machine(
+        machine = Machine(
             self.program, self.memory, self.grid, self.num_warps, self.target, self.output,
             self.settings, self.num_ctas,
         )  # fmt: skip
-        made.tracking, made.lifetimes = self.tracking, self.lifetimes
-        made.scheduler.deadline = self.scheduler.deadline
-        made.hurried = True
-        return made
+        machine.tracking, machine.lifetimes = self.tracking, self.lifetimes
+        machine.scheduler.deadline = self.scheduler.deadline
+        machine.hurried = True
+        return machine
 
     def step(
         self, numbers: np.ndarray, arguments: Sequence[np.ndarray], together: bool = False
@@ -342,12 +342,11 @@ class Machine:
 
     @property
     def one_by_one(self) -> bool:
-        """Whether programs that part cannot go on in one batch: their partitions could not follow, and
-        what the blocks of their clusters know of each other is written down once for a batch."""
+        """Return whether programs that diverge cannot go on in one batch: their partitions could not follow, and a batch has one vector clock for the blocks of its clusters."""
         return self.program.one_by_one or self.num_ctas > 1 and self.settings.races
 
     def batch_size(self, total: int) -> int:
-        """How many programs run together."""
+        """Return how many programs run together."""
         if self.program.spins or self.one_by_one:
             return 1
         return self._fitting(total)
@@ -381,7 +380,7 @@ class Machine:
 
     def _run(self, task: Task, arguments: Sequence[np.ndarray], rows: Rows) -> Turns[None]:
         if self.program.asynchronous:
-            task.active()  # what it does before counts, too
+            task.active()  # its actions before count, too
         yield from run_function(task, self.program.kernel, arguments, rows)
         if task.agent is not None:
             self.flights.finish(task, self.settings.leaks)
@@ -395,7 +394,7 @@ class Machine:
         self.under_way -= 1
 
     def interrupt(self, task: Task) -> Turns[None]:
-        """Between ops: the timeout, and what a random schedule does there."""
+        """Check the timeout between ops, and let a random schedule act."""
         if self.stopped is not None and self.stopped.is_set():
             raise Stopped
         self.scheduler.check_time(task.op.loc)
@@ -417,7 +416,7 @@ class Machine:
         buffer.alloc = task.op
         frame, buffer.earlier = task.batch.allocated.get(task.op, (None, None))
         if frame is not task.frame:
-            buffer.earlier = None  # of another call, and perhaps in use beside this one
+            buffer.earlier = None  # of another call, and perhaps in use next to this one
         elif buffer.earlier is not None:
             buffer.earlier.earlier = None
         task.batch.allocated[task.op] = task.frame, buffer

@@ -1,4 +1,4 @@
-"""The reference models that give the ops of a target their meaning, and what else its vendor declares."""
+"""The reference models that give the ops of a target their meaning, and the vendor's other declarations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Models:
         lockstep: whether the threads of a warp go in step, so that one's release is of them all.
         assembler: makes inline assembly of the target runnable; where no plugin contributes one, the
             name of its dialect.
-        target: what the simulator stands in for.
+        target: the simulated target.
         remedies: the calls that order the target's asynchronous work.
     """
 

@@ -1,4 +1,4 @@
-"""What the portable ops mean: name -> function of (task, *arguments as recorded).
+"""The semantics of the portable ops: name -> function of (task, *arguments as recorded).
 
 Arguments arrive as the machine keeps values (see `frame`): a leading axis of programs or 1, then
 the tensor's dims, each at its extent or 1. Results follow the same rule.

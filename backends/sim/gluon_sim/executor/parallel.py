@@ -4,7 +4,7 @@ Threads pay where NumPy's calls are long, for it lets go of Python's lock inside
 nothing that can be seen: only kernels whose programs have no order among each other run so (no
 atomics, no loops that wait for memory), and race detection sees every access of every thread. When
 anything is reported, or turns out to depend on an order, memory is put back and the launch starts
-again with one batch after the other, which then reports what it always does.
+again with one batch after the other, which then reports as usual.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def workers_for(
 
 
 def ordered(program: Program) -> bool:
-    """Does the order of programs matter, or what they write cannot be told?"""
+    """Does the order of programs matter, or are their writes unknown?"""
     known = program.found.ordered
     if known is None:
         known = ANYWHERE in written_arguments(program) or any(
@@ -101,13 +101,13 @@ def _rewritten(program: Program) -> set[int]:
     """Positions of arguments that the kernel writes and may read, too."""
     known = program.found.rewritten
     if known is None:
-        found = origins(program)
+        origins_of = origins(program)
         written = written_arguments(program)
         known = set()
         for op in program.walk_ops():
             if op.name not in ("store", "masked_store", "addptr", "splat", "broadcast"):
                 for value in op.operands():
-                    known |= positions_in(written & found.get(id(value.resolve()), set()))
+                    known |= positions_in(written & origins_of.get(id(value.resolve()), set()))
         program.found.rewritten = known
     return known
 

@@ -1,5 +1,5 @@
-"""What tiles of `gl.portable` ask for on every target: their steps in order, for the copies of a
-pipeline are told apart by barriers on one, by groups on another, and are done at once on a third; and
+"""The requirements of `gl.portable` tiles on every target: their steps in order, for the copies of a
+pipeline are distinguished by barriers on one, by groups on another, and are done at once on a third; and
 no coordinate below 0, which is padding on one, an illegal instruction on another, and other elements on
 a third."""
 
@@ -28,7 +28,7 @@ def _ring(task: Task, view: SharedView) -> Optional[Ring]:
 
 
 def _fetched(task: Task) -> np.ndarray:
-    """How many steps each program of the batch has fetched in this task."""
+    """Return how many steps each program of the batch has fetched in this task."""
     return task.batch.fetched.setdefault(task.name, np.zeros(task.batch.count, np.int64))
 
 
@@ -185,8 +185,8 @@ def tile_placed(task: Task, where: Sequence[np.ndarray], pred: Optional[np.ndarr
         task,
         "coordinates",
         where,
-        "a tile begins before its tensor: some targets leave out what is not inside, others take "
+        "a tile begins before its tensor: some targets leave out elements outside, others take "
         "other elements or end in an illegal instruction",
-        "Begin at 0 or later, and take what lies before through pointers with a mask.",
+        "Begin at 0 or later, and load the elements before it through pointers with a mask.",
         pred,
     )

@@ -1,4 +1,4 @@
-"""How far a long launch is: a bar on standard error, or a line now and then where that is no terminal."""
+"""The progress of a long launch: a bar on standard error, or a line now and then where that is no terminal."""
 
 from __future__ import annotations
 

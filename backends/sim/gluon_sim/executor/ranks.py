@@ -1,7 +1,6 @@
 """Ranks side by side: the host code of each in a thread of its own, their kernels in one simulation.
 
-A rank's host runs until it launches, meets the others or ends; then its kernel takes turns with what
-is under way on other ranks, and the host goes on when it is over. Of all threads one runs at a time,
+A rank's host runs until it launches, meets the others or ends; then its kernel alternates with the kernels in flight on other ranks, and the host goes on when it is over. One thread runs at a time,
 so an execution can be repeated.
 """
 
@@ -40,12 +39,12 @@ def current() -> Optional["Rank"]:
 
 
 def run(bodies: Sequence[Callable[["Rank"], Any]]) -> list[Any]:
-    """Run the host code of each rank side by side; what each returns.
+    """Run the host code of each rank side by side; return their results.
 
     Raises:
         ArgumentError: the settings explore schedules, which takes a launch alone.
         RankMismatchError: ranks meet for different reasons.
-        SimulatorError: what their kernels did wrong, the first of it.
+        SimulatorError: the first mistake of their kernels.
     """
     return _World(bodies).run()
 
@@ -72,14 +71,14 @@ class _Join:
 
 @dataclass
 class _Meeting:
-    """Ranks that come together, and what each brings."""
+    """Ranks that come together, and the value of each."""
 
     what: str
     brought: dict[int, Any]
 
 
 class _World:
-    """Several ranks and what they share."""
+    """Several ranks and their shared state."""
 
     def __init__(self, bodies: Sequence[Callable[["Rank"], Any]]):
         settings, _ = of_launch(None)
@@ -169,7 +168,7 @@ class _World:
             lanes: dict[int, list[Machine]] = {r.number: [] for r in self.ranks}
             for each in self.ranks:
                 lanes.update(each.lanes)
-            over = [lane for lane, made in lanes.items() if all(m.ended for m in made)]
+            over = [lane for lane, machines in lanes.items() if all(m.ended for m in machines)]
             self.across.order.meet(over)
         return meeting
 
@@ -246,7 +245,7 @@ class Rank:
             raise _Abandoned
 
     def meet(self, what: str, value: Any = None) -> list[Any]:
-        """Wait until all ranks have come; what each brought.
+        """Wait until all ranks have come; return their values.
 
         Raises:
             RankMismatchError: another rank comes for another reason.
@@ -266,14 +265,14 @@ class Rank:
                 self._of.pads.append(allocation)
 
     def memory(self) -> GlobalMemory:
-        """What a launch of this rank can reach besides its arguments."""
+        """Return the memory that a launch of this rank can reach besides its arguments."""
         memory = GlobalMemory(self._of.changes, self._known)
         for allocation in self._of.shared:
             memory.add(allocation)
         return memory
 
     def _known(self, allocation: Allocation) -> Allocation:
-        """The storage of an argument as the lanes know it, while there are any."""
+        """Return the storage of an argument as the lanes know it, while there are any."""
         if allocation.owner is not None:
             return allocation
         if self.lane == self.number and not any(lane != self.number for lane in self.lanes):
@@ -281,12 +280,12 @@ class Rank:
                 self._of.across.shadows.pop(id(kept), None)
             self._kept.clear()
             return allocation
-        found = self._kept.setdefault(allocation.base, allocation)
-        if found.end < allocation.end:
-            self._of.across.shadows.pop(id(found), None)
-            found = self._kept[allocation.base] = allocation
-        found.lasting = True
-        return found
+        known = self._kept.setdefault(allocation.base, allocation)
+        if known.end < allocation.end:
+            self._of.across.shadows.pop(id(known), None)
+            known = self._kept[allocation.base] = allocation
+        known.lasting = True
+        return known
 
     @property
     def place(self) -> Place:
@@ -304,7 +303,7 @@ class Rank:
         self.lane = self.number
 
     def join(self, lane: int) -> None:
-        """Wait until what was launched in a lane is over."""
+        """Wait until the launch of a lane is over."""
         self._ask(_Join(lane))
 
     def launch(self, machine: Machine, values: Sequence[Any]) -> None:

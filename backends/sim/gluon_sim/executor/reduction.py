@@ -26,21 +26,21 @@ class Node:
 
     def __init__(self, names: list[str], asleep: dict[str, list[Touch]]):
         self.names = names  # who could go
-        self.asleep = asleep  # whose next step an earlier run began with: what it touches
+        self.asleep = asleep  # whose next step an earlier run began with: its touches
         self.chosen = ""
         self.touches: list[Touch] = []  # of the chosen step
-        self.done: dict[str, list[Touch]] = {}  # what was chosen here before
+        self.done: dict[str, list[Touch]] = {}  # earlier choices here
         self.wanted: set[str] = set()
 
     @property
     def open(self) -> list[str]:
-        """Who should still be tried here."""
+        """Return the processes to try here yet."""
         tried = {self.chosen, *self.done, *self.asleep}
         return [name for name in self.names if name in self.wanted and name not in tried]
 
 
 class Tree:
-    """The runs of one program, or of all together: the path of the latest one, and what it leaves open.
+    """The runs of one program, or of all together: the path of the latest one, and its open choices.
 
     Attributes:
         number: of the program, or None for all.
@@ -70,7 +70,7 @@ class Tree:
         return False
 
     def learn(self, log: Sequence[object]) -> None:
-        """From what a run along the path did: which other orders there are."""
+        """Find from a run along the path the other orders."""
         history = _History(self.path, self._fresh)
         for entry in log:
             if isinstance(entry, Event):
@@ -85,8 +85,7 @@ class Walk(Guided):
 
     Args:
         trees: of the programs by number; under None that of all together.
-        focus: of the program that the path is for; others do what is usual, and only the first run
-            notes what they do.
+        focus: of the program that the path is for; others follow the usual schedule, and only the first run records them.
     """
 
     def __init__(self, trees: dict[Optional[int], Tree], focus: Optional[int], first: bool):
@@ -221,7 +220,7 @@ class _History:
         self._fresh = fresh
         self._events: list[Event] = []
         self._before: list[int] = []  # of each event, itself included
-        self._past: dict[str, int] = {}  # of what a process does next
+        self._past: dict[str, int] = {}  # of the next action of a process
         self._parents: dict[str, tuple[str, int]] = {}  # who started it, in which step
         self._by_key: dict[object, list[int]] = {}
 
@@ -248,7 +247,7 @@ class _History:
             before |= self._before[i]
             if not past >> i & 1 and all(_reversible(a, b) for a, b in pairs):
                 races.append(i)
-        # Before a wait lies what let it go on, which cannot change places; what came earlier may.
+        # The event that released a wait cannot change places with it; earlier ones may.
         waits = any(isinstance(t, Slot) and t.kind == "pass" for t in event.touches)
         for i in earlier if waits else ():
             if past >> i & 1 or i in races:
@@ -270,15 +269,15 @@ class _History:
                 self._want(i, event.who, past)
 
     def _want(self, i: int, who: str, past: int) -> None:
-        """A run in which what `who` did after `past` comes before the event `i`."""
+        """Plan a run in which the actions of `who` after `past` come before the event `i`."""
         step = self._events[i].step
         node = self._path[step]
         while who not in node.names and who in self._parents and self._parents[who][1] > step:
             who = self._parents[who][0]  # it had not begun: who begins it
-        found = [who] if who in node.names else []
-        if not found:
+        enabled = [who] if who in node.names else []
+        if not enabled:
             later = (event for at, event in enumerate(self._events) if at > i and past >> at & 1)
-            found = [e.who for e in later if e.step > step and e.who in node.names]
-        if not {node.chosen, *node.done, *node.asleep, *node.wanted}.isdisjoint(found):
+            enabled = [e.who for e in later if e.step > step and e.who in node.names]
+        if not {node.chosen, *node.done, *node.asleep, *node.wanted}.isdisjoint(enabled):
             return  # it is tried already
-        node.wanted.update(found[:1] or node.names)
+        node.wanted.update(enabled[:1] or node.names)

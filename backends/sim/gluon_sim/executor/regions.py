@@ -141,7 +141,7 @@ def scan(task: Task, step: Step) -> Turns[None]:
 
 
 def _prefix(task: Task, block: CompiledBlock, values: list[np.ndarray]) -> list[np.ndarray]:
-    """Inclusive scan along the first axis: pairs, the scan of the pairs, and what lies between."""
+    """Inclusive scan along the first axis: pairs, the scan of the pairs, and the values between."""
     extent = values[0].shape[0]
     if extent == 1:
         return values

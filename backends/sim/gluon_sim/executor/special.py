@@ -35,8 +35,8 @@ def each(fn: Callable[..., float]) -> Callable[..., np.ndarray]:
     """`fn` of one or more floats, for arrays."""
 
     def lifted(*xs: np.ndarray) -> np.ndarray:
-        made = np.frompyfunc(fn, len(xs), 1)(*(x.astype(np.float64) for x in xs))
-        return np.asarray(made).astype(np.float64)
+        results = np.frompyfunc(fn, len(xs), 1)(*(x.astype(np.float64) for x in xs))
+        return np.asarray(results).astype(np.float64)
 
     return lifted
 

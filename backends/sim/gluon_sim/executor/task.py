@@ -1,4 +1,4 @@
-"""What runs: a thread of control over a batch of programs, and what models ask of it."""
+"""Tasks: a thread of control over a batch of programs, with the services for models."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Task:
         self.agent: Optional[Agent] = None  # only once there is somebody else in the program
         self.queues: dict[str, Queue] = {}
         self.calls: list[Op] = []  # that led to its function
-        self.history = History()  # what a compiler knows of accesses before
+        self.history = History()  # a compiler's knowledge of earlier accesses
         self.given: Sequence[Any] = ()  # the arguments of the op that runs
         self.portable = False  # whether a portable op is about to issue work
         self.num_warps = machine.num_warps
@@ -113,7 +113,7 @@ class Task:
         self.together = self.since  # when its blocks may have done so
         self.joined = 0, 0  # the same, for the order of programs: the time, and its agent's clock
 
-    # ---- what models ask ------------------------------------------------------------------
+    # ---- services for models ------------------------------------------------------------------
 
     @property
     def memory(self) -> GlobalMemory:
@@ -125,7 +125,7 @@ class Task:
 
     @property
     def programs(self) -> int:
-        """How many programs run together: the extent of the leading axis."""
+        """Return how many programs run together: the extent of the leading axis."""
         return self.frame.rows.count
 
     @property
@@ -338,11 +338,11 @@ class Task:
         return self.agent
 
     def queue(self, name: str) -> Queue:
-        found = self.queues.get(name)
-        if found is None:
-            found = self.queues[name] = Queue(name)
-            self.batch.queues.append(found)
-        return found
+        queue = self.queues.get(name)
+        if queue is None:
+            queue = self.queues[name] = Queue(name)
+            self.batch.queues.append(queue)
+        return queue
 
     def issue(
         self,
@@ -382,7 +382,7 @@ class Task:
         self.machine.flights.wait_groups(self, queue, pending, reads)
 
     def fence(self) -> None:
-        """What this task knows becomes visible to the asynchronous proxies."""
+        """Make the knowledge of this task visible to the asynchronous proxies."""
         if self.agent is not None:
             self.agent.fence()
             self.history.fenced()
@@ -524,13 +524,13 @@ class Task:
             )
 
     def cluster_release(self) -> None:
-        """What was initialized so far is known to whoever passes a cluster barrier after this."""
+        """Publish the initializations so far to tasks that pass a cluster barrier after this."""
         self.batch.unannounced = dict.fromkeys(self.batch.unannounced, True)
         if self.batch.blocks is not None:
             self.batch.blocks.release()
 
     def cluster_acquire(self) -> None:
-        """All blocks have come, and know what was released before."""
+        """Let all blocks acquire the earlier releases: all have come."""
         left = self.batch.unannounced
         self.batch.unannounced = {b: False for b, released in left.items() if not released}
         if self.batch.blocks is not None:

@@ -1,4 +1,4 @@
-"""What the portable ops on tensors mean: shapes, casts, products.
+"""The semantics of the portable ops on tensors: shapes, casts, products.
 
 Handlers are functions of (task, *arguments as recorded); see `gluon_sim.executor.ops`.
 """
@@ -80,7 +80,7 @@ def convert_layout(task: Task, type: Type, value: np.ndarray) -> np.ndarray:
 
 
 def _moves(task: Task, type: Any) -> bool:
-    """Whether a conversion takes an element to another register."""
+    """Return whether a conversion takes an element to another register."""
     before = list(task.op.operands())[0].type.layout
     return bool(before.to_linear(type.dims) != type.layout.to_linear(type.dims))
 

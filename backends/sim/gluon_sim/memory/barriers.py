@@ -1,4 +1,4 @@
-"""Barriers in shared memory: arrivals, bytes, phases, and what a wait for them lacks."""
+"""Barriers in shared memory: arrivals, bytes, phases, and the missing arrivals of a wait."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Batch(agents.Batch, Protocol):
     """Programs that run together.
 
     Attributes:
-        blocks: what the blocks of their clusters know of each other; None where nobody asks.
+        blocks: the vector clocks of the blocks of their clusters; None without such checks.
     """
 
     @property
@@ -45,7 +45,7 @@ class Barriers:
 
     A barrier counts `pending` arrivals (and bytes still to come) down; at zero the phase flips and
     the count starts again. A wait for parity p passes once the phase with parity p has completed.
-    Who arrives releases what it knows; who passes a wait acquires it.
+    An arrival releases the agent's clock; a passed wait acquires it.
     """
 
     def __init__(self, rows: int, size: int, strict: bool = True, name: str = "its buffer"):
@@ -53,7 +53,7 @@ class Barriers:
         self.rows = rows
         self.name = name
         self.remedy = ""  # of a wrong use, from the building block that they are part of
-        self.strict = strict  # whether to report what breaks the protocol
+        self.strict = strict  # whether to report violations of the protocol
         self.count = np.zeros(shape, np.int64)
         self.pending = np.zeros(shape, np.int64)
         self.bytes = np.zeros(shape, np.int64)
@@ -64,11 +64,11 @@ class Barriers:
         self.come = np.zeros(shape, np.int64)
         self.announced: dict[int, set[int]] = {}
         self.brought: dict[int, set[int]] = {}
-        # By slot: what arrivals so far released, and what completed phases did.
+        # By slot: the clocks released by arrivals so far, and by completed phases.
         self.coming: dict[int, Clock] = {}
         self.over: dict[int, Clock] = {}
         # The same of the blocks of a cluster, whose barriers these are: for each block the one whose
-        # barrier it uses, and what they let each other know.
+        # barrier it uses, and the clocks they publish.
         self.leads: Optional[np.ndarray] = None
         self.told: dict[int, np.ndarray] = {}
         self.known: dict[int, np.ndarray] = {}
@@ -187,7 +187,7 @@ class Barriers:
         )
 
     def _bytes(self, row: int, slot: int) -> str:
-        """How many bytes the current phase expects, and how many have come; at which lines."""
+        """Return how many bytes the current phase expects, and how many have come; at which lines."""
         places = [
             f" (line {', '.join(map(str, sorted(lines[slot])))})" if lines.get(slot) else ""
             for lines in (self.announced, self.brought)
@@ -202,9 +202,9 @@ class Barriers:
             return
         agent = task.agent
         if self.leads is not None and task.batch.blocks is not None:
-            told = task.batch.blocks.told(task, self.leads, everywhere)
+            published = task.batch.blocks.told(task, self.leads, everywhere)
             for slot in _distinct(at[1]):
-                self.told[slot] = np.maximum(self.told.get(slot, 0), told)
+                self.told[slot] = np.maximum(self.told.get(slot, 0), published)
         for slot in _distinct(at[1]):
             self.arrived.setdefault(slot, {})[task.name, task.op] = None
             if agent is not None:
@@ -235,7 +235,7 @@ class Barriers:
         return over
 
     def acquire(self, at: Places, task: Task) -> None:
-        """Learn what those released who arrived at completed phases."""
+        """Acquire the clocks released by arrivals at completed phases."""
         blocks = task.batch.blocks
         if blocks is not None and self.leads is not None:
             for slot in _distinct(at[1]):
@@ -251,7 +251,7 @@ class Barriers:
                 task.agent.known.join(over, whole, self.rows)
 
     def _too_early(self, slot: int, task: Optional[Task]) -> Optional[str]:
-        """Of an arrival that came before the last phase was over: which wait is missing."""
+        """Return the missing wait of an arrival that came before the last phase was over."""
         text = self.history(slot)
         if self.remedy:
             return f"{text} {self.remedy}".lstrip()
@@ -267,12 +267,12 @@ class Barriers:
         ).lstrip()
 
     def history(self, slot: int) -> str:
-        """Who has arrived at a barrier so far."""
+        """Return the tasks that have arrived at a barrier so far."""
         known = [f"{name} at line {op.loc.line}" for name, op in self.arrived.get(slot, {})]
         return f"So far {', '.join(known[:6])} arrived." if known else ""
 
     def scene(self, task: Task, buffer: Buffer, row: int, slot: int, parity: int) -> dict[str, Any]:
-        """What a wait for this barrier lacks."""
+        """Return the missing arrivals of a wait for this barrier."""
         before = list(self.arrived.get(slot, {}))
         reached = {id(op) for _, op in before}
         alloc = buffer.alloc
@@ -282,7 +282,7 @@ class Barriers:
             op.loc.line for op in users if id(op) not in reached and op.name not in others
         }
         completed = int(self.phase[row, slot])
-        # Who arrives ran ahead of this wait by two phases or more: nothing held it back.
+        # The arriving task ran ahead of this wait by two phases or more: nothing held it back.
         idle = _idle(task) if completed > 1 else ""
         lines = sorted({op.loc.line for _, op in before})
         remedy = (

@@ -1,7 +1,6 @@
 """Asynchronous work: issued to a queue, in flight, landed when somebody needs it to have happened.
 
-*When* work lands is the schedule's choice and decides what a kernel computes. *What is ordered*
-does not depend on it: a wait makes the waiting agent know the work, whenever it landed.
+**When* work lands is the schedule's choice and decides the results of a kernel. The *happens-before order* does not depend on it: a wait makes the waiting agent know the work, whenever it landed.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from gluon_sim.tracing.source import span_of
 
 __all__ = ["Flight", "Flights", "Issuer", "Queue"]
 
-MOST_WRITES = 64  # of a queue, that are told apart when their sources have been read
+MOST_WRITES = 64  # of a queue, that are distinguished when their sources have been read
 
 
 class Queue:
@@ -52,7 +51,7 @@ class Queue:
         left = []
         for at, flight in enumerate(self.flights):
             if flight.in_order and not flight.landed:
-                left += self.flights[at:]  # what follows it has not landed either, or is few
+                left += self.flights[at:]  # the rest has not landed either, or is small
                 break
             if not (flight.landed and flight.known_by(agent)):
                 left.append(flight)
@@ -78,9 +77,9 @@ class Flight:
         filled: whether it wrote shared memory.
         reads: whether it only reads the sources of work that writes later.
         after: whether it starts when all earlier work of its queue is over.
-        source: of work that writes, the part that reads its sources, if that is told apart.
+        source: of work that writes, the part that reads its sources, if that is distinguished.
         began: the phase of its barrier when it was issued.
-        blocks: what the blocks of a cluster knew when it was issued.
+        blocks: the clocks of the blocks of a cluster at its issue.
         portable: whether a portable op issued it, whose fence nobody adds.
         leads: for each block, the one that does its part, where one does it for several.
         buffers: that it may use, if somebody asks how long these are in use.
@@ -123,24 +122,23 @@ class Flight:
 
     @property
     def awaited(self) -> bool:
-        """Whether somebody must wait for it before the kernel ends. What only writes global memory
-        does so in any case, once shared memory, which goes away, has been read."""
+        """Return whether a wait must precede the end of the kernel. Work that only writes global memory completes without one, once shared memory, which goes away, has been read."""
         return self.reads or self.remote or (self.moved and self.source is None)
 
     @property
     def tolerated(self) -> bool:
-        """Whether hardware is known to end well though nobody waited: of what only fills the shared
+        """Return whether hardware is known to end correctly without a wait: work that only fills the shared
         memory of its own block, which is held until it came."""
         return self.filled and not (self.reads or self.remote)
 
     @property
     def in_order(self) -> bool:
-        """Whether it follows all earlier work of its queue, in every program."""
+        """Return whether it follows all earlier work of its queue, in every program."""
         return self.after and self.rows.whole
 
     @property
     def only_signals(self) -> bool:
-        """Whether it does nothing but tell a barrier that earlier work is over."""
+        """Return whether it only signals a barrier that earlier work is over."""
         return self.after and self.barrier is not None
 
     def live(self) -> Optional[np.ndarray]:
@@ -151,12 +149,12 @@ class Flight:
         return bool(agent.known.knows(mine.slot, mine.clock, self.live()).all())
 
     def precedes(self, other: agents.Flight) -> bool:
-        """Whether who issued the other knew that this one was issued."""
+        """Return whether the issuer of the other knew that this one was issued."""
         rows = np.intersect1d(self.rows.index, other.rows.index)
         return bool(other.agent.known.knows(self.issuer.slot, self.issued, rows).all())
 
     def remedy(self, task: Task, before: Optional[Epoch] = None) -> str:
-        """Which wait is missing before what `task` does now, or did in the epoch `before`."""
+        """Return the missing wait before the current access of `task`, or that of the epoch `before`."""
         here = before.op if before is not None else task.home()
         if self.barrier is not None:
             return self.uncounted() or (
@@ -190,7 +188,7 @@ class Flight:
         return barriers, slot, int(barriers.phase[int(self.rows.index[0]), slot])
 
     def uncounted(self) -> str:
-        """What is wrong where the phase that it belongs to was over before its bytes came."""
+        """Return the mistake where the phase that it belongs to was over before its bytes came."""
         places = self._phase()
         over = self.landed and not self.landing
         if self.began is None or places is None or self.after or over:
@@ -199,15 +197,15 @@ class Flight:
         if phase <= self.began:
             return ""
         line = self.op.loc.line
-        told = ", ".join(map(str, sorted(barriers.announced.get(slot, ()))))
+        lines = ", ".join(map(str, sorted(barriers.announced.get(slot, ()))))
         return (
             f"The phase of the barrier that `{self.op.called}` of line {line} signals was over before "
             f"its bytes came. Expect the bytes of all copies of a phase"
-            f"{f', at line {told}' if told else ', before its last arrival'}."
+            f"{f', at line {lines}' if lines else ', before its last arrival'}."
         )
 
     def _other_phase(self, name: str) -> str:
-        """That a task has waited for the barrier, but for another phase than this one's."""
+        """Report that a task has waited for the barrier, but for another phase than this one's."""
         places = self._phase()
         if places is None:
             return ""
@@ -222,9 +220,8 @@ class Flight:
         )
 
     def _last_like(self, before: Epoch, closed: np.ndarray) -> "Flight":
-        """The last of the pieces of work like this one that miss what `before` did: the first is told
-        of, but a wait must reach that far."""
-        flights, found = self.task.machine.flights, self
+        """The last of the pieces of work like this one that miss the access `before`: the first is reported, but a wait must reach that far."""
+        flights, last = self.task.machine.flights, self
         alike = [
             f
             for f in self.home.flights
@@ -232,7 +229,7 @@ class Flight:
             if (f.group < closed).all() and (f.group > self.group).all()
         ]
         if flights.probing:
-            return found
+            return last
         flights.probing = True
         try:
             for flight in alike:
@@ -240,15 +237,15 @@ class Flight:
                     flights.land(flight)
                 except RaceError as race:
                     if race.epoch is before:
-                        found = flight
+                        last = flight
                 except GluonError:
                     pass
         finally:
             flights.probing = False
-        return found
+        return last
 
     def _untracked(self, task: Task, here: Op) -> str:
-        """Of work that belongs to no group yet."""
+        """Close a group of the work that belongs to none yet."""
         flights = self.home.flights
         at = flights.index(self) if self in flights else len(flights)
         later = next((f for f in flights[at:] if f.barrier is not None and f.after), None)
@@ -332,7 +329,7 @@ class Flights:
         self.pending: list[Flight] = []
         self.probing = False  # whether work lands only to find out which of it is at fault
 
-    # ---- what a task asks -------------------------------------------------------------------
+    # ---- queries of a task -------------------------------------------------------------------
 
     def issue(
         self, task: Issuer, queue: str, perform: Callable[[], Any],
@@ -445,8 +442,8 @@ class Flights:
         """Let the signals come that nobody waits for, before their barrier goes away: those of work
         that `agent` knows to be over, as of one multiplication that tells several barriers."""
         for flight in list(self.pending):
-            told = flight.barrier if flight.only_signals else None
-            if told is not None and told.buffer is barrier.buffer:
+            signalled = flight.barrier if flight.only_signals else None
+            if signalled is not None and signalled.buffer is barrier.buffer:
                 if _tells_known_work(flight, agent):
                     self.land(flight)
 
@@ -521,7 +518,7 @@ class Flights:
         return True
 
     def finish(self, task: Issuer, report: bool) -> None:
-        """The kernel is over for a batch: what is still in flight nobody waited for."""
+        """End the kernel for a batch: report work in flight without a wait."""
         agent = task.agent
         assert agent is not None
         mine = [flight for queue in task.batch.queues for flight in queue.flights]
@@ -530,7 +527,7 @@ class Flights:
         left = [f for f in mine if f.awaited and not f.known_by(agent)]
         if not report:
             return
-        for flight in sorted(left, key=lambda f: f.tolerated):  # what is wrong in any case first
+        for flight in sorted(left, key=lambda f: f.tolerated):  # certain mistakes first
             line = flight.op.loc.line
             alike = sum(f.op.loc.line == line for f in left)
             more = f" ({alike} such)" if alike > 1 else ""
@@ -559,7 +556,7 @@ def _before(flight: Flight) -> Iterator[Flight]:
 
 
 def _tells_known_work(flight: Flight, agent: Agent) -> bool:
-    """Whether all that a signal tells of is over, as far as `agent` knows."""
+    """Return whether all work before a signal is over, as far as `agent` knows."""
     left = [flight]
     while left:
         for earlier in left.pop().before:
@@ -571,7 +568,7 @@ def _tells_known_work(flight: Flight, agent: Agent) -> bool:
 
 
 def _last_in_order(flights: list[Flight]) -> list[Flight]:
-    """Those after which a flight comes that follows all: one that did so itself, and what came then."""
+    """Return the predecessors of a flight that follows all: the last such one, and those after it."""
     for at in range(len(flights) - 1, -1, -1):
         if flights[at].in_order:
             return flights[at:]
@@ -579,7 +576,7 @@ def _last_in_order(flights: list[Flight]) -> list[Flight]:
 
 
 class _Away:
-    """What a task's frame is while its work lands: only the programs are known."""
+    """The frame of a task while its work lands: only the programs are known."""
 
     def __init__(self, rows: Rows):
         self.rows = rows

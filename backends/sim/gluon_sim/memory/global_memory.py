@@ -1,7 +1,6 @@
 """Global memory: the storage of the arguments, addressed by byte, checked on every access.
 
-Pointers are int64 addresses: the real ones of the arguments' storage, so that what a kernel does
-with them (differences, alignment, casts) is what it would see on a GPU.
+Pointers are int64 addresses: the real ones of the arguments' storage, so that a kernel's operations on them (differences, alignment, casts) give the values of a GPU.
 """
 
 from __future__ import annotations
@@ -53,17 +52,17 @@ class Allocation:
         self.end = self.base + data.nbytes
         self.writable = writable
         self.owner = owner
-        self.lasting = owner is not None  # whether launches beside each other share it
+        self.lasting = owner is not None  # whether concurrent launches share it
         self.missing: Optional[np.ndarray] = None  # of each byte, whether it was never written
         self._views: dict[np.dtype, np.ndarray] = {}
 
     def view(self, dtype: np.dtype) -> np.ndarray:
-        found = self._views.get(dtype)
-        if found is None:
+        view = self._views.get(dtype)
+        if view is None:
             size = dtype.itemsize
-            found = self.data[: self.data.nbytes // size * size].view(dtype)
-            self._views[dtype] = found
-        return found
+            view = self.data[: self.data.nbytes // size * size].view(dtype)
+            self._views[dtype] = view
+        return view
 
     def mark(self) -> None:
         """Know again which bytes nobody has written, by the marks on arrays in it."""
@@ -76,7 +75,7 @@ class Allocation:
             there |= mark.missing[max(-first, 0) :][: there.size]
 
     def unmark(self) -> None:
-        """Let the marks know what was written."""
+        """Update the marks of written bytes."""
         if self.missing is None:
             return
         for mark in marks_within(self.base, self.end):
@@ -88,8 +87,8 @@ class Allocation:
         """Which elements of `size` bytes were never written; None for none of them."""
         if self.missing is None or size not in (1, 2, 4, 8):
             return None
-        found = self.missing[: self.missing.size // size * size].view(f"u{size}")[index] != 0
-        return found if found.any() else None
+        missing = self.missing[: self.missing.size // size * size].view(f"u{size}")[index] != 0
+        return missing if missing.any() else None
 
     def written(self, index: np.ndarray, size: int) -> None:
         if self.missing is not None and size in (1, 2, 4, 8):
@@ -105,10 +104,10 @@ class Home:
     high: int
 
 
-# What of an access is in one allocation: all of it (None), or the elements of a mask.
+# The part of an access in one allocation: all of it (None), or the elements of a mask.
 Part = tuple[Allocation, Optional[np.ndarray]]
 
-# Of each allocation its bytes, and which of them were never written.
+# Each allocation's bytes, and which of them were never written.
 Contents = list[tuple[np.ndarray, Optional[np.ndarray]]]
 
 
@@ -117,7 +116,7 @@ class GlobalMemory:
 
     Args:
         changes: a count of changes that the memories of several ranks share.
-        known: gives for the storage of an argument what other launches know it as.
+        known: maps the storage of an argument to that of other launches.
     """
 
     def __init__(
@@ -133,7 +132,7 @@ class GlobalMemory:
         self.check_alignment = False
         self.settings = Settings()
         self.told: set[tuple[Any, ...]] = set()  # warnings of this launch
-        # Of each argument of the kernel; None where nobody knows.
+        # By argument of the kernel; None where unknown.
         self.homes: Sequence[Optional[Home]] = ()
         self._reach: dict[int, Optional[list[Home]]] = {}  # by op
         self._one: dict[int, tuple[int, int, list[Part]]] = {}  # by op: all of the only argument
@@ -155,7 +154,7 @@ class GlobalMemory:
             return
         if self._known is not None:
             allocation = self._known(allocation)
-        # Two arguments may share storage: what covers the most answers for both.
+        # Two arguments may share storage: the larger one represents both.
         for i, other in enumerate(self._all):
             if allocation.base < other.end and other.base < allocation.end:
                 if allocation.data.nbytes > other.data.nbytes:
@@ -198,7 +197,7 @@ class GlobalMemory:
         return [allocation for allocation in there if allocation is not None]
 
     def _homes(self, task: Task) -> Optional[list[Home]]:
-        """What the op of a task may reach by the arguments that its pointers come from."""
+        """Return the allocations that the op of a task may reach by the arguments that its pointers come from."""
         op = task.op
         if id(op) not in self._reach:
             positions = pointed_at(task.machine.program.program, op)
@@ -225,13 +224,13 @@ class GlobalMemory:
         known = self._one.get(id(task.op))  # nearly always
         if known is not None and known[0] <= low and high + size <= known[1]:
             return known[2]
-        found = self.find(low)
+        single = self.find(low)
         homes = self._homes(task) if self.settings.bounds and self.homes else None
-        if found is not None and high + size <= found.end:
+        if single is not None and high + size <= single.end:
             if homes is None or any(h.low <= low and high + size <= h.high for h in homes):
                 if homes is not None and len(homes) == 1:
-                    self._one[id(task.op)] = homes[0].low, homes[0].high, [(found, None)]
-                return [(found, None)]
+                    self._one[id(task.op)] = homes[0].low, homes[0].high, [(single, None)]
+                return [(single, None)]
         parts: list[Part] = []
         covered = np.zeros(addresses.shape, bool) if mask is None else ~mask
         within = np.ones((), bool)
@@ -407,11 +406,11 @@ class GlobalMemory:
         return [a.name for a, (data, _) in zip(self._all, contents) if (a.data != data).any()]
 
     def digest(self) -> bytes:
-        """Of all bytes."""
-        found = blake2b()
+        """Return a hash of all bytes."""
+        hasher = blake2b()
         for allocation in self._all:
-            found.update(allocation.data.data)
-        return found.digest()
+            hasher.update(allocation.data.data)
+        return hasher.digest()
 
     def mark(self) -> None:
         """A run begins, or begins again."""
@@ -424,10 +423,10 @@ class GlobalMemory:
         for allocation in self._all:
             allocation.unmark()
 
-    # ---- what went wrong --------------------------------------------------------------------
+    # ---- mistakes --------------------------------------------------------------------
 
     def _keeps(self, task: Task, what: str, allocation: Allocation) -> bool:
-        """Is this one that cannot be written to? Then, with the check off, it keeps what it has."""
+        """Is this one that cannot be written to? Then, with the check off, it keeps its content."""
         if not allocation.writable and self.settings.bounds:
             raise OutOfBoundsError(
                 f"{called(task.op, what)} writes to a read-only array",

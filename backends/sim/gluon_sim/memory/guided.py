@@ -1,7 +1,7 @@
-"""A run that is steered step by step, and what is written down of it.
+"""A run that is steered step by step, and its record.
 
 A step is what one process does until it could let another go first: a task's next op, or one piece
-of asynchronous work that lands. What steps do to each other goes through barriers, atomics and claims
+of asynchronous work that lands. Steps affect each other through barriers, atomics and claims
 of programs: they are noted as touches. Ordinary accesses are not, for where nothing orders two of
 them race detection reports it, whichever came first.
 """
@@ -28,7 +28,7 @@ MOST_STEPS = 200_000  # of one run
 
 
 class Redundant(Exception):
-    """What this run would do was done by an earlier one, in another order."""
+    """An earlier run did the same in another order."""
 
 
 class TooLong(Exception):
@@ -55,7 +55,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Cells:
-    """A touch of memory by an atomic, or of what stands for one.
+    """A touch of memory by an atomic, or of an equivalent of one.
 
     Args:
         where: the memory.
@@ -74,7 +74,7 @@ Touch = Union[Slot, Cells]
 
 @dataclass
 class Event:
-    """What one process did in one step.
+    """The actions of one process in one step.
 
     Attributes:
         last: whether its task did nothing afterwards that others could see.
@@ -100,7 +100,7 @@ class Guided(Schedule):
     """A schedule that is asked before each step.
 
     Attributes:
-        log: events, and what orders them: ("start", process, by whom, step) and ("over", process,
+        log: events, and their order: ("start", process, by whom, step) and ("over", process,
             known by whom, step).
         chosen: whose steps the run took, in order.
         story: for people.
@@ -157,7 +157,7 @@ class Guided(Schedule):
     def of(self, thing: object) -> str:
         return self._names[id(thing)]
 
-    # ---- what happens -----------------------------------------------------------------------
+    # ---- events -----------------------------------------------------------------------
 
     def learned(self, task: Task, other: object) -> None:
         """A task goes on after something that is over."""
@@ -201,7 +201,7 @@ class Guided(Schedule):
     def barrier(
         self, task: Task, kind: str, buffer: SharedBuffer, barriers: Any, at: Any, parity: int = 0
     ) -> None:
-        """Of one program; the touch is about to happen."""
+        """Record a touch of one program that is about to happen."""
         if self._silent:
             return
         row, slot = int(at[0][0]), int(at[1][0])
@@ -277,7 +277,7 @@ class Guided(Schedule):
     def pick(
         self, tasks: Sequence[Turn], ready: Sequence[Turn], flights: Sequence[F]
     ) -> Union[Turn, F]:
-        """Who takes the next step."""
+        """Return the task that takes the next step."""
         turns = {self.of(t.task): t for t in ready}
         things: dict[str, Union[Turn, F]] = dict(turns)
         names = list(turns)
@@ -304,22 +304,22 @@ class Guided(Schedule):
         self.chosen.append(name)
         self._now = {}
         self._actors = [name]
-        found = things[name]
-        if any(found is t for t in ready):
+        thing = things[name]
+        if any(thing is t for t in ready):
             self._current = name
-        return found
+        return thing
 
     def stepped(self) -> None:
         """The step is over."""
         self._actors = []
 
     def decide(self, names: list[str]) -> str:
-        """Of those who can go, the usual one first."""
+        """Pick among the enabled, the usual one first."""
         return names[0]
 
     @property
     def touched(self) -> list[Touch]:
-        """What the last step touched."""
+        """Return the touches of the last step."""
         return [touch for event in self._now.values() for touch in event.touches]
 
 
@@ -358,10 +358,10 @@ class Replay(Guided):
 
 def segments_of(steps: Sequence[str]) -> list[tuple[str, int]]:
     """Steps in a row of one process together."""
-    found: list[tuple[str, int]] = []
+    segments: list[tuple[str, int]] = []
     for name in steps:
-        if found and found[-1][0] == name:
-            found[-1] = name, found[-1][1] + 1
+        if segments and segments[-1][0] == name:
+            segments[-1] = name, segments[-1][1] + 1
         else:
-            found.append((name, 1))
-    return found
+            segments.append((name, 1))
+    return segments

@@ -51,11 +51,11 @@ class Promise(np.ndarray):
         return np.asarray(self)
 
     def part(self, positions: np.ndarray) -> "Promise":
-        """That of some of its programs, which may go another way from here."""
-        found: Promise = self.landed()[positions].view(Promise)
-        found.flights = self.flights
-        found.which = None if self.which is None else self.which[positions]
-        return found
+        """Return the part of some of its programs, which may diverge from here."""
+        part: Promise = self.landed()[positions].view(Promise)
+        part.flights = self.flights
+        part.which = None if self.which is None else self.which[positions]
+        return part
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
         return getattr(ufunc, method)(*map(_plain, inputs), **named)
@@ -86,13 +86,13 @@ def _plain(value: Any) -> Any:
 
 def promise(shape: tuple[int, ...], dtype: np.dtype) -> Promise:
     """An array whose elements are not there yet."""
-    made = np.zeros(shape, dtype)
-    made.view(np.uint8)[...] = 0xFF  # NaN, where the type has one
-    return made.view(Promise)
+    placeholder = np.zeros(shape, dtype)
+    placeholder.view(np.uint8)[...] = 0xFF  # NaN, where the type has one
+    return placeholder.view(Promise)
 
 
 def _known(flight: Flight, places: Optional[np.ndarray]) -> bool:
-    """Whether the task that issued the work knows that it is over, in the programs at some places of
+    """Return whether the task that issued the work knows that it is over, in the programs at some places of
     those that are at work now."""
     agent = flight.task.agent
     if not flight.landed:
@@ -115,9 +115,9 @@ def joined(parts: Sequence[tuple[np.ndarray, np.ndarray]], whole: np.ndarray) ->
             flights += value.flights
     if not flights:
         return whole
-    found = whole.view(Promise)
-    found.flights, found.which = tuple(flights), which
-    return found
+    joined = whole.view(Promise)
+    joined.flights, joined.which = tuple(flights), which
+    return joined
 
 
 def settled(value: np.ndarray) -> np.ndarray:

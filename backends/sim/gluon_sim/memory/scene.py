@@ -1,4 +1,4 @@
-"""What a task waits for at a barrier, in words: cells of a table, and a part of a sentence."""
+"""A task's wait at a barrier, in words: cells of a table, and a part of a sentence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def table(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def cells(scene: dict[str, Any]) -> tuple[str, str, str]:
-    """What a task waits for, what is missing, and what has happened there, for a table."""
+    """Return the wait of a task, the missing arrivals, and the past events there, for a table."""
     waits = f"phase {scene['phase']} of {scene['where']} in program {scene['program']}"
     missing = _missing(scene)
     far = [f"{scene['completed']} phases completed"]
@@ -30,7 +30,7 @@ def cells(scene: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _missing(scene: dict[str, Any]) -> str:
-    """How many arrivals and bytes a phase lacks."""
+    """Return how many arrivals and bytes a phase lacks."""
     some = 0 < scene["pending"] < scene["count"]
     arrivals = f"{scene['pending']} of {scene['count']}" if some else scene["pending"]
     if scene["size"] < 0:
@@ -39,7 +39,7 @@ def _missing(scene: dict[str, Any]) -> str:
 
 
 def circle(scenes: list[dict[str, Any]]) -> list[str]:
-    """Of tasks that all wait for a first phase that another of them could bring: who may begin."""
+    """Return the task that may begin where all wait for a first phase that another of them could complete."""
     first = [
         scene
         for scene in scenes
@@ -48,7 +48,7 @@ def circle(scenes: list[dict[str, Any]]) -> list[str]:
     if len(first) < 2 or len(first) < len(scenes) or not all(s["candidates"] for s in first):
         return []
     return [
-        "Each waits for the other. Who begins waits for phase 1, the one before the first, which is "
+        "Each waits for the other. The one that begins waits for phase 1, the one before the first, which is "
         "over from the start."
     ]
 

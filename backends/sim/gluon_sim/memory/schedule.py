@@ -42,7 +42,7 @@ class Schedule:
         return list(tasks)
 
     def resident(self, usual: int) -> int:
-        """How many programs start at once where others may be claimed."""
+        """Return how many programs start at once where others may be claimed."""
         return usual
 
 

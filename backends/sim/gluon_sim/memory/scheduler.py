@@ -136,7 +136,7 @@ class Scheduler:
     def _deadlock(self, tasks: list[Turn]) -> None:
         rows: list[tuple[str, ...]] = []
         scenes: list[Scene] = []
-        found: list[dict[str, Any]] = []
+        stuck: list[dict[str, Any]] = []
         for task in tasks:
             assert task.waits is not None
             loc = task.loc()
@@ -145,7 +145,7 @@ class Scheduler:
             more = task.waits.scene() if task.waits.scene is not None else {}
             waits = cells(more) if more else (task.waits.describe(), "", "")
             rows.append((task.name, str(line or ""), *waits))
-            found.append(more)
+            stuck.append(more)
             more = {k: v for k, v in more.items() if k in Scene.__dataclass_fields__}
             scenes.append(Scene(task.name, span_of(loc), text, **more))
         lines = table([("who", "line", "waits for", "missing", "so far"), *rows[:16]])
@@ -153,10 +153,10 @@ class Scheduler:
             lines.append(f"and {len(tasks) - 16} more")
         if self._ended:
             lines.append(f"{', '.join(self._ended[:16])} ended before")
-        remedies = [scene["remedy"] for scene in found if scene.get("remedy")]
-        lines += remedies[:1] or circle(found)
+        remedies = [scene["remedy"] for scene in stuck if scene.get("remedy")]
+        lines += remedies[:1] or circle(stuck)
         advice = {
-            scene["advice"]: task.name for scene, task in zip(found, tasks) if scene.get("advice")
+            scene["advice"]: task.name for scene, task in zip(stuck, tasks) if scene.get("advice")
         }
         lines += [f"{name}: {text}" for text, name in advice.items()]
         first = next((task for task in tasks if task.task is not None), tasks[0])

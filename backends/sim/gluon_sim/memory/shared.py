@@ -149,10 +149,10 @@ class SharedBuffer:
         return self.unwritten.view(f"u{size}")
 
     def view(self, dtype: np.dtype) -> np.ndarray:
-        found = self._views.get(dtype)
-        if found is None:
-            found = self._views[dtype] = self.data.view(dtype)
-        return found
+        view = self._views.get(dtype)
+        if view is None:
+            view = self._views[dtype] = self.data.view(dtype)
+        return view
 
 
 class SharedView:
@@ -288,9 +288,9 @@ class SharedView:
         """The bytes of all elements, if they have no gaps and are the same in each program."""
         if len(self.base) != 1:
             return None
-        found = _span(_Ref(self.table), self.dtype.itemsize)
+        extent = _span(_Ref(self.table), self.dtype.itemsize)
         first = int(self.base[0])
-        return found and slice(first + found[0], first + found[1])
+        return extent and slice(first + extent[0], first + extent[1])
 
     def load(self, rows: Rows) -> np.ndarray:
         """All elements, shape (programs, *shape). `rows` are the batch rows of the programs."""
@@ -302,7 +302,7 @@ class SharedView:
         return missing
 
     def written(self, rows: Rows, mask: Optional[np.ndarray] = None) -> None:
-        """Mark what `store` with this mask writes."""
+        """Mark the bytes that `store` with this mask writes."""
         size = self.dtype.itemsize
         self._put(self.buffer.marks(size), rows, np.zeros(1, f"u{size}"), mask)
         self.buffer.wrote(rows.count * self.table.size * size)
@@ -466,7 +466,7 @@ def _stacked(ref: _Ref, step: int) -> bool:
 
 @lru_cache(maxsize=2048)
 def _derived(ref: _Ref, how: str, args: tuple[Any, ...]) -> np.ndarray:
-    """A table cut, turned or refolded; the same object for the same request."""
+    """Return a table sliced, transposed or reshaped; the same object for the same request."""
     table = ref.table
     if how == "at":
         table = table[args[0]]
@@ -486,10 +486,10 @@ def derived(table: np.ndarray, how: str, *args: Any) -> np.ndarray:
 
 def named_by(arguments: Any) -> tuple[SharedBuffer, ...]:
     """The buffers among the arguments of an op."""
-    found: list[SharedBuffer] = []
+    buffers: list[SharedBuffer] = []
     for one in arguments:
         if isinstance(one, SharedView):
-            found.append(one.buffer)
+            buffers.append(one.buffer)
         elif isinstance(one, (list, tuple)):
-            found += named_by(one)
-    return tuple(found)
+            buffers += named_by(one)
+    return tuple(buffers)

@@ -29,11 +29,13 @@ __all__ = [
 
 LANES = 128
 _COLUMN = 4
-_WARP_LANES = 32  # lanes that one warp reaches; what all warps need has a copy in each such group
+_WARP_LANES = (
+    32  # lanes that one warp reaches; data that all warps need has a copy in each such group
+)
 
 
 def in_tensor_memory(type: Any) -> bool:
-    """Whether a recorded type is of a buffer in tensor memory."""
+    """Return whether a recorded type is of a buffer in tensor memory."""
     return isinstance(type, MemDescType) and type.space == "tensor"
 
 
@@ -58,7 +60,7 @@ def pitch_of(type: MemDescType) -> int:
 
 
 def bytes_needed(type: Type) -> int:
-    """Of a buffer, all blocks of the cluster."""
+    """Return the shape of a buffer over all blocks of the cluster."""
     assert isinstance(type, MemDescType)
     blocks, columns = _extent(type.layout, type.shape, numpy_dtype(type).itemsize)
     return blocks * LANES * columns * _COLUMN
@@ -93,18 +95,18 @@ def lane_table(layout: Layout, shape: tuple[int, ...], size: int, pitch: int) ->
 def copies_of(layout: Layout, shape: tuple[int, ...], pitch: int) -> tuple[int, ...]:
     """Byte distances to the further copies that the lanes of other warps hold; () for none."""
     bases = layout.to_linear(shape[-2:]).bases.get("row", [])
-    found = [0]
+    distances = [0]
     for bit, basis in enumerate(bases):
         if 1 << bit >= _WARP_LANES and not any(basis):
-            found += [distance + (pitch << bit) for distance in found]
-    return tuple(found[1:])
+            distances += [distance + (pitch << bit) for distance in distances]
+    return tuple(distances[1:])
 
 
 # ---- capacity ---------------------------------------------------------------------------------
 
 
 def is_allocation(op: Op) -> bool:
-    """Whether an op makes a buffer in tensor memory, and not a view of one."""
+    """Return whether an op makes a buffer in tensor memory, and not a view of one."""
     if not op.results or op.regions or op.name == "call":
         return False
     if not in_tensor_memory(op.results[0].type):

@@ -1,4 +1,4 @@
-"""Tasks that take turns, and what each waits for."""
+"""Tasks that alternate, and their waits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Wait:
     scene: Optional[Callable[[], dict[str, Any]]] = None
 
 
-Turns = Generator[Wait, None, T]  # what runs until it waits, and has a result at its end
+Turns = Generator[Wait, None, T]  # runs until it waits; has a result at its end
 
 
 @dataclass(eq=False)
@@ -43,7 +43,7 @@ class Turn:
     waits: Optional[Wait] = None
 
     def loc(self) -> Optional[Location]:
-        """Where it waits; in a library function, where the kernel calls that."""
+        """Return the place of its wait; in a library function, where the kernel calls that."""
         loc = self.waits.loc if self.waits is not None else None
         if self.task is None or loc is None or not in_library(loc.file):
             return loc

@@ -1,4 +1,4 @@
-"""What accesses cost: requests and sectors of global memory, passes over shared-memory banks.
+"""The cost of accesses: requests and sectors of global memory, passes over shared-memory banks.
 
 Counted from the addresses that a kernel really computes, thread by thread through the layout. A
 lane moves as many neighbouring registers in one instruction as their addresses follow each other,
@@ -36,7 +36,7 @@ class Holders:
 
 @lru_cache(maxsize=512)
 def holders(layout: Layout, shape: tuple[int, ...]) -> Optional[Holders]:
-    """Of a register layout; None where it has no linear form."""
+    """Return the linear form of a register layout; None where it has no linear form."""
     try:
         linear = layout.to_linear(shape).without_zero_bases("register")
     except (AttributeError, GluonError):
@@ -59,7 +59,7 @@ def holders(layout: Layout, shape: tuple[int, ...]) -> Optional[Holders]:
 
 @dataclass
 class GlobalCost:
-    """Of one access by some programs: bytes asked for, requests of warps, sectors of 32 bytes."""
+    """The cost of one access by some programs: bytes asked for, requests of warps, sectors of 32 bytes."""
 
     bytes: int = 0
     requests: int = 0
@@ -69,7 +69,7 @@ class GlobalCost:
 
 @dataclass
 class SharedCost:
-    """Of one access: bytes, passes over the banks, and passes without conflicts."""
+    """The cost of one access: bytes, passes over the banks, and passes without conflicts."""
 
     bytes: int = 0
     passes: int = 0
@@ -94,7 +94,7 @@ def _vector(address: np.ndarray, live: np.ndarray, size: int) -> int:
 
 
 def _distinct(values: np.ndarray, live: np.ndarray) -> np.ndarray:
-    """How many different live values stand along the last axis."""
+    """Count the different live values along the last axis."""
     hidden = np.where(live, values, np.iinfo(np.int64).max)
     hidden.sort(axis=-1)
     fresh = np.ones(hidden.shape, bool)
@@ -110,7 +110,7 @@ def global_cost(
     held: Optional[Holders],
     stores: bool,
 ) -> GlobalCost:
-    """Of accesses at `addresses` (programs, *shape) of `size` bytes each.
+    """Return the cost of accesses at `addresses` (programs, *shape) of `size` bytes each.
 
     Without `held` one engine moves it all: sectors count once per program, and each program makes
     one request.
@@ -142,7 +142,7 @@ def global_cost(
 def shared_cost(
     offsets: np.ndarray, size: int, held: Optional[Holders], banks: int, stores: bool
 ) -> SharedCost:
-    """Of accesses at byte `offsets` (programs, *shape) of `size` bytes each.
+    """Return the cost of accesses at byte `offsets` (programs, *shape) of `size` bytes each.
 
     Lanes that fill the banks once go in one pass: 32 lanes of 4 bytes, 8 of 16 bytes with 32
     banks. Lanes that touch the same word share it. Without `held` an engine

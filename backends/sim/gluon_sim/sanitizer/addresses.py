@@ -92,7 +92,7 @@ def not_before(
         )
 
 
-_LOADS = ("local_load", "local_gather")  # what they read, others use
+_LOADS = ("local_load", "local_gather")  # others use their results
 
 
 def initialised(
@@ -106,14 +106,14 @@ def initialised(
 
     Args:
         unwritten: which elements of the read were never written, None for none of them.
-        copied: whether what is read only goes on to other memory.
+        copied: whether the values only go on to other memory.
 
     Raises:
         UninitialisedError: there are some.
     """
     if unwritten is None or not unwritten.any():
         return
-    # A copy on its way may be what should have written it: then this is a race, and says which wait
+    # A copy in flight may be the missing write: then this is a race, and says which wait
     # is missing.
     task.machine.flights.land_all()
     program, element = place(task, unwritten)
@@ -129,7 +129,7 @@ def initialised(
     error = UninitialisedError(
         f"`{what}` of {buffer.name}: {_of(program, element)} was never written{more}{later}",
         report="uninitialised.shared",
-        remedy="Write the buffer first, and wait for what writes it." + begins,
+        remedy="Write the buffer first, and wait for the write." + begins,
         program=program,
         element=element,
         span=span_of(task.op.loc),
@@ -145,7 +145,7 @@ def arguments_aligned(
     values: Sequence[Any],
     loc: Optional[Location],
 ) -> None:
-    """Whether arguments keep what the specialization promises the compiler about them.
+    """Check that arguments keep the specialization's promises to the compiler.
 
     Vector accesses are chosen by these promises; a launch through the kernel makes only true ones,
     one through a kernel compiled before may not.
@@ -172,7 +172,7 @@ def _of(program: tuple[int, ...], element: tuple[int, ...]) -> str:
     return f"element {element} of program {program}" if element else f"program {program}"
 
 
-# ---- what a kernel promises the compiler ------------------------------------------------------
+# ---- promises of a kernel to the compiler ------------------------------------------------------
 
 _HINTS = ("tt.divisibility", "tt.contiguity", "tt.constancy")
 _SPELLED = dict(zip(_HINTS, ("multiple_of", "max_contiguous", "max_constancy")))
@@ -180,25 +180,25 @@ _SPELLED = dict(zip(_HINTS, ("multiple_of", "max_contiguous", "max_constancy")))
 
 def hints_of(op: Op) -> list[tuple[int, dict[str, Any]]]:
     """(result, promises) of the results that a kernel says something about."""
-    found = []
+    hinted = []
     for i, result in enumerate(op.results):
         hints = {k: v for k, v in (result.attrs or {}).items() if k in _HINTS}
         if hints:
-            found.append((i, hints))
-    return found
+            hinted.append((i, hints))
+    return hinted
 
 
 def promised(op: Op, run: Callable[..., Any], simple: bool) -> Callable[..., Any]:
-    """`run` as a handler that checks what `multiple_of` and its like say about the results."""
+    """`run` as a handler that checks the claims of `multiple_of` and its like about the results."""
     hints = hints_of(op)
 
     def handler(task: Task, *args: Any, **named: Any) -> Any:
         out = run(*args) if simple else run(task, *args, **named)
         if task.machine.settings.alignment and not hasattr(out, "send"):
             outs = out if isinstance(out, (tuple, list)) else (out,)
-            for i, found in hints:
+            for i, promises in hints:
                 if isinstance(outs[i], np.ndarray):
-                    _keep(task, outs[i], op.results[i].type.dims, found)
+                    _keep(task, outs[i], op.results[i].type.dims, promises)
         return out
 
     return handler
@@ -229,7 +229,7 @@ def _keep(task: Task, value: np.ndarray, dims: tuple[int, ...], hints: dict[str,
                     "width of vector accesses may rely on it",
                     report="alignment.promise",
                     got=int(full[first]),
-                    remedy="Say only what always holds.",
+                    remedy="Claim only facts that always hold.",
                     program=program,
                     element=element,
                 )

@@ -1,12 +1,10 @@
-"""Who acts inside a program, and what each knows of the others: vector clocks.
+"""The agents inside a program, and their vector clocks.
 
 An agent is a partition, or one piece of asynchronous work from its issue to the wait for it. Its
-clock counts up where others may learn of what it did: at an issue, an arrival, a fence. What an
-agent knows is the clock up to which it has seen each other agent; an access is ordered before it
+clock counts up where others may learn of its actions: at an issue, an arrival, a fence. An agent's knowledge is the clock up to which it has seen each other agent; an access is ordered before it
 if its clock is not later than that.
 
-Knowledge has two planes. The first orders ordinarily. The second is what the asynchronous proxy
-may rely on: it follows the first only at a fence between the proxies.
+Knowledge has two planes. The first orders ordinarily. The second is the one that the asynchronous proxy may rely on: it follows the first only at a fence between the proxies.
 
 The sanitizer sees the tasks of a running machine, its memory and its asynchronous work through the
 protocols of this module and of `observed`.
@@ -36,10 +34,10 @@ __all__ = [
     "Task",
 ]
 
-# The place of what a program does while nobody else is at work in it; agents come after it.
+# The slot of a program without other agents; agents come after it.
 ALONE = 0
 GENERIC = "generic"
-# Of an access: the op, its kind, its time, the epochs of the launch, the task, which threads.
+# For an access: the op, its kind, its time, the epochs of the launch, the task, which threads.
 EpochKey = tuple[int, str, int, Optional[int], str, bool]
 _WIDTH = 8
 
@@ -63,7 +61,7 @@ class Clock:
         return self.seen
 
     def join(self, other: "Clock", rows: Optional[np.ndarray], total: int) -> None:
-        """Learn what `other` knows; only in the batch rows `rows` (None for all of `total`)."""
+        """Join the clock of `other`; only in the batch rows `rows` (None for all of `total`)."""
         mine = self.widen(other.seen.shape[2])
         theirs = other.widen(mine.shape[2])
         if rows is None:
@@ -86,7 +84,7 @@ class Agent:
     Attributes:
         slot: its place in the clocks.
         clock: its own count.
-        known: what it knows.
+        known: its vector clock.
         proxy: through which its accesses go.
         flight: the asynchronous work that it is, or None.
     """
@@ -115,7 +113,7 @@ class Agent:
         self.known.widen(self.slot + 1)[0, :, self.slot] = self.clock
 
     def tick(self) -> None:
-        """What comes now is later than what others have learned so far."""
+        """Advance the clock past the value that others have learned so far."""
         self.clock += 1
         self.epochs = {}
         self._mark()
@@ -146,10 +144,12 @@ class Agents:
         return Agent(slot, self.clocks[slot], known, name, **more)
 
     def fork(self, parent: Agent, name: str, slot: Optional[int] = None, **more: Any) -> Agent:
-        """An agent that starts with what `parent` knows now; `slot` is one to use again."""
-        made = self._make(self._slot() if slot is None else slot, parent.known.copy(), name, **more)
+        """Return an agent that starts with the knowledge of `parent`; `slot` is one to use again."""
+        child = self._make(
+            self._slot() if slot is None else slot, parent.known.copy(), name, **more
+        )
         parent.tick()
-        return made
+        return child
 
 
 @dataclass(eq=False)
@@ -255,11 +255,11 @@ class Flight(Protocol):
         ...
 
     def remedy(self, task: Task, before: Optional[Epoch] = None) -> str:
-        """Return which wait is missing before what `task` does now, or did in an epoch."""
+        """Return the missing wait before the current access of `task`, or one in an epoch."""
         ...
 
     def uncounted(self) -> str:
-        """Return what is wrong where the phase that it belongs to was over before its bytes came."""
+        """Return the mistake where the phase that it belongs to was over before its bytes came."""
         ...
 
 

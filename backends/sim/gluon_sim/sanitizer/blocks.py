@@ -1,11 +1,10 @@
 """Blocks of a cluster that meet in each other's shared memory.
 
-The blocks of a cluster run in step here, as one program; on a GPU each goes its own way. What a
-block did is known to another one by a barrier of the cluster, or by a barrier in shared memory at
-which the one arrived (or what it issued landed) and for which the other waited. Agents of a program
-are ordered elsewhere (`races`), so here a block is one: what it knows of another is a time.
+The blocks of a cluster run in step here, as one program; on a GPU each goes its own way. A block learns the actions of another one by a barrier of the cluster, or by a barrier in shared memory at
+which the one arrived (or its work landed) and for which the other waited. Agents of a program
+are ordered elsewhere (`races`), so here a block is one: its knowledge of another is a time.
 
-Only what is certain is told: every op that may let blocks wait for each other counts as a barrier of
+Only certain races are reported: every op that may let blocks wait for each other counts as a barrier of
 the cluster. Programs of one batch do the same; those that do not run one by one.
 """
 
@@ -34,14 +33,14 @@ __all__ = [
     "stays_within",
 ]
 
-# Ops that certainly do not let blocks wait for each other, beside those where no threads do.
+# Ops that certainly do not let blocks wait for each other, besides those where no threads do.
 _WITHIN = (
     "local_", "memdesc_", "mbarrier", "async_", "fence", "tcgen05", "tmem", "tensor_memory",
     "warpgroup", "barrier", "cluster", "warp_specialize", "return", "ret", "yield",
 )  # fmt: skip
-# Those of them that may let one block know what another did.
+# Those of them that may order one block after another.
 _ACROSS = ("mbarrier", "cluster", "barrier_cluster", "warp_specialize")
-# Ops whose tensor is what they move: each block moves what it holds.
+# Ops that move their tensor: each block moves its part.
 _MOVES = frozenset({"local_load", "local_store", "local_alloc"})
 
 
@@ -57,7 +56,7 @@ class Meeting:
     Attributes:
         byte: of the buffer.
         block, other: who comes now, and who came before.
-        op, kind, task: what came before.
+        op, kind, task: the earlier access.
     """
 
     byte: int
@@ -69,7 +68,7 @@ class Meeting:
 
 
 class Blocks:
-    """What the blocks of the clusters of one batch know of each other.
+    """The clocks of the blocks of the clusters of one batch.
 
     Attributes:
         count: blocks of a cluster.
@@ -89,10 +88,10 @@ class Blocks:
         return self.now
 
     def current(self) -> np.ndarray:
-        """What each block knows, itself included."""
-        found = np.array(self.seen)
-        np.fill_diagonal(found, self.now)
-        return found
+        """Return the clock of each block, itself included."""
+        clocks = np.array(self.seen)
+        np.fill_diagonal(clocks, self.now)
+        return clocks
 
     def release(self) -> None:
         """All blocks arrive at the barrier of the cluster."""
@@ -110,7 +109,7 @@ class Blocks:
             self.acquire()
 
     def told(self, task: Task, leads: np.ndarray, everywhere: bool) -> np.ndarray:
-        """What an arrival by `task` lets the barriers of the blocks know, (blocks, blocks).
+        """Return the clocks that an arrival by `task` publishes at the barriers of the blocks, (blocks, blocks).
 
         Args:
             leads: for each block, the one whose barrier it uses.
@@ -127,14 +126,14 @@ class Blocks:
         self.tick()
         if everywhere:
             known = np.broadcast_to(known.max(axis=0), known.shape)
-        told = np.zeros_like(known)
-        np.maximum.at(told, leads, known)
-        return told
+        published = np.zeros_like(known)
+        np.maximum.at(published, leads, known)
+        return published
 
-    def learn(self, told: np.ndarray, leads: np.ndarray) -> None:
+    def learn(self, published: np.ndarray, leads: np.ndarray) -> None:
         """The blocks wait that have the barrier in their own memory; the others pass by."""
         mine = leads == np.arange(self.count)
-        self.seen[mine] = np.maximum(self.seen[mine], told[mine])
+        self.seen[mine] = np.maximum(self.seen[mine], published[mine])
 
     def ends(self) -> Optional[tuple[int, int, Op, str]]:
         """(block, other, op, kind): a block that may have ended while another is in its memory."""
@@ -178,11 +177,11 @@ def leaders(layout: Any, count: int) -> np.ndarray:
     """For each block, the one whose barrier it uses, by the barrier's layout."""
     bases = getattr(layout, "cga_layout", None) or []
     copies = sum(1 << i for i, basis in enumerate(bases) if not any(basis))
-    found: np.ndarray = np.arange(count) & ~copies
-    return found
+    chosen: np.ndarray = np.arange(count) & ~copies
+    return chosen
 
 
-# Of the elements `places` (None for all), in the copy of that number: by which blocks.
+# For the elements `places` (None for all), in the copy of that number: by which blocks.
 Part = tuple[int, Optional[np.ndarray], np.ndarray]
 
 
@@ -193,7 +192,7 @@ def _parts(
     """(bits of the copies, parts) of an access to a view.
 
     Args:
-        tensor: the layout of what `how` "moves".
+        tensor: the layout of the tensor that `how` "moves".
         how: "own" where each block accesses its own memory, "leads" where the first block of those
             that hold the same does it for all.
     """
@@ -216,7 +215,7 @@ def _parts(
         for c, here in enumerate(spread):
             at = np.flatnonzero(own & (by & copies == here))
             parts.append((c, at, by[at]))
-        # What no holder has in its own memory the first of them writes; reading is everybody's.
+        # Elements in no holder's own memory are written by the first of them; reading is everybody's.
         far = ~np.any(near, axis=0) & (by == mine[0]) if writes else ~own
         at = np.flatnonzero(far)
         parts.append((0, at, by[at]))
@@ -225,7 +224,7 @@ def _parts(
 
 
 class BlockShadow:
-    """Of one shared buffer, in elements of `grain` bytes: who came last, and when, by copy."""
+    """The last accesses to one shared buffer, in elements of `grain` bytes, by copy."""
 
     def __init__(self, blocks: Blocks, size: int, grain: int, copies: int):
         self.blocks = blocks
@@ -244,13 +243,13 @@ class BlockShadow:
         self.grain = grain
 
     def touch(self, task: Task, kind: str, view: View) -> Optional[Meeting]:
-        """An access of all elements of a view; what it has no order with, or None."""
+        """Record an access to all elements of a view; return a conflicting access, or None."""
         blocks = self.blocks
         size = view.dtype.itemsize
         flight = task.agent.flight if task.agent is not None else None
         dims = tuple(view.type.shape)
-        found = _parts(view.type.layout, dims, *_how(task, view, dims), kind != "read")
-        if found is None or found[0] != self.copies:
+        parts = _parts(view.type.layout, dims, *_how(task, view, dims), kind != "read")
+        if parts is None or parts[0] != self.copies:
             return None
         if size < self.grain:
             self._refine(size)
@@ -261,7 +260,7 @@ class BlockShadow:
         now = blocks.tick()
         blocks.made[now] = (task.op, kind, task.name)
         met = None
-        for copy, at, by in found[1]:
+        for copy, at, by in parts[1]:
             index = elements if at is None else elements[at]
             if size > self.grain:
                 ratio = size // self.grain

@@ -1,4 +1,4 @@
-"""What is told of blocks of a cluster that meet in each other's shared memory."""
+"""Reports about blocks of a cluster that access each other's shared memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def meet(task: Task, blocks: Blocks, kind: str, view: ViewByBlocks) -> None:
     """An access to a view by the blocks of all clusters of a batch.
 
     Raises:
-        RaceError: one of them accesses what another does, and nothing orders them.
+        RaceError: two of them access the same bytes without a happens-before order.
         Parted: not all programs do the same here, so one after the other has to run.
     """
     buffer = view.buffer
@@ -68,10 +68,10 @@ def ended(task: Task, blocks: Blocks) -> None:
     Raises:
         RaceError: one may be gone, with its shared memory, while another still uses that.
     """
-    found = None if follows(CLUSTER_ENDS) else blocks.ends()
-    if found is None:
+    meeting = None if follows(CLUSTER_ENDS) else blocks.ends()
+    if meeting is None:
         return
-    block, other, op, kind = found
+    block, other, op, kind = meeting
     program = task.batch.program(0)
     raise RaceError(
         f"block {block} of the cluster may have ended when block {other} comes to the "

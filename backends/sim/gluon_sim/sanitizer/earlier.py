@@ -1,4 +1,4 @@
-"""Who accessed an element before the last who did: reads and atomics by many, of which a write must know all.
+"""The accesses to an element before the last one: reads and atomics by many, of which a write must know all.
 
 Per element the shadow holds one access of each kind. Where another comes that is not ordered after
 it, the one before is kept here: as a node (program, epoch, the node before it). Elements that were
@@ -33,10 +33,10 @@ class Earlier:
         self.sets = {k: np.repeat(s, ratio) for k, s in self.sets.items()}
 
     def _of(self, kind: str, size: int) -> np.ndarray:
-        found = self.sets.get(kind)
-        if found is None:
-            found = self.sets[kind] = np.zeros(size, np.int32)
-        return found
+        members = self.sets.get(kind)
+        if members is None:
+            members = self.sets[kind] = np.zeros(size, np.int32)
+        return members
 
     def _make(self, parent: np.ndarray, who: Numbers, epoch: Numbers) -> Optional[np.ndarray]:
         """New nodes, one for each parent."""
@@ -61,14 +61,14 @@ class Earlier:
         old = sets[places]
         whole = np.stack([old.astype(np.int64), who.astype(np.int64), epoch.astype(np.int64)])
         if (whole == whole[:, :1]).all():
-            made = self._make(old[:1], who[:1], epoch[:1])
-            if made is not None:
-                sets[places] = made[0]
+            number = self._make(old[:1], who[:1], epoch[:1])
+            if number is not None:
+                sets[places] = number[0]
             return
         distinct, inverse = np.unique(whole, axis=1, return_inverse=True)
-        made = self._make(*distinct)
-        if made is not None:
-            sets[places] = made[inverse.reshape(-1)]
+        number = self._make(*distinct)
+        if number is not None:
+            sets[places] = number[inverse.reshape(-1)]
 
     def push_all(
         self, kind: str, size: int, places: np.ndarray, programs: np.ndarray, epoch: int
@@ -77,10 +77,10 @@ class Earlier:
         sets = self._of(kind, size)
         distinct, inverse = np.unique(sets[places], return_inverse=True)
         for program in programs.tolist():
-            made = self._make(distinct, program, epoch)
-            if made is None:
+            numbers = self._make(distinct, program, epoch)
+            if numbers is None:
                 return
-            distinct = made
+            distinct = numbers
         sets[places] = distinct[inverse.reshape(places.shape)]
 
     def push_rounds(
@@ -105,20 +105,20 @@ class Earlier:
                 sets[index] = 0
 
     def chains(self, kind: str, index: np.ndarray, programs: np.ndarray) -> Iterator[Link]:
-        """(place, program now, program before, epoch before), arrays of what each accessor must know.
+        """(place, program now, program before, epoch before), arrays of the epochs that each accessor must know.
 
-        One place stands for all with the same accesses.
+        One place represents all with the same accesses.
         """
         sets = self.sets.get(kind)
         if sets is None:
             return
-        found = sets.take(index, mode="clip")
-        live = found != 0
+        numbers = sets.take(index, mode="clip")
+        live = numbers != 0
         if not live.any():
             return
-        now = np.broadcast_to(programs, found.shape)[live].astype(np.int64)
-        places = np.broadcast_to(index, found.shape)[live]
-        both = np.stack([found[live].astype(np.int64), now])
+        now = np.broadcast_to(programs, numbers.shape)[live].astype(np.int64)
+        places = np.broadcast_to(index, numbers.shape)[live]
+        both = np.stack([numbers[live].astype(np.int64), now])
         _, first = np.unique(both, axis=1, return_index=True)
         nodes, now, places = both[0][first], now[first], places[first]
         while len(nodes):

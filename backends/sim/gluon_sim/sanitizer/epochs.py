@@ -38,15 +38,15 @@ class Epochs:
         agent = task.agent
         cache = self._plain if agent is None else agent.epochs
         key = (id(task.op), kind, time, None if agent is None else id(self), task.name, rest)
-        found = cache.get(key)
-        if found is None:
+        epoch = cache.get(key)
+        if epoch is None:
             with self._lock:
-                found = cache[key] = self._new(task, kind, time, rest)
-        return found
+                epoch = cache[key] = self._new(task, kind, time, rest)
+        return epoch
 
     def _new(self, task: Task, kind: str, time: int, rest: bool) -> int:
         agent = task.agent
-        found = len(self.all)
+        number = len(self.all)
         clock = agent.clock if agent is not None else 0
         closed: Optional[Mapping[str, np.ndarray]] = None
         if agent is not None and agent.flight is not None:
@@ -54,23 +54,23 @@ class Epochs:
         elif agent is not None:
             closed = {queue.name: queue.closed for queue in task.queues.values()}
         self.all.append(Epoch(task.op, kind, agent, clock, task.name, time, closed))
-        if found >= len(self.slots):
+        if number >= len(self.slots):
             for name in ("slots", "clocks", "times", "asynchronous", "places", "stamps", "rest"):
                 old = getattr(self, name)
                 setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
-        self.slots[found] = agent.slot if agent is not None else 0
-        self.clocks[found] = clock
-        self.times[found] = time
-        self.asynchronous[found] = agent is not None and agent.proxy != GENERIC
-        self.places[found] = ALONE if agent is None else agent.slot + 1
-        self.stamps[found] = time if agent is None else clock
-        self.rest[found] = rest
-        return found
+        self.slots[number] = agent.slot if agent is not None else 0
+        self.clocks[number] = clock
+        self.times[number] = time
+        self.asynchronous[number] = agent is not None and agent.proxy != GENERIC
+        self.places[number] = ALONE if agent is None else agent.slot + 1
+        self.stamps[number] = time if agent is None else clock
+        self.rest[number] = rest
+        return number
 
     def ordered(
         self, agent: Agent, ids: np.ndarray, rows: Optional[np.ndarray], free: bool = False
     ) -> np.ndarray:
-        """Is each epoch ordered before what `agent` does now? `rows` broadcasts like `ids`.
+        """Does each epoch happen before the current access of `agent`? `rows` broadcasts like `ids`.
 
         `free`: they need no fence to be seen through another proxy.
         """

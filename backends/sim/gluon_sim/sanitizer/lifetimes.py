@@ -1,8 +1,8 @@
 """Buffers whose memory serves others once they are over, while a copy or a multiplication is not.
 
 For a compiler a buffer is in use from where it is allocated to the last op that names it, or a view of
-it; what is allocated later, and what a reduction needs for itself, may lie in the same bytes. Work that
-goes on by itself beyond that last op reads what is written there since, or writes over it.
+it; later allocations, and the scratch memory of a reduction, may have the same bytes. Work that
+goes on by itself beyond that last op reads data written there since, or overwrites it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOOPS = frozenset({"for", "while", "warp_specialize"})
 
 
 class Lifetimes:
-    """When the buffers of a program are in use, by the text.
+    """The live ranges of a program's buffers, by the text.
 
     Attributes:
         shared: by id of an allocation, those whose memory it may have.
@@ -34,7 +34,7 @@ class Lifetimes:
     """
 
     def __init__(self, program: Program):
-        self._places: dict[int, tuple[int, int]] = {}  # by id of an op: its frame, where it stands
+        self._places: dict[int, tuple[int, int]] = {}  # by id of an op: its frame, its position
         self._ends: dict[int, int] = {}  # where the regions of an op end
         self._allocs: list[Op] = []
         self._frames = 0
@@ -70,21 +70,21 @@ class Lifetimes:
                 if op.name == "local_alloc":
                     self._allocs.append(op)
                 for inner in op.regions:
-                    # Partitions run side by side, so what they allocate never shares memory.
+                    # Partitions run side by side, so their allocations never share memory.
                     beside = op.name.startswith("warp_specialize")
                     self._walk(inner, self._frame() if beside else frame)
                 self._ends[id(op)] = len(self._places)
 
     def _loops_of(self, op: Op) -> list[Op]:
-        """The loops that an op stands in, the innermost first."""
-        found = []
+        """Return the loops around an op, the innermost first."""
+        loops = []
         owner = op.block.region.owner if op.block is not None and op.block.region else None
         while isinstance(owner, Op):
             if owner.name in _LOOPS - {"warp_specialize"}:
-                found.append(owner)
+                loops.append(owner)
             region = owner.block.region if owner.block is not None else None
             owner = region.owner if region is not None else None
-        return found
+        return loops
 
     def _span(self, alloc: Op, users: list[Op]) -> tuple[int, int, float]:
         """(frame, where it begins, where it ends) of a buffer."""
@@ -176,7 +176,7 @@ def _over(flight: Flight, agent: Agent, task: Task) -> bool:
 
 
 def _crosses_warps(op: Op) -> bool:
-    """Whether a reduction takes elements of several warps together."""
+    """Return whether a reduction takes elements of several warps together."""
     value: Any = next(op.operands())
     axis: Optional[int] = next((a for a in op.args if type(a) is int), None)
     try:

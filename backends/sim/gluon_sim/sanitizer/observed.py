@@ -95,7 +95,7 @@ class Allocation(Protocol):
 
 
 class Guide(Protocol):
-    """A schedule that is asked before each step, and hears of what others may see."""
+    """A schedule that is asked before each step, and informed of actions that others may see."""
 
     def seen(self) -> None:
         """A task makes an ordinary access to memory."""
@@ -176,5 +176,5 @@ class Machine(Protocol):
 
     @property
     def in_step(self) -> int:
-        """How many threads act as one."""
+        """Return how many threads act as one."""
         ...

@@ -31,7 +31,7 @@ _THROUGH = _WATCHED | frozenset(
 )
 _NARROW = ("i8", "i16", "i32")
 
-Branches = dict[int, "list[tuple[Op, list[Value]]]"]  # by target: the branch, what it passes
+Branches = dict[int, "list[tuple[Op, list[Value]]]"]  # by target: the branch, its arguments
 
 
 # ---- which ops to watch ---------------------------------------------------------------------
@@ -52,10 +52,10 @@ def guarded(program: Program) -> set[int]:
             todo.append(operands[1])
         elif any(isinstance(v.type.element, PointerType) for v in operands):
             if op.name not in ("load", "store", "masked_load", "masked_store"):
-                # Vendors' accesses take a pointer and offsets beside it.
+                # Vendors' accesses take a pointer and offsets next to it.
                 todo += [v for v in operands if v.type.dims and _integer(v)]
     seen: set[int] = set()
-    found: set[int] = set()
+    guards: set[int] = set()
     while todo:
         value = todo.pop().resolve()
         if id(value) in seen or not _integer(value):
@@ -64,12 +64,12 @@ def guarded(program: Program) -> set[int]:
         owner = value.owner
         if isinstance(owner, Op):
             if owner.name in _WATCHED and str(value.type.element) in _NARROW:
-                found.add(id(owner))
+                guards.add(id(owner))
             if owner.name in _THROUGH or owner.name == "int_cast" and owner.args[2]:
                 todo += owner.operands()
                 continue
         todo += _sources(value, calls, branches)
-    return found
+    return guards
 
 
 def _integer(value: Value) -> bool:
@@ -119,7 +119,7 @@ def _sources(value: Value, calls: dict[str, list[Op]], branches: Branches) -> It
 
 
 def _given(block: Block, name: str, at: int) -> Iterator[Value]:
-    """What the terminator called `name` hands on at a position."""
+    """Return the value that the terminator called `name` passes at a position."""
     for op in block.ops[-1:]:
         if op.name == name:
             values = op.args[-1]
@@ -165,7 +165,7 @@ def guard(op: Op, run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
 
 
 def _bits(op: Op) -> int:
-    """Of the integers that a watched op gives."""
+    """Return the dtype of the integers of a watched op."""
     element = op.results[0].type.element
     assert isinstance(element, ScalarType)
     return element.bits
@@ -183,7 +183,7 @@ def _extremes(x: np.ndarray) -> tuple[int, int]:
     return int(np.minimum.reduce(x, axis=None)), int(np.maximum.reduce(x, axis=None))
 
 
-# ---- what wrapped -----------------------------------------------------------------------------
+# ---- wrapped values ----------------------------------------------------------------------------
 
 _UFUNCS = frozenset(
     (
@@ -282,8 +282,8 @@ def _deep(value: Any) -> Any:
 
 
 def _bad(value: Any, shape: tuple[int, ...]) -> np.ndarray:
-    found = value.bad if isinstance(value, Wrapped) else None
-    return np.zeros(shape, bool) if found is None else found
+    bad = value.bad if isinstance(value, Wrapped) else None
+    return np.zeros(shape, bool) if bad is None else bad
 
 
 def _op(values: Iterable[Any]) -> Optional[Op]:

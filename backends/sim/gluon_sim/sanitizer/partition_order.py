@@ -1,7 +1,6 @@
-"""What orders the partitions of a program besides barriers: releases and acquires by atomics.
+"""The happens-before order of a program's partitions besides barriers: releases and acquires by atomics.
 
-Within a program each scope reaches everybody, and what an acquire learns is what an agent knows, as
-from a barrier: of shared and tensor memory, too.
+Within a program each scope reaches everybody, and an acquire extends an agent's clock, as a barrier does: of shared and tensor memory, too.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ __all__ = ["PartitionOrder"]
 
 
 class PartitionOrder:
-    """What was released at which address, by program."""
+    """The releases at each address, by program."""
 
     def __init__(self) -> None:
         self._released: dict[tuple[int, int], Clock] = {}
@@ -26,7 +25,7 @@ class PartitionOrder:
         """An atomic access.
 
         Args:
-            overwrites: whether it ends what was released there before.
+            overwrites: whether it ends the earlier release there.
             threads: whether one thread makes it, and the others come before a release of it only by
                 a barrier.
         """

@@ -1,15 +1,15 @@
-"""What orders the programs of a grid: releases and acquires by atomics, found out when asked for.
+"""The happens-before order of a grid's programs: releases and acquires by atomics, computed on demand.
 
 Almost no kernel has two programs touch one element, so atomics are only logged; the log is read
 when two accesses need an order.
 
-A release publishes what its own task did and what that task knows of the program's other tasks and
+A release publishes the accesses of its own task and that task's knowledge of the program's other tasks and
 of other programs; an acquire is learned by the task that made it, and by those that learn from it.
-What a task did is told in two parts: by the thread that makes the atomic, and by its other threads,
+The accesses of a task have two parts: by the thread that makes the atomic, and by its other threads,
 whose accesses only a barrier before the release puts in front of it.
 
 Where ranks run side by side, an atomic reaches programs of another rank only with the scope `sys`.
-What a rank did in a launch is known to all programs of its next launch, and where the hosts of all
+A rank's accesses in a launch are known to all programs of its next launch, and where the hosts of all
 ranks meet, to the launches of all.
 """
 
@@ -30,19 +30,19 @@ _ORDERS = {
     "relaxed": (False, False), "acquire": (True, False), "release": (False, True),
     "acquire_release": (True, True), "acq_rel": (True, True),
 }  # fmt: skip
-_DENSE = 2048  # programs up to which the whole matrix of who knows what of whom is kept
+_DENSE = 2048  # programs up to which the whole matrix of clocks is kept
 _ANY = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True)
 class Actor:
-    """Who makes an atomic, or asks what it knows.
+    """The agent that makes an atomic, or queries its clock.
 
     Attributes:
         place: `ALONE`, or the slot of its agent and one.
         stamp: the clock of that agent; of a program alone, the time.
         rest: up to which stamp all its threads are known to have come, not only the one that acts.
-        known: what the agent knows of the others of its program, (programs of the batch or 1, slots).
+        known: the agent's knowledge of the others of its program, (programs of the batch or 1, slots).
         numbers: the programs of its batch, sorted.
     """
 
@@ -68,8 +68,8 @@ class Actor:
         if self.known is None or self.numbers is None:
             return None
         row = int(np.searchsorted(self.numbers, program)) if len(self.known) > 1 else 0
-        found: np.ndarray = self.known[row]
-        return found
+        clocks: np.ndarray = self.known[row]
+        return clocks
 
 
 @dataclass(frozen=True)
@@ -78,15 +78,15 @@ class _Atomic:
     programs: np.ndarray
     acquire: bool
     release: bool
-    overwrites: bool  # whether it ends what was released at the address before
+    overwrites: bool  # whether it ends the earlier release at the address
     actor: Actor
     wide: bool = False  # whether it reaches programs of other ranks
 
 
 @dataclass(frozen=True)
 class Began:
-    """A launch in a lane, which is a rank's own or one beside it: its programs are `count` from `first`
-    on. What ran there is over, and what ran in the lane `after`, is known."""
+    """A launch in a lane, which is a rank's own or a concurrent one: its programs are `count` from `first`
+    on. It knows the finished launches of its lane and of the lane `after`."""
 
     lane: int
     first: int
@@ -104,7 +104,7 @@ class Joined:
 
 @dataclass(frozen=True)
 class Met:
-    """The hosts of all ranks met, and what ran in these lanes is over."""
+    """The hosts of all ranks met, and the launches in these lanes are over."""
 
     lanes: tuple[int, ...]
 
@@ -117,7 +117,7 @@ class ProgramOrder:
 
     Attributes:
         time: counts the atomics that were executed, and barriers where `threads`.
-        threads: whether a release is only of what a thread did itself, or knows by a barrier.
+        threads: whether a release covers only the accesses of its thread, or those known by a barrier.
     """
 
     def __init__(self, grid: tuple[int, int, int], threads: bool = False):
@@ -138,12 +138,12 @@ class ProgramOrder:
         return 0
 
     def lane_of(self, number: int) -> int:
-        """Where it runs one launch after the other."""
+        """Return the lane that runs one launch after the other."""
         return 0
 
     @property
     def orders(self) -> bool:
-        """Whether any atomic orders anything at all."""
+        """Return whether any atomic orders anything at all."""
         return bool(self._log)
 
     def atomic(
@@ -170,7 +170,7 @@ class ProgramOrder:
         self._used[id(op)] = op, acquire, release, narrow
 
     def lacks(self) -> str:
-        """What keeps the atomics of the launch from ordering its programs, in words."""
+        """Explain why the atomics of the launch do not order its programs."""
         used = list(self._used.values())
         said = [
             f"the atomic of line {op.loc.line} reaches no other program (scope cta)"
@@ -187,7 +187,7 @@ class ProgramOrder:
         self, task: Task, epochs: Epochs, before: np.ndarray, ids: np.ndarray, now: np.ndarray,
         acting: bool = False,
     ) -> np.ndarray:  # fmt: skip
-        """Is what programs `before` did in the epochs `ids` ordered before what `now` do now?
+        """Do the accesses of programs `before` in the epochs `ids` happen before the current ones of `now`?
 
         Args:
             acting: as if the threads that acted for their programs had done it all.
@@ -202,7 +202,7 @@ class ProgramOrder:
         return fine
 
     def met(self, before: int, now: int) -> bool:
-        """Has any part of program `now` acquired what any part of `before` released?"""
+        """Has any part of program `now` acquired a release of any part of `before`?"""
         return bool(self._log) and self._known(np.array([before])).met(before, now)
 
     def _known(self, before: np.ndarray) -> _Known:
@@ -217,19 +217,18 @@ class ProgramOrder:
 
 
 class _Known:
-    """Who knows what: arrays (programs that count, places, 3), stamps up to which what others did
-    is known: what all their threads did, and what the acting one did; and in the last plane, at the
+    """The clocks: arrays (programs that count, places, 3), stamps up to which the accesses of others are known: those of all their threads, and those of the acting one; and in the last plane, at the
     first place, whether all is known that a program ever did."""
 
     def __init__(self, columns: np.ndarray, order: ProgramOrder):
         self._place = {int(c): i for i, c in enumerate(columns)}
         self._rank_of, self._lane_of = order.rank_of, order.lane_of
-        # By program and place: what was acquired, the last of it known at each stamp.
+        # By program and place: the acquired clocks, the last one known at each stamp.
         self._acquired: dict[int, dict[int, list[tuple[int, np.ndarray]]]] = {}
         # By address: for programs of one rank, and (None) for those of all.
         self._released: dict[tuple[int, Optional[int]], np.ndarray] = {}
         self._nothing = np.zeros((len(columns), 1, 3), np.int32)
-        self._of_lane: dict[int, np.ndarray] = {}  # what its programs begin with
+        self._of_lane: dict[int, np.ndarray] = {}  # the clocks with which its programs begin
         self._of_all = self._nothing  # those of other lanes
         self._running: dict[int, Began] = {}
         self._at = 0
@@ -267,22 +266,22 @@ class _Known:
                     self._released[spot] = whole
 
     def _end(self, lane: int) -> np.ndarray:
-        """What ran in a lane is over; what comes now begins with all that it knew."""
+        """End the launch of a lane; the next one begins with all its knowledge."""
         over = self._running.pop(lane, None)
-        found = self._of_lane.get(lane, self._of_all)
+        clocks = self._of_lane.get(lane, self._of_all)
         if over is not None:
             programs = range(over.first, over.first + over.count)
             for program in programs:
-                found = _join(found, self._seen(program, Actor()))
-            found[[self._place[p] for p in programs if p in self._place], 0, 2] = 1
-            self._of_lane[lane] = found
-        return found
+                clocks = _join(clocks, self._seen(program, Actor()))
+            clocks[[self._place[p] for p in programs if p in self._place], 0, 2] = 1
+            self._of_lane[lane] = clocks
+        return clocks
 
     def _follow(self, lane: int, other: int) -> None:
-        """What comes now in a lane knows what was done in another, too."""
-        found = self._end(lane)
+        """Let the next launch of a lane know the accesses of another lane, too."""
+        clocks = self._end(lane)
         if other != lane:
-            self._of_lane[lane] = _join(found, self._end(other))
+            self._of_lane[lane] = _join(clocks, self._end(other))
 
     def _meet(self, met: Met) -> None:
         for lane in met.lanes:
@@ -299,30 +298,30 @@ class _Known:
             kept.append((actor.stamp, whole))
 
     def _seen(self, program: int, actor: Actor) -> np.ndarray:
-        """What an actor of a program knows of other programs."""
-        found = self._of_lane.get(self._lane_of(program), self._of_all)
+        """Return an actor's knowledge of other programs."""
+        clocks = self._of_lane.get(self._lane_of(program), self._of_all)
         knows = actor.knows(program)
         for place, kept in self._acquired.get(program, {}).items():
             limit = _ANY
             if place != ALONE and knows is not None:
                 limit = int(knows[place - 1]) if place <= len(knows) else 0
             known = [row for stamp, row in kept if stamp <= limit]
-            found = _join(found, known[-1]) if known else found
-        return found
+            clocks = _join(clocks, known[-1]) if known else clocks
+        return clocks
 
     def _publish(self, program: int, actor: Actor) -> np.ndarray:
-        found = self._seen(program, actor)
+        clocks = self._seen(program, actor)
         column = self._place.get(program)
         if column is None:
-            return found
+            return clocks
         knows = actor.knows(program)
         width = actor.place + 1 if knows is None else max(len(knows) + 1, actor.place + 1)
-        found = np.array(_widened(found, width))
+        clocks = np.array(_widened(clocks, width))
         if knows is not None:
-            found[column, ALONE, :2] = _ANY  # there was nobody else then
-            found[column, 1 : len(knows) + 1, :2] = knows[:, None]
-        found[column, actor.place, :2] = max(actor.rest, 0), actor.stamp
-        return found
+            clocks[column, ALONE, :2] = _ANY  # there was nobody else then
+            clocks[column, 1 : len(knows) + 1, :2] = knows[:, None]
+        clocks[column, actor.place, :2] = max(actor.rest, 0), actor.stamp
+        return clocks
 
     def met(self, before: int, now: int) -> bool:
         rows = (kept[-1][1] for kept in self._acquired.get(now, {}).values())
@@ -351,8 +350,8 @@ def _pairs(atomic: _Atomic) -> list[list[int]]:
     if pairs.shape[1] > 1:
         _, first = np.unique(pairs, axis=1, return_index=True)
         pairs = pairs[:, np.sort(first)]
-    found: list[list[int]] = pairs.T.tolist()
-    return found
+    as_lists: list[list[int]] = pairs.T.tolist()
+    return as_lists
 
 
 def _widened(row: np.ndarray, width: int) -> np.ndarray:
@@ -384,7 +383,7 @@ _WIDE = frozenset({"sys", "system"})
 
 
 def reaches_ranks(op: Op) -> bool:
-    """Of an atomic: does its scope hold the devices of other ranks?"""
+    """Does the scope of an atomic hold the devices of other ranks?"""
     if op.attrs.get("volatile"):
         return True
     values = (*op.attrs.get("order", ()), *op.args)

@@ -1,7 +1,6 @@
 """Fences between the proxies that a compiler adds: whose accesses it knows of, and when it needs one.
 
-A compiler looks at the text of a function: what a partition did itself, what the program did before
-its partitions started, perhaps what they did once they are over. It never looks across partitions
+A compiler looks at the text of a function: the accesses of a partition itself, those of the program before its partitions started, perhaps those of finished partitions. It never looks across partitions
 that run side by side.
 """
 
@@ -24,7 +23,7 @@ _NEWEST = np.iinfo(np.int64).max
 
 
 class History:
-    """What a compiler can know of accesses before an op of one task.
+    """A compiler's knowledge of accesses before an op of one task.
 
     Attributes:
         before: (slot, clock) of agents up to whose clock the program ran before this task started.
@@ -39,7 +38,7 @@ class History:
         self._hidden: list[tuple[int, int]] = []
 
     def fork(self, agent: Agent) -> "History":
-        """That of a partition that starts now."""
+        """Return the history of a partition that starts now."""
         slots = [(slot, _NEWEST) for slot in self.ended]
         return History([*self.before, *slots, (agent.slot, agent.clock)])
 
@@ -55,7 +54,7 @@ class History:
         agent.tick()
 
     def fenced(self) -> None:
-        """What came before has its fence."""
+        """Fence all earlier accesses."""
         self._hidden.clear()
 
     def unfenced(
@@ -77,13 +76,13 @@ class History:
         if not open_.any():
             return None
         slots, clocks = _issuers(tracking, ids[open_])
-        found = self._own(agent, slots, clocks, "calls" in known) & ("own" in known)
+        unordered = self._own(agent, slots, clocks, "calls" in known) & ("own" in known)
         if "before" in known:
             for slot, limit in self.before:
-                found |= (slots == slot) & (clocks <= limit)
+                unordered |= (slots == slot) & (clocks <= limit)
         if "partitions" in known:
-            found |= np.isin(slots, self.ended)
-        return epochs.all[int(ids[open_][int(np.argmax(found))])] if found.any() else None
+            unordered |= np.isin(slots, self.ended)
+        return epochs.all[int(ids[open_][int(np.argmax(unordered))])] if unordered.any() else None
 
     def _own(self, agent: Agent, slots: np.ndarray, clocks: np.ndarray, calls: bool) -> np.ndarray:
         mine: np.ndarray = slots == agent.slot
@@ -97,14 +96,14 @@ class History:
 
 def _issuers(tracking: Tracking, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Slots and clocks of who made accesses; of asynchronous ones, of who issued them."""
-    found = []
+    issuers = []
     for number in ids.tolist():
         epoch = tracking.epochs.all[number]
         assert epoch is not None and epoch.agent is not None
         flight = epoch.agent.flight
         who = (epoch.agent, epoch.clock) if flight is None else (flight.issuer, flight.issued)
-        found.append((who[0].slot, who[1]))
-    slots, clocks = np.array(found, np.int64).T
+        issuers.append((who[0].slot, who[1]))
+    slots, clocks = np.array(issuers, np.int64).T
     return slots, clocks
 
 

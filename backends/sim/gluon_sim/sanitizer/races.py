@@ -29,19 +29,19 @@ __all__ = [
 ]  # fmt: skip
 
 Program = tuple[int, int, int]  # (x, y, z)
-# Of an access: whether it is by the rest of the threads, or which elements are; its epochs.
+# For an access: whether it is by the rest of the threads, or which elements are; its epochs.
 Rest = Union[bool, np.ndarray]
 Numbers = Union[int, np.ndarray]
 
 
 class SharedShadow:
-    """Of one shared buffer; elements of `grain` bytes."""
+    """The shadow of one shared buffer; elements of `grain` bytes."""
 
     def __init__(self, epochs: Epochs, rows: int, size: int, grain: int, proxied: bool = True):
         self.epochs = epochs
         self.rows = rows
         self.proxied = proxied  # whether it takes fences to be seen through another proxy
-        self.free = not (proxied and epochs.strict)  # what was read needs none
+        self.free = not (proxied and epochs.strict)  # reads need none
         self.grain = grain
         self.writes = np.zeros((1, size // grain), np.int32)
         self.reads: dict[int, np.ndarray] = {}
@@ -155,9 +155,9 @@ NOBODY = -1
 
 
 class GlobalShadow:
-    """Of one allocation that the kernel writes; elements of `grain` bytes.
+    """The shadow of one allocation that the kernel writes; elements of `grain` bytes.
 
-    Who read or updated is a program p, or -2 - p where there were others before.
+    A reader or updater is a program p, or -2 - p where there were others before.
     """
 
     def __init__(
@@ -318,7 +318,7 @@ class GlobalShadow:
         self, task: Task, kind: str, at: int, places: np.ndarray, ids: np.ndarray,
         before: np.ndarray, now: np.ndarray, name: str,
     ) -> None:  # fmt: skip
-        """Of what programs did in the epochs `ids`, what stands at `at` has no order."""
+        """Report the access at `at` among the epochs `ids` as unordered."""
         one = slice(at, at + 1)
         earlier = self.epochs.all[int(ids[at])]
         assert earlier is not None
@@ -329,7 +329,7 @@ class GlobalShadow:
         ):
             remedy = (
                 f"Put {threads_barrier(earlier.op)} between line {earlier.op.loc.line} and the atomic that releases: "
-                "one thread makes it, and what the others did before is not ordered by that."
+                "one thread makes it, and it does not order the earlier accesses of the others."
             )
         elif mine != theirs and order.met(theirs, mine):
             remedy = (
@@ -399,7 +399,7 @@ class GlobalShadow:
         rows = np.searchsorted(task.batch.numbers, program)
         fine = self.epochs.ordered(agent, ids, rows, other in ("read", "poll"))
         fine = np.broadcast_to(fine, ids.shape)
-        # What was accessed before there were other agents is ordered before all of them.
+        # Accesses before there were other agents happen before all of them.
         fine = fine | (self.epochs.clocks[ids] == 0)
         if not fine.all() and self.order.orders and agent.proxy == GENERIC:
             fine = fine | self.order.ordered(task, self.epochs, program, ids, program)
@@ -449,7 +449,7 @@ _CONFLICTS = {
 
 
 def _read_before(agent: Agent, earlier: Epoch) -> bool:
-    """Of two writes by asynchronous work: did the later one start when the earlier one was known to
+    """For two writes by asynchronous work: did the later one start when the earlier one was known to
     have read its source? Then hardware is known to write in that order."""
     theirs = earlier.agent.flight if earlier.agent is not None else None
     mine = agent.flight
@@ -549,7 +549,7 @@ def access_of(
 
 
 def _missing(task: Task, earlier: Epoch) -> str:
-    """What would have ordered the two accesses."""
+    """Return the missing synchronization of the two accesses."""
     mine, theirs = task.agent, earlier.agent
     if mine is not None and mine.flight is not None and theirs is not None:
         seen = mine.known.widen(theirs.slot + 1)

@@ -27,9 +27,9 @@ class OnRank(tuple[int, int, int]):
     rank: int
 
     def __new__(cls, program: tuple[int, int, int], rank: int) -> OnRank:
-        made = super().__new__(cls, program)
-        made.rank = rank
-        return made
+        instance = super().__new__(cls, program)
+        instance.rank = rank
+        return instance
 
     def __repr__(self) -> str:
         return f"{tuple(self)} of rank {self.rank}"
@@ -67,11 +67,11 @@ class RankOrder(ProgramOrder):
         return first
 
     def join(self, rank: int, lane: int) -> None:
-        """A rank goes on when what ran in a lane beside is over."""
+        """Let a rank go on when a concurrent lane is over."""
         self._log.append(Joined(rank, lane))
 
     def meet(self, lanes: Sequence[int]) -> None:
-        """The hosts of all ranks met, each after what it launched in these lanes."""
+        """The hosts of all ranks met, each after its launches in these lanes."""
         self._log.append(Met(tuple(lanes)))
 
     def _launch(self, number: int) -> int:
@@ -91,7 +91,7 @@ class RankOrder(ProgramOrder):
 
 
 class AcrossRanks:
-    """What race detection knows of all ranks together."""
+    """The state of race detection over all ranks."""
 
     def __init__(self, threads: bool, strict: bool):
         self.order = RankOrder(threads)
@@ -110,11 +110,11 @@ class AcrossRanks:
         Raises:
             ScopeError: another rank makes atomics there, and one of the two does not reach it.
         """
-        found = self._atomics.get(id(allocation))
-        if found is None:
+        entry = self._atomics.get(id(allocation))
+        if entry is None:
             cells = np.zeros((2, max(1, allocation.data.nbytes // 4)), np.int16)
-            found = self._atomics[id(allocation)] = (cells[0], cells[1])
-        by, narrow = found
+            entry = self._atomics[id(allocation)] = (cells[0], cells[1])
+        by, narrow = entry
         words = np.minimum(index.reshape(-1) * size >> 2, by.size - 1)
         rank, wide = task.batch.rank, reaches_ranks(task.op)
         assert rank is not None

@@ -19,7 +19,7 @@ __all__ = ["spare_barriers"]
 def spare_barriers(program: Program) -> list[BarrierError]:
     """A report of each barrier that is only initialised, and whose bytes a copy may write meanwhile.
 
-    For the compiler it is over with its initialization, so what is allocated later may lie there. One
+    For the compiler it is over with its initialization, so a later allocation may share its bytes. One
     that does not take the initialization for a write puts no fence between it and a copy engine's.
     """
     ops = list(program.walk_ops())
@@ -33,31 +33,31 @@ def spare_barriers(program: Program) -> list[BarrierError]:
             continue
         if any(alloc in _given(program, op) for op in ops if op.name == "warp_specialize"):
             continue
-        made = max(users, key=lambda op: place[id(op)])
+        init = max(users, key=lambda op: place[id(op)])
         copies = [
             copy
-            for other in ops[place[id(made)] :]
+            for other in ops[place[id(init)] :]
             if other.name == "local_alloc"
             for copy in users_of(program, other)
             if copy.name.startswith("async_tma_") and copy.name.endswith(("to_local", "_gather"))
         ]
         if copies:
-            reports.append(_report(alloc, made, copies[0]))
+            reports.append(_report(alloc, init, copies[0]))
     return reports
 
 
 def _given(program: Program, op: Op) -> Iterator[object]:
-    found = origins(program)
+    sources = origins(program)
     for value in op.operands():
-        yield from found.get(id(value.resolve()), ())
+        yield from sources.get(id(value.resolve()), ())
 
 
-def _report(alloc: Op, made: Op, copy: Op) -> BarrierError:
+def _report(alloc: Op, init: Op, copy: Op) -> BarrierError:
     return BarrierError(
         f"the barrier {buffer_name(alloc)} is initialised and never used, so compiled code may have it "
         f"where the copy of line {copy.loc.line} goes, with no fence between",
         report="barrier.unused",
         remedy="Leave it out, or invalidate it when the copies have landed. The fence is there with "
         f"{MADE_BARRIERS_FENCED.releases}.",
-        span=span_of(made.loc),
+        span=span_of(init.loc),
     )

@@ -1,8 +1,8 @@
 """Threads of one program that meet in global memory without a barrier between them.
 
 Warps of a partition run in step here, on a GPU they do not. Within shared memory the compiler puts
-the barriers; what one thread stores to global memory and another loads is ordered only by a barrier
-of the program. Only what is certain is told: every op that may hold a barrier counts as one, and of
+the barriers; a store to global memory by one thread and a load by another are ordered only by a barrier
+of the program. Only certain races are reported: every op that may hold a barrier counts as one, and of
 threads that hold the same element only the first counts, for the others may have no use for it.
 """
 
@@ -42,7 +42,7 @@ def passive(op: Op) -> bool:
 
 
 def _alone(op: Op) -> bool:
-    """Of an atomic: does one thread make it, whose result no other needs, and no barrier around it?"""
+    """For an atomic: does one thread make it, whose result no other needs, and no barrier around it?"""
     if is_used(op) or any(getattr(value.type, "dims", ()) for value in op.operands()):
         return False
     return order_of(op)[:2] == (False, False) or not follows(ATOMIC_BARRIERS)
@@ -66,8 +66,7 @@ def by_others(
 ) -> Union[bool, np.ndarray]:
     """Which elements of an access are not by the thread that makes the task's scalar atomics.
 
-    Where warps run in lockstep its whole warp counts as one. What hardware moves on its own, and
-    what has no layout, counts as that thread's.
+    Where warps run in lockstep its whole warp counts as one. Data that hardware moves on its own, or without a layout, counts as that thread's.
 
     Args:
         live: which elements of `shape` (programs, *dims) are accessed.
@@ -89,8 +88,8 @@ def by_others(
     others = owners >= task.machine.in_step
     if not others.any():
         return False
-    found = np.broadcast_to(others, shape)
-    return found if live is None else found[live]
+    owner = np.broadcast_to(others, shape)
+    return owner if live is None else owner[live]
 
 
 class Met(NamedTuple):
@@ -108,10 +107,10 @@ class Met(NamedTuple):
 
 
 class ThreadShadow:
-    """Of one allocation that a kernel loads from and stores to; elements of `grain` bytes.
+    """The shadow of one allocation that a kernel loads from and stores to; elements of `grain` bytes.
 
     Per element the last store and the last load: when, and by which thread. Times count accesses
-    and barriers of the launch from 1 on. What nobody touches takes no memory.
+    and barriers of the launch from 1 on. Untouched parts take no memory.
     """
 
     def __init__(self, nbytes: int, grain: int):
@@ -138,7 +137,7 @@ class ThreadShadow:
             return None
         whole = np.broadcast_to(owners, shape)
         mine = whole.reshape(index.shape) if live is None else whole[live]
-        found = None
+        meeting = None
         for other in ("write",) if kind == "read" else ("write", "read"):
             then = self.times[other].take(index, mode="clip")
             by = self.by[other].take(index, mode="clip")
@@ -152,7 +151,7 @@ class ThreadShadow:
                 first = np.unravel_index(int(np.argmax(bad)), bad.shape)
                 place = int(np.broadcast_to(index, bad.shape)[first])
                 apart = bool(np.broadcast_to(far, bad.shape)[first])
-                found = Met(place, other, int(then[first]), apart)
+                meeting = Met(place, other, int(then[first]), apart)
                 break
         if kind == "read":
             again = self.times["read"].take(index, mode="clip") >= task.since
@@ -160,4 +159,4 @@ class ThreadShadow:
             mine = np.where(again & ~same, SEVERAL, mine)
         self.times[kind][index] = now
         self.by[kind][index] = mine
-        return found
+        return meeting

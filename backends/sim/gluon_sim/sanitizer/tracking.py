@@ -1,4 +1,4 @@
-"""What one launch remembers of its accesses, for race detection."""
+"""The access history of one launch, for race detection."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Tracking:
         memory: the arguments' storage.
         arguments: of the kernel, as the machine keeps them.
         grid: programs in x, y, z.
-        across: what is known of all ranks, where the launch is that of one of several.
+        across: the state of all ranks, where the launch is that of one of several.
     """
 
     def __init__(
@@ -150,8 +150,8 @@ class Tracking:
             at = view.elements()[None, :] + (view.base // size)[:, None]
             at = (at[..., None] * ratio + np.arange(ratio)).reshape(-1)
         kept = [shadow.writes, *(shadow.reads.values() if reads else ())]
-        found = np.unique(np.concatenate([_distinct(epochs[:, at]) for epochs in kept]))
-        return found[found > 0]
+        distinct = np.unique(np.concatenate([_distinct(epochs[:, at]) for epochs in kept]))
+        return distinct[distinct > 0]
 
     # ---- global memory ----------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class Tracking:
 
     @property
     def waits(self) -> bool:
-        """Whether it wants to know when the threads of a task have waited for each other."""
+        """Return whether it needs to know when the threads of a task have waited for each other."""
         return self.threads or self.order.threads
 
     def waited(self, task: Task) -> None:
@@ -261,15 +261,15 @@ class Tracking:
             shadows = self._by_thread.setdefault(id(task.machine), {})
             shadow = shadows.get(id(allocation))
             if shadow is None:
-                made = ThreadShadow(allocation.data.nbytes, size)
-                shadow = shadows[id(allocation)] = made
+                created = ThreadShadow(allocation.data.nbytes, size)
+                shadow = shadows[id(allocation)] = created
             if shadow.grain != size:
-                return  # seen under another type, too: told only where elements stay the same
-            found = shadow.touch(task, kind, index, live, shape, now)
-        if found is not None:
-            earlier = self._ops[found.time]
+                return  # seen under another type, too: reported only where elements stay the same
+            meeting = shadow.touch(task, kind, index, live, shape, now)
+        if meeting is not None:
+            earlier = self._ops[meeting.time]
             assert earlier is not None
-            report_threads(task, kind, earlier, found, allocation.name)
+            report_threads(task, kind, earlier, meeting, allocation.name)
 
     def _orders(
         self, task: Task, kind: str, allocation: Allocation, index: np.ndarray,
@@ -290,7 +290,7 @@ class Tracking:
         elif task.op.name == "atomic_store":
             acquire = False
         elif not is_used(task.op):
-            acquire = False  # nothing of what follows depends on what it found
+            acquire = False  # no later op depends on its result
         addresses = index * size + allocation.base
         stores = task.op.name == "atomic_store"
         if agent is not None:
@@ -314,7 +314,7 @@ _CHANGEABLE = frozenset("add fadd and or xor max min umax umin smax smin".split(
 
 
 def updating(op: Op, kind: str) -> str:
-    """What an atomic does, if others that do the same may come first and nobody could tell; "poll" of
+    """Return the effect of an atomic, if others that do the same may come first and nobody could tell; "poll" of
     one that only reads; else ""."""
     if kind == "poll":
         return kind

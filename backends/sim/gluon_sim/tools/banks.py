@@ -22,7 +22,7 @@ from gluon_sim.tracing.types import MemDescType, TensorType
 
 __all__ = ["Banks"]
 
-# What moves registers to and from buffers; all else that takes a buffer wants it as it lies.
+# Ops that move registers to and from buffers; all other ops on a buffer fix its layout.
 _MOVES = {"local_load": "read", "local_store": "written", "local_alloc": "written"}
 _VIEWS = frozenset({"memdesc_index", "memdesc_subslice", "memdesc_trans", "local_dealloc"})
 _MOST_ELEMENTS = 1 << 15  # of a buffer that a cure is looked for
@@ -30,7 +30,7 @@ _MOST_ELEMENTS = 1 << 15  # of a buffer that a cure is looked for
 
 @dataclass
 class _Access:
-    """What a line does to a buffer: the byte offsets that were seen, each with how often."""
+    """The accesses of a line to a buffer: the byte offsets that were seen, each with how often."""
 
     loc: Location
     way: str
@@ -64,11 +64,11 @@ class Banks(Watcher):
         self._kernels: dict[tuple[str, str], dict[int, _Buffer]] = {}
 
     def uses(self, kernel: str, target: Any) -> tuple[BankUse, ...]:
-        """Of a kernel on a target, in the order of the source."""
-        found: list[BankUse] = []
+        """Return the uses of banks by a kernel on a target, in the order of the source."""
+        bank_uses: list[BankUse] = []
         for buffer in self._kernels.get((kernel, str(target)), {}).values():
-            found += _uses(buffer, target.architecture.banks)
-        return tuple(sorted(found, key=lambda use: (use.file, use.line, use.way)))
+            bank_uses += _uses(buffer, target.architecture.banks)
+        return tuple(sorted(bank_uses, key=lambda use: (use.file, use.line, use.way)))
 
     def after(self, launch: Launch, task: Task, step: Step, args: Sequence[Any]) -> None:
         op = step.op
@@ -80,9 +80,12 @@ class Banks(Watcher):
                 if isinstance(value, SharedView) and value.type.space == "shared":
                     self._needs(launch, task, op, value)
         elif op.name == "local_alloc":
-            values, made = list(op.operands()), op.results[0].type
-            if values and isinstance(made, MemDescType) and made.space == "shared":
-                table = offsets_of(made.layout, tuple(made.shape)) * numpy_dtype(made).itemsize
+            values, result_type = list(op.operands()), op.results[0].type
+            if values and isinstance(result_type, MemDescType) and result_type.space == "shared":
+                table = (
+                    offsets_of(result_type.layout, tuple(result_type.shape))
+                    * numpy_dtype(result_type).itemsize
+                )
                 self._moved(launch, task, op, op, table[None], values[0].type, way)
         else:
             view: Any = args[1] if way == "read" else args[0]
@@ -157,7 +160,7 @@ def _cure(
     costs: Sequence[tuple[int, int]],
     banks: int,
 ) -> tuple[Any, Optional[list[int]], str]:
-    """The layout with the fewest passes over all accesses, what each takes with it, and a remark."""
+    """The layout with the fewest passes over all accesses, the passes of each with it, and a remark."""
     if buffer.needed:
         who = ", ".join(f"{name} at line {line}" for name, line in sorted(buffer.needed.items()))
         return None, None, f"the buffer must lie as it does for {who}"
@@ -193,8 +196,8 @@ def _cure(
 
 def _candidates(layout: Any, rank: int, shape: Sequence[int], size: int) -> Iterator[Any]:
     """Swizzled layouts, those with long vectors first."""
-    told = getattr(layout, "order", None)
-    order = list(told) if told is not None else list(range(rank))[::-1]
+    declared = getattr(layout, "order", None)
+    order = list(declared) if declared is not None else list(range(rank))[::-1]
     cga = list(getattr(layout, "cga_layout", []))
     orders = [order] if rank == 1 else [order, [order[1], order[0], *order[2:]]]
     vectors = [1 << i for i in range(5) if size << i <= 16][::-1]

@@ -41,8 +41,8 @@ def watched(
 
 
 def visible(op: Op) -> dict[str, Any]:
-    """Name -> value (or constant) of what the kernel's names mean at an op, the latest assigned last."""
-    found: dict[str, Any] = {}
+    """Map name -> value (or constant) of the kernel's names at an op, the latest assigned last."""
+    values: dict[str, Any] = {}
     chain: list[tuple[Block, Optional[Op]]] = []
     block: Optional[Block] = op.block
     at: Optional[Op] = op
@@ -62,20 +62,20 @@ def visible(op: Op) -> dict[str, Any]:
             after.setdefault(id(anchor) if anchor is not None else 0, []).append((name, value))
         named: list[tuple[str, Any]] = [(a.name, a) for a in block.arguments if a.name]
         for name, value in named + after.get(0, []):
-            found.pop(name, None)
-            found[name] = value
+            values.pop(name, None)
+            values[name] = value
         for other in block.ops:
             if other is at:
                 break
             for name, value in after.get(id(other), ()):
-                found.pop(name, None)
-                found[name] = value
-    return found
+                values.pop(name, None)
+                values[name] = value
+    return values
 
 
 @dataclass
 class Place:
-    """One level of the calls that lead to where a task stands."""
+    """One level of the calls that lead to the position of a task."""
 
     frame: Frame
     op: Op
@@ -156,8 +156,8 @@ _SAFE = {
 
 def _source_name(function: Function) -> str:
     """A function's name in the source; specializations carry more."""
-    found = re.search(r"def (\w+)", linecache.getline(function.loc.file, function.loc.line))
-    return found.group(1) if found else function.name
+    match = re.search(r"def (\w+)", linecache.getline(function.loc.file, function.loc.line))
+    return match.group(1) if match else function.name
 
 
 class Prompt(cmd.Cmd):
@@ -252,11 +252,11 @@ class Prompt(cmd.Cmd):
         return held[()] if held.ndim == 0 else held
 
     def values(self) -> dict[str, Any]:
-        found = {
+        values = {
             name: self.array(value) if isinstance(value, Value) else value
             for name, value in self.names().items()
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}
 
     def evaluate(self, text: str) -> Any:
         scope = {"np": np, **_SAFE, **self.values()}
@@ -283,7 +283,7 @@ class Prompt(cmd.Cmd):
                 self.say(f"{number:5d} {mark} {text.rstrip()}")
 
     def do_names(self, line: str) -> None:
-        """names: what can be printed here, with types and layouts."""
+        """names: the names that can be printed here, with types and layouts."""
         for name, value in self.names().items():
             if not isinstance(value, Value):
                 self.say(f"{name}: constexpr = {value}")
@@ -342,7 +342,7 @@ class Prompt(cmd.Cmd):
         self._go(-1)
 
     def do_down(self, line: str) -> None:
-        """down: back towards where the task stands."""
+        """down: back towards the position of the task."""
         self._go(1)
 
     def _go(self, by: int) -> None:
@@ -354,7 +354,7 @@ class Prompt(cmd.Cmd):
         self._where()
 
     def do_ops(self, line: str) -> None:
-        """ops: the op that the task stands at, with its operands' types."""
+        """ops: the current op of the task, with its operands' types."""
         op = self.place.op
         types = ", ".join(str(v.type) for v in op.operands())
         self.say(f"{op.name}({types})")

@@ -28,7 +28,7 @@ _MOST_EVENTS = 20_000  # of a timeline in a page
 
 
 class Finder(Watcher):
-    """Beside its `watchers`, it collects values and mistakes."""
+    """In addition to its `watchers`, it collects values and mistakes."""
 
     def __init__(self) -> None:
         self.profiler = Profiler()
@@ -48,19 +48,17 @@ class Finder(Watcher):
         key = (program.kernel.name, str(launch.target))
         if key in self._values:
             return
-        found = self._values[key] = {}
+        values = self._values[key] = {}
         for op in program.walk_ops():
             loc = op.loc
             if not loc.line or in_library(loc.file):
                 continue
             for result in op.results:
                 held = _held(loc, result)
-                if (
-                    held is not None and held.name
-                ):  # the last op of a line makes what the name is for
-                    found[held.file, held.line, held.name] = held
+                if held is not None and held.name:  # the last op of a line computes the named value
+                    values[held.file, held.line, held.name] = held
                 elif held is not None:
-                    found[held.file, held.line, "", held.type, repr(held.layout)] = held
+                    values[held.file, held.line, "", held.type, repr(held.layout)] = held
 
     def broke(self, launch: Launch, error: BaseException) -> None:
         if isinstance(error, GluonError) and not any(error is one for one in self._seen):
@@ -69,7 +67,7 @@ class Finder(Watcher):
             self._troubles.append(trouble(kernel, str(launch.target), error))
 
     def findings(self) -> Findings:
-        """What was seen so far."""
+        """Return the findings so far."""
         kernels = tuple(self._kernel(one) for one in self.profiler.kernels.values())
         return Findings(kernels, self.tracer.document(), tuple(self._troubles))
 
@@ -102,7 +100,7 @@ def _pick(texts: Sequence[str], columns: Sequence[int]) -> tuple[str, ...]:
 
 
 def _numbers(row: Any, columns: Sequence[int]) -> tuple[float, ...]:
-    """What the cells of `HEADS` sort by."""
+    """Return the sort keys of the cells of `HEADS`."""
     requests = row["read_requests"] + row["write_requests"]
     every = (
         max(row["seconds"].values(), default=0.0),

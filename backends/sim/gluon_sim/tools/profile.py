@@ -1,10 +1,7 @@
 """Numbers per kernel line: traffic at each level, conflicts, matrix work, conversions.
 
-A `Profiler` watches launches (see `watch`) and sums up, for each line of each kernel, what its ops
-moved and computed, over all programs and iterations. A line's least time takes every sector as
-coming from memory; the roofline of the kernel takes each once, as if its caches were perfect. What
-a compiler adds on its own (shared memory of reductions, spills) is not counted. `Profiler.report()` is plain data: what
-`gluon run --profile` prints, `--profile-json` writes and `--profile-html` shows.
+A `Profiler` watches launches (see `watch`) and sums up, for each line of each kernel, the bytes and operations, over all programs and iterations. A line's least time takes every sector as
+coming from memory; the roofline of the kernel takes each once, as if its caches were perfect. Additions of a compiler (shared memory of reductions, spills) are not counted. `Profiler.report()` is plain data, which `gluon run --profile` prints, `--profile-json` writes and `--profile-html` shows.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ __all__ = ["Counts", "KernelProfile", "Profiler", "roofline"]
 
 @dataclass
 class Counts:
-    """What one line did. Bytes are those that the kernel asked for; a sector has 32 bytes.
+    """The counts of one line. Bytes are those that the kernel asked for; a sector has 32 bytes.
 
     Attributes:
         executed: ops run, times the programs that ran each.
@@ -42,7 +39,7 @@ class Counts:
             that the same bytes would take side by side.
         loads: ops that threads wait for, from global memory, times the programs that ran each.
         shared_passes: over the banks of shared memory, `shared_ideal` those without conflicts.
-        matrix: FLOPs of the matrix unit by operand type; `vector`: float operations beside it,
+        matrix: FLOPs of the matrix unit by operand type; `vector`: float operations outside of it,
             a reduction counted as one for each element that it takes in.
         conversions: kind of layout conversion -> how many; `conversion_bytes` through shared
             memory (written, and read again) in at least `conversion_passes`, `conversion_conflicts`
@@ -161,24 +158,24 @@ def seconds(
         traffic: bytes between global memory and the device.
         peaks: `Architecture.peaks`.
     """
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     if "global" in peaks and traffic:
-        found["global"] = traffic / peaks["global"]
+        times["global"] = traffic / peaks["global"]
     passes = counts.shared_passes + counts.conversion_passes
     if "shared" in peaks and passes:
-        found["shared"] = passes * banks * 4 / peaks["shared"]
+        times["shared"] = passes * banks * 4 / peaks["shared"]
     matrix = [(n, peaks.get(kind)) for kind, n in counts.matrix.items()]
     if matrix and all(peak for _, peak in matrix):
-        found["matrix"] = sum(n / peak for n, peak in matrix if peak)
+        times["matrix"] = sum(n / peak for n, peak in matrix if peak)
     if "vector" in peaks and counts.vector:
-        found["vector"] = counts.vector / peaks["vector"]
-    return found
+        times["vector"] = counts.vector / peaks["vector"]
+    return times
 
 
 def roofline(
     counts: Counts, footprint: int, peaks: Mapping[str, float], banks: int = 32
 ) -> dict[str, Any]:
-    """What bounds a kernel whose caches are perfect: no launch is faster than `seconds`.
+    """The bound of a kernel whose caches are perfect: no launch is faster than `seconds`.
 
     `footprint` counts every sector that a launch touches once; `traffic` counts it each time.
     """
@@ -209,7 +206,7 @@ _WRITES = ("store", "masked_store", "atomic_store")
 
 
 class Profiler(Watcher):
-    """Counts what the watched launches do, kernel by kernel."""
+    """The counts of watched launches, kernel by kernel."""
 
     def __init__(self) -> None:
         self.kernels: dict[tuple[str, str, str, int], KernelProfile] = {}
@@ -260,18 +257,18 @@ class Profiler(Watcher):
         out: np.ndarray = addresses
         low, high = int(live.min()), int(live.max())
         while True:
-            found = memory.find(low)
-            if found is None:
+            allocation = memory.find(low)
+            if allocation is None:
                 return out
-            start = self._starts.setdefault(found.base, len(self._starts) << 44)
-            if high < found.end and out is addresses:
-                out = addresses - found.base + start
+            start = self._starts.setdefault(allocation.base, len(self._starts) << 44)
+            if high < allocation.end and out is addresses:
+                out = addresses - allocation.base + start
                 return out
-            inside = (addresses >= found.base) & (addresses < found.end)
-            out = np.where(inside, addresses - found.base + start, out)
-            if high < found.end:
+            inside = (addresses >= allocation.base) & (addresses < allocation.end)
+            out = np.where(inside, addresses - allocation.base + start, out)
+            if high < allocation.end:
                 return out
-            low = int(live[live >= found.end].min())
+            low = int(live[live >= allocation.end].min())
 
     def _touch(self, addresses: np.ndarray, mask: Optional[np.ndarray]) -> None:
         """Remember which sectors a launch touched: pages of 65536 flags."""
@@ -406,19 +403,19 @@ class Profiler(Watcher):
         size: Optional[int],
         way: str,
     ) -> None:
-        found, times = self._access(task, op, addresses, mask, size, way == "write")
-        requests = found.requests
+        cost, times = self._access(task, op, addresses, mask, size, way == "write")
+        requests = cost.requests
         if not isinstance(_pointer_type(op, addresses), TensorType):
             requests = -(
-                -found.ideal // LINE_SECTORS
+                -cost.ideal // LINE_SECTORS
             )  # an engine asks for whole lines, not for warps
         key = "global_read" if way == "read" else "global_written"
         counts.add(
             **{
-                key: found.bytes * times,
+                key: cost.bytes * times,
                 f"{way}_requests": requests * times,
-                f"{way}_sectors": found.sectors * times,
-                f"{way}_ideal": found.ideal * times,
+                f"{way}_sectors": cost.sectors * times,
+                f"{way}_ideal": cost.ideal * times,
             }
         )
 
@@ -431,15 +428,15 @@ class Profiler(Watcher):
         mask: Optional[np.ndarray],
         size: Optional[int],
     ) -> None:
-        found, times = self._access(task, op, addresses, mask, size, True)
+        cost, times = self._access(task, op, addresses, mask, size, True)
         if size is None:
             size = numpy_dtype(_pointer_type(op, addresses).element.pointee).itemsize
         counts.add(
-            atomics=found.bytes // size * times,
-            global_written=found.bytes * times,
-            write_requests=found.requests * times,
-            write_sectors=found.sectors * times,
-            write_ideal=found.ideal * times,
+            atomics=cost.bytes // size * times,
+            global_written=cost.bytes * times,
+            write_requests=cost.requests * times,
+            write_sectors=cost.sectors * times,
+            write_ideal=cost.ideal * times,
         )
 
     # ---- shared memory ------------------------------------------------------------------------
@@ -461,25 +458,25 @@ class Profiler(Watcher):
     def _banks(
         self, counts: Counts, offsets: np.ndarray, size: int, held: Any, way: str, times: int
     ) -> None:
-        found = shared_cost(offsets, size, held, self.banks, way == "written")
+        cost = shared_cost(offsets, size, held, self.banks, way == "written")
         counts.add(
             **{
-                f"shared_{way}": found.bytes * times,
-                "shared_passes": found.passes * times,
-                "shared_ideal": found.ideal * times,
+                f"shared_{way}": cost.bytes * times,
+                "shared_passes": cost.passes * times,
+                "shared_ideal": cost.ideal * times,
             }
         )
 
     def _allocated(self, counts: Counts, op: Op, type: Any, programs: int) -> None:
         """A buffer that was filled where it was made; its place does not change its banks."""
-        made = op.results[0].type
-        assert isinstance(made, MemDescType)
-        size = numpy_dtype(made).itemsize
-        if made.space != "shared":
-            counts.add(tensor_written=prod(made.shape) * size * programs)
+        result_type = op.results[0].type
+        assert isinstance(result_type, MemDescType)
+        size = numpy_dtype(result_type).itemsize
+        if result_type.space != "shared":
+            counts.add(tensor_written=prod(result_type.shape) * size * programs)
             return
         held = holders(type.layout, tuple(type.dims))
-        offsets = (offsets_of(made.layout, tuple(made.shape)) * size)[None]
+        offsets = (offsets_of(result_type.layout, tuple(result_type.shape)) * size)[None]
         self._banks(counts, offsets, size, held, "written", programs)
 
     def _picked(self, counts: Counts, task: Task, op: Op, args: Any, programs: int) -> None:
@@ -524,19 +521,19 @@ class Profiler(Watcher):
             return
         element = after.element
         bits = 64 if isinstance(element, PointerType) else getattr(element, "bits", 32)
-        found = _conversion(before.layout, after.layout, tuple(after.dims), max(8, bits))
-        if found is None or found.kind == "none":
+        conversion = _conversion(before.layout, after.layout, tuple(after.dims), max(8, bits))
+        if conversion is None or conversion.kind == "none":
             return
-        counts.put("conversions", found.kind, programs)
-        if found.shared_bytes:
-            passes = -(-found.shared_bytes // (4 * self.banks))
-            extra = found.store_conflicts + found.load_conflicts
+        counts.put("conversions", conversion.kind, programs)
+        if conversion.shared_bytes:
+            passes = -(-conversion.shared_bytes // (4 * self.banks))
+            extra = conversion.store_conflicts + conversion.load_conflicts
             counts.add(
-                conversion_bytes=2 * found.shared_bytes * programs,
+                conversion_bytes=2 * conversion.shared_bytes * programs,
                 conversion_passes=2 * passes * programs,
                 conversion_conflicts=extra * passes * programs,
             )
-        counts.conversion_shuffles += found.shuffles * programs
+        counts.conversion_shuffles += conversion.shuffles * programs
 
 
 def _conversion(before: Any, after: Any, shape: tuple[int, ...], bits: int) -> Any:
@@ -551,7 +548,7 @@ def _is_float(op: Op) -> bool:
 
 
 def _kind(type: Any, precision: Any) -> str:
-    """What a matrix unit is fed with: fp16, bf16, tf32, int8, ..."""
+    """Return the operand type of a matrix unit: fp16, bf16, tf32, int8, ..."""
     name = getattr(type.element, "name", str(type.element))
     how = str(getattr(precision, "name", precision)).lower()
     if name == "fp32" and "tf32" in how:

@@ -1,4 +1,4 @@
-"""A profile as one HTML page: the kernel's source with the numbers beside it."""
+"""A profile as one HTML page: the kernel's source with the numbers next to it."""
 
 from __future__ import annotations
 
@@ -73,21 +73,21 @@ def _kernel(kernel: Mapping[str, Any]) -> str:
 
 
 def _split(columns: Sequence[int], texts: Sequence[str]) -> tuple[str, str]:
-    """What stands before the source, the time, and what stands behind it."""
+    """Return the cells before the source, the time, and the cells behind it."""
     before = 0 in columns
     return "".join(texts[:before]), "".join(texts[before:])
 
 
 def _row(line: int, text: str, row: Any, worst: float, columns: Sequence[int]) -> str:
     if row is None:
-        found = ["<td></td>"] * len(columns)
+        columns_ = ["<td></td>"] * len(columns)
     else:
         numbers = cells(row)
-        found = [f"<td>{escape(numbers[i])}</td>" for i in columns]
+        columns_ = [f"<td>{escape(numbers[i])}</td>" for i in columns]
         if 0 in columns:
             part = 100 * _cost(row) / worst if worst else 0
-            found[0] = f'<td class="heat" style="--part: {part:.0f}%">{escape(numbers[0])}</td>'
-    first, rest = _split(columns, found)
+            columns_[0] = f'<td class="heat" style="--part: {part:.0f}%">{escape(numbers[0])}</td>'
+    first, rest = _split(columns, columns_)
     return f'<tr>{first}<td class="no">{line}</td><td class="code">{escape(text)}</td>{rest}</tr>'
 
 

@@ -14,14 +14,14 @@ from rich.text import Text
 
 __all__ = ["HEADS", "amount", "cells", "duration", "many", "pieces", "show", "summary", "used"]
 
-# What a profile tells of a line beside its number and its text, the most telling first.
+# The columns of a profile next to a line's number and text, the most important first.
 HEADS = (
     ">least time", ">ops", ">global read", ">global written", ">sectors/request",
     ">shared read", ">shared written", ">bank conflicts", "matrix FLOP", "conversions",
 )  # fmt: skip
 # ... and which of them share a table where one for all is too wide.
 _TOPICS = {"": (0, 1), "memory": (2, 3, 4, 5, 6, 7), "products and conversions": (8, 9)}
-_LEAST_SOURCE = 40  # columns of source beside all the numbers
+_LEAST_SOURCE = 40  # columns of source next to all the numbers
 
 
 def amount(value: float, unit: str = "") -> str:
@@ -50,13 +50,13 @@ def many(count: int, what: str, plural: str = "s") -> str:
 
 
 def _sectors(row: Mapping[str, Any]) -> str:
-    """Sectors per request, and in brackets what the same bytes side by side would take."""
+    """Sectors per request, and in brackets the number for contiguous bytes."""
     requests = row["read_requests"] + row["write_requests"]
     if not requests:
         return ""
-    found = (row["read_sectors"] + row["write_sectors"]) / requests
+    average = (row["read_sectors"] + row["write_sectors"]) / requests
     ideal = (row["read_ideal"] + row["write_ideal"]) / requests
-    return f"{found:.3g}" if found == ideal else f"{found:.3g} (ideal {ideal:.3g})"
+    return f"{average:.3g}" if average == ideal else f"{average:.3g} (ideal {ideal:.3g})"
 
 
 def _conflicts(row: Mapping[str, Any]) -> str:
@@ -140,31 +140,31 @@ def _table(
     source: Optional[int],
 ) -> Table:
     """A table of these columns; `source` is the room for the lines' text, None to leave it out."""
-    made = Table(title=Text(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
-    made.padding = (0, 1, 0, 0)
-    made.add_column("line", justify="right", no_wrap=True)
+    table = Table(title=Text(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    table.padding = (0, 1, 0, 0)
+    table.add_column("line", justify="right", no_wrap=True)
     first = [i for i in columns if i == 0 and source is not None]
     rest = [i for i in columns if i not in first]
-    _add(made, first)
+    _add(table, first)
     if source is not None:
-        made.add_column("source", no_wrap=True, overflow="ellipsis", max_width=max(12, source))
-    _add(made, rest)
+        table.add_column("source", no_wrap=True, overflow="ellipsis", max_width=max(12, source))
+    _add(table, rest)
     for number, (line, text, numbers) in enumerate(rows):
         if number == len(rows) - 1:
-            made.add_section()
-        told = [line if source is not None or line else "all"]
-        told += [numbers[i] for i in first] + [text] * (source is not None)
-        made.add_row(*(escape(cell) for cell in (*told, *(numbers[i] for i in rest))))
-    return made
+            table.add_section()
+        cells = [line if source is not None or line else "all"]
+        cells += [numbers[i] for i in first] + [text] * (source is not None)
+        table.add_row(*(escape(cell) for cell in (*cells, *(numbers[i] for i in rest))))
+    return table
 
 
-def _add(made: Table, columns: Sequence[int]) -> None:
+def _add(table: Table, columns: Sequence[int]) -> None:
     for i in columns:
         name = HEADS[i]
         text = name.lstrip(">").replace(" ", "\n", 1) if len(name) > 11 else name.lstrip(">")
         text = text.replace("sectors/", "sectors/\n")
         right = name[0] == ">"
-        made.add_column(text, justify="right" if right else "left", no_wrap=right)
+        table.add_column(text, justify="right" if right else "left", no_wrap=right)
 
 
 def show(report: Sequence[Mapping[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""What `gluon run` asks of the simulator: profiles, timelines and the debugger, for one run."""
+"""The services of the simulator for `gluon run`: profiles, timelines and the debugger, for one run."""
 
 from __future__ import annotations
 

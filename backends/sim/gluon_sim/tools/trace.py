@@ -1,7 +1,6 @@
 """A timeline of tasks, barriers and asynchronous work, in the trace format of Chrome and Perfetto.
 
-Time is logical: one microsecond per op of a task. A task that waited goes on no earlier than what
-it waited for: an arrival at its barrier, or else the last op of any task before it woke. Each batch
+Time is logical: one microsecond per op of a task. A task that waited goes on no earlier than the event it waited for: an arrival at its barrier, or else the last op of any task before it woke. Each batch
 of programs is a process, each task of it (the kernel's own, partitions) a thread.
 """
 
@@ -155,7 +154,7 @@ class Tracer(Watcher):
             self._put({"ph": "s", "pid": other.pid, "tid": other.tid, "ts": at - 1, **flow})
             self._put({"ph": "f", "bp": "e", "pid": row.pid, "tid": row.tid, "ts": row.now, **flow})
 
-    # ---- what models ask for ----------------------------------------------------------------------
+    # ---- requests of models ----------------------------------------------------------------------
 
     def event(self, launch: Launch, task: Task, op: Op, what: str, *details: Any) -> None:
         row = self._row(launch, task)

@@ -1,4 +1,4 @@
-"""Who waits for whom, or races with whom, when a launch ends with an error."""
+"""The tasks that wait for, or race with, each other when a launch ends with an error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["function_around", "trouble"]
 
 
 def trouble(kernel: str, target: str, error: GluonError) -> Trouble:
-    """A mistake as a picture: its parties, and which stands in the way of which."""
+    """A mistake as a picture: its parties, and which blocks which."""
     span = error.span
     parties: tuple[Party, ...] = ()
     relation = ""
@@ -48,14 +48,14 @@ def _access(one: Access) -> Party:
 
 def _deadlock(error: DeadlockError) -> tuple[Party, ...]:
     """The tasks that wait, then the lines that would let one go on, each waiting for the task that
-    stands in its function, then the tasks that are over."""
+    is in its function, then the tasks that are over."""
     scenes = error.waiting[:16]
     lines: dict[tuple[str, int], int] = {}
     for scene in scenes:
         if scene.span is not None:
             for line in scene.candidates:
                 lines.setdefault((scene.span.file, line), len(scenes) + len(lines))
-    made = [
+    parties = [
         Party(
             scene.task,
             _wants(scene),
@@ -74,9 +74,9 @@ def _deadlock(error: DeadlockError) -> tuple[Party, ...]:
             if _place(scene)[0] == file and _place(scene)[1] in there
         ]
         what = "was never reached" if stuck else "was not reached, and its task is over"
-        made.append(Party("", what, file, line, tuple(stuck)))
-    made += [Party(name, "is over") for name in error.ended[:16]]
-    return tuple(made)
+        parties.append(Party("", what, file, line, tuple(stuck)))
+    parties += [Party(name, "is over") for name in error.ended[:16]]
+    return tuple(parties)
 
 
 def _wants(scene: Scene) -> str:

@@ -1,4 +1,4 @@
-"""Watching a launch: a copy of the program whose steps tell watchers what they do.
+"""Watching a launch: a copy of the program whose steps inform watchers.
 
 Nothing here costs anything while nobody watches: the machine runs the program as compiled. For a
 watched launch every step is wrapped, and a vendor's model gets an `Observed` machine, which passes
@@ -73,7 +73,7 @@ _watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("gluon_sim_watchers", de
 
 @contextmanager
 def watching(*watchers: Watcher) -> Iterator[None]:
-    """Launches inside tell these watchers, beside those who watch already."""
+    """Launches inside tell these watchers, in addition to the present ones."""
     token = _watchers.set((*_watchers.get(), *watchers))
     try:
         yield
@@ -82,7 +82,7 @@ def watching(*watchers: Watcher) -> Iterator[None]:
 
 
 def watchers_now() -> tuple[Watcher, ...]:
-    """Who watches the launches of this context."""
+    """Return the watchers of this context's launches."""
     return _watchers.get()
 
 
@@ -280,7 +280,7 @@ _GLOBAL = {"load_global": 0, "store_global": 0, "atomic_global": 1}
 
 
 class Observed:
-    """The machine as a model sees it, telling the watchers of a launch what it is asked for."""
+    """The machine as a model sees it, informing the watchers of a launch of each request."""
 
     def __init__(self, launch: Launch, task: Task):
         self.__dict__.update(
@@ -309,7 +309,7 @@ class Observed:
             watcher.event(self._launch, self._task, self._op, what, *details)
 
     def _bytes(self, addresses: np.ndarray, what: Any, mask: Any = None, *rest: Any) -> int:
-        """Of global memory, that an access to addresses moves in all programs that run."""
+        """Return the bytes of global memory that an access to addresses moves in all programs that run."""
         dtype = what if isinstance(what, np.dtype) else getattr(what, "dtype", None)
         size = dtype.itemsize if dtype is not None else numpy_dtype(what).itemsize
         live = np.broadcast_arrays(addresses, True if mask is None else mask)[1]

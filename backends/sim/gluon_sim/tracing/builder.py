@@ -1,7 +1,6 @@
 """The builder that records a program instead of emitting MLIR.
 
-It answers the methods that Triton's Gluon builder answers, by name and position. What a method
-means is not decided here: an op is recorded under its method's name, with its arguments, and the
+It answers the methods that Triton's Gluon builder answers, by name and position. The semantics of a method is not decided here: an op is recorded under its method's name, with its arguments, and the
 machine looks its meaning up (`gluon_sim.executor.ops`, or a vendor's reference models).
 """
 
@@ -162,7 +161,7 @@ class SimBuilder(Recorder):
         return CoalescedLayout()
 
     def is_convert_layout_trivial(self, result_type: TensorType, value: Value) -> bool:
-        """Whether no element leaves its thread: registers may change places, as in Triton."""
+        """Return whether no element leaves its thread: registers may change places, as in Triton."""
         layout = value.type.layout
         return shapes.stays_in_threads(layout, result_type.layout, result_type.shape)
 
@@ -177,7 +176,7 @@ class SimBuilder(Recorder):
     get_bool_attr = get_string_attr = get_int32_attr
 
     def hint(self, values: Sequence[int]) -> tuple[int, ...]:
-        """What `multiple_of` and its like say about each dimension of a value."""
+        """Return the claims of `multiple_of` and its like about each dimension of a value."""
         return tuple(int(v) for v in values)
 
     def get_unit_attr(self) -> bool:
@@ -360,7 +359,7 @@ class SimBuilder(Recorder):
         type = expected.type.with_element(I1)
         return self._atomic("atomic_poll", (ptr, expected, timeout), [type], order).results[0]
 
-    # What is in flight elsewhere is so here: a kernel that forgets to wait is wrong on other targets.
+    # Values in flight on other targets are so here: a kernel that forgets to wait is wrong on other targets.
     def deferred_store(
         self, dest: Value, value: Value, pointer: Value, mask: Optional[Value]
     ) -> None:
@@ -438,15 +437,15 @@ def enum_name(value: Any) -> str:
 def _model_results(
     model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[Type]:
-    """The result types of a vendor's op: what its model declares, else a type among its arguments."""
+    """Return the result types of a vendor's op: those its model declares, else a type among its arguments."""
     declared = getattr(model, "results", None)
     if callable(declared):
-        found = declared(*args, **kwargs)
-        if found is None:
+        types = declared(*args, **kwargs)
+        if types is None:
             return []
-        found = found if isinstance(found, (list, tuple)) else [found]
-        found = [f.type if isinstance(f, Value) else f for f in found]
-        return [ScalarType(f) if isinstance(f, str) else f for f in found]
+        types = types if isinstance(types, (list, tuple)) else [types]
+        types = [f.type if isinstance(f, Value) else f for f in types]
+        return [ScalarType(f) if isinstance(f, str) else f for f in types]
     return [a for a in args[:1] if isinstance(a, Type)]
 
 

@@ -49,7 +49,7 @@ _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def numpy_dtype(type: Type) -> np.dtype:
-    """How one element of `type` is kept."""
+    """Return the NumPy form of one element of `type`."""
     element = type.element
     if isinstance(element, PointerType):
         return _NUMPY["i64"]

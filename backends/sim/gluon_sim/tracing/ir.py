@@ -98,7 +98,7 @@ class Value:
         self.attrs = {**(self.attrs or {}), name: value}
 
     def get_context(self) -> Any:
-        """What Triton's semantic layer would make a hint in."""
+        """Return the type of Triton's semantic layer for a hint."""
         from gluon_core.plugin import ops
 
         return ops.ir.context()
@@ -166,7 +166,7 @@ class Op:
                     if type(item) is Value:
                         yield item.resolve()
 
-    # what code generators ask of an operation
+    # queries of code generators
     def get_result(self, index: int) -> Value:
         return self.results[index]
 
@@ -365,7 +365,7 @@ class Function:
         self.type = type
 
     def finalize(self) -> None:
-        """Drop blocks that nothing can reach: what stands after a return."""
+        """Drop blocks that nothing can reach: code after a return."""
         reached, todo = set(), self.body.blocks[:1]
         while todo:
             block = todo.pop()

@@ -3,7 +3,7 @@
 The model follows the passes in front of layout resolution (the inliner, and the simplification of
 control flow that it runs). They erase an op without effects when no remaining op takes a result of
 it, control flow that contains no effects included. They do not take single values out of control
-flow that stays: what a loop carries from one round to the next is live with the loop.
+flow that stays: values that a loop carries from one round to the next is live with the loop.
 """
 
 from __future__ import annotations

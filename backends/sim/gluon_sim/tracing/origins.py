@@ -1,4 +1,4 @@
-"""Where pointers and buffers come from: kernel arguments and allocations, found without running."""
+"""The origins of pointers and buffers: kernel arguments and allocations, by static analysis."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ def _inner(region: Region) -> Iterator[tuple[Block, Op]]:
 def origins(program: Program) -> dict[int, set[Origin]]:
     """By id of a value: argument positions of the kernel, `local_alloc` ops, or `ANYWHERE`.
 
-    Does not follow the order of ops: what a value may come from on any path.
+    Does not follow the order of ops: the result holds the origins on any path.
     """
     known = program.found.origins
     if known is not None:
         return known
-    found: dict[int, set[Origin]] = {}
+    by_value: dict[int, set[Origin]] = {}
 
     def of(value: Value) -> set[Origin]:
-        return found.get(id(value.resolve()), set())
+        return by_value.get(id(value.resolve()), set())
 
     changed = True
 
@@ -68,7 +68,7 @@ def origins(program: Program) -> dict[int, set[Origin]]:
             return
         buffer = isinstance(value.type, MemDescType)
         more = {m for m in more if isinstance(m, Op) == buffer}
-        have = found.setdefault(id(value.resolve()), set())
+        have = by_value.setdefault(id(value.resolve()), set())
         if not more <= have:
             have |= more
             changed = True
@@ -77,7 +77,7 @@ def origins(program: Program) -> dict[int, set[Origin]]:
         add(argument, {i})
 
     def link(op: Op) -> None:
-        """Where values go into regions and come out of them by position."""
+        """Map the values that enter and leave regions, by position."""
         ends: list[Optional[Op]] = []
         if op.name == "warp_specialize":
             (holder,) = (inner for _, inner in _inner(op.regions[1]))
@@ -139,8 +139,8 @@ def origins(program: Program) -> dict[int, set[Origin]]:
         changed = False
         for op in program.walk_ops():
             visit(op)
-    program.found.origins = found
-    return found
+    program.found.origins = by_value
+    return by_value
 
 
 def written_arguments(program: Program) -> set[Origin]:
@@ -148,7 +148,7 @@ def written_arguments(program: Program) -> set[Origin]:
     known = program.found.written
     if known is not None:
         return known
-    found = origins(program)
+    by_value = origins(program)
     out: set[Origin] = set()
     for op in program.walk_ops():
         name = op.name
@@ -160,7 +160,7 @@ def written_arguments(program: Program) -> set[Origin]:
             out.add(ANYWHERE)
         for value in op.operands():
             if not isinstance(value.type, MemDescType) and _matters(value):
-                out |= found.get(id(value), {ANYWHERE})
+                out |= by_value.get(id(value), {ANYWHERE})
     program.found.written = out
     return out
 
@@ -173,19 +173,19 @@ def _by_numbers(op: Op) -> bool:
     )
 
 
-def positions_in(found: Iterable[Origin]) -> set[int]:
-    """The arguments of the kernel among what values come from."""
-    return {origin for origin in found if isinstance(origin, int)}
+def positions_in(sources: Iterable[Origin]) -> set[int]:
+    """Return the arguments of the kernel among origins."""
+    return {origin for origin in sources if isinstance(origin, int)}
 
 
 def pointed_at(program: Program, op: Op) -> Optional[set[int]]:
     """The kernel's arguments that the pointers of an op come from; None where that is unknown."""
-    found = origins(program)
+    by_value = origins(program)
     out: set[Origin] = {ANYWHERE} if _by_numbers(op) else set()
     for value in op.operands():
         value = value.resolve()
         if _matters(value) and not isinstance(value.type, MemDescType):
-            out |= found.get(id(value), {ANYWHERE})
+            out |= by_value.get(id(value), {ANYWHERE})
     return None if not out or ANYWHERE in out else positions_in(out)
 
 
@@ -230,25 +230,25 @@ def traffic(program: Program) -> Traffic:
 
 def unawaited(program: Program) -> list[tuple[Op, list[Op]]]:
     """Allocations of barriers at which somebody arrives and for which nobody waits."""
-    found = []
+    barriers = []
     for alloc in program.walk_ops():
         if alloc.name == "local_alloc":
             users = users_of(program, alloc)
             arrives = [op for op in users if "arrive" in op.name or "commit" in op.name]
             inits = any(op.name.endswith("barrier_init") for op in users)
             if inits and arrives and not any("wait" in op.name for op in users):
-                found.append((alloc, arrives))
-    return found
+                barriers.append((alloc, arrives))
+    return barriers
 
 
 def users_of(program: Program, alloc: Op) -> list[Op]:
     """Ops that may use a shared buffer, views of it left out."""
-    found = origins(program)
+    by_value = origins(program)
     return [
         op
         for op in program.walk_ops()
         if not op.regions
         and not op.name.startswith("memdesc_")
         and op.name not in _KEEPS
-        and any(alloc in found.get(id(v), ()) for v in op.operands())
+        and any(alloc in by_value.get(id(v), ()) for v in op.operands())
     ]

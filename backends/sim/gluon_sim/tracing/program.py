@@ -12,14 +12,14 @@ from gluon_sim.tracing.text import render
 
 __all__ = ["Findings", "Origin", "Program"]
 
-# What a pointer or a buffer may come from: the position of a kernel's argument, the op that
+# The origin of a pointer or a buffer: the position of a kernel's argument, the op that
 # allocates it, or `origins.ANYWHERE`.
 Origin = Union[int, str, Op]
 
 
 @dataclass
 class Findings:
-    """What somebody found out about a program, who asked first; None before that.
+    """Cached results of analyses of a program; None before the first query.
 
     Attributes:
         origins, written: as the functions of `tracing.origins` say.
@@ -80,18 +80,18 @@ class Program:
 
     def walk_ops(self) -> Iterator[Op]:
         """Every op, also those in nested regions."""
-        found: list[Op] = []
+        ops: list[Op] = []
 
         def walk(region: Region) -> None:
             for block in region.blocks:
                 for op in block.ops:
-                    found.append(op)
+                    ops.append(op)
                     for inner in op.regions:
                         walk(inner)
 
         for function in self.functions.values():
             walk(function.body)
-        return iter(found)
+        return iter(ops)
 
     def str_nodebug(self) -> str:
         """The text without source locations."""

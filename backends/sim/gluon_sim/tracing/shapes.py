@@ -120,7 +120,7 @@ def memdesc_reshape(type: Type, shape: Sequence[int]) -> Type:
 
 
 def stays_in_threads(source: Any, result: Any, shape: Sequence[int]) -> bool:
-    """Whether a conversion moves no element to another thread."""
+    """Return whether a conversion moves no element to another thread."""
     from gluon_core.errors import LayoutError
     from gluon_core.layouts import conversion
 

@@ -31,7 +31,7 @@ class Type:
 
     @property
     def element(self) -> "Type":
-        """What one element is; a scalar is its own element."""
+        """Return the type of one element; a scalar is its own element."""
         return self
 
     @property

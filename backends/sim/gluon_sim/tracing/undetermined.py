@@ -1,8 +1,6 @@
 """Tensors whose layout the compiler would look for in vain.
 
-`gl.set_auto_layout`, and where a tensor without a layout meets one that has it, say what an AutoLayout
-stands for; compilers carry that on along operands and results. What no such place reaches does not
-compile. Here an op is taken to carry it between all its tensors: too few are found rather than too many.
+`gl.set_auto_layout`, and where a tensor without a layout meets one that has it, determine an AutoLayout; compilers carry that on along operands and results. A tensor that no such place reaches does not compile. Here an op is taken to carry it between all its tensors: too few are found rather than too many.
 """
 
 from __future__ import annotations

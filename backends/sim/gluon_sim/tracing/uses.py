@@ -1,4 +1,4 @@
-"""What becomes of a value: only stored somewhere as it is, or used."""
+"""The uses of a value: only stored somewhere as it is, or used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PUT = {"store": 1, "masked_store": 1, "local_store": 1}
 def first_use(program: Program, op: Op) -> Optional[Op]:
     """The first op that does more with the results of `op` than to store them; None for none."""
     users = _users(program)
-    found: list[Op] = []
+    readers: list[Op] = []
     seen: set[int] = set()
     left = list(op.results)
     while left:
@@ -34,8 +34,8 @@ def first_use(program: Program, op: Op) -> Optional[Op]:
             operands = [v.resolve() for v in user.operands()]
             places = [i for i, v in enumerate(operands) if v is value]
             if places != [_PUT.get(user.name)]:
-                found.append(user)
-    return min(found, key=lambda user: (user.loc.file, user.loc.line), default=None)
+                readers.append(user)
+    return min(readers, key=lambda user: (user.loc.file, user.loc.line), default=None)
 
 
 def _users(program: Program) -> dict[int, list[Op]]:

@@ -41,7 +41,7 @@ class BufferName(str):
 def buffer_name(alloc: Op, memory: str = "buffer") -> BufferName:
     """Return the name of a buffer: its variable, or its line where it has none.
 
-    A building block may say what it is, by the attribute `called` of the allocation.
+    A building block may name itself by the attribute `called` of the allocation.
     """
     block = alloc.attrs.get("called")
     variable = alloc.results[0].name if alloc.results else None

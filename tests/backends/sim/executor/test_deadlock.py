@@ -145,7 +145,7 @@ def test_the_wrong_phase():
         DeadlockError, pipeline, a, out, 128, 5, 5, 0, match="phase 0", line="mbarrier.wait("
     )
     assert len(reported.waiting) == 2
-    assert "Who begins waits for phase 1, the one before the first" in str(reported)
+    assert "The one that begins waits for phase 1, the one before the first" in str(reported)
 
 
 @gluon.jit
