@@ -100,7 +100,7 @@ def test_signals_that_nobody_waits_for_are_told():
 
     with pytest.raises(LeakError, match="slot 3 of the signals of rank 1 is 1") as caught:
         distributed.simulate(body, 2, SIM)
-    assert caught.value.span.line == line_of("# told")
+    assert caught.value.span.line == line_of("# the signal")
 
 
 def test_a_launch_knows_the_launches_before_it_on_its_rank_alone():
