@@ -10,11 +10,7 @@ from gluon_core import _triton
 from gluon_core._triton import tl
 from gluon_core.errors import CapabilityError, DtypeError, GluonError
 from gluon_core.plugin.paths import load_named
-from gluon_core.values.descriptors import (
-    is_descriptor_text,
-    parse_descriptor,
-    split_descriptor,
-)
+from gluon_core.values.descriptors import is_descriptor_text, parse_descriptor, split_descriptor
 
 __all__ = ["check_descriptor", "parse_type"]
 

@@ -15,12 +15,7 @@ from typing import Any, Optional, Sequence, cast
 
 from gluon_core import _triton
 from gluon_core.compiler import parameters as of_kernel
-from gluon_core.errors import (
-    ArgumentError,
-    DeviceError,
-    DtypeError,
-    IntegerError,
-)
+from gluon_core.errors import ArgumentError, DeviceError, DtypeError, IntegerError
 from gluon_core.launch.memory import check_array, check_memory, number, through_dlpack
 from gluon_core.plugin.host_descriptor import HostDescriptor
 from gluon_core.plugin.launcher import ArgumentKind, checked_kind

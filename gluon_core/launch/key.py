@@ -7,11 +7,7 @@ from typing import Any, Mapping, Sequence
 
 from gluon_core import _triton
 from gluon_core.compiler.driver import requested_options
-from gluon_core.errors import (
-    LimitError,
-    OptionError,
-    did_you_mean,
-)
+from gluon_core.errors import LimitError, OptionError, did_you_mean
 from gluon_core.launch.arguments import Described, Parameter, all_described
 from gluon_core.launch.place import Places, chosen
 from gluon_core.plugin.backend import Backend

@@ -10,22 +10,17 @@ import importlib as _importlib
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
-    from gluon_core import errors as errors
-    from gluon_core.plugin.backend import Backend as Backend
-    from gluon_core.plugin.compiler import Compiler as Compiler
-    from gluon_core.plugin.compiler import Report as Report
-    from gluon_core.plugin.compiler import Stage as Stage
-    from gluon_core.plugin.device import Device as Device
-    from gluon_core.plugin.hookspec import hookimpl as hookimpl
-    from gluon_core.plugin.host_descriptor import HostDescriptor as HostDescriptor
-    from gluon_core.plugin.language import Language as Language
-    from gluon_core.plugin.language import Lowering as Lowering
-    from gluon_core.plugin.options import CompileOptions as CompileOptions
-    from gluon_core.plugin.simulation import Simulation as Simulation
-    from gluon_core.plugin.targets import Architecture as Architecture
-    from gluon_core.plugin.targets import Limits as Limits
-    from gluon_core.plugin.targets import Target as Target
-    from gluon_core.plugin.triton_compiler import TritonCompiler as TritonCompiler
+    from gluon_core import errors
+    from gluon_core.plugin.backend import Backend
+    from gluon_core.plugin.compiler import Compiler, Report, Stage
+    from gluon_core.plugin.device import Device
+    from gluon_core.plugin.hookspec import hookimpl
+    from gluon_core.plugin.host_descriptor import HostDescriptor
+    from gluon_core.plugin.language import Language, Lowering
+    from gluon_core.plugin.options import CompileOptions
+    from gluon_core.plugin.simulation import Simulation
+    from gluon_core.plugin.targets import Architecture, Limits, Target
+    from gluon_core.plugin.triton_compiler import TritonCompiler
 
 _WHERE = {
     "backend": ("Backend",),
@@ -41,7 +36,10 @@ _WHERE = {
 }
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _WHERE.items() for name in names}
 
-__all__ = ["errors", *_MODULE_OF]  # noqa: PLE0604
+__all__ = [
+    "Architecture", "Backend", "CompileOptions", "Compiler", "Device", "HostDescriptor", "Language", "Limits",
+    "Lowering", "Report", "Simulation", "Stage", "Target", "TritonCompiler", "errors", "hookimpl",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> _typing.Any:

@@ -149,8 +149,7 @@ def pytest_configure(config: Any) -> None:
 def _gluon_repeated(request: Any, monkeypatch: Any) -> Iterator[None]:
     twice = request.config._gluon_twice
     twice.test = request.node.name
-    simulator = registry().simulator()
-    kind = type(simulator)
+    kind = type(registry().simulator().device)
     make = kind.launcher
     monkeypatch.setattr(
         kind, "launcher", lambda self, compiled: twice.launcher(lambda c: make(self, c), compiled)

@@ -119,7 +119,7 @@ def test_the_assembler_takes_the_texts(arch):
         ("redux.sync.add.f32 $0, $1, -1;", "=f,f", "`redux.sync` of `.f32` is not known"),
         ("{ .reg .pred p; setp.eq.u32 p, $1, 0; bar.red.popc.u32 $0, 0, p; }", "=r,r", "this barrier"),
         ("barrier.cluster.arrive; mov.b32 $0, $1;", "=r,r", "this barrier of inline assembly"),
-        ("membar.gl; mov.b32 $0, $1;", "=r,r", "`membar` .* only beside atomics"),
+        ("membar.gl; mov.b32 $0, $1;", "=r,r", "`membar` .* only together with atomics"),
         ("add.wide.s32 $0, $1, $1;", "=r,r", "`.wide` of `add` is not known"),
         ("add.s32 $0, $1;", "=r,r", "`add` takes 3 operands, and here are 2"),
         ("add.s32 $0, $1, 1.5;", "=r,r", "a float where `.s32` is expected"),
