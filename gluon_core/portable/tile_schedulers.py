@@ -141,9 +141,9 @@ class tile_scheduler_type(Record):
 def tile_scheduler(
     tiles: Union[tile_order, Scalar[int]], partitions: Const[int] = 1, slots: Const[int] = 3
 ) -> tile_scheduler_type:
-    """Schedule the tiles of a persistent kernel: take over programs that have not begun where hardware can
-    (sm_100), else go on by as many tiles as there are programs. Make the scheduler before
-    `gl.warp_specialize`, and hand it to the partitions.
+    """Schedule the tiles of a persistent kernel: take over programs that have not started where the
+    target can, else advance by the number of programs. Create the scheduler before
+    `gl.warp_specialize`, and pass it to the partitions.
 
     Programs are counted along all axes of the grid.
 
