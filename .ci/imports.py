@@ -24,7 +24,13 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = (ROOT, *sorted(ROOT.glob("backends/*")), ROOT / "runtime", ROOT / "extras")
+FOLDERS = (
+    ROOT,
+    *sorted(ROOT.glob("backends/*")),
+    ROOT / "runtime",
+    ROOT / "extras",
+    ROOT / "kernels",
+)
 IMPORTERS = {"import_module", "load_path", "load_named", "find_spec", "run_module", "__import__"}
 
 Graph = dict[str, set[str]]  # module -> the modules that it imports

@@ -174,7 +174,7 @@ def package_of(path: Path) -> str:
     parts = path.relative_to(ROOT).parts
     if path.suffix == ".md":
         return "guides" if "guides" in parts else "pages"
-    if parts[0] == "backends" or parts[0] in ("extras", "runtime"):
+    if parts[0] == "backends" or parts[0] in ("extras", "kernels", "runtime"):
         return next((part for part in parts if part.startswith("gluon_")), parts[0])
     return parts[0]
 

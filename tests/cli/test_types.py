@@ -31,6 +31,7 @@ PACKAGES = {
     "gluon_amd": ROOT / "backends" / "amd",
     "gluon_sim": ROOT / "backends" / "sim",
     "extras": ROOT / "extras",
+    "gluon_kernels": ROOT / "kernels",
     "gluon_acme": ROOT / "tests" / "plugin_acme",
 }
 

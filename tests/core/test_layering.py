@@ -22,6 +22,7 @@ PARTS = (
     "runtime",
     "backends",
     "extras",
+    "kernels",
     "docs/architecture.md",
     ".ci",
 )
@@ -43,7 +44,13 @@ def house(tmp_path_factory):
 
 
 def run(house, *command):
-    paths = [house, house / "runtime", house / "extras", *sorted((house / "backends").iterdir())]
+    paths = [
+        house,
+        house / "runtime",
+        house / "extras",
+        house / "kernels",
+        *sorted((house / "backends").iterdir()),
+    ]
     done = subprocess.run(
         [sys.executable, *command],
         cwd=house,

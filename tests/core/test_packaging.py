@@ -27,6 +27,7 @@ PACKAGES = {
     "gluon_emu": ROOT / "backends" / "emu",
     "gluon_runtime": ROOT / "runtime",
     "gluon_extras": ROOT / "extras",
+    "gluon_kernels": ROOT / "kernels",
 }
 EXTRAS = {path.name for path in (ROOT / "extras").glob("gluon_*")}
 
@@ -92,7 +93,7 @@ def test_dependencies_leave_torch_to_the_user(wheel):
 
 def test_entry_points(wheel):
     package, files = wheel
-    if package == "gluon_runtime":
+    if package in ("gluon_runtime", "gluon_kernels"):
         assert not any(name.endswith("entry_points.txt") for name in files)
         return
     entry = configparser.ConfigParser()
@@ -120,7 +121,7 @@ def extras(text):
 
 
 PLUGINS = {package.removeprefix("gluon_"): path for package, path in PACKAGES.items()}
-del PLUGINS["core"], PLUGINS["extras"]
+del PLUGINS["core"], PLUGINS["extras"], PLUGINS["kernels"]
 # Extra of gluon-core -> that of gluon-extras.
 SURROUNDING = {
     "bundle": "",

@@ -1,0 +1,1 @@
+"""Attention over whole sequences, sequences of any lengths, and pages."""

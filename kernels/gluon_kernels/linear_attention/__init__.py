@@ -1,0 +1,1 @@
+"""Linear attention: the gated delta rule and state space duality."""

@@ -1,0 +1,1 @@
+"""Softmax, norms and losses of rows."""

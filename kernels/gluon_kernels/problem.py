@@ -1,0 +1,71 @@
+"""The cases of a family of kernels: one `Problem` per op, shared by tests and benchmarks."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+import torch
+
+__all__ = ["Problem", "Shape", "error_of"]
+
+Shape = Mapping[str, Any]  # size or choice by name, such as {"M": 128, "dtype": "bfloat16"}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An op with the means to check and measure it.
+
+    Args:
+        name: of the op.
+        op: `op(**arguments)`, its result or a tuple of them.
+        arguments: `f(shape, device) -> {parameter: tensor or value}`, random ones.
+        reference: `f(**arguments)`, the right results, in float32 or float64.
+        draw: `f(random) -> shape`, a random one of those that a GPU is measured with.
+        small: shapes that the simulator runs within a second or two; partial blocks included.
+        flops: `f(shape) -> floating point operations`; 0 where memory is the bound.
+        bytes: `f(shape) -> bytes` that must be read and written.
+        tolerance: the largest error, relative to the largest element of the reference.
+        rivals: name -> `f(**arguments)`, the same by others, such as torch.
+        named: shapes that tables list by themselves.
+    """
+
+    name: str
+    op: Callable[..., Any]
+    arguments: Callable[[Shape, Any], dict[str, Any]]
+    reference: Callable[..., Any]
+    draw: Callable[[random.Random], Shape]
+    small: Sequence[Shape]
+    flops: Callable[[Shape], float]
+    bytes: Callable[[Shape], float]
+    tolerance: float
+    rivals: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    named: Sequence[Shape] = ()
+
+    def check(self, shape: Shape, device: Any) -> Optional[str]:
+        """Return the reason why the results for random arguments are wrong; None where they are right."""
+        arguments = self.arguments(shape, device)
+        results, wanted = self.op(**arguments), self.reference(**arguments)
+        if isinstance(results, torch.Tensor):
+            results, wanted = (results,), (wanted,)
+        for index, (result, right) in enumerate(zip(results, wanted, strict=True)):
+            error = error_of(result, right)
+            if not error <= self.tolerance:  # NaN counts as wrong
+                return (
+                    f"{self.name} {dict(shape)}: result {index} is off by {error:.2g} of its "
+                    f"largest element, more than {self.tolerance:.2g}"
+                )
+        return None
+
+
+def error_of(result: torch.Tensor, right: torch.Tensor) -> float:
+    """Return the largest error relative to the largest element of `right`; NaN where only one is."""
+    if result.shape != right.shape:
+        raise ValueError(f"results have shapes {tuple(result.shape)} and {tuple(right.shape)}")
+    if not right.numel():
+        return 0.0
+    wide = torch.float64 if right.device.type == "cpu" else torch.float32
+    result, right = result.to(wide), right.to(wide)
+    scale = float(right.abs().max()) or 1.0
+    return float((result - right).abs().max()) / scale

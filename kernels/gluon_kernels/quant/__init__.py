@@ -1,0 +1,1 @@
+"""Quantization of rows and blocks."""

@@ -1,0 +1,1 @@
+"""The largest elements of rows, and running sums."""
