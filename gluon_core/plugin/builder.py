@@ -1,26 +1,28 @@
-"""What a builder is: all that the core calls on one, and sets on one.
+"""Builders: the methods that the core calls on one, and the attributes that it sets.
 
 A kernel is traced by calls on a builder, one method `create_x` for each op. Triton's own builder
 emits MLIR; a vendor whose compiler is one of Triton's returns it (`gluon_core.plugin.ops.op_builder`), or
-an object that adds its ops to it. The simulator's records a program instead. Whatever a builder makes
-is opaque to the core but for the methods named here.
+an object that adds its ops to it. The simulator's records a program instead. The core passes the
+results of one method to others and calls nothing on them but the methods named here.
 
-Triton's methods come and go: what the installed Triton's builder has not, the core does not call.
+Triton's methods come and go: the core calls none that the installed Triton's builder lacks.
 Ops of a vendor are methods of its own builder and of the simulator's reference models; only the
 vendor's language module calls those. The conformance suite asks a builder for each method.
 """
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any, Callable, Mapping, Optional, Protocol, Sequence
 
 from gluon_core.plugin.call_sites import CallSite
 from gluon_core.plugin.options import Options
 
 __all__ = [
+    "EXPERIMENTS",
+    "METHODS",
     "Block",
     "Builder",
-    "Experiments",
     "Function",
     "Module",
     "Operation",
@@ -37,41 +39,117 @@ Location = Any
 InsertPoint = Any
 Enum = Any  # one of Triton's enums in `ir`: a cache modifier, a memory order, a rounding mode
 
+# The methods of a builder that make types, attributes, constants and ops, by their parameters. Operands
+# and results are values; `type` and `types` are types, `layout` and `policy` attributes, and a name in
+# capitals is a member of Triton's enum. `*` stands for parameters that differ between ops or Tritons.
+METHODS: Mapping[str, str] = MappingProxyType(
+    {
+        # Types and attributes.
+        "get_{}_ty()": """void int1 int8 int16 int32 int64 half bf16 float double fp8e4nv fp8e4b8
+            fp8e4b15 fp8e5 fp8e5b16""",
+        "get_{}(type, address_space)": "ptr_ty",
+        "get_{}(type, shape)": "block_ty",
+        "get_{}(types, results)": "function_ty",
+        "get_{}(type, shape, layout)": "distributed_ty",
+        "get_{}(type, shape, layout, alloc_shape)": "shared_mem_desc_ty",
+        "get_{}(block_type, is_signed, layout)": "tensor_descriptor_layout_type",
+        "get_{}(value)": """int32_attr string_attr int1 int8 int16 int32 int64 uint8 uint16 uint32 uint64
+            fp16 bf16 fp32 fp64""",
+        "get_{}()": "unit_attr disable_loop_licm_attr auto_layout coalesced_layout",
+        "get_{}(PRIMARY, SECONDARY)": "cache_policy",
+        "get_{}(type)": "null_value all_ones_value",
+        # Layouts; the parameters of each are the fields of the layout of its name.
+        "get_{}_layout(*)": """blocked slice distributed_linear dot_operand swizzled_shared padded_shared
+            shared_linear""",
+        "is_{}(type, value)": "convert_layout_trivial",  # no element changes its place
+        # One op for each element of tensors, or of scalars.
+        "create_{}(x)": """fneg fabs iabs ceil floor exp exp2 log log2 sin cos erf sqrt precise_sqrt rsqrt
+            unsplat assume split local_dealloc""",
+        "create_{}(x, y)": """add sub mul sdiv udiv srem urem fadd fsub fmul fdiv frem precise_divf
+            approx_divf and or xor shl lshr ashr minsi minui maxsi maxui minimumf maximumf minnumf maxnumf
+            umulhi icmpEQ icmpNE icmpSGE icmpSGT icmpSLE icmpSLT icmpUGE icmpUGT icmpULE icmpULT fcmpOEQ
+            fcmpOGE fcmpOGT fcmpOLE fcmpOLT fcmpUNE addptr join local_store""",
+        "create_{}(x, y, z)": "fma select cond_branch",
+        "create_{}(x, low, high, NAN)": "clampf",
+        "create_{}(x, type)": """bitcast int_to_ptr ptr_to_int fp_ext fp_trunc fp_to_si fp_to_ui si_to_fp
+            ui_to_fp broadcast""",
+        "create_{}(x, type, is_signed)": "int_cast",
+        "create_{}(x, type, ROUNDING)": "fp_to_fp",
+        "create_{}(x, type, axis)": "fp4_to_fp",
+        "create_{}(library, path, symbol, values, type, pure)": "extern_elementwise",
+        "create_{}(text, constraints, values, types, pure, pack)": "inline_asm",
+        "create_{}(text, constraints, values, types, *)": "threadwise_inline_asm",
+        "create_{}(values, types, pack)": "map_elementwise",
+        "create_{}(values)": "map_elementwise_ret yield_op warp_yield",
+        # Shapes, layouts, and ops along a dimension.
+        "create_{}(type)": "poison",
+        "create_{}(type, start, end)": "make_range",
+        "create_{}(type, x)": "splat convert_layout local_load memdesc_reinterpret",
+        "create_{}(layout, x)": "set_auto_layout",
+        "create_{}(x, axis)": "expand_dims",
+        "create_{}(x, shape, reorder)": "reshape",
+        "create_{}(x, numbers)": "trans memdesc_trans memdesc_reshape",
+        "create_{}(x, y, type)": "cat",
+        "create_{}(x, index, axis)": "gather",
+        "create_{}(x, bins, mask, layout)": "histogram",
+        "create_{}(a, b, acc, PRECISION, imprecise)": "dot",
+        "create_{}(values, axis)": "reduce",
+        "create_{}(values, axis, reverse)": "scan",
+        "create_{}(*values)": "reduce_ret scan_ret",
+        # Programs and control flow.
+        "create_{}(axis)": "get_program_id get_num_programs",
+        "create_{}(types, condition, has_else)": "if_op",
+        "create_{}(start, end, step, values)": "for_op",
+        "create_{}(types, values)": "while_op",
+        "create_{}(condition, values)": "condition_op",
+        "create_{}(block, values)": "branch",
+        "create_{}(condition, text)": "assert",
+        "create_{}(prefix, hex, values, signs)": "print",
+        "create_{}()": "barrier cluster_sync warp_return",
+        "create_{}(relaxed=False)": "cluster_barrier",
+        "create_{}(*)": """warp_specialize warp_specialize_partitions masked_load masked_store atomic_load
+            atomic_store atomic_poll local_alloc local_atomic_scatter_rmw""",
+        # Global and shared memory.
+        "create_{}(pointer, CACHE, EVICTION, volatile)": "load",
+        "create_{}(pointer, value, CACHE, EVICTION)": "store",
+        "create_{}(OP, pointer, value, mask, SEM, SCOPE)": "atomic_rmw",
+        "create_{}(pointer, compare, value, SEM, SCOPE)": "atomic_cas",
+        "create_{}(type, memory, indices, axis)": "local_gather",
+        "create_{}(memory, values, indices, axis)": "local_scatter",
+        "create_{}(type, memory, index)": "memdesc_index",
+        "create_{}(type, memory, offsets)": "memdesc_subslice",
+    }
+)
+# Ops that Triton calls experimental (`gl.fpsan`). A builder may lack them; a kernel that wants one is then
+# refused.
+EXPERIMENTS = frozenset({f"create_experimental_fpsan_{op}" for op in ("embed", "unembed")})
+
 
 class Value(Protocol):
     """The result of an op, or the argument of a block."""
 
     def get_type(self) -> Type: ...
-
     def get_loc(self) -> Location: ...
-
     def set_loc(self, location: Location) -> None: ...
-
     def set_attr(self, name: str, value: Attribute) -> None:
-        """A promise about the value: `tt.divisibility`, `tt.contiguity`, `tt.constancy`."""
+        """Promise a property of the value: `tt.divisibility`, `tt.contiguity`, `tt.constancy`."""
 
     def replace_all_uses_with(self, other: Any) -> None:
-        """The induction variable of a loop stands for its placeholder from here on."""
+        """Replace a loop's placeholder by its induction variable."""
 
 
 class Block(Protocol):
     """Ops in order."""
 
     def add_argument(self, type: Type) -> Value: ...
-
     def add_argument_at(self, type: Type, location: Location) -> Value: ...
-
     def arg(self, index: int) -> Value: ...
-
     def get_parent(self) -> Region: ...
-
     def has_terminator(self) -> bool: ...
-
     def merge_block_before(self, other: Any) -> None:
         """Move all ops to the front of `other`."""
 
     def replace_use_in_block_with(self, old: Any, new: Any) -> None: ...
-
     def erase(self) -> None: ...
 
 
@@ -79,80 +157,58 @@ class Region(Protocol):
     """Blocks that an op holds."""
 
     def size(self) -> int: ...
-
     def push_back(self, block: Any) -> None: ...
 
 
 class Operation(Protocol):
-    """What a method makes that has no result, several, or regions.
+    """An op that has no result, several, or regions.
 
-    Each has those of these methods that its kind has: only an `if` has a then-block.
+    Each has the methods of its kind: only an `if` has a then-block.
     """
 
     def get_result(self, index: int) -> Value: ...
-
     def get_num_results(self) -> int: ...
-
-    def get_region(self, index: int) -> Region: ...
-
-    def get_body(self, index: int) -> Block:
-        """Of a `for`."""
-
-    def get_induction_var(self) -> Value:
-        """Of a `for`."""
-
-    def get_before(self) -> Region:
-        """Of a `while`: computes the condition."""
-
-    def get_after(self) -> Region:
-        """Of a `while`: the body."""
-
-    def get_then_block(self) -> Block:
-        """Of an `if`."""
-
-    def get_else_block(self) -> Block:
-        """Of an `if`."""
-
-    def get_default_region(self) -> Region:
-        """Of `warp_specialize`."""
-
-    def get_partition_op_holder(self) -> Region:
-        """Of `warp_specialize`."""
-
-    def set_requested_registers(self, registers: Sequence[int]) -> None:
-        """Of `warp_specialize`: registers of a thread of each partition."""
-
     def get_operation(self) -> Any: ...
-
     def set_attr(self, name: str, value: Attribute) -> None: ...
-
     def verify(self) -> bool:
-        """Whether a reduction or scan is well formed."""
+        """Return True if a reduction or scan is well formed."""
+
+    # `for`
+    def get_body(self, index: int) -> Block: ...
+    def get_induction_var(self) -> Value: ...
+    # `while`: the region of the condition, and that of the body
+    def get_before(self) -> Region: ...
+    def get_after(self) -> Region: ...
+    # `if`
+    def get_then_block(self) -> Block: ...
+    def get_else_block(self) -> Block: ...
+    # `warp_specialize`, reductions and scans
+    def get_region(self, index: int) -> Region: ...
+    def get_default_region(self) -> Region: ...
+    def get_partition_op_holder(self) -> Region: ...
+    def set_requested_registers(self, registers: Sequence[int]) -> None:
+        """Set the registers of a thread of each partition."""
 
 
 class Function(Protocol):
     """A kernel, or a function that kernels call."""
 
     def add_entry_block(self) -> Block: ...
-
     def args(self, index: int) -> Value: ...
-
     def get_num_args(self) -> int: ...
-
     def set_arg_attr(self, index: int, name: str, value: Any) -> None:
-        """What is known of a parameter, such as `tt.divisibility` 16."""
+        """Promise a property of a parameter, such as `tt.divisibility` 16."""
 
     def set_attr(self, name: str, value: Attribute) -> None: ...
-
     def reset_type(self, type: Type) -> None:
-        """The type with the results, which are known once the body was traced."""
+        """Set the type with the results, which are known once the body was traced."""
 
     def finalize(self) -> None:
-        """The body is complete."""
+        """Complete the body."""
 
 
 class Module(Protocol):
-    """What a kernel turns into, and what the first stage of a pipeline gets.
+    """A traced kernel with all that it calls: the input of the first stage of a pipeline.
 
     Attributes:
         context: the MLIR context it was traced in; the core sets it.
@@ -161,31 +217,37 @@ class Module(Protocol):
     context: Any
 
     def push_back(self, function: Any) -> None: ...
-
     def has_function(self, name: str) -> bool: ...
-
     def get_function(self, name: str) -> Function: ...
-
     def set_attr(self, name: str, value: Attribute) -> None:
-        """`ttg.target` (`Compiler.target_attribute`), `ttg.num-warps`, `ttg.num-ctas`,
+        """Set `ttg.target` (`Compiler.target_attribute`), `ttg.num-warps`, `ttg.num-ctas`,
         `ttg.threads-per-warp`, and `ttg.maxnreg` where that is an option."""
 
     def verify(self) -> bool:
-        """Whether it is well formed; what is wrong goes to standard error."""
+        """Return True if it is well formed; print the reason to standard error if not."""
 
     def str_nodebug(self) -> str:
-        """As text without locations."""
+        """Return it as text without locations."""
 
 
-Unary = Callable[[Any], Any]
-Binary = Callable[[Any, Any], Any]
-Ternary = Callable[[Any, Any, Any], Any]
-ToType = Callable[[Any, Type], Any]  # a value and the type that it becomes
-Variadic = Callable[..., Any]
+class Builder(Protocol):
+    """The answer to `Compiler.builder(context, target)`; one for each traced function.
 
+    It has the `METHODS` as well, and the ops of its vendor.
 
-class Positions(Protocol):
-    """Where the next op goes, and which line it is of."""
+    Attributes:
+        options: the answer of `Compiler.options`; the core sets it.
+        codegen_fns: the answer of `Compiler.codegen`; the core sets it.
+        module_map: the answer of `Compiler.module_map`; the core sets it.
+    """
+
+    options: Options
+    codegen_fns: Mapping[str, Any]
+    module_map: Mapping[str, Any]
+
+    def __getattr__(self, name: str) -> Callable[..., Any]: ...
+
+    # -- the place of the next op, and its line ----------------------------------------------------
 
     def get_insertion_block(self) -> Any: ...
     def get_insertion_point(self) -> InsertPoint: ...
@@ -194,411 +256,115 @@ class Positions(Protocol):
     def set_insertion_point_to_end(self, block: Any) -> None: ...
     def set_insertion_point_after(self, operation: Any) -> None: ...
     def create_block(self) -> Any:
-        """A block behind the current one, in its region; ops go there from now on."""
+        """Add a block behind the current one, in its region; ops go there from now on."""
 
     def create_block_with_parent(self, region: Any, types: Sequence[Type]) -> Any:
-        """A block with arguments of `types` at the end of `region`; ops go there from now on."""
+        """Add a block with arguments of `types` at the end of `region`; ops go there from now on."""
 
     def new_block(self) -> Any:
-        """A block that stands nowhere yet."""
+        """Return a block that is in no region yet."""
 
     def create_loc(self, file: str, line: int, column: int) -> Location: ...
     def create_name_loc(self, name: str, child_loc: Location = None) -> Location:
-        """`child_loc`, of a value that the kernel calls `name`."""
+        """Return `child_loc`, of a value that the kernel calls `name`."""
 
     def get_loc(self) -> Location: ...
     def set_loc(self, *where: Any) -> None:
-        """A location, or file, line and column."""
+        """Set a location, or file, line and column."""
 
-
-class Functions(Protocol):
-    """Modules and functions."""
+    # -- modules and functions ---------------------------------------------------------------------
 
     def create_module(self) -> Any: ...
     def get_or_insert_function(
         self, module: Any, name: str, type: Type, visibility: str, noinline: bool
     ) -> Any:
-        """The function `name` of `module`, made if need be; `visibility` is `public` for a kernel,
-        else `private`."""
+        """Return the function `name` of `module`, a new one if need be; `visibility` is `public` for a
+        kernel, else `private`."""
 
     def call(self, function: Any, arguments: Sequence[Any]) -> Any: ...
     def ret(self, values: Sequence[Any]) -> Any: ...
 
-
-class Types(Protocol):
-    """Types and attributes."""
-
-    get_void_ty: Callable[[], Type]
-    get_int1_ty: Callable[[], Type]
-    get_int8_ty: Callable[[], Type]
-    get_int16_ty: Callable[[], Type]
-    get_int32_ty: Callable[[], Type]
-    get_int64_ty: Callable[[], Type]
-    get_half_ty: Callable[[], Type]
-    get_bf16_ty: Callable[[], Type]
-    get_float_ty: Callable[[], Type]
-    get_double_ty: Callable[[], Type]
-    get_fp8e4nv_ty: Callable[[], Type]
-    get_fp8e4b8_ty: Callable[[], Type]
-    get_fp8e4b15_ty: Callable[[], Type]
-    get_fp8e5_ty: Callable[[], Type]
-    get_fp8e5b16_ty: Callable[[], Type]
-
-    def get_ptr_ty(self, element: Type, address_space: int) -> Type: ...
-    def get_block_ty(self, element: Type, shape: Sequence[int]) -> Type: ...
-    def get_function_ty(self, inputs: Sequence[Type], outputs: Sequence[Type]) -> Type: ...
-    def get_distributed_ty(
-        self, element: Type, shape: Sequence[int], layout: Attribute
-    ) -> Type: ...
-    def get_shared_mem_desc_ty(
-        self, element: Type, shape: Sequence[int], layout: Attribute, alloc_shape: Sequence[int]
-    ) -> Type: ...
-    def get_tensor_descriptor_layout_type(
-        self, block_type: Type, is_signed: bool, layout: Attribute
-    ) -> Type: ...
-
-    get_int32_attr: Callable[[int], Attribute]
-    get_string_attr: Callable[[str], Attribute]
-    get_unit_attr: Callable[[], Attribute]
-    get_disable_loop_licm_attr: Callable[[], Attribute]
-    get_cache_policy: Callable[[Enum, Enum], Attribute]
-
-
-class Layouts(Protocol):
-    """Layouts as attributes; what each takes are the fields of the layout of its name."""
-
-    get_auto_layout: Callable[[], Attribute]
-    get_coalesced_layout: Callable[[], Attribute]
-    get_blocked_layout: Variadic
-    get_slice_layout: Callable[[int, Attribute], Attribute]
-    get_distributed_linear_layout: Variadic
-    get_dot_operand_layout: Callable[[int, Attribute, int], Attribute]
-    get_swizzled_shared_layout: Variadic
-    get_padded_shared_layout: Variadic
-    get_shared_linear_layout: Variadic
+    # -- layouts that the builder inferred ---------------------------------------------------------
 
     def get_gluon_layout_from_tensor(self, value: Any) -> Any:
-        """The layout of a tensor: one of ours, or of Triton's class of the same name and fields."""
+        """Return the layout of a tensor: one of ours, or of Triton's class of the same name and fields."""
 
     def get_gluon_layout_from_memdesc(self, value: Any) -> Any:
-        """The same of a view of shared memory."""
-
-    def is_convert_layout_trivial(self, result_type: Type, value: Any) -> bool:
-        """Whether a tensor of that type has its elements where `value` has them."""
-
-
-class Constants(Protocol):
-    """Compile-time numbers as values."""
-
-    get_int1: Callable[[bool], Any]
-    get_int8: Callable[[int], Any]
-    get_int16: Callable[[int], Any]
-    get_int32: Callable[[int], Any]
-    get_int64: Callable[[int], Any]
-    get_uint8: Callable[[int], Any]
-    get_uint16: Callable[[int], Any]
-    get_uint32: Callable[[int], Any]
-    get_uint64: Callable[[int], Any]
-    get_fp16: Callable[[float], Any]
-    get_bf16: Callable[[float], Any]
-    get_fp32: Callable[[float], Any]
-    get_fp64: Callable[[float], Any]
-    get_null_value: Callable[[Type], Any]
-    get_all_ones_value: Callable[[Type], Any]
-    create_poison: Callable[[Type], Any]
-
-
-class Arithmetic(Protocol):
-    """One op for each element of tensors, or of scalars."""
-
-    create_add: Binary
-    create_sub: Binary
-    create_mul: Binary
-    create_sdiv: Binary
-    create_udiv: Binary
-    create_srem: Binary
-    create_urem: Binary
-    create_fadd: Binary
-    create_fsub: Binary
-    create_fmul: Binary
-    create_fdiv: Binary
-    create_frem: Binary
-    create_fneg: Unary
-    create_precise_divf: Binary
-    create_approx_divf: Binary
-    create_and: Binary
-    create_or: Binary
-    create_xor: Binary
-    create_shl: Binary
-    create_lshr: Binary
-    create_ashr: Binary
-    create_minsi: Binary
-    create_minui: Binary
-    create_maxsi: Binary
-    create_maxui: Binary
-    create_minimumf: Binary
-    create_maximumf: Binary
-    create_minnumf: Binary
-    create_maxnumf: Binary
-    create_clampf: Callable[[Any, Any, Any, Enum], Any]
-    create_fma: Ternary
-    create_umulhi: Binary
-    create_fabs: Unary
-    create_iabs: Unary
-    create_ceil: Unary
-    create_floor: Unary
-    create_exp: Unary
-    create_exp2: Unary
-    create_log: Unary
-    create_log2: Unary
-    create_sin: Unary
-    create_cos: Unary
-    create_erf: Unary
-    create_sqrt: Unary
-    create_precise_sqrt: Unary
-    create_rsqrt: Unary
-    create_icmpEQ: Binary
-    create_icmpNE: Binary
-    create_icmpSGE: Binary
-    create_icmpSGT: Binary
-    create_icmpSLE: Binary
-    create_icmpSLT: Binary
-    create_icmpUGE: Binary
-    create_icmpUGT: Binary
-    create_icmpULE: Binary
-    create_icmpULT: Binary
-    create_fcmpOEQ: Binary
-    create_fcmpOGE: Binary
-    create_fcmpOGT: Binary
-    create_fcmpOLE: Binary
-    create_fcmpOLT: Binary
-    create_fcmpUNE: Binary
-    create_select: Ternary
-    create_addptr: Binary
-    create_bitcast: ToType
-    create_int_cast: Callable[[Any, Type, bool], Any]
-    create_int_to_ptr: ToType
-    create_ptr_to_int: ToType
-    create_fp_ext: ToType
-    create_fp_trunc: ToType
-    create_fp_to_fp: Callable[[Any, Type, Optional[Enum]], Any]
-    create_fp_to_si: ToType
-    create_fp_to_ui: ToType
-    create_si_to_fp: ToType
-    create_ui_to_fp: ToType
-    create_fp4_to_fp: Callable[[Any, Type, int], Any]
-
-    def create_extern_elementwise(
-        self, library: str, path: str, symbol: str, values: Sequence[Any], type: Type, pure: bool
-    ) -> Any:
-        """A function of a vendor's math library."""
-
-    def create_inline_asm(
-        self,
-        text: str,
-        constraints: str,
-        values: Sequence[Any],
-        types: Sequence[Type],
-        pure: bool,
-        pack: int,
-    ) -> Any: ...
-
-    def create_threadwise_inline_asm(
-        self,
-        text: str,
-        constraints: str,
-        values: Sequence[Any],
-        types: Sequence[Type],
-        *more: Any,
-    ) -> Any: ...
-
-    def create_map_elementwise(
-        self, values: Sequence[Any], types: Sequence[Type], pack: int
-    ) -> Any: ...
-
-    def create_map_elementwise_ret(self, values: Sequence[Any]) -> Any: ...
-
-
-class Tensors(Protocol):
-    """Shapes, layouts, and ops along a dimension."""
-
-    create_make_range: Callable[[Type, int, int], Any]
-    create_splat: Callable[[Type, Any], Any]
-    create_unsplat: Unary
-    create_broadcast: ToType
-    create_expand_dims: Callable[[Any, int], Any]
-    create_reshape: Callable[[Any, Sequence[int], bool], Any]
-    create_trans: Callable[[Any, Sequence[int]], Any]
-    create_join: Binary
-    create_split: Callable[[Any], Sequence[Any]]
-    create_cat: Callable[[Any, Any, Type], Any]
-    create_convert_layout: Callable[[Type, Any], Any]
-    create_set_auto_layout: Callable[[Attribute, Any], Any]
-    create_gather: Callable[[Any, Any, int], Any]
-    create_histogram: Callable[[Any, int, Optional[Any], Attribute], Any]
-    create_dot: Callable[[Any, Any, Any, Enum, int], Any]
-    create_reduce: Callable[[Sequence[Any], int], Any]
-    create_reduce_ret: Variadic
-    create_scan: Callable[[Sequence[Any], int, bool], Any]
-    create_scan_ret: Variadic
-
-
-class Control(Protocol):
-    """Programs, control flow, and what is said while a kernel runs."""
-
-    create_get_program_id: Callable[[int], Any]
-    create_get_num_programs: Callable[[int], Any]
-    create_if_op: Callable[[Sequence[Type], Any, bool], Any]
-    create_for_op: Callable[[Any, Any, Any, Sequence[Any]], Any]
-    create_while_op: Callable[[Sequence[Type], Sequence[Any]], Any]
-    create_condition_op: Callable[[Any, Sequence[Any]], Any]
-    create_yield_op: Callable[[Sequence[Any]], Any]
-    create_branch: Callable[[Any, Sequence[Any]], Any]
-    create_cond_branch: Ternary
-    create_assert: Callable[[Any, str], Any]
-    create_assume: Unary
-    create_print: Callable[[str, bool, Sequence[Any], Sequence[int]], Any]
-    create_barrier: Callable[[], Any]
-
-    def create_cluster_barrier(self, relaxed: bool = False) -> Any: ...
-
-    create_cluster_sync: Callable[[], Any]
-    create_warp_specialize: Variadic
-    create_warp_specialize_partitions: Variadic
-    create_warp_yield: Callable[[Sequence[Any]], Any]
-    create_warp_return: Callable[[], Any]
-
-
-class Memory(Protocol):
-    """Global and shared memory."""
-
-    create_load: Callable[[Any, Enum, Enum, bool], Any]
-    create_store: Callable[[Any, Any, Enum, Enum], Any]
-    create_masked_load: Variadic
-    create_masked_store: Variadic
-    create_atomic_rmw: Callable[[Enum, Any, Any, Any, Enum, Enum], Any]
-    create_atomic_cas: Callable[[Any, Any, Any, Enum, Enum], Any]
-    create_atomic_load: Variadic
-    create_atomic_store: Variadic
-    create_atomic_poll: Variadic
-    create_local_alloc: Callable[..., Any]
-    create_local_dealloc: Unary
-    create_local_load: Callable[[Type, Any], Any]
-    create_local_store: Binary
-    create_local_gather: Callable[[Type, Any, Any, int], Any]
-    create_local_scatter: Callable[[Any, Any, Any, int], Any]
-    create_local_atomic_scatter_rmw: Variadic
-    create_memdesc_index: Callable[[Type, Any, Any], Any]
-    create_memdesc_subslice: Callable[[Type, Any, Sequence[int]], Any]
-    create_memdesc_trans: Callable[[Any, Sequence[int]], Any]
-    create_memdesc_reshape: Callable[[Any, Sequence[int]], Any]
-    create_memdesc_reinterpret: Callable[[Type, Any], Any]
-
-
-class Builder(
-    Positions,
-    Functions,
-    Types,
-    Layouts,
-    Constants,
-    Arithmetic,
-    Tensors,
-    Control,
-    Memory,
-    Protocol,
-):
-    """The answer to `Compiler.builder(context, target)`; one for each traced function.
-
-    Attributes:
-        options: what `Compiler.options` answered; the core sets it.
-        codegen_fns: what `Compiler.codegen` answered; the core sets it.
-        module_map: what `Compiler.module_map` answered; the core sets it.
-    """
-
-    options: Options
-    codegen_fns: Mapping[str, Any]
-    module_map: Mapping[str, Any]
-
-
-class Experiments(Protocol):
-    """Ops that Triton calls experimental (`gl.fpsan`). A builder may lack them; a kernel that wants one
-    is then refused."""
-
-    create_experimental_fpsan_embed: ToType
-    create_experimental_fpsan_unembed: ToType
+        """Return the layout of a view of shared memory, likewise."""
 
 
 class Recorder(Builder, Protocol):
-    """What a builder that makes no MLIR answers besides.
-
-    Each of these the core asks for by name, so that a builder may have some of them.
-    """
+    """A builder that makes no MLIR may have these methods besides; the core asks for each by name."""
 
     def get_layout(self, layout: Any) -> Attribute:
-        """A layout of ours as this builder keeps it; instead of all methods of `Layouts` that make one."""
+        """Return a layout of ours as this builder keeps it, instead of all `get_x_layout`."""
 
     def hint(self, values: Sequence[int]) -> Attribute:
-        """A promise about each dimension of a value, for `Value.set_attr`; else an MLIR attribute."""
+        """Return a promise about each dimension of a value, for `Value.set_attr`; else an MLIR attribute."""
 
     def bind_name(self, name: str, values: Sequence[Any]) -> None:
         """Note that the kernel assigned these values, or one constant, to a variable; each part of a tuple
         or an aggregate comes by itself, under the expression for it."""
 
     def enter_call(self, site: Optional[CallSite]) -> Optional[CallSite]:
-        """Ascribe what is built next to this call of the kernel; return the call before, which is
-        entered again behind it."""
+        """Ascribe the next ops to this call of the kernel; return the call before, which is entered
+        again behind it."""
 
     def call_buffer(self, value: Value, name: str, remedy: str) -> None:
-        """What reports call the shared memory that a building block allocated, such as the barriers of
-        a ring, and what to do where a wait there never ends or too many arrive."""
+        """Name the shared memory that a building block allocated, such as the barriers of a ring, with
+        the remedy where a wait there never ends or too many arrive."""
 
     def create_breakpoint(self) -> None:
-        """`breakpoint()` in a kernel; without it that is an error."""
+        """Add `breakpoint()` of a kernel; without this method that is an error."""
+
+    # Portable copies and products that a target executes at once are asynchronous by their contract. A
+    # recorder that has the methods below can hold kernels to it.
 
     def deferred_store(
         self, dest: Value, value: Value, pointer: Value, mask: Optional[Value]
     ) -> None:
-        """A store to shared memory of what was loaded from `pointer`, which counts as done only after its
-        group was closed and waited for: a portable copy on a target that copies at once; else
-        `create_local_store`."""
+        """Store to shared memory a value loaded from `pointer`: a portable copy, done only after its group
+        was closed and waited for. Without this method, `create_local_store`."""
 
     def deferred_commit(self) -> None:
         """Close the group of those stores."""
 
     def deferred_wait(self, pending: int) -> None:
-        """Until at most `pending` groups of them are left."""
+        """Wait until at most `pending` groups of them are left."""
 
     def deferred_read(self, buffers: Sequence[Value], is_async: bool, alone: bool) -> None:
-        """A portable product reads buffers here; by the contract it does so on its own, behind a
-        `deferred_fence`, and with `is_async` until a `deferred_read_wait`. `alone` says that the
-        target's unit is such a one: then the op that follows reads them."""
+        """Note that a portable product reads buffers, by the contract through the async proxy (after a
+        `deferred_fence`), and with `is_async` until a `deferred_read_wait`. `alone` says that the
+        target's unit does so, too: then the next op reads them."""
 
     def deferred_read_wait(self, pending: int) -> None:
-        """Until at most `pending` of those are left."""
+        """Wait until at most `pending` of those are left."""
 
     def deferred_fence(self) -> None:
-        """What threads stored to shared memory is visible to those."""
+        """Make stores of threads to shared memory visible to those."""
 
     def tiles_begun(self, ring: Value) -> None:
-        """A pipeline of tiles begins; `ring` is the first of its buffers, and has a stage per entry.
-        With the two that follow, who records a kernel can hold it to the order of steps."""
+        """Begin a pipeline of tiles; `ring` is the first of its buffers, and has a stage per entry."""
 
     def tiles_fetched(self, ring: Value, step: Value, pred: Optional[Value]) -> None:
-        """The tiles of a step (int32) are fetched next; where `pred` is false, nothing is copied."""
+        """Note that the tiles of a step (int32) are fetched next; none where `pred` is false."""
 
     def tiles_awaited(self, ring: Value, step: Value, pending: int) -> None:
-        """They are waited for next, while `pending` later steps may still be on their way."""
+        """Note that the kernel waits for them next, while `pending` later steps may be in flight."""
 
     def tile_placed(self, place: Sequence[Value], pred: Optional[Value]) -> None:
-        """A tile is copied or stored next whose first element is at `place`, an int32 for each dimension,
-        which are not negative by the contract; where `pred` is false, it is not."""
+        """Note that the next copy or store is of a tile whose first element is at `place`, an int32 for each
+        dimension; by the contract none is negative, except where `pred` is false."""
 
 
 def members(protocol: type) -> frozenset[str]:
-    """The names of the attributes and methods that a protocol declares, inherited ones included."""
-    found: set[str] = set()
+    """Return the names of the attributes and methods that a protocol declares, inherited ones included."""
+    names: set[str] = set()
     for cls in protocol.__mro__:
         if cls.__module__.startswith("gluon_core."):
-            found.update(cls.__dict__.get("__annotations__", ()))  # noqa: RUF063
-            found.update(name for name in vars(cls) if not name.startswith("_"))
-    return frozenset(found)
+            names.update(cls.__dict__.get("__annotations__", ()))  # noqa: RUF063
+            names.update(name for name in vars(cls) if not name.startswith("_"))
+    if Builder in protocol.__mro__:
+        for method, ops in METHODS.items():
+            names.update(method.partition("(")[0].format(op) for op in ops.split())
+    return frozenset(names)

@@ -25,12 +25,6 @@ T = TypeVar("T")
 Argument = Optional[Const[str]]
 
 
-class OpBuilder(Builder, Protocol):
-    """A builder with the ops of its vendor: one method for each, by the name that its compiler has."""
-
-    def __getattr__(self, name: str) -> Callable[..., Any]: ...
-
-
 class Session(Protocol):
     """The trace of one kernel, with all functions that it calls.
 
@@ -62,7 +56,7 @@ class Trace(Protocol):
         notes: what a vendor's ops remember of the function, by a key of their own.
     """
 
-    builder: OpBuilder
+    builder: Builder
     session: Session
     num_warps: int
     passed: int

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from gluon_core.errors import BackendError
 from gluon_core.plugin.backend import Backend
-from gluon_core.plugin.builder import Builder, Functions, Positions, members
+from gluon_core.plugin.builder import Builder, members
 from gluon_core.plugin.compiler import Stage
 from gluon_core.plugin.launcher import Launcher
 from gluon_core.plugin.options import Options
@@ -19,7 +19,7 @@ _DERIVE = "Derive a class from gluon_core.plugin.options.CompileOptions."
 _FIELDS = sorted(members(Options))
 # The methods that every kernel needs; ops that a builder lacks are an error of the kernel that wants
 # them, and of the conformance suite.
-_METHODS = sorted(members(Positions) | members(Functions))
+_METHODS = sorted(n for n, part in vars(Builder).items() if callable(part) and n[0] != "_")
 _complete: weakref.WeakSet[type] = weakref.WeakSet()  # classes of builders that have all of them
 
 

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from gluon_core.plugin.backend import Backend
-from gluon_core.plugin.builder import Builder, Experiments, Recorder, members
+from gluon_core.plugin.builder import EXPERIMENTS, Builder, Recorder, members
 from gluon_core.plugin.compiler import Compiler, Report, Stage
 from gluon_core.plugin.device import Device
 from gluon_core.plugin.language import Language
@@ -61,7 +61,7 @@ def guard(monkeypatch, cls, *protocols):
         monkeypatch.setattr(cls, name, method, raising=False)
 
 
-_BUILDER = members(Builder) | members(Recorder) | members(Experiments)
+_BUILDER = members(Builder) | members(Recorder) | EXPERIMENTS
 ARCHITECTURE = architecture("probe1", "probe", triton_backend=None)
 FACETS = {
     "compiler": Compiler,

@@ -16,7 +16,7 @@ from gluon_core.compiler import compile
 from gluon_core.errors import ArgumentError, BackendError, GluonError, PluginError
 from gluon_core.launch import arguments
 from gluon_core.plugin.backend import Backend
-from gluon_core.plugin.builder import Builder, Experiments, Recorder, members
+from gluon_core.plugin.builder import EXPERIMENTS, Builder, Recorder, members
 from gluon_core.plugin.compiler import Stage
 from gluon_core.plugin.launcher import ArgumentKind, FastLauncher
 from gluon_core.plugin.options import CompileOptions, FurtherOptions
@@ -173,7 +173,7 @@ def test_the_wall_has_no_holes(use, monkeypatch):
 # -- names in the source ---------------------------------------------------------------------
 
 _DECLARED = {
-    "builder": members(Builder) | members(Recorder) | members(Experiments),
+    "builder": members(Builder) | members(Recorder) | EXPERIMENTS,
     "options": members(FurtherOptions)
     | {"get", "items", "pop"},  # also of the options that a launch gives
     "backend": recording.declared(Backend),

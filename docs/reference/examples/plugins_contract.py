@@ -153,9 +153,9 @@ print(sorted(language.FURTHER["mma"]), language.TAKES["wait"])
 #> ['async_copy', 'load', 'mma', 'store', 'tile_copy', 'tile_scheduler', 'tile_store'] ['commit', 'wait']
 #> ['accumulator', 'fence', 'mma_wait', 'read'] (1, ('_semantic',))
 
-# -- gluon_core.plugin.builder.Builder, gluon_core.plugin.builder.members, gluon_core.plugin.builder.Experiments, gluon_core.plugin.builder.Recorder: what the core calls on a builder; protocols, from which nothing derives
+# -- gluon_core.plugin.builder.Builder, gluon_core.plugin.builder.METHODS, gluon_core.plugin.builder.members, gluon_core.plugin.builder.EXPERIMENTS, gluon_core.plugin.builder.Recorder: the methods that the core calls on a builder; protocols, from which nothing derives
 asked = builder.members(builder.Builder)
-print(len(asked) > 100, "create_local_alloc" in asked, len(builder.members(builder.Experiments)))
+print(len(asked) > 100, "create_local_alloc" in asked, len(builder.EXPERIMENTS))
 print(sorted(builder.members(builder.Recorder))[-3:])
 #> True True 2
 #> ['tiles_awaited', 'tiles_begun', 'tiles_fetched']
