@@ -1,5 +1,4 @@
-/* The arguments of a launch: scalars, tensors and descriptors as the driver wants them. Part of engine.c, which
- * includes it. */
+/* The arguments of a launch: scalars, tensors and descriptors as the driver wants them. Part of engine.c. */
 
 /* Everything that a map depends on. Unused words are 0. */
 typedef struct {
@@ -20,22 +19,22 @@ typedef struct {
 static Entry cache[CACHE_SIZE];
 
 typedef struct {
+    PyObject *owner; /* keeps all objects below alive */
     LaunchEx call;
     void *function;
-    Config config;       /* all but grid and stream */
-    unsigned int ctas;   /* blocks per cluster multiply the grid */
-    Py_ssize_t count;    /* arguments, constexprs included */
-    Py_ssize_t least;    /* without the constexprs at the end */
-    PyObject *again;     /* again(status, sizes, stream, *arguments) when the driver refuses */
-    PyObject *allocate;  /* allocate(programs, stream) -> (address, address, owners), or NULL */
-    PyObject *encode;    /* encode(number, descriptor) -> bytes, what C leaves to it; or NULL */
+    Config config;            /* all but grid and stream */
+    unsigned int ctas;        /* blocks per cluster multiply the grid */
+    Py_ssize_t count, least;  /* arguments, with all constants and without those at the end */
+    PyObject *again;          /* again(status, sizes, stream, *arguments) when the driver refuses */
+    PyObject *allocate;       /* allocate(programs, stream) -> (address, address, owners), or None */
+    PyObject *encode;         /* encode(number, descriptor) -> bytes for maps that C leaves to it, or None */
     EncodeTiled encode_tiled; /* or NULL */
     int unmark;               /* clear the mark of small tensors, see descriptor.py */
     /* a bound handle only */
     PyObject *sizes, *stream_of, *device, *fallback;
-    unsigned int grid[3]; /* what `sizes` says */
+    unsigned int grid[3];              /* the same as `sizes` */
     int (*current_device)(int *index); /* cuCtxGetDevice; NULL where there is one device */
-    int index;                         /* what `device` says */
+    int index;                         /* the same as `device` */
     MapKind maps[MAX_MAPS];
     char kinds[MAX_KINDS + 1]; /* ends with 0 */
 } Launch;
@@ -48,46 +47,40 @@ typedef struct {
     int used, map;
 } Packed;
 
-static PyObject *self_name, *data_ptr_name, *base_name, *shape_name, *strides_name, *padding_name, *round_name;
+/* Attributes of objects of Python; PyInit__engine interns them. */
+enum { BASE, BLOCK_SHAPE, DATA_PTR, DICT, ENTER, ENTRY, LAYOUT, LEAVE, PADDING, ROUND, SELF, SHAPE, STRIDES, NAMES };
+static const char *const texts[NAMES] = {
+    "base",   "block_shape",      "data_ptr", "__dict__",          "launch_enter_hook", "entry",
+    "layout", "launch_exit_hook", "padding",  "round_f32_to_tf32", "__self__",          "shape",
+    "strides"};
+static PyObject *names[NAMES];
+
+#define LAUNCH "gluon.launch" /* the name of capsules */
 
 static void destroy(PyObject *capsule)
 {
-    Launch *self = PyCapsule_GetPointer(capsule, "gluon.launch");
+    Launch *self = PyCapsule_GetPointer(capsule, LAUNCH);
     if (self == NULL)
         return;
-    Py_XDECREF(self->again);
-    Py_XDECREF(self->allocate);
-    Py_XDECREF(self->encode);
-    Py_XDECREF(self->sizes);
-    Py_XDECREF(self->stream_of);
-    Py_XDECREF(self->device);
-    Py_XDECREF(self->fallback);
+    Py_XDECREF(self->owner);
     PyMem_Free(self);
 }
 
-static int signed_value(PyObject *value, int bits, int64_t *out)
+/* Read an integer for a letter of the struct module, where upper case is unsigned. */
+static int read_integer(PyObject *value, char letter, uint64_t *out)
 {
-    long long read = PyLong_AsLongLong(value);
+    int bits = letter_bits(letter), is_signed = letter >= 'a';
+    long long read =
+        is_signed ? PyLong_AsLongLong(value) : (long long)PyLong_AsUnsignedLongLong(value);
     if (read == -1 && PyErr_Occurred())
         return -1;
-    if (bits < 64 && (read < -(1LL << (bits - 1)) || read >= (1LL << (bits - 1)))) {
-        PyErr_Format(PyExc_OverflowError, "%R does not fit %d bits", value, bits);
+    if (bits < 64 && (is_signed ? read != (long long)((uint64_t)read << (64 - bits)) >> (64 - bits)
+                                : (uint64_t)read >> bits != 0)) {
+        PyErr_Format(PyExc_OverflowError, "%R does not fit %d %sbits", value, bits,
+                     is_signed ? "" : "unsigned ");
         return -1;
     }
-    *out = read;
-    return 0;
-}
-
-static int unsigned_value(PyObject *value, int bits, uint64_t *out)
-{
-    unsigned long long read = PyLong_AsUnsignedLongLong(value);
-    if (read == (unsigned long long)-1 && PyErr_Occurred())
-        return -1;
-    if (bits < 64 && read >> bits) {
-        PyErr_Format(PyExc_OverflowError, "%R does not fit %d unsigned bits", value, bits);
-        return -1;
-    }
-    *out = read;
+    *out = (uint64_t)read;
     return 0;
 }
 
@@ -135,14 +128,14 @@ static int view_of(PyObject *value, View *out)
         if (tensors[i].cls == cls) {
             if (tensors[i].read(value, out) == 0)
                 return 1;
-            PyErr_Clear(); /* data_ptr() says what is wrong */
+            PyErr_Clear(); /* data_ptr() says why */
             return 0;
         }
     return 0;
 }
 
-/* The current stream of a device: `stream_of(device)` tells; where that is None, the library of the
- * tensors, which then was seen to give the same. */
+/* Find the current stream of a device through `stream_of(device)`; where that is None, through the library of
+ * the tensors, which was seen to give the same. */
 static int find_stream(PyObject *stream_of, PyObject *device, void **out)
 {
     PyObject *stream;
@@ -165,54 +158,40 @@ static int address_of(PyObject *value, uint64_t *out)
 {
     PyObject *address;
     View view;
-    if (PyLong_CheckExact(value)) {
-        *out = PyLong_AsUnsignedLongLong(value);
-        return *out == (uint64_t)-1 && PyErr_Occurred() ? -1 : 0;
-    }
-    if (value == Py_None) {
-        *out = 0;
+    int failed;
+    if (PyLong_CheckExact(value))
+        return read_integer(value, 'Q', out);
+    if (value == Py_None || view_of(value, &view)) {
+        *out = value == Py_None ? 0 : start_of(&view);
         return 0;
     }
-    if (view_of(value, &view)) {
-        *out = start_of(&view);
-        return 0;
-    }
-    address = PyObject_CallMethodObjArgs(value, data_ptr_name, NULL);
-    if (address == NULL)
-        return -1;
-    *out = PyLong_AsUnsignedLongLong(address);
-    Py_DECREF(address);
-    return *out == (uint64_t)-1 && PyErr_Occurred() ? -1 : 0;
+    address = PyObject_CallMethodObjArgs(value, names[DATA_PTR], NULL);
+    failed = address == NULL || read_integer(address, 'Q', out);
+    Py_XDECREF(address);
+    return failed ? -1 : 0;
 }
 
-/* One argument into an 8-byte slot; little-endian, so narrow types sit at its start. */
-static int read_argument(char kind, PyObject *value, void *slot)
+/* Read one argument into an 8-byte slot; little-endian, so narrow types are at its start. */
+static int read_argument(char kind, PyObject *value, uint64_t *slot)
 {
     double real;
     float single;
-    switch (kind) {
-    case 'P':
+    if (kind == 'P')
         return address_of(value, slot);
-    case 'i': /* most of them */
-        return signed_value(value, 32, slot);
-    case 'f':
-    case 'd':
-        real = PyFloat_AsDouble(value);
-        if (real == -1.0 && PyErr_Occurred())
-            return -1;
-        single = (float)real;
-        if (kind == 'f')
-            memcpy(slot, &single, sizeof single);
-        else
-            memcpy(slot, &real, sizeof real);
-        return 0;
-    default: /* as the struct module: upper case is unsigned */
-        return kind < 'a' ? unsigned_value(value, letter_bits(kind), slot)
-                          : signed_value(value, letter_bits(kind), slot);
-    }
+    if (kind != 'f' && kind != 'd')
+        return read_integer(value, kind, slot);
+    real = PyFloat_AsDouble(value);
+    if (real == -1.0 && PyErr_Occurred())
+        return -1;
+    single = (float)real;
+    if (kind == 'f')
+        memcpy(slot, &single, sizeof single);
+    else
+        memcpy(slot, &real, sizeof real);
+    return 0;
 }
 
-/* Calls a function of Python with the arguments of a call from there. */
+/* Call a function of Python with the arguments of a call from there. */
 static PyObject *call_python(PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
     PyObject *result = NULL, *positional = PyTuple_New(count), *rest = NULL;
@@ -235,32 +214,21 @@ static PyObject *call_python(PyObject *function, PyObject *const *args, Py_ssize
     return result;
 }
 
-static PyObject *refuse(Launch *self, int status, PyObject *sizes, void *on,
+static PyObject *refuse(const Launch *self, int status, PyObject *sizes, void *stream,
                         PyObject *const *arguments, Py_ssize_t count)
 {
-    PyObject *code, *stream, *all, *result;
+    PyObject *result = NULL, *all[3 + MAX_PARAMETERS];
+    PyObject *code = PyLong_FromLong(status), *on = PyLong_FromVoidPtr(stream);
     Py_ssize_t i;
-    all = PyTuple_New(3 + self->count);
-    if (all == NULL)
-        return NULL;
-    code = PyLong_FromLong(status);
-    stream = PyLong_FromVoidPtr(on);
-    if (code == NULL || stream == NULL) {
-        Py_XDECREF(code);
-        Py_DECREF(all);
-        return NULL;
-    }
-    Py_INCREF(sizes);
-    PyTuple_SetItem(all, 0, code);
-    PyTuple_SetItem(all, 1, sizes);
-    PyTuple_SetItem(all, 2, stream);
-    for (i = 0; i < self->count; i++) {
-        PyObject *argument = i < count ? arguments[i] : Py_None; /* a constexpr: nobody asks */
-        Py_INCREF(argument);
-        PyTuple_SetItem(all, 3 + i, argument);
-    }
-    result = PyObject_CallObject(self->again, all);
-    Py_DECREF(all);
+    all[0] = code;
+    all[1] = sizes;
+    all[2] = on;
+    for (i = 0; i < self->count; i++)
+        all[3 + i] = i < count ? arguments[i] : Py_None; /* a constant that is not read */
+    if (code != NULL && on != NULL)
+        result = call_python(self->again, all, 3 + self->count, NULL);
+    Py_XDECREF(code);
+    Py_XDECREF(on);
     return result;
 }
 
@@ -282,70 +250,52 @@ static PyObject *fields_of(PyObject *descriptor)
     return fields;
 }
 
-/* `rank` integers of a sequence; `values` is a new reference that is given up. */
+/* Read `rank` integers of a sequence; `values` is a new reference that is given up. */
 static int read_extents(PyObject *values, int rank, int64_t *out)
 {
-    int i;
-    int list = values != NULL && PyList_Check(values);
-    Py_ssize_t count = values == NULL ? -1 : list ? PyList_Size(values) : PySequence_Size(values);
-    if (count != rank && !PyErr_Occurred())
+    PyObject *fast = values == NULL ? NULL : PyTuple_Check(values) || PyList_Check(values)
+                                                 ? (Py_INCREF(values), values)
+                                                 : PySequence_List(values);
+    int i = 0, list = fast != NULL && PyList_Check(fast);
+    Py_ssize_t count = fast == NULL ? -1 : list ? PyList_Size(fast) : PyTuple_Size(fast);
+    if (fast != NULL && count != rank)
         PyErr_Format(PyExc_ValueError, "the kernel was compiled for a descriptor of rank %d, not %zd",
                      rank, count);
-    if (count != rank) {
-        Py_XDECREF(values);
-        return -1;
-    }
-    for (i = 0; i < rank; i++) {
-        PyObject *item;
-        if (list || PyTuple_Check(values)) {
-            item = list ? PyList_GetItem(values, i) : PyTuple_GetItem(values, i);
-            Py_XINCREF(item);
-        } else {
-            item = PySequence_GetItem(values, i);
-        }
-        if (item == NULL)
-            break;
-        out[i] = PyLong_AsLongLong(item);
-        Py_DECREF(item);
+    for (; count == rank && i < rank; i++) {
+        out[i] = PyLong_AsLongLong(list ? PyList_GetItem(fast, i) : PyTuple_GetItem(fast, i));
         if (out[i] == -1 && PyErr_Occurred())
             break;
     }
-    Py_DECREF(values);
+    Py_XDECREF(fast);
+    Py_XDECREF(values);
     return i == rank ? 0 : -1;
 }
 
-/* What a map depends on besides the address and the kind. */
+/* Read all that a map depends on besides the address and the kind. */
 static int read_fields(PyObject *descriptor, PyObject *fields, int rank, Key *key)
 {
-    PyObject *padding, *round;
-    int rounds;
-    if (read_extents(field(descriptor, fields, shape_name), rank, key->shape) ||
-        read_extents(field(descriptor, fields, strides_name), rank, key->strides))
-        return -1;
-    padding = field(descriptor, fields, padding_name);
-    if (padding == NULL)
-        return -1;
-    if (PyUnicode_Check(padding) && PyUnicode_CompareWithASCIIString(padding, "nan") == 0)
+    PyObject *padding = field(descriptor, fields, names[PADDING]);
+    PyObject *round = field(descriptor, fields, names[ROUND]);
+    int rounds = round == NULL ? -1 : PyObject_IsTrue(round);
+    if (padding != NULL && PyUnicode_Check(padding) &&
+        PyUnicode_CompareWithASCIIString(padding, "nan") == 0)
         key->flags |= FLAG_NAN;
-    Py_DECREF(padding);
-    round = field(descriptor, fields, round_name);
-    if (round == NULL)
-        return -1;
-    rounds = PyObject_IsTrue(round);
-    Py_DECREF(round);
-    if (rounds < 0)
-        return -1;
-    if (rounds)
+    if (rounds > 0)
         key->flags |= FLAG_ROUND;
-    return 0;
+    Py_XDECREF(round);
+    Py_XDECREF(padding);
+    return padding == NULL || rounds < 0 ||
+                   read_extents(field(descriptor, fields, names[SHAPE]), rank, key->shape) ||
+                   read_extents(field(descriptor, fields, names[STRIDES]), rank, key->strides)
+               ? -1
+               : 0;
 }
 
 static int read_key(const MapKind *kind, PyObject *descriptor, Key *key)
 {
-    PyObject *base, *fields = fields_of(descriptor);
+    PyObject *fields = fields_of(descriptor), *base = field(descriptor, fields, names[BASE]);
     int failed;
     memset(key, 0, sizeof *key);
-    base = field(descriptor, fields, base_name);
     failed = base == NULL || address_of(base, &key->address) ||
              read_fields(descriptor, fields, kind->rank, key);
     Py_XDECREF(base);
@@ -363,61 +313,75 @@ static uint32_t hash_of(const Key *key)
     return (uint32_t)(hash ^ hash >> 32) % CACHE_SIZE;
 }
 
-/* One descriptor: its map, then shape and strides. */
+/* Encode a map; im2col, no such driver, or a refusal: Python encodes it, or says why not. */
+static int new_map(const Launch *self, int number, PyObject *descriptor, const Key *key, unsigned char *map)
+{
+    const MapKind *kind = &self->maps[number];
+    PyObject *encoded;
+    char *bytes;
+    Py_ssize_t size;
+    int failed;
+    if (kind->tiled && self->encode_tiled != NULL &&
+        encode_map(self->encode_tiled, kind, key->address, (const uint64_t *)key->shape,
+                   (const uint64_t *)key->strides, key->flags & FLAG_ROUND, key->flags & FLAG_NAN,
+                   self->unmark, map) == 0)
+        return 0;
+    encoded = PyObject_CallFunction(self->encode, "iO", number, descriptor);
+    failed = encoded == NULL || PyBytes_AsStringAndSize(encoded, &bytes, &size) < 0;
+    if (!failed && size != MAP_BYTES) {
+        PyErr_SetString(PyExc_ValueError, "a tensor map has 128 bytes");
+        failed = 1;
+    }
+    if (!failed)
+        memcpy(map, bytes, MAP_BYTES);
+    Py_XDECREF(encoded);
+    return failed ? -1 : 0;
+}
+
+/* Return the map of a descriptor that was encoded before; else the empty or first of its two places. */
+static Entry *find_map(const Key *key, int *known)
+{
+    uint32_t place = hash_of(key);
+    Entry *first = &cache[place], *second = &cache[place ^ 1];
+    *known = memcmp(&first->key, key, sizeof *key) == 0;
+    if (*known)
+        return first;
+    *known = memcmp(&second->key, key, sizeof *key) == 0;
+    return *known || (first->key.number && !second->key.number) ? second : first;
+}
+
+static void put(Packed *to, void *value)
+{
+    to->parameters[to->used++] = value;
+}
+
+static void put_word(Packed *to, uint64_t word)
+{
+    to->slots[to->used] = word;
+    put(to, &to->slots[to->used]);
+}
+
+/* Put one descriptor: its map, then shape and strides. */
 static int put_descriptor(const Launch *self, PyObject *descriptor, Key *key, Packed *to)
 {
     const MapKind *kind = &self->maps[to->map];
     unsigned char *map = to->maps[to->map];
-    Entry *entry;
-    uint32_t place;
-    int i;
+    Entry *entry = NULL;
+    int i, known = 0;
     key->number = kind->number;
-    place = hash_of(key);
-    entry = &cache[place];
-    if (!kind->tiled || memcmp(&entry->key, key, sizeof *key) != 0) {
-        Entry *other = &cache[place ^ 1];
-        if (kind->tiled && memcmp(&other->key, key, sizeof *key) == 0) {
-            entry = other;
-        } else {
-            int known = kind->tiled && self->encode_tiled != NULL &&
-                        encode_map(self->encode_tiled, kind, key->address,
-                                   (const uint64_t *)key->shape, (const uint64_t *)key->strides,
-                                   key->flags & FLAG_ROUND, key->flags & FLAG_NAN, self->unmark,
-                                   map) == 0;
-            if (!known) { /* im2col, no such driver, or a refusal: Python knows, or says why */
-                char *bytes;
-                Py_ssize_t size;
-                PyObject *made = PyObject_CallFunction(self->encode, "iO", to->map, descriptor);
-                if (made == NULL || PyBytes_AsStringAndSize(made, &bytes, &size) < 0 ||
-                    size != MAP_BYTES) {
-                    if (!PyErr_Occurred())
-                        PyErr_SetString(PyExc_ValueError, "a tensor map has 128 bytes");
-                    Py_XDECREF(made);
-                    return -1;
-                }
-                memcpy(map, bytes, MAP_BYTES);
-                Py_DECREF(made);
-            }
-            if (kind->tiled) {
-                if (entry->key.number && !other->key.number)
-                    entry = other;
-                entry->key = *key;
-                memcpy(entry->map, map, MAP_BYTES);
-            }
-            entry = NULL;
-        }
-    }
-    if (entry != NULL)
+    if (kind->tiled)
+        entry = find_map(key, &known);
+    if (known)
         memcpy(map, entry->map, MAP_BYTES);
+    else if (new_map(self, to->map, descriptor, key, map) < 0)
+        return -1;
+    else if (entry != NULL) {
+        entry->key = *key;
+        memcpy(entry->map, map, MAP_BYTES);
+    }
     to->map++;
-    to->parameters[to->used++] = map;
-    for (i = 0; i < kind->rank; i++, to->used++) {
-        to->slots[to->used] = (uint64_t)key->shape[i]; /* int32: the start of the slot */
-        to->parameters[to->used] = &to->slots[to->used];
-    }
-    for (i = 0; i < kind->rank; i++, to->used++) {
-        to->slots[to->used] = (uint64_t)key->strides[i];
-        to->parameters[to->used] = &to->slots[to->used];
-    }
+    put(to, map);
+    for (i = 0; i < 2 * kind->rank; i++) /* int32 shapes are at the start of their slots */
+        put_word(to, (uint64_t)(i < kind->rank ? key->shape[i] : key->strides[i - kind->rank]));
     return 0;
 }

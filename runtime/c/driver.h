@@ -26,8 +26,8 @@ typedef struct {
     uint32_t box[RANK]; /* fastest dimension first */
 } MapKind;
 
-/* The map of a tensor through the driver; the driver's status. `shape` and `strides`, in elements, begin with
- * the slowest dimension; `map` is aligned to 64. */
+/* Encode the map of a tensor; return the driver's status. `extents` and `steps`, in elements, begin with the
+ * slowest dimension; `map` is aligned to 64. */
 static int encode_map(EncodeTiled call, const MapKind *kind, uint64_t address, const uint64_t *extents,
                       const uint64_t *steps, int tf32, int nan, int unmark, void *map)
 {
@@ -50,7 +50,7 @@ static int encode_map(EncodeTiled call, const MapKind *kind, uint64_t address, c
     return status;
 }
 
-/* Bits of an integer parameter by its letter in the struct module. */
+/* Return the bits of an integer parameter by its letter in the struct module. */
 static int letter_bits(char letter)
 {
     switch (letter | 0x20) {

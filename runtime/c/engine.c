@@ -11,8 +11,9 @@
 #include <stdint.h>
 #include <string.h>
 
-#define VERSION 6      /* of this interface; native.py leaves any other alone */
+#define VERSION 7      /* of this interface; native.py leaves any other alone */
 #define MAX_KINDS 512  /* letters that describe the arguments, brackets of tuples included */
+#define MAX_PARAMETERS 128
 #define MAX_VALUES 512 /* parameters of the kernel, scratch memory included */
 #define MAX_MAPS 16
 #define CACHE_SIZE 1024 /* tensor maps kept; a power of two */
@@ -20,83 +21,104 @@
 #define MAX_TENSORS 4   /* classes of tensors read without a call into Python */
 
 #include "driver.h"
-
 #include "arguments.h"
+#include "keys.h"
 
-static int read_descriptor(const Launch *self, PyObject *descriptor, Packed *to)
-{
-    Key key;
-    if (read_key(&self->maps[to->map], descriptor, &key) < 0)
-        return -1;
-    return put_descriptor(self, descriptor, &key, to);
-}
-
-/* One argument; answers where the kind of the next one is, NULL after an error. */
-static const char *pack(const Launch *self, const char *kind, PyObject *value, Packed *to)
+/* Split an argument into leaves, as the letters from `kind` on say; return the letters of the next one. */
+static const char *split(const char *kind, PyObject *value, Reader *to)
 {
     Py_ssize_t i;
-    switch (*kind) {
-    case 'x':
-        return kind + 1;
-    case 'T':
-        return read_descriptor(self, value, to) < 0 ? NULL : kind + 1;
-    case '(':
-        if (!PyTuple_Check(value)) {
-            PyErr_SetString(PyExc_TypeError, "the kernel was compiled for a tuple here");
-            return NULL;
-        }
-        kind++;
-        for (i = 0; *kind != ')'; i++) {
-            PyObject *item = PyTuple_GetItem(value, i);
-            if (item == NULL || (kind = pack(self, kind, item, to)) == NULL)
-                return NULL;
-        }
-        return kind + 1;
-    default:
-        if (read_argument(*kind, value, &to->slots[to->used]) < 0)
-            return NULL;
-        to->parameters[to->used] = &to->slots[to->used];
-        to->used++;
+    if (*kind != '(') {
+        add_leaf(to, value, PLAIN, 0); /* there are as many leaves as letters */
         return kind + 1;
     }
+    if (!PyTuple_Check(value)) {
+        PyErr_SetString(PyExc_TypeError, "the kernel was compiled for a tuple here");
+        return NULL;
+    }
+    kind++;
+    for (i = 0; *kind != ')'; i++) {
+        PyObject *item = PyTuple_GetItem(value, i);
+        if (item == NULL || (kind = split(kind, item, to)) == NULL)
+            return NULL;
+    }
+    return kind + 1;
 }
 
-/* The pointers that close every list: global and profile scratch. What keeps them alive, or NULL
- * with or without an error. */
+/* Put one leaf by its letter. Its address, or the key of a descriptor, may be known. */
+static int put_leaf(const Launch *self, char kind, const Leaf *leaf, Key *key, Packed *to)
+{
+    if (kind == 'T' && leaf->what == PLAIN && read_key(&self->maps[to->map], leaf->value, key) < 0)
+        return -1;
+    if (kind == 'T')
+        return leaf->what == ADDRESS ? -1 : put_descriptor(self, leaf->value, key, to);
+    if (kind == 'P' && leaf->what == ADDRESS)
+        to->slots[to->used] = leaf->address;
+    else if (read_argument(kind, leaf->value, &to->slots[to->used]) < 0)
+        return -1;
+    put(to, &to->slots[to->used]);
+    return 0;
+}
+
+/* Put the pointers that close every list: global and profile scratch. Return the objects that keep them alive, or
+ * NULL with or without an error. */
 static PyObject *take_scratch(const Launch *self, const Config *config, Packed *to)
 {
     int i;
-    PyObject *found = NULL;
+    PyObject *answer = NULL;
     uint64_t *slots = &to->slots[to->used];
-    slots[0] = slots[1] = 0;
-    to->parameters[to->used] = &slots[0];
-    to->parameters[to->used + 1] = &slots[1];
-    if (self->allocate == NULL)
+    put_word(to, 0);
+    put_word(to, 0);
+    if (self->allocate == Py_None)
         return NULL;
-    found = PyObject_CallFunction(
+    answer = PyObject_CallFunction(
         self->allocate, "KK",
         (unsigned long long)config->grid[0] * config->grid[1] * config->grid[2],
         (unsigned long long)(uintptr_t)config->stream);
-    for (i = 0; found != NULL && i < 2; i++) {
-        PyObject *item = PyTuple_GetItem(found, i);
+    for (i = 0; answer != NULL && i < 2; i++) {
+        PyObject *item = PyTuple_GetItem(answer, i);
         if (item != NULL)
             slots[i] = PyLong_AsUnsignedLongLong(item);
     }
     if (PyErr_Occurred())
-        Py_CLEAR(found);
-    return found;
+        Py_CLEAR(answer);
+    return answer;
 }
 
-/* The driver's status, below 0 with a Python exception. */
-static int send(const Launch *self, Config *config, Packed *packed)
+/* Launch with the leaves of the arguments. Return the driver's status; below 0 nothing was launched, with or
+ * without an exception. */
+static int send_leaves(const Launch *self, Reader *from, const unsigned int *grid, void *stream)
 {
+    Packed packed;
+    Config config = self->config;
+    const char *kind;
+    size_t leaf = 0, descriptor = 0;
+    PyObject *owners;
+    Key own;
     int status;
-    PyObject *owners = take_scratch(self, config, packed);
+    memcpy(config.grid, grid, sizeof config.grid);
+    config.stream = stream;
+    packed.used = packed.map = 0;
+    for (kind = self->kinds; *kind; kind++) {
+        Leaf *next = &from->leaf[leaf];
+        Key *key = &own;
+        if (*kind == '(' || *kind == ')')
+            continue;
+        if (leaf++ == from->leaves)
+            return -1;
+        if (next->what == DESCRIPTOR)
+            key = &from->keys[descriptor++];
+        if (*kind != 'x' && put_leaf(self, *kind, next, key, &packed) < 0)
+            return -1;
+    }
+    if (leaf != from->leaves)
+        return -1;
+    owners = take_scratch(self, &config, &packed);
     if (owners == NULL && PyErr_Occurred())
         return -1;
-    config->grid[0] *= self->ctas;
+    config.grid[0] *= self->ctas;
     Py_BEGIN_ALLOW_THREADS
-    status = self->call(config, self->function, packed->parameters, NULL);
+    status = self->call(&config, self->function, packed.parameters, NULL);
     Py_END_ALLOW_THREADS
     Py_XDECREF(owners);
     return status;
@@ -114,25 +136,18 @@ static int read_sizes(PyObject *sizes, unsigned int *grid)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* `sizes` says what `grid` does, for where the driver refuses; constexprs at the end may be missing. */
-static PyObject *launch_now(Launch *self, const unsigned int *grid, PyObject *sizes, void *stream,
+/* Launch over `grid`, which `sizes` has for Python; constants at the end may be missing. */
+static PyObject *launch_now(const Launch *self, const unsigned int *grid, PyObject *sizes, void *stream,
                             PyObject *const *arguments, Py_ssize_t count)
 {
-    Packed packed;
-    Config config = self->config;
     const char *kind = self->kinds;
+    Reader reader;
     Py_ssize_t i;
     int status;
-
-    memcpy(config.grid, grid, sizeof config.grid);
-    config.stream = stream;
-    packed.used = packed.map = 0;
-    for (i = 0; i < count; i++) {
-        kind = pack(self, kind, arguments[i], &packed);
-        if (kind == NULL)
-            return NULL;
-    }
-    status = send(self, &config, &packed);
+    start(&reader, NULL);
+    for (i = 0; i < self->count && kind != NULL; i++)
+        kind = split(kind, i < count ? arguments[i] : Py_None, &reader);
+    status = kind == NULL ? -1 : send_leaves(self, &reader, grid, stream);
     if (status < 0)
         return NULL;
     if (status)
@@ -144,7 +159,7 @@ static PyObject *launch(PyObject *capsule, PyObject *const *args, Py_ssize_t cou
 {
     void *stream;
     unsigned int grid[3];
-    Launch *self = PyCapsule_GetPointer(capsule, "gluon.launch");
+    Launch *self = PyCapsule_GetPointer(capsule, LAUNCH);
     if (self == NULL)
         return NULL;
     if (count != self->count + 2) {
@@ -158,20 +173,19 @@ static PyObject *launch(PyObject *capsule, PyObject *const *args, Py_ssize_t cou
     return launch_now(self, grid, args[0], stream, args + 2, self->count);
 }
 
-/* `fallback`, written in Python, knows defaults, keywords, another grid, and what is wrong. */
+/* Launch a prepared call. `fallback`, written in Python, knows defaults, keywords, another grid, and mistakes. */
 static PyObject *handle(PyObject *capsule, PyObject *const *args, Py_ssize_t count,
                         PyObject *keywords)
 {
     PyObject *result;
     void *stream;
     int here;
-    Launch *self = PyCapsule_GetPointer(capsule, "gluon.launch");
+    Launch *self = PyCapsule_GetPointer(capsule, LAUNCH);
     if (self == NULL)
         return NULL;
-    if (keywords != NULL || count < self->least || count > self->count)
-        return call_python(self->fallback, args, count, keywords);
-    if (self->current_device != NULL &&
-        (self->current_device(&here) != 0 || here != self->index))
+    if (keywords != NULL || count < self->least || count > self->count ||
+        (self->current_device != NULL &&
+         (self->current_device(&here) != 0 || here != self->index)))
         return call_python(self->fallback, args, count, keywords);
     if (find_stream(self->stream_of, self->device, &stream) < 0)
         return NULL;
@@ -190,136 +204,106 @@ static PyMethodDef launch_method = {"launch", (PyCFunction)(void (*)(void))launc
 static PyMethodDef handle_method = {"handle", (PyCFunction)(void (*)(void))handle,
                                     METH_FASTCALL | METH_KEYWORDS, "handle(*arguments)"};
 
-static PyObject *wrap(Launch *self, PyMethodDef *method)
+/* Return a function with a launch as its `__self__`. `owner`, a reference that is given up, keeps the objects of the
+ * launch alive. */
+static PyObject *wrap(const Launch *launch, PyMethodDef *method, PyObject *owner)
 {
-    PyObject *result, *capsule = PyCapsule_New(self, "gluon.launch", destroy);
-    if (capsule == NULL) {
-        PyMem_Free(self);
-        return NULL;
+    PyObject *result = NULL, *capsule = NULL;
+    Launch *self = owner == NULL ? NULL : PyMem_Malloc(sizeof *self);
+    if (self != NULL) {
+        *self = *launch;
+        self->owner = owner;
+        capsule = PyCapsule_New(self, LAUNCH, destroy);
     }
-    result = PyCFunction_NewEx(method, capsule, NULL);
-    Py_DECREF(capsule);
-    return result;
+    if (capsule != NULL)
+        result = PyCFunction_NewEx(method, capsule, NULL);
+    else {
+        PyMem_Free(self);
+        Py_XDECREF(owner);
+    }
+    Py_XDECREF(capsule);
+    return result == NULL && !PyErr_Occurred() ? PyErr_NoMemory() : result;
+}
+
+static const Launch *launch_of(PyObject *function)
+{
+    PyObject *capsule = PyObject_GetAttr(function, names[SELF]);
+    const Launch *self = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, LAUNCH);
+    Py_XDECREF(capsule); /* the function keeps it */
+    return self;
 }
 
 static int read_map_kind(PyObject *fields, MapKind *kind)
 {
-    long values[7 + RANK];
-    Py_ssize_t i, count = PyTuple_Size(fields);
-    if (count < 8 || count > 7 + RANK) {
-        PyErr_SetString(PyExc_ValueError, "not a kind of tensor map");
+    uint32_t *box = kind->box;
+    Py_ssize_t sizes = PyTuple_Size(fields) - 7;
+    if (!PyArg_ParseTuple(fields, "IiiiiiiI|IIII", &kind->number, &kind->tiled, &kind->rank,
+                          &kind->swizzle, &kind->type, &kind->bytes, &kind->fp4_padded, &box[0],
+                          &box[1], &box[2], &box[3], &box[4]))
         return -1;
-    }
-    memset(kind, 0, sizeof *kind);
-    for (i = 0; i < count; i++) {
-        values[i] = PyLong_AsLong(PyTuple_GetItem(fields, i));
-        if (PyErr_Occurred())
-            return -1;
-        if (i >= 7)
-            kind->box[i - 7] = (uint32_t)values[i];
-    }
-    kind->number = (uint32_t)values[0];
-    kind->tiled = (int)values[1];
-    kind->rank = (int)values[2];
-    kind->swizzle = (int)values[3];
-    kind->type = (int)values[4];
-    kind->bytes = (int)values[5];
-    kind->fp4_padded = (int)values[6];
-    if (kind->rank < 1 || kind->rank > RANK || (kind->tiled && kind->rank != count - 7)) {
-        PyErr_SetString(PyExc_ValueError, "not a rank of tensor maps");
-        return -1;
-    }
-    return 0;
+    if (kind->rank >= 1 && kind->rank <= RANK && (!kind->tiled || kind->rank == sizes))
+        return 0;
+    PyErr_SetString(PyExc_ValueError, "not a rank of tensor maps");
+    return -1;
 }
 
-static PyObject *make(PyObject *module, PyObject *args)
+static PyObject *make(PyObject *module, PyObject *args, PyObject *keywords)
 {
-    unsigned long long call, function, attributes, encode_tiled;
-    unsigned int block, shared, number, ctas;
+    static char *known[] = {"letters", "call",  "function", "threads",   "shared", "attributes",
+                            "number",  "num_ctas", "count", "values",    "again",  "allocate",
+                            "maps",    "encode",   "encode_tiled", "unmark", NULL};
+    unsigned long long call, function, attributes, encode_tiled = 0;
     const char *kinds;
-    Py_ssize_t length, count, i;
-    PyObject *again, *allocate, *maps, *encode;
-    int unmark;
-    Launch *self;
-    if (!PyArg_ParseTuple(args, "KKIIKIIs#nOOO!OKp", &call, &function, &block, &shared,
-                          &attributes, &number, &ctas, &kinds, &length, &count, &again, &allocate,
-                          &PyTuple_Type, &maps, &encode, &encode_tiled, &unmark))
+    Py_ssize_t length, values, i;
+    PyObject *maps = NULL;
+    Launch self;
+    memset(&self, 0, sizeof self);
+    self.allocate = self.encode = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(
+            args, keywords, "s#KKIIKIInnO|OO!OKp", known, &kinds, &length, &call, &function,
+            &self.config.block[0], &self.config.shared, &attributes, &self.config.number, &self.ctas,
+            &self.count, &values, &self.again, &self.allocate, &PyTuple_Type, &maps, &self.encode,
+            &encode_tiled, &self.unmark))
         return NULL;
-    if (length > MAX_KINDS || PyTuple_Size(maps) > MAX_MAPS) {
-        PyErr_SetString(PyExc_ValueError, "too many arguments");
-        return NULL;
-    }
-    self = PyMem_Calloc(1, sizeof *self);
-    if (self == NULL)
-        return PyErr_NoMemory();
-    for (i = 0; i < PyTuple_Size(maps); i++)
-        if (read_map_kind(PyTuple_GetItem(maps, i), &self->maps[i]) < 0) {
-            PyMem_Free(self);
+    if (call == 0 || length > MAX_KINDS || self.count > MAX_PARAMETERS || values > MAX_VALUES ||
+        (maps != NULL && PyTuple_Size(maps) > MAX_MAPS))
+        Py_RETURN_NONE;
+    for (i = 0; maps != NULL && i < PyTuple_Size(maps); i++)
+        if (read_map_kind(PyTuple_GetItem(maps, i), &self.maps[i]) < 0)
             return NULL;
-        }
-    self->call = (LaunchEx)(uintptr_t)call;
-    self->function = (void *)(uintptr_t)function;
-    self->config.block[0] = block;
-    self->config.block[1] = self->config.block[2] = 1;
-    self->config.shared = shared;
-    self->config.attributes = (void *)(uintptr_t)attributes;
-    self->config.number = number;
-    self->ctas = ctas;
-    self->count = count;
-    self->encode_tiled = (EncodeTiled)(uintptr_t)encode_tiled;
-    self->unmark = unmark;
-    memcpy(self->kinds, kinds, (size_t)length);
-    for (self->least = count; length > 0 && self->least > 0 && kinds[length - 1] == 'x'; length--)
-        self->least--;
-    Py_INCREF(again);
-    self->again = again;
-    if (allocate != Py_None) {
-        Py_INCREF(allocate);
-        self->allocate = allocate;
-    }
-    if (encode != Py_None) {
-        Py_INCREF(encode);
-        self->encode = encode;
-    }
-    return wrap(self, &launch_method);
+    self.call = (LaunchEx)(uintptr_t)call;
+    self.function = (void *)(uintptr_t)function;
+    self.config.block[1] = self.config.block[2] = 1;
+    self.config.attributes = (void *)(uintptr_t)attributes;
+    self.encode_tiled = (EncodeTiled)(uintptr_t)encode_tiled;
+    memcpy(self.kinds, kinds, (size_t)length);
+    self.least = self.count;
+    for (; length > 0 && self.least > 0 && kinds[length - 1] == 'x'; length--)
+        self.least--;
+    return wrap(&self, &launch_method, Py_BuildValue("OOO", self.again, self.allocate, self.encode));
 }
 
 static PyObject *bind(PyObject *module, PyObject *args)
 {
-    PyObject *from, *capsule, *sizes, *stream_of, *device, *fallback;
-    Launch *source, *self;
+    PyObject *function, *sizes, *stream_of, *device, *fallback;
+    const Launch *source;
+    Launch self;
     unsigned long long current_device;
-    unsigned int grid[3];
-    if (!PyArg_ParseTuple(args, "OO!OO!OK", &from, &PyTuple_Type, &sizes, &stream_of, &PyLong_Type,
+    if (!PyArg_ParseTuple(args, "OO!OO!OK", &function, &PyTuple_Type, &sizes, &stream_of, &PyLong_Type,
                           &device, &fallback, &current_device) ||
-        read_sizes(sizes, grid) < 0)
+        (source = launch_of(function)) == NULL)
         return NULL;
-    capsule = PyObject_GetAttrString(from, "__self__");
-    if (capsule == NULL)
+    self = *source;
+    if (read_sizes(sizes, self.grid) < 0)
         return NULL;
-    source = PyCapsule_GetPointer(capsule, "gluon.launch");
-    Py_DECREF(capsule);
-    if (source == NULL)
-        return NULL;
-    self = PyMem_Calloc(1, sizeof *self);
-    if (self == NULL)
-        return PyErr_NoMemory();
-    *self = *source;
-    memcpy(self->grid, grid, sizeof grid);
-    self->sizes = sizes;
-    self->stream_of = stream_of;
-    self->device = device;
-    self->fallback = fallback;
-    self->current_device = (int (*)(int *))(uintptr_t)current_device;
-    self->index = (int)PyLong_AsLong(device);
-    Py_INCREF(self->again);
-    Py_XINCREF(self->allocate);
-    Py_XINCREF(self->encode);
-    Py_INCREF(sizes);
-    Py_INCREF(stream_of);
-    Py_INCREF(device);
-    Py_INCREF(fallback);
-    return wrap(self, &handle_method);
+    self.sizes = sizes;
+    self.stream_of = stream_of;
+    self.device = device;
+    self.fallback = fallback;
+    self.current_device = (int (*)(int *))(uintptr_t)current_device;
+    self.index = (int)PyLong_AsLong(device);
+    Py_INCREF(args);
+    return wrap(&self, &handle_method, args);
 }
 
 static PyObject *forget_maps(PyObject *module, PyObject *unused)
@@ -328,22 +312,15 @@ static PyObject *forget_maps(PyObject *module, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* teach(cls): read tensors of exactly this class without a call into Python. */
 static PyObject *teach(PyObject *module, PyObject *cls)
 {
     PyObject *capsule = PyObject_GetAttrString(cls, "__dlpack_c_exchange_api__");
-    const Exchange *table;
+    const Exchange *table = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
     int i;
-    if (capsule == NULL) {
-        PyErr_Clear();
+    PyErr_Clear();
+    Py_XDECREF(capsule);
+    if (table == NULL || table->major != 1 || table->read == NULL)
         Py_RETURN_FALSE;
-    }
-    table = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
-    Py_DECREF(capsule);
-    if (table == NULL || table->major != 1 || table->read == NULL) {
-        PyErr_Clear();
-        Py_RETURN_FALSE;
-    }
     for (i = 0; i < tensors_known; i++)
         if ((PyObject *)tensors[i].cls == cls)
             Py_RETURN_TRUE;
@@ -351,9 +328,8 @@ static PyObject *teach(PyObject *module, PyObject *cls)
         Py_RETURN_FALSE;
     Py_INCREF(cls); /* for good */
     tensors[tensors_known].cls = (PyTypeObject *)cls;
-    tensors[tensors_known].read = table->read;
+    tensors[tensors_known++].read = table->read;
     streams = table->current_stream;
-    tensors_known++;
     Py_RETURN_TRUE;
 }
 
@@ -370,34 +346,31 @@ static PyObject *current_stream(PyObject *module, PyObject *index)
     return PyLong_FromVoidPtr(stream);
 }
 
-#include "keys.h"
 #include "calls.h"
 #include "descriptors.h"
 
 static PyMethodDef methods[] = {
     {"forget_maps", forget_maps, METH_NOARGS,
      "forget_maps()\n\nEncode every descriptor anew when it comes next."},
-    {"make", make, METH_VARARGS,
-     "make(call, function, block, shared, attributes, number, ctas, kinds, count, again, allocate,\n"
-     "maps, encode, encode_tiled, unmark)\n\n"
-     "A `launch(sizes, stream, *arguments)` of one loaded kernel with `count` arguments. `kinds` has\n"
-     "one letter per argument: P for pointers, T for descriptors, x for constexprs, else that of the\n"
-     "struct module; those of a tuple stand in parentheses."},
+    {"make", (PyCFunction)(void (*)(void))make, METH_VARARGS | METH_KEYWORDS,
+     "make(letters, *, call, function, threads, shared, attributes, number, num_ctas, count, values,\n"
+     "again, allocate=None, maps=(), encode=None, encode_tiled=0, unmark=False)\n\n"
+     "Return `launch(sizes, stream, *arguments)`, see native.py; None for more arguments than fit."},
     {"bind", bind, METH_VARARGS,
      "bind(launch, sizes, stream_of, device, fallback, current_device)\n\n"
-     "A `handle(*arguments)` that launches over `sizes` on `stream_of(device)`; calls with keywords,\n"
-     "with another number of arguments (constexprs at the end may be left out), or while\n"
+     "Return `handle(*arguments)` that launches over `sizes` on `stream_of(device)`; calls with keywords,\n"
+     "with another number of arguments (constants at the end may be left out), or while\n"
      "cuCtxGetDevice, whose address `current_device` is, names another device (0: there is no other)\n"
      "go to `fallback`."},
     {"current_stream", current_stream, METH_O,
-     "current_stream(index)\n\nThe stream of a device, of the library whose tensors were taught; None\n"
-     "where it does not tell. Where it does, None stands for a `stream_of`."},
+     "current_stream(index)\n\nReturn the stream of a device, of the library whose tensors were taught; None\n"
+     "where it does not say. Where it does, None stands for a `stream_of`."},
     {"describe", (PyCFunction)(void (*)(void))describe, METH_FASTCALL,
      "describe(base, block_shape, layout, padding, rounded)\n\n"
-     "The descriptor of all of a tensor where one like it was learnt, else None."},
+     "Return the descriptor of all of a tensor where one like it was learnt, else None."},
     {"learn_descriptor", learn_descriptor, METH_VARARGS,
-     "learn_descriptor(made, fields)\n\n"
-     "Describe tensors like that of `made` without checking; False where C cannot tell them."},
+     "learn_descriptor(descriptor, fields)\n\n"
+     "Describe tensors like that of `descriptor` without checking; False where C cannot tell them."},
     {"teach", teach, METH_O,
      "teach(cls)\n\nRead tensors of exactly this class through DLPack's table of functions, which the\n"
      "class must offer; False where it does not."},
@@ -409,28 +382,13 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_engine", NULL, 
 PyMODINIT_FUNC PyInit__engine(void)
 {
     PyObject *calls, *module = PyModule_Create(&definition);
-    base_key = PyUnicode_InternFromString("base");
-    block_shape_key = PyUnicode_InternFromString("block_shape");
-    dict_name = PyUnicode_InternFromString("__dict__");
-    data_ptr_name = PyUnicode_InternFromString("data_ptr");
-    self_name = PyUnicode_InternFromString("__self__");
-    entry_name = PyUnicode_InternFromString("entry");
-    enter_name = PyUnicode_InternFromString("launch_enter_hook");
-    leave_name = PyUnicode_InternFromString("launch_exit_hook");
-    layout_name = PyUnicode_InternFromString("layout");
-    block_shape_name = PyUnicode_InternFromString("block_shape");
-    base_name = PyUnicode_InternFromString("base");
-    shape_name = PyUnicode_InternFromString("shape");
-    strides_name = PyUnicode_InternFromString("strides");
-    padding_name = PyUnicode_InternFromString("padding");
-    round_name = PyUnicode_InternFromString("round_f32_to_tf32");
+    int i;
+    for (i = 0; i < NAMES; i++)
+        names[i] = PyUnicode_InternFromString(texts[i]);
     calls = PyType_FromSpec(&calls_spec);
     if (module == NULL || PyErr_Occurred() || PyModule_AddObject(module, "Calls", calls) < 0 ||
         PyModule_AddIntConstant(module, "VERSION", VERSION) < 0 ||
-        PyModule_AddIntConstant(module, "MOST_KINDS", MAX_KINDS) < 0 ||
-        PyModule_AddIntConstant(module, "MOST_PARAMETERS", MAX_PARAMETERS) < 0 ||
-        PyModule_AddIntConstant(module, "MOST_VALUES", MAX_VALUES) < 0 ||
-        PyModule_AddIntConstant(module, "MOST_MAPS", MAX_MAPS) < 0) {
+        PyModule_AddIntConstant(module, "MOST_PARAMETERS", MAX_PARAMETERS) < 0) {
         Py_XDECREF(module);
         return NULL;
     }

@@ -1,5 +1,5 @@
-/* The key of a call: what the choice of a compiled kernel depends on, by the rules of gluon_runtime.rules. Part of
- * engine.c, which includes it.
+/* The key of a call: all that the choice of a compiled kernel depends on, by the rules of gluon_runtime.rules. Part
+ * of engine.c.
  *
  * Two calls of equal keys must be equal to Python. The reverse need not hold: it costs time only.
  */
@@ -23,7 +23,7 @@ typedef struct {
 typedef struct {
     PyObject *value;
     uint64_t address;
-    int what; /* one of the following */
+    int what; /* one of these: */
 } Leaf;
 enum { PLAIN, ADDRESS, DESCRIPTOR };
 
@@ -35,25 +35,26 @@ typedef struct {
     uint64_t word[MAX_WORDS];
 } Reader;
 
-static Leaf *next_leaf(Reader *to, PyObject *value, int what)
+static void start(Reader *to, const Rules *rules)
 {
-    Leaf *leaf;
-    if (to->leaves == MAX_LEAVES)
-        return NULL;
-    leaf = &to->leaf[to->leaves++];
-    leaf->value = value;
-    leaf->what = what;
-    return leaf;
+    to->rules = rules;
+    to->words = to->leaves = to->descriptors = 0;
 }
 
-static PyObject *layout_name, *block_shape_name;
+static int add_leaf(Reader *to, PyObject *value, int what, uint64_t address)
+{
+    if (to->leaves == MAX_LEAVES)
+        return -1;
+    to->leaf[to->leaves++] = (Leaf){value, address, what};
+    return 0;
+}
 
 static uint64_t word_of(const void *object)
 {
     return (uint64_t)(uintptr_t)object;
 }
 
-static int put(Reader *to, uint64_t word)
+static int add(Reader *to, uint64_t word)
 {
     if (to->words == MAX_WORDS)
         return -1;
@@ -71,64 +72,54 @@ static uint64_t word_of_view(const View *view, uint64_t divides)
     return word | (uint64_t)(divides && !(start_of(view) & divides)) << 63;
 }
 
-/* A value that is compiled in: numbers by value, all else by its address. */
+/* Read a value that is compiled in: numbers by value, all else by its address. */
 static int read_constant(Reader *to, PyObject *value)
 {
     PyTypeObject *cls = Py_TYPE(value);
     uint64_t word = word_of(value);
-    int overflow;
-    if (cls == &PyLong_Type) {
-        long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
-        if (overflow)
-            return -1;
-        word = (uint64_t)number;
-    } else if (cls == &PyFloat_Type) {
+    int overflow = 0;
+    if (cls == &PyLong_Type)
+        word = (uint64_t)PyLong_AsLongLongAndOverflow(value, &overflow);
+    else if (cls == &PyFloat_Type) {
         double number = PyFloat_AsDouble(value);
         memcpy(&word, &number, sizeof word);
     }
-    if (next_leaf(to, value, PLAIN) == NULL || put(to, word_of(cls)))
-        return -1;
-    return put(to, word);
+    return overflow || add_leaf(to, value, PLAIN, 0) || add(to, word_of(cls)) ? -1 : add(to, word);
 }
 
 static int read_descriptor_fields(Reader *to, PyObject *value, PyObject *fields)
 {
-    PyObject *base, *layout, *block;
+    PyObject *base = field(value, fields, names[BASE]), *layout = field(value, fields, names[LAYOUT]);
+    PyObject *block = field(value, fields, names[BLOCK_SHAPE]);
     int64_t sizes[RANK];
     View view;
     Key *key = &to->keys[to->descriptors++];
-    int failed, rank, i;
+    int failed, rank = block == NULL ? 0 : (int)PySequence_Size(block), i;
     memset(key, 0, sizeof *key);
-    base = field(value, fields, base_name);
-    failed = base == NULL || !view_of(base, &view) || put(to, word_of(Py_TYPE(base))) ||
-             put(to, word_of_view(&view, 0));
+    failed = base == NULL || layout == NULL || rank < 1 || rank > RANK || !view_of(base, &view) ||
+             add(to, word_of(Py_TYPE(base))) || add(to, word_of_view(&view, 0)) ||
+             add(to, word_of(layout)) || add(to, (uint64_t)rank);
+    if (!failed)
+        key->address = start_of(&view);
     Py_XDECREF(base);
-    if (failed)
-        return -1;
-    key->address = start_of(&view);
-    layout = field(value, fields, layout_name);
-    failed = layout == NULL || put(to, word_of(layout));
     Py_XDECREF(layout);
-    if (failed || (block = field(value, fields, block_shape_name)) == NULL)
-        return -1;
-    rank = (int)PySequence_Size(block);
-    if (rank < 1 || rank > RANK) {
-        Py_DECREF(block);
+    if (failed) {
+        Py_XDECREF(block);
         return -1;
     }
-    if (read_extents(block, rank, sizes) || put(to, (uint64_t)rank)) /* takes `block` */
+    if (read_extents(block, rank, sizes)) /* takes `block` */
         return -1;
     for (i = 0; i < rank; i++)
-        if (put(to, (uint64_t)sizes[i]))
+        if (add(to, (uint64_t)sizes[i]))
             return -1;
     return read_fields(value, fields, rank, key); /* refuses other ranks of the tensor */
 }
 
-static int read_descriptor_key(Reader *to, PyObject *value)
+static int read_descriptor(Reader *to, PyObject *value)
 {
     PyObject *fields;
     int status;
-    if (to->descriptors == MAX_MAPS || next_leaf(to, value, DESCRIPTOR) == NULL)
+    if (to->descriptors == MAX_MAPS || add_leaf(to, value, DESCRIPTOR, 0))
         return -1;
     fields = fields_of(value);
     status = read_descriptor_fields(to, value, fields);
@@ -136,7 +127,7 @@ static int read_descriptor_key(Reader *to, PyObject *value)
     return status;
 }
 
-/* Integers that get the same fit the same integer types. */
+/* Return a class of integers that the same integer types hold. */
 static int width_of(long long number)
 {
     static const int most[] = {0, 1, 7, 8, 15, 16, 31, 32};
@@ -150,43 +141,45 @@ static int width_of(long long number)
     return class;
 }
 
-/* One argument: its class, and what the choice depends on. Below 0 where C does not know it; then
+/* Read an integer: the facts that the rules name. */
+static int read_number(Reader *to, PyObject *value, int flags)
+{
+    const Rules *rules = to->rules;
+    int overflow;
+    long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    int wide = number < rules->least || number > rules->most;
+    int even = (flags & SPECIALIZE) && (flags & ALIGN) && !(number & rules->divides);
+    int one = (flags & SPECIALIZE) && number == rules->constant;
+    int width = flags & WIDTH ? width_of(number) : 0;
+    if (overflow || add_leaf(to, value, PLAIN, 0))
+        return -1;
+    return add(to, (uint64_t)(wide | even << 1 | one << 2 | width << 3));
+}
+
+/* Read one argument: its class, and the facts that the choice depends on. Below 0 where C does not know it; then
  * there may be an exception, too. */
 static int read_value(Reader *to, PyObject *value, int flags)
 {
     PyTypeObject *cls = Py_TYPE(value);
-    Leaf *leaf;
     View view;
     Py_ssize_t i, count;
     if (flags & CONSTANT)
         return read_constant(to, value);
-    if (put(to, word_of(cls)))
+    if (add(to, word_of(cls)))
         return -1;
     if (view_of(value, &view)) {
-        leaf = next_leaf(to, value, ADDRESS);
-        if (leaf == NULL)
-            return -1;
-        leaf->address = start_of(&view);
-        return put(to, word_of_view(&view, (flags & SPECIALIZE) && (flags & ALIGN)
-                                               ? (uint64_t)to->rules->divides
-                                               : 0));
+        int aligned = (flags & SPECIALIZE) && (flags & ALIGN);
+        return add_leaf(to, value, ADDRESS, start_of(&view))
+                   ? -1
+                   : add(to, word_of_view(&view, aligned ? (uint64_t)to->rules->divides : 0));
     }
-    if (cls == &PyLong_Type) {
-        int overflow;
-        long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
-        int wide = number < to->rules->least || number > to->rules->most;
-        int even = (flags & SPECIALIZE) && (flags & ALIGN) && !(number & to->rules->divides);
-        int one = (flags & SPECIALIZE) && number == to->rules->constant;
-        if (overflow || next_leaf(to, value, PLAIN) == NULL)
-            return -1;
-        return put(to, (uint64_t)(wide | even << 1 | one << 2 |
-                                  (flags & WIDTH ? width_of(number) << 3 : 0)));
-    }
+    if (cls == &PyLong_Type)
+        return read_number(to, value, flags);
     if (cls == &PyFloat_Type || cls == &PyBool_Type || value == Py_None)
-        return next_leaf(to, value, PLAIN) == NULL ? -1 : 0;
+        return add_leaf(to, value, PLAIN, 0);
     if (cls == &PyTuple_Type) {
         count = PyTuple_Size(value);
-        if (put(to, (uint64_t)count))
+        if (add(to, (uint64_t)count))
             return -1;
         for (i = 0; i < count; i++)
             if (read_value(to, PyTuple_GetItem(value, i), (flags & WIDTH) | SPECIALIZE | ALIGN))
@@ -195,7 +188,7 @@ static int read_value(Reader *to, PyObject *value, int flags)
     }
     for (i = 0, count = PyTuple_Size(to->rules->described); i < count; i++)
         if (PyTuple_GetItem(to->rules->described, i) == (PyObject *)cls)
-            return read_descriptor_key(to, value);
+            return read_descriptor(to, value);
     return -1;
 }
 
@@ -204,7 +197,10 @@ static int read_option(Reader *to, PyObject *name, PyObject *value)
     PyTypeObject *cls = Py_TYPE(value);
     if (cls != &PyLong_Type && cls != &PyBool_Type && cls != &PyUnicode_Type && value != Py_None)
         return -1;
-    return put(to, word_of(name)) || read_constant(to, value) ? -1 : 0;
+    if (add(to, word_of(name)) || read_constant(to, value))
+        return -1;
+    to->leaves--; /* options are no arguments */
+    return 0;
 }
 
 static uint64_t hash_words(const uint64_t *words, size_t count)

@@ -254,7 +254,7 @@ class Calls:
         self._variants: dict[tuple[type, ...], Any] = {}
         self._flags: dict[tuple[type, ...], tuple[bool, bool]] = {}
         self._tables: dict[tuple[type, ...], dict[Any, dict[Any, Hit]]] = {}
-        self.front: Optional[native.Front] = None
+        self.front: Any = None
         self._binder: Optional[Callable[..., Any]] = None  # made on first use
         self._surplus = "pass"
         if not self._signature.variadic:
@@ -348,7 +348,7 @@ class Calls:
         ranged: bool = False,
         lasting: bool = True,
         grid: Any = None,
-        told: Any = None,
+        constants: Any = None,
     ) -> None:
         """Answer calls like this one with `hit` from now on.
 
@@ -358,7 +358,7 @@ class Calls:
             ranged: the choice of the code depends on the size of storages.
             lasting: constants among `values` are what they are as long as they live.
             grid: three sizes for calls without a grid.
-            told: per parameter, what functions that give the grid are passed for constants.
+            constants: per parameter, the value that functions for the grid get for a constant.
         """
         classes = tuple(map(type, values))
         with self._lock:
@@ -381,7 +381,9 @@ class Calls:
                 )
                 self._publish(self._fastest())
             if self.front is not None:
-                self.front.remember(values, dict(options), engaged, hit, grid, told)
+                native.remember(
+                    self.front, self.parameters, values, dict(options), engaged, hit, grid, constants
+                )
 
     def _options(self, options: Mapping[str, Any]) -> Any:
         """Return the key of the options of a call, as the generated code has it."""

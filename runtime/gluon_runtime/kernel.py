@@ -248,7 +248,7 @@ class BundledKernel:
             ranged=self._ranged,
             lasting=all(_settled(v) for p, v in zip(parameters, values) if p.constexpr),
             grid=form.grid,
-            told=tuple(map(_known, form.arguments, values)),
+            constants=tuple(map(_known, form.arguments, values)),
         )
         if sizes is not None:
             passed = [

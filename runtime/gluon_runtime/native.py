@@ -10,14 +10,13 @@ import ctypes
 import importlib
 import os
 import sys
-from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence
 
 from gluon_runtime.rules import ABSENT, CONSTANT, Parameter, Rules
 
-__all__ = ["Engaged", "Front", "Hit", "Watch", "address_of", "front", "launch", "module", "teach"]
+__all__ = ["Engaged", "Hit", "Watch", "address_of", "front", "launch", "module", "remember", "teach"]
 
-_VERSION = 6  # of what `engine.c` offers
-_MISSING = object()
+_VERSION = 7  # of the interface of `engine.c`
 
 
 def module() -> Any:
@@ -92,9 +91,9 @@ _streams: dict[int, bool] = {}  # device -> whether C may find the stream
 
 
 def _stream(engine: Any, stream_of: Callable[[int], int], device: int) -> Any:
-    """Return what C finds the current stream by: None for its own way, or `stream_of`.
+    """Return how C finds the current stream: None for its own way, or `stream_of`.
 
-    Its own way is taken if both were seen to say the same of a stream that is not the default.
+    Its own way is taken if both were seen to give the same stream, one that is not the default.
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.version.cuda or not torch.cuda.is_initialized():
@@ -110,69 +109,33 @@ def _stream(engine: Any, stream_of: Callable[[int], int], device: int) -> Any:
 
 
 def launch(
-    letters: str,
-    *,
-    call: int,
-    function: int,
-    threads: int,
-    shared: int,
-    attributes: Any,
-    num_ctas: int,
-    count: int,
-    values: int,
-    again: Callable[..., None],
-    allocate: Any = None,
-    maps: Sequence[tuple[int, ...]] = (),
-    encode: Any = None,
-    encode_tiled: int = 0,
-    unmark: bool = False,
+    letters: str, *, attributes: tuple[Any, int], **parts: Any
 ) -> Optional[Callable[..., None]]:
     """Return `launch(sizes, stream, *arguments)` of a loaded kernel; None where the engine cannot.
 
     Args:
         letters: one per argument: P for pointers, T for descriptors, x for constants, else that of the
             struct module; those of a tuple in parentheses.
-        call: the address of `cuLaunchKernelEx`.
         attributes: of the launch, an array or buffer of `CUlaunchAttribute`, and their number.
-        count: of the arguments.
-        values: how many the kernel takes after tuples and descriptors are taken apart.
-        again: `again(status, sizes, stream, *arguments)`, for a launch that the driver refused. The launch
-            keeps it alive, and with it the attributes.
-        allocate: `allocate(programs, stream) -> (address, address, owners)` of scratch memory.
-        maps: how the maps of its descriptors are encoded.
-        encode: `encode(number, descriptor) -> bytes`, for maps that the engine leaves to it.
-        encode_tiled: the address of `cuTensorMapEncodeTiled`.
-        unmark: clear the mark of small tensors in maps.
+        parts: `call`, the address of `cuLaunchKernelEx`; the `function`, its `threads` per block, bytes of
+            `shared` memory and `num_ctas`; `count`, the number of arguments, and `values`, the number of
+            those that the kernel takes after tuples and descriptors are taken apart; `again(status, sizes,
+            stream, *arguments)`, for a launch that the driver refused, which the launch keeps alive, and with
+            it the attributes. Optional: `allocate(programs, stream) -> (address, address, owners)` of
+            scratch memory; `maps`, how the maps of its descriptors are encoded; `encode(number,
+            descriptor) -> bytes`, for maps that the engine leaves to it; `encode_tiled`, the address of
+            `cuTensorMapEncodeTiled`; `unmark`, to clear the mark of small tensors in maps.
     """
     engine = module()
-    if engine is None or not call or len(letters) > engine.MOST_KINDS:
-        return None
-    if (
-        count > engine.MOST_PARAMETERS
-        or values > engine.MOST_VALUES
-        or len(maps) > engine.MOST_MAPS
-    ):
+    if engine is None:
         return None
     teach(engine)
     buffer, number = attributes
-    made: Callable[..., None] = engine.make(
-        call,
-        function,
-        threads,
-        shared,
-        ctypes.addressof(buffer) if number else 0,
-        number,
-        num_ctas,
-        letters,
-        count,
-        again,
-        allocate,
-        tuple(maps),
-        encode,
-        encode_tiled,
-        unmark,
+    address = ctypes.addressof(buffer) if number else 0
+    launcher: Optional[Callable[..., None]] = engine.make(
+        letters, attributes=address, number=number, **parts
     )
-    return made
+    return launcher
 
 
 class Hit(NamedTuple):
@@ -185,13 +148,13 @@ class Hit(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """The state that keeps calls from their fast way: launch hooks that somebody set, and globals that changed.
+    """The state that keeps calls from their fast way: launch hooks that are set, and globals that changed.
 
     Args:
         runtime: has the attributes `launch_enter_hook` and `launch_exit_hook`.
-        enter, leave: their values while nobody listens; the sequences beside them are empty then.
+        enter, leave: their values while nobody listens; `enter_calls` and `leave_calls` are empty then.
         before: another such sequence.
-        globals: a list; if it has entries, `changed()` says whether calls go to `entry`.
+        globals: a list; if it has entries, `changed()` returns whether calls go to `entry`.
     """
 
     runtime: Any = None
@@ -204,78 +167,6 @@ class Watch(NamedTuple):
     changed: Optional[Callable[[], bool]] = None
 
 
-class Front:
-    """The engine in front of the calls of a kernel: it answers those that came before.
-
-    Attributes:
-        call: `call(grid, *arguments, **options)`; calls that it does not know go to `door.entry`.
-    """
-
-    def __init__(
-        self,
-        engine: Any,
-        door: Any,
-        engaged: Engaged,
-        parameters: Sequence[Parameter],
-        rules: Rules,
-        watch: Optional[Watch],
-        stream: Optional[str],
-    ):
-        self._engine, self._parameters = engine, parameters
-        table = (rules.divisibility - 1, rules.constants[0], *rules.integers[0][1:])
-        self._calls = engine.Calls(
-            tuple(p.name for p in parameters),
-            tuple(
-                _MISSING if p.default is ABSENT and not p.flags & CONSTANT else p.default
-                for p in parameters
-            ),
-            tuple(p.flags for p in parameters),
-            _MISSING,
-            sum(p.kind == "plain" for p in parameters),
-            door,
-            *(watch or Watch()),
-            engaged.described,
-            engaged.asked,
-            stream,
-            table,
-        )
-        self.call: Callable[..., Any] = self._calls.call
-
-    def remember(
-        self,
-        values: tuple[Any, ...],
-        options: dict[str, Any],
-        engaged: Engaged,
-        hit: Hit,
-        grid: Any,
-        told: Any,
-    ) -> bool:
-        """Answer calls like this one from now on, see `calls.Calls.learn`; False where C cannot."""
-        owners: list[Any] = [*options, *options.values()]
-        for parameter, value in zip(self._parameters, values):
-            owners.extend([value] if parameter.flags & CONSTANT else _owned(value))
-        known: bool = self._calls.remember(
-            values,
-            options,
-            engaged.launch,
-            _stream(self._engine, hit.stream_of, hit.device),
-            hit.device,
-            hit.result,
-            tuple(owners),
-            grid,
-            told,
-        )
-        return known
-
-    def key(self, values: tuple[Any, ...], options: Mapping[str, Any]) -> Optional[bytes]:
-        """Return what C tells calls apart by; None for those that it leaves to Python."""
-        found: Optional[bytes] = self._calls.key(values, dict(options))
-        return found
-
-    def forget(self) -> None:
-        self._calls.forget()
-
-
 def front(
     door: Any,
     engaged: Engaged,
@@ -283,24 +174,42 @@ def front(
     rules: Rules,
     watch: Optional[Watch],
     stream: Optional[str],
-) -> Optional[Front]:
-    """Return the engine in front of the calls of a kernel; None where it cannot tell them apart.
+) -> Any:
+    """Return the engine in front of the calls of a kernel, an object with `call(grid, *arguments, **options)`;
+    None where it cannot tell them apart, or cannot apply the rules: one constant, and a power of two.
 
     Args:
-        door: its `entry` answers what the engine does not know.
+        door: its `entry` answers calls that the engine does not know.
         stream: the keyword that names a stream.
     """
-    engine = module()
+    engine, power = module(), rules.divisibility & (rules.divisibility - 1) == 0
     if engine is None or engaged.asked is None or len(parameters) > engine.MOST_PARAMETERS:
         return None
-    if any(p.kind == "variadic" for p in parameters) or not _is_expressible(rules):
+    if any(p.kind == "variadic" for p in parameters) or len(rules.constants) != 1 or not power:
         return None
-    return Front(engine, door, engaged, parameters, rules, watch, stream)
+    interned = tuple(p._replace(name=sys.intern(p.name)) for p in parameters)
+    table = (rules.divisibility - 1, rules.constants[0], *rules.integers[0][1:])
+    watched, described = watch or Watch(), engaged.described
+    return engine.Calls(interned, ABSENT, door, watched, stream, described, engaged.asked, table)
 
 
-def _is_expressible(rules: Rules) -> bool:
-    """Return whether the engine can apply the rules: one constant, and a power of two."""
-    return len(rules.constants) == 1 and rules.divisibility & (rules.divisibility - 1) == 0
+def remember(
+    calls: Any,
+    parameters: Sequence[Parameter],
+    values: tuple[Any, ...],
+    options: dict[str, Any],
+    engaged: Engaged,
+    hit: Hit,
+    grid: Any,
+    constants: Any,
+) -> None:
+    """Have the engine answer calls like this one, see `calls.Calls.learn`."""
+    owners: list[Any] = [*options, *options.values()]
+    for parameter, value in zip(parameters, values):
+        owners.extend([value] if parameter.flags & CONSTANT else _owned(value))
+    stream = _stream(module(), hit.stream_of, hit.device)
+    answer = (engaged.launch, stream, hit.device, hit.result, grid, constants, owners)
+    calls.remember(values, options, answer)
 
 
 def _owned(value: Any) -> Iterator[Any]:

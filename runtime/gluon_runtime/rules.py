@@ -8,7 +8,7 @@ that its loaders, `select` and `c/gluon_bundle.c`, read.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 __all__ = [
     "ABSENT",
@@ -39,8 +39,7 @@ class _Absent:
 ABSENT: Any = _Absent()  # the value of a parameter that a call leaves out
 
 
-@dataclass(frozen=True)
-class Parameter:
+class Parameter(NamedTuple):
     """One parameter of a kernel.
 
     Args:

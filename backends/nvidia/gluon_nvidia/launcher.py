@@ -383,7 +383,7 @@ class _Writer:
             values=len(self._layout(self.names, False).values),
             again=self._again,
             allocate=self.allocate,
-            maps=[kind.packed() for kind in self.maps],
+            maps=tuple(kind.packed() for kind in self.maps),
             encode=self._encode if self.maps else None,
             encode_tiled=self.cuda.encode_tiled_address if self.maps else 0,
             unmark=bool(self.maps) and self.cuda.version <= MARKED_UP_TO,
