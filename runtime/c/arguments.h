@@ -66,21 +66,31 @@ static void destroy(PyObject *capsule)
     PyMem_Free(self);
 }
 
-/* Read an integer for a letter of the struct module, where upper case is unsigned. */
+/* Return whether an integer parameter holds a number; its letter is that of the struct module, where upper case is
+ * unsigned. */
+static inline int holds(char letter, long long number)
+{
+    int bits = letter_bits(letter);
+    if (letter >= 'a')
+        return bits == 64 || (number >= -(1LL << (bits - 1)) && number < 1LL << (bits - 1));
+    return number >= 0 && (bits == 64 || number >> bits == 0);
+}
+
 static int read_integer(PyObject *value, char letter, uint64_t *out)
 {
-    int bits = letter_bits(letter), is_signed = letter >= 'a';
-    long long read =
-        is_signed ? PyLong_AsLongLong(value) : (long long)PyLong_AsUnsignedLongLong(value);
-    if (read == -1 && PyErr_Occurred())
+    long long number;
+    if (letter == 'Q')
+        number = (long long)PyLong_AsUnsignedLongLong(value);
+    else
+        number = PyLong_AsLongLong(value);
+    if (number == -1 && PyErr_Occurred())
         return -1;
-    if (bits < 64 && (is_signed ? read != (long long)((uint64_t)read << (64 - bits)) >> (64 - bits)
-                                : (uint64_t)read >> bits != 0)) {
-        PyErr_Format(PyExc_OverflowError, "%R does not fit %d %sbits", value, bits,
-                     is_signed ? "" : "unsigned ");
+    if (letter != 'Q' && !holds(letter, number)) {
+        PyErr_Format(PyExc_OverflowError, "%R does not fit %d %sbits", value, letter_bits(letter),
+                     letter >= 'a' ? "" : "unsigned ");
         return -1;
     }
-    *out = (uint64_t)read;
+    *out = (uint64_t)number;
     return 0;
 }
 
@@ -350,12 +360,12 @@ static Entry *find_map(const Key *key, int *known)
     return *known || (first->key.number && !second->key.number) ? second : first;
 }
 
-static void put(Packed *to, void *value)
+static inline void put(Packed *to, void *value)
 {
     to->parameters[to->used++] = value;
 }
 
-static void put_word(Packed *to, uint64_t word)
+static inline void put_word(Packed *to, uint64_t word)
 {
     to->slots[to->used] = word;
     put(to, &to->slots[to->used]);

@@ -164,7 +164,7 @@ static int place_arguments(const Calls *self, PyObject *const *args, Py_ssize_t 
     return to->stream != NULL && Py_TYPE(to->stream) != &PyLong_Type ? -1 : 0;
 }
 
-static int read_call(const Calls *self, Call *call)
+static inline int read_call(const Calls *self, Call *call)
 {
     Py_ssize_t i;
     start(&call->reader, &self->rules);
@@ -209,11 +209,12 @@ static PyObject *answer(const Calls *self, Call *call, const Known *known, PyObj
     if (call->stream != NULL ? !PyErr_Occurred()
                              : find_stream(known->stream_of, known->device, &stream) == 0)
         status = send_leaves(known->launch, &call->reader, sizes, stream);
+    if (status == 0) {
+        Py_INCREF(known->compiled);
+        return known->compiled;
+    }
     PyErr_Clear(); /* Python tries again, or says why not */
-    if (status != 0)
-        return NULL;
-    Py_INCREF(known->compiled);
-    return known->compiled;
+    return NULL;
 }
 
 static PyObject *calls_call(PyObject *object, PyObject *const *args, Py_ssize_t count,

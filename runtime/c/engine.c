@@ -45,15 +45,18 @@ static const char *split(const char *kind, PyObject *value, Reader *to)
     return kind + 1;
 }
 
-/* Put one leaf by its letter. Its address, or the key of a descriptor, may be known. */
-static int put_leaf(const Launch *self, char kind, const Leaf *leaf, Key *key, Packed *to)
+/* Put one leaf by its letter. Its address, its number, or the key of a descriptor may be known. */
+static inline int put_leaf(const Launch *self, char kind, const Leaf *leaf, Key *key, Packed *to)
 {
-    if (kind == 'T' && leaf->what == PLAIN && read_key(&self->maps[to->map], leaf->value, key) < 0)
-        return -1;
-    if (kind == 'T')
-        return leaf->what == ADDRESS ? -1 : put_descriptor(self, leaf->value, key, to);
-    if (kind == 'P' && leaf->what == ADDRESS)
-        to->slots[to->used] = leaf->address;
+    int is_integer = kind != 'P' && kind != 'f' && kind != 'd';
+    if (kind == 'T') {
+        if (leaf->what != DESCRIPTOR && read_key(&self->maps[to->map], leaf->value, key) < 0)
+            return -1;
+        return put_descriptor(self, leaf->value, key, to);
+    }
+    if (leaf->what == ADDRESS ? kind == 'P'
+                              : leaf->what == NUMBER && is_integer && holds(kind, (long long)leaf->word))
+        to->slots[to->used] = leaf->word;
     else if (read_argument(kind, leaf->value, &to->slots[to->used]) < 0)
         return -1;
     put(to, &to->slots[to->used]);
@@ -145,8 +148,13 @@ static PyObject *launch_now(const Launch *self, const unsigned int *grid, PyObje
     Py_ssize_t i;
     int status;
     start(&reader, NULL);
-    for (i = 0; i < self->count && kind != NULL; i++)
-        kind = split(kind, i < count ? arguments[i] : Py_None, &reader);
+    for (i = 0; i < self->count && kind != NULL; i++) {
+        PyObject *value = i < count ? arguments[i] : Py_None;
+        if (*kind == '(')
+            kind = split(kind, value, &reader);
+        else if (add_leaf(&reader, value, PLAIN, 0) == 0)
+            kind++;
+    }
     status = kind == NULL ? -1 : send_leaves(self, &reader, grid, stream);
     if (status < 0)
         return NULL;

@@ -22,10 +22,10 @@ typedef struct {
 /* One value of a call, tuples taken apart: one for each letter of a launch's `kinds`. */
 typedef struct {
     PyObject *value;
-    uint64_t address;
-    int what; /* one of these: */
+    uint64_t word; /* the address of a tensor; a number */
+    int what;      /* one of these: */
 } Leaf;
-enum { PLAIN, ADDRESS, DESCRIPTOR };
+enum { PLAIN, ADDRESS, NUMBER, DESCRIPTOR };
 
 typedef struct {
     const Rules *rules;
@@ -41,11 +41,11 @@ static void start(Reader *to, const Rules *rules)
     to->words = to->leaves = to->descriptors = 0;
 }
 
-static int add_leaf(Reader *to, PyObject *value, int what, uint64_t address)
+static int add_leaf(Reader *to, PyObject *value, int what, uint64_t word)
 {
     if (to->leaves == MAX_LEAVES)
         return -1;
-    to->leaf[to->leaves++] = (Leaf){value, address, what};
+    to->leaf[to->leaves++] = (Leaf){value, word, what};
     return 0;
 }
 
@@ -115,7 +115,7 @@ static int read_descriptor_fields(Reader *to, PyObject *value, PyObject *fields)
     return read_fields(value, fields, rank, key); /* refuses other ranks of the tensor */
 }
 
-static int read_descriptor(Reader *to, PyObject *value)
+static __attribute__((noinline)) int read_descriptor(Reader *to, PyObject *value)
 {
     PyObject *fields;
     int status;
@@ -151,7 +151,7 @@ static int read_number(Reader *to, PyObject *value, int flags)
     int even = (flags & SPECIALIZE) && (flags & ALIGN) && !(number & rules->divides);
     int one = (flags & SPECIALIZE) && number == rules->constant;
     int width = flags & WIDTH ? width_of(number) : 0;
-    if (overflow || add_leaf(to, value, PLAIN, 0))
+    if (overflow || add_leaf(to, value, NUMBER, (uint64_t)number))
         return -1;
     return add(to, (uint64_t)(wide | even << 1 | one << 2 | width << 3));
 }

@@ -382,7 +382,14 @@ class Calls:
                 self._publish(self._fastest())
             if self.front is not None:
                 native.remember(
-                    self.front, self.parameters, values, dict(options), engaged, hit, grid, constants
+                    self.front,
+                    self.parameters,
+                    values,
+                    dict(options),
+                    engaged,
+                    hit,
+                    grid,
+                    constants,
                 )
 
     def _options(self, options: Mapping[str, Any]) -> Any:

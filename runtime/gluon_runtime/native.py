@@ -14,7 +14,17 @@ from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence
 
 from gluon_runtime.rules import ABSENT, CONSTANT, Parameter, Rules
 
-__all__ = ["Engaged", "Hit", "Watch", "address_of", "front", "launch", "module", "remember", "teach"]
+__all__ = [
+    "Engaged",
+    "Hit",
+    "Watch",
+    "address_of",
+    "front",
+    "launch",
+    "module",
+    "remember",
+    "teach",
+]
 
 _VERSION = 7  # of the interface of `engine.c`
 
