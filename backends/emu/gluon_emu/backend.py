@@ -1,4 +1,4 @@
-"""The emulator behind the contract: AMD's own pipeline, and its machine code executed here."""
+"""The emulator behind the contract: a vendor's own pipeline, and its machine code executed here."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from gluon_core.plugin.targets import Target
 __all__ = ["EMU"]
 
 _SETTINGS = "gluon_emu.settings:using"
+_MACHINES = {"amd": "amdgcn", "nvidia": "ptx"}  # backend -> the package that executes its code
 
 
 class EmuCompiler(Compiler):
@@ -47,7 +48,9 @@ class EmuCompiler(Compiler):
         return _vendor(target).compiler.module_map(_real(target))
 
     def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
-        return _vendor(target).compiler.pipeline(_real(target), options)
+        stages = _vendor(target).compiler.pipeline(_real(target), options)
+        # PTX is executed as it is, so nothing assembles it.
+        return tuple(stage for stage in stages if stage.name != "cubin")
 
     def process(self, target: Target) -> str:
         return _vendor(target).compiler.process(_real(target))
@@ -68,8 +71,9 @@ class Host(Device):
     tensor_device = "cpu"
 
     def launcher(self, compiled: Any) -> Callable[..., Any]:
+        isa = _MACHINES[compiled.target.architecture.backend]
         make: Callable[[Any], Callable[..., Any]] = load_path(
-            "gluon_emu.amdgcn.launcher:make_launcher"
+            f"gluon_emu.{isa}.launcher:make_launcher"
         )
         return make(compiled)
 
@@ -79,7 +83,7 @@ class Emu(Simulation):
 
     unasked = False
     machine_code = True
-    stands_in_for = ("amd",)
+    stands_in_for = tuple(_MACHINES)
     watches = ("trace_isa", "asm")
     settings = _SETTINGS
 

@@ -13,10 +13,10 @@ from gluon_emu.amdgcn.decode.program import Program
 from gluon_emu.amdgcn.decode.text import parse
 from gluon_emu.amdgcn.launcher import Launch, execute
 from gluon_emu.amdgcn.machine.code import bind, rows_of
-from gluon_emu.amdgcn.machine.memory import Allocation, GlobalMemory
 from gluon_emu.amdgcn.machine.run import Machine
 from gluon_emu.amdgcn.machine.state import Batch
 from gluon_emu.errors import HazardError
+from gluon_emu.memory import Allocation, GlobalMemory
 from gluon_emu.settings import Settings
 
 # docs/known-compiler-bugs.md

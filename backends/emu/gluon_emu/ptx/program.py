@@ -6,7 +6,7 @@ A register is an unsigned array (programs or 1, runs or 1); an instruction sees 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Optional, Protocol, Sequence
 
 import numpy as np
 
@@ -92,6 +92,13 @@ def opcode(*names: str) -> Callable[[Callable[["Call"], Step]], Callable[["Call"
     return mark
 
 
+class Warps(Protocol):
+    """Values by warps: arrays whose last axis is the lanes of a warp."""
+
+    def apart(self, value: np.ndarray) -> np.ndarray: ...
+    def together(self, value: np.ndarray) -> np.ndarray: ...
+
+
 @dataclass
 class Frame:
     """The registers of one run."""
@@ -100,6 +107,12 @@ class Frame:
     threads: Callable[[], np.ndarray]
     values: dict[str, np.ndarray] = field(default_factory=dict)
     mask: Optional[np.ndarray] = None  # where the guard of the statement holds
+
+    def warps(self) -> "Warps":
+        """Return how its runs are those of warps."""
+        from gluon_emu.ptx.warps import Runs
+
+        return Runs(self)
 
     def write(self, name: str, bits: int, value: np.ndarray) -> None:
         if self.mask is not None and not self.mask.all():

@@ -14,11 +14,13 @@ __all__ = [
     "Immediate",
     "Operand",
     "Pair",
+    "Reader",
     "Register",
     "Sink",
     "Statement",
     "Vector",
     "parse",
+    "split_operands",
 ]
 
 
@@ -57,6 +59,7 @@ class Address:
 
     base: "Operand"
     offset: int
+    more: tuple["Operand", ...] = ()  # `[a, {x, y}]`
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ def parse(text: str) -> list[Statement]:
     Raises:
         NotModelled: it is no PTX that is known here.
     """
-    return list(_Reader(_COMMENT.sub(" ", _unescaped(text))).statements())
+    return list(Reader(_COMMENT.sub(" ", _unescaped(text))).statements())
 
 
 def _unescaped(text: str) -> str:
@@ -129,7 +132,9 @@ def _unescaped(text: str) -> str:
     return _DOLLAR.sub(put, text)
 
 
-class _Reader:
+class Reader:
+    """Read statements."""
+
     def __init__(self, text: str):
         self.text = text
         self.at = 0
@@ -205,9 +210,12 @@ class _Reader:
         name, *modifiers = re.split(r"\.", opcode[0])
         rest = self.text[self.at : end].strip()
         self.at = end + 1
-        operands = tuple(self.operand(part, whole) for part in _split(rest)) if rest else ()
+        operands = self.operands(name, rest, whole) if rest else ()
         shown = self.shown(self.text[start:end])
         return Statement(shown, name, tuple(modifiers), operands, guard)
+
+    def operands(self, name: str, rest: str, whole: str) -> tuple[Operand, ...]:
+        return tuple(self.operand(part, whole) for part in split_operands(rest))
 
     def declaration(self, whole: str) -> Statement:
         match = _DECLARATION.fullmatch(whole.strip())
@@ -241,7 +249,7 @@ class _Reader:
         if part == "_":
             return Sink()
         if part.startswith("{") and part.endswith("}"):
-            return Vector(tuple(self.operand(p, whole) for p in _split(part[1:-1])))
+            return Vector(tuple(self.operand(p, whole) for p in split_operands(part[1:-1])))
         if part.startswith("[") and part.endswith("]"):
             return self.address(part[1:-1], whole)
         if "|" in part and not part[0].isdigit():
@@ -305,7 +313,7 @@ def _evaluated(node: ast.expr) -> Any:
     raise ValueError("no constant expression")
 
 
-def _split(text: str) -> list[str]:
+def split_operands(text: str) -> list[str]:
     """Split at commas outside of braces and brackets."""
     parts, depth, start = [], 0, 0
     for at, letter in enumerate(text):

@@ -11,10 +11,10 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from gluon_core.errors import ArgumentError
-from gluon_emu.ptx.program import TYPES, Call, Frame, Step, Type, opcode
+from gluon_emu.ptx.program import TYPES, Call, Frame, Step, Type, Warps, opcode
 from gluon_emu.ptx.text import Operand, Pair
 
-__all__: list[str] = []
+__all__ = ["Runs", "match", "redux", "shfl", "vote"]
 
 _WARP = 32
 _EVERY = np.uint32(0xFFFFFFFF)
@@ -23,7 +23,7 @@ _BITS = np.uint32(1) << _LANES.astype(np.uint32)
 _B32, _U32, _PRED = TYPES["b32"], TYPES["u32"], TYPES["pred"]
 
 
-class _Warps:
+class Runs:
     """The runs of a frame, by warp: arrays (programs or 1, warps and their runs, lanes)."""
 
     def __init__(self, frame: Frame):
@@ -44,14 +44,14 @@ class _Warps:
         return np.asarray(threads.reshape(programs, self.count))
 
 
-def _members(call: Call, warps: _Warps, mask: np.ndarray) -> np.ndarray:
+def _members(call: Call, warps: Warps, frame: Frame, mask: np.ndarray) -> np.ndarray:
     """The lanes that each lane waits for, as bits.
 
     Raises:
         ArgumentError: some of them do not come, for which hardware waits or does anything.
     """
     named = warps.apart(mask)
-    guard = warps.frame.mask
+    guard = frame.mask
     runs = np.ones((1, 1, _WARP), bool) if guard is None else warps.apart(guard)
     if runs.all() and (named == _EVERY).all():
         return named
@@ -91,9 +91,9 @@ def _step(
     puts = [call.put(operand, type) for operand, type in results]
 
     def run(frame: Frame) -> None:
-        warps = _Warps(frame)
+        warps = frame.warps()
         *values, mask = (get(frame) for get in gets)
-        members = _members(call, warps, mask)
+        members = _members(call, warps, frame, mask)
         outputs = fn(members, *map(warps.apart, values))
         for put, value in zip(puts, outputs if isinstance(outputs, tuple) else (outputs,)):
             put(frame, warps.together(value))
@@ -237,7 +237,7 @@ def activemask(call: Call) -> Step:
     call.program.each_thread = True
 
     def run(frame: Frame) -> None:
-        warps = _Warps(frame)
+        warps = frame.warps()
         assert frame.mask is not None
         runs = warps.apart(frame.mask)
         active = np.broadcast_to(_ballot(runs)[..., None], runs.shape)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from gluon_emu.amdgcn.machine.memory import Allocation
+from gluon_emu.memory import Allocation
 
 __all__ = ["Hostcalls", "asks", "formatted"]
 

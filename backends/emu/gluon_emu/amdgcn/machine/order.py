@@ -23,8 +23,8 @@ from gluon_emu.amdgcn.isa.scopes import (
     store_keys,
     written_back,
 )
-from gluon_emu.amdgcn.machine.memory import GlobalMemory
 from gluon_emu.errors import OrderError
+from gluon_emu.memory import GlobalMemory
 
 __all__ = ["Order", "order_of"]
 

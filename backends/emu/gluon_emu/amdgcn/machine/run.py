@@ -21,7 +21,6 @@ from gluon_emu.amdgcn.machine.assertions import describe
 from gluon_emu.amdgcn.machine.barriers import WORKGROUP, Barriers
 from gluon_emu.amdgcn.machine.code import Code
 from gluon_emu.amdgcn.machine.lds import Lds
-from gluon_emu.amdgcn.machine.memory import GlobalMemory
 from gluon_emu.amdgcn.machine.scratch import Scratch
 from gluon_emu.amdgcn.machine.state import Batch
 from gluon_emu.amdgcn.machine.trace import Tally, bank_cycles
@@ -34,6 +33,7 @@ from gluon_emu.errors import (
     UninitialisedError,
     span_of,
 )
+from gluon_emu.memory import GlobalMemory
 from gluon_emu.settings import Settings
 
 __all__ = ["Machine"]

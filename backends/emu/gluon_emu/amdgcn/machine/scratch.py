@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gluon_emu.amdgcn.machine.memory import Allocation
 from gluon_emu.errors import AccessError
+from gluon_emu.memory import Allocation
 
 __all__ = ["Scratch", "behind_buffer", "resource"]
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from gluon_core.processes import Ended, Link, Process
 from gluon_emu.amdgcn.decode.program import Program
-from gluon_emu.amdgcn.machine.memory import GlobalMemory
 from gluon_emu.amdgcn.machine.trace import Tally
+from gluon_emu.memory import GlobalMemory
 
 __all__ = ["separable", "spread"]
 

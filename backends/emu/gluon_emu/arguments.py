@@ -1,0 +1,78 @@
+"""Arguments of a launch: the values behind a kernel's parameters, as bytes, and the memory that they reach."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Iterator, Optional
+
+import numpy as np
+
+from gluon_core.simulation.host_memory import address_of, storage_of
+from gluon_core.values.descriptors import is_descriptor_text
+from gluon_emu.memory import Allocation
+
+__all__ = ["allocation_of", "encode", "global_scratch", "leaves_of"]
+
+
+def leaves_of(
+    kinds: Any, names: Any, arguments: Any, allocations: list[Allocation], descriptors: Any
+) -> Iterator[tuple[str, Any, Any]]:
+    """(name, type, value) of everything that is no constant, tuples and descriptors opened."""
+    for kind, name, value in zip(kinds, names, arguments):
+        if isinstance(kind, (tuple, list)):
+            inner = [f"{name}[{i}]" for i in range(len(kind))]
+            yield from leaves_of(kind, inner, value, allocations, descriptors)
+        elif is_descriptor_text(kind):
+            yield from descriptors(name, value)
+        elif kind != "constexpr":
+            if str(kind).startswith("*"):
+                allocation = allocation_of(name, value)
+                if allocation is not None:
+                    allocations.append(allocation)
+                value = address_of(name, value)
+            yield name, kind, value
+
+
+def allocation_of(name: str, value: Any) -> Optional[Allocation]:
+    storage = storage_of(name, value, "emulator")
+    return (
+        None if storage is None else Allocation(name, storage.data, storage.writable, storage.owner)
+    )
+
+
+def global_scratch(
+    metadata: Any, grid: tuple[int, int, int], allocations: list[Allocation]
+) -> list[int]:
+    """Addresses of the buffers that the compiler asked for, behind all other arguments."""
+    places = []
+    for name in ("global_scratch", "profile_scratch"):
+        size = int(getattr(metadata, f"{name}_size", 0) or 0)
+        align = int(getattr(metadata, f"{name}_align", 1) or 1)
+        if not size:
+            places.append(0)
+            continue
+        total = size * grid[0] * grid[1] * grid[2]
+        buffer = np.zeros(total + align, np.uint8)
+        start = -buffer.ctypes.data % align
+        allocations.append(Allocation(name, buffer[start : start + total], True, buffer))
+        places.append(buffer.ctypes.data + start)
+    return places
+
+
+_FORMATS = {"fp32": "<f", "f32": "<f", "fp64": "<d", "f64": "<d", "fp16": "<e", "f16": "<e"}
+
+
+def encode(kind: Any, value: Any, size: int) -> bytes:
+    """A scalar argument as `size` bytes."""
+    text = str(kind)
+    if isinstance(value, bytes):  # a descriptor: boxes of two dimensions need its first words only
+        return value[:size]
+    if text in _FORMATS:
+        with np.errstate(all="ignore"):
+            dtype = {"<f": np.float32, "<d": np.float64, "<e": np.float16}[_FORMATS[text]]
+            packed = np.array([value]).astype(dtype).tobytes()
+    elif text == "bf16":
+        packed = struct.pack("<f", float(value))[2:]
+    else:
+        packed = (int(value) & (1 << 8 * size) - 1).to_bytes(size, "little")
+    return packed.ljust(size, b"\0")[:size]

@@ -1,0 +1,1 @@
+"""PTX modules: from text to functions of instructions."""

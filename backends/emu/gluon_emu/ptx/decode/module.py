@@ -1,0 +1,552 @@
+"""PTX modules: their functions, variables and debug lines (PTX ISA 4, 5 and 11)."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Optional
+
+from gluon_core.errors import BackendError, did_you_mean
+from gluon_core.simulation.assembly import NotModelled
+from gluon_emu.ptx.text import (
+    Address,
+    Immediate,
+    Operand,
+    Reader,
+    Register,
+    Statement,
+    Vector,
+    split_operands,
+)
+
+__all__ = ["Function", "Instruction", "Location", "Module", "Parameter", "Variable", "parse_module"]
+
+
+@dataclass(frozen=True)
+class Location:
+    """A place in the kernel's source.
+
+    Args:
+        inlined: the calls that brought the code there, (file, line), innermost first.
+    """
+
+    file: str
+    line: int
+    column: int
+    inlined: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass
+class Instruction:
+    """A statement at its place.
+
+    Args:
+        line: of the PTX, from 1 on.
+    """
+
+    statement: Statement
+    line: int
+    location: Optional[Location]
+
+    @property
+    def text(self) -> str:
+        return self.statement.text
+
+
+@dataclass
+class Parameter:
+    """A parameter of a function.
+
+    Args:
+        size: bytes.
+    """
+
+    name: str
+    size: int
+    align: int
+    pointer: bool = False
+
+
+@dataclass
+class Variable:
+    """A variable in a state space.
+
+    Args:
+        space: global, const, shared, local or param.
+        size: bytes; 0 for an array whose size the launch says.
+        content: (offset, bytes) or (offset, name of a variable whose address belongs there).
+    """
+
+    name: str
+    space: str
+    size: int
+    align: int
+    content: list[tuple[int, bytes | str]] = field(default_factory=list)
+
+
+@dataclass
+class Function:
+    """A function with a body.
+
+    Args:
+        labels: name -> index of the instruction behind it.
+        tables: label -> the labels of a `.branchtargets`.
+        registers: name -> type.
+        directives: such as reqntid -> numbers.
+    """
+
+    name: str
+    entry: bool
+    line: int
+    results: list[Parameter] = field(default_factory=list)
+    parameters: list[Parameter] = field(default_factory=list)
+    instructions: list[Instruction] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+    tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    registers: dict[str, str] = field(default_factory=dict)
+    variables: list[Variable] = field(default_factory=list)
+    directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass
+class Module:
+    """A module.
+
+    Args:
+        target: such as "sm_90a".
+    """
+
+    text: str
+    version: str = ""
+    target: str = ""
+    functions: dict[str, Function] = field(default_factory=dict)
+    variables: list[Variable] = field(default_factory=list)
+    file: Optional[str] = None
+
+    @property
+    def arch(self) -> int:
+        return int(re.sub(r"\D", "", self.target.partition("_")[2]) or 0)
+
+    def entry(self, name: Optional[str] = None) -> Function:
+        """Return a kernel; the only one where there is no name.
+
+        Raises:
+            BackendError: there is none of the name, or several.
+        """
+        kernels = {f.name: f for f in self.functions.values() if f.entry}
+        if name is None and len(kernels) == 1:
+            return next(iter(kernels.values()))
+        if name is None or name not in kernels:
+            raise BackendError(
+                "the module has several kernels" if name is None and kernels else "no such kernel",
+                expected=", ".join(kernels) or "a module with an .entry",
+                got=name or f"{len(kernels)} kernels",
+                remedy=did_you_mean(name or "", kernels),
+            )
+        return kernels[name]
+
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
+_WORD = re.compile(r"[\w.$%]+")
+_LABEL = re.compile(r"([%$A-Za-z_][\w$]*)\s*:(?!:)")
+_LOC = re.compile(
+    r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:\s*,\s*function_name\s+[^,\n]*,\s*inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?[^\n;]*;?"
+)
+_FILE = re.compile(r'\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"[^\n]*')
+_LINE_DIRECTIVE = re.compile(r"\.(?:version|target|address_size)\b[^\n]*")
+_VARIABLE = re.compile(
+    r"(?:\.(?:extern|visible|weak|common)\s+)*\.(global|const|shared|local|param)\b(.*)", re.S
+)
+_DECLARED = re.compile(
+    r"\s*(?:\.align\s+(\d+)\s*)?(?:\.attribute\([^)]*\)\s*)?(?:\.align\s+(\d+)\s*)?\.(?:(v2|v4)\s+\.)?(\w+)\s+(?:\.ptr\s*(?:\.(?:global|shared|const|local)\s*)?)?(?:\.align\s+(\d+)\s*)?(.*)",
+    re.S,
+)
+_NAME = re.compile(r"([%$A-Za-z_][\w$.]*)\s*((?:\[[^\]]*\]\s*)*)(?:=\s*(.*))?$", re.S)
+_SIZES = {"pred": 1, "b128": 16, "texref": 8, "samplerref": 8, "surfref": 8}
+_SIZES.update({f"{kind}{bits}": bits // 8 for kind in "busf" for bits in (8, 16, 32, 64)})
+_DIRECTIVE = re.compile(
+    r"\.(maxntid|reqntid|minnctapersm|maxnctapersm|maxnreg|explicitcluster|reqnctapercluster|"
+    r"maxclusterrank|noreturn|pragma|abi_preserve|abi_preserve_control|unified)\b([^.{;]*)"
+)
+_CONTROL = ("bra", "brx", "call")
+
+
+class _Modules(Reader):
+    """Reads a module.
+
+    Raises:
+        BackendError: the text is no PTX.
+    """
+
+    def __init__(self, text: str):
+        blank = _COMMENT.sub(lambda m: "\n" * m[0].count("\n") + " ", text)
+        super().__init__(blank)
+        self.module = Module(text)
+        self.lines = [0, *(m.end() for m in re.finditer("\n", blank))]
+        self.files: dict[int, str] = {int(m[1]): m[2] for m in _FILE.finditer(blank)}
+        self.function: Optional[Function] = None
+        self.location: Optional[Location] = None
+        self.tail: tuple[tuple[str, int], ...] = ()
+
+    def line_at(self, at: int) -> int:
+        return bisect_right(self.lines, at)
+
+    def wrong(self, words: str, got: str = "", at: Optional[int] = None) -> BackendError:
+        line = self.line_at(self.at if at is None else at)
+        shown = " ".join(got.split())
+        return BackendError(f"line {line} of the PTX: {words}", got=shown[:200] or None)
+
+    # -- the module's level --
+
+    def read(self) -> Module:
+        while True:
+            self.skip_space()
+            if self.at >= len(self.text):
+                break
+            here = self.text[self.at : self.at + 64]
+            if here[0] == ";":
+                self.at += 1
+                continue
+            word = _WORD.match(self.text, self.at)
+            if word is None or not word[0].startswith("."):
+                raise self.wrong("neither a directive nor a function", here)
+            self.top(word[0])
+        if not self.module.target:
+            raise BackendError(
+                "no PTX", expected="a text with .version and .target", got=self.text[:60].strip()
+            )
+        return self.module
+
+    def skip_space(self) -> None:
+        while self.at < len(self.text) and self.text[self.at].isspace():
+            self.at += 1
+
+    def rest_of_line(self) -> str:
+        end = self.text.find("\n", self.at)
+        end = len(self.text) if end < 0 else end
+        line, self.at = self.text[self.at : end], end
+        return line
+
+    def top(self, word: str) -> None:
+        if word in (".version", ".target", ".address_size", ".file"):
+            line = self.rest_of_line()
+            value = line.split(None, 1)[1].strip() if len(line.split(None, 1)) > 1 else ""
+            if word == ".version":
+                self.module.version = value
+            elif word == ".target":
+                self.module.target = value.partition(",")[0].strip()
+            return
+        if word == ".section":
+            self.braces()
+            return
+        start = self.at
+        at = self.at
+        while word in (".extern", ".visible", ".weak", ".common"):
+            at = _skip(self.text, at + len(word))
+            match = _WORD.match(self.text, at)
+            word = match[0] if match else ""
+        if word in (".entry", ".func"):
+            self.at = at + len(word)
+            self.function_(word == ".entry")
+            return
+        if word in (".pragma", ".alias", ".weakref"):
+            self.until_semicolon()
+            return
+        if _VARIABLE.match(self.text, start):
+            self.module.variables += self.variables(self.until_semicolon(), start)
+            return
+        raise self.wrong("a directive that is not known", word)
+
+    def until_semicolon(self) -> str:
+        start, depth = self.at, 0
+        quoted = False
+        for at in range(start, len(self.text)):
+            letter = self.text[at]
+            if letter == '"':
+                quoted = not quoted
+            elif quoted:
+                continue
+            elif letter in "{(":
+                depth += 1
+            elif letter in "})":
+                depth -= 1
+            elif letter == ";" and depth <= 0:
+                self.at = at + 1
+                return self.text[start:at]
+        raise self.wrong("a statement does not end with a semicolon", self.text[start : start + 80])
+
+    def braces(self) -> str:
+        start = self.text.find("{", self.at)
+        end = self.text.find("}", start)
+        if start < 0 or end < 0:
+            raise self.wrong("a brace is not closed", self.text[self.at : self.at + 80])
+        self.at = end + 1
+        return self.text[start:end]
+
+    def function_(self, entry: bool) -> None:
+        line = self.line_at(self.at)
+        self.skip_space()
+        results: list[Parameter] = []
+        if self.text[self.at : self.at + 1] == "(":
+            results = self.parameters()
+            self.skip_space()
+        name = _WORD.match(self.text, self.at)
+        if name is None:
+            raise self.wrong("a function has no name", self.text[self.at : self.at + 40])
+        self.at = name.end()
+        function = Function(name[0], entry, line, results)
+        self.skip_space()
+        if self.text[self.at : self.at + 1] == "(":
+            function.parameters = self.parameters()
+        while True:
+            self.skip_space()
+            directive = _DIRECTIVE.match(self.text, self.at)
+            if directive is None:
+                break
+            numbers = tuple(int(n) for n in re.findall(r"\d+", directive[2]))
+            function.directives[directive[1]] = numbers
+            self.at = directive.end()
+        here = self.text[self.at : self.at + 1]
+        if here == ";":
+            self.at += 1
+            return
+        if here != "{":
+            raise self.wrong(f"{name[0]} has no body", self.text[self.at : self.at + 60])
+        self.at += 1
+        self.function = function
+        self.body()
+        self.module.functions[function.name] = function
+
+    def parameters(self) -> list[Parameter]:
+        end = self.text.find(")", self.at)
+        if end < 0:
+            raise self.wrong("a parenthesis is not closed", self.text[self.at : self.at + 60])
+        inside = self.text[self.at + 1 : end]
+        start, self.at = self.at, end + 1
+        parameters = []
+        for part in filter(str.strip, inside.split(",")):
+            text = re.sub(r"^\s*\.(param|reg)\b", "", part)
+            (one,) = self.declared(text, "param", start)
+            parameters.append(Parameter(one.name, one.size, one.align, ".ptr" in part))
+        return parameters
+
+    def variables(self, text: str, at: int) -> list[Variable]:
+        match = _VARIABLE.match(text.strip())
+        assert match is not None
+        return self.declared(match[2], match[1], at)
+
+    def declared(self, text: str, space: str, at: int) -> list[Variable]:
+        match = _DECLARED.fullmatch(text)
+        if match is None or match[4] not in _SIZES:
+            raise self.wrong("a declaration that is not known", text, at)
+        element = _SIZES[match[4]] * int((match[3] or "v1")[1:])
+        align = max((int(n) for n in (match[1], match[2]) if n), default=element)
+        variables = []
+        for part in split_operands(match[6]):
+            name = _NAME.fullmatch(part.strip())
+            if name is None:
+                raise self.wrong("a declaration that is not known", text, at)
+            counts = re.findall(r"\[\s*(\w*)\s*\]", name[2])
+            content = self.content(name[3], _SIZES[match[4]], text, at) if name[3] else []
+            size = element
+            for count in counts:
+                size *= int(count, 0) if count else 0
+            if counts and not size and content:
+                size = max(o + (len(c) if isinstance(c, bytes) else 8) for o, c in content)
+            variables.append(Variable(name[1], space, size, align, content))
+        return variables
+
+    def content(
+        self, text: str, element: int, whole: str, at: int
+    ) -> list[tuple[int, bytes | str]]:
+        items = [t.strip() for t in re.split(r"[{},]", text) if t.strip()]
+        pieces: list[tuple[int, bytes | str]] = []
+        for number, item in enumerate(items):
+            masked = re.fullmatch(r"0x[0-9A-Fa-f]+\((.*)\)", item)
+            name = re.fullmatch(
+                r"(?:generic\()?([%$A-Za-z_][\w$]*)\)?", masked[1] if masked else item
+            )
+            if name is not None and not re.fullmatch(r"0[fFdD][0-9a-fA-F]+", item):
+                pieces.append((number * element, name[1]))
+                continue
+            value = self.number(item, whole).value
+            raw = int(value) & ((1 << 8 * element) - 1)
+            pieces.append((number * element, raw.to_bytes(element, "little")))
+        return pieces
+
+    # -- a body --
+
+    def body(self) -> None:
+        function = self.function
+        assert function is not None
+        self.scopes = [{}]
+        self.location, depth = None, 1
+        while True:
+            self.skip_space()
+            if self.at >= len(self.text):
+                raise self.wrong(f"the body of {function.name} does not end")
+            here = self.text[self.at]
+            if here == "{":
+                self.at, depth = self.at + 1, depth + 1
+                self.scopes.append(self.labels_ahead())
+            elif here == "}":
+                self.at, depth = self.at + 1, depth - 1
+                self.scopes.pop()
+                if not depth:
+                    return
+            elif here == ";":
+                self.at += 1
+            elif here == "." and self.directive():
+                pass
+            elif (label := _LABEL.match(self.text, self.at)) is not None:
+                self.at = label.end()
+                name = self.label(label[1])
+                self.skip_space()
+                if self.text.startswith(".branchtargets", self.at):
+                    listed = self.until_semicolon().split(None, 1)[1]
+                    function.tables[name] = tuple(self.label(n.strip()) for n in listed.split(","))
+                elif self.text.startswith(".callprototype", self.at):
+                    self.until_semicolon()
+                else:
+                    function.labels[name] = len(function.instructions)
+            else:
+                self.instruction()
+
+    def label(self, name: str) -> str:
+        """Return the unique name of a label: those of inner braces hide those outside."""
+        return next((s[f":{name}"] for s in reversed(self.scopes) if f":{name}" in s), name)
+
+    def labels_ahead(self) -> dict[str, str]:
+        """Return the labels between the braces that were just opened."""
+        depth, end = 1, self.at
+        while depth and end < len(self.text):
+            depth += {"{": 1, "}": -1}.get(self.text[end], 0)
+            end += 1
+        labels = {}
+        for match in re.finditer(
+            r"(?:^|[;\n{}])\s*([%$A-Za-z_][\w$]*)\s*:(?!:)", self.text[self.at : end]
+        ):
+            self.count += 1
+            labels[f":{match[1]}"] = f"{match[1]}'{self.count}"
+        return labels
+
+    def directive(self) -> bool:
+        function = self.function
+        assert function is not None
+        text, at = self.text, self.at
+        if text.startswith(".loc", at):
+            match = _LOC.match(text, at)
+            if match is None:
+                self.rest_of_line()
+                return True
+            self.at = match.end()
+            file = self.files.get(int(match[1]), "")
+            if match[4]:
+                call = (self.files.get(int(match[4]), ""), int(match[5]))
+                if not self.tail or self.tail[0] != call:
+                    self.tail = (call,)
+            else:
+                self.tail = ()
+            self.location = Location(file, int(match[2]), int(match[3]), self.tail)
+            return True
+        if text.startswith(".file", at):
+            self.rest_of_line()
+            return True
+        if text.startswith(".pragma", at):
+            self.until_semicolon()
+            return True
+        if text.startswith(".reg", at):
+            whole = self.until_semicolon()
+            try:
+                statement = self.declaration(re.sub(r"\s+", " ", whole))
+            except NotModelled as error:
+                raise self.wrong(error.words, error.got, at) from None
+            function.registers.update(statement.declared)
+            return True
+        match = re.compile(r"\.(local|shared|param|global|const)\b").match(text, at)
+        if match is not None:
+            whole = self.until_semicolon()
+            for variable in self.variables(whole, at):
+                if variable.space in ("global", "const"):
+                    self.module.variables.append(variable)
+                elif variable.space == "param" and len(self.scopes) > 1:
+                    self.count += 1
+                    unique = f"{variable.name}'{self.count}"
+                    self.scopes[-1][variable.name.lstrip("%")] = unique
+                    function.variables.append(
+                        Variable(unique, "param", variable.size, variable.align)
+                    )
+                else:
+                    function.variables.append(variable)
+            return True
+        return False
+
+    def instruction(self) -> None:
+        function = self.function
+        assert function is not None
+        at = self.at
+        line = self.line_at(at)
+        try:
+            statement = self.statement()
+        except NotModelled as error:
+            raise self.wrong(error.words, error.got, at) from None
+        if statement is not None:
+            function.instructions.append(Instruction(statement, line, self.location))
+
+    def operands(self, name: str, rest: str, whole: str) -> tuple[Operand, ...]:
+        if name not in _CONTROL:
+            return super().operands(name, rest, whole)
+        # Labels and functions have no place among operands, so they are immediates of their names.
+        parts: list[Operand] = []
+        for part in split_operands(rest):
+            part = part.strip()
+            if part.startswith("("):
+                inside = [p.strip() for p in split_operands(part[1:-1]) if p.strip()]
+                parts.append(Vector(tuple(self.operand(p, whole) for p in inside)))
+            elif name != "bra" and re.fullmatch(r"%[rf]?[dhs]?\d+", part):
+                parts.append(self.operand(part, whole))
+            else:
+                parts.append(Name(self.label(part)))
+        return tuple(parts)
+
+    def operand(self, part: str, whole: str) -> Operand:
+        part = part.strip()
+        if part.startswith("$") and re.fullmatch(r"[\w$]+", part):
+            return Register(part)
+        return super().operand(part, whole)
+
+    def address(self, part: str, whole: str) -> Address:
+        parts = split_operands(part)
+        if len(parts) == 1:
+            return super().address(part, whole)
+        more = tuple(self.operand(p, whole) for p in parts[1:])
+        base = super().address(parts[0], whole)
+        return Address(base.base, base.offset, more)
+
+
+@dataclass(frozen=True)
+class Name(Immediate):
+    """A label or a function."""
+
+    value: str = ""  # type: ignore[assignment]
+
+
+def _skip(text: str, at: int) -> int:
+    while at < len(text) and text[at].isspace():
+        at += 1
+    return at
+
+
+@lru_cache(maxsize=32)
+def parse_module(text: str) -> Module:
+    """Return the module of a text.
+
+    Raises:
+        BackendError: the text is no PTX; the message names the line.
+    """
+    return _Modules(text).read()

@@ -1,0 +1,290 @@
+"""Loads, stores, atomics and addresses: PTX ISA 9.7.9 and 9.7.13.6."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+import numpy as np
+
+from gluon_emu.ptx.isa.atomics import at_once, update_of
+from gluon_emu.ptx.isa.table import instruction
+from gluon_emu.ptx.machine.access import LOCAL_WINDOW, SHARED_WINDOW
+from gluon_emu.ptx.numbers import uint
+from gluon_emu.ptx.program import TYPES, Step, Type
+from gluon_emu.ptx.text import Address, Immediate, Operand, Register, Vector
+
+__all__ = ["address_of", "addresses", "space_of"]
+
+_SPACES = {
+    "global": "global", "shared": "shared", "shared::cta": "shared", "shared::cluster": "shared",
+    "local": "local", "const": "const", "param": "param", "param::entry": "param",
+    "param::func": "param",
+}  # fmt: skip
+_HINTS = (
+    "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "weak", "L2::cache_hint",
+    "L2::64B", "L2::128B", "L2::256B", "L2::evict_first", "L2::evict_last", "L2::evict_normal",
+    "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate",
+)  # fmt: skip
+_ORDERS = ("acquire", "release", "acq_rel", "relaxed", "volatile", "mmio", "sc")
+_SCOPES = ("cta", "cluster", "gpu", "sys")
+
+
+def space_of(call: Any) -> str:
+    return _SPACES.get(call.one_of(*_SPACES) or "", "generic")
+
+
+def addresses(call: Any, operand: Operand) -> Callable[[Any], np.ndarray]:
+    """Return a function from a group to addresses as int64."""
+    if not isinstance(operand, Address):
+        raise call.refuse(f"`{call.name}` takes an address in brackets")
+    return address_of(call, operand.base, operand.offset)
+
+
+def address_of(call: Any, base: Operand, offset: int = 0) -> Callable[[Any], np.ndarray]:
+    if isinstance(base, Register) and call.program.symbol(base.name) is None:
+        wide = call.width(base)
+        get = call.get(base, TYPES["u64" if wide == 64 else "u32"])
+    else:
+        get = call.get(base, TYPES["u64"])
+    if not offset:
+        return lambda group: get(group).astype(np.int64)
+    far = np.int64(offset)
+    return lambda group: get(group).astype(np.int64) + far
+
+
+def _prefix(call: Any) -> tuple[str, Optional[str]]:
+    """Take what all accesses share; return the space, and the order."""
+    order = call.one_of(*_ORDERS)
+    space = space_of(call)
+    call.one_of(*_SCOPES)
+    call.hinted = "L2::cache_hint" in call.left
+    while call.one_of(*_HINTS):
+        pass
+    return space, order
+
+
+def _items(call: Any, operand: Operand) -> list[Operand]:
+    count = {"v2": 2, "v4": 4, "v8": 8}.get(call.one_of("v2", "v4", "v8") or "", 1)
+    items = list(operand.items) if isinstance(operand, Vector) else [operand]
+    if len(items) != count:
+        raise call.refuse(f"{len(items)} registers where the instruction has {count}")
+    return items
+
+
+def _variable(call: Any, space: str, operand: Any) -> Optional[str]:
+    """Return the register that a piece of a variable in .param lives in; None for a kernel's argument."""
+    if (
+        space != "param"
+        or not isinstance(operand, Address)
+        or not isinstance(operand.base, Register)
+    ):
+        return None
+    name = operand.base.name
+    if name in call.program.parameters or call.program.names.get(name, name) in call.program.widths:
+        return None
+    return f"{name}@{operand.offset}"
+
+
+def _wide(call: Any, type: Type) -> tuple[Type, int, int]:
+    """Return the type of a register of the value, its bytes as elements, and how many these are."""
+    if type.name == "b128" or type.bits > 64:
+        raise call.refuse(f"`.{type.name}` is not known here")
+    return type, max(1, type.bits // 8), 1
+
+
+@instruction("ld", "ldu")
+def ld(call: Any) -> Step:
+    space, order = _prefix(call)
+    items = _items(call, call.operands[0])
+    type = call.type()
+    if type.kind == "p":
+        raise call.unknown_type(type)
+    call.count(2, 3)
+    puts = [call.put(item, type, wider=True) for item in items]
+    size = type.bits // 8
+    polls = order is not None
+    name = _variable(call, space, call.operands[1])
+    if name is not None:
+        return _load_variable(name, puts, type)
+    where = addresses(call, call.operands[1])
+    dtype = type.dtype
+
+    def run(group: Any) -> None:
+        values = group.machine.memory.load(group, space, where(group), size, len(puts))
+        if polls:
+            group.polled = True
+        for put, value in zip(puts, values):
+            put(group, value.view(dtype))
+
+    return run
+
+
+def _load_variable(name: str, puts: list[Any], type: Type) -> Step:
+    stem, _, offset = name.partition("@")
+    size = type.bits // 8
+
+    def run(group: Any) -> None:
+        for i, put in enumerate(puts):
+            value = group.values.get(f"{stem}@{int(offset) + i * size}")
+            if value is None:
+                value = np.zeros((1, 1), uint(type.bits))
+            put(group, value.astype(uint(type.bits)).view(type.dtype))
+
+    return run
+
+
+@instruction("st")
+def st(call: Any) -> Step:
+    if "async" in call.left:
+        from gluon_emu.ptx.isa.bulk import store_async
+
+        return store_async(call)
+    space, _ = _prefix(call)
+    if len(call.operands) < 2:
+        raise call.refuse("`st` takes an address and a value")
+    items = _items(call, call.operands[1])
+    type = call.type()
+    if type.kind == "p":
+        raise call.unknown_type(type)
+    gets = [call.get(item, type, wider=True) for item in items]
+    size, raw = type.bits // 8, uint(type.bits)
+    name = _variable(call, space, call.operands[0])
+    if name is not None:
+        stem, _, offset = name.partition("@")
+
+        def keep(group: Any) -> None:
+            for i, get in enumerate(gets):
+                value = np.asarray(get(group)).view(raw)
+                group.write(f"{stem}@{int(offset) + i * size}", type.bits, value)
+
+        return keep
+    where = addresses(call, call.operands[0])
+
+    def run(group: Any) -> None:
+        values = [np.asarray(get(group)).view(raw) for get in gets]
+        group.machine.memory.store(group, space, where(group), size, values)
+
+    return run
+
+
+_ATOMIC = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
+
+
+@instruction("atom", "red")
+def atom(call: Any) -> Step:
+    """Update each element of a pair or a vector by itself, the threads one after the other."""
+    if call.name == "red" and "async" in call.left:
+        from gluon_emu.ptx.isa.bulk import store_async
+
+        return store_async(call)
+    returns = call.name == "atom"
+    space, _ = _prefix(call)
+    call.flag("noftz")
+    kind = call.one_of(*_ATOMIC)
+    if kind is None:
+        raise call.refuse(f"this kind of `{call.name}` is not known")
+    call.flag("noftz")
+    values = call.operands[1 + returns :]
+    if not values:
+        raise call.refuse(f"`{call.name}` takes an address and a value")
+    items = _items(call, values[0])
+    type = call.type()
+    update = update_of(call, kind, type, space)
+    where = addresses(call, call.operands[returns])
+    swaps = kind == "cas"
+    gets = [call.get(item, type) for item in items]
+    extra = [call.get(values[1], type)] if swaps else []
+    puts: list[Any] = []
+    if returns:
+        d = call.operands[0]
+        parts = d.items if isinstance(d, Vector) and len(items) > 1 else [d]
+        puts = [call.put(item, type) for item in parts]
+    size, raw = type.bits // 8, uint(type.bits)
+    fast = at_once(kind, type, returns)
+
+    def run(group: Any) -> None:
+        at = where(group)
+        group.polled = group.polled or returns
+        olds = []
+        for i, get in enumerate(gets):
+            new = [np.asarray(g(group)).view(raw) for g in (get, *extra)]
+            olds.append(
+                group.machine.memory.update(group, space, at + i * size, size, update, new, fast)
+            )
+        for put, old in zip(puts, olds):
+            put(group, old.view(type.dtype))
+
+    return run
+
+
+@instruction("cvta")
+def cvta(call: Any) -> Step:
+    """Between a space's own addresses and generic ones."""
+    back = call.flag("to")
+    space = space_of(call)
+    type = call.type()
+    far = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}.get(space, 0)
+    if not far:
+        return call.plain(type, [type], lambda a: a)  # type: ignore[no-any-return]
+    if type.bits != 64:
+        raise call.refuse("`cvta` of 32 bits is not known here")
+    window = np.uint64(far)
+    return call.plain(type, [type], lambda a: a - window if back else a + window)  # type: ignore[no-any-return]
+
+
+@instruction("isspacep")
+def isspacep(call: Any) -> Step:
+    kind = call.one_of(*_SPACES) or ""
+    call.count(2)
+    space = _SPACES.get(kind)
+    get = address_of(call, call.operands[1])
+    put = call.put(call.operands[0], TYPES["pred"])
+    number = {"shared": 1, "local": 2}.get(space or "", 0)
+
+    def run(group: Any) -> None:
+        put(group, (get(group) >> 56) == number)
+
+    return run
+
+
+@instruction("mapa", "getctarank")
+def mapa(call: Any) -> Step:
+    """Return the address of the same place in another block of the cluster, or whose block it is."""
+    space = space_of(call)
+    type = call.type()
+    low = (1 << 24) - 1
+    if call.name == "getctarank":
+        call.count(2)
+        get = address_of(call, call.operands[1])
+        put = call.put(call.operands[0], TYPES["u32"])
+        return lambda group: put(group, (get(group) >> 24 & 0xFF).astype(np.uint32))
+    call.count(3)
+    if isinstance(call.operands[1], Immediate):
+        raise call.refuse("`mapa` takes an address")
+    get = address_of(call, call.operands[1])
+    rank = call.get(call.operands[2], TYPES["u32"])
+    put = call.put(call.operands[0], type)
+    window = SHARED_WINDOW if space == "generic" else 0
+
+    def run(group: Any) -> None:
+        at = (get(group) & low) | (rank(group).astype(np.int64) << 24) | window
+        put(group, at.astype(type.dtype))
+
+    return run
+
+
+@instruction("membar", "fence")
+def fence(call: Any) -> Step:
+    """Order accesses, which happen in the order of the program here."""
+    return lambda group: None
+
+
+@instruction("createpolicy")
+def createpolicy(call: Any) -> Step:
+    put = call.put(call.operands[0], TYPES["b64"])
+    return lambda group: put(group, np.zeros((1, 1), np.uint64))
+
+
+@instruction("alloca", "stacksave", "stackrestore")
+def stack(call: Any) -> Step:
+    raise call.refuse(f"`{call.name}` is not known")

@@ -1,0 +1,217 @@
+"""From the arguments of a launch to PTX that runs."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Callable, Iterator, Optional
+
+import numpy as np
+
+from gluon_core.errors import ArgumentError, BackendError
+from gluon_core.simulation.evidence import note
+from gluon_core.simulation.host_memory import address_of
+from gluon_emu.arguments import allocation_of, encode, global_scratch, leaves_of
+from gluon_emu.memory import Allocation, GlobalMemory
+from gluon_emu.ptx.decode.module import parse_module
+from gluon_emu.ptx.machine.code import SHARED_START, Code, bind
+from gluon_emu.ptx.machine.run import Machine
+from gluon_emu.ptx.tensormap import descriptor_leaves
+from gluon_emu.settings import Settings, of_launch
+
+__all__ = ["Counts", "Launch", "code_of", "execute", "make_launcher", "prepared"]
+
+_UNITS = 132  # multiprocessors: so many blocks are resident at least
+_RESIDENT = 256  # warps
+_STATE_BYTES = 512 << 20
+
+
+@dataclass
+class Counts:
+    """How many warps executed each instruction of a launch."""
+
+    counts: list[int]
+
+
+@dataclass
+class Launch:
+    """One launch.
+
+    Args:
+        grid: blocks along x, y and z.
+        block: threads along x, y and z.
+        cluster: blocks of a cluster along x, y and z.
+        shared: bytes of shared memory that the code does not declare.
+        together: whether all blocks have to be resident.
+    """
+
+    code: Code
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    allocations: list[Allocation] = field(default_factory=list)
+    together: bool = False
+
+
+@lru_cache(maxsize=64)
+def code_of(text: str, name: Optional[str] = None) -> Code:
+    """Return a kernel of a PTX text, ready to run.
+
+    Raises:
+        BackendError: the text is no PTX, or there is no such kernel.
+        UnknownInstructionError: an instruction is not known here.
+    """
+    return bind(parse_module(text), name)
+
+
+def make_launcher(compiled: Any) -> Callable[..., Any]:
+    """`launch(grid, stream, *arguments)` for a `CompiledKernel` of NVIDIA's pipeline.
+
+    Raises:
+        BackendError: there is no PTX.
+    """
+    text = compiled.asm.get("ptx") if hasattr(compiled.asm, "get") else compiled.asm["ptx"]
+    if text is None:
+        raise BackendError(
+            f"{compiled.metadata.name} comes without its PTX",
+            expected='asm["ptx"]',
+            got=", ".join(compiled.asm) or "nothing",
+            remedy="Compile the kernel from its source.",
+        )
+    if isinstance(text, bytes):
+        text = text.decode()
+    kinds = compiled.signature_types()
+    names = list(compiled.src.fn.arg_names)
+    metadata = compiled.metadata
+    own = code_of(text, metadata.name)
+    compiled.function = compiled.module = own.module
+
+    def launch(grid: Any, stream: Any, *arguments: Any) -> None:
+        settings, overridden = of_launch()
+        x, y, z = [*(int(g) for g in grid), 1, 1][:3]
+        cluster = int(metadata.num_ctas or 1)
+        size = (x * cluster, y, z)
+        allocations: list[Allocation] = []
+        metas = list(getattr(metadata, "tensordesc_meta", None) or [])
+
+        def pointed(name: str, value: Any) -> int:
+            allocation = allocation_of(name, value)
+            if allocation is not None:
+                allocations.append(allocation)
+            return address_of(name, value)
+
+        def descriptors(name: str, value: Any) -> Iterator[tuple[str, Any, Any]]:
+            meta = metas.pop(0) if metas else None
+            return descriptor_leaves(name, value, meta, pointed)
+
+        leaves = list(leaves_of(kinds, names, arguments, allocations, descriptors))
+        scratch = global_scratch(metadata, size, allocations)
+        request = prepared(
+            own, size, leaves, scratch, allocations, int(metadata.shared or 0), (cluster, 1, 1),
+            (32 * int(metadata.num_warps), 1, 1),
+        )  # fmt: skip
+        request.together = bool(getattr(metadata, "launch_cooperative_grid", False))
+        note(settings.off, overridden)
+        execute(request, settings)
+
+    return launch
+
+
+def prepared(
+    code: Code,
+    grid: tuple[int, int, int],
+    leaves: list[tuple[str, Any, Any]],
+    scratch: list[int],
+    allocations: list[Allocation],
+    shared: int,
+    cluster: tuple[int, int, int] = (1, 1, 1),
+    block: Optional[tuple[int, int, int]] = None,
+) -> Launch:
+    """Return a launch of `code` with these arguments.
+
+    Args:
+        grid: blocks along x, y and z.
+        leaves: (name, type, value) of each argument, addresses for pointers.
+        scratch: addresses of buffers that the compiler asked for, behind the arguments.
+        allocations: the memory that the addresses point into.
+        shared: bytes of shared memory that the code does not declare.
+        block: threads along x, y and z, where the code does not say.
+
+    Raises:
+        ArgumentError: the code takes other arguments, or blocks of another size.
+    """
+    wanted = code.kernel.parameters
+    if not len(leaves) <= len(wanted) <= len(leaves) + len(scratch):
+        raise ArgumentError(
+            f"{code.kernel.name} takes other arguments than these",
+            expected=f"{len(wanted)} values",
+            got=f"{len(leaves)}: {', '.join(name for name, _, _ in leaves)}",
+        )
+    values = [(kind, value) for _, kind, value in leaves] + [("i64", at) for at in scratch]
+    for parameter, (kind, value) in zip(wanted, values):
+        at = code.parameters[parameter.name]
+        data = encode(kind, value, parameter.size)
+        code.parameter_room[at : at + parameter.size] = np.frombuffer(data, np.uint8)
+    directives = code.kernel.directives
+    declared = directives.get("reqntid")
+    size = [*declared, 1, 1][:3] if declared else list(block or (128, 1, 1))
+    inner = directives.get("reqnctapercluster")
+    if inner and cluster == (1, 1, 1):
+        cluster = tuple([*inner, 1, 1][:3])  # type: ignore[assignment]
+    if any(g % c for g, c in zip(grid, cluster)):
+        raise ArgumentError(
+            f"{code.kernel.name} has clusters that the grid is no multiple of",
+            argument="grid",
+            expected=f"multiples of {cluster}",
+            got=str(grid),
+        )
+    limit = int(np.prod(size))
+    if not 1 <= limit <= 1024:
+        raise ArgumentError("no block", expected="1 to 1024 threads", got=str(limit))
+    room = Allocation("the kernel arguments", code.parameter_room, False)
+    return Launch(
+        code,
+        grid,
+        (size[0], size[1], size[2]),
+        shared,
+        cluster,
+        [*allocations, room, *code.regions],
+    )
+
+
+def execute(request: Launch, settings: Settings) -> Counts:
+    """Run all blocks, as many at once as fit; return the executed instructions.
+
+    Raises:
+        EmulatorError: the code violates a rule.
+    """
+    code = request.code
+    total = request.grid[0] * request.grid[1] * request.grid[2]
+    warps = -(-int(np.prod(request.block)) // 32)
+    cluster = int(np.prod(request.cluster))
+    together = max(1, (settings.resident or _RESIDENT) // warps)
+    if settings.resident is None:
+        together = max(together, _UNITS)
+        room = request.shared + code.static_shared + SHARED_START + code.local_bytes * warps * 32
+        together = min(together, max(1, _STATE_BYTES // room))
+    together = max(cluster, together // cluster * cluster)
+    if request.together:
+        together = total
+    memory = GlobalMemory(request.allocations)
+    started = time.monotonic()
+    deadline = None if settings.timeout is None else started + settings.timeout
+    tally = Counts([0] * len(code.steps))
+    with np.errstate(all="ignore"):
+        for first in range(0, total, together):
+            count = min(together, total - first)
+            Machine(request, memory, first, count, settings, deadline, tally).run()
+            if settings.progress and time.monotonic() - started > 2:
+                print(f"{code.kernel.name}: block {first + count} of {total}", file=sys.stderr)
+    return tally
+
+
+_ = re

@@ -1,0 +1,1 @@
+"""The machine that executes PTX: groups of warps, their memory, barriers and asynchronous copies."""

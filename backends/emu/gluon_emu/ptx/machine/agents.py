@@ -1,0 +1,117 @@
+"""Asynchronous work: what copies do between their start and the wait for them.
+
+A copy is a task that runs when somebody waits for it, when no group can go on, or, by the schedule "eager",
+at once. So a kernel that reads before it waits reads what was there before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Callable
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from gluon_emu.ptx.machine.group import Group
+    from gluon_emu.ptx.machine.run import Machine
+
+__all__ = ["Agents", "Task"]
+
+
+@dataclass(eq=False)
+class Task:
+    """Work that was started.
+
+    Args:
+        kind: "cp" (of cp.async), or "bulk".
+        run: does it.
+        threads: numbers of the threads that started it, over all resident warps; their groups count it.
+    """
+
+    kind: str
+    run: Callable[[], None]
+    threads: np.ndarray
+    done: bool = False
+    group: dict[str, Any] = field(default_factory=dict)
+
+
+class Agents:
+    """The tasks of the resident blocks, oldest first.
+
+    Threads collect tasks into groups of their kind: `commit` closes a group, and `wait` runs all but the
+    newest ones.
+    """
+
+    def __init__(self, machine: "Machine", settings: Any):
+        self.machine = machine
+        self.eager = settings.schedule == "eager"
+        self.random = (
+            np.random.default_rng(settings.seed + 1) if settings.schedule == "random" else None
+        )
+        self.tasks: deque[Task] = deque()
+        threads = machine.block_of.size * 32
+        # By kind: how many groups a thread has committed, and the tasks with the groups they are in.
+        self.committed = {kind: np.zeros(threads, np.int64) for kind in ("cp", "bulk", "wgmma")}
+        self.grouped: dict[str, list[tuple[Task, np.ndarray, np.ndarray]]] = {"cp": [], "bulk": []}
+
+    def pending(self) -> bool:
+        return bool(self.tasks)
+
+    def start(self, task: Task, grouped: bool = False) -> None:
+        """Start a task.
+
+        Args:
+            grouped: it belongs to the open group of its threads.
+        """
+        if self.eager or self.random is not None and self.random.integers(2):
+            self._do(task)
+            return
+        self.tasks.append(task)
+        if grouped:
+            number = self.committed[task.kind][task.threads].copy()
+            self.grouped[task.kind].append((task, task.threads, number))
+
+    def _do(self, task: Task) -> None:
+        if not task.done:
+            task.done = True
+            self.machine.changes += 1
+            task.run()
+
+    def run_oldest(self) -> None:
+        if self.random is not None and len(self.tasks) > 1:
+            self.tasks.rotate(-int(self.random.integers(len(self.tasks))))
+        self._do(self.tasks.popleft())
+
+    def finish(self) -> None:
+        """Do all that is left when the threads are through."""
+        while self.tasks:
+            self._do(self.tasks.popleft())
+
+    def threads_of(self, group: "Group") -> np.ndarray:
+        """Return the numbers of the threads that execute the current instruction."""
+        number = group.rows[:, None] * 32 + np.arange(32)
+        return np.asarray(number[group.lanes()])
+
+    def commit(self, group: "Group", kind: str) -> None:
+        self.committed[kind][self.threads_of(group)] += 1
+
+    def wait(self, group: "Group", kind: str, newest: int) -> None:
+        """Finish the tasks of all groups of these threads but the newest ones."""
+        threads = self.threads_of(group)
+        self.wait_of(threads, kind, newest)
+
+    def wait_of(self, threads: np.ndarray, kind: str, newest: int, opened: bool = False) -> None:
+        here = np.zeros(self.committed[kind].size, bool)
+        here[threads] = True
+        last = self.committed[kind] - newest + opened
+        left = []
+        for entry in self.grouped[kind]:
+            task, owners, number = entry
+            if not task.done and (here[owners] & (number < last[owners])).any():
+                self._do(task)
+            if not task.done:
+                left.append(entry)
+        self.grouped[kind] = left
+        if any(task.done for task in self.tasks):
+            self.tasks = deque(task for task in self.tasks if not task.done)

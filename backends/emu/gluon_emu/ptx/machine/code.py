@@ -1,0 +1,297 @@
+"""From functions to steps: operands bound, labels resolved, registers dropped when they are dead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Iterator, Optional
+
+import numpy as np
+
+from gluon_core.simulation.assembly import NotModelled
+from gluon_emu.errors import EmulatorError, UnknownInstructionError, span_of
+from gluon_emu.memory import Allocation
+from gluon_emu.ptx.decode.module import Function, Instruction, Module, Name
+from gluon_emu.ptx.machine.liveness import dead_after
+from gluon_emu.ptx.program import CARRY, TYPES, Call, Step
+from gluon_emu.ptx.text import Address, Operand, Pair, Register, Vector
+
+__all__ = ["SHARED_START", "SWITCH", "Bound", "Code", "ModuleCall", "bind"]
+
+SHARED_START = 1024  # bytes at the start of a block's shared memory that the system keeps
+SWITCH = object()  # the group was placed elsewhere by a step
+
+
+@dataclass
+class Bound:
+    """An instruction that can run.
+
+    Args:
+        index: among all of the code.
+        guard: gives the threads that execute it.
+        dead: registers that nobody reads behind it.
+        leads: whether jumps come here.
+    """
+
+    index: int
+    source: Instruction
+    function: str
+    guard: Optional[Callable[[Any], np.ndarray]] = None
+    step: Optional[Step] = None
+    dead: tuple[str, ...] = ()
+    leads: bool = False
+    reads: frozenset[str] = frozenset()
+    writes: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A variable: its space, and its address there."""
+
+    space: str
+    address: int
+    size: int
+
+
+class ModuleCall(Call):
+    """An instruction of a module that is being made into a step."""
+
+    program: "Code"  # type: ignore[assignment]
+
+    def get(self, operand: Operand, type: Any, wider: bool = False) -> Callable[[Any], np.ndarray]:
+        if isinstance(operand, Register):
+            symbol = self.program.symbol(operand.name)
+            if symbol is not None:
+                return self._address(symbol, type)
+        return super().get(operand, type, wider)
+
+    def _address(self, symbol: Symbol, type: Any) -> Callable[[Any], np.ndarray]:
+        address, dtype = symbol.address, type.dtype
+        if symbol.space != "shared":
+            constant = np.full((1, 1), address, np.uint64).astype(f"u{dtype.itemsize}").view(dtype)
+            return lambda frame: constant
+        return lambda frame: (
+            (frame.machine.shared_base(frame) + address).astype(f"u{dtype.itemsize}").view(dtype)
+        )
+
+
+class _Capture(set[str]):
+    """The registers that anything writes, and those of the current instruction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now: set[str] = set()
+
+    def add(self, name: str) -> None:
+        self.now.add(name)
+        super().add(name)
+
+
+class Code:
+    """The steps of a kernel and of the functions that it calls.
+
+    Attributes:
+        static_shared: bytes of shared memory that the module declares, behind `SHARED_START`.
+        local_bytes: of a thread.
+        regions: memory of the module's variables.
+        unknown: instructions that cannot run, with the reasons.
+    """
+
+    target: Any = None
+    is_data = each_thread = reaches_memory = False
+
+    def __init__(self, module: Module, kernel: Function):
+        self.module, self.kernel = module, kernel
+        self.widths: dict[str, int] = {CARRY: 1}
+        self.written = _Capture()
+        self.reading: set[str] = set()
+        self.orders: tuple[str, ...] = ()
+        self.looked, self.released, self.fence = False, None, None
+        self.steps: list[Bound] = []
+        self.starts: dict[str, int] = {}
+        self.labels: dict[str, int] = {}
+        self.symbols: dict[str, Symbol] = {}
+        self.names: dict[str, str] = {}  # of the current function
+        self.function = kernel
+        self.shared_names: list[tuple[int, int, str]] = []
+        self.static_shared = self.local_bytes = 0
+        self.regions: list[Allocation] = []
+        self.unknown: list[tuple[Instruction, NotModelled]] = []
+        self.parameters: dict[str, int] = {}
+        self._variables()
+        for function in self._functions():
+            self._bind(function)
+        self._finish()
+
+    # -- variables --
+
+    def _variables(self) -> None:
+        variables = list(self.module.variables)
+        for function in self.module.functions.values():
+            variables += function.variables
+        dynamic = []
+        for variable in variables:
+            name, size, align = variable.name, variable.size, max(1, variable.align)
+            if variable.space == "shared":
+                if not size:
+                    dynamic.append(variable)
+                    continue
+                at = -(-(SHARED_START + self.static_shared) // align) * align
+                self.static_shared = at + size - SHARED_START
+                self.symbols[name] = Symbol("shared", at, size)
+                self.shared_names.append((at, size, name))
+            elif variable.space == "local":
+                at = -(-self.local_bytes // align) * align
+                self.local_bytes = at + size
+                self.symbols[name] = Symbol("local", at, size)
+            elif variable.space in ("global", "const"):
+                room = np.zeros(size + align, np.uint8)
+                start = -room.ctypes.data % align
+                data = room[start : start + size]
+                self.regions.append(Allocation(name, data, variable.space == "global", room))
+                self.symbols[name] = Symbol(variable.space, data.ctypes.data, size)
+        for variable in dynamic:
+            align = max(16, variable.align)
+            at = -(-(SHARED_START + self.static_shared) // align) * align
+            self.symbols[variable.name] = Symbol("shared", at, 0)
+        for variable in variables:
+            if variable.content and variable.name in self.symbols:
+                self._fill(variable)
+        at = 0
+        for parameter in self.kernel.parameters:
+            at = -(-at // parameter.align) * parameter.align
+            self.parameters[parameter.name] = at
+            at += parameter.size
+        self.parameter_bytes = at
+        room = np.zeros(at + 256, np.uint8)
+        start = -room.ctypes.data % 128
+        self.parameter_room = room[start : start + max(at, 16)]
+        self._keeps = room
+        for name, at in self.parameters.items():
+            self.symbols[name] = Symbol("param", self.parameter_room.ctypes.data + at, 0)
+
+    def _fill(self, variable: Any) -> None:
+        data = next(r.data for r in self.regions if r.name == variable.name)
+        for offset, piece in variable.content:
+            if isinstance(piece, str):
+                symbol = self.symbols.get(piece)
+                piece = (symbol.address if symbol else 0).to_bytes(8, "little")
+            data[offset : offset + len(piece)] = np.frombuffer(piece, np.uint8)
+
+    def symbol(self, name: str) -> Optional[Symbol]:
+        if self.names.get(name, name) in self.widths:
+            return None
+        return self.symbols.get(name)
+
+    # -- instructions --
+
+    def _functions(self) -> Iterator[Function]:
+        """The kernel, then what it calls."""
+        waiting, done = [self.kernel], []
+        while waiting:
+            function = waiting.pop(0)
+            if function in done:
+                continue
+            done.append(function)
+            for instruction in function.instructions:
+                if instruction.statement.name != "call":
+                    continue
+                for operand in instruction.statement.operands:
+                    if isinstance(operand, Name) and operand.value in self.module.functions:
+                        waiting.append(self.module.functions[operand.value])
+        return iter(done)
+
+    def _bind(self, function: Function) -> None:
+        self.function = function
+        prefix = "" if function is self.kernel else f"{function.name}:"
+        self.prefix = prefix
+        self.starts[function.name] = start = len(self.steps)
+        for name, type in function.registers.items():
+            if type not in TYPES:
+                type = "b64" if type == "b128" else type
+            if type in TYPES:
+                self.widths[prefix + name] = TYPES[type].bits
+        for label, at in function.labels.items():
+            self.labels[prefix + label] = start + at
+        leads = {start + at for at in function.labels.values()}
+        if prefix:
+            local = function.registers.keys()
+            rename = lambda o: _renamed(o, prefix, local)  # noqa: E731
+        for number, instruction in enumerate(function.instructions):
+            if prefix:
+                statement = instruction.statement
+                operands = tuple(map(rename, statement.operands))
+                guard = rename(statement.guard) if statement.guard else None
+                statement = replace(statement, operands=operands, guard=guard)
+                instruction = replace(instruction, statement=statement)
+            bound = Bound(start + number, instruction, function.name, leads=start + number in leads)
+            self.steps.append(bound)
+            self.reading, self.written.now = set(), set()
+            try:
+                self._step(bound)
+            except NotModelled as error:
+                self.unknown.append((instruction, error))
+            bound.reads, bound.writes = frozenset(self.reading), frozenset(self.written.now)
+        if not function.instructions:
+            raise EmulatorError(f"{function.name} has no instructions")
+
+    def _step(self, bound: Bound) -> None:
+        from gluon_emu.ptx.isa.table import find
+
+        statement = bound.source.statement
+        call = ModuleCall(self, statement)  # type: ignore[arg-type]
+        call.index = bound.index
+        if statement.guard is not None:
+            bound.guard = call.get(statement.guard, TYPES["pred"])
+        make = find(statement.name, statement.modifiers)
+        if make is None:
+            raise call.refuse(f"`{statement.name}` is not known")
+        bound.step = make(call)
+
+    def _finish(self) -> None:
+        if self.unknown:
+            instruction, error = self.unknown[0]
+            more = len(self.unknown) - 1
+            others = f"\n  and {more} more" if more else ""
+            raise UnknownInstructionError(
+                f"{error.words}\n  in `{instruction.text}` (line {instruction.line} of the PTX)"
+                f"{others}",
+                remedy=error.remedy,
+                span=span_of(instruction.location),
+            )
+        dead, self.live_in = dead_after(self)
+        for bound, names in zip(self.steps, dead):
+            bound.dead = names
+
+    # -- the interface of programs --
+
+    def read(self, call: Call, name: str) -> None:
+        self.reading.add(name)
+
+    def special(self, name: str, bits: int) -> Callable[[Any], np.ndarray]:
+        from gluon_emu.ptx.machine.special import reader
+
+        return reader(name, bits)
+
+
+def _renamed(operand: Any, prefix: str, local: Any) -> Any:
+    """The registers of a function under names that no other function has."""
+    if isinstance(operand, Register):
+        return replace(operand, name=prefix + operand.name) if operand.name in local else operand
+    if isinstance(operand, Vector):
+        return Vector(tuple(_renamed(o, prefix, local) for o in operand.items))
+    if isinstance(operand, Address):
+        more = tuple(_renamed(o, prefix, local) for o in operand.more)
+        return Address(_renamed(operand.base, prefix, local), operand.offset, more)
+    if isinstance(operand, Pair):
+        return Pair(_renamed(operand.first, prefix, local), _renamed(operand.second, prefix, local))
+    return operand
+
+
+def bind(module: Module, name: Optional[str] = None) -> Code:
+    """Return a kernel of a module as code.
+
+    Raises:
+        BackendError: there is no such kernel.
+        UnknownInstructionError: it has an instruction that is not known here.
+    """
+    return Code(module, module.entry(name))

@@ -1,0 +1,39 @@
+"""Kernels whose PTX the emulator executes, against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_emu.errors import AccessError
+
+pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore::UserWarning")]
+BOTH = pytest.mark.parametrize("target", ["emu:sm_80", "emu:sm_90"])
+
+
+@gluon.jit
+def add(x, y, out, n, BLOCK: gl.constexpr):
+    offsets = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, gl.BlockedLayout([2], [32], [4], [0]))
+    mask = offsets < n
+    total = gl.load(x + offsets, mask=mask) + gl.load(y + offsets, mask=mask)
+    gl.store(out + offsets, total, mask=mask)
+
+
+@BOTH
+def test_sums(target):
+    x, y = np.random.default_rng(0).standard_normal((2, 1000)).astype(np.float32)
+    out = np.zeros_like(x)
+    add[(4,)](x, y, out, x.size, 256, target=target)
+    np.testing.assert_array_equal(out, x + y)
+
+
+@BOTH
+def test_a_wrong_address_names_the_argument(target):
+    x = np.zeros(100, np.float32)
+    y, out = np.zeros((2, 512), np.float32)
+    with pytest.raises(AccessError, match=r"past the end of x \(400 bytes\)") as caught:
+        add[(2,)](x, y, out, 512, 256, target=target)
+    assert caught.value.span.file.endswith("test_ptx_kernels.py")
+    assert "ld.global" in caught.value.instruction
