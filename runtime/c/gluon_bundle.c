@@ -87,13 +87,16 @@ void gb_form_get(const gb_form *form, gb_form_info *info)
 /* -- which form fits ------------------------------------------------------------------------------ */
 
 typedef struct {
-    uint32_t parameter, is_value, flags, code, offset; /* of a descriptor: flags: rank, code: its map */
+    uint32_t parameter, kind, flags, code, offset; /* of a descriptor: flags: rank, code: its map */
     const char *text; /* the type, or the constant */
 } Argument;
 
-#define DESCRIPTOR 2 /* of is_value */
+enum { CONSTANT, VALUE, DESCRIPTOR }; /* kinds */
+enum { DIVISIBLE = 1, SMALL = 2 };    /* flags of a value */
+enum { WIDER = -2, USED = 4, UNFIT = -1000 }; /* scores of an argument */
 
 static uint32_t argument_count(const gb_form *form) { return word(form->row + 76); }
+static uint32_t divisor_of(const gb_form *form) { return word(form->kernel->bundle->index + 24); }
 
 static Argument argument_at(const gb_form *form, uint32_t index)
 {
@@ -103,12 +106,17 @@ static Argument argument_at(const gb_form *form, uint32_t index)
                       word(at + 16), word(at + 20), text_at(self, word(at + 8))};
 }
 
-static int same_element(const char *pattern, const char *given)
+static const gb_descriptor *descriptor_of(const gb_value *value)
 {
-    const char *element = pattern + (pattern[1] == 'k' ? 2 : 1);
-    if (strcmp(element, "i1") == 0)
-        element = "u1";
-    return given == NULL || strcmp(element, strcmp(given, "i1") == 0 ? "u1" : given) == 0;
+    return (const gb_descriptor *)(uintptr_t)value->bits;
+}
+
+static int same_element(const char *pattern, const char *element)
+{
+    const char *own = pattern + (pattern[1] == 'k' ? 2 : 1);
+    if (strcmp(own, "i1") == 0)
+        own = "u1";
+    return element == NULL || strcmp(own, strcmp(element, "i1") == 0 ? "u1" : element) == 0;
 }
 
 /* The integer types of `gluon_runtime.rules`: the first that holds an integer is its usual one. */
@@ -125,120 +133,129 @@ static int within(const gb_value *value, int64_t least, uint64_t most)
     return value->bits <= most;
 }
 
-/* Whether an integer fits `i8` ... `u64`; 2 where the type is the one that it would be compiled for. */
-static int integer_fits(const char *type, const gb_value *value)
+/* Score an integer for `i8` ... `u64`: 0 where the type is the one that it would be compiled for. */
+static int integer_score(const char *type, const gb_value *value)
 {
     int bits = atoi(type + 1), is_unsigned = type[0] == 'u';
-    size_t i;
+    size_t i = 0;
     if ((type[0] != 'i' && type[0] != 'u') || (bits != 8 && bits != 16 && bits != 32 && bits != 64))
-        return 0;
+        return UNFIT;
     if (!within(value, is_unsigned ? 0 : INT64_MIN >> (64 - bits),
                 UINT64_MAX >> (64 - bits + !is_unsigned)))
-        return 0;
-    for (i = 0; !within(value, INTEGERS[i].least, INTEGERS[i].most); i++) {
-    }
-    return strcmp(type, INTEGERS[i].type) == 0 ? 2 : 1;
+        return UNFIT;
+    while (!within(value, INTEGERS[i].least, INTEGERS[i].most))
+        i++;
+    return strcmp(type, INTEGERS[i].type) == 0 ? 0 : WIDER;
 }
 
-/* Whether a descriptor is of the element type, rank and box that an argument was compiled for. */
+/* Return whether a descriptor is of the element type, rank and box that an argument was compiled for. */
 static int descriptor_fits(const gb_form *form, const Argument *argument, const gb_value *value)
 {
-    const gb_descriptor *given = (const gb_descriptor *)(uintptr_t)value->bits;
+    const gb_descriptor *it = descriptor_of(value);
     const unsigned char *map = form->kernel->bundle->index + argument->code;
     const char *element = strchr(argument->text, '<'), *end = strchr(argument->text, '[');
     uint32_t i, bytes = word(map + 8);
-    if (value->kind != GB_DESCRIPTOR || given->rank != argument->flags || element == NULL || end == NULL)
+    if (value->kind != GB_DESCRIPTOR || it->rank != argument->flags || element == NULL || end == NULL)
         return 0;
-    if (given->type == NULL || strlen(given->type) != (size_t)(end - element - 1) ||
-        memcmp(given->type, element + 1, strlen(given->type)) != 0)
+    if (it->type == NULL || strlen(it->type) != (size_t)(end - element - 1) ||
+        memcmp(it->type, element + 1, strlen(it->type)) != 0)
         return 0;
-    if ((uintptr_t)given->address % 16 || given->strides[given->rank - 1] != 1)
+    if ((uintptr_t)it->address % 16 || it->strides[it->rank - 1] != 1)
         return 0;
-    for (i = 0; i < given->rank; i++) {
-        uint32_t size = word(map + 20 + 4 * i);
-        if (given->shape[i] < 1 || given->shape[i] > INT32_MAX || (given->box[i] && given->box[i] != size))
+    for (i = 0; i < it->rank; i++)
+        if (it->shape[i] < 1 || it->shape[i] > INT32_MAX ||
+            (it->box[i] && it->box[i] != word(map + 20 + 4 * i)) ||
+            (i + 1 < it->rank && it->strides[i] * bytes % 16))
             return 0;
-        if (i + 1 < given->rank && given->strides[i] * bytes % 16)
-            return 0;
-    }
     return 1;
 }
 
-/* How much an argument makes of a value; -1000 where it does not fit. */
-static int score(const gb_form *form, const Argument *argument, const gb_value *value)
+static int constant_score(const gb_form *form, const Argument *argument, const gb_value *value)
 {
-    uint32_t divisor = word(form->kernel->bundle->index + 24);
-    const char *type = argument->text;
-    int number = value->kind == GB_INTEGER || value->kind == GB_UNSIGNED;
-    int fits, marks = (int)(argument->flags & 1) + (int)(argument->flags >> 1 & 1);
-    uint64_t small;
-    if (!argument->is_value) {
-        char text[32];
-        int constexpr_ = (int)(word(parameter(form->kernel, argument->parameter) + 4) & 1);
-        if (value->kind == GB_LEFT_OUT)
-            return constexpr_ ? 0 : -1000;
-        if (value->kind == GB_CONSTANT)
-            return strcmp(value->text, type) == 0 ? (constexpr_ ? 0 : 4) : -1000;
-        if (value->kind == GB_INTEGER)
-            snprintf(text, sizeof text, "%lld", (long long)value->bits);
-        else if (value->kind == GB_UNSIGNED)
-            snprintf(text, sizeof text, "%llu", (unsigned long long)value->bits);
-        else if (value->kind == GB_BOOLEAN && constexpr_)
-            snprintf(text, sizeof text, "%s", value->bits ? "true" : "false");
-        else
-            return -1000;
-        return strcmp(text, type) == 0 ? (constexpr_ ? 0 : 4) : -1000;
-    }
-    if (argument->is_value == DESCRIPTOR)
-        return descriptor_fits(form, argument, value) ? 0 : -1000;
-    if (value->kind == GB_DESCRIPTOR)
-        return -1000;
-    if (type[0] == '*') {
-        if (value->kind != GB_POINTER || !same_element(type, value->text))
-            return -1000;
-        memcpy(&small, form->kernel->bundle->index + 32, 8);
-        if ((argument->flags & 1 && value->bits % divisor) ||
-            (argument->flags & 2 && value->size > small))
-            return -1000;
-        return marks;
-    }
-    if (value->kind == GB_REAL)
-        return strcmp(type, "fp32") == 0 ? 0 : strchr("fb", type[0]) ? -2 : -1000;
-    if (value->kind == GB_BOOLEAN)
-        return strcmp(type, "u1") == 0 || strcmp(type, "i1") == 0 ? 0 : -1000;
-    fits = number ? integer_fits(type, value) : 0;
-    if (!fits || (argument->flags & 1 && value->bits % divisor))
-        return -1000;
-    return marks + (fits == 2 ? 0 : -2);
+    char room[32];
+    const char *text = room;
+    int is_constexpr = (int)(word(parameter(form->kernel, argument->parameter) + 4) & 1);
+    if (value->kind == GB_LEFT_OUT)
+        return is_constexpr ? 0 : UNFIT;
+    if (value->kind == GB_CONSTANT)
+        text = value->text;
+    else if (value->kind == GB_INTEGER)
+        snprintf(room, sizeof room, "%lld", (long long)value->bits);
+    else if (value->kind == GB_UNSIGNED)
+        snprintf(room, sizeof room, "%llu", (unsigned long long)value->bits);
+    else if (value->kind == GB_BOOLEAN && is_constexpr)
+        text = value->bits ? "true" : "false";
+    else
+        return UNFIT;
+    return strcmp(text, argument->text) != 0 ? UNFIT : is_constexpr ? 0 : USED;
 }
 
-static void spoken(const gb_form *form, const Argument *argument, char *out, size_t room)
+static int value_score(const Argument *argument, const gb_value *value, uint32_t divisor, uint64_t small)
 {
-    uint32_t divisor = word(form->kernel->bundle->index + 24);
-    if (!argument->is_value)
-        snprintf(out, room, "constant %s", argument->text);
-    else if (argument->is_value == DESCRIPTOR)
-        snprintf(out, room, "%.100s, of %u dimensions, its rows at multiples of 16 bytes", argument->text,
-                 argument->flags);
-    else if (argument->flags & 1)
-        snprintf(out, room, "%s divisible by %u", argument->text, divisor);
+    const char *type = argument->text;
+    int divides = (argument->flags & DIVISIBLE) != 0, marks = divides + ((argument->flags & SMALL) != 0);
+    switch (value->kind) {
+    case GB_REAL:
+        return strcmp(type, "fp32") == 0 ? 0 : strchr("fb", type[0]) ? WIDER : UNFIT;
+    case GB_BOOLEAN:
+        return strcmp(type, "u1") == 0 || strcmp(type, "i1") == 0 ? 0 : UNFIT;
+    case GB_POINTER:
+        if (type[0] != '*' || !same_element(type, value->text) ||
+            (argument->flags & SMALL && value->size > small))
+            return UNFIT;
+        return divides && value->bits % divisor ? UNFIT : marks;
+    case GB_INTEGER:
+    case GB_UNSIGNED:
+        return divides && value->bits % divisor ? UNFIT : marks + integer_score(type, value);
+    default:
+        return UNFIT;
+    }
+}
+
+/* Score how much an argument makes of a value; at most UNFIT + 2 where it does not fit. */
+static int score(const gb_form *form, const Argument *argument, const gb_value *value)
+{
+    uint64_t small;
+    memcpy(&small, form->kernel->bundle->index + 32, 8);
+    if (argument->kind == CONSTANT)
+        return constant_score(form, argument, value);
+    if (argument->kind == DESCRIPTOR)
+        return descriptor_fits(form, argument, value) ? 0 : UNFIT;
+    return value_score(argument, value, divisor_of(form), small);
+}
+
+static int is_unfit(int points) { return points <= UNFIT + 2; }
+
+/* Report that no form fits an argument. */
+static gb_status misfit(const gb_form *form, const Argument *argument, const char *before, const char *after,
+                        gb_error *error)
+{
+    char text[200];
+    if (argument->kind == CONSTANT)
+        snprintf(text, sizeof text, "constant %s", argument->text);
+    else if (argument->kind == DESCRIPTOR)
+        snprintf(text, sizeof text, "%.100s, of %u dimensions, its rows at multiples of 16 bytes",
+                 argument->text, argument->flags);
+    else if (argument->flags & DIVISIBLE)
+        snprintf(text, sizeof text, "%s divisible by %u", argument->text, divisor_of(form));
     else
-        snprintf(out, room, "%s", argument->text);
+        snprintf(text, sizeof text, "%s", argument->text);
+    return fail(error, GB_MISSING, "%s: %s%s; expected %s",
+                gb_parameter_name(form->kernel, argument->parameter), before, after, text);
 }
 
 const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char *architecture,
                          const gb_value *values, size_t count, gb_error *error)
 {
     const gb_form *best = NULL, *near = NULL;
-    int most = 0, several = 0, there = 0, plain = 0;
+    int most = 0, several = 0, there = 0, best_plain = 0;
     uint32_t wrong = 0, fewest = UINT32_MAX, i, expected = 0;
     size_t f;
-    char text[200];
     for (f = 0; f < kernel->count; f++) {
         const gb_form *form = &kernel->forms[f];
         gb_form_info info;
         uint32_t bad = 0, first = 0;
-        int total = 0, given;
+        int total = 0, plain;
         gb_form_get(form, &info);
         if (strcmp(info.driver, driver) != 0 || strcmp(info.architecture, architecture) != 0)
             continue;
@@ -248,53 +265,47 @@ const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char
             continue;
         for (i = 0; i < expected; i++) {
             Argument argument = argument_at(form, i);
-            int found = score(form, &argument, &values[i]);
-            if (found <= -1000 && bad++ == 0)
+            int points = score(form, &argument, &values[i]);
+            if (is_unfit(points) && bad++ == 0)
                 first = i;
-            total += found;
+            total += points;
         }
+        plain = strcmp(info.options, "{}") == 0;
         if (bad) {
             if (bad < fewest) {
                 fewest = bad;
                 near = form;
                 wrong = first;
             }
-            continue;
-        }
-        given = strcmp(info.options, "{}") == 0;
-        if (best == NULL || total > most || (total == most && given && !plain)) {
+        } else if (best == NULL || total > most || (total == most && plain && !best_plain)) {
             several = 0;
             best = form;
             most = total;
-            plain = given;
-        } else if (total == most && given == plain) {
+            best_plain = plain;
+        } else if (total == most && plain == best_plain) {
             several = 1;
         }
     }
-    if (best != NULL && several) {
+    if (best != NULL && !several)
+        return best;
+    if (best != NULL)
         fail(error, GB_AMBIGUOUS, "several forms of %s fit: give the constants that were left out, or "
                                   "choose one with gb_form_at", gb_kernel_name(kernel));
-        return NULL;
-    }
-    if (best != NULL)
-        return best;
-    if (!there)
+    else if (!there)
         fail(error, GB_TARGET, "%s was not compiled for %s", gb_kernel_name(kernel), architecture);
     else if (near == NULL)
         fail(error, GB_ARGUMENT, "%s takes %u arguments, got %zu", gb_kernel_name(kernel), expected,
              count);
     else {
         Argument argument = argument_at(near, wrong);
-        spoken(near, &argument, text, sizeof text);
-        fail(error, GB_MISSING, "%s: %s is not in the bundle for these arguments; expected %s",
-             gb_parameter_name(kernel, argument.parameter), gb_kernel_name(kernel), text);
+        misfit(near, &argument, gb_kernel_name(kernel), " is not in the bundle for these arguments", error);
     }
     return NULL;
 }
 
 /* -- packing -------------------------------------------------------------------------------------- */
 
-/* IEEE 754 binary16, rounded to nearest even from all the bits of the double. */
+/* Return IEEE 754 binary16, rounded to nearest even from all the bits of the double. */
 static uint16_t to_half(double value)
 {
     uint64_t bits, rest, half_way;
@@ -327,44 +338,33 @@ static uint16_t to_half(double value)
 static void put(unsigned char *at, uint32_t code, const gb_value *value)
 {
     float single = (float)value->real;
-    uint32_t bits;
-    uint16_t narrow;
-    switch (code) {
-    case 'f':
-        memcpy(at, &single, 4);
-        break;
-    case 'd':
+    uint16_t narrow = to_half(value->real);
+    const unsigned char *bytes = (const unsigned char *)&single;
+    if (code == 'f')
+        memcpy(at, bytes, 4);
+    else if (code == 'd')
         memcpy(at, &value->real, 8);
-        break;
-    case 'e':
-        narrow = to_half(value->real);
+    else if (code == 'e')
         memcpy(at, &narrow, 2);
-        break;
-    case 'y': /* bfloat16: the upper half of the float */
-        memcpy(&bits, &single, 4);
-        narrow = (uint16_t)(bits >> 16);
-        memcpy(at, &narrow, 2);
-        break;
-    default:
+    else if (code == 'y') /* bfloat16: the upper half of the float */
+        memcpy(at, bytes + 2, 2);
+    else
         memcpy(at, &value->bits, letter_bits((char)code) / 8);
-    }
 }
 
-/* Where the shape and the strides of a descriptor go, counted from its map. */
-static size_t shape_place(uint32_t i) { return MAP_BYTES + 4 * (size_t)i; }
-
-static size_t stride_place(uint32_t rank, uint32_t i)
+/* Return the place of extent `i` of a descriptor, or of stride `i` - rank, counted from its map. */
+static size_t place_in(uint32_t rank, uint32_t i)
 {
-    return MAP_BYTES + 4 * (size_t)(rank + rank % 2) + 8 * (size_t)i;
+    return MAP_BYTES + (i < rank ? 4 * (size_t)i : 4 * (size_t)(rank + rank % 2) + 8 * (size_t)(i - rank));
 }
 
-static void put_descriptor(unsigned char *at, const gb_descriptor *given)
+static void put_descriptor(unsigned char *at, const gb_descriptor *it)
 {
     uint32_t i;
-    for (i = 0; i < given->rank; i++) {
-        int32_t extent = (int32_t)given->shape[i];
-        memcpy(at + shape_place(i), &extent, 4);
-        memcpy(at + stride_place(given->rank, i), &given->strides[i], 8);
+    for (i = 0; i < it->rank; i++) {
+        int32_t extent = (int32_t)it->shape[i];
+        memcpy(at + place_in(it->rank, i), &extent, 4);
+        memcpy(at + place_in(it->rank, it->rank + i), &it->strides[i], 8);
     }
 }
 
@@ -378,17 +378,13 @@ gb_status gb_pack(const gb_form *form, const gb_value *values, size_t count, voi
     memset(buffer, 0, word(form->row + 84));
     for (i = 0; i < count; i++) {
         Argument argument = argument_at(form, i);
-        if (score(form, &argument, &values[i]) <= -1000) {
-            char text[200];
-            spoken(form, &argument, text, sizeof text);
-            return fail(error, GB_MISSING, "%s: not what the form was compiled for; expected %s",
-                        gb_parameter_name(form->kernel, argument.parameter), text);
-        }
-        if (argument.is_value == DESCRIPTOR)
-            put_descriptor((unsigned char *)buffer + argument.offset,
-                           (const gb_descriptor *)(uintptr_t)values[i].bits);
-        else if (argument.is_value)
-            put((unsigned char *)buffer + argument.offset, argument.code, &values[i]);
+        unsigned char *at = (unsigned char *)buffer + argument.offset;
+        if (is_unfit(score(form, &argument, &values[i])))
+            return misfit(form, &argument, "not the argument that the form was compiled for", "", error);
+        if (argument.kind == DESCRIPTOR)
+            put_descriptor(at, descriptor_of(&values[i]));
+        else if (argument.kind == VALUE)
+            put(at, argument.code, &values[i]);
     }
     return GB_OK;
 }
