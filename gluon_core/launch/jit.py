@@ -31,6 +31,7 @@ from gluon_core.errors import (
     trims,
 )
 from gluon_core.launch import opaque
+from gluon_core.registry.namespaces import when_imported
 
 if TYPE_CHECKING:
     from gluon_core.compiler import CompiledKernel
@@ -348,4 +349,4 @@ def _sources_of_ours(filecheck: Any) -> None:
     filecheck.GluonASTSource = source
 
 
-opaque.when_imported("triton._filecheck", _sources_of_ours)
+when_imported("triton._filecheck", _sources_of_ours)

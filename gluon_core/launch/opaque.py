@@ -14,15 +14,14 @@ class, for source that Inductor may copy into a module of its own. A kernel of G
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import sys
 import weakref
-from types import FunctionType, ModuleType
-from typing import Any, Callable, Optional, Sequence, TypeVar
+from types import FunctionType
+from typing import Any, Callable, TypeVar
 
-__all__ = ["arm", "closed", "no_triton_source", "subscript", "when_imported"]
+from gluon_core.registry.namespaces import when_imported
+
+__all__ = ["arm", "closed", "no_triton_source", "subscript"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
@@ -133,38 +132,3 @@ def _teach(tracer: Any) -> None:
     for table in tables:
         table.update(dict.fromkeys(_kernel_types, plain))
         table[Autotuner] = tuned
-
-
-# -- modules of others ---------------------------------------------------------------------------
-
-
-def when_imported(name: str, tell: Callable[[ModuleType], None]) -> None:
-    """Call `tell` with the module of that name, which is not imported for it: now if it is loaded, else when it
-    has been."""
-    loaded = sys.modules.get(name)
-    if loaded is not None:
-        tell(loaded)
-    else:
-        sys.meta_path.insert(0, _Later(name, tell))
-
-
-class _Later(importlib.abc.MetaPathFinder):
-    def __init__(self, name: str, tell: Callable[[ModuleType], None]):
-        self.name, self.tell = name, tell
-
-    def find_spec(
-        self, fullname: str, path: Optional[Sequence[str]], target: Optional[ModuleType] = None
-    ) -> Optional[importlib.machinery.ModuleSpec]:
-        if fullname != self.name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                run(module)
-                self.tell(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec

@@ -28,7 +28,15 @@ from gluon_core.plugin.paths import load_named
 if TYPE_CHECKING:
     from gluon_core.plugin.backend import Backend
 
-__all__ = ["ALIASES", "NamespaceError", "PluginImportError", "Space", "alias", "stand_in"]
+__all__ = [
+    "ALIASES",
+    "NamespaceError",
+    "PluginImportError",
+    "Space",
+    "alias",
+    "stand_in",
+    "when_imported",
+]
 
 
 class PluginImportError(PluginError, ImportError):
@@ -172,6 +180,8 @@ class _Finder(importlib.abc.MetaPathFinder):
         path: Optional[Sequence[str]] = None,
         target: Optional[ModuleType] = None,
     ) -> Optional[importlib.machinery.ModuleSpec]:
+        if fullname in _awaited:
+            return _observed(fullname)
         if not fullname.startswith("gluon_core."):
             return None
         real = ALIASES.get(fullname)
@@ -204,6 +214,39 @@ _spaces: list[Space] = []  # the innermost package first
 def alias(paths: Mapping[str, str]) -> None:
     """Let users import modules of the core by shorter paths: path -> module."""
     ALIASES.update(paths)
+
+
+_awaited: dict[str, list[Callable[[ModuleType], None]]] = {}
+
+
+def when_imported(name: str, call: Callable[[ModuleType], None]) -> None:
+    """Call `call` with the module `name`: now if it is loaded, else when somebody imports it."""
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        call(loaded)
+        return
+    _awaited.setdefault(name, []).append(call)
+    _install()
+
+
+def _observed(name: str) -> Optional[importlib.machinery.ModuleSpec]:
+    calls = _awaited.pop(name)
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.loader is not None:
+        run = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            for call in calls:
+                call(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+    return spec
+
+
+def _install() -> None:
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
 
 
 def _is_vendor(prefix: str, name: str, path: Optional[Sequence[str]], inner: bool) -> bool:
@@ -265,10 +308,9 @@ class Space(NamedTuple):
 
     def open(self) -> Space:
         """Let imports below the package find the modules of plugins."""
-        if _FINDER not in sys.meta_path:
-            sys.meta_path.insert(0, _FINDER)
-            pictures.set_source(_pictures)
-            errors.set_source(_error)
+        _install()
+        pictures.set_source(_pictures)
+        errors.set_source(_error)
         if all(space.package != self.package for space in _spaces):
             _spaces.insert(0, self)
         return self
