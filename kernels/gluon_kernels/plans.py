@@ -72,6 +72,9 @@ class Plans:
         self._plans[known_by] = plan
         return plan
 
+    def __len__(self) -> int:
+        return len(self._plans)
+
     def forget(self) -> None:
         """Drop all plans, such as after another tuning table."""
         self._plans.clear()
@@ -96,7 +99,7 @@ class Launch:
         kernel: Any,
         grid: Any,
         arguments: Sequence[Any],
-        tensors: Sequence[torch.Tensor],
+        tensors: Sequence[Optional[torch.Tensor]],
         **options: Any,
     ):
         self._handle = kernel.prepare(*arguments, grid=grid, **options)
@@ -117,12 +120,14 @@ class Launch:
 Filler = Callable[[tuple[Any, ...]], Any]
 
 
-def _place(argument: Any, tensors: Sequence[torch.Tensor]) -> Optional[int]:
-    """Return which of `tensors` an argument is."""
+def _place(argument: Any, tensors: Sequence[Optional[torch.Tensor]]) -> Optional[int]:
+    """Return which of `tensors` an argument is; None where it is none of them."""
+    if argument is None:
+        return None
     return next((i for i, tensor in enumerate(tensors) if tensor is argument), None)
 
 
-def _filler(argument: Any, tensors: Sequence[torch.Tensor]) -> Optional[Filler]:
+def _filler(argument: Any, tensors: Sequence[Optional[torch.Tensor]]) -> Optional[Filler]:
     """Return `f(tensors of a call) -> the argument`; None where it is the same for all calls."""
     place = _place(argument, tensors)
     if place is not None:

@@ -1,0 +1,276 @@
+"""Random shapes of a family of kernels against rivals, in one process and in random order, eager and in CUDA graphs.
+
+    python benchmarks/sweep.py gemm --seed 1 --count 200 [--op matmul] [--jobs 12] [--limit 300] [--out sweep.json]
+    python benchmarks/sweep.py gemm --named              # the shapes that tables list by themselves
+    python benchmarks/sweep.py gemm --check              # without a GPU: the small shapes, simulated
+
+A family is a package of `gluon_kernels` whose module `problem` has `PROBLEMS`. The ratio of a shape is the time of the fastest
+rival over ours. "Eager" is the time per call of a loop of calls, host time included; "graph" is that of a CUDA graph of
+calls. Results are compared with the reference first. `--jobs` processes compile in advance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import math
+import random
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
+
+import torch  # noqa: E402
+
+from gluon_kernels.problem import Problem, Shape, error_of  # noqa: E402
+
+GRAPH = 400e-6  # seconds that one graph takes
+EAGER = 2e-3  # seconds that one loop of eager calls takes
+ROUNDS = 5
+
+Call = Callable[[], Any]
+
+
+def problems_of(family: str, op: str | None) -> list[Problem]:
+    module = importlib.import_module(f"gluon_kernels.{family}.problem")
+    return [problem for problem in module.PROBLEMS if op in (None, problem.name)]
+
+
+def cases(problems: list[Problem], chosen: argparse.Namespace) -> list[tuple[Problem, Shape]]:
+    if chosen.named:
+        return [(problem, shape) for problem in problems for shape in problem.named]
+    drawn = []
+    for problem in problems:
+        draw = random.Random(chosen.seed)
+        drawn += [(problem, problem.draw(draw)) for _ in range(chosen.count)]
+    return drawn
+
+
+# -- times -----------------------------------------------------------------------------------------
+
+
+def rough(call: Call) -> float:
+    """Return about how many seconds a call takes on the device."""
+    call()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in "ab")
+    torch.cuda.synchronize()
+    begin.record()
+    for _ in range(3):
+        call()
+    end.record()
+    end.synchronize()
+    return max(begin.elapsed_time(end) / 3e3, 2e-6)
+
+
+def eager(call: Call, seconds: float) -> Call:
+    count = max(5, min(400, int(EAGER / seconds)))
+
+    def loop() -> float:
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(count):
+            call()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - begin) / count
+
+    return loop
+
+
+def graphed(call: Call, seconds: float) -> Call:
+    count = max(2, min(100, int(GRAPH / seconds)))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(count):
+            call()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in "ab")
+
+    def replay() -> float:
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / 1e3 / count
+
+    return replay
+
+
+def host(call: Call) -> float:
+    """Return the seconds that the host takes for a call, while the device is not waited for."""
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(20):
+        call()
+    spent = (time.perf_counter() - begin) / 20
+    torch.cuda.synchronize()
+    return spent
+
+
+def medians(ways: dict[str, Call]) -> dict[str, float]:
+    """Return the median seconds of each, measured by turns in random order."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    names = list(ways)
+    for _ in range(ROUNDS):
+        random.shuffle(names)
+        for name in names:
+            times[name].append(ways[name]())
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def measured(problem: Problem, shape: Shape) -> dict[str, Any]:
+    """Return the times of one shape, and the reason where ours failed or was wrong."""
+    arguments = problem.arguments(shape, "cuda")
+    row: dict[str, Any] = {"op": problem.name, "shape": {k: str(v) for k, v in shape.items()}}
+    calls: dict[str, Call] = {"ours": lambda: problem.op(**arguments)}
+    try:
+        results, right = problem.op(**arguments), problem.reference(**arguments)
+        pairs = zip(results, right) if isinstance(results, tuple) else [(results, right)]
+        row["error"] = max(error_of(one, other) for one, other in pairs)
+        if not row["error"] <= problem.tolerance:
+            row["wrong"] = f"off by {row['error']:.2g}"
+        del results, right, pairs
+    except Exception as error:
+        row["wrong"] = f"{type(error).__name__}: {str(error)[:300]}"
+        return row
+    for name, rival in problem.rivals.items():
+        try:
+            rival(**arguments)
+            calls[name] = lambda rival=rival: rival(**arguments)
+        except Exception as error:  # a rival may refuse a shape
+            row.setdefault("refused", {})[name] = str(error)[:100]
+    about = {name: rough(call) for name, call in calls.items()}
+    loops = {name: eager(call, about[name]) for name, call in calls.items()}
+    row["eager"] = medians(loops)
+    row["host"] = {name: host(call) for name, call in calls.items()}
+    try:
+        graphs = {name: graphed(call, row["eager"][name]) for name, call in calls.items()}
+        row["graph"] = medians(graphs)
+    except Exception as error:
+        row["wrong"] = f"in a graph: {type(error).__name__}: {str(error)[:300]}"
+    return row
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+def ratio(row: dict[str, Any], way: str) -> float | None:
+    times = row.get(way)
+    if not times or len(times) < 2:
+        return None
+    return min(t for name, t in times.items() if name != "ours") / times["ours"]
+
+
+def geometric(values: list[float]) -> float:
+    return math.exp(statistics.fmean(math.log(v) for v in values))
+
+
+def shown(row: dict[str, Any], problem: Problem, shape: Shape) -> str:
+    text = " ".join(f"{k}={v}" for k, v in row["shape"].items())
+    if "graph" not in row:
+        return f"| {row['op']} | {text} | {row.get('wrong')} |"
+    seconds = row["graph"]["ours"]
+    rate = f"{problem.flops(shape) / seconds / 1e12:.0f} TFLOP/s, " if problem.flops(shape) else ""
+    ratios = [ratio(row, way) for way in ("graph", "eager", "host")]
+    cells = " | ".join("-" if r is None else f"{r:.3f}" for r in ratios)
+    return (
+        f"| {row['op']} | {text} | {seconds * 1e6:.1f} us, {rate}"
+        f"{problem.bytes(shape) / seconds / 1e12:.2f} TB/s | {cells} | {row['host']['ours'] * 1e6:.1f} us |"
+        f"{' ' + row['wrong'] if 'wrong' in row else ''}"
+    )
+
+
+def summary(rows: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        "| op | shapes | way | geometric mean | 5th percentile | worst | its shape |",
+        "| --- | ---: | --- | ---: | ---: | ---: | --- |",
+    ]
+    for op in dict.fromkeys(row["op"] for row in rows):
+        for way in ("graph", "eager", "host"):
+            pairs = [(ratio(row, way), row) for row in rows if row["op"] == op]
+            ratios = sorted((r, i) for i, (r, _) in enumerate(pairs) if r is not None)
+            if not ratios:
+                continue
+            values = [r for r, _ in ratios]
+            fifth = values[int(0.05 * (len(values) - 1))]
+            shape = " ".join(pairs[ratios[0][1]][1]["shape"].values())
+            lines.append(
+                f"| {op} | {len(values)} | {way} | {geometric(values):.3f} | {fifth:.3f} | {values[0]:.3f} | {shape} |"
+            )
+    wrong = [row for row in rows if "wrong" in row]
+    lines.append(f"\n{len(rows)} shapes, {len(wrong)} failed" + "".join(
+        f"\n- {row['op']} {row['shape']}: {row['wrong']}" for row in wrong))  # fmt: skip
+    return lines
+
+
+def compile_ahead(chosen: argparse.Namespace) -> None:
+    """Let processes call each shape once, so that the compiled kernels are on disk."""
+    base = [sys.executable, __file__, *sys.argv[1:]]
+    jobs = [
+        subprocess.Popen([*base, "--warm", f"{i}/{chosen.jobs}"], stdout=subprocess.DEVNULL)
+        for i in range(chosen.jobs)
+    ]
+    for job in jobs:
+        job.wait()
+
+
+def warm(problems: list[tuple[Problem, Shape]], share: str) -> None:
+    number, parts = map(int, share.split("/"))
+    for problem, shape in problems[number::parts]:
+        try:
+            problem.op(**problem.arguments(shape, "cuda"))
+        except Exception as error:
+            print(f"{problem.name} {shape}: {error}", file=sys.stderr)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("family")
+    parser.add_argument("--op")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--named", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--jobs", type=int, default=0)
+    parser.add_argument("--warm")
+    parser.add_argument("--limit", type=float, default=1e9, help="seconds, then the rest is left")
+    parser.add_argument("--out", type=Path)
+    chosen = parser.parse_args()
+    problems = problems_of(chosen.family, chosen.op)
+    if chosen.check:
+        wrong = [p.check(shape, "cpu") for p in problems for shape in p.small]
+        for text in filter(None, wrong):
+            print(text)
+        print(f"{len(wrong)} shapes, {sum(map(bool, wrong))} failed")
+        return int(any(wrong)) if wrong else 3
+    todo = cases(problems, chosen)
+    if chosen.warm:
+        warm(todo, chosen.warm)
+        return 0
+    started = time.time()
+    if chosen.jobs:
+        compile_ahead(chosen)
+        print(f"compiled in {time.time() - started:.0f} s", flush=True)
+    print(f"seed {chosen.seed}, {torch.cuda.get_device_name()}, torch {torch.__version__}\n")
+    print("| op | shape | ours in a graph | of the best rival: graph | eager | host | host time |")
+    print("| --- | --- | --- | ---: | ---: | ---: | ---: |")
+    rows = []
+    random.Random(chosen.seed).shuffle(todo)
+    for problem, shape in todo:
+        if time.time() - started > chosen.limit:
+            print(f"\nended after {chosen.limit:.0f} s with {len(todo) - len(rows)} shapes left")
+            break
+        rows.append(measured(problem, shape))
+        print(shown(rows[-1], problem, shape), flush=True)
+    print("", *summary(rows), sep="\n")
+    if chosen.out:
+        chosen.out.write_text(json.dumps(rows))
+    return int(any("wrong" in row for row in rows)) if rows else 3
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

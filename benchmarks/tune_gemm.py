@@ -1,0 +1,246 @@
+"""Measure every tiling of a product on Hopper for shapes of all kinds, and fit the table that chooses between them.
+
+    python benchmarks/tune_gemm.py --measure times.json [--count 60] [--seed 1]     # on the GPU
+    python benchmarks/tune_gemm.py --fit times.json                                 # writes tuned/hopper.json, anywhere
+
+`--fit` prints the shapes that the model gets wrong by more than 5 %; those get an entry of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+from gluon_kernels.gemm import tilings  # noqa: E402
+from gluon_kernels.gemm.problem import BMM, MATMUL  # noqa: E402
+
+EACH = 400e-6  # seconds of a graph
+
+
+def graph_of(call: Callable[[], Any], seconds: float) -> tuple[Any, int]:
+    """Return a CUDA graph of so many calls that it takes about EACH, and their number."""
+    count = max(2, min(50, int(EACH / seconds)))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(count):
+            call()
+    return graph, count
+
+
+def estimate(call: Callable[[], Any]) -> float:
+    call()
+    torch.cuda.synchronize()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in "ab")
+    begin.record()
+    for _ in range(3):
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / 3e3
+
+
+def seconds_of(graphs: dict[str, tuple[Any, int]], rounds: int) -> dict[str, float]:
+    """Return the median seconds of one call of each, measured in random order."""
+    times: dict[str, list[float]] = {name: [] for name in graphs}
+    names = list(graphs)
+    events = [torch.cuda.Event(enable_timing=True) for _ in "ab"]
+    for _ in range(rounds):
+        random.shuffle(names)
+        for name in names:
+            graph, count = graphs[name]
+            events[0].record()
+            graph.replay()
+            events[1].record()
+            events[1].synchronize()
+            times[name].append(events[0].elapsed_time(events[1]) / 1e3 / count)
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def shapes_of(seed: int, count: int) -> list[dict[str, Any]]:
+    draw = random.Random(seed)
+    drawn = [dict(MATMUL.draw(draw)) for _ in range(count)]
+    drawn += [dict(BMM.draw(draw)) for _ in range(count // 10)]
+    return [dict(shape) for shape in MATMUL.named] + drawn
+
+
+def size_of(shape: dict[str, Any]) -> tilings.Size:
+    stored = shape["stored"]
+    return tilings.Size(
+        shape.get("batch", 1), shape["M"], shape["N"], shape["K"],
+        transposed=(stored[0] == "T", stored[1] == "T"),
+    )  # fmt: skip
+
+
+def candidates(size: tilings.Size) -> list[tilings.Tiling]:
+    """Return the tilings worth measuring: those that do not multiply far more than is asked for."""
+    chosen = []
+    for tiling in tilings.TILINGS.values():
+        m, n, _ = tiling.block
+        if not tilings.fits(tiling, size):
+            continue
+        waste = tilings.cdiv(size.m, m) * m * tilings.cdiv(size.n, n) * n / (size.m * size.n)
+        if tiling.kernel == "split_k" and size.m > 16 * m and m < 64:
+            continue
+        if waste > 3 and m > 64 and size.m < m:
+            continue
+        chosen.append(tiling)
+    return chosen
+
+
+def warm(seed: int, count: int, share: tuple[int, int]) -> None:
+    """Compile this process's share of what will be measured."""
+    from gluon_kernels.gemm import launches
+    from gluon_kernels.gemm.call import checked
+
+    wanted: dict[tuple[str, str, bool], tuple[dict[str, Any], tilings.Tiling]] = {}
+    for shape in shapes_of(seed, count):
+        for tiling in candidates(size_of(shape)):
+            form = (tiling.name, shape["stored"], shape["N"] % 8 == 0)
+            smaller = {**shape, "M": min(shape["M"], 256), "K": min(shape["K"], 4096)}
+            wanted.setdefault(form, (smaller, tiling))
+    for number, (shape, tiling) in enumerate(wanted.values()):
+        if number % share[1] == share[0]:
+            arguments = MATMUL.arguments(shape, "cuda")
+            call = checked("matmul", arguments["a"], arguments["b"], None, None, None)
+            launches.plan(call, None, tiling)
+
+
+def measure(seed: int, count: int, limit: float) -> dict[str, Any]:
+    from gluon_kernels.gemm import launches
+    from gluon_kernels.gemm.call import checked
+
+    started, rows = time.time(), []
+    for shape in shapes_of(seed, count):
+        if time.time() - started > limit:
+            break
+        arguments = MATMUL.arguments(shape, "cuda")
+        a, b = arguments["a"], arguments["b"]
+        right = MATMUL.reference(a, b)
+        call = checked("matmul", a, b, None, None, None)
+        runs: dict[str, Callable[[], Any]] = {"torch": lambda a=a, b=b: torch.matmul(a, b)}
+        wrong = []
+        for tiling in candidates(size_of(shape)):
+            try:
+                run = launches.plan(call, None, tiling)
+                got = run(a, b, None, None)
+                error = float((got.float() - right).abs().max() / right.abs().max())
+            except Exception as error:
+                wrong.append(f"{tiling.name}: {type(error).__name__} {str(error)[:200]}")
+                continue
+            if not error < MATMUL.tolerance:
+                wrong.append(f"{tiling.name}: off by {error:.2g}")
+            runs[tiling.name] = lambda run=run, a=a, b=b: run(a, b, None, None)
+        del right
+        rough = {name: estimate(run) for name, run in runs.items()}
+        least = min(rough.values())
+        near = {n: r for n, r in runs.items() if n == "torch" or rough[n] < 2.5 * least + 20e-6}
+        graphs = {name: graph_of(run, rough[name]) for name, run in near.items()}
+        rows.append({"shape": shape, "times": seconds_of(graphs, 5), "wrong": wrong})
+        ours = {n: t for n, t in rows[-1]["times"].items() if n != "torch"}
+        best = min(ours, key=ours.__getitem__)
+        print(shape, best, f"{ours[best] * 1e6:.1f} us, torch {rows[-1]['times']['torch'] * 1e6:.1f} us, "
+              f"ratio {rows[-1]['times']['torch'] / ours[best]:.3f}", *wrong, flush=True)  # fmt: skip
+        del graphs
+    return {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
+
+
+def fit(measured: dict[str, Any], file: Path) -> None:
+    """Fit non-negative numbers to each tiling's times, with relative errors, and write the table."""
+    model: dict[str, list[float]] = {}
+    for name, tiling in tilings.TILINGS.items():
+        rows = [
+            (tilings.features(tiling, size_of(row["shape"])), row["times"][name] * 1e6)
+            for row in measured["rows"]
+            if name in row["times"]
+        ]
+        if len(rows) >= 4:
+            model[name] = _fitted([r for r, _ in rows], [t for _, t in rows])
+    table: dict[str, Any] = {"model": model, "shapes": {}}
+    tilings._table = lambda: table
+    ratios, of_torch = [], []
+    for row in measured["rows"]:
+        size = size_of(row["shape"])
+        ours = {n: t for n, t in row["times"].items() if n != "torch"}
+        tilings.choose.cache_clear()
+        chosen = tilings.choose(size).name
+        best = min(ours, key=ours.__getitem__)
+        worse = ours.get(chosen, float("inf")) / ours[best]
+        ratios.append(min(worse, 3.0))
+        of_torch.append(row["times"]["torch"] / ours.get(chosen, 3 * ours[best]))
+        if worse > 1.05:
+            table["shapes"][f"{size.batch}x{size.m}x{size.n}x{size.k}"] = best
+            print(f"{row['shape']}: {chosen} instead of {best}, {worse:.3f}")
+    mean = float(np.exp(np.mean(np.log(ratios))))
+    print(f"chosen against the best tiling: mean {mean:.3f}, worst {max(ratios):.3f}")
+    mean = float(np.exp(np.mean(np.log(of_torch))))
+    print(f"torch against the chosen: mean {mean:.3f}, worst {min(of_torch):.3f}")
+    table["model"] = {n: [float(f"{x:.6g}") for x in numbers] for n, numbers in model.items()}
+    table["device"] = measured["device"]
+    lines = json.dumps(table, indent=1)
+    file.write_text(lines + "\n")
+
+
+def _fitted(rows: list[tuple[float, ...]], times: list[float]) -> list[float]:
+    """Return non-negative numbers of least relative squares, by coordinate descent."""
+    matrix = np.array(rows) / np.array(times)[:, None]
+    numbers = np.zeros(matrix.shape[1])
+    left = np.ones(len(times))
+    weight = (matrix**2).sum(0) + 1e-30
+    for _ in range(5000):
+        for i in range(len(numbers)):
+            more = max(-numbers[i], float(matrix[:, i] @ left) / weight[i])
+            numbers[i] += more
+            left -= more * matrix[:, i]
+    return [float(x) for x in numbers]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--measure", type=Path)
+    parser.add_argument("--fit", type=Path)
+    parser.add_argument("--warm", help="K/N: compile a share only")
+    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--limit", type=float, default=200, help="seconds of measuring")
+    parser.add_argument("--jobs", type=int, default=12)
+    chosen = parser.parse_args()
+    if chosen.warm:
+        number, parts = map(int, chosen.warm.split("/"))
+        warm(chosen.seed, chosen.count, (number, parts))
+    elif chosen.measure:
+        begin = time.time()
+        command = [
+            sys.executable,
+            __file__,
+            "--seed",
+            str(chosen.seed),
+            "--count",
+            str(chosen.count),
+        ]
+        jobs = [
+            subprocess.Popen([*command, "--warm", f"{i}/{chosen.jobs}"]) for i in range(chosen.jobs)
+        ]
+        for job in jobs:
+            job.wait()
+        print(f"compiled in {time.time() - begin:.1f} s", flush=True)
+        measured = measure(chosen.seed, chosen.count, chosen.limit)
+        chosen.measure.write_text(json.dumps(measured))
+    else:
+        fit(json.loads(chosen.fit.read_text()), tilings.FILE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""The checked arguments of a product, and the shape of its result; no kernel is known here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional, Sequence
+
+import torch
+
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
+
+__all__ = ["ACTIVATIONS", "Call", "check_apart", "checked", "result_dtype", "result_shape"]
+
+ACTIVATIONS = ("relu", "silu", "gelu", "gelu_tanh")
+_OUT_OF_HALF = (torch.float16, torch.bfloat16, torch.float32)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A product of matrices, side by side in a batch: [batch, M, K] by [batch, K, N]."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    bias: Optional[torch.Tensor]
+    activation: Optional[str]
+    out_dtype: torch.dtype
+    batch: int
+    m: int
+    n: int
+    k: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the result."""
+        return (self.m, self.n) if self.a.ndim == 2 else (self.batch, self.m, self.n)
+
+    @property
+    def empty(self) -> bool:
+        """Return True if there is nothing to multiply."""
+        return min(self.batch, self.m, self.n, self.k) == 0
+
+
+def result_shape(a: torch.Tensor, b: torch.Tensor, op: str) -> tuple[int, ...]:
+    """Return the shape of `a @ b`, both with two dimensions, or both with three.
+
+    Raises:
+        ShapeError: the dimensions or sizes do not fit each other.
+    """
+    if a.ndim != b.ndim or a.ndim not in (2, 3):
+        raise ShapeError(
+            f"{op} multiplies matrices, or batches of them",
+            argument="a, b",
+            expected="both of two dimensions, or both of three",
+            got=f"{list(a.shape)} and {list(b.shape)}",
+        )
+    if a.shape[-1] != b.shape[-2]:
+        raise ShapeError(
+            "the columns of a are not as many as the rows of b",
+            argument="b",
+            expected=f"{a.shape[-1]} rows",
+            got=list(b.shape),
+            remedy="Pass b.mT if b is stored as [N, K]." if a.shape[-1] == b.shape[-1] else None,
+        )
+    if a.ndim == 3 and a.shape[0] != b.shape[0]:
+        raise ShapeError(
+            "the batches have different sizes",
+            argument="b",
+            expected=f"{a.shape[0]} matrices",
+            got=b.shape[0],
+        )
+    return (*a.shape[:-1], b.shape[-1])
+
+
+def result_dtype(a: torch.Tensor, out_dtype: Optional[torch.dtype]) -> torch.dtype:
+    """Return the dtype of a result.
+
+    Raises:
+        DtypeError: a result of `out_dtype` is not offered for these operands.
+    """
+    if out_dtype is None or out_dtype == a.dtype:
+        return a.dtype
+    if a.dtype not in _OUT_OF_HALF or out_dtype not in _OUT_OF_HALF:
+        raise DtypeError(
+            "no such result of these operands",
+            argument="out_dtype",
+            expected="float16, bfloat16 or float32",
+            got=str(out_dtype),
+        )
+    return out_dtype
+
+
+def checked(
+    op: str,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: Optional[torch.Tensor],
+    activation: Optional[str],
+    out_dtype: Optional[torch.dtype],
+    out: Optional[torch.Tensor] = None,
+) -> Call:
+    """Check the arguments of a product.
+
+    Raises:
+        ShapeError, DtypeError, ArgumentError: they do not fit each other, or no kernel takes them.
+    """
+    shape = result_shape(a, b, op)
+    if a.dtype != b.dtype or a.dtype not in _OUT_OF_HALF:
+        raise DtypeError(
+            f"{op} takes two operands of the same floating-point dtype",
+            argument="a, b",
+            expected="float16, bfloat16 or float32",
+            got=f"{a.dtype} and {b.dtype}",
+            remedy="8-bit floats: matmul_fp8.",
+        )
+    dtype = result_dtype(a, out_dtype)
+    _check_bias(bias, shape[-1])
+    if activation is not None and activation not in ACTIVATIONS:
+        raise ArgumentError(
+            "unknown activation",
+            argument="activation",
+            expected=", ".join(ACTIVATIONS),
+            got=repr(activation),
+            remedy=did_you_mean(activation, ACTIVATIONS) or None,
+        )
+    _check_devices({"a": a, "b": b, "bias": bias, "out": out})
+    if out is not None:
+        _check_out(out, shape, dtype)
+    batch = a.shape[0] if a.ndim == 3 else 1
+    m, k = a.shape[-2:]
+    return Call(a, b, bias, activation, dtype, batch, m, b.shape[-1], k)
+
+
+def _check_bias(bias: Optional[torch.Tensor], columns: int) -> None:
+    if bias is None:
+        return
+    if tuple(bias.shape) != (columns,) or (columns > 1 and bias.stride(0) != 1):
+        raise ShapeError(
+            "a bias is a contiguous vector with a number for each column",
+            argument="bias",
+            expected=[columns],
+            got=f"{list(bias.shape)} with strides {list(bias.stride())}",
+        )
+    if bias.dtype not in _OUT_OF_HALF:
+        raise DtypeError(
+            "not a floating-point bias",
+            argument="bias",
+            expected="float16, bfloat16 or float32",
+            got=str(bias.dtype),
+        )
+
+
+def _check_devices(tensors: dict[str, Optional[torch.Tensor]]) -> None:
+    devices = {name: t.device for name, t in tensors.items() if t is not None}
+    for name, device in devices.items():
+        if device != devices["a"]:
+            raise ArgumentError(
+                "the tensors are on different devices",
+                argument=name,
+                expected=str(devices["a"]),
+                got=str(device),
+            )
+
+
+def _check_out(out: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
+    if tuple(out.shape) != tuple(shape):
+        raise ShapeError(
+            "not the shape of the result",
+            argument="out",
+            expected=list(shape),
+            got=list(out.shape),
+        )
+    if out.dtype != dtype:
+        raise DtypeError(
+            "not the dtype of the result", argument="out", expected=str(dtype), got=str(out.dtype)
+        )
+
+
+def check_apart(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    """Check that a result does not overwrite its operands.
+
+    Raises:
+        ArgumentError: they share memory.
+    """
+    for name, tensor in (("a", a), ("b", b)):
+        if shares_memory(out, tensor):
+            raise ArgumentError(
+                "the result would overwrite an operand",
+                argument="out",
+                expected=f"memory that {name} does not share",
+                got="the same memory",
+                remedy="Give another tensor as out=, or none.",
+            )
+
+
+def shares_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return True if tensors share elements; columns of one matrix that lie side by side do not."""
+    if not one.numel() or not other.numel():
+        return False
+    (begin, end), (start, stop) = _span(one), _span(other)
+    if end <= start or stop <= begin:
+        return False
+    pitch = one.stride(0) * one.element_size()
+    if one.ndim == other.ndim == 2 and pitch == other.stride(0) * other.element_size() > 0:
+        aside = one.stride(1) == other.stride(1) == 1
+        widths = [x.shape[1] * x.element_size() for x in (one, other)]
+        offset = (start - begin) % pitch
+        return not (aside and widths[0] <= offset and offset + widths[1] <= pitch)
+    return True
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the first byte of a tensor, and the one behind its last."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    begin = tensor.data_ptr()
+    return begin, begin + (last + 1) * tensor.element_size()

@@ -1,0 +1,150 @@
+"""GEMM of few tiles on Hopper: the programs are one for each tile and part of K, and no tile waits for another.
+
+Where M is small, the speed at which B comes is the bound, so that nothing else may take time. Tiles come by TMA, several
+steps ahead. `wgmma` takes 64 rows at least; tiles of fewer are multiplied with sides exchanged: the columns of B are its
+rows, and the rows of A its columns, of which 8 are enough. Where tiles are too few for all processors, K is split:
+the programs of a tile leave their sums in memory, wait for each other, and each adds up a share of the rows, in order, so
+that equal inputs have equal results. The counters by which they wait only grow.
+"""
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.language.nvidia.hopper import (
+    tma_ring,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+from gluon_kernels.gemm.epilogue import of_columns
+from gluon_kernels.gemm.hopper import left_of, right_of
+
+
+@gluon.jit
+def product(ring, place, first, count, BLOCKS: gl.constexpr, STAGES: gl.constexpr, TRANSPOSED: gl.constexpr):  # fmt: skip
+    """Return [rows, columns] of `count` steps; with sides exchanged where the rows are 64 or fewer."""
+    matrix, row, column = place
+    BLOCK_K: gl.constexpr = BLOCKS[2]
+    SWAPPED: gl.constexpr = BLOCKS[0] <= 64
+    SHAPE: gl.constexpr = (BLOCKS[1], BLOCKS[0]) if SWAPPED else (BLOCKS[0], BLOCKS[1])
+    layout: gl.constexpr = gl.NVMMADistributedLayout(
+        [3, 0], [gl.num_warps(), 1], [16, SHAPE[1], 16]
+    )
+    put = ring.producer()
+    for i in gl.static_range(STAGES):
+        fetch(ring, put, matrix, row, column, (first + i) * BLOCK_K, i < count, TRANSPOSED)
+        put = put.next()
+    at = ring.consumer()
+    acc = warpgroup_mma_init(gl.zeros([SHAPE[0], SHAPE[1]], gl.float32, layout))
+    for step in range(count):
+        a_tile, b_tile = ring.wait(at)
+        a = left_of(a_tile, TRANSPOSED)
+        b = right_of(b_tile, TRANSPOSED)
+        if SWAPPED:
+            acc = warpgroup_mma(b.permute((1, 0)), a.permute((1, 0)), acc, is_async=True)
+        else:
+            acc = warpgroup_mma(a, b, acc, is_async=True)
+        # The step before is over: its slot takes the tiles that come next.
+        acc = warpgroup_mma_init(warpgroup_mma_wait(1, deps=[acc]))
+        over = step > 0
+        ring.release(at.before(), pred=over)
+        k = (first + step - 1 + STAGES) * BLOCK_K
+        more = over & (step - 1 + STAGES < count)
+        fetch(ring, put, matrix, row, column, k, more, TRANSPOSED)
+        if over:
+            put = put.next()
+        at = at.next()
+    result = warpgroup_mma_wait(0, deps=[acc])
+    return gl.permute(result, (1, 0)) if SWAPPED else result
+
+
+@gluon.jit
+def fetch(ring, put, matrix, row, column, k, pred, TRANSPOSED: gl.constexpr):
+    of_a = [matrix, k, row] if TRANSPOSED[0] else [matrix, row, k]
+    of_b = [matrix, column, k] if TRANSPOSED[1] else [matrix, k, column]
+    ring.fetch(put, [of_a, of_b], pred=pred)
+
+
+@gluon.jit
+def store(c, value, row, column, sizes, stride, end, ALIGNED: gl.constexpr):
+    """Store sums 16 bytes at a time, where ALIGNED says that rows begin at multiples of 8 elements."""
+    wide: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [gl.num_warps(), 1], [1, 0])
+    value = gl.convert_layout(value, wide)
+    value = end.apply(value, [row, column])
+    M, N = sizes
+    if ALIGNED:
+        N = N // 8 * 8
+        stride = stride // 8 * 8
+    layout: gl.constexpr = value.type.layout
+    rows = row + gl.arange(0, value.shape[0], gl.SliceLayout(1, layout))
+    columns = column + gl.arange(0, value.shape[1], gl.SliceLayout(0, layout))
+    inside = (rows < M)[:, None] & (columns < N)[None, :]
+    to = c + rows.to(gl.int64)[:, None] * stride + columns[None, :]
+    gl.store(to, value.to(c.dtype.element_ty), mask=inside)
+
+
+@gluon.jit
+def wait_for_all(counter, SPLITS: gl.constexpr):
+    """Wait until all programs of a tile have come this far; each comes once in a launch."""
+    gl.static_assert(
+        SPLITS & (SPLITS - 1) == 0, "numbers that overflow must go on where they began"
+    )
+    gl.barrier()  # all of the program have stored before it counts
+    before = gl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
+    last = before | (SPLITS - 1)
+    while before - last < 0:
+        before = gl.atomic_add(counter, 0, sem="acquire", scope="gpu") - 1
+
+
+@gluon.jit
+def add_up(c, sums, result, place, sizes, stride, end, SPLITS: gl.constexpr, ALIGNED: gl.constexpr):
+    """Add up a share of the rows of `result` and of those of the other programs of the tile, which `sums` has."""
+    ROWS: gl.constexpr = result.shape[0]
+    COLUMNS: gl.constexpr = result.shape[1]
+    SHARE: gl.constexpr = ROWS // SPLITS
+    wide: gl.constexpr = gl.BlockedLayout([1, 4], [2, 16], [gl.num_warps(), 1], [1, 0])
+    rows = gl.program_id(0) * SHARE + gl.arange(0, SHARE, gl.SliceLayout(1, wide))
+    columns = gl.arange(0, COLUMNS, gl.SliceLayout(0, wide))
+    parts = sums + rows[:, None] * COLUMNS + columns[None, :]
+    total = gl.zeros([SHARE, COLUMNS], gl.float32, wide)
+    for split in gl.static_range(SPLITS):
+        total += gl.load(parts + split * ROWS * COLUMNS)
+    store(c, total, place[0] + gl.program_id(0) * SHARE, place[1], sizes, stride, end, ALIGNED)
+
+
+@gluon.jit(do_not_specialize=["M", "N", "K", "c_row", "tiles_n"])
+def gemm_split_k(
+    a_desc, b_desc, c, sums, counters, bias, M, N, K, c_matrix, c_row, tiles_n,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    STAGES: gl.constexpr, SPLITS: gl.constexpr, ALIGNED: gl.constexpr,
+    TRANSPOSED: gl.constexpr, ACTIVATION: gl.constexpr,
+):  # fmt: skip
+    """The grid is [parts of K, tiles of a matrix, matrices]. `sums` is [matrices * tiles, SPLITS, BLOCK_M, BLOCK_N],
+    float32; `counters` has a number for each tile, divisible by SPLITS before and after the launch. The SPLITS programs of a
+    tile, which follow each other, must be able to run at a time. `c_matrix` and `c_row` are strides of `c`, `tiles_n`
+    is the number of tiles side by side; ALIGNED says that N and `c_row` are divisible by 8."""
+    ring = tma_ring([a_desc, b_desc], STAGES)
+    split = gl.program_id(0)
+    tile = gl.program_id(1)
+    matrix = gl.program_id(2)
+    row = tile // tiles_n * BLOCK_M
+    column = tile % tiles_n * BLOCK_N
+    steps = gl.cdiv(K, BLOCK_K)
+    share = gl.cdiv(steps, SPLITS)
+    first = split * share
+    count = gl.minimum(share, steps - first)
+    BLOCKS: gl.constexpr = (BLOCK_M, BLOCK_N, BLOCK_K)
+    place = (matrix, row, column)
+    result = product(ring, place, first, count, BLOCKS, STAGES, TRANSPOSED)
+    c += matrix.to(gl.int64) * c_matrix
+    end = of_columns(M, N, bias, ACTIVATION)
+    if SPLITS == 1:
+        store(c, result, row, column, (M, N), c_row, end, ALIGNED)
+    else:
+        number = matrix * gl.num_programs(1) + tile
+        sums += number.to(gl.int64) * SPLITS * BLOCK_M * BLOCK_N
+        rows = gl.arange(0, BLOCK_M, gl.SliceLayout(1, result.type.layout))
+        columns = gl.arange(0, BLOCK_N, gl.SliceLayout(0, result.type.layout))
+        mine = sums + split * BLOCK_M * BLOCK_N
+        gl.store(mine + rows[:, None] * BLOCK_N + columns[None, :], result)
+        wait_for_all(counters + number, SPLITS)
+        add_up(c, sums, result, (row, column), (M, N), c_row, end, SPLITS, ALIGNED)

@@ -1,0 +1,255 @@
+"""`matmul` and `bmm` as operators of PyTorch: registration, gradients, and the plan of each call."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+import torch
+from torch import Tensor
+
+import gluon_core as gluon
+from gluon_kernels.gemm import portable
+from gluon_kernels.gemm.call import Call, check_apart, checked
+from gluon_kernels.plans import Plans, current_target, key
+
+__all__ = ["bmm", "matmul"]
+
+
+def _plan_of(call: Call, out: Optional[Tensor]) -> Callable[..., Any]:
+    if call.empty:
+        return _without_products(call)
+    if current_target().has("nvidia.wgmma"):
+        from gluon_kernels.gemm import launches
+
+        if launches.takes(call):
+            return launches.plan(call, out)
+    return portable.plan(call, out)
+
+
+def _without_products(call: Call) -> Callable[..., Any]:
+    """Return the plan of sums of nothing: zeros, and what the epilogue makes of them."""
+    shape, dtype = call.shape, call.out_dtype
+
+    def run(a: Tensor, b: Tensor, bias: Optional[Tensor], out: Optional[Tensor]) -> Tensor:
+        result = torch.zeros(shape, dtype=torch.float32, device=a.device)
+        if bias is not None:
+            result = result + bias.float()
+        result = activated(result, call.activation).to(dtype)
+        return result if out is None else out.copy_(result)
+
+    return run
+
+
+def activated(x: Tensor, activation: Optional[str]) -> Tensor:
+    """Apply an activation by torch."""
+    functional = torch.nn.functional
+    if activation is None:
+        return x
+    if activation.startswith("gelu"):
+        return functional.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
+    return functional.relu(x) if activation == "relu" else functional.silu(x)
+
+
+def _build(
+    a: Tensor, b: Tensor, bias: Optional[Tensor], activation: Optional[str],
+    out_dtype: Optional[torch.dtype], out: Optional[Tensor],
+) -> Callable[..., Any]:  # fmt: skip
+    call = checked("matmul", a, b, bias, activation, out_dtype, out)
+    plan = _plan_of(call, out)
+
+    def run(
+        a: Tensor, b: Tensor, bias: Optional[Tensor], activation: Any, dtype: Any, out: Any
+    ) -> Any:
+        return plan(a, b, bias, out)
+
+    return run
+
+
+plans = Plans(_build)
+
+
+def _fake(
+    a: Tensor, b: Tensor, bias: Optional[Tensor] = None, activation: Optional[str] = None,
+    out_dtype: Optional[torch.dtype] = None,
+) -> Tensor:  # fmt: skip
+    call = checked("matmul", a, b, bias, activation, out_dtype)
+    return a.new_empty(call.shape, dtype=call.out_dtype)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    a, b, bias, ctx.activation, _ = inputs
+    ctx.save_for_backward(a, b, bias)
+
+
+def _gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    """Return the gradients, which are products, too; what was before an activation is computed again."""
+    a, b, bias = ctx.saved_tensors
+    needs = ctx.needs_input_grad
+    if ctx.activation is not None:
+        before = _matmul(a, b, bias, None, torch.float32).detach().requires_grad_()
+        with torch.enable_grad():
+            after = activated(before, ctx.activation)
+        (grad,) = torch.autograd.grad(after, before, grad.float())
+    own = grad.to(a.dtype)
+    to_bias = None
+    if bias is not None and needs[2]:
+        to_bias = grad.float().flatten(0, -2).sum(0).to(bias.dtype)
+    return (
+        _matmul(own, b.mT) if needs[0] else None,
+        _matmul(a.mT, own) if needs[1] else None,
+        to_bias,
+        None,
+        None,
+    )
+
+
+@gluon.torch.op(
+    "gluon_kernels::matmul", fake=_fake, backward=_gradients, setup_context=_keep, vmap="one_by_one"
+)
+def _matmul(
+    a: Tensor,
+    b: Tensor,
+    bias: Optional[Tensor] = None,
+    activation: Optional[str] = None,
+    out_dtype: Optional[torch.dtype] = None,
+) -> Tensor:
+    known_by = (key(a), key(b), None if bias is None else key(bias), activation, out_dtype)
+    result: Tensor = plans(known_by, a, b, bias, activation, out_dtype, None)
+    return result
+
+
+@gluon.torch.op("gluon_kernels::matmul_out", mutates_args=("out",))
+def _matmul_out(
+    a: Tensor, b: Tensor, bias: Optional[Tensor], activation: Optional[str], out: Tensor
+) -> None:
+    check_apart(out, a, b)
+    known_by = (key(a), key(b), None if bias is None else key(bias), activation, key(out))
+    plans(known_by, a, b, bias, activation, out.dtype, out)
+
+
+_call, _call_out = _matmul.overload, _matmul_out.overload
+
+
+def matmul(
+    a: Tensor,
+    b: Tensor,
+    *,
+    bias: Optional[Tensor] = None,
+    activation: Optional[str] = None,
+    out: Optional[Tensor] = None,
+    out_dtype: Optional[torch.dtype] = None,
+) -> Tensor:
+    """Multiply matrices: `activation(a @ b + bias)`.
+
+    Sums are float32, bias and activation are applied to them before rounding. Equal inputs give equal bits. Gradients flow
+    to `a`, `b` and `bias`; under `torch.autocast` operands are cast as those of `torch.matmul` are.
+
+    Args:
+        a: [..., M, K], float16, bfloat16 or float32, of any strides.
+        b: [K, N] of the same dtype, of any strides; or a batch of them, as many as `a` has, [..., K, N].
+        bias: [N], floating-point.
+        activation: "relu", "silu", "gelu" or "gelu_tanh".
+        out: the result is stored here, [..., M, N] of any strides; not for calls with gradients.
+        out_dtype: of the result, float16, bfloat16 or float32; that of the operands by default.
+
+    Returns:
+        [..., M, N].
+
+    Raises:
+        ShapeError: sizes that do not fit each other.
+        DtypeError: other dtypes.
+        ArgumentError: an unknown activation, tensors on different devices, or an `out` that shares memory with an operand.
+    """
+    if not a.is_meta and torch.is_autocast_enabled(a.device.type):
+        a, b, bias = _cast(a, b, bias)
+    if a.ndim != 2 or b.ndim != 2:
+        return _folded(a, b, bias, activation, out, out_dtype)
+    if out is None:
+        result: Tensor = _call(a, b, bias, activation, out_dtype)
+        return result
+    return _into(a, b, bias, activation, out, out_dtype)
+
+
+def bmm(
+    a: Tensor,
+    b: Tensor,
+    *,
+    bias: Optional[Tensor] = None,
+    activation: Optional[str] = None,
+    out: Optional[Tensor] = None,
+    out_dtype: Optional[torch.dtype] = None,
+) -> Tensor:
+    """Multiply matrices side by side: [batch, M, K] by [batch, K, N]; see `matmul`.
+
+    Raises:
+        ShapeError: other than three dimensions, or sizes that do not fit each other.
+        DtypeError, ArgumentError: as those of `matmul`.
+    """
+    if a.ndim != 3 or b.ndim != 3:
+        checked("bmm", a.unsqueeze(0) if a.ndim == 2 else a, b, bias, activation, out_dtype)
+    if not a.is_meta and torch.is_autocast_enabled(a.device.type):
+        a, b, bias = _cast(a, b, bias)
+    if out is None:
+        result: Tensor = _call(a, b, bias, activation, out_dtype)
+        return result
+    return _into(a, b, bias, activation, out, out_dtype)
+
+
+def _into(
+    a: Tensor, b: Tensor, bias: Optional[Tensor], activation: Optional[str], out: Tensor,
+    out_dtype: Optional[torch.dtype],
+) -> Tensor:  # fmt: skip
+    if out_dtype is not None and out_dtype != out.dtype:
+        checked("matmul", a, b, bias, activation, out_dtype, out)  # says which does not fit
+    needs = (t for t in (a, b, bias) if t is not None)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in needs):
+        raise gluon.errors.ArgumentError(
+            "a result in memory of yours has no gradient",
+            argument="out",
+            remedy="Drop out=, or call under torch.no_grad().",
+        )
+    _call_out(a, b, bias, activation, out)
+    return out
+
+
+def _cast(a: Tensor, b: Tensor, bias: Optional[Tensor]) -> tuple[Tensor, Tensor, Optional[Tensor]]:
+    dtype = torch.get_autocast_dtype(a.device.type)
+    if a.is_floating_point() and b.is_floating_point():
+        a, b = a.to(dtype), b.to(dtype)
+    return a, b, bias
+
+
+def _folded(
+    a: Tensor, b: Tensor, bias: Optional[Tensor], activation: Optional[str], out: Optional[Tensor],
+    out_dtype: Optional[torch.dtype],
+) -> Tensor:  # fmt: skip
+    """Multiply tensors of other than two dimensions each."""
+    if a.ndim < 2 or b.ndim < 2 or (b.ndim > 2 and a.shape[:-2] != b.shape[:-2]):
+        raise gluon.errors.ShapeError(
+            "matmul multiplies matrices, or as many by as many",
+            argument="a, b",
+            expected="[..., M, K] by [K, N], or by [..., K, N] with the same dimensions in front",
+            got=f"{list(a.shape)} and {list(b.shape)}",
+            remedy="Expand one of them; a vector is a matrix of one row: x[None, :].",
+        )
+    if b.ndim > 2:
+        front, flat_b = a.shape[:-2], b.flatten(0, -3)
+        flat_a = a.flatten(0, -3)
+    else:
+        front, flat_b = a.shape[:-1], b
+        flat_a = a.flatten(0, -2)
+    last = (b.shape[-1],) if b.ndim == 2 else (a.shape[-2], b.shape[-1])
+    if out is None:
+        result = _call(flat_a, flat_b, bias, activation, out_dtype)
+        return result.reshape(*front, *last)
+    wanted = (*front, *last)
+    if tuple(out.shape) != wanted:
+        raise gluon.errors.ShapeError(
+            "not the shape of the result",
+            argument="out",
+            expected=list(wanted),
+            got=list(out.shape),
+        )
+    flat = out.view(*flat_a.shape[:-1], b.shape[-1])
+    _into(flat_a, flat_b, bias, activation, flat, out_dtype)
+    return out

@@ -1,0 +1,199 @@
+"""`gluon_kernels.matmul` and `bmm` through their public door: shapes, layouts, epilogues, gradients, errors, plans."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import gluon_kernels
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_kernels.gemm import ops, tilings
+from gluon_kernels.gemm.problem import BMM, MATMUL, PROBLEMS
+from gluon_kernels.problem import error_of
+
+pytestmark = pytest.mark.once
+
+CASES = [pytest.param(p, s, id=f"{p.name}-{i}") for p in PROBLEMS for i, s in enumerate(p.small)]
+
+
+@pytest.fixture(autouse=True)
+def hopper(monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    ops.plans.forget()
+    yield
+    ops.plans.forget()
+
+
+def matrices(*sizes, dtype=torch.bfloat16):
+    return [torch.randn(*size).to(dtype) for size in sizes]
+
+
+@pytest.mark.parametrize("problem, shape", CASES)
+def test_every_form_of_a_product(problem, shape):
+    assert problem.check(shape, "cpu") is None
+
+
+@pytest.mark.parametrize("target", ["sim:sm_80", "sim:gfx942"])
+def test_the_portable_kernel_elsewhere(target, monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", target)
+    assert MATMUL.check(MATMUL.small[1], "cpu") is None
+    assert BMM.check(BMM.small[1], "cpu") is None
+
+
+# One of each kernel, more tiles than programs, an odd number of tiles, and parts of K.
+TILINGS = [
+    name
+    for name in tilings.TILINGS
+    if name
+    in (
+        "pingpong 128x192x32 s8",
+        "pingpong 64x128x64 s8",
+        "cooperative 256x128x64 s4",
+        "split_k 128x128x64 s6/2",
+        "split_k 64x64x128 s6",
+        "split_k 16x64x128 s6/4",
+    )
+]
+
+
+@pytest.mark.parametrize("stored", ["NN", "TT"])
+@pytest.mark.parametrize("name", TILINGS)
+def test_every_kernel_multiplies_any_orientation(name, stored, monkeypatch):
+    monkeypatch.setattr(tilings, "choose", lambda size: tilings.TILINGS[name])
+    from gluon_kernels.gemm import launches
+
+    monkeypatch.setattr(launches, "choose", tilings.choose)
+    monkeypatch.setattr(launches, "multiprocessors", lambda tensor: 3)
+    shape = {"M": 136, "N": 208, "K": 520, "dtype": "bfloat16", "stored": stored, "bias": True}
+    assert MATMUL.check({**shape, "activation": "silu"}, "cpu") is None
+    assert len(TILINGS) == 6
+
+
+def test_a_plan_serves_all_calls_of_its_key():
+    a, b = matrices((40, 64), (64, 48))
+    first = gluon_kernels.matmul(a, b)
+    more, other = matrices((40, 64), (64, 48))
+    assert error_of(gluon_kernels.matmul(more, other), more.double() @ other.double()) < 5e-3
+    assert torch.equal(gluon_kernels.matmul(a, b), first)  # equal inputs, equal bits
+    assert len(ops.plans) == 1
+    gluon_kernels.matmul(a, b, bias=torch.zeros(48))
+    assert len(ops.plans) == 2
+
+
+def test_results_in_memory_of_the_caller():
+    a, b = matrices((40, 64), (64, 48))
+    right = a.double() @ b.double()
+    whole = torch.zeros(40, 96).bfloat16()
+    for out in (whole[:, 48:], torch.zeros(48, 40).bfloat16().mT, whole[:, ::2]):
+        assert gluon_kernels.matmul(a, b, out=out) is out
+        assert error_of(out, right) < 5e-3
+    joint = torch.randn(40, 112).bfloat16()
+    out = joint[:, 64:]  # aside of the operand, in the same rows
+    right = joint[:, :64].double() @ b.double()
+    assert error_of(gluon_kernels.matmul(joint[:, :64], b, out=out), right) < 5e-3
+    with pytest.raises(ArgumentError, match="overwrite an operand"):
+        gluon_kernels.matmul(a, torch.randn(64, 64).bfloat16(), out=a)
+
+
+def test_more_dimensions_are_rows_or_batches():
+    a, b = matrices((2, 3, 8, 16), (16, 24))
+    assert error_of(gluon_kernels.matmul(a, b), a.double() @ b.double()) < 5e-3
+    batch = torch.randn(2, 3, 16, 24).bfloat16()
+    assert error_of(gluon_kernels.matmul(a, batch), a.double() @ batch.double()) < 5e-3
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "silu", "gelu", "gelu_tanh"])
+def test_gradients(activation):
+    inputs = [x.requires_grad_() for x in matrices((24, 16), (16, 40), (40,), dtype=torch.float32)]
+    a, b, bias = inputs
+    result = gluon_kernels.matmul(a, b, bias=bias, activation=activation)
+    grads = torch.autograd.grad(result.square().sum(), inputs)
+    wide = [x.detach().double().requires_grad_() for x in inputs]
+    right = ops.activated(wide[0] @ wide[1] + wide[2], activation)
+    for grad, wanted in zip(grads, torch.autograd.grad(right.square().sum(), wide)):
+        assert error_of(grad, wanted) < 1e-5
+
+
+def test_the_operators_declare_what_they_do():
+    a, b, bias = matrices((24, 16), (16, 40), (40,))
+    args = (a.requires_grad_(), b, bias, "relu", torch.float32)
+    done = torch.library.opcheck(torch.ops.gluon_kernels.matmul.default, args)
+    assert set(done.values()) == {"SUCCESS"}
+    out = torch.empty(24, 40).bfloat16()
+    args = (a.detach(), b, bias, None, out)
+    done = torch.library.opcheck(torch.ops.gluon_kernels.matmul_out.default, args)
+    assert set(done.values()) == {"SUCCESS"}
+
+
+def test_one_graph_serves_all_sizes():
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    function = torch.compile(
+        lambda a, b: gluon_kernels.matmul(a.sin(), b, activation="relu") + 1,
+        backend=backend, fullgraph=True, dynamic=True,
+    )  # fmt: skip
+    for rows in (8, 24, 40):
+        a, b = matrices((rows, 16), (16, 24))
+        right = (a.sin().double() @ b.double()).relu() + 1
+        assert error_of(function(a, b), right) < 8e-3
+    assert len(graphs) == 1
+
+
+def test_autocast_meta_and_fake():
+    a, b = matrices((8, 16), (16, 24), dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert gluon_kernels.matmul(a, b).dtype is torch.bfloat16
+    result = gluon_kernels.matmul(a.to("meta"), b.to("meta"), out_dtype=torch.bfloat16)
+    assert result.is_meta and result.shape == (8, 24) and result.dtype is torch.bfloat16
+
+
+WRONG = [
+    (lambda a, b: gluon_kernels.matmul(a, b.mT), ShapeError, "b: .*expected 16 rows.*b.mT"),
+    (lambda a, b: gluon_kernels.matmul(a[0], b), ShapeError, "a, b: "),
+    (lambda a, b: gluon_kernels.bmm(a, b), ShapeError, "a, b: "),
+    (lambda a, b: gluon_kernels.matmul(a, b.half()), DtypeError, "a, b: .*same floating-point"),
+    (lambda a, b: gluon_kernels.matmul(a.int(), b.int()), DtypeError, "a, b: "),
+    (lambda a, b: gluon_kernels.matmul(a, b, bias=a[0]), ShapeError, "bias: "),
+    (lambda a, b: gluon_kernels.matmul(a, b, bias=b[0].int()), DtypeError, "bias: "),
+    (lambda a, b: gluon_kernels.matmul(a, b, activation="gelo"), ArgumentError, "activation: .*gelu"),
+    (lambda a, b: gluon_kernels.matmul(a, b, out=a.clone()), ShapeError, "out: "),
+    (lambda a, b: gluon_kernels.matmul(a, b, out_dtype=torch.int8), DtypeError, "out_dtype: "),
+    (lambda a, b: gluon_kernels.matmul(a, b.to("meta")), ArgumentError, "b: .*different devices"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call, error, text", WRONG)
+def test_wrong_arguments_end_before_a_launch(call, error, text):
+    a, b = matrices((8, 16), (16, 24))
+    with pytest.raises(error) as raised:
+        call(a, b)
+    import re
+
+    assert re.search(text, str(raised.value), re.S), raised.value
+    assert len(ops.plans) == 0
+
+
+def test_a_result_with_gradients_cannot_be_given():
+    a, b = matrices((8, 16), (16, 24))
+    with pytest.raises(ArgumentError, match="out: "):
+        gluon_kernels.matmul(a.requires_grad_(), b, out=torch.empty(8, 24).bfloat16())
+
+
+def test_the_table_knows_every_tiling_and_takes_those_that_fit():
+    sizes = [
+        (1, 1, 1),
+        (17, 8192, 8192),
+        (1000, 1000, 1000),
+        (16384, 16384, 64),
+        (3000, 5000, 2048),
+    ]
+    for m, n, k in sizes:
+        for out_bits in (16, 32):
+            size = tilings.Size(1, m, n, k, out_bits=out_bits)
+            assert tilings.fits(tilings.choose(size), size)
+    assert tilings.choose(tilings.Size(1, 4, 8192, 8192)).kernel == "split_k"
+    assert tilings.choose(tilings.Size(1, 8192, 8192, 8192)).kernel != "split_k"
