@@ -24,7 +24,7 @@ class Failed(Exception):
 
 
 def there() -> str | None:
-    """The browser that `GLUON_CHROMIUM` names, or of the path."""
+    """Return the browser that `GLUON_CHROMIUM` names, or one on the path."""
     named = os.environ.get("GLUON_CHROMIUM")
     return next((path for name in (named, *NAMES) if name and (path := shutil.which(name))), None)
 
@@ -74,7 +74,7 @@ def debian(until: float) -> str:
 
 
 def playwrights(until: float) -> str:
-    """The one that Playwright fetches into the user's cache."""
+    """Return the browser that Playwright fetches into the user's cache."""
     command = [sys.executable, "-m", "playwright", "install", "--only-shell", "chromium"]
     _run("playwright install", command, until)
     return ""

@@ -52,7 +52,7 @@ def room_of(module: str) -> str:
 
 
 def first_line(package: str, room: str) -> str:
-    """The first sentence of a room's docstring."""
+    """Return the first sentence of a room's docstring."""
     text = ast.get_docstring(ast.parse(imports.file_of(f"{package}.{room}").read_text())) or ""
     sentence = text.replace("\n", " ").partition(". ")[0].strip().rstrip(".")
     if not sentence:

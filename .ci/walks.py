@@ -102,7 +102,7 @@ class Tracer:
 
 
 def op() -> dict[str, Walk]:
-    """A call of `tma.async_load` in a kernel, to the builder."""
+    """Trace a call of `tma.async_load` in a kernel, to the builder."""
     import walk_kernels as kernels
 
     from gluon_core import language as gl
@@ -120,7 +120,7 @@ def op() -> dict[str, Walk]:
 
 
 def launch() -> dict[str, Walk]:
-    """A launch of a kernel for arguments that it was launched with before, and for others."""
+    """Trace a launch of a kernel for arguments of an earlier launch, and for others."""
     import torch
     import walk_kernels as kernels
 
@@ -153,18 +153,18 @@ def on_cpu(target: str, label: str, tracer: Tracer) -> dict[str, Walk]:
 
 
 def simulated() -> dict[str, Walk]:
-    """A simulated launch: from the arguments to the end of the kernel."""
+    """Trace a simulated launch: from the arguments to the end of the kernel."""
     return on_cpu("sim:sm_90", "(c) simulated launch", Tracer("gluon_sim"))
 
 
 def emulated() -> dict[str, Walk]:
-    """An emulated launch: from the arguments to the loop over instructions."""
+    """Trace an emulated launch: from the arguments to the loop over instructions."""
     tracer = Tracer("gluon_emu", above=("Machine._run",))
     return on_cpu("emu:gfx942", "(d) emulated launch", tracer)
 
 
 def torch_op() -> dict[str, Walk]:
-    """A call of an operator of torch, to the launch of its kernel, which is a hit."""
+    """Trace a call of an operator of torch, to the launch of its kernel, which is a hit."""
     import torch
     import walk_kernels as kernels
 
@@ -188,7 +188,7 @@ def torch_op() -> dict[str, Walk]:
 
 
 def bundle() -> dict[str, Walk]:
-    """A bundle of kernels: opened, prepared for arguments, launched."""
+    """Trace a bundle of kernels: opened, prepared for arguments, launched."""
     import torch
     import walk_kernels as kernels
 

@@ -66,7 +66,7 @@ def head(*cells: str) -> None:
 
 
 def machine_code(file: str, index: int, target: Any, theirs: bool) -> list[str]:
-    """The instructions of an example's kernel at its large size, under either package."""
+    """Return the instructions of an example's kernel at its large size, under either package."""
     text = (EXAMPLES / f"{file}.py").read_text()
     warps = load("probe", text).EXAMPLES[index].configure(target, True)["num_warps"]
     text = without_our_own(text, target, warps)

@@ -18,8 +18,8 @@ STAGES = (2, 3)
 
 
 def exact(tensors: Any, causal: bool, head: int) -> Any:
-    """The gradients of one head in float32, its result, and the logarithm (base 2) of its sums and its
-    deltas."""
+    """Return the gradients of one head in float32, its result, and the logarithm (base 2) of its sums
+    and its deltas."""
     import torch
 
     q, k, v, grad = (t.flatten(0, 1)[head].float() for t in tensors)

@@ -26,7 +26,7 @@ CASES = (
 
 
 def exact(args: Mapping[str, Any], sequence: int, head: int) -> tuple[slice, Any]:
-    """The tokens and the result of one head of a sequence, in float32."""
+    """Return the tokens and the result of one head of a sequence, in float32."""
     import torch
 
     begin, end = args["of_queries"][sequence : sequence + 2].tolist()

@@ -67,7 +67,7 @@ class Result:
 
 
 def device() -> Target:
-    """The GPU to measure; ends the program where there is none."""
+    """Return the GPU to measure; ends the program where there is none."""
     found = device_target()
     if found is None:
         print("there is no GPU here", file=sys.stderr)
@@ -76,7 +76,7 @@ def device() -> Target:
 
 
 def example_module(name: str) -> Any:
-    """A file of the examples."""
+    """Return a file of the examples."""
     return importlib.import_module(f"{examples_package().__name__}.{name}")
 
 
@@ -112,7 +112,7 @@ def sweep(
     choices: Sequence[Mapping[str, Any]],
     **options: Any,
 ) -> tuple[float, Mapping[str, Any], dict[str, Any]]:
-    """The fastest of `choices`: seconds, the choice, and the configuration it makes.
+    """Return the fastest of `choices`: seconds, the choice, and the configuration it makes.
 
     A choice that does not compile is reported on stderr and left out.
     """
@@ -145,7 +145,7 @@ def in_turns(
 
 
 def markdown(results: Sequence[Result]) -> str:
-    """A table of ratios with what was wanted of them."""
+    """Return a table of ratios with what was wanted of them."""
     lines = [
         "| case | Gluon Core | rivals | ratio | wanted | met | error | configuration |",
         "| --- | ---: | --- | --- | --- | --- | ---: | --- |",

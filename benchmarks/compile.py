@@ -64,7 +64,7 @@ def constants(name: str, i: int, gl: Any) -> dict[str, Any]:
 
 
 def sources(count: int) -> str:
-    """A file of `count` different kernels, three small ones to each softmax."""
+    """Return a file of `count` different kernels, three small ones to each softmax."""
     parts = [HEAD]
     for i in range(count):
         body = SOFTMAX if i % 4 == 3 else COPY
@@ -186,8 +186,8 @@ def batch(who: str, count: int) -> None:
 
 
 def child(*arguments: str) -> list[list[float]]:
-    """The lines of numbers that this file prints when it is run so, with empty caches; and a last one,
-    the seconds of processors' time that it took with what it started."""
+    """Return the lines of numbers that this file prints when it is run so, with empty caches; and a
+    last one, the seconds of processors' time that it took with what it started."""
     with tempfile.TemporaryDirectory() as folder:
         environment = dict(os.environ, TRITON_CACHE_DIR=folder, HOME=folder)
         command = [sys.executable, "-W", "ignore", __file__, *arguments]

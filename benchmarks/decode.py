@@ -45,7 +45,7 @@ def exact(args: Any) -> Any:
 
 
 def launcher(module: Any, args: Any, config: Any, out: Any) -> Callable[[], Any]:
-    """A function that launches both kernels."""
+    """Return a function that launches both kernels."""
     first = module.paged_attention[module.grid(args, config)]
     second = module.combine[(args["logsums"].shape[0],)]
     given = (args["parts"], args["logsums"], out, config["D"], config["SPLITS"])

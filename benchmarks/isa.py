@@ -96,7 +96,7 @@ def plain_scaled(
 
 
 def compile_plain(target, dtype, block, num_warps, num_stages, kind=None):
-    """The assembly of `plain`, or with `kind` of `plain_scaled`, software-pipelined."""
+    """Return the assembly of `plain`, or with `kind` of `plain_scaled`, software-pipelined."""
     pointers = {n: f"*{dtype}" for n in "ab"}
     if kind is not None:
         pointers = {"a": f"*{dtype}", "a_scale": "*u8", "b": f"*{dtype}", "b_scale": "*u8"}
@@ -141,7 +141,7 @@ def describe(mix, work):
 
 
 def busiest(assembly):
-    """The mix of the loop with most matrix instructions."""
+    """Return the mix of the loop with most matrix instructions."""
 
     def products(mix):
         return sum(n for m, n in mix.items() if m.startswith(("v_mfma", "v_wmma")))

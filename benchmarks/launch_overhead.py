@@ -73,7 +73,7 @@ def ours_described(a, b, c, out, n):
 
 
 def theirs() -> Optional[tuple[Any, Any]]:
-    """The same kernels in upstream Gluon, None where it is not installed."""
+    """Return the same kernels in upstream Gluon, None where it is not installed."""
     try:
         from triton.experimental import gluon as upstream
         from triton.experimental.gluon import language as ugl
@@ -188,7 +188,7 @@ def measure() -> dict[str, float]:
 
 
 def measure_descriptors() -> dict[str, float]:
-    """The same for three host-side descriptors: kept, and made anew for every launch."""
+    """Return the same for three host-side descriptors: kept, and made anew for every launch."""
     from gluon_core.nvidia import NVMMASharedLayout
     from gluon_core.nvidia.hopper import TensorDescriptor
 

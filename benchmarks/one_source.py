@@ -56,7 +56,8 @@ def of(mix: dict[str, int], names: tuple[str, ...]) -> int:
 
 
 def busiest(report: Any) -> dict[str, int]:
-    """The instruction mix of the loop with most matrix instructions; else that of the whole kernel."""
+    """Return the instruction mix of the loop with most matrix instructions; else that of the whole
+    kernel."""
     mixes = [dict(loop.instruction_mix) for loop in report.loops]
     found = max(mixes, key=lambda mix: of(mix, UNITS), default={})
     return found if of(found, UNITS) else dict(report.instruction_mix)

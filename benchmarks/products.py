@@ -149,7 +149,7 @@ def grouped(target: Target) -> list[Result]:
 
 
 def weights(target: Target) -> list[Result]:
-    """The gradients of the groups' matrices: of each group, A turned times B."""
+    """Return the gradients of the groups' matrices: of each group, A turned times B."""
     import torch
 
     explicit = example_module("grouped_gemm_wgrad_hopper").EXAMPLES[0]

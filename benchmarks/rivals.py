@@ -61,7 +61,7 @@ def fastest(runs: Mapping[str, Callable[[], Any]]) -> str:
 
 
 def attempted(what: str, run: Callable[[], Any], error: Callable[[], float]) -> Optional[float]:
-    """The error of what runs and is right; else None, and a line that says why."""
+    """Return the error of what runs and is right; else None, and a line that says why."""
     import torch
 
     try:

@@ -226,7 +226,7 @@ CASES = (
 
 
 def difference(got: Any, wanted: Any) -> float:
-    """The largest, relative to the largest element."""
+    """Return the largest, relative to the largest element."""
     got, wanted = got.float(), wanted.float()
     found = ((got - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30)).item()
     return float("inf") if found != found else float(found)

@@ -45,7 +45,8 @@ ATTENTION: dict[str, list[Any]] = {
 
 
 def task_of(kernel: str, size: int) -> Reference:
-    """The reference to a task: a matmul of bf16, `size` cubed; attention of 32 heads over `size` rows."""
+    """Return the reference to a task: a matmul of bf16, `size` cubed; attention of 32 heads over `size`
+    rows."""
     space, shape = {
         "matmul": (MATMUL, {"sizes": (size, size, size), "dtype": "bfloat16"}),
         "attention": (ATTENTION, {"shape": (32, size, 64)}),
@@ -138,7 +139,7 @@ def throughput(engine: Engine, reference: Reference, count: int, target: str) ->
 
 
 def engine_of(text: str) -> Engine:
-    """The engine that `local:N` or `dask:N` names, of N processes of this machine."""
+    """Return the engine that `local:N` or `dask:N` names, of N processes of this machine."""
     kind, _, number = text.partition(":")
     if kind == "local":
         return Local(int(number))

@@ -17,7 +17,7 @@ LENGTH, SIDE, EDGE = 2**28, 16384, 4096  # elements of a copy; edges of a transp
 
 
 def step(number: int) -> Any:
-    """The module of a step; steps import each other by their bare names."""
+    """Return the module of a step; steps import each other by their bare names."""
     if str(FOLDER) not in sys.path:
         sys.path.insert(0, str(FOLDER))
     return importlib.import_module(next(FOLDER.glob(f"step{number:02}_*.py")).stem)

@@ -45,7 +45,7 @@ def to_upstream(source: str) -> str:
 
 
 def to_ours(source: str) -> str:
-    """The inverse of `to_upstream`."""
+    """Return the inverse of `to_upstream`."""
     for ours, theirs in IMPORTS.items():
         source = source.replace(theirs, ours)
     return source
@@ -99,7 +99,7 @@ def without_our_own(source: str, target: Any, num_warps: int) -> str:
 
 
 def load(name: str, source: str) -> ModuleType:
-    """The module that `source` makes; kernels are compiled from its text, so it lives in a file."""
+    """Return the module that `source` makes; kernels are compiled from its text, so it lives in a file."""
     folder = Path(tempfile.mkdtemp(prefix="gluon-upstream-"))
     path = folder / f"{name}.py"
     path.write_text(source)
@@ -108,7 +108,7 @@ def load(name: str, source: str) -> ModuleType:
 
 
 def load_file(name: str, path: Path) -> ModuleType:
-    """The file as the module `name`."""
+    """Return the file as the module `name`."""
     loader = SourceFileLoader(name, str(path))
     spec = spec_from_loader(name, loader)
     assert spec is not None
@@ -129,5 +129,5 @@ def upstream_example(name: str) -> ModuleType:
 
 
 def our_example(name: str) -> ModuleType:
-    """The example file `name` as it stands."""
+    """Return the example file `name` as it stands."""
     return load(f"ours_{name}", source_of(name))

@@ -35,7 +35,7 @@ _LINK = re.compile(r"\[([^\]]*)\]\(((?:\.\./)+[^)#\s]+)(#[^)\s]*)?\)")
 
 
 def _outside(app, docname, source):
-    """A link to a file of the repository that is no page shows that file's path instead."""
+    """Return a link to a file of the repository that is no page shows that file's path instead."""
 
     def shown(match):
         target = posixpath.normpath(posixpath.join("docs", posixpath.dirname(docname), match[2]))

@@ -164,7 +164,7 @@ def _repeated(calls: tuple[SourceSpan, ...]) -> list[tuple[SourceSpan, int]]:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON can hold it."""
+    """Return the value as JSON can hold it."""
     if is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, dict):

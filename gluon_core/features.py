@@ -16,7 +16,7 @@ NEWEST = (3, 9)
 
 
 def dotted(version: Sequence[int]) -> str:
-    """A version as people write it: `3.8`."""
+    """Return a version as people write it: `3.8`."""
     return ".".join(map(str, version))
 
 

@@ -359,7 +359,7 @@ def _begun_anew(
 
 
 def _main() -> NoReturn:
-    """The whole life of a new interpreter."""
+    """Return the whole life of a new interpreter."""
     work, jobs, answers, log = sys.argv[1], *map(int, sys.argv[2:])
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     module, _, name = work.partition(":")

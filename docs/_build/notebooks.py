@@ -61,7 +61,7 @@ def cells(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def notebook(file: Path) -> str:
-    """The notebook of a step, in version 4 of the format."""
+    """Return the notebook of a step, in version 4 of the format."""
     made: list[dict[str, Any]] = []
     for number, (kind, text) in enumerate(cells(file)):
         cell: dict[str, Any] = {"cell_type": kind, "id": f"cell-{number}", "metadata": {}}

@@ -148,7 +148,8 @@ def _known_host_names() -> frozenset[str]:
 
 
 def host_names() -> list[str]:
-    """The public names of `gluon_core` and its libraries, and of what plugins offer to host code."""
+    """Return the public names of `gluon_core` and its libraries, and of what plugins offer to host
+    code."""
     modules = {"language", "plugins", "portable", "standin", "targets", "testing", "torch", *VENDORS}
     names = [f"gluon.{n}" for n in dir(gluon) if not n.startswith(("_", "@")) and n not in modules]
     for library in LIBRARIES:
@@ -160,7 +161,7 @@ def host_names() -> list[str]:
 
 
 def room_names() -> list[str]:
-    """The names that plugins are written with, each with the path that it is imported from."""
+    """Return the names that plugins are written with, each with the path that it is imported from."""
     rooms = {f"gluon_core.{room}": importlib.import_module(f"gluon_core.{room}") for room in ROOMS}
     return [f"{path}.{name}" for path, room in rooms.items() for name in room.__all__]
 
@@ -171,7 +172,7 @@ def is_host(name: str) -> bool:
 
 
 def _imported(name: str) -> Optional[ModuleType]:
-    """A module of `gluon_core`; None where what it needs, such as torch, is not installed."""
+    """Return a module of `gluon_core`; None where what it needs, such as torch, is not installed."""
     try:
         return importlib.import_module(f"gluon_core.{name}")
     except ImportError:
@@ -245,7 +246,7 @@ def exampled() -> dict[str, sections.Section]:
 
 
 def used_in_examples() -> dict[str, list[str]]:
-    """Identifier -> files of `examples/` whose kernels use it; tests run these on the simulator."""
+    """Map each identifier to the files of `examples/` whose kernels use it; tests run these on the simulator."""
     found: dict[str, list[str]] = {}
     for file in sorted((ROOT / "examples").glob("*.py")):
         names = set()
@@ -305,7 +306,7 @@ _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields):$")
 
 
 def prose(text: str) -> str:
-    """A docstring as Markdown: the sections as lists."""
+    """Return a docstring as Markdown: the sections as lists."""
     out: list[str] = []
     section = ""
     for line in inspect.cleandoc(text).splitlines():
@@ -331,7 +332,7 @@ def prose(text: str) -> str:
 
 
 def needs(value: Any) -> str:
-    """What an op requires of the target and of Triton."""
+    """Return the lines on what an op requires of the target and of Triton."""
     words = []
     for capability in getattr(value, "requires", ()):
         having = [a.name for a in registry().architectures() if capability in a.capabilities]
@@ -353,7 +354,7 @@ def doc(value: Any) -> str:
 
 
 def anchor(name: str) -> str:
-    """What links to a name lead to. Sphinx does not tell `gluon.torch.Op` from `gluon.torch.op`."""
+    """Return the targets of links by name. Sphinx does not tell `gluon.torch.Op` from `gluon.torch.op`."""
     shown = name if is_host(name) else f"gl.{name}"
     path, _, last = name.rpartition(".")
     known = _known_host_names() if name.startswith("gluon.") else room_names()
@@ -376,7 +377,7 @@ def shown_example(section: sections.Section) -> str:
 
 
 def lowerings(op: str) -> str:
-    """What a portable op becomes, and where."""
+    """Return the lines on what a portable op becomes, and where."""
     found = registry().lowerings(op)
     if not found:
         return ""
@@ -452,13 +453,13 @@ def _vendor_page(vendor: str) -> str:
 
 
 def _first(section: sections.Section) -> str:
-    """The heading under which the page has an example: its first name in the page's order."""
+    """Return the heading under which the page has an example: its first name in the page's order."""
     listed = {id(v): n for n, v in vendor_names(section.names[0].partition(".")[0]).items()}
     return sorted(listed[id(resolve(name))] for name in section.names)[0]
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """The commands of `gluon`."""
+    """Yield the commands of `gluon` with their names."""
     import typer.main
 
     from gluon_cli.app import app

@@ -48,7 +48,7 @@ def files() -> list[Path]:
 
 
 def preamble(file: Path) -> str:
-    """What the sections of a file have in common."""
+    """Return the lines that the sections of a file share."""
     lines = file.read_text().splitlines()
     first = next(i for i, line in enumerate(lines) if _HEAD.match(line))
     return "\n".join(lines[:first]).strip()

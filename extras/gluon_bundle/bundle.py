@@ -212,7 +212,7 @@ class Bundle:
     # -- the file ----------------------------------------------------------------------------------
 
     def members(self) -> dict[str, bytes]:
-        """The parts of the file by name: manifest, index, code objects, source maps, cache."""
+        """Return the parts of the file by name: manifest, index, code objects, source maps, cache."""
         self.compile()
         manifests, index, container = map(runtime, ("manifest", "index", "container"))
         used = self._used()
@@ -244,7 +244,7 @@ class Bundle:
         return sorted(used)
 
     def to_bytes(self) -> bytes:
-        """The file; the same for the same kernels, targets and tools."""
+        """Return the file; the same for the same kernels, targets and tools."""
         packed: bytes = runtime("container").pack(self.members())
         return packed
 
@@ -314,7 +314,7 @@ class Bundle:
         }
 
     def code(self, kernel: str, key: str) -> bytes:
-        """The code object of the form `key` of a kernel, once its hash is right.
+        """Return the code object of the form `key` of a kernel, once its hash is right.
 
         Raises:
             BundleKernelError: there is no such kernel or form.
@@ -420,7 +420,7 @@ class Bundle:
         self._members[name] = data
 
     def file(self, name: str) -> bytes:
-        """A part, once its hash is right."""
+        """Return a part, once its hash is right."""
         return self._checked(name)
 
 

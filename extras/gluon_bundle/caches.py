@@ -53,7 +53,7 @@ def export_cache(bundle: Bundle, folder: Optional[str] = None) -> int:
 
 
 def _entry(path: Path) -> dict[str, bytes]:
-    """The files of an entry of ours by name; empty for another's, or a damaged one."""
+    """Return the files of an entry of ours by name; empty for another's, or a damaged one."""
     try:
         files = {path.name: path.read_bytes()}
         gluon = json.loads(files[path.name])["gluon"]

@@ -93,7 +93,7 @@ def patterns_of(source: GluonASTSource) -> list[dict[str, Any]]:
 def pattern_of(
     source: GluonASTSource, kind: Any, path: tuple[int, ...], name: str
 ) -> dict[str, Any]:
-    """The pattern of the parameter, or the item of a tuple, at `path`."""
+    """Return the pattern of the parameter, or the item of a tuple, at `path`."""
     if isinstance(kind, (tuple, list)):
         return {"tuple": [pattern_of(source, k, (*path, i), name) for i, k in enumerate(kind)]}
     if kind == "constexpr":
@@ -148,7 +148,7 @@ def identity_of(fn: Any) -> str:
 
 
 def kernel_of(fn: Any) -> dict[str, Any]:
-    """A kernel as the manifest describes it, without forms."""
+    """Return a kernel as the manifest describes it, without forms."""
     return {
         "function": fn.fn.__qualname__,
         "module": "" if fn.fn.__module__ == "__main__" else fn.fn.__module__,
@@ -242,7 +242,7 @@ _OF_THIS_MACHINE = ("extern_libs",)  # paths of the compiler's own files
 
 
 def _options(options: Any) -> dict[str, Any]:
-    """The parsed options as JSON values."""
+    """Return the parsed options as JSON values."""
     changed = {}
     for name, value in sorted(vars(options).items()):
         if name not in _OF_THIS_MACHINE:
@@ -294,7 +294,7 @@ def check_target(target: Target) -> None:
 def form_of(
     compiled: CompiledKernel, options: Any, grid: Optional[Sequence[int]]
 ) -> tuple[dict[str, Any], bytes, str]:
-    """A form without its code, the code, and the name of the stage that made it.
+    """Return a form without its code, the code, and the name of the stage that made it.
 
     Args:
         options: the parsed options that it was compiled with.

@@ -17,8 +17,9 @@ _LOC = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)")
 
 
 def of(compiled: CompiledKernel) -> bytes:
-    """The map of a kernel, JSON: `file`, `line` and `text` of its function, the `assembly` that the code
-    object was made of, and `locations`, [line of the assembly, file, line, column], counted from 1."""
+    """Return the map of a kernel, JSON: `file`, `line` and `text` of its function, the `assembly` that
+    the code object was made of, and `locations`, [line of the assembly, file, line, column], counted
+    from 1."""
     fn = compiled.src.fn
     stage = list(compiled.asm)[-2] if len(compiled.asm) > 1 else ""
     text = compiled.asm[stage] if stage else ""

@@ -69,7 +69,7 @@ _KINDS: Mapping[str, type] = {
 
 
 def read(path: str) -> list[Spec]:
-    """The specs in a TOML file.
+    """Return the specs in a TOML file.
 
     Raises:
         UsageError: no such file, no TOML, or an entry that is none.
@@ -188,7 +188,7 @@ def recording_to(path: str) -> Iterator[None]:
 
 
 def _entry(launch: Recorded, folder: str) -> str:
-    """A form as an entry of a TOML file in `folder`."""
+    """Return a form as an entry of a TOML file in `folder`."""
     source, fn = launch.source, launch.source.fn.fn
     if "<locals>" in fn.__qualname__:
         raise UsageError(
@@ -239,7 +239,7 @@ def _kind(kind: Any, where: str) -> str:
 
 
 def _text(value: Any, where: str) -> Any:
-    """A constant as TOML holds it: a number, or a text that `parse_value` reads."""
+    """Return a constant as TOML holds it: a number, or a text that `parse_value` reads."""
     from gluon_core import language
     from gluon_core._triton import dtype, unwrap
 

@@ -55,7 +55,7 @@ _warned: set[str] = set()
 
 
 def _supply() -> _Supply:
-    """The bundles that the variable names, read once.
+    """Return the bundles that the variable names, read once.
 
     Raises:
         BundleError: one of them is no bundle, or two have other kernels of one name.
@@ -71,8 +71,8 @@ def _supply() -> _Supply:
 def take(
     source: GluonASTSource, target: Target, backend: Backend, options: Any
 ) -> Optional[CompiledKernel]:
-    """The compiled kernel out of a bundle, None where none has it. Kernels that are simulated are not
-    looked for: bundles hold machine code.
+    """Return the compiled kernel out of a bundle, None where none has it. Kernels that are simulated
+    are not looked for: bundles hold machine code.
 
     Raises:
         BundleError: a bundle is damaged.

@@ -110,7 +110,8 @@ def _restore(name: str, value: Optional[str]) -> None:
 
 
 def simulated_twin(target: Optional[str]) -> Target:
-    """The simulator of `target`; of GLUON_TARGET or the device by default, else of its own choice."""
+    """Return the simulator of `target`; of GLUON_TARGET or the device by default, else of its own
+    choice."""
     known = registry()
     simulator = known.simulator()
     named = target if target is not None else os.environ.get("GLUON_TARGET")

@@ -25,7 +25,7 @@ __all__ = ["options_of", "show"]
 
 
 def options_of(num_warps: Optional[int], option: Optional[Sequence[str]]) -> dict[str, Any]:
-    """The compile options that the command line gives."""
+    """Return the compile options that the command line gives."""
     options = parse_assignments(option or (), "--option")
     if num_warps is not None:
         options["num_warps"] = num_warps

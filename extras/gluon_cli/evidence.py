@@ -136,7 +136,7 @@ def _walked(launches: Iterable[Launched]) -> str:
 
 
 def _notes(record: Record) -> list[str]:
-    """Checks that were off or had to be switched on, and errors that the file caught."""
+    """Report checks that were off or had to be switched on, and errors that the file caught."""
     lines = []
     for word, name in (
         ("off at", "off"),

@@ -18,7 +18,7 @@ __all__ = ["again", "listed", "on_each", "parsed", "watch"]
 
 
 def listed(text: str, argument: str) -> list[str]:
-    """The targets of a list with commas, as the registry names them, each once.
+    """Return the targets of a list with commas, as the registry names them, each once.
 
     Raises:
         UsageError: an empty list.
@@ -31,7 +31,7 @@ def listed(text: str, argument: str) -> list[str]:
 
 
 def again(context: Any, **changed: Any) -> list[str]:
-    """The command line of `context` as a process of its own, with these options otherwise."""
+    """Return the command line of `context` as a process of its own, with these options otherwise."""
     words = []
     for parameter in context.command.params:
         value = changed.get(parameter.name, context.params.get(parameter.name))

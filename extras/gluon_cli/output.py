@@ -98,8 +98,8 @@ def byte_count(count: int) -> str:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Optional[Sequence[Any]]]) -> Table:
-    """A table of plain text; a column whose name starts with `>` is set to the right and keeps its
-    width, and a row that is None draws a line."""
+    """Return a table of plain text; a column whose name starts with `>` is set to the right and keeps
+    its width, and a row that is None draws a line."""
     built = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     built.padding = (0, 1, 0, 0)
     for name in columns:
@@ -174,7 +174,7 @@ def _of_the_file(error: BaseException, file: str) -> bool:
 
 
 def _in_file(error: BaseException, file: str) -> Optional[TracebackType]:
-    """The part of the traceback that begins in `file`; None where it never was there."""
+    """Return the part of the traceback that begins in `file`; None where it never was there."""
     frame = error.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename != file:
         frame = frame.tb_next
@@ -182,7 +182,7 @@ def _in_file(error: BaseException, file: str) -> Optional[TracebackType]:
 
 
 def _place(error: GluonError, file: str) -> Optional[SourceSpan]:
-    """The host's line that `error` came from: the innermost one of the user."""
+    """Return the host's line that `error` came from: the innermost one of the user."""
     entry = trimmed_traceback(_in_file(error, file))
     while entry is not None and entry.tb_next is not None:
         entry = entry.tb_next
@@ -201,7 +201,7 @@ def _place(error: GluonError, file: str) -> Optional[SourceSpan]:
 
 
 def _plainly(error: BaseException) -> dict[str, Any]:
-    """An ordinary exception as JSON: its class, its message, and where the file was."""
+    """Return an ordinary exception as JSON: its class, its message, and where the file was."""
     fields: dict[str, Any] = {
         "class": type(error).__name__,
         "message": without_addresses(str(error)),

@@ -33,7 +33,7 @@ def known() -> dict[str, str]:
 
 
 def _checkout() -> Optional[Path]:
-    """The checkout that this is, or was installed from, if it is still there."""
+    """Return the checkout that this is, or was installed from, if it is still there."""
     places = [Path(gluon_core.__file__).resolve().parents[1]]
     try:
         origin = json.loads(
@@ -67,7 +67,7 @@ def hint() -> Optional[str]:
 
 
 def install_line(names: dict[str, str]) -> str:
-    """The command that installs these."""
+    """Return the command that installs these."""
     return " ".join(["pip install", *names.values()])
 
 

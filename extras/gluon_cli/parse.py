@@ -28,7 +28,7 @@ __all__ = [
 
 
 def load_file(path: str) -> ModuleType:
-    """The module that the Python file `path` makes; its folder is importable meanwhile.
+    """Return the module that the Python file `path` makes; its folder is importable meanwhile.
 
     Raises:
         UsageError: there is no such file, or it cannot be imported.
@@ -70,7 +70,7 @@ class Kernel:
 
 
 def find_kernel(spec: str) -> Kernel:
-    """The kernel that `FILE:KERNEL` names; `FILE` alone where the file has one example or kernel.
+    """Return the kernel that `FILE:KERNEL` names; `FILE` alone where the file has one example or kernel.
 
     Raises:
         UsageError: no such file or kernel, or several to choose from.
@@ -150,7 +150,7 @@ def parse_assignments(items: Sequence[str], option: str) -> dict[str, Any]:
 
 
 def parse_value(text: str, argument: str = "value") -> Any:
-    """A Python literal, a dtype (`float16`), or a layout (`BlockedLayout([1], [32], [4], [0])`,
+    """Return a Python literal, a dtype (`float16`), or a layout (`BlockedLayout([1], [32], [4], [0])`,
     `gl.` in front if you like). Nothing is evaluated but constructors of layouts.
 
     Raises:
@@ -201,7 +201,7 @@ def _construct(
 
 
 def _named(node: ast.AST, text: str, argument: str) -> Any:
-    """The layout class or the dtype that a dotted name means in the language."""
+    """Return the layout class or the dtype that a dotted name means in the language."""
     from gluon_core import language
     from gluon_core._triton import dtype
     from gluon_core.layouts import Layout
@@ -238,7 +238,7 @@ def _named(node: ast.AST, text: str, argument: str) -> Any:
 
 
 def _layouts_of_vendors() -> dict[str, type]:
-    """The layout classes of the languages of all backends by name, where one class has the name."""
+    """Return the layout classes of the languages of all backends by name, where one class has the name."""
     from gluon_core.layouts import Layout
 
     for backend in registry().backends.values():
@@ -267,7 +267,7 @@ def source_of(
     constexprs: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> tuple[Any, dict[str, Any]]:
-    """The source and the options of a compilation.
+    """Return the source and the options of a compilation.
 
     Args:
         signature: comma-separated types of the parameters that have no value in `constexprs`, in
@@ -323,7 +323,7 @@ def _items(text: str) -> list[str]:
 
 
 def _kind(text: str) -> Any:
-    """A type, or a tuple of types in parentheses."""
+    """Return a type, or a tuple of types in parentheses."""
     text = text.strip()
     if text.startswith("(") and text.endswith(")"):
         return tuple(_kind(item) for item in _items(text[1:-1]))

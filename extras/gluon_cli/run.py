@@ -209,7 +209,7 @@ def _verdict(file: str, target: Optional[str], runs: Runs) -> Verdict:
 
 
 def _simulator(target: Optional[str]) -> Optional[Backend]:
-    """The backend that simulates `target`, else the one that can simulate anything."""
+    """Return the backend that simulates `target`, else the one that can simulate anything."""
     if target is not None:
         chosen = registry().backend(registry().target(target).backend)
         if chosen.simulates:

@@ -135,7 +135,7 @@ def _own(parent: str, names: Iterable[str]) -> Iterator[str]:
 
 
 def _mirror(at: str, root: str) -> Iterator[tuple[str, str]]:
-    """A module of a plugin, and those that it offers (all, where it says nothing), under the name
+    """Yield the modules of a plugin: itself, and those that it offers (all by default), under the name
     that kernels have for them."""
     spec, offered = _spec(root), _offered(root)
     inside = pkgutil.iter_modules((spec and spec.submodule_search_locations) or ())
@@ -158,8 +158,8 @@ def _everything(module: str) -> Iterator[str]:
 
 @functools.cache
 def _offered(module: str) -> tuple[str, ...]:
-    """The names that a module is for, without running it: `__all__`, else the names that it defines, imports
-    under the same name, or imports with a star."""
+    """Return the names that a module is for, without running it: `__all__`, else the names that it
+    defines, imports under the same name, or imports with a star."""
     names: list[str] = []
     for node in _tree(module).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):

@@ -57,7 +57,7 @@ class Group(ABC):
 
     @abstractmethod
     def empty(self, shape: Union[int, Sequence[int]], dtype: Any) -> Symmetric:
-        """A symmetric tensor, on every rank of the same shape and dtype; its signals are 0.
+        """Return a symmetric tensor, on every rank of the same shape and dtype; its signals are 0.
 
         Args:
             shape: of each rank's copy.

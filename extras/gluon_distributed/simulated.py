@@ -67,7 +67,7 @@ def simulate(body: Callable[[Group], T], world: int, target: Optional[str] = Non
 
 @contextmanager
 def _target(wanted: Optional[str]) -> Iterator[None]:
-    """Launches inside go to this target, unless they say otherwise."""
+    """Send launches inside to this target, unless they name another."""
     before = os.environ.get("GLUON_TARGET")
     if wanted is not None:
         os.environ["GLUON_TARGET"] = wanted

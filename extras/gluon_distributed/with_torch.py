@@ -18,7 +18,7 @@ _groups: dict[str, "_TorchGroup"] = {}
 
 
 def group(process_group: Any = None) -> Group:
-    """The ranks of one of torch's process groups.
+    """Return the ranks of one of torch's process groups.
 
     Args:
         process_group: a `torch.distributed.ProcessGroup`, or its name; the default group if None.

@@ -70,7 +70,7 @@ class Picture:
         return self._part(uuid4().hex[:8])  # a notebook may show one picture twice
 
     def svg(self) -> str:
-        """The picture as one SVG document."""
+        """Return the picture as one SVG document."""
         lines = self.text.splitlines()
         y, parts = 20.0, [_text(8, 14, self.title, "h")]
         for panel in self.panels:
@@ -85,7 +85,7 @@ class Picture:
         return _svg("".join(parts), widest + 16, y + 12)
 
     def html(self) -> str:
-        """The picture as a page of its own."""
+        """Return the picture as a page of its own."""
         return (
             '<!doctype html><html lang="en"><head><meta charset="utf-8">'
             f"<title>{escape(self.title)}</title></head><body>{self._part()}</body></html>\n"
@@ -185,7 +185,7 @@ def cell(
 
 
 def colour(group: int, groups: int, at: int, count: int) -> str:
-    """A hue for each group; within one, lighter to darker."""
+    """Return a hue for each group; within one, lighter to darker."""
     hue = 360 * group / max(groups, 1) + 210
     light = 88 - 30 * at / max(count - 1, 1)
     rgb = hls_to_rgb(hue % 360 / 360, light / 100, 0.65)
@@ -200,7 +200,7 @@ def coord_text(coord: Sequence[int]) -> str:
 
 
 def natural_shape(layout: Layout) -> list[int]:
-    """A small shape that shows the layout once: its own, or one tile of its threads.
+    """Return a small shape that shows the layout once: its own, or one tile of its threads.
 
     Raises:
         LayoutError: the layout has no linear form.
@@ -240,7 +240,7 @@ _CANDIDATES = {
 
 
 def checked(layout: Layout, shape: Sequence[int]) -> LinearLayout:
-    """The linear map that is drawn.
+    """Return the linear map that is drawn.
 
     Raises:
         LayoutError: no linear form, a shape that does not fit, or one too large for a picture.
@@ -276,7 +276,7 @@ class Grid:
         self.table_height = self.rows * self.height + 16
 
     def place(self, coord: Sequence[int]) -> tuple[float, float]:
-        """The upper left corner of an element's cell."""
+        """Return the upper left corner of an element's cell."""
         if len(self.shape) == 1:
             table, (row, column) = 0, divmod(coord[0], self.columns)
         else:
@@ -506,7 +506,8 @@ def memory_panel(linear: LinearLayout, layout: Layout, bits: int, banks: int) ->
 
 
 def bases_panel(linear: LinearLayout) -> Panel:
-    """The matrix over F2: a column per bit of the hardware's index, a row per bit of the element's."""
+    """Return the matrix over F2: a column per bit of the hardware's index, a row per bit of the
+    element's."""
     columns = [
         (f"{dim}={1 << i}", row) for dim, rows in linear.bases.items() for i, row in enumerate(rows)
     ]
@@ -550,7 +551,7 @@ def picture(
     bits: Optional[int] = None,
     banks: int = 32,
 ) -> Picture:
-    """A layout drawn for a tensor or a buffer of `shape`, by default a small one that shows it.
+    """Return a layout drawn for a tensor or a buffer of `shape`, by default a small one that shows it.
 
     Args:
         bits: of one element; by default those of the layout, or 32. Tells addresses and banks.

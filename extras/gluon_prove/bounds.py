@@ -64,7 +64,7 @@ class Bounds(Effects):
         return bounds
 
     def roots(self) -> None:
-        """Number the unknowns that bound loops. Partitions share one where it is the same for all of
+        """Count the unknowns that bound loops. Partitions share one where it is the same for all of
         them: it does not change, or each meets it once in the same loops and choices."""
         self._unite()
         sites: dict[Term, list[tuple[int, Loop]]] = {}
@@ -145,7 +145,7 @@ class Bounds(Effects):
 
 
 def inductions(terms: Sequence[Any]) -> list[Term]:
-    """The counters that terms are made of."""
+    """Return the counters that terms are made of."""
     inductions: dict[Term, None] = {}
     todo = list(terms)
     while todo:

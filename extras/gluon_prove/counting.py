@@ -94,7 +94,7 @@ class Counting(Equal):
         return step.modulus - 1
 
     def _noted(self, state: State, task: int, step: Pure, x: Number, by: int, result: Any) -> None:
-        """A rule of arithmetic was relied on: the solver is to confirm it."""
+        """Record a rule of arithmetic that was used, for the solver to confirm."""
         left = dict(result.changes) if isinstance(result, Number) else {}
         if not any(self._many(state, task, root) for root, _ in x.changes):
             return
@@ -136,7 +136,7 @@ class Counting(Equal):
         return self._made[-1]
 
     def _compared(self, state: State, task: int, name: str, a: Any, b: Any) -> Optional[int]:
-        """A comparison with a loop's bound, or with the product of two; None where it is none."""
+        """Return a comparison with a loop's bound, or with the product of two; None where it is none."""
         if isinstance(a, Term) and isinstance(b, (int, Number)):
             a, b, name = b, a, _flipped(name)
         if not isinstance(a, (int, Number)) or not isinstance(b, Term):
@@ -364,14 +364,14 @@ class Counting(Equal):
 
 
 def _flipped(name: str) -> str:
-    """The comparison with its sides changed."""
+    """Return the comparison with its sides changed."""
     flipped = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE"}
     return name[:-2] + flipped.get(name[-2:], name[-2:])
 
 
 def _told(name: str, below: Callable[[int], int]) -> Optional[int]:
-    """A comparison, by whether its left side and a number is below its right one; None where its sides are
-    not signed."""
+    """Return a comparison, by whether its left side and a number is below its right one; None where its
+    sides are not signed."""
     if name[4] == "U":
         return None
     relation = name[-2:]

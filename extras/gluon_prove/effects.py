@@ -312,12 +312,12 @@ class Effects:
         return len(seen) > 1
 
     def any_view(self, type: Any) -> SharedView:
-        """A view of that type of a buffer of its own."""
+        """Return a view of that type of a buffer of its own."""
         return self.noter.allocate_buffer(type)
 
 
 def _placed(op: Op, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-    """An op's arguments, with values for its operands."""
+    """Return an op's arguments, with values for its operands."""
     taken = iter(values)
 
     def place(arg: Any) -> Any:

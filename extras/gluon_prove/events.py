@@ -134,7 +134,7 @@ class Places:
         return len(self.buffers) - 1
 
     def of(self, view: SharedView) -> int:
-        """The number of the place that a view covers."""
+        """Return the number of the place that a view covers."""
         view.reach()
         base = int(view.base[0])
         key = (id(view.buffer), base, view.dtype.itemsize, view.table.tobytes())
@@ -264,7 +264,7 @@ class Noter:
     def run(
         self, op: Op, model: Callable[..., Any], args: Sequence[Any], named: dict[str, Any]
     ) -> tuple[tuple[Event, ...], list[Any]]:
-        """The events of an op, and its results: each a view, the position of an operand, "filled"
+        """Return the events of an op, and its results: each a view, the position of an operand, "filled"
         for registers that its work fills, or None."""
         self.op, self.events, self.performing, self.filled = op, [], None, None
         try:
@@ -297,7 +297,7 @@ class Noter:
         return None
 
     def pending(self, operand: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """A stand-in for an operand that work in flight may fill."""
+        """Return a stand-in for an operand that work in flight may fill."""
         stand_in = np.zeros(shape, dtype).view(_Pending)
         stand_in.noter, stand_in.operand = self, operand
         return stand_in

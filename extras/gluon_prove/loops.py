@@ -68,7 +68,7 @@ class Loops(Bounds):
         self, op: Op, env: Env, induction: list[Value], bounds: tuple[Spec, Spec, Spec],
         carried: list[_Carried], body: Block,
     ) -> Loop:  # fmt: skip
-        """A loop that counts.
+        """Return a loop that counts.
 
         Args:
             induction: the name of its count.
@@ -255,7 +255,7 @@ class Loops(Bounds):
         return at, Spec(value=high), Spec(value=step)
 
     def counting(self, op: Op, env: Env, at: int, high: Spec, step: Spec) -> None:
-        """A `while` as a loop that counts."""
+        """Return a `while` as a counted loop."""
         before, after = (region.blocks[0] for region in op.regions)
         carried, counts = [], [before.arguments[at], after.arguments[at]]
         init, yielded = self.specs(env, op.args[0]), after.ops[-1].args[0]

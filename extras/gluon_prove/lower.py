@@ -255,7 +255,7 @@ class _Lowering(Loops):
         env[result] = Spec(var=variable)
 
     def tiles(self, op: Op, env: Env) -> None:
-        """Steps of a pipeline: of one that a task has for itself (`steps`)."""
+        """Run steps of a pipeline: of one that a task has for itself (`steps`)."""
         view = self.spec(env, op.args[0]).value
         buffer = self.places.buffer(view.buffer) if isinstance(view, SharedView) else -1
         mine = self.rings.setdefault(self.task, [])

@@ -49,7 +49,7 @@ class Numbering:
         return frozenset(self.loaded if self.stored is None else self.loaded & self.stored)
 
     def of(self, op: Op, args: Sequence[Optional[Any]]) -> Optional[list[Term]]:
-        """The names of an op's results, from those of its operands, in order; None for none."""
+        """Return the names of an op's results, from those of its operands, in order; None for none."""
         self._noted(op, args)
         pointers = frozenset().union(*(self._from(a) for a in args))
         key = None if None in args else self._key(op, args)
@@ -106,7 +106,7 @@ class Numbering:
         return name
 
     def _key(self, op: Op, args: Sequence[Any]) -> Optional[tuple[Any, ...]]:
-        """An op without layouts and places, operands by their names; None where it has none."""
+        """Return an op without layouts and places, operands by their names; None where it has none."""
         if op.name not in _OPS and op.name not in _LOADS and op.name not in ELEMENTWISE:
             return None
         if op.attrs.get("volatile") or op.name == "masked_load" and op.args[2] is None:
@@ -126,7 +126,7 @@ def _points(type: Type) -> bool:
 
 
 def _part(arg: Any, names: dict[int, Any]) -> Optional[Any]:
-    """An argument of an op as a key."""
+    """Return an argument of an op as a key."""
     if isinstance(arg, Value):
         name = names.get(id(arg.resolve()))
         return None if name is None or _shape(arg.type) is None else ("value", name)
@@ -141,7 +141,7 @@ def _part(arg: Any, names: dict[int, Any]) -> Optional[Any]:
 
 
 def _shape(type: Type) -> Optional[tuple[Any, ...]]:
-    """A type without its layout; None where it is none of integers or of pointers."""
+    """Return a type without its layout; None where it is none of integers or of pointers."""
     element = type.elem if isinstance(type, TensorType) else type
     dims = type.shape if isinstance(type, TensorType) else ()
     if isinstance(element, ScalarType) and not element.is_float:

@@ -80,7 +80,8 @@ class Phases:
         )
 
     def made(self, slot: int, bit: int, kept: bool) -> "Phases":
-        """A barrier is made, or made invalid, by somebody who is alone; perhaps that is kept in mind."""
+        """Initialize or invalidate a barrier alone; perhaps that is kept in
+        mind."""
         rest = tuple(k for k in self.all if k.slot != slot)
         also = [Known(slot, "made", 0, 1 << bit)] if kept else []
         return Phases((*rest, *also, Known(slot, "last", 0, 1 << bit)))
@@ -111,7 +112,7 @@ class Phases:
         return Phases((*(k for k in self.all if k[:3] != new[:3]), new))
 
     def ended(self, slot: int, coming: int, over: int) -> "Phases":
-        """A phase ends.
+        """End a phase.
 
         Args:
             coming: the bit of who arrived in it.

@@ -61,8 +61,8 @@ class Residues:
         return Spec(var=out)
 
     def _left(self, value: Any, by: int, loc: Any) -> Spec:
-        """A number that is not negative and as much as the term when so many are taken away from either,
-        any number of times."""
+        """Return a number that is not negative and as much as the term when so many are taken away from
+        either, any number of times."""
         if isinstance(value, int):
             return Spec(value=value % by)
         if not isinstance(value, Term):

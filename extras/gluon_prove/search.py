@@ -50,7 +50,8 @@ class Outcome:
     period: int = 1
 
     def unsure(self, arithmetic: Arithmetic) -> Optional[str]:
-        """The rule of arithmetic that was used and that the solver does not confirm; None for none."""
+        """Return the rule of arithmetic that was used and that the solver does not confirm; None for
+        none."""
         for rule in sorted(self.rules):
             if not arithmetic.comes_back(*rule):
                 return f"the solver does not confirm that `{rule[0]}` by {rule[1]} comes back"
@@ -85,7 +86,7 @@ class _Search:
         return True
 
     def _key(self, frozen: Any) -> tuple[int, ...]:
-        """A key of numbers: most parts of a state are those of many others."""
+        """Return a key of numbers: most parts of a state are those of many others."""
         (slots, seen, flights, loose), tasks, *rest = frozen
         parts = self.parts
         return tuple(
@@ -137,7 +138,7 @@ class _Search:
             self.next(state)
 
     def in_turn(self, state: State) -> bool:
-        """The step of the one whose turn it is, or of the next who can; whether somebody could.
+        """Take the step of the next task that can; return False where none can.
 
         A task that is a round ahead of others waits for them, if they can go on: the facts about a loop's bound hold for tasks that are near each other.
         """

@@ -15,7 +15,7 @@ _MILLISECONDS = 2000
 
 
 def load() -> Any:
-    """The module `z3`.
+    """Return the module `z3`.
 
     Raises:
         CapabilityError: it is not installed.
@@ -57,7 +57,7 @@ class Arithmetic:
         return leaf
 
     def of(self, value: Any) -> Any:
-        """A term, or a number."""
+        """Return a term, or a number."""
         if isinstance(value, bool) or not isinstance(value, Term):
             return self.z3.IntVal(int(value))
         expression = self._made.get(value)

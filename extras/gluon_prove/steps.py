@@ -127,7 +127,7 @@ class Steps(Counting):
         self.lowered.doubts[text, loc.line] = None
 
     def _apart(self, state: State, task: int, one: Any, other: Any) -> Optional[int]:
-        """The difference of two numbers, None where it may be another one."""
+        """Return the difference of two numbers, None where it may be another one."""
         if not isinstance(one, (int, Number)) or not isinstance(other, (int, Number)):
             return None
         values, changes = [], []

@@ -67,7 +67,7 @@ def truth(value: Any) -> bool:
 
 
 def linear(value: Term) -> tuple[Term, int]:
-    """A term as an unknown and a number that is added to it."""
+    """Return a term as an unknown and a number that is added to it."""
     offset = 0
     while (
         value.name in ("add", "sub")
@@ -148,7 +148,7 @@ def view_of(op: Op) -> Callable[..., Any]:
 
 
 def whole(kind: str) -> Callable[..., Any]:
-    """A model of accesses at indices that nobody knows: to all of the buffer."""
+    """Model accesses at unknown indices: to all of the buffer."""
 
     def touch(machine: Any, *args: Any, **named: Any) -> None:
         for arg in args:

@@ -132,7 +132,7 @@ class Walker(Steps):
         return state
 
     def begin(self, decisions: list[int]) -> State:
-        """The kernel up to its first event that others may see."""
+        """Run the kernel up to its first event that others may see."""
         state = self.first()
         self._decisions, self._made = list(decisions), []
         self._run(state, 0)

@@ -213,7 +213,7 @@ class World:
         self.seen = list(dict.fromkeys(kept))
 
     def allocate(self, buffer: int) -> None:
-        """A buffer is made anew, by an op that made one before."""
+        """Record that an op allocates its buffer again."""
         of = self.places.all
         self.seen = [s for s in self.seen if of[s.place].buffer != buffer]
         for number, (owner, _) in enumerate(self.places.slots):
@@ -223,7 +223,7 @@ class World:
     # ---- steps of tasks -----------------------------------------------------------------------------
 
     def local(self, event: Event, task: int, loc: Location, issuer: str) -> None:
-        """An event that nobody else can tell the time of."""
+        """Record an event whose time no other task can observe."""
         me = 1 << task
         if isinstance(event, Access):
             self._touch(event, task, me, False, loc, issuer)

@@ -33,7 +33,7 @@ PACKAGE = "gluon_examples"
 
 
 def examples_package() -> ModuleType:
-    """The package of examples: installed with gluon-core, or the folder `examples` of a checkout.
+    """Return the package of examples: installed with gluon-core, or the folder `examples` of a checkout.
 
     Raises:
         UsageError: it is not there.

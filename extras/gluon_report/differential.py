@@ -104,7 +104,8 @@ def _steps(bits: np.ndarray, size: int) -> list[int]:
 
 
 def on_target(array: np.ndarray, target: Target) -> Any:
-    """A copy of an array as `target` takes it: NumPy's on a simulator, else torch's on its device."""
+    """Return a copy of an array as `target` takes it: NumPy's on a simulator, else torch's on its
+    device."""
     backend = registry().backend(target.backend)
     if backend.simulates:
         return array.copy()

@@ -242,7 +242,7 @@ def _torch_reaches(backend: Any) -> Optional[str]:
 
 
 def _trials() -> Iterator[Finding]:
-    """A kernel through each compiler, and through the simulator."""
+    """Run a kernel through each compiler, and through the simulator."""
     import numpy
 
     from gluon_core.registry.load import registry

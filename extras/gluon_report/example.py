@@ -85,11 +85,11 @@ class Example:
     choices: Optional[Callable[[Target], Mapping[str, Any]]] = None
 
     def values(self, args: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The kernel's arguments."""
+        """Return the kernel's arguments."""
         return tuple(args.values() if self.operands is None else self.operands(args, config))
 
     def lacks(self, target: Target) -> tuple[str, ...]:
-        """The capabilities that the kernel needs and `target` does not have."""
+        """Return the capabilities that the kernel needs and `target` does not have."""
         return tuple(c for c in self.requires if not target.has(c))
 
     def configure(self, target: Target, large: bool = False, **choices: Any) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Example:
     def launcher(
         self, args: Mapping[str, Any], config: Mapping[str, Any], **options: Any
     ) -> Callable[[], Any]:
-        """A function that launches with `args`, whose operands and grid are made once."""
+        """Return a function that launches with `args`, whose operands and grid are made once."""
         run, values = self.kernel[self.grid(args, config)], self.values(args, config)
         return lambda: run(*values, **config, **options)
 
@@ -152,7 +152,7 @@ class Example:
         )
 
     def source(self, target: Target, large: bool = True) -> tuple[Any, dict[str, Any]]:
-        """The `GluonASTSource` and the compile options of a launch on `target`."""
+        """Return the `GluonASTSource` and the compile options of a launch on `target`."""
         from gluon_core.testing import bind
 
         config = self.configure(target, large)
@@ -166,7 +166,7 @@ class Example:
         )
 
     def compile(self, target: Target, large: bool = True) -> Any:
-        """The `CompiledKernel` for `target`; no device is needed."""
+        """Return the `CompiledKernel` for `target`; no device is needed."""
         from gluon_core.compiler import compile
 
         source, options = self.source(target, large)
@@ -189,7 +189,7 @@ def measure(run: Callable[[], Any], target: Target, repeats: int = 20) -> float:
 
 
 def do_bench(call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]:
-    """The `do_bench` of `triton.autotune`, for machines with and without a GPU.
+    """Return the `do_bench` of `triton.autotune`, for machines with and without a GPU.
 
     Returns:
         Milliseconds at each of `quantiles`: of the device where there is one, else of one call on

@@ -138,7 +138,7 @@ def show(name: str, folder: Path) -> int:
 
 
 def _some_targets() -> list[str]:
-    """An architecture of each vendor that is installed."""
+    """Return an architecture of each vendor that is installed."""
     from gluon_core.registry.load import registry
 
     targets: dict[str, str] = {}

@@ -54,7 +54,7 @@ class _Interface:
 
     @staticmethod
     def synchronize(device: Any = None) -> None:
-        """Calls have ended when they return."""
+        """Return at once: calls have ended when they return."""
 
     @staticmethod
     def current_device() -> int:

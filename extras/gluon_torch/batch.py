@@ -13,7 +13,7 @@ __all__ = ["one_by_one"]
 
 
 def one_by_one(overload: Any) -> Callable[..., Any]:
-    """A vmap rule that calls the op once for each element of the batch, and stacks the results.
+    """Return a vmap rule that calls the op once for each element of the batch, and stacks the results.
 
     Each call is given contiguous tensors, whichever dimension the batch is.
 

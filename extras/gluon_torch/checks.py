@@ -75,7 +75,7 @@ def _written_names(overload: Any) -> tuple[str, ...]:
 def _by_declaration(
     overload: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[list[tuple[str, torch.Tensor]], list[torch.Tensor]]:
-    """The tensors that a call only reads, by name, and those that it may write."""
+    """Return the tensors that a call only reads, by name, and those that it may write."""
     names = _written_names(overload)
     values = {a.name: value for a, value in zip(overload._schema.arguments, args)}
     values.update(kwargs)

@@ -70,7 +70,8 @@ class Op:
         return function
 
     def register_fake(self, function: Function) -> Function:
-        """The function that describes the results without memory: same parameters, empty tensors as results.
+        """Return the function that describes the results without memory: same parameters, empty tensors
+        as results.
 
         Raises:
             OpSchemaError: it takes other parameters.
@@ -82,7 +83,7 @@ class Op:
     def register_autograd(
         self, backward: Function, *, setup_context: Optional[Function] = None
     ) -> None:
-        """The gradient: `backward(ctx, *gradients of the results) -> one gradient per parameter`.
+        """Register the gradient: `backward(ctx, *gradients of the results) -> one gradient per parameter`.
 
         Args:
             setup_context: `f(ctx, inputs, output)`, keeps the values that `backward` needs.
@@ -106,7 +107,7 @@ class Op:
         self._definition.register_autocast(device_type, dtype)
 
     def register_vmap(self, rule: Union[Function, str]) -> None:
-        """The rule for `torch.vmap`.
+        """Register the rule for `torch.vmap`.
 
         Args:
             rule: `f(info, in_dims, *args) -> (results, dimensions of the batch in them)`, or
@@ -121,7 +122,7 @@ class Op:
         self._definition.register_vmap(rule)
 
     def _guarded(self, function: Function) -> Function:
-        """The implementation, with the checks of each call."""
+        """Return the implementation, with the checks of each call."""
         if self._deterministic:
 
             @functools.wraps(function)
@@ -242,7 +243,7 @@ def op(
 
 
 def get(name: str) -> Op:
-    """The op registered under `name`.
+    """Return the op registered under `name`.
 
     Raises:
         OpNameError: there is none.
@@ -298,7 +299,7 @@ def _each(device_types: Union[str, Sequence[str], None]) -> list[Optional[str]]:
 
 
 def _tagged(tags: Sequence[torch.Tag]) -> dict[str, Any]:
-    """The tags as keywords: torch before 2.12 does not know them everywhere."""
+    """Return the tags as keywords: torch before 2.12 does not know them everywhere."""
     return {"tags": list(tags)} if tags else {}
 
 
@@ -379,7 +380,7 @@ def _same_parameters(role: str, function: Function, of: Function) -> None:
 
 
 def _given_all(overload: Any, function: Function) -> Function:
-    """`function`, also given the arguments that torch leaves out since they are equal to their defaults."""
+    """Wrap `function` so that it gets the arguments that torch leaves out since they equal their defaults."""
 
     @functools.wraps(function)
     def filled(*args: Any, **kwargs: Any) -> Any:
@@ -414,7 +415,7 @@ def _fake_of_shape(op: Op, shape: Function) -> Function:
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
-    """The fake of an op without results."""
+    """Do nothing: the fake of an op without results."""
 
 
 def _empty(like: torch.Tensor, shape: Any) -> torch.Tensor:

@@ -73,7 +73,7 @@ class Arrays:
         return torch.from_numpy(drawn).to(self._device)
 
     def empty(self, shape: Any, dtype: str = "float32") -> Any:
-        """Filled with NaN, so that elements that a kernel does not write show up."""
+        """Return an array filled with NaN, so that elements that a kernel does not write show up."""
         if self._device is None:
             return np.full(shape, np.nan, _numpy_dtype(dtype))
         import torch
@@ -96,7 +96,7 @@ class Placeholders:
 
 
 def numpy_of(value: Any) -> Any:
-    """A tensor as a NumPy array (types that NumPy lacks as float32); anything else as it is."""
+    """Return a tensor as a NumPy array (types that NumPy lacks as float32); anything else as it is."""
     if not hasattr(value, "cpu"):
         return value
     narrow = str(value.dtype).startswith(
@@ -201,8 +201,8 @@ def roofline(target: Target, run: Callable[[Target], Any]) -> dict[str, Any]:
 
 
 def target_of(spec: Any) -> Target:
-    """A target in any spelling, simulated ones as the hardware that they stand for; None for the device
-    that is there, else the default architecture.
+    """Return a target in any spelling, simulated ones as the hardware that they stand for; None for the
+    device that is there, else the default architecture.
 
     Raises:
         TargetError: no plugin knows it.
@@ -214,8 +214,8 @@ def target_of(spec: Any) -> Target:
 def conflicts(
     kernel: Any, values: Sequence[Any], target: Target, options: Mapping[str, Any]
 ) -> int:
-    """The most extra passes over the banks that one access of a kernel to shared memory takes, as the
-    layouts tell; accesses whose layouts are found later do not count.
+    """Return the most extra passes over the banks that one access of a kernel to shared memory takes,
+    as the layouts tell; accesses whose layouts are found later do not count.
 
     Args:
         values: arguments of a launch, placeholders for tensors.

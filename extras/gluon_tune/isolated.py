@@ -59,12 +59,12 @@ class Isolated:
         self.started = 0  # how many processes there have been
 
     def on(self, reference: Reference) -> Isolated:
-        """The same, for calls about another task."""
+        """Return the same, for calls about another task."""
         self._wanted = reference
         return self
 
     def call(self, method: str, *arguments: Any, limit: float = 600.0) -> Any:
-        """The answer of a method.
+        """Return the answer of a method.
 
         Args:
             limit: seconds that it may take.

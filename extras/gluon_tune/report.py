@@ -32,7 +32,7 @@ def gain(outcome: Outcome) -> str:
 
 
 def amount(value: Optional[float], objective: str) -> str:
-    """A value of an objective, with its unit."""
+    """Return a value of an objective, with its unit."""
     if value is None:
         return "-"
     if objective not in ("time", "roofline"):
@@ -85,7 +85,7 @@ td,th,svg{border-color:#444}}
 
 
 def page(title: str, outcomes: Sequence[Outcome]) -> str:
-    """A page that needs nothing else: no network, no script."""
+    """Return a page that needs nothing else: no network, no script."""
     body = "".join(_section(outcome) for outcome in outcomes)
     text = html.escape(title)
     return (

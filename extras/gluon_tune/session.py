@@ -210,7 +210,7 @@ class _Search:
         return outcome
 
     def _bare(self, config: Config) -> dict[str, Any]:
-        """A configuration without the options that were not searched."""
+        """Return a configuration without the options that were not searched."""
         return {name: config[name] for name in self.task.searched.values if name in config}
 
     def _recall(self) -> None:
@@ -530,7 +530,7 @@ def _does_not_fit(future: Future[Any]) -> bool:
 
 
 def _scaled(trial: Trial, by: float) -> Trial:
-    """A trial whose times are `by` times as long."""
+    """Return a trial whose times are `by` times as long."""
     if trial.value is None or by == 1.0:
         return trial
     low, high = (None if bound is None else bound * by for bound in (trial.low, trial.high))

@@ -16,7 +16,7 @@ Config = Mapping[str, Any]
 
 
 def calling(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, given those of the keyword arguments alone that it takes."""
+    """Call `function` with those of the keyword arguments that it takes."""
     taken = inspect.signature(function).parameters.values()
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken):
         return function
@@ -115,7 +115,7 @@ def space(*, when: Optional[Callable[..., Any]] = None, **values: Sequence[Any])
 
 
 def configs_of(kernel: Any) -> Space:
-    """The configurations of a `triton.autotune` decorator.
+    """Return the configurations of a `triton.autotune` decorator.
 
     Raises:
         TuneSpaceError: `kernel` has none.

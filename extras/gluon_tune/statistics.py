@@ -12,8 +12,8 @@ _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2
 
 
 def interval(samples: Sequence[float]) -> tuple[float, float, float]:
-    """The median of `samples`, and the bounds of a 95 % confidence interval around it; infinite ones
-    for a single sample."""
+    """Return the median of `samples`, and the bounds of a 95 % confidence interval around it; infinite
+    ones for a single sample."""
     middle = statistics.median(samples)
     if len(samples) < 2:
         return middle, 0.0, float("inf")

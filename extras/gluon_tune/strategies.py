@@ -29,10 +29,10 @@ class Strategy(Protocol):
     """Says which configurations to try."""
 
     def ask(self) -> Optional[dict[str, Any]]:
-        """The next configuration; None when there is none left."""
+        """Return the next configuration; None when there is none left."""
 
     def tell(self, config: Config, value: Optional[float], large: bool = False) -> None:
-        """The value of a configuration: less is better, None where it is of no use; `large`: it needs more
+        """Record the value of a configuration: less is better, None where it is of no use; `large`: it needs more
         than there is of something, so that larger ones do so, too."""
 
 
@@ -231,8 +231,8 @@ class _quiet:
 def strategy_of(
     name: str, space: Space, start: Optional[Config], seed: int, trials: Optional[int]
 ) -> tuple[Strategy, int, int]:
-    """The strategy of that name, how many trials it makes, and how many configurations there are (0 where
-    they were not counted).
+    """Return the strategy of that name, how many trials it makes, and how many configurations there are
+    (0 where they were not counted).
 
     Raises:
         TuneError: an unknown name, or optuna is not installed.

@@ -114,7 +114,7 @@ class Task:
         return digest
 
     def told(self, setting: Optional[PerTarget], target: Any) -> dict[str, Any]:
-        """`fixed` or `default` for a target."""
+        """Return `fixed` or `default` for a target."""
         return dict(setting(target) if callable(setting) else setting or {})
 
     def whole(self, config: Config, target: Any) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class Task:
         return default if default in self.searched else None
 
     def values(self, args: Mapping[str, Any], config: Config) -> tuple[Any, ...]:
-        """The kernel's arguments."""
+        """Return the kernel's arguments."""
         return tuple(args.values() if self.operands is None else self.operands(args, config))
 
     def difference(self, args: Mapping[str, Any], wanted: Any) -> Optional[str]:
@@ -186,7 +186,7 @@ def _default_tolerance(dtype: str) -> float:
 
 
 def of_example(example: Any, values: Optional[Mapping[str, Sequence[Any]]], shapes: Any) -> Task:
-    """A task out of an entry of a file's `EXAMPLES`.
+    """Return a task out of an entry of a file's `EXAMPLES`.
 
     Args:
         values: values to search; None for the configurations of its `triton.autotune`.
@@ -291,7 +291,7 @@ class Reference:
         return hashlib.sha256(repr((self.text, self.name, self.values)).encode()).hexdigest()[:16]
 
     def load(self) -> Task:
-        """The task, in this process.
+        """Return the task, in this process.
 
         Raises:
             TuneError: the file cannot be imported, or has no such task.
@@ -304,7 +304,7 @@ _reading: list[Path] = []
 
 
 def refuse_while_reading() -> None:
-    """A file that searches whenever it is read would do so in each worker, which start workers.
+    """Refuse a search that starts when its file is read: each worker would start workers.
 
     Raises:
         TuneError: the file of a task is being read.
@@ -317,7 +317,8 @@ def refuse_while_reading() -> None:
 
 
 def _module(reference: Reference) -> ModuleType:
-    """The module of a task's file; where another machine has no such file, or another one, of its text."""
+    """Return the module of a task's file; where another machine has no such file, or another one, of
+    its text."""
     path = Path(reference.path)
     if not path.is_file() or path.read_text() != reference.text:
         folder = Path(tempfile.gettempdir(), f"gluon-tune-{reference.digest}")
@@ -351,7 +352,7 @@ def _module(reference: Reference) -> ModuleType:
 
 
 def find_task(module: ModuleType, reference: Reference) -> Task:
-    """The task of a file: its own, or one made of an example.
+    """Return the task of a file: its own, or one made of an example.
 
     Raises:
         TuneError: there is none, or several to choose from.

@@ -35,7 +35,7 @@ _own = threading.local()
 
 
 def _isolated(reference: Reference, target: Optional[str], index: Optional[int] = None) -> Isolated:
-    """This thread's process for a target and a device, to be asked about a task."""
+    """Return this thread's process for a target and a device, to be asked about a task."""
     kept: dict[Any, Isolated] = _own.__dict__.setdefault("kept", {})
     workbench = kept.setdefault((target, index), Isolated(target, index))
     return workbench.on(reference)
@@ -136,7 +136,7 @@ def pruned(
 
 @contextlib.contextmanager
 def _device(count: int) -> Iterator[int]:
-    """A device that no other measurement of this machine uses meanwhile."""
+    """Lock a device that no other measurement of this machine uses meanwhile."""
     visible = re.sub(r"\W", "-", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     while True:
         for index in range(max(1, count)):

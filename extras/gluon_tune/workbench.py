@@ -92,7 +92,7 @@ class Workbench:
         return facts
 
     def conflicts(self, shape: Shape, config: Config) -> int:
-        """The most passes over the banks that one access of the kernel to shared memory takes."""
+        """Return the most passes over the banks that one access of the kernel to shared memory takes."""
         whole = self.task.whole(config, self.target)
         args = self.task.arguments(bench.Placeholders(), **shape)
         values = self.task.values(args, whole)

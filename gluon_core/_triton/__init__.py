@@ -237,7 +237,7 @@ def op_builder(context: Any, arch: str = "", more: Optional[type] = None) -> Any
 
 
 def create_module(builder: Any, attributes: Mapping[str, Any]) -> Any:
-    """An empty module with string and 32-bit integer attributes."""
+    """Return an empty module with string and 32-bit integer attributes."""
     module = builder.create_module()
     for name, value in attributes.items():
         if isinstance(value, str):
@@ -307,7 +307,7 @@ def generator_visit() -> Any:
 
 
 def generator_truths() -> dict[str, Any]:
-    """The methods of `CodeGenerator` for `and` and `or`, which warn of tensors once."""
+    """Return the methods of `CodeGenerator` for `and` and `or`, which warn of tensors once."""
     module = _code_generator()
     names = ("visit_BoolOp", "_apply_boolean_values")  # the second from 3.9 on
     found = {
@@ -323,7 +323,7 @@ def generator_truths() -> dict[str, Any]:
 def generator_class(
     name: str, base: type, members: Mapping[str, Any], functions: Mapping[str, Any]
 ) -> type:
-    """A subclass of `base` (a `CodeGenerator`) that makes nested generators of its own kind.
+    """Return a subclass of `base` (a `CodeGenerator`) that makes nested generators of its own kind.
 
     Args:
         functions: what takes the place of functions of the code generator's module.
@@ -381,7 +381,7 @@ def _rebind(function: types.FunctionType, namespace: dict[str, Any]) -> types.Fu
 
 
 def _constants(arg: Any) -> Any:
-    """A tuple of plain numbers, such as the shape of a descriptor, as functions take it: older
+    """Return a tuple of plain numbers, such as the shape of a descriptor, as functions take it: older
     releases ask each item for its type."""
     if type(arg) is tl_tuple and arg.values and all(isinstance(v, int) for v in arg.values):
         return tl_tuple([constexpr(value) for value in arg.values])
@@ -454,14 +454,14 @@ def tool(name: str) -> Optional[str]:
 
 
 def parse_module(path: str, context: Any) -> Any:
-    """The MLIR module in the file `path`."""
+    """Return the MLIR module in the file `path`."""
     module = ir.parse_mlir_module(path, context)
     module.context = context
     return module
 
 
 def parse_text(text: str, context: Any) -> Any:
-    """The MLIR module that `text` says; the binding reads files alone."""
+    """Return the MLIR module that `text` says; the binding reads files alone."""
     with tempfile.NamedTemporaryFile("w", suffix=".ttgir") as file:
         file.write(text)
         file.flush()
@@ -521,7 +521,7 @@ def cache_folder() -> str:
 
 
 def invalidating_environment() -> dict[str, str]:
-    """The environment variables that change what the compiler makes."""
+    """Return the environment variables that change what the compiler makes."""
     from triton._C.libtriton import get_cache_invalidating_env_vars
 
     return dict(get_cache_invalidating_env_vars())
@@ -586,7 +586,7 @@ SOURCE_ENTRIES = ("source", "glir") if VERSION >= (3, 9) else ("source",)
 
 
 def given_driver() -> Optional[Any]:
-    """The driver that Triton uses from now on; None as long as nobody has asked for one."""
+    """Return the driver that Triton uses from now on; None as long as nobody has asked for one."""
     return triton.runtime.driver._active
 
 
@@ -622,7 +622,7 @@ def disassembled(code: bytes) -> str:
 
 
 def own_driver() -> Optional[Any]:
-    """The driver of the one GPU that Triton finds, None without one. Asking may import torch."""
+    """Return the driver of the one GPU that Triton finds, None without one. Asking may import torch."""
     try:
         return triton.runtime.driver.default
     except RuntimeError:

@@ -10,7 +10,7 @@ __all__ = ["make_context", "ready_context", "use_spare_time"]
 
 
 def make_context(load: Optional[Callable[[Any], None]] = None) -> Any:
-    """A fresh MLIR context with Triton's dialects, and those that `load(context)` adds."""
+    """Return a fresh MLIR context with Triton's dialects, and those that `load(context)` adds."""
     context = ir.context()
     ir.load_dialects(context)
     if load is not None:

@@ -40,7 +40,7 @@ else:
 
 
 def constexpr_function(fn: F) -> F:
-    """A Python function of compile-time values that kernels may call."""
+    """Return a Python function of compile-time values that kernels may call."""
 
 
 def __getattr__(name: str) -> Any:
@@ -52,7 +52,7 @@ class base_type:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     def mangle(self) -> str:
-        """A name for the type inside names of functions."""
+        """Return a name for the type inside names of functions."""
 
     def _flatten_ir_types(self, builder: Any, out: list[Any]) -> None: ...
     def _unflatten_ir(self, handles: Sequence[Any], cursor: int) -> builtins.tuple[Any, int]: ...
@@ -257,7 +257,7 @@ class tensor(base_value):
         """With one dimension."""
 
     def split(self) -> builtins.tuple[tensor, tensor]:
-        """The two halves of a last dimension of size 2; see `gl.split`."""
+        """Return the two halves of a last dimension of size 2; see `gl.split`."""
 
     def gather(self, index: tensor, axis: ConstInt) -> tensor:
         """See `gl.gather`."""

@@ -31,7 +31,7 @@ def lazy_dict(values: dict[str, Any]) -> Any:
 
 
 def jit_hook_arguments(fn: Any, key: str, info: Mapping[str, Any], target: Any) -> dict[str, Any]:
-    """The keyword arguments of `knobs.runtime.jit_cache_hook` and its kin."""
+    """Return the keyword arguments of `knobs.runtime.jit_cache_hook` and its kin."""
     from triton.runtime import jit
 
     options = info["options"]

@@ -56,7 +56,8 @@ def _function(fn: Any) -> Any:
 
 
 def _method(method: MethodType) -> Any:
-    """A method of tensors; one that is written in the language, such as `sum`, wraps its function."""
+    """Return a method of tensors; one that is written in the language, such as `sum`, wraps its
+    function."""
     for cell in getattr(method.__func__, "__closure__", None) or ():
         if type(cell.cell_contents).__name__ == _KIND:
             from triton.compiler.code_generator import BoundJITMethod
@@ -121,7 +122,7 @@ def _original(owner: Any, name: str, value: Any) -> Any:
 
 @functools.lru_cache(maxsize=None)
 def _source(name: str) -> Any:
-    """A class or function of the core of Triton's language, made once more of its text."""
+    """Return a class or function of the core of Triton's language, made once more of its text."""
     path = Path(str(core.__file__))
     (node,) = [n for n in ast.parse(path.read_text()).body if getattr(n, "name", None) == name]
     flags = __future__.annotations.compiler_flag
@@ -159,7 +160,7 @@ _once: dict[JITFunction, ParsedOnce] = {}
 
 
 def parsed_once(fn: JITFunction) -> JITFunction:
-    """A function of Triton's own library as one that is parsed once; others as they are."""
+    """Return a function of Triton's own library as one that is parsed once; others as they are."""
     if type(fn) is not JITFunction or not fn.module.startswith("triton."):
         return fn
     parsed = _once.get(fn)

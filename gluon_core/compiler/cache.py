@@ -46,7 +46,7 @@ class Entry:
 
 
 def key_of(parts: Iterable[Any]) -> str:
-    """A hex key over `parts`, unambiguous however they are split."""
+    """Return a hex key over `parts`, unambiguous however they are split."""
     digest = hashlib.sha256()
     for part in parts:
         text = str(part).encode()
@@ -116,7 +116,7 @@ def _stem(name: str) -> str:
 
 
 def load(key: str, name: str) -> Optional[Entry]:
-    """The entry of `key`, or None where there is none or it is damaged or foreign."""
+    """Return the entry of `key`, or None where there is none or it is damaged or foreign."""
     document_name = f"{_stem(name)}.json"
     try:
         files = _triton.cache_manager(key).get_group(document_name) or {}

@@ -19,7 +19,7 @@ _MOST = 3
 
 
 def refused(error: Exception, source: str) -> Optional[StageError]:
-    """The report of an assembler's complaint `error` about `source`, or None where it is none."""
+    """Return the report of an assembler's complaint `error` about `source`, or None where it is none."""
     lines = source.splitlines()
     found = list(dict.fromkeys(_SAID.findall(str(error))))
     if not found:
@@ -51,7 +51,7 @@ _ASM = re.compile(
 
 
 def bad_assembly(said: str, text: Callable[[], Optional[str]]) -> Optional[StageError]:
-    """The report of inline assembly that LLVM does not take, or None where it complains of none.
+    """Return the report of inline assembly that LLVM does not take, or None where it complains of none.
 
     Args:
         text: gives the module that was compiled.
@@ -100,7 +100,7 @@ def _bare(constraints: str) -> list[str]:
 
 
 def left_out(text: Optional[str], asm: Mapping[str, object]) -> Optional[StageError]:
-    """The report of inline assembly that was there for LLVM, and is not there after it.
+    """Return the report of inline assembly that was there for LLVM, and is not there after it.
 
     Newer ones say nothing of constraints that they do not take: they go on without the assembly,
     and what it should have computed is whatever a register holds.
@@ -143,7 +143,7 @@ def _place(module: str, loc: str) -> Optional[SourceSpan]:
 
 
 def _span(lines: list[str], line: int) -> Optional[SourceSpan]:
-    """The kernel's line that a line of assembly was made of."""
+    """Return the kernel's line that a line of assembly was made of."""
     files = dict(_FILE.findall("\n".join(lines)))
     for text in reversed(lines[:line]):
         found = _LOCATION.match(text)

@@ -239,7 +239,7 @@ def compile_source(
     load_only: bool = False,
     until: Optional[str] = None,
 ) -> Optional[CompiledKernel]:
-    """The `CompiledKernel` for parsed options, through the cache.
+    """Return the `CompiledKernel` for parsed options, through the cache.
 
     Args:
         load_only: answer None rather than compile.
@@ -368,7 +368,7 @@ def _verify(module: Any, name: str) -> None:
 
 
 def _module_text(source: GluonASTSource, target: Target, backend: Backend, options: Any) -> str:
-    """The module before any stage, traced again."""
+    """Return the module before any stage, traced again."""
     context = _triton.ready_context(backend.compiler.load_dialects)
     with _tracing, _no_collection():
         return str(trace_source(source, target, options, context))
@@ -399,7 +399,8 @@ def _listen(listener: Any, made: CompiledKernel, times: Any, hit: bool) -> None:
 def _overrides(
     source: GluonASTSource, options: Any, stages: tuple[Stage, ...], context: Any
 ) -> Any:
-    """The function that swaps in a user's files (`TRITON_KERNEL_OVERRIDE`, `ir_override`), or None."""
+    """Return the function that swaps in a user's files (`TRITON_KERNEL_OVERRIDE`, `ir_override`), or
+    None."""
     by_option = further(options, "ir_override")
     manager = None
     if _triton.knobs.compilation.override:

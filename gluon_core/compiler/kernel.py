@@ -82,10 +82,10 @@ class Hardware(Protocol):
         """The names of the stages that make it."""
 
     def entry(self, name: str) -> Any:
-        """An entry of `asm`, compiled no further than its stage; KeyError where there is none."""
+        """Return an entry of `asm`, compiled no further than its stage; KeyError where there is none."""
 
     def kernel(self) -> CompiledKernel:
-        """The whole of it."""
+        """Return the whole of it."""
 
 
 class SimulatedMetadata:
@@ -272,13 +272,13 @@ class CompiledKernel:
         return self.report() if self.hardware is None else self.hardware.kernel().report()
 
     def signature_types(self) -> tuple[Any, ...]:
-        """The type of each parameter in order, nested for tuples."""
+        """Return the type of each parameter in order, nested for tuples."""
         return self.src.types
 
     # -- running -----------------------------------------------------------------------------------
 
     def launcher(self, device: int) -> Launcher:
-        """The launch on a device; the kernel is loaded on the first call."""
+        """Return the launch on a device; the kernel is loaded on the first call."""
         launcher = self._launchers.get(device)
         if launcher is not None:
             return launcher

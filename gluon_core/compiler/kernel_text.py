@@ -42,7 +42,7 @@ def remember(fn: Any, source: str) -> None:
 
 
 def changed(fn: Any) -> KernelChangedError:
-    """The error for a function whose source is not where it was."""
+    """Return the error for a function whose source is not where it was."""
     return KernelChangedError(
         f"the source of {fn.__name__} is not where it was when its file was imported",
         argument=f"{fn.__code__.co_filename}:{fn.__code__.co_firstlineno}",

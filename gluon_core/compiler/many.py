@@ -156,7 +156,7 @@ def _outcome(job: Callable[[], Any]) -> Any:
 def _job(
     request: Any, at: int, target: Any, options: Optional[Mapping[str, Any]]
 ) -> Callable[[], Any]:
-    """The compilation that a request asks for."""
+    """Return the compilation that a request asks for."""
     if isinstance(request, Mapping):
         given = dict(request)
         if "fn" not in given:

@@ -36,6 +36,6 @@ class Parameter:
 
 
 def parameters_of(kernel: Any, cls: type[Parameter] = Parameter) -> tuple[Parameter, ...]:
-    """The parameters of a jit function, in order."""
+    """Return the parameters of a jit function, in order."""
     kinds = [p.kind for p in kernel.signature.parameters.values()]
     return tuple(cls(param, kind) for param, kind in zip(kernel.params, kinds))

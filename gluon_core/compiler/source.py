@@ -20,7 +20,7 @@ Path = tuple[int, ...]
 
 
 def jit_function(fn: Any) -> Any:
-    """The jit function inside `fn`, which may be wrapped by `autotune` or `heuristics`.
+    """Return the jit function inside `fn`, which may be wrapped by `autotune` or `heuristics`.
 
     Raises:
         ArgumentError: there is none.
@@ -246,7 +246,7 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
         module_map: Any = None,
         context: Any = None,
     ) -> Any:
-        """The traced module, before any stage."""
+        """Return the traced module, before any stage."""
         if context is not None:  # Triton's own compiler has loaded what it knows of
             chosen = registry().target(target)
             registry().backend(chosen.backend).compiler.load_dialects(context)
@@ -256,7 +256,7 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
 def trace_source(
     source: GluonASTSource, target: Any, options: Any, context: Any = None, **more: Any
 ) -> Any:
-    """The module that `source` turns into, before any stage; `more` goes to `frontend.trace`."""
+    """Return the module that `source` turns into, before any stage; `more` goes to `frontend.trace`."""
     from gluon_core.frontend import trace
 
     chosen = registry().target(target)

@@ -202,7 +202,7 @@ class _Job:
         )
 
     def _named(self, error: StageError) -> StageError:
-        """The error of a stage that does not know whose it is."""
+        """Return the error of a stage that does not know whose it is."""
         error.message = f"compiling {self.what} failed in stage {self.current}: {error.message}"
         return _triton.caught_as(error)
 
@@ -287,7 +287,7 @@ class _Job:
             ) from error
 
     def _by_worker(self, recipe: Recipe, job: bytes, text: str) -> Optional[Result]:
-        """The result, or None where a process that was forked before cannot make it."""
+        """Return the result, or None where a process that was forked before cannot make it."""
         for _ in range(3):  # one that was idle may just have ended
             process = self._begun(lambda: _pool.take(recipe.surroundings))
             deadline = time.monotonic() + timeout()  # waiting for a process does not count
@@ -376,8 +376,8 @@ class Recipe:
     def of(
         cls, backend: Backend, target: Target, options: Any, stages: Sequence[Stage]
     ) -> Optional[Recipe]:
-        """The recipe, None where stages are what code of the user's makes of them, or of a backend that
-        another process would not find by its name."""
+        """Return the recipe, None where stages are what code of the user's makes of them, or of a
+        backend that another process would not find by its name."""
         if registry().backends.get(backend.name) is not backend:
             return None
         if _triton.knobs.runtime.add_stages_inspection_hook is not None:
@@ -414,8 +414,8 @@ _looked: dict[int, tuple[Any, list[Any], list[Any]]] = {}
 
 
 def _code_in(owner: Any, names: Mapping[str, Any]) -> list[Any]:
-    """The code among the values of `names`, those of a module or a class; looked for again where one of
-    the values is another."""
+    """Return the code among the values of `names`, those of a module or a class; looked for again where
+    one of the values is another."""
     values = list(names.values())
     known = _looked.get(id(owner))
     if known is not None and known[0] is owner and len(known[1]) == len(values):

@@ -103,7 +103,7 @@ class Pool:
         self._lent: list[_Warm] = []
 
     def take(self, surroundings: Any) -> Process:
-        """A process that was forked in these surroundings, and is nobody else's until given back.
+        """Return a process that was forked in these surroundings, and is nobody else's until given back.
 
         Raises:
             OSError: the system gives no process.
@@ -168,7 +168,7 @@ class Pool:
                 self._idle.pop().process.end()
 
     def pids(self) -> list[int]:
-        """The processes there are."""
+        """Return the processes there are."""
         with self._free:
             return [warm.process.pid for warm in (*self._idle, *self._lent)]
 

@@ -143,7 +143,7 @@ _PYTHON = {
 
 
 def _arguments(called: str, signature: Any, node: ast.Call, root: Any) -> Optional[GluonError]:
-    """The error for a call whose arguments do not fit the parameters of a function."""
+    """Return the error for a call whose arguments do not fit the parameters of a function."""
     if not isinstance(root, (TypeError, AssertionError, ValueError)):
         return None
     parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]

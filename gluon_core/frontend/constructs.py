@@ -75,7 +75,7 @@ INSTEAD: Mapping[str, str] = {
 
 
 def refusal(node: ast.AST, span: Optional[SourceSpan]) -> KernelSyntaxError:
-    """The error for a construct that kernels do not have."""
+    """Return the error for a construct that kernels do not have."""
     kind = type(node).__name__
     name, remedy = _CONSTRUCTS.get(kind, (f"Python's {kind}", ""))
     return KernelSyntaxError(
@@ -84,7 +84,7 @@ def refusal(node: ast.AST, span: Optional[SourceSpan]) -> KernelSyntaxError:
 
 
 def iteration(node: ast.For, span: Optional[SourceSpan]) -> Optional[KernelSyntaxError]:
-    """The error for a loop over what kernels cannot loop over, or with an `else`."""
+    """Return the error for a loop over what kernels cannot loop over, or with an `else`."""
     if node.orelse:
         return no_else(span)
     called = node.iter.func if isinstance(node.iter, ast.Call) else None
@@ -99,7 +99,7 @@ def iteration(node: ast.For, span: Optional[SourceSpan]) -> Optional[KernelSynta
 
 
 def no_else(span: Optional[SourceSpan]) -> KernelSyntaxError:
-    """The error for a loop with an `else`."""
+    """Return the error for a loop with an `else`."""
     return KernelSyntaxError(
         "`else` after a loop is not supported in kernels",
         remedy="Write what follows the loop below it.",

@@ -339,7 +339,7 @@ def _unary(generator: Any, node: ast.UnaryOp, root: Any) -> Optional[GluonError]
 
 
 def describe_type(value: Any) -> str:
-    """The element type of a tensor in words."""
+    """Return the element type of a tensor in words."""
     return str(value.dtype).replace("triton.language.", "")
 
 

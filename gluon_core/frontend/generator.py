@@ -280,7 +280,7 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         self.semantic.passed += 1
 
     def _find_carries(self, node: Any, liveins: Any, ignore: Any = frozenset()) -> Any:
-        """The names that a loop carries from round to round, their values and types on entry.
+        """Return the names that a loop carries from round to round, their values and types on entry.
 
         The base class takes a name for unchanged when the first round gives it back its value on
         entry; with `before = slot` in the body that is so wherever the two were equal on entry.
@@ -309,7 +309,7 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         return names, handles, types
 
     def _check_loop(self, node: Any, value: Any) -> Any:
-        """A loop's bound or test as the builder can take it: others would end the process."""
+        """Return a loop's bound or test as the builder can take it: others would end the process."""
         test = id(node) in self.loop_tests
         if test and isinstance(value, tl.constexpr):
             raise KernelSyntaxError(

@@ -24,7 +24,7 @@ def is_library(file: Optional[str]) -> bool:
 
 
 def host_function(called: str, function: Any) -> Optional[HostFunctionError]:
-    """The error for a call of a function of host code; None for all that kernels may call."""
+    """Return the error for a call of a function of host code; None for all that kernels may call."""
     if function is None or not callable(function) or isinstance(function, (type, tl.tensor)):
         return None
     if isinstance(getattr(function, "__self__", None), _triton.base_value):
@@ -58,7 +58,8 @@ def host_function(called: str, function: Any) -> Optional[HostFunctionError]:
 
 
 def host_call(jit_function: Any) -> Optional[HostFunctionError]:
-    """The error for the first call of a host function in a kernel or in what it calls; None without."""
+    """Return the error for the first call of a host function in a kernel or in what it calls; None
+    without."""
     return _search(jit_function, set())
 
 

@@ -30,7 +30,7 @@ def _span(file: str, line: int, column: int) -> Optional[SourceSpan]:
 
 
 def complaint(said: str) -> Optional[tuple[str, SourceSpan]]:
-    """The first error that MLIR names a kernel's line for: its words, and the line.
+    """Return the first error that MLIR names a kernel's line for: its words, and the line.
 
     Where the line is one of a library function, it is that of the call.
     """

@@ -121,7 +121,7 @@ class Session:
         return translate_layout(layout)
 
     def make_builder(self) -> Builder:
-        """The backend's builder, with what the contract says that the core sets on it."""
+        """Return the backend's builder, with what the contract says that the core sets on it."""
         builder = checked_builder(
             self.backend, self.backend.compiler.builder(self.context, self.target)
         )

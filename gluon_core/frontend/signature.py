@@ -80,7 +80,7 @@ def _lacking(path: str, head: str, session: Any) -> list[str]:
 
 
 def parse_type(text: Any, descriptors: Mapping[str, str] = MappingProxyType({})) -> Any:
-    """The type that a signature entry names.
+    """Return the type that a signature entry names.
 
     `"*fp32"` is a pointer, `"*kfp32"` one that cannot be stored through, `"constexpr"` a
     compile-time value; a tuple of entries is a tuple argument. A type object is returned as it is.

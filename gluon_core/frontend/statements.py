@@ -208,7 +208,7 @@ def _carried(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
 
 
 def _returns_nothing(generator: Any, node: Any, name: str) -> Optional[str]:
-    """The op that a variable is set to within a loop, if that op gives no value."""
+    """Return the op that a variable is set to within a loop, if that op gives no value."""
     for inner in ast.walk(node):
         if not isinstance(inner, ast.Assign) or not isinstance(inner.value, ast.Call):
             continue

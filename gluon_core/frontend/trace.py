@@ -36,7 +36,7 @@ def trace(
     verified: bool = True,
     strict: bool = True,
 ) -> Any:
-    """The module that a kernel turns into, before any pass has run.
+    """Return the module that a kernel turns into, before any pass has run.
 
     Args:
         fn: a `@gluon.jit` function.

@@ -40,7 +40,7 @@ def _is_raw(root: Any) -> bool:
 
 
 def _shown(node: Any, value: Any) -> str:
-    """An argument and what it is, where both are known and say different things."""
+    """Return an argument and what it is, where both are known and say different things."""
     text = ast.unparse(node)
     if value is None and not isinstance(node, ast.Constant):
         return text
@@ -53,7 +53,7 @@ def _shown(node: Any, value: Any) -> str:
 
 
 def unfit_call(generator: Any, node: ast.Call, root: Any) -> Optional[GluonError]:
-    """A call of the language that Python's own error came out of."""
+    """Return a call of the language that Python's own error came out of."""
     if not _is_raw(root):
         return None
     function = _triton.unwrap(value_of(generator, node.func))
@@ -97,7 +97,7 @@ def unfit_call(generator: Any, node: ast.Call, root: Any) -> Optional[GluonError
 
 
 def unfit_attribute(generator: Any, node: ast.Attribute, root: Any) -> Optional[GluonError]:
-    """An attribute of something that is no tensor."""
+    """Return an attribute of something that is no tensor."""
     if not isinstance(root, AttributeError):
         return None
     text = ast.unparse(node.value)
@@ -113,7 +113,7 @@ def unfit_attribute(generator: Any, node: ast.Attribute, root: Any) -> Optional[
 
 
 def unfit_item(generator: Any, node: ast.Subscript, root: Any) -> Optional[GluonError]:
-    """An index of a literal, or of what has no items."""
+    """Return an index of a literal, or of what has no items."""
     if isinstance(node.value, (ast.Tuple, ast.List)) and not isinstance(root, GluonError):
         if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
             count = len(node.value.elts)

@@ -11,7 +11,8 @@ __all__ = ["cdiv", "next_power_of_2"]
 
 @compile_time
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is not less than `n`, 1 for 0; in kernels, of a compile-time value.
+    """Return the least power of two that is not less than `n`, 1 for 0; in kernels, of a compile-time
+    value.
 
     Raises:
         ArgumentError: `n` is negative, or no integer.

@@ -17,7 +17,7 @@ __all__ = ["full_like", "zeros", "zeros_like"]
 
 @traced
 def zeros(shape: "Shape", dtype: "Dtype", layout: "Optional[RegisterLayout]" = None) -> "tensor":
-    """A tensor of `shape` and `dtype` filled with zero; see `full`."""
+    """Return a tensor of `shape` and `dtype` filled with zero; see `full`."""
     return full(shape, 0, dtype, layout)
 
 
@@ -29,7 +29,7 @@ def full_like(
     dtype: "Optional[Dtype]" = None,
     layout: "Optional[RegisterLayout]" = None,
 ) -> "tensor":
-    """A tensor filled with the scalar `value`, with what is left out taken from `input`."""
+    """Return a tensor filled with the scalar `value`, with what is left out taken from `input`."""
     return full(
         input.shape if shape is None else shape,
         value,
@@ -45,5 +45,5 @@ def zeros_like(
     dtype: "Optional[Dtype]" = None,
     layout: "Optional[RegisterLayout]" = None,
 ) -> "tensor":
-    """A tensor filled with zero, with what is left out taken from `input`."""
+    """Return a tensor filled with zero, with what is left out taken from `input`."""
     return full_like(input, 0, shape=shape, dtype=dtype, layout=layout)

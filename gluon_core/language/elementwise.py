@@ -76,14 +76,14 @@ def mul(x: Operand, y: Operand, sanitize_overflow: Const[bool] = True) -> tensor
 
 @builtin
 def minimum(x: Operand, y: Operand, propagate_nan: PropagateNan = _NUMBER) -> tensor:
-    """The smaller of `x` and `y`; of NaN and a number the number, or NaN with
+    """Return the smaller of `x` and `y`; of NaN and a number the number, or NaN with
     `propagate_nan=triton.language.PropagateNan.ALL`."""
     return tl_core.minimum(x, y, propagate_nan, _semantic=semantic_layer())
 
 
 @builtin
 def maximum(x: Operand, y: Operand, propagate_nan: PropagateNan = _NUMBER) -> tensor:
-    """The larger of `x` and `y`; of NaN and a number the number, or NaN with
+    """Return the larger of `x` and `y`; of NaN and a number the number, or NaN with
     `propagate_nan=triton.language.PropagateNan.ALL`."""
     return tl_core.maximum(x, y, propagate_nan, _semantic=semantic_layer())
 
@@ -124,7 +124,7 @@ def _is_floating(value: Any) -> bool:
 
 
 def _of_floats(name: str, *operands: Operand) -> Any:
-    """A mathematical function: at least one operand must be floating, numbers included."""
+    """Check and emit a mathematical function: at least one operand must be floating, numbers included."""
     plain = [unwrap(operand) for operand in operands]
     if not any(map(_is_floating, plain)):
         got = ", ".join(map(describe, plain))
@@ -199,7 +199,7 @@ def cdiv(x: Operand, div: Operand) -> Any:
 
 @builtin
 def umulhi(x: Operand, y: Operand) -> tensor:
-    """The upper half of the double-width unsigned product; 32 and 64 bits."""
+    """Return the upper half of the double-width unsigned product; 32 and 64 bits."""
     for argument, value in (("x", unwrap(x)), ("y", unwrap(y))):
         if _is_floating(value):
             raise DtypeError("must be integers", argument=argument, got=describe(value))

@@ -17,7 +17,7 @@ _INTEGERS = {8: "int8", 16: "int16", 32: "int32", 64: "int64"}
 
 @builtin(since=FPSAN, name="gl.fpsan.embed")
 def embed(input: tensor) -> tensor:
-    """The float `input` as the integer of the same width that the sanitizer computes with."""
+    """Return the float `input` as the integer of the same width that the sanitizer computes with."""
     input = semantic_layer().require_tensor(input, "input")
     if not input.dtype.is_floating():
         raise DtypeError("must be floating", argument="input", got=input.dtype)
@@ -27,7 +27,7 @@ def embed(input: tensor) -> tensor:
 
 @builtin(since=FPSAN, name="gl.fpsan.unembed")
 def unembed(input: tensor, dtype: Dtype) -> tensor:
-    """The inverse of `embed`: an integer back to the float `dtype` of the same width."""
+    """Return the inverse of `embed`: an integer back to the float `dtype` of the same width."""
     input, dtype = semantic_layer().require_tensor(input, "input"), unwrap(dtype)
     if not input.dtype.is_int():
         raise DtypeError("must be an integer", argument="input", got=input.dtype)

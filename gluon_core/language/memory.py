@@ -46,7 +46,7 @@ def load(
     volatile: Const[bool] = False,
     cache_policy: Optional[Policy] = None,
 ) -> tensor:
-    """The values that `pointer`, a scalar or a tensor of pointers, points to.
+    """Return the values that `pointer`, a scalar or a tensor of pointers, points to.
 
     Args:
         mask: int1, broadcast to the pointers; where false nothing is read.
@@ -200,7 +200,7 @@ def atomic_poll(
 def allocate_shared_memory(
     element_ty: Dtype, shape: Shape, layout: BufferLayout, value: Optional[tensor] = None
 ) -> shared_memory_descriptor:
-    """A buffer in shared memory, filled with `value` if given.
+    """Return a buffer in shared memory, filled with `value` if given.
 
     Args:
         shape: of the buffer; may have one leading dimension more than the layout, which indexes

@@ -133,7 +133,7 @@ def max(
     return_indices_tie_break_left: Const[bool] = True,
     keep_dims: Const[bool] = False,
 ) -> Any:
-    """The greatest along `axis`, of all elements by default.
+    """Return the greatest along `axis`, of all elements by default.
 
     Args:
         return_indices: return a pair, with where they are.
@@ -167,7 +167,7 @@ def min(
     return_indices_tie_break_left: Const[bool] = True,
     keep_dims: Const[bool] = False,
 ) -> Any:
-    """The smallest along `axis`; see `max`."""
+    """Return the smallest along `axis`; see `max`."""
     ...
 
 

@@ -50,7 +50,7 @@ def expand_dims(input: tensor, axis: Union[Const[int], Sequence[Const[int]]]) ->
 
 @builtin
 def to_tensor(x: Scalar[float]) -> tensor:
-    """A Python or constexpr number as a scalar tensor."""
+    """Return a Python or constexpr number as a scalar tensor."""
     return tl_core.to_tensor(x, _semantic=semantic_layer())
 
 
@@ -96,7 +96,7 @@ def arange(start: Const[int], end: Const[int], layout: Optional[RegisterLayout] 
 def full(
     shape: Shape, value: Scalar[float], dtype: Dtype, layout: Optional[RegisterLayout] = None
 ) -> tensor:
-    """A tensor of `shape` and `dtype` filled with the scalar `value`."""
+    """Return a tensor of `shape` and `dtype` filled with the scalar `value`."""
     return semantic_layer().full(unwrap_shape(shape), value, dtype, layout)
 
 
@@ -125,7 +125,7 @@ def join(a: Operand, b: Operand) -> tensor:
 
 @builtin
 def split(a: tensor) -> tuple[tensor, tensor]:
-    """The two halves of a last dimension of size 2; the inverse of `join`."""
+    """Return the two halves of a last dimension of size 2; the inverse of `join`."""
     return semantic_layer().split(a)
 
 

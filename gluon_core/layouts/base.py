@@ -36,7 +36,7 @@ def set_type_factory(fn: Callable[["Layout"], Any]) -> None:
 
 
 def unwrap(value: Any) -> Any:
-    """A compile-time value as plain Python: constexprs are opened, tuples become lists."""
+    """Return a compile-time value as plain Python: constexprs are opened, tuples become lists."""
     while type(value).__name__ == "constexpr" and hasattr(value, "value"):
         value = value.value
     if type(value).__name__ == "tuple" and not isinstance(value, tuple):
@@ -59,7 +59,7 @@ def in_kernels(fn: F) -> F:
 
 
 def freeze(value: Any) -> Any:
-    """A hashable copy: lists become tuples."""
+    """Return a hashable copy: lists become tuples."""
     if isinstance(value, (list, tuple)):
         return tuple(freeze(v) for v in value)
     return value
@@ -75,7 +75,7 @@ def is_int(value: Any) -> bool:
 
 
 def check_int(value: Any, argument: str, low: int = 0, high: Optional[int] = None) -> int:
-    """An integer in [low, high], or a LayoutError."""
+    """Return an integer in [low, high], or a LayoutError."""
     value = unwrap(value)
     if not is_int(value) or value < low or (high is not None and value > high):
         wanted = f"an integer from {low} to {high}" if high is not None else f"an integer >= {low}"
@@ -91,7 +91,7 @@ def check_bool(value: Any, argument: str) -> bool:
 
 
 def check_ints(value: Any, argument: str, rank: Optional[int] = None) -> list[int]:
-    """A list of non-negative integers, of length `rank` if given, or a LayoutError."""
+    """Return a list of non-negative integers, of length `rank` if given, or a LayoutError."""
     value = unwrap(value)
     if not isinstance(value, list) or not all(is_int(v) and v >= 0 for v in value):
         raise LayoutError(
@@ -105,7 +105,7 @@ def check_ints(value: Any, argument: str, rank: Optional[int] = None) -> list[in
 
 
 def check_powers(value: Any, argument: str, rank: Optional[int] = None) -> list[int]:
-    """A list of powers of two, of length `rank` if given, or a LayoutError."""
+    """Return a list of powers of two, of length `rank` if given, or a LayoutError."""
     found = check_ints(value, argument, rank)
     if not all(is_power_of_two(v) for v in found):
         raise LayoutError(
@@ -115,7 +115,7 @@ def check_powers(value: Any, argument: str, rank: Optional[int] = None) -> list[
 
 
 def check_order(value: Any, argument: str, rank: Optional[int] = None) -> list[int]:
-    """A permutation of 0..n-1, fastest dimension first, or a LayoutError."""
+    """Return a permutation of 0..n-1, fastest dimension first, or a LayoutError."""
     found = check_ints(value, argument, rank)
     if sorted(found) != list(range(len(found))):
         raise LayoutError(
@@ -128,7 +128,7 @@ def check_order(value: Any, argument: str, rank: Optional[int] = None) -> list[i
 
 
 def check_bases(value: Any, argument: str, rank: Optional[int] = None) -> list[list[int]]:
-    """A list of basis vectors with `rank` coordinates each, or a LayoutError."""
+    """Return a list of basis vectors with `rank` coordinates each, or a LayoutError."""
     value = unwrap(value)
     if value is None:
         value = []
@@ -182,7 +182,7 @@ def check_cga(value: Any, rank: int, argument: str = "cga_layout") -> list[list[
 
 
 def check_shape(value: Any, rank: Optional[int], argument: str = "shape") -> tuple[int, ...]:
-    """A tensor shape of powers of two as a tuple, or a LayoutError."""
+    """Return a tensor shape of powers of two as a tuple, or a LayoutError."""
     value = unwrap(value)
     if is_int(value):
         value = [value]
@@ -201,7 +201,7 @@ def check_shape(value: Any, rank: Optional[int], argument: str = "shape") -> tup
 
 
 def joined(*lists: Sequence[Any]) -> str:
-    """The numbers of some lists as an identifier part: `1_32_4_0`."""
+    """Return the numbers of some lists as an identifier part: `1_32_4_0`."""
     return "_".join("_".join(map(str, values)) for values in lists)
 
 
@@ -314,7 +314,7 @@ class Layout:
         raise LayoutError(f"{type(self).__name__} cannot be emitted to this builder")
 
     def mangle(self) -> str:
-        """A part of the names of functions that differs between different layouts.
+        """Return a part of the names of functions that differs between different layouts.
 
         The layouts that Triton knows, too, have the same text there: names in IR agree.
         """
@@ -333,11 +333,11 @@ class Layout:
 
     @_Fallback
     def rank(self) -> int:
-        """The number of tensor dimensions that the layout describes."""
+        """Return the number of tensor dimensions that the layout describes."""
         raise LayoutError(f"{type(self).__name__} has no rank of its own")
 
     def to_linear(self, shape: Sequence[int]) -> LinearLayout:
-        """The layout of a tensor of this shape as a linear map.
+        """Return the layout of a tensor of this shape as a linear map.
 
         Raises:
             LayoutError: the shape does not fit, or the layout is not linear.
@@ -375,7 +375,7 @@ class Layout:
         bits: Optional[int] = None,
         banks: int = 32,
     ) -> Picture:
-        """The layout drawn for a tensor or a buffer of `shape`; notebooks show what this returns.
+        """Return the layout drawn for a tensor or a buffer of `shape`; notebooks show what this returns.
 
         Hovering over an element tells who holds it: block, warp, lane and register, or offset, byte
         and bank. `show().save("layout.svg")` (or .html) writes a file that needs nothing else.
@@ -425,7 +425,7 @@ class DistributedLayout(Layout):
     def dot_operand_linear(
         self, operand_index: int, k_width: int, shape: Sequence[int]
     ) -> LinearLayout:
-        """The layout of a dot operand whose accumulator has this layout.
+        """Return the layout of a dot operand whose accumulator has this layout.
 
         Args:
             operand_index: 0 for A, 1 for B.

@@ -124,7 +124,7 @@ def bank_conflicts(
 
 
 def _flipped(flips: Sequence[int], index: int) -> int:
-    """The bits of the offset that differ between lane 0 and lane `index`."""
+    """Return the bits of the offset that differ between lane 0 and lane `index`."""
     value = 0
     for bit, flip in enumerate(flips):
         value ^= flip if index >> bit & 1 else 0
@@ -132,13 +132,13 @@ def _flipped(flips: Sequence[int], index: int) -> int:
 
 
 def _together(lanes: list[int], vector: int, bits: int, banks: int) -> list[int]:
-    """The lane bits that go in one pass: as many lanes as fill the banks with their words."""
+    """Return the lane bits that go in one pass: as many lanes as fill the banks with their words."""
     words = max(1, vector * bits // 32)
     return lanes[: max(0, (banks // words).bit_length() - 1)]
 
 
 def _linear_conflicts(lanes: list[int], bits: int, banks: int) -> int:
-    """The lane bits flip `lanes` of the offset: how many places share a bank, less one?"""
+    """Return the number of places that share a bank, less one, if lane bits flip `lanes` of the offset."""
     row = max(1, banks * 32 // bits)
     return (
         1 << (len(independent_rows(lanes)) - len(independent_rows([f % row for f in lanes])))
@@ -160,7 +160,7 @@ def _padded_conflicts(
     bits: int,
     banks: int,
 ) -> int:
-    """The worst group of lanes; padding is not linear, so each group is counted."""
+    """Return the passes of the worst group of lanes; padding is not linear, so each group is counted."""
     rest = [flip for flip in access["register"] if flip >= vector or flip % vector == 0]
     rest += access["lane"] + access.get("warp", [])
     words = max(1, vector * bits // 32)

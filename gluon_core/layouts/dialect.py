@@ -36,7 +36,7 @@ def _installed() -> tuple[int, int]:
 
 
 def compiler_version() -> tuple[int, int]:
-    """The version whose conventions hold."""
+    """Return the version whose conventions hold."""
     return _set or _installed()
 
 

@@ -321,7 +321,7 @@ class DistributedLinearLayout(DistributedLayout):
 
     @classmethod
     def from_linear(cls, layout: LinearLayout) -> "DistributedLinearLayout":
-        """The layout object for a linear map with the in-dims register, lane, warp, block."""
+        """Return the layout object for a linear map with the in-dims register, lane, warp, block."""
         bases = layout.bases
         return cls(
             bases.get("register", []),
@@ -332,7 +332,7 @@ class DistributedLinearLayout(DistributedLayout):
         ).check()
 
     def own_linear(self) -> LinearLayout:
-        """The linear map for `self.shape`."""
+        """Return the linear map for `self.shape`."""
         bases = {
             "register": self.reg_bases,
             "lane": self.lane_bases,
@@ -348,7 +348,7 @@ class DistributedLinearLayout(DistributedLayout):
         return linear.rank != sum(any(row) for rows in linear.bases.values() for row in rows)
 
     def register_order(self) -> list[int]:
-        """The dimensions by how early the registers walk them; the rest from the last to first."""
+        """Return the dimensions by how early the registers walk them; the rest from the last to first."""
         order = []
         for row in self.reg_bases:
             order += [d for d, value in enumerate(row) if value and d not in order]

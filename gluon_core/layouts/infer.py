@@ -50,7 +50,7 @@ _UNRESOLVED = (AutoLayout, CoalescedLayout)
 
 
 def as_linear(layout: Layout, shape: Sequence[int]) -> Layout:
-    """The same layout spelled by its bases: a DistributedLinearLayout or a SharedLinearLayout.
+    """Return the same layout spelled by its bases: a DistributedLinearLayout or a SharedLinearLayout.
 
     Raises:
         LayoutError: the layout is padded or unresolved, or does not fit the shape.
@@ -69,7 +69,7 @@ def as_linear(layout: Layout, shape: Sequence[int]) -> Layout:
 
 
 def expand_dims(layout: DistributedLayout, axis: int) -> DistributedLayout:
-    """The layout after a dimension of size 1 was put in at `axis`.
+    """Return the layout after a dimension of size 1 was put in at `axis`.
 
     Raises:
         LayoutError: `layout` is not the slice of some layout along `axis`.
@@ -96,7 +96,7 @@ def expand_dims(layout: DistributedLayout, axis: int) -> DistributedLayout:
 
 
 def reduce(layout: DistributedLayout, axis: int) -> DistributedLayout:
-    """The layout after dimension `axis` was reduced away; the tensor has rank 2 or more."""
+    """Return the layout after dimension `axis` was reduced away; the tensor has rank 2 or more."""
     if isinstance(layout, _UNRESOLVED):
         return layout
     return _slice(check_int(axis, "axis", 0, layout.rank - 1), layout)
@@ -132,7 +132,7 @@ def _permute_linear(layout: LinearLayout, order: Sequence[int]) -> LinearLayout:
 
 
 def permute(layout: DistributedLayout, shape: Sequence[int], order: Sequence[int]) -> Any:
-    """The layout after the dimensions were permuted: result dimension i is dimension order[i].
+    """Return the layout after the dimensions were permuted: result dimension i is dimension order[i].
 
     Args:
         shape: of the tensor before.
@@ -158,7 +158,7 @@ def permute(layout: DistributedLayout, shape: Sequence[int], order: Sequence[int
 
 
 def reshape(layout: DistributedLayout, shape: Sequence[int], new_shape: Sequence[int]) -> Any:
-    """The layout after a row-major reshape from `shape` to `new_shape`.
+    """Return the layout after a row-major reshape from `shape` to `new_shape`.
 
     A blocked layout stays blocked where its tiles map to tiles; else the result is linear.
     """
@@ -191,7 +191,7 @@ def reshape(layout: DistributedLayout, shape: Sequence[int], new_shape: Sequence
 def _reshape_by_one(
     layout: DistributedLayout, shape: list[int], new_shape: list[int]
 ) -> DistributedLayout | None:
-    """The layout where one dimension of size 1 was dropped, or put back into a slice."""
+    """Return the layout where one dimension of size 1 was dropped, or put back into a slice."""
     linear = layout.to_linear(shape).reshape(new_shape)
     if isinstance(layout, SliceLayout):
         if [*shape[: layout.dim], 1, *shape[layout.dim :]] == new_shape:
@@ -208,7 +208,7 @@ def _reshape_by_one(
 
 
 def default_blocked(shape: Sequence[int], warps: int, lanes: int, blocks: int = 1) -> BlockedLayout:
-    """The compiler's default: one element per lane, row-major; blocks split the major dims."""
+    """Return the compiler's default: one element per lane, row-major; blocks split the major dims."""
     rank = len(shape)
     counts, left = [1] * rank, blocks
     for d in range(rank):
@@ -239,7 +239,7 @@ def default_blocked(shape: Sequence[int], warps: int, lanes: int, blocks: int = 
 
 
 def _groups(shape: Sequence[int], new_shape: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """The least runs of dimensions that hold the same elements before and after."""
+    """Return the least runs of dimensions that hold the same elements before and after."""
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(shape) or j < len(new_shape):
@@ -281,7 +281,7 @@ def _fills(shape: list[int], parts: Sequence[int]) -> bool:
 def _reshape_blocked(
     layout: BlockedLayout, shape: list[int], new_shape: list[int]
 ) -> BlockedLayout | None:
-    """The blocked layout of the reshaped tensor, or None where the compiler finds none."""
+    """Return the blocked layout of the reshaped tensor, or None where the compiler finds none."""
     if shape == new_shape:
         return layout
     warps, lanes = prod(layout.warps_per_cta), prod(layout.threads_per_warp)
@@ -320,7 +320,7 @@ def _reshape_blocked(
 
 
 def join(layout: DistributedLayout, shape: Sequence[int]) -> DistributedLayout:
-    """The layout after two tensors of `shape` were joined along a new last dimension of size 2."""
+    """Return the layout after two tensors of `shape` were joined along a new last dimension of size 2."""
     if isinstance(layout, _UNRESOLVED):
         return layout
     _check_rank(layout, shape)
@@ -355,7 +355,7 @@ def join(layout: DistributedLayout, shape: Sequence[int]) -> DistributedLayout:
 
 
 def split(layout: DistributedLayout, shape: Sequence[int]) -> DistributedLayout:
-    """The layout of each half after a split along the last dimension, of size 2.
+    """Return the layout of each half after a split along the last dimension, of size 2.
 
     Raises:
         LayoutError: a lane does not hold both elements of each pair.
@@ -405,7 +405,7 @@ def _halves(linear: LinearLayout) -> LinearLayout | None:
 
 
 def memdesc_index(layout: SharedLayout, shape: Sequence[int]) -> SharedLayout:
-    """The layout of one buffer of a buffer whose first dimension counts buffers: the same."""
+    """Return the layout of one buffer of a buffer whose first dimension counts buffers: the same."""
     if len(shape) < 2:
         raise ShapeError(
             "indexing needs a buffer of rank 2 or more", argument="shape", got=list(shape)
@@ -439,7 +439,7 @@ def _shared_linear(linear: LinearLayout, source: SharedLayout) -> SharedLinearLa
 
 
 def memdesc_permute(layout: SharedLayout, shape: Sequence[int], order: Sequence[int]) -> Any:
-    """The layout of a view with permuted dimensions: view dimension i is dimension order[i]."""
+    """Return the layout of a view with permuted dimensions: view dimension i is dimension order[i]."""
     shape = _own_shape(layout, shape)
     order = _check_permutation(order, len(shape))
     if order == sorted(order):
@@ -467,7 +467,7 @@ def memdesc_permute(layout: SharedLayout, shape: Sequence[int], order: Sequence[
 
 
 def memdesc_reshape(layout: SharedLayout, shape: Sequence[int], new_shape: Sequence[int]) -> Any:
-    """The layout of a view with another shape, row-major."""
+    """Return the layout of a view with another shape, row-major."""
     shape = _own_shape(layout, shape)
     new_shape = list(check_shape(new_shape, None))
     if prod(shape) != prod(new_shape):

@@ -93,7 +93,7 @@ class LinearLayout:
 
     @classmethod
     def empty(cls) -> "LinearLayout":
-        """The layout with no dims: the neutral element of `*`."""
+        """Return the layout with no dims: the neutral element of `*`."""
         return cls({}, {})
 
     @classmethod
@@ -131,11 +131,11 @@ class LinearLayout:
         return dict(self._outs)
 
     def in_size(self, dim: str) -> int:
-        """The size of an in-dim; 1 when the layout lacks it."""
+        """Return the size of an in-dim; 1 when the layout lacks it."""
         return 1 << len(self._bases.get(dim, ()))
 
     def out_size(self, dim: str) -> int:
-        """The size of an out-dim; 1 when the layout lacks it."""
+        """Return the size of an out-dim; 1 when the layout lacks it."""
         return self._outs.get(dim, 1)
 
     @property
@@ -202,7 +202,7 @@ class LinearLayout:
                 raise LayoutError("an in-dim is missing", argument=dim, got=sorted(ins))
 
     def apply(self, **ins: int) -> dict[str, int]:
-        """The image of one input. An in-dim of size 1 may be left out.
+        """Return the image of one input. An in-dim of size 1 may be left out.
 
         Raises:
             LayoutError: an unknown or missing in-dim, or a value outside it.
@@ -224,7 +224,7 @@ class LinearLayout:
         return dict(zip(self._outs, out))
 
     def apply_arrays(self, **ins: Any) -> dict[str, np.ndarray]:
-        """The images of arrays of inputs (integers, broadcast against each other), as int64."""
+        """Return the images of arrays of inputs (integers, broadcast against each other), as int64."""
         self._check_ins(ins)
         arrays = {dim: np.asarray(value, dtype=np.int64) for dim, value in ins.items()}
         shape = np.broadcast_shapes(*(a.shape for a in arrays.values())) if arrays else ()
@@ -275,7 +275,7 @@ class LinearLayout:
         return LinearLayout(bases, outer._outs)
 
     def __mul__(self, other: "LinearLayout") -> "LinearLayout":
-        """The direct product: `other` repeats this layout as a tile.
+        """Return the direct product: `other` repeats this layout as a tile.
 
         In-dims of one name are stacked, this one's bits below; in a shared out-dim the bases of
         `other` are scaled by this layout's size.
@@ -299,7 +299,7 @@ class LinearLayout:
         return LinearLayout(bases, outs)
 
     def inverse(self) -> "LinearLayout":
-        """The inverse map.
+        """Return the inverse map.
 
         Raises:
             LayoutError: the layout is not invertible.
@@ -328,7 +328,8 @@ class LinearLayout:
         return identity.invert_and_compose(self)
 
     def invert_and_compose(self, other: "LinearLayout") -> "LinearLayout":
-        """The layout `c` from this one's in-dims to those of `other` with `other(c(x)) == self(x)`.
+        """Return the layout `c` from this one's in-dims to those of `other` with `other(c(x)) ==
+        self(x)`.
 
         Where several exist, the free bits of `other` are zero.
 
@@ -391,7 +392,7 @@ class LinearLayout:
                 )
 
     def transpose_outs(self, order: Sequence[str]) -> "LinearLayout":
-        """The out-dims in another order."""
+        """Return the out-dims in another order."""
         if sorted(order) != sorted(self._outs):
             raise LayoutError(
                 "not an order of the out-dims",
@@ -488,7 +489,7 @@ class LinearLayout:
 
 
 def _parts(layout: LinearLayout) -> tuple[list[int], list[int]]:
-    """The bases within a block, and those of the blocks, each as one integer."""
+    """Return the bases within a block, and those of the blocks, each as one integer."""
     flat = {dim: [v for (v,) in rows] for dim, rows in layout.flatten_outs().bases.items()}
     blocks = flat.pop("block", [])
     return [v for rows in flat.values() for v in rows], blocks

@@ -44,7 +44,7 @@ def _check_power(value: Any, argument: str) -> int:
 
 
 def _tile_of(rows: Sequence[Sequence[int]], rank: int) -> list[int]:
-    """The least power-of-two shape that holds all of the bases."""
+    """Return the least power-of-two shape that holds all of the bases."""
     return [1 << max((row[d].bit_length() for row in rows), default=0) for d in range(rank)]
 
 
@@ -230,7 +230,7 @@ class PaddedSharedLayout(SharedLayout):
         order: Any,
         cga_layout: Any = None,
     ) -> "PaddedSharedLayout":
-        """The padded layout that walks a buffer of `shape` in `order`, the fastest first."""
+        """Return the padded layout that walks a buffer of `shape` in `order`, the fastest first."""
         shape = list(check_shape(shape, None))
         rank = len(shape)
         order = check_order(order, "order", rank)
@@ -283,7 +283,7 @@ class PaddedSharedLayout(SharedLayout):
         return len(self.shape)
 
     def _linear(self, shape: tuple[int, ...]) -> LinearLayout:
-        """The order of the elements, before padding; see `pad`."""
+        """Return the order of the elements, before padding; see `pad`."""
         if list(shape) != self.shape:
             raise LayoutError(
                 "a padded layout is for one shape", argument="shape", expected=self.shape, got=shape
@@ -392,12 +392,12 @@ class SharedLinearLayout(SharedLayout):
 
     @classmethod
     def from_linear(cls, layout: LinearLayout, alignment: int = 16) -> "SharedLinearLayout":
-        """The layout object for a linear map with the in-dims offset and block."""
+        """Return the layout object for a linear map with the in-dims offset and block."""
         bases = layout.bases
         return cls(bases.get("offset", []), bases.get("block", []), alignment).check()
 
     def own_linear(self) -> LinearLayout:
-        """The linear map for `self.shape`."""
+        """Return the linear map for `self.shape`."""
         bases = {"offset": self.offset_bases, "block": self.block_bases}
         return LinearLayout(bases, dict(zip(dim_names(self.rank), self.shape)))
 

@@ -18,7 +18,7 @@ def dim_names(rank: int) -> list[str]:
 
 
 def identity_nd(in_dim: str, sizes: Sequence[int], order: Sequence[int]) -> LinearLayout:
-    """A tile of `sizes`, walked by `in_dim` along `order` (the fastest dimension first).
+    """Return a tile of `sizes`, walked by `in_dim` along `order` (the fastest dimension first).
 
     The out-dims stand in `order` too; `combine_with_cga` sorts them.
     """
@@ -29,7 +29,7 @@ def identity_nd(in_dim: str, sizes: Sequence[int], order: Sequence[int]) -> Line
 
 
 def cga_linear(cga_layout: Sequence[Sequence[int]], rank: int) -> LinearLayout:
-    """The block part of a layout, one unit per block tile."""
+    """Return the block part of a layout, one unit per block tile."""
     return LinearLayout({"block": cga_layout}, dim_names(rank))
 
 
@@ -93,7 +93,7 @@ def combine_with_cga(
     shape: Sequence[int],
     keep_copies: Optional[bool] = None,
 ) -> LinearLayout:
-    """The layout of one block (`cta`, any size) spread over a cluster to cover `shape`.
+    """Return the layout of one block (`cta`, any size) spread over a cluster to cover `shape`.
 
     Registers that reach beyond a small shape stay as copies where `keep_copies`; None does what
     the compiler in use does for blocked layouts.

@@ -24,7 +24,7 @@ __all__ = [
 
 
 def around(semantic: SemanticLayer) -> tuple[Any, int, tuple[int, int]]:
-    """The fields of every `Request`."""
+    """Return the fields of every `Request`."""
     return semantic.target, semantic.num_warps, _triton.VERSION
 
 

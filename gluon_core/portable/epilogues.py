@@ -67,7 +67,7 @@ class tile_epilogue(Record):
         coordinates: Union[Values, Sequence[Scalar[int]]],
         dtype: Optional[Dtype] = None,
     ) -> tensor:
-        """The tile as it is stored.
+        """Return the tile as it is stored.
 
         Args:
             value: tensor of two dimensions: a tile of sums, or a part of one.
@@ -139,7 +139,7 @@ class _Tile:
         return s.expand_dims(s.cast(found, tl.float32), 1 - dim)
 
     def whole(self, pointer: Any, stride: Any) -> Any:
-        """The same tile of another matrix, float32."""
+        """Return the same tile of another matrix, float32."""
         s = self.semantic
         wide = [s.cast(scalar, tl.int64) for scalar in (*self.place, stride)]
         base = s.add(pointer, s.add(s.mul(wide[0], wide[2], True), wide[1], True), True)

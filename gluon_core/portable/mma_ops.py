@@ -42,7 +42,7 @@ def mma_layouts(
     operands: Optional[Const[str]] = None,
     b_transposed: Const[bool] = False,
 ) -> constexpr:
-    """The layouts that `mma` wants for a tile: `MmaLayouts` with the fields `accumulator`, `a`,
+    """Return the layouts that `mma` wants for a tile: `MmaLayouts` with the fields `accumulator`, `a`,
     `b` (registers), `a_shared`, `b_shared` (shared memory) and `lowering`.
 
     Args:

@@ -243,7 +243,7 @@ def blocked_layout(
     order: Optional[Shape] = None,
     num_warps: Optional[Const[int]] = None,
 ) -> constexpr:
-    """A layout for moving a tile between global memory and registers or shared memory:
+    """Return a layout for moving a tile between global memory and registers or shared memory:
     neighbouring threads of the target's warp touch neighbouring vectors of 16 bytes.
 
     Args:
@@ -273,7 +273,7 @@ def blocked_layout(
 def _split_over_blocks(
     shape: Sequence[int], fastest_first: Sequence[int], num_ctas: int
 ) -> tuple[list[int], list[list[int]]]:
-    """The shape that one block of a cluster holds, and a basis for each bit of its index."""
+    """Return the shape that one block of a cluster holds, and a basis for each bit of its index."""
     own, cga = list(shape), []
     while num_ctas > 1:
         basis = [0] * len(own)

@@ -145,7 +145,7 @@ def rank_barrier(
 
 @builtin(name="gl.portable.peer")
 def peer(pointers: Union[Values, Sequence[Any]], rank: Scalar[int]) -> tensor:
-    """The pointer of one rank, where that is known only when the kernel runs.
+    """Return the pointer of one rank, where that is known only when the kernel runs.
 
     With a compile-time `rank`, `pointers[rank]` is the same.
 

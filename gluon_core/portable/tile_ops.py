@@ -363,7 +363,7 @@ def store_tile(tile: tile_descriptor, coordinates: Any, value: Operand) -> None:
 
 
 def _lowerings(facts: PipelineFacts) -> list[str]:
-    """The lowerings that a pipeline's tiles take, each once."""
+    """Return the lowerings that a pipeline's tiles take, each once."""
     return list(dict.fromkeys(tile.lowering for tile in facts.tiles))
 
 

@@ -83,8 +83,8 @@ def swizzled_tiles(
     group: Const[int] = 8,
     first_row: Optional[Scalar[int]] = None,
 ) -> tile_order:
-    """The tiles of a matrix, in an order in which programs that run together share what they read:
-    `group` rows of tiles are walked at a time, column by column.
+    """Return the tiles of a matrix, in an order in which programs that run together share what they
+    read: `group` rows of tiles are walked at a time, column by column.
 
     Args:
         shape: rows and columns of the matrix, integer scalars.

@@ -58,7 +58,7 @@ def blocked_layout(
     order: Sequence[int] = (1, 0),
     vector_bytes: int = 16,
 ) -> BlockedLayout:
-    """A layout in which neighbouring threads touch neighbouring vectors of `vector_bytes` bytes.
+    """Return a layout in which neighbouring threads touch neighbouring vectors of `vector_bytes` bytes.
 
     Args:
         shape: of the tile.

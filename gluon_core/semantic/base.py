@@ -192,18 +192,18 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
         )
 
     def tensor_type(self, element_ty: Any, shape: Sequence[int], layout: Any) -> Any:
-        """A checked `distributed_type`, or the scalar type for an empty shape."""
+        """Return a checked `distributed_type`, or the scalar type for an empty shape."""
         if not len(shape):
             return element_ty
         check_block_shape(shape, "a tensor")
         return distributed_type(element_ty, shape, self.check_layout(layout, shape))
 
     def layout_of_handle(self, handle: Any) -> Layout:
-        """The layout that the builder inferred for a tensor handle."""
+        """Return the layout that the builder inferred for a tensor handle."""
         return self._translated(self.builder.get_gluon_layout_from_tensor(handle))
 
     def layout_of_memdesc(self, handle: Any) -> Layout:
-        """The layout that the builder inferred for a shared-memory handle."""
+        """Return the layout that the builder inferred for a shared-memory handle."""
         return self._translated(self.builder.get_gluon_layout_from_memdesc(handle))
 
     def _translated(self, found: Any) -> Layout:
@@ -211,7 +211,7 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
         return layout
 
     def wrap_inferred(self, handle: Any, element_ty: Any, shape: Sequence[int]) -> Any:
-        """A tensor value whose layout is the one that the builder inferred."""
+        """Return a tensor value whose layout is the one that the builder inferred."""
         if not len(shape):
             return self.make_tensor(handle, element_ty)
         layout = self.layout_of_handle(handle)

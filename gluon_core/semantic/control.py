@@ -351,7 +351,7 @@ class ControlOps(SemanticBase):
 
 
 def _value(arg: Any) -> Any:
-    """A partition argument as a value of the frontend: plain Python becomes constexpr."""
+    """Return a partition argument as a value of the frontend: plain Python becomes constexpr."""
     if isinstance(arg, (list, tuple)):
         return tl_tuple([_value(item) for item in arg])
     if isinstance(arg, tl_tuple):

@@ -24,7 +24,8 @@ def masked(
     what: str = "pointer",
     other_alone: bool = False,
 ) -> tuple[Optional[Any], Optional[Any]]:
-    """The mask of an access, and what stands in where it is false, with `source`'s shape and layout.
+    """Return the mask of an access, and what stands in where it is false, with `source`'s shape and
+    layout.
 
     Args:
         source: tensor of the pointers or offsets that are accessed.

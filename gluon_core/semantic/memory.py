@@ -213,7 +213,7 @@ class MemoryOps(SemanticBase):
 
     @staticmethod
     def _hints(cache: Any, eviction: Any, policy: Any, choices: tuple[str, ...]) -> Any:
-        """The two strings, or the policy object that replaces them."""
+        """Return the two strings, or the policy object that replaces them."""
         policy = unwrap(policy)
         cache = check_choice("cache_modifier", cache, choices)
         eviction = check_choice("eviction_policy", eviction, EVICTION)
@@ -262,7 +262,7 @@ class MemoryOps(SemanticBase):
 
     @staticmethod
     def _positional(hints: Any, store: bool = False) -> tuple[Any, ...]:
-        """The hints as the installed Triton's load and store take them."""
+        """Return the hints as the installed Triton's load and store take them."""
         if _triton.has(CACHE_POLICY):
             return (CachePolicy(*hints) if isinstance(hints, tuple) else hints,)
         cache, eviction = hints

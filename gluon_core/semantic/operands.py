@@ -35,7 +35,8 @@ __all__ = [
 
 
 def handle_or_absent(semantic: SemanticLayer, value: Any) -> Any:
-    """The handle of an optional operand. Triton's builder wants an empty value for an absent one."""
+    """Return the handle of an optional operand. Triton's builder wants an empty value for an absent
+    one."""
     if value is not None:
         return value.handle
     return ir.value() if isinstance(semantic.builder, ir.builder) else None
@@ -94,7 +95,7 @@ def items_of(values: Any) -> list[Any]:
 def compile_time_int(
     value: Any, argument: str, low: Optional[int] = None, high: Optional[int] = None
 ) -> int:
-    """A compile-time integer of `low` to `high`; where these are left out, any one."""
+    """Return a compile-time integer of `low` to `high`; where these are left out, any one."""
     value = unwrap(value)
     if not isinstance(value, int):  # True is 1, as Triton has it
         raise ArgumentError(
@@ -107,7 +108,7 @@ def compile_time_int(
 
 
 def wrap_axis(axis: Any, rank: int) -> int:
-    """A compile-time axis of -rank to rank - 1, counted from the front."""
+    """Return a compile-time axis of -rank to rank - 1, counted from the front."""
     axis = unwrap(axis)
     if not isinstance(axis, int) or not -rank <= axis < rank:
         raise ShapeError(
@@ -117,7 +118,7 @@ def wrap_axis(axis: Any, rank: int) -> int:
 
 
 def compile_time_bool(value: Any, argument: str) -> bool:
-    """A compile-time boolean, or 0, 1 or None, which is false."""
+    """Return a compile-time boolean, or 0, 1 or None, which is false."""
     value = unwrap(value)
     if value is None:
         return False
@@ -129,7 +130,7 @@ def compile_time_bool(value: Any, argument: str) -> bool:
 
 
 def scalar_int32(semantic: SemanticLayer, value: Any, argument: str) -> tensor:
-    """A run-time or compile-time integer scalar as int32."""
+    """Return a run-time or compile-time integer scalar as int32."""
     value = _scalar(semantic, value, argument)
     if not value.dtype.is_int():
         raise DtypeError("must be an integer", argument=argument, expected="int32", got=value.dtype)
@@ -156,7 +157,7 @@ def view_index(semantic: SemanticLayer, value: Any) -> tensor:
 
 
 def predicate(semantic: SemanticLayer, value: Any, argument: str = "pred") -> tensor:
-    """A boolean scalar."""
+    """Return a boolean scalar."""
     value = _scalar(semantic, value, argument)
     if value.dtype != tl.int1:
         raise DtypeError("must be boolean", argument=argument, expected="int1", got=value.dtype)

@@ -52,7 +52,7 @@ class ReduceOps(SemanticBase):
         _triton.require(CLUSTERED_REDUCTIONS, what, remedy)
 
     def _same_shapes(self, inputs: Sequence[Any], what: str) -> list[Any]:
-        """The inputs, all distributed, with one shape and one layout."""
+        """Return the inputs, all distributed, with one shape and one layout."""
         values = [self.require_distributed(value, "input") for value in inputs]
         shape = shape_of(values[0])
         for value in values[1:]:
@@ -133,7 +133,7 @@ class ReduceOps(SemanticBase):
         )
 
     def _split_dims(self, layout: Any, shape: Sequence[int]) -> list[int]:
-        """The dimensions along which some block of a cluster lacks elements."""
+        """Return the dimensions along which some block of a cluster lacks elements."""
         if self.num_ctas == 1 or is_placeholder(layout):
             return []
         linear = layout.to_linear(list(shape))
@@ -298,7 +298,7 @@ class ReduceOps(SemanticBase):
 
 
 def _first_error(said: str) -> Any:
-    """The sentence of a diagnostic."""
+    """Return the sentence of a diagnostic."""
     found = re.search(r"error: (?:'[\w.]+' op )?(.*)", said)
     return found.group(1) if found else None
 

@@ -493,7 +493,7 @@ def _check_bytes(element_ty: Any, argument: str) -> None:
 
 
 def _rounded(layout: Any, shape: list[int]) -> list[int]:
-    """The shape of the buffer that a layout has to fit where the first extent may be any: memory
+    """Return the shape of the buffer that a layout has to fit where the first extent may be any: memory
     is taken for the extent, and nothing is placed in it."""
     fixed = hasattr(layout, "offset_bases") and _triton.has(INTERLEAVED_BUFFERS)
     if fixed or shape[0] < 1 or any(any(row) for row in layout.cga_layout):

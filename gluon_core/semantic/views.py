@@ -161,7 +161,7 @@ def check_slice(memory: Any, dim: int, length: int) -> None:
 
 
 def _whole(memory: Any) -> list[int]:
-    """The shape of what a view is part of, without the dimensions that are indexed."""
+    """Return the shape of what a view is part of, without the dimensions that are indexed."""
     return list(memory.type.alloc_shape[-len(memory.shape) :])
 
 

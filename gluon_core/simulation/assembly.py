@@ -52,7 +52,7 @@ class Assembly(Protocol):
     def __call__(
         self, machine: Machine, registers: Sequence[np.ndarray], threads: Callable[[], np.ndarray]
     ) -> Sequence[np.ndarray]:
-        """The registers of the results, unsigned integers.
+        """Return the registers of the results, unsigned integers.
 
         Args:
             registers: those of the arguments, unsigned integers (programs or 1, ...), which broadcast.

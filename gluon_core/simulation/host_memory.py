@@ -30,7 +30,7 @@ class Storage:
 
 
 def address_of(name: str, value: Any) -> int:
-    """The address that the pointer argument `name` holds: 0 of None, a number as it is.
+    """Return the address that the pointer argument `name` holds: 0 of None, a number as it is.
 
     Raises:
         ArgumentError: `value` is no tensor, array or number.

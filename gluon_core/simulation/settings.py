@@ -68,7 +68,7 @@ class LaunchSettings:
 
     @classmethod
     def checks(cls) -> tuple[str, ...]:
-        """The fields that are checks."""
+        """Return the fields that are checks."""
         return tuple(f.name for f in fields(cls) if f.default is True)
 
     @property
@@ -78,7 +78,7 @@ class LaunchSettings:
 
     @classmethod
     def from_environment(cls: type[_S], environ: Optional[Mapping[str, str]] = None) -> _S:
-        """The settings that PREFIX_RACES, PREFIX_TIMEOUT and so on ask for, of the process or
+        """Return the settings that PREFIX_RACES, PREFIX_TIMEOUT and so on ask for, of the process or
         `environ`. PREFIX_CHECKS=0 switches every check off that is not switched on by its own name.
 
         Raises:
@@ -111,12 +111,12 @@ class Scopes(Generic[_S]):
         self._everywhere: list[dict[str, Any]] = []  # innermost last
 
     def current(self) -> _S:
-        """The settings of the innermost block, or those of the environment."""
+        """Return the settings of the innermost block, or those of the environment."""
         return self._inside.get() or self._kind.from_environment()
 
     def of_launch(self, own: Optional[Mapping[str, Any]] = None) -> tuple[_S, tuple[str, ...]]:
-        """The settings of a launch that brings `own`, and the names of those that somebody who wants
-        his everywhere has overridden: the launch's own, and checks."""
+        """Return the settings of a launch that brings `own`, and the names of those that somebody who
+        wants his everywhere has overridden: the launch's own, and checks."""
         wanted = replace(self.current(), **own) if own else self.current()
         if not self._everywhere:
             return wanted, ()
@@ -137,7 +137,7 @@ class Scopes(Generic[_S]):
         everywhere: bool = False,
         **changes: Any,
     ) -> Iterator[_S]:
-        """Launches inside run with these settings, or with the current ones but for `changes`.
+        """Run launches inside with these settings, or with the current ones but for `changes`.
         `checks` switches all checks that are not switched otherwise here; on, it sets what the
         settings call STRICT, too. With `everywhere` the changes hold in all threads, and whatever a
         launch or a block inside says."""
@@ -157,7 +157,7 @@ class Scopes(Generic[_S]):
 
 
 def _kind(cls: type, field: Field[Any]) -> type:
-    """The type of a field, without its None."""
+    """Return the type of a field, without its None."""
     declared = get_type_hints(cls)[field.name]
     return next(t for t in (bool, int, float, str) if t is declared or t in get_args(declared))
 

@@ -63,7 +63,7 @@ def uninitialised(x: T) -> T:
 
 
 def marks_within(base: int, end: int) -> list[Mark]:
-    """The marks of arrays that live between two addresses and are not all written."""
+    """Return the marks of arrays that live between two addresses and are not all written."""
     _marks[:] = [mark for mark in _marks if mark.owner() is not None and mark.missing.any()]
     return [m for m in _marks if m.base < end and base < m.base + m.missing.size]
 

@@ -35,7 +35,7 @@ class MockTensor(Placeholder):
 
 
 def stub_target() -> Target:
-    """The target of `run_parser` when none is given: that of Triton's frontend tests if a plugin
+    """Return the target of `run_parser` when none is given: that of Triton's frontend tests if a plugin
     contributes it, else the default architecture of those that are installed."""
     plugins = registry()
     try:
@@ -48,7 +48,7 @@ def stub_target() -> Target:
 def bind(
     kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any], pointer_range_bits: Any = None
 ) -> tuple[GluonASTSource, dict[str, Any]]:
-    """A call of `kernel`, as the compiler sees it: the source, and what is left over as options.
+    """Return a call of `kernel`, as the compiler sees it: the source, and what is left over as options.
 
     Raises:
         ArgumentError: the arguments do not fit the parameters.
@@ -84,7 +84,7 @@ def bind(
 def _collect(
     path: Path, kind: Any, mark: Any, constants: dict[Path, Any], attrs: dict[Path, list[Any]]
 ) -> None:
-    """The constants and attributes at `path`, and below it in a tuple."""
+    """Yield the constants and attributes at `path`, and below it in a tuple."""
     from gluon_core.launch.arguments import ATTRIBUTES
 
     if isinstance(kind, tuple):
@@ -102,7 +102,7 @@ def run_parser(
     kwargs: Mapping[str, Any] = MappingProxyType({}),
     target: Any = None,
 ) -> ParsedModule:
-    """The module that a kernel turns into, before any pass has run.
+    """Return the module that a kernel turns into, before any pass has run.
 
     Args:
         kernel_fn: a `@gluon.jit` function.
@@ -138,7 +138,7 @@ def run_parser(
 
 
 def normalise(module: ParsedModule) -> str:
-    """The text of an MLIR module after inlining, canonicalization, CSE and removal of unused
+    """Return the text of an MLIR module after inlining, canonicalization, CSE and removal of unused
     functions, without locations: equal for kernels that mean the same to the compiler.
 
     Raises:
@@ -163,7 +163,7 @@ def ir_of(
     kwargs: Mapping[str, Any] = MappingProxyType({}),
     target: Any = None,
 ) -> str:
-    """The kernel's IR in normal form (see `normalise`); takes what `run_parser` takes.
+    """Return the kernel's IR in normal form (see `normalise`); takes what `run_parser` takes.
 
     Two kernels with the same text compile to the same machine code.
     """

@@ -53,7 +53,8 @@ class Place:
         return bool(self.target.simulated)
 
     def array(self, values: Any) -> Any:
-        """A copy of a NumPy array that kernels can work on here: NumPy on the simulator, else torch."""
+        """Return a copy of a NumPy array that kernels can work on here: NumPy on the simulator, else
+        torch."""
         import numpy
 
         values = numpy.ascontiguousarray(values)
@@ -64,13 +65,13 @@ class Place:
         return torch.from_numpy(values.copy()).to(self.device)
 
     def empty(self, shape: Any, dtype: Any) -> Any:
-        """An array for results, filled with zero."""
+        """Return an array for results, filled with zero."""
         import numpy
 
         return self.array(numpy.zeros(shape, dtype))
 
     def numpy(self, values: Any) -> Any:
-        """What `array` made, back as NumPy; waits for the device."""
+        """Return the content of `array`'s result as NumPy; wait for the device."""
         return values.cpu().numpy() if hasattr(values, "cpu") else values
 
 
@@ -108,7 +109,7 @@ def gluon_place(request: Any, monkeypatch: Any) -> Iterator[Place]:
 
 
 def _gpu() -> Optional[Place]:
-    """The first GPU of any installed backend."""
+    """Return the first GPU of any installed backend."""
     from gluon_core.registry.load import registry
 
     for backend in registry().backends.values():

@@ -24,7 +24,7 @@ def aggregate(cls: C) -> C:
 
 
 def aggregate_replace(instance: T, **changes: Any) -> T:
-    """A copy of an aggregate with some fields replaced; the constructor does not run.
+    """Return a copy of an aggregate with some fields replaced; the constructor does not run.
 
     Raises:
         ArgumentError: not an aggregate, or no such field.

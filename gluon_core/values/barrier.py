@@ -33,7 +33,7 @@ class MBarrierLayout(SwizzledSharedLayout):
     @staticmethod
     @compile_time
     def multicta(num_ctas: Const[int], two_cta: Const[bool] = False) -> "MBarrierLayout":
-        """The layout for a cluster: a barrier for each block, or with `two_cta` for each pair.
+        """Return the layout for a cluster: a barrier for each block, or with `two_cta` for each pair.
 
         Args:
             num_ctas: blocks of the cluster, a power of two.

@@ -86,7 +86,7 @@ def is_standard(top: str) -> bool:
 
 @functools.lru_cache(maxsize=1)
 def _plugins(found: Any) -> frozenset[str]:
-    """The packages of all backends, whose content is in the key of the disk cache."""
+    """Return the packages of all backends, whose content is in the key of the disk cache."""
     return frozenset().union(*(backend.packages for backend in found.backends.values()))
 
 

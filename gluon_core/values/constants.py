@@ -87,7 +87,7 @@ def identity(value: Any, home: Optional[str] = None) -> Identity:
 
 
 def text_of(value: Any) -> str:
-    """A text that two values share if they compile to the same code."""
+    """Return a text that two values share if they compile to the same code."""
     return identity(value).text
 
 
@@ -543,7 +543,8 @@ _layouts: dict[type, tuple[str, Callable[[Any], Iterable[Any]]]] = {}
 
 
 def _layout_text(value: Layout) -> str:
-    """The text of a layout whose class is in `_layouts`; quick, as they are often made for a launch."""
+    """Return the text of a layout whose class is in `_layouts`; quick, as they are often made for a
+    launch."""
     name, look = _layouts[type(value)]
     # Fields are numbers, words, lists of them, and layouts.
     return name + "|".join([repr(f) if type(f) in _PLAIN else text_of(f) for f in look(value)])

@@ -101,11 +101,11 @@ class tensor_descriptor_type(base_type):
             _triton.require(self.since, self._name)
 
     def make(self, handle: Any, shape: Any, strides: Any) -> Any:
-        """The value of this type."""
+        """Return the value of this type."""
         return tensor_descriptor(handle, shape, strides, self.block_type, self.layout)
 
     def _to_ir(self, builder: Any) -> Any:
-        """The IR type of the descriptor alone."""
+        """Return the IR type of the descriptor alone."""
         signed = self.block_type.element_ty.is_int_signed()
         return builder.get_tensor_descriptor_layout_type(
             self.block_type.to_ir(builder), signed, self.layout._to_ir(builder)
@@ -247,7 +247,7 @@ def descriptor_text(
     head: str = "tensordesc",
     input_rank: Optional[int] = None,
 ) -> str:
-    """A descriptor's entry in a signature.
+    """Return a descriptor's entry in a signature.
 
     Args:
         element: Triton's short name of the element type, such as `fp16`.
@@ -278,7 +278,7 @@ def split_descriptor(text: str) -> DescriptorText:
 
 
 def parse_descriptor(text: str, element: Any, types: Mapping[str, Callable[..., Any]]) -> Any:
-    """The type that a descriptor's entry in a signature names.
+    """Return the type that a descriptor's entry in a signature names.
 
     Args:
         element: `f(short name) -> dtype`.
@@ -304,7 +304,7 @@ def parse_descriptor(text: str, element: Any, types: Mapping[str, Callable[..., 
 
 
 def parse_layout(text: str) -> Layout:
-    """The layout that prints as `text`: a class of those imported, with literal arguments.
+    """Return the layout that prints as `text`: a class of those imported, with literal arguments.
 
     Raises:
         LayoutError: it names no layout.
@@ -327,7 +327,7 @@ def parse_layout(text: str) -> Layout:
 
 
 def layout_class(name: str) -> Optional[type]:
-    """The (vendor's) layout class of that name, among those that have been imported."""
+    """Return the (vendor's) layout class of that name, among those that have been imported."""
     pending: list[type] = [Layout]
     while pending:
         cls = pending.pop()

@@ -49,11 +49,11 @@ class memory_descriptor_type(base_type):
             self.layout.check()
 
     def to_ir(self, builder: Any) -> Any:
-        """The type as the builder has it."""
+        """Return the type as the builder has it."""
         raise NotImplementedError
 
     def _value(self, handle: Any) -> Any:
-        """The value of this type that is `handle`."""
+        """Return the value of this type that is `handle`."""
         raise NotImplementedError
 
     def _flatten_ir_types(self, builder: Any, out: list[Any]) -> None:
@@ -208,22 +208,23 @@ class shared_memory_descriptor(memory_descriptor):
     def slice(
         self, start: Const[int], length: Const[int], dim: Const[int] = 0
     ) -> shared_memory_descriptor:
-        """The sub-view `[start, start + length)` of dimension `dim`; both are compile-time integers."""
+        """Return the sub-view `[start, start + length)` of dimension `dim`; both are compile-time
+        integers."""
         return semantic_layer().memdesc_slice(self, unwrap(start), unwrap(length), unwrap(dim))
 
     @builtin(name="shared_memory_descriptor.index")
     def index(self, index: Scalar[int]) -> shared_memory_descriptor:
-        """The view at `index` (a run-time int32 or a constant) of the leading dimension."""
+        """Return the view at `index` (a run-time int32 or a constant) of the leading dimension."""
         return semantic_layer().memdesc_index(self, unwrap(index))
 
     @builtin(name="shared_memory_descriptor.permute")
     def permute(self, order: Shape) -> shared_memory_descriptor:
-        """The view with its dimensions in `order`; no data moves."""
+        """Return the view with its dimensions in `order`; no data moves."""
         return semantic_layer().memdesc_permute(self, unwrap_shape(order, "order"))
 
     @builtin(name="shared_memory_descriptor.reshape")
     def reshape(self, shape: Shape) -> shared_memory_descriptor:
-        """The view with another shape of the same number of elements; no data moves."""
+        """Return the view with another shape of the same number of elements; no data moves."""
         return semantic_layer().memdesc_reshape(self, unwrap_shape(shape))
 
     @builtin(name="shared_memory_descriptor.reinterpret")
@@ -233,7 +234,7 @@ class shared_memory_descriptor(memory_descriptor):
         shape: Optional[Shape] = None,
         layout: Optional[BufferLayout] = None,
     ) -> shared_memory_descriptor:
-        """The same bytes seen with another dtype, shape or layout.
+        """Return the same bytes seen with another dtype, shape or layout.
 
         What is left out stays as it is. From Triton 3.9 `shape` and `layout` may be left out.
         """
@@ -253,7 +254,8 @@ class shared_memory_descriptor(memory_descriptor):
 
     @builtin(name="shared_memory_descriptor.gather", since=SHARED_GATHER)
     def gather(self, indices: tensor, axis: Const[int]) -> tensor:
-        """A tensor of `indices`' shape and layout: `result[i..] = self[.., indices[i..], ..]` along `axis`."""
+        """Return a tensor of `indices`' shape and layout: `result[i..] = self[.., indices[i..], ..]`
+        along `axis`."""
         return semantic_layer().shared_gather(self, indices, unwrap(axis))
 
     @builtin(name="shared_memory_descriptor.scatter", since=SHARED_GATHER)

@@ -86,7 +86,7 @@ _MFMA_VERSIONS = {"gfx908": 1, "gfx90a": 2, "gfx942": 3, "gfx950": 4}
 
 
 def matrix_version(architecture: Architecture) -> Optional[int]:
-    """The `version` of AMDMFMALayout or AMDWMMALayout for an architecture; None without either."""
+    """Return the `version` of AMDMFMALayout or AMDWMMALayout for an architecture; None without either."""
     for version in (1, 2, 3):
         if f"amd.wmma_v{version}" in architecture.capabilities:
             return version
@@ -100,7 +100,7 @@ _READ_B128 = {"gfx942": (1, 2, 20), "gfx950": (1, 2, 12, 20)}
 
 
 def lanes_read_together(architecture: Architecture, bits: int) -> Optional[tuple[int, ...]]:
-    """The lanes whose reads of `bits` each from LDS go through the banks at once, as
+    """Return the lanes whose reads of `bits` each from LDS go through the banks at once, as
     `gluon_core.layouts.cost.bank_conflicts` takes them; None where neighbours go together."""
     return _READ_B128.get(architecture.name) if bits == 128 else None
 

@@ -24,13 +24,13 @@ _SIMDS = {64: 4, 32: 2}  # of a compute unit, by the width of a wave
 
 
 def note(assembly: str, name: str) -> Optional[int]:
-    """The number that the kernel's metadata gives for `name` (`vgpr_count`), None without one."""
+    """Return the number that the kernel's metadata gives for `name` (`vgpr_count`), None without one."""
     found = re.search(rf"^\s*(?:- )?\.{name}:\s+(\d+)", assembly, re.MULTILINE)
     return int(found.group(1)) if found else None
 
 
 def instructions(assembly: str) -> list[Instruction]:
-    """The kernel's instructions in order; copies past the registers are marked `... lds`."""
+    """Return the kernel's instructions in order; copies past the registers are marked `... lds`."""
     body = assembly.split(".amdgpu_metadata")[0]
     found, labels = [], []
     for line in _LINE.finditer(body):
@@ -90,7 +90,7 @@ def instruction_mix(assembly: str) -> dict[str, int]:
 
 
 def _class(mnemonic: str) -> str:
-    """The unit and the verb: `v_mfma_f32_16x16x16_f16` is `v_mfma`."""
+    """Return the unit and the verb: `v_mfma_f32_16x16x16_f16` is `v_mfma`."""
     return "_".join(mnemonic.split("_")[:2])
 
 
@@ -107,7 +107,7 @@ def occupancy(assembly: str, architecture: Any, num_warps: int, shared: int) -> 
 
 
 def report(compiled: Any) -> Report:
-    """The `Report` of a `gluon_core.compiler.CompiledKernel`; spills in bytes per thread."""
+    """Return the `Report` of a `gluon_core.compiler.CompiledKernel`; spills in bytes per thread."""
     assembly = compiled.asm["amdgcn"]
     mix = instruction_mix(assembly)
     spilled = note(assembly, "vgpr_spill_count")

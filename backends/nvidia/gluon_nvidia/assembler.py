@@ -50,7 +50,8 @@ def located(run: _Run) -> _Run:
 
 
 def heard(run: _Run) -> _Run:
-    """The stage `run`, which calls ptxas; `warnings` in the metadata are then what it has against the kernel."""
+    """Return the stage `run`, which calls ptxas; `warnings` in the metadata are then what it has
+    against the kernel."""
 
     def stage(source: Any, metadata: dict[str, Any]) -> Any:
         if "wgmma.mma_async" not in source:
@@ -69,7 +70,7 @@ def heard(run: _Run) -> _Run:
 
 
 def slow_products(said: str) -> list[str]:
-    """A warning for each reason why products wait for each other."""
+    """Return a warning for each reason why products wait for each other."""
     reasons = dict.fromkeys(" ".join(found.split()) for found in _SERIALIZED.findall(said))
     return [
         f"the assembler waits after each `wgmma`, which is slow: {reason}. {_remedy(reason)}"

@@ -91,7 +91,7 @@ _numbers: dict[MapKind, int] = {}
 
 
 def map_kinds(name: str, signature: Sequence[Any], metadata: Any) -> list[MapKind]:
-    """The kind of each descriptor of a kernel, in order.
+    """Return the kind of each descriptor of a kernel, in order.
 
     Raises:
         LaunchError: the metadata does not describe them.

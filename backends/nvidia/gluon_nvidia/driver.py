@@ -293,7 +293,7 @@ _state_lock = threading.Lock()
 
 
 def _open() -> Optional[Driver]:
-    """The driver, or None with `_problem` saying why."""
+    """Return the driver, or None with `_problem` saying why."""
     global _problem
     try:
         library = ctypes.CDLL("libcuda.so.1")
@@ -314,7 +314,7 @@ def _open() -> Optional[Driver]:
 
 
 def find() -> Optional[Driver]:
-    """The CUDA driver of this machine when it has a device, else None. Never raises."""
+    """Return the CUDA driver of this machine when it has a device, else None. Never raises."""
     global _state
     if _state is _UNKNOWN:
         with _state_lock:
@@ -331,7 +331,7 @@ def problem() -> Optional[str]:
 
 
 def driver() -> Driver:
-    """The CUDA driver.
+    """Return the CUDA driver.
 
     Raises:
         DeviceError: there is no NVIDIA device.
@@ -352,7 +352,7 @@ def _torch() -> Optional[Any]:
 
 
 def stream_getter() -> Callable[[int], int]:
-    """The cheapest function from a device's index to its current stream."""
+    """Return the cheapest function from a device's index to its current stream."""
     torch = _torch()
     if torch is None:
         return _default_stream

@@ -83,7 +83,7 @@ def listing(cubin: bytes) -> tuple[CodeLine, ...]:
 
 
 def instructions(sass: str) -> list[Instruction]:
-    """The kernel's instructions in order, named with their widths and shapes: `LDS.128`,
+    """Return the kernel's instructions in order, named with their widths and shapes: `LDS.128`,
     `LDGSTS.128`, `HGMMA.64x128x16`; padding is left out."""
     found = []
     for line in _INSTRUCTION.finditer(sass):
@@ -147,7 +147,7 @@ def occupancy(architecture: Any, registers: int, num_warps: int, shared: int) ->
 
 
 def report(compiled: Any) -> Report:
-    """The `Report` of a `gluon_core.compiler.CompiledKernel`."""
+    """Return the `Report` of a `gluon_core.compiler.CompiledKernel`."""
     usage = resource_usage(compiled.kernel)
     sass = disassemble(compiled.kernel)
     mix = instruction_mix(sass)

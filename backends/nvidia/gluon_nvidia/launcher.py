@@ -60,7 +60,7 @@ _FORMATS = {
 
 
 def _bfloat16(value: float) -> int:
-    """The upper half of the float32, as Triton's launcher passes it."""
+    """Return the upper half of the float32, as Triton's launcher passes it."""
     bits: int = struct.unpack("<I", struct.pack("<f", value))[0]
     return bits >> 16
 
@@ -81,7 +81,7 @@ def _native_kind(kind: Any) -> Optional[str]:
 
 
 def _address(value: Any) -> int:
-    """The device address of a pointer argument."""
+    """Return the device address of a pointer argument."""
     if value is None:
         return 0
     if isinstance(value, int):
@@ -196,7 +196,7 @@ class _Slot:
 
 
 def _attributes(num_ctas: int, cooperative: bool, dependent: bool) -> tuple[Any, int]:
-    """The launch attributes as a buffer (kept by the caller) and their number."""
+    """Return the launch attributes as a buffer (kept by the caller) and their number."""
     found: list[tuple[int, tuple[int, ...]]] = []
     if dependent:
         found.append((_ATTRIBUTE_DEPENDENT, (1,)))
@@ -276,7 +276,7 @@ def make_launcher(compiled: Any, cuda: Optional[Driver] = None) -> Callable[...,
 def generate(
     signature: Any, metadata: Any, handle: int, cuda: Driver, index: int
 ) -> Callable[..., None]:
-    """The launch function of one loaded kernel.
+    """Return the launch function of one loaded kernel.
 
     `launch.raw` is the same for pointers that are addresses already.
     """
@@ -390,7 +390,7 @@ class _Writer:
         )
 
     def _encode(self, number: int, descriptor: Any) -> bytes:
-        """The map of the kernel's descriptor `number`, for the launch in C."""
+        """Return the map of the kernel's descriptor `number`, for the launch in C."""
         encoded: bytes = self.expanders[number](descriptor)[0]
         return encoded
 

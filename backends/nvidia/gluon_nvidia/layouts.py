@@ -41,7 +41,7 @@ class ElementType(Protocol):
 
 
 def _stack(pieces: Iterable[tuple[str, int, int]]) -> LinearLayout:
-    """The product of identities, most minor first; a piece is (in-dim, tensor dimension, size)."""
+    """Return the product of identities, most minor first; a piece is (in-dim, tensor dimension, size)."""
     layout = LinearLayout({"register": [], "lane": [], "warp": []}, {})
     for in_dim, d, size in pieces:
         layout = layout * LinearLayout.identity_1d(size, in_dim, f"dim{d}")
@@ -332,7 +332,7 @@ class NVMMASharedLayout(SharedLayout):
         fp4_padded: bool = False,
         cga_layout: Optional[Sequence[Sequence[int]]] = None,
     ) -> "NVMMASharedLayout":
-        """The layout with the widest swizzle that a buffer of this shape can have.
+        """Return the layout with the widest swizzle that a buffer of this shape can have.
 
         Args:
             block_shape: of the buffer, all blocks of a cluster together.
@@ -374,7 +374,7 @@ class NVMMASharedLayout(SharedLayout):
     def _infer_permute(
         self, shape: Sequence[int], order: Sequence[int]
     ) -> Optional[NVMMASharedLayout]:
-        """A transposed tile is still a tile; other permutations are only linear."""
+        """Return a tile for a transposed tile; other permutations are only linear."""
         if list(order) != [1, 0]:
             return None
         cga = [basis[::-1] for basis in self.cga_layout]

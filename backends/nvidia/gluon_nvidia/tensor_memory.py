@@ -44,7 +44,7 @@ _REP_ORDERS = ("mnThenK", "kThenMn")
 
 
 def _bits(values: range, dim: int) -> list[list[int]]:
-    """The bases of one dimension for the powers of two in [start, stop)."""
+    """Return the bases of one dimension for the powers of two in [start, stop)."""
     out, value = [], values.start
     while value < values.stop:
         out.append([value, 0] if dim == 0 else [0, value])
@@ -57,7 +57,7 @@ def _split_bases(split: Sequence[int]) -> list[list[int]]:
 
 
 def _cluster(cga_layout: Any, cta_split_num: Any) -> list[list[int]]:
-    """The bases of either spelling: `cga_layout`, or how often each dimension is split."""
+    """Return the bases of either spelling: `cga_layout`, or how often each dimension is split."""
     bases_or_split = Layout.unwrap(cga_layout)
     split = Layout.unwrap(cta_split_num)
     if (
@@ -92,7 +92,7 @@ def _split_of(cga_layout: list[list[int]]) -> list[int]:
 
 
 def _emitted_split(cga_layout: list[list[int]]) -> list[int]:
-    """The split for builders before Triton 3.8, which know one order of the blocks only."""
+    """Return the split for builders before Triton 3.8, which know one order of the blocks only."""
     split = _split_of(cga_layout)
     if [row for row in cga_layout if any(row)] != _split_bases(split):
         raise LayoutError(
@@ -105,7 +105,7 @@ def _emitted_split(cga_layout: list[list[int]]) -> list[int]:
 
 
 def block_shape(layout: TensorMemoryBase, shape: Sequence[int]) -> list[int]:
-    """The shape of one block's part of a buffer of `layout` and `shape` [M, N]."""
+    """Return the shape of one block's part of a buffer of `layout` and `shape` [M, N]."""
     names = Layout.dim_names(2)
     cga = Layout.shrink(Layout.cga_linear(layout.cga_layout, 2), dict(zip(names, shape)))
     return [max(1, size // cga.out_size(name)) for name, size in zip(names, shape)]
@@ -162,7 +162,7 @@ class TensorMemoryBase(Layout):
         return type(self)(**fields)
 
     def _cluster_text(self) -> str:
-        """The cluster as an identifier part."""
+        """Return the cluster as an identifier part."""
         if follows(TMEM_CLUSTERS):
             return self.joined_bases(self.cga_layout)
         split = self.cta_split_num

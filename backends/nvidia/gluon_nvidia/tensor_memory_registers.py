@@ -46,7 +46,7 @@ def register_layout(
     cga_layout: Optional[Sequence[Sequence[int]]] = None,
     alloc_shape: Optional[Sequence[int]] = None,
 ) -> DistributedLinearLayout:
-    """The layout of a tensor that `tcgen05.ld` and `tcgen05.st` move in tiles of `variant`.
+    """Return the layout of a tensor that `tcgen05.ld` and `tcgen05.st` move in tiles of `variant`.
 
     Args:
         layout: of the buffer in tensor memory.
@@ -127,7 +127,7 @@ def _make(
 def _packed(
     cols: list[list[int]], bitwidth: int, layout: TensorMemoryBase, shape: Sequence[int]
 ) -> tuple[Bases, Bases]:
-    """The elements that share a 32-bit column, and the bits of the 32-bit columns."""
+    """Return the elements that share a 32-bit column, and the bits of the 32-bit columns."""
     if bitwidth not in (8, 16, 32):
         raise LayoutError(
             "no element of tensor memory",

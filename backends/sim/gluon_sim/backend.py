@@ -89,7 +89,7 @@ class SimCompiler(Compiler):
         return (Stage("program", program),)
 
     def inspect(self, compiled: Any) -> Report:
-        """Counts recorded ops; there are no registers."""
+        """Count recorded ops; there are no registers."""
         from collections import Counter
 
         text = compiled.asm["program"]
@@ -139,7 +139,7 @@ def _attach(options: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _detach(options: Any) -> Any:
-    """The vendor's options without the settings of a simulated launch."""
+    """Return the vendor's options without the settings of a simulated launch."""
     if not hasattr(options, "simulation"):
         return options
     plain = copy.copy(options)

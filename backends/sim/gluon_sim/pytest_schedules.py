@@ -62,7 +62,7 @@ class Schedule:
 
 
 def schedules(count: int, seed: int = 0, **more: Any) -> list[Schedule]:
-    """The first `count` of: latest, eager, and random ones with seeds from `seed` on."""
+    """Return the first `count` of: latest, eager, and random ones with seeds from `seed` on."""
     chosen = [Schedule("latest", **more), Schedule("eager", **more)]
     chosen += [Schedule("random", seed + i, **more) for i in range(max(0, count - 2))]
     return chosen[:count]
@@ -149,7 +149,7 @@ def _gluon_scheduled(request: Any, monkeypatch: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def gluon_schedule(_gluon_scheduled: Any) -> Any:
-    """The `Schedule` of this run of the test."""
+    """Return the `Schedule` of this run of the test."""
     return _gluon_scheduled
 
 

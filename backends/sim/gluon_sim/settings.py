@@ -111,7 +111,7 @@ def using(
     everywhere: bool = False,
     **changes: Any,
 ) -> Iterator[Settings]:
-    """Launches inside run with these settings, or with the current ones but for `changes`.
+    """Run launches inside with these settings, or with the current ones but for `changes`.
     `checks` switches all checks that are not switched otherwise here; on, it makes errors of mistakes that hardware tolerates, and bounds views by themselves. With `everywhere` the changes hold in all
     threads, and whatever a launch or a block inside says."""
     with _scopes.using(settings, checks=checks, everywhere=everywhere, **changes) as chosen:

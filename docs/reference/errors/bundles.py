@@ -23,7 +23,7 @@ made.write(good)
 
 
 def changed(name, change):
-    """The path of a copy whose bytes were changed."""
+    """Return the path of a copy whose bytes were changed."""
     path = folder / name
     path.write_bytes(change(good.read_bytes()))
     return path

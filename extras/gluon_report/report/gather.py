@@ -174,7 +174,7 @@ def _value(value: Held, pictures: _Pictures) -> dict[str, Any]:
 
 
 def _source(number: int, file: str, places: Iterable[tuple[str, int]]) -> dict[str, Any]:
-    """The functions of a file that the places are in, line by line."""
+    """Return the functions of a file that the places are in, line by line."""
     lines: set[int] = set()
     for line in {line for other, line in places if other == file and line}:
         if line not in lines:
@@ -184,7 +184,7 @@ def _source(number: int, file: str, places: Iterable[tuple[str, int]]) -> dict[s
 
 
 def _around(file: str, line: int) -> range:
-    """The lines of the innermost function around `line`, with its decorators."""
+    """Return the lines of the innermost function around `line`, with its decorators."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
@@ -248,8 +248,8 @@ def _compiled(kernel: Any, files: list[str]) -> dict[str, Any]:
 
 
 def _line(one: Any, files: list[str]) -> list[str]:
-    """The text and the place of an emitted line, as in `files`. A kernel from the cache may have been
-    compiled where its file had another path."""
+    """Return the text and the place of an emitted line, as in `files`. A kernel from the cache may have
+    been compiled where its file had another path."""
     if not one.line:
         return [one.text]
     if one.file in files:

@@ -32,7 +32,7 @@ def render(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def pages_of(page: str) -> list[dict[str, Any]]:
-    """The runs of a rendered page."""
+    """Return the runs of a rendered page."""
     match = _DATA.search(page)
     runs: list[dict[str, Any]] = json.loads(match[1]) if match else []
     return runs
@@ -63,7 +63,7 @@ _UNITS = {
 
 
 def _hardware(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Registers and occupancy, a row for each compiled kernel."""
+    """Render registers and occupancy, a row for each compiled kernel."""
     rows = []
     for number, run in enumerate(runs):
         for i, kernel in enumerate(run["kernels"]):
@@ -118,8 +118,8 @@ def _trouble(number: int, run: Mapping[str, Any], one: Mapping[str, Any]) -> str
 
 
 def _picture(number: int, run: Mapping[str, Any], one: Mapping[str, Any]) -> str:
-    """The parties as boxes: who waits at the left, the lines that never came at the right. Whole arrows
-    point to the awaited event, dashed ones from the task that should come there."""
+    """Return the parties as boxes: who waits at the left, the lines that never came at the right. Whole
+    arrows point to the awaited event, dashed ones from the task that should come there."""
     parties = one["parties"]
     race = one["relation"] == "no order"
     columns = [i % 2 if race else int(not party["who"]) for i, party in enumerate(parties)]
@@ -174,7 +174,7 @@ def _arrow(
 def _row_of(
     number: int, run: Mapping[str, Any], one: Mapping[str, Any], party: Mapping[str, Any]
 ) -> Optional[str]:
-    """The id of the row of source that a party is at."""
+    """Return the id of the row of source that a party is at."""
     for i, kernel in enumerate(run["kernels"]):
         same = (kernel["name"], kernel["target"]) == (one["kernel"], one["target"])
         if same and party["line"] and party["file"] in kernel["files"]:
@@ -287,7 +287,7 @@ def _layout(text: str, picture: Optional[int]) -> str:
 
 
 def _code(name: str, kernel: Mapping[str, Any]) -> str:
-    """The frame of the two columns; the script fills them."""
+    """Return the frame of the two columns; the script fills them."""
     forms = [(i, code) for i, code in enumerate(kernel["code"]) if code["entries"]]
     problems = "".join(
         f"<p>{escape(code['form'])}: {escape(code['problem'])}</p>"

@@ -37,7 +37,7 @@ _MOST = 4096  # kinds of calls remembered by one kernel
 
 
 def _rounded(value: int) -> int:
-    """The next power of two, with the sign of `value`."""
+    """Return the next power of two, with the sign of `value`."""
     size = 1 << (abs(value) - 1).bit_length() if value else 0
     return -size if value < 0 else size
 
@@ -103,7 +103,7 @@ class Lookup:
     def __call__(
         self, values: Sequence[Any], options: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The values and options to launch with instead of those given, `config` among them.
+        """Return the values and options to launch with instead of those given, `config` among them.
 
         Raises:
             NotTunedError: nothing is known, and constants without a default were left to it.
@@ -254,7 +254,7 @@ class Lookup:
 
 
 def _first(rows: Sequence[tuple[Key, Trial]]) -> tuple[Key, Trial]:
-    """The row that a launch trusts most, and of those the best."""
+    """Return the row that a launch trusts most, and of those the best."""
     return min(
         rows,
         key=lambda row: (

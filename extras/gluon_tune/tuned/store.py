@@ -65,7 +65,7 @@ def is_plain(value: Any) -> bool:
 
 
 def plain_text(value: Mapping[str, Any]) -> str:
-    """A mapping of plain values as text, the same for equal ones."""
+    """Return a mapping of plain values as text, the same for equal ones."""
     return json.dumps(value, sort_keys=True, default=str)
 
 
@@ -229,11 +229,11 @@ class Store:
             return [_read(row) for row in self._base.execute(text, list(where.values()))]
 
     def of(self, key: Key) -> list[Trial]:
-        """The trials for one key, the best first."""
+        """Return the trials for one key, the best first."""
         return [trial for _, trial in self.trials(**asdict(key))]
 
     def best(self, key: Key) -> Optional[Trial]:
-        """The best trial that is "ok"."""
+        """Return the best trial that is "ok"."""
         best = self.of(key)
         return best[0] if best and best[0].status == "ok" else None
 

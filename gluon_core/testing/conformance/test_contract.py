@@ -143,7 +143,7 @@ def test_simulation(backend: Any) -> None:
 
 
 def _modules(package: str) -> Iterator[Any]:
-    """A module and, if it is a package, all below it."""
+    """Yield a module and, if it is a package, all below it."""
     module = importlib.import_module(package)
     yield module
     for info in pkgutil.walk_packages(getattr(module, "__path__", []), package + "."):

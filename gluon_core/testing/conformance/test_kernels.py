@@ -27,8 +27,8 @@ def _source(name: str, target: Target) -> GluonASTSource:
 
 
 def _where(backend: Any, target: Target) -> tuple[Any, Target]:
-    """The backend and target that kernels for `target` are traced with: those of the simulator where
-    the vendor has no compiler."""
+    """Return the backend and target that kernels for `target` are traced with: those of the simulator
+    where the vendor has no compiler."""
     if backend.compiles:
         return backend, target
     simulator = registry().simulator()
@@ -79,7 +79,7 @@ def test_pipeline(backend: Any, target: Target) -> None:
 
 
 def _runs_here(backend: Any) -> tuple[Any, str]:
-    """The target that this machine can run, or why there is none."""
+    """Return the target that this machine can run, or why there is none."""
     if backend.simulates:
         known = targets_of(backend)
         chosen = [t for t in known if t.architecture.default] or known
@@ -94,7 +94,7 @@ def _runs_here(backend: Any) -> tuple[Any, str]:
 
 
 def _arrays(backend: Any, chosen: Portable) -> list[Any]:
-    """Inputs and output where `backend` runs kernels."""
+    """Return inputs and output where `backend` runs kernels."""
     arrays = [*chosen.arrays(), np.zeros(ROWS * COLS, chosen.output)]
     if backend.device.tensor_device in (None, "cpu"):
         return arrays

@@ -47,7 +47,7 @@ class TensorDescriptor(HostDescriptor):
     def from_tensor(
         cls, tensor: HostTensor, block_shape: Sequence[int], layout: SharedLayout
     ) -> "TensorDescriptor":
-        """The descriptor of a whole tensor.
+        """Return the descriptor of a whole tensor.
 
         Args:
             tensor: a torch tensor or NumPy array whose last stride is 1.

@@ -231,7 +231,7 @@ def _emit_atomic(
 
 
 def _truth(semantic: SemanticLayer, mask: Optional[Operand]) -> Any:
-    """The mask of an atomic as booleans: any number but 0 is true."""
+    """Return the mask of an atomic as booleans: any number but 0 is true."""
     mask = unwrap(mask)
     if mask is None:
         return None
@@ -300,7 +300,8 @@ def check_address(
 
 
 def _together(semantic: SemanticLayer, offsets: tl.tensor, **operands: Any) -> tl.tensor:
-    """The offsets with the shape that they and the operands have together, in a layout of theirs."""
+    """Return the offsets with the shape that they and the operands have together, in a layout of
+    theirs."""
     for argument, value in operands.items():
         value = unwrap(value)
         if not isinstance(value, tl.tensor) or not value.type.is_block():

@@ -26,7 +26,7 @@ def get_mfma_scale_layout(
     shape: Shape,
     scale_factor: Const[int] = 32,
 ) -> DistributedLinearLayout:
-    """The layout in which `mfma_scaled` takes the block scales of an operand.
+    """Return the layout in which `mfma_scaled` takes the block scales of an operand.
 
     A lane holds the scales of the row and of the 32 elements of K that it holds of the operand:
     lane `l` of a 16x16x128 instruction those of row `l % 16` and block `l // 16`, of a 32x32x64
@@ -98,7 +98,7 @@ def compute_efficient_padded_shared_layout(
     dtype: Const[tl.dtype],
     is_k_contig: Const[bool] = True,
 ) -> Optional[PaddedSharedLayout]:
-    """A padded layout for an MFMA operand in LDS that is written by direct-to-LDS copies of 16
+    """Return a padded layout for an MFMA operand in LDS that is written by direct-to-LDS copies of 16
     bytes per lane and read without bank conflicts.
 
     The choice is not computed here: many layouts are free of conflicts, and which one is taken is

@@ -84,8 +84,8 @@ def scaled_upcast(
 
 
 def _as_compiled(semantic: SemanticLayer, scale: tl.tensor) -> tl.tensor:
-    """The scales as the installed compiler lowers them: one that multiplies by them wants the floats
-    of which they are the exponents, and aborts on bytes."""
+    """Return the scales as the installed compiler lowers them: one that multiplies by them wants the
+    floats of which they are the exponents, and aborts on bytes."""
     if not semantic.has(SCALES_ARE_FLOATS) or semantic.target.has("amd.wmma_v3"):
         return scale
     exponents = semantic.cast(semantic.bitcast(scale, tl.uint8), tl.int16)
@@ -102,7 +102,7 @@ def _as_compiled(semantic: SemanticLayer, scale: tl.tensor) -> tl.tensor:
 def get_scaled_upcast_fp4_scale_layout(
     src: tl.tensor, scale_factor: Const[int], elem_type: Const[tl.dtype], axis: Const[int]
 ) -> tl.constexpr:
-    """The layout in which to load the scales of packed fp4, before they are broadcast.
+    """Return the layout in which to load the scales of packed fp4, before they are broadcast.
 
     Args:
         src: tensor of int8 or uint8, two fp4 in each.

@@ -14,7 +14,7 @@ __all__ = ["slice"]
 
 @builtin(since=REGISTER_SLICE, name="gl.amd.slice")
 def slice(source: tl.tensor, shape: Shape, offsets: Shape) -> tl.tensor:
-    """The part of `source` of this shape at these offsets; no data moves between threads.
+    """Return the part of `source` of this shape at these offsets; no data moves between threads.
 
     Args:
         source: tensor, in a layout whose tile fits into `shape`.

@@ -75,7 +75,7 @@ def make_tensor_descriptor(
     block_shape: Shape,
     layout: Union[SharedLayout, tl.constexpr],
 ) -> tensor_descriptor:
-    """A descriptor of the tensor at `base`.
+    """Return a descriptor of the tensor at `base`.
 
     Args:
         base: scalar pointer to the first element; elements have 1, 2, 4 or 8 bytes.
@@ -435,7 +435,7 @@ def async_wait(num_outstanding: Const[int] = 0) -> None:
 
 
 def _early_pred(semantic: SemanticLayer, pred: Optional[Scalar[int]]) -> tl.tensor:
-    """The predicate of a load before 3.8: int1 in 3.6, int32 in 3.7."""
+    """Return the predicate of a load before 3.8: int1 in 3.6, int32 in 3.7."""
     pred = unwrap(pred)
     pred = True if pred is None else pred
     if semantic.has(TDM_PRED_INT32):

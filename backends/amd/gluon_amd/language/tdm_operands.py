@@ -68,7 +68,7 @@ def sequence(value: object, argument: str) -> list[Any]:
 def vector(
     semantic: SemanticLayer, desc: tensor_descriptor, values: object, argument: str
 ) -> list[tl.tensor]:
-    """An int32 for each dimension of the descriptor; [] for None."""
+    """Return an int32 for each dimension of the descriptor; [] for None."""
     if unwrap(values) is None:
         return []
     items = sequence(values, argument)
@@ -143,7 +143,7 @@ def warp_hint(
     layout: SharedLayout,
     argument: str = "warp_used_hint",
 ) -> Optional[int]:
-    """A bit mask of the warps that share a copy into `layout`, or None."""
+    """Return a bit mask of the warps that share a copy into `layout`, or None."""
     if unwrap(value) is None:
         return None
     hint = semantic.compile_time_int(value, argument, 1, (1 << semantic.num_warps) - 1)
@@ -328,7 +328,7 @@ def updated(
     pred: Optional[Scalar[int]],
     clamp: bool,
 ) -> Any:
-    """The handle of a descriptor that was changed; `pred` is None, a number or a scalar."""
+    """Return the handle of a descriptor that was changed; `pred` is None, a number or a scalar."""
     switch = None if pred is None else pred_int32(semantic, pred)
     return semantic.builder.create_update_tensor_descriptor(
         desc.handle,
@@ -340,7 +340,7 @@ def updated(
 
 
 def pred_int32(semantic: SemanticLayer, pred: Scalar[int]) -> tl.tensor:
-    """A predicate as newer Tritons take it."""
+    """Return a predicate as newer Tritons take it."""
     pred = unwrap(pred)
     if isinstance(pred, int):
         return semantic.to_tensor(int(pred))

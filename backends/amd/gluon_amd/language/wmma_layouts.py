@@ -37,7 +37,7 @@ def get_wmma_scale_layout(
     shape: Shape,
     scale_factor: Const[int] = 32,
 ) -> DistributedLinearLayout:
-    """The layout in which `wmma_scaled` takes the block scales of an operand.
+    """Return the layout in which `wmma_scaled` takes the block scales of an operand.
 
     Lane `l` of the first 16 holds the scales of row `l` of a tile, for the whole K of an
     instruction; the other 16 lanes hold those of the next tile of the warp, for the instruction can

@@ -12,7 +12,7 @@ __all__ = ["operand", "per_block", "repeat", "spread", "stack", "without"]
 
 
 def stack(pieces: Iterable[tuple[str, int, int]]) -> LinearLayout:
-    """The product of identities, most minor first; a piece is (in-dim, tensor dimension, size)."""
+    """Return the product of identities, most minor first; a piece is (in-dim, tensor dimension, size)."""
     layout = LinearLayout({"register": [], "lane": [], "warp": []}, {})
     for in_dim, d, size in pieces:
         layout = layout * LinearLayout.identity_1d(size, in_dim, f"dim{d}")
@@ -29,7 +29,7 @@ def per_block(shape: Sequence[int], cga_layout: Sequence[Sequence[int]]) -> list
 
 
 def repeat(layout: LinearLayout, d: int, size: int) -> LinearLayout:
-    """The layout, repeated in registers until it covers `size` elements along dimension `d`."""
+    """Return the layout, repeated in registers until it covers `size` elements along dimension `d`."""
     times = max(1, size // _size(layout, d))
     return layout * LinearLayout.identity_1d(times, "register", f"dim{d}")
 

@@ -13,8 +13,8 @@ __all__ = [
 
 
 def amd_sched_barrier(machine: Machine, mask: int) -> None:
-    """Keeps the compiler's scheduler from moving instructions."""
+    """Keep the compiler's scheduler from moving instructions."""
 
 
 def warp_pipeline_border(machine: Machine, *marks: Any) -> None:
-    """Marks a stage of a software pipeline."""
+    """Mark a stage of a software pipeline."""

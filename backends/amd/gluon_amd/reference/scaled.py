@@ -44,7 +44,7 @@ def _scaled(machine: Machine, values: np.ndarray, scale: np.ndarray) -> np.ndarr
 
 
 def _unpacked(raw: np.ndarray, axis: int) -> np.ndarray:
-    """The e2m1 numbers of bytes at full extent, two for one along `axis` (the programs' counts)."""
+    """Return the e2m1 numbers of bytes at full extent, two for one along `axis` (the programs' counts)."""
     both = np.stack([_FP4[raw & 15], _FP4[raw >> 4]], axis=axis + 1)
     return both.reshape([n * 2 if d == axis else n for d, n in enumerate(raw.shape)])
 
@@ -72,12 +72,12 @@ def scaled_upcast_fp8(
 def scaled_upcast_fp4(
     machine: Machine, source: np.ndarray, scale: np.ndarray, element: Any, axis: int
 ) -> np.ndarray:
-    """The same for two e2m1 numbers in each byte, the low half first, along `axis`."""
+    """Return the same for two e2m1 numbers in each byte, the low half first, along `axis`."""
     return _scaled(machine, _unpacked(_full(machine, source, 0).view(np.uint8), axis + 1), scale)
 
 
 def _spread(scale: np.ndarray, size: int, axis: int) -> np.ndarray:
-    """The factors of blocks, one for each of `size` elements along `axis`."""
+    """Return the factors of blocks, one for each of `size` elements along `axis`."""
     factor = _factor(scale)
     return np.repeat(factor, size // factor.shape[axis], axis)
 
@@ -95,7 +95,7 @@ def scaled_downcast_fp8(
 
 
 def _half(source: Any, scale: Any, axis: int) -> Any:
-    """The recorded type of pairs of `source`'s elements along `axis`, in one byte."""
+    """Return the recorded type of pairs of `source`'s elements along `axis`, in one byte."""
     from gluon_core.layouts import DistributedLinearLayout
 
     type = source.type
@@ -115,7 +115,7 @@ def _half(source: Any, scale: Any, axis: int) -> Any:
 def scaled_downcast_fp4(
     machine: Machine, source: np.ndarray, scale: np.ndarray, axis: int
 ) -> np.ndarray:
-    """The same to e2m1, two in each byte along `axis`; what is too large becomes 6."""
+    """Return the same to e2m1, two in each byte along `axis`; what is too large becomes 6."""
     wide, scale = _full(machine, source, 0).astype(np.float32), _full(machine, scale, 1)
     wide = wide / _spread(scale, wide.shape[axis + 1], axis + 1)
     size = np.abs(wide)[..., None]
@@ -127,7 +127,7 @@ def scaled_downcast_fp4(
 
 
 def _operand(machine: Machine, value: np.ndarray, kind: str, position: int, k: int) -> np.ndarray:
-    """A scaled operand's elements in float32, at full extent."""
+    """Return a scaled operand's elements in float32, at full extent."""
     value = _full(machine, value, position)
     if kind == "E2M1":
         return _unpacked(value.view(np.uint8), k)

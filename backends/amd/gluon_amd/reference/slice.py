@@ -14,7 +14,7 @@ __all__ = [
 
 
 def extract_slice(machine: Machine, type: Any, source: np.ndarray, offsets: Any) -> np.ndarray:
-    """The part of a tensor of the result's shape that starts at `offsets`."""
+    """Return the part of a tensor of the result's shape that starts at `offsets`."""
     full = np.broadcast_to(source, (source.shape[0], *machine.operand_types()[0].dims))
     cut = (slice(None), *(slice(o, o + n) for o, n in zip(offsets, type.dims)))
     return full[cut]

@@ -72,7 +72,7 @@ def make_tensor_descriptor(
     strides: Sequence[np.ndarray],
     padding: Any = None,
 ) -> Descriptor:
-    """A descriptor; the hardware has no stride for the last dimension, it is 1."""
+    """Return a descriptor; the hardware has no stride for the last dimension, it is 1."""
     block, _, layout = type.fields
     steps = tuple(map(per_program, strides))
     if (steps[-1] != 1).any():
@@ -96,7 +96,7 @@ def update_tensor_descriptor(
     pred: Any = None,
     clamp: bool = False,
 ) -> Descriptor:
-    """The descriptor, moved by `offsets`, with other bounds, or switched by `pred`."""
+    """Return the descriptor, moved by `offsets`, with other bounds, or switched by `pred`."""
     changed = _switched(desc)
     if offsets:
         changed = _moved(changed, offsets, clamp)
@@ -119,7 +119,7 @@ def _moved(desc: Switched, offsets: Sequence[np.ndarray], clamp: bool) -> Switch
 
 
 def _placed(desc: Descriptor, args: Sequence[Any]) -> tuple[Switched, Sequence[Any]]:
-    """The descriptor at its box, and the arguments after the offsets, if there are any."""
+    """Return the descriptor at its box, and the arguments after the offsets, if there are any."""
     plain = _switched(desc)
     if args and isinstance(args[0], list):
         return _moved(plain, args[0], True), args[1:]
@@ -170,7 +170,7 @@ def _issue(
 
 
 def async_tdm_copy_global_to_local(machine: Machine, desc: Descriptor, *args: Any) -> None:
-    """A box to LDS, zero outside the tensor; (offsets, dest, pred, barrier) before Triton 3.8,
+    """Copy a box to LDS, with zeros outside the tensor; (offsets, dest, pred, barrier) before Triton 3.8,
     (dest, barrier, cache modifier, warps) from then on."""
     early = isinstance(args[0], list)
     placed, (dest, *rest) = _placed(desc, args)
@@ -257,7 +257,7 @@ def async_tdm_scatter(machine: Machine, desc: Descriptor, rows: np.ndarray, *arg
 
 @returns(lambda *operands: None)
 def tdm_prefetch(machine: Machine, *operands: Any) -> None:
-    """Moves a box nearer: no meaning."""
+    """Prefetch a box: no effect on results."""
 
 
 def async_tdm_wait(machine: Machine, pending: int) -> None:

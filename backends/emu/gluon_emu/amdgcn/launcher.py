@@ -159,7 +159,7 @@ def prepared(
 
 
 def _disassembled(compiled: Any) -> str:
-    """The assembly of a kernel that is there as a code object alone."""
+    """Return the assembly of a kernel that is there as a code object alone."""
     try:
         code = compiled.asm["hsaco"]
         return assembly_of(code, compiled.metadata.name)
@@ -183,7 +183,7 @@ def _kernarg(
     hidden: dict[str, int],
     service: Optional[Hostcalls] = None,
 ) -> np.ndarray:
-    """The segment, as the metadata of the code object lays it out."""
+    """Return the segment, as the metadata of the code object lays it out."""
     info = program.info
     size = max(
         info.number("kernarg_segment_size"),

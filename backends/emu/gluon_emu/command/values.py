@@ -75,7 +75,8 @@ def _dtype(name: str) -> Any:
 
 
 def _filled(dtype: Any, shape: tuple[int, ...], fill: str) -> np.ndarray:
-    """
+    """Return an array filled as the command line says.
+
     Raises:
         ValueError: `fill` is neither a known word nor a number.
     """

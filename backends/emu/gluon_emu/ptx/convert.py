@@ -147,7 +147,7 @@ def _clipped(x: np.ndarray, source: Type, result: Type, saturate: bool) -> np.nd
 
 
 def _as_float(x: np.ndarray, result: Type, mode: str) -> np.ndarray:
-    """An integer rounded to the result's precision, as float64."""
+    """Return an integer rounded to the result's precision, as float64."""
     if x.dtype.itemsize < 8:
         exact = x.astype(np.float64)
         return exact if result.element == "f64" else rounded(exact, result.element, mode)
@@ -166,7 +166,7 @@ def _as_float(x: np.ndarray, result: Type, mode: str) -> np.ndarray:
 
 
 def _integral(x: np.ndarray, result: Type, source: Type, mode: str) -> np.ndarray:
-    """The nearest integer that there is. NaN is 0, or among 64 bits the highest of the result's."""
+    """Return the nearest integer that there is. NaN is 0, or among 64 bits the highest of the result's."""
     whole = _WHOLE[mode](x)
     info = np.iinfo(result.dtype)
     low, high = float(info.min), float(info.max)

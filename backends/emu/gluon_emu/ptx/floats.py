@@ -34,7 +34,7 @@ _FLOATS = ("f16", "bf16", "f32", "f64", "f16x2", "bf16x2", "f32x2")
 
 
 def least_of(element: str) -> float:
-    """The smallest normal number of a format."""
+    """Return the smallest normal number of a format."""
     return 2.0 ** (-1022 if element == "f64" else FORMATS[element].least)
 
 
@@ -70,7 +70,7 @@ def _exact(kind: str, mode: str) -> Callable[..., np.ndarray]:
 
 
 def _fused(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """a * b + c of float32, rounded once."""
+    """Return a * b + c of float32, rounded once."""
     wide = c.astype(np.float64)
     product = a.astype(np.float64) * b
     total = product + wide
@@ -222,7 +222,7 @@ def approximated(call: Call) -> Step:
 
 
 def _approximate(call: Call, full: bool) -> Step:
-    """The nearest float to the exact result, which is within the bounds of the ISA."""
+    """Return the nearest float to the exact result, which is within the bounds of the ISA."""
     fn, fit = _APPROXIMATE[call.name]
     ftz = call.flag("ftz")
     type = call.type()
@@ -260,7 +260,7 @@ def _high(raw: np.ndarray) -> np.ndarray:
 
 
 def _signs(type: Type) -> int:
-    """The bits that hold the signs of a value's elements."""
+    """Return the bits that hold the signs of a value's elements."""
     size = type.bits // type.lanes
     return sum(1 << (size * (i + 1) - 1) for i in range(type.lanes))
 
@@ -299,7 +299,7 @@ def float_sign(call: Call) -> Step:
 def pick_extreme(
     a: np.ndarray, b: np.ndarray, least: bool, nan: bool, xor: bool = False
 ) -> np.ndarray:
-    """The smaller or the larger; -0 is less than 0.
+    """Return the smaller or the larger; -0 is less than 0.
 
     Args:
         nan: NaN where one is; else the other number.

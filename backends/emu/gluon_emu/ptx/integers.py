@@ -38,7 +38,7 @@ def _wide(type: Type) -> Type:
 
 
 def high_product(a: np.ndarray, b: np.ndarray, type: Type) -> np.ndarray:
-    """The upper half of a product."""
+    """Return the upper half of a product."""
     if type.bits < 64:
         wide = _wide(type).dtype
         shift = wide.type(type.bits)
@@ -70,7 +70,7 @@ def _piece(call: Call, type: Type) -> tuple[Callable[..., np.ndarray], Type]:
 
 
 def _added(a: np.ndarray, b: np.ndarray, carry: Any, type: Type) -> tuple[np.ndarray, np.ndarray]:
-    """The sum of two and a carry, as unsigned integers, and the carry out."""
+    """Return the sum of two and a carry, as unsigned integers, and the carry out."""
     x, y = a.view(uint(type.bits)), b.view(uint(type.bits))
     first = x + y
     out = first < x

@@ -50,7 +50,7 @@ _WIDTHS = {4: np.uint8, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64
 
 
 def uint(bits: int) -> np.dtype:
-    """The unsigned integers that hold registers of so many bits."""
+    """Return the unsigned integers that hold registers of so many bits."""
     return np.dtype(_WIDTHS[bits])
 
 
@@ -155,7 +155,7 @@ def rounded(x: np.ndarray, name: str, mode: str = "rn", saturate: bool = False) 
 
 
 def sum_to_odd(a: np.ndarray, b: np.ndarray, mode: str = "rn") -> np.ndarray:
-    """a + b in float64, the last bit set where that is inexact; zeros have the sign of `mode`."""
+    """Return a + b in float64, the last bit set where that is inexact; zeros have the sign of `mode`."""
     total = a + b
     part = total - a
     error = (a - (total - part)) + (b - part)

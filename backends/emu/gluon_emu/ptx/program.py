@@ -148,14 +148,14 @@ class Call:
         return present
 
     def one_of(self, *names: str) -> Optional[str]:
-        """The first modifier of these, taken; None for none."""
+        """Return the first modifier of these, taken; None for none."""
         modifier = next((m for m in self.left if m in names), None)
         if modifier is not None:
             self.left.remove(modifier)
         return modifier
 
     def take_types(self, count: Optional[int] = None) -> list[Type]:
-        """The types among the modifiers, taken; nothing else may be left."""
+        """Return the types among the modifiers, taken; nothing else may be left."""
         types = [m for m in self.left if m in TYPES]
         rest = [m for m in self.left if m not in TYPES]
         if rest:
@@ -290,7 +290,7 @@ class Call:
         return np.full((1, 1), masked, uint(type.bits)).view(type.dtype)
 
     def _gathered(self, vector: Vector, type: Type) -> Callable[[Frame], np.ndarray]:
-        """Registers side by side as one, the first lowest."""
+        """Join neighbouring registers into one, the first lowest."""
         part = self._part(vector, type)
         reads = [self.get(item, part) for item in vector.items]
         wide = uint(type.bits)
@@ -393,7 +393,7 @@ def _in_bits(count: int) -> str:
 
 
 def lanes_of(raw: np.ndarray, type: Type) -> list[np.ndarray]:
-    """The elements of a packed value, as unsigned integers, the first lowest."""
+    """Return the elements of a packed value, as unsigned integers, the first lowest."""
     if type.lanes == 1:
         return [raw]
     size = type.bits // type.lanes
@@ -415,7 +415,7 @@ def packed(lanes: Sequence[np.ndarray], type: Type) -> np.ndarray:
 
 
 def numbers(raw: np.ndarray, type: Type) -> list[np.ndarray]:
-    """The elements of a value as float64."""
+    """Return the elements of a value as float64."""
     if type.kind == "f":
         return [raw.astype(np.float64)]
     return [decode(lane, type.element) for lane in lanes_of(raw, type)]

@@ -111,7 +111,7 @@ _OCTAL = re.compile(r"(?<![\w.])0([0-7]+)(?![\w.])")
 
 
 def parse(text: str) -> list[Statement]:
-    """The statements of a text with LLVM's escapes, in order; registers of inner braces renamed.
+    """Return the statements of a text with LLVM's escapes, in order; registers of inner braces renamed.
 
     Raises:
         NotModelled: it is no PTX that is known here.
@@ -303,7 +303,7 @@ _UNARY: dict[type, Callable[[Any], Any]] = {
 
 
 def _evaluated(node: ast.expr) -> Any:
-    """A constant expression (PTX ISA 4.5)."""
+    """Return a constant expression (PTX ISA 4.5)."""
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return node.value
     if isinstance(node, ast.UnaryOp):

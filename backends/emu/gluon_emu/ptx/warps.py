@@ -248,7 +248,7 @@ def activemask(call: Call) -> Step:
 
 @opcode("elect")
 def elect(call: Call) -> Step:
-    """The first lane of the mask; the ISA leaves open which."""
+    """Return the first lane of the mask; the ISA leaves open which."""
     if not call.flag("sync") or call.left:
         raise call.refuse("`elect` is there with `.sync` alone")
     call.count(2)

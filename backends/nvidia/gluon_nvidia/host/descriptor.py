@@ -173,7 +173,7 @@ class TensorDescriptor(HostDescriptor):
         padding: str = "zero",
         round_f32_to_tf32: bool = False,
     ) -> TensorDescriptor:
-        """The descriptor of all of `tensor`.
+        """Return the descriptor of all of `tensor`.
 
         Args:
             tensor: a torch tensor or NumPy array, aligned to 16 bytes, whose last stride is 1 and
@@ -315,7 +315,7 @@ class TensorDescriptorIm2Col(TensorDescriptor):
         pixel_box_lower_corner: Optional[Sequence[int]] = None,
         pixel_box_upper_corner: Optional[Sequence[int]] = None,
     ) -> TensorDescriptorIm2Col:
-        """The descriptor of all of `tensor`.
+        """Return the descriptor of all of `tensor`.
 
         Args:
             tensor: a torch tensor or NumPy array of images, as in `TensorDescriptor.from_tensor`.

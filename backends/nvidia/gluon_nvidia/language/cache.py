@@ -60,7 +60,7 @@ class FractionalEvictionPolicy:
         return tl.constexpr(self).type
 
     def mangle(self) -> str:
-        """An identifier part that differs between different policies."""
+        """Return an identifier part that differs between different policies."""
         fraction = float(self.fraction).hex().replace(".", "d").replace("+", "p").replace("-", "m")
         return f"FEP_{self.primary}_{fraction}_{self.secondary}_FEP"
 
@@ -132,7 +132,7 @@ class CachePolicy:
         )
 
     def mangle(self) -> str:
-        """An identifier part that differs between different policies."""
+        """Return an identifier part that differs between different policies."""
         l2 = self.l2.mangle() if self.l2 else "none"
         parts = (self.cache_modifier, self.l1, l2, self.l2_prefetch_size)
         return "CP_" + "_".join("none" if p is None else str(p) for p in parts) + "_CP"

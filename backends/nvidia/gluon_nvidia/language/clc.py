@@ -71,7 +71,7 @@ class clc_result(handle_value):
 
     @builtin(requires=_REQUIRES, since=CLC, name=f"{_NAME}.clc_result.program_id")
     def program_id(self, dim: Const[int]) -> tl.tensor:
-        """The id of the program that was taken over, along `dim`: an int32 scalar.
+        """Return the id of the program that was taken over, along `dim`: an int32 scalar.
 
         Undefined where `is_canceled()` is false.
 

@@ -243,7 +243,7 @@ def _pointer(semantic: SemanticLayer, base: Any) -> Any:
 
 
 def _listed(values: Any, argument: str) -> list[Any]:
-    """The entries of a sequence, compile-time ones as Python values."""
+    """Return the entries of a sequence, compile-time ones as Python values."""
     values = unwrap(values)
     if not isinstance(values, (list, tuple, tl.tuple)):
         raise ShapeError(
@@ -256,7 +256,7 @@ def _listed(values: Any, argument: str) -> list[Any]:
 
 
 def _scalar(semantic: SemanticLayer, value: Any, dtype: Any, argument: str) -> Any:
-    """An integer scalar as `dtype`."""
+    """Return an integer scalar as `dtype`."""
     if isinstance(value, tl.tensor):
         if value.type.is_block():
             raise ShapeError("must be scalars", argument=argument, got=semantic.describe(value))

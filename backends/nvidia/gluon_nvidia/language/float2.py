@@ -39,7 +39,7 @@ def _compute(semantic: SemanticLayer, opcode: str, operands: list[Any]) -> Any:
 
 
 def _pairs(value: Any, argument: str) -> Any:
-    """The tensor inside a `Float2Tensor`."""
+    """Return the tensor inside a `Float2Tensor`."""
     if not isinstance(value, Float2Tensor):
         raise DtypeError(
             "not pairs of float32",
@@ -52,7 +52,7 @@ def _pairs(value: Any, argument: str) -> Any:
 
 
 def _singles(semantic: SemanticLayer, value: Any, argument: str) -> Any:
-    """A tensor of float32."""
+    """Return a tensor of float32."""
     value = semantic.to_tensor(value)
     if value.dtype != tl.float32:
         refuse(
@@ -110,7 +110,7 @@ class Float2Tensor:
 
     @traced
     def sum(self, axis: tl.constexpr) -> "Float2Tensor":
-        """The pairs added up along `axis`; a `Float2Tensor` of one dimension less."""
+        """Return the pairs added up along `axis`; a `Float2Tensor` of one dimension less."""
         return Float2Tensor(self.value.reduce(axis, _total))
 
 
@@ -234,7 +234,7 @@ def unpack(x: "Float2Tensor", axis: Const[int]) -> tl.tensor:
 
 @builtin(requires=_REQUIRES, instead=_INSTEAD, name=f"{_SPACE}.unpack2")
 def unpack2(x: "Float2Tensor") -> tuple[tl.tensor, tl.tensor]:
-    """The first elements of the pairs, and the second.
+    """Return the first elements of the pairs, and the second.
 
     Args:
         x: a `Float2Tensor`.

@@ -70,7 +70,7 @@ def check_mbarrier(
 
 
 def _per_cluster(barriers: int) -> int:
-    """The extent of a barrier's memory, which may be the one of each block only."""
+    """Return the extent of a barrier's memory, which may be the one of each block only."""
     return barriers if semantic_layer().has(CLUSTER_WIDE_BARRIERS) else 1
 
 
@@ -238,7 +238,7 @@ def _block(
     from_cta: Optional[Const[int]],
     public: str,
 ) -> Optional[int]:
-    """The index of the one block that acts, or None for all of them."""
+    """Return the index of the one block that acts, or None for all of them."""
     if unwrap(from_cta) is None:
         return None
     semantic.require(FROM_CTA, f"{public}(from_cta=...)")

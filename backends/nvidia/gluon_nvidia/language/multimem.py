@@ -214,7 +214,7 @@ class _Access:
 
 
 def _copies(x: Any) -> tuple[list[Any], Any]:
-    """The pointers of all ranks, and the one to all copies."""
+    """Return the pointers of all ranks, and the one to all copies."""
     try:
         peers, address = x.peers, x.address
     except (AttributeError, ValueError, TypeError):

@@ -127,7 +127,7 @@ def _is_fp4(value: Any) -> bool:
 
 
 def _unpacked(operands: dict[str, tl.tensor], result: tl.dtype) -> distributed_type:
-    """The type of a result of which fp4 operands have half along one dimension."""
+    """Return the type of a result of which fp4 operands have half along one dimension."""
     semantic = semantic_layer()
     floats = [value for value in operands.values() if not _is_fp4(value)]
     packed = {name: value for name, value in operands.items() if _is_fp4(value)}
@@ -170,7 +170,7 @@ def _unpacked(operands: dict[str, tl.tensor], result: tl.dtype) -> distributed_t
 
 
 def _doubled(layout: Any, shape: list[int], axis: int) -> Any:
-    """The layout of bytes of `shape`, for the two numbers that each of them holds along `axis`."""
+    """Return the layout of bytes of `shape`, for the two numbers that each of them holds along `axis`."""
     linear = layout.to_linear(shape)
     wide = [size * 2 if d == axis else size for d, size in enumerate(shape)]
     if isinstance(layout, BlockedLayout) and layout.order[0] == axis:
@@ -232,7 +232,7 @@ def _result_dtype(kind: str, values: list[Any], wanted: Optional[Const[tl.dtype]
 
 
 def _widest(values: Sequence[Any]) -> Optional[tl.dtype]:
-    """The dtype of tensors and, from 3.9 on, of run-time scalars together; None of fp4 alone."""
+    """Return the dtype of tensors and, from 3.9 on, of run-time scalars together; None of fp4 alone."""
     tensors = [value.dtype for value in values if _has_layout(value) and not _is_fp4(value)]
     scalars = [value.dtype for value in values if not (_has_layout(value) or _is_number(value))]
     if tensors and semantic_layer().has(PACKED_NUMBERS):

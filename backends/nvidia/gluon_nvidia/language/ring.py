@@ -95,7 +95,7 @@ class ring_position(Record):
 
     @builtin(name="ring_position.next")
     def next(self, steps: Scalar[int] = 1) -> ring_position:
-        """The position after this one.
+        """Return the position after this one.
 
         Args:
             steps: integer scalar, 0 or more: so many positions on, past slots that another partition uses.
@@ -124,7 +124,7 @@ class ring_position(Record):
 
     @builtin(name="ring_position.before")
     def before(self) -> ring_position:
-        """The position before this one."""
+        """Return the position before this one."""
         semantic = semantic_layer()
         zero, one, last = _numbers(semantic, self.facts.stages)
         begins = semantic.equal(self.index, zero)
@@ -232,8 +232,8 @@ class tile_ring(Record):
 
     @builtin(name="tile_ring.empty")
     def empty(self, at: ring_position) -> shared_memory_descriptor:
-        """The barrier of the empty slot, in place of `release` where a unit has read the tiles when it is
-        done: `tcgen05_commit(ring.empty(at))`.
+        """Return the barrier of the empty slot, in place of `release` where a unit has read the tiles
+        when it is done: `tcgen05_commit(ring.empty(at))`.
 
         Args:
             at: a consumer's position.
@@ -320,7 +320,7 @@ def tma_ring(
 
 
 def begin(facts: RingFacts, role: str) -> ring_position:
-    """A producer may pass the barriers of slots that nobody has used yet."""
+    """Return a producer may pass the barriers of slots that nobody has used yet."""
     semantic = semantic_layer()
     first = semantic.scalar_constant(0, tl.int32)
     phase = semantic.scalar_constant(int(role == "producer"), tl.int32)

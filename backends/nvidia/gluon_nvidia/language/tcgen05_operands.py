@@ -68,7 +68,7 @@ _CORE_BYTES = 16  # of a row of the smallest matrix that the unit reads
 def matrices(
     a: Matrix, b: shared_memory_descriptor, acc: tensor_memory_descriptor
 ) -> tuple[Matrix, shared_memory_descriptor, tensor_memory_descriptor]:
-    """The operands of a multiplication, if each is a matrix in the memory that it may lie in."""
+    """Return the operands of a multiplication, if each is a matrix in the memory that it may lie in."""
     semantic = semantic_layer()
     a = unwrap(a)
     if isinstance(a, tensor_memory_descriptor):
@@ -221,7 +221,7 @@ def check_depth(nbytes: int, a: Matrix) -> None:
 
 
 def multicast_flag(value: Const[bool], name: str, since: Feature) -> bool:
-    """A compile-time boolean that, if true, needs that Triton."""
+    """Return a compile-time boolean that, if true, needs that Triton."""
     spread = semantic_layer().compile_time_bool(value, "multicast")
     if spread:
         semantic_layer().require(since, f"{_SPACE}{name}(multicast=True)")
@@ -286,7 +286,7 @@ def completion_barrier(
 
 
 def format_of(value: Const[str], argument: str) -> str:
-    """The name of a scaled operand's format."""
+    """Return the name of a scaled operand's format."""
     return semantic_layer().one_of(argument, value, tuple(FORMATS))
 
 

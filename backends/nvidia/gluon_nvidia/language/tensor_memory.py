@@ -91,7 +91,7 @@ class tensor_memory_descriptor_type(memory_descriptor_type):
     def get_reg_layout(
         self, num_warps: Optional[Const[int]] = None, instr_variant: Const[str] = "32x32b"
     ) -> DistributedLinearLayout:
-        """The layout of a tensor that is loaded from such a view, or stored to it.
+        """Return the layout of a tensor that is loaded from such a view, or stored to it.
 
         Args:
             num_warps: 4, 8, 16 or 32; as many as run, if left out.
@@ -151,7 +151,7 @@ class tensor_memory_descriptor(memory_descriptor):
     def get_reg_layout(
         self, num_warps: Optional[Const[int]] = None, instr_variant: Const[str] = "32x32b"
     ) -> tl.constexpr:
-        """The layout of a tensor that `load` brings, or `store` takes, as a constexpr.
+        """Return the layout of a tensor that `load` brings, or `store` takes, as a constexpr.
 
         Args:
             num_warps, instr_variant: as in `tensor_memory_descriptor_type.get_reg_layout`.
@@ -260,7 +260,7 @@ class tensor_memory_descriptor(memory_descriptor):
     def slice(
         self, start: Const[int], length: Const[int], dim: Const[int] = 1
     ) -> "tensor_memory_descriptor":
-        """The view of `length` columns from `start` on.
+        """Return the view of `length` columns from `start` on.
 
         Args:
             start: the first column, a compile-time integer. It is a multiple of `length`; in a view
@@ -280,7 +280,7 @@ class tensor_memory_descriptor(memory_descriptor):
 
     @builtin(requires=_REQUIRES, name=f"{_CLASS}.index")
     def index(self, index: Scalar[int]) -> "tensor_memory_descriptor":
-        """The copy `index` of a view [copies, M, N].
+        """Return the copy `index` of a view [copies, M, N].
 
         Args:
             index: int32 scalar, or a compile-time integer, 0 to copies - 1.
@@ -302,7 +302,7 @@ class tensor_memory_descriptor(memory_descriptor):
         shape: Optional[Shape] = None,
         layout: Optional[AnyTensorMemoryLayout] = None,
     ) -> "tensor_memory_descriptor":
-        """The same columns seen with another dtype, shape or layout; what is left out stays.
+        """Return the same columns seen with another dtype, shape or layout; what is left out stays.
 
         Args:
             dtype: of 8, 16 or 32 bits.
@@ -429,7 +429,7 @@ def get_tmem_reg_layout(
     instr_variant: Const[str] = "32x32b",
     cga_layout: Sequence[Sequence[int]] = (),
 ) -> DistributedLinearLayout:
-    """The layout of a tensor that is loaded from a buffer in tensor memory, or stored to it.
+    """Return the layout of a tensor that is loaded from a buffer in tensor memory, or stored to it.
 
     Args:
         element_ty, shape, layout: of the buffer.

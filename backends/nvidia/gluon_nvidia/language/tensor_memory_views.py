@@ -54,7 +54,7 @@ def check_dtype(dtype: tl.dtype, layout: object) -> None:
 def check_buffer(
     semantic: SemanticLayer, dtype: tl.dtype, shape: list[int], layout: object, alloc: list[int]
 ) -> int:
-    """The 32-bit columns that a buffer takes; raises where none can be like this."""
+    """Return the 32-bit columns that a buffer takes; raises where none can be like this."""
     if not isinstance(layout, (TensorMemoryLayout, TensorMemoryScalesLayout)):
         raise LayoutError(
             "not a layout for tensor memory",

@@ -186,7 +186,7 @@ def _without_ones(shape: list[int]) -> list[int]:
 
 
 def rows_of(semantic: SemanticLayer, desc: tensor_descriptor, x_offsets: object) -> tl.tensor:
-    """The row indices of a gather or scatter."""
+    """Return the row indices of a gather or scatter."""
     block = [int(unwrap(size)) for size in desc.block_shape]
     if len(block) != 2 or block[0] != 1 or len(desc.shape) != 2:
         refuse(
@@ -302,7 +302,7 @@ def first_column(
     column: Scalar[int],
     written: bool = False,
 ) -> Any:
-    """The handle of the column at which chosen rows start."""
+    """Return the handle of the column at which chosen rows start."""
     (handle,) = coordinates(semantic, [column], 1, "y_offset")
     _check_start(desc, column, "y_offset")
     if written:
@@ -394,7 +394,7 @@ def _integer(semantic: SemanticLayer, value: object, argument: str, dtype: tl.dt
 def cache_policy_operands(
     builder: Any, policy: Optional[CacheHint], public: str
 ) -> tuple[Any, ...]:
-    """The builder's operand for a cache policy; none where there is none."""
+    """Return the builder's operand for a cache policy; none where there is none."""
     policy = unwrap(policy)
     if policy is None:
         return ()

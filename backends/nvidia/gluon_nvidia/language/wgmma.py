@@ -106,7 +106,7 @@ Waited = Union[tl.tensor, warpgroup_mma_accumulator, shared_memory_descriptor]
 def warpgroup_mma_init(
     value: Union[tl.tensor, warpgroup_mma_accumulator],
 ) -> warpgroup_mma_accumulator:
-    """A tensor as the first accumulator of a chain of multiplications that nobody waits for.
+    """Return a tensor as the first accumulator of a chain of multiplications that nobody waits for.
 
     A loop that hands an accumulator from round to round needs one type for it from the start.
 
@@ -355,7 +355,7 @@ def _accumulator_layout(layout: object, argument: str, wanted: str = "...") -> N
 def _check_accumulator(
     semantic: SemanticLayer, acc: Union[tl.tensor, warpgroup_mma_accumulator]
 ) -> distributed_type:
-    """The tensor type of an accumulator."""
+    """Return the tensor type of an accumulator."""
     if isinstance(acc, warpgroup_mma_accumulator):
         tensor_type: distributed_type = acc.type.tensor_type
     else:

@@ -34,7 +34,7 @@ def issued(semantic: SemanticLayer, handle: Any, asynchronous: bool) -> None:
 
 
 def waited(semantic: SemanticLayer, pending: int) -> list[Issued]:
-    """A wait that leaves `pending` unfinished: those of this stretch that are surely among them."""
+    """Return the multiplications of this stretch that a wait for `pending` surely leaves unfinished."""
     now = semantic.passed
     known: list[Issued] = [one for one in semantic.notes.get(_NOTE, ()) if one.passed == now]
     semantic.notes[_NOTE] = left = known[-pending:] if pending else []
@@ -44,7 +44,7 @@ def waited(semantic: SemanticLayer, pending: int) -> list[Issued]:
 def maybe_unfinished(
     semantic: SemanticLayer, handle: Any, kind: Any, before: Any, left: list[Issued]
 ) -> tl.tensor:
-    """The tensor of an accumulator that was waited for, which `left` may show to be unfinished."""
+    """Return the tensor of an accumulator that was waited for, which `left` may show to be unfinished."""
     own = next((one for one in left if one.handle is before), None)
     if own is None:
         made: tl.tensor = semantic.make_tensor(handle, kind)
@@ -55,7 +55,7 @@ def maybe_unfinished(
 
 
 def raw_handle(value: Any) -> Any:
-    """The handle of a value that is handed on and not read."""
+    """Return the handle of a value that is handed on and not read."""
     return vars(value)["handle"] if isinstance(value, _Unfinished) else value.handle
 
 

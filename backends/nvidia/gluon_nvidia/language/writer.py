@@ -177,7 +177,7 @@ def tma_writer(
 
 
 def finishing(writer: tile_writer, end: Optional[tile_epilogue]) -> tile_writer:
-    """The writer with another epilogue, or none."""
+    """Return the writer with another epilogue, or none."""
     held = tl.tuple([] if end is None else [end])
     return tile_writer([*writer.parts.values[:2], held], writer.facts)
 

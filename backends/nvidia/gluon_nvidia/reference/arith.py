@@ -26,7 +26,7 @@ def _frem(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The product in float64 and its rounding error (Dekker)."""
+    """Return the product in float64 and its rounding error (Dekker)."""
     high = a * b
     a1 = a * _SPLIT - (a * _SPLIT - a)
     b1 = b * _SPLIT - (b * _SPLIT - b)

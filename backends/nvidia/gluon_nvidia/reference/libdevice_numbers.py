@@ -88,7 +88,7 @@ def _words(x: np.ndarray) -> np.ndarray:
 
 
 def _rcp64h(x: np.ndarray) -> np.ndarray:
-    """The reciprocal of the number with these upper 32 bits; its own lower 32 are zero."""
+    """Return the reciprocal of the number with these upper 32 bits; its own lower 32 are zero."""
     with np.errstate(all="ignore"):
         made = 1 / (_words(x) >> 32 << 32).view(np.float64)
     return (_words(made) >> 32 << 32).view(np.float64)
@@ -112,7 +112,7 @@ EXTERNS |= {
 
 
 def _round(near: Any, above: Callable[[Fraction], bool], mode: str, dtype: Any, sign: bool) -> Any:
-    """The float of `dtype` next to an exact value in the direction of `mode`.
+    """Return the float of `dtype` next to an exact value in the direction of `mode`.
 
     Args:
         near: a float close to the value.
@@ -155,7 +155,7 @@ def _rounded(
 
 
 def _arithmetic(fn: Callable[..., Any], mode: str, dtype: Any) -> Model:
-    """An operation on finite floats, done exactly and rounded once; on others as NumPy does it."""
+    """Compute finite floats exactly and round once; compute others as NumPy does."""
 
     def one(*xs: Any) -> Any:
         xs = tuple(dtype(x) for x in xs)
@@ -221,7 +221,7 @@ def _root(mode: str, dtype: Any, inverse: bool = False) -> Model:
 
 
 def _converted(mode: str, dtype: Any, unsigned: bool = False) -> Model:
-    """A number as a float of `dtype`."""
+    """Return a number as a float of `dtype`."""
 
     def one(x: Any) -> Any:
         if isinstance(x, float) and not math.isfinite(x):
@@ -245,7 +245,7 @@ _WHOLE: dict[str, Callable[[float], int]] = {
 
 
 def to_integer(mode: str, bits: int, unsigned: bool, wide: bool) -> Model:
-    """A float as an integer: rounded, then the nearest that there is.
+    """Return a float as an integer: rounded, then the nearest that there is.
 
     Args:
         wide: of a float64, whose NaN becomes the highest bit; that of a float32 becomes 0, but in

@@ -92,6 +92,6 @@ def _check(
 
 
 def _groups(x: np.ndarray, width: int, axis: int) -> np.ndarray:
-    """The elements of each instruction side by side in a last dimension."""
+    """Return the elements of each instruction side by side in a last dimension."""
     moved = np.moveaxis(x, axis + 1, -1)
     return moved.reshape(*moved.shape[:-1], -1, width)

@@ -13,7 +13,7 @@ __all__ = ["PACKED_ASM", "packed_arith"]
 
 
 def _sum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a + b in float64, rounded to odd, so that a later rounding to fewer bits is the only one."""
+    """Return a + b in float64, rounded to odd, so that a later rounding to fewer bits is the only one."""
     total = a + b
     part = total - a
     error = (a - (total - part)) + (b - part)
@@ -77,7 +77,8 @@ _FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 
 
 def _codes(raw: np.ndarray, own: Sequence[int], dims: Sequence[int]) -> np.ndarray:
-    """The e2m1 numbers of bytes, the low half first, along the dimension that the result has twice."""
+    """Return the e2m1 numbers of bytes, the low half first, along the dimension that the result has
+    twice."""
     axis = next(d for d, (half, size) in enumerate(zip(own, dims)) if half != size) + 1
     both = np.stack([raw & 15, np.right_shift(raw.view(np.uint8), 4)], axis=axis + 1) & 15
     both = np.broadcast_to(both, (raw.shape[0], *_doubled(own, axis - 1)))

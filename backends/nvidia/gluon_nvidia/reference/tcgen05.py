@@ -33,7 +33,7 @@ _FP8 = {
 
 
 def _shared_by(layout: Any) -> int:
-    """The bits of the block index that an operand does not depend on, as a mask."""
+    """Return the bits of the block index that an operand does not depend on, as a mask."""
     bases = getattr(layout, "cga_layout", None) or []
     return sum(1 << bit for bit, basis in enumerate(bases) if not any(basis))
 
@@ -102,7 +102,7 @@ def tcgen05_commit(
 
 
 def _layouts(machine: Machine) -> list[Any]:
-    """The layouts of the op's buffers, in order."""
+    """Return the layouts of the op's buffers, in order."""
     return [t.layout for t in machine.operand_types() if hasattr(t, "alloc_shape")]
 
 

@@ -65,7 +65,7 @@ def tmem_store(machine: Machine, memory: SharedBuffer, value: np.ndarray, pred: 
 def tmem_subslice(
     machine: Machine, type: Any, memory: SharedBuffer, offset: int, dim: int = 1
 ) -> SharedBuffer:
-    """A part of one dimension, from element `offset` on."""
+    """Return a part of one dimension, from element `offset` on."""
     offsets = [0] * len(memory.shape)
     offsets[dim] = int(offset)
     return machine.slice_buffer(memory, type, offsets)

@@ -49,7 +49,7 @@ def make_tensor_descriptor(
     strides: Sequence[np.ndarray],
     padding: Any = None,
 ) -> Descriptor:
-    """A tensor-map in global memory (PTX 9.7.9.28, tensormap.replace), and its fence."""
+    """Write a tensor map to global memory (PTX 9.7.9.28, tensormap.replace), and fence it."""
     block, _, layout = type.fields
     made = Descriptor(
         base=per_program(base),
@@ -165,7 +165,7 @@ def _aligned(buffer: SharedBuffer, argument: str) -> None:
 
 
 def _sized(desc: Descriptor, buffer: SharedBuffer) -> Descriptor:
-    """The box of a copy, which is as large as its buffer: Triton 3.6 takes other ones, too."""
+    """Return the box of a copy, which is as large as its buffer: Triton 3.6 takes other ones, too."""
     shape = tuple(buffer.shape)
     return replace(desc, block_shape=shape) if len(shape) == len(desc.block_shape) else desc
 
@@ -266,7 +266,7 @@ def _pick(
     coord: Sequence[np.ndarray],
     offsets: Optional[Sequence[np.ndarray]],
 ) -> tuple[Descriptor, list[np.ndarray], Optional[list[np.ndarray]]]:
-    """The operands of the programs in which the load takes place."""
+    """Return the operands of the programs in which the load takes place."""
     return (
         select(desc, pred),
         [select(c, pred) for c in coord],

@@ -96,7 +96,7 @@ def atomic_store(
 def atomic_poll(
     task: Task, pointer: np.ndarray, expected: np.ndarray, timeout: Any = None
 ) -> Turns[np.ndarray]:
-    """Waits until the memory holds what is expected; false when the time is over first.
+    """Wait until memory holds the expected value; return False on timeout.
 
     Time passes only when nothing else can happen.
     """
@@ -146,7 +146,7 @@ _COPIES, _PRODUCTS = PORTABLE["deferred_store"], PORTABLE["deferred_read"]
 def deferred_store(
     task: Task, view: SharedView, value: np.ndarray, pointer: np.ndarray, mask: Optional[np.ndarray]
 ) -> None:
-    """A portable copy through registers: its reads and its result are settled after a wait,
+    """Model a portable copy through registers: its reads and its result are settled after a wait,
     as on other targets."""
 
     def perform() -> None:
@@ -168,7 +168,7 @@ def deferred_wait(task: Task, pending: int) -> None:
 
 @_op("deferred_read")
 def deferred_read(task: Task, views: Sequence[SharedView], is_async: bool, alone: bool) -> None:
-    """A portable product reads its operands: here, or on other targets, a unit does so on its own."""
+    """Read the operands of a portable `mma`: here, or on other targets, a unit does so on its own."""
     if alone:
         task.portable = True  # the work that is issued next
         return

@@ -181,7 +181,7 @@ def _packed(values: np.ndarray, pack: int) -> list[np.ndarray]:
 
 
 def _unpacked(words: Sequence[np.ndarray], dtype: np.dtype, pack: int) -> np.ndarray:
-    """Registers of one result as its elements (programs, runs, pack)."""
+    """Return registers of one result as its elements (programs, runs, pack)."""
     bits, per = _bits(dtype), _shared(dtype, pack)
     lanes = []
     for word in words:
@@ -191,7 +191,7 @@ def _unpacked(words: Sequence[np.ndarray], dtype: np.dtype, pack: int) -> np.nda
 
 
 def _narrowed(raw: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The low bits of a register as an element."""
+    """Return the low bits of a register as an element."""
     if dtype == np.bool_:
         truth: np.ndarray = (raw & raw.dtype.type(1)) != 0
         return truth
@@ -229,7 +229,7 @@ def _run(
 
 
 def _owners(layout: Optional[Layout], dims: tuple[int, ...], threads: int) -> np.ndarray:
-    """The first thread that holds each element."""
+    """Return the first thread that holds each element."""
     runs = _runs(layout, dims, 1, threads, False)
     owners = np.zeros(runs.elements.size, np.int64)
     owners[runs.elements[:, 0]] = runs.threads
@@ -244,7 +244,7 @@ def _each(
     dims: tuple[int, ...],
     threads: Callable[[], np.ndarray],
 ) -> Any:
-    """A run for each element, wherever it is: arrays as they are."""
+    """Return a run for each element, wherever it is: arrays as they are."""
     if not dims:
         args = [a.reshape(-1, 1) for a in args]
     words = [_packed(a[..., None], 1)[0] for a in args]

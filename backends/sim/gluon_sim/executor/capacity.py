@@ -68,7 +68,7 @@ def block_bytes(type: Type) -> int:
 
 
 def largest_buffer(program: Program) -> Union[Op, Function]:
-    """The op that allocates most shared memory at once; the kernel itself where none does."""
+    """Return the op that allocates most shared memory at once; the kernel itself where none does."""
     allocs = [op for op in program.walk_ops() if op.name == "local_alloc"]
     if not allocs:
         return program.kernel

@@ -116,7 +116,7 @@ class CompiledProgram:
 
 
 def constant_array(op: Op) -> np.ndarray:
-    """A constant as an array with a leading axis of 1 and singleton dims."""
+    """Return a constant as an array with a leading axis of 1 and singleton dims."""
     type = op.results[0].type
     rank = len(type.dims)
     dtype = numpy_dtype(type)

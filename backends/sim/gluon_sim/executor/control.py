@@ -242,7 +242,7 @@ def while_op(task: Task, step: Step) -> Turns[None]:
 
 
 def warp_specialize(task: Task, step: Step) -> Turns[None]:
-    """The default region goes on in this task; each partition becomes a task of its own."""
+    """Continue the default region in this task; start a task for each partition."""
     frame = task.frame
     operands = [frame.get(a) for a in step.plan[0]]
     warps = list(step.plan[1])

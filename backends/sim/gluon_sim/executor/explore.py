@@ -64,7 +64,8 @@ class Steps:
 
     @classmethod
     def read(cls, path: str) -> "Steps":
-        """
+        """Read a recorded schedule from a file.
+
         Raises:
             ArgumentError: there is no such file, or it holds no schedule.
         """
@@ -229,7 +230,7 @@ class Exploration:
     def _shortened(
         self, error: SimulatorError, segments: list[tuple[str, int]], number: Optional[int]
     ) -> SimulatorError:
-        """The error of the shortest schedule found that still ends with it, with the timeline."""
+        """Return the error of the shortest schedule found that still ends with it, with the timeline."""
         deadline = monotonic() + max(5.0, self._settings.within / 4)
         tries = 0
 

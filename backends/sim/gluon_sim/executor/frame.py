@@ -21,7 +21,7 @@ __all__ = ["Frame", "merge", "select"]
 
 
 def select(value: Any, positions: np.ndarray) -> Any:
-    """The value for some of the programs it was made for."""
+    """Return the value for some of the programs it was made for."""
     if isinstance(value, np.ndarray):
         if value.shape[0] == 1:
             return value

@@ -28,7 +28,7 @@ _DEFERRED = ("deferred_store", "deferred_read")  # portable ops that are asynchr
 
 
 def _issues(model: Callable[..., Any], depth: int = 3) -> bool:
-    """Does a model, or a function of its package that it calls, start asynchronous work?"""
+    """Return True if a model, or a function of its package that it calls, starts asynchronous work."""
     code = getattr(model, "__code__", None)
     if code is None or depth == 0:
         return False

@@ -320,7 +320,7 @@ class Machine:
                 self.lifetimes = program.found.lifetimes
 
     def _another(self) -> "Machine":
-        """A machine for a further thread of this launch."""
+        """Return a machine for a further thread of this launch."""
         machine = Machine(
             self.program, self.memory, self.grid, self.num_warps, self.target, self.output,
             self.settings, self.num_ctas,

@@ -46,7 +46,7 @@ class Models:
         self.target = target
 
     def __call__(self, name: str) -> Optional[Callable[..., Any]]:
-        """The model of builder method `create_<name>`, or None."""
+        """Return the model of builder method `create_<name>`, or None."""
         for module in self.modules:
             fn: Optional[Callable[..., Any]] = getattr(module, name, None)
             if callable(fn) and not name.startswith("_"):
@@ -70,7 +70,7 @@ class Models:
 
 
 def models_for(target: Target) -> Models:
-    """The reference models of the target's vendor, then those of everybody else."""
+    """Return the reference models of the target's vendor, then those of everybody else."""
     own = target.architecture.backend
     backends = sorted(registry().backends.values(), key=lambda b: b.name != own)
     modules: list[Any] = []

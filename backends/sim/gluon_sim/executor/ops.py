@@ -80,7 +80,7 @@ def device_print(
 
 @_op("breakpoint")
 def kernel_breakpoint(task: Task) -> None:
-    """A debugger stops here; see `debug`."""
+    """Stop for a debugger; see `debug`."""
 
 
 @_op("assert")

@@ -71,7 +71,7 @@ def workers_for(
 
 
 def ordered(program: Program) -> bool:
-    """Does the order of programs matter, or are their writes unknown?"""
+    """Return True if the order of programs matters, or their writes are unknown."""
     known = program.found.ordered
     if known is None:
         known = ANYWHERE in written_arguments(program) or any(

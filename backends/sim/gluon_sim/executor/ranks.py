@@ -34,7 +34,7 @@ _current: ContextVar[Optional["Rank"]] = ContextVar("gluon_sim_rank", default=No
 
 
 def current() -> Optional["Rank"]:
-    """The rank whose host code runs in this thread, where ranks are simulated."""
+    """Return the rank whose host code runs in this thread, where ranks are simulated."""
     return _current.get()
 
 
@@ -116,7 +116,7 @@ class _World:
         return [rank.result for rank in self.ranks]
 
     def _host(self, rank: "Rank") -> Turns[None]:
-        """The turns of a rank's host code."""
+        """Yield the turns of a rank's host code."""
         while True:
             asked = rank.resume()
             if asked is None:
@@ -299,7 +299,7 @@ class Rank:
         return self.lane
 
     def back(self) -> None:
-        """Launches go where they went at first."""
+        """Restore the launcher that was there at first."""
         self.lane = self.number
 
     def join(self, lane: int) -> None:

@@ -112,7 +112,7 @@ class Walk(Guided):
             self.own = []
 
     def finish(self) -> None:
-        """A program is over, or all are."""
+        """Record that a program ended, or all did."""
         tree = self._tree
         if tree is None:
             return
@@ -161,7 +161,7 @@ class Walk(Guided):
 
 
 def _moved(entry: Any, by: int) -> Any:
-    """An entry of a log whose steps count from a later one."""
+    """Return an entry of a log whose steps count from a later one."""
     if isinstance(entry, Event):
         return Event(entry.who, entry.step - by, entry.touches, entry.last)
     return (*entry[:3], entry[3] - by)

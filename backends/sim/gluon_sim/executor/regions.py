@@ -23,7 +23,7 @@ _UFUNCS = {
 
 
 def _simple_ufunc(task: Task, step: Step) -> Optional[np.ufunc]:
-    """The ufunc behind a combine region of one op on its two arguments in order."""
+    """Return the ufunc behind a combine region of one op on its two arguments in order."""
     known = step.op.ufunc
     if known is None:
         known = step.op.ufunc = (_look(task.machine.program.functions, step.blocks[0][0]),)
@@ -51,7 +51,7 @@ def _look(functions: dict[str, CompiledFunction], block: CompiledBlock) -> Optio
 def _combine(
     task: Task, block: CompiledBlock, left: Sequence[np.ndarray], right: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """The region over all elements of two equally shaped groups of arrays."""
+    """Return the region over all elements of two equally shaped groups of arrays."""
     shape = left[0].shape
     count = left[0].size
     if not count:

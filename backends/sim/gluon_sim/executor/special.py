@@ -129,7 +129,7 @@ def bessel_y(order: int) -> Callable[..., np.ndarray]:
 
 
 def bessel_i(order: int) -> Callable[..., np.ndarray]:
-    """The modified I of this order."""
+    """Return the modified I of this order."""
     return each(lambda x: _i(order, x))
 
 

@@ -137,7 +137,7 @@ class Task:
         return self.machine.program.specialized
 
     def program_id(self, position: int) -> tuple[int, int, int]:
-        """The program id (x, y, z) behind a position of the leading axis."""
+        """Return the program id (x, y, z) behind a position of the leading axis."""
         row = self.frame.rows.index[position if self.frame.rows.count > 1 else 0]
         x, y, z = self.batch.ids
         return int(x[row]), int(y[row]), int(z[row])
@@ -159,12 +159,12 @@ class Task:
         return self.machine.program.shared_bytes
 
     def ticks(self, passed: int = 0) -> int:
-        """A clock that moves when it is looked at."""
+        """Return a clock that moves when it is looked at."""
         self.machine.ticks += 32 + passed
         return self.machine.ticks
 
     def home(self, op: Optional[Op] = None) -> Op:
-        """An op of this task, by default the one that runs, or where the kernel calls the library
+        """Return an op of this task, by default the one that runs, or where the kernel calls the library
         function that it is part of."""
         op = self.op if op is None else op
         for call in reversed(self.calls):
@@ -178,7 +178,7 @@ class Task:
         return self.machine.claim()
 
     def full(self, value: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-        """A value at its full extent, (programs, *shape), as a read-only view."""
+        """Return a value at its full extent, (programs, *shape), as a read-only view."""
         return np.broadcast_to(value, (self.programs, *shape))
 
     def load_global(
@@ -272,7 +272,7 @@ class Task:
             meet(self, self.batch.blocks, kind, view)
 
     def allocate_buffer(self, type: MemDescType, value: Optional[np.ndarray] = None) -> SharedView:
-        """A new buffer of a recorded type, holding `value` if one is given."""
+        """Return a new buffer of a recorded type, holding `value` if one is given."""
         buffer = self.machine.allocate(self, SharedView.bytes_needed(type))
         view = SharedView.allocated(buffer, type, self.op)
         if value is not None:
@@ -282,7 +282,7 @@ class Task:
     def slice_buffer(
         self, view: SharedView, type: MemDescType, offsets: Sequence[int]
     ) -> SharedView:
-        """The part of a view at compile-time offsets."""
+        """Return the part of a view at compile-time offsets."""
         return view.part(type, offsets)
 
     def store_shared(
@@ -311,7 +311,7 @@ class Task:
             view.written(self.rows, mask)
 
     def pointee(self, operand: int) -> np.dtype:
-        """The element type behind the pointers of the op's operand."""
+        """Return the element type behind the pointers of the op's operand."""
         element = list(self.op.operands())[operand].type.element
         assert isinstance(element, PointerType)
         return numpy_dtype(element.pointee)
@@ -330,7 +330,7 @@ class Task:
     # Asynchronous work: issued to a queue, bundled into groups, waited for by count.
 
     def active(self) -> Agent:
-        """This task as an agent; from the first call on, accesses of its program are watched."""
+        """Return this task as an agent; from the first call on, accesses of its program are watched."""
         if self.agent is None:
             if self.batch.agents is None:
                 self.batch.agents = Agents(self.batch.count)
@@ -366,11 +366,11 @@ class Task:
             fills.flights = (flight,)
 
     def promise(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-        """A result of the op, (programs, *shape), that work in flight fills."""
+        """Return a result of the op, (programs, *shape), that work in flight fills."""
         return promise((self.programs, *shape), dtype)
 
     def settled(self, value: np.ndarray) -> np.ndarray:
-        """The elements of a promise, if the work is known to be over; else the promise."""
+        """Return the elements of a promise, if the work is known to be over; else the promise."""
         return settled(value)
 
     def commit(self, queue: str) -> None:
@@ -394,7 +394,7 @@ class Task:
         writes: bool = False,
         newer: Optional[Mapping[str, str]] = None,
     ) -> None:
-        """A fence that the compiler adds before an op, if it knows that one is missing; a portable op
+        """Add the fence that the compiler adds before an op, if it knows that one is missing; a portable op
         asks for it all the same."""
         if self.portable:
             return
@@ -537,7 +537,7 @@ class Task:
             self.batch.blocks.acquire()
 
     def barrier_phase(self, view: SharedView) -> np.ndarray:
-        """The parity of the phase each program's barrier is in, int32 (programs,)."""
+        """Return the parity of the phase each program's barrier is in, int32 (programs,)."""
         barriers, at = self._barrier(view)
         self._told("other", view, barriers, at)
         return (barriers.phase[at] & 1).astype(np.int32)

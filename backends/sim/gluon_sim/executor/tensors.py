@@ -34,12 +34,12 @@ _op = entering(TENSOR_OPS)
 
 
 def _full(task: Task, value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The value with every tensor dim at its extent; the leading axis stays as it is."""
+    """Return the value with every tensor dim at its extent; the leading axis stays as it is."""
     return np.broadcast_to(value, (value.shape[0], *shape))
 
 
 def dims_of(task: Task, operand: int = 0) -> tuple[int, ...]:
-    """The dims of an operand of the op that runs; () for a scalar."""
+    """Return the dims of an operand of the op that runs; () for a scalar."""
     return list(task.op.operands())[operand].type.dims
 
 

@@ -139,7 +139,7 @@ class Barriers:
         self._turn(at)
 
     def raised(self, at: Places, count: int) -> None:
-        """This phase expects `count` arrivals more."""
+        """Expect `count` more arrivals in this phase."""
         self.check(at, "arrive")
         self.pending[at] += count
 
@@ -177,7 +177,7 @@ class Barriers:
                 lines.setdefault(slot, set()).add(task.op.loc.line)
 
     def _traffic(self, at: Places, which: np.ndarray, task: Optional[Task]) -> str:
-        """The bytes of the first of some barriers, in words."""
+        """Return the bytes of the first of some barriers, in words."""
         first = int(np.argmax(which))
         row, slot = int(at[0][first]), int(at[1][first])
         program = f" in program {task.batch.program(row)}" if task is not None else ""
@@ -365,6 +365,6 @@ def _idle(task: Task) -> str:
 
 
 def _distinct(slots: np.ndarray) -> list[int]:
-    """The slots of an access by several programs, which are nearly always one."""
+    """Return the slots of an access by several programs, which are nearly always one."""
     first = int(slots[0])
     return [first] if (slots == first).all() else np.unique(slots).tolist()

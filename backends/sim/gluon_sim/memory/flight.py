@@ -177,8 +177,8 @@ class Flight:
         )  # fmt: skip
 
     def _phase(self) -> Optional[tuple[Barriers, int, int]]:
-        """The barriers among which it signals one, which of them, and the phase that this one is in, as
-        the first program sees it."""
+        """Return the barriers among which it signals one, which of them, and the phase that this one is
+        in, as the first program sees it."""
         if self.barrier is None or self.barrier.buffer.barriers is None:
             return None
         barriers = self.barrier.buffer.barriers
@@ -220,7 +220,8 @@ class Flight:
         )
 
     def _last_like(self, before: Epoch, closed: np.ndarray) -> "Flight":
-        """The last of the pieces of work like this one that miss the access `before`: the first is reported, but a wait must reach that far."""
+        """Return the last of the pieces of work like this one that miss the access `before`: the first
+        is reported, but a wait must reach that far."""
         flights, last = self.task.machine.flights, self
         alike = [
             f

@@ -391,7 +391,7 @@ class GlobalMemory:
         return out
 
     def contents(self) -> Contents:
-        """A copy of all bytes, and of which of them were never written."""
+        """Return a copy of all bytes, and of which of them were never written."""
         missing = (None if a.missing is None else a.missing.copy() for a in self._all)
         return [(a.data.copy(), there) for a, there in zip(self._all, missing)]
 
@@ -402,7 +402,7 @@ class GlobalMemory:
             allocation.missing = None if missing is None else missing.copy()
 
     def changed(self, contents: Contents) -> list[str]:
-        """The names of the allocations that hold something else."""
+        """Return the names of the allocations that hold something else."""
         return [a.name for a, (data, _) in zip(self._all, contents) if (a.data != data).any()]
 
     def digest(self) -> bytes:
@@ -413,13 +413,13 @@ class GlobalMemory:
         return hasher.digest()
 
     def mark(self) -> None:
-        """A run begins, or begins again."""
+        """Begin a run, or begin it again."""
         for allocation in self._all:
             if not allocation.lasting:
                 allocation.mark()
 
     def unmark(self) -> None:
-        """A run is over."""
+        """End a run."""
         for allocation in self._all:
             allocation.unmark()
 
@@ -510,7 +510,7 @@ class GlobalMemory:
 
 
 def run_of(index: np.ndarray) -> Optional[int]:
-    """The first of indices that follow each other without gaps, or None where they do not."""
+    """Return the first of indices that follow each other without gaps, or None where they do not."""
     count = index.size
     if count < 64:
         return None

@@ -131,7 +131,7 @@ class Guided(Schedule):
         return count
 
     def name_task(self, task: Task, parent: Optional[Task] = None) -> None:
-        """A task starts, on its own or by another."""
+        """Record that a task starts, on its own or by another."""
         count = self._numbered("", task.name)
         self._names[id(task)] = task.name if count == 1 else f"{task.name} ({count})"
         self._held.append(task)
@@ -160,7 +160,7 @@ class Guided(Schedule):
     # ---- events -----------------------------------------------------------------------
 
     def learned(self, task: Task, other: object) -> None:
-        """A task goes on after something that is over."""
+        """Record that a task goes on after something ended."""
         if self._actors:
             self._edge("over", self.of(other), self.of(task))
 
@@ -192,7 +192,7 @@ class Guided(Schedule):
         self._latest[who] = event
 
     def seen(self) -> None:
-        """A task made an ordinary access to memory that others may reach."""
+        """Record a task's ordinary access to memory that others may reach."""
         if self._actors:
             event = self._latest.get(self._actors[-1])
             if event is not None:
@@ -256,7 +256,7 @@ class Guided(Schedule):
             self._tell(task.op.loc.line, f"`{task.op.called}` {does} {where}")
 
     def claims(self) -> None:
-        """A program takes another over, or makes room for it."""
+        """Record that a program takes another over, or makes room for it."""
         if self._actors:
             self._touch(Cells("claims", np.zeros(1, np.int64), ""))
 
@@ -270,7 +270,7 @@ class Guided(Schedule):
         return True  # before every op
 
     def resume(self, number: Optional[int]) -> None:
-        """A program starts that runs alone; or all."""
+        """Record that a program starts that runs alone; or all."""
         self.program = number
         self._current = None
 
@@ -310,7 +310,7 @@ class Guided(Schedule):
         return thing
 
     def stepped(self) -> None:
-        """The step is over."""
+        """End the step."""
         self._actors = []
 
     def decide(self, names: list[str]) -> str:
@@ -357,7 +357,7 @@ class Replay(Guided):
 
 
 def segments_of(steps: Sequence[str]) -> list[tuple[str, int]]:
-    """Steps in a row of one process together."""
+    """Join consecutive steps of one process."""
     segments: list[tuple[str, int]] = []
     for name in steps:
         if segments and segments[-1][0] == name:

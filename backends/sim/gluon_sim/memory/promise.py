@@ -30,14 +30,14 @@ class Promise(np.ndarray):
         self.which = getattr(origin, "which", None)
 
     def read(self) -> np.ndarray:
-        """The plain array, for an op that needs its elements."""
+        """Return the plain array, for an op that needs its elements."""
         flight = self.pending()
         if flight is not None:
             _report(flight)
         return np.asarray(self)
 
     def pending(self) -> Optional[Flight]:
-        """The first flight that the task, as far as it is at work now, does not know to be over."""
+        """Return the first flight that the task, as far as it is at work now, does not know to be over."""
         for number, flight in enumerate(self.flights):
             places = None if self.which is None else np.flatnonzero(self.which == number)
             if not _known(flight, places):
@@ -45,7 +45,7 @@ class Promise(np.ndarray):
         return None
 
     def landed(self) -> np.ndarray:
-        """The plain array with its elements there: where programs part, the work happens early."""
+        """Return the plain array with its elements there: where programs part, the work happens early."""
         for flight in self.flights:
             flight.task.machine.flights.land(flight)
         return np.asarray(self)
@@ -85,7 +85,7 @@ def _plain(value: Any) -> Any:
 
 
 def promise(shape: tuple[int, ...], dtype: np.dtype) -> Promise:
-    """An array whose elements are not there yet."""
+    """Return an array whose elements are not there yet."""
     placeholder = np.zeros(shape, dtype)
     placeholder.view(np.uint8)[...] = 0xFF  # NaN, where the type has one
     return placeholder.view(Promise)
@@ -121,7 +121,7 @@ def joined(parts: Sequence[tuple[np.ndarray, np.ndarray]], whole: np.ndarray) ->
 
 
 def settled(value: np.ndarray) -> np.ndarray:
-    """The plain array, if the work that fills it is known to be over; else the promise."""
+    """Return the plain array, if the work that fills it is known to be over; else the promise."""
     if isinstance(value, Promise) and value.pending() is None:
         return np.asarray(value)
     return value

@@ -54,7 +54,7 @@ def circle(scenes: list[dict[str, Any]]) -> list[str]:
 
 
 def in_words(scene: dict[str, Any]) -> str:
-    """A scene as part of a sentence."""
+    """Return a scene as part of a sentence."""
     text = (
         f"phase {scene['phase']} of {scene['where']} in program {scene['program']}: {_missing(scene)}, "
         f"{scene['completed']} phases completed"

@@ -83,7 +83,7 @@ class Random(Schedule):
 
 
 def schedule_of(settings: Settings) -> Schedule:
-    """The one that a setting names."""
+    """Return the one that a setting names."""
     if settings.schedule == "random":
         return Random(settings.seed)
     known: dict[str, type[Schedule]] = {"eager": Eager}

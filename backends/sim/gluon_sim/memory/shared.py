@@ -215,12 +215,12 @@ class SharedView:
     # ---- views ----------------------------------------------------------------------------
 
     def part(self, type: MemDescType, offsets: Sequence[int]) -> "SharedView":
-        """The elements from compile-time offsets on, as many as the type has."""
+        """Return the elements from compile-time offsets on, as many as the type has."""
         shape = tuple(type.shape)
         return self.with_type(type, derived(self.table, "slice", tuple(offsets), shape))
 
     def select(self, positions: np.ndarray) -> "SharedView":
-        """The same view for some of the programs."""
+        """Return the same view for some of the programs."""
         outside = self.outside
         if outside is not None and len(outside[0]) > 1:
             outside = (outside[0][positions], outside[1])
@@ -285,7 +285,7 @@ class SharedView:
         return _flat_index(_Ref(self.table), self.dtype.itemsize.bit_length() - 1)
 
     def span(self) -> Optional[slice]:
-        """The bytes of all elements, if they have no gaps and are the same in each program."""
+        """Return the bytes of all elements, if they have no gaps and are the same in each program."""
         if len(self.base) != 1:
             return None
         extent = _span(_Ref(self.table), self.dtype.itemsize)
@@ -485,7 +485,7 @@ def derived(table: np.ndarray, how: str, *args: Any) -> np.ndarray:
 
 
 def named_by(arguments: Any) -> tuple[SharedBuffer, ...]:
-    """The buffers among the arguments of an op."""
+    """Return the buffers among the arguments of an op."""
     buffers: list[SharedBuffer] = []
     for one in arguments:
         if isinstance(one, SharedView):

@@ -77,7 +77,7 @@ class SharedCost:
 
 
 def _vector(address: np.ndarray, live: np.ndarray, size: int) -> int:
-    """Registers that one instruction moves; `address` is (..., registers)."""
+    """Return the registers that one instruction moves; `address` is (..., registers)."""
     count = address.shape[-1]
     vector = 1
     while vector * 2 * size <= _WIDEST and count % (vector * 2) == 0:

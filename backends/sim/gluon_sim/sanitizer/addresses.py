@@ -31,7 +31,7 @@ def place(task: Task, bad: np.ndarray) -> tuple[tuple[int, int, int], tuple[int,
 
 
 def inside(task: Task, what: str, indices: np.ndarray, extent: int, of: str) -> np.ndarray:
-    """`indices` where all are in 0..extent-1; with the check off, they wrap around.
+    """Return `indices` if all are in 0..extent-1; with the check off, they wrap around.
 
     Raises:
         OutOfBoundsError: one is outside.
@@ -179,7 +179,7 @@ _SPELLED = dict(zip(_HINTS, ("multiple_of", "max_contiguous", "max_constancy")))
 
 
 def hints_of(op: Op) -> list[tuple[int, dict[str, Any]]]:
-    """(result, promises) of the results that a kernel says something about."""
+    """Return (index, hints) of the results that a kernel gives hints about."""
     hinted = []
     for i, result in enumerate(op.results):
         hints = {k: v for k, v in (result.attrs or {}).items() if k in _HINTS}

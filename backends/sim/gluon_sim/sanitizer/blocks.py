@@ -45,7 +45,7 @@ _MOVES = frozenset({"local_load", "local_store", "local_alloc"})
 
 
 def stays_within(op: Op) -> bool:
-    """Does an op in which threads wait for each other certainly let no block wait for another?"""
+    """Return True if an op in which threads wait for each other certainly lets no block wait for another."""
     return op.name.startswith(_WITHIN) and not op.name.startswith(_ACROSS)
 
 
@@ -103,7 +103,7 @@ class Blocks:
         np.maximum(self.seen, self._released, out=self.seen)
 
     def after(self, op: Op) -> None:
-        """An op was executed; perhaps the blocks waited for each other in it."""
+        """Record an executed op, in which the blocks may have waited for each other."""
         if not (op.name.startswith(_WITHIN) or passive(op)):
             self.release()
             self.acquire()
@@ -131,7 +131,7 @@ class Blocks:
         return published
 
     def learn(self, published: np.ndarray, leads: np.ndarray) -> None:
-        """The blocks wait that have the barrier in their own memory; the others pass by."""
+        """Let the blocks wait that have the barrier in their own memory; the others pass by."""
         mine = leads == np.arange(self.count)
         self.seen[mine] = np.maximum(self.seen[mine], published[mine])
 
@@ -145,7 +145,7 @@ class Blocks:
 
 @lru_cache(maxsize=256)
 def _held(layout: Any, dims: tuple[int, ...]) -> Optional[tuple[np.ndarray, int]]:
-    """(the first block that holds each element, the bits of further ones); None if that is not known."""
+    """Return (the first block that holds each element, the bits of further ones); None if unknown."""
     try:
         linear = layout.to_linear(dims)
     except (AttributeError, GluonError):
@@ -163,7 +163,7 @@ def _held(layout: Any, dims: tuple[int, ...]) -> Optional[tuple[np.ndarray, int]
 
 
 def copies_of(layout: Any, dims: tuple[int, ...]) -> Optional[int]:
-    """The bits of a block's index along which a buffer is held several times; None if not known."""
+    """Return the bits of a block's index along which a buffer is held several times; None if not known."""
     held = _held(layout, dims)
     return None if held is None else held[1]
 
@@ -330,7 +330,7 @@ class ViewByBlocks(View, Protocol):
 
 
 def _how(task: Task, view: View, dims: tuple[int, ...]) -> tuple[Any, str]:
-    """(the layout of the tensor, how) an op accesses a view."""
+    """Return (the layout of the tensor, the kind of access) of an op that accesses a view."""
     flight = task.agent.flight if task.agent is not None else None
     if flight is None and task.op.name not in _MOVES:
         return None, "own"

@@ -18,7 +18,7 @@ _VERB = {"read": "read", "write": "write", "update": "atomic update"}
 
 
 def meet(task: Task, blocks: Blocks, kind: str, view: ViewByBlocks) -> None:
-    """An access to a view by the blocks of all clusters of a batch.
+    """Record an access to a view by the blocks of all clusters of a batch.
 
     Raises:
         RaceError: two of them access the same bytes without a happens-before order.

@@ -39,7 +39,7 @@ class Earlier:
         return members
 
     def _make(self, parent: np.ndarray, who: Numbers, epoch: Numbers) -> Optional[np.ndarray]:
-        """New nodes, one for each parent."""
+        """Add new nodes, one for each parent."""
         first, self_end = self.count, self.count + len(parent)
         if self_end > LIMIT:
             return None

@@ -30,7 +30,7 @@ class Epochs:
         self._lock = threading.Lock()
 
     def of(self, task: Task, kind: str, time: int = 0, rest: bool = False) -> int:
-        """The number for an access by `task` now; equal accesses share one.
+        """Return the number for an access by `task` now; equal accesses share one.
 
         Args:
             rest: by threads other than the one that makes the task's atomics.
@@ -70,7 +70,7 @@ class Epochs:
     def ordered(
         self, agent: Agent, ids: np.ndarray, rows: Optional[np.ndarray], free: bool = False
     ) -> np.ndarray:
-        """Does each epoch happen before the current access of `agent`? `rows` broadcasts like `ids`.
+        """Return True where an epoch happens before the current access of `agent`; `rows` broadcasts like `ids`.
 
         `free`: they need no fence to be seen through another proxy.
         """

@@ -124,7 +124,7 @@ class Lifetimes:
                         self._report(task, flight, buffer, view.buffer.name)
 
     def reduces(self, task: Task) -> None:
-        """A reduction goes through memory of its own: is all work over that goes on there?"""
+        """Check that all work on a reduction's own memory is over."""
         if id(task.op) not in self.crossing:
             return
         for flight in self._under_way(task):

@@ -98,11 +98,11 @@ class Guide(Protocol):
     """A schedule that is asked before each step, and informed of actions that others may see."""
 
     def seen(self) -> None:
-        """A task makes an ordinary access to memory."""
+        """Record a task's ordinary access to memory."""
         ...
 
     def cells(self, task: Any, where: str, kind: str, at: np.ndarray) -> None:
-        """An atomic touches memory."""
+        """Record an atomic's access to memory."""
         ...
 
 

@@ -78,7 +78,7 @@ def _integer(value: Value) -> bool:
 
 
 def _sources(value: Value, calls: dict[str, list[Op]], branches: Branches) -> Iterator[Value]:
-    """The values that one of control flow may be."""
+    """Yield the values that a value of control flow may be."""
     owner, at = value.owner, value.index
     if isinstance(owner, Op):
         if owner.name == "call":
@@ -291,7 +291,7 @@ def _op(values: Iterable[Any]) -> Optional[Op]:
 
 
 def settle(task: Task, what: str, addresses: Wrapped, mask: Optional[np.ndarray]) -> np.ndarray:
-    """The addresses of an access as a plain array.
+    """Return the addresses of an access as a plain array.
 
     Raises:
         OffsetOverflowError: one that is not masked off wrapped.

@@ -22,7 +22,7 @@ class PartitionOrder:
         self, task: Task, agent: Agent, addresses: np.ndarray, programs: np.ndarray, acquire: bool,
         release: bool, overwrites: bool, threads: bool,
     ) -> None:  # fmt: skip
-        """An atomic access.
+        """Record an atomic access.
 
         Args:
             overwrites: whether it ends the earlier release there.

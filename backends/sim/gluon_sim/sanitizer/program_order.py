@@ -54,7 +54,7 @@ class Actor:
 
     @classmethod
     def of(cls, task: Task, time: int, threads: bool) -> "Actor":
-        """The actor that a task is now; `threads`: whether its threads act for themselves."""
+        """Return the actor that a task is now; `threads`: whether its threads act for themselves."""
         agent = task.agent
         if agent is None:
             return cls(ALONE, time, task.joined[0] - 1 if threads else time)
@@ -64,7 +64,7 @@ class Actor:
         )
 
     def knows(self, program: int) -> Optional[np.ndarray]:
-        """The clocks it knows in a program of its batch, by slot."""
+        """Return the clocks it knows in a program of its batch, by slot."""
         if self.known is None or self.numbers is None:
             return None
         row = int(np.searchsorted(self.numbers, program)) if len(self.known) > 1 else 0
@@ -134,7 +134,7 @@ class ProgramOrder:
         return x, rest % self.grid[1], rest // self.grid[1]
 
     def rank_of(self, number: int) -> int:
-        """The rank that a program runs on."""
+        """Return the rank that a program runs on."""
         return 0
 
     def lane_of(self, number: int) -> int:
@@ -150,7 +150,7 @@ class ProgramOrder:
         self, task: Task, addresses: np.ndarray, programs: np.ndarray, acquire: bool, release: bool,
         overwrites: bool, threads: bool,
     ) -> None:  # fmt: skip
-        """An atomic access, in the order in which its elements were taken.
+        """Record an atomic access, in the order in which its elements were taken.
 
         Args:
             threads: whether one thread makes it, and acts for itself alone.
@@ -166,7 +166,7 @@ class ProgramOrder:
         self.time += 1
 
     def used(self, op: Op, acquire: bool, release: bool, narrow: bool) -> None:
-        """An atomic was executed, and acquired and released so."""
+        """Record an executed atomic with its acquire and release semantics."""
         self._used[id(op)] = op, acquire, release, narrow
 
     def lacks(self) -> str:
@@ -344,7 +344,7 @@ class _Known:
 
 
 def _pairs(atomic: _Atomic) -> list[list[int]]:
-    """The addresses of an atomic, each with a program: one element of each tells it all."""
+    """Return the addresses of an atomic, each with a program: one element of each tells it all."""
     addresses = atomic.addresses
     pairs = np.stack([addresses.ravel(), np.broadcast_to(atomic.programs, addresses.shape).ravel()])
     if pairs.shape[1] > 1:
@@ -383,7 +383,7 @@ _WIDE = frozenset({"sys", "system"})
 
 
 def reaches_ranks(op: Op) -> bool:
-    """Does the scope of an atomic hold the devices of other ranks?"""
+    """Return True if the scope of an atomic includes the devices of other ranks."""
     if op.attrs.get("volatile"):
         return True
     values = (*op.attrs.get("order", ()), *op.args)

@@ -43,7 +43,7 @@ class History:
         return History([*self.before, *slots, (agent.slot, agent.clock)])
 
     def enter(self, agent: Agent) -> None:
-        """A function starts that is compiled on its own."""
+        """Enter a function that is compiled on its own."""
         agent.tick()
         self._calls.append(agent.clock)
 

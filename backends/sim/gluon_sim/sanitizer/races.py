@@ -58,7 +58,7 @@ class SharedShadow:
             self.reads = {s: np.repeat(r, self.rows, axis=0) for s, r in self.reads.items()}
 
     def touch_span(self, task: Task, kind: str, span: slice, size: int) -> bool:
-        """An access of all rows to the bytes of a span; false where `touch` must tell of a race."""
+        """Record an access of all rows to the bytes of a span; return False where `touch` must report a race."""
         if size < self.grain:
             self._refine(size)
         run = (slice(None), slice(span.start // self.grain, span.stop // self.grain))
@@ -88,7 +88,7 @@ class SharedShadow:
         size: int,
         name: str,
     ) -> None:
-        """An access to elements `index` of `size` bytes.
+        """Record an access to elements `index` of `size` bytes.
 
         Args:
             rows: batch rows that broadcast with `index`; None where all rows do the same.
@@ -181,7 +181,7 @@ class GlobalShadow:
         self.grain = grain
 
     def _kept(self, kind: str, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """The arrays of who made the last access of a kind, and of its epoch."""
+        """Return the arrays of who made the last access of a kind, and of its epoch."""
         who = self.who.get(kind)
         if who is None:
             who = self.who[kind] = np.full(self.size, NOBODY, np.int32)
@@ -192,7 +192,7 @@ class GlobalShadow:
         return who, ids
 
     def _numbers(self, task: Task, kind: str, rest: Rest) -> Numbers:
-        """The epochs of an access by the acting thread, and by the rest of them."""
+        """Return the epochs of an access by the acting thread, and by the rest of them."""
         of, time = self.epochs.of, self.order.time
         if isinstance(rest, bool):
             return of(task, kind, time, rest)
@@ -225,7 +225,7 @@ class GlobalShadow:
         shared: bool,
         rest: Rest = False,
     ) -> None:
-        """An access to elements `index` of `size` bytes by `programs`, which broadcasts.
+        """Record an access to elements `index` of `size` bytes by `programs`, which broadcasts.
 
         Args:
             kind: "read", "write" or "update" (atomic).
@@ -433,7 +433,7 @@ class GlobalShadow:
 
 
 def _by_number(index: np.ndarray, number: Numbers) -> Iterator[tuple[np.ndarray, int]]:
-    """The places of each epoch of an access."""
+    """Yield the places of each epoch of an access."""
     if isinstance(number, int):
         yield index, number
         return

@@ -56,7 +56,7 @@ class RankOrder(ProgramOrder):
         self._launches: list[tuple[int, int, tuple[int, int, int]]] = []  # rank, lane and grid
 
     def begin(self, rank: int, lane: int, grid: tuple[int, int, int]) -> int:
-        """A launch in a lane of a rank, after those before it in that and in the rank's own lane,
+        """Order a launch in a lane of a rank after those before it in that and in the rank's own lane,
         which has the rank's number; the number of its first program."""
         first, count = self.total, grid[0] * grid[1] * grid[2]
         self.total += count
@@ -71,7 +71,7 @@ class RankOrder(ProgramOrder):
         self._log.append(Joined(rank, lane))
 
     def meet(self, lanes: Sequence[int]) -> None:
-        """The hosts of all ranks met, each after its launches in these lanes."""
+        """Record that the hosts of all ranks met, each after its launches in these lanes."""
         self._log.append(Met(tuple(lanes)))
 
     def _launch(self, number: int) -> int:
@@ -105,7 +105,7 @@ class AcrossRanks:
         self._last: dict[tuple[int, int], tuple[Op, int]] = {}  # of a word: the op, the rank
 
     def scope(self, task: Task, allocation: Allocation, index: np.ndarray, size: int) -> None:
-        """An atomic access to elements of `size` bytes, which all ranks can reach.
+        """Record an atomic access to elements of `size` bytes, which all ranks can reach.
 
         Raises:
             ScopeError: another rank makes atomics there, and one of the two does not reach it.

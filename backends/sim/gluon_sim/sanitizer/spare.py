@@ -17,7 +17,8 @@ __all__ = ["spare_barriers"]
 
 
 def spare_barriers(program: Program) -> list[BarrierError]:
-    """A report of each barrier that is only initialised, and whose bytes a copy may write meanwhile.
+    """Return a report of each barrier that is only initialised, and whose bytes a copy may write
+    meanwhile.
 
     For the compiler it is over with its initialization, so a later allocation may share its bytes. One
     that does not take the initialization for a write puts no fence between it and a copy engine's.

@@ -37,7 +37,7 @@ _ATOMIC = frozenset({"atomic_rmw", "atomic_cas"})
 
 
 def passive(op: Op) -> bool:
-    """Does the op certainly not wait for other threads?"""
+    """Return True if the op certainly does not wait for other threads."""
     return op.name in _PASSIVE or op.name in ELEMENTWISE or op.name in _ATOMIC and _alone(op)
 
 
@@ -50,7 +50,7 @@ def _alone(op: Op) -> bool:
 
 @lru_cache(maxsize=512)
 def _owners(layout: Layout, dims: tuple[int, ...]) -> Optional[np.ndarray]:
-    """The thread of each element of a tensor; the first of those that hold it, which stores it."""
+    """Return the thread of each element of a tensor; the first of those that hold it, which stores it."""
     held = holders(layout, dims)
     if held is None:
         return None
@@ -128,7 +128,7 @@ class ThreadShadow:
         shape: tuple[int, ...],
         now: int,
     ) -> Optional[Met]:
-        """An access; an earlier one by another thread, or None."""
+        """Record an access; return an earlier one by another thread, or None."""
         type = next(iter(task.op.operands())).type
         dims = tuple(getattr(type, "dims", ()))
         owners = _owners(type.layout, dims) if dims else np.zeros((), np.int32)

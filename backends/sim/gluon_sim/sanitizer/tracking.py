@@ -93,7 +93,7 @@ class Tracking:
     def shared(
         self, task: Task, kind: str, view: ShadowedView, mask: Optional[np.ndarray] = None
     ) -> None:
-        """An access to all elements of a view, or those under the mask."""
+        """Record an access to all elements of a view, or those under the mask."""
         rows = task.rows
         size = view.dtype.itemsize
         index = view.elements()
@@ -125,7 +125,7 @@ class Tracking:
         at: np.ndarray,
         live: Optional[np.ndarray] = None,
     ) -> None:
-        """An access to chosen elements: indices into all rows of the buffer, one after the other."""
+        """Record an access to chosen elements: indices into all rows of the buffer, one after the other."""
         size = view.dtype.itemsize
         flat = at.ravel() if live is None else at[live]
         if flat.size:
@@ -159,7 +159,7 @@ class Tracking:
         self, task: Task, what: str, kind: str, allocation: Allocation, index: np.ndarray,
         live: Optional[np.ndarray], shape: tuple[int, ...], size: int, run: Optional[int] = None,
     ) -> None:  # fmt: skip
-        """An access to elements `index` of an allocation, those that `live` picks of `shape`.
+        """Record an access to elements `index` of an allocation, those that `live` picks of `shape`.
 
         Args:
             run: the first of them, where they follow each other without gaps.
@@ -175,7 +175,7 @@ class Tracking:
         self, task: Task, what: str, kind: str, allocation: Allocation, index: np.ndarray,
         live: Optional[np.ndarray], shape: tuple[int, ...], size: int, run: Optional[int],
     ) -> None:  # fmt: skip
-        """The order of programs, and of agents within them."""
+        """Record an access in the order of programs, and of agents within them."""
         if kind == "read":
             kind = "poll" if task.op.attrs.get("volatile") else _LOADS.get(what, "read")
         elif what == "atomic_store":
@@ -221,7 +221,7 @@ class Tracking:
                 self._orders(task, kind, allocation, index, programs, size, len(shape) == 1)
 
     def begin(self, machine: Machine) -> None:
-        """A batch starts on a machine: its threads meet none of those that ran there before."""
+        """Start a batch on a machine: its threads meet none of those that ran there before."""
         self._by_thread[id(machine)] = {}
 
     @property
@@ -230,7 +230,7 @@ class Tracking:
         return self.threads or self.order.threads
 
     def waited(self, task: Task) -> None:
-        """The threads of a task waited for each other."""
+        """Record that the threads of a task waited for each other."""
         task.since = self.tick()
         if not stays_within(task.op):
             task.together = task.since
@@ -242,7 +242,7 @@ class Tracking:
             task.joined = self.order.time, task.agent.clock if task.agent is not None else 0
 
     def tick(self) -> int:
-        """The time of the next access or barrier."""
+        """Return the time of the next access or barrier."""
         with self._lock:
             self._time += 1
             if self.threads:
@@ -305,7 +305,7 @@ class Tracking:
 
 
 def _distinct(ids: np.ndarray) -> np.ndarray:
-    """The numbers in an array, which mostly holds one."""
+    """Return the numbers in an array, which mostly holds one."""
     first = ids.flat[0]
     return np.array([first]) if (ids == first).all() else np.unique(ids)
 

@@ -38,7 +38,7 @@ class _Access:
     seen: dict[bytes, tuple[np.ndarray, int]] = field(default_factory=dict)
 
     def cost(self, size: int, banks: int, place: Callable[[Any], Any]) -> tuple[int, int]:
-        """Passes, and those without conflicts, if `place` tells where the offsets really are."""
+        """Return the passes, and those without conflicts, if `place` maps offsets to addresses."""
         passes = ideal = 0
         for offsets, times in self.seen.values():
             stores = self.way == "written"
@@ -160,7 +160,8 @@ def _cure(
     costs: Sequence[tuple[int, int]],
     banks: int,
 ) -> tuple[Any, Optional[list[int]], str]:
-    """The layout with the fewest passes over all accesses, the passes of each with it, and a remark."""
+    """Return the layout with the fewest passes over all accesses, the passes of each with it, and a
+    remark."""
     if buffer.needed:
         who = ", ".join(f"{name} at line {line}" for name, line in sorted(buffer.needed.items()))
         return None, None, f"the buffer must lie as it does for {who}"

@@ -155,7 +155,7 @@ _SAFE = {
 
 
 def _source_name(function: Function) -> str:
-    """A function's name in the source; specializations carry more."""
+    """Return a function's name in the source; specializations carry more."""
     match = re.search(r"def (\w+)", linecache.getline(function.loc.file, function.loc.line))
     return match.group(1) if match else function.name
 
@@ -237,7 +237,7 @@ class Prompt(cmd.Cmd):
         return visible(self.place.op)
 
     def array(self, value: Value) -> Any:
-        """The value of the chosen program: a scalar, or an array of the tensor's shape."""
+        """Return the value of the chosen program: a scalar, or an array of the tensor's shape."""
         held = self.place.value(value)
         if held is None:
             return None

@@ -152,7 +152,7 @@ class KernelProfile:
 def seconds(
     counts: Counts, traffic: int, peaks: Mapping[str, float], banks: int
 ) -> dict[str, float]:
-    """The least time that each part of the machine needs, where its peak is known.
+    """Return the least time that each part of the machine needs, where its peak is known.
 
     Args:
         traffic: bytes between global memory and the device.
@@ -175,7 +175,7 @@ def seconds(
 def roofline(
     counts: Counts, footprint: int, peaks: Mapping[str, float], banks: int = 32
 ) -> dict[str, Any]:
-    """The bound of a kernel whose caches are perfect: no launch is faster than `seconds`.
+    """Return the bound of a kernel whose caches are perfect: no launch is faster than `seconds`.
 
     `footprint` counts every sector that a launch touches once; `traffic` counts it each time.
     """
@@ -249,7 +249,7 @@ class Profiler(Watcher):
     def _aligned(
         self, memory: GlobalMemory, addresses: np.ndarray, mask: Optional[np.ndarray]
     ) -> np.ndarray:
-        """The addresses as they would be on a device, where every array starts on its own at a
+        """Return the addresses as they would be on a device, where every array starts on its own at a
         multiple of 256 bytes; those of the host may start anywhere."""
         live = addresses if mask is None else addresses[mask]
         if not live.size:
@@ -468,7 +468,7 @@ class Profiler(Watcher):
         )
 
     def _allocated(self, counts: Counts, op: Op, type: Any, programs: int) -> None:
-        """A buffer that was filled where it was made; its place does not change its banks."""
+        """Count the bytes with which an allocation fills its buffer."""
         result_type = op.results[0].type
         assert isinstance(result_type, MemDescType)
         size = numpy_dtype(result_type).itemsize
@@ -564,7 +564,7 @@ def _fits(type: Any, value: np.ndarray) -> bool:
 
 
 def _pointer_type(op: Op, addresses: np.ndarray) -> Any:
-    """The type whose layout says which thread holds which address: the pointers' own where the op
+    """Return the type whose layout says which thread holds which address: the pointers' own where the op
     has a tensor of them, else that of a tensor of the same shape (offsets, values)."""
     types = [v.type for v in op.operands()]
     pointers = [t for t in types if isinstance(t.element, PointerType)]
@@ -580,6 +580,6 @@ def _pointer_type(op: Op, addresses: np.ndarray) -> Any:
 
 
 def _tensor_like(op: Op, shape: tuple[int, ...]) -> Any:
-    """A tensor of the op (result or operand) that has the shape of a buffer, or None."""
+    """Return a tensor of the op (result or operand) that has the shape of a buffer, or None."""
     types = [r.type for r in op.results] + [v.type for v in op.operands()]
     return next((t for t in types if isinstance(t, TensorType) and t.dims == tuple(shape)), None)

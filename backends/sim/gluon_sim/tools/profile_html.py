@@ -25,7 +25,7 @@ tr:hover td { background-color: #f3f6fa; }
 
 
 def render(report: Sequence[Mapping[str, Any]]) -> str:
-    """The page, with everything it needs inside."""
+    """Return the page, with everything it needs inside."""
     body = "".join(_kernel(k) for k in report) or "<p>No kernel ran on the simulator.</p>"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Kernel profile</title>'

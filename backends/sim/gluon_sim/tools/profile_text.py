@@ -25,7 +25,7 @@ _LEAST_SOURCE = 40  # columns of source next to all the numbers
 
 
 def amount(value: float, unit: str = "") -> str:
-    """A count with a decimal prefix: 12345 as 12.3k; nothing for zero."""
+    """Return a count with a decimal prefix: 12345 as 12.3k; nothing for zero."""
     if not value:
         return ""
     for prefix in ("", "k", "M", "G", "T"):
@@ -66,7 +66,7 @@ def _conflicts(row: Mapping[str, Any]) -> str:
 
 
 def cells(row: Mapping[str, Any]) -> list[str]:
-    """The numbers of one line as text, in the order of `HEADS`."""
+    """Return the numbers of one line as text, in the order of `HEADS`."""
     matrix = ", ".join(f"{amount(n)} {kind}" for kind, n in sorted(row["matrix"].items()))
     convert = ", ".join(f"{amount(n)} {kind}" for kind, n in sorted(row["conversions"].items()))
     if row["conversion_bytes"]:
@@ -88,7 +88,7 @@ def cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def summary(kernel: Mapping[str, Any]) -> list[str]:
-    """A kernel's roofline in words."""
+    """Return a kernel's roofline in words."""
     roof = kernel["roofline"]
     lines = [
         f"{amount(roof['footprint'], 'B') or '0 B'} of global memory touched, "
@@ -105,7 +105,7 @@ def summary(kernel: Mapping[str, Any]) -> list[str]:
 
 
 def used(rows: Iterable[Sequence[str]]) -> list[int]:
-    """The columns of `HEADS` that are not empty in every row."""
+    """Return the columns of `HEADS` that are not empty in every row."""
     filled = list(rows)
     return [i for i in range(len(HEADS)) if any(row[i] for row in filled)]
 
@@ -139,7 +139,7 @@ def _table(
     columns: Sequence[int],
     source: Optional[int],
 ) -> Table:
-    """A table of these columns; `source` is the room for the lines' text, None to leave it out."""
+    """Return a table of these columns; `source` is the room for the lines' text, None to leave it out."""
     table = Table(title=Text(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     table.padding = (0, 1, 0, 0)
     table.add_column("line", justify="right", no_wrap=True)

@@ -54,7 +54,7 @@ class Tracer(Watcher):
         self._origin = 0
 
     def document(self) -> dict[str, Any]:
-        """The whole trace, ready for JSON."""
+        """Return the whole trace, ready for JSON."""
         return {
             "traceEvents": self.events,
             "displayTimeUnit": "ns",

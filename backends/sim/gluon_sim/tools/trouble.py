@@ -15,7 +15,7 @@ __all__ = ["function_around", "trouble"]
 
 
 def trouble(kernel: str, target: str, error: GluonError) -> Trouble:
-    """A mistake as a picture: its parties, and which blocks which."""
+    """Return a mistake as a picture: its parties, and which blocks which."""
     span = error.span
     parties: tuple[Party, ...] = ()
     relation = ""
@@ -47,8 +47,8 @@ def _access(one: Access) -> Party:
 
 
 def _deadlock(error: DeadlockError) -> tuple[Party, ...]:
-    """The tasks that wait, then the lines that would let one go on, each waiting for the task that
-    is in its function, then the tasks that are over."""
+    """Return the tasks that wait, then the lines that would let one go on, each waiting for the task
+    that is in its function, then the tasks that are over."""
     scenes = error.waiting[:16]
     lines: dict[tuple[str, int], int] = {}
     for scene in scenes:
@@ -97,7 +97,7 @@ def _place(scene: Scene) -> tuple[str, int]:
 
 
 def function_around(file: str, line: int) -> range:
-    """The lines of the function that `line` belongs to, decorators included."""
+    """Return the lines of the function that `line` belongs to, decorators included."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:

@@ -41,31 +41,31 @@ class Watcher:
     keeps_values = False
 
     def begin(self, launch: "Launch") -> None:
-        """A launch starts."""
+        """Report that a launch starts."""
 
     def end(self, launch: "Launch") -> None:
-        """It is over, well or not."""
+        """Report that the launch ended, with or without an error."""
 
     def broke(self, launch: "Launch", error: BaseException) -> None:
-        """It is over with an error; `end` follows."""
+        """Report that the launch failed with an error; `end` follows."""
 
     def before(self, launch: "Launch", task: Task, step: Step) -> None:
-        """An op that is no control flow is about to run."""
+        """Report that an op, no control flow, is about to run."""
 
     def after(self, launch: "Launch", task: Task, step: Step, args: Sequence[Any]) -> None:
-        """It ran, with these arguments."""
+        """Report that the op ran with these arguments."""
 
     def failed(self, launch: "Launch", task: Task, step: Step, error: BaseException) -> None:
-        """An op raised; the innermost op comes first."""
+        """Report that an op raised; the innermost op comes first."""
 
     def waits(self, launch: "Launch", task: Task, step: Step, wait: Wait) -> None:
-        """A task cannot go on."""
+        """Report that a task is blocked."""
 
     def resumes(self, launch: "Launch", task: Task, step: Step) -> None:
-        """It goes on."""
+        """Report that the task goes on."""
 
     def event(self, launch: "Launch", task: Task, op: Op, what: str, *details: Any) -> None:
-        """A vendor's model asked the machine for something: `what` is the method's name."""
+        """Report that a vendor's model called a method of the machine: `what` is its name."""
 
 
 _watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("gluon_sim_watchers", default=())
@@ -73,7 +73,7 @@ _watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("gluon_sim_watchers", de
 
 @contextmanager
 def watching(*watchers: Watcher) -> Iterator[None]:
-    """Launches inside tell these watchers, in addition to the present ones."""
+    """Report launches inside to these watchers, in addition to the present ones."""
     token = _watchers.set((*_watchers.get(), *watchers))
     try:
         yield
@@ -136,7 +136,7 @@ class Launch:
         return self._calls.setdefault(task, [])
 
     def line(self, task: Task, op: Op) -> Location:
-        """The line of somebody's kernel that an op belongs to."""
+        """Return the line of somebody's kernel that an op belongs to."""
         loc = op.loc
         if loc.line and not in_library(loc.file):
             return loc

@@ -17,7 +17,7 @@ ELEMENTWISE: dict[str, Callable[..., np.ndarray]] = {}
 
 
 def entering(table: dict[str, Callable[..., Any]]) -> Callable[..., Callable[[F], F]]:
-    """A decorator `@into(*names)` that keeps functions in a table, under the ops that they mean."""
+    """Return a decorator `@into(*names)` that keeps functions in a table, under the ops that they mean."""
 
     def into(*names: str) -> Callable[[F], F]:
         def put(fn: F) -> F:
@@ -269,7 +269,7 @@ def _two_product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @_op("fma")
 def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """a * b + c, rounded once."""
+    """Return a * b + c, rounded once."""
     a64, b64, c64 = np.broadcast_arrays(*(x.astype(np.float64) for x in (a, b, c)))
     plain = a64 * b64 + c64
     if a.dtype != np.float64:

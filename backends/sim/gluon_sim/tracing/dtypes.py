@@ -61,7 +61,7 @@ def numpy_dtype(type: Type) -> np.dtype:
 
 
 def unsigned(x: np.ndarray) -> np.ndarray:
-    """The same bits, read as unsigned integers."""
+    """Return the same bits, read as unsigned integers."""
     return x if x.dtype == np.bool_ else x.view(_UNSIGNED[x.dtype.itemsize])
 
 
@@ -69,7 +69,7 @@ def unsigned(x: np.ndarray) -> np.ndarray:
 
 
 def compute(x: np.ndarray) -> np.ndarray:
-    """A type that NumPy computes in natively: bf16 and fp8 widen to float32, exactly."""
+    """Return a type that NumPy computes in natively: bf16 and fp8 widen to float32, exactly."""
     return x if x.dtype.kind == "f" and x.dtype.char in "efd" else x.astype(np.float32)
 
 

@@ -179,7 +179,7 @@ def positions_in(sources: Iterable[Origin]) -> set[int]:
 
 
 def pointed_at(program: Program, op: Op) -> Optional[set[int]]:
-    """The kernel's arguments that the pointers of an op come from; None where that is unknown."""
+    """Return the kernel's arguments that the pointers of an op come from; None where that is unknown."""
     by_value = origins(program)
     out: set[Origin] = {ANYWHERE} if _by_numbers(op) else set()
     for value in op.operands():

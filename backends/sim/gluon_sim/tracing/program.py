@@ -94,7 +94,7 @@ class Program:
         return iter(ops)
 
     def str_nodebug(self) -> str:
-        """The text without source locations."""
+        """Return the text without source locations."""
         return render(self.functions.values(), locations=False)
 
     def __str__(self) -> str:

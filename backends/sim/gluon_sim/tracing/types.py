@@ -39,7 +39,7 @@ class Type:
         return ()
 
     def with_element(self, element: "Type") -> "Type":
-        """The same shape and layout, other elements."""
+        """Return the same shape and layout, other elements."""
         return element
 
     def get_context(self) -> None:

@@ -18,7 +18,7 @@ _PUT = {"store": 1, "masked_store": 1, "local_store": 1}
 
 
 def first_use(program: Program, op: Op) -> Optional[Op]:
-    """The first op that does more with the results of `op` than to store them; None for none."""
+    """Return the first op that does more with the results of `op` than to store them; None for none."""
     users = _users(program)
     readers: list[Op] = []
     seen: set[int] = set()
@@ -50,7 +50,7 @@ def _users(program: Program) -> dict[int, list[Op]]:
 
 
 def is_used(op: Op) -> bool:
-    """Does anything read the op's result? Looked up once, kept with the op."""
+    """Return True if anything reads the op's result; looked up once, kept with the op."""
     if not op.results:
         return False
     if op.used is None:

@@ -227,7 +227,7 @@ _PLAIN = {0xC0: None, 0xC2: False, 0xC3: True}
 
 
 def _unpacked(data: bytes, at: int) -> tuple[Any, int]:
-    """(the value of MessagePack at a place, the place behind it)."""
+    """Return the value of MessagePack at a place, and the place after it."""
     tag = data[at]
     at += 1
     if tag < 0x80 or tag >= 0xE0:
@@ -255,7 +255,7 @@ def _unpacked(data: bytes, at: int) -> tuple[Any, int]:
 
 
 def _shown(kernel: dict[str, Any]) -> Iterator[str]:
-    """The metadata of a kernel as lines of the assembly's form."""
+    """Yield the metadata of a kernel as lines in the form of the assembly."""
     yield "  - .args:"
     for argument in kernel.get(".args", ()):
         mark = "      - "

@@ -154,7 +154,8 @@ class Data:
             region.memory[:] = np.frombuffer(bytes(region.content), np.uint8)
 
     def address(self, symbol: str) -> int:
-        """
+        """Return the address of a symbol.
+
         Raises:
             KeyError: there is no such symbol.
         """

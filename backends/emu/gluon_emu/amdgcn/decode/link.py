@@ -80,7 +80,8 @@ class _Values:
         self._open: list[str] = []
 
     def __call__(self, symbol: str) -> int:
-        """
+        """Return the value of a symbol.
+
         Raises:
             KeyError: it is not defined.
             BackendError: its definition leads back to itself.

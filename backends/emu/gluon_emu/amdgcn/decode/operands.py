@@ -140,7 +140,7 @@ def register(operand: Optional[Operand]) -> Reg:
 
 
 def immediate(operand: Optional[Operand]) -> int:
-    """The integer of `operand`, where only that makes sense.
+    """Return the integer of `operand`, where only that makes sense.
 
     Raises:
         BackendError: it is none.

@@ -37,7 +37,7 @@ _WRITTEN_FOR = (
 
 
 def parse(text: str, name: Optional[str] = None) -> Program:
-    """The kernel `name` of an assembly text, or its only one.
+    """Return the kernel `name` of an assembly text, or its only one.
 
     Raises:
         BackendError: the text has no such kernel, or part of it cannot be read.

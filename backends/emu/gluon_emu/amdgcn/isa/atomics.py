@@ -192,7 +192,7 @@ def _atomic(name: str) -> Optional[Op]:
 
 
 def joined(b: Any, rows: Any, mask: Any) -> Any:
-    """Registers of the lanes in `mask`, two of them as one of 64 bits."""
+    """Return registers of the lanes in `mask`, two of them as one of 64 bits."""
     low = b.v[rows[0]][mask]
     if len(rows) == 1:
         return low

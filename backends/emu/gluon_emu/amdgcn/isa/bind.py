@@ -80,7 +80,7 @@ class Context:
 
 
 def constant(operand: Const, kind: str) -> Any:
-    """An immediate as a NumPy scalar of the type `kind`."""
+    """Return an immediate as a NumPy scalar of the type `kind`."""
     dtype = np.dtype(TYPES[kind])
     bits = operand.bits(kind)
     if kind == "bf16":
@@ -100,7 +100,7 @@ def constant(operand: Const, kind: str) -> Any:
 def vector_reader(
     ins: Instruction, operand: Operand, kind: str, ctx: Context, position: int = -1
 ) -> Reader:
-    """A reader of a source of a vector instruction.
+    """Return a reader of a source of a vector instruction.
 
     Args:
         kind: the type of the elements, a key of `TYPES`.
@@ -186,7 +186,7 @@ def _wide(reg: Reg, dtype: Any, ctx: Context) -> Reader:
 
 
 def selection_bit(text: Optional[str], position: int, default: bool = False) -> bool:
-    """An element of a modifier such as `op_sel:[0,1]`."""
+    """Return an element of a modifier such as `op_sel:[0,1]`."""
     if not text:
         return default
     bits = [piece.strip() for piece in text.strip("[]").split(",")]
@@ -262,7 +262,7 @@ def _partial_writer(
 
 
 def to_bits(value: Any, kind: str) -> Any:
-    """A result of the type `kind` as uint32, narrow ones in the lower half."""
+    """Return a result of the type `kind` as uint32, narrow ones in the lower half."""
     value = np.asarray(value)
     if kind == "bf16":
         return to_bf16(value).astype(np.uint32)
@@ -275,7 +275,7 @@ def to_bits(value: Any, kind: str) -> Any:
 
 
 def scalar_reader(operand: Operand, kind: str, ctx: Context) -> Reader:
-    """A source of a scalar instruction, as [waves]."""
+    """Return a source of a scalar instruction, as [waves]."""
     dtype = TYPES[kind]
     if isinstance(operand, Const):
         value = constant(operand, kind)
@@ -341,7 +341,7 @@ def scalar_writer(operand: Operand, kind: str, ctx: Context) -> Callable[..., An
 
 
 def mask_reader(operand: Operand, ctx: Context) -> Reader:
-    """A scalar operand with one bit per lane, as bools [waves, lanes]."""
+    """Return a scalar operand with one bit per lane, as bools [waves, lanes]."""
     lanes = ctx.lanes
     if isinstance(operand, Const):
         value = operand.bits("u64")

@@ -153,7 +153,7 @@ def s_call(ins: Instruction, ctx: Context) -> Step:
 
 @custom("s_endpgm", "s_endpgm_saved", family="branch", results=0)
 def s_endpgm(ins: Instruction, ctx: Context) -> Step:
-    """The wave ends."""
+    """End the wave."""
     return lambda b: END
 
 
@@ -172,13 +172,13 @@ def s_code_end(ins: Instruction, ctx: Context) -> Step:
 
 @custom("s_trap", family="branch", results=0)
 def s_trap(ins: Instruction, ctx: Context) -> Step:
-    """The trap handler takes over; here the launch ends."""
+    """End the launch, as the trap handler takes over."""
     return lambda b: _trap(ins, b, f"the kernel trapped ({ins.operands[0]})")
 
 
 @custom("s_sethalt", family="branch", results=0)
 def s_sethalt(ins: Instruction, ctx: Context) -> Step:
-    """The wave stops for good if bit 0 is set, as behind a trap that no handler took."""
+    """Stop the wave for good if bit 0 is set, as after a trap that no handler took."""
     halts = immediate(ins.operands[0]) & 1
     return lambda b: _trap(ins, b, "the kernel halted") if halts else None
 
@@ -383,7 +383,7 @@ def s_barrier_wait(ins: Instruction, ctx: Context) -> Step:
 
 @custom("s_barrier_init", family="barrier", results=0)
 def s_barrier_init(ins: Instruction, ctx: Context) -> Step:
-    """A named barrier wants as many arrivals as M0 says."""
+    """Set the arrivals that a named barrier expects to M0."""
 
     def set_up(b: Any, which: int, members: int) -> Any:
         count = members or int(b.s[M0][0]) >> 16 & 63
@@ -408,7 +408,7 @@ def s_barrier_join(ins: Instruction, ctx: Context) -> Step:
 
 @custom("s_barrier_leave", family="barrier", results=0)
 def s_barrier_leave(ins: Instruction, ctx: Context) -> Step:
-    """The wave waits at its named barrier no more; SCC = 0, as it is still counted there."""
+    """Leave the named barrier; SCC = 0, as the wave is still counted there."""
 
     def step(b: Any) -> None:
         b.scc = np.zeros(b.scc.shape, bool)
@@ -461,7 +461,7 @@ def s_getreg_b32(ins: Instruction, ctx: Context) -> Step:
 
 
 def _set_register(ins: Instruction, ctx: Context) -> Step:
-    """A field of a hardware register = S0; of MODE, rounding and denormals matter here."""
+    """Set a field of a hardware register to S0; of MODE, rounding and denormals matter here."""
     name, offset, size = _hardware_register(str(ins.operands[0]))
     read = _bind.scalar_reader(ins.operands[1], "u32", ctx)
     field = (1 << size) - 1

@@ -116,7 +116,7 @@ def to_narrow(value: Any, name: str, fnuz: bool) -> Any:
 
 
 def from_narrow(bits: Any, name: str, fnuz: bool) -> Any:
-    """The bits of a narrow format (uint8) to float32."""
+    """Return the bits of a narrow format (uint8) to float32."""
     return np.asarray(bits).astype(np.uint8).view(narrow_dtype(name, fnuz)).astype(_F32)
 
 
@@ -157,7 +157,7 @@ def _narrowing(name: str) -> None:
 
 def _widening(name: str) -> None:
     def single(ins: Instruction, ctx: Context) -> Step:
-        """A byte of S0 to float32."""
+        """Return a byte of S0 to float32."""
         read = _bind.vector_reader(ins, ins.operands[1], "u32", ctx, 0)
         write = _bind.vector_writer(ins, ins.operands[0], "f32", ctx)
         fnuz, shift = is_fnuz(ctx), _U32(8 * int(ins.modifiers.get("byte_sel", "0"), 0))
@@ -194,7 +194,7 @@ for _format in ("fp8", "bf8"):
 
 
 def _power(scale: Any) -> Any:
-    """The power of two that a float32 scale's exponent stands for."""
+    """Return the power of two that a float32 scale's exponent stands for."""
     exponent = ((np.asarray(scale).view(_U32) >> _U32(23)) & _U32(0xFF)).astype(np.int32)
     return np.ldexp(_F64(1), exponent - 127)
 

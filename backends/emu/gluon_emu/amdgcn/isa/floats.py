@@ -29,7 +29,7 @@ _TINY = np.float64(2.0**-126)
 
 
 def fma32(a: Any, b: Any, c: Any) -> Any:
-    """a * b + c of float32, rounded once.
+    """Return a * b + c of float32, rounded once.
 
     The product is exact in float64. The sum is rounded there first, which matters only where it then
     is halfway between two float32, or where the result is denormal: those are moved off by the
@@ -46,7 +46,7 @@ def fma32(a: Any, b: Any, c: Any) -> Any:
 
 
 def _to_odd(a: Any, b: Any, total: Any) -> Any:
-    """a + b in float64, moved by one place towards the exact sum where `total` is not exact."""
+    """Return a + b in float64, moved by one place towards the exact sum where `total` is not exact."""
     b = np.asarray(b, np.float64)
     t = total - a
     error = (a - (total - t)) + (b - t)
@@ -55,7 +55,7 @@ def _to_odd(a: Any, b: Any, total: Any) -> Any:
 
 
 def fma16(a: Any, b: Any, c: Any) -> Any:
-    """a * b + c of float16, rounded once."""
+    """Return a * b + c of float16, rounded once."""
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     product = a * b  # 22 bits
     total = product + np.asarray(c, np.float64)
@@ -66,7 +66,7 @@ _SPLIT = np.float64(2.0**27 + 1)
 
 
 def fma64(a: Any, b: Any, c: Any) -> Any:
-    """a * b + c of float64, rounded once, but where the product's error is denormal.
+    """Return a * b + c of float64, rounded once, but where the product's error is denormal.
 
     The product is kept as a sum of two, and so is its sum with c. The remainder is rounded to odd,
     so that adding it rounds as the exact sum does (Boldo and Melquiond, 2008).
@@ -99,27 +99,27 @@ def _high(value: Any) -> Any:
 
 
 def max_number(a: Any, b: Any) -> Any:
-    """The larger; a number rather than a NaN; +0 over -0."""
+    """Return the larger; a number rather than a NaN; +0 over -0."""
     return _number(np.fmax(a, b), a, b, np.bitwise_and)
 
 
 def min_number(a: Any, b: Any) -> Any:
-    """The smaller; a number rather than a NaN; -0 under +0."""
+    """Return the smaller; a number rather than a NaN; -0 under +0."""
     return _number(np.fmin(a, b), a, b, np.bitwise_or)
 
 
 def maximum(a: Any, b: Any) -> Any:
-    """The larger; a NaN where one is; +0 over -0."""
+    """Return the larger; a NaN where one is; +0 over -0."""
     return _number(np.maximum(a, b), a, b, np.bitwise_and)
 
 
 def minimum(a: Any, b: Any) -> Any:
-    """The smaller; a NaN where one is; -0 under +0."""
+    """Return the smaller; a NaN where one is; -0 under +0."""
     return _number(np.minimum(a, b), a, b, np.bitwise_or)
 
 
 def median(a: Any, b: Any, c: Any) -> Any:
-    """The one in the middle; the smallest number where there is a NaN."""
+    """Return the one in the middle; the smallest number where there is a NaN."""
     middle = max_number(min_number(a, b), min_number(max_number(a, b), c))
     odd = np.isnan(a) | np.isnan(b) | np.isnan(c)
     return np.where(odd, min_number(min_number(a, b), c), middle) if np.any(odd) else middle
@@ -164,7 +164,7 @@ def bf16_to_f32(bits: Any) -> Any:
 
 
 def narrow_dtype(name: str, fnuz: bool) -> Any:
-    """The type behind `fp8` and `bf8` of an architecture, and of fp6, bf6 and fp4."""
+    """Return the type behind `fp8` and `bf8` of an architecture, and of fp6, bf6 and fp4."""
     names = {
         "fp8": "float8_e4m3fnuz" if fnuz else "float8_e4m3fn",
         "bf8": "float8_e5m2fnuz" if fnuz else "float8_e5m2",

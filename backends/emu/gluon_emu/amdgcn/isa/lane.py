@@ -119,7 +119,7 @@ custom("v_permlanex16_var_b32", family="valu")(_permlane(True, True))
 
 @custom("v_permlane64_b32", family="valu")
 def v_permlane64_b32(ins: Instruction, ctx: Context) -> Step:
-    """The two halves of a wave of 64 change places; nothing in one of 32."""
+    """Swap the two halves of a wave of 64; do nothing in one of 32."""
     source, destination = ins.operands[1], ins.operands[0]
     source, destination = register(source), register(destination)
     from_row, to_row = ctx.row(source), ctx.row(destination)
@@ -129,7 +129,7 @@ def v_permlane64_b32(ins: Instruction, ctx: Context) -> Step:
 
 def _swap(size: int) -> Any:
     def bind(ins: Instruction, ctx: Context) -> Step:
-        """The odd groups of lanes of D and the even ones of S0 change places."""
+        """Return the odd groups of lanes of D and the even ones of S0 change places."""
         first, second = ins.operands[:2]
         first, second = register(first), register(second)
         x, y = ctx.row(first), ctx.row(second)

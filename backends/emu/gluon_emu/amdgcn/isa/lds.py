@@ -41,8 +41,8 @@ def _offset(ins: Instruction, name: str = "offset") -> int:
 
 
 def reached(b: Any, address: Any) -> Any:
-    """The active lanes whose address (32 bits, in which an offset wraps) is meant: compilers switch lanes off by one that is far past
-    the end of LDS, where stores are dropped and loads give 0."""
+    """Return the active lanes whose address (32 bits, in which an offset wraps) is meant: compilers
+    switch lanes off by one that is far past the end of LDS, where stores are dropped and loads give 0."""
     if address.size and int(address.max()) < FAR:
         return b.exec
     return b.exec & (address < FAR)
@@ -354,7 +354,7 @@ def _between_lanes(ins: Instruction, ctx: Context, move: Callable[[Any, Any, Any
 
 
 def swizzled(offset: int, lanes: int) -> np.ndarray:
-    """The lane that each lane reads in ds_swizzle, by its 16-bit pattern."""
+    """Return the lane that each lane reads in ds_swizzle, by its 16-bit pattern."""
     lane = np.arange(lanes)
     if offset & 0x8000:
         if offset & 0x4000 and offset & 0x2000 == 0:  # rotate within 32
@@ -373,7 +373,7 @@ _SWIZZLE = re.compile(r"swizzle\(([^)]*)\)")
 
 
 def swizzle_pattern(text: str) -> int:
-    """The 16 bits behind `swizzle(MODE, ...)` as assembly writes them, or a number."""
+    """Return the 16 bits behind `swizzle(MODE, ...)` as assembly writes them, or a number."""
     match = _SWIZZLE.match(text)
     if not match:
         return int(text, 0)

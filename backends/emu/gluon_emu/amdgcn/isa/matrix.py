@@ -43,7 +43,7 @@ class Matrices:
 
 
 def elements(b: Any, first: int, registers: int, kind: str, fnuz: bool) -> np.ndarray:
-    """The numbers in registers as float64 [waves, lanes, elements of a lane]."""
+    """Return the numbers in registers as float64 [waves, lanes, elements of a lane]."""
     words = np.ascontiguousarray(b.v[first : first + registers].transpose(1, 2, 0))
     waves, lanes, _ = words.shape
     if kind == "f64":
@@ -148,7 +148,8 @@ def result_writer(operand: Operand, ctx: Context, kind: str) -> Callable[..., An
 
 
 def refuse(ins: Instruction, *names: str) -> None:
-    """
+    """Refuse modifiers that are not modelled.
+
     Raises:
         BackendError: the instruction has a modifier that is not modelled.
     """

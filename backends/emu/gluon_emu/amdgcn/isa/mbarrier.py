@@ -67,7 +67,7 @@ def ds_atomic_barrier_arrive_rtn_b64(ins: Instruction, ctx: Context) -> Step:
 
 @custom("ds_atomic_async_barrier_arrive_b64", family="lds", results=0)
 def ds_atomic_async_barrier_arrive_b64(ins: Instruction, ctx: Context) -> Step:
-    """An arrival from each active lane, behind the asynchronous copies before it."""
+    """Arrive from each active lane, after the asynchronous copies before it."""
     address = _bind.vector_reader(ins, ins.operands[0], "u32", ctx)
     offset = int(ins.modifiers.get("offset", "0"), 0)
 

@@ -51,7 +51,7 @@ _STORE = re.compile(r"(global|flat|scratch|buffer)_store_(.+)$")
 
 
 def extend(value: Any, size: int, signed: bool) -> Any:
-    """A value of 1 or 2 bytes as a word."""
+    """Return a value of 1 or 2 bytes as a word."""
     if not signed or size >= 4:
         return value
     shift = _U32(32 - 8 * size)
@@ -59,7 +59,7 @@ def extend(value: Any, size: int, signed: bool) -> Any:
 
 
 def half_signed(value: Any, size: int, signed: bool) -> Any:
-    """A byte or two as 16 bits."""
+    """Return a byte or two as 16 bits."""
     return extend(value, size, signed) & _U32(0xFFFF)
 
 
@@ -127,7 +127,7 @@ def _bound_load(
 
 
 def put(b: Any, rows: Any, values: Any, mask: Any) -> None:
-    """Loaded words to registers: lanes of a load that are out of range get 0."""
+    """Write loaded words to registers: lanes of a load that are out of range get 0."""
     if mask is b.exec and b.full:
         for row, value in zip(rows, values):
             b.v[row] = value
@@ -232,8 +232,8 @@ def _scratch_store(ins: Instruction, ctx: Context, size: int, half: str) -> Step
 
 
 def spilled(b: Any, ins: Instruction, ctx: Context) -> frozenset[int]:
-    """The vector registers that an instruction puts into scratch: a compiler does so with pairs of which
-    nothing has written a half."""
+    """Return the vector registers that an instruction puts into scratch: a compiler does so with pairs
+    of which nothing has written a half."""
     data: Any = None
     if ins.name.startswith("scratch_store"):
         data = register(ins.operands[1])

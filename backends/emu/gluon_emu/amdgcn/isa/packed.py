@@ -81,7 +81,7 @@ def _widened(read: Any) -> Any:
 
 def _packed(name: str, kind: str, count: int, function: Any) -> None:
     def bind(ins: Instruction, ctx: Context) -> Step:
-        """The operation on the low and on the high elements of the sources."""
+        """Return the operation on the low and on the high elements of the sources."""
         sources = [_halves(ins, i, o, kind, ctx) for i, o in enumerate(ins.operands[1 : 1 + count])]
         destination = ins.operands[0]
         destination = register(destination)
@@ -159,7 +159,8 @@ OPS["v_pk_fmac_f16"] = Op(_bind_pk_fmac, "valu", 1, None, _bind_pk_fmac.__doc__ 
 
 
 def _bind_pk_mov(ins: Instruction, ctx: Context) -> Step:
-    """The low result is a register of S0 by op_sel[0], the high one a register of S1 by op_sel[1]."""
+    """Take the low result from the register of S0 by op_sel[0], the high one from that of S1 by
+    op_sel[1]."""
     destination = ins.operands[0]
     destination = register(destination)
     row = ctx.row(destination)

@@ -134,7 +134,7 @@ def s_bfe_u32(a: Any, b: Any) -> Any:
 
 @scalar("s_bfe_i32", dst="i32", src="u32 u32", scc="nonzero")
 def s_bfe_i32(a: Any, b: Any) -> Any:
-    """The same, sign-extended."""
+    """Return the same, sign-extended."""
     extended = np.asarray(a).view(_I32).astype(np.int64).view(_U64)
     shifted, width = _field(extended, b, 32)
     up = _U64(64) - width
@@ -153,7 +153,7 @@ def s_bfe_u64(a: Any, b: Any) -> Any:
 
 @scalar("s_bfe_i64", dst="i64", src="u64 u32", scc="nonzero")
 def s_bfe_i64(a: Any, b: Any) -> Any:
-    """The same, sign-extended."""
+    """Return the same, sign-extended."""
     spec = np.asarray(b)
     offset = (spec & _U32(63)).astype(np.int64)
     width = np.minimum(((spec >> _U32(16)) & _U32(0x7F)).astype(np.int64), 64 - offset)

@@ -48,7 +48,7 @@ _PATTERNS: list[Callable[[str], Optional[Op]]] = []
 
 
 def find(name: str) -> Optional[Op]:
-    """The semantics of a mnemonic, None where there are none."""
+    """Return the semantics of a mnemonic, None where there are none."""
     op = OPS.get(name)
     if op is None:
         for pattern in _PATTERNS:
@@ -66,7 +66,7 @@ def pattern(function: Callable[[str], Optional[Op]]) -> Callable[[str], Optional
 
 
 def custom(*names: str, family: str, results: int = 1) -> Callable[..., Any]:
-    """The decorated function binds the instruction itself."""
+    """Register a function that binds the instruction itself."""
 
     def register(bind: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
@@ -84,7 +84,7 @@ def vector(
     family: str = "valu",
     swap: bool = False,
 ) -> Callable[..., Any]:
-    """The decorated function computes a vector result from as many sources as `src` has types.
+    """Register a function that computes a vector result from as many sources as `src` has types.
 
     Args:
         dst: type of the result, see `bind.TYPES`.
@@ -182,7 +182,7 @@ def scalar(
     scc: Optional[str] = None,
     family: str = "salu",
 ) -> Callable[..., Any]:
-    """The decorated function computes a scalar result.
+    """Register a function that computes a scalar result.
 
     Args:
         dst: type of the result; None where SCC is all there is.

@@ -59,7 +59,7 @@ class Box:
 
 
 def read_descriptor(groups: list[list[int]]) -> Box:
-    """A `Box` from the words of two or four groups."""
+    """Return a `Box` from the words of two or four groups."""
     zero, one = groups[0], groups[1]
     two = groups[2] if len(groups) > 2 else [0] * 4
     three = groups[3] if len(groups) > 3 else [0] * 4
@@ -183,7 +183,7 @@ def _move(ins: Instruction, b: Any, row: int, number: Any, load: bool) -> None:
 
 def _tensor(load: bool) -> Any:
     def bind(ins: Instruction, ctx: Context) -> Step:
-        """A box of a tensor to LDS, zeros outside the tensor; or back, nothing outside of it."""
+        """Copy a box of a tensor to LDS, with zeros outside the tensor; or back, inside the tensor only."""
 
         def step(b: Any) -> None:
             number = b.outstanding.issue("tensor", "tensor", (), ins.index, lds=load)

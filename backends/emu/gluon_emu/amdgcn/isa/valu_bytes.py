@@ -20,7 +20,7 @@ def _bytes(value: Any) -> list[Any]:
 
 
 def differences(a: Any, b: Any, masked: bool = False) -> Any:
-    """The sum of the differences of four bytes; `masked` leaves out where `b` has 0."""
+    """Return the sum of the differences of four bytes; `masked` leaves out where `b` has 0."""
     total: Any = _U32(0)
     for x, y in zip(_bytes(a), _bytes(b)):
         apart = np.maximum(x, y) - np.minimum(x, y)

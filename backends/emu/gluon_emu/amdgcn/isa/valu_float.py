@@ -251,13 +251,13 @@ vector("v_sqrt_f64", dst="f64", src="f64", family="trans")(np.sqrt)
 
 def _scalar_transcendental(name: str, function: Any) -> None:
     def half(ins: Instruction, ctx: Context) -> Step:
-        """A transcendental function on a float16 in a scalar register."""
+        """Return a transcendental function on a float16 in a scalar register."""
         read = _bind.scalar_reader(ins.operands[1], "f16", ctx)
         write = _bind.scalar_writer(ins.operands[0], "f16", ctx)
         return lambda b: write(b, function(np.asarray(read(b), _F64)).astype(np.float16))
 
     def bind(ins: Instruction, ctx: Context) -> Step:
-        """A transcendental function on scalar registers."""
+        """Return a transcendental function on scalar registers."""
         read = _bind.scalar_reader(ins.operands[1], "f32", ctx)
         write = _bind.scalar_writer(ins.operands[0], "f32", ctx)
         return lambda b: write(b, flush(function(flush(read(b)).astype(_F64)).astype(_F32)))

@@ -87,7 +87,7 @@ class Barriers:
         return answer
 
     def set_up(self, b: Any, which: int, members: int) -> None:
-        """A named barrier wants `members` arrivals from now on."""
+        """Set the arrivals that a named barrier expects from now on to `members`."""
         self.members[b.groups, which] = members
         self.signals[b.groups, which] = 0
 
@@ -123,7 +123,7 @@ class Barriers:
         return np.asarray(self.phases[b.groups, which] > self.named_passed[b.waves, which])
 
     def go_on(self, b: Any, which: int) -> None:
-        """The waves of `b`, which are ready, go past the barrier."""
+        """Let the waves of `b`, which are ready, pass the barrier."""
         order = self.machine.order
         if which == WORKGROUP:
             self.passed[b.waves] += 1
@@ -150,5 +150,5 @@ def key_of(group: Any, which: int) -> int:
 
 
 def group_of(key: int) -> int:
-    """The workgroup of such a key."""
+    """Return the workgroup of such a key."""
     return (-1 - key) // _NAMED

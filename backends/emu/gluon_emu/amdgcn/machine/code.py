@@ -56,7 +56,7 @@ class Code:
     banks: int = 32
 
     def spoilt(self, index: int, missing: frozenset[int]) -> set[int]:
-        """The results of an instruction that are undefined when `missing` of its sources are.
+        """Return the results of an instruction that are undefined when `missing` of its sources are.
 
         An instruction that selects bits needs none of a source; the low result of a pair does not depend on the high one.
         """
@@ -92,7 +92,8 @@ def unknown(program: Program) -> list[Instruction]:
 
 
 def refuse_unknown(program: Program) -> None:
-    """
+    """Refuse a program with instructions that have no semantics.
+
     Raises:
         UnknownInstructionError: it lists all instructions without semantics.
     """
@@ -182,7 +183,7 @@ def _step(ins: Instruction, context: Context) -> Callable[[Any], Any]:
 
 
 def _both(first: Any, write_first: Any, second: Any, write_second: Any) -> Callable[[Any], Any]:
-    """A dual instruction: both halves read before either writes."""
+    """Run a dual instruction: both halves read before either writes."""
 
     def step(b: Any) -> None:
         one = first(b)
@@ -211,7 +212,7 @@ def rows_of(program: Program) -> int:
 
 
 def numbers(operand: Any, context: Context) -> tuple[int, ...]:
-    """The registers of an operand as `Entry.registers` counts them."""
+    """Return the registers of an operand as `Entry.registers` counts them."""
     if not isinstance(operand, Reg):
         return ()
     if operand.kind == "s":

@@ -62,7 +62,7 @@ def descriptor_leaves(
 def encode_descriptor(
     meta: dict[str, Any], base: int, shape: list[int], strides: list[int], num_warps: int
 ) -> np.ndarray:
-    """The 20 words of groups 0 to 3: a box that each of `num_warps` waves copies a part of.
+    """Return the 20 words of groups 0 to 3: a box that each of `num_warps` waves copies a part of.
 
     Args:
         meta: `elem_bits`, `block_size`, and `interval_padding_pairs` in elements.

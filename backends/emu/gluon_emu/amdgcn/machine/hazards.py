@@ -42,7 +42,7 @@ def states(ins: Instruction) -> int:
 
 
 def passes(name: str, architecture: str, narrow_formats: bool = False) -> int:
-    """Passes of four cycles that a matrix instruction takes; 0 for others.
+    """Return the passes of four cycles that a matrix instruction takes; 0 for others.
 
     Args:
         narrow_formats: whether neither operand of an f8f6f4 instruction has eight bits.
@@ -227,7 +227,8 @@ class _Rules:
             queue += [(p, step) for p in self.before[at]]
 
     def behind_product(self, ins: Instruction) -> Optional[Instruction]:
-        """The matrix instruction that writes a factor of `ins` with no vector instruction between."""
+        """Return the matrix instruction that writes a factor of `ins` with no vector instruction
+        between."""
         factors = {r for o in ins.operands[1:3] for r in _rows(o, self.code.context)}
         queue, seen = list(self.before[ins.index]), set()
         while queue:

@@ -53,12 +53,12 @@ class Lds:
         self.acquired = np.zeros((len(CLASSES), groups * waves, waves), np.int64)
 
     def release(self, b: Any, parity: np.ndarray) -> None:
-        """The waves of `b` arrive at a barrier whose number has `parity`."""
+        """Record arrivals of the waves of `b` at a barrier whose number has `parity`."""
         for place, key in enumerate(self.machine.lds_keys):
             self.released[place, b.waves, parity] = b.outstanding.done_of(*key)
 
     def arrive_at(self, place: int, wave: int, known: np.ndarray) -> None:
-        """A wave, or a copy of it, arrives at a barrier object, with the operations it knows to be done, by class."""
+        """Record the arrival of a wave, or a copy of it, at a barrier object, with the operations it knows to be done."""
         seen = self.objects.setdefault(place, np.zeros((len(CLASSES), self.waves), np.int64))
         seen[:, wave] = np.maximum(seen[:, wave], known)
         if self.machine.order is not None:
@@ -332,7 +332,8 @@ class Lds:
     def never_written(
         self, b: Any, ins: Any, address: np.ndarray, size: int, mask: np.ndarray
     ) -> None:
-        """
+        """Check that a read of LDS finds written bytes.
+
         Raises:
             UninitialisedError: a read of LDS that nobody wrote.
         """

@@ -34,7 +34,7 @@ _COPIES = 13  # clocks of a wave that are kept: known, received, half, published
 
 
 def order_of(code: Any, memory: GlobalMemory, groups: int, waves: int, resident: int) -> Any:
-    """An `Order` where workgroups can learn from each other, else None."""
+    """Return an `Order` where workgroups can learn from each other, else None."""
     if groups < 2 or not exchanges(code.program, code.context):
         return None
     size = groups * waves * 2 * len(store_keys(code.context))
@@ -81,7 +81,7 @@ class Order:
         self.most_rows = max(64, _CLOCKS_BYTES // 2 // (12 * size))
 
     def enter(self, first: int, groups: int) -> None:
-        """The workgroups from number `first` on are resident now."""
+        """Make the workgroups from number `first` on resident."""
         count = groups * self.waves
         self.first_group, self.first = first, first * self.waves
         self.known = np.zeros((3, count, self.size), np.int32)
@@ -127,7 +127,7 @@ class Order:
         self.known[:, waves] = np.maximum(self.known[:, waves], clocks[:, waves])
 
     def write_back(self, b: Any, number: Any) -> None:
-        """Caches are written back by operation `number`: earlier stores are visible when
+        """Write caches back by operation `number`: earlier stores are visible when
         that has ended."""
         self._update(b)
         waves = b.waves
@@ -138,7 +138,7 @@ class Order:
         self.kept_number[waves] = number
 
     def invalidate(self, b: Any, begins: bool, ends: bool, number: Any = 0) -> None:
-        """Caches are invalidated: later loads see the stores received before.
+        """Invalidate caches: later loads see the stores received before.
 
         Args:
             begins: whether the far cache is, `ends` whether the near one is.
@@ -167,7 +167,7 @@ class Order:
         self._tell(meetings, clocks)
 
     def arrive_one(self, meeting: Hashable, wave: int) -> None:
-        """A resident wave arrives at a barrier object."""
+        """Record the arrival of a resident wave at a barrier object."""
         clocks = self.known[:, [wave]]
         self._in_order(clocks, np.array([wave]))
         self._tell([meeting], clocks)

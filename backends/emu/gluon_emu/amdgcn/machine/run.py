@@ -211,7 +211,7 @@ class Machine:
     # -- barriers ----------------------------------------------------------------------------------
 
     def arrive(self, b: Batch, which: int, members: int = 0) -> None:
-        """The waves of `b` arrive at a barrier; who waits is asked again."""
+        """Let the waves of `b` arrive at a barrier; check all waiting waves again."""
         self.barriers.arrive(b, which, members)
         self.batches += self.blocked
         self.blocked = []
@@ -276,7 +276,7 @@ class Machine:
             )
 
     def _uninitialised(self, b: Batch, pc: int) -> None:
-        """Registers that nothing has written spread through arithmetic, as compilers leave halves of
+        """Spread registers that nothing has written through arithmetic, as compilers leave halves of
         pairs undefined; where they would be seen, they are reported."""
         ins = self.program.instructions[pc]
         missing = self.code.sources[pc] - b.written
@@ -311,7 +311,7 @@ class Machine:
         row: Optional[int] = None,
         lane: Optional[int] = None,
     ) -> EmulatorError:
-        """An error about an instruction, in a wave (row of the batch) and lane."""
+        """Return an error about an instruction, in a wave (row of the batch) and lane."""
         where = ""
         error_place = None
         if b is not None and row is not None:
@@ -360,10 +360,10 @@ class Machine:
     # -- counting ----------------------------------------------------------------------------------
 
     def moved(self, index: int, count: int) -> None:
-        """An instruction moved so many bytes of global memory."""
+        """Count the bytes of global memory that an instruction moved."""
         self.tally.moved[index] += count
 
     def used_lds(self, index: int, place: np.ndarray, size: int, b: Batch) -> None:
-        """An instruction used LDS; bank conflicts are counted while tracing."""
+        """Count an instruction's use of LDS; bank conflicts are counted while tracing."""
         if self.tally.watched:
             self.tally.conflicts[index] += bank_cycles(place, size, b.exec, self.code.banks)

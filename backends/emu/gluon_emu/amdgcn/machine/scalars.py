@@ -82,7 +82,7 @@ class _Ways:
     def _behind(
         self, writer: Instruction, register: int
     ) -> Iterator[tuple[int, tuple[Instruction, int, str]]]:
-        """The first that use `register` behind `writer` on each way, where nothing waits between."""
+        """Return the first users of `register` after `writer` on each path, where nothing waits between."""
         kind = self.kind[writer.index]
         wait = "sa_sdst" if kind == "s" else "va_sdst" if register < VCC else "va_vcc"
         queue = [(at, 0) for at in self.after[writer.index]]

@@ -23,7 +23,7 @@ def behind_buffer(waves: int, lanes: int, size: int) -> Allocation:
 
 
 def resource(scratch: Allocation) -> tuple[int, int, int, int]:
-    """The four words of the buffer that describes scratch.
+    """Return the four words of the buffer that describes scratch.
 
     LLVM, "User Guide for AMDGPU Backend": Private Segment Buffer; ISA: CDNA2 9.1.8, "Buffer Resource
     Descriptor": swizzled, 64 lanes to an element, the lane added to the index.

@@ -83,7 +83,7 @@ class Batch:
     # -- masks -------------------------------------------------------------------------------------
 
     def mask(self, number: int) -> np.ndarray:
-        """The scalar registers from `number` on, a bit per lane, as bools [waves, lanes]."""
+        """Return the scalar registers from `number` on, a bit per lane, as bools [waves, lanes]."""
         if number == EXEC:
             return self.exec
         words = self.lanes // 32

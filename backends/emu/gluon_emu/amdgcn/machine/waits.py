@@ -139,7 +139,7 @@ class Outstanding:
         return result if isinstance(result, bool) else bool(np.all(result))
 
     def open_in(self, entry: Entry, waves: int) -> np.ndarray:
-        """The waves in which `entry` is not known to be done."""
+        """Return the waves in which `entry` is not known to be done."""
         return np.broadcast_to(np.asarray(entry.number > self.done.get(entry.key, 0)), (waves,))
 
     def issued_of(self, counter: str, kind: str) -> Number:
@@ -149,7 +149,7 @@ class Outstanding:
         return self.done.get((counter, kind), 0)
 
     def of_wave(self, row: int) -> "Outstanding":
-        """The counts of one wave, without the operations."""
+        """Return the counts of one wave, without the operations."""
         other = Outstanding(self.limits)
         for name in ("issued", "done"):
             for key, value in getattr(self, name).items():
