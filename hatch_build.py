@@ -1,7 +1,8 @@
 """The requirements and extras of gluon-core: from the folders of a checkout, or from an index by name.
 
-`pip install ".[all]"` in a checkout takes the plugins that it holds. A source distribution holds none, so what is built from it names
-them, as does everything while `GLUON_RELEASE` is set: an index takes no metadata with paths.
+`pip install ".[all]"` in a checkout takes the plugins that it holds. A source distribution holds none,
+so builds of it name them, as does everything while `GLUON_RELEASE` is set: an index takes no metadata
+with paths.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     python .ci/browser.py [--install]
 
-finds one, or installs one. Debian's package first, 100 MB with what it needs: a mirror of it is near where CI runs, and Playwright
+finds one, or installs one. Debian's package first, 100 MB with its dependencies: a mirror of it is near
+where CI runs, and Playwright
 has its own from one host alone. Every step has a limit, so that no network means no long wait.
 """
 
@@ -20,7 +21,7 @@ LIMIT = 90.0  # seconds for all that may wait for a network
 
 
 class Failed(Exception):
-    """Why a way to a browser leads nowhere."""
+    """Hold the reason why a way to a browser fails."""
 
 
 def there() -> str | None:
@@ -30,7 +31,7 @@ def there() -> str | None:
 
 
 def _run(name: str, command: list[str], until: float, **env: str) -> None:
-    """Run a command; the error that it names, or else what it says last, is why it fails."""
+    """Run a command; its error, or else its last output, is the reason of a failure."""
     left = until - time.monotonic()
     try:
         done = subprocess.run(

@@ -165,7 +165,7 @@ def reduced(edges: Edges, order: list[str]) -> list[tuple[str, str]]:
 
 def drawing(package: str, edges: Edges) -> str:
     order = ROOMS[package]
-    lines = ["| room | what it holds | imports |", "| --- | --- | --- |"]
+    lines = ["| room | content | imports |", "| --- | --- | --- |"]
     for room in order:
         used = [other for other in order if (room, other) in edges]
         lines.append(f"| `{room}` | {first_line(package, room)} | {', '.join(used) or '-'} |")

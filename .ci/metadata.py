@@ -1,5 +1,5 @@
-"""Fail where wheels and source distributions cannot be published: one needs a path, holds what another one
-holds, or has a version of its own."""
+"""Fail where wheels and source distributions cannot be published: one needs a path, contains files of
+another one, or has a version of its own."""
 
 from __future__ import annotations
 

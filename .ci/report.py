@@ -28,8 +28,8 @@ LIMITS = {
     "stays of (b) launch, miss": 30,
     "returns of (b) launch, miss": 15,
 }
-# The launch engine decides what an argument is to a kernel, which compiled form it gets, and packs
-# it: its files are those of these folders, but for what surrounds a launch, and three in C.
+# The launch engine classifies arguments, picks the compiled form, and packs them: its files are those
+# of these folders, but for the surroundings of a launch, and three in C.
 ENGINE = ("gluon_core/launch", "runtime/gluon_runtime")
 AROUND = {
     "gluon_core/launch": (
@@ -38,7 +38,7 @@ AROUND = {
     ),
     "runtime/gluon_runtime": "__init__ arrays bundle container cuda driver drivers errors hip index manifest pack",
 }
-# The interface of the loader, and what reads files, as `container`, `index` and `manifest` do.
+# The interface of the loader, and the readers of files, as `container`, `index` and `manifest` do.
 AROUND_IN_C = ("gluon_bundle.h", "bundle_file.h", "sha256.h")
 LARGEST = 8
 

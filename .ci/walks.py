@@ -2,12 +2,14 @@
 
     python .ci/walks.py [--list] [NAME ...]
 
-A walk is a call, and the functions that it enters, in the order of their first entry: what somebody
-reads who follows it. Consecutive functions of one file are one stay there; a stay in a file that was
+A walk is a call, and the functions that it enters, in the order of their first entry: the text that a
+reader of the call follows. Consecutive functions of one file are one stay there; a stay in a file that
+was
 left before is a return, so returns are stays less files. Functions of the packages whose walk it is
-count, those of Triton, torch and the standard library do not; neither do comprehensions, nor what a
-module runs when it is imported. To leave out what compiles, every kernel is in the disk cache before,
-and of a launch, what functions of the compiler package call does not count; to leave out what the emulator executes, functions below its loop over instructions do not count.
+count, those of Triton, torch and the standard library do not; neither do comprehensions, nor the code
+that a module runs on import. Every kernel is in the disk cache before, so that compilation does not
+count; nor do calls by functions of the compiler package in a launch, nor functions below the emulator's
+loop over instructions.
 
 A count by hand on another day, for comparison: an op 7 stays in 4 files, a launch miss 81 in 24, a
 simulated launch 71 in 33, an emulated one 22 in 11. This counts 7 in 4, 83 in 32, 79 in 34 and 22 in

@@ -129,5 +129,5 @@ def upstream_example(name: str) -> ModuleType:
 
 
 def our_example(name: str) -> ModuleType:
-    """Return the example file `name` as it stands."""
+    """Return the example file `name` unchanged."""
     return load(f"ours_{name}", source_of(name))

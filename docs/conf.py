@@ -28,7 +28,7 @@ html_css_files = ["site.css"]
 html_show_sourcelink = False
 
 myst_heading_anchors = 3
-# Examples show what kernels print; a fence of ours may hold a fragment that no lexer takes whole.
+# Examples show the output of kernels; a fence of ours may hold a fragment that no lexer takes whole.
 suppress_warnings = ["misc.highlighting_failure"]
 
 _LINK = re.compile(r"\[([^\]]*)\]\(((?:\.\./)+[^)#\s]+)(#[^)\s]*)?\)")

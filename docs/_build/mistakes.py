@@ -1,7 +1,7 @@
-"""The page of the error classes: of each the smallest program that raises it, what it says, and its mend.
+"""Write the page of the error classes: the smallest program that raises each, its message, and the fix.
 
-The programs are sections (see `sections.py`) of the files in docs/reference/errors; a section's title is
-the mend.
+The programs are sections (see `sections.py`) of the files in docs/reference/errors; a section's title
+is the fix.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def page() -> str:
     shared = (FOLDER / "saying.py").read_text().strip()
     out = [
         "# Error classes\n",
-        "Each with the smallest program that raises it, what it says, and what to do. Where the mistake is in a "
+        "Each with the smallest program that raises it, its message, and the fix. Where the mistake is in a "
         "kernel, the message goes on with the kernel's line and a caret; [Errors](../errors.md) shows one whole.\n",
     ]
-    out.append(f"All of them print what is said so:\n\n```python\n# saying.py\n{shared}\n```\n")
+    out.append(f"All of them print the message so:\n\n```python\n# saying.py\n{shared}\n```\n")
     for stem, (title, module) in FILES.items():
         file = FOLDER / f"{stem}.py"
         out.append(f"## {title}\n\nThe programs have in common:\n")
@@ -69,5 +69,5 @@ def page() -> str:
             out.append(
                 f"```python\n{section.code}\n```\n\nsays\n\n```text\n{section.output}\n```\n"
             )
-            out.append(f"What to do: {section.title}.\n")
+            out.append(f"Fix: {section.title}.\n")
     return "\n".join(out)

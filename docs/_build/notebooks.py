@@ -20,7 +20,7 @@ def steps() -> list[Path]:
 
 
 def cells(file: Path) -> Iterator[tuple[str, str]]:
-    """(kind, text): what the file says first, its imports and constants, each function, its run."""
+    """Yield (kind, text): the file's docstring, its imports and constants, each function, its run."""
     text = file.read_text()
     lines = text.splitlines()
     tree = ast.parse(text)
@@ -62,16 +62,16 @@ def cells(file: Path) -> Iterator[tuple[str, str]]:
 
 def notebook(file: Path) -> str:
     """Return the notebook of a step, in version 4 of the format."""
-    made: list[dict[str, Any]] = []
+    parts: list[dict[str, Any]] = []
     for number, (kind, text) in enumerate(cells(file)):
         cell: dict[str, Any] = {"cell_type": kind, "id": f"cell-{number}", "metadata": {}}
         cell["source"] = text.splitlines(keepends=True)
         if kind == "code":
             cell |= {"execution_count": None, "outputs": []}
-        made.append(cell)
+        parts.append(cell)
     spec = {"display_name": "Python 3", "language": "python", "name": "python3"}
     book = {
-        "cells": made,
+        "cells": parts,
         "metadata": {"kernelspec": spec, "language_info": {"name": "python"}},
         "nbformat": 4,
         "nbformat_minor": 5,

@@ -17,14 +17,14 @@ COLUMNS = gl.BlockedLayout([2, 1], [4, 8], [1, 1], [0, 1])
 
 def pictures() -> dict[str, str]:
     """File name -> SVG."""
-    made = {
+    pictures = {
         "blocked": ROWS.show([4, 16]),
         "conversion": layouts.compare(ROWS, COLUMNS, [8, 16]),
         "vector": gl.BlockedLayout([4], [32], [1], [0]).show([128]),
         "swizzled": gl.SwizzledSharedLayout(1, 1, 32, [1, 0]).show([8, 32]),
         "mma": gl.NVMMADistributedLayout([2, 0], [1, 1], [16, 8]).show([16, 8]),
     }
-    return {f"{name}.svg": picture.svg() for name, picture in made.items()}
+    return {f"{name}.svg": picture.svg() for name, picture in pictures.items()}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The pages of the language reference, made from the language itself and from examples that ran.
 
-What an op requires and since when it exists stands in the live objects, and plugins add names to
-them, so this asks the objects and not the source. `docs/conf.py` writes the pages where Sphinx reads them.
+The live objects hold the requirements of an op and its first release, and plugins add names to them, so
+this asks the objects and not the source. `docs/conf.py` writes the pages where Sphinx reads them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from gluon_core.errors import GluonError  # noqa: E402
 ROOT = Path(__file__).parents[2]
 VENDORS = ("nvidia", "amd")
 
-# Page -> (title, what stands above its entries, files of examples).
+# Page -> (title, text above its entries, files of examples).
 PAGES = {
     "control": (
         "Programs and control",
-        "Where a program is, what it waits for, what happens while it is traced.",
+        "The place of a program, its waits, and constructs that run while it is traced.",
         ("control",),
     ),
     "tensors": (
@@ -44,7 +44,7 @@ PAGES = {
     "elementwise": ("Element by element", "Arithmetic and mathematics.", ("elementwise",)),
     "reductions": (
         "Reductions, scans, products",
-        "What combines the elements of a tensor.",
+        "Ops that combine the elements of a tensor.",
         ("reductions",),
     ),
     "memory": (
@@ -54,7 +54,7 @@ PAGES = {
     ),
     "layouts": (
         "Layouts",
-        "Where each element lies. [Layouts](../layouts.md) explains them, and shows pictures.",
+        "The place of each element. [Layouts](../layouts.md) explains them, and shows pictures.",
         ("layouts",),
     ),
     "portable": (
@@ -62,7 +62,7 @@ PAGES = {
         "One meaning, an implementation for each kind of hardware, chosen when a kernel is traced.",
         ("portable",),
     ),
-    "host": ("Host code", "What programs import: `import gluon_core as gluon`.", ("host",)),
+    "host": ("Host code", "The names that programs import: `import gluon_core as gluon`.", ("host",)),
     "host_layouts": (
         "gluon.layouts",
         "The algebra of layouts: pure Python over NumPy, without Triton.",
@@ -80,7 +80,7 @@ PAGES = {
     ),
     "host_testing": (
         "gluon.testing",
-        "What kernels turn into, for tests. [Testing](../guides/testing.md) shows the rest.",
+        "The code of kernels, for tests. [Testing](../guides/testing.md) shows the rest.",
         ("host_testing",),
     ),
     "host_tune": (
@@ -90,17 +90,17 @@ PAGES = {
     ),
     "host_vendors": (
         "gluon.nvidia, gluon.amd",
-        "What plugins offer to host code.",
+        "Names that plugins offer to host code.",
         ("host_vendors",),
     ),
     "plugins_contract": (
         "gluon_core.plugin",
-        "What a plugin hands over, and what is asked of it. [Plugins](../plugins.md) makes one.",
+        "Classes that a plugin hands over, and the calls that it answers. [Plugins](../plugins.md) makes one.",
         ("plugins_contract",),
     ),
     "plugins_ops": (
         "gluon_core.plugin.ops, .plugin.semantic, .values",
-        "What the code of a plugin is written with. [Plugins](../plugins.md) makes one.",
+        "The library for the code of a plugin. [Plugins](../plugins.md) makes one.",
         ("plugins_ops",),
     ),
 }
@@ -138,7 +138,7 @@ def language_names() -> list[str]:
     return names
 
 
-# Modules of `gluon_core` that are public with what their `__all__` lists (docs/stability.md).
+# Modules of `gluon_core` that are public with the names in their `__all__` (docs/stability.md).
 LIBRARIES = ("distributed", "layouts", "testing", "torch", "tune")
 
 
@@ -148,8 +148,7 @@ def _known_host_names() -> frozenset[str]:
 
 
 def host_names() -> list[str]:
-    """Return the public names of `gluon_core` and its libraries, and of what plugins offer to host
-    code."""
+    """Return the public names of `gluon_core` and its libraries, and of plugins' parts for host code."""
     modules = {"language", "plugins", "portable", "standin", "targets", "testing", "torch", *VENDORS}
     names = [f"gluon.{n}" for n in dir(gluon) if not n.startswith(("_", "@")) and n not in modules]
     for library in LIBRARIES:
@@ -167,12 +166,12 @@ def room_names() -> list[str]:
 
 
 def is_host(name: str) -> bool:
-    """Whether a name is shown as it is, and not under `gl`."""
+    """Return True if a name is shown as it is, and not under `gl`."""
     return name.startswith(("gluon.", "gluon_core."))
 
 
 def _imported(name: str) -> Optional[ModuleType]:
-    """Return a module of `gluon_core`; None where what it needs, such as torch, is not installed."""
+    """Return a module of `gluon_core`; None where its requirements, such as torch, are not installed."""
     try:
         return importlib.import_module(f"gluon_core.{name}")
     except ImportError:
@@ -180,21 +179,21 @@ def _imported(name: str) -> Optional[ModuleType]:
 
 
 def _host_names_of(module: Any, path: str, seen: set[int]) -> list[str]:
-    found = []
+    names = []
     for name in dir(module):
         value = getattr(module, name)
         if name.startswith(("_", "@")) or id(value) in seen:
             continue
         if inspect.ismodule(value):
-            found += _host_names_of(value, f"{path}.{name}", seen | {id(value)})
+            names += _host_names_of(value, f"{path}.{name}", seen | {id(value)})
         else:
-            found.append(f"{path}.{name}")
-    return found
+            names.append(f"{path}.{name}")
+    return names
 
 
 def vendor_names(vendor: str) -> dict[str, Any]:
     """Names of `gl.<vendor>`, each under the oldest generation that has it."""
-    found: dict[str, Any] = {}
+    names: dict[str, Any] = {}
     seen: set[int] = set()
 
     def walk(module: ModuleType, path: str) -> None:
@@ -206,10 +205,10 @@ def vendor_names(vendor: str) -> dict[str, Any]:
             if inspect.ismodule(value):
                 walk(value, f"{path}.{name}")
             else:
-                found[f"{path}.{name}"] = value
+                names[f"{path}.{name}"] = value
 
     walk(getattr(gl, vendor), vendor)
-    return found
+    return names
 
 
 def resolve(name: str) -> Any:
@@ -247,15 +246,15 @@ def exampled() -> dict[str, sections.Section]:
 
 def used_in_examples() -> dict[str, list[str]]:
     """Map each identifier to the files of `examples/` whose kernels use it; tests run these on the simulator."""
-    found: dict[str, list[str]] = {}
+    files: dict[str, list[str]] = {}
     for file in sorted((ROOT / "examples").glob("*.py")):
         names = set()
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, (ast.Attribute, ast.Name)):
                 names.add(node.attr if isinstance(node, ast.Attribute) else node.id)
         for name in names:
-            found.setdefault(name, []).append(file.name)
-    return found
+            files.setdefault(name, []).append(file.name)
+    return files
 
 
 # -- an entry ------------------------------------------------------------------------------------
@@ -277,11 +276,11 @@ def signature(name: str, value: Any) -> str:
     if not callable(value) or inspect.isclass(value) and not hasattr(value, "__dataclass_fields__"):
         return ""
     try:
-        found = inspect.signature(getattr(value, "fn", value))
+        sign = inspect.signature(getattr(value, "fn", value))
     except (TypeError, ValueError):
         return ""
     parts, star = [], False
-    for parameter in found.parameters.values():
+    for parameter in sign.parameters.values():
         if parameter.name in ("self", "_semantic", "_generator"):
             continue
         if parameter.kind is parameter.KEYWORD_ONLY and not star:
@@ -291,7 +290,7 @@ def signature(name: str, value: Any) -> str:
         parts.append(re.sub(r"<factory>|<dataclasses\._HAS_DEFAULT_FACTORY_CLASS.*?>", "[]", text))
         parts[-1] = re.sub(r"<function .* at 0x\w+>", "...", parts[-1])
     line = f"{name}({', '.join(parts)})"
-    back = found.return_annotation
+    back = sign.return_annotation
     if back is not inspect.Signature.empty and not inspect.isclass(value):
         line += f" -> {back if isinstance(back, str) else getattr(back, '__name__', back)}"
     line = line.replace("'", "")
@@ -310,9 +309,9 @@ def prose(text: str) -> str:
     out: list[str] = []
     section = ""
     for line in inspect.cleandoc(text).splitlines():
-        found = _SECTION.match(line)
-        if found:
-            section = found[1]
+        heading = _SECTION.match(line)
+        if heading:
+            section = heading[1]
             out += ["", f"**{section}**", ""]
         elif section and line.startswith("    "):
             item = re.match(r"    ([\w*, .]+): (.*)", line)
@@ -332,7 +331,7 @@ def prose(text: str) -> str:
 
 
 def needs(value: Any) -> str:
-    """Return the lines on what an op requires of the target and of Triton."""
+    """Return the line on the requirements of an op: capabilities and release of Triton."""
     words = []
     for capability in getattr(value, "requires", ()):
         having = [a.name for a in registry().architectures() if capability in a.capabilities]
@@ -377,15 +376,15 @@ def shown_example(section: sections.Section) -> str:
 
 
 def lowerings(op: str) -> str:
-    """Return the lines on what a portable op becomes, and where."""
-    found = registry().lowerings(op)
-    if not found:
+    """Return the table of the lowerings of a portable op, and their vendors."""
+    choices = registry().lowerings(op)
+    if not choices:
         return ""
     rows = ["| lowering | of | needs |", "| --- | --- | --- |"]
-    for one in found:
+    for one in choices:
         wanted = ", ".join(f"`{c}`" for c in one.requires) or "nothing"
         rows.append(f"| `{one.name}` | `{registry().contributor(one)}` | {wanted} |")
-    return f"What `{op}` becomes, the first that the target has and the operands fit:\n\n" + (
+    return f"`{op}` becomes the first of these that the target has and the operands fit:\n\n" + (
         "\n".join(rows) + "\n"
     )
 
@@ -422,7 +421,7 @@ def _vendor_page(vendor: str) -> str:
     used = used_in_examples()
     out = [
         f"# gl.{vendor}\n",
-        "Each name stands under the oldest generation that has it; later ones have it as well "
+        "Each name is under the oldest generation that has it; later ones have it as well "
         "(`dir(gl.nvidia.hopper)` lists one). The examples have in common:\n",
     ]
     files = [file for file in sections.files() if file.stem.partition("_")[0] == vendor]
@@ -444,7 +443,7 @@ def _vendor_page(vendor: str) -> str:
             out.append(f"In `{section.file.name}`:\n" if len(files) > 1 else "")
             out.append(shown_example(section))
         elif section is not None:
-            out.append(f"Its example stands with [gl.{section.names[0]}](#gl.{_first(section)}).\n")
+            out.append(f"See its example at [gl.{section.names[0]}](#gl.{_first(section)}).\n")
         else:
             where = used.get(name.rpartition(".")[2], [])
             if where:
@@ -474,7 +473,7 @@ def commands() -> Iterator[tuple[str, Any]]:
 def _cli_page() -> str:
     out = [
         "# The command line\n",
-        "Exit codes: 0 all is well, 1 a kernel or a result is wrong, 2 the command line is wrong, "
+        "Exit codes: 0 passed, 1 a kernel or a result failed, 2 the command line is not legal, "
         "3 this machine or target cannot do it.\n",
     ]
     for name, command in commands():
@@ -494,19 +493,19 @@ def _cli_page() -> str:
 
 # Variables of the environment that no dataclass describes.
 SETTINGS = {
-    "GLUON_TARGET": "Where kernels run and what they are compiled for, when the launch does not say: "
+    "GLUON_TARGET": "The target of launches and compilations that name none: "
     "`sim:hopper`, `emu:gfx942`, `sm_90`.",
     "GLUON_PLUGINS": "Entry points of the vendors' plugins to load, by name: `nvidia,sim`; all by default.",
-    "GLUON_NO_JIT": "`1`: a launch that would compile is an error that says what changed.",
+    "GLUON_NO_JIT": "`1`: a launch that would compile is an error that names the change.",
     "GLUON_COMPILE_ISOLATION": "`0`: compile in this process, not in a child that an abort may end.",
     "GLUON_COMPILE_TIMEOUT": "Seconds after which a stage of the compiler is ended; 600.",
     "GLUON_COMPILE_WORKERS": "How many processes `gluon.compile_many` and the configurations of `triton.autotune` are compiled in; the number of cores.",
-    "GLUON_BUNDLE": "Bundles, as in `PATH`: launches take from them what they would compile.",
-    "GLUON_TUNE_STORE": "The file that `gluon tune` keeps what it finds in, and that launches with "
+    "GLUON_BUNDLE": "Bundles, as in `PATH`: launches take from them the kernels that they would compile.",
+    "GLUON_TUNE_STORE": "The file in which `gluon tune` keeps its results, and that launches with "
     '`config="tuned"` look into; `~/.gluon/tuned.db`.',
     "GLUON_TRACEBACK": "`full`: errors show the frames of this package and of Triton, too.",
-    "GLUON_STRICT": "`0`: kernels that do not say it themselves are compiled as with `strict=False`: what we refuse and Triton's "
-    "Gluon compiles is a `KernelWarning`, as [the table](../compatibility.md) says. Read when a kernel is compiled.",
+    "GLUON_STRICT": "`0`: kernels without a setting of their own are compiled as with `strict=False`: a kernel that we refuse and Triton's "
+    "Gluon compiles gives a `KernelWarning`, as [the table](../compatibility.md) says. Read when a kernel is compiled.",
     "GLUON_NATIVE_LAUNCH": "`0`: key, look-up and launch in Python and `ctypes`, not in the C module.",
     "GLUON_BUILD_NATIVE": "When the wheel of the NVIDIA plugin is built: `0` leaves the C module out, "
     "`1` fails where it cannot be built.",
@@ -536,22 +535,22 @@ def _settings_page() -> str:
 
 def _args(text: str) -> dict[str, str]:
     """Name -> text of the `Args:` of a docstring."""
-    found: dict[str, str] = {}
+    pages: dict[str, str] = {}
     names: list[str] = []
     for line in text.partition("Args:")[2].splitlines():
         item = re.match(r"    ([\w, ]+): (.*)", line)
         if item:
             names = [name.strip() for name in item[1].split(",")]
         for name in names:
-            found[name] = f"{found.get(name, '')} {item[2] if item else line.strip()}".strip()
-    return found
+            pages[name] = f"{pages.get(name, '')} {item[2] if item else line.strip()}".strip()
+    return pages
 
 
 def _index_page() -> str:
     rows = [f"| [{title}]({page}.md) | {lead} |" for page, (title, lead, _) in PAGES.items()]
-    rows += [f"| [gl.{vendor}]({vendor}.md) | What only one vendor has. |" for vendor in VENDORS]
+    rows += [f"| [gl.{vendor}]({vendor}.md) | The features of one vendor. |" for vendor in VENDORS]
     rows.append(
-        "| [Error classes](errors.md) | The smallest program that raises each, and its mend. |"
+        "| [Error classes](errors.md) | The smallest program that raises each, and its fix. |"
     )
     rows.append("| [The command line](cli.md) | `gluon ...` |")
     rows.append("| [Settings](settings.md) | Variables of the environment. |")
@@ -561,8 +560,8 @@ def _index_page() -> str:
         shown = name if is_host(name) else f"gl.{name}"
         listed.append(f"[`{shown}`](#{anchor(name)})")
     return (
-        "# Reference\n\nMade from the language itself. Every example ran on the simulator, and shows what "
-        "it printed.\n\n| page | |\n| --- | --- |\n"
+        "# Reference\n\nGenerated from the language itself. Every example ran on the simulator, and shows "
+        "its output.\n\n| page | |\n| --- | --- |\n"
         + "\n".join(rows)
         + "\n\n## All names\n\n"
         + ", ".join(listed)
@@ -579,13 +578,13 @@ def _names(stems: Iterable[str]) -> list[str]:
 
 def pages() -> dict[str, str]:
     """Path below docs/ -> Markdown."""
-    made = {f"reference/{name}.md": _examples_page(*page) for name, page in PAGES.items()}
-    made |= {f"reference/{vendor}.md": _vendor_page(vendor) for vendor in VENDORS}
-    made["reference/cli.md"] = _cli_page()
-    made["reference/errors.md"] = mistakes.page()
-    made["reference/settings.md"] = _settings_page()
-    made["reference/index.md"] = _index_page()
-    return made
+    pages = {f"reference/{name}.md": _examples_page(*page) for name, page in PAGES.items()}
+    pages |= {f"reference/{vendor}.md": _vendor_page(vendor) for vendor in VENDORS}
+    pages["reference/cli.md"] = _cli_page()
+    pages["reference/errors.md"] = mistakes.page()
+    pages["reference/settings.md"] = _settings_page()
+    pages["reference/index.md"] = _index_page()
+    return pages
 
 
 def missing(vendor: Optional[str] = None) -> list[str]:

@@ -1,13 +1,13 @@
 """The examples of the language reference: files of sections, each with the output that it has.
 
-A section starts with a line `# -- name, name: what it shows`, ends where the next one starts, and
-holds what it prints as lines `#> ...`. What stands before the first section is common to all. Where
+A section starts with a line `# -- name, name: title`, ends where the next one starts, and
+holds its output as lines `#> ...`. The text before the first section is common to all. Where
 the title ends in `from Triton 3.9 on`, older releases skip the section, and newer ones, too, where it
 ends in `from Triton 3.7 to 3.8`.
 
     python docs/_build/sections.py [--write] [FILE ...]
 
-runs the files and compares what they print with what they say that they print; `--write` puts the
+runs the files and compares their output with the recorded one; `--write` puts the
 former into the files.
 """
 
@@ -32,7 +32,7 @@ _HEAD = re.compile(r"# -- ([^:]+)(?:: (.*))?$")
 
 @dataclass(frozen=True)
 class Section:
-    """An example: what it is for, its code, what it prints, and its first and last line."""
+    """Hold an example: its title, its code, its output, and its first and last line."""
 
     file: Path
     names: tuple[str, ...]
@@ -57,37 +57,37 @@ def preamble(file: Path) -> str:
 def sections(file: Path) -> list[Section]:
     lines = file.read_text().splitlines()
     heads = [i for i, line in enumerate(lines) if _HEAD.match(line)]
-    made = []
+    parts = []
     for start, stop in zip(heads, [*heads[1:], len(lines)]):
         names, title = _HEAD.match(lines[start]).groups()  # type: ignore[union-attr]
         body = lines[start + 1 : stop]
         code = "\n".join(line for line in body if not line.startswith("#>")).strip()
         output = "\n".join(line[3:] for line in body if line.startswith("#>"))
         every = tuple(name.strip() for name in names.split(","))
-        made.append(Section(file, every, title or "", code, output, start + 1, stop))
-    return made
+        parts.append(Section(file, every, title or "", code, output, start + 1, stop))
+    return parts
 
 
 def has(section: Section) -> bool:
-    """Whether the installed Triton is one that the section is for."""
-    told = _SINCE.search(section.title)
-    if told is None:
+    """Return True if the installed Triton is one that the section is for."""
+    releases = _SINCE.search(section.title)
+    if releases is None:
         return True
-    first, last = told.group(1, 2), told.group(3, 4)
+    first, last = releases.group(1, 2), releases.group(3, 4)
     below = last[0] is None or tuple(map(int, last)) >= _triton.VERSION[:2]
     return tuple(map(int, first)) <= _triton.VERSION[:2] and below
 
 
 def run(file: Path) -> Iterator[tuple[Section, str]]:
-    """Run a file; each section with what it printed."""
+    """Run a file; return each section with its output."""
     tree = ast.parse(file.read_text(), str(file))
     module = types.ModuleType(f"reference_{file.stem}")
     module.__file__ = str(file)
     sys.modules[module.__name__] = module  # where classes look up their annotations
     space = vars(module)
-    found = sections(file)
+    parts = sections(file)
     if str(file.parent) not in sys.path:
-        sys.path.append(str(file.parent))  # what files of a folder share
+        sys.path.append(str(file.parent))  # files that those of a folder share
 
     def execute(low: int, high: int) -> str:
         body = [node for node in tree.body if low <= node.lineno <= high]
@@ -96,8 +96,8 @@ def run(file: Path) -> Iterator[tuple[Section, str]]:
             exec(compile(ast.Module(body, []), str(file), "exec"), space)
         return said.getvalue().rstrip()
 
-    execute(1, found[0].first)
-    for section in found:
+    execute(1, parts[0].first)
+    for section in parts:
         if not has(section):
             continue
         said = execute(section.first, section.last)
@@ -105,7 +105,7 @@ def run(file: Path) -> Iterator[tuple[Section, str]]:
 
 
 def write(file: Path) -> None:
-    """Put what the sections print into their file."""
+    """Write the output of the sections into their file."""
     text = [preamble(file), ""]
     came = {section: said for section, said in run(file)}
     for section in sections(file):

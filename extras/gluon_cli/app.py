@@ -56,7 +56,7 @@ app = typer.Typer(
     name="gluon",
     cls=Commands,
     help="Gluon Core: write a GPU kernel once, simulate it, compile it, run it.\n\n"
-    "Exit codes: 0 all is well, 1 a kernel or a result is wrong, 2 the command line is wrong, "
+    "Exit codes: 0 passed, 1 a kernel or a result failed, 2 the command line is not legal, "
     "3 this machine or this target cannot do it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -35,7 +35,7 @@ Compare = Annotated[
     typer.Option(
         "--compare",
         metavar="LAYOUT LAYOUT",
-        help="Two register layouts: what a conversion moves how far. A register and a shared "
+        help="Two register layouts: the distance that each element moves in a conversion. A register and a shared "
         "one: the banks that an access hits.",
     ),
 ]

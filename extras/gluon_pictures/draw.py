@@ -55,7 +55,7 @@ class Picture:
         title: one line.
         text: the caption of the whole picture.
         panels: its parts, from top to bottom.
-        choices: what a page lets one pick, such as "warp": class prefix of the cells and count.
+        choices: the choices of a page, such as "warp": class prefix of the cells and count.
     """
 
     title: str
@@ -451,7 +451,7 @@ def registers_panel(linear: LinearLayout, layout: Layout) -> Panel:
             parts.append(_text(26 + (lane + 0.5) * width, table * height + 25, str(lane), "m"))
         for register in range(registers):
             parts.append(_text(0, table * height + 28 + register * _CELL + 12, f"r{register}"))
-    caption = "The hardware: what each lane holds" + (
+    caption = "The hardware: elements of each lane" + (
         f" (warp 0 of {warps}, block 0 of {blocks})" if some else ""
     )
     return Panel(caption, "".join(parts), 28 + lanes * width, tables * height)

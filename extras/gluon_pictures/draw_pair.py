@@ -75,8 +75,8 @@ def compare(
 ) -> Picture:
     """Two layouts of one tensor in a picture.
 
-    Two register layouts: how far each element travels when a value is converted, and what that
-    costs. A register and a shared layout, in any order: the lanes that go together in the first
+    Two register layouts: how far each element travels when a value is converted, and the cost. A
+    register and a shared layout, in any order: the lanes that go together in the first
     pass of an access, the banks that they hit, and how many passes too many that makes.
 
     Args:

@@ -21,7 +21,7 @@ def dump(values: Any, layout: Layout, rows: Optional[int] = 64) -> str:
     elements; padding shows as a jump of the offset.
 
     Args:
-        values: an array (or what `numpy.asarray` takes) of the tensor's or the buffer's shape.
+        values: an array (or an argument of `numpy.asarray`) of the tensor's or the buffer's shape.
         layout: of registers or of shared memory.
         rows: lines at most; None prints all.
 

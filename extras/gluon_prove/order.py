@@ -36,8 +36,8 @@ class Known(NamedTuple):
     """Something that happened at a barrier, and who knows of it.
 
     Args:
-        what: "last" (its last phase ended, or it was initialized), "before" (the phase before that one did),
-            "wait" (somebody passed a wait in this phase), "arrival", or "made".
+        what: "last" (its last phase ended, or it was initialized), "before" (the phase before that one
+            did), "wait" (somebody passed a wait in this phase), "arrival", or "made".
         by: who passed the wait, or arrived.
         known: tasks, barriers and flights, as bits.
     """

@@ -40,7 +40,8 @@ def demo(
 
 
 def doctor(json: Json = False) -> Optional[int]:
-    """Find what is wrong with this installation, and print the command that fixes it; exit 3 if so."""
+    """Find the faults of this installation, and print the command that fixes each; exit 3 if there are
+    any."""
     from gluon_report.doctor import show
 
     return show(json)

@@ -243,8 +243,8 @@ def _remedy() -> str:
     """Return the remedy where plugins are missing."""
     missing = absent()
     if missing:
-        return f"install what is missing: {install_line(missing)}"
-    return "see `gluon doctor` for what is wrong with the plugins"
+        return f"install the missing packages: {install_line(missing)}"
+    return "see `gluon doctor` for the state of the plugins"
 
 
 def _chosen(

@@ -26,35 +26,35 @@ class Finding:
     """One thing that was looked at.
 
     Args:
-        what: such as "triton" or "cache".
-        state: `well`; `note`, of what may be as it should be; or `wrong`.
+        subject: such as "triton" or "cache".
+        state: `ok`; `note`, of a state that may be intended; or `failed`.
         text: the finding.
-        mend: command that fixes it, None where there is nothing to do.
+        remedy: command that fixes it, None where there is nothing to do.
     """
 
-    what: str
+    subject: str
     state: str
     text: str
-    mend: Optional[str] = None
+    remedy: Optional[str] = None
 
 
 def show(json: bool) -> int:
     findings = list(examine())
-    wrong = [one for one in findings if one.state == "wrong"]
-    code = Exit.UNAVAILABLE if wrong else Exit.OK
+    failed = [one for one in findings if one.state == "failed"]
+    code = Exit.UNAVAILABLE if failed else Exit.OK
     if json:
         print_json({"exit": code, "findings": [asdict(one) for one in findings]})
         return code
     out = console()
-    colour = {"well": "green", "note": "yellow", "wrong": "bold red"}
+    colour = {"ok": "green", "note": "yellow", "failed": "bold red"}
     for one in findings:
-        head = f"[{colour[one.state]}]{one.state:5}[/] {escape(one.what)}: {escape(one.text)}"
+        head = f"[{colour[one.state]}]{one.state:6}[/] {escape(one.subject)}: {escape(one.text)}"
         out.print(head, highlight=False)
-        if one.mend:
-            out.print(f"        {escape(one.mend)}", highlight=False, soft_wrap=True)
-    count = len(wrong)
-    mended = f"{count} thing{'s' if count > 1 else ''} to mend" if count else "all is well"
-    out.print(mended, highlight=False)
+        if one.remedy:
+            out.print(f"        {escape(one.remedy)}", highlight=False, soft_wrap=True)
+    count = len(failed)
+    summary = f"{count} failed" if count else "all checks passed"
+    out.print(summary, highlight=False)
     return code
 
 
@@ -66,7 +66,7 @@ def examine() -> Iterator[Finding]:
     yield from _torch()
     yield from _plugins()
     yield _cache()
-    if triton.state != "wrong":
+    if triton.state != "failed":
         yield from _devices()
         yield from _trials()
 
@@ -76,9 +76,9 @@ def _python() -> Finding:
     wanted = _of_the_core("Requires-Python") or ">=3.10,<3.14"
     low, high = (tuple(map(int, v.split("."))) for v in re.findall(r"(\d+\.\d+)", wanted)[:2])
     if sorted((low, high))[0] <= sys.version_info[:2] < sorted((low, high))[1]:
-        return Finding("python", "well", version)
-    mend = "python3.12 -m venv .venv && . .venv/bin/activate && pip install gluon-core"
-    return Finding("python", "wrong", f"{version}, and gluon-core needs {wanted}", mend)
+        return Finding("python", "ok", version)
+    remedy = "python3.12 -m venv .venv && . .venv/bin/activate && pip install gluon-core"
+    return Finding("python", "failed", f"{version}, and gluon-core needs {wanted}", remedy)
 
 
 def _of_the_core(field: str) -> Optional[str]:
@@ -91,15 +91,15 @@ def _of_the_core(field: str) -> Optional[str]:
 def _triton() -> Finding:
     needs = [r for r in _requirements("gluon-core") if r.startswith("triton")]
     range_of_it = needs[0] if needs else "triton>=3.6,<3.10"
-    mend = f"pip install {_pinned() or repr(range_of_it)}"
+    remedy = f"pip install {_pinned() or repr(range_of_it)}"
     try:
         from gluon_core import _triton
     except GluonError as error:
-        return Finding("triton", "wrong", str(error), mend)
+        return Finding("triton", "failed", str(error), remedy)
     except Exception as error:  # a build that does not load says so in many ways
         text = f"cannot be imported: {type(error).__name__}: {error}"
-        return Finding("triton", "wrong", text, f"{mend} --force-reinstall")
-    return Finding("triton", "well", _triton.VERSION_TEXT)
+        return Finding("triton", "failed", text, f"{remedy} --force-reinstall")
+    return Finding("triton", "ok", _triton.VERSION_TEXT)
 
 
 def _requirements(name: str) -> list[str]:
@@ -129,7 +129,7 @@ def _torch() -> Iterator[Finding]:
         import torch  # noqa: F401
     except Exception as error:
         text = f"{version} cannot be imported: {type(error).__name__}: {error}"
-        yield Finding("torch", "wrong", text, "pip install --force-reinstall torch")
+        yield Finding("torch", "failed", text, "pip install --force-reinstall torch")
         return
     pinned = _pinned()
     try:
@@ -138,9 +138,9 @@ def _torch() -> Iterator[Finding]:
         have = None
     if pinned and have and pinned.partition("==")[2] != have.partition("+")[0]:
         text = f"{version} pins {pinned}, and triton {have} is installed"
-        yield Finding("torch", "wrong", text, f"pip install {pinned}")
+        yield Finding("torch", "failed", text, f"pip install {pinned}")
     else:
-        yield Finding("torch", "well", version)
+        yield Finding("torch", "ok", version)
 
 
 def _plugins() -> Iterator[Finding]:
@@ -149,18 +149,20 @@ def _plugins() -> Iterator[Finding]:
     try:
         known = registry()
     except GluonError as error:
-        yield Finding("plugins", "wrong", str(error), "unset GLUON_PLUGINS")
+        yield Finding("plugins", "failed", str(error), "unset GLUON_PLUGINS")
         return
     for plugin in known.plugins.values():
         backends = ", ".join(plugin.backends) or "lowerings only"
         text = f"{plugin.distribution or 'registered by a program'}, {backends}"
-        yield Finding(f"plugin {plugin.name}", "well", text)
+        yield Finding(f"plugin {plugin.name}", "ok", text)
     for failure in known.failures.values():
         package = (failure.distribution or f"gluon-{failure.name}").split()[0]
-        mend = f"pip install --force-reinstall {package}, or pip uninstall {package}"
-        yield Finding(f"plugin {failure.name}", "wrong", f"does not load: {failure.reason}", mend)
+        remedy = f"pip install --force-reinstall {package}, or pip uninstall {package}"
+        yield Finding(
+            f"plugin {failure.name}", "failed", f"does not load: {failure.reason}", remedy
+        )
     for clash in known.clashes:
-        yield Finding("plugins", "wrong", clash.text, clash.remedy)
+        yield Finding("plugins", "failed", clash.text, clash.remedy)
     for name in sorted(known.skipped):
         yield Finding(f"plugin {name}", "note", "left out by GLUON_PLUGINS", "unset GLUON_PLUGINS")
     missing = absent()
@@ -169,7 +171,7 @@ def _plugins() -> Iterator[Finding]:
         lacks = {(): "no plugin is installed", (False,): "there is no simulator"}
         text = lacks.get(tuple(kinds), "there is no vendor's plugin" if len(kinds) < 2 else "")
         said = f"{', '.join(missing)} not installed{f', so {text}' if text else ''}"
-        yield Finding("packages", "wrong" if text else "note", said, install_line(missing))
+        yield Finding("packages", "failed" if text else "note", said, install_line(missing))
     from gluon_cli.types import current
 
     if known.plugins and not current():
@@ -187,11 +189,11 @@ def _cache() -> Finding:
         free = shutil.disk_usage(folder).free
     except OSError as error:
         text = f"{folder} cannot be written: {error.strerror or error}; each run compiles anew"
-        return Finding("cache", "wrong", text, "export TRITON_CACHE_DIR=/tmp/triton-cache-$USER")
+        return Finding("cache", "failed", text, "export TRITON_CACHE_DIR=/tmp/triton-cache-$USER")
     if free < 2**28:
         text = f"{folder} has {free >> 20} MiB left"
-        return Finding("cache", "wrong", text, f"rm -r {folder}, or set TRITON_CACHE_DIR")
-    return Finding("cache", "well", str(folder))
+        return Finding("cache", "failed", text, f"rm -r {folder}, or set TRITON_CACHE_DIR")
+    return Finding("cache", "ok", str(folder))
 
 
 def _cache_folder() -> str:
@@ -211,18 +213,18 @@ def _devices() -> Iterator[Finding]:
         targets = [backend.device.target(i) for i in range(backend.device.count())]
         there = [str(target) for target in targets if target is not None]
         problem = backend.device.problem()
-        what = f"GPU of {backend.name}"
+        subject = f"GPU of {backend.name}"
         if there and not problem:
             torch = _torch_reaches(backend)
             if torch:
-                yield Finding(what, "wrong", f"{', '.join(there)}, but {torch}", _TORCH)
+                yield Finding(subject, "failed", f"{', '.join(there)}, but {torch}", _TORCH)
             else:
-                yield Finding(what, "well", ", ".join(there))
+                yield Finding(subject, "ok", ", ".join(there))
         elif problem:
-            mend = f"gluon run FILE --target sim:{backend.architectures[0].name} meanwhile"
-            yield Finding(what, "wrong", problem, mend)
+            remedy = f"gluon run FILE --target sim:{backend.architectures[0].name} meanwhile"
+            yield Finding(subject, "failed", problem, remedy)
         else:
-            yield Finding(what, "note", "no driver and no device; simulating and compiling work")
+            yield Finding(subject, "note", "no driver and no device; simulating and compiling work")
 
 
 _TORCH = "pip install --force-reinstall torch, a build for this GPU: https://pytorch.org"
@@ -253,14 +255,14 @@ def _trials() -> Iterator[Finding]:
         if backend.simulates or not backend.compiles:
             continue
         arch = backend.architectures[len(backend.architectures) // 2]
-        what = f"compiler of {backend.name}"
+        subject = f"compiler of {backend.name}"
         try:
             size = len(source(arch).kernel)
         except Exception as error:
             text = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-            yield Finding(what, "wrong", text, "pip install --force-reinstall triton")
+            yield Finding(subject, "failed", text, "pip install --force-reinstall triton")
         else:
-            yield Finding(what, "well", f"{size} bytes of machine code for {arch.name}")
+            yield Finding(subject, "ok", f"{size} bytes of machine code for {arch.name}")
     simulator = known.simulator()
     if simulator is None or not known.architectures():
         return
@@ -270,8 +272,8 @@ def _trials() -> Iterator[Finding]:
     except Exception as error:
         text = f"{type(error).__name__}: {str(error).splitlines()[0]}"
         package = f"gluon-{simulator.name}"
-        yield Finding("simulator", "wrong", text, f"pip install --force-reinstall {package}")
+        yield Finding("simulator", "failed", text, f"pip install --force-reinstall {package}")
         return
     right = sums[0] == 1
     text = "ran a kernel" if right else f"a kernel that writes 1 wrote {sums[0]}"
-    yield Finding("simulator", "well" if right else "wrong", text)
+    yield Finding("simulator", "ok" if right else "failed", text)

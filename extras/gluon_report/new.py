@@ -36,7 +36,7 @@ def launch(x, out, factor, target=None, block=1024, num_warps=4):
 
 
 def reference(x, factor):
-    """What NAME is to compute, in NumPy."""
+    """Compute the result of NAME in NumPy."""
     return x * np.float32(factor)
 
 
@@ -102,7 +102,7 @@ if __name__ == "__main__":
     for power in (16, 20, 24, 28):
         bench(1 << power)
         if device_target() is None:
-            print("gluon run NAME.py --profile shows what each line moves")
+            print("gluon run NAME.py --profile shows the traffic of each line")
             break
 '''
 

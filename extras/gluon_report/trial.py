@@ -1,4 +1,4 @@
-"""The smallest kernel: what `gluon doctor` compiles and runs."""
+"""Define the smallest kernel, which `gluon doctor` compiles and runs."""
 
 from __future__ import annotations
 

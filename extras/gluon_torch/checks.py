@@ -1,4 +1,4 @@
-"""Does an op do what it declares? Asked of each call in the debug mode, which costs copies."""
+"""Check in debug mode that an op does as it declares, on each call, at the cost of copies."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _compare(overload: Any, result: Any, declared: Any) -> None:
     for index, (one, other) in enumerate(zip(real, fake)):
         if isinstance(one, torch.Tensor) and _spoken(one) != _spoken(other):
             raise FakeResultError(
-                "the fake does not give what the kernel gives",
+                "the fake's result differs from the kernel's",
                 argument=f"result {index} of {name}",
                 expected=_spoken(one),
                 got=_spoken(other),

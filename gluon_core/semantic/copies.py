@@ -24,7 +24,7 @@ def masked(
     what: str = "pointer",
     other_alone: bool = False,
 ) -> tuple[Optional[Any], Optional[Any]]:
-    """Return the mask of an access, and what stands in where it is false, with `source`'s shape and
+    """Return the mask of an access, and the value where it is false, with `source`'s shape and
     layout.
 
     Args:

@@ -170,28 +170,28 @@ class TestDoctor:
     def findings(self, code=0):
         document = json.loads(gluon("doctor", "--json", code=code).stdout)
         assert document["exit"] == code
-        return {one["what"]: one for one in document["findings"]}
+        return {one["subject"]: one for one in document["findings"]}
 
     def test_a_good_installation(self):
         findings = self.findings()
-        assert findings["triton"]["state"] == findings["plugin sim"]["state"] == "well"
+        assert findings["triton"]["state"] == findings["plugin sim"]["state"] == "ok"
         assert "machine code" in findings["compiler of nvidia"]["text"]
         assert findings["simulator"]["text"] == "ran a kernel"
-        assert "all is well" in gluon("doctor").stdout
+        assert "all checks passed" in gluon("doctor").stdout
 
     def test_torch_and_triton_that_do_not_fit(self, monkeypatch):
         own = doctor._requirements
         pin = ['triton==3.1.0; platform_system == "Linux"']
         monkeypatch.setattr(doctor, "_requirements", lambda n: pin if n == "torch" else own(n))
         found = self.findings(code=3)["torch"]
-        assert found["state"] == "wrong" and found["mend"] == "pip install triton==3.1.0"
+        assert found["state"] == "failed" and found["remedy"] == "pip install triton==3.1.0"
 
     def test_a_cache_that_cannot_be_written(self, monkeypatch, tmp_path):
         (tmp_path / "file").write_text("no folder")
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "cache"))
         monkeypatch.setattr(doctor, "_trials", tuple)
         found = self.findings(code=3)["cache"]
-        assert "cannot be written" in found["text"] and "TRITON_CACHE_DIR" in found["mend"]
+        assert "cannot be written" in found["text"] and "TRITON_CACHE_DIR" in found["remedy"]
 
     def test_plugins_that_are_missing_or_broken(self, monkeypatch):
         from gluon_core.registry.load import registry
@@ -199,12 +199,12 @@ class TestDoctor:
         monkeypatch.setattr(doctor, "absent", lambda: {"gluon-x": "./backends/x"})
         monkeypatch.setattr(doctor, "_trials", tuple)
         found = self.findings()["packages"]  # others are there
-        assert (found["state"], found["mend"]) == ("note", "pip install ./backends/x")
+        assert (found["state"], found["remedy"]) == ("note", "pip install ./backends/x")
         known = registry()
         without = {n: b for n, b in known.backends.items() if not b.simulates}
         monkeypatch.setattr(type(known), "backends", property(lambda self: without))
         found = self.findings(code=3)["packages"]
-        assert found["state"] == "wrong" and "there is no simulator" in found["text"]
+        assert found["state"] == "failed" and "there is no simulator" in found["text"]
 
     def test_a_driver_that_does_not_answer(self, monkeypatch):
         from gluon_core.registry.load import registry
@@ -213,7 +213,7 @@ class TestDoctor:
         monkeypatch.setattr(type(backend.device), "problem", lambda self: "the driver is too old")
         monkeypatch.setattr(doctor, "_trials", tuple)
         found = self.findings(code=3)["GPU of nvidia"]
-        assert "too old" in found["text"] and "sim:" in found["mend"]
+        assert "too old" in found["text"] and "sim:" in found["remedy"]
 
     def test_a_compiler_that_fails(self, monkeypatch):
         from gluon_core.errors import StageError
@@ -224,7 +224,7 @@ class TestDoctor:
 
         monkeypatch.setattr(trial, "source", fails)
         found = self.findings(code=3)["compiler of nvidia"]
-        assert "ptxas is not there" in found["text"] and "pip install" in found["mend"]
+        assert "ptxas is not there" in found["text"] and "pip install" in found["remedy"]
 
 
 def test_completion_knows_the_commands():

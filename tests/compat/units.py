@@ -146,7 +146,7 @@ UNITS: list[tuple[str, str, str, str]] = [
     (
         "A descriptor whose box has rows of less than 16 bytes",
         "a copy moves multiples of 16 bytes (PTX 5.5.3.1); upstream's launch fails.",
-        r"a row of the box is (shorter than what one copy writes|a multiple of 16 bytes)",
+        r"a row of the box is (shorter than one copy writes|a multiple of 16 bytes)",
         _copied([2], "gl.NVMMASharedLayout(0, 32, 1)", "[n]"),
     ),
     (
@@ -194,7 +194,7 @@ UNITS: list[tuple[str, str, str, str]] = [
         "Operands of `tcgen05_mma_scaled` that are padded but no fp4 beside fp8, or the reverse",
         "the unit reads fp4 padded beside fp8 alone (PTX 9.7.16.3.3): it would take gaps for numbers, "
         "or numbers for gaps.",
-        r"fp4 is padded beside fp8, and only there",
+        r"fp4 is padded next to fp8, and only there",
         _scaled(pad=", fp4_padded=True"),
     ),
     (

@@ -116,7 +116,7 @@ def test_without_plugins_it_says_shortly_what_to_install(monkeypatch):
     said = gluon("demo", code=3)
     assert not said.stdout and said.stderr.splitlines() == [
         "no plugin is installed: nothing can be simulated or compiled",
-        "install what is missing: pip install ./backends/sim",
+        "install the missing packages: pip install ./backends/sim",
     ]
     assert json.loads(gluon("demo", "--json", code=3).stdout) == []
 

@@ -3,7 +3,7 @@
 Limits are those of the CDNA and RDNA ISA documents; what an architecture can do is what its
 assembler accepts (the tests ask LLVM's, inside Triton).
 
-Capabilities, each with what it stands for:
+Capabilities, each with the instructions behind it:
     amd.buffer_ops              buffer_load and buffer_store: bounds checked by the descriptor
     amd.buffer_atomics          buffer_atomic_* of float32
     amd.buffer_atomics_f16      ... of pairs of float16
@@ -200,7 +200,8 @@ _L2 = {"gfx908": 8, "gfx90a": 8, "gfx942": 4, "gfx950": 4, "gfx1100": 6, "gfx120
 
 
 def properties(architecture: Architecture) -> dict[str, Any]:
-    """What torch says of a device of this architecture, as its data sheet does."""
+    """Return the properties that torch reports for a device of this architecture, as its data sheet
+    does."""
     name = str(architecture.arch)
     digits = name.removeprefix("gfx")
     count, gib = _DEVICES.get(name, (256, 288) if digits.startswith("125") else (32, 16))

@@ -56,7 +56,7 @@ class AmdCompiler(TritonCompiler):
 class AmdDevice(Device):
     """GPUs behind the HIP driver."""
 
-    tensor_device = "cuda"  # what torch calls HIP devices
+    tensor_device = "cuda"  # torch's name for HIP devices
 
     def problem(self) -> Optional[str]:
         from gluon_amd import driver

@@ -24,7 +24,7 @@ def _library() -> Optional[Any]:
 
 @functools.lru_cache(maxsize=None)
 def device_count() -> int:
-    """How many AMD GPUs the HIP runtime sees; 0 without one."""
+    """Return the number of AMD GPUs that the HIP runtime sees; 0 without one."""
     library = _library()
     count = ctypes.c_int()
     try:
@@ -53,7 +53,7 @@ def architecture(index: int) -> Optional[str]:
 
 
 def problem() -> Optional[str]:
-    """Why no device is there although the HIP runtime is installed."""
+    """Return the reason why there is no device although the HIP runtime is installed."""
     if _library() is None or device_count():
         return None
     return "the HIP runtime is installed, but it sees no device"

@@ -1,4 +1,4 @@
-"""What each Triton release has for AMD's hardware, by name; see `gluon_core.features`."""
+"""Name the features of each Triton release for AMD's hardware; see `gluon_core.features`."""
 
 from __future__ import annotations
 

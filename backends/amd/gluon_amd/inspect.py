@@ -1,4 +1,4 @@
-"""What AMDGCN assembly says about itself: registers, spills, LDS, occupancy, instructions, loops."""
+"""Read the facts of AMDGCN assembly: registers, spills, LDS, occupancy, instructions, loops."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _LINE = re.compile(
     re.MULTILINE,
 )
 _PREFIXES = ("s_", "v_", "ds_", "buffer_", "global_", "flat_", "scratch_", "image_", "tensor_")
-# How the encoding was chosen is not what an instruction does.
+# The choice of an encoding does not change an instruction's effect.
 _ENCODING = re.compile(r"_(e32|e64|sdwa|dpp|dpp8)$")
 _SIMDS = {64: 4, 32: 2}  # of a compute unit, by the width of a wave
 
 
 def note(assembly: str, name: str) -> Optional[int]:
     """Return the number that the kernel's metadata gives for `name` (`vgpr_count`), None without one."""
-    found = re.search(rf"^\s*(?:- )?\.{name}:\s+(\d+)", assembly, re.MULTILINE)
-    return int(found.group(1)) if found else None
+    match = re.search(rf"^\s*(?:- )?\.{name}:\s+(\d+)", assembly, re.MULTILINE)
+    return int(match.group(1)) if match else None
 
 
 def instructions(assembly: str) -> list[Instruction]:
     """Return the kernel's instructions in order; copies past the registers are marked `... lds`."""
     body = assembly.split(".amdgpu_metadata")[0]
-    found, labels = [], []
+    instructions, labels = [], []
     for line in _LINE.finditer(body):
         if line["label"]:
             labels.append(line["label"])
@@ -45,9 +45,9 @@ def instructions(assembly: str) -> list[Instruction]:
         if name.startswith("buffer_") and rest and rest[-1] == "lds":
             name += " lds"
         name = _ENCODING.sub("", name)
-        found.append(Instruction(name, tuple(labels), rest[0] if branch else None))
+        instructions.append(Instruction(name, tuple(labels), rest[0] if branch else None))
         labels = []
-    return found
+    return instructions
 
 
 _KINDS = (
@@ -97,10 +97,10 @@ def _class(mnemonic: str) -> str:
 def occupancy(assembly: str, architecture: Any, num_warps: int, shared: int) -> Optional[int]:
     """Waves on one compute unit: whole blocks, by registers (LLVM's own figure for one SIMD) and
     by LDS."""
-    found = re.search(r"^; Occupancy: (\d+)", assembly, re.MULTILINE)
-    if found is None:
+    match = re.search(r"^; Occupancy: (\d+)", assembly, re.MULTILINE)
+    if match is None:
         return None
-    blocks = int(found.group(1)) * _SIMDS[architecture.warp_size] // num_warps
+    blocks = int(match.group(1)) * _SIMDS[architecture.warp_size] // num_warps
     if shared:
         blocks = min(blocks, architecture.limits.shared_memory // shared)
     return blocks * num_warps

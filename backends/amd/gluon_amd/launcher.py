@@ -1,7 +1,7 @@
 """Launching through Triton's own HIP driver.
 
-The driver turns a descriptor argument into what the kernel takes: the 12 words of TDM's groups 0 and
-1, made from its `tensordesc_meta`, then shape (int32) and strides (int64).
+The driver converts a descriptor argument to the kernel's form: the 12 words of TDM's groups 0 and 1,
+made from its `tensordesc_meta`, then shape (int32) and strides (int64).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def make_launcher(compiled: Any) -> Callable[..., None]:
             expected=f"at most {most} bytes",
             got=f"{metadata.shared} bytes",
         )
-    source, given = compiled.src, _as_they_are
+    source, as_given = compiled.src, _as_they_are
     if not ops.has(DESCRIPTORS_IN_TUPLES) and _descriptor_in_tuple(source.signature.values()):
         # The driver looks for descriptors outside of tuples only.
         kinds = tuple(source.signature.values())
@@ -62,7 +62,7 @@ def make_launcher(compiled: Any) -> Callable[..., None]:
     function, packed = compiled.function, compiled.packed_metadata
 
     def launch(grid: Any, stream: int, *arguments: Any) -> None:
-        values = given(arguments)
+        values = as_given(arguments)
         try:
             run(grid[0], grid[1], grid[2], stream, function, packed, None, None, None, *values)
         except RuntimeError as error:
@@ -86,7 +86,7 @@ def _descriptor_in_tuple(kinds: Any, inside: bool = False) -> bool:
 
 def _leaves(kinds: Any, values: Any) -> list[Any]:
     """`values`, one by one where `kinds` has a tuple."""
-    found: list[Any] = []
+    leaves: list[Any] = []
     for kind, value in zip(kinds, values):
-        found += _leaves(kind, value) if isinstance(kind, (tuple, list)) else [value]
-    return found
+        leaves += _leaves(kind, value) if isinstance(kind, (tuple, list)) else [value]
+    return leaves

@@ -1,4 +1,4 @@
-"""How AMD hardware does the portable ops: buffer addressing, MFMA and WMMA."""
+"""Lower the portable ops to AMD hardware: buffer addressing, MFMA and WMMA."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def load(request: LoadRequest, _semantic: SemanticLayer) -> Any:
 
 
 def _buffer_load(request: Any, other: Any, _semantic: SemanticLayer) -> Any:
-    # Where the mask is off the hardware answers 0 by itself, which is what `other` defaults to.
+    # Where the mask is off the hardware answers 0 by itself, the default of `other`.
     return cdna3.buffer_load(
         request.ptr, request.offsets, request.mask, other, request.cache_modifier or None
     )
@@ -144,7 +144,7 @@ def async_lds_copy(request: AsyncCopyRequest, _semantic: SemanticLayer) -> Any:
         request.dest,
         pointers,
         request.mask,
-        None if request.mask is None else zero,  # else what was there would stay
+        None if request.mask is None else zero,  # else old values would stay
         request.cache_modifier,
     )
 

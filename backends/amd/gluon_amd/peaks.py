@@ -18,7 +18,7 @@ PEAKS: Mapping[str, Mapping[str, float]] = {
         "units": 120, "global": 1.2288 * T, "shared": 120 * 128 * 1.502e9, "vector": 23.1 * T, "fp32": 46.1 * T,
         "bf16": 92.3 * T, "fp16": 184.6 * T, "int8": 184.6 * T,
     },
-    # MI250X data sheet, one of its two dies, which is what a kernel runs on; 110 CUs at 1.7 GHz.
+    # MI250X data sheet, one of its two dies, as a kernel runs on one; 110 CUs at 1.7 GHz.
     "gfx90a": {
         "units": 110, "global": 1.6384 * T, "shared": 110 * 128 * 1.7e9, "vector": 23.95 * T, "fp64": 47.9 * T,
         "fp32": 47.9 * T, "bf16": 191.5 * T, "fp16": 191.5 * T, "int8": 191.5 * T,

@@ -1,4 +1,4 @@
-"""What the tensor data mover, TDM, can move (gfx1250). Pure Python: host and kernels ask here."""
+"""Check the boxes of the tensor data mover, TDM (gfx1250). Pure Python: host and kernels ask here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["check_box", "padding_of"]
 
 _MAX_RANK = 5
 _MAX_EXTENT = (1 << 16) - 1  # a dimension of the box has 16 bits in the descriptor
-# What the descriptor has bits for, in dwords (4 bytes).
+# Limits by the bits of the descriptor, in dwords (4 bytes).
 _INTERVALS = (2, 256)
 _PADDINGS = (1, 128)
 
@@ -37,7 +37,7 @@ def check_box(
         block_shape: of the box.
         bits: of an element.
         layout: of the box in LDS.
-        name: what errors call `base`, `block_shape` and `layout`.
+        name: names of `base`, `block_shape` and `layout` in errors.
 
     Raises:
         ShapeError: more than 5 dimensions, or an extent above 65535.

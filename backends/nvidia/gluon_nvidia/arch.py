@@ -4,7 +4,7 @@ Limits are those of the CUDA C++ Programming Guide, "Compute Capabilities"; what
 can do is what its assembler accepts (the tests ask `ptxas`). `sm_90` stands for `sm_90a`, and so
 on upwards: Triton compiles for the architecture-specific target.
 
-Capabilities, each with what it stands for:
+Capabilities, each with the instructions behind it:
     nvidia.ldmatrix             ldmatrix
     nvidia.mma_turing           mma.sync.m16n8k8 of float16
     nvidia.mma_v2               mma.sync.m16n8k16 and its kin, the Ampere form
@@ -48,7 +48,7 @@ from gluon_nvidia.peaks import PEAKS
 
 __all__ = ["ARCHITECTURES", "properties"]
 
-# What ptxas says to the code of later releases for these: it needs sm_80.
+# ptxas refuses the code that later releases emit for these: it needs sm_80.
 _TURING_CASTS = {
     ("fp16", "bf16"): TURING_CASTS,
     ("fp8e4b15", "bf16"): TURING_CASTS,
@@ -60,7 +60,7 @@ _TURING_CASTS = {
 _TURING = ("ldmatrix", "mma_turing")
 _AMPERE = (*_TURING, "mma_v2", "bf16", "tf32", "fp64_mma", "cp_async", "mbarrier")
 _ADA = (*_AMPERE, "fp8")
-# What Hopper brought and every later architecture kept.
+# Capabilities that came with Hopper and that every later architecture kept.
 _SM90_ON = (
     *_ADA,
     "mbarrier_tx",
@@ -198,7 +198,8 @@ _L2 = {75: 4, 80: 40, 86: 6, 87: 4, 89: 96, 90: 50, 100: 126, 103: 126, 110: 32,
 
 
 def properties(architecture: Architecture) -> dict[str, Any]:
-    """What torch says of a device of this architecture, as its data sheet does."""
+    """Return the properties that torch reports for a device of this architecture, as its data sheet
+    does."""
     number = int(architecture.arch)
     count, gib = _DEVICES.get(number, (148, 192))
     return {

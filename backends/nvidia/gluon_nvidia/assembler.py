@@ -21,15 +21,13 @@ _SERIALIZED = re.compile(
 _REMEDIES = {
     "defining accumulator": "Where a loop of products may end before it begins, sums that are zeros meet "
     "those of products: let it run once, with range(gl.maximum(steps, 1)), on tiles that are masked.",
-    "accumulator registers": "Use what warpgroup_mma returned only after a warpgroup_mma_wait that hands it "
-    "out, in loops and branches, too, and start sums with warpgroup_mma_init.",
-    "register resources": "Multiply smaller tiles, or give the role more registers: fewer values live "
-    "beside the sums, more warps to share them, the last argument of gl.warp_specialize.",
-    "function": "Inline what is called between a product and its wait.",
+    "accumulator registers": "Use the result of warpgroup_mma only after a warpgroup_mma_wait that returns it, "
+    "in loops and branches, too, and start sums with warpgroup_mma_init.",
+    "register resources": "Multiply smaller tiles, or give the partition more registers: fewer live values "
+    "next to the accumulator, more warps to share it, the last argument of gl.warp_specialize.",
+    "function": "Inline the functions that are called between a multiplication and its wait.",
 }
-_ANY = (
-    "Keep what stands between a product and its wait free of other uses of its sums, and of calls."
-)
+_ANY = "Between a multiplication and its wait, do not use its accumulator otherwise, and call no function."
 
 
 _INLINE = re.compile(r"// begin inline asm\n.*?// end inline asm", re.S)
@@ -50,8 +48,7 @@ def located(run: _Run) -> _Run:
 
 
 def heard(run: _Run) -> _Run:
-    """Return the stage `run`, which calls ptxas; `warnings` in the metadata are then what it has
-    against the kernel."""
+    """Return the stage `run`, which calls ptxas and puts the warnings of ptxas into the metadata."""
 
     def stage(source: Any, metadata: dict[str, Any]) -> Any:
         if "wgmma.mma_async" not in source:
@@ -61,9 +58,9 @@ def heard(run: _Run) -> _Run:
             result = run(source, metadata)
         if wanted:
             print(said.getvalue(), end="")
-        found = slow_products(said.getvalue())
-        if found:
-            metadata["warnings"] = found
+        warnings_found = slow_products(said.getvalue())
+        if warnings_found:
+            metadata["warnings"] = warnings_found
         return result
 
     return stage
@@ -71,7 +68,7 @@ def heard(run: _Run) -> _Run:
 
 def slow_products(said: str) -> list[str]:
     """Return a warning for each reason why products wait for each other."""
-    reasons = dict.fromkeys(" ".join(found.split()) for found in _SERIALIZED.findall(said))
+    reasons = dict.fromkeys(" ".join(warning.split()) for warning in _SERIALIZED.findall(said))
     return [
         f"the assembler waits after each `wgmma`, which is slow: {reason}. {_remedy(reason)}"
         for reason in reasons
@@ -84,7 +81,7 @@ def _remedy(reason: str) -> str:
 
 @contextlib.contextmanager
 def _talking() -> Iterator[bool]:
-    """Triton prints what ptxas says; whether a user wanted that."""
+    """Print the messages of ptxas as Triton does, where a user asked for them."""
     from gluon_core.plugin.tools import knobs as triton_knobs
 
     knobs = triton_knobs.nvidia

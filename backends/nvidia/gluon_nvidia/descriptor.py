@@ -1,8 +1,8 @@
-"""Tensor maps: what a host-side descriptor becomes when a kernel is launched with it.
+"""Encode tensor maps: the form that a host-side descriptor takes when a kernel is launched with it.
 
 A kernel takes a descriptor as a 128-byte `CUtensorMap` by value, then the shape as int32 and the
 strides as int64. How the map is encoded (box, swizzle, element type) is in the compiled kernel's
-metadata. Encoding is pure arithmetic on the host, but slow beside a launch, so maps are kept.
+metadata. Encoding is pure arithmetic on the host, but slow next to a launch, so maps are kept.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _MOST_MAPS = 4096
 
 @dataclass(frozen=True)
 class MapKind:
-    """How a compiled kernel wants the maps of one of its descriptors.
+    """Describe the maps that a compiled kernel expects for one of its descriptors.
 
     Args:
         tiled: False for im2col.
         rank: of the tensor.
         swizzle: CUtensorMapSwizzle.
         element_type: CUtensorMapDataType.
-        element_bytes: of what strides count.
+        element_bytes: bytes of the unit of strides.
         fp4_padded: two elements of the tensor are one byte, the shape counts bytes.
-        box: what one copy moves; pixels and channels for im2col.
+        box: extent of one copy; pixels and channels for im2col.
     """
 
     tiled: bool
@@ -106,14 +106,14 @@ def map_kinds(name: str, signature: Sequence[Any], metadata: Any) -> list[MapKin
             texts.append(kind)
 
     walk(tuple(signature))
-    told = list(getattr(metadata, "tensordesc_meta", None) or ())
-    if len(told) != len(texts):
+    recorded = list(getattr(metadata, "tensordesc_meta", None) or ())
+    if len(recorded) != len(texts):
         raise LaunchError(
             f"the compiled {name} does not say how its descriptors are encoded",
             expected=f"{len(texts)} entries in tensordesc_meta",
-            got=len(told),
+            got=len(recorded),
         )
-    return [MapKind.of(text, entry) for text, entry in zip(texts, told)]
+    return [MapKind.of(text, entry) for text, entry in zip(texts, recorded)]
 
 
 def _frozen(extra: Mapping[str, Any]) -> tuple[Optional[tuple[Any, ...]], ...]:
@@ -133,12 +133,12 @@ class TensorMaps:
         self.index = index
 
     def expander(self, kind: MapKind) -> Callable[[TensorDescriptor], tuple[Any, ...]]:
-        """`f(descriptor)`: what a kernel takes for it, the map, then shape and strides. It keeps
-        what it made.
+        """Return a function from a descriptor to the kernel's values: the map, then shape and strides.
+        It keeps its results.
 
         Raises (what it returns):
             CapabilityError: the driver has no tensor maps, or not of this kind.
-            ArgumentError, ShapeError, LayoutError, DtypeError: what is wrong with the descriptor.
+            ArgumentError, ShapeError, LayoutError, DtypeError: the descriptor is not legal.
             LaunchError: the driver refuses it for another reason.
         """
         known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
@@ -153,13 +153,13 @@ class TensorMaps:
                 descriptor.round_f32_to_tf32,
                 () if tiled else _frozen(descriptor.extra),
             )
-            found = known.get(key)
-            if found is None:
+            entry = known.get(key)
+            if entry is None:
                 if len(known) >= _MOST_MAPS:
                     known.clear()
-                found = (self._map_of(kind, descriptor), *descriptor.shape, *descriptor.strides)
-                known[key] = found
-            return found
+                entry = (self._map_of(kind, descriptor), *descriptor.shape, *descriptor.strides)
+                known[key] = entry
+            return entry
 
         return expand
 
@@ -222,6 +222,6 @@ class TensorMaps:
         raise LaunchError(
             "the driver cannot encode the descriptor",
             argument=repr(descriptor),
-            expected=f"what fits a copy of {list(kind.box)} elements of {kind.element_bytes} bytes",
+            expected=f"a tensor for copies of {list(kind.box)} elements of {kind.element_bytes} bytes",
             got=self.cuda.error_text(status),
         )

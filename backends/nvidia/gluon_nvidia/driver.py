@@ -60,7 +60,7 @@ class Driver:
     """The calls into `libcuda` that launching needs.
 
     Args:
-        library: what `ctypes.CDLL("libcuda.so.1")` gave, initialised.
+        library: `ctypes.CDLL("libcuda.so.1")`, initialised.
     """
 
     def __init__(self, library: Any):
@@ -106,11 +106,11 @@ class Driver:
         context = self._contexts.get(index)
         if context is None:
             with self._lock:
-                device, made = ctypes.c_int(), ctypes.c_void_p()
+                device, primary = ctypes.c_int(), ctypes.c_void_p()
                 self.check(self.calls.cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
-                status = self.calls.cuDevicePrimaryCtxRetain(ctypes.byref(made), device)
+                status = self.calls.cuDevicePrimaryCtxRetain(ctypes.byref(primary), device)
                 self.check(status, "cuDevicePrimaryCtxRetain")
-                context = self._contexts[index] = int(made.value or 0)
+                context = self._contexts[index] = int(primary.value or 0)
         current = ctypes.c_void_p()
         self.check(self.calls.cuCtxGetCurrent(ctypes.byref(current)), "cuCtxGetCurrent")
         if current.value != context:
@@ -163,11 +163,11 @@ class Driver:
 
     @property
     def version(self) -> int:
-        """Of the driver, as CUDA counts: 13010 is 13.1."""
+        """Return the version of the driver as CUDA counts: 13010 is 13.1."""
         if self._version is None:
-            found = ctypes.c_int()
-            self.check(self.calls.cuDriverGetVersion(ctypes.byref(found)), "cuDriverGetVersion")
-            self._version = found.value
+            version = ctypes.c_int()
+            self.check(self.calls.cuDriverGetVersion(ctypes.byref(version)), "cuDriverGetVersion")
+            self._version = version.value
         return self._version
 
     def encode_tiled(
@@ -255,7 +255,7 @@ class Driver:
         return address.value
 
     def free(self, address: int, stream: int) -> None:
-        """Give back what `allocate` gave, once `stream` is through with it."""
+        """Free memory from `allocate` once `stream` is through with it."""
         status = self.calls.cuMemFreeAsync(ctypes.c_uint64(address), ctypes.c_void_p(stream))
         self.check(status, "cuMemFreeAsync")
 
@@ -278,7 +278,7 @@ def _array(kind: Any, values: list[int]) -> Any:
 
 
 def _address_of(library: Any, name: str) -> int:
-    """Where a function of the library is; 0 for one that it lacks, or that is Python."""
+    """Return the address of a function of the library; 0 for one that it lacks, or that is Python."""
     function: Any = getattr(library, name, None)
     try:
         return ctypes.cast(function, ctypes.c_void_p).value or 0
@@ -306,11 +306,11 @@ def _open() -> Optional[Driver]:
         if status != SUCCESS:
             _problem = f"libcuda.so.1 is there, but cuInit failed with error {status}"
             return None
-        found = Driver(library)
+        driver = Driver(library)
     except (AttributeError, LaunchError) as error:
         _problem = f"libcuda.so.1 is too old or broken: {error}"
         return None
-    return found if found.device_count else None
+    return driver if driver.device_count else None
 
 
 def find() -> Optional[Driver]:
@@ -320,12 +320,12 @@ def find() -> Optional[Driver]:
         with _state_lock:
             if _state is _UNKNOWN:
                 _state = _open()
-    found: Optional[Driver] = _state
-    return found
+    driver: Optional[Driver] = _state
+    return driver
 
 
 def problem() -> Optional[str]:
-    """Why `find()` is None although a driver is installed."""
+    """Return the reason why `find()` is None although a driver is installed."""
     find()
     return _problem
 
@@ -336,13 +336,13 @@ def driver() -> Driver:
     Raises:
         DeviceError: there is no NVIDIA device.
     """
-    found = find()
-    if found is None:
+    driver = find()
+    if driver is None:
         raise DeviceError(
             _problem or "there is no NVIDIA device on this machine",
             remedy="Run on the simulator with GLUON_TARGET=sim, or gluon.compile without running.",
         )
-    return found
+    return driver
 
 
 def _torch() -> Optional[Any]:

@@ -1,4 +1,4 @@
-"""What each Triton release has for NVIDIA's hardware, by name; see `gluon_core.features`."""
+"""Name the features of each Triton release for NVIDIA's hardware; see `gluon_core.features`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FENCES_CALLS = Feature((3, 9), "so do those across the bounds of functions that 
 # -- arithmetic ---------------------------------------------------------------------------------
 
 PACKED = Feature((3, 8), "packed arithmetic of two and four numbers")
-PACKED_NUMBERS = Feature((3, 9), "a number beside packed operands has their dtype at once")
+PACKED_NUMBERS = Feature((3, 9), "a number next to packed operands has their dtype at once")
 
 # -- tcgen05 and tensor memory ------------------------------------------------------------------
 
@@ -62,7 +62,7 @@ MMA_SHORT_ROWS = Feature((3, 6), "operands without a swizzle have rows of 16 byt
 SCALED_MMA_CLUSTERS = Feature((3, 8), "scaled tcgen05.mma of pairs, and of multicast operands")
 COMMIT_OPERANDS = Feature((3, 7), "tcgen05.commit with a predicate, and for multicast operands")
 COMMIT_ANY_OPERANDS = Feature((3, 9), "tcgen05.commit for more than two multicast operands")
-COMMIT_TO_EACH_BLOCK = Feature((3, 8), "the end is told to a barrier of each block, of pairs, too")
+COMMIT_TO_EACH_BLOCK = Feature((3, 8), "a commit arrives at a barrier of each block, of pairs, too")
 TMEM_CLUSTERS = Feature((3, 8), "layouts of tensor memory have a cga_layout, before a split")
 TMEM_PADDED_FP4 = Feature((3, 8), "layouts of tensor memory with padded fp4")
 TMEM_PAIRS_OF_64 = Feature((3, 8), "pairs of 64 rows with several blocks of tensor memory")

@@ -1,4 +1,4 @@
-"""What a cubin says about itself: registers, spills, shared memory, occupancy, instructions, loops.
+"""Read the facts of a cubin: registers, spills, shared memory, occupancy, instructions, loops.
 
 Read with the `cuobjdump` that ships in the Triton wheel, so no GPU is needed.
 """
@@ -32,7 +32,7 @@ _INSTRUCTION = re.compile(
 _TARGET = re.compile(r"0x([0-9a-f]+)\s*$")
 # Modifiers that say how much one instruction does: widths and shapes.
 _SIZE = re.compile(r"U?\d+|\d+x\d+(x\d+)?|MT?\d+")
-# Of one multiprocessor: warps and blocks (CUDA programming guide, compute capabilities); each of
+# Limits of one multiprocessor: warps and blocks (CUDA programming guide, compute capabilities); each of
 # its four parts has a quarter of the 64 Ki registers, which warps take 256 at a time.
 _MOST_WARPS = {75: 32, 86: 48, 87: 48, 89: 48, 110: 48, 120: 48, 121: 48}
 _MOST_BLOCKS = {75: 16, 86: 16, 87: 16, 89: 24}
@@ -44,10 +44,10 @@ def resource_usage(cubin: bytes) -> dict[str, int]:
     """Return `REG`, `STACK`, `SHARED` and `LOCAL` of the kernel in `cubin`."""
     from gluon_core.plugin.tools import run_tool
 
-    found: dict[str, int] = {}
+    facts: dict[str, int] = {}
     for key, value in _USAGE.findall(run_tool("cuobjdump", cubin, "-res-usage")):
-        found.setdefault(key, int(value))
-    return found
+        facts.setdefault(key, int(value))
+    return facts
 
 
 def disassemble(cubin: bytes) -> str:
@@ -65,7 +65,7 @@ def listing(cubin: bytes) -> tuple[CodeLine, ...]:
     """Return the instructions and labels of `cubin`, each instruction with the line that it is for."""
     from gluon_core.plugin.tools import run_tool
 
-    made = []
+    loops = []
     file, line, fresh = "", 0, True
     for row in run_tool("nvdisasm", cubin, "-g", "-c").splitlines():
         place = _PLACE.match(row)
@@ -75,31 +75,31 @@ def listing(cubin: bytes) -> tuple[CodeLine, ...]:
             fresh = False
         elif _MACHINE.match(row):
             label = row.lstrip().startswith(".")
-            made.append(CodeLine(row.strip(), *(("", 0) if label else (file, line))))
+            loops.append(CodeLine(row.strip(), *(("", 0) if label else (file, line))))
             fresh = True
-    while made and "NOP" in made[-1].text or made and made[-1].text.startswith("."):
-        made.pop()
-    return tuple(made)
+    while loops and "NOP" in loops[-1].text or loops and loops[-1].text.startswith("."):
+        loops.pop()
+    return tuple(loops)
 
 
 def instructions(sass: str) -> list[Instruction]:
     """Return the kernel's instructions in order, named with their widths and shapes: `LDS.128`,
     `LDGSTS.128`, `HGMMA.64x128x16`; padding is left out."""
-    found = []
+    instructions = []
     for line in _INSTRUCTION.finditer(sass):
         first, *modifiers = line["name"].split(".")
         if first == "NOP":
             continue
         kept = [modifier for modifier in modifiers if _SIZE.fullmatch(modifier)]
         target = _TARGET.search(line["rest"]) if first == "BRA" else None
-        found.append(
+        instructions.append(
             Instruction(
                 ".".join([first, *kept]),
                 (hex(int(line["at"], 16)),),
                 hex(int(target[1], 16)) if target else None,
             )
         )
-    return found
+    return instructions
 
 
 _KINDS = (
@@ -135,7 +135,8 @@ def instruction_mix(sass: str) -> dict[str, int]:
 
 
 def occupancy(architecture: Any, registers: int, num_warps: int, shared: int) -> int:
-    """Warps on one multiprocessor: whole blocks, by registers, shared memory and what it holds."""
+    """Return the warps on one multiprocessor: whole blocks, limited by registers, shared memory and its
+    capacity."""
     number, limits = architecture.arch, architecture.limits
     each = -(-registers * 32 // 256) * 256
     by_registers = _REGISTERS // 4 // each * 4 if each else 64

@@ -30,7 +30,7 @@ from gluon_runtime import native
 __all__ = ["Layout", "make_launcher"]
 
 # CUlaunchConfig: grid 0, block 12, shared 24, stream 32, attributes 40, their number 48; 56 bytes,
-# and a gap that keeps what follows aligned.
+# and a gap that keeps the rest aligned.
 _CONFIG = "<3I3II4xQQI4x8x"
 _CONFIG_SIZE = 64
 _ATTRIBUTE_SIZE = 72  # CUlaunchAttribute: id 0, value 8
@@ -66,7 +66,7 @@ def _bfloat16(value: float) -> int:
 
 
 def _native_kind(kind: Any) -> Optional[str]:
-    """How the launch in C is told a parameter's type, None for those it does not take."""
+    """Return the code of a parameter's type for the launch in C, None for types that it does not take."""
     if isinstance(kind, (tuple, list)):
         items = [_native_kind(item) for item in kind]
         return None if None in items else f"({''.join(items)})"  # type: ignore[arg-type]
@@ -98,13 +98,14 @@ def _address(value: Any) -> int:
 
 
 class Layout:
-    """Where each argument goes: struct format, offsets and the expressions that read the values.
+    """Return the places of the arguments: struct format, offsets and the expressions that read the
+    values.
 
     Descriptors are taken apart by statements that come first, `prepare`.
 
     Args:
         signature: the type of each parameter of the kernel, nested for tuples.
-        expressions: what to read each parameter from.
+        expressions: source of each parameter's value.
         raw: pointers outside of tuples are addresses already.
     """
 
@@ -177,7 +178,7 @@ class Layout:
 
 
 class _Slot:
-    """One buffer: configuration, then the arguments; beside it the array of pointers to them."""
+    """Return one buffer: configuration, then the arguments; and the array of pointers to them."""
 
     __slots__ = ("buffer", "config", "operands", "parameters", "pointers")
 
@@ -191,26 +192,26 @@ class _Slot:
         addresses = [start + _CONFIG_SIZE + offset for offset in layout.offsets]
         self.pointers = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
         self.parameters = ctypes.c_void_p(ctypes.addressof(self.pointers))
-        # What the generated code takes apart; the slot itself rides along to stay alive.
+        # Values that the generated code takes apart; the slot itself rides along to stay alive.
         self.operands = (self.buffer, self.config, self.parameters, self)
 
 
 def _attributes(num_ctas: int, cooperative: bool, dependent: bool) -> tuple[Any, int]:
     """Return the launch attributes as a buffer (kept by the caller) and their number."""
-    found: list[tuple[int, tuple[int, ...]]] = []
+    places: list[tuple[int, tuple[int, ...]]] = []
     if dependent:
-        found.append((_ATTRIBUTE_DEPENDENT, (1,)))
+        places.append((_ATTRIBUTE_DEPENDENT, (1,)))
     if cooperative:
-        found.append((_ATTRIBUTE_COOPERATIVE, (1,)))
+        places.append((_ATTRIBUTE_COOPERATIVE, (1,)))
     if num_ctas != 1:
-        found.append((_ATTRIBUTE_CLUSTER, (num_ctas, 1, 1)))
-        found.append((_ATTRIBUTE_CLUSTER_POLICY, (_CLUSTER_SPREAD,)))
-    buffer = (ctypes.c_char * (_ATTRIBUTE_SIZE * max(1, len(found))))()
-    for index, (kind, values) in enumerate(found):
+        places.append((_ATTRIBUTE_CLUSTER, (num_ctas, 1, 1)))
+        places.append((_ATTRIBUTE_CLUSTER_POLICY, (_CLUSTER_SPREAD,)))
+    buffer = (ctypes.c_char * (_ATTRIBUTE_SIZE * max(1, len(places))))()
+    for index, (kind, values) in enumerate(places):
         base = index * _ATTRIBUTE_SIZE
         struct.pack_into("<I", buffer, base, kind)
         struct.pack_into(f"<{len(values)}I", buffer, base + 8, *values)
-    return buffer, len(found)
+    return buffer, len(places)
 
 
 _BODY = """

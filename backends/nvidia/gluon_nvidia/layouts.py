@@ -62,7 +62,7 @@ class NVMMADistributedLayout(DistributedLayout):
             batch), [16, N, K] for version 3, with N from 8 to 256 and K of 32 bytes.
         cga_layout: how the blocks of a cluster split the tensor.
 
-    What no unit has is a layout all the same, and refused where it is used.
+    A version that no unit has is a legal layout all the same, and refused where it is used.
 
     Raises:
         LayoutError: a field that is not a list of numbers, or of powers of two.
@@ -106,7 +106,7 @@ class NVMMADistributedLayout(DistributedLayout):
                 argument="version",
                 expected="[2, 0] for mma.sync or [3, 0] for wgmma",
                 got=self.version,
-                remedy="The accumulator of tcgen05 lies in tensor memory: TensorMemoryLayout.",
+                remedy="The accumulator of tcgen05 is in tensor memory: TensorMemoryLayout.",
             )
 
     def check_tile(self) -> None:
@@ -423,7 +423,8 @@ class NVMMASharedLayout(SharedLayout):
         return (tile * cga.transpose_outs(list(tile.out_dims))).transpose_outs(names)
 
     def _swizzled_box(self, per_block: dict[str, int], order: list[str]) -> LinearLayout:
-        """What one TMA copy writes: a strip of the fastest dimension, rows of all the others."""
+        """Return the shape that one TMA copy writes: a strip of the fastest dimension, rows of all the
+        others."""
         width = self.swizzle_byte_width
         strip = width * 8 // self.element_bitwidth // (2 if self.fp4_padded else 1)
         fast, *rest = order

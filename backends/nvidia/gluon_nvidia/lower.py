@@ -1,4 +1,4 @@
-"""How NVIDIA hardware does the portable ops: `cp.async`, `mma.sync`, and the fence of other units."""
+"""Lower the portable ops to NVIDIA hardware: `cp.async`, `mma.sync`, and the fence of other units."""
 
 from __future__ import annotations
 

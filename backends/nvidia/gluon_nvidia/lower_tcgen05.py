@@ -1,7 +1,7 @@
 """`gl.portable.mma` by `tcgen05` (sm_100): accumulators in tensor memory.
 
-An accumulator is its buffer, a ring of barriers that are told the end of the last multiplications,
-and the number of those issued: the first one starts from nothing, and all others add.
+An accumulator is its buffer, a ring of barriers at which the last multiplications arrive, and the
+number of those issued: the first one starts from nothing, and all others add.
 """
 
 from __future__ import annotations

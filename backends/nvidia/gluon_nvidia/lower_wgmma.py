@@ -35,7 +35,7 @@ _ACCUMULATORS = {
 
 
 def shared_refusal(request: MmaRequest, unit: str) -> Optional[str]:
-    """Why the operands do not lie where a unit reads them, None where they do."""
+    """Return the reason why a unit cannot read the operands in place, None where it can."""
     if not request.shared:
         return f"{unit} reads shared memory, and the operands are in registers"
     if request.a is None:
@@ -78,7 +78,7 @@ def accepts(request: MmaRequest) -> Union[bool, str]:
 
 
 def _warpgroups(request: MmaRequest) -> tuple[int, int]:
-    """Warpgroups along M and N: as many as there are rows for, the others beside them."""
+    """Warpgroups along M and N: as many as there are rows for, the others along N."""
     groups = request.num_warps // _WARPGROUP
     down = max(1, min(groups, request.m // _ROWS))
     return down, groups // down
@@ -121,21 +121,21 @@ def accumulator(layouts: MmaLayouts, start: Any, _semantic: SemanticLayer) -> Se
 
 
 def mma(request: MmaRequest, _semantic: SemanticLayer) -> Sequence[Any]:
-    found = wgmma.warpgroup_mma(
+    result = wgmma.warpgroup_mma(
         request.a,
         request.b,
         request.acc.values[0],
         precision="tf32" if request.a_dtype == tl.float32 else None,
         is_async=request.is_async,
     )
-    return (wgmma.warpgroup_mma_init(found),)
+    return (wgmma.warpgroup_mma_init(result),)
 
 
 def mma_wait(
     parts: Any, pending: int, deps: Sequence[Any], _semantic: SemanticLayer
 ) -> Sequence[Any]:
-    found = wgmma.warpgroup_mma_wait(pending, deps=[parts.values[0], *deps])
-    value = found.values[0] if deps else found
+    results = wgmma.warpgroup_mma_wait(pending, deps=[parts.values[0], *deps])
+    value = results.values[0] if deps else results
     return (wgmma.warpgroup_mma_init(value),)
 
 

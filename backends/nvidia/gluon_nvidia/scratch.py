@@ -1,4 +1,4 @@
-"""Scratch memory of a launch: what kernels need in global memory besides their arguments.
+"""Scratch memory of a launch: the global memory that kernels need besides their arguments.
 
 Descriptors that a kernel makes itself live there. Whoever set an allocator with
 `triton.set_allocator` is asked; else the memory comes from torch's caching allocator, or from the
@@ -77,15 +77,15 @@ class _Own:
         if align > _TORCH_ALIGNMENT:
             size += align
         if driver_module.stream_getter()(self.index) == stream:
-            made = torch.empty(size, dtype=torch.uint8, device=f"cuda:{self.index}")
+            buffer = torch.empty(size, dtype=torch.uint8, device=f"cuda:{self.index}")
         else:
             if stream:
                 other = torch.cuda.ExternalStream(stream, self.index)
             else:
                 other = torch.cuda.default_stream(self.index)
             with torch.cuda.stream(other):
-                made = torch.empty(size, dtype=torch.uint8, device=f"cuda:{self.index}")
-        return made if align <= _TORCH_ALIGNMENT else _Aligned(made, align)
+                buffer = torch.empty(size, dtype=torch.uint8, device=f"cuda:{self.index}")
+        return buffer if align <= _TORCH_ALIGNMENT else _Aligned(buffer, align)
 
 
 class _Aligned:

@@ -133,7 +133,7 @@ T = TypeVar("T", bound="TensorMemoryBase")
 
 
 class TensorMemoryBase(Layout):
-    """What the layouts of tensor memory share."""
+    """Share the methods of the layouts of tensor memory."""
 
     requires = ("nvidia.tcgen05",)
     cga_layout: list[list[int]]
@@ -147,16 +147,16 @@ class TensorMemoryBase(Layout):
 
     @property
     def cta_split_num(self) -> Optional[list[int]]:
-        """How often the cluster splits each dimension; None for one block."""
+        """Return the number of parts per dimension in the cluster; None for one block."""
         return _split_of(self.cga_layout) if self.cga_layout else None
 
     def linear_layout(self, shape: Sequence[int]) -> "_TensorMemoryLinearLayout":
-        """What `gl.to_linear_layout` makes of this layout: one block's part, with the whole shape."""
+        """Return the result of `gl.to_linear_layout`: one block's part, with the whole shape."""
         bases = self.to_linear(shape).bases
         return _TensorMemoryLinearLayout(bases["row"], bases["col"], list(shape))
 
     def with_cluster(self: T, cga_layout: Sequence[Sequence[int]]) -> T:
-        """This layout with other blocks of the cluster."""
+        """Return this layout with other blocks of the cluster."""
         fields = dict(self._fields())
         fields["cga_layout"] = [list(row) for row in cga_layout]
         return type(self)(**fields)
@@ -174,8 +174,8 @@ class TensorMemoryLayout(TensorMemoryBase):
     """Matrices in tensor memory: the accumulator of `tcgen05.mma`, or its first operand.
 
     A buffer is cut into blocks of [64 or 128, N]. A block of 128 rows takes the rows of tensor
-    memory one to one. A block of 64 takes 16 rows of every 32; a second block, below or else beside
-    it, takes the others. Further blocks follow in further columns.
+    memory one to one. A block of 64 takes 16 rows of every 32; a second block, below or else to the
+    right, takes the others. Further blocks follow in further columns.
 
     Args:
         block: [M, N] of one block: M is 64 or 128, N a power of two up to 512.
@@ -296,7 +296,7 @@ class TensorMemoryLayout(TensorMemoryBase):
         if m == ROWS:
             rows = _bits(range(1, ROWS), 0)
         elif self.two_ctas:
-            # Each of the pair has 64 rows; the right half of the columns lies below the left one.
+            # Each of the pair has 64 rows; the right half of the columns is below the left one.
             self._check_old_pairs(per_block)
             if n < 2:
                 raise LayoutError(
@@ -389,7 +389,7 @@ class TensorMemoryScalesLayout(TensorMemoryBase):
 
 @dataclass(frozen=True, init=False)
 class RubinTensorMemoryScalesLayout(TensorMemoryScalesLayout):
-    """`TensorMemoryScalesLayout` with a choice of what follows a chunk of 128 rows by four scales.
+    """`TensorMemoryScalesLayout` with a choice of the successor of a chunk of 128 rows by four scales.
 
     Args:
         cga_layout, cta_split_num: as in `TensorMemoryScalesLayout`.
@@ -428,7 +428,7 @@ class RubinTensorMemoryScalesLayout(TensorMemoryScalesLayout):
 
 @dataclass(frozen=True)
 class _TensorMemoryLinearLayout(TensorMemoryBase):
-    """The linear form of a layout of tensor memory, of one block: what `to_linear_layout` returns.
+    """The linear form of a layout of tensor memory, of one block: the result of `to_linear_layout`.
 
     It describes; buffers are allocated with the other layouts.
 

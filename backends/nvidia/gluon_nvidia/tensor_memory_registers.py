@@ -24,7 +24,8 @@ __all__ = ["VARIANTS", "register_layout"]
 Bases = list[list[int]]
 
 _SPLIT = "32x32b_splitn"
-# What the bits of a register and of a lane walk in one instruction: ("r", i) is bit i of the row,
+# Bits of the buffer that the bits of a register and of a lane walk in one instruction: ("r", i) is bit
+# i of the row,
 # ("c", i) bit i of the 32-bit column (PTX ISA 9.7.16.2.3, matrix fragments).
 _FRAGMENTS: dict[str, tuple[list[tuple[str, int]], list[tuple[str, int]]]] = {
     "32x32b": ([], [("r", 0), ("r", 1), ("r", 2), ("r", 3), ("r", 4)]),
@@ -138,7 +139,7 @@ def _packed(
     bits = (COLUMN_BITS // bitwidth).bit_length() - 1
     low = cols[:bits]
     packed = [row for row in low if any(row)]
-    # Either the elements fill the column from below, or one lies in it alone.
+    # Either the elements fill the column from below, or a column holds one alone.
     stride = getattr(layout, "col_stride", 1)
     lone = not any(map(any, cols)) and follows(TMEM_LONE_ELEMENTS)
     if low[: len(packed)] != packed or stride not in (1, 1 << bits) and not lone:
@@ -249,10 +250,10 @@ def fits_registers(
     registers: Any,
     alloc_shape: Optional[Sequence[int]] = None,
 ) -> bool:
-    """Whether some instruction moves between the buffer and a tensor with layout `registers`.
+    """Return True if some instruction moves between the buffer and a tensor with layout `registers`.
 
-    Lanes and the warps of a group must be as in a tile; the order of the registers is free, and so
-    is what further groups of warps hold.
+    Lanes and the warps of a group must be as in a tile; the order of the registers is free, and so are
+    the elements of further groups of warps.
     """
     mine = registers.to_linear(list(shape)).bases
     num_warps = 1 << len(mine["warp"])
@@ -285,7 +286,8 @@ def fits_registers(
 
 
 def _fixed(variant: str, layout: TensorMemoryBase, bitwidth: int) -> int:
-    """How many bits of the register a tile fixes; pairs of columns need not be packed into one."""
+    """Return the number of register bits that a tile fixes; pairs of columns need not be packed into
+    one."""
     stride = getattr(layout, "col_stride", 1)
     packed = (COLUMN_BITS // bitwidth).bit_length() - 1 if stride == 1 else 0
     return packed + len(_FRAGMENTS[variant][0])

@@ -16,10 +16,10 @@ def two(x):
     gl.store(x, 2.0)
 
 
-made = Bundle()
-made.add(one, {"x": "*fp32"}, target="hopper")
+bundle = Bundle()
+bundle.add(one, {"x": "*fp32"}, target="hopper")
 good = folder / "good.glb"
-made.write(good)
+bundle.write(good)
 
 
 def changed(name, change):
@@ -59,7 +59,7 @@ said(errors.BundleTargetError, lambda: Bundle().add(one, {"x": "*fp32"}, target=
 #> BundleTargetError: target: kernels for this target have no machine code; got sim:sm_90. Name the hardware: nvidia:sm_90.
 
 # -- BundleNameError: give one of them `name=`
-said(errors.BundleNameError, lambda: made.add(two, {"x": "*fp32"}, target="hopper", name="one"))
+said(errors.BundleNameError, lambda: bundle.add(two, {"x": "*fp32"}, target="hopper", name="one"))
 #> BundleNameError: name: two kernels that differ are called 'one'; expected reference_bundles.one (source ...), got reference_bundles.two (source ...); they differ in function and identity. Give one of them another name.
 
 # -- BundleUnsupportedError: compile such kernels where they run
@@ -77,5 +77,5 @@ said(errors.BundleHashError, lambda: Bundle.open(good, digest="0" * 64))
 #> BundleHashError: good.glb: this is another bundle than the one asked for; expected sha256 ..., got ...
 
 # -- BundleKernelError: ask for one of those it has: `gluon bundle inspect` lists them
-said(errors.BundleKernelError, lambda: made.code("onne", ""))
+said(errors.BundleKernelError, lambda: bundle.code("onne", ""))
 #> BundleKernelError: the bundle has no kernel 'onne'. Did you mean 'one'?

@@ -83,7 +83,7 @@ def hasty(x, flag):
 said(errors.OrderError, lambda: hasty[(2,)](x, np.zeros(1, np.int32), target="emu:gfx942"))
 #> OrderError: loads what wave 0 of workgroup (0, 0, 0) stored by `global_store_dword v0, v1, s[2:3]` (emulator.py:75), which may not be there yet: missing s_waitcnt vmcnt(0) before the flag is stored by `global_atomic_swap v0, v1, s[4:5]` (emulator.py:76)
 
-# -- HazardError: put the `s_nop` there that the message names; what the compiler makes itself has them
+# -- HazardError: put the `s_nop` there that the message names; the compiler adds them to its own code
 @gluon.jit
 def hurried(x):
     i = gl.arange(0, 256, LINE)
@@ -105,7 +105,7 @@ def unheard(x):
 said(errors.DeadlockError, lambda: run(unheard, x, target="emu:gfx1201", num_warps=2))
 #> DeadlockError: no wave of unheard can go on
 
-# -- TrapError: look at what led there; a compiler puts traps where it takes a place for unreachable
+# -- TrapError: look at the path to it; a compiler puts traps where it takes a place for unreachable
 @gluon.jit
 def trapped(x):
     trap: gl.constexpr = "s_trap 2\nv_mov_b32 $0, $1"

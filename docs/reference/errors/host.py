@@ -83,14 +83,14 @@ os.utime(file, (0, 0))
 said(errors.KernelChangedError, lambda: changing.one[(1,)](x, target="sim:hopper"))
 #> KernelChangedError: changing.py:5: one changed on disk since it was imported. Import the module again (restart the process) to compile the new source.
 
-# -- PluginError: the message says what of the plugin is wrong; here, that it comes after plugins are read
+# -- PluginError: the message names the plugin's mistake; here, that it comes after plugins are read
 from gluon_core.registry.load import registry
 
 said(errors.PluginError, lambda: registry().register(object(), name="late"))
 #> PluginError: plugin: the registry is frozen; got 'late'. Pass it to gluon_core.registry.load.load(plugins=[...]).
 
-# -- BackendError: what a plugin, a tool of a vendor or the machine could not do; here there is no such text
-made = gluon.compile(ones, "sm_90", signature={"x": "*fp32"})
+# -- BackendError: a plugin, a tool of a vendor or the machine failed; here there is no such text
+kernel = gluon.compile(ones, "sm_90", signature={"x": "*fp32"})
 said(errors.BackendError, lambda: registry().backend("nvidia").compiler.listing("sass", {"cubin": b"none"}))
 #> BackendError: nvdisasm could not read the machine code
 

@@ -73,7 +73,7 @@ def grown(x):
 said(errors.HostFunctionError, lambda: run(grown, x))
 #> HostFunctionError: 'np.exp' is a function of numpy, which cannot run in a kernel. Use gl.exp. What is known before the launch can be computed there and passed.
 
-# -- KernelSyntaxError: kernels have `if`, `for`, `while` and functions; the message names what to write
+# -- KernelSyntaxError: kernels have `if`, `for`, `while` and functions; the message names the replacement
 @gluon.jit
 def broken_off(x):
     for i in range(4):
@@ -129,7 +129,7 @@ def large(x):
 said(errors.LimitError, lambda: run(large, x))
 #> LimitError: shape: one allocation needs 524288 bytes of shared memory; expected at most 232448 bytes on sim:sm_90, got 524288. Use a smaller tile or fewer stages.
 
-# -- KernelWarning: a warning, not an error: what is allowed and hardly meant; do as it says, or filter it
+# -- KernelWarning: a warning, not an error: legal and hardly meant; follow it, or filter it
 import warnings
 
 
@@ -138,8 +138,8 @@ def cut_off(x):
     gl.atomic_add(x, 1.5)
 
 
-with warnings.catch_warnings(record=True) as told:
+with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always", errors.KernelWarning)
     run(cut_off, np.zeros(1, np.int32))
-print(*(str(one.message).splitlines()[0] for one in told))
+print(*(str(one.message).splitlines()[0] for one in caught))
 #> gl.atomic_add: a fp32 is cut to int32 on its way to memory. Convert it where that is meant: value.to(gl.int32).

@@ -50,7 +50,7 @@ def halved(x: Tensor) -> Tensor:
 
 with gluon_torch.debug():
     said(errors.FakeResultError, lambda: halved(torch.zeros(128)))
-#> FakeResultError: result 0 of docs::halved: the fake does not give what the kernel gives; expected float32[128] with strides [1] on cpu, got float32[64] with strides [1] on cpu. Correct fake= or shape=: torch.compile allocates and indexes by it.
+#> FakeResultError: result 0 of docs::halved: the fake's result differs from the kernel's; expected float32[128] with strides [1] on cpu, got float32[64] with strides [1] on cpu. Correct fake= or shape=: torch.compile allocates and indexes by it.
 
 # -- NondeterministicError: leave deterministic mode, or take another op
 @gluon_torch.op("docs::by_chance", deterministic=False)

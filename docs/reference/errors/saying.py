@@ -1,4 +1,4 @@
-"""What the programs of the error classes have in common."""
+"""Share the code of the programs of the error classes."""
 
 import re
 import tempfile
@@ -8,7 +8,7 @@ folder = Path(tempfile.mkdtemp())
 
 
 def said(kind, wrong):
-    """What an error says, without the place, where the kernel's line and a caret stand."""
+    """Return the message of an error, without the kernel's line and the caret."""
     try:
         wrong()
     except kind as error:

@@ -49,7 +49,7 @@ def beyond(x):
 said(errors.OutOfBoundsError, lambda: run(beyond, x))
 #> OutOfBoundsError: x: gl.store outside its argument's storage: element (128,) of program (0, 0, 0) is byte 512 of `x`, which has 512 (128 elements are outside). Mask the access, or pass a larger array.
 
-# -- UninitialisedError: store before the load, or wait for what fills the buffer
+# -- UninitialisedError: store before the load, or wait for the copy that fills the buffer
 @gluon.jit
 def empty(out):
     buffer = gl.allocate_shared_memory(gl.float32, [128], FLAT)
@@ -59,7 +59,7 @@ def empty(out):
 said(errors.UninitialisedError, lambda: run(empty, x, tolerated="error"))
 #> UninitialisedError: `buffer.load` of `buffer`: element (0,) of program (0, 0, 0) was never written (128 elements were not). Write the buffer first, and wait for the write.
 
-# -- MisalignedError: promise only what holds, or leave the promise out
+# -- MisalignedError: promise only alignment that holds, or leave the promise out
 @gluon.jit
 def promised(x):
     i = gl.arange(0, 128, LINE)
@@ -163,13 +163,13 @@ def both(group):
 said(errors.ScopeError, lambda: gluon.distributed.simulate(both, 2, "sim:hopper"))
 #> ScopeError: `gl.atomic_add` at line 156 on rank 1 and atomics of rank 0 (line 156) meet in `x.peers of rank 0`, and the scope of those of rank 1 ends at its device. Give the atomic of line 156 scope="sys".
 
-# -- SimulatorWarning: a warning: the manual forbids it, hardware is known to take it; see [what is tolerated](../simulator.md)
+# -- SimulatorWarning: a warning: the manual forbids it, hardware is known to take it; see [tolerated accesses](../simulator.md)
 import warnings
 
-told = errors.SimulatorWarning(errors.RaceError("race on element 0 of `x`"))
+warning = errors.SimulatorWarning(errors.RaceError("race on element 0 of `x`"))
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    warnings.warn(told)
+    warnings.warn(warning)
 print(caught[0].message)
 #> race on element 0 of `x`
 

@@ -53,7 +53,7 @@ said(errors.TuneSpaceError, lambda: tune.space(BLOCK=[]))
 #> TuneSpaceError: BLOCK: no values to choose from
 
 # -- TuneStoreError: give another file: one that `gluon tune` wrote, or none yet
-(folder / "notes.db").write_text("These are notes, and no database of what was found.\n" * 40)
+(folder / "notes.db").write_text("These are notes, and no database of results.\n" * 40)
 said(errors.TuneStoreError, lambda: tune.Store(folder / "notes.db"))
 #> TuneStoreError: the store notes.db cannot be opened: file is not a database. Name another file with --store or GLUON_TUNE_STORE.
 

@@ -8,7 +8,7 @@ TILE = gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0])
 
 @gluon.jit
 def at(rows: gl.constexpr, columns: gl.constexpr, layout: gl.constexpr):
-    """Where the elements of a matrix lie."""
+    """Return the offsets of a matrix's elements."""
     r = gl.arange(0, rows, gl.SliceLayout(1, layout))
     return r[:, None] * columns + gl.arange(0, columns, gl.SliceLayout(0, layout))[None, :]
 
@@ -44,8 +44,8 @@ def scales_of(codes, scales):
     gl.store(scales + at(32, 4, few), gl.full([32, 4], 127, gl.uint8, few))
 
 
-made = gluon.compile(scales_of, "gfx942", signature={"codes": "*u8", "scales": "*u8"})
-print("tensor<32x4xi8, #linear>" in made.asm["ttgir"])
+compiled = gluon.compile(scales_of, "gfx942", signature={"codes": "*u8", "scales": "*u8"})
+print("tensor<32x4xi8, #linear>" in compiled.asm["ttgir"])
 #> True
 
 # -- amd.cdna4.scaled_downcast: a narrow float for each element, a scale for each block; from Triton 3.9 on

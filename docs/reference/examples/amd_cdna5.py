@@ -12,7 +12,7 @@ ROWS = gl.SliceLayout(1, gl.BlockedLayout([32, 1], [1, 32], [1, 4], [1, 0]))
 
 @gluon.jit
 def at(rows: gl.constexpr, columns: gl.constexpr, layout: gl.constexpr):
-    """Where the elements of a matrix lie."""
+    """Return the offsets of a matrix's elements."""
     r = gl.arange(0, rows, gl.SliceLayout(1, layout))
     return r[:, None] * columns + gl.arange(0, columns, gl.SliceLayout(0, layout))[None, :]
 
@@ -76,7 +76,7 @@ turned = run(reversed_rows, half, np.zeros_like(half))
 print((turned[:32] == half[:31:-1]).all(), turned[32:].any())
 #> True False
 
-# -- amd.cdna5.tdm.tensor_descriptor, amd.cdna5.tdm.tensor_descriptor_type: what a kernel gets for a descriptor of the host
+# -- amd.cdna5.tdm.tensor_descriptor, amd.cdna5.tdm.tensor_descriptor_type: the kernel's value for a descriptor of the host
 @gluon.jit
 def described(source, out):
     tdm: gl.constexpr = gl.amd.cdna5.tdm

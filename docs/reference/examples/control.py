@@ -31,7 +31,7 @@ def sizes(out):
 print(run(sizes, np.zeros(2, np.int32), num_warps=4))
 #> [4 1]
 
-# -- target: what the kernel is compiled for; the branch not taken is not traced
+# -- target: the target of the compilation; the branch not taken is not traced
 @gluon.jit
 def asked(out):
     if gl.target.has("nvidia.tma"):
@@ -85,7 +85,7 @@ def shorter(out):
 print(run(shorter, np.zeros(32, np.int32))[-1])
 #> 31
 
-# -- barrier, thread_barrier: all threads of the block; what was stored before is seen after
+# -- barrier, thread_barrier: all threads of the block; earlier stores are visible after
 @gluon.jit
 def waited(scratch, out):
     i = gl.arange(0, 32, ROW)
@@ -149,6 +149,6 @@ def smid(out):
     gl.store(out, gl.inline_asm("mov.u32 $0, %smid;", "=r", (), gl.int32))
 
 
-made = gluon.compile(smid, target="sm_90", signature={"out": "*i32"}, num_warps=1)
-print("%smid" in made.asm["ptx"])
+compiled = gluon.compile(smid, target="sm_90", signature={"out": "*i32"}, num_warps=1)
+print("%smid" in compiled.asm["ptx"])
 #> True

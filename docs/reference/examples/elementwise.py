@@ -18,7 +18,7 @@ def zeros(dtype=np.float32, n=32):
     return np.zeros(n, dtype)
 
 
-# -- add, sub, mul: what `+`, `-` and `*` mean, with a check against overflow for debug builds
+# -- add, sub, mul: the functions of `+`, `-` and `*`, with a check against overflow for debug builds
 @gluon.jit
 def arithmetic(out):
     i = gl.arange(0, N, ROW)
@@ -120,7 +120,7 @@ def integers(out):
 print(run(integers, zeros(np.int32))[:10])
 #> [0 1 2 2 3 4 5 5 6 7]
 
-# -- expect_zero: what lies outside of a mask is known to be zero
+# -- expect_zero: elements outside of a mask are known to be zero
 @gluon.jit
 def padded(x, out):
     i = gl.arange(0, N, ROW)

@@ -23,15 +23,15 @@ kinds = {"x": "*fp32:16", "out": "*fp32:16", "factor": "fp32"}
 for target in ("sm_90", "gfx942"):
     layout = gl.BlockedLayout([1], [32 if target == "sm_90" else 64], [1], [0])
     try:
-        made = gluon.compile(scale, target, signature=kinds, constexprs={"N": 32}, num_warps=1)
+        compiled = gluon.compile(scale, target, signature=kinds, constexprs={"N": 32}, num_warps=1)
     except gluon.errors.LayoutError as error:
         print(target, str(error).split(";")[0])
         continue
-    print(target, sorted(made.asm)[:3], isinstance(made, gluon.CompiledKernel))
+    print(target, sorted(compiled.asm)[:3], isinstance(compiled, gluon.CompiledKernel))
 #> sm_90 ['cubin', 'llir', 'ptx'] True
 #> gfx942 layout: the layout's threads per warp are not the target's
 
-# -- gluon.GluonASTSource: what `gluon.compile` makes of a kernel and its types
+# -- gluon.GluonASTSource: the source that `gluon.compile` builds from a kernel and its types
 source = gluon.GluonASTSource(scale, kinds, {"N": 32})
 print(gluon.compile(source, "sm_90", num_warps=1).metadata.name)
 #> scale
@@ -76,9 +76,9 @@ summed[(1,)](total := np.zeros(1, np.int32), target="sim:hopper", num_warps=1)
 print(total)
 #> [6]
 
-# -- gluon.ArgumentKind, gluon.register_argument_kind: what objects of another class are to kernels
+# -- gluon.ArgumentKind, gluon.register_argument_kind: pass objects of another class to kernels
 class Meters(float):
-    """A number that says what it counts."""
+    """A number with a unit."""
 
 
 kind = gluon.ArgumentKind(Meters, describe=lambda value: ("fp32", ""), key=lambda value: "meters")
@@ -87,7 +87,7 @@ scale[(1,)](x, out, Meters(2.0), N=32, target="sim:hopper", num_warps=1)
 print(out[:4])
 #> [0. 2. 4. 6.]
 
-# -- gluon.errors: one class per mistake, with what was expected, what came, and what to do
+# -- gluon.errors: one class per mistake, with the expected and the actual value, and the remedy
 try:
     gluon.compile(scale, "sm_91", signature=kinds, constexprs={"N": 32})
 except gluon.errors.TargetError as error:
@@ -108,7 +108,7 @@ print(gluon.multiprocessors(x) or 3)
 
 # -- gluon.compile_many: several kernels at once, on all cores
 wanted = [dict(fn=scale, signature=kinds, constexprs={"N": n}) for n in (32, 64)]
-print([made.metadata.name for made in gluon.compile_many(wanted, "sm_90", {"num_warps": 1})])
+print([kernel.metadata.name for kernel in gluon.compile_many(wanted, "sm_90", {"num_warps": 1})])
 #> ['scale', 'scale']
 
 # -- gluon.uninitialised: an output that a kernel is not to read before it writes it
@@ -123,7 +123,7 @@ bundle.add(scale, kinds, {"N": 32}, target="sm_90", num_warps=1)
 print(list(bundle.inspect()["kernels"]))
 #> ['scale']
 
-# -- gluon.tune: what the best configuration of a kernel is looked for in
+# -- gluon.tune: the search for the best configuration of a kernel
 space = gluon.tune.space(
     BLOCK=[64, 128], num_warps=[1, 2], when=lambda BLOCK, num_warps: BLOCK // num_warps == 64
 )

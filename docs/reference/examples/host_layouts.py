@@ -6,14 +6,14 @@ COLUMNS = gl.BlockedLayout([2, 1], [4, 8], [2, 1], [0, 1])
 SHARED = gl.SwizzledSharedLayout(2, 1, 8, [1, 0])
 
 
-# -- gluon.layouts.Layout, gluon.layouts.DistributedLayout, gluon.layouts.SharedLayout: what every layout is one of
+# -- gluon.layouts.Layout, gluon.layouts.DistributedLayout, gluon.layouts.SharedLayout: the base classes of all layouts
 for one in (ROWS, SHARED):
     kinds = (layouts.Layout, layouts.DistributedLayout, layouts.SharedLayout)
     print(type(one).__name__, [isinstance(one, kind) for kind in kinds])
 #> BlockedLayout [True, True, False]
 #> SwizzledSharedLayout [True, False, True]
 
-# -- gluon.layouts.LinearLayout: what every layout is underneath: bits of the hardware's indices to bits of the element's
+# -- gluon.layouts.LinearLayout: the common form of all layouts: bits of the hardware's indices to bits of the element's
 bits = layouts.LinearLayout({"lane": [(0, 1), (0, 2), (1, 0)]}, {"row": 2, "column": 4})
 print(bits.apply(lane=5))
 print(ROWS.to_linear([8, 16]) == layouts.as_linear(ROWS, [8, 16]).to_linear([8, 16]))
@@ -41,7 +41,7 @@ print(layouts.dump([[0, 1, 2, 3], [4, 5, 6, 7]], small))
 #> T2: 4 5
 #> T3: 6 7
 
-# -- gluon.layouts.explain_layout, gluon.layouts.explain: what a layout does, and what a conversion has to do
+# -- gluon.layouts.explain_layout, gluon.layouts.explain: the effect of a layout, and the steps of a conversion
 print(layouts.explain_layout(ROWS, [8, 16]))
 print(layouts.explain(ROWS, COLUMNS, [8, 16], bits=32))
 #> BlockedLayout(size_per_thread=[1, 2], threads_per_warp=[4, 8], warps_per_cta=[2, 1], order=[1, 0], cga_layout=[])
@@ -60,7 +60,7 @@ cost = layouts.conversion(ROWS, COLUMNS, [8, 16], bits=32)
 print(cost.kind, cost.shuffles, cost.shared_bytes, isinstance(cost, layouts.ConversionCost))
 #> shared 0 512 True
 
-# -- gluon.layouts.bank_conflicts, gluon.layouts.vector_elements: what an access of shared memory costs
+# -- gluon.layouts.bank_conflicts, gluon.layouts.vector_elements: the cost of an access of shared memory
 plain = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
 down = gl.BlockedLayout([1, 1], [32, 1], [1, 1], [0, 1])
 for name, buffer in (("plain", plain), ("swizzled", gl.SwizzledSharedLayout(1, 1, 32, [1, 0]))):
@@ -70,7 +70,7 @@ print(layouts.vector_elements(ROWS, SHARED, [8, 16], bits=32), "elements at once
 #> swizzled 0 extra passes
 #> 2 elements at once
 
-# -- gluon.layouts.compare, gluon.layouts.Picture: what moves between two, drawn; `layout.show()` draws one
+# -- gluon.layouts.compare, gluon.layouts.Picture: a drawing of the elements that move between two; `layout.show()` draws one
 picture = layouts.compare(ROWS, COLUMNS, [8, 16])
 print(isinstance(picture, layouts.Picture), str(picture).splitlines()[-1].strip())
 #> True 128 of 128 elements: to another warp
@@ -85,7 +85,7 @@ print(layouts.compiler_version())
 layouts.set_compiler_version(None)
 #> (3, 6)
 
-# -- gluon.layouts.set_type_factory: what `layout.type` is; the language says so once, and programs have no need to
+# -- gluon.layouts.set_type_factory: the class of `layout.type`; the language sets it once, and programs need not
 kept = ROWS.type
 layouts.set_type_factory(lambda layout: f"the type of {type(layout).__name__}")
 print(ROWS.type)

@@ -20,7 +20,7 @@ module: testing.ParsedModule = testing.run_parser(
 print([line.strip()[:34] for line in str(module).splitlines() if "tt.func" in line])
 #> ['tt.func public @twice(%x: !tt.ptr<']
 
-# -- gluon.testing.ir_of, gluon.testing.normalise: the same after what every compiler does, to compare two kernels
+# -- gluon.testing.ir_of, gluon.testing.normalise: the same after common passes, to compare two kernels
 text = testing.ir_of(twice, (testing.MockTensor(gl.int32), 128), target=HOPPER)
 print(text == testing.normalise(module), text.count("tt.load"))
 #> True 1
@@ -34,7 +34,7 @@ except testing.MatchError as error:
     print(str(error).splitlines()[0])
 #> twice does not match its CHECK lines
 
-# -- gluon.testing.filecheck_test, gluon.testing.run_filecheck_test: a kernel that says itself what it turns into
+# -- gluon.testing.filecheck_test, gluon.testing.run_filecheck_test: a kernel with its own expected IR
 @gluon.jit
 def counts():
     # CHECK: tt.make_range
@@ -47,7 +47,7 @@ test_counts()
 print("both passed")
 #> both passed
 
-# -- gluon.testing.bind, gluon.testing.stub_target: what `gluon.compile` takes, of a call; the target where none is named
+# -- gluon.testing.bind, gluon.testing.stub_target: the arguments of `gluon.compile` for a call; the target where none is named
 source, options = testing.bind(twice, (testing.MockTensor(gl.int32),), {"N": 128, "num_warps": 4})
 print(gluon.compile(source, "sm_90", options).n_spills, testing.stub_target())
 #> 0 nvidia:sm_100

@@ -30,7 +30,7 @@ print(doubled(torch.ones(128)).sum().item(), isinstance(doubled, gluon.torch.Op)
 print(gluon.torch.get("examples::doubled") is doubled)
 #> True
 
-# -- gluon.torch.one_by_one: what `vmap` may do with an operator: call it for each
+# -- gluon.torch.one_by_one: a rule for `vmap`: call the operator for each
 @gluon.torch.op("examples::plus", vmap="one_by_one")  # `one_by_one(overload)` makes the rule
 def plus(x: torch.Tensor) -> torch.Tensor:
     return doubled(x)
@@ -41,7 +41,7 @@ print(gluon.torch.one_by_one(torch.ops.examples.doubled.default).__name__)
 #> 768.0
 #> rule
 
-# -- gluon.torch.debug: compare what an operator says of itself with what its kernels do
+# -- gluon.torch.debug: compare the declaration of an operator with its kernels
 with gluon.torch.debug():
     print(doubled(torch.ones(128)).sum().item())
 #> 256.0

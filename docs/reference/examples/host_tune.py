@@ -28,7 +28,7 @@ known = [triton.Config({"BLOCK": size}, num_warps=4) for size in (128, 256)]
 print([one["BLOCK"] for one in tune.configs_of(triton.autotune(known, key=["n"])(ones))])
 #> [128, 256]
 
-# -- gluon.tune.Task, gluon.tune.Arrays, gluon.tune.Placeholders, gluon.tune.numpy_of: a kernel, what to search, and for which arguments
+# -- gluon.tune.Task, gluon.tune.Arrays, gluon.tune.Placeholders, gluon.tune.numpy_of: a kernel, its search space, and its arguments
 TUNE = tune.Task(
     kernel=ones,
     space=tune.space(BLOCK=[128, 256]),
@@ -36,9 +36,9 @@ TUNE = tune.Task(
     grid=lambda args, config: (-(-args["n"] // config["BLOCK"]),),
     shapes=[{"n": 1000}],
 )
-made = TUNE.arguments(tune.Arrays(SIMULATED), n=1000)
+arguments = TUNE.arguments(tune.Arrays(SIMULATED), n=1000)
 stands = TUNE.arguments(tune.Placeholders(), n=1000)
-print(tune.numpy_of(made["x"]).shape, stands["n"], TUNE.grid(made, {"BLOCK": 256}))
+print(tune.numpy_of(arguments["x"]).shape, stands["n"], TUNE.grid(arguments, {"BLOCK": 256}))
 #> (1000,) 1000 (4,)
 
 # -- gluon.tune.search, gluon.tune.Settings, gluon.tune.Outcome, gluon.tune.Store: the search; `gluon tune FILE` makes it, too
@@ -52,15 +52,15 @@ file.write_text(
     "TUNE = tune.Task(zeros, lambda new, n: {'x': new.empty(n)}, lambda args, config: (1,),\n"
     "                 tune.space(BLOCK=[128, 4096]), shapes=[{'n': 4096}])\n"
 )
-store = tune.Store(folder / "found.db")
+store = tune.Store(folder / "results.db")
 settings = tune.Settings(target="hopper", objective="registers")
-(found,) = tune.search(Reference.to(str(file)), settings, store=store)
-print(isinstance(found, tune.Outcome), found.tried, found.best.config)
+(best,) = tune.search(Reference.to(str(file)), settings, store=store)
+print(isinstance(best, tune.Outcome), best.tried, best.best.config)
 #> True 2 {'BLOCK': 128}
 
-# -- gluon.tune.Key, gluon.tune.Trial: what a store keeps: what competed, and each configuration with what came of it
-print(isinstance(found.key, tune.Key), found.key.target, found.key.objective)
-print(isinstance(found.best, tune.Trial), found.best.status, found.best.value > 0)
+# -- gluon.tune.Key, gluon.tune.Trial: the content of a store: the searches, and each configuration with its result
+print(isinstance(best.key, tune.Key), best.key.target, best.key.objective)
+print(isinstance(best.best, tune.Trial), best.best.status, best.best.value > 0)
 #> True nvidia:sm_90 registers
 #> True ok True
 

@@ -29,7 +29,7 @@ padded = gl.PaddedSharedLayout.with_identity_for([[64, 8]], [64, 64], [1, 0])
 print(gluon.amd.gfx1250.TensorDescriptor.from_tensor(x, [64, 64], padded).block_shape)
 #> [64, 64]
 
-# -- gluon.nvidia.ARCHITECTURES, gluon.amd.ARCHITECTURES: what each plugin knows; `gluon info` prints it
+# -- gluon.nvidia.ARCHITECTURES, gluon.amd.ARCHITECTURES: the architectures of each plugin; `gluon info` prints it
 print([arch.name for arch in gluon.nvidia.ARCHITECTURES][:4])
 print([arch.name for arch in gluon.amd.ARCHITECTURES][:4])
 #> ['sm_75', 'sm_80', 'sm_86', 'sm_87']

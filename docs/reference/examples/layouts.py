@@ -9,7 +9,7 @@ print(layouts.owner(rows, [2, 8], (1, 3)))
 #>  [T4:0, T4:1, T5:0, T5:1, T6:0, T6:1, T7:0, T7:1]]
 #> [(0, 0, 5, 1)]
 
-# -- SliceLayout: what a reduction leaves, what `expand_dims` takes
+# -- SliceLayout: the layout after a reduction, and before `expand_dims`
 print(gl.SliceLayout(1, rows).format_tensor_view([2]))
 #> [T0:0|T1:0|T2:0|T3:0, T4:0|T5:0|T6:0|T7:0]
 

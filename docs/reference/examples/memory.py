@@ -43,7 +43,7 @@ print((run(transposed, x, np.zeros((8, 8), np.float32)) == x[:, :8].T).all())
 #> [8, 16] [16, 8]
 #> True
 
-# -- bank_conflicts: what an access to a buffer costs, at compile time
+# -- bank_conflicts: the cost of an access to a buffer, at compile time
 @gluon.jit
 def conflicts(out):
     COLUMNS: gl.constexpr = gl.BlockedLayout([1, 1], [32, 1], [1, 1], [0, 1])
@@ -132,6 +132,6 @@ def there_and_back(x, out):
 
 
 kinds = {"x": "*fp32", "out": "*fp32"}
-made = gluon.compile(there_and_back, target="sm_90", signature=kinds, num_warps=1)
-print("fpsan" in made.asm["ttgir"])
+compiled = gluon.compile(there_and_back, target="sm_90", signature=kinds, num_warps=1)
+print("fpsan" in compiled.asm["ttgir"])
 #> True

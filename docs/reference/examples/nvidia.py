@@ -113,7 +113,7 @@ grouped[(1,)](a, b, c, layout=layout, target="sim:hopper", num_warps=4)
 print(np.abs(c - right).max() < 1e-2)
 #> True
 
-# -- nvidia.hopper.tma.async_atomic_add, nvidia.hopper.tma.async_atomic_min, nvidia.hopper.tma.async_atomic_max: a tile added to what is there, by the copy engine
+# -- nvidia.hopper.tma.async_atomic_add, nvidia.hopper.tma.async_atomic_min, nvidia.hopper.tma.async_atomic_max: a tile added to memory, by the copy engine
 @gluon.jit
 def added(values, total, least, most):
     tma: gl.constexpr = gl.nvidia.hopper.tma
@@ -129,13 +129,13 @@ def added(values, total, least, most):
 
 values = np.arange(-2048, 2048, dtype=np.int32).reshape(64, 64)
 whole = gl.NVMMASharedLayout.get_default_for([64, 64], gl.int32)
-made = [np.zeros((64, 64), np.int32) for _ in range(3)]
-run(added, values, *(TensorDescriptor.from_tensor(m, [64, 64], whole) for m in made), num_warps=4)
+results = [np.zeros((64, 64), np.int32) for _ in range(3)]
+run(added, values, *(TensorDescriptor.from_tensor(m, [64, 64], whole) for m in results), num_warps=4)
 wanted = (values, values.clip(None, 0), values.clip(0))
-print(all((m == want).all() for m, want in zip(made, wanted)))
+print(all((m == want).all() for m, want in zip(results, wanted)))
 #> True
 
-# -- nvidia.blackwell.allocate_tensor_memory, nvidia.blackwell.TensorMemoryLayout, nvidia.blackwell.get_tmem_reg_layout, nvidia.blackwell.tensor_memory_descriptor: accumulators beside the registers
+# -- nvidia.blackwell.allocate_tensor_memory, nvidia.blackwell.TensorMemoryLayout, nvidia.blackwell.get_tmem_reg_layout, nvidia.blackwell.tensor_memory_descriptor: accumulators outside the registers
 @gluon.jit
 def remembered(x, out):
     blackwell: gl.constexpr = gl.nvidia.blackwell

@@ -35,9 +35,9 @@ def masked(bits, both, either, other):
 
 
 bits = np.arange(1024, dtype=np.int32).reshape(32, 32)
-made = [np.full((32, 32), 5, np.int32) for _ in range(3)]
-run(masked, bits, *(TensorDescriptor.from_tensor(m, [32, 32], WORDS) for m in made))
-print([m[0, 6].item() for m in made], [5 & 6, 5 | 6, 5 ^ 6])
+results = [np.full((32, 32), 5, np.int32) for _ in range(3)]
+run(masked, bits, *(TensorDescriptor.from_tensor(m, [32, 32], WORDS) for m in results))
+print([m[0, 6].item() for m in results], [5 & 6, 5 | 6, 5 ^ 6])
 #> [4, 7, 3] [4, 7, 3]
 
 # -- nvidia.blackwell.tma.async_gather, nvidia.blackwell.tma.async_scatter, nvidia.blackwell.tma.tensor_descriptor, nvidia.blackwell.tma.tensor_descriptor_type: rows by number, there and back
@@ -93,7 +93,7 @@ run(
 print((seen == image[:, :2, :2].reshape(64, 64)).all())
 #> True
 
-# -- nvidia.ampere.CachePolicy, nvidia.ampere.FractionalEvictionPolicy: what shall stay in the caches; from Triton 3.9 on
+# -- nvidia.ampere.CachePolicy, nvidia.ampere.FractionalEvictionPolicy: hints for the caches; from Triton 3.9 on
 @gluon.jit
 def streamed(x, out):
     ampere: gl.constexpr = gl.nvidia.ampere
@@ -172,8 +172,8 @@ def counted(out):
     right = gl.allocate_shared_memory(gl.float16, [64, 64], shared)
     memory: gl.constexpr = b.TensorMemoryLayout([128, 64], 1, cga_layout=[(1, 0)])
     sums = b.allocate_tensor_memory(gl.float32, [256, 64], memory)
-    told: gl.constexpr = b.tensor_memory_descriptor_type(gl.float32, [256, 64], memory, [256, 64])
-    gl.static_print(sums.type == told)
+    buffer: gl.constexpr = b.tensor_memory_descriptor_type(gl.float32, [256, 64], memory, [256, 64])
+    gl.static_print(sums.type == buffer)
     gl.store(out, b.tcgen05_mma_barrier_count([left, right], multicast=True))
 
 

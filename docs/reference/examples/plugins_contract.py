@@ -76,10 +76,10 @@ refused(lambda: options.check_given(target, {"anvils": 3}, [f.name for f in fiel
 #> {'num_warps': 4, 'debug': True, 'hammers': 1.5}
 #> OptionError: anvils: anvil has no compile option 'anvils'. Options: num_warps, num_ctas, debug, sanitize_overflow, arch, supported_fp8_dtypes, deprecated_fp8_dot_operand_dtypes, default_dot_input_precision, allowed_dot_input_precisions, max_num_imprecise_acc_default, hammers.
 
-# -- gluon_core.plugin.backend.Backend, gluon_core.plugin.backend.API_VERSION, gluon_core.plugin.compiler.Compiler, gluon_core.plugin.device.Device, gluon_core.plugin.language.Language, gluon_core.plugin.language.Lowering, gluon_core.plugin.paths.load_path, gluon_core.plugin.paths.load_named: what a plugin hands over
+# -- gluon_core.plugin.backend.Backend, gluon_core.plugin.backend.API_VERSION, gluon_core.plugin.compiler.Compiler, gluon_core.plugin.device.Device, gluon_core.plugin.language.Language, gluon_core.plugin.language.Lowering, gluon_core.plugin.paths.load_path, gluon_core.plugin.paths.load_named: the parts of a plugin
 class AnvilCompiler(compiler.Compiler):
-    def options(self, target, given):
-        return AnvilOptions.of(target, given)
+    def options(self, target, options):
+        return AnvilOptions.of(target, options)
 
 
 class AnvilDevice(device.Device):
@@ -108,11 +108,11 @@ class AnvilPlugin:
 print(hookspec.PROJECT, hookspec.ENTRY_POINTS, hookspec.EXTRAS, callable(hookspec.hookspec))
 #> gluon_core gluon_core.backends gluon_core.extras True
 
-# -- gluon_core.registry.load.load, gluon_core.registry.load.registry, gluon_core.registry.load.Registry, gluon_core.registry.load.Plugin, gluon_core.registry.load.PluginFailure: what is installed, and why a plugin is not there
+# -- gluon_core.registry.load.load, gluon_core.registry.load.registry, gluon_core.registry.load.Registry, gluon_core.registry.load.Plugin, gluon_core.registry.load.PluginFailure: the installed plugins, and the reasons of failures
 own: plugins.Registry = plugins.load(entry_points=[], plugins=[AnvilPlugin()])
 print(own.target("forge"), [one.name for one in own.lowerings("load")])
-found: plugins.Plugin = next(iter(own.plugins.values()))
-print(found.backends, found.lowerings, "nvidia" in plugins.registry().backends)
+plugin: plugins.Plugin = next(iter(own.plugins.values()))
+print(plugin.backends, plugin.lowerings, "nvidia" in plugins.registry().backends)
 missing = EntryPoint("gone", "no_such_module", hookspec.ENTRY_POINTS)
 failure = plugins.load(entry_points=[missing]).failures["gone"]
 print(isinstance(failure, plugins.PluginFailure), failure.reason)
@@ -120,7 +120,7 @@ print(isinstance(failure, plugins.PluginFailure), failure.reason)
 #> ('anvil',) ('load/anvil_load',) True
 #> True ModuleNotFoundError: No module named 'no_such_module'
 
-# -- gluon_core.portable.requests.Request, gluon_core.portable.requests.LoadRequest, gluon_core.portable.requests.StoreRequest, gluon_core.portable.requests.AsyncCopyRequest, gluon_core.portable.requests.MmaRequest, gluon_core.portable.requests.MmaLayouts, gluon_core.portable.requests.TileRequest, gluon_core.portable.requests.TileStoreRequest, gluon_core.portable.requests.TileSchedulerRequest: what lowerings and their predicates get
+# -- gluon_core.portable.requests.Request, gluon_core.portable.requests.LoadRequest, gluon_core.portable.requests.StoreRequest, gluon_core.portable.requests.AsyncCopyRequest, gluon_core.portable.requests.MmaRequest, gluon_core.portable.requests.MmaLayouts, gluon_core.portable.requests.TileRequest, gluon_core.portable.requests.TileStoreRequest, gluon_core.portable.requests.TileSchedulerRequest: the argument of lowerings and their predicates
 def load_accepts(request: requests.LoadRequest):
     narrow = request.offsets.dtype == gl.int32
     return True if narrow else f"the Anvil addresses with int32 offsets, not {request.offsets.dtype}"
@@ -147,7 +147,7 @@ print([f.name for f in fields(requests.MmaLayouts)])
 #> TileSchedulerRequest num_ctas
 #> ['accumulator', 'a', 'b', 'a_shared', 'b_shared', 'lowering', 'shape', 'acc_dtype', 'in_shared']
 
-# -- gluon_core.plugin.language.OPS, gluon_core.plugin.language.FURTHER, gluon_core.plugin.language.TAKES: portable ops, the companions of their lowerings, and what these are called with
+# -- gluon_core.plugin.language.OPS, gluon_core.plugin.language.FURTHER, gluon_core.plugin.language.TAKES: portable ops, the companions of their lowerings, and their arguments
 print(sorted(language.OPS), sorted(language.OPS["async_copy"]))
 print(sorted(language.FURTHER["mma"]), language.TAKES["wait"])
 #> ['async_copy', 'load', 'mma', 'store', 'tile_copy', 'tile_scheduler', 'tile_store'] ['commit', 'wait']
@@ -160,7 +160,7 @@ print(sorted(builder.members(builder.Recorder))[-3:])
 #> True True 2
 #> ['tiles_awaited', 'tiles_begun', 'tiles_fetched']
 
-# -- gluon_core.plugin.builder.Module, gluon_core.plugin.builder.Function, gluon_core.plugin.builder.Region, gluon_core.plugin.builder.Block, gluon_core.plugin.builder.Operation, gluon_core.plugin.builder.Value: what its methods answer
+# -- gluon_core.plugin.builder.Module, gluon_core.plugin.builder.Function, gluon_core.plugin.builder.Region, gluon_core.plugin.builder.Block, gluon_core.plugin.builder.Operation, gluon_core.plugin.builder.Value: the results of its methods
 for kind in (builder.Module, builder.Function, builder.Region, builder.Block, builder.Operation):
     print(kind.__name__, sorted(builder.members(kind))[:3])
 print("get_type" in builder.members(builder.Value))
@@ -171,7 +171,7 @@ print("get_type" in builder.members(builder.Value))
 #> Operation ['get_after', 'get_before', 'get_body']
 #> True
 
-# -- gluon_core.plugin.compiler.Stage, gluon_core.plugin.compiler.Report: a pipeline of pure steps, and what `inspect` says of the machine code
+# -- gluon_core.plugin.compiler.Stage, gluon_core.plugin.compiler.Report: a pipeline of pure steps, and the facts of `inspect` about the machine code
 def assemble(source, metadata):
     metadata["shared"] = 0
     return source.encode()
@@ -196,7 +196,7 @@ refused(lambda: triton_compiler.check_limits(target, {"shared": 1 << 20, "num_wa
 #> True
 #> LimitError: the kernel needs more shared memory than a block of anvil:anvil1 has; expected at most 49152 bytes, got 1048576 bytes. Use smaller blocks, fewer buffers or stages, or a narrower dtype.
 
-# -- gluon_core.plugin.launcher.Compiled, gluon_core.plugin.launcher.Launcher, gluon_core.plugin.launcher.FastLauncher: a compiled kernel, and what launches it
+# -- gluon_core.plugin.launcher.Compiled, gluon_core.plugin.launcher.Launcher, gluon_core.plugin.launcher.FastLauncher: a compiled kernel, and its launcher
 compiled: launcher.Compiled = gluon.compile(twice, "sm_90", signature={"x": "*fp32", "out": "*fp32"})
 print(compiled.name, compiled.target, builder.members(launcher.Compiled) >= {"asm", "metadata"})
 
@@ -224,7 +224,7 @@ kind = launcher.ArgumentKind(Meters, describe=lambda value: ("fp32", ""), key=la
 print(launcher.checked_kind(kind).is_for(Meters), kind.is_for(str))
 #> True False
 
-# -- gluon_core.plugin.simulation.Simulation, gluon_core.plugin.simulation.Settings, gluon_core.plugin.simulation.HARDWARE, gluon_core.plugin.simulation.RankHost, gluon_core.plugin.simulation.Ranks: what a backend that simulates offers besides
+# -- gluon_core.plugin.simulation.Simulation, gluon_core.plugin.simulation.Settings, gluon_core.plugin.simulation.HARDWARE, gluon_core.plugin.simulation.RankHost, gluon_core.plugin.simulation.Ranks: the additional parts of a backend that simulates
 simulator = vendors["sim"]
 runs: simulation.Simulation = simulator.simulation
 with paths.load_path(simulator.simulation.settings)(schedule="eager", races=False):
@@ -234,7 +234,7 @@ print(sorted(builder.members(simulation.RankHost))[-2:], sorted(builder.members(
 #> [0. 2. 4.] True True
 #> ['side_stream', 'world'] []
 
-# -- gluon_core.simulation.settings.LaunchSettings, gluon_core.simulation.settings.Scopes: what launches check, by the environment and by blocks of code
+# -- gluon_core.simulation.settings.LaunchSettings, gluon_core.simulation.settings.Scopes: the checks of launches, by the environment and by blocks of code
 @dataclass(frozen=True)
 class AnvilSettings(settings.LaunchSettings):
     PREFIX = "ANVIL"
@@ -252,7 +252,7 @@ with scopes.using(timeout=1.0):
 
 # -- gluon_core.plugin.host_descriptor.HostDescriptor, gluon_core.plugin.host_descriptor.HostTensor: descriptors in host code
 class Tiles(host_descriptor.HostDescriptor):
-    """Of the Anvil."""
+    """The reference models of the Anvil."""
 
     head = "tensordesc_anvil"
 
@@ -269,7 +269,7 @@ memory: host_memory.Storage = host_memory.storage_of("x", x[32:], "Anvil")
 print(host_memory.address_of("x", x) == x.ctypes.data, memory.data.nbytes, memory.writable)
 #> True 512 True
 
-# -- gluon_core.plugin.reference.Machine, gluon_core.plugin.reference.SharedBuffer, gluon_core.plugin.reference.Descriptor, gluon_core.plugin.reference.wants_machine, gluon_core.plugin.reference.claims_programs: what ops mean: functions of NumPy arrays, and of the machine where they start work
+# -- gluon_core.plugin.reference.Machine, gluon_core.plugin.reference.SharedBuffer, gluon_core.plugin.reference.Descriptor, gluon_core.plugin.reference.wants_machine, gluon_core.plugin.reference.claims_programs: the models of ops: functions of NumPy arrays, and of the machine where they start work
 def anvil_add_clamped(a, b, low, high):
     return np.minimum(np.maximum(a + b, low), high)
 

@@ -134,7 +134,7 @@ refused(lambda: run(multiplies, 16, gl.float16, 2))
 #> DtypeError: a: the Anvil does not take this dtype; expected fp16, got int8
 #> LayoutError: k_width: the operands' k_width does not fit; expected one width for both, at least 4 for fp16, got 2 and 2
 
-# -- gluon_core.plugin.ops.has, gluon_core.plugin.ops.require: what the target and the installed Triton have; `builtin(requires=..., since=...)` asks both
+# -- gluon_core.plugin.ops.has, gluon_core.plugin.ops.require: the features of the target and the installed Triton; `builtin(requires=..., since=...)` asks both
 LATER = Feature((99, 0), "the unit of the Anvil 2")
 
 
@@ -214,7 +214,7 @@ print(ops.is_builtin(scaled), ops.is_builtin(raised), ops.is_builtin(Tile.rows))
 #> 11.0 11 8 Return `v` with `by` added to each element.
 #> True False True
 
-# -- gluon_core.plugin.ops.base_value, gluon_core.plugin.ops.base_type: what values in kernels and their types derive from
+# -- gluon_core.plugin.ops.base_value, gluon_core.plugin.ops.base_type: the base classes of values in kernels and of their types
 print(issubclass(ops.tensor, ops.base_value), issubclass(ops.dtype, ops.base_type))
 #> True True
 

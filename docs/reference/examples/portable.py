@@ -148,10 +148,10 @@ def inner(x, y, out, sums, counters, K):
     work = gl.portable.stream_k_tiles([1, 1, K], [1, 1, 16])
     for piece in range(work.count()):
         row, column, k, end, slot, part, parts = work.at(piece)
-        found = gl.zeros([16], gl.float32, layout)
+        products = gl.zeros([16], gl.float32, layout)
         for at in range(k, end, 16):
-            found += gl.load(x + at + i, mask=at + i < end, other=0.0) * gl.load(y + at + i)
-        total, last = gl.portable.split_k_reduce(found, sums + slot * 16, counters + slot, part, parts)
+            products += gl.load(x + at + i, mask=at + i < end, other=0.0) * gl.load(y + at + i)
+        total, last = gl.portable.split_k_reduce(products, sums + slot * 16, counters + slot, part, parts)
         if last:
             gl.store(out, gl.sum(total, 0))
 
@@ -262,7 +262,7 @@ print((out[0] == out[1]).all())
 #> True [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
 #> True
 
-# -- portable.epilogue, portable.writer: what is done to sums before they are stored; by TMA while the kernel goes on, where there is TMA
+# -- portable.epilogue, portable.writer: a change of the accumulator before its store; by TMA while the kernel goes on, where there is TMA
 @gluon.jit
 def relu(x):
     return gl.maximum(x, 0.0)

@@ -13,7 +13,7 @@ def run(kernel, *arguments):
     return arguments[-1]
 
 
-# -- sum, max, min: along an axis; the result lies in a SliceLayout
+# -- sum, max, min: along an axis; the result has a SliceLayout
 @gluon.jit
 def rows(out):
     r = gl.arange(0, 8, gl.SliceLayout(1, TILE))
@@ -86,8 +86,8 @@ print(run(extremes, np.arange(32, dtype=np.int32) % 20, np.zeros(2, np.int32)))
 @gluon.jit
 def counted(x, out):
     bins: gl.constexpr = 32
-    found = gl.histogram(gl.load(x + gl.arange(0, 32, ROW)), bins, layout=ROW)
-    gl.store(out + gl.arange(0, bins, ROW), found)
+    counts = gl.histogram(gl.load(x + gl.arange(0, 32, ROW)), bins, layout=ROW)
+    gl.store(out + gl.arange(0, bins, ROW), counts)
 
 
 print(run(counted, np.arange(32, dtype=np.int32) % 5, np.zeros(32, np.int32))[:6])

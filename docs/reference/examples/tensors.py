@@ -71,7 +71,7 @@ def moved(out):
 print(run(moved, np.zeros(128, np.int32))[-3:])
 #> [125 126 127]
 
-# -- multiple_of, max_contiguous, max_constancy: what the compiler could not know
+# -- multiple_of, max_contiguous, max_constancy: facts that the compiler could not know
 @gluon.jit
 def hinted(x, out, start):
     i = gl.max_contiguous(gl.multiple_of(start + gl.arange(0, 32, ROW), 4), 4)
@@ -97,7 +97,7 @@ def unpacked(x, out):
 print(run(unpacked, np.arange(32, dtype=np.uint8), np.zeros(64, np.float32))[2:12:2])
 #> [0.5 1.  1.5 2.  3. ]
 
-# -- tensor, tuple, base_value, base_type, block_type, pointer_type, tuple_type, distributed_type: what values are, and their types
+# -- tensor, tuple, base_value, base_type, block_type, pointer_type, tuple_type, distributed_type: values and their types
 @gluon.jit
 def asked(out):
     v = gl.arange(0, 32, ROW)

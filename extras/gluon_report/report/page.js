@@ -95,7 +95,7 @@ card.addEventListener("click", () => { pinned = true; });
 addEventListener("keydown", (event) => { if (event.key === "Escape") dismiss(); });
 addEventListener("click", (event) => { if (pinned && !card.contains(event.target) && !event.target.closest(".held")) dismiss(); });
 
-// -- source beside emitted code --------------------------------------------------------------------------
+// -- source and emitted code side by side --------------------------------------------------------------------------
 
 for (const select of document.querySelectorAll("select.entry")) {
   const section = select.closest(".kernel");

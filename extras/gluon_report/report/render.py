@@ -22,7 +22,7 @@ def render(runs: Sequence[Mapping[str, Any]]) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
-        f"<title>{escape(name)}: what its kernels do</title>"
+        f"<title>{escape(name)}: report of its kernels</title>"
         f"<style>{(here / 'page.css').read_text(encoding='utf-8')}</style></head><body>"
         f"<header><h1>{escape(name)}</h1>{_contents(runs)}</header><main>{body}{_hardware(runs)}</main>"
         '<div id="card" role="tooltip" hidden></div>'
@@ -100,7 +100,7 @@ def _run(number: int, run: Mapping[str, Any]) -> str:
     parts += [_kernel(f"r{number}-k{i}", kernel) for i, kernel in enumerate(run["kernels"])]
     parts.append(
         f'<section id="r{number}-timeline" class="timeline"><h3>Timeline</h3>'
-        "<p>One step for each op of a task; what waits goes on when it may. Ctrl and the wheel zoom, "
+        "<p>One step for each op of a task; a waiting task goes on when it may. Ctrl and the wheel zoom, "
         "the wheel alone and dragging scroll.</p></section></section>"
     )
     return "".join(parts)
@@ -305,5 +305,5 @@ def _code(name: str, kernel: Mapping[str, Any]) -> str:
     return (
         f'<h4 id="{name}-code">Emitted code</h4>{problems}'
         f'<label>Next to the source: <select class="entry">{options}</select></label>'
-        '<div class="beside"><pre class="lines"></pre><pre class="emitted"></pre></div>'
+        '<div class="side-by-side"><pre class="lines"></pre><pre class="emitted"></pre></div>'
     )

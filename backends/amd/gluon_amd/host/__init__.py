@@ -1,4 +1,4 @@
-"""`gluon_core.amd`: what host code needs of AMD hardware; imports neither Triton nor a driver."""
+"""`gluon_core.amd`: host code's part of AMD hardware; imports neither Triton nor a driver."""
 
 from gluon_amd.arch import ARCHITECTURES
 from gluon_amd.host import cdna5, gfx1250

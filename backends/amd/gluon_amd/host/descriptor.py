@@ -24,7 +24,7 @@ class TensorDescriptor(HostDescriptor):
         block_shape: of the box that one copy moves, powers of two.
         layout: of the box in LDS: PaddedSharedLayout, or SwizzledSharedLayout with max_phase=1;
             PartitionedSharedLayout of one of these.
-        padding: what loads bring for elements outside the tensor; the hardware has "zero" only.
+        padding: value of loads outside the tensor; the hardware has "zero" only.
 
     Raises:
         ArgumentError, ShapeError, LayoutError, DtypeError: TDM cannot copy such boxes.

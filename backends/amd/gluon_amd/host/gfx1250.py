@@ -1,4 +1,4 @@
-"""`gluon_core.amd.gfx1250`: what host code needs of gfx1250 (MI450)."""
+"""`gluon_core.amd.gfx1250`: host code's part of gfx1250 (MI450)."""
 
 from gluon_amd.host.descriptor import TensorDescriptor
 

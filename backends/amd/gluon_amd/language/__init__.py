@@ -1,4 +1,4 @@
-"""`gl.amd`: what only AMD GPUs can do, by the generation that brought it."""
+"""`gl.amd`: the features of AMD GPUs alone, by the generation that brought them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where tests and libraries for Triton's own Gluon look for AMD's layouts."""
+"""Offer AMD's layouts where tests and libraries for Triton's own Gluon look for them."""
 
 from __future__ import annotations
 

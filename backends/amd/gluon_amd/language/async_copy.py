@@ -1,7 +1,7 @@
 """Copies from global memory into LDS past the registers (gfx942, gfx950).
 
-Each lane of a warp reads its own address; what the lanes read lands in LDS side by side, lane
-after lane. So a warp's elements must be consecutive in the buffer, in the order of the lanes.
+Each lane of a warp reads its own address; the values arrive in LDS in the order of the lanes. So a
+warp's elements must be consecutive in the buffer, in the order of the lanes.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ def global_load_to_shared(
     other: Optional[Operand] = None,
     cache_modifier: Optional[Const[str]] = "",
 ) -> None:
-    """Start copying what `ptr` points to into `dest`.
+    """Start copying from `ptr` into `dest`.
 
     The copy belongs to the group that the next `commit_group` closes; `dest` may be read after
     `wait_group`.
 
     Args:
         dest: view of shared memory, of `ptr`'s shape and element type.
-        ptr: tensor of pointers. Its layout says which lane copies what: each lane 4 bytes, on
+        ptr: tensor of pointers. Its layout says which lane copies which elements: each lane 4 bytes, on
             gfx950 also 12 or 16, consecutive in memory and in `dest`, and the lanes of a warp one
             after the other. A swizzle of `dest` does not count: the lanes then exchange addresses.
         mask: int1, broadcast to the pointers.
-        other: what `dest` gets where `mask` is false, a scalar or a tensor; without it `dest` stays
-            there what it is.
+        other: value of `dest` where `mask` is false, a scalar or a tensor; without it `dest` keeps its
+            elements there.
         cache_modifier: `".ca"`, `".cg"`, `".cs"` or `".cv"`.
 
     Raises:
@@ -102,10 +102,10 @@ def buffer_load_to_shared(
     Args:
         dest: view of shared memory, of `offsets`' shape and the pointed-to type.
         ptr: scalar pointer.
-        offsets: tensor of int32 or uint32, in elements, not negative; its layout says which lane
-            copies what.
+        offsets: tensor of int32 or uint32, in elements, not negative; its layout says which lane copies
+            which elements.
         mask: int1, broadcast to the offsets; where false nothing is read.
-        other: what `dest` gets where `mask` is false, a scalar or a tensor; 0 by default. The code of
+        other: value of `dest` where `mask` is false, a scalar or a tensor; 0 by default. The code of
             Triton before 3.8 leaves `dest` there as it was, of which the kernel is warned.
         cache_modifier: `".ca"`, `".cg"`, `".cs"` or `".cv"`.
 
@@ -129,7 +129,7 @@ def buffer_load_to_shared(
     if other is not None and not semantic.has(BUFFER_COPY_OTHER):
         semantic.warn(
             "buffer_load_to_shared: Triton before 3.8 makes code that does not write `other`; `dest` "
-            "keeps what it held where the mask is false. Leave `other` out for zeros, or copy with "
+            "keeps its elements where the mask is false. Leave `other` out for zeros, or copy with "
             "global_load_to_shared."
         )
     modifier = semantic.cache_modifier(cache_modifier)
@@ -174,9 +174,9 @@ def wait_group(num_outstanding: Const[int] = 0) -> None:
 def load_shared_relaxed(
     smem: shared_memory_descriptor, layout: Union[DistributedLayout, tl.constexpr]
 ) -> tl.tensor:
-    """`smem.load(layout)` of what was copied asynchronously and has been waited for.
+    """Load asynchronously copied elements that have been waited for, as `smem.load(layout)`.
 
-    The compiler is told that `wait_group` already orders the copy before this load, and adds no
+    The attribute says that `wait_group` already orders the copy before this load, and adds no
     wait of its own for copies that are still under way to other buffers.
 
     Args:
@@ -223,7 +223,7 @@ def _check_destination(
                 expected="a warp's elements, lane by lane, consecutive in the buffer",
                 got=f"{layout} into {dest.layout}",
                 remedy="Let the layout's lanes run along dest's fastest dimension with one of these "
-                "widths per thread, and give dest no swizzle or padding inside what a warp writes.",
+                "widths per thread, and give dest no swizzle or padding inside the writes of a warp.",
             )
         )
 
@@ -235,11 +235,11 @@ def copied_bits(
     bits: int,
     widths: Sequence[int],
 ) -> Optional[int]:
-    """How many bits each lane writes at once, one of `widths`; None where the lanes would not
-    write one after the other.
+    """Return the number of bits that each lane writes at once, one of `widths`; None where the lanes
+    would not write one after the other.
 
-    A swizzle of whole writes does not count: it permutes what the lanes of a warp write, so they
-    exchange addresses instead.
+    A swizzle of whole writes does not count: it permutes the writes of a warp's lanes, so they exchange
+    addresses instead.
     """
     most = max(widths)
     if isinstance(shared, SwizzledSharedLayout) and shared.max_phase > 1:

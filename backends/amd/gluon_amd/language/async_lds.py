@@ -35,18 +35,19 @@ def global_to_shared(
     other: Optional[Operand] = None,
     cache_modifier: Optional[Const[str]] = "",
 ) -> None:
-    """Start copying what `pointer` points to into `smem`.
+    """Start copying from `pointer` into `smem`.
 
     The copy belongs to the group that the next `commit_group` closes; `smem` may be read after
     `wait_group`.
 
     Args:
         smem: view of shared memory, of `pointer`'s shape and element type.
-        pointer: tensor of pointers. Its layout says which lane copies what; each lane must hold 4,
+        pointer: tensor of pointers. Its layout says which lane copies which elements; each lane must
+        hold 4,
             8 or 16 bytes that are consecutive in memory and in `smem`.
         mask: int1, broadcast to the pointers.
-        other: what `smem` gets where `mask` is false, a scalar or a tensor; without it `smem` stays
-            there what it is.
+        other: value of `smem` where `mask` is false, a scalar or a tensor; without it `smem` keeps its
+            elements there.
         cache_modifier: `".ca"`, `".cg"`, `".cs"` or `".cv"`.
 
     Raises:
@@ -85,7 +86,7 @@ def shared_to_global(
     the kernel may end, after `wait_group`.
 
     Args:
-        pointer: tensor of pointers. Its layout says which lane copies what, as in
+        pointer: tensor of pointers. Its layout says which lane copies which elements, as in
             `global_to_shared`.
         smem: view of shared memory, of `pointer`'s shape and element type.
         mask: int1, broadcast to the pointers; where false nothing is written.

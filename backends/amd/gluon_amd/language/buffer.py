@@ -1,7 +1,7 @@
 """Buffer addressing: a scalar base and 32-bit offsets, with masks that cost nothing.
 
-The hardware checks each offset against the buffer's size, so a masked-off element is one whose
-offset lies outside: no branch is needed.
+The hardware checks each offset against the buffer's size, so a masked-off element is one whose offset
+is out of range: no branch is needed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def buffer_load(
         ptr: scalar pointer.
         offsets: tensor of int32 or uint32, in elements, not negative.
         mask: int1, broadcast to the offsets; where false nothing is read.
-        other: what the result holds where `mask` is false, a scalar or a tensor; 0 by default.
+        other: value of the result where `mask` is false, a scalar or a tensor; 0 by default.
         cache: `".ca"`, `".cg"`, `".cs"` or `".cv"`; before Triton 3.9 a hint for CDNA only.
 
     Returns:
@@ -140,7 +140,7 @@ class _Atomic(Protocol):
         sem: Optional[Const[str]] = None,
         scope: Optional[Const[str]] = None,
     ) -> tl.tensor:
-        """Change numbers at `ptr + offsets` atomically; returns what was there before."""
+        """Change numbers at `ptr + offsets` atomically; return their old values."""
 
 
 def _atomic(kind: str, action: str) -> _Atomic:
@@ -167,7 +167,7 @@ def _atomic(kind: str, action: str) -> _Atomic:
         scope: "gpu" (default), "cta" or "sys".
 
     Returns:
-        What was there before, a tensor like `value`.
+        Old values, a tensor like `value`.
 
     Raises:
         DtypeError: another pointer, other offsets, another value.
@@ -235,14 +235,14 @@ def _truth(semantic: SemanticLayer, mask: Optional[Operand]) -> Any:
     mask = unwrap(mask)
     if mask is None:
         return None
-    made = semantic.to_tensor(mask)
-    if made.dtype.is_ptr() or made.dtype == tl.int1:
-        return made
-    return semantic.cast(made, tl.int1)
+    condition = semantic.to_tensor(mask)
+    if condition.dtype.is_ptr() or condition.dtype == tl.int1:
+        return condition
+    return semantic.cast(condition, tl.int1)
 
 
 def _lowered_since(op: str, element: tl.dtype) -> Optional[Feature]:
-    """What a Triton that lowers the op has; earlier builders take it, and LLVM then fails."""
+    """Raise before the first Triton that lowers the op; earlier builders take it, and LLVM then fails."""
     if op == "xchg":
         return BUFFER_XCHG
     if op in ("max", "min") and not element.is_int_unsigned():
@@ -325,18 +325,18 @@ def _value(
 ) -> tl.tensor:
     """Return the tensor to write: of the pointed-to dtype, or integers of the other sign."""
     element = ptr.dtype.element_ty
-    made: Any = semantic.to_tensor(unwrap(value))
-    if not made.type.is_block():
-        made = semantic.cast(made, element)
-    elif not semantic.same_bits(made.dtype, element):
+    number: Any = semantic.to_tensor(unwrap(value))
+    if not number.type.is_block():
+        number = semantic.cast(number, element)
+    elif not semantic.same_bits(number.dtype, element):
         raise DtypeError(
             "the dtype is not the pointer's",
             argument=argument,
             expected=element,
-            got=made.dtype,
+            got=number.dtype,
             remedy=f"Cast it with .to({element}).",
         )
-    return semantic.like(offsets, made, argument, "offsets")
+    return semantic.like(offsets, number, argument, "offsets")
 
 
 def _check_pairs(offsets: tl.tensor) -> None:

@@ -74,7 +74,7 @@ def wait(mbarrier: shared_memory_descriptor, phase: Scalar[int]) -> None:
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.arrive")
 def arrive(mbarrier: shared_memory_descriptor, *, count: Const[int] = 1) -> tl.tensor:
-    """Arrive, every thread `count` times; what was written before is visible to those who wait.
+    """Arrive, every thread `count` times; earlier writes become visible to waiting threads.
 
     The count that the barrier was initialized with must include all of them: 128 for the threads of
     four warps.

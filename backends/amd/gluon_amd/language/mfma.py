@@ -153,7 +153,7 @@ def check_regclass(name: str, value: Optional[Const[str]]) -> Optional[str]:
 def attach_regclass(
     semantic: SemanticLayer, result: tl.tensor, regclass: Optional[str]
 ) -> tl.tensor:
-    """`result`, with the wish for the registers of its accumulator."""
+    """Return `result`, with the wish for the registers of its accumulator."""
     if regclass is not None:
         attribute = semantic.builder.get_string_attr(regclass)
         result.handle.set_attr("amdg.cd_regclass", attribute)
@@ -172,7 +172,7 @@ def _check_version(semantic: SemanticLayer, layout: AMDMFMALayout) -> None:
 
 
 def _check_dtypes(semantic: SemanticLayer, a: tl.tensor, b: tl.tensor, acc: tl.tensor) -> None:
-    accumulators = {operand: (found,) for operand, (found, _) in _DTYPES.items()}
+    accumulators = {operand: (kind,) for operand, (kind, _) in _DTYPES.items()}
     semantic.check_matmul_dtypes("MFMA", a.dtype, b.dtype, acc.dtype, accumulators, (_FNUZ, _OCP))
     wanted, needs = _DTYPES[a.dtype]
     semantic.check_capabilities(f"{_NAME} of {a.dtype}", needs)

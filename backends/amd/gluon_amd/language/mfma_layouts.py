@@ -132,7 +132,7 @@ def compute_efficient_padded_shared_layout(
         raise ShapeError("must be a matrix", argument="shape", got=list(shape))
     if not isinstance(dtype, tl.dtype) or dtype.is_ptr():
         raise DtypeError("not a dtype", argument="dtype", got=repr(dtype))
-    found = gluon_ir.compute_amd_efficient_padded_shared_layout(
+    padded = gluon_ir.compute_amd_efficient_padded_shared_layout(
         index,
         width,
         parent.version,
@@ -146,13 +146,13 @@ def compute_efficient_padded_shared_layout(
         dtype.primitive_bitwidth,
         bool(unwrap(is_k_contig)),
     )
-    if found is None:
+    if padded is None:
         return None
     return PaddedSharedLayout(
-        [list(pair) for pair in found.interval_padding_pairs],
-        found.offset_bases,
-        found.cga_layout,
-        found.shape,
+        [list(pair) for pair in padded.interval_padding_pairs],
+        padded.offset_bases,
+        padded.cga_layout,
+        padded.shape,
     )
 
 

@@ -120,5 +120,5 @@ def _check_scale(argument: str, scale: tl.tensor, operand: tl.tensor) -> None:
         argument=argument,
         expected=repr(get_mfma_scale_layout(operand.type.layout, semantic.shape_of(scale))),
         got=repr(layout),
-        remedy="Convert it with gl.convert_layout to what get_mfma_scale_layout gives.",
+        remedy="Convert it with gl.convert_layout to the layout of get_mfma_scale_layout.",
     )

@@ -107,7 +107,7 @@ def get_scaled_upcast_fp4_scale_layout(
     Args:
         src: tensor of int8 or uint8, two fp4 in each.
         scale_factor: elements that share a scale, such as 32.
-        elem_type: float16 or bfloat16, what `scaled_upcast` will make.
+        elem_type: float16 or bfloat16, the dtype of `scaled_upcast`'s result.
         axis: the dimension along which two elements share a byte.
 
     Returns:
@@ -312,8 +312,8 @@ def _check_scale_shape(scale: tl.tensor, shape: list[int]) -> None:
 
 
 def _check_scale_layout(src: tl.tensor, scale: tl.tensor, axis: int, shape: list[int]) -> None:
-    """The scales must lie in the threads where the unpacked elements will; the order of registers
-    is for the compiler to compare."""
+    """Check that the scales are in the threads where the unpacked elements will be; the order of
+    registers is for the compiler to compare."""
     layouts = src.type.layout, scale.type.layout
     for argument, layout in zip(("src", "scale"), layouts):
         _check_known(argument, layout)

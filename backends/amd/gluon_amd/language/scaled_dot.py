@@ -1,4 +1,4 @@
-"""What scaled MFMA and scaled WMMA share: `acc + (a * a_scale) @ (b * b_scale)`, emitted as
+"""Share the parts of scaled MFMA and scaled WMMA: `acc + (a * a_scale) @ (b * b_scale)`, emitted as
 `tt.dot_scaled`."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The tensor data mover, TDM: boxes of a tensor between global memory and LDS (gfx1250).
 
-A descriptor says where the tensor lies and which box of it one copy moves. Loads bring zero for
+A descriptor says where the tensor begins and which box of it one copy moves. Loads bring zero for
 elements outside the tensor, stores leave them out; loads may leave gaps in LDS (PaddedSharedLayout),
 stores step over them. Copies are asynchronous: they finish in order, `async_wait` or a barrier waits
 for them.
@@ -168,8 +168,7 @@ def update_tensor_descriptor(
             A negative offset then leaves nothing inside.
 
     Returns:
-        A `tensor_descriptor`; `desc` itself stays as it is. `shape` of both is what `desc` was
-        made with.
+        A `tensor_descriptor`; `desc` itself stays as it is. `shape` of both is that of `desc`.
 
     Raises:
         ArgumentError: nothing to change, `clamp_bounds` without `add_offsets` or with `set_bounds`.
@@ -395,8 +394,8 @@ def prefetch(
         src: a descriptor.
         offsets: where the box starts, an int32 scalar for each dimension.
         pred: int1 scalar; where false, do nothing.
-        speculative: compile-time boolean; leave out what cannot be had at once, and what lies in no
-            mapped memory.
+        speculative: compile-time boolean; leave out lines that cannot be had at once, and addresses in
+            no mapped memory.
 
     Raises:
         DtypeError, ShapeError, ArgumentError: operands of another kind.

@@ -47,7 +47,7 @@ def check_descriptor(value: object, argument: str) -> tensor_descriptor:
         raise DtypeError(
             "not a TDM descriptor",
             argument=argument,
-            expected="what tdm.make_tensor_descriptor makes, or a TensorDescriptor argument",
+            expected="a result of tdm.make_tensor_descriptor, or a TensorDescriptor argument",
             got=semantic_layer().describe(value),
         )
     return value
@@ -85,9 +85,9 @@ def vector(
     return [int32(semantic, item, argument) for item in items]
 
 
-def kept(given: Sequence[Any]) -> tl.tuple:
-    """Sizes as a tuple of the kernel, in which what is known at compile time stays so."""
-    return tl.tuple([tl.constexpr(v) if isinstance(v, int) else v for v in map(unwrap, given)])
+def kept(sizes: Sequence[Any]) -> tl.tuple:
+    """Return sizes as a tuple of the kernel, in which compile-time values stay so."""
+    return tl.tuple([tl.constexpr(v) if isinstance(v, int) else v for v in map(unwrap, sizes)])
 
 
 def zeros(semantic: SemanticLayer, desc: tensor_descriptor) -> list[tl.tensor]:
@@ -217,7 +217,7 @@ def _same_layout(a: SharedLayout, b: SharedLayout, shape: list[int]) -> bool:
 
 
 def check_row_padding(desc: tensor_descriptor, op: str, since: Feature) -> None:
-    """Stores step over gaps between rows, and over no others."""
+    """Check that stores step over gaps between rows, and over no others."""
     gaps = padding_of(desc.layout)
     if gaps is None:
         return
@@ -297,7 +297,7 @@ def row_indices(semantic: SemanticLayer, rows: tl.tensor, count: int, op: str) -
 def check_row_op(
     semantic: SemanticLayer, desc: tensor_descriptor, rows: tl.tensor, op: str
 ) -> None:
-    """What gathers and scatters of rows ask of clusters."""
+    """Check the cluster for gathers and scatters of rows."""
     block = [int(unwrap(size)) for size in desc.block_shape]
     if semantic.num_ctas < 2:
         return

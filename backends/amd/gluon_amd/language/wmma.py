@@ -125,7 +125,7 @@ def _emit(
 
 def _check_dtypes(version: int, a: tl.tensor, b: tl.tensor, acc: tl.tensor) -> None:
     table = _DTYPES[version]
-    accumulators = {operand: found for operand, (found, _) in table.items()}
+    accumulators = {operand: kind for operand, (kind, _) in table.items()}
     semantic_layer().check_matmul_dtypes(
         f"WMMA version {version}", a.dtype, b.dtype, acc.dtype, accumulators, (_FP8,)
     )

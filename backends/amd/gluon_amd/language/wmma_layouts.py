@@ -135,8 +135,8 @@ def _scale_layout(
 
 
 def _blocks(index: int, parent: AMDWMMALayout, rows: int, columns: int) -> list[list[int]]:
-    """How blocks of a cluster split the scales. Triton before 3.7 and 3.7 itself do not; 3.8 splits
-    them as the accumulator is split, later ones their rows only."""
+    """Return the split of the scales among blocks of a cluster. Triton before 3.7 and 3.7 itself do not
+    split; 3.8 splits them as the accumulator is split, later ones their rows only."""
     cga = parent.cga_layout
     if not ops.has(SCALES_SPLIT):
         return []
@@ -172,7 +172,7 @@ def make_partitioned_dot_layouts(
         original_layout_b: PaddedSharedLayout of B, [K, block_n].
         num_warps: 4 or 8.
         instr_shape: [M, N, K] of the WMMA instruction.
-        a_transposed, b_transposed: A lies as [K, block_m], B as [block_n, K].
+        a_transposed, b_transposed: A is stored as [K, block_m], B as [block_n, K].
         slice_m, slice_n: rows and columns that the warps compute before they go on, block_m and
             block_n by default (with Triton 3.8, which never has more, four instructions by two);
             both partitions hold half of them each.
@@ -197,7 +197,7 @@ def make_partitioned_dot_layouts(
     if warps not in (4, 8):
         raise ArgumentError("for 4 or 8 warps", argument="num_warps", expected="4 or 8", got=warps)
     slices = [unwrap(slice_m), unwrap(slice_n)]
-    # The instruction's tall side lies along the columns of a transposed accumulator.
+    # The instruction's tall side is along the columns of a transposed accumulator.
     unit = [instr[1], instr[0]] if turned else instr[:2]
     if not ops.has(PARTITIONED_WHOLE) and slices == [None, None] and turned:
         unit, slices = instr[:2], [4 * instr[0], 2 * instr[1]]

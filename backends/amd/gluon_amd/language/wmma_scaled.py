@@ -115,7 +115,7 @@ def wmma_scaled(
 def _check_layout(
     name: str, index: int, layout: DistributedLayout, acc: AMDWMMALayout, format: str
 ) -> None:
-    """An operand has the accumulator's layout; packed along K, that of half the K."""
+    """Check that an operand has the accumulator's layout; packed along K, that of half the K."""
     depth = _DEPTH // 2 if format == "e2m1" else _DEPTH
     wanted = AMDWMMALayout(
         acc.version,

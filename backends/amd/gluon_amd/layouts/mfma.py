@@ -157,8 +157,8 @@ class AMDMFMALayout(DistributedLayout):
         shape = self.check_shape(shape, self.rank)
         rows, k, width = operand(self.rank, operand_index, k_width)
         size = self.instr_shape[rows - (self.rank - 2)]
-        # 64x4 and 4x64 work on four or sixteen small blocks at once; the operand with all lanes
-        # along its rows holds in registers what the other one spreads over lanes.
+        # 64x4 and 4x64 work on four or sixteen small blocks at once; the operand with all lanes along
+        # its rows holds the blocks in registers, the other one spreads them over lanes.
         depth = 64 // min(self.instr_shape[:2])
         pieces = [("register", k, width), ("lane", rows, size), ("lane", k, 64 // size)]
         tile = stack([*pieces, ("register", k, depth * size // 64)])

@@ -18,8 +18,8 @@ __all__ = ["PartitionedSharedLayout"]
 class PartitionedSharedLayout(SharedLayout):
     """A buffer whose slices lie in different partitions of LDS, so that they are read at once.
 
-    The buffer is cut along `partition_dim` into `num_partitions * num_groups` slices; slice i lies
-    in partition i % num_partitions. The linear layout has the in-dim "partition" besides.
+    The buffer is cut along `partition_dim` into `num_partitions * num_groups` slices; slice i is in
+    partition i % num_partitions. The linear layout has the in-dim "partition" besides.
 
     Args:
         num_partitions: a power of two, at least 2.

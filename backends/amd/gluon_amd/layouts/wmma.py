@@ -255,7 +255,7 @@ class AMDWMMALayout(DistributedLayout):
         else:
             tile = stack([("register", k, width), ("lane", rows, 16), ("lane", k, 2)])
             tile = repeat(tile, k, depth)
-            # The 32 of 32x16 lies along the dimension that registers walk in the accumulator.
+            # The 32 of 32x16 is along the dimension that registers walk in the accumulator.
             tall = rows == self.rank - 2 + self.transposed
             if tall:
                 tile = repeat(tile, rows, self.instr_shape[0])

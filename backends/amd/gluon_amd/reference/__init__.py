@@ -1,4 +1,4 @@
-"""What the ops of AMD's hardware mean, in NumPy: the models that the simulator runs.
+"""Define the ops of AMD's hardware in NumPy: the models that the simulator runs.
 
 See `gluon_core.plugin.reference` for how a model is written. Named like the builder's methods; a file
 for each hardware unit. MFMA and WMMA are recorded as the portable `dot`, so they need no model.

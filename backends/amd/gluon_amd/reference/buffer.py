@@ -131,7 +131,7 @@ def async_copy_global_to_local(
     **named: Any,
 ) -> None:
     """`global_load_lds`: the same from a tensor of pointers, by lanes that are switched off where
-    masked, so that LDS gets `other`, or stays what it is."""
+    masked, so that LDS gets `other`, or keeps its bytes."""
 
     def perform() -> None:
         values = machine.load_global(pointer, smem.dtype, mask, other)

@@ -15,7 +15,7 @@ __all__ = [
 
 
 def amd_cluster_arrive(machine: Machine) -> None:
-    """The workgroups let each other know what they did."""
+    """Order the accesses of the workgroups before and after."""
     machine.cluster_release()
 
 

@@ -14,7 +14,7 @@ Model = Union[str, Callable[..., np.ndarray]]
 
 
 def _fma(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Products of float32 are exact in float64; what is wider is added in the widest type."""
+    """Products of float32 are exact in float64; wider products are added in the widest type."""
     wide = np.float64 if x.dtype == np.float32 else np.longdouble
     return (x.astype(wide) * y.astype(wide) + z.astype(wide)).astype(np.float64)
 

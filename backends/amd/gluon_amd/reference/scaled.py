@@ -27,7 +27,7 @@ _DTYPES = {"E4M3": ml_dtypes.float8_e4m3fn, "E5M2": ml_dtypes.float8_e5m2}
 
 
 def _factor(scale: np.ndarray) -> np.ndarray:
-    """2 ** (scale - 127), NaN for 255; scales that are floats are what they say."""
+    """2 ** (scale - 127), NaN for 255; scales that are floats stay as they are."""
     if scale.dtype.itemsize != 1 or scale.dtype.kind not in "iu":
         plain: np.ndarray = scale.astype(np.float32)
         return plain
@@ -103,8 +103,10 @@ def _half(source: Any, scale: Any, axis: int) -> Any:
     bases = type.layout.to_linear(type.shape).bases
     first = [int(d == axis) for d in range(len(shape))]
     rows = {
-        name: [[v // 2 if d == axis else v for d, v in enumerate(r)] for r in found if r != first]
-        for name, found in bases.items()
+        name: [
+            [v // 2 if d == axis else v for d, v in enumerate(r)] for r in variants if r != first
+        ]
+        for name, variants in bases.items()
     }
     named = [rows.get(name, []) for name in ("register", "lane", "warp", "block")]
     layout = DistributedLinearLayout(named[0], named[1], named[2], named[3], list(shape))
@@ -115,7 +117,7 @@ def _half(source: Any, scale: Any, axis: int) -> Any:
 def scaled_downcast_fp4(
     machine: Machine, source: np.ndarray, scale: np.ndarray, axis: int
 ) -> np.ndarray:
-    """Return the same to e2m1, two in each byte along `axis`; what is too large becomes 6."""
+    """Return the same to e2m1, two in each byte along `axis`; larger values become 6."""
     wide, scale = _full(machine, source, 0).astype(np.float32), _full(machine, scale, 1)
     wide = wide / _spread(scale, wide.shape[axis + 1], axis + 1)
     size = np.abs(wide)[..., None]

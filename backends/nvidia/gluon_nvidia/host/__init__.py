@@ -1,4 +1,4 @@
-"""`gluon_core.nvidia`: what host code needs of NVIDIA hardware; imports neither Triton nor a driver."""
+"""`gluon_core.nvidia`: host code's part of NVIDIA hardware; imports neither Triton nor a driver."""
 
 from gluon_nvidia.arch import ARCHITECTURES
 from gluon_nvidia.host import blackwell, hopper

@@ -1,4 +1,4 @@
-"""`gluon_core.nvidia.blackwell`: what host code needs of sm_100 and later."""
+"""`gluon_core.nvidia.blackwell`: host code's part of sm_100 and later."""
 
 from gluon_nvidia.host.descriptor import TensorDescriptor
 

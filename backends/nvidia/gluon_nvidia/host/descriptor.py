@@ -21,11 +21,11 @@ _FP4_ALIGNMENT = 32
 _ELEMENT_BITS = (8, 16, 32, 64)
 _FLOAT32 = ("float32", "fp32")
 
-# Rank of the tensor -> what a corner of the pixel box may be.
+# Rank of the tensor -> range of a corner of the pixel box.
 _CORNERS = {3: (-(2**15), 2**15 - 1), 4: (-128, 127), 5: (-16, 15)}
 _MOST_ELEMENT_STRIDE = 8
 
-# What was found legal before, all but the address -> the layout. Programs describe the same
+# Descriptions that were legal before, all but the address -> the layout. Programs describe the same
 # tensors again and again.
 _checked: dict[tuple[object, ...], NVMMASharedLayout] = {}
 _MOST_CHECKED = 1024
@@ -44,7 +44,7 @@ class TensorDescriptor(HostDescriptor):
         strides: of the tensor, in elements; multiples of 16 bytes, the last is 1.
         block_shape: of the box that one copy moves, powers of two.
         layout: `NVMMASharedLayout` of the box.
-        padding: what loads bring for elements outside the tensor: "zero", or "nan" for floats.
+        padding: value of loads outside the tensor: "zero", or "nan" for floats.
         round_f32_to_tf32: loads round float32 to the precision of tf32.
 
     Raises:
@@ -74,7 +74,7 @@ class TensorDescriptor(HostDescriptor):
             )
             known = _checked.get(key) is layout and not base.data_ptr() & 15
         except (AttributeError, TypeError):
-            pass  # check() says what is wrong
+            pass  # check() reports the mistake
         if known:
             return
         self.check()
@@ -149,14 +149,14 @@ class TensorDescriptor(HostDescriptor):
                 )
 
     def _check_row(self, width: int) -> None:
-        """A row of one block's box has `width` bytes."""
+        """Check that a row of one block's box has `width` bytes."""
         size = self.element_bits // 8
         pieces = 1 << sum(1 for basis in self.layout.cga_layout if basis[-1])
         row = self.block_shape[-1] // pieces
         least = width // size // (2 if self.layout.fp4_padded else 1)
         if row < least:
             raise ShapeError(
-                "a row of the box is shorter than what one copy writes"
+                "a row of the box is shorter than one copy writes"
                 + (" in one block" if pieces > 1 else ""),
                 argument=self._field("block_shape"),
                 expected=f"at least {least} elements of {size} bytes along the last dimension, "
@@ -184,10 +184,10 @@ class TensorDescriptor(HostDescriptor):
         Raises:
             ArgumentError, ShapeError, LayoutError, DtypeError: TMA cannot copy such boxes.
         """
-        found = _known(tensor, block_shape, layout, padding, round_f32_to_tf32)
-        if found is not None:
-            return found
-        made = TensorDescriptor(
+        known = _known(tensor, block_shape, layout, padding, round_f32_to_tf32)
+        if known is not None:
+            return known
+        descriptor = TensorDescriptor(
             tensor,
             tensor.shape,
             HostDescriptor.strides_of(tensor),
@@ -196,11 +196,11 @@ class TensorDescriptor(HostDescriptor):
             padding,
             round_f32_to_tf32,
         )
-        return _learn(made)
+        return _learn(descriptor)
 
     @property
     def mode(self) -> str:
-        """How copies address the tensor: "tiled"."""
+        """Return the addressing of copies: "tiled"."""
         return "tiled"
 
 
@@ -208,18 +208,18 @@ def _unknown(*arguments: Any) -> None:
     """Before any descriptor was made: none is known."""
 
 
-_known: Callable[..., Optional[TensorDescriptor]] = _unknown  # what was made before, in C
+_known: Callable[..., Optional[TensorDescriptor]] = _unknown  # earlier descriptors, in C
 
 
-def _learn(made: TensorDescriptor) -> TensorDescriptor:
+def _learn(descriptor: TensorDescriptor) -> TensorDescriptor:
     """Have tensors like this one described without checking again; `made` itself."""
     global _known
     module = native.module()
     if module is not None:
         native.teach(module)
-        if module.learn_descriptor(made, made.__dict__):
+        if module.learn_descriptor(descriptor, descriptor.__dict__):
             _known = module.describe
-    return made
+    return descriptor
 
 
 @dataclass(eq=False, repr=False)
@@ -341,5 +341,5 @@ class TensorDescriptorIm2Col(TensorDescriptor):
 
     @property
     def mode(self) -> str:
-        """How copies address the tensor: "im2col"."""
+        """Return the addressing of copies: "im2col"."""
         return "im2col"

@@ -1,4 +1,4 @@
-"""`gluon_core.nvidia.hopper`: what host code needs of sm_90."""
+"""`gluon_core.nvidia.hopper`: host code's part of sm_90."""
 
 from gluon_nvidia.host.descriptor import TensorDescriptor, TensorDescriptorIm2Col
 

@@ -1,4 +1,4 @@
-"""`gl.nvidia`: what only NVIDIA GPUs can do, by the generation that brought it."""
+"""`gl.nvidia`: the features of NVIDIA GPUs alone, by the generation that brought them."""
 
 from __future__ import annotations
 

@@ -54,12 +54,12 @@ class tmem_ring(Record):
 
     @builtin(name="tmem_ring.producer")
     def producer(self) -> ring_position:
-        """Where the partition that multiplies begins."""
+        """Return the first position of the partition that multiplies."""
         return begin(self.facts, "producer")
 
     @builtin(name="tmem_ring.consumer")
     def consumer(self) -> ring_position:
-        """Where the partition that reads begins."""
+        """Return the first position of the partition that reads."""
         return begin(self.facts, "consumer")
 
     @builtin(name="tmem_ring.take")
@@ -77,7 +77,7 @@ class tmem_ring(Record):
 
     @builtin(name="tmem_ring.done")
     def done(self, at: ring_position) -> None:
-        """Let the accumulator be read once what was multiplied so far is over.
+        """Let the accumulator be read once all multiplications so far have ended.
 
         Raises:
             ArgumentError: no position of a producer on this ring.

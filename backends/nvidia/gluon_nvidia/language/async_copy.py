@@ -37,14 +37,15 @@ def async_load(
     volatile: Const[bool] = False,
     cache_policy: Optional[CacheHint] = None,
 ) -> None:
-    """Start copying what `pointer` points to into `smem`; where `mask` is false, `smem` gets 0.
+    """Start copying from `pointer` into `smem`; where `mask` is false, `smem` gets 0.
 
     The copy belongs to the group that the thread's next `commit_group` closes; `smem` may be read
     after `wait_group` and a barrier.
 
     Args:
         smem: view of shared memory, of `pointer`'s shape and element type.
-        pointer: tensor of pointers. Its layout says which thread copies what; each thread must
+        pointer: tensor of pointers. Its layout says which thread copies which elements; each thread
+        must
             hold 4, 8 or 16 consecutive bytes that are also consecutive in `smem`.
         mask: int1, broadcast to the pointers.
         cache_modifier: `".ca"`, `".cg"`, `".cs"` or `".cv"`: a hint, for the compiler copies 16 bytes
@@ -58,7 +59,7 @@ def async_load(
             differ, or the mask is not boolean.
         ShapeError: the shapes differ.
         LayoutError: a thread's consecutive elements make less than 4 bytes, or `smem` is padded.
-        ArgumentError: no such hint, or `cache_policy` beside the strings that it replaces.
+        ArgumentError: no such hint, or `cache_policy` together with the strings that it replaces.
         CapabilityError: `cache_policy` with an older Triton.
 
     ISA: PTX 9.7.9.25.3.1, cp.async.

@@ -21,7 +21,7 @@ _PREFETCH = (64, 128, 256)
 
 @dataclass(frozen=True)
 class FractionalEvictionPolicy:
-    """How long L2 keeps what an access brings in; one priority for a fraction, another for the rest.
+    """Set the priority of cache lines in L2: one for a fraction of accesses, another for the rest.
 
     Args:
         primary: `"evict_first"`, `"evict_last"`, `"evict_normal"` or `"evict_unchanged"`, for
@@ -67,7 +67,7 @@ class FractionalEvictionPolicy:
 
 @dataclass(frozen=True)
 class CachePolicy:
-    """How an access treats L1 and L2; Triton 3.9 and later.
+    """Set the use of L1 and L2 by an access; Triton 3.9 and later.
 
     Args:
         cache_modifier: `"ca"`, `"cg"`, `"cs"`, `"cv"`, `"wb"` or `"wt"`, with or without a leading
@@ -138,5 +138,5 @@ class CachePolicy:
         return "CP_" + "_".join("none" if p is None else str(p) for p in parts) + "_CP"
 
 
-# What the ops take: an NVIDIA policy, or one that says what every vendor understands.
+# Policies that ops accept: NVIDIA's, or one for every vendor.
 CacheHint = Union[CachePolicy, PlainCachePolicy, tl.constexpr]

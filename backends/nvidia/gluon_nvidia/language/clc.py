@@ -61,7 +61,7 @@ class clc_result(handle_value):
 
     @builtin(requires=_REQUIRES, since=CLC, name=f"{_NAME}.clc_result.is_canceled")
     def is_canceled(self) -> tl.tensor:
-        """Whether a program was taken over: an int1 scalar. False when none was left.
+        """Return an int1 scalar: true if a program was taken over, false when none was left.
 
         ISA: PTX 9.7.13.18, clusterlaunchcontrol.query_cancel.is_canceled.
         """
@@ -155,7 +155,7 @@ def load_result(src: shared_memory_descriptor) -> clc_result:
     """Bring an answer into registers, after the wait for its barrier.
 
     Args:
-        src: what `try_cancel` wrote.
+        src: buffer that `try_cancel` wrote.
 
     Returns:
         A `clc_result`.

@@ -137,7 +137,7 @@ def _go_on(
             tile = count
             if answer.is_canceled():
                 tile = _number(answer)
-            # What was read may be written over by the unit that answers.
+            # The unit may overwrite the answer once it has been read.
             fence_async_shared()
             arrive(empty.index(slot))
             last = slot == SLOTS - 1

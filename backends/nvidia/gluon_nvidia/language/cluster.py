@@ -18,7 +18,7 @@ _WHOLE = f"Use {_NAME}.barrier(), which is both halves."
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.arrive")
 def arrive(relaxed: Const[bool] = False) -> None:
-    """The first half of the cluster's barrier: this block has come. Triton 3.7 and 3.8.
+    """Arrive at the cluster's barrier, its first half. Triton 3.7 and 3.8.
 
     Args:
         relaxed: compile-time boolean; orders no memory.
@@ -36,7 +36,7 @@ def arrive(relaxed: Const[bool] = False) -> None:
 
 @builtin(requires=_REQUIRES, name=f"{_NAME}.wait")
 def wait() -> None:
-    """The second half: wait until every block of the cluster has come. Triton 3.7 and 3.8.
+    """Wait until every block of the cluster has arrived, the second half. Triton 3.7 and 3.8.
 
     Raises:
         CapabilityError: another Triton.

@@ -72,7 +72,7 @@ class tensor_descriptor_type(core.tensor_descriptor_type):
 
 
 class tensor_descriptor(core.tensor_descriptor):
-    """A descriptor of a tiled tensor: a kernel's argument, or what `make_tensor_descriptor` makes.
+    """A descriptor of a tiled tensor: a kernel's argument, or the result of `make_tensor_descriptor`.
 
     Args:
         handle: the IR value.
@@ -139,7 +139,7 @@ def make_tensor_descriptor(
         block_shape: of the box that one copy moves: compile-time powers of two, at least 16 bytes
             in the last dimension.
         layout: NVMMASharedLayout of the box.
-        padding_option: what loads bring for elements outside the tensor: "zero", or "nan" for
+        padding_option: value of loads outside the tensor: "zero", or "nan" for
             floats.
 
     Returns:
@@ -172,29 +172,29 @@ def make_tensor_descriptor(
     box = tl.block_type(element, block)
     sizes = [_scalar(semantic, size, tl.int32, "shape") for size in sizes]
     steps = [_scalar(semantic, step, tl.int64, "strides") for step in steps]
-    made = tensor_descriptor_type(
+    kind = tensor_descriptor_type(
         box, tl.tuple_type([tl.int32] * len(sizes)), tl.tuple_type([tl.int64] * len(steps)), layout
     )
-    check_blocks(semantic, made)
+    check_blocks(semantic, kind)
     handle = semantic.builder.create_make_tensor_descriptor(
-        made.to_ir(semantic.builder),
+        kind.to_ir(semantic.builder),
         base.handle,
         [size.handle for size in sizes],
         [step.handle for step in steps],
         semantic.enum("PADDING_OPTION", f"PAD_{padding.upper()}"),
     )
-    return made.make(handle, tl.tuple(sizes), tl.tuple(steps))
+    return kind.make(handle, tl.tuple(sizes), tl.tuple(steps))
 
 
-def check_blocks(semantic: SemanticLayer, made: tensor_descriptor_type) -> None:
+def check_blocks(semantic: SemanticLayer, kind: tensor_descriptor_type) -> None:
     """Raise unless the descriptor's layout is for the blocks that the cluster has."""
-    ctas = 1 << len(made.layout.cga_layout)
+    ctas = 1 << len(kind.layout.cga_layout)
     if ctas != semantic.num_ctas:
         raise LayoutError(
             "the layout's blocks are not those of the cluster",
             argument="layout",
             expected=f"num_ctas={semantic.num_ctas}",
-            got=f"{ctas}: {made.layout}",
+            got=f"{ctas}: {kind.layout}",
             remedy="Give the layout a cga_layout for the cluster.",
         )
 
@@ -289,7 +289,7 @@ def _padding(option: Const[str], element: tl.dtype) -> str:
 
 
 def _check_sizes(sizes: list[Any], steps: list[Any], element: tl.dtype) -> None:
-    """What can be known of the tensor while compiling; the simulator checks the rest."""
+    """Check the facts of the tensor that are known while compiling; the simulator checks the rest."""
     if not 1 <= len(sizes) <= _MOST_RANK:
         raise ShapeError(
             "tensors have 1 to 5 dimensions (PTX 5.5)", argument="shape", got=len(sizes)

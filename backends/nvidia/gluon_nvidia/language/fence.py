@@ -13,15 +13,15 @@ __all__ = ["fence_async_shared"]
 
 @builtin(requires=("nvidia.fence_async",), name="gl.nvidia.hopper.fence_async_shared")
 def fence_async_shared(cluster: Const[bool] = False) -> None:
-    """What was written to shared memory before becomes visible to units that read it on their own:
-    TMA, `warpgroup_mma`, `tcgen05_mma`.
+    """Make earlier writes to shared memory visible to units that read it on their own: TMA,
+    `warpgroup_mma`, `tcgen05_mma`.
 
     Needed between ordinary stores to shared memory and such an operation that reads them or writes
     over them. After ordinary loads, before an operation that writes over what they read, the
     letter of PTX 8.9.5 (causality order) asks for one too; hardware and code in use do without,
-    once a barrier says that the loads are over (the simulator asks under `proxy="strict"`). What
-    the partition that issues the operation did itself compilers fence by themselves, from Triton
-    3.7 on before reads, too; what other partitions did, none of them does.
+    once a barrier says that the loads are over (the simulator asks under `proxy="strict"`). Compilers
+    add the fence for accesses by the partition that issues the operation, from Triton 3.7 on before
+    reads, too; no compiler adds it for accesses by other partitions.
 
     Args:
         cluster: compile-time boolean; of all blocks of the cluster, not only of this one.

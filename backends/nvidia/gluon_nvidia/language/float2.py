@@ -25,7 +25,7 @@ _SPACE = "gl.nvidia.blackwell.float2"
 def _instruction(
     semantic: SemanticLayer, text: str, registers: str, operands: list[Any], results: Any
 ) -> Any:
-    """What one instruction makes of each element of `operands`."""
+    """Apply one instruction to each element of `operands`."""
     return tl.inline_asm_elementwise(
         text, registers, operands, results, True, 1, _semantic=semantic
     )
@@ -116,7 +116,7 @@ class Float2Tensor:
 
 @builtin(requires=_REQUIRES, instead=_INSTEAD, name=f"{_SPACE}.fma")
 def fma(a: "Float2Tensor", b: "Float2Tensor", c: "Float2Tensor") -> "Float2Tensor":
-    """`a * b + c` of pairs, each rounded once.
+    """Return `a * b + c` of pairs, each rounded once.
 
     Args:
         a, b, c: each a `Float2Tensor`, of one shape and layout.
@@ -208,7 +208,7 @@ def pack2(x0: tl.tensor, x1: tl.tensor) -> "Float2Tensor":
 
 @builtin(requires=_REQUIRES, instead=_INSTEAD, name=f"{_SPACE}.unpack")
 def unpack(x: "Float2Tensor", axis: Const[int]) -> tl.tensor:
-    """What `pack` packed: a float32 tensor whose dimension `axis` has both of each pair.
+    """Unpack the result of `pack`: a float32 tensor whose dimension `axis` has both of each pair.
 
     Args:
         x: a `Float2Tensor`.

@@ -178,7 +178,7 @@ def arrive(
     pred: Scalar[bool] = True,
     from_cta: Optional[Const[int]] = None,
 ) -> None:
-    """Count one arrival; what was written before it is visible to those who wait.
+    """Count one arrival; earlier writes become visible to waiting threads.
 
     Args:
         mbarrier: an initialized barrier.
@@ -268,12 +268,12 @@ def expect(
     from_cta: Optional[Const[int]] = None,
     bytes: Optional[Const[int]] = None,
 ) -> None:
-    """The current phase also waits for bytes that asynchronous copies bring; arrive once.
+    """Make the current phase also wait for bytes of asynchronous copies; arrive once.
 
     Args:
         mbarrier: an initialized barrier.
-        bytes_per_cta: compile-time integer, 0 to 2**20 - 1; what comes to each block's barrier,
-            such as the `nbytes_per_cta` of the buffers that are filled.
+        bytes_per_cta: compile-time integer, 0 to 2**20 - 1; bytes for each block's barrier, such as the
+            `nbytes_per_cta` of the buffers that are filled.
         pred: int1 scalar; where false, do nothing.
         from_cta: compile-time index of the one block of the cluster that does it; Triton 3.9.
         bytes: the name of `bytes_per_cta` in Triton 3.6.
@@ -287,8 +287,8 @@ def expect(
     """
     semantic = semantic_layer()
     mbarrier = check_mbarrier(mbarrier)
-    given = bytes_per_cta if unwrap(bytes) is None else bytes
-    size = semantic.compile_time_int(given, "bytes_per_cta", 0, _MAX_COUNT)
+    bytes_expected = bytes_per_cta if unwrap(bytes) is None else bytes
+    size = semantic.compile_time_int(bytes_expected, "bytes_per_cta", 0, _MAX_COUNT)
     pred = semantic.predicate(pred)
     block = _block(semantic, mbarrier, from_cta, f"{_HOPPER}.expect")
     create = semantic.builder.create_mbarrier_expect

@@ -25,7 +25,7 @@ def arrive(
     pred: Scalar[bool] = True,
     from_cta: Optional[Const[int]] = None,
 ) -> None:
-    """Count `count` arrivals; what was written before is visible to those who wait.
+    """Count `count` arrivals; earlier writes become visible to waiting threads.
 
     Args:
         mbarrier: an initialized barrier.

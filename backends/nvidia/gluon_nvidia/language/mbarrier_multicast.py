@@ -37,7 +37,7 @@ def arrive(
         cta_mask: the name of `multicast_cta` in Triton 3.8.
 
     Raises:
-        ArgumentError: an illegal count or mask, or a mask beside `from_cta`.
+        ArgumentError: an illegal count or mask, or a mask together with `from_cta`.
         DtypeError, LayoutError, ShapeError: an operand of another kind.
         CapabilityError: a mask before Triton 3.8, `from_cta` before 3.9.
 

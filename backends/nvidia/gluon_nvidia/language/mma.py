@@ -92,7 +92,8 @@ def mma_v2(
 
 
 def _imprecise_accumulations(semantic: SemanticLayer, a: tl.tensor) -> int:
-    """How many products of fp8 may be added up in less than float32; an option of the compiler."""
+    """Return the number of fp8 products that may be summed with less precision than float32; a compiler
+    option."""
     if not a.dtype.is_fp8():
         return 0
     return getattr(semantic.options, "max_num_imprecise_acc_default", None) or 0
@@ -103,7 +104,7 @@ def _check_shapes(a: tl.tensor, b: tl.tensor, acc: tl.tensor) -> None:
     semantic.check_matmul_shapes(semantic.shape_of(a), semantic.shape_of(b), semantic.shape_of(acc))
     k = semantic.shape_of(a)[-1]
     least = 256 // a.dtype.primitive_bitwidth
-    # Along M and N the compiler repeats what is smaller than the instruction.
+    # Along M and N the compiler repeats tiles that are smaller than the instruction.
     if k < least:
         raise ShapeError(
             "K is smaller than that of one instruction",

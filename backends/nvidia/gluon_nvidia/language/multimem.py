@@ -40,11 +40,11 @@ def load_reduce(
     op: Const[str] = "add",
     width: Optional[Const[int]] = None,
 ) -> tl.tensor:
-    """What all ranks' copies of `x` hold at `offsets`, added up; 16-bit floats in float32, and
-    rounded once.
+    """Return the sum over all ranks' copies of `x` at `offsets`; 16-bit floats are summed in float32,
+    and rounded once.
 
     Args:
-        x: what `group.multicast` makes of a symmetric tensor.
+        x: result of `group.multicast` for a symmetric tensor.
         offsets: integer tensor in a BlockedLayout, elements from where `x` begins.
         mask: int1; where false, nothing is loaded and the result is 0.
         op: "add"; of 16-bit floats also "min" and "max", of 32-bit integers also "and", "or", "xor".
@@ -135,7 +135,7 @@ def reduce(
 
 
 class _Access:
-    """Elements of all ranks' copies, checked, and what their instruction is made of."""
+    """Elements of all ranks' copies, checked, and the parts of their instruction."""
 
     def __init__(self, x: Any, offsets: Any, mask: Any, width: Any, name: str):
         self.semantic = semantic_layer()
@@ -221,7 +221,7 @@ def _copies(x: Any) -> tuple[list[Any], Any]:
         raise ArgumentError(
             "not all copies of a tensor",
             argument="x",
-            expected="what group.multicast makes of a symmetric tensor",
+            expected="the result of group.multicast for a symmetric tensor",
             got=semantic_layer().describe(x),
         ) from None
     return list(peers), address

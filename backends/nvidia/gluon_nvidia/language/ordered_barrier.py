@@ -37,7 +37,7 @@ _POSITION = PositionFacts(1, "turn")
 
 @dataclass(frozen=True)
 class OrderedBarrierFacts:
-    """How many partitions pass."""
+    """Return the number of partitions that pass."""
 
     partitions: int
 

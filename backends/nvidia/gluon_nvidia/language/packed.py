@@ -1,7 +1,7 @@
 """Packed arithmetic: one instruction for two (sm_100) or four (sm_107) neighbouring elements.
 
-The compiler packs what a thread holds in neighbouring registers. What is computed does not depend
-on the number in the name: `add4` is `add2` on hardware that has the wider instruction.
+The compiler packs values in neighbouring registers of a thread. The result does not depend on the
+number in the name: `add4` is `add2` on hardware that has the wider instruction.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _FMA: _Forms = {
     (_BF16, _BF16, _BF16): (_BF16,),
     **{(a, b, c): (c,) for a in _FP8 for b in _FP8 for c in _FP8},
 }
-# Packed fp4 (e2m1), two to a byte, beside fp8.
+# Packed fp4 (e2m1), two to a byte, next to fp8.
 _FP4 = tl.uint8
 for _x in _FP8:
     _ADD[_FP4, _x] = (_x,)
@@ -133,7 +133,7 @@ def _unpacked(operands: dict[str, tl.tensor], result: tl.dtype) -> distributed_t
     packed = {name: value for name, value in operands.items() if _is_fp4(value)}
     if floats and not _has_layout(floats[0]):
         raise ArgumentError(
-            "fp4 needs a tensor of fp8 beside it, or fp4 alone",
+            "fp4 needs a tensor of fp8 as well, or fp4 alone",
             argument=next(name for name, value in operands.items() if value is floats[0]),
             expected="float8e4nv or float8e5",
             got=semantic.describe(floats[0]),
@@ -162,7 +162,7 @@ def _unpacked(operands: dict[str, tl.tensor], result: tl.dtype) -> distributed_t
             raise LayoutError(
                 "a thread holds other elements of fp4 than of the result",
                 argument=name,
-                expected=f"what unpacks to {layout!r}",
+                expected=f"a layout that unpacks to {layout!r}",
                 got=repr(own),
                 remedy="Bring it there with gl.convert_layout.",
             )
@@ -239,16 +239,16 @@ def _widest(values: Sequence[Any]) -> Optional[tl.dtype]:
         tensors += [kind for kind in scalars if kind.is_floating()]
     if not tensors:
         return None
-    found = max(tensors, key=lambda kind: kind.primitive_bitwidth)
-    result: Optional[tl.dtype] = _F16 if found == _BF16 and _F16 in tensors else found
+    widest = max(tensors, key=lambda kind: kind.primitive_bitwidth)
+    result: Optional[tl.dtype] = _F16 if widest == _BF16 and _F16 in tensors else widest
     return result
 
 
 def _scalar_dtype(
     kind: str, values: Sequence[Any], result: tl.dtype, dtype: Optional[Const[tl.dtype]]
 ) -> tl.dtype:
-    """What scalars are converted to: the result's dtype, or from 3.9 on the widest of all operands
-    where that is a form."""
+    """Return the dtype that scalars are converted to: the result's, or from 3.9 on the widest of all
+    operands where that is a form."""
     widest = _widest(values)
     if unwrap(dtype) is None and semantic_layer().has(PACKED_NUMBERS) and widest is not None:
         own = (value.dtype if _has_layout(value) else widest for value in values)
@@ -263,7 +263,7 @@ _REQUIRES = ("nvidia.ldmatrix",)
 
 
 def _needed(kind: str, dtypes: Sequence[tl.dtype], result: tl.dtype) -> tuple[str, ...]:
-    """What a form needs."""
+    """Return the requirements of a form."""
     if {*dtypes} & {_FP4, *_FP8}:
         return ("nvidia.packed_fp8",)
     if {*dtypes, result} != {result}:

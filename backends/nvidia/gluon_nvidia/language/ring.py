@@ -17,8 +17,8 @@
 Each slot has a barrier that says it is full, which the copies complete, and one that says it is
 empty, at which every consumer arrives. Phases are the positions' business.
 
-Each block of a cluster has its own slots and barriers. By multicast the even block of a pair copies for both
-what both hold, so it also waits for the other's consumers, at a barrier of the pair.
+Each block of a cluster has its own slots and barriers. With multicast the even block of a pair copies
+the shared tiles for both, so it also waits for the other's consumers, at a barrier of the pair.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = [
 
 _REQUIRES = ("nvidia.tma",)
 _SPACE = "gl.nvidia.hopper."
-# What to do where one waits for ever.
+# Remedies for a wait that never ends.
 _FULL = (
     "Fetch as many slots of the ring as are waited for, each with ring.fetch(at, ...) and then "
     "at = at.next()."
@@ -149,12 +149,12 @@ class tile_ring(Record):
 
     @builtin(name="tile_ring.producer")
     def producer(self) -> ring_position:
-        """Where the partition that copies begins."""
+        """Return the first position of the partition that copies."""
         return begin(self.facts, "producer")
 
     @builtin(name="tile_ring.consumer")
     def consumer(self) -> ring_position:
-        """Where a partition that uses the tiles begins."""
+        """Return the first position of a partition that uses the tiles."""
         return begin(self.facts, "consumer")
 
     @builtin(name="tile_ring.fetch")
@@ -217,7 +217,7 @@ class tile_ring(Record):
 
     @builtin(name="tile_ring.release")
     def release(self, at: ring_position, pred: Scalar[bool] = True) -> None:
-        """Give the slot back; what reads its tiles asynchronously must have been waited for.
+        """Release the slot; wait for asynchronous readers of its tiles before.
 
         Args:
             at: a consumer's position.
@@ -279,8 +279,8 @@ def tma_ring(
         A `tile_ring`.
 
     Raises:
-        ArgumentError: no descriptors, or an illegal number; `multicast` without a cluster of two blocks, of
-            tensors that they do not share, or beside `two_ctas`.
+        ArgumentError: no descriptors, or an illegal number; `multicast` without a cluster of two
+            blocks, of tensors that they do not share, or together with `two_ctas`.
         CapabilityError: `multicast` with an older Triton.
 
     ISA: PTX 9.7.9.27.1, cp.async.bulk.tensor; 9.7.13.15, mbarrier.
@@ -288,8 +288,8 @@ def tma_ring(
     semantic = semantic_layer()
     count = semantic.compile_time_int(stages, "stages", 1)
     users = semantic.compile_time_int(consumers, "consumers", 1)
-    given = unwrap(descriptors)
-    descs = [given] if isinstance(given, tensor_descriptor) else listed(given)
+    sequence = unwrap(descriptors)
+    descs = [sequence] if isinstance(sequence, tensor_descriptor) else listed(sequence)
     for desc in descs:
         check_descriptor(desc, "descriptors")
     if not descs:
@@ -342,7 +342,7 @@ def _parts(ring: tile_ring) -> tuple[Any, ...]:
 def _shared(
     semantic: SemanticLayer, descs: Sequence[Any], multicast: Const[bool], two_ctas: Const[bool]
 ) -> tuple[bool, ...]:
-    """Of which tensors one block copies for both."""
+    """Return the tensors that one block copies for both."""
     if not semantic.compile_time_bool(multicast, "multicast"):
         return (False,) * len(descs)
     semantic.require(PAIRS_ARRIVE, "tma_ring(multicast=True)")

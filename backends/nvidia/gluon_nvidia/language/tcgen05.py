@@ -66,7 +66,7 @@ def tcgen05_mma(
 ) -> None:
     """`acc += a @ b` on the tensor cores, in tensor memory.
 
-    What ordinary stores wrote to shared memory needs a `fence_async_shared()` before.
+    Ordinary stores to the operands in shared memory need a `fence_async_shared()` before.
 
     Args:
         a: [M, K] in shared memory with `NVMMASharedLayout`, or in tensor memory with
@@ -78,7 +78,7 @@ def tcgen05_mma(
         use_acc: int1 scalar; where false, `acc = a @ b`.
         pred: int1 scalar; where false, do nothing.
         multicast: compile-time boolean; the operands came to several blocks of the cluster by a
-            multicast, so the end is told to the barriers of all of them. Triton 3.7.
+            multicast, so the commit arrives at the barriers of all of them. Triton 3.7.
         mbarriers: barriers that get an arrival when this and all before it is done; in a cluster
             one for each block, of pairs, too.
         mbarrier_preds: an int1 scalar for each of them.
@@ -86,7 +86,7 @@ def tcgen05_mma(
     | a, b | acc |
     |---|---|
     | float16 | float32, float16 |
-    | bfloat16, also beside float16 | float32 |
+    | bfloat16, also with float16 | float32 |
     | float32 (as tf32) | float32 |
     | float8e4nv, float8e5, mixed | float32, float16 |
     | int8, uint8, mixed (sm_100, sm_110; Triton 3.8) | int32 |
@@ -147,7 +147,7 @@ def tcgen05_mma_scaled(
         a_scale: [M, K / run] in tensor memory with `TensorMemoryScalesLayout`; int8 or uint8 are
             powers of two (e8m0) for runs of 32, float8e4nv is for runs of 16 (nvfp4, of "e2m1").
         b_scale: [N, K / run], alike.
-        a_type, b_type: "e2m1", "e4m3" or "e5m2"; fp4 beside fp8 is read padded
+        a_type, b_type: "e2m1", "e4m3" or "e5m2"; fp4 next to fp8 is read padded
             (`NVMMASharedLayout(fp4_padded=True)`).
         use_acc, pred, mbarriers, mbarrier_preds: as in `tcgen05_mma`.
         multicast: as in `tcgen05_mma`; Triton 3.8.
@@ -225,7 +225,7 @@ def tcgen05_commit(
     pred: Scalar[bool] = True,
     descs: Union[shared_memory_descriptor, Sequence[shared_memory_descriptor]] = (),
 ) -> None:
-    """An arrival at `barrier` once every `tcgen05` operation before is done.
+    """Arrive at `barrier` once every `tcgen05` operation before is done.
 
     Args:
         barrier: an mbarrier; in a cluster one for each block, of pairs, too.
@@ -294,7 +294,7 @@ def tcgen05_mma_barrier_count(
     multicast: Const[bool],
     two_ctas: Const[bool] = False,
 ) -> int:
-    """How many multiplications of a cluster tell one block's barrier that they are done.
+    """Return the number of arrivals at one block's barrier by the multiplications of a cluster.
 
     Args:
         smems: the operands in shared memory, or those of them that came by a multicast.

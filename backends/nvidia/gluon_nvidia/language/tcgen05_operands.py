@@ -41,7 +41,7 @@ __all__ = [
     "multicast_flag",
 ]
 
-# What the unit multiplies: one operand in either memory.
+# Operand dtypes of the unit: one operand in either memory.
 Matrix = Union[shared_memory_descriptor, tensor_memory_descriptor]
 
 _SPACE = "gl.nvidia.blackwell."
@@ -55,7 +55,7 @@ _KINDS: tuple[tuple[tuple[tl.dtype, ...], tuple[tl.dtype, ...], tuple[str, ...]]
     (_FP8, (tl.float32, tl.float16), ()),
     (_INT8, (tl.int32,), ("nvidia.tcgen05_i8",)),
 )
-# What a scaled operand holds -> its dtypes (PTX 9.7.16.10.7, block scaling).
+# Formats of a scaled operand -> its dtypes (PTX 9.7.16.10.7, block scaling).
 FORMATS = {
     "e2m1": _INT8,
     "e4m3": (*_INT8, tl.float8e4nv),
@@ -121,7 +121,7 @@ def check_dtypes(
 
 
 def check_operand(value: Matrix, argument: str) -> None:
-    """The layout of `a` or `b`."""
+    """Return the layout of `a` or `b`."""
     layout = value.layout
     if isinstance(value, tensor_memory_descriptor):
         if not isinstance(layout, TensorMemoryLayout) or layout.col_stride != 1:
@@ -176,7 +176,7 @@ def check_operand(value: Matrix, argument: str) -> None:
 
 
 def check_accumulator(acc: tensor_memory_descriptor, a: Matrix) -> None:
-    """Raise unless the unit accumulates in `acc`, beside this `a`."""
+    """Raise unless the unit accumulates in `acc` with this `a`."""
     layout = acc.layout
     stride = 32 // acc.dtype.primitive_bitwidth
     if not isinstance(layout, TensorMemoryLayout) or layout.col_stride != stride:
@@ -235,7 +235,7 @@ def control_operands(
     mbarriers: object,
     mbarrier_preds: object,
 ) -> tuple[Any, Any, list[Any], list[Any]]:
-    """Handles of `use_acc` and `pred`, and of the barriers and their predicates."""
+    """Return handles of `use_acc` and `pred`, and of the barriers and their predicates."""
     use = semantic.predicate(use_acc, "use_acc")
     run = semantic.predicate(pred, "pred")
     if isinstance(mbarriers, shared_memory_descriptor):
@@ -271,12 +271,12 @@ def control_operands(
 def completion_barrier(
     semantic: SemanticLayer, barrier: shared_memory_descriptor, argument: str
 ) -> shared_memory_descriptor:
-    """`barrier` if it can be told the end: from Triton 3.8 one for each block, in pairs, too."""
+    """Return `barrier` if a commit can arrive at it: from Triton 3.8 one for each block, in pairs, too."""
     barrier = check_mbarrier(barrier, argument)
     wanted = MBarrierLayout.multicta(semantic.num_ctas)
     if semantic.has(COMMIT_TO_EACH_BLOCK) and barrier.layout.cga_layout != wanted.cga_layout:
         raise LayoutError(
-            "the end is told to one barrier for each block of the cluster",
+            "a commit arrives at one barrier for each block of the cluster",
             argument=argument,
             expected=repr(wanted),
             got=repr(barrier.layout),
@@ -291,7 +291,7 @@ def format_of(value: Const[str], argument: str) -> str:
 
 
 def check_padding(a: Matrix, b: shared_memory_descriptor, formats: list[str]) -> None:
-    """Bytes of fp4 beside fp8 are padded to twice their size; among themselves they are not."""
+    """Check that bytes of fp4 next to fp8 are padded to twice their size, and others are not."""
     mixed = len({kind == "e2m1" for kind in formats}) == 2
     for value, kind, argument in zip((a, b), formats, ("a", "b")):
         wanted = mixed and kind == "e2m1"
@@ -299,7 +299,7 @@ def check_padding(a: Matrix, b: shared_memory_descriptor, formats: list[str]) ->
         if padded is not None and padded != wanted:
             refuse(
                 LayoutError(
-                    "fp4 is padded beside fp8, and only there",
+                    "fp4 is padded next to fp8, and only there",
                     argument=argument,
                     expected=f"fp4_padded={wanted}",
                     got=repr(value.layout),

@@ -1,8 +1,8 @@
-"""Tensor memory (sm_100): buffers of 128 rows by up to 512 columns of 32 bits, beside the registers.
+"""Tensor memory (sm_100): buffers of 128 rows by up to 512 columns of 32 bits, next to the registers.
 
 `tcgen05_mma` accumulates there. Warps reach it with loads and stores only, each warp of a group of
-four its own 32 rows; so the layout of what is loaded follows from the buffer's layout, and
-`get_reg_layout` tells it.
+four its own 32 rows; so the layout of a loaded tensor follows from the buffer's layout, and
+`get_reg_layout` returns it.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class tensor_memory_descriptor_type(memory_descriptor_type):
 
 
 class tensor_memory_descriptor(memory_descriptor):
-    """A view of tensor memory: what `allocate_tensor_memory` returns and its methods narrow."""
+    """A view of tensor memory: the result of `allocate_tensor_memory`, narrowed by its methods."""
 
     type: tensor_memory_descriptor_type
 
@@ -302,7 +302,7 @@ class tensor_memory_descriptor(memory_descriptor):
         shape: Optional[Shape] = None,
         layout: Optional[AnyTensorMemoryLayout] = None,
     ) -> "tensor_memory_descriptor":
-        """Return the same columns seen with another dtype, shape or layout; what is left out stays.
+        """Return the same columns seen with another dtype, shape or layout; omitted arguments stay.
 
         Args:
             dtype: of 8, 16 or 32 bits.

@@ -1,4 +1,4 @@
-"""What loads and stores of tensor memory demand of the warps and the layouts (PTX 9.7.16.8)."""
+"""Check the warps and layouts of loads and stores of tensor memory (PTX 9.7.16.8)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_warps(semantic: SemanticLayer) -> None:
 
 
 def check_reach(kind: Any, layout: DistributedLayout, semantic: SemanticLayer) -> None:
-    """Raise where a warp would hold what it cannot reach."""
+    """Raise where a warp would hold elements that it cannot reach."""
     bits = kind.element_ty.primitive_bitwidth
     if not fits_registers(kind.layout, kind.shape, bits, layout, kind.alloc_shape):
         raise LayoutError(
@@ -65,7 +65,7 @@ def loaded_type(
     layout = semantic.check_layout(layout, memory.shape)
     if semantic.is_placeholder(layout):
         raise LayoutError(
-            "the layout of what is loaded must be known",
+            "the layout of the loaded tensor must be known",
             argument="layout",
             expected="none, or one of get_reg_layout()",
             got=repr(layout),
@@ -84,7 +84,7 @@ def stored_value(
     layout = held.type.layout
     if semantic.is_placeholder(layout):
         raise LayoutError(
-            "the layout of what is stored must be known",
+            "the layout of the stored tensor must be known",
             argument="value",
             got=repr(layout),
             remedy="Use gl.convert_layout or gl.set_auto_layout first.",

@@ -83,7 +83,7 @@ def check_buffer(
     if shape[0] < 1:
         raise ShapeError("must be positive", argument="shape", got=shape)
     blocks = 1 << len(layout.cga_layout)
-    # Before Triton 3.8 what is not split is the same in all blocks; later this is said, too.
+    # Before Triton 3.8 an unsplit dimension is the same in all blocks; later releases state it.
     partly = not semantic.has(TMEM_CLUSTERS) and blocks < semantic.num_ctas
     if blocks != semantic.num_ctas and not partly:
         raise LayoutError(
@@ -152,7 +152,7 @@ def sliced(semantic: SemanticLayer, memory: M, start: Any, length: Any, dim: Any
 
 
 def _copies(semantic: SemanticLayer, memory: M, start: int, length: int) -> M:
-    """Some of the copies that a view counts."""
+    """Return some of the copies that a view counts."""
     count = memory.shape[0]
     if start < 0 or length < 1 or start + length > count:
         raise ShapeError(

@@ -1,8 +1,8 @@
 """The tensor memory accelerator: asynchronous copies of boxes of a tensor (sm_90).
 
 One op moves a whole box between global memory, which a descriptor describes, and shared memory.
-Loads tell a barrier how many bytes came; stores and reductions are waited for by `store_wait`.
-What the threads wrote to shared memory a store sees only after `fence_async_shared`.
+Loads announce their bytes at a barrier; `store_wait` waits for stores and reductions. A store sees the
+threads' writes to shared memory only after `fence_async_shared`.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def async_load(
         barrier: the barrier to tell.
         result: shared memory of the box's shape, dtype and layout.
         pred: int1 scalar; where false, nothing happens.
-        multicast: one block of the cluster loads what several want: those along whose dimension
+        multicast: one block of the cluster loads the boxes of several: those along whose dimension
             `cga_layout` repeats the box. Triton 3.7.
         cache_policy: a CachePolicy with `l2` alone, or `gl.CachePolicy` with an eviction policy;
             Triton 3.9.
@@ -213,7 +213,7 @@ def _multicast(
     result: shared_memory_descriptor,
     since: Feature,
 ) -> bool:
-    """Whether to load once for several blocks: where asked for, and where blocks share the box."""
+    """Return True to load once for several blocks: where asked for, and where blocks share the box."""
     if not semantic.compile_time_bool(wanted, "multicast"):
         return False
     semantic.require(since, f"{public}(multicast=True)")
@@ -290,8 +290,8 @@ def async_store(
     """Start copying a box from shared memory to a tensor in global memory.
 
     Elements behind the end of the tensor are dropped. Each store is a group of its own for `store_wait`;
-    `src` must not be written before it has been read. What threads wrote to `src` the store sees
-    after `fence_async_shared` and a barrier.
+    `src` must not be written before it has been read. The store sees the threads' writes to `src` after
+    `fence_async_shared` and a barrier.
 
     Args:
         tensor_desc: a tensor_descriptor.
@@ -334,13 +334,13 @@ def async_scatter(
 ) -> None:
     """Start copying shared memory to chosen rows of a matrix (sm_100).
 
-    `matrix[x_offsets[i], y_offset + j] = src[i, j]`; what is behind the end of the matrix is dropped, and
-    of rows that are named twice either may remain. Waited for like `async_store`.
+    `matrix[x_offsets[i], y_offset + j] = src[i, j]`; elements past the end of the matrix are dropped,
+    and either of two rows with one index may remain. Waited for like `async_store`.
 
     Args:
         tensor_desc: a tensor_descriptor of a matrix, with a box of one row: [1, columns].
         x_offsets: int32 tensor of the rows, as for `async_gather`, but not negative, as for
-            `async_store`; a row behind the end is for what is not to be written.
+            `async_store`; a row past the end skips the write.
         y_offset: the first column, an int32 scalar, at a multiple of 16 bytes as for `async_load`,
             not negative.
         src: shared memory [rows, columns] of the descriptor's dtype and layout.
@@ -462,7 +462,7 @@ def store_wait(pendings: Const[int], read_only: Const[bool] = True) -> None:
 
 
 def _wait_written(semantic: SemanticLayer, count: int) -> None:
-    """The wait as assembly, which every thread runs on one element, where Triton has no op for it."""
+    """Emit the wait as assembly, which every thread runs on one element, where Triton has no op for it."""
     warps, lanes = semantic.num_warps, semantic.target.warp_size
     layout = BlockedLayout([1], [lanes], [warps], [0])
     threads = semantic.arange(0, warps * lanes, layout)

@@ -38,7 +38,7 @@ _MESSAGE_EXTENT = 256
 _LEAST_ROWS = 8
 _MOST_PIXELS = 1024
 _HELD_ROWS = 4  # that one instruction takes
-_START_BITS = 128  # what boxes start at multiples of, along the innermost dimension
+_START_BITS = 128  # boxes start at multiples of these bits, along the innermost dimension
 
 
 def require_descriptor(semantic: SemanticLayer, value: object, im2col: bool) -> tensor_descriptor:
@@ -100,7 +100,7 @@ def _check_elements(
 
 
 def _check_layout(desc: tensor_descriptor, buffer: shared_memory_descriptor, argument: str) -> None:
-    """The same layout; where only the ranks differ, as far as it can be the same."""
+    """Return the same layout; where only the ranks differ, as far as it can be the same."""
     ours, theirs = buffer.layout, desc.layout
     if ours == theirs:
         return
@@ -151,7 +151,7 @@ def box_buffer(
 
 
 def _message(desc: tensor_descriptor, shape: list[int]) -> Optional[list[int]]:
-    """What one instruction moves of a tile, which takes as many as it needs; None in clusters."""
+    """Return the part of a tile that one instruction moves; None in clusters."""
     layout = desc.layout
     if layout.cga_layout:
         return None if shape != [int(unwrap(size)) for size in desc.block_shape] else shape
@@ -240,7 +240,7 @@ def rows_of(semantic: SemanticLayer, desc: tensor_descriptor, x_offsets: object)
 
 
 def _spread(layout: DistributedLayout, shape: list[int]) -> Optional[str]:
-    """What is wrong with how a layout spreads the rows over threads; None if nothing is."""
+    """Return the mistake in a layout's spread of the rows over threads; None without one."""
     bases = layout.to_linear(shape).bases
     held = 1
     for basis in bases["register"]:
@@ -266,7 +266,7 @@ def scattered_buffer(
     wanted = [semantic.shape_of(rows)[0], int(unwrap(desc.block_shape[1]))]
     if list(buffer.shape) != wanted:
         raise ShapeError(
-            "not [rows, columns] of what is copied",
+            "not [rows, columns] of the copied tensor",
             argument=argument,
             expected=wanted,
             got=list(buffer.shape),
@@ -278,7 +278,7 @@ def scattered_buffer(
 def coordinates(
     semantic: SemanticLayer, coord: Sequence[Scalar[int]], rank: int, argument: str = "coord"
 ) -> list[Any]:
-    """Handles of int32 scalars, one for each dimension of the tensor."""
+    """Return handles of int32 scalars, one for each dimension of the tensor."""
     return _integers(semantic, coord, rank, argument, tl.int32)
 
 
@@ -318,7 +318,7 @@ def _warn_before(semantic: SemanticLayer, place: Sequence[Scalar[int]], argument
             semantic.warn(
                 f"{argument}: {value} is before the tensor; a store or reduction of the TMA that "
                 "begins there is an illegal instruction, as seen on sm_90. Begin inside, and write "
-                "what lies before through pointers with a mask."
+                "the elements before through pointers with a mask."
             )
 
 
@@ -333,14 +333,14 @@ def _check_start(desc: tensor_descriptor, column: Scalar[int], argument: str) ->
             expected=f"the last coordinate a multiple of {_START_BITS // bits} x {desc.dtype}, "
             "which is 16 bytes",
             got=column,
-            remedy="Start at the multiple below, and leave out what is not wanted.",
+            remedy="Start at the multiple below, and ignore the elements before.",
         )
 
 
 def im2col_offsets(
     semantic: SemanticLayer, offsets: Optional[Sequence[Scalar[int]]], rank: int
 ) -> list[Any]:
-    """Handles of int16 scalars, one for each spatial dimension of the tensor."""
+    """Return handles of int16 scalars, one for each spatial dimension of the tensor."""
     return _integers(semantic, offsets, rank - 2, "offsets", tl.int16)
 
 
@@ -411,8 +411,8 @@ def cache_policy_operands(
         "l1": getattr(policy, "l1", None) is not None,
         "l2_prefetch_size": getattr(policy, "l2_prefetch_size", None) is not None,
     }
-    for field, given in refused.items():
-        if given:
+    for field, value in refused.items():
+        if value:
             raise ArgumentError(
                 "copies of the TMA go through L2 alone (PTX 9.7.9.27.1)",
                 argument="cache_policy",

@@ -98,7 +98,7 @@ class warpgroup_mma_accumulator(handle_value):
         self.type = warpgroup_mma_accumulator_type(tensor_type)
 
 
-# What a multiplication may still be writing, or reading.
+# Buffers that a multiplication may still write, or read.
 Waited = Union[tl.tensor, warpgroup_mma_accumulator, shared_memory_descriptor]
 
 
@@ -181,15 +181,15 @@ def warpgroup_mma(
 ) -> Union[tl.tensor, warpgroup_mma_accumulator]:
     """`acc + a @ b` on the tensor cores; the operands in shared memory are read asynchronously.
 
-    Ordinary stores to the operands need a `fence_async_shared()` before; what TMA has brought and a
-    barrier has announced needs none.
+    Ordinary stores to the operands need a `fence_async_shared()` before; tiles that TMA brought and a
+    barrier announced need none.
 
     Args:
         a: [M, K] in shared memory with `NVMMASharedLayout`, or a tensor with
             `DotOperandLayout(0, acc's layout, k_width)`, k_width of 32 bits.
         b: [K, N] in shared memory with `NVMMASharedLayout`, of `a`'s dtype (or both fp8).
-        acc: [M, N] tensor with `NVMMADistributedLayout([3, 0], ...)`, or what an asynchronous
-            `warpgroup_mma` or `warpgroup_mma_init` returned.
+        acc: [M, N] tensor with `NVMMADistributedLayout([3, 0], ...)`, or the result of an asynchronous
+            `warpgroup_mma` or `warpgroup_mma_init`.
         use_acc: int1 scalar; where false, `a @ b` alone.
         precision: of float32 operands: "tf32" (10 bits of mantissa), the only one that the unit has
             and the default.
@@ -269,8 +269,8 @@ def warpgroup_mma_wait(
 ) -> Any:
     """Wait until at most `num_outstanding` of the asynchronous multiplications are unfinished.
 
-    They end in the order in which they were issued. Use what this returns instead of `deps`: what
-    was handed over must not be read before, nor moved by the compiler.
+    They end in the order in which they were issued. Use the result instead of `deps`: do not read those
+    before, and the compiler must not move them.
 
     Args:
         num_outstanding: compile-time integer from 0 on; more than the hardware tells apart wait for more.
@@ -313,16 +313,16 @@ def warpgroup_mma_wait(
                 expected="accumulators, tensors, or buffers in shared memory",
                 got=semantic.describe(item),
             )
-    given = [raw_handle(item) for item in items]
+    inputs = [raw_handle(item) for item in items]
     left = waited(semantic, pending)
-    handles = semantic.builder.create_warpgroup_mma_wait(given, pending)
+    handles = semantic.builder.create_warpgroup_mma_wait(inputs, pending)
     if not isinstance(handles, (list, tuple)):
         handles = [handles]  # a recorder hands out a single result as it is
     results = [
         kind._unflatten_ir([handle], 0)[0]
         if not isinstance(kind, distributed_type)
         else maybe_unfinished(semantic, handle, kind, before, left)
-        for handle, kind, before in zip(handles, kinds, given)
+        for handle, kind, before in zip(handles, kinds, inputs)
     ]
     return results[0] if len(results) == 1 else tl.tuple(results)
 
@@ -392,7 +392,7 @@ def _check_instruction(
     a: Union[tl.tensor, shared_memory_descriptor],
     tensor_type: distributed_type,
 ) -> None:
-    """The instruction's tile, and whether it fits into one block's part of the matrices."""
+    """Return the instruction's tile; raise unless it fits into one block's part of the matrices."""
     layout: Any = tensor_type.layout
     depth = 256 // a.dtype.primitive_bitwidth
     _, n, *k = layout.instr_shape
@@ -412,7 +412,7 @@ def _check_instruction(
     for what, size, unit in zip("MNK", (rows, columns, semantic.shape_of(a)[1]), least):
         if size % unit:
             raise ShapeError(
-                f"{what} of one block is smaller than one instruction's (PTX 9.7.15.1)",
+                f"the {what} of one block is smaller than one instruction's (PTX 9.7.15.1)",
                 argument="b" if what == "N" else "a",
                 expected=f"{what} >= {unit}",
                 got=f"{what} = {size}",
@@ -421,21 +421,21 @@ def _check_instruction(
 
 
 def _check_registers(a: Any, layout: DistributedLayout) -> None:
-    found = a.type.layout
+    a_layout = a.type.layout
     width = 32 // a.dtype.primitive_bitwidth
-    matches = isinstance(found, DotOperandLayout) and found.operand_index == 0
-    if not matches or found.parent != layout or found.k_width != width:
+    matches = isinstance(a_layout, DotOperandLayout) and a_layout.operand_index == 0
+    if not matches or a_layout.parent != layout or a_layout.k_width != width:
         raise LayoutError(
             "not the register operand of the accumulator (PTX 9.7.15.5.1)",
             argument="a",
             expected=f"DotOperandLayout(0, {layout}, {width})",
-            got=repr(found),
+            got=repr(a_layout),
             remedy="convert_layout the operand first.",
         )
 
 
 def _check_shared(value: Any, argument: str, fast: int) -> None:
-    """A matrix in shared memory as the unit reads it; `fast` is the dimension of K."""
+    """Return a matrix in shared memory as the unit reads it; `fast` is the dimension of K."""
     layout = value.layout
     bits = value.dtype.primitive_bitwidth
     if isinstance(layout, SharedLinearLayout):
@@ -477,15 +477,15 @@ def _check_shared(value: Any, argument: str, fast: int) -> None:
 
 
 def _check_blocks(value: Any, argument: str, d: int, acc: DistributedLayout) -> None:
-    """Each block of a cluster multiplies what its own shared memory holds."""
+    """Check that each block of a cluster multiplies the content of its own shared memory."""
     wanted = [[step if i == d else 0 for i, step in enumerate(basis)] for basis in acc.cga_layout]
-    found = getattr(value.layout, "cga_layout", wanted)
-    if found != wanted:
+    cga = getattr(value.layout, "cga_layout", wanted)
+    if cga != wanted:
         raise LayoutError(
             "a block of the cluster lacks the operand of its part of the accumulator",
             argument=argument,
             expected=f"cga_layout={wanted} for an accumulator of {acc.cga_layout}",
-            got=f"cga_layout={found}",
+            got=f"cga_layout={cga}",
         )
 
 
@@ -498,17 +498,17 @@ def _precision(semantic: SemanticLayer, precision: Optional[str], dtype: tl.dtyp
 
 def _imprecise(
     semantic: SemanticLayer,
-    given: Optional[int],
+    requested: Optional[int],
     a: Union[tl.tensor, shared_memory_descriptor],
     tensor_type: distributed_type,
 ) -> int:
     fp8 = a.dtype in _FP8
-    if given is None:
+    if requested is None:
         default = getattr(semantic.options, "max_num_imprecise_acc_default", None) or 0
         return default if fp8 else 0
-    if isinstance(given, int) and given < 0:  # unsigned in the module: as many as there are
-        return given
+    if isinstance(requested, int) and requested < 0:  # unsigned in the module: as many as there are
+        return requested
     # With fewer the unit would have to add to a float32 accumulator within one instruction.
     least = 32 if fp8 and tensor_type.element_ty == tl.float32 else 0
     most = semantic.shape_of(a)[1] if fp8 else None
-    return semantic.compile_time_int(given, "max_num_imprecise_acc", least, most)
+    return semantic.compile_time_int(requested, "max_num_imprecise_acc", least, most)

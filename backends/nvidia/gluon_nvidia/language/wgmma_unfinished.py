@@ -1,8 +1,8 @@
 """Accumulators that are read while a multiplication writes them: known where nothing is in between.
 
 The multiplications of one stretch of straight code are counted as they are issued. A wait that leaves
-as many unfinished as began with an accumulator's own, or more, does not cover it; what it returns is
-still being written, and reading that, with no wait in between, is a mistake whatever else is in flight.
+as many unfinished as began with an accumulator's own, or more, does not cover it; its result is still
+being written, and reading that, with no wait in between, is a mistake whatever else is in flight.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def maybe_unfinished(
     """Return the tensor of an accumulator that was waited for, which `left` may show to be unfinished."""
     own = next((one for one in left if one.handle is before), None)
     if own is None:
-        made: tl.tensor = semantic.make_tensor(handle, kind)
-        return made
+        tensor: tl.tensor = semantic.make_tensor(handle, kind)
+        return tensor
     unfinished = _Unfinished(handle, kind, semantic, own)
     semantic.until_passed.append(unfinished.settle)
     return unfinished
@@ -68,7 +68,7 @@ class _Unfinished(tl.tensor):
         super().__init__(handle, kind)
 
     def settle(self) -> None:
-        """Become a tensor like any other: what is in flight is no longer known."""
+        """Become a tensor like any other: work in flight is no longer known."""
         self.__class__ = tl.tensor  # type: ignore[assignment]
 
     @property

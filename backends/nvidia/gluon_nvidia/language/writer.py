@@ -29,7 +29,7 @@ __all__ = ["block_of", "check_descriptor", "finishing", "listed", "tile_writer",
 
 @dataclass(frozen=True)
 class WriterFacts:
-    """The blocks side by side in what is stored at once, and the buffers that they take turns in."""
+    """Describe the blocks that are stored at once side by side, and the buffers that they use in turn."""
 
     parts: int
     buffers: int
@@ -85,7 +85,7 @@ class tile_writer(Record):
         plain = [size for size in block if size > 1] if len(shape) < len(block) else block
         if shape != [*plain[:-1], plain[-1] * self.facts.parts]:
             raise ShapeError(
-                "not what the writer was made for",
+                "not that of the writer",
                 argument="value",
                 expected=f"{self.facts.parts} of {block} side by side",
                 got=shape,
@@ -143,8 +143,8 @@ def tma_writer(
         descriptor: of the tensor.
         parts: compile-time integer: a tile is so many of the descriptor's blocks side by side.
         buffers: compile-time integer that divides `parts`; 2 by default where it does, else 1.
-        epilogue: what is done to tiles before they are stored, of `gl.portable.epilogue`; one part
-            after the other, so that what it reads takes few registers.
+        epilogue: change of the tiles before they are stored, of `gl.portable.epilogue`; one part after
+            the other, so that its operands take few registers.
 
     Returns:
         A `tile_writer`.
@@ -159,9 +159,9 @@ def tma_writer(
     check_descriptor(descriptor, "descriptor")
     tile_epilogue.check(end)
     blocks = semantic.compile_time_int(parts, "parts", 1)
-    given = 2 - blocks % 2 if unwrap(buffers) is None else buffers
-    count = semantic.compile_time_int(given, "buffers", 1)
-    # A tile begins with the first buffer: what the one before left under way is in the others.
+    buffer_count = 2 - blocks % 2 if unwrap(buffers) is None else buffers
+    count = semantic.compile_time_int(buffer_count, "buffers", 1)
+    # A tile begins with the first buffer: earlier stores still in flight are in the others.
     if blocks % count:
         raise ArgumentError(
             "does not divide the parts",

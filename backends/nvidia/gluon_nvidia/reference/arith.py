@@ -12,17 +12,18 @@ _SPLIT = 134217729.0  # 2**27 + 1
 
 
 def _frem(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """`a - trunc(a / b) * b` with the quotient rounded (PTX div.rn, cvt.rzi, fma.rn), in float32 for
+    """Return `a - trunc(a / b) * b` with the quotient rounded (PTX div.rn, cvt.rzi, fma.rn), in float32
+    for
     narrower types. Near a multiple of `b` it is a tiny number of either sign, not C's `fmod`."""
     kind = np.dtype(np.float64 if a.dtype == np.float64 else np.float32)
     x, y = a.astype(kind), b.astype(kind)
     count = np.trunc(x / y)
     if kind == np.float64:
         high, low = _product(count, y)
-        found = (x - high) - low  # the first difference is exact
+        error = (x - high) - low  # the first difference is exact
     else:
-        found = (x.astype(np.float64) - count.astype(np.float64) * y).astype(kind)
-    return np.where(np.isinf(y), x, found).astype(a.dtype)
+        error = (x.astype(np.float64) - count.astype(np.float64) * y).astype(kind)
+    return np.where(np.isinf(y), x, error).astype(a.dtype)
 
 
 def _product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -34,5 +35,5 @@ def _product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return high, ((a1 * b1 - high) + a1 * b2 + a2 * b1) + a2 * b2
 
 
-# Builder ops of the portable language -> what they mean here instead.
+# Builder ops of the portable language -> their models here.
 ELEMENTWISE: dict[str, Callable[..., np.ndarray]] = {"frem": _frem}

@@ -25,9 +25,9 @@ def clc_try_cancel(machine: Machine, result: SharedBuffer, barrier: SharedBuffer
     """Asks for a program that has not started; the answer comes later, through the other proxy."""
 
     def perform() -> None:
-        found = machine.claim()
-        x, y, z = (0, 0, 0) if found is None else found
-        flag = 0 if found is None else _CANCELED
+        claimed = machine.claim()
+        x, y, z = (0, 0, 0) if claimed is None else claimed
+        flag = 0 if claimed is None else _CANCELED
         answer = np.array([[x | y << 32, z | flag]], np.int64)
         machine.store_shared(result, answer)
 

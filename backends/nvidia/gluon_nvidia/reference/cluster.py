@@ -48,7 +48,7 @@ def fence_mbarrier_init_release_cluster(machine: Machine, *rest: Any) -> None:
 
 
 def cluster_arrive(machine: Machine, relaxed: bool = False) -> None:
-    """barrier.cluster.arrive: releases what came before, unless it is relaxed."""
+    """barrier.cluster.arrive: releases earlier accesses, unless it is relaxed."""
     if not relaxed:
         machine.cluster_release()
 

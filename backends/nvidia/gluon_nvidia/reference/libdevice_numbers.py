@@ -31,8 +31,8 @@ def _integers(fn: Callable[..., int], bits: int, unsigned: bool = False) -> Mode
 
     def model(*xs: np.ndarray) -> np.ndarray:
         values = [_unsigned(x) if unsigned else x for x in xs]
-        made = np.frompyfunc(lambda *v: _wrapped(fn(*map(int, v)), bits), len(xs), 1)(*values)
-        return np.asarray(made).astype(np.dtype(f"i{bits // 8}"))
+        words = np.frompyfunc(lambda *v: _wrapped(fn(*map(int, v)), bits), len(xs), 1)(*values)
+        return np.asarray(words).astype(np.dtype(f"i{bits // 8}"))
 
     return model
 
@@ -43,10 +43,10 @@ def _reversed(bits: int) -> Callable[[int], int]:
 
 def _byte_perm(x: int, y: int, selector: int) -> int:
     both = (y << 32) | x
-    made = 0
+    word = 0
     for i in range(4):
-        made |= (both >> (8 * ((selector >> (4 * i)) & 7)) & 0xFF) << (8 * i)
-    return made
+        word |= (both >> (8 * ((selector >> (4 * i)) & 7)) & 0xFF) << (8 * i)
+    return word
 
 
 def _signed24(x: int) -> int:
@@ -90,8 +90,8 @@ def _words(x: np.ndarray) -> np.ndarray:
 def _rcp64h(x: np.ndarray) -> np.ndarray:
     """Return the reciprocal of the number with these upper 32 bits; its own lower 32 are zero."""
     with np.errstate(all="ignore"):
-        made = 1 / (_words(x) >> 32 << 32).view(np.float64)
-    return (_words(made) >> 32 << 32).view(np.float64)
+        reciprocals = 1 / (_words(x) >> 32 << 32).view(np.float64)
+    return (_words(reciprocals) >> 32 << 32).view(np.float64)
 
 
 EXTERNS |= {

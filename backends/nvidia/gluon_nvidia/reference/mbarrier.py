@@ -61,5 +61,5 @@ def mbarrier_wait(
 
 
 def fence_async_shared(machine: Machine, cluster: bool) -> None:
-    """What the generic proxy did before becomes visible to the asynchronous one."""
+    """Make earlier accesses of the generic proxy visible to the asynchronous one."""
     machine.fence()

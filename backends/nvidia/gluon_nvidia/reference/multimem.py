@@ -31,9 +31,9 @@ def multimem_load_reduce(
     total: Any = None
     for addresses in copies:
         _check(addresses, mask, dtype.itemsize, width, axis)
-        found = machine.load_global(addresses, dtype, mask)
-        found = found.astype(np.float32) if dtype.itemsize == 2 else found
-        total = found if total is None else _COMBINE[kind](total, found)
+        values = machine.load_global(addresses, dtype, mask)
+        values = values.astype(np.float32) if dtype.itemsize == 2 else values
+        total = values if total is None else _COMBINE[kind](total, values)
     return np.asarray(total.astype(dtype))
 
 
@@ -72,7 +72,7 @@ def multimem_reduce(
 def _check(
     addresses: np.ndarray, mask: Optional[np.ndarray], size: int, width: int, axis: int
 ) -> None:
-    """What one instruction takes has to be neighbours in memory, with one mask."""
+    """Check that the elements of one instruction are neighbours in memory, with one mask."""
     if width == 1:
         return
     groups = _groups(addresses, width, axis)

@@ -45,7 +45,7 @@ def _rounded(x: np.ndarray, dtype: np.dtype, toward_zero: bool) -> np.ndarray:
 
 
 def saturated(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """float32 to fp8; what is too large becomes the largest, as `.satfinite` does."""
+    """float32 to fp8; values that are too large become the largest, as `.satfinite` does."""
     most = float(ml_dtypes.finfo(dtype).max)
     narrow: np.ndarray = np.clip(x, -most, most).astype(dtype)
     return narrow

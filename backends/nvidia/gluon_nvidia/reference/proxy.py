@@ -36,10 +36,10 @@ def _fence(machine: Machine, buffers: tuple[Any, ...], writes: bool) -> None:
 
 
 def before_read(machine: Machine, *buffers: Any) -> None:
-    """The coming op reads `buffers` (operands that are none do not count) on its own."""
+    """Record that the coming op reads `buffers` (operands that are none do not count) on its own."""
     _fence(machine, buffers, False)
 
 
 def before_write(machine: Machine, *buffers: Any) -> None:
-    """The coming op writes `buffers` on its own."""
+    """Record that the coming op writes `buffers` on its own."""
     _fence(machine, buffers, True)

@@ -1,7 +1,7 @@
 """tcgen05 (sm_100): matrix multiplication into tensor memory, copies, commits, PTX ISA 9.7.16.
 
 These happen on their own, after the issue: they read shared memory through the asynchronous proxy
-and reach tensor memory with no fence. What one partition issues happens in the order of issue
+and reach tensor memory with no fence. The operations of one partition happen in the order of issue
 (9.7.16.6.1, pipelined instructions). A barrier that an op names, or a commit, is arrived at once
 that op and all earlier ones of the partition are over (9.7.16.10.6, tcgen05.commit).
 
@@ -39,17 +39,17 @@ def _shared_by(layout: Any) -> int:
 
 
 def _span(mask: int) -> set[int]:
-    found = {0}
+    blocks = {0}
     for bit in range(mask.bit_length()):
         if mask >> bit & 1:
-            found |= {block | 1 << bit for block in found}
-    return found
+            blocks |= {block | 1 << bit for block in blocks}
+    return blocks
 
 
 def _arrivals(layouts: Sequence[Any], multicast: bool, two_ctas: bool) -> int:
-    """How often each barrier is arrived at by the blocks of a cluster that share operands.
+    """Return the arrivals at each barrier by the blocks of a cluster that share operands.
 
-    Of a pair only the even block issues and signals.
+    Only the even block of a pair issues and signals.
     """
     if not multicast:
         return 1
@@ -60,7 +60,7 @@ def _arrivals(layouts: Sequence[Any], multicast: bool, two_ctas: bool) -> int:
 
 
 def _all(*predicates: Any) -> Optional[np.ndarray]:
-    """Where all predicates hold; None for everywhere."""
+    """Return True where all predicates hold; None for everywhere."""
     live: Any = True
     for predicate in predicates:
         if predicate is not None:
@@ -91,7 +91,7 @@ def _commit(machine: Machine, barrier: SharedBuffer, count: int, live: Any) -> N
 def tcgen05_commit(
     machine: Machine, barrier: SharedBuffer, pred: Any = None, descs: Sequence[SharedBuffer] = ()
 ) -> None:
-    """The barrier is arrived at when all earlier work of the partition is over.
+    """Arrive at the barrier when all earlier work of the partition is over.
 
     With `descs`, as often as there are blocks that share one of these operands.
     """
@@ -107,7 +107,7 @@ def _layouts(machine: Machine) -> list[Any]:
 
 
 def _paired(barrier_layout: Any) -> bool:
-    """Whether a barrier stands for pairs of blocks: the lowest bit of the block index is left out."""
+    """Return True if a barrier serves pairs of blocks: the lowest bit of the block index is left out."""
     bases = getattr(barrier_layout, "cga_layout", None) or []
     return bool(bases) and not any(bases[0])
 
@@ -136,7 +136,7 @@ def _multiply(
         start = np.zeros((1, m, n), view.dtype)
         keep = select(np.asarray(use_acc).reshape(-1), live).astype(bool)
         if keep.any():
-            # Where the accumulator is not used, what is in it does not matter.
+            # Where the accumulator is not used, its content does not matter.
             start = machine.load_shared(view, None if keep.all() else keep.reshape(-1, 1, 1))
             start = np.where(keep.reshape(-1, 1, 1), start, np.zeros((), start.dtype))
         machine.store_shared(view, machine.dot(left, right, start, precision))

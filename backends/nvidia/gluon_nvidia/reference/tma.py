@@ -35,7 +35,7 @@ _SHARED_ALIGNMENT = 128
 _MOST_STRIDE = 1 << 40
 _MOST_EXTENT = (1 << 32) - 1
 
-Place = Callable[[], tuple[np.ndarray, np.ndarray]]  # addresses, and what is inside
+Place = Callable[[], tuple[np.ndarray, np.ndarray]]  # addresses, and which are inside
 
 
 # -- descriptors ------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ def make_tensor_descriptor(
 ) -> Descriptor:
     """Write a tensor map to global memory (PTX 9.7.9.28, tensormap.replace), and fence it."""
     block, _, layout = type.fields
-    made = Descriptor(
+    descriptor = Descriptor(
         base=per_program(base),
         shape=tuple(map(per_program, shape)),
         strides=tuple(map(per_program, strides)),
@@ -60,13 +60,13 @@ def make_tensor_descriptor(
         layout=layout,
         padding="nan" if "NAN" in str(getattr(padding, "name", padding)).upper() else "zero",
     )
-    _check(machine, made)
-    return made
+    _check(machine, descriptor)
+    return descriptor
 
 
-def _check(machine: Machine, made: Descriptor) -> None:
-    """What the hardware demands of the tensor (PTX 5.5.8)."""
-    size = made.dtype.itemsize
+def _check(machine: Machine, descriptor: Descriptor) -> None:
+    """Check the hardware's requirements on the tensor (PTX 5.5.8)."""
+    size = descriptor.dtype.itemsize
 
     def refuse(what: str, bad: np.ndarray, values: np.ndarray, expected: str) -> None:
         if not bad.any():
@@ -81,14 +81,16 @@ def _check(machine: Machine, made: Descriptor) -> None:
             got=got,
         )
 
-    refuse("base", made.base % _ALIGNMENT != 0, made.base, "an address divisible by 16")
-    for dim, extent in enumerate(made.shape):
+    refuse("base", descriptor.base % _ALIGNMENT != 0, descriptor.base, "an address divisible by 16")
+    for dim, extent in enumerate(descriptor.shape):
         bad = (extent < 1) | (extent > _MOST_EXTENT)
         refuse(f"shape[{dim}]", bad, extent, "at least 1")
-    for dim, stride in enumerate(made.strides[:-1]):
+    for dim, stride in enumerate(descriptor.strides[:-1]):
         nbytes = stride * size
         bad = (nbytes % _ALIGNMENT != 0) | (nbytes < 0) | (nbytes >= _MOST_STRIDE)
-        bad = bad & (made.shape[dim] > 1)  # the stride of one row is not used, as seen on sm_90
+        bad = bad & (
+            descriptor.shape[dim] > 1
+        )  # the stride of one row is not used, as seen on sm_90
         wanted = (
             f"a multiple of {_ALIGNMENT // np.gcd(_ALIGNMENT, size)} elements, which is 16 bytes"
         )
@@ -117,12 +119,12 @@ def _starts(
         expected=f"the last coordinate a multiple of {_ALIGNMENT // size} elements, which is "
         f"{_ALIGNMENT} bytes",
         got=int(columns[position if len(columns) > 1 else 0]),
-        remedy="Start at the multiple below, and leave out what is not wanted.",
+        remedy="Start at the multiple below, and ignore the elements before.",
     )
 
 
 def _begins(machine: Machine, what: str, coord: Sequence[np.ndarray], argument: str) -> None:
-    """What is written begins inside the tensor or behind it; loads may begin before it, too.
+    """Check that stores begin inside the tensor or past it; loads may begin before it, too.
 
     The PTX ISA does not say so; on sm_90 a store or reduction at a negative coordinate, in any
     dimension and however far, is an illegal instruction. Rows of a scatter (sm_100) were not measured.
@@ -135,13 +137,13 @@ def _begins(machine: Machine, what: str, coord: Sequence[np.ndarray], argument: 
 _REMEDIES = {
     "coord": "Shift the box so that it begins inside, or write this part through pointers with a "
     "mask; a box that is not to be written at all may begin behind the end.",
-    "x_offsets": "Name a row behind the end for what is not to be written.",
+    "x_offsets": "Name a row past the end to skip the write.",
     "y_offset": "Begin at column 0 or later.",
 }
 
 
 def _shared(desc: Descriptor) -> bool:
-    """Whether several blocks of a cluster have the same box."""
+    """Return True if several blocks of a cluster have the same box."""
     return not all(any(basis) for basis in getattr(desc.layout, "cga_layout", None) or [])
 
 
@@ -152,7 +154,7 @@ def _nbytes(desc: Descriptor, elements: int) -> int:
 
 
 def _aligned(buffer: SharedBuffer, argument: str) -> None:
-    """A box in shared memory starts at a multiple of 128 bytes (PTX 9.7.9.27.1)."""
+    """Check that a box in shared memory starts at a multiple of 128 bytes (PTX 9.7.9.27.1)."""
     bad = buffer.offset % _SHARED_ALIGNMENT
     if bad.any():
         raise ArgumentError(
@@ -171,7 +173,7 @@ def _sized(desc: Descriptor, buffer: SharedBuffer) -> Descriptor:
 
 
 def _bits(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Copies move bits: the elements of descriptor and buffer differ in Triton 3.6."""
+    """Copy bits: the elements of descriptor and buffer differ in Triton 3.6."""
     return values if values.dtype == dtype else np.ascontiguousarray(values).view(dtype)
 
 
@@ -190,7 +192,7 @@ def async_tma_copy_global_to_local(
     *policy: Any,
     **named: Any,
 ) -> None:
-    """A box to shared memory; what is outside the tensor is padding, and counts as bytes too.
+    """Load a box to shared memory; elements outside the tensor are padding, and count as bytes too.
 
     With multicast the blocks of a cluster still get the same: who fetches it is not seen.
     """
@@ -238,7 +240,7 @@ def _load(
 ) -> None:
     _aligned(result, "result")
     size = _nbytes(desc, prod(result.shape))
-    into, told = select(result, pred), select(barrier, pred)
+    into, barrier_told = select(result, pred), select(barrier, pred)
 
     def perform() -> None:
         addresses, inside = place()
@@ -252,8 +254,8 @@ def _load(
     machine.issue(
         _LOADS,
         perform,
-        lambda: machine.barrier_complete(told, size),
-        barrier=told,
+        lambda: machine.barrier_complete(barrier_told, size),
+        barrier=barrier_told,
         proxy=ASYNC,
         where=pred,
         remote=remote,
@@ -275,7 +277,7 @@ def _pick(
 
 
 def _outside(desc: Descriptor) -> Any:
-    """What elements outside the tensor are, zero if None."""
+    """Return the value of elements outside the tensor, zero if None."""
     return np.full((1,), np.nan).astype(desc.dtype) if desc.padding == "nan" else None
 
 
@@ -287,7 +289,7 @@ def _tf32(values: np.ndarray) -> np.ndarray:
 
 
 def _rows(desc: Descriptor, rows: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Addresses of chosen rows, and what is inside."""
+    """Addresses of chosen rows, and which are inside."""
     columns = np.asarray(column, np.int64).reshape(-1, 1, 1) + np.arange(desc.block_shape[-1])
     return desc.at([rows.reshape(len(rows), -1, 1), columns])
 
@@ -295,7 +297,7 @@ def _rows(desc: Descriptor, rows: np.ndarray, column: np.ndarray) -> tuple[np.nd
 def _im2col(
     desc: Descriptor, coord: Sequence[np.ndarray], offsets: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Addresses of [pixels, channels], and what is inside (PTX 5.5.4).
+    """Addresses of [pixels, channels], and which are inside (PTX 5.5.4).
 
     The bounding box goes from the lower corner to the tensor's extent plus the upper corner, and
     `coord` is a place in it. Pixels follow each other in the box with the last spatial dimension
@@ -334,7 +336,7 @@ def _im2col(
 def async_tma_copy_local_to_global(
     machine: Machine, desc: Descriptor, coord: Sequence[np.ndarray], src: SharedBuffer, *policy: Any
 ) -> None:
-    """A box to global memory; what is behind the end of the tensor is dropped."""
+    """Store a box to global memory; elements past the end of the tensor are dropped."""
     _begins(machine, "the box that is stored begins", coord, "coord")
     _starts(machine, desc, coord[-1])
     boxed = _sized(desc, src)
@@ -344,7 +346,7 @@ def async_tma_copy_local_to_global(
 def async_tma_reduce(
     machine: Machine, kind: Any, desc: Descriptor, coord: Sequence[np.ndarray], src: SharedBuffer
 ) -> None:
-    """A box into global memory, each element atomically (PTX 9.7.9.27.2)."""
+    """Reduce a box into global memory, each element atomically (PTX 9.7.9.27.2)."""
     _begins(machine, "the box that is reduced begins", coord, "coord")
     _starts(machine, desc, coord[-1])
     name = str(getattr(kind, "name", kind)).lower()
@@ -361,7 +363,7 @@ def async_tma_reduce(
 
 
 def _signed(machine: Machine) -> bool:
-    """Whether the elements of the op's descriptor are signed."""
+    """Return True if the elements of the op's descriptor are signed."""
     return bool(machine.operand_types()[0].fields[1])
 
 
@@ -374,7 +376,7 @@ def async_tma_scatter(
     *policy: Any,
 ) -> None:
     """Rows to global memory (sm_100), PTX 9.7.9.27.1, .tile::scatter4."""
-    _begins(machine, "a row that is stored lies", [x_offsets], "x_offsets")
+    _begins(machine, "a stored row begins", [x_offsets], "x_offsets")
     _begins(machine, "the rows that are stored begin", [y_offset], "y_offset")
     _starts(machine, desc, y_offset, argument="y_offset")
     place = lambda: _rows(desc, x_offsets, y_offset)  # noqa: E731

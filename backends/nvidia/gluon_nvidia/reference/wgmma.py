@@ -59,6 +59,6 @@ def warpgroup_mma(
 
 @returns(lambda values, pending: [value.type for value in values])
 def warpgroup_mma_wait(machine: Machine, values: Sequence[Any], pending: int) -> list[Any]:
-    """wgmma.wait_group: what is known to be over has its value, the rest stays in flight."""
+    """wgmma.wait_group: finished operations have their value, the rest stays in flight."""
     machine.wait_groups(_QUEUE, pending)
     return [machine.settled(v) if isinstance(v, np.ndarray) else v for v in values]

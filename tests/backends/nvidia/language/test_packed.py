@@ -176,7 +176,7 @@ def test_fp4(call):
 @mistakes("""
 error | match | call
 ArgumentError | fp4 operands alone | mul2(codes, codes)
-ArgumentError | rhs.*a tensor of fp8 beside it | mul2(codes, 2.0, gl.float8e4nv)
+ArgumentError | rhs.*a tensor of fp8 as well | mul2(codes, 2.0, gl.float8e4nv)
 DtypeError | no packed add | add2(codes, codes, gl.float8e4nv)
 DtypeError | no packed add | add2(e4, codes)
 DtypeError | no such result | add2(codes, e4, gl.float8e5)

@@ -93,7 +93,7 @@ def test_a_row_that_is_scattered_lies_in_the_tensor_or_behind_it():
         scatter[(1,)](describe(a, (1, 64)), rows, -8, layout, target="sim:sm_100")
     assert error.value.report == "bounds.before"
     rows[5] = -1
-    with pytest.raises(OutOfBoundsError, match="x_offsets: .*Name a row behind the end") as error:
+    with pytest.raises(OutOfBoundsError, match="x_offsets: .*Name a row past the end") as error:
         scatter[(1,)](describe(a, (1, 64)), rows, 0, layout, target="sim:sm_100")
     assert error.value.element == (5,) and "async_scatter" in error.value.span.text
 

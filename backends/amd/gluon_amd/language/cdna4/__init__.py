@@ -1,4 +1,4 @@
-"""`gl.amd.cdna4`: gfx950 (MI350). All that CDNA3 has, and what came with CDNA4."""
+"""`gl.amd.cdna4`: gfx950 (MI350). All of CDNA3, and the additions of CDNA4."""
 
 from gluon_amd.language.cdna3 import *
 from gluon_amd.language.cdna4 import async_copy as async_copy
