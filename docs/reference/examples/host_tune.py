@@ -37,8 +37,8 @@ TUNE = tune.Task(
     shapes=[{"n": 1000}],
 )
 arguments = TUNE.arguments(tune.Arrays(SIMULATED), n=1000)
-stands = TUNE.arguments(tune.Placeholders(), n=1000)
-print(tune.numpy_of(arguments["x"]).shape, stands["n"], TUNE.grid(arguments, {"BLOCK": 256}))
+scalars = TUNE.arguments(tune.Placeholders(), n=1000)
+print(tune.numpy_of(arguments["x"]).shape, scalars["n"], TUNE.grid(arguments, {"BLOCK": 256}))
 #> (1000,) 1000 (4,)
 
 # -- gluon.tune.search, gluon.tune.Settings, gluon.tune.Outcome, gluon.tune.Store: the search; `gluon tune FILE` makes it, too
