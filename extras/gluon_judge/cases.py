@@ -1,0 +1,189 @@
+"""Cases of a problem: which inputs the judge makes, and how."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+from typing import Any, Iterator, Mapping, Sequence
+
+import torch
+
+from gluon_judge.messages import Case
+from gluon_judge.problem import Input, Problem, evaluate
+
+__all__ = ["arguments", "cases_of", "permuted"]
+
+DRAWN = 2  # shapes beyond the listed ones
+_GUARD = 256  # bytes before a view that begins within its storage
+
+
+def cases_of(problem: Problem, seed: int) -> list[Case]:
+    """Return the cases, the listed ones first, then drawn shapes, layouts and special values."""
+    names = list(problem.dtypes)
+    choices = [dict(zip(names, one)) for one in itertools.product(*problem.dtypes.values())]
+    listed = [
+        Case(dict(sizes), dtypes, seed=seed) for sizes in problem.shapes for dtypes in choices
+    ]
+    small = min(listed, key=lambda one: _volume(problem, one))
+    drawn = random.Random(seed)
+    others = [
+        replace(listed[number % len(listed)], sizes=sizes, listed=False, seed=seed + 1 + number)
+        for number, sizes in enumerate(_drawn(problem, small.sizes, drawn))
+    ]
+    shaped = [replace(small, layout=name, seed=seed + 11) for name in ("offset", "strided")]
+    floating = any(one.shape is not None and _floats(one) for one in problem.inputs.values())
+    fills = ["zeros", "large", "nan", "infinite", "denormal", "masked"] if floating else []
+    special = [replace(small, fill=name, seed=seed + 12) for name in fills]
+    empty = [
+        replace(small, sizes={**small.sizes, name: 0}, listed=False, seed=seed)
+        for name in list(problem.dims)[:1]
+    ]
+    return [*listed, *others, *shaped, *special, *empty]
+
+
+def _floats(one: Input) -> bool:
+    return one.values in ("normal", "uniform", "positive")
+
+
+def _drawn(
+    problem: Problem, small: Mapping[str, int], generator: random.Random
+) -> Iterator[dict[str, int]]:
+    """Yield sizes that the ranges of the problem admit, about as large as the listed ones."""
+    if not problem.dims:
+        return
+    for number in range(DRAWN):
+        sizes = dict(small)
+        for name, limits in problem.dims.items():
+            largest = max(shape.get(name, 1) for shape in problem.shapes)
+            most = max(limits.least, min(limits.most, largest + largest // 2))
+            size = generator.randint(limits.least, most) if number else limits.least
+            whole = size // limits.multiple * limits.multiple
+            sizes[name] = max(whole, limits.least, limits.multiple)
+        yield sizes
+
+
+def _volume(problem: Problem, case: Case) -> float:
+    total = 0.0
+    for one in problem.inputs.values():
+        if one.shape is not None:
+            volume = 1.0
+            for size in one.shape:
+                volume *= evaluate(size, case.sizes)
+            total += volume
+    return total
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+def arguments(problem: Problem, case: Case, outputs: bool) -> list[Any]:
+    """Return the arguments of a case; `outputs` adds the tensors that the candidate writes."""
+    generator = torch.Generator().manual_seed(case.seed)
+    values = [_made(problem, case, one, generator) for one in problem.inputs.values()]
+    if outputs:
+        values += [
+            _placed(_dtyped(torch.zeros(_shape(one, case)), _dtype(case, one)), "contiguous")
+            for one in problem.outputs.values()
+        ]
+    return values
+
+
+def _shape(one: Input, case: Case) -> list[int]:
+    return [int(evaluate(size, case.sizes)) for size in one.shape or ()]
+
+
+def _dtype(case: Case, one: Input) -> Any:
+    return getattr(torch, case.dtypes.get(one.dtype, one.dtype))
+
+
+def _dtyped(value: Any, dtype: Any) -> Any:
+    return value.to(dtype)
+
+
+def _made(problem: Problem, case: Case, one: Input, generator: Any) -> Any:
+    if one.shape is None:
+        value = evaluate(one.value, case.sizes)
+        return value
+    shape, dtype = _shape(one, case), _dtype(case, one)
+    value = _values(one, case, shape, generator)
+    if _floats(one):
+        value = _special(value, case.fill, dtype, generator)
+    return _placed(_dtyped(value, dtype), case.layout)
+
+
+def _values(one: Input, case: Case, shape: Sequence[int], generator: Any) -> Any:
+    if one.values == "ones":
+        return torch.ones(shape)
+    if one.values == "boolean":
+        if case.fill == "masked":
+            return torch.zeros(shape, dtype=torch.bool)
+        return torch.rand(shape, generator=generator) < 0.5
+    if one.values == "integers":
+        low, high = (int(evaluate(bound, case.sizes)) for bound in (one.low, one.high))
+        if case.fill == "masked":
+            return torch.full(shape, low, dtype=torch.int64)
+        return torch.randint(low, max(high, low + 1), shape, generator=generator)
+    if one.values == "permutation":
+        return torch.rand(shape, generator=generator).argsort(-1)
+    if one.values == "uniform":
+        return torch.rand(shape, generator=generator, dtype=torch.float64)
+    value = torch.randn(shape, generator=generator, dtype=torch.float64)
+    return value.abs() + 0.01 if one.values == "positive" else value
+
+
+def _special(value: Any, fill: str, dtype: Any, generator: Any) -> Any:
+    """Return floating values as a case wants them."""
+    limits = torch.finfo(dtype)
+    if fill == "zeros":
+        return torch.zeros_like(value)
+    if fill == "large":
+        return value * min(200.0, float(limits.max) ** 0.25)
+    if fill == "denormal":
+        return value * (float(limits.tiny) / 16)
+    if fill in ("nan", "infinite") and value.numel():
+        number = max(1, value.numel() // 50)
+        at = torch.randint(0, value.numel(), (number,), generator=generator)
+        flat = value.reshape(-1)
+        if fill == "nan":
+            flat[at] = float("nan")
+        else:
+            flat[at] = torch.sign(flat[at]) * float("inf")
+        return flat.reshape(value.shape)
+    return value
+
+
+def _placed(value: Any, layout: str) -> Any:
+    """Return a tensor with these values in a storage of that layout."""
+    if layout == "offset":
+        guard = max(1, _GUARD // value.element_size())
+        storage = torch.zeros(value.numel() + 2 * guard, dtype=value.dtype)
+        view = storage[guard : guard + value.numel()].view(value.shape)
+    elif layout == "strided" and value.dim() >= 2:
+        view = torch.zeros(
+            (*value.shape[:-2], value.shape[-1], value.shape[-2]), dtype=value.dtype
+        ).transpose(-1, -2)
+    elif layout == "strided" and value.dim() == 1:
+        view = torch.zeros(2 * value.numel(), dtype=value.dtype)[::2]
+    else:
+        return value.contiguous()
+    view.copy_(value)
+    return view
+
+
+def permuted(values: Sequence[Any], seed: int) -> list[Any]:
+    """Return copies of arguments whose floating elements are in another order: sums and norms stay."""
+    generator = torch.Generator().manual_seed(seed)
+    changed = []
+    for value in values:
+        if isinstance(value, torch.Tensor) and value.dtype.is_floating_point and value.numel() > 1:
+            order = torch.randperm(value.numel(), generator=generator)
+            raw = value.contiguous().view(-1)
+            if value.element_size() == 1:
+                raw = raw.view(torch.uint8)
+            moved = raw[order].view(value.dtype).view(value.shape)
+            value = moved.contiguous()
+        elif isinstance(value, torch.Tensor):
+            value = value.clone()
+        changed.append(value)
+    return changed

@@ -1,0 +1,62 @@
+"""The command `gluon judge`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from gluon_cli.options import Json, TargetName
+
+__all__ = ["judge"]
+
+
+def judge(
+    candidate: Annotated[
+        Optional[str], typer.Argument(metavar="CANDIDATE", help="FILE or FILE:FUNCTION.")
+    ] = None,
+    reference: Annotated[
+        Optional[str],
+        typer.Option("--reference", "-r", metavar="FILE[:FUNCTION]", help="The right results."),
+    ] = None,
+    problem: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--problem",
+            "-p",
+            metavar="FILE",
+            help="TOML, or Python with PROBLEM; the reference by default.",
+        ),
+    ] = None,
+    target: TargetName = None,
+    within: Annotated[
+        float,
+        typer.Option("--within", metavar="SECONDS", help="Begin no further check after that time."),
+    ] = 60.0,
+    claim: Annotated[
+        Optional[float],
+        typer.Option(
+            "--claim",
+            metavar="SECONDS",
+            help="The time that its author claims for the largest case.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the inputs.")] = 0,
+    html: Annotated[
+        Optional[Path], typer.Option("--html", metavar="FILE", help="Write the report as a page.")
+    ] = None,
+    print_schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON schema of reports.")
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Judge a kernel against a reference: accepted, rejected, or not enough evidence.
+
+    Exit code 0: accepted. 1: rejected. 3: not enough evidence, or the judge cannot judge.
+    """
+    from gluon_judge.command import show
+
+    return show(
+        candidate, reference, problem, target, within, claim, seed, html, print_schema, json
+    )

@@ -1,0 +1,208 @@
+"""The examiner: a process that makes inputs, knows the reference, and compares results.
+
+No candidate ever runs in it, and nothing of it reaches a candidate but inputs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import sys
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from gluon_core.processes import Link
+from gluon_judge.cases import arguments, cases_of, permuted
+from gluon_judge.errors import JudgeError, ProblemError
+from gluon_judge.messages import Difference, Packed
+from gluon_judge.numerics import Expected, difference
+from gluon_judge.problem import Problem, evaluate, read
+from gluon_judge.source import entry, load
+from gluon_judge.tensors import pack, unpack
+from gluon_judge.workplace import on_target
+
+__all__ = ["Examiner", "serve"]
+
+
+class Examiner:
+    """Cases, and what the reference makes of them.
+
+    Args:
+        reference: its file.
+        function: in that file; "" to look for the only one.
+        problem: a file; "" where the reference states it.
+        seed: of all inputs.
+    """
+
+    def __init__(self, reference: str, function: str, problem: str, seed: int):
+        self.values = load(reference)
+        self.function: Callable[..., Any] = entry(self.values, function, reference)
+        self.problem = self._problem(problem, reference)
+        self.cases = cases_of(self.problem, seed)
+        self._expected: dict[tuple[int, int], list[Expected]] = {}
+        self._inputs: dict[tuple[int, int], list[Any]] = {}
+
+    def _problem(self, path: str, reference: str) -> Problem:
+        if path:
+            return read(path)
+        if "PROBLEM" in self.values:
+            return read(reference)
+        raise ProblemError(
+            "nothing says which inputs the reference takes",
+            argument="--problem",
+            expected="a TOML file, or a name PROBLEM in the reference",
+            got=reference,
+        )
+
+    def about(self) -> dict[str, Any]:
+        """Return the problem, the cases, and the name of the reference's function."""
+        return {
+            "problem": self.problem,
+            "cases": self.cases,
+            "function": self.function.__name__,
+        }
+
+    def inputs(self, case: int, variant: int) -> list[Any]:
+        """Return the packed arguments of a case.
+
+        Args:
+            variant: 0 for the values of the case, else a permutation of them.
+        """
+        return [pack(value) for value in self._arguments(case, variant)]
+
+    def _arguments(self, case: int, variant: int) -> list[Any]:
+        key = case, variant
+        if key not in self._inputs:
+            first = arguments(self.problem, self.cases[case], outputs=False)
+            self._inputs[key] = permuted(first, variant) if variant else first
+        copies = [unpack(pack(value)) for value in self._inputs[key]]
+        full = arguments(self.problem, self.cases[case], outputs=True)
+        return [*copies, *full[len(copies) :]]
+
+    def expected(self, case: int, variant: int) -> Optional[list[Expected]]:
+        """Return the results of the reference; None where it refuses the case."""
+        key = case, variant
+        if key not in self._expected:
+            try:
+                same = self._run(self._arguments(case, variant))
+            except Exception as error:
+                if self.cases[case].listed and self.cases[case].usual:
+                    raise JudgeError(
+                        f"the reference fails: {type(error).__name__}: {error}",
+                        got=str(self.cases[case]),
+                    ) from error
+                return None
+            exact = self._exact(self._arguments(case, variant), same)
+            self._expected[key] = [Expected(one, more) for one, more in zip(same, exact)]
+        return self._expected[key]
+
+    def _run(self, values: list[Any]) -> list[Any]:
+        count = len(self.problem.inputs)
+        parameters = inspect.signature(self.function).parameters.values()
+        flexible = any(one.kind is one.VAR_POSITIONAL for one in parameters)
+        takes_outputs = flexible or len(parameters) > count
+        answer = self.function(*(values if takes_outputs else values[:count]))
+        results = list(answer) if isinstance(answer, (tuple, list)) else [answer]
+        if self.problem.outputs and takes_outputs and answer is None:
+            results = values[count:]
+        results = [one for one in results if isinstance(one, torch.Tensor)]
+        if not results and not self.problem.mutates:
+            raise JudgeError("the reference returns no tensor", argument=self.function.__name__)
+        names = list(self.problem.inputs)
+        results += [values[names.index(name)] for name in self.problem.mutates]
+        return [one.detach().cpu().clone() for one in results]
+
+    def _exact(self, values: list[Any], same: Sequence[Any]) -> list[Any]:
+        """Return the reference's results for inputs in float64; None for each where it takes none."""
+        wide = [
+            value.double()
+            if isinstance(value, torch.Tensor) and value.is_floating_point()
+            else value
+            for value in values
+        ]
+        try:
+            exact = self._run(wide)
+        except Exception:
+            return [None] * len(same)
+        fits = len(exact) == len(same) and all(a.shape == b.shape for a, b in zip(exact, same))
+        return exact if fits else [None] * len(same)
+
+    def compare(
+        self, case: int, variant: int, results: Sequence[Packed], after: Sequence[Any]
+    ) -> Optional[list[Difference]]:
+        """Compare results with the reference, and inputs with those that went out.
+
+        Returns:
+            None where the reference refuses the case.
+        """
+        expected = self.expected(case, variant)
+        if expected is None:
+            return None
+        problem, fill = self.problem, self.cases[case].fill
+        mine = [unpack(one) for one in results]
+        names = list(problem.inputs)
+        arrived = self._arguments(case, variant)
+        differences = []
+        for name, before, now in zip(names, arrived, after):
+            if name in problem.mutates:
+                mine.append(unpack(now))
+            elif isinstance(now, Packed) and pack(before).data != now.data:
+                differences.append(Difference("input.modified", f"the call changed `{name}`"))
+        if len(mine) != len(expected):
+            text = f"{len(mine)} results, expected {len(expected)}"
+            return [*differences, Difference("result.shape", text)]
+        strict = problem.special == "strict"
+        for one, wanted in zip(mine, expected):
+            differences += difference(one, wanted, fill, problem.tolerance, strict)
+        return differences
+
+    def required(self, case: int) -> dict[str, float]:
+        """Return the operations and bytes that a case requires: `flops`, `bytes`, `written`, `declared`."""
+        names = {key: float(size) for key, size in self.cases[case].sizes.items()}
+        values = self._arguments(case, 0)
+        expected = self.expected(case, 0) or []
+        written = sum(one.same.numel() * one.same.element_size() for one in expected)
+        work: dict[str, float] = {"written": float(written), "declared": 0.0}
+        if self.problem.flops is not None:
+            work["flops"] = float(evaluate(self.problem.flops, names))
+            work["declared"] = 1.0
+        else:
+            work["flops"] = self._counted(values)
+        if self.problem.bytes is not None:
+            work["bytes"] = float(evaluate(self.problem.bytes, names))
+        return work
+
+    def _counted(self, values: list[Any]) -> float:
+        """Return the operations of the products that the reference computes by torch."""
+        counter = FlopCounterMode(display=False)
+        with counter, contextlib.suppress(Exception):
+            self._run(values)
+        return float(counter.get_total_flops())
+
+
+def serve(link: Link) -> None:
+    """Answer calls of an `Examiner`'s methods; "open" makes one."""
+    torch.set_num_threads(1)
+    examiner: Optional[Examiner] = None
+    while (job := link.next(float("inf"))) is not None:
+        method, values = job
+        try:
+            if method == "open":
+                target, path, *rest = values
+                on_target(target)
+                sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+                examiner = Examiner(path, *rest)
+                link.answer("done", examiner.about())
+            else:
+                link.answer("done", getattr(examiner, method)(*values))
+        except Exception as error:
+            link.answer("error", _sent(error))
+
+
+def _sent(error: Exception) -> Mapping[str, Any]:
+    """Return an error as plain data: its class, its text, and whether it is a mistake of the user's files."""
+    ours = isinstance(error, (JudgeError, ProblemError))
+    return {"class": type(error).__name__, "text": str(error), "ours": ours}

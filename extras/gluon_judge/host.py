@@ -1,0 +1,223 @@
+"""The host of candidates: a process that has everything imported, and forks one process for each candidate."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import shutil
+import signal
+import sysconfig
+import tempfile
+import time
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Optional
+
+from gluon_core.processes import Ended, Link, Process
+from gluon_judge.errors import JudgeError
+
+__all__ = ["Failed", "Peer", "libraries", "serve"]
+
+_PRELOADED = (
+    "torch", "torch.utils.flop_counter", "numpy", "triton", "triton.language", "triton.testing", "gluon_core", "gluon_core.language",
+    "gluon_sim.launcher", "gluon_sim.tools.profile", "gluon_judge.session", "sympy",
+)  # fmt: skip
+
+
+class Failed(Exception):
+    """A method of the other process raised an error, given as plain data."""
+
+
+class Peer:
+    """A process of the judge and its methods.
+
+    Args:
+        work: "module:function" that serves.
+        name: of the process, for errors.
+    """
+
+    def __init__(self, work: str, name: str):
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        environment.pop("GLUON_TARGET", None)
+        self._process = Process(work, name, environment)
+
+    def ask(self, method: str, *values: Any) -> None:
+        """Send a question without waiting for the answer."""
+        self._process.send(pickle.dumps((method, values)))
+
+    def answer(self, limit: float = 600.0) -> Any:
+        """Return the answer to the oldest question.
+
+        Raises:
+            Failed: it is an error.
+            Ended: the process is gone, or late.
+        """
+        try:
+            kind, value = self._process.receive(time.monotonic() + limit)
+        except Ended as ended:
+            last = self._process.output()[-400:].strip().splitlines()[-1:]
+            self.end()
+            raise Ended(": ".join([ended.how, *last]), ended.hung) from None
+        if kind == "error":
+            raise Failed(value)
+        return value
+
+    def call(self, method: str, *values: Any, limit: float = 600.0) -> Any:
+        """Return the answer of a method."""
+        self.ask(method, *values)
+        return self.answer(limit)
+
+    def end(self) -> None:
+        """End the process with all that it started."""
+        self._process.end()
+
+
+def libraries() -> tuple[str, ...]:
+    """Return the folders that a candidate may read: Python, installed packages, the system's libraries."""
+    paths = sysconfig.get_paths()
+    folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    folders += [
+        "/usr/lib",
+        "/usr/lib64",
+        "/lib",
+        "/lib64",
+        "/usr/bin",
+        "/bin",
+        "/usr/share",
+        "/usr/local",
+    ]
+    folders += ["/etc/ld.so.cache", "/dev/null", "/dev/urandom", "/dev/zero", "/proc/cpuinfo"]
+    folders += ["/proc/self", "/sys/devices/system/cpu", "/proc/meminfo"]
+    for name in _packages():
+        spec = find_spec(name)
+        if spec is not None:
+            places = list(spec.submodule_search_locations or ([spec.origin] if spec.origin else []))
+            installed = [one for one in map(os.path.dirname, places) if one.endswith("-packages")]
+            folders += [*places, *installed]
+    return tuple(dict.fromkeys(os.path.realpath(one) for one in folders if os.path.exists(one)))
+
+
+def _packages() -> list[str]:
+    """Return the packages of this project and those that plugins come from."""
+    names = {"torch", "triton", "numpy", "gluon_core", "gluon_runtime", "gluon_kernels"}
+    for group in ("gluon_core.backends", "gluon_core.extras"):
+        names |= {
+            one.value.partition(".")[0].partition(":")[0] for one in entry_points(group=group)
+        }
+    return sorted(names)
+
+
+class Host:
+    """Forks a process for each candidate and passes questions on.
+
+    Args:
+        target: that kernels run on.
+    """
+
+    def __init__(self, target: str):
+        from gluon_judge.workplace import on_target
+
+        for name in _PRELOADED:
+            if find_spec(name.partition(".")[0]) is not None:
+                import_module(name)
+        import torch
+
+        torch.set_num_threads(1)
+        on_target(target)
+        from gluon_core.registry.load import registry
+        from gluon_judge.warm import warm_up
+
+        warm_up(registry().target(target).warp_size)
+        self._sessions: dict[int, Process] = {}
+        self._folders: dict[int, str] = {}
+        self._numbers = 0
+
+    def open(self, spec: Any) -> int:
+        """Fork the process of a candidate; return its number."""
+        from gluon_judge.session import work
+
+        self._numbers += 1
+        self._folders[self._numbers] = spec.folder
+        self._sessions[self._numbers] = Process(
+            functools.partial(work, spec=spec), "the candidate's process"
+        )
+        return self._numbers
+
+    def call(self, number: int, limit: float, method: str, *values: Any) -> tuple[str, Any]:
+        """Return ("done", answer), ("error", text), or ("ended", (how, hung, output))."""
+        process = self._sessions[number]
+        deadline = time.monotonic() + limit
+        try:
+            process.send(pickle.dumps((method, values)), deadline)
+            kind, value = process.receive(deadline)
+            return kind, value
+        except Ended as ended:
+            output = process.output()[-2000:]
+            self.close(number)
+            return "ended", (ended.how, ended.hung, output)
+
+    def close(self, number: int) -> None:
+        """End a candidate with everything that it started, its folder included."""
+        process = self._sessions.pop(number, None)
+        if process is not None:
+            process.end()
+        _reap({one.pid for one in self._sessions.values()})
+        shutil.rmtree(self._folders.pop(number, ""), ignore_errors=True)
+
+
+def _reap(living: set[int]) -> None:
+    """End orphans of candidates, which are children of this process, but for `living`."""
+    for number in _children(os.getpid()):
+        if number in living:
+            continue
+        try:
+            os.kill(number, signal.SIGKILL)
+            os.waitpid(number, 0)
+        except OSError:
+            continue
+
+
+def _children(process: int) -> list[int]:
+    try:
+        text = Path(f"/proc/{process}/task/{process}/children").read_text()
+    except OSError:
+        return []
+    return [int(word) for word in text.split()]
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of what a candidate's processes leave behind."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+
+
+def serve(link: Link) -> None:
+    """Answer calls of a `Host`'s methods; "begin" makes one."""
+    _adopt_orphans()
+    host: Optional[Host] = None
+    while (job := link.next(float("inf"))) is not None:
+        method, values = job
+        try:
+            if method == "begin":
+                host = Host(*values)
+                link.answer("done")
+            else:
+                link.answer("done", getattr(host, method)(*values))
+        except Exception as error:
+            link.answer("error", f"{type(error).__name__}: {error}")
+
+
+def folder() -> str:
+    """Return a new folder for a candidate.
+
+    Raises:
+        JudgeError: there is no place for it.
+    """
+    try:
+        return tempfile.mkdtemp(prefix="gluon-judge-")
+    except OSError as error:
+        raise JudgeError("there is no temporary folder", got=str(error)) from error

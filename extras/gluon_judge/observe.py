@@ -1,0 +1,387 @@
+"""Observers in the candidate's process: audit events, clocks, the environment, exchanged functions."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import sys
+import sysconfig
+import threading
+import time
+import types
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
+
+from gluon_judge.messages import Event
+
+__all__ = ["Observer", "Snapshot"]
+
+_CONFIGURATION = (
+    "TRITON_", "GLUON_", "TORCH", "PYTORCH_", "CUDA_", "HIP_", "ROCR_", "NVIDIA_", "OMP_", "MKL_", "NCCL_", "CUBLAS_",
+    "XDG_", "LD_", "LC_",
+)  # fmt: skip
+_USUAL = {
+    "PATH",
+    "HOME",
+    "TMPDIR",
+    "LANG",
+    "USER",
+    "SHELL",
+    "TERM",
+    "PWD",
+    "PYTHONPATH",
+    "TMP",
+    "TEMP",
+}
+_CLOCKS = (
+    "time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time",
+    "process_time_ns", "thread_time", "thread_time_ns", "clock_gettime", "clock_gettime_ns", "localtime", "gmtime",
+    "ctime", "strftime",
+)  # fmt: skip
+_STARTS = (
+    "subprocess.Popen",
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.fork",
+    "os.forkpty",
+    "os.spawn",
+    "pty.spawn",
+)
+_INSPECTS = (
+    "sys._getframe", "sys._current_frames", "gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys.settrace",
+    "sys.setprofile", "sys._getframemodulename",
+)  # fmt: skip
+_LOADS = (
+    "ctypes.dlopen",
+    "ctypes.dlsym",
+    "ctypes.dlsym/handle",
+    "ctypes.cdata",
+    "ctypes.string_at",
+    "ctypes.memmove",
+)
+_HARMLESS = (
+    "/dev/null",
+    "/dev/urandom",
+    "/dev/zero",
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/self/cgroup",
+)
+
+
+class Observer:
+    """Notes what a candidate does, from `install` to the end of the process.
+
+    Args:
+        folder: with the files of the candidate.
+        libraries: folders and files that everybody may read.
+        secrets: names of the files that hold the reference and the problem.
+    """
+
+    def __init__(self, folder: str, libraries: Iterable[str], secrets: Iterable[str]):
+        self._folder = os.path.realpath(folder) + os.sep
+        archives = [one for one in sys.path if one.endswith(".zip")]
+        self._libraries = tuple(os.path.realpath(one) for one in (*libraries, *archives))
+        self._secrets = {os.path.basename(one) for one in secrets if one}
+        self._modules = {os.path.splitext(one)[0] for one in self._secrets}
+        self._standard = sysconfig.get_paths()["stdlib"] + os.sep
+        self._events: dict[Event, None] = {}
+        self._busy = threading.local()
+        self._threads: list[threading.Thread] = []
+
+    def install(self) -> None:
+        """Begin to observe; nothing ends it."""
+        self._watch_clocks()
+        self._watch_environment()
+        self._watch_host_reads()
+        self._watch_threads()
+        sys.addaudithook(self._audit)
+
+    def taken(self) -> list[Event]:
+        """Return the events since the last call of this."""
+        events, self._events = list(self._events), {}
+        return events
+
+    def note(self, code: str, text: str, frame: Any = None, severity: str = "") -> None:
+        """Add an event at a frame of the candidate."""
+        file, line = ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+        if file.startswith(self._folder):
+            file = file[len(self._folder) :]
+        self._events[Event(code, text, file, line, severity)] = None
+
+    # ---- frames ---------------------------------------------------------------------------------
+
+    def is_own(self, frame: Any) -> bool:
+        """Return True for a frame of the candidate's code, compiled strings included."""
+        file = frame.f_code.co_filename
+        if file.startswith(self._folder):
+            return True
+        own = frame.f_globals.get("__file__") or ""
+        return file == "<string>" and str(own).startswith(self._folder)
+
+    def nearest(self, frame: Any, through: tuple[str, ...] = ()) -> Any:
+        """Return the candidate's frame that acts: the caller, across frames of Python's own library.
+
+        Args:
+            through: modules of that library alone; empty for all.
+        """
+        while frame is not None:
+            if self.is_own(frame):
+                return frame
+            name = frame.f_globals.get("__name__", "")
+            file = frame.f_code.co_filename
+            crossed = file.startswith((self._standard, "<frozen")) and "site-packages" not in file
+            if not crossed or (through and name.partition(".")[0] not in through):
+                return None
+            frame = frame.f_back
+        return None
+
+    def within(self, frame: Any) -> Any:
+        """Return the innermost frame of the candidate, whatever it called."""
+        while frame is not None and not self.is_own(frame):
+            frame = frame.f_back
+        return frame
+
+    # ---- audit events -----------------------------------------------------------------------------
+
+    def _audit(self, event: str, args: tuple[Any, ...]) -> None:
+        if getattr(self._busy, "now", False):
+            return
+        handler = _HANDLERS.get(event) or (
+            _HANDLERS["socket"] if event.startswith("socket.") else None
+        )
+        if handler is None:
+            return
+        self._busy.now = True
+        try:
+            handler(self, event, args, sys._getframe(1))
+        finally:
+            self._busy.now = False
+
+    def _opens(self, event: str, args: tuple[Any, ...], frame: Any) -> None:
+        path = args[0] if args else None
+        if isinstance(path, int) or path is None:
+            return
+        own = self.within(frame)
+        if own is None:
+            return
+        try:
+            name = os.path.realpath(os.fsdecode(path))
+        except (TypeError, ValueError):
+            return
+        if os.path.basename(name) in self._secrets and not name.startswith(self._folder):
+            self.note("reads.reference", f"the candidate opens {os.path.basename(name)}", own)
+            return
+        mode = args[1] if event == "open" and len(args) > 1 else None
+        flags = args[2] if event == "open" and len(args) > 2 and isinstance(args[2], int) else 0
+        writes = flags & (os.O_WRONLY | os.O_RDWR) or (
+            isinstance(mode, str) and set("wax+") & set(mode)
+        )
+        if writes:
+            if self.nearest(frame) is not None and name not in _HARMLESS:
+                self.note("writes.files", f"the candidate writes {os.path.basename(name)}", own)
+            return
+        library = (
+            f"{name}{os.sep}".startswith((self._folder, *self._libraries)) or name in _HARMLESS
+        )
+        if not library:
+            self.note("reads.files", f"the candidate opens {name}", own)
+
+    def _lists(self, event: str, args: tuple[Any, ...], frame: Any) -> None:
+        own = self.nearest(frame)
+        if own is not None:
+            self.note("reads.files", f"the candidate lists the folder {args[0]!s}", own)
+
+    def _imports(self, event: str, args: tuple[Any, ...], frame: Any) -> None:
+        name = str(args[0])
+        own = self.nearest(frame)
+        if own is None:
+            return
+        if name.partition(".")[0] in self._modules and name not in sys.modules:
+            self.note("reads.reference", f"the candidate imports `{name}`", own)
+        elif name.partition(".")[0] == "gluon_judge":
+            self.note("reads.harness", "the candidate imports the judge", own)
+
+    def _starts(self, event: str, args: tuple[Any, ...], frame: Any) -> None:
+        own = self.nearest(frame)
+        if own is not None:
+            self.note("left.process", f"the candidate starts a process ({event})", own)
+
+    def _inspects(self, event: str, args: tuple[Any, ...], frame: Any) -> None:
+        own = self.nearest(frame, ("inspect", "traceback", "gc", "sys"))
+        if own is not None:
+            self.note("reads.harness", f"the candidate inspects its caller ({event})", own)
+
+    def _loads(self, event: str, args: tuple[Any, ...], frame: Any) -> None:
+        own = self.nearest(frame)
+        if own is not None:
+            self.note("native.code", f"the candidate calls native code ({event})", own, "error")
+
+    def _connects(self, event: str, args: tuple[Any, ...], frame: Any) -> None:
+        own = self.within(frame)
+        if own is not None:
+            self.note("network.used", f"the candidate uses the network ({event})", own)
+
+    def _exchanges(self, event: str, args: tuple[Any, ...], frame: Any) -> None:
+        own = self.nearest(frame)
+        if (
+            own is not None
+            and len(args) > 1
+            and args[1] in ("__code__", "__defaults__", "__kwdefaults__")
+        ):
+            name = getattr(args[0], "__qualname__", "a function")
+            module = str(getattr(args[0], "__module__", ""))
+            if module not in ("", own.f_globals.get("__name__")):
+                self.note(
+                    "patched.module", f"the candidate exchanges the code of {module}.{name}", own
+                )
+
+    def _begins(self, event: str, args: tuple[Any, ...], frame: Any) -> None:
+        if self.is_own(frame):
+            self.note("left.thread", f"the candidate starts a bare thread ({event})", frame)
+
+    # ---- clocks, environment, the host --------------------------------------------------------------
+
+    def _watch_clocks(self) -> None:
+        for name in _CLOCKS:
+            clock = getattr(time, name, None)
+            if clock is not None:
+                setattr(time, name, self._reporting(clock, "reads.clock", f"time.{name}"))
+
+    def _reporting(self, function: Any, code: str, name: str, severity: str = "") -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            own = self.nearest(sys._getframe(1))
+            if own is not None:
+                self.note(code, f"the candidate calls `{name}`", own, severity)
+            return function(*args, **kwargs)
+
+        call.__name__ = getattr(function, "__name__", name)
+        call.__doc__ = function.__doc__
+        return call
+
+    def _watch_environment(self) -> None:
+        kind: Any = type(os.environ)
+        read = kind.__getitem__
+
+        def __getitem__(environment: Any, key: Any) -> Any:
+            own = self.nearest(sys._getframe(1))
+            if own is not None and isinstance(key, str):
+                known = key.startswith(_CONFIGURATION) or key in _USUAL
+                severity = "note" if known else ""
+                self.note("reads.environment", f"the candidate reads ${key}", own, severity)
+            return read(environment, key)
+
+        kind.__getitem__ = __getitem__
+
+    def _watch_threads(self) -> None:
+        kind: Any = threading.Thread
+        start = kind.start
+
+        def begin(thread: Any) -> Any:
+            if self.nearest(sys._getframe(1)) is not None:
+                self._threads.append(thread)
+                work, context = thread.run, contextvars.copy_context()
+                thread.run = lambda: context.run(
+                    work
+                )  # whoever counts launches counts its own, too
+            return start(thread)
+
+        kind.start = begin
+
+    def living_threads(self) -> bool:
+        """Return True if a thread that the candidate started still runs."""
+        self._threads = [one for one in self._threads if one.is_alive()]
+        return bool(self._threads)
+
+    def _watch_host_reads(self) -> None:
+        import torch
+
+        tensor: Any = torch.Tensor
+        for name, severity in (
+            ("numpy", ""), ("tolist", ""), ("__array__", ""), ("item", "warning"), ("__dlpack__", "warning"),
+        ):  # fmt: skip
+            inner = getattr(tensor, name)
+            setattr(
+                tensor, name, self._reporting(inner, "library.host", f"Tensor.{name}", severity)
+            )
+
+
+_HANDLERS: dict[str, Callable[..., None]] = {
+    "open": Observer._opens,
+    "os.listdir": Observer._lists,
+    "os.scandir": Observer._lists,
+    "glob.glob": Observer._lists,
+    "import": Observer._imports,
+    "socket": Observer._connects,
+    "_thread.start_new_thread": Observer._begins,
+    "object.__setattr__": Observer._exchanges,
+    **dict.fromkeys(_STARTS, Observer._starts),
+    **dict.fromkeys(_INSPECTS, Observer._inspects),
+    **dict.fromkeys(_LOADS, Observer._loads),
+}
+
+
+# -- exchanged functions ---------------------------------------------------------------------------
+
+_WATCHED = (
+    "builtins", "time", "datetime", "math", "os", "random", "threading", "warnings", "numpy", "torch", "torch.Tensor",
+    "torch.cuda", "torch.cuda.Stream", "torch.cuda.Event", "torch.nn.functional", "torch.nn.Module", "torch.testing",
+    "torch.linalg", "torch.random", "torch.autograd", "torch.utils._python_dispatch", "torch.overrides", "triton",
+    "triton.testing", "triton.language", "triton.runtime.jit", "triton.runtime.interpreter", "gluon_core",
+    "gluon_core.language", "gluon_core.simulation.evidence", "gluon_core.launch.place", "gluon_sim.settings",
+    "gluon_sim.launcher", "gluon_sim.launcher.SimulatedKernel", "gluon_sim.launcher.Launch", "gluon_sim.errors",
+    "gluon_sim.tools.profile.Profiler", "gluon_sim.executor.machine.Machine", )  # fmt: skip
+
+
+class Snapshot:
+    """The functions of modules at one time.
+
+    Args:
+        more: modules and classes of them, in addition to those that all candidates find.
+    """
+
+    def __init__(self, more: Iterable[str] = ()) -> None:
+        self._functions: dict[str, dict[str, Any]] = {}
+        for path in (*_WATCHED, *more):
+            space = _space(path)
+            if space is not None:
+                self._functions[path] = dict(_callables(space))
+
+    def changed(self) -> Iterator[str]:
+        """Yield the names of functions that were replaced since, and restore them."""
+        for path, before in self._functions.items():
+            space, owner = _space(path), _owner(path)
+            for name, function in before.items():
+                now = None if space is None else space.get(name)
+                if now is function:
+                    continue
+                try:
+                    setattr(owner, name, function)
+                except (AttributeError, TypeError):
+                    pass
+                yield f"{path}.{name}"
+
+
+def _owner(path: str) -> Any:
+    module = sys.modules.get(path)
+    if module is not None:
+        return module
+    parent, _, name = path.rpartition(".")
+    return getattr(sys.modules.get(parent), name, None)
+
+
+def _space(path: str) -> Optional[Mapping[str, Any]]:
+    owner = _owner(path)
+    return None if owner is None else vars(owner)
+
+
+_KINDS = (
+    types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+    types.GetSetDescriptorType, type, property, staticmethod, classmethod,
+)  # fmt: skip
+
+
+def _callables(space: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in list(space.items()):
+        if isinstance(value, _KINDS):
+            yield name, value

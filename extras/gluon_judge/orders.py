@@ -1,0 +1,39 @@
+"""Other orders of the programs of plain Triton kernels, which Triton's interpreter runs one after the other."""
+
+from __future__ import annotations
+
+import random
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, Iterator
+
+__all__ = ["reordered"]
+
+
+@contextmanager
+def reordered(seed: int) -> Iterator[None]:
+    """Run the programs of interpreted launches inside in an order drawn from `seed`; 0 for the usual one."""
+    if not seed:
+        yield
+        return
+    interpreter: Any = import_module("triton.runtime.interpreter")
+    builder: Any = interpreter.interpreter_builder
+    usual = builder.set_grid_idx
+    orders: dict[tuple[int, ...], list[int]] = {}
+
+    def set_grid_idx(x: int, y: int, z: int) -> None:
+        width, height, depth = builder.grid_dim
+        count = width * height * depth
+        order = orders.get((width, height, depth))
+        if order is None:
+            order = list(range(count))
+            random.Random(seed).shuffle(order)
+            orders[width, height, depth] = order
+        at = order[(x * height + y) * depth + z]
+        usual(at // (height * depth), at // depth % height, at % depth)
+
+    builder.set_grid_idx = set_grid_idx
+    try:
+        yield
+    finally:
+        builder.set_grid_idx = usual

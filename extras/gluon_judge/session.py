@@ -1,0 +1,301 @@
+"""The candidate's process: load it, call it, and report what it did."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any, Callable, ContextManager, Iterator, Optional, Sequence
+
+import torch
+
+from gluon_core.errors import GluonError
+from gluon_core.plugin.paths import load_named
+from gluon_core.plugin.simulation import Watch
+from gluon_core.processes import Link
+from gluon_core.registry.load import registry
+from gluon_core.simulation.evidence import Record, recording
+from gluon_judge.confine import Layer, confine
+from gluon_judge.messages import Call, Outcome, Packed, Spec
+from gluon_judge.observe import Observer, Snapshot
+from gluon_judge.operations import Operations, Streams, poison
+from gluon_judge.orders import reordered
+from gluon_judge.source import entry, load
+from gluon_judge.tensors import pack, pack_values, storage_bytes, unpack
+
+__all__ = ["work"]
+
+_KEPT = 4  # earlier results that later calls must not change
+_ALLOWED = (
+    "PATH", "LANG", "LC_ALL", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "LD_LIBRARY_PATH", "GLUON_TARGET", "PYTHONPATH",
+    "CUDA_VISIBLE_DEVICES", "CUDA_HOME",
+)  # fmt: skip
+
+
+class Session:
+    """One candidate in this process.
+
+    Args:
+        spec: of it.
+    """
+
+    def __init__(self, spec: Spec):
+        self._spec = spec
+        self._prepare()
+        self.layers: tuple[Layer, ...] = confine(spec.limits)
+        self._observer = Observer(spec.folder, spec.limits.readable, spec.secrets)
+        self._observer.install()
+        self._streams = Streams() if torch.cuda.is_available() else None
+        self._snapshot = Snapshot(
+            (__name__, Observer.__module__, f"{Observer.__module__}.Observer", pack.__module__)
+        )
+        self._function: Optional[Callable[..., Any]] = None
+        self._values: list[Any] = []
+        self._earlier: list[tuple[Any, bytes]] = []
+
+    def _prepare(self) -> None:
+        for name in [name for name in os.environ if name not in _ALLOWED]:
+            del os.environ[name]
+        folder = self._spec.folder
+        own = {
+            name: folder
+            for name in ("HOME", "TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+        }
+        tempfile.tempdir = folder
+        os.environ.update(own, GLUON_COMPILE_ISOLATION="0")
+        for name, text in self._spec.files.items():
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        os.chdir(folder)
+        sys.path.insert(0, folder)
+        sys.argv = [self._spec.main]
+
+    def load(self) -> Outcome:
+        """Load the candidate's file."""
+        outcome = Outcome()
+        path = os.path.join(self._spec.folder, self._spec.main)
+        try:
+            with self._counting(0xFF):
+                values = load(path, Path(path).stem)
+            self._function = entry(values, self._spec.function, self._spec.main)
+        except BaseException as error:
+            cause = error.__cause__ or error
+            outcome.error = self._described(cause)
+        self._after(outcome)
+        return outcome
+
+    @contextlib.contextmanager
+    def _counting(self, byte: int) -> Iterator[Operations]:
+        operations = Operations(byte)
+        with operations:
+            yield operations
+
+    def call(self, call: Call) -> Outcome:
+        """Call the candidate once."""
+        outcome = Outcome()
+        values = self._arguments(call)
+        inputs = self._spec.inputs
+        for written in values[inputs:]:
+            poison(written, call.poison)
+        record = Record()
+        profile = os.path.join(self._spec.folder, "profile.json") if call.profile else None
+        answer: Any = None
+        with warnings.catch_warnings(record=True) as caught, contextlib.ExitStack() as stack:
+            warnings.simplefilter("always")
+            stack.enter_context(recording(record))
+            stack.enter_context(_simulating(call, profile))
+            stack.enter_context(reordered(call.order))
+            operations = stack.enter_context(self._counting(call.poison))
+            try:
+                assert self._function is not None
+                answer = self._function(*values)
+            except BaseException as error:
+                outcome.error = self._described(error)
+        self._warned(caught)
+        outcome.after = [pack(value) for value in values[:inputs]]
+        if outcome.error is None:
+            outcome.results = self._results(answer, values)
+        outcome.operations, outcome.products = dict(operations.names), operations.products()
+        outcome.flops, outcome.elements = operations.flops, operations.elements
+        _record(outcome, record, call.compiles)
+        if profile is not None and os.path.exists(profile):
+            outcome.counts = _counts(profile)
+        self._after(outcome)
+        return outcome
+
+    def _arguments(self, call: Call) -> list[Any]:
+        fresh = [unpack(value) for value in call.values]
+        if not call.again or len(self._values) != len(fresh):
+            self._values = fresh
+            return fresh
+        for old, new in zip(self._values, fresh):
+            if isinstance(old, torch.Tensor):  # without the version counter that torch would raise
+                storage_bytes(old)[:] = storage_bytes(new)
+        return self._values
+
+    def _results(self, answer: Any, values: list[Any]) -> list[Packed]:
+        written = values[self._spec.inputs :]
+        results = list(answer) if isinstance(answer, (tuple, list)) else [answer]
+        if written and all(one is None for one in results):
+            results = written
+        results = [one for one in results if one is not None]
+        strange = [type(one).__name__ for one in results if type(one) is not torch.Tensor]
+        if strange:
+            self._observer.note("result.type", f"the result is a `{strange[0]}`, no plain tensor")
+            return []
+        if not written:
+            self._keep(results, values)
+        return [pack_values(one) for one in results]
+
+    def _keep(self, results: list[Any], values: list[Any]) -> None:
+        """Compare earlier results with copies, and their memory with that of these."""
+        inputs = {
+            one.untyped_storage().data_ptr() for one in values if isinstance(one, torch.Tensor)
+        }
+        fresh = [one for one in results if one.untyped_storage().data_ptr() not in inputs]
+        for old, before in self._earlier:
+            shared = any(
+                one.untyped_storage().data_ptr() == old.untyped_storage().data_ptr() and one.numel()
+                for one in fresh
+            )
+            if shared:
+                self._observer.note("output.aliased", "two calls return the same memory")
+            elif pack_values(old).data != before:
+                self._observer.note("output.aliased", "a later call changes an earlier result")
+        self._earlier += [(one, pack_values(one).data) for one in fresh]
+        del self._earlier[:-_KEPT]
+
+    def _warned(self, caught: Sequence[Any]) -> None:
+        for one in caught:
+            if one.category.__name__ == "SimulatorWarning":
+                text = str(one.message).splitlines()[0]
+                self._observer.note("sync.tolerated", text)
+
+    def _after(self, outcome: Outcome) -> None:
+        """Look at what the candidate left behind."""
+        for name in self._snapshot.changed():
+            self._observer.note("patched.module", f"the candidate replaces `{name}`")
+        if self._observer.living_threads():
+            self._observer.note("left.thread", "a thread of the candidate lives on")
+        if _children():
+            self._observer.note("left.process", "a process of the candidate lives on")
+        if self._streams is not None:
+            if self._streams.pending:
+                self._observer.note("left.stream", "work on another stream is not waited for")
+            self._streams.pending.clear()
+        if self._earlier and not gc.isenabled():
+            gc.enable()
+        outcome.events += self._observer.taken()
+
+    def _described(self, error: BaseException) -> dict[str, Any]:
+        """Return an error as plain data, with the innermost line of the candidate."""
+        folder = os.path.realpath(self._spec.folder)
+        place = "", 0
+        trace = error.__traceback__
+        while trace is not None:
+            name = trace.tb_frame.f_code.co_filename
+            file = "" if name.startswith("<") else os.path.realpath(name)
+            if file.startswith(folder + os.sep):
+                place = os.path.relpath(file, folder), trace.tb_lineno
+            trace = trace.tb_next
+        span = error.span if isinstance(error, GluonError) else None
+        if span is not None and os.path.realpath(span.file).startswith(folder + os.sep):
+            place = os.path.relpath(os.path.realpath(span.file), folder), span.line
+        return {
+            "class": type(error).__name__,
+            "classes": [kind.__name__ for kind in type(error).__mro__],
+            "text": str(error).replace(folder + os.sep, ""),
+            "report": getattr(error, "report", "") or "",
+            "file": place[0],
+            "line": place[1],
+        }
+
+
+def _children() -> bool:
+    try:
+        return bool(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+    except OSError:
+        return False
+
+
+def _simulating(call: Call, profile: Optional[str]) -> ContextManager[Any]:
+    simulator = registry().simulator()
+    stack = contextlib.ExitStack()
+    if simulator is None or simulator.simulation.settings is None:
+        return stack
+    configured = load_named(
+        simulator.simulation.settings, f"backend {simulator.name!r}, simulation"
+    )
+    more: dict[str, Any] = {"tolerated": "warn"}
+    if call.prove:
+        more.update(prove="*", within=call.prove)
+    stack.enter_context(
+        configured(
+            checks=True, everywhere=True, schedule=call.schedule, seed=call.seed, timeout=call.timeout, **more
+        )
+    )  # fmt: skip
+    if profile is not None:
+        stack.enter_context(simulator.simulation.watch(Watch(profile_json=profile)))
+    return stack
+
+
+def _record(outcome: Outcome, record: Record, compiles: bool) -> None:
+    for one, count in record.launches.items():
+        outcome.launches.append((one.kernel, one.target, one.by, count))
+        if one.proved is not None:
+            outcome.proofs.append((one.proved.verdict, one.proved.name, one.proved.lines))
+    for failed in record.raised:
+        outcome.caught.append((failed.kernel, failed.error, failed.report))
+    if not compiles:
+        return
+    for compiled in record.kernels.values():
+        name = str(compiled.name)
+        try:
+            facts: dict[str, Any] = {"registers": compiled.n_regs, "spills": compiled.n_spills}
+        except Exception as error:
+            facts = {"error": f"{type(error).__name__}: {error}"}
+        outcome.compiled.append((name, facts))
+
+
+def _counts(path: str) -> dict[str, float]:
+    import json
+
+    kernels = json.loads(Path(path).read_text())
+    kernels = kernels["kernels"] if isinstance(kernels, dict) else kernels
+    counts = {
+        "flops": 0.0,
+        "matrix": 0.0,
+        "vector": 0.0,
+        "read": 0.0,
+        "written": 0.0,
+        "footprint": 0.0,
+    }
+    for kernel in kernels:
+        total = kernel["total"]
+        counts["matrix"] += sum(total["matrix"].values())
+        counts["vector"] += total["vector"]
+        counts["read"] += total["global_read"]
+        counts["written"] += total["global_written"]
+        counts["footprint"] += kernel["roofline"]["footprint"]
+    counts["flops"] = counts["matrix"] + counts["vector"]
+    os.unlink(path)
+    return counts
+
+
+def work(link: Link, spec: Spec) -> None:
+    """Answer "load" and "call" until the judge has no more questions."""
+    session = Session(spec)
+    while (job := link.next(float("inf"))) is not None:
+        method, values = job
+        try:
+            if method == "layers":
+                link.answer("done", session.layers)
+            else:
+                link.answer("done", getattr(session, method)(*values))
+        except Exception as error:
+            link.answer("error", f"{type(error).__name__}: {error}")

@@ -1,0 +1,50 @@
+"""Tensors as plain data between processes: dtype, shape, strides, offset, and the bytes of their storage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from gluon_judge.messages import Packed
+
+__all__ = ["pack", "pack_values", "storage_bytes", "unpack"]
+
+
+def storage_bytes(tensor: Any) -> np.ndarray:
+    """Return the bytes of a CPU tensor's storage, as an array that shares its memory."""
+    whole = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+    array: np.ndarray = whole.numpy()
+    return array
+
+
+def pack(value: Any) -> Any:
+    """Return a tensor with its whole storage as `Packed`; anything else as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return Packed(
+        str(value.dtype).removeprefix("torch."),
+        tuple(value.shape),
+        tuple(value.stride()),
+        value.storage_offset(),
+        storage_bytes(value).tobytes(),
+    )
+
+
+def pack_values(tensor: Any) -> Packed:
+    """Return the elements of a tensor alone, in the order of its shape."""
+    own = tensor.detach().cpu()
+    return pack(own.clone(memory_format=torch.contiguous_format))  # type: ignore[no-any-return]
+
+
+def unpack(value: Any) -> Any:
+    """Return a new CPU tensor for `Packed`; anything else as it is."""
+    if not isinstance(value, Packed):
+        return value
+    dtype = getattr(torch, value.dtype)
+    raw = torch.empty(len(value.data), dtype=torch.uint8)
+    if value.data:
+        raw.numpy()[:] = np.frombuffer(value.data, np.uint8)
+    empty = torch.empty(0, dtype=dtype)
+    return empty.set_(raw.untyped_storage(), value.offset, value.shape, value.strides)

@@ -1,0 +1,26 @@
+"""A first launch and first operations of torch in the host, for the processes of candidates to inherit their imports."""
+
+from __future__ import annotations
+
+import torch
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_judge.operations import Operations
+
+__all__ = ["warm_up"]
+
+
+@gluon.jit
+def _add_one(x, BLOCK: gl.constexpr, layout: gl.constexpr):  # type: ignore[no-untyped-def]
+    at = x + gl.arange(0, BLOCK, layout=layout)
+    gl.store(at, gl.exp(gl.load(at)) + 1.0)
+
+
+def warm_up(warp_size: int) -> None:
+    """Launch a kernel, and call operations of torch under observation."""
+    x = torch.zeros(128)
+    _add_one[(1,)](x, 128, gl.BlockedLayout([1], [warp_size], [4], [0]))
+    with Operations(0xFF):
+        y = torch.empty_like(x).copy_(x)
+        torch.mm(y[:16].view(4, 4), x[:16].view(4, 4))

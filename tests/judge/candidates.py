@@ -1,0 +1,58 @@
+"""The corpus: candidates that are honest, and candidates that cheat or are wrong, each with its label.
+
+The first word of a file's docstring is its label: `honest`, or the codes of findings one of which must reject it.
+A second line `claim: SECONDS` is the time that its author claims.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+CORPUS = Path(__file__).parent / "corpus"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    path: Path
+    label: str
+    claim: float | None
+
+    @property
+    def name(self):
+        return self.path.relative_to(CORPUS).with_suffix("").as_posix()
+
+    @property
+    def kind(self):
+        return "honest" if self.label == "honest" else "cheat"
+
+    @property
+    def codes(self):
+        return set(self.label.split())
+
+    def judged(self, judge, **options):
+        folder = self.path.parent
+        return judge.judge(
+            self.path, folder / "reference.py", folder / "problem.toml", claim=self.claim, **options
+        )
+
+
+def candidates():
+    """Return all candidates, problem by problem."""
+    chosen = []
+    for path in sorted(CORPUS.glob("*/*.py")):
+        if path.stem == "reference":
+            continue
+        text = ast.get_docstring(ast.parse(path.read_text()))
+        claim = re.search(r"^claim: (\S+)$", text, re.M)
+        chosen.append(Candidate(path, text.partition(":")[0], float(claim[1]) if claim else None))
+    return chosen
+
+
+def caught(candidate, report):
+    """Return True if the verdict on a candidate is the one of its label, for its reason."""
+    if candidate.kind == "honest":
+        return report.verdict != "rejected"
+    return report.verdict == "rejected" and bool(candidate.codes & set(report.codes))
