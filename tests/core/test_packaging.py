@@ -272,6 +272,16 @@ def test_the_wheels_work_where_nothing_else_of_ours_is(built, tmp_path):
     report = json.loads(done.stdout)
     assert {plugin["name"] for plugin in report["plugins"]} == {
         *("nvidia", "amd", "sim", "emu"),
-        *("bundle", "distributed", "judge", "pictures", "prove", "report", "standin", "torch", "tune"),
+        *(
+            "bundle",
+            "distributed",
+            "judge",
+            "pictures",
+            "prove",
+            "report",
+            "standin",
+            "torch",
+            "tune",
+        ),
     }
     assert report["versions"]["gluon-core"] == "0.1.0"
