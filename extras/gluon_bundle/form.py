@@ -7,7 +7,6 @@ import hashlib
 import inspect
 import json
 import math
-import struct
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from gluon_bundle.errors import BundleTargetError, BundleUnsupportedError
@@ -62,11 +61,17 @@ def constant_of(value: Any) -> dict[str, Any]:
     """Return a constant as the manifest holds it: JSON, or its text where it is none."""
     value = _triton.unwrap(value)
     if _is_plain(value):
-        return {"constant": value}
-    return {
-        "opaque": repr(value) if not isinstance(value, _triton.dtype) else str(value),
-        "identity": hashlib.sha256(text_of(value).encode()).hexdigest(),  # texts may be the same
-    }
+        return _written("Constant", value)
+    text = repr(value) if not isinstance(value, _triton.dtype) else str(value)
+    identity_of_it = hashlib.sha256(text_of(value).encode()).hexdigest()  # texts may be the same
+    return _written("Opaque", text, identity_of_it)
+
+
+def _written(kind: str, /, *values: Any, **fields: Any) -> dict[str, Any]:
+    """Return the JSON of one of the manifest's dataclasses."""
+    manifests = runtime("manifest")
+    document: dict[str, Any] = manifests.written(getattr(manifests, kind)(*values, **fields))
+    return document
 
 
 def _is_plain(value: Any) -> bool:
@@ -108,8 +113,8 @@ def pattern_of(
                 got=kind,
                 remedy="Compile this kernel where it runs.",
             )
-        element, block = descriptor.element, list(descriptor.block_shape)
-        return {"descriptor": kind, "element": element, "rank": descriptor.rank, "block": block}
+        block = descriptor.block_shape
+        return _written("Described", kind, descriptor.element, descriptor.rank, block)
     if not kind.startswith("*") and kind not in _CODES:
         raise BundleUnsupportedError(
             "bundles cannot hold arguments of this type",
@@ -118,11 +123,8 @@ def pattern_of(
             got=kind,
         )
     marks = {str(pair[0]): pair[1] for pair in source.attrs.get(path, ())}
-    return {
-        "type": kind,
-        "divisible": marks.get("tt.divisibility", 1) % RULES["divisibility"] == 0,
-        "small": "tt.pointer_range" in marks,
-    }
+    divisible = marks.get("tt.divisibility", 1) % RULES["divisibility"] == 0
+    return _written("Value", kind, divisible, small="tt.pointer_range" in marks)
 
 
 def _parameter(parameter: Parameter) -> dict[str, Any]:
@@ -130,15 +132,19 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
         inspect.Parameter.KEYWORD_ONLY: "keyword",
         inspect.Parameter.VAR_POSITIONAL: "variadic",
     }
-    return {
-        "name": parameter.name,
-        "constexpr": parameter.is_constexpr,
-        "specialize": parameter.specialize,
-        "align": parameter.align,
-        "type": parameter.annotation_type,
-        "kind": kinds.get(parameter.kind, "plain"),
-        "default": constant_of(parameter.default) if parameter.has_default else None,
-    }
+    document = _written(
+        "Parameter",
+        name=parameter.name,
+        constexpr=parameter.is_constexpr,
+        specialize=parameter.specialize,
+        align=parameter.align,
+        type=parameter.annotation_type,
+        kind=kinds.get(parameter.kind, "plain"),
+        default=None,
+    )
+    if parameter.has_default:
+        document["default"] = constant_of(parameter.default)
+    return document
 
 
 def identity_of(fn: Any) -> str:
@@ -161,7 +167,7 @@ def kernel_of(fn: Any) -> dict[str, Any]:
 # -- packing ---------------------------------------------------------------------------------------
 
 
-def maps_of(compiled: CompiledKernel) -> list[dict[str, Any]]:
+def maps_of(compiled: CompiledKernel) -> list[Any]:
     """Return the encoding of the map of each descriptor.
 
     Raises:
@@ -180,7 +186,10 @@ def maps_of(compiled: CompiledKernel) -> list[dict[str, Any]]:
             remedy="Pass a pointer, and make the descriptor in the kernel, or compile this kernel "
             "where it runs.",
         )
-    return [{ours: entry[theirs] for ours, theirs in MAP_FIELDS.items()} for entry in entries]
+    make = runtime("manifest").TensorMap
+    return [
+        make(**{ours: entry[theirs] for ours, theirs in MAP_FIELDS.items()}) for entry in entries
+    ]
 
 
 # The manifest's names of the compiler's facts about a descriptor.
@@ -201,39 +210,24 @@ def _flat(kinds: Any) -> Iterator[Any]:
             yield kind
 
 
-def packing_of(
-    patterns: Sequence[Mapping[str, Any]], maps: Sequence[Mapping[str, Any]] = ()
-) -> dict[str, Any]:
+def packing_of(patterns: Sequence[Mapping[str, Any]], maps: Sequence[Any] = ()) -> dict[str, Any]:
     """Return the place of each argument in the parameter buffer; `maps` has the encodings of descriptors."""
-    fields: list[dict[str, Any]] = []
-    end = 0
-    left = list(maps)
-
-    def place(size: int, align: int = 0) -> int:
-        nonlocal end
-        at = end + -end % (align or size)
-        end = at + size
-        return at
-
-    def walk(items: Sequence[Mapping[str, Any]], before: list[int]) -> None:
-        for index, pattern in enumerate(items):
-            path = [*before, index]
-            if "tuple" in pattern:
-                walk(pattern["tuple"], path)
-            elif "descriptor" in pattern:
-                manifests, map_entry = runtime("manifest"), left.pop(0)
-                at = place(0, manifests.MAP_ALIGNMENT)
-                encoded = {**map_entry, "box": list(map_entry["box"])}
-                fields.append({"path": path, "code": "map", "offset": at, "map": encoded})
-                rank = len(map_entry["box"])
-                place(manifests.MAP_BYTES + 4 * rank + 4 * (rank % 2) + 8 * rank, 1)
-            elif "type" in pattern:
-                code = "Q" if pattern["type"].startswith("*") else _CODES[pattern["type"]]
-                size = 2 if code == "bf16" else struct.calcsize(f"<{code}")
-                fields.append({"path": path, "code": code, "offset": place(size)})
-
-    walk(patterns, [])
-    return {"fields": fields, "scratch": [place(8), place(8)], "size": end}
+    manifests = runtime("manifest")
+    fields: list[Any] = []
+    end, left = 0, list(maps)
+    for path, pattern in manifests.leaves_of(list(map(manifests.pattern_of, patterns))):
+        encoded = None
+        if isinstance(pattern, manifests.Described):
+            code, encoded = "map", left.pop(0)
+        elif isinstance(pattern, manifests.Value):
+            code = "Q" if pattern.type.startswith("*") else _CODES[pattern.type]
+        else:
+            continue
+        offset = end + -end % manifests.ALIGNMENTS[code]
+        fields.append(manifests.Field(path, code, offset, encoded))
+        end = fields[-1].end
+    first = end + -end % 8
+    return _written("Packing", fields, (first, first + 8), first + 16)
 
 
 # -- options ---------------------------------------------------------------------------------------
@@ -271,9 +265,9 @@ def form_key(source: GluonASTSource, target: Target, options: Mapping[str, Any])
     )
 
 
-def _scratch(metadata: Any, kind: str) -> list[int]:
+def _scratch(metadata: Any, kind: str) -> tuple[int, int]:
     size = getattr(metadata, f"{kind}_scratch_size", 0) or 0
-    return [size, getattr(metadata, f"{kind}_scratch_align", 1) or 1]
+    return (size, getattr(metadata, f"{kind}_scratch_align", 1) or 1)
 
 
 def check_target(target: Target) -> None:
@@ -304,17 +298,18 @@ def form_of(
     explicit = given_options(options, compiled.backend, target)
     patterns = patterns_of(compiled.src)
     hardware = _triton.gpu_target(target)
-    launch = {
-        "entry": metadata.name,
-        "num_warps": metadata.num_warps,
-        "warp_size": target.warp_size,
-        "num_ctas": metadata.num_ctas,
-        "shared": metadata.shared,
-        "cooperative": bool(getattr(metadata, "launch_cooperative_grid", False)),
-        "dependent": bool(getattr(metadata, "launch_pdl", False)),
-        "global_scratch": _scratch(metadata, "global"),
-        "profile_scratch": _scratch(metadata, "profile"),
-    }
+    launch = _written(
+        "Launch",
+        entry=metadata.name,
+        num_warps=metadata.num_warps,
+        warp_size=target.warp_size,
+        num_ctas=metadata.num_ctas,
+        shared=metadata.shared,
+        cooperative=bool(getattr(metadata, "launch_cooperative_grid", False)),
+        dependent=bool(getattr(metadata, "launch_pdl", False)),
+        global_scratch=_scratch(metadata, "global"),
+        profile_scratch=_scratch(metadata, "profile"),
+    )
     form = {
         "target": str(target),
         "driver": hardware.backend,

@@ -288,7 +288,8 @@ class Calls:
         self._publish(self._latest)
 
     def _fastest(self) -> Callable[..., Any]:
-        return self._door.entry if self.front is None else self.front.call
+        fastest: Callable[..., Any] = self._door.entry if self.front is None else self.front.call
+        return fastest
 
     def _define(self, source: str, name: str, names: Mapping[str, Any]) -> Any:
         namespace, where = dict(names), self._kernel.name

@@ -1,4 +1,4 @@
-"""Read the manifest of a bundle: `manifest.json` as objects, every field checked.
+"""The manifest of a bundle: the objects of `manifest.json`, which `schema` reads, checks and writes.
 
 docs/bundles.md describes the fields. Unknown ones are errors: the format has a version for that.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Sequence, Union
 
+from gluon_runtime import schema
 from gluon_runtime.errors import BundleFormatError
 from gluon_runtime.rules import Rules
+from gluon_runtime.schema import Natural, mistake, written
 
 __all__ = [
     "Constant",
@@ -34,22 +36,30 @@ __all__ = [
     "parse",
     "pattern_of",
     "rules_of",
+    "written",
 ]
 
 
 @dataclass(frozen=True)
 class Constant:
-    """An argument that is a constant of the code.
+    """An argument that is a constant of the code, a value of JSON."""
+
+    value: Any = field(metadata={"name": "constant"})
+    opaque = False
+
+
+@dataclass(frozen=True)
+class Opaque(Constant):
+    """An argument that is another constant of the code: a layout, or any object that JSON lacks.
 
     Args:
-        value: what JSON holds; the text of anything else.
-        opaque: whether `value` is such a text, of a layout or another object.
-        identity: hash of what makes an opaque constant what it is.
+        value: its text.
+        identity: hash of all that it consists of.
     """
 
-    value: Any
-    opaque: bool = False
+    value: str = field(metadata={"name": "opaque"})
     identity: str = ""
+    opaque = True
 
 
 @dataclass(frozen=True)
@@ -71,7 +81,7 @@ class Value:
 class Tuple:
     """An argument that is a tuple."""
 
-    items: tuple["Pattern", ...]
+    items: tuple[Pattern, ...] = field(metadata={"name": "tuple"})
 
 
 @dataclass(frozen=True)
@@ -85,10 +95,14 @@ class Described:
         block: the box that one copy moves.
     """
 
-    text: str
+    text: str = field(metadata={"name": "descriptor"})
     element: str
-    rank: int
+    rank: Natural
     block: tuple[int, ...]
+
+    def check(self) -> None:
+        if not 1 <= self.rank <= 5 or not self.block:
+            raise mistake("", "a descriptor of 1 to 5 dimensions", self.text)
 
     @property
     def layout(self) -> str:
@@ -96,7 +110,7 @@ class Described:
         return self.text.partition("],")[2][:-1]
 
 
-Pattern = Union[Constant, Value, Tuple, Described]
+Pattern = Union[Constant, Opaque, Value, Tuple, Described]
 
 
 @dataclass(frozen=True)
@@ -119,7 +133,11 @@ class Parameter:
     align: bool
     type: str
     kind: str
-    default: Optional[Constant]
+    default: Optional[Union[Constant, Opaque]]
+
+    def check(self) -> None:
+        if self.kind not in ("plain", "keyword", "variadic"):
+            raise mistake(".kind", "plain, keyword or variadic", self.kind)
 
 
 @dataclass(frozen=True)
@@ -137,14 +155,22 @@ class Launch:
     """
 
     entry: str
-    num_warps: int
-    warp_size: int
-    num_ctas: int
-    shared: int
+    num_warps: Natural
+    warp_size: Natural
+    num_ctas: Natural
+    shared: Natural
     cooperative: bool
     dependent: bool
     global_scratch: tuple[int, int]
     profile_scratch: tuple[int, int]
+
+    def check(self) -> None:
+        for name in ("global_scratch", "profile_scratch"):
+            size, alignment = getattr(self, name)
+            if size < 0 or alignment < 1:
+                raise mistake(f".{name}", "bytes and alignment", [size, alignment])
+        if not 1 <= self.threads <= 1024 or self.num_ctas < 1:
+            raise mistake("", "1 to 1024 threads", str(self.threads))
 
     @property
     def threads(self) -> int:
@@ -163,14 +189,20 @@ class TensorMap:
         box: what one copy moves, slowest dimension first.
     """
 
-    swizzle: int
-    element_type: int
-    element_bytes: int
+    swizzle: Natural
+    element_type: Natural
+    element_bytes: Natural
     fp4_padded: bool
-    box: tuple[int, ...]
+    box: tuple[Natural, ...]
+
+    def check(self) -> None:
+        if not 1 <= len(self.box) <= 5 or min(self.box) < 1:
+            raise mistake(".box", "1 to 5 sizes", list(self.box))
 
 
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
+_CODES = {"b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "I": 4, "q": 8, "Q": 8, "e": 2, "f": 4, "d": 8}
+ALIGNMENTS: Mapping[str, int] = {**_CODES, "bf16": 2, "map": MAP_ALIGNMENT}
 
 
 @dataclass(frozen=True)
@@ -185,10 +217,15 @@ class Field:
         map: with `map`, how it is made.
     """
 
-    path: tuple[int, ...]
+    path: tuple[Natural, ...]
     code: str
-    offset: int
-    map: Optional[TensorMap] = None
+    offset: Natural
+    map: Optional[TensorMap] = field(default=None, metadata={"absent": None})
+
+    def check(self) -> None:
+        known = self.code in ALIGNMENTS and (self.code == "map") == (self.map is not None)
+        if not known or self.offset % ALIGNMENTS[self.code]:
+            raise mistake("", _PLACED, written(self))
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -206,7 +243,10 @@ class Field:
     @property
     def end(self) -> int:
         """The offset behind it."""
-        return self.places[-1] + (CODE_SIZES[self.code] if self.map is None else 8)
+        return self.places[-1] + (ALIGNMENTS[self.code] if self.map is None else 8)
+
+
+_PLACED = "a known code at an aligned place of its own"
 
 
 @dataclass(frozen=True)
@@ -215,7 +255,27 @@ class Packing:
 
     fields: tuple[Field, ...]
     scratch: tuple[int, int]
-    size: int
+    size: Natural
+
+    def check(self) -> None:
+        end, (first, second) = 0, self.scratch
+        for index, placed in enumerate(self.fields):
+            if placed.offset < end:
+                raise mistake(f".fields[{index}]", _PLACED, written(placed))
+            end = placed.end
+        if not end <= first <= second - 8 <= self.size - 16 or first % 8 or second % 8:
+            raise mistake(".scratch", "two offsets behind the arguments", [first, second])
+
+    def check_arguments(self, arguments: Sequence[Pattern], place: str) -> None:
+        """Check that each argument that is no constant has a field."""
+        ranks = [
+            (path, pattern.rank if isinstance(pattern, Described) else None)
+            for path, pattern in leaves_of(arguments)
+            if not isinstance(pattern, Constant)
+        ]
+        if ranks != [(f.path, None if f.map is None else len(f.map.box)) for f in self.fields]:
+            expected = "one for each argument that is no constant"
+            raise mistake(f"{place}.fields", expected, "others")
 
 
 @dataclass(frozen=True)
@@ -251,6 +311,12 @@ class Form:
     metadata: Mapping[str, Any]
     source: Optional[str]
 
+    def check(self) -> None:
+        if self.grid is not None and min(self.grid) < 0:
+            raise mistake(".grid", "three sizes", list(self.grid))
+        if not all(name in self.options for name in self.given):
+            raise mistake(".given", "names of options", list(self.given))
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -267,78 +333,58 @@ class Kernel:
     parameters: tuple[Parameter, ...]
     forms: tuple[Form, ...]
 
+    def check(self) -> None:
+        if len({form.key for form in self.forms}) != len(self.forms):
+            raise mistake(".forms", "forms that differ", "one twice")
+        for index, form in enumerate(self.forms):
+            place, count = f".forms[{index}]", len(self.parameters)
+            if len(form.arguments) != count:
+                got = str(len(form.arguments))
+                raise mistake(f"{place}.arguments", f"{count} patterns", got)
+            form.packing.check_arguments(form.arguments, f"{place}.packing")
+
 
 @dataclass(frozen=True)
 class Manifest:
     """All that a bundle says.
 
     Args:
-        tools: name -> version of what built it.
+        format: the version of the format.
+        tools: name -> version of each tool that built it.
         members: name -> sha256 of every other member.
         cache: entries of a compilation cache: file name -> member, by the key of the entry.
     """
 
-    tools: Mapping[str, str]
+    format: int
+    tools: Mapping[str, Any]
     rules: Rules
     kernels: Mapping[str, Kernel]
     members: Mapping[str, str]
     cache: Mapping[str, Mapping[str, str]]
 
+    def check(self) -> None:
+        if self.rules.divisibility < 1:
+            raise mistake(".rules", "a divisor", self.rules.divisibility)
+        for name, digest in self.members.items():
+            if len(digest) != 64:
+                raise mistake(f".members.{name}", "a sha256", digest)
+        for key, files in self.cache.items():
+            if not all(member in self.members for member in files.values()):
+                raise mistake(f".cache.{key}", "names of members", files)
+        for name, kernel in self.kernels.items():
+            for member in filter(None, (m for f in kernel.forms for m in (f.code, f.source))):
+                if member not in self.members:
+                    raise mistake(f".kernels.{name}", "a member of the bundle", member)
+
 
 def canonical(document: Any) -> bytes:
-    """The one way in which a manifest is written."""
+    """Return the one way in which a manifest is written."""
     text = json.dumps(document, sort_keys=True, indent=1, ensure_ascii=True, allow_nan=False)
     return text.encode() + b"\n"
 
 
-# -- reading ---------------------------------------------------------------------------------------
-
-_CODES = {"b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "I": 4, "q": 8, "Q": 8, "e": 2, "f": 4, "d": 8}
-CODE_SIZES: Mapping[str, int] = {**_CODES, "bf16": 2}
-
-
-class _Reader:
-    """One JSON object, whose fields are taken out by name and type."""
-
-    def __init__(self, value: Any, where: str):
-        if not isinstance(value, dict):
-            raise _wrong(where, "an object", value)
-        self.left = dict(value)
-        self.where = where
-
-    def take(self, name: str, *kinds: type) -> Any:
-        if name not in self.left:
-            raise _wrong(f"{self.where}.{name}", "a value", "nothing")
-        value = self.left.pop(name)
-        if kinds and type(value) not in kinds:
-            expected = " or ".join(kind.__name__ for kind in kinds)
-            raise _wrong(f"{self.where}.{name}", expected, value)
-        return value
-
-    def natural(self, name: str) -> int:
-        value: int = self.take(name, int)
-        if not 0 <= value < 2**31:
-            raise _wrong(f"{self.where}.{name}", "0 to 2**31 - 1", value)
-        return value
-
-    def objects(self, name: str) -> list[tuple[str, Any]]:
-        items = self.take(name, list)
-        return [(f"{self.where}.{name}[{index}]", item) for index, item in enumerate(items)]
-
-    def done(self) -> None:
-        if self.left:
-            raise _wrong(self.where, "no further field", ", ".join(sorted(self.left)))
-
-
-def _wrong(where: str, expected: str, got: Any) -> BundleFormatError:
-    text = got if isinstance(got, str) else json.dumps(got)[:80]
-    return BundleFormatError(
-        "the manifest is not as the format says", argument=where, expected=expected, got=text
-    )
-
-
 def parse(data: bytes, where: str) -> Manifest:
-    """A manifest from its bytes.
+    """Return a manifest from its bytes.
 
     Raises:
         BundleFormatError: it is no manifest; the message names the field.
@@ -347,245 +393,38 @@ def parse(data: bytes, where: str) -> Manifest:
         document = json.loads(data)
     except ValueError as error:
         raise BundleFormatError("the manifest is no JSON", argument=where, got=str(error)) from None
-    reader = _Reader(document, where)
-    reader.take("format", int)
-    tools = {name: str(value) for name, value in reader.take("tools", dict).items()}
-    rules = _rules(_Reader(reader.take("rules"), f"{where}.rules"))
-    kernels = {
-        name: _kernel(_Reader(item, f"{where}.kernels.{name}"))
-        for name, item in reader.take("kernels", dict).items()
-    }
-    members = reader.take("members", dict)
-    cache = reader.take("cache", dict)
-    reader.done()
-    for name, digest in members.items():
-        if not isinstance(digest, str) or len(digest) != 64:
-            raise _wrong(f"{where}.members.{name}", "a sha256", digest)
-    for key, files in cache.items():
-        if not isinstance(files, dict) or not all(m in members for m in files.values()):
-            raise _wrong(f"{where}.cache.{key}", "names of members", files)
-    for name, kernel in kernels.items():
-        for form in kernel.forms:
-            for member in filter(None, (form.code, form.source)):
-                if member not in members:
-                    raise _wrong(f"{where}.kernels.{name}", "a member of the bundle", member)
-    return Manifest(tools, rules, kernels, members, cache)
+    manifest: Manifest = schema.read(Manifest, document, where)
+    return manifest
 
 
 def rules_of(value: Any) -> Rules:
-    """Rules from their JSON."""
-    return _rules(_Reader(value, "rules"))
+    """Return rules from their JSON."""
+    rules: Rules = schema.read(Rules, value, "rules")
+    return rules
 
 
 def pattern_of(value: Any) -> Pattern:
-    """A pattern from its JSON."""
-    return _pattern(_Reader(value, "pattern"))
-
-
-def _rules(reader: _Reader) -> Rules:
-    divisibility = reader.natural("divisibility")
-    constants = tuple(reader.take("constants", list))
-    integers = tuple(tuple(item) for item in reader.take("integers", list))
-    small = reader.take("small", int)
-    reader.done()
-    if divisibility < 1 or not all(type(value) is int for value in constants):
-        raise _wrong(reader.where, "a divisor and integers", [divisibility, *constants])
-    for item in integers:
-        if len(item) != 3 or [type(part) for part in item] != [str, int, int]:
-            raise _wrong(f"{reader.where}.integers", "type, least and most", list(item))
-    return Rules(divisibility, constants, integers, small)
-
-
-def _kernel(reader: _Reader) -> Kernel:
-    function, module, identity = (reader.take(n, str) for n in ("function", "module", "identity"))
-    parameters = tuple(_parameter(_Reader(v, w)) for w, v in reader.objects("parameters"))
-    forms = tuple(_form(_Reader(v, w), len(parameters)) for w, v in reader.objects("forms"))
-    reader.done()
-    if len({form.key for form in forms}) != len(forms):
-        raise _wrong(f"{reader.where}.forms", "forms that differ", "one twice")
-    return Kernel(function, module, identity, parameters, forms)
-
-
-def _parameter(reader: _Reader) -> Parameter:
-    default = reader.take("default", dict, type(None))
-    made = Parameter(
-        name=reader.take("name", str),
-        constexpr=reader.take("constexpr", bool),
-        specialize=reader.take("specialize", bool),
-        align=reader.take("align", bool),
-        type=reader.take("type", str),
-        kind=reader.take("kind", str),
-        default=None if default is None else _constant(_Reader(default, f"{reader.where}.default")),
-    )
-    reader.done()
-    if made.kind not in ("plain", "keyword", "variadic"):
-        raise _wrong(f"{reader.where}.kind", "plain, keyword or variadic", made.kind)
-    return made
-
-
-def _constant(reader: _Reader) -> Constant:
-    if "opaque" in reader.left:
-        found = Constant(reader.take("opaque", str), True, reader.take("identity", str))
-    else:
-        found = Constant(frozen(reader.take("constant")))
-    reader.done()
-    return found
-
-
-def frozen(value: Any) -> Any:
-    """A value of JSON as Python code has it: a list is a tuple."""
-    return tuple(map(frozen, value)) if isinstance(value, (list, tuple)) else value
-
-
-def _pattern(reader: _Reader) -> Pattern:
-    if "tuple" in reader.left:
-        items = tuple(_pattern(_Reader(v, w)) for w, v in reader.objects("tuple"))
-        reader.done()
-        return Tuple(items)
-    if "descriptor" in reader.left:
-        return _described(reader)
-    if "type" not in reader.left:
-        return _constant(reader)
-    made = Value(
-        *(reader.take(n, k) for n, k in (("type", str), ("divisible", bool), ("small", bool)))
-    )
-    reader.done()
-    return made
-
-
-def _described(reader: _Reader) -> Described:
-    text, element = reader.take("descriptor", str), reader.take("element", str)
-    rank, block = reader.natural("rank"), reader.take("block", list)
-    reader.done()
-    if not 1 <= rank <= 5 or not block or not all(type(size) is int for size in block):
-        raise _wrong(reader.where, "a descriptor of 1 to 5 dimensions", text)
-    return Described(text, element, rank, tuple(block))
-
-
-def _map(reader: _Reader) -> TensorMap:
-    swizzle, kind, size = (
-        reader.natural(name) for name in ("swizzle", "element_type", "element_bytes")
-    )
-    padded, box = reader.take("fp4_padded", bool), reader.take("box", list)
-    reader.done()
-    if not 1 <= len(box) <= 5 or not all(type(n) is int and 0 < n < 2**31 for n in box):
-        raise _wrong(f"{reader.where}.box", "1 to 5 sizes", box)
-    return TensorMap(swizzle, kind, size, padded, tuple(box))
-
-
-def _form(reader: _Reader, count: int) -> Form:
-    target, driver, architecture, code, key = (
-        reader.take(name, str) for name in ("target", "driver", "architecture", "code", "key")
-    )
-    arguments = tuple(_pattern(_Reader(v, w)) for w, v in reader.objects("arguments"))
-    if len(arguments) != count:
-        raise _wrong(f"{reader.where}.arguments", f"{count} patterns", str(len(arguments)))
-    grid = reader.take("grid", list, type(None))
-    if grid is not None and ([type(size) for size in grid] != [int] * 3 or min(grid) < 0):
-        raise _wrong(f"{reader.where}.grid", "three sizes", grid)
-    options = {name: frozen(value) for name, value in reader.take("options", dict).items()}
-    given = tuple(reader.take("given", list))
-    if not all(name in options for name in given):
-        raise _wrong(f"{reader.where}.given", "names of options", list(given))
-    launch = _launch(_Reader(reader.take("launch"), f"{reader.where}.launch"))
-    packing = _packing(_Reader(reader.take("packing"), f"{reader.where}.packing"), arguments)
-    metadata, source = reader.take("metadata", dict), reader.take("source", str, type(None))
-    reader.done()
-    return Form(
-        target,
-        driver,
-        architecture,
-        arguments,
-        options,
-        given,
-        None if grid is None else (grid[0], grid[1], grid[2]),
-        launch,
-        packing,
-        code,
-        key,
-        metadata,
-        source,
-    )
-
-
-def _launch(reader: _Reader) -> Launch:
-    made = Launch(
-        entry=reader.take("entry", str),
-        num_warps=reader.natural("num_warps"),
-        warp_size=reader.natural("warp_size"),
-        num_ctas=reader.natural("num_ctas"),
-        shared=reader.natural("shared"),
-        cooperative=reader.take("cooperative", bool),
-        dependent=reader.take("dependent", bool),
-        global_scratch=_pair(reader, "global_scratch"),
-        profile_scratch=_pair(reader, "profile_scratch"),
-    )
-    reader.done()
-    if not 1 <= made.threads <= 1024 or made.num_ctas < 1:
-        raise _wrong(reader.where, "1 to 1024 threads", str(made.threads))
-    return made
-
-
-def _pair(reader: _Reader, name: str) -> tuple[int, int]:
-    pair = reader.take(name, list)
-    if [type(item) for item in pair] != [int, int] or pair[0] < 0 or pair[1] < 1:
-        raise _wrong(f"{reader.where}.{name}", "bytes and alignment", pair)
-    return pair[0], pair[1]
-
-
-def _packing(reader: _Reader, arguments: Sequence[Pattern]) -> Packing:
-    fields, end = [], 0
-    passed = (Value, Described)
-    leaves = [(path, found) for path, found in leaves_of(arguments) if isinstance(found, passed)]
-    kinds = dict(leaves)
-    for where, item in reader.objects("fields"):
-        inner = _Reader(item, where)
-        path = tuple(inner.take("path", list))
-        code, offset = inner.take("code", str), inner.natural("offset")
-        made = _map(_Reader(inner.take("map"), f"{where}.map")) if code == "map" else None
-        field = Field(path, code, offset, made)
-        inner.done()
-        size = MAP_ALIGNMENT if made is not None else CODE_SIZES.get(code)
-        kind = kinds.get(path)
-        rank = kind.rank if isinstance(kind, Described) else None
-        if (
-            size is None
-            or offset % size
-            or offset < end
-            or rank != (None if made is None else len(made.box))
-        ):
-            raise _wrong(where, "a known code at an aligned place of its own", item)
-        end = field.end
-        fields.append(field)
-    if [field.path for field in fields] != [path for path, _ in leaves]:
-        raise _wrong(
-            f"{reader.where}.fields", "one for each argument that is no constant", "others"
-        )
-    scratch, size = reader.take("scratch", list), reader.natural("size")
-    reader.done()
-    if [type(offset) for offset in scratch] != [int, int]:
-        raise _wrong(f"{reader.where}.scratch", "two offsets", scratch)
-    if not end <= scratch[0] <= scratch[1] - 8 <= size - 16 or scratch[0] % 8 or scratch[1] % 8:
-        raise _wrong(f"{reader.where}.scratch", "two offsets behind the arguments", scratch)
-    return Packing(tuple(fields), (scratch[0], scratch[1]), size)
+    """Return a pattern from its JSON."""
+    pattern: Pattern = schema.read(Pattern, value, "pattern")
+    return pattern
 
 
 def leaves_of(
     patterns: Sequence[Pattern], before: tuple[int, ...] = ()
 ) -> list[tuple[tuple[int, ...], Pattern]]:
-    """(path, pattern) of all that is no tuple, in order."""
-    found: list[tuple[tuple[int, ...], Pattern]] = []
+    """Return (path, pattern) of all that is no tuple, in order."""
+    leaves: list[tuple[tuple[int, ...], Pattern]] = []
     for index, pattern in enumerate(patterns):
         path = (*before, index)
         if isinstance(pattern, Tuple):
-            found += leaves_of(pattern.items, path)
+            leaves += leaves_of(pattern.items, path)
         else:
-            found.append((path, pattern))
-    return found
+            leaves.append((path, pattern))
+    return leaves
 
 
 def digest_of(data: bytes) -> str:
-    """sha256 as hex."""
+    """Return the sha256 as hex."""
     return hashlib.sha256(data).hexdigest()
 
 
