@@ -17,7 +17,7 @@ import triton.language as tl  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 
 from gluon_amd.inspect import instructions, note  # noqa: E402
-from gluon_core.plugin.isa import find_loops  # noqa: E402
+from gluon_core.plugin.machine_code import find_loops  # noqa: E402
 from gluon_core.registry.load import registry  # noqa: E402
 from gluon_report.demo import load_examples  # noqa: E402
 

@@ -111,8 +111,8 @@ ROOMS = (
     *(
         f"plugin.{name}"
         for name in (
-            "backend builder compiler device hookspec host_descriptor isa language launcher listing ops options paths "
-            "reference semantic simulation targets tools triton_compiler"
+            "backend builder compiler device hookspec host_descriptor language launcher machine_code ops options paths "
+            "reference semantic simulation targets triton_compiler"
         ).split()
     ),
     *(f"simulation.{name}" for name in ("assembly", "host_memory", "settings")),

@@ -19,7 +19,7 @@ from gluon_core.compiler.source import GluonASTSource
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.targets import Target
 from gluon_core.values.constants import identity, text_of
-from gluon_core.values.descriptors import is_descriptor_text, split_descriptor
+from gluon_core.values.descriptors import split_descriptor
 from gluon_runtime import rules
 
 __all__ = [
@@ -103,8 +103,8 @@ def pattern_of(
         return {"tuple": [pattern_of(source, k, (*path, i), name) for i, k in enumerate(kind)]}
     if kind == "constexpr":
         return constant_of(source.constants.get(path))
-    if is_descriptor_text(kind):
-        descriptor = split_descriptor(kind)
+    descriptor = split_descriptor(kind)
+    if descriptor is not None:
         if descriptor.head != "tensordesc":
             raise BundleUnsupportedError(
                 "bundles cannot hold descriptors of this kind",
@@ -173,7 +173,7 @@ def maps_of(compiled: CompiledKernel) -> list[Any]:
     Raises:
         BundleUnsupportedError: its driver takes no maps.
     """
-    count = sum(map(is_descriptor_text, _flat(compiled.src.types)))
+    count = sum(split_descriptor(kind) is not None for kind in _flat(compiled.src.types))
     if not count:
         return []
     entries = list(getattr(compiled.metadata, "tensordesc_meta", None) or ())

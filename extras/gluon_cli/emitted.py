@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Iterable, Mapping, Optional, Sequence
 
-from gluon_core.plugin.emitted import Emitted
+from gluon_core.plugin.machine_code import Instruction
 
 __all__ = ["LineCode", "by_line"]
 
@@ -33,16 +33,16 @@ class LineCode:
         return any(re.match(pattern, name) for pattern in patterns for name in self.counts)
 
 
-def by_line(emitted: Iterable[Emitted]) -> dict[tuple[str, int], LineCode]:
+def by_line(emitted: Iterable[Instruction]) -> dict[tuple[str, int], LineCode]:
     """Return the instructions of each line, in the order of files and lines."""
-    lines: dict[tuple[str, int], list[Emitted]] = {}
+    lines: dict[tuple[str, int], list[Instruction]] = {}
     for one in emitted:
         lines.setdefault((one.file, one.line), []).append(one)
     return {place: _line_code(*place, lines[place]) for place in sorted(lines)}
 
 
-def _line_code(file: str, line: int, instructions: Sequence[Emitted]) -> LineCode:
-    moves = [one for one in instructions if one.kind != Emitted.PRODUCT]
+def _line_code(file: str, line: int, instructions: Sequence[Instruction]) -> LineCode:
+    moves = [one for one in instructions if one.kind != Instruction.PRODUCT]
     narrowest = min((one for one in moves if one.width), key=lambda one: one.width, default=None)
     return LineCode(
         file,

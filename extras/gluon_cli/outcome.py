@@ -17,7 +17,7 @@ from gluon_core.compiler.driver import compile_source
 from gluon_core.compiler.source import GluonASTSource, Path, trace_source
 from gluon_core.errors import GluonError
 from gluon_core.frontend.session import Session
-from gluon_core.plugin.emitted import Emitted
+from gluon_core.plugin.machine_code import Instruction
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.registry.selection import Selection
@@ -292,7 +292,7 @@ def _unknown(source: GluonASTSource) -> Iterator[tuple[Path, str]]:
 def _said(
     source: GluonASTSource, names: Sequence[str], now: LineCode, then: Optional[LineCode]
 ) -> str:
-    kind, width = now.narrowest or (Emitted.LOAD, 0)
+    kind, width = now.narrowest or (Instruction.LOAD, 0)
     listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
     verb = "is" if len(names) == 1 else "are"
     types = dict.fromkeys(f"`{source.signature.get(n.partition('[')[0])}:16`" for n in names)

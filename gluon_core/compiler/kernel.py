@@ -16,8 +16,8 @@ from gluon_core.compiler.grid import check_grid
 from gluon_core.errors import ArgumentError, DeviceError
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.compiler import Report
-from gluon_core.plugin.isa import Loop
 from gluon_core.plugin.launcher import Launcher
+from gluon_core.plugin.machine_code import Loop
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.answers import checked_launcher
 from gluon_core.registry.load import registry

@@ -10,7 +10,7 @@ from gluon_core import _triton
 from gluon_core._triton import tl
 from gluon_core.errors import CapabilityError, DtypeError, GluonError
 from gluon_core.plugin.paths import load_named
-from gluon_core.values.descriptors import is_descriptor_text, parse_descriptor, split_descriptor
+from gluon_core.values.descriptors import parse_descriptor, split_descriptor
 
 __all__ = ["check_descriptor", "parse_type"]
 
@@ -47,9 +47,10 @@ def check_descriptor(parameter: str, text: Any, session: Any) -> None:
     Raises:
         CapabilityError: naming what is lacking, of the vendor whose descriptor it is.
     """
-    if not isinstance(text, str) or not is_descriptor_text(text):
+    parts = split_descriptor(text)
+    if parts is None:
         return
-    head = split_descriptor(text).head
+    head = parts.head
     own = session.vendor.language.descriptors.get(head)
     if own is not None and _parses(text, own, head):
         return  # the ops say at their lines what they need
@@ -99,7 +100,7 @@ def parse_type(text: Any, descriptors: Mapping[str, str] = MappingProxyType({}))
         return text
     if text is None or text == "constexpr":
         return tl.constexpr_type(None) if text is None else tl.constexpr
-    if is_descriptor_text(text):
+    if split_descriptor(text) is not None:
         types = {
             head: load_named(path, f"descriptors[{head!r}]") for head, path in descriptors.items()
         }

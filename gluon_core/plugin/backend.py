@@ -18,7 +18,7 @@ from gluon_core.plugin.targets import Architecture
 
 __all__ = ["API_VERSION", "Backend"]
 
-API_VERSION = 2
+API_VERSION = 3
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence
 
 from gluon_core.errors import CapabilityError
-from gluon_core.plugin.emitted import Emitted
-from gluon_core.plugin.isa import Loop
-from gluon_core.plugin.listing import CodeLine, of_assembly, of_module
+from gluon_core.plugin.machine_code import (
+    CodeLine,
+    Instruction,
+    Loop,
+    find_loops,
+    of_assembly,
+    of_module,
+)
 from gluon_core.plugin.options import CompileOptions, Options
 from gluon_core.plugin.targets import Target
 
@@ -62,6 +68,24 @@ class Report:
     occupancy: Optional[int] = None
     register_files: Mapping[str, int] = field(default_factory=dict)
     loops: tuple[Loop, ...] = ()
+
+    @classmethod
+    def of(
+        cls, instructions: Sequence[Instruction], unit: Callable[[str], str], **numbers: Any
+    ) -> Report:
+        """Return the report of these instructions, counted, with their loops.
+
+        Args:
+            unit: returns the class of a mnemonic for `instruction_mix`.
+            numbers: the other fields.
+        """
+        mix = Counter(unit(one.name) for one in instructions)
+        return cls(
+            instruction_count=len(instructions),
+            instruction_mix=dict(mix.most_common()),
+            loops=find_loops(instructions),
+            **numbers,
+        )
 
     def __post_init__(self) -> None:
         for name in ("instruction_mix", "register_files"):  # a Counter is no dict to `asdict`
@@ -211,7 +235,7 @@ class Compiler:
         """
         raise _lacks_compiler(compiled.target)
 
-    def emitted(self, compiled: Compiled) -> Sequence[Emitted]:
+    def emitted(self, compiled: Compiled) -> Sequence[Instruction]:
         """Return the machine instructions that reach global memory, and matrix products, each with its
         line of the kernel; none where the backend does not read the machine code.
 

@@ -34,14 +34,13 @@ __all__ = [
     "Descriptor",
     "Machine",
     "SharedBuffer",
-    "claims_programs",
     "like",
-    "per_program",
     "returns",
     "wants_machine",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+V = TypeVar("V")
 
 # C's functions that both float32 and float64 have in every vendor's library, and further ones.
 MATH = (
@@ -54,13 +53,21 @@ MATH = (
 MORE_MATH = ("erfcinv", "i0", "i1", "ilogb", "jn", "normcdf", "normcdfinv", "yn")
 
 
-def returns(types: Callable[..., Any]) -> Callable[[F], F]:
-    """Declare result types: `types(*operands)`, with the builder method's operands, gives one type,
-    a list of them, or None. A recorded operand has its type as `operand.type`; a scalar type may be
-    its name, such as "i32"."""
+def returns(types: Optional[Callable[..., Any]] = None, claims: bool = False) -> Callable[[F], F]:
+    """Declare the result types of a model.
+
+    Args:
+        types: `types(*operands)`, with the builder method's operands, gives one type, a list of them, or
+            None. A recorded operand has its type as `operand.type`; a scalar type may be its name, such
+            as "i32".
+        claims: the model calls `Machine.claim`: only a few programs of a grid whose kernel has this op
+            start at once, so that there are others to claim.
+    """
 
     def mark(model: F) -> F:
-        model.results = types  # type: ignore[attr-defined]  # for the recorder
+        if types is not None:
+            model.results = types  # type: ignore[attr-defined]  # for the recorder
+        model.claims = claims  # type: ignore[attr-defined]  # for the machine
         return model
 
     return mark
@@ -71,35 +78,14 @@ def like(position: int) -> Callable[[F], F]:
     return returns(lambda *operands, **named: operands[position].type)
 
 
-def claims_programs(model: F) -> F:
-    """Say that a model calls `Machine.claim`: of a grid whose kernel has this op only a few programs
-    start at once, so that there are others to claim."""
-    model.claims = True  # type: ignore[attr-defined]  # for the machine
-    return model
-
-
-def select(value: Any, where: Any) -> Any:
-    """An operand (an array, a buffer or a descriptor) of those programs for which `where`, a
-    boolean per program, holds. None holds for all."""
-    if where is None or value is None:
-        return value
-    live = np.asarray(where).reshape(-1)
-    if live.size == 1 or live.all():
-        return value
-    if isinstance(value, np.ndarray):
-        return value if value.shape[0] == 1 else value[live]
-    return value.select(np.flatnonzero(live))
-
-
-def per_program(value: Any) -> np.ndarray:
-    """A scalar operand as int64: an entry for each program, or one for all of them."""
-    return np.asarray(value).reshape(-1).astype(np.int64)
-
-
 def wants_machine(model: Callable[..., Any]) -> bool:
     """Whether the model's first parameter is called `machine`."""
     code = getattr(model, "__code__", None)
     return code is not None and code.co_argcount > 0 and code.co_varnames[0] == "machine"
+
+
+def _flat(value: Any) -> np.ndarray:
+    return np.asarray(value).reshape(-1).astype(np.int64, copy=False)
 
 
 class SharedBuffer(Protocol):
@@ -114,14 +100,14 @@ class SharedBuffer(Protocol):
     def offset(self) -> np.ndarray:
         """Bytes from the start of the allocation, which is aligned as its layout wants, to the
         lowest element: (programs or 1,)."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
 class Descriptor:
     """A tensor in global memory and the box of it that one copy moves.
 
-    Arrays have one entry per program that runs, or one where they all share it.
+    Arrays have one entry per program that runs, or one where they all share it. Scalar operands of the
+    op that makes it become such arrays.
 
     Args:
         base: byte address of the first element, int64.
@@ -144,9 +130,14 @@ class Descriptor:
     round_f32_to_tf32: bool = False
     extra: Any = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base", _flat(self.base))
+        for name in ("shape", "strides"):
+            object.__setattr__(self, name, tuple(map(_flat, getattr(self, name))))
+
     @property
     def rank(self) -> int:
-        """Of the tensor."""
+        """Return the rank of the tensor."""
         return len(self.shape)
 
     def box(self, origin: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -234,62 +225,49 @@ class Machine(Protocol):
     @property
     def programs(self) -> int:
         """How many programs run together."""
-        ...
 
     @property
     def target(self) -> Any:
         """The `gluon_core.plugin.targets.Target` that is simulated."""
-        ...
 
     @property
     def specialized(self) -> bool:
         """Whether the kernel has warps beside these, for its partitions."""
-        ...
 
     def program_id(self, position: int) -> tuple[int, int, int]:
         """The (x, y, z) of the program at a position of the first axis."""
-        ...
 
     @property
     def grid(self) -> tuple[int, int, int]:
         """How many programs there are in x, y, z."""
-        ...
 
     @property
     def blocks(self) -> int:
         """The number of blocks of a program: the size of its cluster along x."""
-        ...
 
     @property
     def all_warps(self) -> int:
         """The warps of a block, those of partitions included."""
-        ...
 
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory that the kernel allocates in each block."""
-        ...
 
     def ticks(self, passed: int = 0) -> int:
         """Read a clock: return a number that grows from call to call of one launch, by `passed` at least."""
-        ...
 
     def claim(self) -> Optional[tuple[int, int, int]]:
         """Take a program of the grid that has not started, which will not start then; None where
-        none is left. Only for models under `claims_programs`; one program runs at a time there."""
-        ...
+        none is left. Only for models that `returns(claims=True)`; one program runs at a time there."""
 
     def full(self, value: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         """`value` at full extent, (programs, *shape), read-only."""
-        ...
 
     def operand_types(self) -> list[Any]:
         """The recorded types of the op's operands (values only, lists flattened)."""
-        ...
 
     def result_dtype(self, index: int = 0) -> np.dtype:
         """The NumPy type of one result."""
-        ...
 
     # -- memory --
 
@@ -300,7 +278,6 @@ class Machine(Protocol):
 
         An element outside every argument is an error, unless masked off. So for stores and atomics.
         """
-        ...
 
     def store_global(self, addresses: np.ndarray, values: np.ndarray, mask: Any = None) -> None: ...
 
@@ -309,7 +286,6 @@ class Machine(Protocol):
     ) -> np.ndarray:
         """Read-modify-write of kind add, fadd, max, min, umax, umin, and, or, xor, xchg, inc or dec (up
         to the value, then from 0; and back); old values."""
-        ...
 
     def refuse_before(
         self, argument: str, place: Sequence[np.ndarray], message: str, remedy: str
@@ -321,36 +297,30 @@ class Machine(Protocol):
             argument: whose indices they are.
             message, remedy: what happens there, and what to do; index and program are added.
         """
-        ...
 
     def compare_and_swap(
         self, addresses: np.ndarray, compare: np.ndarray, values: np.ndarray, mask: Any = None
     ) -> np.ndarray:
         """Atomically `values` where memory holds the bits of `compare`; old values."""
-        ...
 
     def load_shared(
         self, buffer: SharedBuffer, mask: Any = None, copied: bool = False
     ) -> np.ndarray:
         """All elements, (programs, *shape); what `mask` leaves out is not read and has any value.
         Where they only go on to other memory, as they are, they are `copied`."""
-        ...
 
     def store_shared(self, buffer: SharedBuffer, values: np.ndarray, mask: Any = None) -> None: ...
 
     def allocate_buffer(self, type: Any, value: Any = None) -> SharedBuffer:
         """A new buffer of a recorded type of shared or tensor memory, holding `value` if given."""
-        ...
 
     def slice_buffer(self, buffer: SharedBuffer, type: Any, offsets: Sequence[int]) -> SharedBuffer:
         """The part of a buffer, of that type, at an offset in each dimension."""
-        ...
 
     def dot(
         self, a: np.ndarray, b: np.ndarray, acc: np.ndarray, precision: Any = None
     ) -> np.ndarray:
         """acc + a @ b over the last two dims, at full extent; "tf32" truncates float32 operands."""
-        ...
 
     # -- asynchronous work: issued to a queue, closed into groups, waited for by count --
 
@@ -382,26 +352,26 @@ class Machine(Protocol):
                 through the generic proxy needs a `fence` before the issue.
             read: reads the sources, before `perform` writes; others may wait for that alone.
             where: a boolean per program; only these do it. Inside, operands are those of these
-                programs: see `select`.
+                programs: `select` takes them.
             fills: the `promise` that `perform` writes to.
             remote: it reaches shared memory of other blocks of the cluster.
         """
-        ...
+
+    def select(self, value: V, where: Any) -> V:
+        """Return an operand (an array, a buffer or a descriptor) of those programs for which `where`, a
+        boolean per program, holds. None holds for all."""
 
     def promise(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         """An array (programs, *shape) that the model returns now and that work in flight fills. A
         kernel that reads it before a wait for that work is told so. A model that gets one as an
         operand takes its elements inside `perform` of later work, with `np.asarray`."""
-        ...
 
     def settled(self, value: np.ndarray) -> np.ndarray:
         """The elements of a promise, if its work is known to be over; else the promise. What a
         waiting op returns; any other array comes back as it is."""
-        ...
 
     def fence(self) -> None:
         """What was done or learned so far becomes visible to the other proxies."""
-        ...
 
     def implied_fence(
         self,
@@ -421,22 +391,18 @@ class Machine(Protocol):
             newer: of those in `known` that not every supported compiler knows of, the releases that
                 do, such as "Triton >= 3.7".
         """
-        ...
 
     def commit(self, queue: str) -> None:
         """Close the queue's current group. A queue belongs to one partition."""
-        ...
 
     def wait_groups(self, queue: str, pending: int, reads: bool = False) -> None:
         """Go on when at most `pending` closed groups are unfinished; with `reads`, when at most so
         many have not read their sources."""
-        ...
 
     # -- barriers in shared memory: a count of arrivals and of bytes, and a phase --
 
     def barrier_init(self, buffer: SharedBuffer, count: int) -> None:
         """Its phases take `count` arrivals. Refused while the barrier is in use."""
-        ...
 
     def barrier_invalidate(self, buffer: SharedBuffer) -> None: ...
 
@@ -448,42 +414,32 @@ class Machine(Protocol):
         Args:
             everywhere: each block of a cluster arrives at the barriers of the others, too.
         """
-        ...
 
     def barrier_raise(self, buffer: SharedBuffer, count: int) -> None:
         """The current phase expects `count` arrivals more."""
-        ...
 
     def barrier_expect(self, buffer: SharedBuffer, size: int, where: Any = None) -> None:
         """`size` more bytes belong to the current phase."""
-        ...
 
     def barrier_complete(self, buffer: SharedBuffer, size: int, where: Any = None) -> None:
         """`size` bytes have come."""
-        ...
 
     def barrier_remote(self, buffer: SharedBuffer) -> None:
         """Other blocks of the cluster are about to signal at this barrier: refused unless they know
         that it was initialized."""
-        ...
 
     def cluster_release(self) -> None:
         """What was initialized so far is known to whoever passes a cluster barrier after this."""
-        ...
 
     def cluster_acquire(self) -> None:
         """All blocks of the cluster have come, and know what was released before."""
-        ...
 
     def barrier_phase(self, buffer: SharedBuffer) -> np.ndarray:
         """Parity of the phase that each program's barrier is in, int32."""
-        ...
 
     def barrier_wait(self, buffer: SharedBuffer, parity: Any, where: Any = None) -> Iterator[Any]:
         """`yield from` it: goes on once the phase of that parity has completed, and knows then
         what those knew who arrived."""
-        ...
 
     def blocked(self, ready: Callable[[], bool], describe: str) -> Any:
         """`yield` it: goes on once `ready()`; `describe` is for the error when that never is."""
-        ...

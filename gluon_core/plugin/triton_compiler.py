@@ -1,4 +1,4 @@
-"""A compiler facet over one of Triton's compilers.
+"""A compiler facet over one of Triton's compilers, and a device facet over one of its drivers.
 
 A vendor names the compiler class and its options class; options are checked, stages run, and
 limits are refused here, the same way for each.
@@ -7,15 +7,22 @@ limits are refused here, the same way for each.
 from __future__ import annotations
 
 import functools
+import os
+import subprocess
+import tempfile
 from typing import Any, Callable, Mapping, Optional
 
-from gluon_core.errors import LimitError, OptionError
+from gluon_core.errors import BackendError, LimitError, OptionError
+from gluon_core.features import Feature
 from gluon_core.plugin.compiler import Compiler, Stage
+from gluon_core.plugin.device import Device
 from gluon_core.plugin.options import check_given, check_precision
 from gluon_core.plugin.paths import load_path
 from gluon_core.plugin.targets import Architecture, Target
 
-__all__ = ["TritonCompiler", "check_limits"]
+__all__ = ["TritonCompiler", "TritonDevice", "check_limits"]
+
+StageFunction = Callable[[Any, "dict[str, Any]"], Any]
 
 
 class TritonCompiler(Compiler):
@@ -75,6 +82,60 @@ class TritonCompiler(Compiler):
         modules: Mapping[str, Any] = self.of(target).get_module_map()
         return modules
 
+    def around(self, target: Target) -> Mapping[str, Callable[[StageFunction], StageFunction]]:
+        """Return functions that take a stage of Triton's and return the one to run, by stage."""
+        return {}
+
+    @staticmethod
+    def has(feature: Feature) -> bool:
+        """Return True if the installed Triton has `feature`."""
+        from gluon_core import _triton
+
+        return _triton.has(feature)
+
+    @staticmethod
+    def knobs() -> Any:
+        """Return Triton's settings."""
+        from gluon_core import _triton
+
+        return _triton.knobs
+
+    @staticmethod
+    def run_passes(module: Any, *passes: str) -> None:
+        """Run passes over a module; each is named with its dialect, as in `gluon.add_inliner`."""
+        from gluon_core import _triton
+
+        manager = _triton.ir.pass_manager(module.context)
+        for name in passes:
+            dialect, _, add = name.partition(".")
+            getattr(getattr(_triton.passes, dialect), add)(manager)
+        manager.run(module, "plugin")
+
+    @staticmethod
+    def run_tool(name: str, code: bytes, *arguments: str) -> str:
+        """Run a program of Triton's wheel, such as `cuobjdump`, on a file with `code`; return its output.
+
+        Raises:
+            BackendError: there is no such program, or it fails.
+        """
+        from gluon_core import _triton
+
+        tool = _triton.tool(name)
+        if tool is None:
+            raise BackendError(f"the installed Triton ships no {name}")
+        handle, path = tempfile.mkstemp(suffix=".cubin")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(code)
+            command = [tool, *arguments, path]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        finally:
+            os.remove(path)
+        if done.returncode:
+            error = done.stderr.strip()[:400]
+            raise BackendError(f"{name} could not read the machine code", got=error)
+        return done.stdout
+
     def disassembled(self, code: bytes) -> str:
         """Return machine code as Triton shows it."""
         from gluon_core._triton import disassembled
@@ -92,9 +153,13 @@ class TritonCompiler(Compiler):
     def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
         from gluon_core import _triton
 
+        around: dict[str, Callable[[StageFunction], StageFunction]] = {
+            "llir": functools.partial(_limited, target),
+            **self.around(target),
+        }
         stages = _triton.gluon_stages(self.of(target), options)
         return tuple(
-            Stage(name, _limited(run, target) if name == "llir" else run)
+            Stage(name, around[name](run) if name in around else run)
             for name, run in stages.items()
         )
 
@@ -102,7 +167,28 @@ class TritonCompiler(Compiler):
         return str(self.of(target).hash())
 
 
-StageFunction = Callable[[Any, "dict[str, Any]"], Any]
+class TritonDevice(Device):
+    """Devices whose driver, or whose scratch memory, is Triton's."""
+
+    @staticmethod
+    def driver() -> Any:
+        """Return Triton's active driver."""
+        from gluon_core import _triton
+
+        return _triton.active_driver()
+
+    @staticmethod
+    def user_allocator(kind: str) -> Optional[Callable[[int, int, int], Any]]:
+        """Return `f(size, alignment, stream)` for scratch memory of launches, None for the vendor's choice.
+
+        A program sets one with `triton.set_allocator`; for profiles newer Tritons bring one, too.
+
+        Args:
+            kind: "global" or "profile".
+        """
+        from gluon_core import _triton
+
+        return _triton.user_allocator(kind)
 
 
 @functools.lru_cache(maxsize=None)
@@ -112,7 +198,7 @@ def _compiler(path: str, target: Target) -> Any:
     return load_path(path)(_triton.gpu_target(target))
 
 
-def _limited(run: StageFunction, target: Target) -> StageFunction:
+def _limited(target: Target, run: StageFunction) -> StageFunction:
     """Return the stage `run` followed by a check of the limits, on which later stages would fail."""
 
     def stage(source: Any, metadata: dict[str, Any]) -> Any:

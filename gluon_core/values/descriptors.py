@@ -36,7 +36,6 @@ from gluon_core.layouts.base import Layout, SharedLayout
 __all__ = [
     "DescriptorText",
     "descriptor_text",
-    "is_descriptor_text",
     "parse_descriptor",
     "split_descriptor",
     "tensor_descriptor",
@@ -235,11 +234,6 @@ class DescriptorText(NamedTuple):
     layout: str
 
 
-def is_descriptor_text(kind: Any) -> bool:
-    """Whether an entry of a signature is a descriptor."""
-    return isinstance(kind, str) and kind.startswith("tensordesc")
-
-
 def descriptor_text(
     element: str,
     block_shape: Sequence[int],
@@ -258,12 +252,14 @@ def descriptor_text(
     return f"{head}<{element}[{block}],{rank}{layout!r}>"
 
 
-def split_descriptor(text: str) -> DescriptorText:
-    """Take an entry of a signature apart.
+def split_descriptor(text: Any) -> Optional[DescriptorText]:
+    """Take an entry of a signature apart; return None for one that is no descriptor.
 
     Raises:
-        DtypeError: it is no descriptor.
+        DtypeError: it begins as a descriptor, and is none.
     """
+    if not isinstance(text, str) or not text.startswith("tensordesc"):
+        return None
     match = _TEXT.fullmatch(text)
     if match is None:
         raise DtypeError(
@@ -289,10 +285,10 @@ def parse_descriptor(text: str, element: Any, types: Mapping[str, Callable[..., 
         LayoutError: an unknown layout, or one that is not for shared memory.
     """
     parts = split_descriptor(text)
-    cls = types.get(parts.head)
-    if cls is None:
+    cls = types.get(parts.head) if parts is not None else None
+    if parts is None or cls is None:
         raise DtypeError(
-            f"the target has no descriptors of kind {parts.head!r}",
+            f"the target has no descriptors of kind {parts.head if parts else text!r}",
             argument="signature",
             expected=", ".join(map(repr, types)) or "no descriptors at all",
             got=repr(text),

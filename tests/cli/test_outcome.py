@@ -9,8 +9,7 @@ from gluon_cli.emitted import by_line
 from gluon_cli.outcome import outcome
 from gluon_core import language as gl
 from gluon_core.compiler.source import GluonASTSource
-from gluon_core.plugin.emitted import Emitted
-from gluon_core.plugin.listing import CodeLine
+from gluon_core.plugin.machine_code import CodeLine, Instruction
 from gluon_core.registry.load import registry
 from tests.portable_kernels import TILES, products
 
@@ -135,12 +134,12 @@ AMD = """	global_load_dwordx4 v[0:3], v4, s[0:1]
 	ds_read_b128 v[0:3], v4
 	s_load_dwordx4 s[0:3], s[4:5], 0x0"""
 KINDS = [
-    (Emitted.LOAD, 16),
-    (Emitted.LOAD, 2),
-    (Emitted.STORE, 8),
-    (Emitted.COPY, 16),
-    (Emitted.COPY, 0),
-    (Emitted.PRODUCT, 0),
+    (Instruction.LOAD, 16),
+    (Instruction.LOAD, 2),
+    (Instruction.STORE, 8),
+    (Instruction.COPY, 16),
+    (Instruction.COPY, 0),
+    (Instruction.PRODUCT, 0),
 ]
 
 
@@ -153,4 +152,4 @@ def test_instructions_are_told_apart(vendor, text):
     emitted = read([CodeLine(line, "k.py", 7) for line in text.splitlines()])
     assert [(one.kind, one.width) for one in emitted] == KINDS
     (line,) = by_line(emitted).values()
-    assert line.moves == 5 and line.narrowest == (Emitted.LOAD, 2)
+    assert line.moves == 5 and line.narrowest == (Instruction.LOAD, 2)

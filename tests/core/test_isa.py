@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gluon_amd.inspect as amd
 import gluon_nvidia.inspect as nvidia
-from gluon_core.plugin.isa import Instruction, find_loops
+from gluon_core.plugin.compiler import Report
+from gluon_core.plugin.machine_code import Instruction, find_loops
 from gluon_core.registry.load import registry
 
+UNKNOWN = {"registers": None, "spills": None, "shared_memory": 0}
 NESTED = [
     Instruction("a"),
     Instruction("b", ("outer",)),
@@ -72,7 +74,8 @@ def test_amdgcn():
         "v_mfma_f32_32x32x8_f16": 1,
         "s_cbranch_scc1": 1,
     }
-    assert amd.instruction_mix(AMDGCN)["buffer_load"] == 2
+    mix = Report.of(amd.instructions(AMDGCN), amd.unit, **UNKNOWN).instruction_mix
+    assert mix["buffer_load"] == 2
     assert amd.note(AMDGCN, "agpr_count") == 16 and amd.note(AMDGCN, "vgpr_count") == 44
 
 
@@ -100,7 +103,7 @@ def test_sass():
     (loop,) = find_loops(nvidia.instructions(SASS))
     assert (loop.label, loop.instruction_count) == ("0x10", 4)
     assert list(loop.instruction_mix) == ["LDGSTS.128", "LDSM.16.MT88.4", "HGMMA.64x128x16", "BRA"]
-    assert nvidia.instruction_mix(SASS) == {
+    assert Report.of(nvidia.instructions(SASS), nvidia.unit, **UNKNOWN).instruction_mix == {
         "BRA": 2, "MOV": 1, "LDGSTS": 1, "LDSM": 1, "HGMMA": 1, "EXIT": 1
     }  # fmt: skip
 

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from gluon_core.plugin.compiler import Compiler
-from gluon_core.plugin.listing import of_assembly, of_module
+from gluon_core.plugin.machine_code import of_assembly, of_module
 from gluon_report.report import pages_of
 from tests.report.pages import HERE, written
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import Any, Callable, ContextManager, Mapping, Optional, Sequence
 
 from gluon_amd.arch import ARCHITECTURES, properties
 from gluon_amd.features import ANY_TARGET_FP8, RESOLVES_COALESCED
 from gluon_amd.lowerings import LOWERINGS
 from gluon_core.plugin.backend import Backend
-from gluon_core.plugin.compiler import Report, Stage
-from gluon_core.plugin.device import Device
-from gluon_core.plugin.emitted import Emitted
+from gluon_core.plugin.compiler import Report
 from gluon_core.plugin.language import Language
+from gluon_core.plugin.machine_code import Instruction
 from gluon_core.plugin.targets import Target
-from gluon_core.plugin.triton_compiler import TritonCompiler
+from gluon_core.plugin.triton_compiler import TritonCompiler, TritonDevice
 
 __all__ = ["AMD"]
 
@@ -30,19 +28,12 @@ class AmdCompiler(TritonCompiler):
     pointer_range_bits = 32
 
     def process(self, target: Target) -> str:
-        from gluon_core.plugin import ops
+        return "" if self.has(ANY_TARGET_FP8) else target.architecture.name
 
-        return "" if ops.has(ANY_TARGET_FP8) else target.architecture.name
+    def around(self, target: Target) -> Mapping[str, Callable[..., Any]]:
+        return {} if self.has(RESOLVES_COALESCED) else {"ttgir": _coalesced}
 
-    def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
-        from gluon_core.plugin import ops
-
-        stages = super().pipeline(target, options)
-        if ops.has(RESOLVES_COALESCED):
-            return stages
-        return (replace(stages[0], run=_coalesced(stages[0].run)), *stages[1:])
-
-    def emitted(self, compiled: Any) -> Sequence[Emitted]:
+    def emitted(self, compiled: Any) -> Sequence[Instruction]:
         from gluon_amd.inspect import emitted
 
         return emitted(self.listing("amdgcn", compiled.asm))
@@ -53,7 +44,7 @@ class AmdCompiler(TritonCompiler):
         return report(compiled)
 
 
-class AmdDevice(Device):
+class AmdDevice(TritonDevice):
     """GPUs behind the HIP driver."""
 
     tensor_device = "cuda"  # torch's name for HIP devices
@@ -91,9 +82,7 @@ class AmdDevice(Device):
         return torch.cuda.device(index) if torch is not None else super().scope(index)
 
     def stream_getter(self) -> Callable[[int], int]:
-        from gluon_core.plugin.tools import active_driver
-
-        stream: Callable[[int], int] = active_driver().get_current_stream
+        stream: Callable[[int], int] = self.driver().get_current_stream
         return stream
 
     def launcher(self, compiled: Any) -> Callable[..., Any]:
@@ -108,12 +97,9 @@ def _coalesced(
     """Return a first stage that resolves each CoalescedLayout, which Triton before 3.9 leaves."""
 
     def stage(module: Any, metadata: dict[str, Any]) -> Any:
-        from gluon_core.plugin.ops import ir, passes
-
-        manager = ir.pass_manager(module.context)
-        passes.gluon.add_inliner(manager)
-        passes.gluon.add_infer_coalesced_encodings(manager)
-        manager.run(module, "gluon_to_ttgir")
+        TritonCompiler.run_passes(
+            module, "gluon.add_inliner", "gluon.add_infer_coalesced_encodings"
+        )
         return run(module, metadata)
 
     return stage

@@ -7,6 +7,8 @@ import functools
 import sys
 from typing import Any, Optional
 
+from gluon_core.plugin.triton_compiler import TritonDevice
+
 __all__ = ["architecture", "device_count", "problem"]
 
 _LIBRARIES = ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6")
@@ -44,9 +46,7 @@ def architecture(index: int) -> Optional[str]:
     if torch is not None and getattr(torch.version, "hip", None):
         return str(torch.cuda.get_device_properties(index).gcnArchName).split(":")[0]
     try:
-        from gluon_core.plugin.tools import active_driver
-
-        properties = active_driver().utils.get_device_properties(index)
+        properties = TritonDevice.driver().utils.get_device_properties(index)
         return str(properties["arch"]).split(":")[0]
     except Exception:  # Triton has no active HIP driver
         return None

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from dataclasses import replace
 from typing import Any, Optional, Sequence
 
 from gluon_core.plugin.compiler import Report
-from gluon_core.plugin.emitted import Emitted
-from gluon_core.plugin.isa import Instruction, find_loops
-from gluon_core.plugin.listing import CodeLine
+from gluon_core.plugin.machine_code import CodeLine, Instruction
 
-__all__ = ["emitted", "instruction_mix", "instructions", "note", "occupancy", "report"]
+__all__ = ["emitted", "instructions", "note", "occupancy", "report", "unit"]
 
 _LINE = re.compile(
     r"^(?:(?P<label>[.\w$]+):|\s+(?P<name>[a-z][a-z0-9_]+)(?P<rest>(?:[ \t][^;\n]*)?))",
@@ -53,12 +51,12 @@ def instructions(assembly: str) -> list[Instruction]:
 _KINDS = (
     (
         re.compile(r"(global|buffer)_load_\w*lds|global_load_async|\w+_store_async|\w+ lds$"),
-        Emitted.COPY,
+        Instruction.COPY,
     ),
-    (re.compile(r"tensor_(load|store)"), Emitted.COPY),
-    (re.compile(r"(global|buffer|flat)_load"), Emitted.LOAD),
-    (re.compile(r"(global|buffer|flat)_store"), Emitted.STORE),
-    (re.compile(r"v_s?(mfma|wmma)"), Emitted.PRODUCT),
+    (re.compile(r"tensor_(load|store)"), Instruction.COPY),
+    (re.compile(r"(global|buffer|flat)_load"), Instruction.LOAD),
+    (re.compile(r"(global|buffer|flat)_store"), Instruction.STORE),
+    (re.compile(r"v_s?(mfma|wmma)"), Instruction.PRODUCT),
 )
 _WIDTHS = (
     (re.compile(r"x4|b128"), 16),
@@ -69,28 +67,24 @@ _WIDTHS = (
 )
 
 
-def emitted(lines: Sequence[CodeLine]) -> tuple[Emitted, ...]:
+def emitted(lines: Sequence[CodeLine]) -> tuple[Instruction, ...]:
     """Return the accesses of global memory and the matrix products among lines of assembly."""
     accesses = []
     for line in lines:
         for one in instructions(line.text):
             kind = next((kind for pattern, kind in _KINDS if pattern.match(one.name)), None)
             if kind is not None:
-                whole = kind == Emitted.PRODUCT or one.name.startswith("tensor_")
+                whole = kind == Instruction.PRODUCT or one.name.startswith("tensor_")
                 sizes = (size for pattern, size in _WIDTHS if pattern.search(one.name))
                 width = 0 if whole else next(sizes, 4)
-                accesses.append(Emitted(one.name, kind, line.file, line.line, width))
+                accesses.append(
+                    replace(one, kind=kind, file=line.file, line=line.line, width=width)
+                )
     return tuple(accesses)
 
 
-def instruction_mix(assembly: str) -> dict[str, int]:
-    """Mnemonic class -> how often: `v_mfma`, `buffer_load`, `ds_read`, ..."""
-    counts = Counter(_class(one.name) for one in instructions(assembly))
-    return dict(counts.most_common())
-
-
-def _class(mnemonic: str) -> str:
-    """Return the unit and the verb: `v_mfma_f32_16x16x16_f16` is `v_mfma`."""
+def unit(mnemonic: str) -> str:
+    """Return the unit and the verb of a mnemonic: `v_mfma` of `v_mfma_f32_16x16x16_f16`."""
     return "_".join(mnemonic.split("_")[:2])
 
 
@@ -109,7 +103,6 @@ def occupancy(assembly: str, architecture: Any, num_warps: int, shared: int) -> 
 def report(compiled: Any) -> Report:
     """Return the `Report` of a `gluon_core.compiler.CompiledKernel`; spills in bytes per thread."""
     assembly = compiled.asm["amdgcn"]
-    mix = instruction_mix(assembly)
     spilled = note(assembly, "vgpr_spill_count")
     total, agprs = note(assembly, "vgpr_count"), note(assembly, "agpr_count")
     files = {
@@ -119,14 +112,13 @@ def report(compiled: Any) -> Report:
     }
     shared = compiled.metadata.shared or 0
     architecture = compiled.target.architecture
-    return Report(
+    return Report.of(
+        instructions(assembly),
+        unit,
         registers=total,  # accumulation registers included
         spills=None if spilled is None else 4 * spilled,
         shared_memory=shared,
-        instruction_count=sum(mix.values()),
-        instruction_mix=mix,
         scratch=note(assembly, "private_segment_fixed_size"),
         occupancy=occupancy(assembly, architecture, compiled.metadata.num_warps, shared),
         register_files={name: count for name, count in files.items() if count is not None},
-        loops=find_loops(instructions(assembly)),
     )

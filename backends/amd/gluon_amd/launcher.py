@@ -11,9 +11,8 @@ from typing import Any, Callable
 
 from gluon_amd.features import DESCRIPTORS_IN_TUPLES
 from gluon_core.errors import DeviceError, LaunchError, LimitError
-from gluon_core.plugin import ops
-from gluon_core.plugin.tools import active_driver
-from gluon_core.values.descriptors import is_descriptor_text
+from gluon_core.plugin.triton_compiler import TritonCompiler, TritonDevice
+from gluon_core.values.descriptors import split_descriptor
 
 __all__ = ["make_launcher"]
 
@@ -26,7 +25,7 @@ def make_launcher(compiled: Any) -> Callable[..., None]:
         LimitError: the kernel needs more than the device has.
     """
     try:
-        active = active_driver()
+        active = TritonDevice.driver()
         target = active.get_current_target()
     except Exception as error:
         raise DeviceError(
@@ -46,7 +45,9 @@ def make_launcher(compiled: Any) -> Callable[..., None]:
             got=f"{metadata.shared} bytes",
         )
     source, as_given = compiled.src, _as_they_are
-    if not ops.has(DESCRIPTORS_IN_TUPLES) and _descriptor_in_tuple(source.signature.values()):
+    if not TritonCompiler.has(DESCRIPTORS_IN_TUPLES) and _descriptor_in_tuple(
+        source.signature.values()
+    ):
         # The driver looks for descriptors outside of tuples only.
         kinds = tuple(source.signature.values())
         flat = dict(enumerate(_leaves(kinds, kinds)))
@@ -79,7 +80,7 @@ def _descriptor_in_tuple(kinds: Any, inside: bool = False) -> bool:
     return any(
         _descriptor_in_tuple(kind, True)
         if isinstance(kind, (tuple, list))
-        else inside and is_descriptor_text(kind)
+        else inside and split_descriptor(kind) is not None
         for kind in kinds
     )
 

@@ -8,7 +8,7 @@ from typing import Any, Iterator, Optional
 import numpy as np
 
 from gluon_core.simulation.host_memory import address_of, storage_of
-from gluon_core.values.descriptors import is_descriptor_text
+from gluon_core.values.descriptors import split_descriptor
 from gluon_emu.memory import Allocation
 
 __all__ = ["allocation_of", "encode", "global_scratch", "leaves_of"]
@@ -22,7 +22,7 @@ def leaves_of(
         if isinstance(kind, (tuple, list)):
             inner = [f"{name}[{i}]" for i in range(len(kind))]
             yield from leaves_of(kind, inner, value, allocations, descriptors)
-        elif is_descriptor_text(kind):
+        elif split_descriptor(kind) is not None:
             yield from descriptors(name, value)
         elif kind != "constexpr":
             if str(kind).startswith("*"):

@@ -7,6 +7,8 @@ import io
 import re
 from typing import Any, Callable, Iterator
 
+from gluon_core.plugin.triton_compiler import TritonCompiler
+
 __all__ = ["heard", "located", "slow_products"]
 
 _Run = Callable[[Any, "dict[str, Any]"], Any]
@@ -82,9 +84,7 @@ def _remedy(reason: str) -> str:
 @contextlib.contextmanager
 def _talking() -> Iterator[bool]:
     """Print the messages of ptxas as Triton does, where a user asked for them."""
-    from gluon_core.plugin.tools import knobs as triton_knobs
-
-    knobs = triton_knobs.nvidia
+    knobs = TritonCompiler.knobs().nvidia
     wanted, own = bool(knobs.dump_ptxas_log), vars(knobs)
     kept = own.get("dump_ptxas_log", own)
     own["dump_ptxas_log"] = True  # past the knob, which would set the environment of all

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any, Callable, ContextManager, Mapping, Optional, Sequence
 
 from gluon_core.plugin.backend import Backend
-from gluon_core.plugin.compiler import Report, Stage
-from gluon_core.plugin.device import Device
-from gluon_core.plugin.emitted import Emitted
+from gluon_core.plugin.compiler import Report
 from gluon_core.plugin.language import Language
-from gluon_core.plugin.listing import CodeLine
+from gluon_core.plugin.machine_code import CodeLine, Instruction
 from gluon_core.plugin.targets import Target
-from gluon_core.plugin.triton_compiler import TritonCompiler
+from gluon_core.plugin.triton_compiler import TritonCompiler, TritonDevice
 from gluon_nvidia.arch import ARCHITECTURES, properties
 from gluon_nvidia.lowerings import LOWERINGS
 
@@ -31,16 +29,10 @@ class NvidiaCompiler(TritonCompiler):
     def builder_arch(self, target: Target) -> str:
         return f"sm{target.architecture.arch}"
 
-    def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
+    def around(self, target: Target) -> Mapping[str, Callable[..., Any]]:
         from gluon_nvidia.assembler import heard, located
 
-        around = {"ptx": located}
-        if target.has("nvidia.wgmma"):
-            around["cubin"] = heard
-        return tuple(
-            Stage(stage.name, around[stage.name](stage.run)) if stage.name in around else stage
-            for stage in super().pipeline(target, options)
-        )
+        return {"ptx": located, **({"cubin": heard} if target.has("nvidia.wgmma") else {})}
 
     def derive(self, name: str, asm: Mapping[str, Any]) -> Any:
         if name == "sass" and "cubin" in asm:
@@ -54,7 +46,7 @@ class NvidiaCompiler(TritonCompiler):
 
         return listing(asm["cubin"])
 
-    def emitted(self, compiled: Any) -> Sequence[Emitted]:
+    def emitted(self, compiled: Any) -> Sequence[Instruction]:
         from gluon_nvidia.inspect import emitted
 
         return emitted(self.listing("sass", compiled.asm))
@@ -65,7 +57,7 @@ class NvidiaCompiler(TritonCompiler):
         return report(compiled)
 
 
-class NvidiaDevice(Device):
+class NvidiaDevice(TritonDevice):
     """GPUs behind the CUDA driver."""
 
     tensor_device = "cuda"

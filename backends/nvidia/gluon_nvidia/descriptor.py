@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Mapping, NoReturn, Optional, Sequence
 
 from gluon_core.errors import ArgumentError, CapabilityError, LaunchError
-from gluon_core.values.descriptors import is_descriptor_text, split_descriptor
+from gluon_core.values.descriptors import split_descriptor
 from gluon_nvidia.driver import SUCCESS, Driver
 
 if TYPE_CHECKING:
@@ -63,12 +63,12 @@ class MapKind:
     box: tuple[int, ...]
 
     @classmethod
-    def of(cls, text: str, metadata: Mapping[str, Any]) -> MapKind:
-        """From a descriptor's entries in a signature and in `tensordesc_meta`."""
+    def of(cls, rank: int, metadata: Mapping[str, Any]) -> MapKind:
+        """Return the kind of a descriptor of a tensor of `rank`, by its entry in `tensordesc_meta`."""
         code = int(metadata["elem_type"])
         return cls(
             tiled=not metadata.get("is_im2col", False),
-            rank=split_descriptor(text).rank,
+            rank=rank,
             swizzle=int(metadata["swizzle"]),
             element_type=_PTX_TO_DRIVER.get(code, code),
             element_bytes=int(metadata["elem_size"]),
@@ -96,24 +96,26 @@ def map_kinds(name: str, signature: Sequence[Any], metadata: Any) -> list[MapKin
     Raises:
         LaunchError: the metadata does not describe them.
     """
-    texts: list[str] = []
+    ranks: list[int] = []
 
     def walk(kind: Any) -> None:
         if isinstance(kind, (tuple, list)):
             for item in kind:
                 walk(item)
-        elif is_descriptor_text(kind):
-            texts.append(kind)
+            return
+        descriptor = split_descriptor(kind)
+        if descriptor is not None:
+            ranks.append(descriptor.rank)
 
     walk(tuple(signature))
     recorded = list(getattr(metadata, "tensordesc_meta", None) or ())
-    if len(recorded) != len(texts):
+    if len(recorded) != len(ranks):
         raise LaunchError(
             f"the compiled {name} does not say how its descriptors are encoded",
-            expected=f"{len(texts)} entries in tensordesc_meta",
+            expected=f"{len(ranks)} entries in tensordesc_meta",
             got=len(recorded),
         )
-    return [MapKind.of(text, entry) for text, entry in zip(texts, recorded)]
+    return [MapKind.of(rank, entry) for rank, entry in zip(ranks, recorded)]
 
 
 def _frozen(extra: Mapping[str, Any]) -> tuple[Optional[tuple[Any, ...]], ...]:

@@ -6,23 +6,22 @@ Read with the `cuobjdump` that ships in the Triton wheel, so no GPU is needed.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from dataclasses import replace
 from typing import Any, Sequence
 
 from gluon_core.plugin.compiler import Report
-from gluon_core.plugin.emitted import Emitted
-from gluon_core.plugin.isa import Instruction, find_loops
-from gluon_core.plugin.listing import CodeLine
+from gluon_core.plugin.machine_code import CodeLine, Instruction
+from gluon_core.plugin.triton_compiler import TritonCompiler
 
 __all__ = [
     "disassemble",
     "emitted",
-    "instruction_mix",
     "instructions",
     "listing",
     "occupancy",
     "report",
     "resource_usage",
+    "unit",
 ]
 
 _INSTRUCTION = re.compile(
@@ -42,19 +41,15 @@ _USAGE = re.compile(r"\b(REG|STACK|SHARED|LOCAL):(\d+)")
 
 def resource_usage(cubin: bytes) -> dict[str, int]:
     """Return `REG`, `STACK`, `SHARED` and `LOCAL` of the kernel in `cubin`."""
-    from gluon_core.plugin.tools import run_tool
-
     facts: dict[str, int] = {}
-    for key, value in _USAGE.findall(run_tool("cuobjdump", cubin, "-res-usage")):
+    for key, value in _USAGE.findall(TritonCompiler.run_tool("cuobjdump", cubin, "-res-usage")):
         facts.setdefault(key, int(value))
     return facts
 
 
 def disassemble(cubin: bytes) -> str:
     """Return the machine code of `cubin` as text."""
-    from gluon_core.plugin.tools import run_tool
-
-    return run_tool("cuobjdump", cubin, "-sass")
+    return TritonCompiler.run_tool("cuobjdump", cubin, "-sass")
 
 
 _PLACE = re.compile(r'^\s*//## File "(.*)", line (\d+)( inlined at .*)?$')
@@ -63,11 +58,9 @@ _MACHINE = re.compile(r"^\s*(/\*[0-9a-f]{4,}\*/\s|\.L_x_\d+:)")
 
 def listing(cubin: bytes) -> tuple[CodeLine, ...]:
     """Return the instructions and labels of `cubin`, each instruction with the line that it is for."""
-    from gluon_core.plugin.tools import run_tool
-
-    loops = []
+    lines = []
     file, line, fresh = "", 0, True
-    for row in run_tool("nvdisasm", cubin, "-g", "-c").splitlines():
+    for row in TritonCompiler.run_tool("nvdisasm", cubin, "-g", "-c").splitlines():
         place = _PLACE.match(row)
         if place is not None:
             if fresh:  # of several, the innermost function comes first
@@ -75,11 +68,11 @@ def listing(cubin: bytes) -> tuple[CodeLine, ...]:
             fresh = False
         elif _MACHINE.match(row):
             label = row.lstrip().startswith(".")
-            loops.append(CodeLine(row.strip(), *(("", 0) if label else (file, line))))
+            lines.append(CodeLine(row.strip(), *(("", 0) if label else (file, line))))
             fresh = True
-    while loops and "NOP" in loops[-1].text or loops and loops[-1].text.startswith("."):
-        loops.pop()
-    return tuple(loops)
+    while lines and "NOP" in lines[-1].text or lines and lines[-1].text.startswith("."):
+        lines.pop()
+    return tuple(lines)
 
 
 def instructions(sass: str) -> list[Instruction]:
@@ -103,16 +96,16 @@ def instructions(sass: str) -> list[Instruction]:
 
 
 _KINDS = (
-    (re.compile(r"LDGSTS$|UTMALDG|UTMASTG|UBLKCP|UTMAREDG"), Emitted.COPY),
-    (re.compile(r"LDG?$"), Emitted.LOAD),
-    (re.compile(r"STG?$"), Emitted.STORE),
-    (re.compile(r"[A-Z]*(MMA|MMA2)$"), Emitted.PRODUCT),
+    (re.compile(r"LDGSTS$|UTMALDG|UTMASTG|UBLKCP|UTMAREDG"), Instruction.COPY),
+    (re.compile(r"LDG?$"), Instruction.LOAD),
+    (re.compile(r"STG?$"), Instruction.STORE),
+    (re.compile(r"[A-Z]*(MMA|MMA2)$"), Instruction.PRODUCT),
 )
 _BITS = re.compile(r"[UFSB]?(8|16|32|64|128|256)$")
 _WHOLE_TILES = ("U",)  # engines that move whole boxes
 
 
-def emitted(lines: Sequence[CodeLine]) -> tuple[Emitted, ...]:
+def emitted(lines: Sequence[CodeLine]) -> tuple[Instruction, ...]:
     """Return the accesses of global memory and the matrix products among the lines of `listing`."""
     accesses = []
     for line in lines:
@@ -121,17 +114,18 @@ def emitted(lines: Sequence[CodeLine]) -> tuple[Emitted, ...]:
             kind = next((kind for pattern, kind in _KINDS if pattern.match(first)), None)
             if kind is not None:
                 sizes = [int(m[1]) for m in map(_BITS.match, modifiers) if m]
-                width = 0 if kind == Emitted.PRODUCT or first.startswith(_WHOLE_TILES) else 4
+                width = 0 if kind == Instruction.PRODUCT or first.startswith(_WHOLE_TILES) else 4
                 if width and sizes:
                     width = max(sizes) // 8
-                accesses.append(Emitted(one.name, kind, line.file, line.line, width))
+                accesses.append(
+                    replace(one, kind=kind, file=line.file, line=line.line, width=width)
+                )
     return tuple(accesses)
 
 
-def instruction_mix(sass: str) -> dict[str, int]:
-    """Mnemonic without modifiers -> how often; padding is left out."""
-    counts = Counter(one.name.split(".")[0] for one in instructions(sass))
-    return dict(counts.most_common())
+def unit(mnemonic: str) -> str:
+    """Return a mnemonic without its modifiers."""
+    return mnemonic.partition(".")[0]
 
 
 def occupancy(architecture: Any, registers: int, num_warps: int, shared: int) -> int:
@@ -150,18 +144,15 @@ def occupancy(architecture: Any, registers: int, num_warps: int, shared: int) ->
 def report(compiled: Any) -> Report:
     """Return the `Report` of a `gluon_core.compiler.CompiledKernel`."""
     usage = resource_usage(compiled.kernel)
-    sass = disassemble(compiled.kernel)
-    mix = instruction_mix(sass)
     registers, shared = usage.get("REG"), compiled.metadata.shared or 0
     warps, architecture = compiled.metadata.num_warps, compiled.target.architecture
     scratch = max(usage.get("LOCAL", 0), usage.get("STACK", 0))
-    return Report(
+    return Report.of(
+        instructions(disassemble(compiled.kernel)),
+        unit,
         registers=registers,
         spills=scratch // 4,
         shared_memory=shared,
-        instruction_count=sum(mix.values()),
-        instruction_mix=mix,
         scratch=scratch,
         occupancy=None if not registers else occupancy(architecture, registers, warps, shared),
-        loops=find_loops(instructions(sass)),
     )

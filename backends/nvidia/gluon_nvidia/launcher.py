@@ -13,7 +13,7 @@ import threading
 from typing import Any, Callable, NoReturn, Optional, Sequence
 
 from gluon_core.errors import ArgumentError, LaunchError, LimitError
-from gluon_core.values.descriptors import is_descriptor_text, split_descriptor
+from gluon_core.values.descriptors import split_descriptor
 from gluon_nvidia import driver as driver_module
 from gluon_nvidia import scratch as scratch_module
 from gluon_nvidia.descriptor import (
@@ -70,7 +70,7 @@ def _native_kind(kind: Any) -> Optional[str]:
     if isinstance(kind, (tuple, list)):
         items = [_native_kind(item) for item in kind]
         return None if None in items else f"({''.join(items)})"  # type: ignore[arg-type]
-    if is_descriptor_text(kind):
+    if split_descriptor(kind) is not None:
         return "T"
     if kind == "constexpr":
         return "x"
@@ -127,8 +127,9 @@ class Layout:
             return
         if kind == "constexpr":
             return
-        if is_descriptor_text(kind):
-            self._descriptor(split_descriptor(kind).rank, expression)
+        descriptor = split_descriptor(kind)
+        if descriptor is not None:
+            self._descriptor(descriptor.rank, expression)
             return
         if kind.startswith("*") and self._raw and not expression.endswith("]"):
             self._field("Q", expression)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Callable, Optional
 
-from gluon_core.plugin.tools import user_allocator
+from gluon_core.plugin.triton_compiler import TritonDevice
 from gluon_nvidia import driver as driver_module
 from gluon_nvidia.driver import Driver
 
@@ -45,9 +45,10 @@ def allocator(
     def allocate(programs: int, stream: int) -> tuple[int, int, Any]:
         first = second = None
         if global_size:
-            first = (user_allocator("global") or own)(programs * global_size, global_align, stream)
+            give = TritonDevice.user_allocator("global") or own
+            first = give(programs * global_size, global_align, stream)
         if profile_size:
-            give = user_allocator("profile") or own
+            give = TritonDevice.user_allocator("profile") or own
             second = give(programs * profile_size, profile_align, stream)
         if overlaps:  # the stream lets the next kernels start before this one is through
             recent.append((first, second))

@@ -10,7 +10,7 @@ from gluon_core.errors import ArgumentError
 from gluon_core.plugin.host_descriptor import HostDescriptor
 from gluon_core.plugin.reference import Descriptor
 from gluon_core.simulation.host_memory import Storage, address_of, storage_of
-from gluon_core.values.descriptors import is_descriptor_text, split_descriptor
+from gluon_core.values.descriptors import split_descriptor
 from gluon_sim.memory.global_memory import Home
 from gluon_sim.tracing.dtypes import numpy_dtype
 from gluon_sim.tracing.types import OpaqueType, PointerType, ScalarType, Type
@@ -93,8 +93,8 @@ def _leaves(kinds: Any, names: Any, arguments: Any) -> Iterator[tuple[str, Any]]
                 for i in range(len(kind))
             ]
             yield from _leaves(kind, inner, value)
-        elif is_descriptor_text(kind):
-            yield from _descriptor_leaves(name, value, split_descriptor(kind).rank)
+        elif (descriptor := split_descriptor(kind)) is not None:
+            yield from _descriptor_leaves(name, value, descriptor.rank)
         elif kind != "constexpr":
             yield name, value
 

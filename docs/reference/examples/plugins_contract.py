@@ -13,10 +13,9 @@ from gluon_core.plugin import (
     device,
     hookspec,
     host_descriptor,
-    isa,
     language,
     launcher,
-    listing,
+    machine_code,
     options,
     paths,
     reference,
@@ -156,8 +155,10 @@ print(sorted(language.FURTHER["mma"]), language.TAKES["wait"])
 # -- gluon_core.plugin.builder.Builder, gluon_core.plugin.builder.METHODS, gluon_core.plugin.builder.members, gluon_core.plugin.builder.EXPERIMENTS, gluon_core.plugin.builder.Recorder: the methods that the core calls on a builder; protocols, from which nothing derives
 asked = builder.members(builder.Builder)
 print(len(asked) > 100, "create_local_alloc" in asked, len(builder.EXPERIMENTS))
+print(builder.METHODS["create_{}(x, y, z)"])
 print(sorted(builder.members(builder.Recorder))[-3:])
 #> True True 2
+#> fma select cond_branch
 #> ['tiles_awaited', 'tiles_begun', 'tiles_fetched']
 
 # -- gluon_core.plugin.builder.Module, gluon_core.plugin.builder.Function, gluon_core.plugin.builder.Region, gluon_core.plugin.builder.Block, gluon_core.plugin.builder.Operation, gluon_core.plugin.builder.Value: the results of its methods
@@ -189,11 +190,15 @@ print(report.registers, report.instruction_mix)
 #> b'module {}' {'shared': 0}
 #> 32 {'add': 4}
 
-# -- gluon_core.plugin.triton_compiler.TritonCompiler, gluon_core.plugin.triton_compiler.check_limits: a vendor whose compiler is one of Triton's
+# -- gluon_core.plugin.triton_compiler.TritonCompiler, gluon_core.plugin.triton_compiler.TritonDevice, gluon_core.plugin.triton_compiler.check_limits: a vendor whose compiler and driver are Triton's
 vendors = plugins.registry().backends
 print(isinstance(vendors["nvidia"].compiler, triton_compiler.TritonCompiler))
+print(isinstance(vendors["nvidia"].device, triton_compiler.TritonDevice))
+refused(lambda: vendors["nvidia"].compiler.run_tool("no-such-tool", b""))
 refused(lambda: triton_compiler.check_limits(target, {"shared": 1 << 20, "num_warps": 4, "num_ctas": 1}))
 #> True
+#> True
+#> BackendError: the installed Triton ships no no-such-tool
 #> LimitError: the kernel needs more shared memory than a block of anvil:anvil1 has; expected at most 49152 bytes, got 1048576 bytes. Use smaller blocks, fewer buffers or stages, or a narrower dtype.
 
 # -- gluon_core.plugin.launcher.Compiled, gluon_core.plugin.launcher.Launcher, gluon_core.plugin.launcher.FastLauncher: a compiled kernel, and its launcher
@@ -269,7 +274,7 @@ memory: host_memory.Storage = host_memory.storage_of("x", x[32:], "Anvil")
 print(host_memory.address_of("x", x) == x.ctypes.data, memory.data.nbytes, memory.writable)
 #> True 512 True
 
-# -- gluon_core.plugin.reference.Machine, gluon_core.plugin.reference.SharedBuffer, gluon_core.plugin.reference.Descriptor, gluon_core.plugin.reference.wants_machine, gluon_core.plugin.reference.claims_programs: the models of ops: functions of NumPy arrays, and of the machine where they start work
+# -- gluon_core.plugin.reference.Machine, gluon_core.plugin.reference.SharedBuffer, gluon_core.plugin.reference.Descriptor, gluon_core.plugin.reference.wants_machine: the models of ops: functions of NumPy arrays, and of the machine where they start work
 def anvil_add_clamped(a, b, low, high):
     return np.minimum(np.maximum(a + b, low), high)
 
@@ -287,7 +292,7 @@ def anvil_start_copy(
     machine.issue("anvil", perform)
 
 
-@reference.claims_programs
+@reference.returns(claims=True)
 def anvil_next_program(machine):
     return machine.claim()
 
@@ -297,7 +302,7 @@ print(reference.wants_machine(anvil_start_copy), reference.wants_machine(anvil_a
 #> [1. 2. 2.]
 #> True False
 
-# -- gluon_core.plugin.reference.returns, gluon_core.plugin.reference.like, gluon_core.plugin.reference.per_program: the types of results, and scalars of programs that run together
+# -- gluon_core.plugin.reference.returns, gluon_core.plugin.reference.like: the types of results
 @reference.like(0)
 def anvil_negate(a):
     return -a
@@ -309,9 +314,7 @@ def anvil_split(a, mask):
 
 
 print(callable(anvil_negate.results), callable(anvil_split.results))
-print(reference.per_program(np.array([3, 4], np.int32)))
 #> True True
-#> [3 4]
 
 # -- gluon_core.simulation.assembly.Assembler, gluon_core.simulation.assembly.Assembly, gluon_core.simulation.assembly.NotModelled: inline assembly on the simulator: the service `assembly.<dialect>` of a plugin
 class AnvilText:
@@ -337,20 +340,20 @@ except assembly.NotModelled as error:
 #> [[4294967295 4294967294]]
 #> only `inv` is known - mul $0, $1
 
-# -- gluon_core.plugin.isa.find_loops, gluon_core.plugin.isa.Instruction, gluon_core.plugin.isa.Loop: loops of machine code, whose lines a vendor reads
-body = [isa.Instruction("mov"), isa.Instruction("fma", labels=("again",)), isa.Instruction("add")]
-body.append(isa.Instruction("branch", target="again"))
-loop: isa.Loop
-(loop,) = isa.find_loops(body)
+# -- gluon_core.plugin.machine_code.find_loops, gluon_core.plugin.machine_code.Instruction, gluon_core.plugin.machine_code.Loop: loops of machine code, whose lines a vendor reads
+body = [machine_code.Instruction("mov"), machine_code.Instruction("fma", labels=("again",)), machine_code.Instruction("add")]
+body.append(machine_code.Instruction("branch", target="again"))
+loop: machine_code.Loop
+(loop,) = machine_code.find_loops(body)
 print(loop.label, loop.depth, dict(loop.instruction_mix))
 #> again 1 {'fma': 1, 'add': 1, 'branch': 1}
 
-# -- gluon_core.plugin.listing.CodeLine, gluon_core.plugin.listing.of_assembly, gluon_core.plugin.listing.of_module: which line of a kernel a line of code is for
+# -- gluon_core.plugin.machine_code.CodeLine, gluon_core.plugin.machine_code.of_assembly, gluon_core.plugin.machine_code.of_module: which line of a kernel a line of code is for
 text = '\t.file 1 "anvil.py"\n\t.loc 1 7 0\n\tadd r0, r1\n'
-line: listing.CodeLine
-(line,) = listing.of_assembly(text)
+line: machine_code.CodeLine
+(line,) = machine_code.of_assembly(text)
 print(line.text.strip(), line.file, line.line)
-print(listing.of_module('#loc1 = loc("anvil.py":3:5)\nop loc(#loc1)\n')[0])
+print(machine_code.of_module('#loc1 = loc("anvil.py":3:5)\nop loc(#loc1)\n')[0])
 #> add r0, r1 anvil.py 7
 #> CodeLine(text='op', file='anvil.py', line=3)
 

@@ -4,7 +4,7 @@ import gluon_core as gluon
 from gluon_core import errors, values
 from gluon_core import language as gl
 from gluon_core.features import Feature
-from gluon_core.plugin import ops, tools
+from gluon_core.plugin import ops
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Const, Operand, Scalar
 
@@ -301,11 +301,3 @@ print(values.CachePolicy("cg"), values.MBarrierLayout())
 #> ArgumentError: how: no such choice; expected 'fast', 'safe', got 'fats'. Did you mean 'fast'?
 #> ShapeError: shape: a tile must have power-of-two dimensions; got [3, 32] (dimension 0 is 3). Round up to 4 and mask the rest.
 #> CachePolicy(cache_modifier='cg', eviction_policy='evict_normal') MBarrierLayout(vec=1, per_phase=1, max_phase=1, order=[0], cga_layout=[])
-
-# -- gluon_core.plugin.tools.run_tool, gluon_core.plugin.tools.user_allocator, gluon_core.plugin.tools.active_driver, gluon_core.plugin.tools.knobs: programs of Triton's wheel, its driver, its settings, and scratch memory that the program allocates
-refused(lambda: tools.run_tool("no-such-tool", b""))
-print(callable(tools.user_allocator), tools.knobs.compilation.always_compile)
-print(callable(tools.active_driver))
-#> BackendError: the installed Triton ships no no-such-tool
-#> True False
-#> True

@@ -34,4 +34,4 @@ def gluon_backends():
         descriptors={"tensordesc_acme": "gluon_acme.language.tiles:tile_map_type"},
     )
     facets = {"compiler": AcmeCompiler(), "device": AcmeDevice(), "language": language}
-    return [Backend("acme", (ANVIL,), **facets, api_version=2)]  # the contract's version
+    return [Backend("acme", (ANVIL,), **facets, api_version=3)]  # the contract's version

@@ -14,7 +14,7 @@ from typing import Any, Optional, Sequence
 
 import numpy as np
 
-from gluon_core.plugin.reference import Descriptor, Machine, SharedBuffer, per_program, returns
+from gluon_core.plugin.reference import Descriptor, Machine, SharedBuffer, returns
 
 __all__ = [
     "async_tdm_copy_global_to_local",
@@ -74,12 +74,12 @@ def make_tensor_descriptor(
 ) -> Descriptor:
     """Return a descriptor; the hardware has no stride for the last dimension, it is 1."""
     block, _, layout = type.fields
-    steps = tuple(map(per_program, strides))
-    if (steps[-1] != 1).any():
-        raise ValueError(f"the last stride of a TDM descriptor is {int(steps[-1].max())}, not 1")
+    steps = tuple(strides)
+    if np.any(steps[-1] != 1):
+        raise ValueError(f"the last stride of a TDM descriptor is {int(np.max(steps[-1]))}, not 1")
     return Switched(
-        base=per_program(base),
-        shape=tuple(map(per_program, shape)),
+        base=base,
+        shape=tuple(shape),
         strides=steps,
         dtype=machine.result_dtype(),
         block_shape=tuple(block.dims),
@@ -101,9 +101,9 @@ def update_tensor_descriptor(
     if offsets:
         changed = _moved(changed, offsets, clamp)
     if bounds:
-        changed = replace(changed, shape=tuple(map(per_program, bounds)))
+        changed = replace(changed, shape=tuple(bounds))
     if pred is not None:
-        changed = replace(changed, live=per_program(pred) != 0)
+        changed = replace(changed, live=_live(pred))
     return changed
 
 
@@ -111,7 +111,8 @@ def _moved(desc: Switched, offsets: Sequence[np.ndarray], clamp: bool) -> Switch
     """From `offsets` on. With `clamp` the bounds stay where they were, and in a dimension with a
     negative offset nothing is inside."""
     base, shape = desc.base, list(desc.shape)
-    for i, (offset, stride) in enumerate(zip(map(per_program, offsets), desc.strides)):
+    for i, (offset, stride) in enumerate(zip(offsets, desc.strides)):
+        offset = np.asarray(offset).reshape(-1).astype(np.int64)
         base = base + offset * stride * desc.dtype.itemsize
         if clamp:
             shape[i] = np.where(offset < 0, 0, np.maximum(shape[i] - offset, 0))
@@ -128,6 +129,12 @@ def _placed(desc: Descriptor, args: Sequence[Any]) -> tuple[Switched, Sequence[A
 
 def _box(desc: Switched) -> tuple[np.ndarray, np.ndarray]:
     return desc.box([np.zeros(1, np.int64)] * desc.rank)
+
+
+def _live(pred: Any) -> np.ndarray:
+    """Return for each program whether a predicate holds."""
+    live: np.ndarray = np.asarray(pred).reshape(-1) != 0
+    return live
 
 
 def _where(desc: Switched, rank: int) -> Optional[np.ndarray]:
@@ -177,7 +184,7 @@ def async_tdm_copy_global_to_local(machine: Machine, desc: Descriptor, *args: An
     warps = None
     if early:
         pred, barrier = rest
-        placed = replace(placed, live=per_program(pred) != 0)
+        placed = replace(placed, live=_live(pred))
     else:
         barrier, hint = rest[0], rest[2] if len(rest) > 2 else None
         warps = None if hint is None else bin(hint).count("1")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gluon_core.plugin.reference import Machine, SharedBuffer, claims_programs, returns
+from gluon_core.plugin.reference import Machine, SharedBuffer, returns
 from gluon_nvidia.reference.proxy import ASYNC, before_write
 
 __all__ = ["clc_get_program_id", "clc_is_canceled", "clc_load_result", "clc_try_cancel"]
@@ -20,7 +20,7 @@ _CANCELED = 1 << 62
 _ANSWER = np.dtype([("low", np.int64), ("high", np.int64)])
 
 
-@claims_programs
+@returns(claims=True)
 def clc_try_cancel(machine: Machine, result: SharedBuffer, barrier: SharedBuffer) -> None:
     """Asks for a program that has not started; the answer comes later, through the other proxy."""
 

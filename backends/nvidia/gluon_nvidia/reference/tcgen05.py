@@ -15,7 +15,7 @@ from typing import Any, Callable, Optional, Sequence
 import ml_dtypes
 import numpy as np
 
-from gluon_core.plugin.reference import Machine, SharedBuffer, select
+from gluon_core.plugin.reference import Machine, SharedBuffer
 from gluon_nvidia.reference.proxy import ASYNC, before_read
 
 __all__ = ["tcgen05_commit", "tcgen05_mma", "tcgen05_mma_scaled", "tmem_copy"]
@@ -83,7 +83,7 @@ def _signal(
 
 def _commit(machine: Machine, barrier: SharedBuffer, count: int, live: Any) -> None:
     def signal() -> None:
-        machine.barrier_arrive(select(barrier, live), count)
+        machine.barrier_arrive(machine.select(barrier, live), count)
 
     machine.issue(_QUEUE, lambda: None, signal, barrier=barrier, after=True, where=live)
 
@@ -127,14 +127,14 @@ def _multiply(
     live = _all(pred)
 
     def load(memory: SharedBuffer) -> np.ndarray:
-        return machine.load_shared(select(memory, live))
+        return machine.load_shared(machine.select(memory, live))
 
     def perform() -> None:
-        view = select(acc, live)
+        view = machine.select(acc, live)
         left, right = operands(load)
         m, n = view.shape
         start = np.zeros((1, m, n), view.dtype)
-        keep = select(np.asarray(use_acc).reshape(-1), live).astype(bool)
+        keep = machine.select(np.asarray(use_acc).reshape(-1), live).astype(bool)
         if keep.any():
             # Where the accumulator is not used, its content does not matter.
             start = machine.load_shared(view, None if keep.all() else keep.reshape(-1, 1, 1))

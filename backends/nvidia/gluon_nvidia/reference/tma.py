@@ -15,7 +15,7 @@ import numpy as np
 
 from gluon_core.errors import ArgumentError
 from gluon_core.layouts.dialect import follows
-from gluon_core.plugin.reference import Descriptor, Machine, SharedBuffer, per_program, select
+from gluon_core.plugin.reference import Descriptor, Machine, SharedBuffer
 from gluon_nvidia.features import MULTICAST_WAITS
 from gluon_nvidia.reference.proxy import ASYNC, before_read, before_write
 
@@ -52,9 +52,9 @@ def make_tensor_descriptor(
     """Write a tensor map to global memory (PTX 9.7.9.28, tensormap.replace), and fence it."""
     block, _, layout = type.fields
     descriptor = Descriptor(
-        base=per_program(base),
-        shape=tuple(map(per_program, shape)),
-        strides=tuple(map(per_program, strides)),
+        base=base,
+        shape=tuple(shape),
+        strides=tuple(strides),
         dtype=machine.result_dtype(),
         block_shape=tuple(block.dims),
         layout=layout,
@@ -201,7 +201,7 @@ def async_tma_copy_global_to_local(
         machine.barrier_remote(barrier)  # later compilers let the blocks wait for each other first
     if offsets is None:
         _starts(machine, desc, coord[-1], pred)
-    desc, coord, offsets = _pick(pred, desc, coord, offsets)
+    desc, coord, offsets = _pick(machine, pred, desc, coord, offsets)
     if offsets is None:
         boxed = _sized(desc, result)
         place: Place = lambda: boxed.box(coord)  # noqa: E731
@@ -224,7 +224,7 @@ def async_tma_gather(
 ) -> None:
     """Rows to shared memory (sm_100), PTX 9.7.9.27.1, .tile::gather4."""
     _starts(machine, desc, y_offset, pred, "y_offset")
-    desc, (rows, column), _ = _pick(pred, desc, (x_offsets, y_offset), None)
+    desc, (rows, column), _ = _pick(machine, pred, desc, (x_offsets, y_offset), None)
     remote = bool(multicast and _shared(desc))
     _load(machine, desc, lambda: _rows(desc, rows, column), barrier, result, pred, remote)
 
@@ -240,7 +240,7 @@ def _load(
 ) -> None:
     _aligned(result, "result")
     size = _nbytes(desc, prod(result.shape))
-    into, barrier_told = select(result, pred), select(barrier, pred)
+    into, barrier_told = machine.select(result, pred), machine.select(barrier, pred)
 
     def perform() -> None:
         addresses, inside = place()
@@ -263,6 +263,7 @@ def _load(
 
 
 def _pick(
+    machine: Machine,
     pred: Any,
     desc: Descriptor,
     coord: Sequence[np.ndarray],
@@ -270,9 +271,9 @@ def _pick(
 ) -> tuple[Descriptor, list[np.ndarray], Optional[list[np.ndarray]]]:
     """Return the operands of the programs in which the load takes place."""
     return (
-        select(desc, pred),
-        [select(c, pred) for c in coord],
-        None if offsets is None else [select(o, pred) for o in offsets],
+        machine.select(desc, pred),
+        [machine.select(c, pred) for c in coord],
+        None if offsets is None else [machine.select(o, pred) for o in offsets],
     )
 
 

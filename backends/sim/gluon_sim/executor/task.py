@@ -9,7 +9,7 @@ import numpy as np
 from gluon_sim.errors import BarrierError
 from gluon_sim.executor.batch import Batch
 from gluon_sim.executor.compile import CompiledProgram
-from gluon_sim.executor.frame import Frame
+from gluon_sim.executor.frame import Frame, select
 from gluon_sim.executor.models import Models
 from gluon_sim.executor.products import matmul
 from gluon_sim.memory import flight
@@ -364,6 +364,14 @@ class Task:
         )
         if fills is not None and flight is not None:
             fills.flights = (flight,)
+
+    @staticmethod
+    def select(value: Any, where: Any) -> Any:
+        """Return an operand of those programs for which `where` holds."""
+        if where is None or value is None:
+            return value
+        live = np.asarray(where).reshape(-1)
+        return value if live.size == 1 or live.all() else select(value, np.flatnonzero(live))
 
     def promise(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         """Return a result of the op, (programs, *shape), that work in flight fills."""
