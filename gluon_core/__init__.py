@@ -15,7 +15,6 @@ nor a plugin: names are found when they are asked for.
 import importlib as _importlib
 import os as _os
 import typing as _typing
-from importlib.machinery import PathFinder as _PathFinder
 
 from gluon_core._version import __version__
 from gluon_core.registry import CORE_PLUGINS as _CORE_PLUGINS
@@ -57,7 +56,6 @@ __all__ = [
 ]
 
 _SPACE = _namespaces.Space(__name__, "gluon", lambda backend: backend.language.host).open()
-_namespaces.alias({f"{__name__}._runtime": f"{__name__}.launch.private"})
 _CORE_PLUGINS.append(f"{__name__}.portable.lowerings")
 
 _WHERE = {
@@ -90,10 +88,7 @@ def __getattr__(name: str) -> _typing.Any:
             _stand_in()
         return value
     # `from gluon_core import errors` asks here before it looks for a module: answer for our own.
-    if name == "_runtime":
-        return _importlib.import_module(f"{__name__}.{name}")
-    spec = _PathFinder.find_spec(f"{__name__}.{name}", __path__)
-    if spec is not None and spec.origin is not None:  # a folder without modules has no origin
+    if name in _namespaces.own_modules(__name__):
         return _importlib.import_module(f"{__name__}.{name}")
     return _SPACE.resolve(name)
 

@@ -19,8 +19,8 @@ from gluon_core.errors import GluonError
 from gluon_core.frontend.session import Session
 from gluon_core.plugin.machine_code import Instruction
 from gluon_core.plugin.targets import Target
+from gluon_core.portable.selection import Selection
 from gluon_core.registry.load import registry
-from gluon_core.registry.selection import Selection
 from gluon_core.values.accesses import WIDEST, Access
 
 __all__ = ["LineOutcome", "OpOutcome", "Outcome", "outcome"]

@@ -32,7 +32,7 @@ def find(name: str) -> Optional[Any]:
         if offer is None:
             registry().refuse_clash("command", name)
             return None
-        value = load_named(offer.path, f"plugin {offer.origin}, command {name!r}")
+        value = load_named(offer.path, f"plugin {offer.by.origin}, command {name!r}")
     except GluonError as error:
         value = _refusing(error)
     if not isinstance(value, typer.Typer):

@@ -24,7 +24,6 @@ import gluon_core
 from gluon_cli.output import Exit
 from gluon_core.errors import CacheError
 from gluon_core.registry.load import Registry, registry
-from gluon_core.registry.namespaces import ALIASES
 
 __all__ = ["current", "package", "show", "write"]
 
@@ -106,9 +105,6 @@ def package(plugins: Registry) -> dict[str, str]:
         "__init__.pyi": _text(top),
         "language/__init__.pyi": _text((*_public("gluon_core.language"), *vendors)),
     }
-    for old, new in ALIASES.items():
-        path = old.removeprefix("gluon_core.").replace(".", "/")
-        files[f"{path}/__init__.pyi"] = _text(_everything(new))
     for name, root in modules.items():
         files[f"{name}/__init__.pyi"] = _text(_everything(root))
     for name, root in hosts.items():

@@ -22,13 +22,13 @@ from gluon_core.plugin.language import OPS
 from gluon_core.plugin.options import further, whole
 from gluon_core.plugin.targets import Target
 from gluon_core.processes import ForkLock
-from gluon_core.registry.answers import checked_options, checked_stages
+from gluon_core.registry.answers import checked
 from gluon_core.registry.load import registry
 from gluon_core.values.constants import Identity
 
 if TYPE_CHECKING:
     from gluon_core.frontend.session import Session
-    from gluon_core.registry.selection import Selection
+    from gluon_core.portable.selection import Selection
 
 __all__ = ["compile", "compile_source", "trace_source"]
 
@@ -110,7 +110,7 @@ def shared_options(values: Mapping[str, Any], backend: Backend, target: Target) 
     as `num_warps`: what a kernel is told is also what it is compiled with."""
     if not values:
         return {}
-    known = vars(checked_options(backend, backend.compiler.options(target, {})))
+    known = vars(checked(backend, "options", backend.compiler.options(target, {})))
     return {name: _triton.unwrap(value) for name, value in values.items() if name in known}
 
 
@@ -274,7 +274,7 @@ def compile_source(
         return None
 
     with registry().waiting_for(backend, "pipeline()"):
-        stages = checked_stages(backend, backend.compiler.pipeline(target, options))
+        stages = checked(backend, "pipeline", backend.compiler.pipeline(target, options))
     if until is not None:
         stages = stages[: 1 + [stage.name for stage in stages].index(until)]
         cacheable = False

@@ -19,7 +19,7 @@ from gluon_core.plugin.compiler import Report
 from gluon_core.plugin.launcher import Launcher
 from gluon_core.plugin.machine_code import Loop
 from gluon_core.plugin.targets import Target
-from gluon_core.registry.answers import checked_launcher
+from gluon_core.registry.answers import checked
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import witnessed
 
@@ -288,7 +288,7 @@ class CompiledKernel:
             runtime.kernel_load_start_hook(self.module, self.function, *details)
         waiting = registry().waiting_for(self.backend, "launcher()")
         with waiting, self.backend.device.scope(device):
-            launcher = checked_launcher(self.backend, self.backend.device.launcher(self))
+            launcher = checked(self.backend, "launcher", self.backend.device.launcher(self))
         launcher = witnessed(self, launcher)
         if not _triton.hook_is_empty(runtime.kernel_load_end_hook):
             runtime.kernel_load_end_hook(self.module, self.function, *details)

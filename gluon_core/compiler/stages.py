@@ -31,7 +31,7 @@ from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.compiler import Stage
 from gluon_core.plugin.targets import Target
 from gluon_core.processes import Ended, Link, Process, fork_lock
-from gluon_core.registry.answers import checked_stages
+from gluon_core.registry.answers import checked
 from gluon_core.registry.load import registry
 
 __all__ = ["Recipe", "Result", "isolation_enabled", "processes", "run_stages"]
@@ -483,7 +483,9 @@ def _serve(link: Link) -> None:
         try:
             name, target, options, count, text, metadata = job
             backend = registry().backend(name)
-            stages = checked_stages(backend, backend.compiler.pipeline(target, options))[:count]
+            stages = checked(backend, "pipeline", backend.compiler.pipeline(target, options))[
+                :count
+            ]
             context = _triton.ready_context(backend.compiler.load_dialects)
             module = _triton.parse_text(text, context)
         except Exception as error:

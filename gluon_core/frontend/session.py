@@ -10,8 +10,8 @@ from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.builder import Builder
 from gluon_core.plugin.options import Options, further
 from gluon_core.plugin.targets import Target
-from gluon_core.registry.answers import checked_builder, checked_options
-from gluon_core.registry.selection import Selection
+from gluon_core.portable.selection import Selection
+from gluon_core.registry.answers import checked
 from gluon_core.semantic.multiples import Multiples, PassedMultiples
 from gluon_core.values.accesses import Access
 from gluon_core.values.descriptors import translate_layout
@@ -47,7 +47,7 @@ class Session:
     specialized: bool = False  # while the functions of `warp_specialize` are generated
 
     def __post_init__(self) -> None:
-        self.options = checked_options(self.backend, self.options)
+        self.options = checked(self.backend, "options", self.options)
         self.num_warps = int(self.options.num_warps)
         self.num_ctas = int(self.options.num_ctas)
         self.maxnreg: Optional[int] = further(self.options, "maxnreg")
@@ -122,8 +122,8 @@ class Session:
 
     def make_builder(self) -> Builder:
         """Return the backend's builder, with what the contract says that the core sets on it."""
-        builder = checked_builder(
-            self.backend, self.backend.compiler.builder(self.context, self.target)
+        builder = checked(
+            self.backend, "builder", self.backend.compiler.builder(self.context, self.target)
         )
         builder.options = self.options
         builder.codegen_fns = self.codegen

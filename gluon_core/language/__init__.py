@@ -5,6 +5,7 @@ layouts, are found through the registry.
 """
 
 import importlib as _importlib
+import sys as _sys
 import typing as _typing
 
 from gluon_core._triton import base_type as base_type
@@ -159,16 +160,12 @@ tuple = _tuple
 _open_to_kernels(PaddedSharedLayout)
 
 
-_namespaces.alias({f"{__name__}._semantic": "gluon_core.semantic.private"})
 _SPACE = _namespaces.Space(
     __name__, "gl", lambda backend: backend.language.namespace, _open_to_kernels
 ).open()
-_missing = _namespaces.withhold(globals())
 
 
 def __getattr__(name: str) -> _typing.Any:
-    if name in _missing:
-        raise _namespaces.missing(name, "gl", _missing[name])
     if name == "portable":  # kernels without its ops do without its import
         return _importlib.import_module("gluon_core.portable")
     if name in ("_core", "_layouts", "_semantic"):
@@ -180,3 +177,6 @@ def __dir__() -> list[str]:
     modules = ("control", "dtypes", "elementwise", "memory", "reductions", "tensors")
     own = (name for name in globals() if not name.startswith("_") and name not in modules)
     return sorted({*own, "portable", *_SPACE.offered()})
+
+
+_namespaces.withhold(_sys.modules[__name__], "gl")

@@ -16,7 +16,7 @@ from gluon_core.compiler.driver import compile_source
 from gluon_core.compiler.source import GluonASTSource
 from gluon_core.compiler.workers import limit
 from gluon_core.errors import ArgumentError
-from gluon_core.registry.answers import checked_options
+from gluon_core.registry.answers import checked
 from gluon_core.registry.load import registry
 
 __all__ = ["compile_configurations", "preload"]
@@ -115,7 +115,7 @@ def preload(kernel: Any, data: str) -> Any:
     target = registry().target(str(record["key"]).split("\n")[0])
     backend = registry().backend(target.backend)
     options = {key: _tuples(value) for key, value in record["options"].items()}
-    known = checked_options(backend, backend.compiler.options(target, {}))
+    known = checked(backend, "options", backend.compiler.options(target, {}))
     kept = {key: value for key, value in options.items() if key in vars(known)}
     if kept.get("extern_libs"):
         kept["extern_libs"] = dict(kept["extern_libs"])

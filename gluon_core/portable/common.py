@@ -11,7 +11,7 @@ from gluon_core.errors import DtypeError
 from gluon_core.plugin.ops import code_generator, semantic_layer
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.portable.requests import AsyncCopyRequest, LoadRequest, Request, StoreRequest
-from gluon_core.registry.selection import Selection, code, select
+from gluon_core.portable.selection import Selection, code, select
 
 __all__ = [
     "around",

@@ -22,8 +22,8 @@ from gluon_core.plugin.typing import Const, Dtype, KernelFunction, Operand, Scal
 from gluon_core.portable.common import around, choose, lower
 from gluon_core.portable.records import Record
 from gluon_core.portable.requests import LoadRequest, TileStoreRequest
+from gluon_core.portable.selection import code, named
 from gluon_core.portable.tile_ops import tile_descriptor, tile_place
-from gluon_core.registry.selection import code, named
 from gluon_core.semantic.base import shape_of
 from gluon_core.semantic.operands import compile_time_int, scalar_int32
 from gluon_core.values.tensors import describe

@@ -15,8 +15,8 @@ from gluon_core.portable.requests import (
     TileRequest,
     TileStoreRequest,
 )
+from gluon_core.portable.selection import available, code
 from gluon_core.portable.tiles import blocked_layout, row_swizzle
-from gluon_core.registry.selection import available, code
 
 __all__ = [
     "arrived",

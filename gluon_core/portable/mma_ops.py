@@ -15,8 +15,8 @@ from gluon_core.plugin.typing import Const, Dtype, Values
 from gluon_core.portable.common import around, choose, lower
 from gluon_core.portable.records import AccumulatorFacts, mma_accumulator
 from gluon_core.portable.requests import MmaLayouts, MmaRequest
+from gluon_core.portable.selection import available, code, named, select
 from gluon_core.portable.tiles import row_swizzle
-from gluon_core.registry.selection import available, code, named, select
 from gluon_core.semantic.base import shape_of
 from gluon_core.semantic.operands import compile_time_int
 from gluon_core.values import shared_memory_descriptor, unwrap_shape

@@ -37,6 +37,7 @@ from gluon_core.portable.epilogues import epilogue, writer
 from gluon_core.portable.mma_ops import accumulator, fence, mma, mma_layouts, mma_wait, read
 from gluon_core.portable.requests import AsyncCopyRequest, LoadRequest, StoreRequest
 from gluon_core.portable.row_sums import cluster_softmax
+from gluon_core.portable.selection import available, code
 from gluon_core.portable.signals import (
     counter_add,
     counter_wait,
@@ -50,7 +51,6 @@ from gluon_core.portable.tile_ops import descriptor, pipeline, store_tile, tile_
 from gluon_core.portable.tile_orders import swizzled_tiles
 from gluon_core.portable.tile_schedulers import static_tile_scheduler, tile_scheduler
 from gluon_core.portable.tiles import blocked_layout as _blocked
-from gluon_core.registry.selection import available, code
 from gluon_core.semantic.base import shape_of
 from gluon_core.semantic.operands import compile_time_int
 from gluon_core.values import shared_memory_descriptor, unwrap_shape

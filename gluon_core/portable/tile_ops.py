@@ -29,7 +29,7 @@ from gluon_core.plugin.typing import BufferLayout, Const, Operand, Scalar, Shape
 from gluon_core.portable.common import around, check_base, choose, lower
 from gluon_core.portable.records import PipelineFacts, Record, TileFacts
 from gluon_core.portable.requests import TileRequest, TileStoreRequest
-from gluon_core.registry.selection import available, code, named
+from gluon_core.portable.selection import available, code, named
 from gluon_core.semantic.base import shape_of
 from gluon_core.semantic.operands import compile_time_int, predicate, scalar_int32
 from gluon_core.values import check_block_shape, unwrap_shape

@@ -28,8 +28,8 @@ from gluon_core.plugin.typing import Const, Scalar
 from gluon_core.portable.common import choose
 from gluon_core.portable.records import Record
 from gluon_core.portable.requests import TileSchedulerRequest
+from gluon_core.portable.selection import code, named
 from gluon_core.portable.tile_orders import tile_order
-from gluon_core.registry.selection import code, named
 from gluon_core.semantic.operands import compile_time_int, scalar_int32
 from gluon_core.values.tensors import describe
 

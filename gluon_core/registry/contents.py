@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from importlib import metadata
 from types import MappingProxyType
 from typing import Any, ContextManager, Iterable, Mapping, Optional
 
@@ -12,9 +13,8 @@ from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.language import Lowering
 from gluon_core.plugin.paths import load_named
 from gluon_core.plugin.targets import Architecture, Target
-from gluon_core.registry.names import CORE, Clash, Contribution, Names
-from gluon_core.registry.offers import HOOKS, Offer, installation
-from gluon_core.registry.waiting import waiting_for
+from gluon_core.registry.names import CORE, Claim, Clash, Contribution, Names
+from gluon_core.registry.waiting import Wait, waiting_for
 
 __all__ = ["Contents", "Plugin", "PluginFailure"]
 
@@ -24,7 +24,7 @@ class Plugin:
     """One registered plugin.
 
     Args:
-        name: its entry point's name, or what `Registry.register` was given. Where several have one
+        name: its entry point's name, or the one that `Registry.register` got. Where several have one
             name, it is followed by the module path in parentheses.
         distribution: `name version` of the package that ships it, None when registered by hand.
         backends: the names of its backends, without those that another plugin has.
@@ -41,13 +41,13 @@ class Plugin:
 
 @dataclass(frozen=True)
 class PluginFailure:
-    """Why an installed plugin is not there.
+    """An installed plugin that did not load.
 
     Args:
         name: its entry point's name.
         value: the module path that the entry point names.
         distribution: `name version` of the package that ships it, None where unknown.
-        error: what was raised.
+        error: the exception.
         traceback: the same as text.
     """
 
@@ -72,7 +72,6 @@ class Contents:
 
     def __init__(self) -> None:
         self._contributions: dict[str, Contribution] = {}
-        self._distributions: dict[str, Optional[str]] = {}
         self._failures: dict[str, PluginFailure] = {}
         self._skipped: set[str] = set()
         self._services: dict[str, Any] = {}
@@ -80,41 +79,23 @@ class Contents:
         self._publish()
 
     def _publish(self) -> None:
-        """Compute what is asked for from the contributions so far."""
-        names = self._names = Names(list(self._contributions.values()))
-        held = {kind: names.held(kind) for kind in ("backend", "simulator", "export")}
+        """Compute the answers from the contributions so far."""
+        names = self._names = Names(self._contributions.values())
         self._backends: Mapping[str, Backend] = MappingProxyType(
-            {name: claim.value for name, claim in held["backend"].items()}
+            {name: claim.value for name, claim in names.held("backend").items()}
         )
-        self._simulator = next((claim.value for claim in held["simulator"].values()), None)
-        self._exports: Mapping[str, str] = MappingProxyType(
-            {n: c.value for n, c in held["export"].items() if isinstance(c.value, str)}
-        )
-        self._offers: dict[str, Mapping[str, Offer]] = {
+        simulators = names.held("simulator").values()
+        self._simulator: Optional[Backend] = next((claim.value for claim in simulators), None)
+        self._paths = {  # by kind
             kind: MappingProxyType(
-                {
-                    name: Offer(claim.value, claim.by.origin)
-                    for name, claim in names.held(kind).items()
-                    if isinstance(claim.value, str)
-                }
+                {name: c for name, c in names.held(kind).items() if isinstance(c.value, str)}
             )
-            for kind in HOOKS.values()
+            for kind in ("export", "command", "module", "service")
         }
-        lowerings = list(names.claimed("lowering"))
-        self._lowerings: dict[str, list[Lowering]] = {}
-        for claim in sorted(lowerings, key=lambda c: (-c.value.priority, c.value.name)):
-            self._lowerings.setdefault(claim.value.op, []).append(claim.value)
-        self._plugins = {
-            name: Plugin(
-                name,
-                self._distributions[name],
-                tuple(b.name for b in made.backends if self._backends.get(b.name) is b),
-                tuple(f"{c.value.op}/{c.value.name}" for c in lowerings if c.by is made),
-                tuple(f"{kind} {offer}" for kind in made.offers for offer in made.offers[kind]),
-            )
-            for name, made in self._contributions.items()
-            if name != CORE
-        }
+        self._lowerings: dict[str, list[Claim]] = {}
+        claims = names.claimed("lowering")
+        for claim in sorted(claims, key=lambda c: (-c.value.priority, c.value.name)):
+            self._lowerings.setdefault(claim.value.op, []).append(claim)
 
     # -- what is there ---------------------------------------------------------------------------
 
@@ -126,7 +107,20 @@ class Contents:
     @property
     def plugins(self) -> Mapping[str, Plugin]:
         """Name -> what that plugin contributed."""
-        return MappingProxyType(self._plugins)
+        lowerings = [claim for group in self._lowerings.values() for claim in group]
+        return MappingProxyType(
+            {
+                name: Plugin(
+                    name,
+                    by.distribution,
+                    tuple(b.name for b in by.backends if self._backends.get(b.name) is b),
+                    tuple(claim.name for claim in lowerings if claim.by is by),
+                    tuple(f"{kind} {offer}" for kind in by.offers for offer in by.offers[kind]),
+                )
+                for name, by in self._contributions.items()
+                if name != CORE
+            }
+        )
 
     @property
     def failures(self) -> Mapping[str, PluginFailure]:
@@ -138,99 +132,73 @@ class Contents:
         """The names that several plugins claim."""
         return self._names.clashes()
 
-    def clash(self, kind: str, name: str, prefix: str = "") -> Optional[Clash]:
-        """The clash of that kind about `name`, written after `prefix`, if there is one."""
-        return self._names.clash(kind, name, prefix)
-
-    def refuse_clash(self, kind: str, name: str, error: type[GluonError] = PluginError) -> None:
-        """Raise `error` if several plugins claim the name of that kind."""
-        clash = self.clash(kind, name)
-        if clash is not None:
-            raise error(clash.text, argument=name, remedy=clash.remedy)
-
     @property
     def skipped(self) -> frozenset[str]:
         """Entry points that `GLUON_PLUGINS` left out."""
         return frozenset(self._skipped)
 
+    def architectures(self) -> tuple[Architecture, ...]:
+        """Return every architecture of every plugin, in the order of their backends."""
+        return tuple(arch for b in self._backends.values() for arch in b.architectures)
+
+    def capabilities(self) -> Mapping[str, tuple[Architecture, ...]]:
+        """Return capability -> the architectures that have it, sorted by capability."""
+        known = self.architectures()
+        names = sorted({name for arch in known for name in arch.capabilities})
+        return {name: tuple(a for a in known if name in a.capabilities) for name in names}
+
+    def lowerings(self, op: str) -> tuple[Lowering, ...]:
+        """Return the lowerings of a portable op, highest priority first; empty for an unknown op."""
+        return tuple(claim.value for claim in self._lowerings.get(op, ()))
+
+    def contribution(self, lowering: Lowering) -> Contribution:
+        """Return the contribution of the plugin that `lowering` comes from."""
+        claims = self._lowerings.get(lowering.op, ())
+        core = Contribution(CORE, None)
+        return next((claim.by for claim in claims if claim.value is lowering), core)
+
+    def contributor(self, lowering: Lowering) -> str:
+        """Return the plugin that contributes `lowering`; `gluon_core` for the core's own."""
+        return self.contribution(lowering).plugin
+
+    def exports(self) -> Mapping[str, str]:
+        """Return the vendor names that `gl` itself offers -> path of the value."""
+        return {name: claim.path for name, claim in self._paths["export"].items()}
+
+    def commands(self) -> Mapping[str, Claim]:
+        """Return the commands that plugins add to `gluon`."""
+        return self._paths["command"]
+
+    def modules(self) -> Mapping[str, Claim]:
+        """Return the modules behind `gluon_core.<name>` that belong to no backend."""
+        return self._paths["module"]
+
+    def services(self) -> Mapping[str, Claim]:
+        """Return the services of plugins, which `service` loads."""
+        return self._paths["service"]
+
+    def simulator(self) -> Optional[Backend]:
+        """Return the simulator that runs kernels unasked, None without one, or with several."""
+        return self._simulator
+
+    # -- what is asked for, or the error of its absence --------------------------------------------
+
     def backend(self, name: str) -> Backend:
-        """The backend called `name`.
+        """Return the backend called `name`.
 
         Raises:
-            PluginError: it is installed and did not load; `__cause__` is what it raised.
+            PluginError: it is installed and did not load; `__cause__` is its exception.
             TargetError: nobody contributes it.
         """
         backend = self._backends.get(name)
         if backend is not None:
             return backend
         self.raise_if_failed(name)
-        raise TargetError(
+        message, remedy = (
             f"no plugin contributes a backend {name!r}",
-            argument="backend",
-            got=repr(name),
-            remedy=self.remedy(name, self._backends),
+            self.remedy(name, self._backends),
         )
-
-    def raise_if_failed(self, name: str, error: type[PluginError] = PluginError) -> None:
-        """Raise `error` with the remembered cause if the plugin or backend `name` did not load, or if
-        several plugins claim that name."""
-        failure = self._failures.get(name)
-        if failure is None:
-            failure = next((f for f in self._failures.values() if _of_backend(f, name)), None)
-        if failure is not None:
-            raise error(
-                f"{failure.source} is installed but did not load: {failure.reason}",
-                argument=name,
-                remedy="`gluon info` shows its traceback.",
-            ) from failure.error
-        self.refuse_clash("backend", name, error)
-        if name in self._skipped:
-            raise error(
-                f"plugin {name!r} is installed but left out",
-                argument=name,
-                remedy=f"Add it to GLUON_PLUGINS (now {os.environ.get('GLUON_PLUGINS', '')!r}).",
-            )
-
-    def architectures(self) -> tuple[Architecture, ...]:
-        """Every architecture of every plugin, in the order of their backends."""
-        return tuple(arch for b in self._backends.values() for arch in b.architectures)
-
-    def capabilities(self) -> Mapping[str, tuple[Architecture, ...]]:
-        """Capability -> the architectures that have it, sorted by capability."""
-        by_name: dict[str, list[Architecture]] = {}
-        for arch in self.architectures():
-            for capability in arch.capabilities:
-                by_name.setdefault(capability, []).append(arch)
-        return {name: tuple(by_name[name]) for name in sorted(by_name)}
-
-    def lowerings(self, op: str) -> tuple[Lowering, ...]:
-        """The lowerings of a portable op, highest priority first; empty for an unknown op."""
-        return tuple(self._lowerings.get(op, ()))
-
-    def contributor(self, lowering: Lowering) -> str:
-        """The plugin that contributes `lowering`; `gluon_core` for the core's own."""
-        claims = self._names.claimed("lowering")
-        return next((claim.by.plugin for claim in claims if claim.value is lowering), CORE)
-
-    def origin(self, lowering: Lowering) -> str:
-        """The plugin that contributes `lowering`, with its distribution."""
-        return self._origin(self.contributor(lowering))
-
-    def exports(self) -> Mapping[str, str]:
-        """The vendor names that `gl` itself offers -> path of the value."""
-        return self._exports
-
-    def commands(self) -> Mapping[str, Offer]:
-        """Return the commands that plugins add to `gluon`."""
-        return self._offers["command"]
-
-    def modules(self) -> Mapping[str, Offer]:
-        """Return the modules behind `gluon_core.<name>` that belong to no backend."""
-        return self._offers["module"]
-
-    def services(self) -> Mapping[str, Offer]:
-        """Return the services of plugins, which `service` loads."""
-        return self._offers["service"]
+        raise TargetError(message, argument="backend", got=repr(name), remedy=remedy)
 
     def service(self, name: str) -> Any:
         """Return the service `name` of a plugin, loaded.
@@ -239,88 +207,77 @@ class Contents:
             PluginError: no plugin has it, or several, or it cannot be loaded.
         """
         if name not in self._services:
-            offer = self.services().get(name)
-            if offer is None:
+            claim = self.services().get(name)
+            if claim is None:
                 self.refuse_clash("service", name)
                 extra = name.partition(".")[0]
-                raise PluginError(
-                    f"no installed plugin offers {name!r}",
-                    remedy=f'Install it: pip install "gluon-core[{extra}]".',
-                )
-            self._services[name] = load_named(offer.path, f"plugin {offer.origin}, {name!r}")
+                remedy = f'Install it: pip install "gluon-core[{extra}]".'
+                raise PluginError(f"no installed plugin offers {name!r}", remedy=remedy)
+            where = f"plugin {claim.by.origin}, {name!r}"
+            self._services[name] = load_named(claim.path, where)
         return self._services[name]
 
-    def installation(self, name: str) -> str:
-        """Return how to install what offers `name`, for the end of an error."""
-        command = installation(name)
-        return f"Install it: {command}." if command else self.installed()
+    def refuse_clash(
+        self, kind: str, name: str, error: type[GluonError] = PluginError, prefix: str = ""
+    ) -> None:
+        """Raise `error` if several plugins claim the name of that kind, written after `prefix`."""
+        clash = self._names.clash(kind, name, prefix)
+        if clash is not None:
+            argument = "target" if error is TargetError else name
+            raise error(clash.text, argument=argument, remedy=clash.remedy)
 
-    def simulator(self) -> Optional[Backend]:
-        """Return the simulator that runs kernels unasked, None without one, or with several."""
-        return self._simulator
+    def raise_if_failed(self, name: str, error: type[PluginError] = PluginError) -> None:
+        """Raise `error` with the remembered cause if the plugin or backend `name` did not load, or if
+        several plugins claim that name."""
+        failure = self._failures.get(name) or next(
+            (f for f in self._failures.values() if getattr(f.error, "backend_name", None) == name),
+            None,
+        )
+        if failure is not None:
+            message = f"{failure.source} is installed but did not load: {failure.reason}"
+            remedy = "`gluon info` shows its traceback."
+            raise error(message, argument=name, remedy=remedy) from failure.error
+        self.refuse_clash("backend", name, error)
+        if name in self._skipped:
+            message = f"plugin {name!r} is installed but left out"
+            remedy = f"Add it to GLUON_PLUGINS (now {os.environ.get('GLUON_PLUGINS', '')!r})."
+            raise error(message, argument=name, remedy=remedy)
+
+    def remedy(self, word: str, known: Iterable[str] = ()) -> str:
+        """Return the nearest of `known` to `word`, and how to install it or what is installed, for the
+        end of an error."""
+        try:
+            extras = metadata.metadata("gluon-core").get_all("Provides-Extra") or ()
+        except metadata.PackageNotFoundError:  # run from a checkout
+            extras = ()
+        install = f'Install it: pip install "gluon-core[{word}]".' if word in extras else None
+        return " ".join(filter(None, (did_you_mean(word, known), install or self.installed())))
+
+    def installed(self) -> str:
+        """Return a line that names the installed backends and those that failed, for the end of an error."""
+        text = f"Installed backends: {', '.join(sorted(self._backends)) or 'none'}."
+        if self._failures:
+            text += f" Failed to load: {', '.join(self._failures)} (see `gluon info`)."
+        return text
+
+    def problems(self) -> tuple[str, ...]:
+        """Return a line for each plugin that did not load and each name that several claim."""
+        broken = [f"{one.source} did not load: {one.reason}" for one in self._failures.values()]
+        return (*broken, *(clash.text for clash in self.clashes))
 
     # -- waiting ----------------------------------------------------------------------------------
 
-    def waiting_for(self, backend: Backend, method: str) -> ContextManager[None]:
-        """Inside, `method` of `backend` is called, which may take long."""
+    def waiting_for(self, backend: Backend, method: str) -> ContextManager[Wait]:
+        """Call `method` of `backend` inside, which may take long."""
         claim = self._names.held("backend").get(backend.name)
         origin = claim.by.origin if claim is not None else repr(backend.name)
         return waiting_for(origin, f"{method} of its backend")
 
     def device_of(self, backend: Backend) -> Optional[Target]:
-        """`backend.device.target()`; the first time it may take as long as a driver needs to start."""
+        """Return `backend.device.target()`; the first time it may take as long as a driver needs to start."""
         if backend.name in self._answered:
             return backend.device.target()
         with self.waiting_for(backend, "device()"):
             target = backend.device.target()
         self._answered.add(backend.name)
         return target
-
-    def _origin(self, name: str) -> str:
-        distribution = self._distributions.get(name)
-        return f"{name!r} ({distribution})" if distribution else repr(name)
-
-    # -- explaining ------------------------------------------------------------------------------
-
-    def explain(self) -> str:
-        """Return which plugins loaded, and why others did not, as text."""
-        lines = []
-        for plugin in self._plugins.values():
-            what = [f"backend {name}" for name in plugin.backends]
-            if plugin.lowerings:
-                what.append(f"{len(plugin.lowerings)} lowerings")
-            what += plugin.offers
-            lines.append(
-                f"{plugin.name} ({plugin.distribution or 'registered by hand'}): "
-                + (", ".join(what) or "observes only")
-            )
-        for failure in self._failures.values():
-            lines.append(f"{failure.name} ({failure.distribution or failure.value}): did not load")
-            lines.extend("    " + line for line in failure.traceback.rstrip().splitlines())
-        lines.extend(clash.text for clash in self.clashes)
-        lines.extend(f"{name}: left out by GLUON_PLUGINS" for name in sorted(self._skipped))
-        return "\n".join(lines) or "no plugins are installed"
-
-    def problems(self) -> tuple[str, ...]:
-        """One line for each plugin that did not load and each name that several claim."""
-        broken = [
-            f"{found.source} did not load: {found.reason}" for found in self._failures.values()
-        ]
-        return (*broken, *(clash.text for clash in self.clashes))
-
-    def installed(self) -> str:
-        """One line naming what is installed and what failed, for the end of an error."""
-        names = ", ".join(sorted(self._backends)) or "none"
-        text = f"Installed backends: {names}."
-        if self._failures:
-            text += f" Failed to load: {', '.join(self._failures)} (see `gluon info`)."
-        return text
-
-    def remedy(self, word: str, known: Iterable[str]) -> str:
-        """Return the nearest of `known` to `word` and what is installed, for the end of an error."""
-        return " ".join(filter(None, (did_you_mean(word, known), self.installed())))
-
-
-def _of_backend(failure: PluginFailure, name: str) -> bool:
-    """Return whether `failure` is of the backend `name`, which its error names."""
-    return getattr(failure.error, "backend_name", None) == name

@@ -25,18 +25,17 @@ from gluon_core.plugin import hookspec
 from gluon_core.plugin.paths import load_path
 from gluon_core.plugin.targets import Architecture, Target
 from gluon_core.registry import CORE_PLUGINS
-from gluon_core.registry import verify as _verify
 from gluon_core.registry.contents import Contents, Plugin, PluginFailure
 from gluon_core.registry.names import CORE, Contribution
-from gluon_core.registry.offers import HOOKS
 from gluon_core.registry.spelling import Spellings
-from gluon_core.registry.waiting import waiting_for, watching
+from gluon_core.registry.verify import HOOKS, check, check_offers
+from gluon_core.registry.waiting import Wait, waiting_for
 
 __all__ = ["Plugin", "PluginFailure", "Registry", "load", "registry"]
 
 
 class Registry(Contents):
-    """What the plugins offer. Mutable until `freeze`, read-only from then on."""
+    """The contributions of plugins. Mutable until `freeze`, read-only from then on."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -45,13 +44,13 @@ class Registry(Contents):
         self._frozen = False
         super().__init__()
         for path in CORE_PLUGINS:
-            self._register(load_path(path), CORE, None)
+            self._register(load_path(path), Contribution(CORE, None), Wait(CORE, ""))
         self._publish()
 
     # -- targets ---------------------------------------------------------------------------------
 
     def target(self, spec: Union[str, Target, Any, None] = None) -> Target:
-        """The target that `spec` spells.
+        """Return the target that `spec` spells.
 
         Args:
             spec: an architecture or alias (`hopper`, `gfx942`), `backend:architecture`
@@ -65,12 +64,8 @@ class Registry(Contents):
         """
         return self._spellings.target(spec)
 
-    def spellings(self) -> Mapping[str, Architecture]:
-        """Key of a bare word (`names.key_of`) -> the architecture that it means."""
-        return self._spellings.by_key
-
     def default_architecture(self) -> Architecture:
-        """The architecture that the simulator stands in for when nobody says."""
+        """Return the architecture that the simulator runs kernels for when nobody names one."""
         return self._spellings.default_architecture()
 
     # -- observers -------------------------------------------------------------------------------
@@ -83,16 +78,16 @@ class Registry(Contents):
             PluginInterrupted: Ctrl-C came while one of them was at work.
         """
         for origin, call in self._observers:
+            hook = f"gluon_stage_done(stage={stage!r})"
             try:
-                with waiting_for(origin, f"gluon_stage_done(stage={stage!r})"):
+                with waiting_for(origin, hook):
                     call(stage=stage, module=module, target=target)
             except GluonError:
                 raise
             except Exception as error:
                 raise PluginError(
-                    f"plugin {origin}, gluon_stage_done(stage={stage!r}), raised "
-                    f"{type(error).__name__}: {error}",
-                    remedy="It only observes, and the kernel may be right: mend that plugin, or "
+                    f"plugin {origin}, {hook}, raised {type(error).__name__}: {error}",
+                    remedy="It only observes, and the kernel may be right: fix that plugin, or "
                     "leave it out, as with GLUON_PLUGINS.",
                 ) from error
 
@@ -115,58 +110,49 @@ class Registry(Contents):
                     argument="name",
                     remedy="Give it another name.",
                 )
-            self._register(plugin, name, distribution)
+            by = Contribution(name, distribution)
+            with waiting_for(by.origin, "its hooks") as wait:
+                self._register(plugin, by, wait)
             self._publish()
-            return self._plugins[name]
+            return self.plugins[name]
 
-    def _register(self, plugin: Any, name: str, distribution: Optional[str]) -> None:
+    def _register(self, plugin: Any, by: Contribution, wait: Wait) -> None:
         if self._frozen:
             raise PluginError(
                 "the registry is frozen",
                 argument="plugin",
-                got=repr(name),
+                got=repr(by.plugin),
                 remedy="Pass it to gluon_core.registry.load.load(plugins=[...]).",
             )
-        origin = f"{name!r} ({distribution})" if distribution else repr(name)
         try:
-            self._manager.register(plugin, name=name)
-            self._manager.check_pending()
-        except (pluggy.PluginValidationError, ValueError) as error:
-            self._forget(name)
-            raise PluginError(
-                f"plugin {origin} breaks the hook specification: {error}",
-                remedy="gluon_core/plugin/hookspec.py lists the hooks and their arguments.",
-            ) from error
-        try:
-            contribution = self._contribution(plugin, name, origin)
+            try:
+                self._manager.register(plugin, name=by.plugin)
+                self._manager.check_pending()
+            except (pluggy.PluginValidationError, ValueError) as error:
+                raise PluginError(
+                    f"plugin {by.origin} breaks the hook specification: {error}",
+                    remedy="gluon_core/plugin/hookspec.py lists the hooks and their arguments.",
+                ) from error
+            backends = self._asked(plugin, "gluon_backends", wait)
+            lowerings = self._asked(plugin, "gluon_lowerings", wait)
+            check(by.origin, backends, lowerings)
+            offers = check_offers(by.origin, {h: self._asked(plugin, h, wait) for h in HOOKS})
         except BaseException:
-            self._forget(name)
+            if self._manager.get_plugin(by.plugin) is not None:
+                self._manager.unregister(name=by.plugin)
             raise
-        self._contributions[name] = contribution
-        self._distributions[name] = distribution
+        self._contributions[by.plugin] = Contribution(
+            by.plugin, by.distribution, backends, lowerings, offers
+        )
 
-    def _contribution(self, plugin: Any, name: str, origin: str) -> Contribution:
-        backends = self._asked(plugin, "gluon_backends", origin)
-        lowerings = self._asked(plugin, "gluon_lowerings", origin)
-        _verify.check(origin, backends, lowerings)
-        answers = {hook: self._asked(plugin, hook, origin) for hook in HOOKS}
-        offers = _verify.check_offers(origin, answers)
-        return Contribution(name, origin, backends, lowerings, offers)
-
-    def _asked(self, plugin: Any, hook: str, origin: str) -> tuple[Any, ...]:
+    def _asked(self, plugin: Any, hook: str, wait: Wait) -> tuple[Any, ...]:
         """Return the answer of `plugin` alone to `hook`, as a tuple."""
-        call = self._alone(plugin, hook)
-        if not any(
-            impl.plugin is plugin for impl in getattr(self._manager.hook, hook).get_hookimpls()
-        ):
-            return ()
-        with waiting_for(origin, f"{hook}()"):
-            answers = call()
+        wait.hook = f"{hook}()"
         values: list[Any] = []
-        for answer in answers:
+        for answer in self._alone(plugin, hook)():
             if isinstance(answer, (str, bytes)) or not isinstance(answer, Iterable):
                 raise PluginError(
-                    f"plugin {origin}: {hook}() must return a list",
+                    f"plugin {wait.plugin}: {hook}() must return a list",
                     argument=hook,
                     expected="a list or tuple",
                     got=type(answer).__name__,
@@ -174,23 +160,22 @@ class Registry(Contents):
             values.extend(answer.items() if isinstance(answer, Mapping) else answer)
         return tuple(values)
 
-    def _forget(self, name: str) -> None:
-        if self._manager.get_plugin(name) is not None:
-            self._manager.unregister(name=name)
+    def _alone(self, plugin: Any, hook: str) -> Callable[..., Any]:
+        """Return the hook of `plugin` and of no other."""
+        others = [p for p in self._manager.get_plugins() if p is not plugin]
+        return cast(Callable[..., Any], self._manager.subset_hook_caller(hook, others))
 
     def _publish(self) -> None:
         super()._publish()
         self._spellings = Spellings(self, self._names)
         hooks = self._manager.hook.gluon_stage_done.get_hookimpls()
         self._observers: list[tuple[str, Callable[..., Any]]] = [
-            (self._origin(impl.plugin_name), self._alone(impl.plugin, "gluon_stage_done"))
+            (
+                self._contributions[impl.plugin_name].origin,
+                self._alone(impl.plugin, "gluon_stage_done"),
+            )
             for impl in reversed(hooks)  # as pluggy calls them
         ]
-
-    def _alone(self, plugin: Any, hook: str) -> Callable[..., Any]:
-        """Return the hook of `plugin` and of no other."""
-        others = [p for p in self._manager.get_plugins() if p is not plugin]
-        return cast(Callable[..., Any], self._manager.subset_hook_caller(hook, others))
 
     def load_entry_point(self, entry: metadata.EntryPoint) -> None:
         """Import and register one entry point, which `freeze` publishes; a failure of any kind is
@@ -200,11 +185,12 @@ class Registry(Contents):
         name = entry.name
         if name in self._contributions or name in self._failures:
             name += f" ({entry.value})"  # two distributions use the name: keep both
+        origin = f"{name!r} ({distribution or entry.value})"
         try:
-            with waiting_for(f"{name!r} ({distribution or entry.value})", "its import"):
+            with waiting_for(origin, "its import") as wait:
                 plugin = entry.load()
-            with self._lock:
-                self._register(plugin, name, distribution)
+                with self._lock:
+                    self._register(plugin, Contribution(name, distribution), wait)
             MACHINERY.update(*(b.packages for b in self._contributions[name].backends))
             where = getattr(plugin, "__name__", type(plugin).__module__)
             MACHINERY.add(where.partition(".")[0])
@@ -222,7 +208,7 @@ class Registry(Contents):
 
 
 def _installed() -> list[metadata.EntryPoint]:
-    """Return the installed entry points of both groups, narrowed by `GLUON_PLUGINS`.
+    """Return the installed entry points of both groups.
 
     They are sorted, so that the order never depends on sys.path; the same one seen twice (an editable
     checkout and its wheel) counts once.
@@ -236,37 +222,34 @@ def _installed() -> list[metadata.EntryPoint]:
 def load(
     entry_points: Optional[Sequence[metadata.EntryPoint]] = None, plugins: Iterable[Any] = ()
 ) -> Registry:
-    """A new, frozen registry.
+    """Return a new, frozen registry.
 
     Args:
-        entry_points: what to load; None loads the installed ones, narrowed by `GLUON_PLUGINS`.
+        entry_points: those to load; None loads the installed ones, narrowed by `GLUON_PLUGINS`.
         plugins: objects or modules with hook implementations, registered after those; an error in
             one of them is raised.
     """
-    made = Registry()
-    if entry_points is None:
-        entry_points = _installed()
-        wanted = os.environ.get("GLUON_PLUGINS")
-        if wanted is not None:
-            keep = {name.strip() for name in wanted.split(",") if name.strip()}
-            narrowed = {e.name for e in entry_points if e.group == hookspec.ENTRY_POINTS}
-            unknown = sorted(keep - narrowed)
-            if unknown:
-                raise PluginError(
-                    f"no installed plugin is called {unknown[0]!r}",
-                    argument="GLUON_PLUGINS",
-                    got=repr(wanted),
-                    remedy=did_you_mean(unknown[0], narrowed)
-                    or f"Installed: {', '.join(sorted(narrowed)) or 'none'}.",
-                )
-            made._skipped.update(narrowed - keep)
-            entry_points = [e for e in entry_points if e.group == hookspec.EXTRAS or e.name in keep]
-    with watching():
-        for entry in entry_points:
-            made.load_entry_point(entry)
-        for plugin in plugins:
-            made.register(plugin)
-    return made.freeze()
+    loaded = Registry()
+    wanted = os.environ.get("GLUON_PLUGINS") if entry_points is None else None
+    entry_points = _installed() if entry_points is None else entry_points
+    if wanted is not None:
+        keep = {name.strip() for name in wanted.split(",") if name.strip()}
+        known = {e.name for e in entry_points if e.group == hookspec.ENTRY_POINTS}
+        for unknown in sorted(keep - known):
+            listed = f"Installed: {', '.join(sorted(known)) or 'none'}."
+            raise PluginError(
+                f"no installed plugin is called {unknown!r}",
+                argument="GLUON_PLUGINS",
+                got=repr(wanted),
+                remedy=did_you_mean(unknown, known) or listed,
+            )
+        loaded._skipped.update(known - keep)
+        entry_points = [e for e in entry_points if e.group == hookspec.EXTRAS or e.name in keep]
+    for entry in entry_points:
+        loaded.load_entry_point(entry)
+    for plugin in plugins:
+        loaded.register(plugin)
+    return loaded.freeze()
 
 
 _default: Optional[Registry] = None
@@ -275,10 +258,8 @@ _loading = threading.local()
 
 
 def registry() -> Registry:
-    """The default registry, loaded from the installed entry points on the first call."""
-    if _default is not None:
-        return _default
-    return _load_default()
+    """Return the default registry, loaded from the installed entry points on the first call."""
+    return _default if _default is not None else _load_default()
 
 
 def _load_default() -> Registry:

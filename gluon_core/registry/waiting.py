@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from contextlib import contextmanager, suppress
-from typing import Iterator, Optional
+from typing import Iterator
 
-__all__ = ["PluginInterrupted", "waiting_for", "watching"]
+__all__ = ["PluginInterrupted", "Wait", "waiting_for"]
 
 PATIENCE = 10.0  # seconds until a call is named
 
-REMEDY = (
-    "Ctrl-C ends it; GLUON_PLUGINS, a list of the plugins to load, starts without it "
-    "(`gluon info` lists them)."
-)
-
 
 class PluginInterrupted(KeyboardInterrupt):
-    """Somebody pressed Ctrl-C while a plugin was at work.
+    """Ctrl-C came while a plugin was at work.
 
     Args:
         plugin: its name, and the distribution where that is known.
-        hook: what was called of it.
+        hook: its function that was called.
     """
 
     def __init__(self, plugin: str, hook: str):
@@ -35,68 +29,42 @@ class PluginInterrupted(KeyboardInterrupt):
         )
 
 
-class _Wait:
-    """One call that is waited for."""
+class Wait:
+    """Calls of one plugin, one after the other.
+
+    Args:
+        plugin: its name, and the distribution where that is known.
+        hook: the call that is under way.
+    """
 
     def __init__(self, plugin: str, hook: str):
-        self.plugin, self.hook, self.begin = plugin, hook, time.monotonic()
+        self.plugin, self.hook = plugin, hook
 
-    def tell(self) -> None:
+    def name(self) -> None:
+        """Name the call on standard error."""
         text = (
-            f"gluon: plugin {self.plugin}, {self.hook}: no answer after {PATIENCE:g} s, still "
-            f"waiting. {REMEDY}"
+            f"gluon: plugin {self.plugin}, {self.hook}: no answer after {PATIENCE:g} s, still waiting. "
+            "Ctrl-C ends it; GLUON_PLUGINS, a list of the plugins to load, starts without it "
+            "(`gluon info` lists them)."
         )
         print(text, file=sys.stderr, flush=True)
 
 
-_here = (
-    threading.local()
-)  # `waits`: the calls of this thread that are waited for, the innermost last
-
-
-def _watch(waits: list[_Wait], ended: threading.Event) -> None:
-    named, pause = None, PATIENCE
-    while not ended.wait(pause):
-        (wait,) = waits[-1:] or (named,)
-        pause = PATIENCE
-        if wait is not named and wait is not None:
-            pause -= time.monotonic() - wait.begin
-            if pause <= 0:
-                named, pause = wait, PATIENCE
-                wait.tell()
-
-
 @contextmanager
-def watching() -> Iterator[list[_Wait]]:
-    """Inside, one thread watches all calls into plugins; without it, each has a thread of its own."""
-    outer: Optional[list[_Wait]] = getattr(_here, "waits", None)
-    if outer is not None:
-        yield outer
-        return
-    waits: list[_Wait] = []
-    ended = threading.Event()
+def waiting_for(plugin: str, hook: str) -> Iterator[Wait]:
+    """Call `hook` of `plugin` inside; it is not for launches, since it starts a thread."""
+    wait = Wait(plugin, hook)
+    timer = threading.Timer(PATIENCE, wait.name)
+    timer.daemon = True
     with suppress(RuntimeError):  # no thread to be had, or the interpreter is ending
-        threading.Thread(target=_watch, args=(waits, ended), daemon=True).start()
-    _here.waits = waits
+        timer.start()
     try:
-        yield waits
+        yield wait
+    except PluginInterrupted:
+        raise  # of a plugin that this one waits for
+    except KeyboardInterrupt as interrupt:
+        if type(interrupt) is not KeyboardInterrupt:
+            raise  # says more already
+        raise PluginInterrupted(plugin, wait.hook) from interrupt
     finally:
-        _here.waits = None
-        ended.set()
-
-
-@contextmanager
-def waiting_for(plugin: str, hook: str) -> Iterator[None]:
-    """Inside, `hook` of `plugin` is called; it is not for launches, since it may start a thread."""
-    with watching() as waits:
-        waits.append(_Wait(plugin, hook))
-        try:
-            yield
-        except PluginInterrupted:
-            raise  # of a plugin that this one waits for
-        except KeyboardInterrupt as interrupt:
-            if type(interrupt) is not KeyboardInterrupt:
-                raise  # says more already
-            raise PluginInterrupted(plugin, hook) from interrupt
-        finally:
-            waits.pop()
+        timer.cancel()

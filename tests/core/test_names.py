@@ -10,10 +10,10 @@ import pytest
 
 from gluon_core.errors import PluginError, TargetError
 from gluon_core.portable.requests import LoadRequest
+from gluon_core.portable.selection import select
 from gluon_core.registry import load as plugins
 from gluon_core.registry.load import load
 from gluon_core.registry.namespaces import Space
-from gluon_core.registry.selection import select
 from tests.core.fakes import (
     Plugin,
     acme,

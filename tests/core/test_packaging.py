@@ -213,7 +213,7 @@ from gluon_core.registry.load import registry
 
 assert gluon.__file__.startswith(sys.prefix), gluon.__file__
 assert gluon.__version__ == importlib.metadata.version("gluon-core")
-assert set(registry().backends) == {"nvidia", "amd", "sim", "emu"}, registry().explain()
+assert set(registry().backends) == {"nvidia", "amd", "sim", "emu"}, registry().problems()
 assert not registry().failures
 
 @gluon.jit

@@ -16,10 +16,10 @@ from gluon_core.errors import (
 from gluon_core.layouts import BlockedLayout, DotOperandLayout
 from gluon_core.plugin.language import OPS
 from gluon_core.plugin.paths import load_path
+from gluon_core.portable.selection import available, select
 from gluon_core.portable.tiles import blocked_layout, row_swizzle, split_warps
 from gluon_core.registry import load as plugins
 from gluon_core.registry.load import load
-from gluon_core.registry.selection import available, select
 from tests.core.fakes import Plugin, acme, lowering
 from tests.tables import mistakes
 
@@ -85,7 +85,7 @@ def test_when_none_fits_every_reason_is_listed():
         lowering("mma", "unit", priority=20, requires=("acme.unit",), extras=extras),
         lowering("mma", "wide", priority=10, accepts=f"{HERE}:wide_enough", extras=extras),
     )
-    registry._lowerings["mma"] = registry.lowerings("mma")[:2]  # as if the core had none
+    registry._lowerings["mma"] = registry._lowerings["mma"][:2]  # as if the core had none
     with pytest.raises(CapabilityError) as caught:
         chosen(registry, "a2", Wide(1), "mma")
     text = str(caught.value)

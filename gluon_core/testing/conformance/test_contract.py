@@ -21,9 +21,9 @@ from gluon_core.plugin.launcher import checked_kind
 from gluon_core.plugin.options import further
 from gluon_core.plugin.paths import load_named
 from gluon_core.plugin.targets import Architecture, Target
-from gluon_core.registry.answers import checked_builder, checked_options
+from gluon_core.portable.selection import code
+from gluon_core.registry.answers import checked
 from gluon_core.registry.load import registry
-from gluon_core.registry.selection import code
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -56,7 +56,7 @@ def test_device(backend: Any) -> None:
 
 
 def test_options(backend: Any, target: Target) -> None:
-    options = checked_options(backend, backend.compiler.options(target, {}))
+    options = checked(backend, "options", backend.compiler.options(target, {}))
     again = backend.compiler.options(target, {"num_warps": options.num_warps})
     assert options.num_warps == again.num_warps and repr(options) == repr(again)
     hashed = further(options, "hash")
@@ -82,7 +82,7 @@ def test_builder(backend: Any, target: Target) -> None:
         return
     context = _triton.make_context()
     backend.compiler.load_dialects(context)
-    builder = checked_builder(backend, backend.compiler.builder(context, target))
+    builder = checked(backend, "builder", backend.compiler.builder(context, target))
     triton = _triton.gluon_ir.GluonOpBuilder
     set_by_the_core = set(Builder.__annotations__)
     wanted = [n for n in members(Builder) - set_by_the_core if hasattr(triton, n)]

@@ -13,7 +13,7 @@ from gluon_core.compiler.source import GluonASTSource
 from gluon_core.errors import BackendError, CapabilityError, LayoutError
 from gluon_core.plugin.compiler import Report
 from gluon_core.plugin.targets import Target
-from gluon_core.registry.answers import checked_stages
+from gluon_core.registry.answers import checked
 from gluon_core.registry.load import registry
 from gluon_core.testing.conformance.conftest import targets_of
 from gluon_core.testing.conformance.kernels import COLS, KERNELS, ROWS, Portable
@@ -60,8 +60,9 @@ def test_pipeline(backend: Any, target: Target) -> None:
         with pytest.raises(CapabilityError):
             compile(_source("copy", target), target, {"num_warps": 4})
         return
-    stages = checked_stages(
+    stages = checked(
         backend,
+        "pipeline",
         backend.compiler.pipeline(target, backend.compiler.options(target, {"num_warps": 4})),
     )
     names = [stage.name for stage in stages]

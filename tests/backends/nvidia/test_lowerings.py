@@ -175,7 +175,7 @@ def test_the_way_that_tiles_take(target, dtype, num_warps, constants, expected):
     ],
 )
 def test_why_a_unit_is_not_taken(unit, target, options, reason):
-    from gluon_core.registry.selection import select
+    from gluon_core.portable.selection import select
 
     resolved = plugins.registry().target(target)
     values = {"m": 64, "n": 64, "k": 32, "num_warps": 4, "dtype": tl.float16, "acc": tl.float32}

@@ -1,4 +1,4 @@
-"""Which lowering a portable op takes, and why not the others."""
+"""The lowering that a portable op takes, and why not the others."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ __all__ = ["Selection", "available", "code", "named", "select"]
 
 @dataclass(frozen=True)
 class Selection:
-    """What was chosen for one op of a kernel.
+    """The lowering of one op of a kernel.
 
     Args:
         op: the portable op.
-        target: what the kernel is compiled for.
+        target: of the kernel.
         chosen: the lowering that was taken.
-        rejected: each other lowering beside the reason.
+        rejected: each other lowering with the reason.
         where: `file:line` of the kernel, None where unknown.
     """
 
@@ -47,7 +47,7 @@ class Selection:
 
 
 def _unavailable(lowering: Lowering, target: Target, triton: tuple[int, int]) -> Optional[str]:
-    """Why `lowering` cannot be used on `target` whatever the operands are; None if it can."""
+    """Return why `lowering` cannot be used on `target` whatever the operands are; None if it can."""
     missing = [c for c in lowering.requires if not target.has(c)]
     if missing:
         return f"needs {', '.join(missing)}, which {target} lacks"
@@ -59,18 +59,18 @@ def _unavailable(lowering: Lowering, target: Target, triton: tuple[int, int]) ->
 def available(
     op: str, target: Target, triton: tuple[int, int], plugins: Optional[Registry] = None
 ) -> tuple[Lowering, ...]:
-    """The lowerings of `op` that some operands could take on `target`, highest priority first."""
+    """Return the lowerings of `op` that some operands could take on `target`, highest priority first."""
     known = plugins if plugins is not None else registry()
     return tuple(low for low in _lowerings(op, known) if _unavailable(low, target, triton) is None)
 
 
 def named(op: str, name: str) -> Lowering:
-    """The lowering of `op` that is called `name`."""
-    return next(found for found in _lowerings(op, registry()) if found.name == name)
+    """Return the lowering of `op` that is called `name`."""
+    return next(lowering for lowering in _lowerings(op, registry()) if lowering.name == name)
 
 
 def code(lowering: Lowering, what: str = "implement") -> Callable[..., Any]:
-    """The function behind `implement`, `accepts` or one of the `extras` of a lowering.
+    """Return the function behind `implement`, `accepts` or one of the `extras` of a lowering.
 
     An exception of its that is no error of ours says whose it is when it reaches the kernel's author.
 
@@ -81,26 +81,26 @@ def code(lowering: Lowering, what: str = "implement") -> Callable[..., Any]:
     path = own[what] if what in own else lowering.extras[what]
     contributor = registry().contributor(lowering)
     whose = f"lowering {lowering.op}/{lowering.name} of plugin {contributor!r}"
-    found = load_named(str(path), f"{whose}, {what}")
-    if not callable(found):
-        raise PluginError(f"{whose}, {what}: {path!r} is no function", got=repr(found))
+    function = load_named(str(path), f"{whose}, {what}")
+    if not callable(function):
+        raise PluginError(f"{whose}, {what}: {path!r} is no function", got=repr(function))
 
-    @functools.wraps(found)
+    @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         try:
-            return found(*args, **kwargs)
+            return function(*args, **kwargs)
         except GluonError:
             raise
         except Exception as error:
             if contributor != CORE and not hasattr(error, "gluon_note"):
-                error.gluon_note = f"Raised by {whose}, at {_where(error, found)}."  # type: ignore[attr-defined]
+                error.gluon_note = f"Raised by {whose}, at {_where(error, function)}."  # type: ignore[attr-defined]
             raise
 
     return called
 
 
 def _where(error: Exception, function: Callable[..., Any]) -> str:
-    """The innermost line of `function`'s own folder that led to `error`."""
+    """Return the innermost line of `function`'s own folder that led to `error`."""
     frames = traceback.extract_tb(error.__traceback__)
     own = getattr(function, "__code__", None)
     folder = os.path.dirname(own.co_filename) if own is not None else ""
@@ -116,12 +116,12 @@ def select(
     plugins: Optional[Registry] = None,
     refused: Mapping[tuple[str, str], str] = MappingProxyType({}),
 ) -> Selection:
-    """The lowering of the highest priority that the target has and whose predicate accepts.
+    """Return the lowering of the highest priority that the target has and whose predicate accepts.
 
     Args:
         op: one of `OPS`.
         request: the op's request dataclass.
-        target: what the kernel is compiled for.
+        target: of the kernel.
         triton: (major, minor) of the installed Triton.
         plugins: the registry to choose from, the default one if None.
         refused: (op, name) of lowerings that are out of the question -> the reason.
@@ -160,7 +160,7 @@ def select(
 
 
 def _tie(op: str, target: Target, known: Registry, one: Lowering, other: Lowering) -> PluginError:
-    plugins = f"{known.origin(one)} and {known.origin(other)}"
+    plugins = f"{known.contribution(one).origin} and {known.contribution(other).origin}"
     return PluginError(
         f"lowerings {one.name!r} and {other.name!r} of gl.portable.{op}, of plugins {plugins}, "
         f"both fit on {target} and share priority {one.priority}",
@@ -181,7 +181,7 @@ def _lowerings(op: str, known: Registry) -> tuple[Lowering, ...]:
 
 
 def _refusal(lowering: Lowering, request: Any) -> Optional[str]:
-    """What the lowering's predicate has against the operands; None when it takes them."""
+    """Return the objection of the lowering's predicate to the operands; None when it takes them."""
     if lowering.accepts is None:
         return None
     answer = code(lowering, "accepts")(request)

@@ -1,4 +1,4 @@
-"""Where libraries for Triton's own Gluon look for the decorator and its classes: `gluon_core._runtime`."""
+"""The decorator and its classes, where libraries for Triton's own Gluon look for them."""
 
 from __future__ import annotations
 
