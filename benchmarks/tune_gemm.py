@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
@@ -91,8 +91,8 @@ def candidates(size: tilings.Size) -> list[tilings.Tiling]:
         m, n, _ = tiling.block
         if not tilings.fits(tiling, size):
             continue
-        waste = tilings.cdiv(size.m, m) * m * tilings.cdiv(size.n, n) * n / (size.m * size.n)
-        if tiling.kernel == "split_k" and size.m > 16 * m and m < 64:
+        waste = tiling.tiles(size) * m * n / (size.m * size.n * size.batch)
+        if tiling.kernel == "split_k" and m < 64 and size.m > 16 * m:
             continue
         if waste > 3 and m > 64 and size.m < m:
             continue
@@ -148,7 +148,9 @@ def measure(seed: int, count: int, limit: float) -> dict[str, Any]:
         least = min(rough.values())
         near = {n: r for n, r in runs.items() if n == "torch" or rough[n] < 2.5 * least + 20e-6}
         graphs = {name: graph_of(run, rough[name]) for name, run in near.items()}
-        rows.append({"shape": shape, "times": seconds_of(graphs, 5), "wrong": wrong})
+        rows.append(
+            {"shape": shape, "times": seconds_of(graphs, 5), "rough": rough, "wrong": wrong}
+        )
         ours = {n: t for n, t in rows[-1]["times"].items() if n != "torch"}
         best = min(ours, key=ours.__getitem__)
         print(shape, best, f"{ours[best] * 1e6:.1f} us, torch {rows[-1]['times']['torch'] * 1e6:.1f} us, "
@@ -158,16 +160,18 @@ def measure(seed: int, count: int, limit: float) -> dict[str, Any]:
 
 
 def fit(measured: dict[str, Any], file: Path) -> None:
-    """Fit non-negative numbers to each tiling's times, with relative errors, and write the table."""
+    """Fit non-negative factors to each tiling's times, with relative errors, and write the table."""
     model: dict[str, list[float]] = {}
     for name, tiling in tilings.TILINGS.items():
-        rows = [
-            (tilings.features(tiling, size_of(row["shape"])), row["times"][name] * 1e6)
-            for row in measured["rows"]
-            if name in row["times"]
-        ]
+        rows = []
+        for row in measured["rows"]:
+            time = row["times"].get(name, row["rough"].get(name))
+            if time is not None:
+                least = min(t for n, t in row["times"].items() if n != "torch")
+                weight = min(1.0, 1.2 * least / time)  # those far from the best need no exact time
+                rows.append((tilings.features(tiling, size_of(row["shape"])), time * 1e6, weight))
         if len(rows) >= 4:
-            model[name] = _fitted([r for r, _ in rows], [t for _, t in rows])
+            model[name] = _fitted(*zip(*rows))
     table: dict[str, Any] = {"model": model, "shapes": {}}
     tilings._table = lambda: table
     ratios, of_torch = [], []
@@ -193,11 +197,11 @@ def fit(measured: dict[str, Any], file: Path) -> None:
     file.write_text(lines + "\n")
 
 
-def _fitted(rows: list[tuple[float, ...]], times: list[float]) -> list[float]:
-    """Return non-negative numbers of least relative squares, by coordinate descent."""
-    matrix = np.array(rows) / np.array(times)[:, None]
+def _fitted(rows: Sequence[Any], times: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """Return non-negative factors of least relative squares, by coordinate descent."""
+    matrix = np.array(rows) * (np.array(weights) / np.array(times))[:, None]
     numbers = np.zeros(matrix.shape[1])
-    left = np.ones(len(times))
+    left = np.array(weights, dtype=float)
     weight = (matrix**2).sum(0) + 1e-30
     for _ in range(5000):
         for i in range(len(numbers)):

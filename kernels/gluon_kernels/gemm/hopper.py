@@ -1,10 +1,11 @@
 """GEMM on Hopper: TMA feeds `wgmma` through a ring of slots; warps have roles and programs walk over many tiles.
 
-One warp issues the copies, two groups of four warps multiply. Under the cooperative schedule both groups multiply a half
-of the rows of the same tile. Under the ping-pong schedule each group has a tile of its own and multiplies in its turn, so
-that one stores while the other has the matrix unit to itself: the shorter K, the more a store weighs.
+One warp issues the copies, groups of four warps multiply. Under the cooperative schedule two or three groups multiply their
+share of the rows of the same tile. Under the ping-pong schedule each of two groups has a tile of its own and multiplies in its
+turn, so that one stores while the other has the matrix unit to itself: the shorter K, the more a store weighs.
 
-A tile of 192 columns is two accumulators side by side, of 128 and of 64, since widths of tensors are powers of two.
+A tile of 192 columns is two accumulators side by side, of 128 and of 64, since widths of tensors are powers of two; any multiple
+of 16 is a sum of such. Shared memory is filled at 64 bytes per clock, so that tiles should be large and nearly square.
 Operands may be stored transposed: `wgmma` reads 16-bit tiles of either orientation. Matrices of a batch are one more
 dimension of the descriptors, of which a tile covers one.
 
@@ -23,7 +24,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_core.nvidia.hopper import TensorDescriptor
-from gluon_kernels.gemm.epilogue import of_columns
+from gluon_kernels.gemm.epilogue import of_columns, store_part
 
 DTYPES = {
     "float32": gl.float32,
@@ -35,8 +36,14 @@ DTYPES = {
 
 @gluon.constexpr_function
 def widths(columns):
-    """Return the powers of two that a tile's columns are the sum of, from left to right."""
-    return (128, 64) if columns == 192 else (columns,)
+    """Return the powers of two that a tile's columns are the sum of, from left to right, each 16 to 256."""
+    left, parts = columns, ()
+    for width in (256, 128, 64, 32, 16):
+        while left >= width:
+            parts, left = (*parts, width), left - width
+    if left or not parts:
+        raise ValueError(f"a tile has a multiple of 16 columns, got {columns}")
+    return parts
 
 
 @gluon.constexpr_function
@@ -58,17 +65,24 @@ def place_of(tile, tiles):
 
 
 @gluon.jit
-def copy_tiles(
-    ring, tiles, batch, K, BLOCK_K: gl.constexpr, WIDTHS: gl.constexpr, TRANSPOSED: gl.constexpr
-):
+def copy_tiles(ring, tiles, batch, K, SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr):
+    """Fetch the tiles of each step: the rows of each group of A, then the parts of B."""
+    HEIGHTS: gl.constexpr = SHAPES[0]
+    WIDTHS: gl.constexpr = SHAPES[1]
+    BLOCK_K: gl.constexpr = SHAPES[2]
     at = ring.producer()
     for tile in range(gl.program_id(0), tiles.count() * batch, gl.num_programs(0)):
         matrix, row, column = place_of(tile, tiles)
         for k in range(0, K, BLOCK_K):
-            places = ([matrix, k, row] if TRANSPOSED[0] else [matrix, row, k],)
+            places = ()
+            top = row
+            for i in gl.static_range(len(HEIGHTS)):
+                places = places + ([matrix, k, top] if TRANSPOSED[0] else [matrix, top, k],)
+                top += HEIGHTS[i]
+            left = column
             for i in gl.static_range(len(WIDTHS)):
-                left = column + (WIDTHS[0] if i else 0)
                 places = places + ([matrix, left, k] if TRANSPOSED[1] else [matrix, k, left],)
+                left += WIDTHS[i]
             ring.fetch(at, places)
             at = at.next()
 
@@ -105,48 +119,65 @@ def cleared(ROWS: gl.constexpr, WIDTHS: gl.constexpr, BITS: gl.constexpr):
 
 
 @gluon.jit
-def multiplied(a, tiles, sums, TRANSPOSED: gl.constexpr):
+def multiplied(slot, sums, GROUP: gl.constexpr, GROUPS: gl.constexpr, TRANSPOSED: gl.constexpr):
     """Start a step of each accumulator, and wait until the step before is over."""
-    first = warpgroup_mma(a, right_of(tiles[1], TRANSPOSED), sums[0], is_async=True)
-    if len(sums) == 2:
-        second = warpgroup_mma(a, right_of(tiles[2], TRANSPOSED), sums[1], is_async=True)
-        first, second = warpgroup_mma_wait(2, deps=[first, second])
-        return warpgroup_mma_init(first), warpgroup_mma_init(second)
+    a = left_of(slot[GROUP], TRANSPOSED)
+    started = ()
+    for i in gl.static_range(len(sums)):
+        b = right_of(slot[GROUPS + i], TRANSPOSED)
+        started = started + (warpgroup_mma(a, b, sums[i], is_async=True),)
+    if len(sums) == 1:
+        return (warpgroup_mma_init(warpgroup_mma_wait(1, deps=[started[0]])),)
     else:
-        return (warpgroup_mma_init(warpgroup_mma_wait(1, deps=[first])),)
+        waited = warpgroup_mma_wait(len(sums), deps=started)
+        again = ()
+        for i in gl.static_range(len(sums)):
+            again = again + (warpgroup_mma_init(waited[i]),)
+        return again
 
 
 @gluon.jit
 def finished(sums):
-    if len(sums) == 2:
-        return warpgroup_mma_wait(0, deps=[sums[0], sums[1]])
-    else:
+    if len(sums) == 1:
         return (warpgroup_mma_wait(0, deps=[sums[0]]),)
+    else:
+        return warpgroup_mma_wait(0, deps=sums)
 
 
 @gluon.jit
-def store(writers, sums, matrix, row, column):
+def store(outs, sums, matrix, row, column, FORM: gl.constexpr, ALIGNED: gl.constexpr):
+    """Store accumulators side by side: by the writer of each, or at once where there is none."""
+    writers, c, strides, sizes, end = outs
     for i in gl.static_range(len(sums)):
-        writers[i].store([matrix, row, column], sums[i])
+        if FORM == "tma":
+            writers[i].store([matrix, row, column], sums[i])
+        else:
+            to = c + matrix.to(gl.int64) * strides[0]
+            store_part(to, sums[i], row, column, sizes, strides[1], end, FORM == "columns", ALIGNED)
         column += sums[i].shape[1]
 
 
 @gluon.jit
+def close(outs, FORM: gl.constexpr):
+    if FORM == "tma":
+        outs[0][0].close()
+
+
+@gluon.jit
 def multiply_own_tiles(
-    ring, tiles, batch, order, writers, K, partition: gl.constexpr,
-    BLOCK_K: gl.constexpr, WIDTHS: gl.constexpr, TRANSPOSED: gl.constexpr,
+    ring, tiles, batch, order, outs, K, partition: gl.constexpr,
+    SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr, FORM: gl.constexpr, ALIGNED: gl.constexpr,
 ):  # fmt: skip
     """Multiply every other tile of the program: the ping-pong schedule."""
-    steps = gl.cdiv(K, BLOCK_K)
+    steps = gl.cdiv(K, SHAPES[2])
     at = ring.consumer().next(partition * steps)
     turn = order.first(partition)
     first = gl.program_id(0) + partition * gl.num_programs(0)
     for tile in range(first, tiles.count() * batch, 2 * gl.num_programs(0)):
-        sums = cleared(tiles.block[0], WIDTHS, ring.dtype.primitive_bitwidth)
+        sums = cleared(tiles.block[0], SHAPES[1], ring.dtype.primitive_bitwidth)
         order.wait(turn)
         for step in range(steps):
-            slot = ring.wait(at)
-            sums = multiplied(left_of(slot[0], TRANSPOSED), slot, sums, TRANSPOSED)
+            sums = multiplied(ring.wait(at), sums, 0, 1, TRANSPOSED)
             # The step before is over: its slot takes the tiles that come next.
             ring.release(at.before(), pred=step > 0)
             at = at.next()
@@ -156,86 +187,132 @@ def multiply_own_tiles(
         ring.release(at.before(), pred=steps > 0)
         at = at.next(steps)
         matrix, row, column = place_of(tile, tiles)
-        store(writers, sums, matrix, row, column)
-    writers[0].close()
+        store(outs, sums, matrix, row, column, FORM, ALIGNED)
+    close(outs, FORM)
 
 
 @gluon.jit
-def multiply_halves(
-    ring, tiles, batch, writers, K, half: gl.constexpr,
-    BLOCK_K: gl.constexpr, WIDTHS: gl.constexpr, TRANSPOSED: gl.constexpr,
+def multiply_share(
+    ring, tiles, batch, outs, K, group: gl.constexpr,
+    SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr, FORM: gl.constexpr, ALIGNED: gl.constexpr,
 ):  # fmt: skip
-    """Multiply half of the rows of each tile of the program: the cooperative schedule."""
-    ROWS: gl.constexpr = tiles.block[0] // 2
+    """Multiply a group's rows of each tile of the program: the cooperative schedule."""
+    ROWS: gl.constexpr = SHAPES[0][0]
     at = ring.consumer()
     for tile in range(gl.program_id(0), tiles.count() * batch, gl.num_programs(0)):
-        sums = cleared(ROWS, WIDTHS, ring.dtype.primitive_bitwidth)
-        for k in range(0, K, BLOCK_K):
-            slot = ring.wait(at)
-            mine = left_of(slot[0], TRANSPOSED).slice(half * ROWS, ROWS, dim=0)
-            sums = multiplied(mine, slot, sums, TRANSPOSED)
+        sums = cleared(ROWS, SHAPES[1], ring.dtype.primitive_bitwidth)
+        for k in range(0, K, SHAPES[2]):
+            sums = multiplied(ring.wait(at), sums, group, len(SHAPES[0]), TRANSPOSED)
             ring.release(at.before(), pred=k > 0)
             at = at.next()
         sums = finished(sums)
         ring.release(at.before(), pred=K > 0)
         matrix, row, column = place_of(tile, tiles)
-        store(writers, sums, matrix, row + half * ROWS, column)
-    writers[0].close()
+        store(outs, sums, matrix, row + group * ROWS, column, FORM, ALIGNED)
+    close(outs, FORM)
 
 
 @gluon.jit
-def writers_for(c_desc, end, WIDTHS: gl.constexpr, BUFFERS: gl.constexpr):
+def writers_for(c_descs, end, WIDTHS: gl.constexpr, PLAIN: gl.constexpr):
     """Return a writer for each accumulator of a group."""
-    BOX: gl.constexpr = c_desc.block_type.shape[2]
     writers = ()
-    for i in gl.static_range(len(WIDTHS)):
-        writers = writers + (tma_writer(c_desc, WIDTHS[i] // BOX, BUFFERS, end),)
+    for i in gl.static_range(len(c_descs)):
+        if PLAIN:  # a tile is converted whole
+            writers = writers + (
+                tma_writer(c_descs[i], WIDTHS[i] // c_descs[i].block_type.shape[2], 1),
+            )
+        else:
+            writers = writers + (
+                tma_writer(c_descs[i], WIDTHS[i] // c_descs[i].block_type.shape[2], 1, end),
+            )
     return writers
 
 
-@gluon.jit(do_not_specialize=["batch", "M", "N", "K"])
+@gluon.jit(do_not_specialize=["batch", "M", "N", "K", "c_row"])
 def gemm(
-    a_desc, b_descs, c_desc, bias, batch, M, N, K,
+    a_desc, b_descs, c, c_descs, c_matrix, c_row, bias, batch, M, N, K,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    STAGES: gl.constexpr, GROUP: gl.constexpr, BUFFERS: gl.constexpr,
-    PINGPONG: gl.constexpr, TRANSPOSED: gl.constexpr, ACTIVATION: gl.constexpr,
+    STAGES: gl.constexpr, GROUP: gl.constexpr, GROUPS: gl.constexpr,
+    FORM: gl.constexpr, ALIGNED: gl.constexpr,
+    TRANSPOSED: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
-    """`b_descs` are of the columns of a tile, BLOCK_N in all, from left to right: one, or two. TRANSPOSED says of A and of
-    B whether the descriptors are of [K, M] and [N, K]."""
+    """Multiply [batch, M, K] by [batch, K, N].
+
+    `a_desc` is of the rows of a group, `b_descs` of the columns of a tile, BLOCK_N in all, from left to right. TRANSPOSED says of A
+    and of B whether they are stored as [K, M] and [N, K]. GROUPS is the number of groups that share a tile, 0 under
+    the ping-pong schedule. FORM says how C is stored: by "tma" through `c_descs`, else by pointers as "rows" of `c`, or as its "columns",
+    which are contiguous then; `c_matrix` and `c_row` are the strides of matrices and of rows, or columns; with
+    ALIGNED they and the contiguous side are multiples of 8. `bias` belongs to the contiguous side.
+    """
     gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
-    WIDTHS: gl.constexpr = widths(BLOCK_N)
     CTAS: gl.constexpr = gl.num_ctas()
-    ring = tma_ring(
-        (a_desc,) + b_descs, STAGES, consumers=1 if PINGPONG else 2, multicast=CTAS == 2
-    )
+    SHARES: gl.constexpr = max(GROUPS, 1)
+    SHAPES: gl.constexpr = ((BLOCK_M // SHARES,) * SHARES, widths(BLOCK_N), BLOCK_K)
+    ring = tma_ring((a_desc,) * SHARES + b_descs, STAGES, consumers=SHARES, multicast=CTAS == 2)
     tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
-    if bias is None and ACTIVATION is None:  # a tile is converted whole
-        first = writers_for(c_desc, None, WIDTHS, BUFFERS)
-        second = writers_for(c_desc, None, WIDTHS, BUFFERS)
-    else:
-        end = of_columns(M, N, bias, ACTIVATION)
-        first = writers_for(c_desc, end, WIDTHS, BUFFERS)
-        second = writers_for(c_desc, end, WIDTHS, BUFFERS)
-    if PINGPONG:
+    end = (
+        of_columns(N, M, bias, ACTIVATION)
+        if FORM == "columns"
+        else of_columns(M, N, bias, ACTIVATION)
+    )
+    PLAIN: gl.constexpr = bias is None and ACTIVATION is None
+    rest = (c, (c_matrix, c_row), (M, N), end)
+    first = (writers_for(c_descs, end, SHAPES[1], PLAIN),) + rest
+    second = (writers_for(c_descs, end, SHAPES[1], PLAIN),) + rest
+    if GROUPS == 0:
         order = ordered_barrier(2)
         gl.warp_specialize(
             [
-                (multiply_own_tiles, (ring, tiles, batch, order, first, K, 0, BLOCK_K, WIDTHS, TRANSPOSED)),
-                (multiply_own_tiles, (ring, tiles, batch, order, second, K, 1, BLOCK_K, WIDTHS, TRANSPOSED)),
-                (copy_tiles, (ring, tiles, batch, K, BLOCK_K, WIDTHS, TRANSPOSED)),
+                (
+                    multiply_own_tiles,
+                    (ring, tiles, batch, order, first, K, 0, SHAPES, TRANSPOSED, FORM, ALIGNED),
+                ),
+                (
+                    multiply_own_tiles,
+                    (ring, tiles, batch, order, second, K, 1, SHAPES, TRANSPOSED, FORM, ALIGNED),
+                ),
+                (copy_tiles, (ring, tiles, batch, K, SHAPES, TRANSPOSED)),
             ],
             [4, 1],
             [240, 24],
-        )  # fmt: skip
-    else:
+        )
+    elif GROUPS == 2:
         gl.warp_specialize(
             [
-                (multiply_halves, (ring, tiles, batch, first, K, 0, BLOCK_K, WIDTHS, TRANSPOSED)),
-                (multiply_halves, (ring, tiles, batch, second, K, 1, BLOCK_K, WIDTHS, TRANSPOSED)),
-                (copy_tiles, (ring, tiles, batch, K, BLOCK_K, WIDTHS, TRANSPOSED)),
+                (
+                    multiply_share,
+                    (ring, tiles, batch, first, K, 0, SHAPES, TRANSPOSED, FORM, ALIGNED),
+                ),
+                (
+                    multiply_share,
+                    (ring, tiles, batch, second, K, 1, SHAPES, TRANSPOSED, FORM, ALIGNED),
+                ),
+                (copy_tiles, (ring, tiles, batch, K, SHAPES, TRANSPOSED)),
             ],
             [4, 1],
-            [232, 24],
+            [240, 24],
+        )
+    else:
+        gl.static_assert(GROUPS == 3, "two or three groups share a tile")
+        third = (writers_for(c_descs, end, SHAPES[1], PLAIN),) + rest
+        gl.warp_specialize(
+            [
+                (
+                    multiply_share,
+                    (ring, tiles, batch, first, K, 0, SHAPES, TRANSPOSED, FORM, ALIGNED),
+                ),
+                (
+                    multiply_share,
+                    (ring, tiles, batch, second, K, 1, SHAPES, TRANSPOSED, FORM, ALIGNED),
+                ),
+                (
+                    multiply_share,
+                    (ring, tiles, batch, third, K, 2, SHAPES, TRANSPOSED, FORM, ALIGNED),
+                ),
+                (copy_tiles, (ring, tiles, batch, K, SHAPES, TRANSPOSED)),
+            ],
+            [4, 4, 1],
+            [160, 160, 24],
         )
     if CTAS == 2:
         gl.barrier(cluster=True)  # neither block is gone while the other uses its barriers

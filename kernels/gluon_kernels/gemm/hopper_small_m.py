@@ -15,7 +15,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
-from gluon_kernels.gemm.epilogue import of_columns
+from gluon_kernels.gemm.epilogue import of_columns, store_part
 from gluon_kernels.gemm.hopper import left_of, right_of
 
 
@@ -54,6 +54,7 @@ def product(ring, place, first, count, BLOCKS: gl.constexpr, STAGES: gl.constexp
             put = put.next()
         at = at.next()
     result = warpgroup_mma_wait(0, deps=[acc])
+    gl.barrier()  # all warps have read the slots, whose memory the store may use
     return gl.permute(result, (1, 0)) if SWAPPED else result
 
 
@@ -62,24 +63,6 @@ def fetch(ring, put, matrix, row, column, k, pred, TRANSPOSED: gl.constexpr):
     of_a = [matrix, k, row] if TRANSPOSED[0] else [matrix, row, k]
     of_b = [matrix, column, k] if TRANSPOSED[1] else [matrix, k, column]
     ring.fetch(put, [of_a, of_b], pred=pred)
-
-
-@gluon.jit
-def store(c, value, row, column, sizes, stride, end, ALIGNED: gl.constexpr):
-    """Store sums 16 bytes at a time, where ALIGNED says that rows begin at multiples of 8 elements."""
-    wide: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [gl.num_warps(), 1], [1, 0])
-    value = gl.convert_layout(value, wide)
-    value = end.apply(value, [row, column])
-    M, N = sizes
-    if ALIGNED:
-        N = N // 8 * 8
-        stride = stride // 8 * 8
-    layout: gl.constexpr = value.type.layout
-    rows = row + gl.arange(0, value.shape[0], gl.SliceLayout(1, layout))
-    columns = column + gl.arange(0, value.shape[1], gl.SliceLayout(0, layout))
-    inside = (rows < M)[:, None] & (columns < N)[None, :]
-    to = c + rows.to(gl.int64)[:, None] * stride + columns[None, :]
-    gl.store(to, value.to(c.dtype.element_ty), mask=inside)
 
 
 @gluon.jit
@@ -108,7 +91,9 @@ def add_up(c, sums, result, place, sizes, stride, end, SPLITS: gl.constexpr, ALI
     total = gl.zeros([SHARE, COLUMNS], gl.float32, wide)
     for split in gl.static_range(SPLITS):
         total += gl.load(parts + split * ROWS * COLUMNS)
-    store(c, total, place[0] + gl.program_id(0) * SHARE, place[1], sizes, stride, end, ALIGNED)
+    store_part(
+        c, total, place[0] + gl.program_id(0) * SHARE, place[1], sizes, stride, end, False, ALIGNED
+    )
 
 
 @gluon.jit(do_not_specialize=["M", "N", "K", "c_row", "tiles_n"])
@@ -138,7 +123,7 @@ def gemm_split_k(
     c += matrix.to(gl.int64) * c_matrix
     end = of_columns(M, N, bias, ACTIVATION)
     if SPLITS == 1:
-        store(c, result, row, column, (M, N), c_row, end, ALIGNED)
+        store_part(c, result, row, column, (M, N), c_row, end, False, ALIGNED)
     else:
         number = matrix * gl.num_programs(1) + tile
         sums += number.to(gl.int64) * SPLITS * BLOCK_M * BLOCK_N

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Callable, NamedTuple, Optional
 
 import torch
@@ -10,8 +11,9 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.gemm.call import Call
-from gluon_kernels.gemm.hopper import DTYPES, gemm, split, widths
+from gluon_kernels.gemm.hopper import DTYPES, gemm, widths
 from gluon_kernels.gemm.hopper_small_m import gemm_split_k
+from gluon_kernels.gemm.pad import Padding, pad
 from gluon_kernels.gemm.tilings import Size, Tiling, choose
 from gluon_kernels.plans import Counters, Launch, multiprocessors
 
@@ -27,13 +29,13 @@ class Operand(NamedTuple):
     Args:
         shape, strides: of [batch, rows, columns], columns contiguous.
         transposed: the rows are the columns of the matrix.
-        copy: makes such a tensor of the operand of a call; None where it is one.
+        padding: how it is copied first; None where TMA reads the tensor itself.
     """
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     transposed: bool
-    copy: Optional[Callable[[torch.Tensor], torch.Tensor]] = None
+    padding: Optional[Padding] = None
 
 
 def takes(call: Call) -> bool:
@@ -44,22 +46,17 @@ def takes(call: Call) -> bool:
 def operand(matrix: torch.Tensor) -> Operand:
     """Return how TMA reads [rows, columns] or [batch, rows, columns]: as it is, transposed, or from a padded copy."""
     wide = matrix if matrix.ndim == 3 else matrix.unsqueeze(0)
-    for transposed in (False, True):
-        view = wide.mT if transposed else wide
+    views = ((False, wide), (True, wide.mT))
+    for transposed, view in views:
         strides = _strides(view)
         if strides is not None:
             return Operand(tuple(view.shape), strides, transposed)
-    batch, rows, columns = wide.shape
-    unit = _ROW // matrix.element_size()
-    pitch = -(-columns // unit) * unit
-
-    def copy(given: torch.Tensor) -> torch.Tensor:
-        padded = torch.empty((batch, rows, pitch), dtype=given.dtype, device=given.device)
-        fitting = padded[:, :, :columns]
-        fitting.copy_(given if given.ndim == 3 else given.unsqueeze(0))
-        return fitting
-
-    return Operand(tuple(wide.shape), (rows * pitch, pitch, 1), False, copy)
+    for transposed, view in views:
+        if view.shape[2] == 1 or view.stride(2) == 1:
+            padding = Padding(view)
+            _, rows, pitch = padding.shape
+            return Operand(tuple(view.shape), (rows * pitch, pitch, 1), transposed, padding)
+    raise LookupError("columns or rows are contiguous")
 
 
 def _strides(view: torch.Tensor) -> Optional[tuple[int, ...]]:
@@ -71,20 +68,20 @@ def _strides(view: torch.Tensor) -> Optional[tuple[int, ...]]:
     least = -(-columns // unit) * unit
     of_rows = view.stride(1) if rows > 1 else least
     of_batch = view.stride(0) if batch > 1 else rows * of_rows
-    if of_rows % unit or of_batch % unit or of_rows < least or of_batch <= 0:
+    if of_rows % unit or of_batch % unit or of_rows < columns or of_batch <= 0:
         return None
     return of_batch, of_rows, 1
 
 
-def _descriptor(
-    base: torch.Tensor,
-    of: Operand,
-    block: tuple[int, int],
-    ctas: int = 1,
-    dim: Optional[int] = None,
-) -> Any:
+def has_contiguous_side(matrix: torch.Tensor) -> bool:
+    return any(
+        stride == 1 or size == 1 for stride, size in zip(matrix.stride()[-2:], matrix.shape[-2:])
+    )
+
+
+def _descriptor(base: torch.Tensor, of: Operand, block: tuple[int, int]) -> Any:
     layout = gl.NVMMASharedLayout.get_default_for(
-        [1, *block], DTYPES[str(base.dtype).rpartition(".")[2]], cga_layout=split(ctas, dim)
+        [1, *block], DTYPES[str(base.dtype).rpartition(".")[2]]
     )
     return TensorDescriptor(base, list(of.shape), list(of.strides), [1, *block], layout)
 
@@ -97,44 +94,71 @@ def plan(call: Call, out: Optional[torch.Tensor], tiling: Optional[Tiling] = Non
         out: a result of this form; None for a new one.
         tiling: of TILINGS; the chosen one by default.
     """
+    if not (has_contiguous_side(call.a) and has_contiguous_side(call.b)):
+        return _contiguous(call, out, tiling)
     left, right = operand(call.a), operand(call.b)
     size = Size(
         call.batch, call.m, call.n, call.k, call.a.element_size() * 8,
         call.out_dtype.itemsize * 8, (left.transposed, right.transposed), multiprocessors(call.a),
     )  # fmt: skip
     tiling = tiling or choose(size)
-    build = _split_k if tiling.kernel == "split_k" else _persistent
-    result = call.a.new_empty(call.shape, dtype=call.out_dtype) if out is None else out
-    a = call.a if left.copy is None else left.copy(call.a)
-    b = call.b if right.copy is None else right.copy(call.b)
-    launch = build(call, tiling, (a, b, result), (left, right), size.processors)
-    copies = (left.copy, right.copy)
-    shape, dtype, device = call.shape, call.out_dtype, call.a.device
-    empty = torch.empty
-    if copies == (None, None):
+    shape, dtype, device, empty = call.shape, call.out_dtype, call.a.device, torch.empty
+    result = empty(shape, dtype=dtype, device=device) if out is None else out
+    if (
+        result.stride(-1) != 1
+        and call.n > 1
+        and (result.stride(-2) != 1 or tiling.kernel == "split_k")
+    ):
+        return _through(plan(call, None, tiling))
+    paddings = (left.padding, right.padding)
+    a, b, padded = call.a, call.b, None
+    if paddings != (None, None):
+        padded = pad(a, b, paddings)
+        a, b = padded(a, b)
+    if tiling.kernel == "split_k":
+        launch = _split_k(call, tiling, (a, b, result), (left, right))
+    else:
+        launch = _persistent(call, tiling, size, (a, b, result), (left, right))
 
-        def run(
-            a: torch.Tensor,
-            b: torch.Tensor,
-            bias: Optional[torch.Tensor],
-            out: Optional[torch.Tensor],
-        ) -> torch.Tensor:
-            if out is None:
-                out = empty(shape, dtype=dtype, device=device)
-            launch(a, b, bias, out)
-            return out
-
-        return run
-
-    def copied(
+    def run(
         a: torch.Tensor, b: torch.Tensor, bias: Optional[torch.Tensor], out: Optional[torch.Tensor]
     ) -> torch.Tensor:
         if out is None:
             out = empty(shape, dtype=dtype, device=device)
-        a = a if copies[0] is None else copies[0](a)
-        b = b if copies[1] is None else copies[1](b)
         launch(a, b, bias, out)
         return out
+
+    if padded is None:
+        return run
+    both = padded
+
+    def run_padded(
+        a: torch.Tensor, b: torch.Tensor, bias: Optional[torch.Tensor], out: Optional[torch.Tensor]
+    ) -> torch.Tensor:
+        a, b = both(a, b)
+        return run(a, b, bias, out)
+
+    return run_padded
+
+
+def _through(run: Run) -> Run:
+    """Return a plan that stores a contiguous result and copies it into the one of the call."""
+
+    def through(a: torch.Tensor, b: torch.Tensor, bias: Optional[torch.Tensor], out: torch.Tensor) -> Any:  # fmt: skip
+        return out.copy_(run(a, b, bias, None))
+
+    return through
+
+
+def _contiguous(call: Call, out: Optional[torch.Tensor], tiling: Optional[Tiling]) -> Run:
+    """Return a plan that copies operands of which neither rows nor columns are contiguous."""
+    plain = [has_contiguous_side(x) for x in (call.a, call.b)]
+    a, b = (x if good else x.contiguous() for x, good in zip((call.a, call.b), plain))
+    run = plan(replace(call, a=a, b=b), out, tiling)
+
+    def copied(a: torch.Tensor, b: torch.Tensor, bias: Any, out: Any) -> Any:
+        a, b = (x if good else x.contiguous() for x, good in zip((a, b), plain))
+        return run(a, b, bias, out)
 
     return copied
 
@@ -143,54 +167,47 @@ Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def _persistent(
-    call: Call, tiling: Tiling, tensors: Tensors, operands: tuple[Operand, Operand], processors: int
+    call: Call, tiling: Tiling, size: Size, tensors: Tensors, operands: tuple[Operand, Operand]
 ) -> Callable[..., None]:
-    (a, b, c), (left, right) = tensors, operands
+    a, b, c = tensors
+    left, right = operands
+    rows, columns = call.m, call.n
+    by_rows = c.stride(-1) == 1 or call.n == 1
+    if tiling.swapped:  # B transposed by A transposed
+        a, b, left, right, rows, columns = b, a, right, left, columns, rows
+    turned = (left.transposed != tiling.swapped, right.transposed != tiling.swapped)
     m, n, k = tiling.block
-    pingpong = tiling.kernel == "pingpong"
-    tiles = gluon.cdiv(call.m, m) * gluon.cdiv(call.n, n) * call.batch
-    result = operand(c)
-    through = result.copy is not None or result.transposed  # the result is stored elsewhere first
-    if through:
-        unit = _ROW // c.element_size()
-        pitch = -(-call.n // unit) * unit
-        base = c.new_empty((call.batch, call.m, pitch))
-        strides = (call.m * pitch, pitch, 1)
-        result = Operand((call.batch, call.m, call.n), strides, False)
-    else:
-        base = c
-    box = 128 // c.element_size()
-    columns = [
-        _descriptor(b, right, (width, k) if right.transposed else (k, width)) for width in widths(n)
-    ]
+    share = m // max(1, tiling.groups)
+    stored = "rows" if by_rows != tiling.swapped else "columns"
+    strides = c.stride() if c.ndim == 3 else (0, *c.stride())
+    along = strides[1] if by_rows else strides[2]
+    across = call.n if by_rows else call.m
+    unit = _ROW // c.element_size()
+    aligned = across % 8 == along % 8 == 0 and c.data_ptr() % _ROW == 0
+    descriptors: tuple[Any, ...] = ()
+    fitting = strides[1] % unit == strides[0] % unit == 0 and c.data_ptr() % _ROW == 0
+    if stored == "rows" and by_rows and fitting and (call.m == 1 or strides[1] >= call.n):
+        stored = "tma"
+        shape = (call.batch, call.m, call.n)
+        of_rows = strides[1] if call.m > 1 else -(-call.n // unit) * unit
+        of_batch = strides[0] if call.batch > 1 else call.m * of_rows
+        of_c = Operand(shape, (of_batch, of_rows, 1), False)
+        box = tiling.box(size) // c.element_size()
+        descriptors = tuple(_descriptor(c, of_c, (share, min(box, w))) for w in widths(n))
     arguments = (
-        _descriptor(a, left, (k, m) if left.transposed else (m, k)),
-        tuple(columns),
-        _descriptor(base, result, (m if pingpong else m // 2, box)),
-        call.bias,
-        call.batch, call.m, call.n, call.k,
-        m, n, k, tiling.stages, tiling.group, 1, pingpong,
-        (left.transposed, right.transposed), call.activation,
+        _descriptor(a, left, (k, share) if turned[0] else (share, k)),
+        tuple(_descriptor(b, right, (w, k) if turned[1] else (k, w)) for w in widths(n)),
+        c, descriptors, strides[0] if call.batch > 1 else 0, along, call.bias,
+        call.batch, rows, columns, call.k,
+        m, n, k, tiling.stages, tiling.walk, tiling.groups, stored, aligned, turned, call.activation,
     )  # fmt: skip
-    grid = (min(tiles, processors),)
-    launch = Launch(gemm, grid, arguments, (a, b, call.bias, base), num_warps=4)
-    if not through:
-        return launch
-    shape, dtype, device = tuple(base.shape), base.dtype, base.device
-    wanted, n_columns = tuple(c.shape), call.n
-
-    def padded(
-        a: torch.Tensor, b: torch.Tensor, bias: Optional[torch.Tensor], out: torch.Tensor
-    ) -> None:
-        own = torch.empty(shape, dtype=dtype, device=device)
-        launch(a, b, bias, own)
-        out.copy_(own[:, :, :n_columns].reshape(wanted))
-
-    return padded
+    grid = (min(tiling.tiles(size), size.processors),)
+    tensors = (b, a, c) if tiling.swapped else (a, b, c)
+    return Launch(gemm, grid, arguments, (*tensors[:2], call.bias, c), num_warps=4)
 
 
 def _split_k(
-    call: Call, tiling: Tiling, tensors: Tensors, operands: tuple[Operand, Operand], processors: int
+    call: Call, tiling: Tiling, tensors: Tensors, operands: tuple[Operand, Operand]
 ) -> Callable[..., None]:
     (a, b, c), (left, right) = tensors, operands
     m, n, k = tiling.block
@@ -202,10 +219,7 @@ def _split_k(
     counters = Counters(call.batch * tiles if splits > 1 else 1)
     count = counters(c.device)
     strides = (0, *c.stride()) if c.ndim == 2 else c.stride()
-    through = call.n > 1 and strides[2] != 1
-    if through:
-        strides = (call.m * call.n, call.n, 1)
-    aligned = call.n % 8 == strides[1] % 8 == 0
+    aligned = call.n % 8 == strides[1] % 8 == 0 and c.data_ptr() % _ROW == 0
     arguments = (
         _descriptor(a, left, (k, m) if left.transposed else (m, k)),
         _descriptor(b, right, (n, k) if right.transposed else (k, n)),
@@ -215,25 +229,14 @@ def _split_k(
     )  # fmt: skip
     launch = Launch(
         gemm_split_k, (splits, tiles, call.batch), arguments, (a, b, call.bias, c, sums, count),
-        num_warps=tiling.num_warps,
+        num_warps=4,
     )  # fmt: skip
     device = c.device
-    if splits == 1 and not through:
+    if splits == 1:
+        return lambda a, b, bias, out: launch(a, b, bias, out, sums, count)
 
-        def whole(
-            a: torch.Tensor, b: torch.Tensor, bias: Optional[torch.Tensor], out: torch.Tensor
-        ) -> None:
-            launch(a, b, bias, out, sums, count)
-
-        return whole
-
-    def parts(
-        a: torch.Tensor, b: torch.Tensor, bias: Optional[torch.Tensor], out: torch.Tensor
-    ) -> None:
-        own = torch.empty(out.shape, dtype=out.dtype, device=device) if through else out
-        left = torch.empty(shape, dtype=torch.float32, device=device)
-        launch(a, b, bias, own, left, counters(device))
-        if through:
-            out.copy_(own)
+    def parts(a: torch.Tensor, b: torch.Tensor, bias: Any, out: torch.Tensor) -> None:
+        own = torch.empty(shape, dtype=torch.float32, device=device)
+        launch(a, b, bias, out, own, counters(device))
 
     return parts

@@ -1,8 +1,8 @@
 """Which tiling of which kernel a product takes on Hopper: the one with the least time by a fitted model.
 
-The time of a tiling is `start + wave * waves + step * waves * steps + byte * bytes moved`, where a wave is as many tiles as run at a time
-and a step is one block of K. The four numbers of each tiling were fitted to measurements (`tuned/hopper.json`,
-`python benchmarks/tune_gemm.py`), for shapes of all kinds; measured shapes that the model gets wrong have an entry of their own.
+The time of a tiling is taken to be linear in a few quantities (`features`). The factors of each tiling were fitted to measurements
+(`tuned/hopper.json`, `python benchmarks/tune_gemm.py`), for shapes of all kinds; measured shapes that the model gets wrong
+have an entry of their own.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ __all__ = ["TILINGS", "Size", "Tiling", "choose", "features", "fits"]
 
 SHARED = 232448  # bytes of shared memory that a block of sm_90 may have
 FILE = Path(__file__).parent / "tuned" / "hopper.json"
+
+
+def cdiv(a: int, b: int) -> int:
+    return -(-a // b)
 
 
 @dataclass(frozen=True)
@@ -42,89 +46,128 @@ class Tiling:
         block: rows, columns and depth of a tile.
         stages: slots of the ring.
         splits: programs that share a tile; 1 but for "split_k".
-        num_warps: of the partition that multiplies.
-        group: rows of tiles that are walked at a time.
+        groups: groups of warps that share a tile; 0 but for "cooperative".
+        swapped: the transposed result is computed, whose columns are the rows of A.
+        walk: rows of tiles that are walked at a time.
     """
 
     kernel: str
     block: tuple[int, int, int]
     stages: int
     splits: int = 1
-    num_warps: int = 4
-    group: int = 8
+    groups: int = 0
+    swapped: bool = False
+    walk: int = 8
 
     @property
     def name(self) -> str:
         m, n, k = self.block
         splits = f"/{self.splits}" if self.splits > 1 else ""
-        return f"{self.kernel} {m}x{n}x{k} s{self.stages}{splits}"
+        return f"{self.kernel} {m}x{n}x{k} s{self.stages}{splits}{' swapped' * self.swapped}"
 
-    def shared(self, size: Size) -> int:
-        """Return the bytes of shared memory of a block, barriers aside."""
+    def tiles(self, size: Size) -> int:
+        """Return the number of tiles of all matrices."""
+        rows, columns = (size.n, size.m) if self.swapped else (size.m, size.n)
+        return cdiv(rows, self.block[0]) * cdiv(columns, self.block[1]) * size.batch
+
+    def shared(self, size: Size, box: int = 128) -> int:
+        """Return the bytes of shared memory of a block, where results are stored in boxes of so many bytes."""
         m, n, k = self.block
-        ring = (m + n) * k * self.stages * size.bits // 8
+        ring = (m + n) * k * self.stages * size.bits // 8 + 1024
         if self.kernel == "split_k":
             return ring
-        rows = m if self.kernel == "pingpong" else m // 2
-        boxes = 2 if n == 192 else 1
-        return ring + 2 * boxes * rows * 128  # a box is 128 bytes wide
+        if self.swapped:  # a part at a time, through registers
+            return ring + 2 * max(1, self.groups) * 4 * 128 * 17
+        rows, users = (m, 2) if self.groups == 0 else (m // self.groups, self.groups)
+        boxes = sum(min(box, width * size.out_bits // 8) for width in parts_of(n))
+        return ring + users * boxes * rows
+
+    def box(self, size: Size) -> int:
+        """Return the bytes of a row that one store by TMA takes: 128, or 64 where shared memory is scarce."""
+        return 128 if self.shared(size) <= SHARED else 64
+
+
+def parts_of(columns: int) -> tuple[int, ...]:
+    """Return the powers of two, each 16 to 256, that a tile's columns are the sum of."""
+    parts: list[int] = []
+    for width in (256, 128, 64, 32, 16):
+        while columns >= width:
+            parts.append(width)
+            columns -= width
+    return tuple(parts)
+
+
+_PINGPONG = (
+    ((128, 192, 64), 4), ((128, 192, 32), 8), ((128, 160, 64), 4), ((128, 128, 64), 6),
+    ((64, 256, 64), 5), ((64, 192, 64), 6), ((64, 128, 64), 8),
+)  # fmt: skip
+_COOPERATIVE = (
+    (2, (128, 256, 64), 4), (2, (128, 224, 64), 4), (2, (128, 128, 64), 6), (2, (128, 192, 64), 5),
+    (2, (256, 128, 64), 4), (2, (256, 160, 64), 3), (2, (256, 192, 64), 3),
+    (3, (192, 128, 64), 4), (3, (192, 192, 64), 3),
+)  # fmt: skip
+_SWAPPED = (
+    (2, (128, 304, 64), 3), (2, (128, 256, 64), 4), (2, (128, 224, 64), 4), (2, (128, 160, 64), 5),
+    (2, (256, 128, 64), 4), (2, (256, 160, 64), 3), (2, (128, 96, 64), 6), (2, (128, 64, 128), 4),
+)  # fmt: skip
 
 
 def _tilings() -> Iterator[Tiling]:
-    for block, stages in (((128, 192, 64), 4), ((128, 192, 32), 8), ((128, 128, 64), 6)):
+    for block, stages in _PINGPONG:
         yield Tiling("pingpong", block, stages)
-    for block, stages in (((64, 256, 64), 5), ((64, 192, 64), 6), ((64, 128, 64), 8)):
-        yield Tiling("pingpong", block, stages)
-    for block, stages in (((128, 256, 64), 4), ((256, 128, 64), 4), ((128, 192, 64), 5)):
-        yield Tiling("cooperative", block, stages)
-    yield Tiling("cooperative", (128, 128, 64), 6)
+    for groups, block, stages in _COOPERATIVE:
+        yield Tiling("cooperative", block, stages, groups=groups)
+    for groups, block, stages in _SWAPPED:
+        yield Tiling("cooperative", block, stages, groups=groups, swapped=True)
     for splits in (1, 2, 4, 8):
-        yield Tiling("split_k", (128, 128, 64), 6, splits, num_warps=8)
+        yield Tiling("split_k", (128, 128, 64), 6, splits)
+        yield Tiling("split_k", (128, 64, 128), 4, splits)
         for rows in (64, 32, 16, 8):
             yield Tiling("split_k", (rows, 64, 128), 6, splits)
             yield Tiling("split_k", (rows, 128, 64), 6, splits)
-    yield Tiling("split_k", (128, 64, 128), 4, 1, num_warps=8)
-    yield Tiling("split_k", (128, 64, 128), 4, 2, num_warps=8)
     yield Tiling("split_k", (64, 64, 64), 4)
     yield Tiling("split_k", (64, 128, 64), 3)
-    yield Tiling("split_k", (128, 128, 64), 3, num_warps=8)
+    yield Tiling("split_k", (128, 128, 64), 3)
 
 
 TILINGS: dict[str, Tiling] = {tiling.name: tiling for tiling in _tilings()}
 
 
-def cdiv(a: int, b: int) -> int:
-    return -(-a // b)
-
-
 def fits(tiling: Tiling, size: Size) -> bool:
-    """Return True if the tiling can run a product of this size, and may be worth a try."""
-    m, n, k = tiling.block
-    if tiling.shared(size) + 1024 > SHARED:
+    """Return True if the tiling can run a product of this size."""
+    if tiling.shared(size, tiling.box(size)) > SHARED:
         return False
     if tiling.kernel != "split_k":
         return True
-    tiles = cdiv(size.m, m) * cdiv(size.n, n) * size.batch
-    if tiles > 65535 or size.batch > 65535:
+    tiles = tiling.tiles(size)
+    if tiles // size.batch > 65535 or size.batch > 65535:
         return False
     if tiling.splits > 1:  # the programs of a tile wait for each other
-        steps = cdiv(size.k, k)
+        steps = cdiv(size.k, tiling.block[2])
         return tiles * tiling.splits <= size.processors and steps >= 2 * tiling.splits
     return True
 
 
-def features(tiling: Tiling, size: Size) -> tuple[float, float, float, float]:
-    """Return what the time of a tiling is linear in: 1, waves, waves times steps, and bytes."""
+def features(tiling: Tiling, size: Size) -> tuple[float, ...]:
+    """Return the quantities in which the time of a tiling is linear: 1, tiles one after the other, steps of these, steps of one
+    tile, rows of these steps that do not begin at a sector of memory, and bytes moved in all."""
     m, n, k = tiling.block
-    tiles = cdiv(size.m, m) * cdiv(size.n, n) * size.batch
     steps = cdiv(cdiv(size.k, k), tiling.splits)
-    at_a_time = size.processors
-    if tiling.kernel == "split_k":
-        at_a_time *= max(1, min(4, SHARED // (tiling.shared(size) + 1024)))
-    waves = cdiv(tiles * tiling.splits, at_a_time)
+    waves = cdiv(tiling.tiles(size) * tiling.splits, size.processors)
     moved = size.batch * (size.m * size.k + size.k * size.n) * size.bits // 8
     moved += size.batch * size.m * size.n * size.out_bits // 8
-    return 1.0, float(waves), float(waves * steps), float(moved)
+    a_side = size.m if size.transposed[0] else size.k
+    b_side = size.k if size.transposed[1] else size.n
+    uneven = [side * size.bits // 8 % 32 != 0 for side in (a_side, b_side)]
+    rows = sum(x for x, y in zip((n, m) if tiling.swapped else (m, n), uneven) if y)
+    return (
+        1.0,
+        float(waves),
+        float(waves * steps),
+        float(steps),
+        waves * steps * rows / 128,
+        float(moved),
+    )
 
 
 @functools.lru_cache(maxsize=None)
