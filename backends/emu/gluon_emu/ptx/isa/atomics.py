@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from gluon_emu.ptx.floats import pick_extreme
-from gluon_emu.ptx.numbers import FORMATS, decode, encode, flushed, rounded, sum_to_odd, uint
+from gluon_emu.ptx.numbers import decode, encode, flushed, rounded, sum_to_odd, uint
 from gluon_emu.ptx.program import Type, lanes_of, packed
 
 __all__ = ["at_once", "update_of"]
@@ -77,25 +77,29 @@ def at_once(kind: str, type: Type, returns: bool) -> Optional[Callable[..., Opti
     dtype = type.dtype
 
     def run(view: np.ndarray, index: np.ndarray, values: list[np.ndarray]) -> Optional[np.ndarray]:
-        typed, new = view.view(dtype), values[0].view(dtype)
-        if index.size == 1 or not returns:
-            old = view[index]
-            ufunc.at(typed, index, new)
-            return old
-        if kind != "add" or type.kind == "f":
-            return None
-        order = np.argsort(index, kind="stable")
-        sorted_, amounts = index[order], new[order]
-        totals = np.cumsum(amounts, dtype=dtype)
-        starts = np.flatnonzero(np.r_[True, sorted_[1:] != sorted_[:-1]])
-        counts = np.diff(np.r_[starts, sorted_.size])
-        base = np.repeat(totals[starts] - amounts[starts], counts)
-        before = np.empty_like(amounts)
-        before[order] = typed[sorted_] + (totals - amounts - base)
-        np.add.at(typed, index, new)
+        # On a copy of the few elements: `ufunc.at` may copy all of an array, and this one has gaps.
+        places, of = np.unique(index, return_inverse=True)
+        typed, new = view[places].view(dtype), values[0].view(dtype)
+        if index.size > places.size and returns:
+            if kind != "add" or type.kind == "f":
+                return None
+            before = typed[of] + _sums_before(of, new)
+        else:
+            before = typed[of]
+        ufunc.at(typed, of, new)
+        view[places] = typed.view(view.dtype)
         return before.view(view.dtype)
 
     return run
 
 
-_ = FORMATS
+def _sums_before(index: np.ndarray, amounts: np.ndarray) -> np.ndarray:
+    """Return the sum of the amounts that come before each with the same index."""
+    order = np.argsort(index, kind="stable")
+    ordered, sizes = index[order], amounts[order]
+    totals = np.cumsum(sizes, dtype=sizes.dtype) - sizes
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    base = np.repeat(totals[starts], np.diff(np.r_[starts, ordered.size]))
+    before = np.empty_like(amounts)
+    before[order] = totals - base
+    return before

@@ -223,7 +223,8 @@ def cvta(call: Any) -> Step:
     back = call.flag("to")
     space = space_of(call)
     type = call.type()
-    far = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}.get(space, 0)
+    arguments = call.program.parameter_room.ctypes.data
+    far = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": arguments}.get(space, 0)
     if not far:
         return call.plain(type, [type], lambda a: a)  # type: ignore[no-any-return]
     if type.bits != 64:

@@ -98,6 +98,8 @@ class Memory:
                     group, rest, at, "is in no memory", size, write, "generic", strict=True
                 )
             return places
+        if space == "param":
+            at = at + self.machine.code.parameter_room.ctypes.data
         if space in ("global", "const", "param"):
             return [("global", self._global(group, at, size, write, mask), mask)]
         return [(space, self._in(group, space, at, size, write, mask), mask)]

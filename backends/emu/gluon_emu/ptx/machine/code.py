@@ -167,7 +167,7 @@ class Code:
         self.parameter_room = room[start : start + max(at, 16)]
         self._keeps = room
         for name, at in self.parameters.items():
-            self.symbols[name] = Symbol("param", self.parameter_room.ctypes.data + at, 0)
+            self.symbols[name] = Symbol("param", at, 0)
 
     def _fill(self, variable: Any) -> None:
         data = next(r.data for r in self.regions if r.name == variable.name)

@@ -26,6 +26,7 @@ __all__ = ["Machine"]
 
 _IDLE = 400_000  # jumps back in a row without any change to memory, after which a loop is endless
 _SHOWN = 12
+_SPINS = 8  # polls in a row that saw no change, after which a copy comes to its end
 
 
 class Machine:
@@ -266,6 +267,8 @@ class Machine:
         if group.polled:
             group.turn += 1
             group.polled = False
+            if self.idle > _SPINS and self.agents.pending():
+                self.agents.run_oldest()
 
     def call(self, group: Group, target: int, back: int, results: Any) -> Any:
         rest = None
@@ -345,21 +348,23 @@ class Machine:
         missing = group.part(threads & ~here[:, None])
         kept = [
             g for g in self.parked
-            if g.pc == missing.pc and g.stack == missing.stack and g.passed == missing.passed
+            if (g.pc, g.stack, g.passed) == (missing.pc, missing.stack, missing.passed)
         ]  # fmt: skip
+        for one in kept:
+            self.parked.remove(one)
         if kept:
-            for one in kept:
-                self.parked.remove(one)
-            both = merged([missing, *kept])
-            grown = both.rows.size < missing.rows.size + sum(g.rows.size for g in kept)
-            if grown:
-                parts.append(both)
-            else:
-                self.parked.append(both)
+            parts.append(merged([missing, *kept]))
         else:
             self.parked.append(missing)
         self.place(*parts)
         return SWITCH
+
+    def warpgroups(self, group: Group) -> Optional[np.ndarray]:
+        """Return the warps whose four warps are all here; None where that is all of them."""
+        whole = self.complete(group)
+        number = group.block * (-(-self.warps // 4)) + group.rows % self.warps // 4
+        here = np.bincount(number, None if whole is None else whole)[number] == 4
+        return None if here.all() else here
 
     def converge(self) -> None:
         """Ask those again who wait for threads of their warp."""

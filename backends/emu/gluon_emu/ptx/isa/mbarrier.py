@@ -1,0 +1,163 @@
+"""mbarrier objects: PTX ISA 9.7.13.15."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import numpy as np
+
+from gluon_emu.ptx.isa.memory import addresses, space_of
+from gluon_emu.ptx.isa.table import instruction
+from gluon_emu.ptx.machine.code import SWITCH
+from gluon_emu.ptx.program import TYPES, Step
+from gluon_emu.ptx.text import Sink
+
+__all__ = ["places_of"]
+
+_U32, _B64 = TYPES["u32"], TYPES["b64"]
+
+
+def places_of(group: Any, space: str, at: np.ndarray) -> np.ndarray:
+    """Return the byte of the objects in all of the shared memory, (warps, 32)."""
+    places = group.machine.memory.places(group, space, at, 8, True)
+    if len(places) != 1 or places[0][0] != "shared":
+        raise ValueError("an mbarrier that is not in shared memory")
+    if group.machine.observer is not None:
+        group.machine.observer.access("mbarrier", group, places, 8)
+    return np.asarray(group.full(places[0][1]))
+
+
+def _prefix(call: Any) -> str:
+    call.one_of("release", "acquire", "relaxed")
+    call.one_of("cta", "cluster")
+    space = space_of(call)
+    if call.type() != _B64:
+        raise call.refuse("an mbarrier is of .b64")
+    return space
+
+
+def _each(group: Any, space: str, at: Any, value: Optional[np.ndarray] = None) -> Any:
+    """Yield (place, number, value) of each object, and each value that threads have for it."""
+    lanes = group.lanes()
+    where = places_of(group, space, at)[lanes]
+    if value is None:
+        for place, count in zip(*np.unique(where, return_counts=True)):
+            yield int(place), int(count), 0
+        return
+    pairs = np.stack((where, group.full(value)[lanes].astype(np.int64)))
+    unique, counts = np.unique(pairs, axis=1, return_counts=True)
+    for (place, amount), count in zip(unique.T, counts):
+        yield int(place), int(count), int(amount)
+
+
+@instruction("mbarrier.init", "mbarrier.expect_tx", "mbarrier.complete_tx")
+def change(call: Any) -> Step:
+    kind = call.one_of("init", "expect_tx", "complete_tx")
+    space = _prefix(call)
+    call.count(2)
+    where, amount = addresses(call, call.operands[0]), call.get(call.operands[1], _U32)
+
+    def run(group: Any) -> None:
+        objects = group.machine.mbarriers
+        act = {"init": objects.init, "expect_tx": objects.expect, "complete_tx": objects.complete}
+        for place, count, value in _each(group, space, where(group), amount(group)):
+            act[str(kind)](place, value if kind == "init" else count * value)
+
+    return run
+
+
+@instruction("mbarrier.inval")
+def inval(call: Any) -> Step:
+    call.flag("inval")
+    space = _prefix(call)
+    call.count(1)
+    where = addresses(call, call.operands[0])
+
+    def run(group: Any) -> None:
+        for place, _, _ in _each(group, space, where(group)):
+            group.machine.mbarriers.invalidate(place)
+
+    return run
+
+
+@instruction("mbarrier.arrive", "mbarrier.arrive_drop")
+def arrive(call: Any) -> Step:
+    drop = call.one_of("arrive", "arrive_drop") == "arrive_drop"
+    expects = call.flag("expect_tx")
+    call.flag("noComplete")
+    space = _prefix(call)
+    operands = list(call.operands)
+    put: Any = None
+    if operands and not hasattr(operands[0], "base"):
+        state = operands.pop(0)
+        if not isinstance(state, Sink):
+            put = call.put(state, _B64)
+    if not 1 <= len(operands) <= 2 or expects and len(operands) != 2:
+        raise call.refuse("`mbarrier.arrive` takes an address and a count")
+    where = addresses(call, operands[0])
+    amount = call.get(operands[1], _U32) if len(operands) == 2 else None
+
+    def run(group: Any) -> None:
+        objects, at = group.machine.mbarriers, where(group)
+        value = None if amount is None else amount(group)
+        if put is not None:
+            lanes, state = group.lanes(), np.zeros((group.rows.size, 32), np.uint64)
+            places = places_of(group, space, at)
+            for place in np.unique(places[lanes]):
+                state[places == place] = objects.at(int(place)).phase
+            put(group, state)
+        for place, count, number in _each(group, space, at, value):
+            if expects:
+                objects.expect(place, count * number)
+                number = 1
+            objects.arrive(place, count * number if value is not None else count, drop)
+
+    return run
+
+
+@instruction("mbarrier.test_wait", "mbarrier.try_wait")
+def wait(call: Any) -> Step:
+    """`try_wait` waits, and returns false only where nothing else can happen."""
+    tries = call.one_of("test_wait", "try_wait") == "try_wait"
+    parity = call.flag("parity")
+    space = _prefix(call)
+    call.count(3, 4)
+    put = call.put(call.operands[0], TYPES["pred"])
+    where = addresses(call, call.operands[1])
+    phase = call.get(call.operands[2], _U32 if parity else _B64)
+    if len(call.operands) == 4:
+        call.get(call.operands[3], _U32)
+
+    def run(group: Any) -> Any:
+        objects = group.machine.mbarriers
+        lanes = group.lanes()
+        places = places_of(group, space, where(group))
+        wanted = group.full(phase(group)).astype(np.int64)
+        done = np.zeros(places.shape, bool)
+        for place in np.unique(places[lanes]):
+            now = objects.at(int(place)).phase
+            complete = (now & 1) != wanted if parity else now != wanted
+            done |= (places == place) & complete
+        ready = done | ~lanes
+        if not tries or group.passed or ready.all():
+            group.polled = group.polled or not tries or group.passed
+            group.passed = False
+            put(group, done)
+            return None
+        every = group.everything()
+        rows = ready.all(1)
+        if rows.any():
+            group.machine.place(group.part(every & rows[:, None]))
+            places = places[~rows]
+            group = group.part(every & ~rows[:, None])
+        return objects.wait(group, places)
+
+    return run
+
+
+@instruction("mbarrier.pending_count")
+def pending(call: Any) -> Step:
+    raise call.refuse("`mbarrier.pending_count` is not known")
+
+
+_ = SWITCH

@@ -1,0 +1,144 @@
+"""Sums of products as tensor cores make them.
+
+The products of a few steps along K and the sum so far are aligned to the largest exponent among them, cut off
+below a number of bits, and added exactly; the sum is cut off to the accumulator's precision (of f16 it is
+rounded to nearest). How many steps and bits depends on the generation and the type of the elements.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gluon_emu.ptx.numbers import FORMATS, decode, encode, rounded
+
+__all__ = ["ELEMENTS", "fused_double", "integer_products", "products"]
+
+# (generation, type) -> (steps along K that are added at once, bits below the largest exponent)
+_SUMS = {
+    (80, "f16"): (8, 24), (80, "bf16"): (8, 24), (80, "tf32"): (4, 24),
+    (90, "f16"): (16, 25), (90, "bf16"): (16, 25), (90, "tf32"): (8, 25),
+    (90, "e4m3"): (32, 13), (90, "e5m2"): (32, 13),
+    (80, "e4m3"): (16, 24), (80, "e5m2"): (16, 24),
+}  # fmt: skip
+ELEMENTS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "f64": 64}
+_NONE = -(2**20)  # the exponent of zero
+_CHUNK = 1 << 18
+
+
+def _exponents(x: np.ndarray, least: int) -> np.ndarray:
+    """Return the exponents of finite numbers; those of subnormal numbers are the least."""
+    exponent = np.maximum(np.frexp(x)[1] - 1, least)
+    return np.where(x == 0, _NONE, exponent).astype(np.int32)
+
+
+def products(
+    a: np.ndarray,
+    b: np.ndarray,
+    c: np.ndarray,
+    kinds: tuple[str, str],
+    result: str,
+    generation: int,
+) -> np.ndarray:
+    """Return a @ b + c as patterns.
+
+    Args:
+        a, b: (..., M, K) and (..., K, N), float64 values of the kinds.
+        c: (..., M, N), float64.
+        result: "f32" or "f16".
+        generation: such as 90.
+    """
+    generation = 90 if generation >= 90 else 80
+    steps, bits = _SUMS[generation, kinds[0]]
+    shape = c.shape
+    a, b, c = (x.reshape(-1, *x.shape[-2:]) for x in (a, b, c))
+    total = np.empty_like(c)
+    each = max(1, _CHUNK // (c.shape[1] * c.shape[2]))
+    for first in range(0, c.shape[0], each):
+        some = slice(first, first + each)
+        total[some] = _chain(a[some], b[some], c[some], kinds, result, steps, bits)
+    raw = encode(total, result)
+    return raw.reshape(shape)
+
+
+def _chain(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray, kinds: tuple[str, str], result: str, steps: int, bits: int
+) -> np.ndarray:  # fmt: skip
+    finite = bool(np.isfinite(a).all() and np.isfinite(b).all() and np.isfinite(c).all())
+    if not finite:
+        plain = np.matmul(np.where(np.isfinite(a), a, 0), np.where(np.isfinite(b), b, 0)) + c
+        special = _special(a, b, c)
+        clean = _chain(
+            *(np.where(np.isfinite(x), x, 0.0) for x in (a, b, c)), kinds, result, steps, bits
+        )
+        return np.where(np.isfinite(special) & np.isfinite(plain), clean, special)
+    ea = _exponents(a, FORMATS[kinds[0]].least)
+    eb = _exponents(b, FORMATS[kinds[1]].least)
+    least = FORMATS[result].least
+    total = c
+    for start in range(0, a.shape[2], steps):
+        top = _exponents(total, least)
+        stop = min(start + steps, a.shape[2])
+        for k in range(start, stop):
+            np.maximum(top, ea[:, :, k, None] + eb[:, None, k, :], out=top)
+        np.maximum(top, -1000, out=top)
+        scale = np.ldexp(1.0, bits - top)
+        summed = np.trunc(total * scale)
+        for k in range(start, stop):
+            term = a[:, :, k, None] * b[:, None, k, :]
+            term *= scale
+            np.trunc(term, out=term)
+            summed += term
+        summed = np.ldexp(summed, top - bits)
+        total = rounded(summed, result, "rz" if result == "f32" else "rn")
+    return total
+
+
+def _special(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """Infinities and NaN among the sums, zero elsewhere."""
+    total = np.where(np.isfinite(c), 0.0, c)
+    for k in range(a.shape[2]):
+        term = a[:, :, k, None] * b[:, None, k, :]
+        total = total + np.where(np.isfinite(term), 0.0, term)
+    return total
+
+
+def integer_products(a: np.ndarray, b: np.ndarray, c: np.ndarray, saturate: bool) -> np.ndarray:
+    """Return a @ b + c of 8-bit integers, as int32 patterns."""
+    total = np.matmul(a.astype(np.float64), b.astype(np.float64)) + c
+    if saturate:
+        total = np.clip(total, -(2.0**31), 2.0**31 - 1)
+    return np.asarray(total.astype(np.int64).astype(np.uint32))
+
+
+def fused_double(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """Return a @ b + c of float64, each product added with one rounding, in the order of K."""
+    from gluon_emu.ptx.doubles import double
+
+    fma = double("fma", "rn")
+    total = c
+    for k in range(a.shape[-1]):
+        x, y = np.broadcast_arrays(a[..., :, k, None], b[..., None, k, :])
+        total = fma(x, y, total)
+    return np.asarray(total)
+
+
+def unpack(words: Any, kind: str, count: int) -> np.ndarray:
+    """Return the elements of registers as float64, along a new last axis.
+
+    Args:
+        count: of elements in a register.
+    """
+    bits = ELEMENTS[kind]
+    raw = np.ascontiguousarray(words)
+    if bits >= 32:
+        if kind == "tf32":  # the low bits do not count
+            raw = raw & np.uint32(0xFFFFE000)
+        return decode(raw, kind)[..., None]
+    parts = raw[..., None].view(np.dtype(f"u{bits // 8}"))
+    if kind == "s8":
+        return np.asarray(parts.view(np.int8).astype(np.float64))
+    if kind == "u8":
+        return np.asarray(parts.astype(np.float64))
+    return decode(parts, kind)

@@ -1,0 +1,156 @@
+"""Copies of boxes of tensors between global and shared memory: PTX ISA 9.7.9.27."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Callable, Optional
+
+import numpy as np
+
+from gluon_emu.errors import AccessError, EmulatorError
+from gluon_emu.ptx.numbers import encode
+from gluon_emu.ptx.tensormap import TensorMap
+
+__all__ = ["Box", "box_of", "move", "swizzled"]
+
+_SPAN = (0, 32, 64, 128)
+_UNITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_NAN = {6: "f16", 7: "f32", 8: "f32", 10: "bf16", 11: "f32", 12: "f32"}
+
+
+def swizzled(offset: np.ndarray, mode: int) -> np.ndarray:
+    """Exclusive or of bits of an address in shared memory, from 4 on, with those from 7 on."""
+    if not mode:
+        return offset
+    return offset ^ (offset >> 3 & ((1 << mode) - 1) << 4)
+
+
+@lru_cache(maxsize=256)
+def _grid(counts: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+    """Return the index along each dimension, the first fastest, of all elements of a box."""
+    number = np.arange(int(np.prod(counts)))
+    axes = []
+    for count in counts:
+        axes.append(number % count)
+        number = number // count
+    return tuple(axes)
+
+
+class Box:
+    """The elements of a box at its place.
+
+    Attributes:
+        source: byte of each in global memory.
+        inside: whether it is in the tensor.
+        unit: bytes of an element.
+    """
+
+    def __init__(self, map_: TensorMap, coordinates: list[int], offsets: tuple[int, ...] = ()):
+        self.map = map_
+        if map_.tiled:
+            counts = tuple(-(-b // max(1, s)) for b, s in zip(map_.box, map_.steps))
+            axes = list(_grid(counts))
+            places = [c + a * max(1, s) for c, a, s in zip(coordinates, axes, map_.steps)]
+        else:
+            counts, places = _pixels(map_, coordinates, offsets)
+        self.unit = map_.size
+        inside = np.ones(places[0].shape, bool)
+        at = np.full(places[0].shape, map_.address, np.int64) + places[0] * self.unit
+        for place, extent in zip(places, map_.shape):
+            inside &= (place >= 0) & (place < extent)
+        for place, stride in zip(places[1:], map_.strides):
+            at = at + place * stride
+        self.source, self.inside = at, inside
+        self.counts = counts
+
+    @property
+    def bytes(self) -> int:
+        return int(self.source.size) * self.unit
+
+    def places(self, start: int) -> np.ndarray:
+        """Return the byte of each element in a block's shared memory, for a box that starts at `start`."""
+        offset = start + np.arange(self.source.size) * self.unit
+        return swizzled(offset, self.map.swizzle)
+
+
+def _pixels(
+    map_: TensorMap, coordinates: list[int], offsets: tuple[int, ...]
+) -> tuple[tuple[int, ...], list[np.ndarray]]:
+    """The elements of an im2col box: channels, then pixels that walk over the bounding box of the image."""
+    channels, pixels = map_.box
+    inner = map_.rank - 2
+    steps = map_.steps[1 : 1 + inner]
+    low = list(map_.lower)
+    counts = [
+        max(1, (extent + high - lower - 1) // max(1, step) + 1)
+        for extent, lower, high, step in zip(map_.shape[1:-1], low, map_.upper, steps)
+    ]
+    channel, pixel = _grid((channels, pixels))
+    start, scale = 0, 1
+    for place, lower, step, count in zip(coordinates[1:-1], low, steps, counts):
+        start += (place - lower) // max(1, step) * scale
+        scale *= count
+    number = start + pixel
+    places = [coordinates[0] + channel]
+    for lower, step, count, offset in zip(low, steps, counts, (*offsets, *[0] * inner)):
+        places.append(lower + number % count * max(1, step) + offset)
+        number = number // count
+    places.append(coordinates[-1] + number)
+    return (channels, pixels), places
+
+
+def box_of(raw: bytes, coordinates: list[int], offsets: tuple[int, ...] = ()) -> Box:
+    """Return the box of a tensor map at some coordinates, the fastest first.
+
+    Raises:
+        EmulatorError: the bytes are no tensor map, or the number of coordinates is another.
+    """
+    map_ = TensorMap.decode(raw)
+    if len(coordinates) != map_.rank:
+        raise EmulatorError(f"{len(coordinates)} coordinates in a tensor of rank {map_.rank}")
+    return Box(map_, coordinates, offsets)
+
+
+def move(
+    memory: Any, box: Box, block: int, start: int, load: bool, reduce: Optional[Callable[..., Any]] = None
+) -> None:  # fmt: skip
+    """Copy a box to the shared memory of a block, or from there.
+
+    Args:
+        reduce: `f(old, new)` of the elements in global memory.
+    """
+    unit = box.unit
+    shared, arrays = memory.view("shared", unit), memory.arrays
+    index = (block * memory.stride + box.places(start)) // unit
+    inside = box.inside
+    wrong = arrays.bad(box.source.astype(np.uint64), unit, inside, not load)
+    if wrong is not None:
+        at = int(box.source[np.nonzero(wrong)[0][0]])
+        raise AccessError(f"a box with an element at {at:#x}: {arrays.nearest(at, unit)}")
+    view = memory.view("global", unit)
+    place = (box.source - arrays.low) // unit
+    if load:
+        values = view[np.where(inside, place, 0)]
+        if not inside.all():
+            values = np.where(inside, values, _filler(box.map))
+        if box.map.element in (11, 12):
+            values = _tf32(values)
+        shared[index] = values
+        return
+    place, values = place[inside], shared[index][inside]
+    if reduce is not None:
+        values = reduce(view[place], values)
+    view[place] = values
+
+
+def _tf32(values: np.ndarray) -> np.ndarray:
+    """Round to the nearest with 10 bits of fraction, ties away from zero."""
+    finite = (values & np.uint32(0x7F800000)) != np.uint32(0x7F800000)
+    return np.where(finite, (values + np.uint32(0x1000)) & np.uint32(0xFFFFE000), values)
+
+
+def _filler(map_: TensorMap) -> Any:
+    unit = _UNITS[map_.size]
+    if not map_.fill or map_.element not in _NAN:
+        return unit(0)
+    return encode(np.array([np.nan]), _NAN[map_.element])[0]

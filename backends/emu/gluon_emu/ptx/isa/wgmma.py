@@ -1,0 +1,180 @@
+"""Products of matrices by warpgroups: PTX ISA 9.7.15, `wgmma`."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from gluon_emu.errors import AccessError
+from gluon_emu.ptx.isa.mma import accumulator_places, left_places
+from gluon_emu.ptx.isa.products import ELEMENTS, integer_products, products, unpack
+from gluon_emu.ptx.isa.table import instruction
+from gluon_emu.ptx.isa.tensor import swizzled
+from gluon_emu.ptx.machine.code import SHARED_START
+from gluon_emu.ptx.numbers import decode
+from gluon_emu.ptx.program import TYPES, Step
+from gluon_emu.ptx.text import Immediate, Vector
+
+__all__: list[str] = []
+
+_SHAPE = re.compile(r"m64n(\d+)k(\d+)")
+_MODES = {0: 0, 1: 3, 2: 2, 3: 1}  # of descriptors -> 1 for 32, 2 for 64, 3 for 128 bytes
+
+
+@instruction("wgmma.fence", "wgmma.commit_group", "wgmma.wait_group")
+def order(call: Any) -> Step:
+    """Products are done when they are started."""
+    return lambda group: None
+
+
+@lru_cache(maxsize=256)
+def _offsets(
+    extent: int, depth: int, size: int, leading: int, stride: int, mode: int, across: bool
+) -> np.ndarray:
+    """Return the byte of each element (extent, depth) from the start of a matrix.
+
+    Args:
+        size: bytes of an element.
+        leading, stride: of the descriptor, in bytes.
+        mode: of swizzling.
+        across: elements along `extent` are next to each other.
+    """
+    place, k = np.arange(extent)[:, None], np.arange(depth)[None, :]
+    span = 16 << mode
+    if not across:
+        inner = k * size
+        if not mode:
+            return np.asarray(
+                place // 8 * stride + place % 8 * 16 + inner // 16 * leading + inner % 16
+            )
+        return np.asarray(place // 8 * stride + place % 8 * span + inner)
+    inner = place * size
+    if not mode:
+        return np.asarray(inner // 16 * stride + inner % 16 + k % 8 * 16 + k // 8 * leading)
+    return np.asarray(inner // span * leading + inner % span + k // 8 * stride + k % 8 * span)
+
+
+def _matrices(
+    group: Any, descriptors: np.ndarray, extent: int, depth: int, kind: str, across: bool
+) -> np.ndarray:
+    """Return the matrices (warpgroups, extent, depth) that descriptors point to, as float64."""
+    memory, size = group.machine.memory, ELEMENTS[kind] // 8
+    blocks = group.block[::4]
+    first = int(descriptors[0])
+    shape = first >> 14
+    if ((descriptors.astype(np.int64) >> 14) != shape).any():
+        parts = [
+            _some(memory, blocks[i : i + 1], descriptors[i : i + 1], extent, depth, size, across)
+            for i in range(descriptors.size)
+        ]
+        raw = np.concatenate(parts)
+    else:
+        raw = _some(memory, blocks, descriptors, extent, depth, size, across)
+    if size == 1 and kind in ("s8", "u8"):
+        return np.asarray((raw.view(np.int8) if kind == "s8" else raw).astype(np.float64))
+    if kind == "tf32":
+        raw = raw & np.uint32(0xFFFFE000)
+    return decode(raw, kind)
+
+
+def _some(
+    memory: Any, blocks: np.ndarray, descriptors: np.ndarray, extent: int, depth: int, size: int,
+    across: bool,
+) -> np.ndarray:  # fmt: skip
+    first = int(descriptors[0])
+    leading, stride = (first >> 16 & 0x3FFF) << 4, (first >> 32 & 0x3FFF) << 4
+    mode = _MODES[first >> 62 & 3]
+    offsets = _offsets(extent, depth, size, leading, stride, mode, across)
+    start = (descriptors.astype(np.int64) & 0x3FFF) << 4
+    at = swizzled(start[:, None, None] + offsets, mode) & 0x3FFFF
+    low, high = int(at.min()), int(at.max()) + size
+    if low < SHARED_START or high > memory.shared_bytes:
+        raise AccessError(
+            f"a matrix from {low:#x} to {high:#x} of shared memory, which is from {SHARED_START:#x} "
+            f"to {memory.shared_bytes:#x}"
+        )
+    index = (blocks * memory.stride)[:, None, None] + at
+    return np.asarray(memory.view("shared", size)[index // size])
+
+
+@instruction("wgmma.mma_async")
+def mma_async(call: Any) -> Step:
+    call.flag("mma_async"), call.flag("sync"), call.flag("aligned")
+    if call.flag("sp"):
+        raise call.refuse("`wgmma.mma_async.sp` is not known")
+    shape = next((m for m in call.left if _SHAPE.fullmatch(m)), None)
+    if shape is None:
+        raise call.refuse("this shape of `wgmma` is not known")
+    call.left.remove(shape)
+    n, k = map(int, _SHAPE.fullmatch(shape).groups())  # type: ignore[union-attr]
+    saturate = call.flag("satfinite")
+    types = list(call.left)
+    if len(types) != 3 or types[1] not in ELEMENTS or types[2] not in ELEMENTS:
+        raise call.refuse("`wgmma` of these types is not known")
+    call.left = []
+    result, left, right = types
+    each = max(1, 32 // ELEMENTS[left])
+    out = 2 if result == "f16" else 1
+    d, a, b, *rest = call.operands
+    items = list(d.items) if isinstance(d, Vector) else [d]
+    if len(items) != 64 * n // 128 // out:
+        raise call.refuse(f"{len(items)} registers for a tile of 64 by {n}")
+    word = TYPES["b32"]
+    gets, puts = [call.get(i, word) for i in items], [call.put(i, word) for i in items]
+    registers = isinstance(a, Vector)
+    get_a: Any = [call.get(i, word) for i in a.items] if registers else call.get(a, TYPES["b64"])
+    get_b = call.get(b, TYPES["b64"])
+    flag = call.get(rest[0], TYPES["pred"])
+    signs = [int(o.value) for o in rest[1:] if isinstance(o, Immediate)]
+    sign = [1, 1] if len(signs) < 2 else signs[:2]
+    turned = signs[2:]
+    across_a = bool(turned[0]) if len(turned) == 2 and not registers else False
+    across_b = bool(turned[-1]) if turned else False
+    rows, columns = accumulator_places(16, n)
+    rows_a, depth_a = left_places(16, k, each)
+    generation = call.program.module.arch
+
+    def run(group: Any) -> Any:
+        here = group.machine.warpgroups(group)
+        if here is not None:
+            return group.machine.await_warps(group, here)
+        count = group.rows.size // 4
+        y = _matrices(group, group.full(get_b(group))[::4, 0], n, k, right, across_b)
+        y = np.swapaxes(y, 1, 2)
+        if registers:
+            words = np.stack([group.full(get(group)) for get in get_a], -1)
+            x = np.zeros((group.rows.size, 16, k))
+            x[:, rows_a, depth_a] = unpack(words, left, each)
+            x = x.reshape(count, 64, k)
+        else:
+            x = _matrices(group, group.full(get_a(group))[::4, 0], 64, k, left, across_a)
+        z = np.zeros((group.rows.size, 16, n))
+        keeps = group.full(flag(group))
+        if keeps.any():
+            words = np.stack([group.full(get(group)) for get in gets], -1)
+            z[:, rows, columns] = np.where(keeps[..., None], _sums(words, result), 0.0)
+        z = z.reshape(count, 64, n)
+        if result == "s32":
+            total = integer_products(x, y, z, saturate)
+        else:
+            total = products(x * (sign[0] * sign[1]), y, z, (left, right), result, generation)
+        values = np.ascontiguousarray(total.reshape(-1, 16, n)[:, rows, columns])
+        if out == 2:
+            values = values.view(np.uint32)
+        values = np.ascontiguousarray(np.moveaxis(values, -1, 0))
+        group.machine.changes += 1
+        for put, value in zip(puts, values):
+            put(group, value)
+
+    return run
+
+
+def _sums(words: np.ndarray, kind: str) -> np.ndarray:
+    if kind == "s32":
+        return np.asarray(words.view(np.int32).astype(np.float64))
+    if kind == "f16":
+        return decode(np.ascontiguousarray(words).view(np.uint16), "f16")
+    return decode(words, kind)
