@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -204,7 +205,7 @@ def _launch(
 
 
 class _Typed:
-    """What `update_of` asks of an instruction."""
+    """The part of an instruction that `update_of` uses."""
 
     def unknown_type(self, type: Any) -> Exception:
         return EmulatorError(f"no reduction of `.{type.name}`")
@@ -263,8 +264,9 @@ def bulk(call: Any) -> Step:
                 blocks = _blocks(group, lane, target, masks)
                 target %= memory.stride
             barrier = None if barriers is None else int(barriers[lane])
-            _copy_range(group, lane, (start, from_shared), (target, to_shared), size, unit, blocks,
-                        masks is not None, barrier, fold)  # fmt: skip
+            range_ = _Range((start, from_shared), (target, to_shared), size, unit)
+            peers = None if masks is None else blocks
+            _copy_range(group, lane, range_, peers, barrier, fold)
         group.mask = before
 
     return run
@@ -289,25 +291,45 @@ def _range(
     return int(group.full(place)[lane])
 
 
+@dataclass(frozen=True)
+class _Range:
+    """Bytes to copy: (first byte, whether in shared memory) of both sides, their number, and that of an element."""
+
+    source: tuple[int, bool]
+    target: tuple[int, bool]
+    size: int
+    unit: int
+
+
 def _copy_range(
-    group: Any, lane: tuple[int, int], source: tuple[int, bool], target: tuple[int, bool], size: int,
-    unit: int, blocks: list[int], multicast: bool, barrier: Optional[int], fold: Any,
-) -> None:  # fmt: skip
+    group: Any,
+    lane: tuple[int, int],
+    range_: _Range,
+    peers: Optional[list[int]],
+    barrier: Optional[int],
+    fold: Any,
+) -> None:
+    """
+    Args:
+        peers: blocks that each get a copy.
+    """
     machine = group.machine
-    memory = machine.memory
-    views = [memory.view("shared" if shared else "global", unit) for _, shared in (source, target)]
-    count = size // unit
+    memory, unit = machine.memory, range_.unit
+    sides = (range_.source, range_.target)
+    views = [memory.view("shared" if shared else "global", unit) for _, shared in sides]
+    count = range_.size // unit
 
     def copy() -> None:
-        first = source[0] // unit
+        first = range_.source[0] // unit
         values = views[0][first : first + count].copy()
-        for block in blocks:
-            start = (target[0] + (block * memory.stride if multicast else 0)) // unit
+        for block in peers or [0]:
+            far = 0 if peers is None else block * memory.stride
+            start = (range_.target[0] + far) // unit
             new = values if fold is None else fold(views[1][start : start + count], values)
             views[1][start : start + count] = new
             if barrier is not None:
-                place = block * memory.stride + barrier % memory.stride if multicast else barrier
-                machine.mbarriers.complete(place, size)
+                place = barrier if peers is None else far + barrier % memory.stride
+                machine.mbarriers.complete(place, range_.size)
 
     thread = np.array([int(group.rows[lane[0]]) * 32 + lane[1]])
     task = Task("bulk", copy, thread)

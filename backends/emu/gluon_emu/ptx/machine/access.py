@@ -243,7 +243,6 @@ class Memory:
             at_once: `f(view, index, values)` does all at once, and returns None where it cannot.
         """
         places = self.places(group, space, at, size, True)
-        self.machine.changes += 1
         if self.machine.observer is not None:
             self.machine.observer.access("atomic", group, places, size)
         old = np.zeros((group.rows.size, LANES), _UINT[size])
@@ -256,6 +255,7 @@ class Memory:
             if before is None:
                 before = _in_turn(view, index, fn, chosen)
             old[lanes] = before
+            self.machine.changes += bool((view[index] != before).any())
         return old
 
 

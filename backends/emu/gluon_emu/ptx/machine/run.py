@@ -26,7 +26,7 @@ __all__ = ["Machine"]
 
 _IDLE = 400_000  # jumps back in a row without any change to memory, after which a loop is endless
 _SHOWN = 12
-_SPINS = 8  # polls in a row that saw no change, after which a copy comes to its end
+_SPINS = 8  # polls after which a copy comes to its end
 
 
 class Machine:
@@ -73,7 +73,7 @@ class Machine:
         self.mbarriers = Mbarriers(self)
         self.ready: list[Group] = []
         self.parked: list[Group] = []
-        self.changes = self.idle = self.counted = 0
+        self.changes = self.idle = self.polls = self.counted = 0
         self.clock = 1 << 20
         self.observer: Any = None
         self.complaints: list[str] = []
@@ -267,8 +267,10 @@ class Machine:
         if group.polled:
             group.turn += 1
             group.polled = False
-            if self.idle > _SPINS and self.agents.pending():
+            self.polls += 1
+            if self.polls > _SPINS and self.agents.pending():
                 self.agents.run_oldest()
+                self.polls = 0
 
     def call(self, group: Group, target: int, back: int, results: Any) -> Any:
         rest = None
