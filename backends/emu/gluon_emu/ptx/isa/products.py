@@ -82,7 +82,7 @@ def _chain(
         stop = min(start + steps, a.shape[2])
         for k in range(start, stop):
             np.maximum(top, ea[:, :, k, None] + eb[:, None, k, :], out=top)
-        np.maximum(top, -1000, out=top)
+        np.maximum(top, -900, out=top)
         scale = np.ldexp(1.0, bits - top)
         summed = np.trunc(total * scale)
         for k in range(start, stop):
