@@ -1,7 +1,18 @@
 """Kernels as a product: operators of PyTorch that launch kernels written in Gluon Core."""
 
 from gluon_kernels.gemm import bmm, matmul
+from gluon_kernels.norm import cross_entropy, layer_norm, rms_norm, softmax
+from gluon_kernels.topk import TopK, topk
 
-__all__ = ["bmm", "matmul"]
+__all__ = [
+    "TopK",
+    "bmm",
+    "cross_entropy",
+    "layer_norm",
+    "matmul",
+    "rms_norm",
+    "softmax",
+    "topk",
+]
 
 __version__ = "0.1.0"

@@ -1,1 +1,5 @@
 """Softmax, norms and losses of rows."""
+
+from gluon_kernels.norm.ops import cross_entropy, layer_norm, rms_norm, softmax
+
+__all__ = ["cross_entropy", "layer_norm", "rms_norm", "softmax"]

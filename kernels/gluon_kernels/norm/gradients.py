@@ -1,0 +1,146 @@
+"""The gradients of layer norm and RMS norm.
+
+The gradient of a weight is a sum over rows. Each program sums over its own and stores that; the few rows that are
+left are added up by torch, always in the same order.
+"""
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_kernels.norm.rows import (
+    exchange,
+    fold,
+    load_columns,
+    load_pieces,
+    share,
+    store_piece,
+)
+
+
+@gluon.jit
+def normalized(x, mean, scale, row, rows, CENTRED: gl.constexpr, ROWS: gl.constexpr):
+    """Return (x - mean) * scale of a tile."""
+    near = row + gl.arange(0, ROWS, gl.SliceLayout(1, x.type.layout))
+    x = x.to(gl.float32)
+    if CENTRED:
+        x = x - gl.load(mean + near, mask=near < rows, other=0.0)[:, None]
+    return x * gl.load(scale + near, mask=near < rows, other=0.0)[:, None]
+
+
+@gluon.jit
+def norm_backward(
+    grad, src, weight, mean, scale, dst, to_weight, to_bias, rows, columns, grad_stride, src_stride,
+    dst_stride, CENTRED: gl.constexpr, ALIGN: gl.constexpr, PARTS: gl.constexpr, ROWS: gl.constexpr,
+    PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """Store the gradient of `src`, and for each program the sums over its rows of the gradients of weight and bias."""
+    columns_sums = ()
+    bias_sums = ()
+    for _ in gl.static_range(PIECES):
+        columns_sums = columns_sums + (gl.zeros([ROWS, WIDTH], gl.float32, layout),)
+        bias_sums = bias_sums + (gl.zeros([ROWS, WIDTH], gl.float32, layout),)
+    for row in range(gl.program_id(0) * ROWS, rows, gl.num_programs(0) * ROWS):
+        gs = load_pieces(
+            grad, row, rows, columns, 0, grad_stride, 0, ALIGN, ROWS, PIECES, WIDTH, layout
+        )
+        xs = load_pieces(
+            src, row, rows, columns, 0, src_stride, 0, ALIGN, ROWS, PIECES, WIDTH, layout
+        )
+        scaled = ()
+        normals = ()
+        products = ()
+        next_columns = ()
+        next_bias = ()
+        for i in gl.static_range(PIECES):
+            g = gs[i].to(gl.float32)
+            normal = normalized(xs[i], mean, scale, row, rows, CENTRED, ROWS)
+            next_columns = next_columns + (columns_sums[i] + g * normal,)
+            next_bias = next_bias + (bias_sums[i] + g,)
+            if weight is not None:
+                g = g * load_columns(weight, columns, i * WIDTH, ALIGN, WIDTH, layout)
+            scaled = scaled + (g,)
+            normals = normals + (normal,)
+            products = products + (g * normal,)
+        columns_sums = next_columns
+        bias_sums = next_bias
+        along = fold(products, PIECES) / columns
+        offset = gl.zeros([ROWS], gl.float32, gl.SliceLayout(1, layout))
+        if CENTRED:
+            offset = fold(scaled, PIECES) / columns
+        near = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+        spread = gl.load(scale + near, mask=near < rows, other=0.0)
+        for i in gl.static_range(PIECES):
+            value = (scaled[i] - normals[i] * along[:, None] - offset[:, None]) * spread[:, None]
+            store_piece(dst, value, row, rows, columns, i * WIDTH, dst_stride, ALIGN)
+    for i in gl.static_range(PIECES):
+        column = i * WIDTH + gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
+        at = gl.program_id(0).to(gl.int64) * columns + column
+        if to_weight is not None:
+            gl.store(to_weight + at, gl.sum(columns_sums[i], axis=0), mask=column < columns)
+        if to_bias is not None:
+            gl.store(to_bias + at, gl.sum(bias_sums[i], axis=0), mask=column < columns)
+
+
+@gluon.jit
+def norm_backward_long(
+    grad, src, weight, mean, scale, dst, sums, arrived, rows, columns, grad_stride, src_stride,
+    dst_stride, CENTRED: gl.constexpr, ALIGN: gl.constexpr, PARTS: gl.constexpr, ROWS: gl.constexpr,
+    PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """Store the gradient of `src` alone, of rows that several programs share; see `column_sums`."""
+    row, part = share(arrived, PARTS, ROWS)
+    start = part * (PIECES * WIDTH)
+    gs = load_pieces(
+        grad, row, rows, columns, start, grad_stride, 0, ALIGN, ROWS, PIECES, WIDTH, layout
+    )
+    xs = load_pieces(
+        src, row, rows, columns, start, src_stride, 0, ALIGN, ROWS, PIECES, WIDTH, layout
+    )
+    scaled = ()
+    products = ()
+    for i in gl.static_range(PIECES):
+        g = gs[i].to(gl.float32)
+        if weight is not None:
+            g = g * load_columns(weight, columns, start + i * WIDTH, ALIGN, WIDTH, layout)
+        scaled = scaled + (g,)
+        products = products + (g * normalized(xs[i], mean, scale, row, rows, CENTRED, ROWS),)
+    along = fold(products, PIECES)
+    total = fold(scaled, PIECES)
+    all_along, totals = exchange(sums, arrived, row, part, along, total, PARTS)
+    slope = gl.sum(all_along, 0) / columns
+    offset = 0.0
+    if CENTRED:
+        offset = gl.sum(totals, 0) / columns
+    spread = gl.load(scale + row)
+    for i in gl.static_range(PIECES):
+        normal = normalized(xs[i], mean, scale, row, rows, CENTRED, ROWS)
+        value = (scaled[i] - normal * slope - offset) * spread
+        store_piece(dst, value, row, rows, columns, start + i * WIDTH, dst_stride, ALIGN)
+
+
+@gluon.jit
+def column_sums(
+    grad, src, mean, scale, to_weight, to_bias, rows, columns, grad_stride, src_stride, SHARE: gl.constexpr,
+    CENTRED: gl.constexpr, ALIGN: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr,
+    layout: gl.constexpr,
+):  # fmt: skip
+    """Store sums over SHARE rows each: of `grad` times the normalized `src`, and of `grad`."""
+    start = gl.program_id(0) * WIDTH
+    begin = gl.program_id(1) * SHARE
+    weights = gl.zeros([ROWS, WIDTH], gl.float32, layout)
+    biases = gl.zeros([ROWS, WIDTH], gl.float32, layout)
+    for row in range(begin, gl.minimum(begin + SHARE, rows), ROWS):
+        (g,) = load_pieces(
+            grad, row, rows, columns, start, grad_stride, 0, ALIGN, ROWS, 1, WIDTH, layout
+        )
+        biases += g.to(gl.float32)
+        if to_weight is not None:
+            (x,) = load_pieces(
+                src, row, rows, columns, start, src_stride, 0, ALIGN, ROWS, 1, WIDTH, layout
+            )
+            weights += g.to(gl.float32) * normalized(x, mean, scale, row, rows, CENTRED, ROWS)
+    column = start + gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
+    at = gl.program_id(1).to(gl.int64) * columns + column
+    if to_weight is not None:
+        gl.store(to_weight + at, gl.sum(weights, axis=0), mask=column < columns)
+    if to_bias is not None:
+        gl.store(to_bias + at, gl.sum(biases, axis=0), mask=column < columns)

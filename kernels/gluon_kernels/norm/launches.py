@@ -1,0 +1,411 @@
+"""The plans of kernels over rows: tilings, workspaces and prepared launches for each key."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+import torch
+from torch import Tensor
+
+from gluon_kernels.norm import gradients, portable
+from gluon_kernels.norm.rows import Tiling, tiling
+from gluon_kernels.norm.views import Rows, common_align
+from gluon_kernels.plans import Counters, Launch, current_target, multiprocessors
+
+__all__ = [
+    "cross_entropy_plan",
+    "loss_gradient_plan",
+    "mean_plan",
+    "norm_gradient_plan",
+    "norm_plan",
+    "softmax_gradient_plan",
+    "softmax_plan",
+]
+
+Plan = Callable[..., Any]
+
+
+def tiling_of(*rows: Rows, held: int = 1, waits: bool = True) -> Tiling:
+    """Return the tiling for matrices of one shape; see `tiling`."""
+    first = rows[0]
+    return tiling(
+        first.columns,
+        max(8 * row.tensor.element_size() for row in rows),
+        common_align(*rows),
+        current_target().warp_size,
+        first.count,
+        held,
+        waits,
+        multiprocessors(first.tensor),
+    )
+
+
+def prepared(
+    kernel: Any, grid: Any, arguments: Any, tensors: Any, num_warps: int, **constants: Any
+) -> Launch:
+    """Prepare a launch whose last parameters are constants, given by name; more may be given than it has."""
+    names = kernel.arg_names[len(arguments) :]
+    values = [constants[name] for name in names]
+    return Launch(kernel, grid, (*arguments, *values), tensors, num_warps=num_warps)
+
+
+class Workspace:
+    """The memory by which the programs of long rows exchange sums; nothing where a row is one program's."""
+
+    def __init__(self, tiles: Tiling, rows: int):
+        self._numbers = 2 * rows * tiles.parts if tiles.parts > 1 else 0
+        self._counters = Counters(1 + rows) if tiles.parts > 1 else None
+
+    @property
+    def needed(self) -> bool:
+        return self._counters is not None
+
+    def __call__(self, device: torch.device) -> tuple[Optional[Tensor], Optional[Tensor]]:
+        if self._counters is None:
+            return None, None
+        sums = torch.empty(self._numbers, dtype=torch.float32, device=device)
+        return sums, self._counters(device)
+
+
+class Destination:
+    """The memory of a result: a new tensor, yours, or a copy that goes to yours."""
+
+    def __init__(self, like: Tensor, dtype: torch.dtype, out: Optional[Tensor]):
+        self._shape, self._dtype, self._device = like.shape, dtype, like.device
+        self.plain = out is None and like.is_contiguous() and like.dtype == dtype
+        self.mine = out is None or Rows.of(out).copied
+
+    def new(self, x: Tensor, out: Optional[Tensor]) -> Tensor:
+        """Return the tensor that the kernel writes."""
+        if self.plain:
+            return torch.empty_like(x)
+        if self.mine:
+            return torch.empty(self._shape, dtype=self._dtype, device=x.device)
+        assert out is not None
+        return out
+
+
+def finished(written: Tensor, out: Optional[Tensor]) -> Tensor:
+    """Return the result that the caller wants."""
+    if out is None or out is written:
+        return written
+    return out.copy_(written)
+
+
+def softmax_plan(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Plan:
+    """Return `run(x, dtype, out)`."""
+    target = Destination(x, dtype, out)
+    if not x.numel():
+        return lambda x, dtype, out: finished(target.new(x, out), out)
+    src = Rows.of(x)
+    written = target.new(x, out)
+    dst = Rows.of(written)
+    tiles = tiling_of(src, dst)
+    space = Workspace(tiles, src.count)
+    sums, arrived = space(x.device)
+    launch = prepared(
+        portable.softmax,
+        (tiles.grid(src.count),),
+        (src.tensor, written, sums, arrived, src.count, src.columns, src.stride, dst.stride),
+        (src.tensor, written, sums, arrived),
+        **tiles.constants(),
+    )
+    copied = src.copied
+    if target.plain and not copied and not space.needed:
+
+        def short(x: Tensor, dtype: Any, out: Any) -> Tensor:
+            result = torch.empty_like(x)
+            launch(x, result)
+            return result
+
+        return short
+
+    def run(x: Tensor, dtype: Any, out: Optional[Tensor]) -> Tensor:
+        result = target.new(x, out)
+        launch(x.contiguous() if copied else x, result, *space(x.device))
+        return finished(result, out)
+
+    return run
+
+
+def softmax_gradient_plan(grad: Tensor, result: Tensor, dtype: torch.dtype) -> Plan:
+    """Return `run(grad, result, dtype)`."""
+    if not result.numel():
+        return lambda grad, result, dtype: torch.empty_like(result, dtype=dtype)
+    gs, ys = Rows.of(grad), Rows.of(result)
+    new = torch.empty(result.shape, dtype=dtype, device=result.device)
+    dst = Rows.of(new)
+    tiles = tiling_of(gs, ys, dst)
+    space = Workspace(tiles, ys.count)
+    sums, arrived = space(result.device)
+    sizes = (ys.count, ys.columns, gs.stride, ys.stride, dst.stride)
+    launch = prepared(
+        portable.softmax_backward,
+        (tiles.grid(ys.count),),
+        (gs.tensor, ys.tensor, new, sums, arrived, *sizes),
+        (gs.tensor, ys.tensor, new, sums, arrived),
+        **tiles.constants(),
+    )
+
+    def run(grad: Tensor, result: Tensor, dtype: Any) -> Tensor:
+        new = torch.empty(result.shape, dtype=dtype, device=result.device)
+        dense = grad.contiguous() if gs.copied else grad
+        launch(dense, result.contiguous() if ys.copied else result, new, *space(result.device))
+        return new
+
+    return run
+
+
+def norm_plan(
+    x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], residual: Optional[Tensor], epsilon: float,
+    centred: bool, dtype: torch.dtype, keep: bool, out: Optional[Tensor],
+) -> Plan:  # fmt: skip
+    """Return `run(x, weight, bias, residual, ..., out) -> (result, sum, mean, scale)`, None where nobody asked."""
+    target = Destination(x, dtype, out)
+    src = Rows.of(x)
+    more = None if residual is None else Rows.of(residual)
+    written = target.new(x, out)
+    dst = Rows.of(written)
+    vectors = [v for v in (weight, bias) if v is not None]
+    vector_rows = [Rows.of(v) for v in vectors]
+    all_rows = [src, dst, *vector_rows, *([] if more is None else [more])]
+    summed = None if more is None else torch.empty_like(written, dtype=x.dtype)
+    if summed is not None and Rows.of(summed).stride != dst.stride:
+        target.mine = True  # both results have the same strides
+        target.plain = False
+        written = target.new(x, out)
+        dst, summed = Rows.of(written), torch.empty_like(written, dtype=x.dtype)
+    if not x.numel():
+        statistics = torch.empty(src.count, dtype=torch.float32, device=x.device)
+
+        def nothing(x: Tensor, *given: Any) -> Any:
+            out = given[-1]
+            sums = None if residual is None else torch.empty_like(x)
+            fresh = torch.empty_like(statistics)
+            return finished(target.new(x, out), out), sums, fresh, fresh.clone()
+
+        return nothing
+    # A second matrix is not kept: one is loaded, added and dropped.
+    tiles = tiling_of(*all_rows)
+    space = Workspace(tiles, src.count)
+    sums, arrived = space(x.device)
+    mean, scale = _statistics(src.count, x.device, centred, keep)
+    arguments = (
+        src.tensor, weight if weight is None else weight.contiguous(), bias if bias is None else bias.contiguous(),
+        written, None if more is None else more.tensor, summed, mean, scale, sums, arrived, src.count, src.columns,
+        src.stride, dst.stride, src.stride if more is None else more.stride, epsilon,
+    )  # fmt: skip
+    launch = prepared(
+        portable.norm,
+        (tiles.grid(src.count),),
+        arguments,
+        arguments[:10],
+        CENTRED=centred,
+        **tiles.constants(),
+    )
+    count, apart = src.count, any(not v.is_contiguous() for v in vectors)
+    copied = src.copied or apart or (more is not None and more.copied)
+    if target.plain and not copied and not space.needed and not keep and more is None:
+
+        def short(x: Tensor, weight: Any, bias: Any, *given: Any) -> Any:
+            result = torch.empty_like(x)
+            launch(x, weight, bias, result, None, None, None, None, None, None)
+            return result, None, None, None
+
+        return short
+
+    def run(x: Tensor, weight: Any, bias: Any, residual: Any, *given: Any) -> Any:
+        out = given[-1]
+        result = target.new(x, out)
+        summed = None if residual is None else torch.empty_like(result, dtype=x.dtype)
+        if copied:
+            x = x.contiguous() if src.copied else x
+            weight = weight if weight is None else weight.contiguous()
+            bias = bias if bias is None else bias.contiguous()
+            if more is not None and more.copied:
+                residual = residual.contiguous()
+        mean, scale = _statistics(count, x.device, centred, keep)
+        launch(x, weight, bias, result, residual, summed, mean, scale, *space(x.device))
+        return finished(result, out), summed, mean, scale
+
+    return run
+
+
+def _statistics(
+    rows: int, device: torch.device, centred: bool, keep: bool
+) -> tuple[Optional[Tensor], Optional[Tensor]]:
+    if not keep:
+        return None, None
+    mean = torch.empty(rows, dtype=torch.float32, device=device) if centred else None
+    return mean, torch.empty(rows, dtype=torch.float32, device=device)
+
+
+def norm_gradient_plan(
+    grad: Tensor, x: Tensor, weight: Optional[Tensor], mean: Optional[Tensor], scale: Tensor, to_weight: bool,
+    to_bias: bool,
+) -> Plan:  # fmt: skip
+    """Return `run(...) -> (gradient of x, of weight, of bias)`, float32 sums, None where nobody asked."""
+    if not x.numel():
+
+        def nothing(grad: Tensor, x: Tensor, *given: Any) -> Any:
+            zeros = x.new_zeros(x.shape[-1], dtype=torch.float32)
+            return torch.empty_like(x), zeros if to_weight else None, zeros if to_bias else None
+
+        return nothing
+    gs, src = Rows.of(grad), Rows.of(x)
+    new = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    dst = Rows.of(new)
+    vectors = [] if weight is None else [Rows.of(weight)]
+    every = (gs, src, dst, *vectors)
+    centred, device = mean is not None, x.device
+    rows, columns = src.count, src.columns
+    strides = (gs.stride, src.stride, dst.stride)
+    tiles = tiling_of(*every, held=2)
+    if tiles.parts == 1:
+        programs = min(tiles.grid(rows), 2 * multiprocessors(x))
+        sums = _sums(programs, columns, device, to_weight, to_bias)
+        arguments = (gs.tensor, src.tensor, weight, mean, scale, new, *sums)
+        launch = prepared(
+            gradients.norm_backward,
+            (programs,),
+            (*arguments, rows, columns, *strides),
+            arguments,
+            CENTRED=centred,
+            **tiles.constants(),
+        )
+
+        def run(grad: Tensor, x: Tensor, weight: Any, mean: Any, scale: Tensor, *given: Any) -> Any:
+            new = torch.empty(x.shape, dtype=x.dtype, device=device)
+            sums = _sums(programs, columns, device, to_weight, to_bias)
+            grad, x = grad.contiguous() if gs.copied else grad, x.contiguous() if src.copied else x
+            launch(grad, x, weight, mean, scale, new, *sums)
+            return (new, *(None if part is None else part.sum(0) for part in sums))
+
+        return run
+    space = Workspace(tiles, rows)
+    arguments = (gs.tensor, src.tensor, weight, mean, scale, new, *space(device))
+    long = prepared(
+        gradients.norm_backward_long,
+        (tiles.grid(rows),),
+        (*arguments, rows, columns, *strides),
+        arguments,
+        CENTRED=centred,
+        **tiles.constants(),
+    )
+    block = tiling(256, 16, common_align(gs, src), current_target().warp_size)
+    share = max(block.rows, -(-rows // 8))
+    shares = -(-rows // share)
+    sums = _sums(shares, columns, device, to_weight, to_bias)
+    totals = (gs.tensor, src.tensor, mean, scale, *sums)
+    summing = prepared(
+        gradients.column_sums,
+        (-(-columns // block.width), shares),
+        (*totals, rows, columns, *strides[:2]),
+        totals,
+        SHARE=share,
+        CENTRED=centred,
+        **block.constants(),
+    )
+
+    def run_long(
+        grad: Tensor, x: Tensor, weight: Any, mean: Any, scale: Tensor, *given: Any
+    ) -> Any:
+        new = torch.empty(x.shape, dtype=x.dtype, device=device)
+        grad, x = grad.contiguous() if gs.copied else grad, x.contiguous() if src.copied else x
+        long(grad, x, weight, mean, scale, new, *space(device))
+        sums = _sums(shares, columns, device, to_weight, to_bias)
+        if to_weight or to_bias:
+            summing(grad, x, mean, scale, *sums)
+        return (new, *(None if part is None else part.sum(0) for part in sums))
+
+    return run_long
+
+
+def _sums(
+    programs: int, columns: int, device: torch.device, to_weight: bool, to_bias: bool
+) -> tuple[Optional[Tensor], Optional[Tensor]]:
+    tiles = [
+        torch.empty((programs, columns), dtype=torch.float32, device=device) if wanted else None
+        for wanted in (to_weight, to_bias)
+    ]
+    return tiles[0], tiles[1]
+
+
+def cross_entropy_plan(x: Tensor, labels: Tensor, ignored: int) -> Plan:
+    """Return `run(x, labels, ignored) -> (loss, logarithm of the sum)` of each row."""
+    src = Rows.of(x)
+    tiles = tiling_of(src, waits=False)
+    space = Workspace(tiles, src.count)
+    loss, logsum = (torch.empty(src.count, dtype=torch.float32, device=x.device) for _ in "ll")
+    arguments = (src.tensor, labels, loss, logsum, *space(x.device))
+    sizes = (src.count, src.columns, src.stride, labels.stride(0), ignored)
+    launch = prepared(
+        portable.cross_entropy,
+        (tiles.grid(src.count),),
+        (*arguments, *sizes),
+        arguments,
+        **tiles.constants(),
+    )
+
+    def run(x: Tensor, labels: Tensor, ignored: int) -> Any:
+        loss = torch.empty(src.count, dtype=torch.float32, device=x.device)
+        logsum = torch.empty_like(loss)
+        launch(x.contiguous() if src.copied else x, labels, loss, logsum, *space(x.device))
+        return loss, logsum
+
+    return run
+
+
+def mean_plan(loss: Tensor, labels: Tensor, ignored: int) -> Plan:
+    """Return `run(loss, labels, ignored) -> (mean, 1 / number of labels that count)`."""
+    from gluon_core import language as gl
+
+    warps, size = 16, current_target().warp_size
+    wide = max(warps * size, min(2048, 1 << (loss.shape[0] - 1).bit_length()))
+    layout = gl.BlockedLayout([wide // (warps * size)], [size], [warps], [0])
+    both = torch.empty(2, dtype=torch.float32, device=loss.device)
+    launch = prepared(
+        portable.mean_of,
+        (1,),
+        (loss, labels, both, loss.shape[0], labels.stride(0), ignored),
+        (loss, labels, both),
+        WIDTH=wide,
+        layout=layout,
+        num_warps=warps,
+    )
+
+    def run(loss: Tensor, labels: Tensor, ignored: int) -> Any:
+        both = torch.empty(2, dtype=torch.float32, device=loss.device)
+        launch(loss, labels, both)
+        return both[0], both[1]
+
+    return run
+
+
+def loss_gradient_plan(
+    grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, ignored: int
+) -> Plan:
+    """Return `run(...)`, the gradient of logits; `grad` has one element for each row, or one for all."""
+    src = Rows.of(x)
+    new = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    dst = Rows.of(new)
+    bits, size = 8 * x.element_size(), current_target().warp_size
+    tiles = tiling(min(src.columns, 2048), bits, common_align(src, dst), size, held=2)
+    grid = (-(-src.count // tiles.rows), -(-src.columns // tiles.width))
+    arguments = (grad, src.tensor, labels, logsum, new)
+    step = 0 if grad.ndim == 0 else grad.stride(0)
+    sizes = (src.count, src.columns, step, src.stride, labels.stride(0), dst.stride, ignored)
+    launch = prepared(
+        portable.cross_entropy_backward,
+        grid,
+        (*arguments, *sizes),
+        arguments,
+        **tiles.constants(),
+    )
+
+    def run(grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, ignored: int) -> Tensor:
+        new = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        launch(grad, x.contiguous() if src.copied else x, labels, logsum, new)
+        return new
+
+    return run

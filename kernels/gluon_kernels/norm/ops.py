@@ -1,0 +1,521 @@
+"""Softmax, norms and the loss of rows as operators of PyTorch: checks, registration, gradients."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+import gluon_core as gluon
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
+from gluon_kernels.eager import direct
+from gluon_kernels.norm import launches
+from gluon_kernels.norm.views import (
+    FLOATS,
+    check_dtype,
+    check_out,
+    check_same_device,
+    check_vector,
+)
+from gluon_kernels.plans import Plans, key
+
+__all__ = ["cross_entropy", "layer_norm", "rms_norm", "softmax"]
+
+
+def _key(tensor: Optional[Tensor]) -> Any:
+    return None if tensor is None else key(tensor)
+
+
+def _result_dtype(x: Tensor, dtype: Optional[torch.dtype]) -> torch.dtype:
+    """Return the dtype of a result: float32 under autocast, as torch has it for sums of many numbers."""
+    if dtype is None:
+        kind = x.device.type
+        return torch.float32 if kind != "meta" and torch.is_autocast_enabled(kind) else x.dtype
+    if dtype not in FLOATS:
+        raise DtypeError(
+            "no such result",
+            argument="dtype",
+            expected="float16, bfloat16 or float32",
+            got=str(dtype),
+        )
+    return dtype
+
+
+# -- softmax -----------------------------------------------------------------------------------------
+
+
+def _build_softmax(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Any:
+    check_dtype("softmax", x)
+    return launches.softmax_plan(x, dtype, out)
+
+
+_softmaxes = Plans(_build_softmax)
+_softmax_gradients = Plans(launches.softmax_gradient_plan)
+
+
+@gluon.torch.op(
+    "gluon_kernels::softmax_backward",
+    shape=lambda grad, result, dtype: (result.shape, dtype),
+    vmap="one_by_one",
+)
+def _softmax_backward(grad: Tensor, result: Tensor, dtype: torch.dtype) -> Tensor:
+    gradient: Tensor = _softmax_gradients((key(grad), key(result), dtype), grad, result, dtype)
+    return gradient
+
+
+def _keep_softmax(ctx: Any, inputs: Any, output: Tensor) -> None:
+    ctx.dtype = inputs[0].dtype
+    ctx.save_for_backward(output)
+
+
+@gluon.torch.op(
+    "gluon_kernels::softmax",
+    shape=lambda x, dtype: (x.shape, dtype),
+    backward=lambda ctx, grad: (_softmax_backward(grad, *ctx.saved_tensors, ctx.dtype), None),
+    setup_context=_keep_softmax,
+    vmap="one_by_one",
+)
+def _softmax(x: Tensor, dtype: torch.dtype) -> Tensor:
+    result: Tensor = _softmaxes((key(x), dtype), x, dtype, None)
+    return result
+
+
+@gluon.torch.op("gluon_kernels::softmax_out", mutates_args=("out",))
+def _softmax_out(x: Tensor, out: Tensor) -> None:
+    _softmaxes((key(x), key(out)), x, out.dtype, out)
+
+
+_call_softmax = _softmax.overload
+
+
+def softmax(
+    x: Tensor,
+    dim: int = -1,
+    *,
+    dtype: Optional[torch.dtype] = None,
+    out: Optional[Tensor] = None,
+) -> Tensor:
+    """Return `exp(x) / sum(exp(x))` along a dimension, computed in float32.
+
+    Args:
+        x: float16, bfloat16 or float32 of any shape and strides; rows of any width are read once where `dim` is the last one.
+        dim: the dimension of the sum.
+        dtype: of the result; that of `x` by default, and float32 under `torch.autocast`.
+        out: the result is stored here; not for calls with gradients. `out` may be `x`.
+
+    Returns:
+        A tensor of the shape of `x`.
+
+    Raises:
+        DtypeError, ShapeError: no tensor of floats, a scalar, or an `out` of another shape or dtype.
+        ArgumentError: there is no such dimension, or `out` is on another device or has a gradient.
+    """
+    if dim in (-1, x.ndim - 1) and out is None and direct(x):
+        kind = _result_dtype(x, dtype)
+        result: Tensor = _softmaxes((key(x), kind), x, kind, None)
+        return result
+    check_dtype("softmax", x)
+    if not -x.ndim <= dim < x.ndim:
+        raise ArgumentError(
+            "there is no such dimension",
+            argument="dim",
+            expected=f"{-x.ndim} to {x.ndim - 1}",
+            got=dim,
+        )
+    kind = _result_dtype(x, dtype)
+    if out is not None:
+        check_out(out, x.shape, kind if dtype is not None else out.dtype, x)
+        check_dtype("softmax", out, "out")
+        check_same_device(x, out=out)
+    if dim not in (-1, x.ndim - 1):
+        if out is None:
+            return softmax(x.movedim(dim, -1), dtype=kind).movedim(-1, dim)
+        softmax(x.movedim(dim, -1), out=out.movedim(dim, -1))
+        return out
+    if out is None:
+        result = _call_softmax(x, kind)
+        return result
+    _softmax_out(x, out)
+    return out
+
+
+# -- norms -------------------------------------------------------------------------------------------
+
+
+def _check_norm(
+    op: str, x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], residual: Optional[Tensor]
+) -> None:
+    check_dtype(op, x)
+    check_vector("weight", weight, x.shape[-1])
+    check_vector("bias", bias, x.shape[-1])
+    if residual is not None:
+        check_dtype(op, residual, "residual")
+        if residual.shape != x.shape:
+            raise ShapeError(
+                "what is added has the shape of x",
+                argument="residual",
+                expected=list(x.shape),
+                got=list(residual.shape),
+            )
+    check_same_device(x, weight=weight, bias=bias, residual=residual)
+
+
+def _build_norm(
+    x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], residual: Optional[Tensor], epsilon: float,
+    centred: bool, dtype: torch.dtype, keep: bool, out: Optional[Tensor],
+) -> Any:  # fmt: skip
+    _check_norm("layer_norm" if centred else "rms_norm", x, weight, bias, residual)
+    return launches.norm_plan(x, weight, bias, residual, epsilon, centred, dtype, keep, out)
+
+
+_norms = Plans(_build_norm)
+_norm_gradients = Plans(launches.norm_gradient_plan)
+
+
+def _normalized(
+    x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], residual: Optional[Tensor], epsilon: float,
+    centred: bool, dtype: torch.dtype, keep: bool, out: Optional[Tensor],
+) -> Any:  # fmt: skip
+    known_by = (
+        key(x), _key(weight), _key(bias), _key(residual), epsilon, centred, dtype, keep, _key(out),
+    )  # fmt: skip
+    return _norms(known_by, x, weight, bias, residual, epsilon, centred, dtype, keep, out)
+
+
+def _gradient_shapes(
+    grad: Tensor, x: Tensor, weight: Optional[Tensor], mean: Optional[Tensor], scale: Tensor, wanted: list[bool]
+) -> Any:  # fmt: skip
+    columns = x.shape[-1]
+    sizes = [((columns if one else 0,), torch.float32) for one in wanted]
+    return [(x.shape, x.dtype), *sizes]
+
+
+@gluon.torch.op("gluon_kernels::norm_backward", shape=_gradient_shapes)
+def _norm_backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Optional[Tensor],
+    mean: Optional[Tensor],
+    scale: Tensor,
+    wanted: list[bool],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of `x`, and in float32 those of weight and bias, empty where `wanted` says no."""
+    known_by = (key(grad), key(x), _key(weight), mean is None, key(scale), *wanted)
+    parts = _norm_gradients(known_by, grad, x, weight, mean, scale, *wanted)
+    none = [torch.empty(0, dtype=torch.float32, device=x.device) for one in parts if one is None]
+    of_x, of_weight, of_bias = (none.pop() if part is None else part for part in parts)
+    return of_x, of_weight, of_bias
+
+
+def _norm_shapes(
+    x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], residual: Optional[Tensor], epsilon: float,
+    centred: bool, dtype: torch.dtype,
+) -> Any:  # fmt: skip
+    rows = 1
+    for size in x.shape[:-1]:
+        rows *= size
+    summed = x.shape if residual is not None else (0,)
+    means = (rows,) if centred else (0,)
+    statistics = [(means, torch.float32), ((rows,), torch.float32)]
+    return [(x.shape, dtype), (summed, x.dtype), *statistics]
+
+
+def _keep_norm(ctx: Any, inputs: Any, output: Any) -> None:
+    x, weight, bias, residual, _, ctx.centred, _ = inputs
+    ctx.dtypes = (
+        None if bias is None else bias.dtype,
+        None if residual is None else residual.dtype,
+    )
+    _, summed, mean, scale = output
+    ctx.save_for_backward(summed if residual is not None else x, weight, mean, scale)
+    ctx.mark_non_differentiable(mean, scale)
+
+
+def _norm_gradient(ctx: Any, grad: Tensor, of_sum: Tensor, *_: Any) -> Any:
+    x, weight, mean, scale = ctx.saved_tensors
+    bias_dtype, residual_dtype = ctx.dtypes
+    needs = ctx.needs_input_grad
+    wanted = [weight is not None and needs[1], bias_dtype is not None and needs[2]]
+    mean = mean if ctx.centred else None
+    to_x, to_weight, to_bias = _norm_backward(grad, x, weight, mean, scale, wanted)
+    if residual_dtype is not None:
+        to_x = to_x + of_sum
+    return (
+        to_x,
+        to_weight.to(weight.dtype) if wanted[0] else None,
+        to_bias.to(bias_dtype) if wanted[1] else None,
+        to_x.to(residual_dtype) if residual_dtype is not None else None,
+        None,
+        None,
+        None,
+    )
+
+
+@gluon.torch.op(
+    "gluon_kernels::norm", shape=_norm_shapes, backward=_norm_gradient, setup_context=_keep_norm
+)
+def _norm(
+    x: Tensor,
+    weight: Optional[Tensor],
+    bias: Optional[Tensor],
+    residual: Optional[Tensor],
+    epsilon: float,
+    centred: bool,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the norm, the sum with the residual, and mean and factor of each row; empty where there is none."""
+    result, summed, mean, scale = _normalized(
+        x, weight, bias, residual, epsilon, centred, dtype, True, None
+    )
+    summed = x.new_empty(0) if summed is None else summed
+    if mean is None or not centred:
+        mean = scale.new_empty(0)
+    return result, summed, mean, scale
+
+
+@gluon.torch.op("gluon_kernels::norm_out", mutates_args=("out",))
+def _norm_out(
+    x: Tensor,
+    weight: Optional[Tensor],
+    bias: Optional[Tensor],
+    residual: Optional[Tensor],
+    epsilon: float,
+    centred: bool,
+    out: Tensor,
+) -> Tensor:
+    """Return the sum with the residual, empty where there is none."""
+    _, summed, _, _ = _normalized(
+        x, weight, bias, residual, epsilon, centred, out.dtype, False, out
+    )
+    return x.new_empty(0) if summed is None else summed
+
+
+_norm_out.register_fake(
+    lambda x, weight, bias, residual, epsilon, centred, out: x.new_empty(
+        0 if residual is None else x.shape
+    )
+)
+
+
+def _any_norm(
+    x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], residual: Optional[Tensor], epsilon: float,
+    centred: bool, out: Optional[Tensor],
+) -> Any:  # fmt: skip
+    if direct(x, weight, bias, residual) and out is None:
+        kind = _result_dtype(x, None)
+        result, summed, _, _ = _normalized(
+            x, weight, bias, residual, epsilon, centred, kind, False, None
+        )
+        return result if residual is None else (result, summed)
+    _check_norm("layer_norm" if centred else "rms_norm", x, weight, bias, residual)
+    if out is None:
+        kind = _result_dtype(x, None)
+        result, summed, _, _ = _norm(x, weight, bias, residual, epsilon, centred, kind)
+    else:
+        check_dtype("a norm", out, "out")
+        check_out(out, x.shape, out.dtype, x, weight, bias, residual)
+        check_same_device(x, out=out)
+        summed = _norm_out(x, weight, bias, residual, epsilon, centred, out)
+        result = out
+    return result if residual is None else (result, summed)
+
+
+def rms_norm(
+    x: Tensor,
+    weight: Optional[Tensor] = None,
+    eps: float = 1e-6,
+    *,
+    residual: Optional[Tensor] = None,
+    out: Optional[Tensor] = None,
+) -> Any:
+    """Return `x / sqrt(mean(x * x) + eps) * weight` along the last dimension, computed in float32.
+
+    Gradients flow to `x`, `weight` and `residual`, with equal bits for equal inputs.
+
+    Args:
+        x: [..., columns], float16, bfloat16 or float32 of any strides.
+        weight: [columns], of any of these dtypes.
+        eps: added to the mean of squares.
+        residual: of the shape of `x`, added first; the sum, rounded to the dtype of `x`, is a second result.
+        out: the result is stored here, of the shape of `x`; not for calls with gradients. `out` may be `x`.
+
+    Returns:
+        A tensor of the shape and dtype of `x`, float32 under `torch.autocast`; with `residual`, that and the sum.
+
+    Raises:
+        DtypeError, ShapeError: tensors of other dtypes or shapes.
+        ArgumentError: tensors on different devices, or `out` where a gradient is wanted.
+    """
+    return _any_norm(x, weight, None, residual, eps, False, out)
+
+
+def layer_norm(
+    x: Tensor,
+    weight: Optional[Tensor] = None,
+    bias: Optional[Tensor] = None,
+    eps: float = 1e-5,
+    *,
+    residual: Optional[Tensor] = None,
+    out: Optional[Tensor] = None,
+) -> Any:
+    """Return `(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` along the last dimension, computed in float32.
+
+    Gradients flow to `x`, `weight`, `bias` and `residual`, with equal bits for equal inputs.
+
+    Args:
+        x: [..., columns], float16, bfloat16 or float32 of any strides.
+        weight, bias: [columns], of any of these dtypes.
+        eps: added to the variance.
+        residual: of the shape of `x`, added first; the sum, rounded to the dtype of `x`, is a second result.
+        out: the result is stored here, of the shape of `x`; not for calls with gradients. `out` may be `x`.
+
+    Returns:
+        A tensor of the shape and dtype of `x`, float32 under `torch.autocast`; with `residual`, that and the sum.
+
+    Raises:
+        DtypeError, ShapeError: tensors of other dtypes or shapes.
+        ArgumentError: tensors on different devices, or `out` where a gradient is wanted.
+    """
+    return _any_norm(x, weight, bias, residual, eps, True, out)
+
+
+# -- cross entropy -----------------------------------------------------------------------------------
+
+REDUCTIONS = ("none", "sum", "mean")
+
+
+def _build_loss(x: Tensor, labels: Tensor, ignored: int) -> Any:
+    _check_loss(x, labels)
+    return launches.cross_entropy_plan(x, labels, ignored)
+
+
+def _check_loss(x: Tensor, labels: Tensor) -> None:
+    check_dtype("cross_entropy", x)
+    if x.ndim != 2 or not x.shape[1]:
+        raise ShapeError(
+            "logits are a row for each label",
+            argument="x",
+            expected="[rows, classes], at least one class",
+            got=list(x.shape),
+        )
+    if labels.dtype not in (torch.int64, torch.int32):
+        raise DtypeError(
+            "labels are numbers of classes",
+            argument="labels",
+            expected="int64 or int32",
+            got=str(labels.dtype),
+        )
+    if tuple(labels.shape) != (x.shape[0],):
+        raise ShapeError(
+            "a label for each row", argument="labels", expected=[x.shape[0]], got=list(labels.shape)
+        )
+    check_same_device(x, labels=labels)
+
+
+_losses = Plans(_build_loss)
+_means = Plans(launches.mean_plan)
+_loss_gradients = Plans(launches.loss_gradient_plan)
+
+
+def _loss_of(x: Tensor, labels: Tensor, ignored: int) -> Any:
+    if not x.shape[0]:
+        return x.new_empty(0, dtype=torch.float32), x.new_empty(0, dtype=torch.float32)
+    return _losses((key(x), key(labels), ignored), x, labels, ignored)
+
+
+def _mean_of(loss: Tensor, labels: Tensor, ignored: int) -> Any:
+    if not loss.shape[0]:
+        nothing = loss.new_full((), float("nan"))
+        return nothing, nothing.clone()
+    return _means((loss.shape, loss.get_device(), key(labels), ignored), loss, labels, ignored)
+
+
+@gluon.torch.op(
+    "gluon_kernels::cross_entropy_backward",
+    shape=lambda grad, x, labels, logsum, ignored: x.shape,
+)
+def _loss_backward(grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, ignored: int) -> Tensor:
+    if not x.numel():
+        return torch.empty_like(x)
+    known_by = (key(grad), key(x), key(labels), ignored)
+    result: Tensor = _loss_gradients(known_by, grad, x, labels, logsum, ignored)
+    return result
+
+
+def _keep_loss(ctx: Any, inputs: Any, output: Any) -> None:
+    x, labels, ctx.ignored, ctx.mean = inputs
+    ctx.save_for_backward(x, labels, *output[1:])
+    ctx.mark_non_differentiable(*output[1:])
+
+
+def _loss_gradient(ctx: Any, grad: Tensor, *_: Any) -> Any:
+    x, labels, logsum, inverse = ctx.saved_tensors
+    if ctx.mean:
+        grad = grad * inverse
+    return _loss_backward(grad, x, labels, logsum, ctx.ignored), None, None, None
+
+
+@gluon.torch.op(
+    "gluon_kernels::cross_entropy",
+    shape=lambda x, labels, ignored, mean: [
+        (() if mean else x.shape[:1], torch.float32),
+        (x.shape[:1], torch.float32),
+        (() if mean else (0,), torch.float32),
+    ],
+    backward=_loss_gradient,
+    setup_context=_keep_loss,
+)
+def _cross_entropy(
+    x: Tensor, labels: Tensor, ignored: int, mean: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the loss of each row or their mean, the logarithms of sums, and 1 / the number of labels that count."""
+    loss, logsum = _loss_of(x, labels, ignored)
+    if not mean:
+        return loss, logsum, loss.new_empty(0)
+    middle, inverse = _mean_of(loss, labels, ignored)
+    return middle.clone(), logsum, inverse.clone()
+
+
+def cross_entropy(
+    x: Tensor,
+    labels: Tensor,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Return the cross entropy of rows of logits with their labels, computed in float32.
+
+    Gradients flow to `x`, with equal bits for equal inputs.
+
+    Args:
+        x: [rows, classes], float16, bfloat16 or float32 of any strides.
+        labels: int64 or int32 [rows], each below `classes` or `ignore_index`.
+        ignore_index: rows with this label have the loss 0 and do not count for the mean.
+        reduction: "none" for the loss of each row, "sum", or "mean" over the rows that count.
+
+    Returns:
+        float32, [rows] or a scalar.
+
+    Raises:
+        DtypeError, ShapeError: tensors of other dtypes or shapes.
+        ArgumentError: tensors on different devices, or an unknown reduction.
+    """
+    if reduction not in REDUCTIONS:
+        raise ArgumentError(
+            "unknown reduction",
+            argument="reduction",
+            expected=", ".join(REDUCTIONS),
+            got=repr(reduction),
+            remedy=did_you_mean(reduction, REDUCTIONS) or None,
+        )
+    mean = reduction == "mean"
+    loss: Tensor
+    if direct(x, labels):
+        loss, _ = _loss_of(x, labels, ignore_index)
+        if mean:
+            loss, _ = _mean_of(loss, labels, ignore_index)
+    else:
+        _check_loss(x, labels)
+        loss, _, _ = _cross_entropy(x, labels, ignore_index, mean)
+    return loss.sum() if reduction == "sum" else loss

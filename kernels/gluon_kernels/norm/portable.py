@@ -1,0 +1,284 @@
+"""Softmax, cross entropy and norms of rows, forward and backward, on any device."""
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_kernels.norm.rows import (
+    exchange,
+    fold,
+    load_columns,
+    load_pieces,
+    place_of,
+    row_start,
+    share,
+    store_piece,
+)
+
+LOG2E: gl.constexpr = gl.constexpr(1.4426950408889634)
+LOWEST: gl.constexpr = gl.constexpr(-3.3e38)  # a maximum that can be subtracted
+
+
+@gluon.jit
+def largest(pieces, PIECES: gl.constexpr):
+    """Return the maximum of each row, [ROWS], never -inf."""
+    most = pieces[0].to(gl.float32)
+    for i in gl.static_range(1, PIECES):
+        most = gl.maximum(most, pieces[i].to(gl.float32))
+    return gl.maximum(gl.max(most, axis=1), LOWEST)
+
+
+@gluon.jit
+def exponentials(pieces, most, PIECES: gl.constexpr):
+    """Return exp(x - most) of each tile, and their sums, [ROWS]."""
+    raised = ()
+    for i in gl.static_range(PIECES):
+        raised = raised + (gl.exp2((pieces[i].to(gl.float32) - most[:, None]) * LOG2E),)
+    return raised, fold(raised, PIECES)
+
+
+@gluon.jit
+def softmax(
+    src, dst, sums, arrived, rows, columns, src_stride, dst_stride, ALIGN: gl.constexpr,
+    PARTS: gl.constexpr, ROWS: gl.constexpr, PIECES: gl.constexpr, WIDTH: gl.constexpr,
+    layout: gl.constexpr,
+):  # fmt: skip
+    """`dst = exp(src) / sum(exp(src))` along rows."""
+    row, part = share(arrived, PARTS, ROWS)
+    start = part * (PIECES * WIDTH)
+    pieces = load_pieces(
+        src,
+        row,
+        rows,
+        columns,
+        start,
+        src_stride,
+        -float("inf"),
+        ALIGN,
+        ROWS,
+        PIECES,
+        WIDTH,
+        layout,
+    )
+    most = largest(pieces, PIECES)
+    raised, total = exponentials(pieces, most, PIECES)
+    if PARTS == 1:
+        scale = (1 / total)[:, None]
+    else:
+        of_all, totals = exchange(sums, arrived, row, part, most, total, PARTS)
+        highest = gl.max(of_all, 0)
+        scale = 1 / gl.sum(totals * gl.exp2((of_all - highest) * LOG2E), 0)
+        scale *= gl.exp2((gl.max(most, 0) - highest) * LOG2E)
+    for i in gl.static_range(PIECES):
+        store_piece(
+            dst, raised[i] * scale, row, rows, columns, start + i * WIDTH, dst_stride, ALIGN
+        )
+
+
+@gluon.jit
+def softmax_backward(
+    grad, result, dst, sums, arrived, rows, columns, grad_stride, result_stride, dst_stride,
+    ALIGN: gl.constexpr, PARTS: gl.constexpr, ROWS: gl.constexpr, PIECES: gl.constexpr,
+    WIDTH: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """`dst = result * (grad - sum(result * grad))` along rows."""
+    row, part = share(arrived, PARTS, ROWS)
+    start = part * (PIECES * WIDTH)
+    gs = load_pieces(
+        grad, row, rows, columns, start, grad_stride, 0, ALIGN, ROWS, PIECES, WIDTH, layout
+    )
+    ys = load_pieces(
+        result, row, rows, columns, start, result_stride, 0, ALIGN, ROWS, PIECES, WIDTH, layout
+    )
+    products = ()
+    for i in gl.static_range(PIECES):
+        products = products + (gs[i].to(gl.float32) * ys[i].to(gl.float32),)
+    along = fold(products, PIECES)
+    if PARTS == 1:
+        shift = along[:, None]
+    else:
+        parts, _ = exchange(sums, arrived, row, part, along, along, PARTS)
+        shift = gl.sum(parts, 0)
+    for i in gl.static_range(PIECES):
+        value = products[i] - ys[i].to(gl.float32) * shift
+        store_piece(dst, value, row, rows, columns, start + i * WIDTH, dst_stride, ALIGN)
+
+
+@gluon.jit
+def cross_entropy(
+    src, labels, loss, logsum, sums, arrived, rows, columns, src_stride, label_stride, ignored,
+    ALIGN: gl.constexpr, PARTS: gl.constexpr, ROWS: gl.constexpr, PIECES: gl.constexpr,
+    WIDTH: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """Store the loss of each row, 0 for the label `ignored`, and the logarithm of its sum for the gradient.
+
+    The last program of a long row to come finishes it; none waits.
+    """
+    if PARTS == 1:
+        row = gl.program_id(0) * ROWS
+        part = gl.to_tensor(0)
+    else:
+        row = gl.program_id(0) // PARTS
+        part = gl.program_id(0) % PARTS
+    start = part * (PIECES * WIDTH)
+    pieces = load_pieces(
+        src,
+        row,
+        rows,
+        columns,
+        start,
+        src_stride,
+        -float("inf"),
+        ALIGN,
+        ROWS,
+        PIECES,
+        WIDTH,
+        layout,
+    )
+    near = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    exists = row + near < rows
+    label = gl.load(labels + (row + near).to(gl.int64) * label_stride, mask=exists, other=0)
+    counts = exists & (label != ignored)
+    hit = row_start(src, row, src_stride) + near * src_stride + label
+    hit = gl.load(hit, mask=counts, other=0.0).to(gl.float32)
+    most = largest(pieces, PIECES)
+    _, total = exponentials(pieces, most, PIECES)
+    if PARTS > 1:
+        mine = sums + (row.to(gl.int64) * PARTS + part) * 2
+        gl.store(mine, gl.max(most, 0))
+        gl.store(mine + 1, gl.sum(total, 0))
+        gl.barrier()
+        before = gl.atomic_add(arrived + 1 + row, 1, sem="acq_rel", scope="gpu")
+        exists = exists & (before % PARTS == PARTS - 1)
+        gl.barrier()
+        others: gl.constexpr = gl.portable.blocked_layout([PARTS], gl.float32)
+        at = sums + row.to(gl.int64) * (PARTS * 2) + gl.arange(0, PARTS, others) * 2
+        # Another program's numbers may not be there yet; then nothing is stored below.
+        last = gl.full([PARTS], before % PARTS == PARTS - 1, gl.int1, others)
+        of_all = gl.load(at, mask=last, other=0.0)
+        totals = gl.load(at + 1, mask=last, other=0.0)
+        highest = gl.max(of_all, 0)
+        total = total * 0 + gl.sum(totals * gl.exp2((of_all - highest) * LOG2E), 0)
+        most = most * 0 + highest
+    normal = most + gl.log(total)
+    gl.store(loss + row + near, gl.where(counts, normal - hit, 0.0), mask=exists)
+    gl.store(logsum + row + near, normal, mask=exists)
+
+
+@gluon.jit
+def cross_entropy_backward(
+    grad, src, labels, logsum, dst, rows, columns, grad_stride, src_stride, label_stride,
+    dst_stride, ignored, ALIGN: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr,
+    layout: gl.constexpr,
+):  # fmt: skip
+    """Store the gradient of the logits; blocks of columns are programs of their own."""
+    row = gl.program_id(0) * ROWS
+    start = gl.program_id(1) * WIDTH
+    near = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    column = start + gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
+    exists = near < rows
+    label = gl.load(labels + near.to(gl.int64) * label_stride, mask=exists, other=0)
+    factor = gl.load(grad + near * grad_stride, mask=exists, other=0.0).to(gl.float32)
+    factor = gl.where(label == ignored, 0.0, factor)
+    normal = gl.load(logsum + near, mask=exists, other=0.0)
+    (x,) = load_pieces(src, row, rows, columns, start, src_stride, 0, ALIGN, ROWS, 1, WIDTH, layout)
+    hit = gl.where(column[None, :] == label[:, None], 1.0, 0.0)
+    value = (gl.exp2((x.to(gl.float32) - normal[:, None]) * LOG2E) - hit) * factor[:, None]
+    store_piece(dst, value, row, rows, columns, start, dst_stride, ALIGN)
+
+
+@gluon.jit
+def mean_of(
+    loss, labels, dst, rows, label_stride, ignored, WIDTH: gl.constexpr, layout: gl.constexpr
+):
+    """Store the mean of the losses whose label is not `ignored`, and 1 / their number; one program."""
+    total = gl.zeros([WIDTH], gl.float32, layout)
+    counted = gl.zeros([WIDTH], gl.float32, layout)
+    for start in range(0, rows, WIDTH):
+        row = start + gl.arange(0, WIDTH, layout)
+        total += gl.load(loss + row, mask=row < rows, other=0.0)
+        label = gl.load(labels + row.to(gl.int64) * label_stride, mask=row < rows, other=ignored)
+        counted += gl.where(label != ignored, 1.0, 0.0)
+    number = gl.sum(counted, 0)
+    gl.store(dst, gl.sum(total, 0) / number)
+    gl.store(dst + 1, 1 / number)
+
+
+@gluon.jit
+def norm(
+    src, weight, bias, dst, residual, summed, mean, scale, sums, arrived, rows, columns, src_stride,
+    dst_stride, residual_stride, epsilon, CENTRED: gl.constexpr, ALIGN: gl.constexpr, PARTS: gl.constexpr,
+    ROWS: gl.constexpr, PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """`dst = (x - mean) * scale * weight + bias` of `x = src + residual`, which goes to `summed`.
+
+    RMS norm is layer norm whose mean is taken for zero: CENTRED is False. Arguments that are None are left
+    out when the kernel is compiled; `mean` and `scale` of each row are kept for the gradient. `summed` has rows like `dst`.
+    """
+    row, part = share(arrived, PARTS, ROWS)
+    start = part * (PIECES * WIDTH)
+    loaded = load_pieces(
+        src, row, rows, columns, start, src_stride, 0, ALIGN, ROWS, PIECES, WIDTH, layout
+    )
+    if residual is not None:
+        more = load_pieces(
+            residual,
+            row,
+            rows,
+            columns,
+            start,
+            residual_stride,
+            0,
+            ALIGN,
+            ROWS,
+            PIECES,
+            WIDTH,
+            layout,
+        )
+        added = ()
+        for i in gl.static_range(PIECES):
+            value = (loaded[i].to(gl.float32) + more[i].to(gl.float32)).to(summed.dtype.element_ty)
+            store_piece(summed, value, row, rows, columns, start + i * WIDTH, dst_stride, ALIGN)
+            added = added + (value,)
+        loaded = added
+    pieces = ()
+    for i in gl.static_range(PIECES):
+        pieces = pieces + (loaded[i].to(gl.float32),)
+    middle = gl.zeros([ROWS], gl.float32, gl.SliceLayout(1, layout))
+    if CENTRED:
+        # Squares are summed relative to the mean of the part.
+        held = gl.maximum(gl.minimum(columns - start, PIECES * WIDTH), 1).to(gl.float32)
+        middle = fold(pieces, PIECES) / held
+    squares = ()
+    for i in gl.static_range(PIECES):
+        x = pieces[i] - middle[:, None]
+        if CENTRED:
+            _, inside = place_of(
+                row, rows, columns, start + i * WIDTH, 0, ALIGN, ROWS, WIDTH, layout
+            )
+            x = gl.where(inside, x, 0.0)
+        squares = squares + (x * x,)
+    square = fold(squares, PIECES)
+    if PARTS > 1:
+        means, all_squares = exchange(sums, arrived, row, part, middle, square, PARTS)
+        if CENTRED:
+            number = gl.arange(0, PARTS, means.type.layout)
+            held = gl.minimum(columns - number * (PIECES * WIDTH), PIECES * WIDTH)
+            held = gl.maximum(held, 0).to(gl.float32)
+            centre = gl.sum(means * held, 0) / columns
+            all_squares += held * (means - centre) * (means - centre)
+            middle = middle * 0 + centre
+        square = square * 0 + gl.sum(all_squares, 0)
+    spread = gl.rsqrt(square / columns + epsilon)
+    near = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    first = (near < rows) & (part == 0)
+    if mean is not None:
+        gl.store(mean + near, middle, mask=first)
+    if scale is not None:
+        gl.store(scale + near, spread, mask=first)
+    for i in gl.static_range(PIECES):
+        at = start + i * WIDTH
+        value = (pieces[i] - middle[:, None]) * spread[:, None]
+        if weight is not None:
+            value = value * load_columns(weight, columns, at, ALIGN, WIDTH, layout)
+        if bias is not None:
+            value = value + load_columns(bias, columns, at, ALIGN, WIDTH, layout)
+        store_piece(dst, value, row, rows, columns, at, dst_stride, ALIGN)

@@ -1,0 +1,185 @@
+"""The cases of softmax, norms and cross entropy, for tests and benchmarks."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Callable, Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gluon_kernels.norm.ops import cross_entropy, layer_norm, rms_norm, softmax
+from gluon_kernels.problem import Problem, Shape
+
+__all__ = ["CROSS_ENTROPY", "LAYER_NORM", "PROBLEMS", "RMS_NORM", "SOFTMAX"]
+
+_ELEMENTS = 2**28
+
+
+def draw_rows(draw: random.Random) -> Shape:
+    """Draw rows and columns: uniform in the logarithm, in three cases of four a multiple of 8, 64 or 128 columns."""
+    unit = draw.choice((1, 8, 64, 128))
+    columns = max(unit, int(2 ** draw.uniform(6, 17.3)) // unit * unit)
+    most = min(_ELEMENTS // columns, 2**17)
+    least = min(most, max(1, 2**20 // columns))
+    rows = int(2 ** draw.uniform(least.bit_length() - 1, most.bit_length() - 1))
+    return {"rows": max(1, rows), "columns": columns, "dtype": "bfloat16"}
+
+
+def matrix(shape: Shape, device: Any) -> Tensor:
+    """Return random rows; with `apart`, columns of a wider matrix."""
+    wide = shape["columns"] + shape.get("apart", 0)
+    x = torch.randn(shape["rows"], wide, device=device).to(getattr(torch, shape["dtype"]))
+    return x[:, : shape["columns"]]
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.float64 if x.device.type == "cpu" else torch.float32)
+
+
+def _bytes(matrices: float) -> Callable[[Shape], float]:
+    def moved(shape: Shape) -> float:
+        size = torch.empty((), dtype=getattr(torch, shape["dtype"])).element_size()
+        return float(matrices * size * shape["rows"] * shape["columns"])
+
+    return moved
+
+
+def _rows_only(shape: Shape, device: Any) -> dict[str, Any]:
+    return {"x": matrix(shape, device)}
+
+
+def _norm_arguments(shape: Shape, device: Any) -> dict[str, Any]:
+    arguments = {"x": matrix(shape, device)}
+    dtype = getattr(torch, shape["dtype"])
+    for name in ("weight", "bias"):
+        if name == "weight" or shape.get("bias"):
+            arguments[name] = torch.randn(shape["columns"], device=device).to(dtype)
+    if shape.get("residual"):
+        arguments["residual"] = matrix(shape, device)
+    return arguments
+
+
+def _norm_reference(centred: bool) -> Callable[..., Any]:
+    def reference(
+        x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, residual: Optional[Tensor] = None
+    ) -> Any:
+        summed = x if residual is None else (x.float() + residual.float()).to(x.dtype)
+        y, w = _wide(summed), _wide(weight)
+        if centred:
+            b = None if bias is None else _wide(bias)
+            result = F.layer_norm(y, y.shape[-1:], w, b, 1e-5)
+        else:
+            result = F.rms_norm(y, y.shape[-1:], w, 1e-6)
+        return result if residual is None else (result, summed)
+
+    return reference
+
+
+def _loss_arguments(shape: Shape, device: Any) -> dict[str, Any]:
+    labels = torch.randint(0, shape["columns"], (shape["rows"],), device=device)
+    labels[::5] = -100
+    return {
+        "x": matrix(shape, device),
+        "labels": labels,
+        "reduction": shape.get("reduction", "none"),
+    }
+
+
+def _loss_reference(x: Tensor, labels: Tensor, reduction: str) -> Tensor:
+    return F.cross_entropy(_wide(x), labels, reduction=reduction)
+
+
+def _case(rows: int, columns: int, dtype: str = "bfloat16", **more: Any) -> Shape:
+    return {"rows": rows, "columns": columns, "dtype": dtype, **more}
+
+
+NAMED = [
+    _case(rows, columns)
+    for rows, columns in (
+        (16384, 4096), (8192, 5120), (4096, 12288), (2048, 50304), (1024, 131072), (65536, 256),
+    )
+]  # fmt: skip
+
+SOFTMAX = Problem(
+    name="softmax",
+    op=softmax,
+    arguments=_rows_only,
+    reference=lambda x: _wide(x).softmax(-1),
+    rivals={"torch": lambda x: torch.softmax(x, -1)},
+    draw=draw_rows,
+    flops=lambda shape: 0.0,
+    bytes=_bytes(2),
+    tolerance=8e-3,
+    small=(
+        _case(70, 64),
+        _case(5, 300, "float16"),
+        _case(3, 1001, "float32", apart=7),
+        _case(2, 40000),
+        _case(1, 1, "float32"),
+        _case(0, 8),
+    ),
+    named=NAMED,
+)
+
+RMS_NORM = Problem(
+    name="rms_norm",
+    op=rms_norm,
+    arguments=_norm_arguments,
+    reference=_norm_reference(False),
+    rivals={"torch": lambda x, weight: F.rms_norm(x, x.shape[-1:], weight, 1e-6)},
+    draw=draw_rows,
+    flops=lambda shape: 0.0,
+    bytes=_bytes(2),
+    tolerance=1e-2,
+    small=(
+        _case(70, 64, residual=True),
+        _case(5, 300, "float16"),
+        _case(3, 1001, "float32", apart=7, residual=True),
+        _case(2, 40000),
+    ),
+    named=NAMED,
+)
+
+LAYER_NORM = Problem(
+    name="layer_norm",
+    op=layer_norm,
+    arguments=_norm_arguments,
+    reference=_norm_reference(True),
+    rivals={
+        "torch": lambda x, weight, bias=None: F.layer_norm(x, x.shape[-1:], weight, bias, 1e-5)
+    },
+    draw=lambda draw: {**draw_rows(draw), "bias": True},
+    flops=lambda shape: 0.0,
+    bytes=_bytes(2),
+    tolerance=1e-2,
+    small=(
+        _case(70, 64, residual=True, bias=True),
+        _case(5, 300, "float16"),
+        _case(3, 1001, "float32", apart=7, bias=True),
+        _case(2, 40000, bias=True),
+    ),
+    named=[{**shape, "bias": True} for shape in NAMED],
+)
+
+CROSS_ENTROPY = Problem(
+    name="cross_entropy",
+    op=cross_entropy,
+    arguments=_loss_arguments,
+    reference=_loss_reference,
+    rivals={"torch": lambda x, labels, reduction: F.cross_entropy(x, labels, reduction=reduction)},
+    draw=draw_rows,
+    flops=lambda shape: 0.0,
+    bytes=_bytes(1),
+    tolerance=1e-2,
+    small=(
+        _case(70, 64),
+        _case(5, 300, "float16", reduction="mean"),
+        _case(3, 1001, "float32", apart=7, reduction="sum"),
+        _case(2, 40000, reduction="mean"),
+    ),
+    named=NAMED,
+)
+
+PROBLEMS = (SOFTMAX, RMS_NORM, LAYER_NORM, CROSS_ENTROPY)

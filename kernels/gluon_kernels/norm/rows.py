@@ -1,0 +1,224 @@
+"""Rows of a matrix over programs and threads: the tiling that all kernels over rows share.
+
+A program holds ROWS short rows, one row, or one of PARTS parts of a long row, in PIECES tiles of WIDTH columns each. So the
+registers hold a row of any width with less than one tile of padding, and memory is read once. The programs of a long row exchange
+two numbers each through the L2 cache, once: `exchange`.
+
+A row may start anywhere; ALIGN says which power of two divides its columns and strides, which is how many elements an
+access may have.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+__all__ = ["Tiling", "exchange", "fold", "load_pieces", "row_start", "share", "tiling"]
+
+
+@gluon.jit
+def row_start(pointer, row, stride):
+    """Return a pointer to a row, however large the matrix is."""
+    return pointer + row.to(gl.int64) * stride
+
+
+@gluon.jit
+def share(arrived, PARTS: gl.constexpr, ROWS: gl.constexpr):
+    """Return the first row of this program, and its part of that row.
+
+    Programs that wait for each other take their place in the order in which they begin, so that all those that a program
+    waits for have begun or begin next.
+    """
+    if PARTS == 1:
+        row = gl.program_id(0) * ROWS
+        part = gl.to_tensor(0)
+    else:
+        place = gl.atomic_add(arrived, 1, sem="relaxed", scope="gpu")
+        last = gl.num_programs(0) - 1
+        if place == last:
+            gl.atomic_add(arrived, -1 - last, sem="relaxed", scope="gpu")
+        row = place // PARTS
+        part = place % PARTS
+    return row, part
+
+
+@gluon.jit
+def place_of(row, rows, columns, start, stride, ALIGN: gl.constexpr, ROWS: gl.constexpr,
+             WIDTH: gl.constexpr, layout: gl.constexpr):  # fmt: skip
+    """Return offsets of a tile from the start of its first row, and which exist."""
+    near = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    column = start + gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
+    at = near[:, None] * (stride // ALIGN * ALIGN) + column[None, :]
+    inside = (column < columns // ALIGN * ALIGN)[None, :]
+    if ROWS > 1:
+        inside = inside & (row + near < rows)[:, None]
+    return at, inside
+
+
+@gluon.jit
+def load_pieces(src, row, rows, columns, start, stride, other, ALIGN: gl.constexpr, ROWS: gl.constexpr,
+                PIECES: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr):  # fmt: skip
+    """Return the tiles of this program; `other` where there is no element."""
+    src = row_start(src, row, stride // ALIGN * ALIGN)
+    pieces = ()
+    for i in gl.static_range(PIECES):
+        at, inside = place_of(
+            row, rows, columns, start + i * WIDTH, stride, ALIGN, ROWS, WIDTH, layout
+        )
+        pieces = pieces + (gl.portable.load(src, at, inside, other),)
+    return pieces
+
+
+@gluon.jit
+def store_piece(dst, value, row, rows, columns, start, stride, ALIGN: gl.constexpr):
+    """Store one tile that begins at column `start`."""
+    layout: gl.constexpr = value.type.layout
+    at, inside = place_of(
+        row, rows, columns, start, stride, ALIGN, value.shape[0], value.shape[1], layout
+    )
+    gl.portable.store(row_start(dst, row, stride // ALIGN * ALIGN), at, value, inside)
+
+
+@gluon.jit
+def load_columns(
+    src, columns, start, ALIGN: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr
+):
+    """Return float32 [1, WIDTH] of a vector that all rows share, such as a weight."""
+    column = start + gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
+    value = gl.portable.load(src, column, column < columns // ALIGN * ALIGN)
+    return value.to(gl.float32)[None, :]
+
+
+@gluon.jit
+def fold(pieces, PIECES: gl.constexpr):
+    """Return the sums along the rows of all tiles together, [ROWS]."""
+    total = pieces[0]
+    for i in gl.static_range(1, PIECES):
+        total += pieces[i]
+    return gl.sum(total, axis=1)
+
+
+@gluon.jit
+def exchange(sums, arrived, row, part, one, other, PARTS: gl.constexpr):
+    """Give the other programs of this row two numbers, wait for theirs, and return all, float32 [PARTS] each.
+
+    Args:
+        sums: float32 [rows, PARTS, 2], of any content.
+        arrived: int32 [1 + rows], see `share`; a row's counter grows by PARTS, a power of two, with each launch.
+        one, other: [1].
+    """
+    mine = sums + (row.to(gl.int64) * PARTS + part) * 2
+    gl.store(mine, gl.sum(one, 0))
+    gl.store(mine + 1, gl.sum(other, 0))
+    gl.barrier()
+    counter = arrived + 1 + row
+    now = gl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
+    goal = (now & -PARTS) + PARTS
+    now += 1
+    while now - goal < 0:
+        now = gl.atomic_add(counter, 0, sem="acquire", scope="gpu")
+    gl.barrier()
+    layout: gl.constexpr = gl.portable.blocked_layout([PARTS], gl.float32)
+    at = sums + row.to(gl.int64) * (PARTS * 2) + gl.arange(0, PARTS, layout) * 2
+    return gl.load(at), gl.load(at + 1)
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How rows lie over programs.
+
+    Args:
+        align: elements of an access, a power of two that divides the row's start.
+        parts: programs of a row, a power of two.
+        rows: of a program.
+        pieces: tiles of a program.
+        width: columns of a tile.
+    """
+
+    align: int
+    parts: int
+    rows: int
+    pieces: int
+    width: int
+    num_warps: int
+    layout: gl.BlockedLayout
+
+    def grid(self, rows: int) -> int:
+        return -(-rows // self.rows) * self.parts
+
+    def constants(self) -> dict[str, Any]:
+        """Return the constants of a kernel by name, and `num_warps`."""
+        return {
+            "ALIGN": self.align,
+            "PARTS": self.parts,
+            "ROWS": self.rows,
+            "PIECES": self.pieces,
+            "WIDTH": self.width,
+            "layout": self.layout,
+            "num_warps": self.num_warps,
+        }
+
+
+@functools.lru_cache(maxsize=4096)
+def tiling(
+    columns: int,
+    bits: int,
+    align: int,
+    warp_size: int = 32,
+    rows: int = 2**20,
+    held: int = 1,
+    waits: bool = True,
+    processors: int = 132,
+) -> Tiling:
+    """Return the tiling of rows for a width.
+
+    A row goes to several programs where it is too long for the registers of one, or where there are too few rows. A program that
+    waits for the others keeps its registers meanwhile; then a row is one program's as long as that is possible.
+
+    Args:
+        columns: of a row.
+        bits: of an element.
+        align: elements that start of a row, width and strides are multiples of; a power of two.
+        rows: of the matrix.
+        held: tiles that a thread keeps for each that it loads.
+        waits: the programs of a row wait for each other; all must fit on the device at once.
+        processors: multiprocessors of the device.
+    """
+    vector = min(align, 128 // bits)
+    threads = -(-columns // vector)  # accesses of a row
+    if threads <= warp_size:  # a warp has one row or several
+        threads = 1 << (threads - 1).bit_length()
+        near = warp_size // threads
+        deep = max(1, 32 // (vector * held))  # rows of a thread
+        while deep > 1 and rows < near * deep * 8 * processors:
+            deep //= 2
+        layout = gl.BlockedLayout([1, vector], [near, threads], [1, 1], [1, 0])
+        return Tiling(align, 1, near * deep, 1, threads * vector, 1, layout)
+    alone = 16 * warp_size * (104 if waits else 32) // held  # columns of a program that has a row
+    shared = 4 * warp_size * 64 // held  # and of one that shares it
+    most_parts = 1 << min(6, processors.bit_length() - 1) if waits else 1024
+    parts = 1
+    if columns > alone:
+        while columns > parts * shared and 2 * parts <= most_parts:
+            parts *= 2
+    while parts * rows < processors and columns > parts * 4096 and 2 * parts <= most_parts:
+        parts *= 2
+    of_part = -(-columns // parts)
+    # As many warps as hold about 32 elements each; of the near ones that which pads least.
+    aim = of_part * held / (warp_size * (64 if parts > 1 else 32))
+    aim = max(1.0, min(16.0, aim))
+    candidates = []
+    for warps in (1, 2, 4, 8, 16):
+        width = warps * warp_size * vector
+        pieces = -(-of_part // width)
+        if pieces * vector * held <= 64 or warps == 16:
+            padded = pieces * width / of_part
+            distance = max(warps / aim, aim / warps)
+            candidates.append((padded * (1 + 0.15 * (distance - 1)), warps, pieces, width))
+    _, warps, pieces, width = min(candidates)
+    layout = gl.BlockedLayout([1, vector], [1, warp_size], [1, warps], [1, 0])
+    return Tiling(align, parts, 1, pieces, width, warps, layout)

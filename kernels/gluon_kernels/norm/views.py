@@ -1,0 +1,167 @@
+"""Tensors as rows: the last dimension, and how far apart the rows lie."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import torch
+
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+
+__all__ = [
+    "FLOATS",
+    "Rows",
+    "check_dtype",
+    "check_out",
+    "check_same_device",
+    "check_vector",
+    "common_align",
+]
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A tensor whose last dimension is seen as rows.
+
+    Args:
+        tensor: as a kernel may read it.
+        copied: `tensor` is a copy, since rows do not have one stride, or elements are apart.
+        stride: elements from row to row.
+        align: power of two that the first element, in elements of 16 bytes, and the stride are multiples of.
+    """
+
+    tensor: torch.Tensor
+    copied: bool
+    count: int
+    columns: int
+    stride: int
+    align: int
+
+    @classmethod
+    def of(cls, x: torch.Tensor) -> Rows:
+        columns = x.shape[-1]
+        count = math.prod(x.shape[:-1])
+        stride = _row_stride(x)
+        copied = stride is None
+        if stride is None:
+            x, stride = x.contiguous(), columns
+        address = (x.data_ptr() & 15) // x.element_size()
+        return cls(x, copied, count, columns, stride, _power(address, stride, columns))
+
+
+def _power(*numbers: int) -> int:
+    """Return the largest power of two, at most 16, that divides all."""
+    power = 16
+    for number in numbers:
+        while number % power:
+            power //= 2
+    return power
+
+
+def common_align(*rows: Rows) -> int:
+    """Return the alignment that all have."""
+    return min(row.align for row in rows)
+
+
+def _row_stride(x: torch.Tensor) -> Optional[int]:
+    """Return the stride of rows; None where there is no single one or elements are not side by side."""
+    columns = x.shape[-1]
+    if columns > 1 and x.stride(-1) != 1:
+        return None
+    stride: Optional[int] = None
+    covered = 0  # stride * rows so far
+    for size, step in zip(reversed(x.shape[:-1]), reversed(x.stride()[:-1])):
+        if size == 1:
+            continue
+        if stride is None:
+            stride, covered = step, step * size
+        elif step != covered:
+            return None
+        else:
+            covered *= size
+    return columns if stride is None else stride
+
+
+def check_dtype(op: str, x: Any, name: str = "x") -> None:
+    """Check that `x` is a tensor of floats with a last dimension.
+
+    Raises:
+        DtypeError, ShapeError: it is not.
+    """
+    if not isinstance(x, torch.Tensor):
+        raise DtypeError(
+            f"{op} takes tensors", argument=name, expected="a torch.Tensor", got=type(x).__name__
+        )
+    if x.dtype not in FLOATS:
+        raise DtypeError(
+            f"{op} takes floating-point numbers",
+            argument=name,
+            expected="float16, bfloat16 or float32",
+            got=str(x.dtype),
+            remedy="Convert it: x.float()." if not x.is_complex() else None,
+        )
+    if x.ndim == 0:
+        raise ShapeError(
+            f"{op} works along a dimension, and a scalar has none", argument=name, got="[]"
+        )
+
+
+def check_same_device(x: torch.Tensor, **others: Optional[torch.Tensor]) -> None:
+    """Check that all tensors are on the device of `x`.
+
+    Raises:
+        ArgumentError: one is not.
+    """
+    for name, other in others.items():
+        if other is not None and other.device != x.device:
+            raise ArgumentError(
+                "the tensors are on different devices",
+                argument=name,
+                expected=str(x.device),
+                got=str(other.device),
+            )
+
+
+def check_vector(name: str, vector: Optional[torch.Tensor], columns: int) -> None:
+    """Check a vector that all rows share.
+
+    Raises:
+        DtypeError, ShapeError: another dtype or size.
+    """
+    if vector is None:
+        return
+    check_dtype("a norm", vector, name)
+    if tuple(vector.shape) != (columns,):
+        raise ShapeError(
+            "a vector with a number for each column",
+            argument=name,
+            expected=[columns],
+            got=list(vector.shape),
+        )
+
+
+def check_out(out: torch.Tensor, shape: Any, dtype: torch.dtype, *inputs: Any) -> None:
+    """Check a tensor that a result is stored to.
+
+    Raises:
+        ShapeError, DtypeError: another shape or dtype.
+        ArgumentError: a gradient is wanted.
+    """
+    if tuple(out.shape) != tuple(shape):
+        raise ShapeError(
+            "not the shape of the result", argument="out", expected=list(shape), got=list(out.shape)
+        )
+    if out.dtype != dtype:
+        raise DtypeError(
+            "not the dtype of the result", argument="out", expected=str(dtype), got=str(out.dtype)
+        )
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (out, *inputs)):
+        raise ArgumentError(
+            "a result in memory of yours has no gradient",
+            argument="out",
+            remedy="Drop out=, or call under torch.no_grad().",
+        )

@@ -1,0 +1,108 @@
+"""The plans of top-k: how rows are divided, lists and prepared launches for each key."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable
+
+import torch
+from torch import Tensor
+
+from gluon_core import language as gl
+from gluon_kernels.norm.views import Rows
+from gluon_kernels.plans import Counters, Launch, current_target, multiprocessors
+from gluon_kernels.topk import portable
+
+__all__ = ["divided", "topk_plan"]
+
+
+GROUP = 8  # elements that are looked at by their largest one
+
+
+def _power(number: int) -> int:
+    return 1 << max(number - 1, 0).bit_length()
+
+
+@functools.lru_cache(maxsize=4096)
+def divided(
+    rows: int, columns: int, bits: int, align: int, count: int, processors: int, warp_size: int = 32
+) -> dict[str, Any]:
+    """Return the constants of `portable.topk`, and `num_warps`."""
+    vector = min(align, 128 // bits)
+    pair = GROUP // vector
+    warps = 4 if columns > 1024 else 1
+    lanes = warps * warp_size
+    of_group = lanes * GROUP  # columns that one group of each thread covers
+    groups = min(8, -(-columns // of_group))
+    parts = _power(-(-columns // (groups * of_group)))
+    # Few rows: shorter parts, so that all processors have some.
+    while parts * rows < 4 * processors and groups > 1:
+        groups = -(-groups // 2)
+        parts = _power(-(-columns // (groups * of_group)))
+    cap = max(32, _power(4 * count))
+    while parts * cap > 16384 and parts > 1:  # the lists of a row are one tile
+        parts //= 2
+        groups = -(-columns // (parts * of_group))
+    ranked = max(16, _power(2 * count))
+    return {
+        "BITS": bits,
+        "ALIGN": align,
+        "PARTS": parts,
+        "GROUPS": groups,
+        "PAIR": pair,
+        "LANES": lanes,
+        "VECTOR": vector,
+        "CAP": cap,
+        "MOST": ranked,
+        "CHUNK": min(ranked, _power(max(1, 32 * lanes // ranked))),
+        "layout": gl.BlockedLayout([1, vector], [warp_size, 1], [warps, 1], [1, 0]),
+        "num_warps": warps,
+    }
+
+
+def topk_plan(x: Tensor, count: int, largest: bool) -> Callable[..., Any]:
+    """Return `run(x, count, largest) -> (values, columns)` of rows [rows, columns]."""
+    shape, device = (*x.shape[:-1], count), x.device
+    if not x.numel() or not count:
+
+        def nothing(x: Tensor, count: int, largest: bool) -> Any:
+            return x.new_empty(shape), x.new_empty(shape, dtype=torch.int64)
+
+        return nothing
+    src = Rows.of(x)
+    constants = divided(
+        src.count, src.columns, 8 * x.element_size(), src.align, count, multiprocessors(x),
+        current_target().warp_size,
+    )  # fmt: skip
+    options = {"num_warps": constants["num_warps"]}
+    constants = {**constants, "LARGEST": largest}
+    parts, cap = constants["PARTS"], constants["CAP"]
+    numbers = src.count * (parts + 2) * cap
+    counters = Counters(src.count) if parts > 1 else None
+
+    def workspace() -> list[Any]:
+        """Keys, columns, lengths of lists; how many programs have come."""
+        buffer = torch.empty(2 * numbers + src.count * parts, dtype=torch.int32, device=device)
+        arrived = None if counters is None else counters(device)
+        return [*buffer.split((numbers, numbers, src.count * parts)), arrived]
+
+    values = torch.empty(shape, dtype=x.dtype, device=device)
+    places = torch.empty(shape, dtype=torch.int64, device=device)
+    tensors = [src.tensor, values, places, *workspace()]
+    sizes = (src.columns, src.stride, count)
+    names = portable.topk.arg_names[len(tensors) + len(sizes) :]
+    launch = Launch(
+        portable.topk,
+        (src.count * parts,),
+        (*tensors, *sizes, *(constants[name] for name in names)),
+        tensors,
+        **options,
+    )
+
+    def run(x: Tensor, count: int, largest: bool) -> Any:
+        values = torch.empty(shape, dtype=x.dtype, device=device)
+        places = torch.empty(shape, dtype=torch.int64, device=device)
+        launch(x.contiguous() if src.copied else x, values, places, *workspace())
+        return values, places
+
+    return run

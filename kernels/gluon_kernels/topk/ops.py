@@ -1,0 +1,125 @@
+"""`topk` as an operator of PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+import gluon_core as gluon
+from gluon_core.errors import ArgumentError
+from gluon_kernels.eager import direct
+from gluon_kernels.norm.views import check_dtype, check_out, check_same_device
+from gluon_kernels.plans import Plans, key
+from gluon_kernels.topk import launches
+
+__all__ = ["TopK", "topk"]
+
+
+MOST = 512  # elements that a list orders; beyond, torch selects
+
+
+class TopK(NamedTuple):
+    """The largest or smallest elements along a dimension, and where they are."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def _check(x: Tensor, k: int, dim: int) -> None:
+    check_dtype("topk", x)
+    if not -x.ndim <= dim < x.ndim:
+        raise ArgumentError(
+            "there is no such dimension",
+            argument="dim",
+            expected=f"{-x.ndim} to {x.ndim - 1}",
+            got=dim,
+        )
+    if not isinstance(k, (int, torch.SymInt)) or isinstance(k, bool) or not 0 <= k <= x.shape[dim]:
+        raise ArgumentError(
+            "no such number of elements",
+            argument="k",
+            expected=f"0 to {x.shape[dim]}, the size of the dimension",
+            got=k,
+        )
+
+
+def _build(x: Tensor, k: int, largest: bool) -> Any:
+    _check(x, k, -1)
+    if k > MOST:
+        return lambda x, k, largest: tuple(torch.topk(x, k, -1, largest))
+    return launches.topk_plan(x, k, largest)
+
+
+_plans = Plans(_build)
+
+
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.size = inputs[0].shape[-1]
+    ctx.save_for_backward(output[1])
+    ctx.mark_non_differentiable(output[1])
+
+
+def _gradient(ctx: Any, grad: Tensor, _: Any) -> Any:
+    (indices,) = ctx.saved_tensors
+    to_x = grad.new_zeros((*grad.shape[:-1], ctx.size))
+    return to_x.scatter(-1, indices, grad), None, None
+
+
+@gluon.torch.op(
+    "gluon_kernels::topk",
+    shape=lambda x, k, largest: [
+        ((*x.shape[:-1], k), x.dtype),
+        ((*x.shape[:-1], k), torch.int64),
+    ],
+    backward=_gradient,
+    setup_context=_keep,
+    vmap="one_by_one",
+)
+def _topk(x: Tensor, k: int, largest: bool) -> tuple[Tensor, Tensor]:
+    values, indices = _plans((key(x), k, largest), x, k, largest)
+    return values, indices
+
+
+def topk(
+    x: Tensor,
+    k: int,
+    dim: int = -1,
+    largest: bool = True,
+    *,
+    out: Optional[tuple[Tensor, Tensor]] = None,
+) -> TopK:
+    """Return the `k` largest or smallest elements along a dimension, in their order.
+
+    The elements of lower indices come first among equals; NaN is larger than all numbers. Memory is read once for `k` up to
+    512, beyond which `torch.topk` selects. Gradients flow to `x`.
+
+    Args:
+        x: float16, bfloat16 or float32 of any shape and strides.
+        k: 0 to the size of the dimension.
+        dim: the dimension to look along.
+        largest: False for the smallest.
+        out: values, of the dtype of `x`, and int64 indices are stored here; not for calls with gradients.
+
+    Returns:
+        `(values, indices)`, of the shape of `x` with `k` elements along `dim`.
+
+    Raises:
+        DtypeError, ShapeError: no tensor of floats, a scalar, or an `out` of another shape or dtype.
+        ArgumentError: there is no such dimension or no such `k`, or `out` is on another device or has a gradient.
+    """
+    if dim == -1 and out is None and direct(x):
+        return TopK(*_plans((key(x), k, largest), x, k, largest))
+    _check(x, k, dim)
+    last = dim in (-1, x.ndim - 1)
+    result = _topk(x if last else x.movedim(dim, -1), k, largest)
+    if not last:
+        result = tuple(part.movedim(-1, dim) for part in result)
+    if out is None:
+        return TopK(*result)
+    for part, given in zip(result, out, strict=True):
+        check_out(given, part.shape, part.dtype, x)
+        check_same_device(x, out=given)
+        given.copy_(part)
+    return TopK(*out)

@@ -1,0 +1,243 @@
+"""Softmax, norms and cross entropy of `gluon_kernels` through their public door."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import gluon_kernels as kernels
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_kernels.norm import launches, ops, rows
+from gluon_kernels.norm.problem import PROBLEMS
+from gluon_kernels.plans import Plans
+
+pytestmark = pytest.mark.once
+
+CASES = [pytest.param(p, s, id=f"{p.name}-{i}") for p in PROBLEMS for i, s in enumerate(p.small)]
+PLANS = [value for value in vars(ops).values() if isinstance(value, Plans)]
+
+
+@pytest.fixture(autouse=True)
+def hopper(monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    for plans in PLANS:
+        plans.forget()
+    yield
+    for plans in PLANS:
+        plans.forget()
+
+
+@pytest.fixture(params=["one", "several"])
+def programs(request, monkeypatch):
+    """Rows of one program, and rows that several share."""
+    if request.param == "several":
+        tiling = rows.tiling
+
+        def divided(columns, *arguments, **options):
+            tiles = tiling(columns, *arguments, **options)
+            if columns <= 64:
+                return tiles
+            width = 64 * tiles.layout.size_per_thread[1]
+            layout = rows.gl.BlockedLayout(tiles.layout.size_per_thread, [1, 32], [1, 2], [1, 0])
+            pieces = -(-columns // (4 * width))
+            return rows.Tiling(tiles.align, 4, 1, pieces, width, 2, layout)
+
+        monkeypatch.setattr(launches, "tiling", divided)
+
+
+@pytest.mark.parametrize("problem, shape", CASES)
+def test_every_form(problem, shape):
+    assert problem.check(shape, "cpu") is None
+
+
+@pytest.mark.parametrize("target", ["sim:sm_80", "sim:gfx942"])
+def test_elsewhere(target, monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", target)
+    for problem in PROBLEMS:
+        assert problem.check(problem.small[0], "cpu") is None
+
+
+def compare(op, other, *tensors):
+    """Compare results with and without gradients, and gradients."""
+    weight = None
+    with torch.no_grad():
+        torch.testing.assert_close(op(*tensors), other(*tensors), rtol=1e-4, atol=1e-5)
+    sides = []
+    for function in (op, other):
+        leaves = [t.clone().requires_grad_() for t in tensors]
+        out = function(*leaves)
+        weight = torch.linspace(-1, 1, out.numel()).reshape(out.shape)
+        sides.append((out.detach(), *torch.autograd.grad((out * weight).sum(), leaves)))
+    for mine, theirs in zip(*sides):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_of_softmax(programs):
+    compare(kernels.softmax, lambda x: x.softmax(-1), torch.randn(2, 3, 300))
+    compare(lambda x: kernels.softmax(x, 0), lambda x: x.softmax(0), torch.randn(30, 3))
+
+
+def test_gradients_of_norms(programs):
+    def rms(x, weight):
+        return F.rms_norm(x, x.shape[-1:], weight, 1e-6)
+
+    def layer(x, weight, bias):
+        return F.layer_norm(x, x.shape[-1:], weight, bias)
+
+    def added(x, residual):
+        result, summed = kernels.layer_norm(x, residual=residual)
+        return result * summed
+
+    x, weight, bias = torch.randn(5, 301) + 3, torch.randn(301), torch.randn(301)
+    compare(kernels.rms_norm, rms, x, weight)
+    compare(kernels.layer_norm, layer, x, weight, bias)
+    compare(added, lambda x, y: F.layer_norm(x + y, (301,)) * (x + y), x, torch.randn(5, 301))
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_gradients_of_cross_entropy(programs, reduction):
+    labels = torch.tensor([0, 299, -100, 7])
+    compare(
+        lambda x: kernels.cross_entropy(x, labels, reduction=reduction),
+        lambda x: F.cross_entropy(x, labels, reduction=reduction),
+        torch.randn(4, 300),
+    )
+
+
+def test_rows_that_programs_share_use_their_counters_again(programs):
+    x = torch.randn(3, 700)
+    for _ in range(3):
+        torch.testing.assert_close(kernels.softmax(x), x.softmax(-1))
+    kept = kernels.softmax(x)
+    assert torch.equal(kept, kernels.softmax(x))  # equal inputs, equal bits
+
+
+def test_extreme_rows():
+    x = torch.randn(4, 300)
+    x[0] = -float("inf")
+    x[1, 3] = float("nan")
+    x[2, ::2] = -float("inf")
+    x[3] *= 1e30
+    torch.testing.assert_close(kernels.softmax(x), x.softmax(-1), equal_nan=True)
+
+
+def test_a_mean_far_from_zero():
+    x = torch.randn(3, 4000) + 1e3
+    right = F.layer_norm(x.double(), (4000,)).float()
+    torch.testing.assert_close(kernels.layer_norm(x), right, rtol=1e-3, atol=1e-3)
+
+
+def test_memory_of_the_caller():
+    x, weight = torch.randn(6, 40), torch.randn(40)
+    whole = torch.zeros(6, 100)
+    for out in (whole[:, 3:43], torch.zeros(40, 6).mT, whole[:, :80:2]):
+        assert kernels.softmax(x, out=out) is out
+        torch.testing.assert_close(out, x.softmax(-1))
+        kernels.rms_norm(x, weight, out=out)
+        torch.testing.assert_close(out, F.rms_norm(x, (40,), weight, 1e-6))
+    wanted = x.softmax(-1)
+    torch.testing.assert_close(kernels.softmax(x, out=x), wanted)
+
+
+def test_a_plan_serves_all_calls_of_its_key():
+    for _ in range(3):
+        x = torch.randn(6, 40)
+        torch.testing.assert_close(kernels.softmax(x), x.softmax(-1))
+    assert len(ops._softmaxes) == 1
+    kernels.softmax(torch.randn(6, 48))
+    assert len(ops._softmaxes) == 2
+
+
+def test_the_operators_declare_what_they_do():
+    x, weight, bias = torch.randn(5, 24), torch.randn(24), torch.randn(24)
+    leaf = x.clone().requires_grad_()
+    ours = torch.ops.gluon_kernels
+    labels = torch.tensor([1, 2, -100, 0, 23])
+    cases = [
+        (ours.softmax, (leaf, torch.float32)),
+        (ours.softmax_out, (x, torch.empty_like(x))),
+        (ours.norm, (leaf, weight, bias, None, 1e-5, True, torch.float32)),
+        (ours.norm, (leaf, weight, None, x, 1e-5, False, torch.float32)),
+        (ours.norm_out, (x, weight, None, x, 1e-5, False, torch.empty_like(x))),
+        (ours.cross_entropy, (leaf, labels, -100, False)),
+        (ours.cross_entropy, (leaf, labels, -100, True)),
+    ]
+    for op, arguments in cases:
+        done = torch.library.opcheck(op.default, arguments)
+        assert set(done.values()) == {"SUCCESS"}, op
+
+
+def test_one_graph_serves_all_sizes():
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    def function(x, weight, labels):
+        y = kernels.rms_norm(kernels.softmax(x.sin()), weight)
+        return kernels.cross_entropy(y, labels)
+
+    compiled = torch.compile(function, backend=backend, fullgraph=True, dynamic=True)
+    weight = torch.randn(24)
+    for count in (8, 24, 40):
+        x, labels = torch.randn(count, 24), torch.zeros(count, dtype=torch.int64)
+        torch.testing.assert_close(compiled(x, weight, labels), function(x, weight, labels))
+    assert len(graphs) == 1
+
+
+def test_autocast_meta_and_vmap():
+    x = torch.randn(4, 5, 24).bfloat16()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert kernels.softmax(x).dtype is torch.float32
+        assert kernels.layer_norm(x).dtype is torch.float32
+    result = kernels.rms_norm(x.to("meta"))
+    assert result.shape == x.shape and result.is_meta
+    mapped = torch.vmap(kernels.softmax)(x.float())
+    torch.testing.assert_close(mapped, x.float().softmax(-1))
+
+
+X = torch.zeros(4, 8)
+LABELS = torch.zeros(4, dtype=torch.int64)
+MISTAKES = [
+    (lambda: kernels.softmax(X.int()), DtypeError, "x: .*int32"),
+    (lambda: kernels.softmax(X, 2), ArgumentError, "dim: .*-2 to 1"),
+    (lambda: kernels.softmax(torch.zeros(())), ShapeError, "scalar"),
+    (lambda: kernels.softmax(X, out=torch.zeros(4, 9)), ShapeError, "out: "),
+    (lambda: kernels.softmax(X.clone().requires_grad_(), out=X.clone()), ArgumentError, "out: "),
+    (lambda: kernels.rms_norm(X, torch.zeros(9)), ShapeError, r"weight: .*\[8\].*\[9\]"),
+    (lambda: kernels.layer_norm(X, bias=torch.zeros(8).int()), DtypeError, "bias: "),
+    (lambda: kernels.rms_norm(X, residual=torch.zeros(4, 9)), ShapeError, "residual: "),
+    (lambda: kernels.cross_entropy(X, LABELS[:3]), ShapeError, "labels: "),
+    (lambda: kernels.cross_entropy(X, LABELS.float()), DtypeError, "labels: "),
+    (lambda: kernels.cross_entropy(X, LABELS, reduction="man"), ArgumentError, "mean"),
+    (lambda: kernels.cross_entropy(X[None], LABELS), ShapeError, "x: "),
+    (lambda: kernels.cross_entropy(X, LABELS.to("meta")), ArgumentError, "labels: "),
+]
+
+
+@pytest.mark.parametrize("number", range(len(MISTAKES)))
+def test_mistakes_are_named_before_a_launch(number):
+    call, error, words = MISTAKES[number]
+    with pytest.raises(error, match=words):
+        call()
+
+
+def test_tilings_cover_rows():
+    for columns in (1, 7, 64, 300, 4096, 5120, 12288, 50304, 131072, 1000003):
+        for bits, count, held, waits in itertools.product(
+            (16, 32), (1, 2**16), (1, 2), (True, False)
+        ):
+            align = columns & -columns if columns & 15 else 16
+            tiles = rows.tiling(columns, bits, align, 32, count, held, waits)
+            assert tiles.parts * tiles.pieces * tiles.width >= columns
+            assert tiles.parts == 1 or tiles.rows == 1
+            assert tiles.parts <= (64 if waits else 1024)
+            if columns > 64 and align > 1:
+                assert tiles.parts * tiles.pieces * tiles.width < 1.4 * columns
+    few = rows.tiling(32768, 16, 16, 32, 8)
+    assert few.parts == 8  # few rows are divided
+    assert rows.tiling(32768, 16, 16).parts == 1

@@ -1,0 +1,121 @@
+"""`gluon_kernels.topk` through its public door."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_kernels import topk
+from gluon_kernels.topk import launches, ops
+from gluon_kernels.topk.problem import TOPK
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture(autouse=True)
+def hopper(monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    ops._plans.forget()
+    yield
+    ops._plans.forget()
+
+
+def compare(x, k, largest=True, dim=-1):
+    """Compare with a stable sort: among equals, those of lower indices come first."""
+    result = topk(x, k, dim, largest)
+    order = torch.sort(x + 0.0, dim=dim, descending=largest, stable=True)
+    assert torch.equal(result.indices, order.indices.narrow(dim, 0, k))
+    torch.testing.assert_close(
+        result.values, order.values.narrow(dim, 0, k), rtol=0, atol=0, equal_nan=True
+    )
+
+
+@pytest.mark.parametrize("number", range(len(TOPK.small)))
+def test_every_form(number):
+    assert TOPK.check(TOPK.small[number], "cpu") is None
+
+
+@pytest.mark.parametrize("target", ["sim:sm_80", "sim:gfx942"])
+def test_elsewhere(target, monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", target)
+    assert TOPK.check(TOPK.small[0], "cpu") is None
+
+
+def test_equal_elements_and_such_that_are_no_numbers():
+    compare(torch.ones(2, 5000).half(), 3)
+    compare(torch.randint(0, 3, (3, 2000)).float(), 40)
+    x = torch.randn(3, 400)
+    x[0, 7], x[1, ::3], x[2] = float("nan"), float("inf"), -float("inf")
+    compare(x, 5)
+    compare(x, 5, largest=False)
+    compare(torch.tensor([[0.0, -0.0, 0.0, -1.0]]), 3)
+
+
+def test_sorted_rows_and_lists_that_overflow(monkeypatch):
+    x = torch.arange(1000).float()
+    compare(torch.stack([x, x.flip(0)]), 20)
+    divided = launches.divided
+    monkeypatch.setattr(launches, "divided", lambda *a: {**divided(*a), "CAP": 32, "MOST": 32})
+    compare(torch.randn(2, 1000).sort(1).values, 31)
+
+
+def test_parts_of_rows(monkeypatch):
+    divided = launches.divided
+
+    def in_parts(*arguments):
+        return {**divided(*arguments), "PARTS": 4, "GROUPS": 1}
+
+    monkeypatch.setattr(launches, "divided", in_parts)
+    for _ in range(2):
+        compare(torch.randn(3, 900).bfloat16(), 12)
+
+
+def test_any_dimension_and_strides():
+    compare(torch.randn(40, 3), 5, dim=0)
+    compare(torch.randn(4, 70)[:, ::2], 3)
+    compare(torch.randn(4, 700)[:, :333], 30)
+    assert topk(torch.randn(3, 0), 0).values.shape == (3, 0)
+
+
+def test_more_than_lists_hold(monkeypatch):
+    monkeypatch.setattr(ops, "MOST", 4)
+    x = torch.randn(3, 50)
+    assert torch.equal(topk(x, 5).values, torch.topk(x, 5).values)
+
+
+def test_gradient_and_declaration():
+    x = torch.randn(3, 50, requires_grad=True)
+    weight = torch.randn(3, 4)
+    (mine,) = torch.autograd.grad((topk(x, 4).values * weight).sum(), [x])
+    (theirs,) = torch.autograd.grad((torch.topk(x, 4).values * weight).sum(), [x])
+    assert torch.equal(mine, theirs)
+    done = torch.library.opcheck(torch.ops.gluon_kernels.topk.default, (x, 4, True))
+    assert set(done.values()) == {"SUCCESS"}
+    compiled = torch.compile(lambda x: topk(x.sin(), 3).values, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x), torch.topk(x.sin(), 3).values)
+
+
+def test_memory_of_the_caller():
+    x = torch.randn(3, 50)
+    out = torch.empty(3, 4), torch.empty(3, 4, dtype=torch.int64)
+    result = topk(x, 4, out=out)
+    assert result.values is out[0] and torch.equal(out[0], torch.topk(x, 4).values)
+
+
+X = torch.zeros(4, 8)
+MISTAKES = [
+    (lambda: topk(X, 9), ArgumentError, "k: .*0 to 8"),
+    (lambda: topk(X, -1), ArgumentError, "k: "),
+    (lambda: topk(X, 1, 3), ArgumentError, "dim: "),
+    (lambda: topk(X.int(), 1), DtypeError, "x: "),
+    (lambda: topk(torch.zeros(()), 1), ShapeError, "x: "),
+    (lambda: topk(X, 1, out=(X, X)), ShapeError, "out: "),
+]
+
+
+@pytest.mark.parametrize("number", range(len(MISTAKES)))
+def test_mistakes_are_named_before_a_launch(number):
+    call, error, words = MISTAKES[number]
+    with pytest.raises(error, match=words):
+        call()
