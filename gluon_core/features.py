@@ -1,4 +1,4 @@
-"""What each Triton release has, by name: the one place of the core where releases are told apart.
+"""The features of each Triton release, by name: the only place of the core that distinguishes releases.
 
 A plugin has a table of its own, `features.py`, made of the same `Feature`. Code imports a line of a
 table and asks `gluon_core.plugin.ops.has(LINE)` or `require(LINE, what)` about the Triton that is

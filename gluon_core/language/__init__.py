@@ -1,4 +1,4 @@
-"""The Gluon language: what kernels call. `from gluon_core import language as gl`.
+"""The Gluon language: the functions that kernels call. `from gluon_core import language as gl`.
 
 Portable names are defined here; `gl.<vendor>` and names that a plugin exports, such as its
 layouts, are found through the registry.

@@ -1,4 +1,4 @@
-"""What kernels hold: tensors, memory descriptors, tensor descriptors, aggregates; and `builtin`."""
+"""Values in kernels: tensors, memory descriptors, tensor descriptors, aggregates; and `builtin`."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ DIFFERENCES = [
     ),
     Difference(
         "A constant index beyond a multi-buffered view",
-        "the address lies outside the allocation.",
+        "the address is outside the allocation.",
         r"the index leaves the leading dimension",
         _shared(
             "gl.SwizzledSharedLayout(1, 1, 1, [0])",
@@ -172,7 +172,7 @@ DIFFERENCES = [
     ),
     Difference(
         "A slice of shared memory that leaves its dimension",
-        "the address lies outside the buffer.",
+        "the address is outside the buffer.",
         r"the slice leaves dimension",
         _shared(
             "gl.SwizzledSharedLayout(1, 1, 1, [1, 0])",
@@ -188,14 +188,14 @@ DIFFERENCES = [
     ),
     Difference(
         "A scale of `mfma_scaled` that is a constant float, or beyond a byte",
-        "scales are bytes, exponents of two; upstream cuts off what does not fit, or from 3.8 on "
+        "scales are bytes, exponents of two; upstream cuts off the bits that do not fit, or from 3.8 on "
         "passes a float8 that the instruction takes for an exponent.",
         r"not an E8M0 exponent|scales are E8M0 exponents",
         _SCALED.format(scale="300"),
     ),
     Difference(
-        "What an atomic on unsigned integers in a buffer returns, given a signed value",
-        "upstream calls the old numbers what the value is: those from 2^31 on turn negative in the "
+        "Result of an atomic on unsigned integers in a buffer, with a signed operand",
+        "upstream gives the old numbers the type of the operand: those from 2^31 on become negative in the "
         "next conversion. Ours have the pointer's dtype, as `gl.atomic_add` has it in both.",
         r"buffer_atomic_\w+\(w,",
         """\

@@ -31,7 +31,7 @@ explains fails the test. Every public op appears in a family of them, and `pytho
 processes. Programs that theirs traces while its compile fails or aborts are refused at the op, under its line; of those the rows name the
 kinds that are met most.
 
-The last column says on what a row rests:
+The last column gives the evidence of a row:
 
 - *the compile fails*: Triton's own compiler ends in an error or an abort. The tests run it again on the installed release.
 - *measured*: a GPU computes the wrong result, faults, hangs, or refuses the launch. `tests/compat/evidence.json` keeps the date, the GPU, the
@@ -40,7 +40,7 @@ The last column says on what a row rests:
 - *otherwise*: both compile it, to different modules.
 
 Where a row ends in `strict=False`, the refusal can be switched off: with `@gluon.jit(strict=False)`, with `strict=False` in a launch,
-`kernel.warmup` or `gluon.compile`, or with `GLUON_STRICT=0` in the environment for every kernel that does not say it itself, and for checks of
+`kernel.warmup` or `gluon.compile`, or with `GLUON_STRICT=0` in the environment for every kernel without a setting of its own, and for checks of
 host code. The kernel then compiles with a `KernelWarning` at the line. The setting is part of a kernel's identity in memory and on disk. The
 simulator has no meaning for such ops and reports them as errors all the same; the emulator runs their machine code.
 
@@ -55,7 +55,7 @@ def row(difference: Difference) -> str:
     Raises:
         AssertionError: nothing shows that the program must be refused, and `strict=False` refuses it, too.
     """
-    if not difference.source:  # what the release has no name for
+    if not difference.source:  # the release has no name for it
         return ""
     verdict = sides.verdict(difference.source)
     if verdict.kind not in difference.kinds and not difference.everywhere:
@@ -92,7 +92,7 @@ def part() -> str:
     lines = [
         f"## Triton {RELEASE}",
         "",
-        "| what ours refuses, or does otherwise | upstream | why | rests on |",
+        "| construct that ours refuses, or treats otherwise | upstream | why | evidence |",
     ]
     rows = filter(None, map(row, DIFFERENCES))
     return "\n".join([*lines, "| --- | --- | --- | --- |", *rows]) + "\n"

@@ -312,10 +312,10 @@ _SLICED = "gl.SliceLayout({}, {})"
 _LINEAR = "`DistributedLinearLayout` in which two places hold one element without a zero basis"
 _EXTENT = "A descriptor with a constant extent or stride that it cannot hold"
 _ROWS = "A descriptor whose box has rows of less than 16 bytes"
-_COORD = "A copy whose last coordinate is a constant beside a multiple of 16 bytes"
+_COORD = "A copy whose last coordinate is a constant between multiples of 16 bytes"
 _COUNT = "A barrier that counts further than 2^20 - 1, or a negative number of bytes"
 _BYTES = "`warpgroup_mma` of unsigned bytes"
-_OTHER = "A copy to a buffer whose tiles, or the width of whose elements, are not those of what is copied"
+_OTHER = "A copy to a buffer whose tiles, or the width of whose elements, are not those of the copied box"
 _WIDTH = "A descriptor of a tensor whose elements are not as wide as those of its layout"
 
 PROBES: dict[str, Probe] = {

@@ -150,7 +150,7 @@ UNITS: list[tuple[str, str, str, str]] = [
         _copied([2], "gl.NVMMASharedLayout(0, 32, 1)", "[n]"),
     ),
     (
-        "A copy whose last coordinate is a constant beside a multiple of 16 bytes",
+        "A copy whose last coordinate is a constant between multiples of 16 bytes",
         "an illegal instruction, as seen on sm_90.",
         r"the box does not start where TMA can begin",
         _copied([32, 32], "gl.NVMMASharedLayout(128, 32, 2)", "[n, 3]"),
@@ -191,8 +191,8 @@ UNITS: list[tuple[str, str, str, str]] = [
         ),
     ),
     (
-        "Operands of `tcgen05_mma_scaled` that are padded but no fp4 beside fp8, or the reverse",
-        "the unit reads fp4 padded beside fp8 alone (PTX 9.7.16.3.3): it would take gaps for numbers, "
+        "Operands of `tcgen05_mma_scaled` that are padded but are no fp4 next to fp8, or the reverse",
+        "the unit reads fp4 padded next to fp8 alone (PTX 9.7.16.3.3): it would take gaps for numbers, "
         "or numbers for gaps.",
         r"fp4 is padded next to fp8, and only there",
         _scaled(pad=", fp4_padded=True"),
@@ -223,7 +223,7 @@ UNITS: list[tuple[str, str, str, str]] = [
         _scaled(a="float16").replace("gl.float8e5, [128, 64], gl.NVMMASharedLayout(128, 8,", "gl.float16, [128, 64], gl.NVMMASharedLayout(128, 16,"),
     ),
     (
-        "A copy to a buffer whose tiles, or the width of whose elements, are not those of what is copied",
+        "A copy to a buffer whose tiles, or the width of whose elements, are not those of the copied box",
         "upstream does not compare them, or no more than their sizes: the copy leaves the buffer, or "
         "brings other rows than its coordinates say.",
         r"the shape is not that of the descriptor's box|the elements are not the descriptor's"
@@ -272,8 +272,8 @@ UNITS: list[tuple[str, str, str, str]] = [
         _copied([32, 32], "gl.NVMMASharedLayout(128, 32, 2, fp4_padded=True)", "[n, 0]"),
     ),
     (
-        "Something else than a barrier, or several, where a barrier is told of an end",
-        "upstream does not look: an arrival changes what lies there, or the first one alone.",
+        "Something else than a barrier, or several, where a commit arrives at a barrier",
+        "upstream does not look: an arrival changes the bytes there, or the first barrier alone.",
         r"^\w+: (a barrier is a 64-bit integer|not one barrier)",
         _tcgen05(
             "a = gl.allocate_shared_memory(gl.float16, [128, 64], gl.NVMMASharedLayout(128, 16, 2))",
@@ -440,8 +440,8 @@ UNITS: list[tuple[str, str, str, str]] = [
     ),
     (
         "Operands of a scaled product of AMD whose `k_width` is not the unit's",
-        "a lane holds 16 bytes along K that follow each other: with others the unit multiplies what "
-        "is not at one place of K, or with the scale of another run.",
+        "a lane holds 16 bytes along K that follow each other: with others the unit multiplies elements "
+        "of different K, or with the scale of another run.",
         r"a lane of scaled MFMA holds runs of 16 bytes along K|^[ab]: not the layout of an operand",
         _SCALED_MFMA,
     ),
