@@ -146,11 +146,11 @@ def _span(lines: list[str], line: int) -> Optional[SourceSpan]:
     """Return the kernel's line that a line of assembly was made of."""
     files = dict(_FILE.findall("\n".join(lines)))
     for text in reversed(lines[:line]):
-        found = _LOCATION.match(text)
-        if found and found[2] != "0":
-            file, number = files.get(found[1], ""), int(found[2])
+        match = _LOCATION.match(text)
+        if match and match[2] != "0":
+            file, number = files.get(match[1], ""), int(match[2])
             shown = linecache.getline(file, number).rstrip("\n")
-            return SourceSpan(file, number, max(int(found[3]) - 1, 0), None, shown or None)
+            return SourceSpan(file, number, max(int(match[3]) - 1, 0), None, shown or None)
     return None
 
 

@@ -1,10 +1,10 @@
-"""What the functions that a kernel calls are named in its module: different ones differently.
+"""Name the functions that a kernel calls in its module: different ones differently.
 
 Triton's code generator takes a function that is called twice under one name for the same. It makes
 names of the path to the function and of how the compile-time arguments print, so that two closures
 of one factory share a name, and two calls with objects that print alike.
 
-Nor are two calls the same where what is known of their arguments selects another lowering.
+Nor are two calls the same where known facts of their arguments select another lowering.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Variant:
 
     Args:
         constants: the function and its compile-time arguments.
-        multiples: what was known of its arguments.
+        multiples: known multiples of its arguments.
         by_multiples: whether that selected anything in it.
     """
 
@@ -45,7 +45,7 @@ class _Variant:
 
 
 def naming(session: Any) -> Mapping[str, Callable[..., Any]]:
-    """What takes the place of the code generator's own functions, for one module."""
+    """Replace the code generator's own functions, for one module."""
     known: dict[str, list[_Variant]] = {}
 
     def get_full_name(fn: Any) -> _Path:
@@ -56,9 +56,9 @@ def naming(session: Any) -> Mapping[str, Callable[..., Any]]:
     def mangle_fn(path: _Path, types: Any, *more: Any) -> str:
         name: str = code_generator.mangle_fn(path, types, *more)
         constants = [path.fn, *_constants(types)]
-        for given in more:
-            if isinstance(given, dict):  # up to Triton 3.6 they come apart from the types
-                constants += given.values()
+        for extra in more:
+            if isinstance(extra, dict):  # up to Triton 3.6 they come apart from the types
+                constants += extra.values()
         alike = known.setdefault(name, [])
         multiples = {} if session.passing is None else session.passing.by_name
         fitting = (n for n, one in enumerate(alike) if one.fits(constants, multiples))
@@ -74,7 +74,7 @@ def naming(session: Any) -> Mapping[str, Callable[..., Any]]:
 
 
 def _constants(types: Any) -> Iterator[Any]:
-    """The compile-time values in types of arguments."""
+    """Yield the compile-time values in types of arguments."""
     for kind in types:
         if isinstance(kind, constexpr_type):
             yield kind.value

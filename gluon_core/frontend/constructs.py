@@ -1,4 +1,4 @@
-"""What Python has and kernels have not: each construct by its name, and what to write instead."""
+"""Name the constructs of Python that kernels lack, each with a replacement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CONSTRUCTS: Mapping[str, tuple[str, str]] = {
     "AsyncFunctionDef": ("`async def`", _ASYNC),
     "AsyncWith": ("`async with`", _ASYNC),
     "Await": ("`await`", _ASYNC),
-    "Break": ("`break`", "Put what ends the loop into the test of a `while` loop."),
+    "Break": ("`break`", "Put the end of the loop into the test of a `while` loop."),
     "ClassDef": ("a `class` statement", "Define it outside, decorated with @gl.aggregate."),
     "Continue": ("`continue`", "Put the rest of the loop's body under an `if`."),
     "Delete": ("`del`", "Leave it out: a value that nothing uses costs nothing."),
@@ -38,7 +38,7 @@ _CONSTRUCTS: Mapping[str, tuple[str, str]] = {
     "Nonlocal": ("`nonlocal`", "Return the value, or store it to memory."),
     "Raise": (
         "`raise`",
-        "Use gl.static_assert for what is known while compiling, gl.device_assert for the rest.",
+        "Use gl.static_assert for values known while compiling, gl.device_assert for the rest.",
     ),
     "Set": ("a set", _RECORD),
     "SetComp": ("a set comprehension", _COLLECT),
@@ -84,7 +84,7 @@ def refusal(node: ast.AST, span: Optional[SourceSpan]) -> KernelSyntaxError:
 
 
 def iteration(node: ast.For, span: Optional[SourceSpan]) -> Optional[KernelSyntaxError]:
-    """Return the error for a loop over what kernels cannot loop over, or with an `else`."""
+    """Return the error for a loop over an object that kernels cannot loop over, or with an `else`."""
     if node.orelse:
         return no_else(span)
     called = node.iter.func if isinstance(node.iter, ast.Call) else None
@@ -102,13 +102,13 @@ def no_else(span: Optional[SourceSpan]) -> KernelSyntaxError:
     """Return the error for a loop with an `else`."""
     return KernelSyntaxError(
         "`else` after a loop is not supported in kernels",
-        remedy="Write what follows the loop below it.",
+        remedy="Write the statements of `else` below the loop.",
         span=span,
     )
 
 
 def ends(body: Sequence[ast.stmt]) -> bool:
-    """Whether every path through statements comes to a `return`."""
+    """Return True if every path through statements comes to a `return`."""
     last = body[-1] if body else None
     if isinstance(last, ast.If):
         return ends(last.body) and ends(last.orelse)

@@ -1,4 +1,4 @@
-"""Our error for what came out of the code generator: its class, message, span, call chain."""
+"""Convert an exception of the code generator to our error: its class, message, span, call chain."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def kernel_error(error: CompilationError, fn: Any) -> GluonError:
 
 
 def _is_call(node: Any) -> bool:
-    """Whether an expression, or what a statement evaluates, calls something."""
+    """Return True if an expression, or the value of a statement, calls something."""
     return any(isinstance(inner, ast.Call) for inner in ast.walk(node)) if node else False
 
 
@@ -131,7 +131,7 @@ def _classify(
     return TraceError, text if plain else f"{text} ({type(root).__name__})", {}
 
 
-# What Triton's own checks raise, as our classes.
+# Exceptions of Triton's own checks, as our classes.
 _CLASSES: Mapping[type, type[GluonError]] = {
     _triton.IncompatibleTypeErrorImpl: DtypeError,
     TypeError: DtypeError,

@@ -1,4 +1,4 @@
-"""What a mistake is in the words of the language, where Triton says it in words of its own.
+"""Explain mistakes in the words of the language, where Triton uses words of its own.
 
 Nothing here refuses anything: `explained` is asked after the code generator has failed, with the
 expression that failed and the values that the names in it have.
@@ -51,11 +51,11 @@ def reworded(text: str) -> str:
 
 
 def explained(generator: Any, node: Any, root: Optional[BaseException]) -> Optional[GluonError]:
-    """Our error for what failed at `node`; None where there is nothing better to say.
+    """Return our error for a failure at `node`; None where there is nothing better to say.
 
     Args:
         generator: the `KernelGenerator` that visited `node`.
-        root: what was raised.
+        root: the exception.
     """
     if isinstance(root, GluonError):
         if isinstance(node, ast.Call) and root.span is None:
@@ -70,10 +70,10 @@ def explained(generator: Any, node: Any, root: Optional[BaseException]) -> Optio
         return unfinished
     for kinds, explain in _EXPLAIN:
         if isinstance(node, kinds):
-            found: Optional[GluonError] = explain(generator, node, root)
-            if found is not None:
-                found.span = found.span or generator._span(node)
-                return found
+            error: Optional[GluonError] = explain(generator, node, root)
+            if error is not None:
+                error.span = error.span or generator._span(node)
+                return error
     return None
 
 
@@ -86,7 +86,7 @@ def _not_yet_tensors(generator: Any, node: Any) -> Iterator[tuple[Any, Any]]:
         operands = list(ast.iter_child_nodes(node))
     for operand in operands:
         value = value_of(generator, operand)
-        # Of its class: the tuples of some releases raise another error for what they have not.
+        # Compare its class: the tuples of some releases raise another error for missing items.
         if hasattr(type(value), "how_to_tensor"):
             yield operand, value
 
@@ -142,19 +142,19 @@ def _name(generator: Any, node: ast.Name, root: Any) -> Optional[GluonError]:
 
 
 def _first_store(tree: ast.AST, name: str) -> Optional[tuple[Any, Optional[ast.AST]]]:
-    """Where `name` is first set, and the `if` or loop around it."""
-    found: list[tuple[Any, Optional[ast.AST]]] = []
+    """Return the first store to `name`, and the `if` or loop around it."""
+    stores: list[tuple[Any, Optional[ast.AST]]] = []
 
     def walk(node: ast.AST, around: Optional[ast.AST]) -> None:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name:
-            found.append((node, around))
+            stores.append((node, around))
         if isinstance(node, (ast.If, ast.For, ast.While)):
             around = node
         for child in ast.iter_child_nodes(node):
             walk(child, around)
 
     walk(tree, None)
-    return min(found, key=lambda pair: (pair[0].lineno, pair[0].col_offset)) if found else None
+    return min(stores, key=lambda pair: (pair[0].lineno, pair[0].col_offset)) if stores else None
 
 
 # -- expressions --------------------------------------------------------------------------------
@@ -237,31 +237,31 @@ def _binary(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
             got=" and ".join(filter(None, kind.groups())),
             remedy="Load the buffer first: buffer.load(layout)." if memory else None,
         )
-    found = _OPERANDS.search(str(root))
-    if found is None and isinstance(operation, ast.FloorDiv) and "unexpected type" in str(root):
+    match = _OPERANDS.search(str(root))
+    if match is None and isinstance(operation, ast.FloorDiv) and "unexpected type" in str(root):
         quotient = ast.unparse(ast.BinOp(node.left, ast.Div(), node.right))
         return DtypeError(
             f"`//` divides integers: {ast.unparse(node)}",
             got=str(root).rpartition(" ")[2],
             remedy=f"Use gl.floor({quotient}).",
         )
-    if found is None:
+    if match is None:
         return None
-    if "pointer<" not in found[0]:
-        return _not_whole(generator, node, found[1])
-    types = [text.replace("triton.language.", "") for text in found.groups()]
+    if "pointer<" not in match[0]:
+        return _not_whole(generator, node, match[1])
+    types = [text.replace("triton.language.", "") for text in match.groups()]
     other = next((text for text in types if not text.startswith("pointer<")), None)
     if not isinstance(operation, (ast.Add, ast.Sub)):
         return DtypeError(
             f"arithmetic on a pointer: {ast.unparse(node)}",
             expected="an integer added to a pointer, or subtracted from it",
-            remedy="Load what it points to with gl.load, and compute with that.",
+            remedy="Load its value with gl.load, and compute with that.",
         )
     if other is None:
         return DtypeError(
             f"two pointers cannot be combined: {ast.unparse(node)}",
             expected="a pointer and an integer",
-            remedy="Load what one of them points to with gl.load, or subtract them as integers: "
+            remedy="Load the value of one with gl.load, or subtract them as integers: "
             "p.to(gl.int64).",
         )
     # The pointer is the operand that the message of the types names first, or second.
@@ -396,14 +396,14 @@ def _attribute(generator: Any, node: ast.Attribute, root: Any) -> Optional[Gluon
 
 
 def _descriptor_expected(owner: Any, node: ast.Attribute) -> Optional[str]:
-    """What to pass, where a kernel treats a pointer as a tensor descriptor."""
+    """Return the argument to pass, where a kernel treats a pointer as a tensor descriptor."""
     kept = ("block_type", "block_shape", "layout", "strides")
     if node.attr not in kept or not isinstance(owner, tl.tensor) or not owner.dtype.is_ptr():
         return None
     return f"{ast.unparse(node.value)} was given an array: pass a tensor descriptor of it."
 
 
-# What Triton's language has, and this one under another name or not at all.
+# Names of Triton's language that this one has under another name or not at all.
 _ELSEWHERE = {
     "dot": "Multiply matrices with gl.portable.mma, or gl.dot_fma without a matrix unit.",
     "dot_scaled": "Multiply matrices with the target's own op, from gluon_core.language.<vendor>.",

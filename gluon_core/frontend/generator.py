@@ -44,12 +44,12 @@ _MOST_UNROLLED = 1 << 18  # rounds; each is code of its own, which compilers tak
 
 
 class _Nothing:
-    """Stands for what is not there; for the module until ours exists: the base class must not make
-    one."""
+    """Stand in for a missing value; for the module until ours exists: the base class must not make one."""
 
 
 class _Static(dict[Any, Any]):
-    """What the code generator carries out itself. It asks for everything that a kernel calls; of a
+    """Hold the functions that the code generator carries out itself. It asks for everything that a
+    kernel calls; of a
     function in a kernel's language Triton makes a hash of all that it reads, and where a name there
     is missing that would fail at the outermost call, not in the line that names it."""
 
@@ -58,7 +58,7 @@ class _Static(dict[Any, Any]):
 
 
 _visit = _triton.generator_visit()
-# What Python has as it is, and kernels as a constexpr.
+# Types that Python has as they are, and kernels as a constexpr.
 _BARE = (bool, int, float, str, tl.dtype, type(None))
 _GENERATOR: Any = code_generator.CodeGenerator
 # Triton's interpreter may have been at work while this was made: its asserts are others.
@@ -67,12 +67,12 @@ _STATIC = _GENERATOR.statically_implemented_functions
 
 def _present(value: Any, name: str) -> bool:
     """`hasattr` in a kernel: ops that the installed Triton cannot emit are not there."""
-    found = getattr(value, name, _Nothing)
-    parts = vars(found).values() if isinstance(found, ModuleType) else [found]
+    attribute = getattr(value, name, _Nothing)
+    parts = vars(attribute).values() if isinstance(attribute, ModuleType) else [attribute]
     needs = [
         getattr(part, "since", None) for part in parts if getattr(part, "__triton_builtin__", False)
     ]
-    return found is not _Nothing and (
+    return attribute is not _Nothing and (
         not needs or any(since is None or _triton.has(since) for since in needs)
     )
 
@@ -103,9 +103,9 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         session = self.session
         self.loop_bounds: set[int] = set()
         self.loop_tests: set[int] = set()
-        self.called: set[int] = set()  # what stands before parentheses
+        self.called: set[int] = set()  # names before parentheses
         self.visited: dict[int, Any] = {}  # arguments of a loop that were visited already
-        self.looking = 0  # loops around whose bodies are traced to see what they carry
+        self.looking = 0  # loops around whose bodies are traced for their carried names
         self.seen: Any = None  # the body of a loop within these, traced for that already
         self.returns_in_branches: list[ast.If] = []
         kwargs["is_gluon"] = False  # the base class would import Triton's own Gluon
@@ -210,11 +210,11 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         if called not in (range, tl.range, tl.static_range) or len(node.iter.args) > 3:
             return
         names = ("start", "end", "step") if called is not range else ("", "", "")
-        given = [*zip(names, node.iter.args), *((w.arg, w.value) for w in node.iter.keywords)]
+        arguments = [*zip(names, node.iter.args), *((w.arg, w.value) for w in node.iter.keywords)]
         if called is not tl.static_range and len(node.iter.args) < 3 and not node.iter.keywords:
             return
         values = []
-        for name, argument in given:
+        for name, argument in arguments:
             value = self.visit(argument)
             self.visited[id(argument)] = value  # for the base class, which asks again
             values.append((name, _triton.unwrap(value)))
@@ -249,15 +249,15 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         if stmts is self.seen:
             self.seen = None
             return None
-        found = super().visit_compound_statement(stmts)
+        result = super().visit_compound_statement(stmts)
         self.semantic.passed += 1
-        return found
+        return result
 
     def visit_If(self, node: Any) -> Any:
         self.semantic.passed += 1
-        found = super().visit_If(node)
+        result = super().visit_If(node)
         self.semantic.passed += 1
-        return found
+        return result
 
     def visit_IfExp(self, node: Any) -> Any:
         self.semantic.passed += 1
@@ -270,9 +270,9 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
                 remedy="Choose element by element: gl.where(condition, a, b).",
                 span=self._span(node),
             )
-        found = super().visit_IfExp(node)
+        result = super().visit_IfExp(node)
         self.semantic.passed += 1
-        return found
+        return result
 
     def visit_While(self, node: Any) -> Any:
         self.loop_tests.add(id(node.test))
@@ -285,7 +285,7 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         The base class takes a name for unchanged when the first round gives it back its value on
         entry; with `before = slot` in the body that is so wherever the two were equal on entry.
 
-        What is traced for that is thrown away. A loop in it is traced for its own names alone, and
+        That trace is thrown away. A loop in it is traced for its own names alone, and
         stays empty: with its body traced again, each level of loops would double the time.
         """
         self.semantic.passed += 1
@@ -295,7 +295,7 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         finally:
             self.looking -= 1
         self.seen = node.body if self.looking else None
-        self.semantic.passed += 1  # what was traced to look for names is traced again
+        self.semantic.passed += 1  # the code that was traced for its names is traced again
         parts = (n for part in node.body for n in ast.walk(part))
         stored = {n.id for n in parts if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         for name, value in liveins.items():
@@ -332,16 +332,16 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         return value
 
     def visit_Attribute(self, node: Any) -> Any:
-        found = _triton.traceable(super().visit_Attribute(node))
-        if id(node) not in self.called and any(found is answer for answer in ANSWERS):
-            return found(_semantic=self.semantic)  # as a property
-        return found
+        attribute = _triton.traceable(super().visit_Attribute(node))
+        if id(node) not in self.called and any(attribute is answer for answer in ANSWERS):
+            return attribute(_semantic=self.semantic)  # as a property
+        return attribute
 
     def visit_Call(self, node: Any) -> Any:
         self.called.add(id(node.func))
-        made = super().visit_Call(node)
+        result = super().visit_Call(node)
         # A call right in the arguments of another one: Triton 3.6 would pass on the bare layout.
-        return tl.constexpr(made) if is_layout(made) else made
+        return tl.constexpr(result) if is_layout(result) else result
 
     call_any = code_generator.CodeGenerator.call_Function
 
@@ -385,7 +385,7 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
             )
 
     def _parts(self, value: Any) -> list[str]:
-        """What a value is made of in the module."""
+        """Return the types of a value's parts in the module."""
         types: list[Any] = []
         value.type._flatten_ir_types(self.builder, types)
         return [str(type) for type in types]
@@ -393,9 +393,9 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
     def visit_Compare(self, node: Any) -> Any:
         for side, other in (node.left, node.comparators[0]), (node.comparators[0], node.left):
             number = isinstance(other, ast.Constant) and isinstance(other.value, (int, float))
-            found = value_of(self, side) if number else None
-            property_ = any(found is answer for answer in ANSWERS)
-            if getattr(found, "__triton_builtin__", False) and not property_:
+            callee = value_of(self, side) if number else None
+            property_ = any(callee is answer for answer in ANSWERS)
+            if getattr(callee, "__triton_builtin__", False) and not property_:
                 # Python would say that they differ, and quietly take the other branch.
                 raise KernelSyntaxError(
                     "a function is compared with a number",
@@ -420,7 +420,7 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
             raise
 
     def _explain(self, error: Any, node: Any) -> None:
-        """Say what is wrong at `node`, where Triton's words or a library function's do not."""
+        """Raise our error at `node`, where the words of Triton or of a library function do not help."""
         root: Any = error
         while isinstance(root, CompilationError):
             inner, root = root, root.__cause__ or root.__context__
@@ -429,11 +429,11 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
             add_remedy(self, node, root)
         if isinstance(inner, _triton.CompileTimeAssertionFailure):
             return
-        called = inner is not error  # what went wrong did so in a function that is called here
+        called = inner is not error  # the failure is in a function that is called here
         if not called or own and is_library(getattr(inner, "gluon_file", None)):
-            found = explained(self, node, root or RuntimeError(inner.error_message))
-            if found is not None:
-                inner.gluon_error = found
+            explanation = explained(self, node, root or RuntimeError(inner.error_message))
+            if explanation is not None:
+                inner.gluon_error = explanation
         if not called:
             inner.gluon_file = self.file_name
 
@@ -444,8 +444,12 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         super().visit_FunctionDef(node)
         self._check_result(node)
         if self.returns_in_branches and not self.is_kernel and not ends(node.body):
-            given = self.ret_type
-            if given is None or given == tl.void or isinstance(given, _triton.constexpr_type):
+            returned = self.ret_type
+            if (
+                returned is None
+                or returned == tl.void
+                or isinstance(returned, _triton.constexpr_type)
+            ):
                 return
             self.cur_node = self.returns_in_branches[0]
             self.semantic.warn(
@@ -454,18 +458,18 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
             )
 
     def _check_result(self, node: Any) -> None:
-        """Nobody gets what a kernel returns, and older compilers fail on it."""
-        given = self.ret_type
-        if not self.is_kernel or given in (None, tl.void):
+        """Refuse a kernel's result: nobody gets it, and older compilers fail on it."""
+        returned = self.ret_type
+        if not self.is_kernel or returned in (None, tl.void):
             return
-        if isinstance(given, _triton.constexpr_type) and given.value is None:
+        if isinstance(returned, _triton.constexpr_type) and returned.value is None:
             return
-        found = [n for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None]
-        if not found:
+        returns = [n for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None]
+        if not returns:
             return
-        first: Any = found[0]
+        first: Any = returns[0]
         self.cur_node = first
-        if not self.semantic.kernels_may_return or isinstance(given, _triton.block_type):
+        if not self.semantic.kernels_may_return or isinstance(returned, _triton.block_type):
             error: Any = self._unsupported(first, "")
             error.gluon_error = KernelSyntaxError(
                 "a kernel cannot return a value",
@@ -520,7 +524,7 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
         super().assignTarget(target, value)
 
     def _bind_multiples(self, name: str, value: Any) -> None:
-        """Note what is known of a parameter: declared for a kernel's, passed by a caller to others."""
+        """Note the known facts of a parameter: declared for a kernel's, passed by a caller to others."""
         self.unbound.discard(name)
         if not self.is_kernel:
             passed = self.passed
@@ -565,7 +569,7 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
 
 
 def _handles(value: Any) -> list[Any]:
-    """What a value of a kernel consists of at run time; nothing for others."""
+    """Return the run-time parts of a kernel's value; nothing for other values."""
     handles: list[Any] = []
     if isinstance(value, _triton.base_value) and not isinstance(value, tl.constexpr):
         value._flatten_ir(handles)

@@ -1,4 +1,5 @@
-"""Functions of host code that a kernel calls, told from those that kernels may call."""
+"""Find the functions of host code that a kernel calls, and distinguish them from those that kernels may
+call."""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ from gluon_core.errors import HostFunctionError, SourceSpan
 
 __all__ = ["host_call", "host_function", "is_library"]
 
-# What is written in the language, and not by the user.
+# Code that is written in the language, and not by the user.
 _LIBRARIES = tuple(os.path.dirname(path) + os.sep for path in (tl.__file__, language.__file__))
 
 
 def is_library(file: Optional[str]) -> bool:
-    """Whether a file holds functions of the language's own library."""
+    """Return True if a file holds functions of the language's own library."""
     return file is not None and file.startswith(_LIBRARIES)
 
 
@@ -48,7 +49,7 @@ def host_function(called: str, function: Any) -> Optional[HostFunctionError]:
         known = f"Use gl.{name}." if name in vars(language) else "Use the ops of gl."
         return HostFunctionError(
             f"{called!r} is a function of {module.split('.')[0]}, which cannot run in a kernel",
-            remedy=f"{known} What is known before the launch can be computed there and passed.",
+            remedy=f"{known} Compute values that are known before the launch there, and pass them.",
         )
     return HostFunctionError(
         f"{called!r}{where} is plain Python, and no function of kernels",
@@ -58,7 +59,7 @@ def host_function(called: str, function: Any) -> Optional[HostFunctionError]:
 
 
 def host_call(jit_function: Any) -> Optional[HostFunctionError]:
-    """Return the error for the first call of a host function in a kernel or in what it calls; None
+    """Return the error for the first call of a host function in a kernel or in its callees; None
     without."""
     return _search(jit_function, set())
 
@@ -83,8 +84,8 @@ def _search(jit_function: Any, seen: set[int]) -> Optional[HostFunctionError]:
                 return error
             if isinstance(function, _triton.JITFunction):
                 callees.append(function)
-    found = (_search(function, seen) for function in callees)
-    return next((error for error in found if error is not None), None)
+    errors = (_search(function, seen) for function in callees)
+    return next((error for error in errors if error is not None), None)
 
 
 def _value(node: ast.expr, scope: Any, local: set[str]) -> Any:

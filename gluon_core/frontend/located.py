@@ -35,12 +35,12 @@ def complaint(said: str) -> Optional[tuple[str, SourceSpan]]:
     Where the line is one of a library function, it is that of the call.
     """
     words = None
-    for found in _SAID.finditer(said):
-        if found[4] == "error" and found[5].startswith(_PIPELINE):
+    for match in _SAID.finditer(said):
+        if match[4] == "error" and match[5].startswith(_PIPELINE):
             continue  # at the kernel's first line
-        if found[4] == "error" and words is None:
-            words = found[5].strip()
-        span = _span(found["file"], int(found[2]), int(found[3]))
+        if match[4] == "error" and words is None:
+            words = match[5].strip()
+        span = _span(match["file"], int(match[2]), int(match[3]))
         if span is not None and span.text is not None and words is not None:
             return words.rstrip(": "), span
     return None
@@ -49,9 +49,9 @@ def complaint(said: str) -> Optional[tuple[str, SourceSpan]]:
 def place_of(module: str, loc: str) -> Optional[tuple[str, int, int]]:
     """File, line and column of a location of a module, through the names that others stand in for."""
     for _ in range(4):
-        found = _PLACE.search(loc)
-        if found is not None:
-            return found[1], int(found[2]), int(found[3])
+        match = _PLACE.search(loc)
+        if match is not None:
+            return match[1], int(match[2]), int(match[3])
         inner = re.search(r"#\w+", loc)
         held = inner and re.search(rf"^{inner[0]} = loc\((.*)\)$", module, re.M)
         if not held:
@@ -61,8 +61,8 @@ def place_of(module: str, loc: str) -> Optional[tuple[str, int, int]]:
 
 
 def places_of_op(module: str, name: str) -> list[SourceSpan]:
-    """The kernel's lines that ops of a module come from, by their name without dialect and underscores;
-    for those in functions of the library, the lines that call them."""
+    """Yield the kernel's lines that ops of a module come from, by their name without dialect and
+    underscores; for those in functions of the library, the lines that call them."""
     inside: dict[str, list[str]] = {}  # function -> locations of the ops
     calls: dict[str, list[tuple[str, str]]] = {}  # function -> by whom, where
     current, open_at = "", None
@@ -78,7 +78,7 @@ def places_of_op(module: str, name: str) -> list[SourceSpan]:
         loc = line.rpartition(" loc(")[2].rstrip(")") if " loc(" in line else None
         if op and op[2].replace("_", "") == name:
             if loc is None or line.endswith("{"):
-                open_at = op[1]  # its location stands where its regions end
+                open_at = op[1]  # its location follows its regions
             else:
                 inside.setdefault(current, []).append(loc)
         elif open_at is not None and loc and line.startswith(open_at + "}"):
@@ -94,7 +94,7 @@ def places_of_op(module: str, name: str) -> list[SourceSpan]:
             for caller, where in calls.get(function, ()):
                 yield from lines(caller, where, (*seen, function))
 
-    found = (
+    places = (
         s for function, locs in inside.items() for loc in locs for s in lines(function, loc, ())
     )
-    return sorted(dict.fromkeys(found), key=lambda span: (span.line, span.column))
+    return sorted(dict.fromkeys(places), key=lambda span: (span.line, span.column))

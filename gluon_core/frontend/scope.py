@@ -1,4 +1,4 @@
-"""What the names in a failed expression of a kernel stand for."""
+"""Evaluate the names in a failed expression of a kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["as_operand", "make_constant", "value_of"]
 
 
 def value_of(generator: Any, node: Any) -> Any:
-    """What a name, or an attribute of one, stands for; None where it takes more to know."""
+    """Return the value of a name, or of an attribute of one; None where it takes more to know."""
     if isinstance(node, ast.Name):
         for scope in (generator.lscope, generator.gscope, generator.builtin_namespace):
             if node.id in scope:
@@ -28,7 +28,7 @@ def value_of(generator: Any, node: Any) -> Any:
 
 
 def make_constant(generator: Any, nodes: Any) -> str:
-    """How the first scalar variable in `nodes` becomes a compile-time value."""
+    """Return the remedy that makes the first scalar variable in `nodes` a compile-time value."""
     for name in _scalars(generator, nodes):
         if name in generator.jit_fn.arg_names:
             params = generator.jit_fn.params
@@ -42,7 +42,7 @@ def make_constant(generator: Any, nodes: Any) -> str:
 
 
 def _declared_constant(generator: Any, name: str) -> bool:
-    """Whether a line of the kernel says that a variable is a `gl.constexpr`."""
+    """Return True if a line of the kernel declares a variable as a `gl.constexpr`."""
     return any(
         isinstance(node, ast.AnnAssign)
         and ast.unparse(node.target) == name
@@ -57,7 +57,7 @@ def _scalars(generator: Any, nodes: Any) -> Iterator[str]:
             if not isinstance(node, ast.Name):
                 continue
             value = generator.lscope.get(node.id)
-            if isinstance(value, tl.constexpr):  # of what a run-time value was given to
+            if isinstance(value, tl.constexpr):  # a variable that got a run-time value, too
                 value = value.value
             if isinstance(value, tl.tensor):
                 if not value.type.is_block() and not value.dtype.is_ptr():

@@ -1,4 +1,4 @@
-"""One trace: who compiles, for what, and what was decided on the way."""
+"""Hold one trace: its backend, its target, and its decisions on the way."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LANGUAGE_PACKAGES = ("gluon_core", "triton.language")
 
 @dataclass
 class Session:
-    """One trace: who compiles, for what, and what was decided on the way."""
+    """Hold one trace: its backend, its target, and its decisions on the way."""
 
     backend: Backend
     target: Target
@@ -78,7 +78,7 @@ class Session:
         return [a.name for a in registry().architectures() if a.limits.partitions]
 
     def all_descriptors(self, head: str) -> Sequence[str]:
-        """Where the classes of type are that backends have for descriptors of this head."""
+        """Return the modules of the type classes that backends have for descriptors of this head."""
         from gluon_core.registry.load import registry
 
         backends = registry().backends.values()

@@ -45,7 +45,7 @@ def check_descriptor(parameter: str, text: Any, session: Any) -> None:
     """See that a descriptor in a signature is for an engine of the target's vendor.
 
     Raises:
-        CapabilityError: naming what is lacking, of the vendor whose descriptor it is.
+        CapabilityError: naming the missing capability of the descriptor's vendor.
     """
     parts = split_descriptor(text)
     if parts is None:
@@ -53,7 +53,7 @@ def check_descriptor(parameter: str, text: Any, session: Any) -> None:
     head = parts.head
     own = session.vendor.language.descriptors.get(head)
     if own is not None and _parses(text, own, head):
-        return  # the ops say at their lines what they need
+        return  # the ops report their requirements at their lines
     theirs = [path for path in session.all_descriptors(head) if _parses(text, path, head)]
     lacking = _lacking(theirs[0], head, session) if theirs else []
     if lacking:
@@ -67,7 +67,7 @@ def check_descriptor(parameter: str, text: Any, session: Any) -> None:
 
 
 def _parses(text: str, path: str, head: str) -> bool:
-    """Whether a descriptor is one of the vendor who has `path`."""
+    """Return True if a descriptor is one of the vendor who has `path`."""
     try:
         parse_descriptor(text, parse_type, {head: load_named(path, head)})
     except GluonError:

@@ -1,4 +1,4 @@
-"""What is wrong with a statement of a kernel, in the words of the language."""
+"""Explain a failed statement of a kernel in the words of the language."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def _assign(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
     if isinstance(target, ast.Subscript):
         base, index = ast.unparse(target.value), ast.unparse(target.slice)
         value = value_of(generator, target.value)
-        given = "value" if node.value is None else ast.unparse(node.value)
+        returned = "value" if node.value is None else ast.unparse(node.value)
         remedy = "Make a new tensor, such as with gl.where(mask, new, old)."
         if isinstance(value, tl.tensor) and value.dtype.is_ptr():
-            remedy = f"Store to the address: gl.store({base} + {index}, {given})."
+            remedy = f"Store to the address: gl.store({base} + {index}, {returned})."
         elif not isinstance(value, tl.tensor):
             remedy = "Make a new tuple, or store to a memory descriptor with `.store(value)`."
         return KernelSyntaxError("kernels cannot assign to an index", got=base, remedy=remedy)
@@ -78,11 +78,11 @@ def _unpack(target: Any, node: Any, root: Any) -> Optional[GluonError]:
         )
     text = str(root)
     if isinstance(root, (ValueError, IndexError)):
-        found = re.search(r"got (\d+)", text)
+        match = re.search(r"got (\d+)", text)
         return ShapeError(
             "the names on the left are not as many as the values on the right",
             expected=f"{len(target.elts)} values for ({ast.unparse(target).strip('()')})",
-            got=found[1] if found else ast.unparse(node.value),
+            got=match[1] if match else ast.unparse(node.value),
         )
     if isinstance(root, (TypeError, AttributeError, AssertionError)):
         return DtypeError(
@@ -95,23 +95,23 @@ def _unpack(target: Any, node: Any, root: Any) -> Optional[GluonError]:
 
 def _if(generator: Any, node: ast.If, root: Any) -> Optional[GluonError]:
     text = str(root)
-    found = re.search(r"Mismatched type for (\w+) between then block \((.*)\) and else", text)
+    match = re.search(r"Mismatched type for (\w+) between then block \((.*)\) and else", text)
     kinds = re.search(r"else block \((.*)\)", text)
-    if found is not None and kinds is not None:
+    if match is not None and kinds is not None:
         return DtypeError(
-            f"{found[1]!r} has different types in the branches of an `if`",
-            expected=found[2],
+            f"{match[1]!r} has different types in the branches of an `if`",
+            expected=match[2],
             got=kinds[1],
             remedy="Convert one of them with .to(dtype) or gl.convert_layout.",
         )
-    found = re.search(
+    match = re.search(
         r"initial value for `(\w+)` is of type (.*), but the (\w+) block redefines", text
     )
-    if found is not None:
-        before = generator.lscope.get(found[1])
-        expected = describe(before) if isinstance(before, _triton.base_value) else found[2]
+    if match is not None:
+        before = generator.lscope.get(match[1])
+        expected = describe(before) if isinstance(before, _triton.base_value) else match[2]
         return DtypeError(
-            f"{found[1]!r} changes its type in one branch of an `if`",
+            f"{match[1]!r} changes its type in one branch of an `if`",
             expected=f"{expected}, as before the `if`",
             remedy="Convert the new value with .to(dtype) or gl.convert_layout.",
         )
@@ -148,60 +148,60 @@ def _return_in_loop(generator: Any, node: ast.Return) -> KernelSyntaxError:
 
 
 def _returns(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
-    found = re.search(
+    match = re.search(
         r"(?:Return type mismatch:?|Inconsistent return types:) (.*?) and (.*?)(?:\. Note|$)",
         str(root),
     )
     returns = [n for n in ast.walk(node) if isinstance(n, ast.Return)]
-    if found is None or not returns:
+    if match is None or not returns:
         return None
     return DtypeError(
         f"{generator.jit_fn.__name__} returns values of different types",
-        expected=found[1].replace("triton.language.", ""),
-        got=found[2].replace("triton.language.", ""),
+        expected=match[1].replace("triton.language.", ""),
+        got=match[2].replace("triton.language.", ""),
         remedy="Convert one with .to(dtype) or gl.convert_layout.",
-        span=generator._span(max(returns, key=lambda found: found.lineno)),
+        span=generator._span(max(returns, key=lambda statement: statement.lineno)),
     )
 
 
 def _carried(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
     text = str(root)
-    found = re.search(
+    match = re.search(
         r"variable (\w+) has initial type (.*) but is re-assigned to (.*?) in loop", text
     )
-    if found is not None:
+    if match is not None:
         return DtypeError(
-            f"{found[1]!r} changes its type in a loop",
-            expected=f"{found[2]}, as before the loop",
-            got=found[3],
+            f"{match[1]!r} changes its type in a loop",
+            expected=f"{match[2]}, as before the loop",
+            got=match[3],
             remedy="Convert the new value with .to(dtype) or gl.convert_layout, or start with its type.",
         )
-    found = re.search(
+    match = re.search(
         r"variable (\w+) changed type, was <class '(.*)'> but is now <class '(.*)'>", text
     )
-    if found is not None:
+    if match is not None:
         # Triton's text has the two the other way round.
-        now, before = (name.rpartition(".")[2] for name in found.group(2, 3))
-        kind = getattr(sys.modules.get(found[2].rpartition(".")[0]), now, None)
+        now, before = (name.rpartition(".")[2] for name in match.group(2, 3))
+        kind = getattr(sys.modules.get(match[2].rpartition(".")[0]), now, None)
         return DtypeError(
-            f"{found[1]!r} changes its type in a loop",
+            f"{match[1]!r} changes its type in a loop",
             expected=f"{before}, as before the loop",
             got=now,
             remedy=getattr(kind, "how_to_begin", None)
-            or "Let it end the body as what it was before the loop, or start with what it becomes.",
+            or "Let it end the body with its type before the loop, or start with its type after the body.",
         )
-    found = re.search(r"cannot reassign constexpr (\w+) in the loop", text)
-    found = found or re.search(r"variable (\w+) is not a triton value", text)
-    nothing = found and _returns_nothing(generator, node, found[1])
-    if found is not None and nothing:
+    match = re.search(r"cannot reassign constexpr (\w+) in the loop", text)
+    match = match or re.search(r"variable (\w+) is not a triton value", text)
+    nothing = match and _returns_nothing(generator, node, match[1])
+    if match is not None and nothing:
         return DtypeError(
-            f"{nothing!r} returns nothing, and {found[1]!r} is set to that",
+            f"{nothing!r} returns nothing, and {match[1]!r} is set to that",
             remedy="Call it without assigning its result.",
         )
-    if found is not None:
+    if match is not None:
         return DtypeError(
-            f"{found[1]!r} changes in a loop, and was a compile-time value before",
-            remedy=f"Start with a run-time value: {found[1]} = gl.to_tensor(...), or loop over "
+            f"{match[1]!r} changes in a loop, and was a compile-time value before",
+            remedy=f"Start with a run-time value: {match[1]} = gl.to_tensor(...), or loop over "
             "gl.static_range.",
         )
     return None
@@ -231,9 +231,9 @@ def _for(generator: Any, node: ast.For, root: Any) -> Optional[GluonError]:
             got=ast.unparse(node.target),
             remedy="Unpack the item in the body of the loop.",
         )
-    found = constructs.iteration(node, None) or _carried(generator, node, root)
-    if found is not None:
-        return found
+    error = constructs.iteration(node, None) or _carried(generator, node, root)
+    if error is not None:
+        return error
     called = node.iter.func if isinstance(node.iter, ast.Call) else None
     if called is not None and isinstance(root, (TypeError, IndexError)) and "ints" not in str(root):
         return ArgumentError(
@@ -242,11 +242,11 @@ def _for(generator: Any, node: ast.For, root: Any) -> Optional[GluonError]:
             got=ast.unparse(node.iter),
         )
     if "constexpr" in str(root):
-        given = node.iter.args if isinstance(node.iter, ast.Call) else []
-        remedy = make_constant(generator, given)
+        arguments = node.iter.args if isinstance(node.iter, ast.Call) else []
+        remedy = make_constant(generator, arguments)
         return DtypeError(
             "the bounds of gl.static_range are compile-time values",
-            got=", ".join(map(ast.unparse, given)),
+            got=", ".join(map(ast.unparse, arguments)),
             remedy=f"{remedy} Or loop over `range`.".strip(),
         )
     if isinstance(root, TypeError) and "must all be ints" in str(root):
@@ -270,7 +270,7 @@ def _with(generator: Any, node: ast.With, root: Any) -> Optional[GluonError]:
     return KernelSyntaxError(
         "`with` is not supported in kernels",
         got=", ".join(ast.unparse(item) for item in node.items),
-        remedy="Call what it would do at its begin and at its end.",
+        remedy="Call the functions of its begin and its end.",
     )
 
 

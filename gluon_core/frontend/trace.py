@@ -43,12 +43,12 @@ def trace(
         signature: parameter name -> type (see `parse_type`), in the order of the parameters.
         constexprs: path of a (nested) argument -> its compile-time value.
         attrs: path of an argument -> list of (attribute, value), such as `("tt.divisibility", 16)`.
-        options: what `backend.compiler.options(...)` returned.
+        options: the result of `backend.compiler.options(...)`.
         context: an MLIR context with the backend's dialects to build in; a fresh one by default.
         on_session: called with the session when the trace is done, for those who want the
             lowerings that were selected.
-        verified: raise here what MLIR says against the module; where it is parsed again, that says so, too.
-        strict: raise what `errors.refuse` refuses; else warn of it at the kernel's line.
+        verified: raise MLIR's complaint about the module here; parsing it again would report it, too.
+        strict: raise the refusals of `errors.refuse`; else warn of them at the kernel's line.
         refused: (op, name) of lowerings that are not to be selected -> the reason.
 
     Raises:
@@ -96,7 +96,7 @@ def trace(
 
 
 def verify(module: Any, name: str) -> None:
-    """Raise what MLIR says about a malformed module.
+    """Raise MLIR's complaint about a malformed module.
 
     Raises:
         StageError: it is malformed.

@@ -1,4 +1,4 @@
-"""What to say where Python itself failed in the middle of an op: which values it cannot work with."""
+"""Explain a failure of Python itself in the middle of an op: which values it cannot work with."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RAW = re.compile(
 
 
 def _is_raw(root: Any) -> bool:
-    """Whether Python failed over a value of another kind than was reckoned with: others say more."""
+    """Return True if Python failed over a value of another kind than expected: others say more."""
     if isinstance(root, GluonError):
         return False
     if isinstance(root, (TypeError, ValueError)):
@@ -40,7 +40,7 @@ def _is_raw(root: Any) -> bool:
 
 
 def _shown(node: Any, value: Any) -> str:
-    """Return an argument and what it is, where both are known and say different things."""
+    """Return an argument and its kind, where both are known and say different things."""
     text = ast.unparse(node)
     if value is None and not isinstance(node, ast.Constant):
         return text
@@ -62,19 +62,21 @@ def unfit_call(generator: Any, node: ast.Call, root: Any) -> Optional[GluonError
     if not builtin and not (code is not None and is_library(code.co_filename)):
         return None
     called = ast.unparse(node.func)
-    given = [*node.args, *(word.value for word in node.keywords)]
-    values = [value_of(generator, argument) for argument in given]
+    arguments = [*node.args, *(word.value for word in node.keywords)]
+    values = [value_of(generator, argument) for argument in arguments]
     names = [f"{word.arg}=" for word in node.keywords if word.arg]
-    names = [*[""] * len(node.args), *names, *[""] * len(given)]
+    names = [*[""] * len(node.args), *names, *[""] * len(arguments)]
     if any(isinstance(value, shared_memory_descriptor) for value in values):
         return DtypeError(
             f"{called.rpartition('.')[2]} takes tensors, and one of these is a buffer",
-            got=", ".join(map(ast.unparse, given)),
+            got=", ".join(map(ast.unparse, arguments)),
             remedy="Load the buffer first: buffer.load(layout).",
         )
     if re.search(r"no attribute '(?:fn|signature|arg_names|bind)'", str(root)):
         functions = [
-            a for a, v in zip(given, values) if isinstance(_triton.unwrap(v), _triton.JITCallable)
+            a
+            for a, v in zip(arguments, values)
+            if isinstance(_triton.unwrap(v), _triton.JITCallable)
         ]
         if not functions:
             return ArgumentError(
@@ -84,7 +86,7 @@ def unfit_call(generator: Any, node: ast.Call, root: Any) -> Optional[GluonError
                 got=ast.unparse(node),
             )
     shown = ", ".join(
-        name + _shown(argument, value) for name, argument, value in zip(names, given, values)
+        name + _shown(argument, value) for name, argument, value in zip(names, arguments, values)
     )
     parameters = inspect.signature(function).parameters.values() if builtin else ()
     names = [p.name for p in parameters if not p.name.startswith("_")]
@@ -92,7 +94,7 @@ def unfit_call(generator: Any, node: ast.Call, root: Any) -> Optional[GluonError
         f"{called} cannot work with one of these arguments",
         expected=f"{called}({', '.join(names)})" if names else None,
         got=shown or "none",
-        remedy=make_constant(generator, given) or None,
+        remedy=make_constant(generator, arguments) or None,
     )
 
 
@@ -113,7 +115,7 @@ def unfit_attribute(generator: Any, node: ast.Attribute, root: Any) -> Optional[
 
 
 def unfit_item(generator: Any, node: ast.Subscript, root: Any) -> Optional[GluonError]:
-    """Return an index of a literal, or of what has no items."""
+    """Return an index of a literal, or of a value without items."""
     if isinstance(node.value, (ast.Tuple, ast.List)) and not isinstance(root, GluonError):
         if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
             count = len(node.value.elts)

@@ -1,6 +1,6 @@
 """`constexpr` for checkers: an annotation that every value fits, and a callable; nothing runs this.
 
-`BLOCK: gl.constexpr = 64` and `gl.constexpr(64)` are both what kernels say. No class is such an
+`BLOCK: gl.constexpr = 64` and `gl.constexpr(64)` both occur in kernels. No class is such an
 annotation and `Any` cannot be called; a name that a module leaves open is both.
 """
 

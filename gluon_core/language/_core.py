@@ -1,4 +1,5 @@
-"""Where libraries for Triton's own Gluon look for what their ops are written with; the language for the rest."""
+"""Offer the parts of ops where libraries for Triton's own Gluon look for them; the language for the
+rest."""
 
 from __future__ import annotations
 

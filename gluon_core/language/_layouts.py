@@ -1,4 +1,4 @@
-"""Where libraries for Triton's own Gluon look for layouts and their base classes."""
+"""Offer layouts and their base classes where libraries for Triton's own Gluon look for them."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def full_like(
     dtype: "Optional[Dtype]" = None,
     layout: "Optional[RegisterLayout]" = None,
 ) -> "tensor":
-    """Return a tensor filled with the scalar `value`, with what is left out taken from `input`."""
+    """Return a tensor filled with the scalar `value`, with omitted properties taken from `input`."""
     return full(
         input.shape if shape is None else shape,
         value,
@@ -45,5 +45,5 @@ def zeros_like(
     dtype: "Optional[Dtype]" = None,
     layout: "Optional[RegisterLayout]" = None,
 ) -> "tensor":
-    """Return a tensor filled with zero, with what is left out taken from `input`."""
+    """Return a tensor filled with zero, with omitted properties taken from `input`."""
     return full_like(input, 0, shape=shape, dtype=dtype, layout=layout)

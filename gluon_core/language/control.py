@@ -93,7 +93,7 @@ class static_range(_triton.static_range):
         arg2: Optional[Const[int]] = None,
         step: Optional[Const[int]] = None,
     ) -> None:
-        if any(isinstance(given, int) for given in (arg1, arg2, step)):  # constants, in a kernel
+        if any(isinstance(bound, int) for bound in (arg1, arg2, step)):  # constants, in a kernel
             raise _loops_on_the_host()
         super().__init__(arg1, arg2, step)
 
@@ -162,7 +162,7 @@ def barrier(*, cluster: Const[bool] = False) -> None:
 
 @builtin
 def thread_barrier() -> None:
-    """The older name of `barrier()`."""
+    """Wait at the block's barrier: the older name of `barrier()`."""
     semantic_layer().barrier(False)
 
 
@@ -194,15 +194,15 @@ def warp_specialize(
             kernel's own warps, each other on warps of its own.
         worker_num_warps: warps of each worker, powers of two; layouts inside a worker spread over
             that many.
-        worker_num_regs: registers per thread that each worker asks for; optional from Triton 3.7.
-            They are rounded up to multiples of 8, four warps that share a group get what the most
-            demanding of them asks for, and the default partition gets the rest.
+        worker_num_regs: registers per thread that each worker asks for; optional from Triton 3.7. They
+            are rounded up to multiples of 8, four warps that share a group get the largest of their
+            numbers, and the default partition gets the rest.
 
     Arguments may be tensors (laid out over the worker's warps), scalars, buffers, descriptors,
     aggregates, tuples of them, and compile-time values. Workers return nothing.
 
     Returns:
-        What the default function returns. All partitions have ended by then.
+        The result of the default function. All partitions have ended by then.
 
     Raises:
         ArgumentError: not pairs of functions and arguments, or not one number for each worker.
@@ -221,7 +221,7 @@ def warp_specialize(
 
 @builtin(name="breakpoint()")
 def kernel_breakpoint() -> None:
-    """What `breakpoint()` is inside a kernel: the simulator's prompt opens there."""
+    """Open the simulator's prompt: `breakpoint()` inside a kernel."""
     record = getattr(semantic_layer().builder, "create_breakpoint", None)
     if record is None:
         raise CapabilityError(

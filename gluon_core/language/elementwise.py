@@ -47,7 +47,7 @@ __all__ = [
     "where",
 ]
 
-# `propagate_nan` of Triton's: what an operand that is NaN gives.
+# `propagate_nan` of Triton's: the result for an operand that is NaN.
 PropagateNan = Union[tl.PropagateNan, constexpr]
 _NUMBER = tl.PropagateNan.NONE
 
@@ -112,8 +112,8 @@ def cast(
 
 @builtin
 def map_elementwise(scalar_fn: KernelFunction, *args: tensor, pack: Const[int] = 1) -> Any:
-    """`scalar_fn`, a `@gluon.jit` function of scalars, applied to `pack` elements of each tensor at a
-    time. Returns what it returns: one tensor or a tuple."""
+    """Apply `scalar_fn`, a `@gluon.jit` function of scalars, to `pack` elements of each tensor at a
+    time. Return its results: one tensor or a tuple."""
     return tl_core.map_elementwise(
         scalar_fn, *args, pack=pack, _semantic=semantic_layer(), _generator=code_generator()
     )
@@ -229,8 +229,8 @@ def inline_asm_elementwise(
     """Inline assembly run on `pack` elements (32-bit registers hold several narrow ones) of each of
     `args`.
 
-    A thread takes its elements in the order of its registers. PTX runs on the simulator: what it does with
-    registers and global memory, see "Inline assembly" in docs/simulator.md.
+    A thread takes its elements in the order of its registers. PTX runs on the simulator; for its
+    registers and global memory see "Inline assembly" in docs/simulator.md.
 
     Args:
         asm: the text, with `$0`, `$1`, ... for operands, outputs first; `$$` is a dollar sign.

@@ -50,7 +50,7 @@ def load(
 
     Args:
         mask: int1, broadcast to the pointers; where false nothing is read.
-        other: what the result holds where `mask` is false; undefined by default.
+        other: value of the result where `mask` is false; undefined by default.
         boundary_check, padding_option: accepted for older kernels; must stay at their defaults.
         cache_modifier: `".ca"`, `".cg"`, `".cs"` or `".cv"` (PTX ISA, cache operators).
         eviction_policy: `"evict_normal"`, `"evict_first"` or `"evict_last"`.
@@ -112,7 +112,7 @@ class _Atomic(Protocol):
         sem: Optional[Const[str]] = None,
         scope: Optional[Const[str]] = None,
     ) -> tensor:
-        """Change the value at `pointer` atomically; returns what was there before."""
+        """Change the value at `pointer` atomically; return the old value."""
 
 
 def _atomic(kind: str, action: str) -> _Atomic:
@@ -127,7 +127,7 @@ def _atomic(kind: str, action: str) -> _Atomic:
     ) -> tensor:
         return getattr(semantic_layer(), f"atomic_{kind}")(pointer, val, mask, sem, scope)
 
-    op.__doc__ = f"""Atomically {action} at `pointer`; returns what was there before.
+    op.__doc__ = f"""Atomically {action} at `pointer`; return the old value.
 
     Args:
         mask: int1; nothing happens where it is false.

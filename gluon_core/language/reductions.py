@@ -1,6 +1,6 @@
 """Reductions, scans, gathers, histograms, and the matrix product without a matrix unit."""
 
-# What `library` declares has no body.
+# Functions that `library` declares have no body.
 # mypy: disable-error-code="empty-body"
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def reduce(
 def associative_scan(
     input: Scanned, axis: Const[int], combine_fn: KernelFunction, reverse: Const[bool] = False
 ) -> Scanned:
-    """Running combination along `axis` with `combine_fn`, an associative `@gluon.jit` function; from
+    """Scan along `axis` with `combine_fn`, an associative `@gluon.jit` function; from
     the end if `reverse`. `input` is a tensor or a tuple of tensors, as for `reduce`."""
     _check_combine(combine_fn, input)
     return tl_core.associative_scan(
@@ -74,7 +74,7 @@ def _check_combine(combine_fn: Any, input: Any) -> None:
     function = unwrap(combine_fn)
     plain = getattr(function, "fn", None)
     if plain is None:
-        return  # what is no function of kernels is told of when it is called
+        return  # a call of an object that is no function reports it
     values = unwrap(input)
     takes = 2 * (len(values) if isinstance(values, (tuple, list, tl_tuple)) else 1)
     signature = inspect.signature(plain)
@@ -178,7 +178,7 @@ def argmax(
     tie_break_left: Const[bool] = True,
     keep_dims: Const[bool] = False,
 ) -> tensor:
-    """Where the greatest along `axis` is, of all elements for None; int32.
+    """Return the index of the greatest along `axis`, of all elements for None; int32.
 
     Args:
         tie_break_left: of equal ones, the first; any of them otherwise.
@@ -194,7 +194,7 @@ def argmin(
     tie_break_left: Const[bool] = True,
     keep_dims: Const[bool] = False,
 ) -> tensor:
-    """Where the smallest along `axis` is; see `argmax`."""
+    """Return the index of the smallest along `axis`; see `argmax`."""
     ...
 
 
@@ -219,7 +219,7 @@ def cumsum(
     reverse: Const[bool] = False,
     dtype: Optional[Dtype] = None,
 ) -> tensor:
-    """Running sum along `axis`, from the end if `reverse`; `dtype` as for `sum`."""
+    """Return the running sum along `axis`, from the end if `reverse`; `dtype` as for `sum`."""
     ...
 
 
@@ -230,13 +230,14 @@ def cumprod(
     reverse: Const[bool] = False,
     dtype: Optional[Dtype] = None,
 ) -> tensor:
-    """Running product along `axis`, from the end if `reverse`; `dtype` from Triton 3.9 on."""
+    """Return the running product along `axis`, from the end if `reverse`; `dtype` from Triton 3.9 on."""
     ...
 
 
 @builtin
 def gather(src: tensor, index: tensor, axis: Const[int]) -> tensor:
-    """`result[.., i, ..] = src[.., index[.., i, ..], ..]` along `axis`; shape and layout of `index`."""
+    """Gather `result[.., i, ..] = src[.., index[.., i, ..], ..]` along `axis`; shape and layout of
+    `index`."""
     return semantic_layer().gather(src, index, axis)
 
 
@@ -247,7 +248,7 @@ def histogram(
     mask: Optional[Union[tensor, constexpr]] = None,
     layout: Optional[RegisterLayout] = None,
 ) -> tensor:
-    """How often each of 0..num_bins-1 occurs in the integers `input` [N]; int32 [num_bins].
+    """Count the occurrences of each of 0..num_bins-1 in the integers `input` [N]; int32 [num_bins].
 
     Other values are undefined behaviour where `mask` lets them through: GPUs count them modulo
     num_bins, and the simulator reports them.
@@ -257,7 +258,7 @@ def histogram(
 
 @builtin
 def dot_fma(a: tensor, b: tensor, acc: tensor) -> tensor:
-    """`a @ b + acc` with fused multiply-adds, no matrix unit.
+    """Compute `a @ b + acc` with fused multiply-adds, no matrix unit.
 
     Args:
         a: [M, K], layout DotOperandLayout(0, parent, 0).

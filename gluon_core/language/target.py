@@ -1,4 +1,4 @@
-"""`gl.target`: a kernel asks what it is compiled for; the answers are compile-time values."""
+"""Ask for the target of a kernel in it, `gl.target`; the answers are compile-time values."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class _Target:
     @staticmethod
     @builtin(name="gl.target.has")
     def has(capability: Const[str]) -> constexpr:
-        """Whether the target has `capability`, such as the names that `gluon info` lists."""
+        """Return True if the target has `capability`, such as the names that `gluon info` lists."""
         return constexpr(semantic_layer().target.has(unwrap(capability)))
 
     @staticmethod
     @builtin(name="gl.target.require")
     def require(*capabilities: Const[str]) -> None:
-        """The kernel is for targets with these capabilities; first in a kernel, it makes all others
-        a `CapabilityError` that says so."""
+        """Restrict the kernel to targets with these capabilities; as its first call, it refuses all
+        others with a `CapabilityError`."""
         semantic_layer().check_capabilities("the kernel", [unwrap(c) for c in capabilities])
 
     @staticmethod

@@ -1,6 +1,6 @@
 """Making tensors, changing their shape and layout."""
 
-# What `library` declares has no body.
+# Functions that `library` declares have no body.
 # mypy: disable-error-code="empty-body"
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def permute(input: tensor, *dims: Union[Const[int], Shape]) -> tensor:
 
 @builtin
 def join(a: Operand, b: Operand) -> tensor:
-    """`a` and `b` along a new last dimension of size 2; each thread holds both."""
+    """Join `a` and `b` along a new last dimension of size 2; each thread holds both."""
     return semantic_layer().join(a, b)
 
 

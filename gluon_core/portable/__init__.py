@@ -1,7 +1,8 @@
 """Portable ops: one meaning, several implementations, chosen at trace time for the target.
 
-`requests` says what is asked, `lowerings` and `fallback` hold the core's own vendor-neutral
-implementations, `selection` chooses, and `ops` is what kernels call as `gl.portable.load` and so
+`requests` describes the ops, `lowerings` and `fallback` hold the core's own vendor-neutral
+implementations, `selection` chooses, and `ops` holds the functions that kernels call as
+`gl.portable.load` and so
 on; those names resolve here on first use, because they need Triton and reading the declarations
 must not.
 """

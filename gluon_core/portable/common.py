@@ -1,4 +1,4 @@
-"""What the portable ops share: requests about the kernel at hand, and taking a lowering."""
+"""Share the code of the portable ops: requests about the kernel at hand, and taking a lowering."""
 
 from __future__ import annotations
 
@@ -64,10 +64,12 @@ def choose(op: str, request: Request) -> Selection:
     semantic, generator = semantic_layer(), code_generator()
     refused = semantic.session.refused
     selection = select(op, request, request.target, request.triton, refused=refused)
-    made = semantic.session.selections
-    # What code asks for on its own is asked where the op before was.
-    where = _where(generator) if generator is not None else made[-1].where if made else None
-    made.append(replace(selection, where=where))
+    selections = semantic.session.selections
+    # Requests of code on its own belong to the op before.
+    where = (
+        _where(generator) if generator is not None else selections[-1].where if selections else None
+    )
+    selections.append(replace(selection, where=where))
     if isinstance(request, (AsyncCopyRequest, LoadRequest, StoreRequest)):
         semantic.note_access(request.offsets, request.ptr.dtype.element_ty)
     return selection

@@ -1,4 +1,4 @@
-"""What becomes of an accumulator on its way to memory: epilogues, and writers of tiles that use them.
+"""Change accumulators on their way to memory: epilogues, and writers of tiles that use them.
 
 end = gl.portable.epilogue([M, N], bias=bias, activation=gelu)   # before the loop over tiles
 out = gl.portable.writer(c_tiles, parts=4, epilogue=end)
@@ -47,7 +47,7 @@ class EpilogueFacts:
 
 
 class tile_epilogue(Record):
-    """What is done to a tile of sums before it is stored."""
+    """Apply an epilogue to a tile of the accumulator before its store."""
 
     @staticmethod
     def check(value: object) -> None:
@@ -72,8 +72,8 @@ class tile_epilogue(Record):
         Args:
             value: tensor of two dimensions: a tile of sums, or a part of one.
             coordinates: where it begins: row and column, integer scalars; of more, the last two.
-            dtype: of the result, float32 by default. What is beyond the finite numbers of an 8-bit
-                type becomes the nearest.
+            dtype: of the result, float32 by default. Values beyond the finite numbers of an 8-bit type
+                become the nearest.
 
         Returns:
             A tensor of the same shape and layout.
@@ -98,21 +98,23 @@ class tile_epilogue(Record):
     def _finished(self, tile: _Tile, dtype: Any) -> tensor:
         semantic = tile.semantic
         result = semantic.cast(tile.value, tl.float32)
-        given = dict(zip(self.facts.has, self.parts.values[2:]))
-        if "scale" in given:
-            result = semantic.mul(result, given["scale"], True)
-        if "row_scale" in given:
-            result = semantic.mul(result, tile.along(given["row_scale"], 0), True)
-        if "column_scale" in given:
-            result = semantic.mul(result, tile.along(given["column_scale"], 1), True)
-        if "bias" in given:
-            result = semantic.add(result, tile.along(given["bias"], 1), True)
+        operands = dict(zip(self.facts.has, self.parts.values[2:]))
+        if "scale" in operands:
+            result = semantic.mul(result, operands["scale"], True)
+        if "row_scale" in operands:
+            result = semantic.mul(result, tile.along(operands["row_scale"], 0), True)
+        if "column_scale" in operands:
+            result = semantic.mul(result, tile.along(operands["column_scale"], 1), True)
+        if "bias" in operands:
+            result = semantic.add(result, tile.along(operands["bias"], 1), True)
         if self.facts.activation is not None:
             result = _activated(self.facts.activation, result)
-        if "residual" in given:
-            result = semantic.add(result, tile.whole(given["residual"], given["stride"]), True)
-        if "result_scale" in given:
-            result = semantic.mul(result, given["result_scale"], True)
+        if "residual" in operands:
+            result = semantic.add(
+                result, tile.whole(operands["residual"], operands["stride"]), True
+            )
+        if "result_scale" in operands:
+            result = semantic.mul(result, operands["result_scale"], True)
         return _as(semantic, result, dtype) if dtype is not None else result
 
 
@@ -135,8 +137,8 @@ class _Tile:
         s = self.semantic
         offsets = s.add(self._ids(dim), self.place[dim], True)
         inside = s.less_than(offsets, self.sizes[dim])
-        found = lower("load", LoadRequest(*around(s), pointer, offsets, inside, 0.0))
-        return s.expand_dims(s.cast(found, tl.float32), 1 - dim)
+        values = lower("load", LoadRequest(*around(s), pointer, offsets, inside, 0.0))
+        return s.expand_dims(s.cast(values, tl.float32), 1 - dim)
 
     def whole(self, pointer: Any, stride: Any) -> Any:
         """Return the same tile of another matrix, float32."""
@@ -151,8 +153,8 @@ class _Tile:
         rows = s.mul(s.expand_dims(ids[0], 1), s.cast(stride, tl.int32), True)
         offsets = s.add(rows, s.expand_dims(ids[1], 0), True)
         mask = s.and_(inside[0], inside[1])
-        found = lower("load", LoadRequest(*around(s), base, offsets, mask, 0.0))
-        return s.cast(found, tl.float32)
+        values = lower("load", LoadRequest(*around(s), base, offsets, mask, 0.0))
+        return s.cast(values, tl.float32)
 
 
 @builtin(name="gl.portable.epilogue")
@@ -167,12 +169,12 @@ def epilogue(
     stride: Optional[Scalar[int]] = None,
     result_scale: Optional[Operand] = None,
 ) -> tile_epilogue:
-    """What is done to tiles of sums before they are stored, in float32:
+    """Describe a change of accumulator tiles before their store, in float32:
 
         activation(sums * scale * row_scale[:, None] * column_scale[None, :] + bias[None, :])
         + residual, all times result_scale
 
-    What is None is left out.
+    Operands that are None are left out.
 
     Args:
         shape: rows and columns of the result, integer scalars; nothing beyond is read.
@@ -201,15 +203,15 @@ def epilogue(
     extents = [scalar_int32(semantic, size, "shape") for size in sizes]
     numbers = {"scale": scale, "result_scale": result_scale}
     vectors = {"row_scale": row_scale, "column_scale": column_scale, "bias": bias}
-    given: dict[str, Any] = {}
+    operands: dict[str, Any] = {}
     for name, value in {**numbers, **vectors, "residual": residual}.items():
         plain = unwrap(value)
         if plain is not None:
-            made = _number if name in numbers else _pointer
-            given[name] = made(semantic, plain, name)
+            convert = _number if name in numbers else _pointer
+            operands[name] = convert(semantic, plain, name)
     step = unwrap(stride)
-    if "residual" in given:
-        given["stride"] = extents[1] if step is None else scalar_int32(semantic, step, "stride")
+    if "residual" in operands:
+        operands["stride"] = extents[1] if step is None else scalar_int32(semantic, step, "stride")
     elif step is not None:
         raise ArgumentError(
             "of no residual", argument="stride", remedy="Pass residual=, or drop it."
@@ -222,8 +224,8 @@ def epilogue(
             expected="a @gluon.jit function of one tensor",
             got=describe(function),
         )
-    facts = EpilogueFacts(tuple(given), _text(function), function)
-    return tile_epilogue([*extents, *given.values()], facts)
+    facts = EpilogueFacts(tuple(operands), _text(function), function)
+    return tile_epilogue([*extents, *operands.values()], facts)
 
 
 # -- writers --------------------------------------------------------------------------------------
@@ -231,19 +233,19 @@ def epilogue(
 
 @dataclass(frozen=True)
 class OutputFacts:
-    """The lowering of `tile_store` that keeps buffers, "" for none, and the tiles side by side in what
-    is stored at once."""
+    """Return the lowering of `tile_store` that keeps buffers, "" for none, and the number of adjacent
+    tiles of a store."""
 
     lowering: str
     parts: int
 
 
 class tile_output(Record):
-    """A tensor that is stored in tiles, and what is done to them before."""
+    """Store a tensor in tiles, with an epilogue."""
 
     @builtin(name="tile_output.store")
     def store(self, coordinates: Union[Values, Sequence[Scalar[int]]], value: Operand) -> None:
-        """Start storing `value`; what hardware stores on its own goes on while the next tile is worked on.
+        """Start storing `value`; asynchronous stores go on while the next tile is worked on.
 
         Args:
             coordinates: where it begins: an integer scalar per dimension, from 0 on.
@@ -259,7 +261,7 @@ class tile_output(Record):
         wanted = [*block[:-1], block[-1] * self.facts.parts]
         if shape_of(held) != wanted:
             raise ShapeError(
-                "not what the writer was made for",
+                "not that of the writer",
                 argument="value",
                 expected=f"{self.facts.parts} of {block} side by side",
                 got=shape_of(held),
@@ -272,7 +274,7 @@ class tile_output(Record):
         if chosen.name == self.facts.lowering:
             code(chosen, "put")(request, list(state.values), finish, _semantic=semantic)
             return
-        # Part by part, so that what an epilogue reads takes few registers.
+        # Part by part, so that the operands of an epilogue take few registers.
         width = shape_of(held)[-1] if finish is None else request.narrowest
         for i, part in enumerate(semantic.split_columns(held, width)):
             here = semantic.moved_right(place, i * width)
@@ -298,9 +300,9 @@ def writer(
     next tile is worked on where there is such (TMA), else at once.
 
     Args:
-        tiles: what `gl.portable.descriptor` returned.
-        parts: compile-time integer: what is stored at once is so many tiles side by side.
-        epilogue: what is done to it before.
+        tiles: result of `gl.portable.descriptor`.
+        parts: compile-time integer: number of adjacent tiles that are stored at once.
+        epilogue: change of the tiles before.
 
     Returns:
         A `tile_output`.
@@ -318,7 +320,7 @@ def writer(
         )
     tile_epilogue.check(end)
     count = compile_time_int(parts, "parts", 1)
-    # As nothing is stored yet, the layout of what will be may be any.
+    # As nothing is stored yet, the layout of the values may be any.
     request = TileStoreRequest(*around(semantic), tile, (), None, None)
     chosen = choose("tile_store", request).chosen
     keeps = "open" in chosen.extras
@@ -338,7 +340,7 @@ def _activated(function: Any, value: Any) -> Any:
         result = code_generator().call_JitFunction(function, [value], {})
     if getattr(result, "type", None) != value.type:
         raise ArgumentError(
-            "does not give what it got",
+            "does not return the type of its argument",
             argument="activation",
             expected=str(value.type),
             got=describe(result),
@@ -377,7 +379,7 @@ _BOUNDS = {
 
 
 def _text(function: Any) -> str:
-    """What tells an activation from others."""
+    """Return the identity of an activation."""
     if function is None:
         return ""
     module, name = function.__module__, function.__qualname__
@@ -385,10 +387,10 @@ def _text(function: Any) -> str:
 
 
 def _number(semantic: SemanticLayer, value: Any, argument: str) -> Any:
-    made = semantic.to_tensor(value)
-    if made.type.is_block() or made.dtype.is_ptr():
+    tensor = semantic.to_tensor(value)
+    if tensor.type.is_block() or tensor.dtype.is_ptr():
         raise DtypeError("must be a scalar", argument=argument, got=describe(value))
-    return semantic.cast(made, tl.float32)
+    return semantic.cast(tensor, tl.float32)
 
 
 def _pointer(semantic: SemanticLayer, value: Any, argument: str) -> Any:

@@ -1,4 +1,5 @@
-"""What every target can do: masked global access, copies through registers, multiply-add."""
+"""Lower the portable ops for every target: masked global access, copies through registers,
+multiply-add."""
 
 from __future__ import annotations
 

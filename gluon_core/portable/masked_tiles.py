@@ -30,7 +30,7 @@ __all__ = [
 
 
 def make(request: TileRequest, _semantic: SemanticLayer) -> Sequence[Any]:
-    """Base, shape and strides are all that it takes."""
+    """Accept any base, shape and strides."""
     return ()
 
 
@@ -42,7 +42,7 @@ def layout(request: TileRequest) -> Any:
 
 
 def begin(stages: int, tiles: int, _semantic: SemanticLayer) -> Sequence[Any]:
-    """Groups of copies are counted by the hardware."""
+    """Count groups of copies by the hardware."""
     return ()
 
 
@@ -65,7 +65,7 @@ def arrived(state: Any, slot: Any, phase: Any, pending: int, _semantic: Semantic
 
 
 def end(state: Any, stages: int, _semantic: SemanticLayer) -> None:
-    """The last groups hold no copies, but they are groups."""
+    """Commit the last groups, which hold no copies."""
     arrived(state, None, None, 0, _semantic)
 
 
@@ -94,7 +94,7 @@ def _addresses(
 ) -> tuple[Any, Any, Any]:
     """Pointer to the tile, offsets in it, and which of its elements the tensor has.
 
-    What moves from tile to tile is in the scalar pointer: offsets are small, and the same for all.
+    The scalar pointer moves from tile to tile: offsets are small, and the same for all.
     """
     layout = _blocked(semantic, shape, tile.dtype.primitive_bitwidth)
     moved = semantic.cast(place[-1], tl.int64)

@@ -1,4 +1,4 @@
-"""`gl.portable.mma` and what goes with it: layouts, accumulators, waiting, fences."""
+"""Define `gl.portable.mma` and its companions: layouts, accumulators, waiting, fences."""
 
 from __future__ import annotations
 
@@ -51,12 +51,13 @@ def mma_layouts(
         acc_dtype: of the accumulator; float32, or int32 for integer operands, by default.
         num_warps: warps that share the tile, those of the kernel by default.
         input_precision: as for `mma`.
-        operands: where `mma` will find them: "registers", or "shared" memory, which is what units
-            need that read it on their own (`wgmma`, `tcgen05`). By default either will do: given
+        operands: where `mma` will find them: "registers", or "shared" memory, for units that read it on
+            their own (`wgmma`, `tcgen05`). By default either will do: given
             buffers in `a_shared` and `b_shared` and an `accumulator(layouts)`, `mma` takes the best
             unit, and `read` converts to the layout `accumulator`; given tensors in the layouts `a`
             and `b`, one that multiplies registers. "shared" saves that conversion.
-        b_transposed: B lies as `(n, k)` in shared memory, with k contiguous, and is handed to `mma`
+        b_transposed: B is stored as `(n, k)` in shared memory, with k contiguous, and is handed to
+        `mma`
             by `.permute((1, 0))`. Some units read 8-bit and 32-bit operands in no other way.
 
     Raises:
@@ -81,7 +82,7 @@ def mma_layouts(
         )
     if turned and place != "shared":
         raise ArgumentError(
-            "says how B lies in shared memory",
+            "says how B is stored in shared memory",
             argument="b_transposed",
             expected="operands='shared' with it",
             got=f"operands={place!r}",
@@ -139,12 +140,11 @@ def _layouts_for(request: MmaRequest) -> MmaLayouts:
 def accumulator(
     layouts: Union[MmaLayouts, constexpr], start: Optional[tensor] = None
 ) -> mma_accumulator:
-    """What `mma` adds to, where the matrix unit wants it: registers or tensor memory.
+    """Hold the accumulator of `mma` where the matrix unit wants it: registers or tensor memory.
 
     Args:
-        layouts: what `mma_layouts(...)` returned.
-        start: tensor in layout `layouts.accumulator` to begin with, such as what `read` gave,
-            scaled; zeros by default.
+        layouts: result of `mma_layouts(...)`. start: tensor in layout `layouts.accumulator` to begin
+        with, such as a scaled result of `read`; zeros by default.
 
     Returns:
         An `mma_accumulator`. In a loop over tiles make one for each tile, and end it by `read`.
@@ -185,7 +185,7 @@ def accumulator(
 def _check_start(start: tensor, layouts: MmaLayouts) -> None:
     if start.dtype != layouts.acc_dtype:
         raise DtypeError(
-            "not what is accumulated",
+            "not that of the accumulator",
             argument="start",
             expected=layouts.acc_dtype,
             got=start.dtype,
@@ -217,8 +217,8 @@ def mma(
 ) -> Accumulated:
     """`acc + a @ b`, on operands in registers or in shared memory.
 
-    Of operands in shared memory, stores to them need a `gl.portable.fence()` before; what
-    `gl.portable.wait` or a pipeline's `wait` waited for needs none.
+    Stores to operands in shared memory need a `gl.portable.fence()` before; copies that
+    `gl.portable.wait` or a pipeline's `wait` waited for need none.
 
     Args:
         a: `(m, k)` tensor in layout `mma_layouts(...).a`, or in shared memory in layout `a_shared`.
@@ -350,7 +350,7 @@ def mma_wait(
     operands of the others may be overwritten. Nothing to do where `mma` multiplies at once.
 
     Args:
-        acc: an `accumulator(...)`; use what this returns instead.
+        acc: an `accumulator(...)`; use the result instead.
         pending: compile-time integer, 0 to 3.
         deps: buffers in shared memory that must stay allocated until then, in a sequence; those of
             a pipeline need not be named.
@@ -399,8 +399,8 @@ def read(acc: mma_accumulator) -> tensor:
 
 @builtin(name="gl.portable.fence")
 def fence() -> None:
-    """What threads stored to shared memory before becomes visible to matrix units that read it on
-    their own. Needed between `store` and an `mma` that reads the buffer; nothing elsewhere."""
+    """Make earlier stores to shared memory visible to matrix units that read it on their own. Needed
+    between `store` and an `mma` that reads the buffer; nothing elsewhere."""
     semantic = semantic_layer()
     known = available("mma", semantic.target, _triton.VERSION)
     fences = {low.extras["fence"]: low for low in known if "fence" in low.extras}

@@ -130,8 +130,8 @@ def store(
     """Write `value` to `ptr + offsets` in global memory, or to a tile.
 
     Args:
-        ptr: scalar pointer, or what `descriptor` returned.
-        offsets: integer tensor in elements; of a descriptor, where the tile begins: an integer
+        ptr: scalar pointer, or a result of `descriptor`. offsets: integer tensor in elements; of a
+        descriptor, where the tile begins: an integer
             scalar per dimension, from 0 on.
         value: tensor of `offsets`' shape and layout, or a scalar; converted to the element type.
             To a descriptor, a tensor of any layout, of a tile's shape or that of several side by
@@ -168,7 +168,7 @@ def async_copy(
     Args:
         dest: shared memory descriptor of `offsets`' shape and `ptr`'s element type.
         ptr: scalar pointer.
-        offsets: integer tensor in elements; its layout says which thread copies what.
+        offsets: integer tensor in elements; its layout says which thread copies which elements.
         mask: bool tensor; where False `dest` gets 0.
         cache_modifier: "", ".ca" or ".cg".
 
@@ -226,8 +226,8 @@ def wait(num_outstanding: Const[int] = 0) -> None:
         code(lowering, "wait")(count, _semantic=semantic_layer())
 
 
-# Which way a copy took depends on its operands, and a loop may mix them; what closes or awaits a
-# group depends on the target alone. An empty group costs one instruction and keeps the counts of
+# Which way a copy took depends on its operands, and a loop may mix them; the ops that close or await a
+# group depend on the target alone. An empty group costs one instruction and keeps the counts of
 # all ways equal, so that `wait(n)` means the same whichever lowering the copies took.
 def _copy_lowerings() -> tuple[Lowering, ...]:
     return available("async_copy", semantic_layer().target, _triton.VERSION)

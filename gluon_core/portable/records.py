@@ -1,6 +1,6 @@
-"""Values of the portable ops that are made of several: what a vendor keeps, and what is known of it.
+"""Values of the portable ops that are made of several: the vendor's state, and its known facts.
 
-A record has `parts`, a tuple of values of the IR, and `facts`, what is known when tracing. Kernels
+A record has `parts`, a tuple of values of the IR, and `facts`, known when tracing. Kernels
 hand records to functions and from round to round of a loop like any other value.
 """
 
@@ -23,7 +23,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class TileFacts:
-    """What is known of a tensor that is copied in tiles.
+    """Hold the known facts of a tensor that is copied in tiles.
 
     Args:
         dtype: of the elements.
@@ -40,7 +40,7 @@ class TileFacts:
 
 @dataclass(frozen=True)
 class PipelineFacts:
-    """What is known of a pipeline of tiles: its buffers, and the tiles of one step."""
+    """Hold the known facts of a pipeline of tiles: its buffers, and the tiles of one step."""
 
     stages: int
     tiles: tuple[TileFacts, ...]
@@ -48,7 +48,7 @@ class PipelineFacts:
 
 @dataclass(frozen=True)
 class AccumulatorFacts:
-    """What is known of an accumulator.
+    """Hold the known facts of an accumulator.
 
     Args:
         shape: `(m, n)`.
@@ -70,8 +70,8 @@ class record_type(base_type):
 
     Args:
         kind: class of the value.
-        parts: tuple type of what the vendor keeps.
-        facts: frozen dataclass, what is known when tracing.
+        parts: tuple type of the vendor's state.
+        facts: frozen dataclass of the facts known when tracing.
     """
 
     def __init__(self, kind: type, parts: Any, facts: Any):

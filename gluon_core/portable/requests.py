@@ -27,7 +27,7 @@ class Request:
     """Base of all requests.
 
     Args:
-        target: what the kernel is compiled for.
+        target: target of the compilation.
         num_warps: warps of the block or of the current partition.
         triton: (major, minor) of the installed Triton.
     """
@@ -176,7 +176,7 @@ class TileRequest(Request):
 
 @dataclass(frozen=True)
 class TileStoreRequest(Request):
-    """A tensor in registers into a tile of global memory, what is outside left out.
+    """Request a store of a tensor in registers to a tile of global memory, inside the tensor only.
 
     Args:
         tile: a `tile_descriptor`.

@@ -24,13 +24,13 @@ _max, _sum = tl.max, tl.sum
 
 @traced
 def cluster_softmax(x: "tensor") -> "tuple[tensor, tensor, tensor]":
-    """Of each row the exponentials of its elements below its maximum, that maximum, and their sum.
+    """Return the exponentials of each row's elements below its maximum, that maximum, and their sum.
 
     Where the blocks of a cluster share rows, each has a maximum and a sum of its own part, and those
     are exchanged together, once.
 
     Args:
-        x: float32 tensor [rows, columns]; what is not there is -inf.
+        x: float32 tensor [rows, columns]; missing elements are -inf.
 
     Returns:
         `exp(x - maximum)`, a tensor like `x`; maximum and sum, [rows], in the SliceLayout of its layout.
@@ -64,7 +64,7 @@ def _merged(m0: "tensor", t0: "tensor", m1: "tensor", t1: "tensor") -> "tuple[te
 
 @builtin
 def _sharing(x: tensor) -> constexpr:
-    """How many blocks of the cluster share a row, each a run of its columns."""
+    """Return the number of blocks of the cluster that share a row, each a run of its columns."""
     semantic = semantic_layer()
     held = semantic.require_distributed(x, "x")
     if held.dtype != tl.float32:
@@ -105,7 +105,7 @@ def _of_rows(value: tensor, x: tensor) -> tensor:
 
 @builtin
 def _exchanged(most: tensor, total: tensor) -> Any:
-    """Of all blocks: the maximum, and the sum below it."""
+    """Return the maximum of all blocks, and the sum below it."""
     return tl_core.reduce(
         (most, total), 1, _merged, _semantic=semantic_layer(), _generator=code_generator()
     )

@@ -1,9 +1,8 @@
 """Signals: how programs on several devices, or on one, tell each other how far they are.
 
 A signal is a 32-bit integer in memory that both can reach, such as the pads of
-`gluon_core.distributed`. It counts: who signals adds one, who waits takes one away, so it is 0 again
-when everybody is through. What was read and written before a signal comes before what follows the
-wait for it.
+`gluon_core.distributed`. It counts: a signal adds one, a wait takes one away, so it is 0 again after
+all waits. Reads and writes before a signal happen before those after the wait for it.
 
 A counter in plain memory serves many programs that wait: it only grows.
 
@@ -25,7 +24,7 @@ from gluon_core.values.tensors import describe
 SYSTEM = constexpr("sys")
 if TYPE_CHECKING:
     constexpr_str = Union[constexpr, str]
-else:  # what the tracer takes for a parameter that is compiled in
+else:  # the tracer takes this for a parameter that is compiled in
     constexpr_str = constexpr
 
 __all__ = ["counter_add", "counter_wait", "peer", "rank_barrier", "signal", "wait_signal"]
@@ -46,7 +45,7 @@ def _add(pointer: tensor, amount: Scalar[int], sem: Const[str], scope: Const[str
 
 @builtin
 def _now(pointer: tensor, scope: Const[str]) -> tensor:
-    """What a counter holds, read so that what follows comes after."""
+    """Load a counter with acquire semantics: later accesses come after."""
     semantic = semantic_layer()
     zero = semantic.scalar_constant(0, tl.int32)
     return semantic.atomic_cas(_counter(pointer), zero, zero, constexpr("acquire"), scope)
@@ -78,8 +77,8 @@ def signal(pointer: "tensor", scope: constexpr_str = SYSTEM) -> "None":
 
 @traced
 def wait_signal(pointer: "tensor", scope: constexpr_str = SYSTEM) -> "None":
-    """Wait until somebody has signalled at `pointer`, and take that signal away. What the program
-    does next comes after what was done before the signal. One program waits at a pointer.
+    """Wait for a signal at `pointer`, and take it away. Accesses before the signal happen before those
+    after the wait. One program waits at a pointer.
 
     Args:
         pointer: scalar pointer to int32 in this device's own memory.
@@ -125,7 +124,7 @@ def rank_barrier(
 ) -> "None":
     """Wait until the programs with this channel on all ranks have come.
 
-    What each did before comes before what the others do next.
+    Accesses of each before happen before accesses of the others after.
 
     Args:
         signals: the pads of all ranks: `x.signals`.
@@ -157,15 +156,15 @@ def peer(pointers: Union[Values, Sequence[Any]], rank: Scalar[int]) -> tensor:
         ArgumentError: no pointers, or a compile-time rank that there is not.
     """
     semantic = semantic_layer()
-    given = unwrap(pointers)
-    if not isinstance(given, (list, tuple, tl_tuple)) or not len(given):
+    sequence = unwrap(pointers)
+    if not isinstance(sequence, (list, tuple, tl_tuple)) or not len(sequence):
         raise ArgumentError(
             "not the pointers of ranks",
             argument="pointers",
             expected="a tuple",
-            got=describe(given),
+            got=describe(sequence),
         )
-    listed = list(given)
+    listed = list(sequence)
     wanted = unwrap(rank)
     if isinstance(wanted, int):
         at = compile_time_int(wanted, "rank", 0)
@@ -174,8 +173,8 @@ def peer(pointers: Union[Values, Sequence[Any]], rank: Scalar[int]) -> tensor:
                 "there is no such rank", argument="rank", expected=f"below {len(listed)}", got=at
             )
         return listed[at]
-    found = listed[0]
+    selected = listed[0]
     for number, pointer in enumerate(listed[1:], 1):
         here = semantic.equal(wanted, semantic.scalar_constant(number, tl.int32))
-        found = semantic.where(here, pointer, found)
-    return found
+        selected = semantic.where(here, pointer, selected)
+    return selected

@@ -77,7 +77,7 @@ class _Number:
 
 @dataclass(frozen=True)
 class StreamKFacts:
-    """How far a step goes along K."""
+    """Return the extent of a step along K."""
 
     step: int
 
@@ -112,7 +112,7 @@ class stream_k_share(Record):
 
     @staticmethod
     def _filled(ends: tuple[_Number, ...]) -> _Number:
-        """How many pieces there are."""
+        """Return the number of pieces."""
         zero = ends[0] * 0
         filled = zero
         for begin, end in zip(ends, ends[1:]):
@@ -149,7 +149,7 @@ class stream_k_share(Record):
             longer = further * (base + 1)
             return at.below(longer, at // (base + 1), further + (at - longer) // base.most(1))
 
-        # What is left of a tile that another program began, the beginning of one, then whole tiles.
+        # The rest of a tile that another program began, the beginning of one, then whole tiles.
         start, stop = (here.below(1, ends[i], ends[i + 1]) for i in (0, 1))
         shared = start // steps
         opener, closer = owner(shared * steps), owner((shared + 1) * steps - 1)
@@ -168,7 +168,7 @@ class stream_k_share(Record):
 def stream_k_tiles(
     shape: Union[Sequence[Scalar[int]], Values], block_shape: Shape, group: Const[int] = 8
 ) -> stream_k_share:
-    """This program's share of the product of two matrices. Where the tiles do not divide among the
+    """Compute this program's share of a matrix product. Where the tiles do not divide among the
     programs, and at most three quarters of them have a last tile, those of the last round are cut along K,
     such that all programs have as many steps to do but for one; of the others each is one program's.
 
@@ -244,7 +244,8 @@ def _nothing(value: tensor) -> tensor:
 
 @builtin
 def _count(counter: tensor) -> tensor:
-    """One more has left its part: how many had before. What each did before comes before what the last does."""
+    """Count one more finished part and return the number before. Accesses of each before happen before
+    those of the last after."""
     semantic = semantic_layer()
     element = getattr(counter.type.scalar, "element_ty", None)
     if counter.type.is_block() or element != tl.int32:
@@ -276,8 +277,8 @@ def _size(value: tensor) -> constexpr:
 def split_k_reduce(
     value: "tensor", sums: "tensor", counter: "tensor", part: "Scalar[int]", parts: "Scalar[int]"
 ) -> "Values":
-    """Add up what several programs have of one tensor, in order, whoever comes when: equal parts have
-    equal sums, to the bit. Nobody waits: who comes last adds.
+    """Add up the parts of one tensor that several programs have, in a fixed order: equal parts have
+    equal sums, to the bit. No program waits: the last one adds.
 
     Args:
         value: float32 tensor, this program's part; of the same shape and layout in all programs.

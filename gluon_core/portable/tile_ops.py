@@ -53,7 +53,7 @@ class Fetch(NamedTuple):
         tiles: a `tile_descriptor` each.
         buffers: shared memory for one tile each.
         coordinates: of the first element of each tile, int32 scalars.
-        state: what `begin` made.
+        state: the result of `begin`.
         slot: of the ring of buffers, int32 scalar.
         pred: int1 scalar; where false nothing is copied. None is true.
     """
@@ -68,7 +68,7 @@ class Fetch(NamedTuple):
 
 class tile_descriptor(Record):
     """A tensor in global memory of which `pipeline` and `store` move tiles. Its parts are the base,
-    the shape (int32), the strides (int64), and what the hardware wants besides."""
+    the shape (int32), the strides (int64), and the additional values of the hardware."""
 
     @property
     def dtype(self) -> Any:
@@ -102,7 +102,7 @@ class tile_descriptor(Record):
 
     @property
     def native(self) -> Sequence[Any]:
-        """What the lowering made."""
+        """Return the state of the lowering."""
         return self.parts.values[3].values
 
 
@@ -168,9 +168,9 @@ def descriptor(
             "not a layout for shared memory", argument="shared_layout", got=repr(layout)
         )
     sizes = [_scalar(semantic, size, tl.int32, "shape") for size in sizes]
-    given = [unwrap(step) for step in steps[:-1]]
-    scalars = [_scalar(semantic, step, tl.int64, "strides") for step in given]
-    known = [g if isinstance(g, int) else s for g, s in zip(given, scalars)]
+    plain = [unwrap(step) for step in steps[:-1]]
+    scalars = [_scalar(semantic, step, tl.int64, "strides") for step in plain]
+    known = [g if isinstance(g, int) else s for g, s in zip(plain, scalars)]
     request = TileRequest(
         *around(semantic),
         base,
@@ -179,7 +179,7 @@ def descriptor(
         dtype,
         block,
         layout,
-        tuple(semantic.known_multiple(step) for step in given),
+        tuple(semantic.known_multiple(step) for step in plain),
         semantic.known_multiple(base),
     )
     chosen = choose("tile_copy", request).chosen
@@ -238,13 +238,13 @@ class tile_pipeline(Record):
                 expected=len(tiles),
                 got=len(places),
             )
-        found = [tile_place(semantic, tile, place) for tile, place in zip(tiles, places)]
+        spots = [tile_place(semantic, tile, place) for tile, place in zip(tiles, places)]
         slot, _ = _place(semantic, step, self.facts.stages)
         plain = unwrap(pred)
         when = None if plain is True else predicate(semantic, plain)
         handle = None if when is None else when.handle
         semantic.told_of_tiles("fetched", buffers[0], step, handle)
-        for place in found:
+        for place in spots:
             semantic.told_of_place(place, when)
         views = [semantic.memdesc_index(buffer, slot) for buffer in buffers]
         for name, state in zip(_lowerings(self.facts), states):
@@ -253,7 +253,7 @@ class tile_pipeline(Record):
                 Fetch(
                     [tiles[i] for i in mine],
                     [views[i] for i in mine],
-                    [found[i] for i in mine],
+                    [spots[i] for i in mine],
                     state,
                     slot,
                     when,
@@ -304,7 +304,7 @@ def pipeline(
     steps: `fetch` starts the copies of a step, `wait` waits for them, `close` ends it all.
 
     Args:
-        descriptors: a sequence of what `descriptor` returned.
+        descriptors: sequence of results of `descriptor`.
         stages: compile-time integer.
 
     Returns:
@@ -339,13 +339,13 @@ def store_tile(tile: tile_descriptor, coordinates: Any, value: Operand) -> None:
     """`gl.portable.store` of a tile."""
     semantic = semantic_layer()
     held = semantic.require_distributed(value, "value")
-    found, block = shape_of(held), tile.block_shape
-    if found[:-1] != block[:-1] or len(found) != len(block) or found[-1] % block[-1]:
+    shape, block = shape_of(held), tile.block_shape
+    if shape[:-1] != block[:-1] or len(shape) != len(block) or shape[-1] % block[-1]:
         raise ShapeError(
             "not the shape of a tile, nor of several side by side",
             argument="value",
             expected=block,
-            got=found,
+            got=shape,
         )
     place = tile_place(semantic, tile, coordinates)
     semantic.told_of_place(place)
@@ -390,7 +390,7 @@ def _listed(values: Any, argument: str) -> list[Any]:
 
 
 def tile_place(semantic: SemanticLayer, tile: tile_descriptor, place: Any) -> list[Any]:
-    """Where a tile begins, int32 scalars."""
+    """Return the first element of a tile, int32 scalars."""
     listed = _listed(place, "coordinates")
     if len(listed) != len(tile.facts.block_shape):
         raise ShapeError(
@@ -402,7 +402,7 @@ def tile_place(semantic: SemanticLayer, tile: tile_descriptor, place: Any) -> li
     for value in listed:
         if isinstance(value, int) and value < 0:
             semantic.warn(
-                f"a tile that begins at {value}, before its tensor: some targets leave out what is "
+                f"a tile that begins at {value}, before its tensor: some targets leave out the elements "
                 "not inside, others take other elements or end in an illegal instruction. Begin at "
                 "0 or later."
             )

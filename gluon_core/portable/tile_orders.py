@@ -43,13 +43,13 @@ class tile_order(Record):
 
     @builtin(name="tile_order.count")
     def count(self) -> tensor:
-        """How many tiles there are, an int32 scalar."""
+        """Return the number of tiles, an int32 scalar."""
         rows, columns = self.parts.values[:2]
         return semantic_layer().mul(rows, columns, True)
 
     @builtin(name="tile_order.at")
     def at(self, tile: Scalar[int]) -> tl_tuple:
-        """Where a tile begins.
+        """Return the first element of a tile.
 
         Args:
             tile: integer scalar, from 0 to below `count()`.
@@ -83,8 +83,8 @@ def swizzled_tiles(
     group: Const[int] = 8,
     first_row: Optional[Scalar[int]] = None,
 ) -> tile_order:
-    """Return the tiles of a matrix, in an order in which programs that run together share what they
-    read: `group` rows of tiles are walked at a time, column by column.
+    """Return the tiles of a matrix, in an order in which programs that run together share operands:
+    `group` rows of tiles are walked at a time, column by column.
 
     Args:
         shape: rows and columns of the matrix, integer scalars.

@@ -92,7 +92,7 @@ def blocked_layout(
 
 
 def contiguous(registers: Any, shared: Any, shape: Sequence[int]) -> int:
-    """How many consecutive elements of shared memory each thread holds in its registers: what one
+    """Return the number of consecutive elements of shared memory in each thread's registers, which one
     thread can copy at once.
 
     Args:

@@ -1,4 +1,4 @@
-"""What inline assembly says of its operands, looked at before LLVM, which aborts over it."""
+"""Check the constraints of inline assembly before LLVM, which aborts over mistakes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _SPECIAL = re.compile(r"\{[^{}]*\}")
 
 
 def _registers(bits: int, pack: int) -> int:
-    """How many operands `pack` elements of that many bits are: narrow ones share 32-bit registers."""
+    """Return the number of operands of `pack` elements of that many bits: narrow ones share 32-bit
+    registers."""
     return pack if bits >= 32 else max(1, -(-pack * bits // 32))
 
 
@@ -36,9 +37,9 @@ def check_assembly(
         ArgumentError: they do not; LLVM would end the process.
     """
     pieces: list[str] = []
-    for given in _pieces(constraints):
-        piece = given.strip()
-        if given[:1].isspace() and piece.startswith(("=", "~", "!")):
+    for text in _pieces(constraints):
+        piece = text.strip()
+        if text[:1].isspace() and piece.startswith(("=", "~", "!")):
             raise ArgumentError(
                 f"with a space before it, LLVM does not see the {piece[0]!r}",
                 argument="constraints",
@@ -47,9 +48,9 @@ def check_assembly(
             )
         _check_piece(piece, pieces, constraints, architecture)
         pieces.append(piece)
-    made = [piece for piece in pieces if piece.startswith("=")]
+    results = [piece for piece in pieces if piece.startswith("=")]
     read = [piece for piece in pieces if not piece.startswith(("=", "~", "!"))]
-    for what, names, count in (("results", made, outputs), ("arguments", read, inputs)):
+    for what, names, count in (("results", results, outputs), ("arguments", read, inputs)):
         if len(names) != count:
             kind = "that begin with '='" if what == "results" else "without '=' or '~'"
             raise ArgumentError(
@@ -60,14 +61,14 @@ def check_assembly(
                 remedy="Name each result first ('=r'), then each argument ('r'); elements of fewer "
                 "than 32 bits share registers, as `pack` says.",
             )
-    for found in _OPERAND.finditer(asm):
-        number = found[1] or found[2]
+    for operand in _OPERAND.finditer(asm):
+        number = operand[1] or operand[2]
         if number is not None and int(number) >= outputs + inputs:
             raise ArgumentError(
-                f"the text names an operand that is not there: {found[0]}",
+                f"the text names an operand that is not there: {operand[0]}",
                 argument="asm",
                 expected=f"$0 to ${outputs + inputs - 1}" if outputs + inputs else "none",
-                got=found[0],
+                got=operand[0],
                 remedy="Results come first, from $0 on; a dollar sign itself is $$.",
             )
 
@@ -89,7 +90,7 @@ def _check_piece(
 
     result = piece.startswith("=")
     if piece.startswith("!") or piece.startswith("~") and not _CLOBBERED.fullmatch(piece):
-        raise refuse("not a constraint", "What the text overwrites is named as in '~{memory}'.")
+        raise refuse("not a constraint", "Name clobbers as in '~{memory}'.")
     if piece.startswith("~"):
         return
     body = piece[result:]
@@ -104,7 +105,7 @@ def _check_piece(
     if any(_refused_code(code) for code in _CODE.findall(codes)) or len(body) - len(codes) > 2:
         raise refuse("not a constraint")
     if result and any(not earlier.startswith("=") for earlier in before):
-        raise refuse("a result stands after an argument", "Name the results first.")
+        raise refuse("a result follows an argument", "Name the results first.")
     for code in _CODE.findall(codes):
         results = sum(earlier.startswith("=") for earlier in before)
         if code.isdigit() and (result or int(code) >= results):
@@ -125,15 +126,15 @@ def _check_piece(
 
 
 def _refused_code(code: str) -> bool:
-    """Whether LLVM cannot read a code, or has no meaning for it on any target."""
+    """Return True if LLVM cannot read a code, or has no meaning for it on any target."""
     return code in ("{}", "{", "}", "^", "@") or code[0] in "#*&%=+![]"
 
 
 def _pieces(constraints: str) -> Sequence[str]:
-    """What stands between commas, but for those in braces."""
+    """Split at commas, but not inside braces."""
     if not constraints.strip():
         return []
-    hidden = _SPECIAL.sub(lambda found: found[0].replace(",", " "), constraints)
+    hidden = _SPECIAL.sub(lambda match: match[0].replace(",", " "), constraints)
     return hidden.split(",")
 
 
@@ -142,13 +143,13 @@ def check_packed(
 ) -> None:
     """See that text and constraints name as many operands as `pack` elements need registers."""
     read = [_bits(unwrap(arg)) for arg in items_of(args)]
-    made = [
+    pieces = [
         unwrap(kind).primitive_bitwidth
         for kind in (kinds if isinstance(kinds, (tuple, tl_tuple)) else (kinds,))
     ]
     # How several bits share registers is the compiler's own.
-    if pack == 1 or all(bits >= 8 for bits in (*read, *made)):
-        outputs, inputs = (sum(_registers(bits, pack) for bits in side) for side in (made, read))
+    if pack == 1 or all(bits >= 8 for bits in (*read, *pieces)):
+        outputs, inputs = (sum(_registers(bits, pack) for bits in side) for side in (pieces, read))
         check_assembly(unwrap(asm), unwrap(constraints), outputs, inputs, architecture)
 
 

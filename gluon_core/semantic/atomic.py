@@ -34,19 +34,19 @@ class AtomicOps(MemoryOps):
         element = pointer.type.scalar.element_ty
         if op in ("and", "or", "xor") and not element.is_int():
             raise DtypeError(f"atomic_{op} works on integers", argument="pointer", got=element)
-        given, val = unwrap(val), self.require_value(val, "val")
+        plain, val = unwrap(val), self.require_value(val, "val")
         self._check_widening(pointer, val, "value")
         self._check_companion(pointer, val, "val")
         self.warn_of_cut(element, val, f"gl.atomic_{op}")
-        if isinstance(given, int):
-            self.warn_of_narrowing(element, val, given, f"gl.atomic_{op}")
+        if isinstance(plain, int):
+            self.warn_of_narrowing(element, val, plain, f"gl.atomic_{op}")
         self._check_value_layout(pointer, val)
         mask = self.check_mask(pointer, mask)
         parent = getattr(super(), f"atomic_{op}")
         return parent(pointer, val, mask, *self._order(sem, scope))
 
     def _check_value_layout(self, pointer: Any, val: Any) -> None:
-        """A tensor value must already be laid out as the pointers are."""
+        """Check that a tensor value is already laid out as the pointers are."""
         if val.type.is_block() and shape_of(val) == shape_of(pointer):
             self.unify_layouts(pointer, val)
 

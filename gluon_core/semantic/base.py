@@ -1,4 +1,4 @@
-"""What the op families share: the session, layout checks, wrapping of inferred results."""
+"""Share the code of the op families: the session, layout checks, wrapping of inferred results."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
         super().__init__(builder)
         self.session = session
         self.num_warps: int = session.num_warps
-        # File and line of what is being traced.
+        # File and line of the traced call.
         self.place: Callable[[], tuple[str, int]] = lambda: ("<kernel>", 1)
-        # Grows with all that may wait or be skipped: control flow, calls, waits. What vendors' ops
-        # remember of a function is true as long as it has not grown.
+        # Grows with all that may wait or be skipped: control flow, calls, waits. Facts that vendors'
+        # ops remember of a function are true as long as it has not grown.
         self._passed = 0
         self.until_passed: list[Callable[[], None]] = []  # called once, when it grows
         self.notes: dict[str, Any] = {}
@@ -65,8 +65,8 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
 
     @property
     def options(self) -> Options:
-        found: Options = self.session.options
-        return found
+        options: Options = self.session.options
+        return options
 
     @property
     def num_ctas(self) -> int:
@@ -206,8 +206,8 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
         """Return the layout that the builder inferred for a shared-memory handle."""
         return self._translated(self.builder.get_gluon_layout_from_memdesc(handle))
 
-    def _translated(self, found: Any) -> Layout:
-        layout: Layout = self.session.translate_layout(found)
+    def _translated(self, inferred: Any) -> Layout:
+        layout: Layout = self.session.translate_layout(inferred)
         return layout
 
     def wrap_inferred(self, handle: Any, element_ty: Any, shape: Sequence[int]) -> Any:
@@ -218,7 +218,7 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
         return self.make_tensor(handle, distributed_type(element_ty, shape, layout))
 
     def warn(self, text: str) -> None:
-        """Warn of what the kernel does at the line that is being traced: legal, and hardly meant."""
+        """Warn at the line that is being traced: legal, and hardly meant."""
         file, line = self.place()
         _triton.warn_once(text, KernelWarning, file, line)
 
@@ -305,7 +305,7 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
 
 
 def is_placeholder(layout: Any) -> bool:
-    """Whether a layout stands for one that the compiler chooses later."""
+    """Return True if a layout stands for one that the compiler chooses later."""
     return isinstance(layout, (AutoLayout, CoalescedLayout))
 
 

@@ -48,7 +48,7 @@ class PartitionContext:
 
 
 class ControlOps(SemanticBase):
-    # What the installed release makes of kernels that return, and of values that no name takes.
+    # Rules of the installed release for kernels that return, and for values without a name.
     kernels_may_return: ClassVar[bool] = _triton.has(KERNELS_THAT_RETURN)
     drops_values: ClassVar[bool] = not _triton.has(STRICT_UNPACKING)
 
@@ -182,13 +182,13 @@ class ControlOps(SemanticBase):
             for arg in args:
                 value, cursor = arg.type._unflatten_ir(arguments, cursor)
                 inner.append(value)
-            given = generator.call_JitFunction(
+            returned = generator.call_JitFunction(
                 function, inner, kwargs={}, caller_context=PartitionContext(num_warps[i])
             )
-            if unwrap(given) is not None:
+            if unwrap(returned) is not None:
                 self.warn(
                     f"functions_and_args[{i + 1}]: {function.__name__} returns a value, and nobody "
-                    "gets what a worker returns. Store it to memory."
+                    "gets the result of a worker. Store it to memory."
                 )
             builder.create_warp_return()
         builder.set_insertion_point_after(op.get_operation())
@@ -305,7 +305,7 @@ class ControlOps(SemanticBase):
             )
 
     def _check_registers(self, worker_warps: Sequence[int], worker_regs: Sequence[int]) -> None:
-        """Refuse what the compiler does; warn of what it rounds or does not grant."""
+        """Refuse as the compiler does; warn of numbers that it rounds or does not grant."""
         limits = self.target.limits
         least, most, step = limits.register_range
         if min(worker_regs) < least and not _triton.has(FEW_REGISTERS):
@@ -321,8 +321,8 @@ class ControlOps(SemanticBase):
         elif any(count % step for count in worker_regs):
             text = f"worker_num_regs: registers come in steps of {step}; got {list(worker_regs)}"
             self.warn(f"{text}. They are rounded up.")
-        # The compiler lays out the largest partitions first, and gives all warps of a group what
-        # the most demanding of them asks for.
+        # The compiler lays out the largest partitions first, and gives all warps of a group the largest
+        # of their numbers.
         each = sorted(zip(worker_warps, worker_regs), key=lambda pair: -pair[0])
         warps = [
             max(least, -(-count // step) * step) for number, count in each for _ in range(number)

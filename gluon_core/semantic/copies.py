@@ -32,7 +32,7 @@ def masked(
         element: dtype that `other` is cast to.
         mask: int1, broadcast to `source`; None for all.
         other: scalar or tensor; None for none.
-        what: what errors call `source`.
+        what: name of `source` in errors.
         other_alone: `other` may be given without a mask, which changes nothing.
 
     Raises:
@@ -70,7 +70,7 @@ def like(semantic: SemanticLayer, source: Any, value: Any, argument: str, what: 
 
 
 def check_copied(memory: Any, source: Any, element: Any, argument: str, bits: bool = False) -> None:
-    """Raise unless the shared memory has the dtype and shape of what `source` points to.
+    """Raise unless the shared memory has the dtype and shape of the elements that `source` points to.
 
     Args:
         bits: a dtype of the same width does, too.
@@ -101,7 +101,8 @@ def check_copied(memory: Any, source: Any, element: Any, argument: str, bits: bo
 
 
 def consecutive_elements(layout: Any, shared: Any, shape: Sequence[int]) -> Optional[int]:
-    """How many consecutive registers of each thread go to consecutive addresses of `shared`.
+    """Return the number of consecutive registers of each thread that go to consecutive addresses of
+    `shared`.
 
     None where a layout has no linear form: the compiler will know.
     """

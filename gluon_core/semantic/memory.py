@@ -75,13 +75,13 @@ class MemoryOps(SemanticBase):
                 f"Convert it where that is meant: value.to(gl.{named(element)})."
             )
 
-    def warn_of_narrowing(self, element: Any, value: Any, given: Any, op: str) -> None:
+    def warn_of_narrowing(self, element: Any, value: Any, plain: Any, op: str) -> None:
         """Warn where an integer loses bits that are compared, or kept."""
         if not (element.is_int() and value.dtype.is_int()):
             return
         bits = element.primitive_bitwidth
-        if isinstance(given, int):
-            lost = not -(1 << (bits - 1)) <= given < 1 << bits
+        if isinstance(plain, int):
+            lost = not -(1 << (bits - 1)) <= plain < 1 << bits
         else:
             lost = value.dtype.primitive_bitwidth > bits
         if lost:
@@ -101,12 +101,12 @@ class MemoryOps(SemanticBase):
             )
 
     def load(self, pointer: Any, mask: Any = None, other: Any = None, *hints: Any) -> Any:
-        """What Triton's own functions call; `hints` are those of the installed version."""
+        """Load for Triton's own functions; `hints` are those of the installed version."""
         cache, eviction, volatile, policy = self._triton_hints(hints, volatile=True)
         return self.load_global(pointer, mask, other, cache, eviction, volatile, policy)
 
     def store(self, pointer: Any, value: Any, mask: Any = None, *hints: Any) -> Any:
-        """What Triton's own functions and `tensor.store` call."""
+        """Store for Triton's own functions and `tensor.store`."""
         cache, eviction, _, policy = self._triton_hints(hints, volatile=False)
         return self.store_global(pointer, value, mask, cache, eviction, policy)
 
@@ -171,12 +171,12 @@ class MemoryOps(SemanticBase):
             raise DtypeError(
                 "cannot store through a const pointer", argument="pointer", got=describe(pointer)
             )
-        given, value = unwrap(value), self.require_value(value, "value")
+        plain, value = unwrap(value), self.require_value(value, "value")
         self._check_companion(pointer, value, "value")
         self._check_widening(pointer, value, "value")
         self.warn_of_cut(pointer.type.scalar.element_ty, value, "gl.store")
-        if isinstance(given, int):
-            self.warn_of_narrowing(pointer.type.scalar.element_ty, value, given, "gl.store")
+        if isinstance(plain, int):
+            self.warn_of_narrowing(pointer.type.scalar.element_ty, value, plain, "gl.store")
         mask = self.check_mask(pointer, mask)
         self._check_widening(pointer, mask, "mask")
         hints = self._hints(cache_modifier, eviction_policy, cache_policy, STORE_CACHE)
@@ -274,7 +274,7 @@ class MemoryOps(SemanticBase):
         return getattr(ir.CACHE_MODIFIER, cache_modifier.lstrip(".").upper() or "NONE")
 
     def advance(self, base: Any, offsets: Any) -> Any:
-        """What a tensor's method calls: Gluon makes no pointers to blocks, and the compiler aborts."""
+        """Refuse a tensor's method: Gluon makes no pointers to blocks, and the compiler aborts."""
         raise DtypeError(
             "only a pointer to a block advances, and Gluon has none",
             argument="base",

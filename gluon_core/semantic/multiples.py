@@ -2,7 +2,7 @@
 
 Hardware that copies tiles asks for aligned bases and strides. Parameters declared divisible by 16,
 constants, `gl.multiple_of` and arithmetic on them are known; results of control flow, loads and
-called functions are not. Only what is known for certain counts, so that nothing illegal is selected.
+called functions are not. Only certain facts count, so that nothing illegal is selected.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ MOST = 16  # no hardware asks for more
 
 
 class Multiples:
-    """The largest powers of two, at most `MOST`, that values of a trace are known to be multiples of; a
-    pointer's counts bytes. Control flow clones tensors, so the handles are what is known."""
+    """Record the largest powers of two, at most `MOST`, that values of a trace are known to be
+    multiples of; a pointer's counts bytes. Control flow clones tensors, so handles identify values."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Any, int]] = {}  # with the handle, whose id is then no other's
@@ -59,7 +59,7 @@ class Multiples:
         return self.of(value) if parts is None else tuple(map(self.within, parts))
 
     def bind(self, value: Any, multiple: Callable[[Path], int], path: Path) -> None:
-        """Note what is known of a parameter, by its path among the parameters."""
+        """Note the known facts of a parameter, by its path among the parameters."""
         parts = _parts(value)
         if parts is None:
             self.note(value, multiple(path))

@@ -1,6 +1,7 @@
 """8-bit floats: formats to store and to multiply matrices in, which compilers hardly compute with.
 
-What Triton's compilers reject deep in a pass is refused here, under the kernel's line. The matrix
+Programs that Triton's compilers reject deep in a pass are refused here, under the kernel's line. The
+matrix
 in `tests/compile` asks them, for each op, dtype and architecture.
 """
 

@@ -81,8 +81,8 @@ def check_even(memory: Any, argument: str) -> None:
 
 
 def items_of(values: Any) -> list[Any]:
-    """What a tuple or list of the kernel holds; a single value alone, and nothing for None."""
-    # Triton's own `unwrap` also unwraps what a tuple holds, and fails at strings.
+    """Return the items of a kernel's tuple or list; a single value alone, and nothing for None."""
+    # Triton's own `unwrap` also unwraps the items of a tuple, and fails at strings.
     if isinstance(values, tl.constexpr):
         values = values.value
     if isinstance(values, tl_tuple):
@@ -182,7 +182,7 @@ def check_barrier(
     """`value` if it is a barrier in shared memory.
 
     Args:
-        value: what was given.
+        value: the argument's value.
         argument: its name.
         remedy: how such a barrier is allocated.
         seen: how many barriers of a cluster its shape counts; those of its layout by default.
@@ -316,7 +316,7 @@ def check_stored(memory: Any, value: Any, first: bool = False) -> None:
     """Raise unless `value` is a tensor of the shape and dtype of `memory`, a type of buffers.
 
     Args:
-        first: the value is what an allocation begins with; integers may be of the other sign.
+        first: the value initializes an allocation; integers may be of the other sign.
 
     Raises:
         ShapeError: no tensor, or of another shape.

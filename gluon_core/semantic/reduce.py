@@ -24,7 +24,7 @@ _CONVERT = "Convert the tensor to a BlockedLayout first, with gl.convert_layout.
 
 
 def _check_bits(layout: Any, shape: Sequence[int], axis: int) -> None:
-    """Refuse what compilers abort on, or have an error for: steps of several bits along the axis."""
+    """Refuse layouts on which compilers abort or fail: steps of several bits along the axis."""
     if is_placeholder(layout):
         return
     rows = [row for rows in layout.to_linear(list(shape)).bases.values() for row in rows]
@@ -32,7 +32,7 @@ def _check_bits(layout: Any, shape: Sequence[int], axis: int) -> None:
     root = layout
     while isinstance(root, SliceLayout):
         root = root.parent
-    if root is not layout and isinstance(root, DistributedLinearLayout):  # what is cut off counts
+    if root is not layout and isinstance(root, DistributedLinearLayout):  # dimensions cut off count
         every = root.reg_bases + root.lane_bases + root.warp_bases + root.block_bases
         several += [row for row in every if any(v & (v - 1) for v in row)]
     if several:
@@ -165,7 +165,7 @@ class ReduceOps(SemanticBase):
         for argument, value in (("src", src), ("index", index)):
             if is_placeholder(value.type.layout):
                 raise LayoutError(
-                    "compilers do not find the layouts of what is gathered",
+                    "compilers do not find the layouts of the gathered tensor",
                     argument=argument,
                     expected="a tensor with a layout",
                     got=repr(value.type.layout),
@@ -191,7 +191,7 @@ class ReduceOps(SemanticBase):
         if axis in self._split_dims(src.type.layout, source):
             self.warn(
                 f"gl.gather along dimension {axis}, which the blocks of a cluster share: each block "
-                "finds what it holds itself, and whatever is there in place of what the others hold. "
+                "finds its own elements, and arbitrary bytes in place of those of the others. "
                 + _SHARE
             )
         handle = self.builder.create_gather(src.handle, index.handle, axis)
@@ -237,8 +237,8 @@ class ReduceOps(SemanticBase):
             input.type.layout, shape_of(input)
         ):
             self.warn(
-                "gl.histogram of what the blocks of a cluster share: without "
-                f"{CLUSTERED_HISTOGRAMS.releases} each block counts what it holds itself. {_SHARE}"
+                "gl.histogram of a tensor that the blocks of a cluster share: without "
+                f"{CLUSTERED_HISTOGRAMS.releases} each block counts its own elements. {_SHARE}"
             )
         result_type = distributed_type(tl.int32, [num_bins], layout)
         handle = self.builder.create_histogram(
@@ -250,7 +250,7 @@ class ReduceOps(SemanticBase):
         return self.make_tensor(handle, result_type)
 
     def dot_fma(self, a: Any, b: Any, acc: Any) -> Any:
-        """`a @ b + acc` with fused multiply-adds; see `gl.dot_fma`."""
+        """Compute `a @ b + acc` with fused multiply-adds; see `gl.dot_fma`."""
         for name, value in (("a", a), ("b", b), ("acc", acc)):
             self.require_distributed(value, name)
         (m, k), (k2, n) = _matrix(a, "a"), _matrix(b, "b")
@@ -299,8 +299,8 @@ class ReduceOps(SemanticBase):
 
 def _first_error(said: str) -> Any:
     """Return the sentence of a diagnostic."""
-    found = re.search(r"error: (?:'[\w.]+' op )?(.*)", said)
-    return found.group(1) if found else None
+    match = re.search(r"error: (?:'[\w.]+' op )?(.*)", said)
+    return match.group(1) if match else None
 
 
 def _numel(value: Any) -> int:

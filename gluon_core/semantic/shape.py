@@ -272,7 +272,7 @@ class ShapeOps(SemanticBase):
                 got=axis,
             )
         handle = self.builder.create_expand_dims(input.handle, axis)
-        if isinstance(layout, SliceLayout):  # what the builder infers, too
+        if isinstance(layout, SliceLayout):  # as the builder infers, too
             result_type = distributed_type(input.type.scalar, shape, layout.parent)
             return self.make_tensor(handle, result_type)
         return self.wrap_inferred(handle, input.type.scalar, shape)
@@ -490,7 +490,7 @@ def _check_packs(layout: Any, shape: Sequence[int]) -> None:
         raise LayoutError(
             "is unpacked as a thread holds it, which this layout leaves open; compilers abort",
             argument="src",
-            expected="a layout that says who holds what",
+            expected="a layout that fixes the place of each element",
             got=repr(layout),
             remedy="Give it one before with gl.set_auto_layout or gl.convert_layout.",
         )
@@ -508,7 +508,7 @@ def _check_packs(layout: Any, shape: Sequence[int]) -> None:
 
 
 def _crosses_blocks(one: Any, other: Any, shape: Sequence[int]) -> bool:
-    """Whether the blocks of a cluster hold other elements in the one layout than in the other."""
+    """Return True if the blocks of a cluster hold other elements in the one layout than in the other."""
     if is_placeholder(one) or is_placeholder(other) or not (one.cga_layout or other.cga_layout):
         return False
     size = list(shape)

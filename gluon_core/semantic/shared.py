@@ -57,7 +57,7 @@ _RMW = {
 
 
 def _to_index(mem: Any) -> str:
-    """What to do where a buffer was meant to be one of several."""
+    """Return the remedy where a buffer was meant to be one of several."""
     rank = mem.rank - 1
     if rank < 1:
         return "Use slice, or allocate with one dimension more."
@@ -135,7 +135,7 @@ class SharedOps(SemanticBase):
         self._note_access(mem, value.type.layout)
 
     def _check_own(self, memory: Any, layout: Any, argument: str) -> None:
-        """Each block of a cluster has what it reads and writes in its own memory, where it must."""
+        """Check that each block of a cluster has its operands in its own memory, where it must."""
         shape = list(memory.shape)
         whole = (
             shape == memory.alloc_shape[-len(shape) :]
@@ -155,8 +155,8 @@ class SharedOps(SemanticBase):
         return bank_conflicts(layout, mem.layout, mem.shape, bits, banks)
 
     def deferred_store(self, mem: Any, value: Any, ptr: Any, offsets: Any, mask: Any) -> None:
-        """A copy of what was loaded, `value`, that is done at once here, and elsewhere after a wait:
-        whoever records the kernel may hold it to that."""
+        """Record a copy of loaded values, `value`, that is done at once here, and elsewhere after a
+        wait, so that the recorder may check that order."""
         self.require_unbatched(mem)
         check_stored(mem.type, value)
         store = getattr(self.builder, "deferred_store", None)
@@ -175,7 +175,7 @@ class SharedOps(SemanticBase):
         getattr(self.builder, "deferred_wait", lambda pending: None)(pending)
 
     def deferred_read(self, buffers: Sequence[Any], is_async: bool, alone: bool) -> None:
-        """A product reads these, at once or on its own."""
+        """Record that a multiplication reads these, at once or on its own."""
         record = getattr(self.builder, "deferred_read", None)
         if record is not None:
             record([mem.handle for mem in buffers], is_async, alone)
@@ -187,19 +187,19 @@ class SharedOps(SemanticBase):
         getattr(self.builder, "deferred_fence", lambda: None)()
 
     def call_buffer(self, mem: Any, name: str, remedy: str) -> None:
-        """What reports call memory that a building block allocates, and what its users do wrong where
-        a barrier there never completes, or has too many arrivals."""
+        """Record the name in reports of memory that a building block allocates, and the likely mistake
+        of its user where a barrier there never completes, or has too many arrivals."""
         getattr(self.builder, "call_buffer", lambda *what: None)(mem.handle, name, remedy)
 
     def told_of_tiles(self, what: str, ring: Any, step: Any = None, *rest: Any) -> None:
-        """Of a pipeline's `begun`, `fetched` or `awaited`, for whoever records the kernel."""
+        """Record a pipeline's `begun`, `fetched` or `awaited`."""
         tell = getattr(self.builder, f"tiles_{what}", None)
         if tell is not None:
-            given = () if step is None else (scalar_int32(self, step, "step").handle, *rest)
-            tell(ring.handle, *given)
+            arguments = () if step is None else (scalar_int32(self, step, "step").handle, *rest)
+            tell(ring.handle, *arguments)
 
     def told_of_place(self, place: Sequence[Any], pred: Any = None) -> None:
-        """Where a tile begins, for whoever records the kernel."""
+        """Record the first element of a tile."""
         tell = getattr(self.builder, "tile_placed", None)
         if tell is not None:
             tell([scalar.handle for scalar in place], None if pred is None else pred.handle)
@@ -214,7 +214,7 @@ class SharedOps(SemanticBase):
 
     @staticmethod
     def require_unbatched(mem: Any) -> None:
-        """The layout describes every dimension: there is no leading one that counts copies."""
+        """Check that the layout describes every dimension: there is no leading one that counts copies."""
         if mem.layout.rank is not None and mem.layout.rank != mem.rank:
             raise LayoutError(
                 "the layout describes one of several copies",
@@ -277,7 +277,7 @@ class SharedOps(SemanticBase):
     def memdesc_index(self, mem: M, index: Any, remedy: Optional[str] = None) -> M:
         if mem.rank < 2 or mem.layout.rank is not None and mem.layout.rank >= mem.rank:
             raise ShapeError(
-                "the view has no leading dimension beside those of its layout to index",
+                "the view has no leading dimension besides those of its layout to index",
                 argument="self",
                 got=f"{mem.shape} with {mem.layout}",
                 remedy=remedy or _to_index(mem),

@@ -1,4 +1,4 @@
-"""Other views of memory: what the installed compiler takes."""
+"""Check other views of memory against the rules of the installed compiler."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def check_view_size(have: int, want: int, unit: str, memory: Any = None) -> None
     Args:
         have: size of the view that there is.
         want: that of the one to be made of it.
-        unit: what they count, in the plural.
+        unit: unit of the counts, in the plural.
         memory: the view that there is itself, which may be a slice.
 
     Raises:
         ShapeError: from Triton 3.8 on a larger view, with 3.8 a smaller one and one of a slice, too.
-            Older compilers take any; what reaches beyond its memory is reported by the simulator.
+            Older compilers take any; the simulator reports accesses beyond the memory.
     """
     part = [] if memory is None else list(memory.shape)
     whole = list(memory.type.alloc_shape[-len(part) :]) if part else []
@@ -129,7 +129,7 @@ def check_slice(memory: Any, dim: int, length: int) -> None:
     """Refuse a part of a buffer that is laid out otherwise than the next.
 
     Raises:
-        LayoutError: the layout's swizzle, or what the blocks of a cluster share, goes across the cut.
+        LayoutError: the layout's swizzle, or the share of a cluster's blocks, crosses the cut.
     """
     rank = memory.layout.rank or memory.rank
     ahead = memory.rank - rank
@@ -161,19 +161,19 @@ def check_slice(memory: Any, dim: int, length: int) -> None:
 
 
 def _whole(memory: Any) -> list[int]:
-    """Return the shape of what a view is part of, without the dimensions that are indexed."""
+    """Return the shape of the buffer behind a view, without the dimensions that are indexed."""
     return list(memory.type.alloc_shape[-len(memory.shape) :])
 
 
 def _gaps(view: Any) -> list[tuple[int, int]]:
-    """How often a buffer has a gap, and how large it is, in bytes."""
+    """Return the distance and the size of a buffer's gaps, in bytes."""
     size = max(1, view.element_ty.primitive_bitwidth // 8)
     pairs = getattr(view.layout, "interval_padding_pairs", ())
     return sorted((interval * size, padding * size) for interval, padding in pairs)
 
 
 def _linear(view: Any, shape: Optional[list[int]] = None) -> LinearLayout:
-    """Where one buffer of a view, or of what has `shape`, has its elements."""
+    """Return the offsets of the elements of one buffer of a view, or of a buffer of `shape`."""
     shape = list(shape or view.shape)
     rank = view.layout.rank or len(shape)
     linear: LinearLayout = view.layout.to_linear(shape[len(shape) - rank :])
@@ -181,7 +181,7 @@ def _linear(view: Any, shape: Optional[list[int]] = None) -> LinearLayout:
 
 
 def _bytes(view: Any) -> int:
-    """Of one block's part of a view."""
+    """Return the offsets of one block's part of a view."""
     ahead = len(view.shape) - (view.layout.rank or len(view.shape))
     elements: int = math.prod(view.shape[:ahead]) * _linear(view).in_size("offset")
     return elements * int(view.element_ty.primitive_bitwidth) // 8

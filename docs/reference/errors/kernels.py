@@ -71,7 +71,7 @@ def grown(x):
 
 
 said(errors.HostFunctionError, lambda: run(grown, x))
-#> HostFunctionError: 'np.exp' is a function of numpy, which cannot run in a kernel. Use gl.exp. What is known before the launch can be computed there and passed.
+#> HostFunctionError: 'np.exp' is a function of numpy, which cannot run in a kernel. Use gl.exp. Compute values that are known before the launch there, and pass them.
 
 # -- KernelSyntaxError: kernels have `if`, `for`, `while` and functions; the message names the replacement
 @gluon.jit
@@ -83,7 +83,7 @@ def broken_off(x):
 
 
 said(errors.KernelSyntaxError, lambda: run(broken_off, x))
-#> KernelSyntaxError: `break` is not supported in kernels. Put what ends the loop into the test of a `while` loop.
+#> KernelSyntaxError: `break` is not supported in kernels. Put the end of the loop into the test of a `while` loop.
 
 # -- StaticAssertionError: launch with constants that the kernel is for
 @gluon.jit
