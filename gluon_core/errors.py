@@ -1,6 +1,6 @@
 """Every mistake that Gluon Core reports, one class each; those of plugins are found here, too.
 
-A message says which argument was wrong, what was expected, what came, and what to do. Where the
+A message names the argument, the expected and the actual value, and the remedy. Where the
 mistake is in a kernel, the frontend adds the kernel's file, line and a caret (`SourceSpan`).
 """
 
@@ -74,11 +74,11 @@ class GluonError(Exception):
     """Base of every error that Gluon Core raises on purpose.
 
     Args:
-        message: what is wrong, in one sentence.
+        message: the mistake, in one sentence.
         argument: the argument at fault.
-        expected: what would have been accepted.
-        got: what came.
-        remedy: what to do about it.
+        expected: values that would have been accepted.
+        got: the actual value.
+        remedy: the fix.
     """
 
     calls: tuple[SourceSpan, ...] = ()  # the calls that led to `span`, innermost first
@@ -107,10 +107,10 @@ class GluonError(Exception):
             text = f"{self.argument}: {text}"
         if self.expected is not None:
             text += f"; expected {self.expected}"
-        told = (
+        parts = (
             self.expected is None and str(self.got)[:1] in "'\"" and str(self.got) in self.message
         )
-        if self.got is not None and not told:
+        if self.got is not None and not parts:
             text += f", got {self.got}" if self.expected is not None else f"; got {self.got}"
         text = without_addresses(text)
         if self.remedy:
@@ -142,17 +142,17 @@ class GluonError(Exception):
         return [*shown, "", f"{type(self).__name__}: {self}"]
 
     def as_dict(self) -> dict[str, Any]:
-        """For machines: `class`, `message`, `file`, `line` and `column` (from 1) where it has a place
-        in a kernel, and what else the class knows, such as `program` and `element`."""
+        """Return for machines: `class`, `message`, `file`, `line` and `column` (from 1) where it has a
+        place in a kernel, and further facts of the class, such as `program` and `element`."""
         message = without_addresses(str(self))
-        found: dict[str, Any] = {"class": type(self).__name__, "message": message}
+        record: dict[str, Any] = {"class": type(self).__name__, "message": message}
         if self.span is not None:
-            found.update(file=self.span.file, line=self.span.line, column=self.span.column + 1)
+            record.update(file=self.span.file, line=self.span.line, column=self.span.column + 1)
         known = ("message", "span", "calls", "remedy", "argument", "expected", "got", "node")
         for name, value in self.__dict__.items():
             if name not in known and not name.startswith("_"):
-                found[name] = _plain(value)
-        return found
+                record[name] = _plain(value)
+        return record
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), dict(self.__dict__)))
@@ -228,7 +228,7 @@ class KernelSyntaxError(GluonError, SyntaxError, RuntimeError):
 
     @property
     def msg(self) -> str:  # type: ignore[override]  # an attribute there
-        """What a traceback prints of a SyntaxError, instead of its `str`."""
+        """Return the text that a traceback prints of a SyntaxError, instead of its `str`."""
         return str(self)
 
 
@@ -241,7 +241,7 @@ class TraceError(GluonError, RuntimeError):
 
 
 class CapabilityError(GluonError, RuntimeError):
-    """The target, or the installed Triton, cannot do what an op needs."""
+    """Report that the target, or the installed Triton, lacks a capability of an op."""
 
 
 class LimitError(GluonError, RuntimeError):
@@ -279,7 +279,8 @@ class BackendError(GluonError):
 
 
 class StageError(BackendError, RuntimeError):
-    """A compilation stage failed. `diagnostics` holds what the compiler said; `reproducer` a file to run again."""
+    """A compilation stage failed. `diagnostics` holds the compiler's output; `reproducer` a file to run
+    again."""
 
     def __init__(
         self,
@@ -386,7 +387,7 @@ def trimmed(error: E) -> E:
 
 
 def trims(function: F) -> F:
-    """`function`, a door of the package: errors of ours leave it `trimmed`."""
+    """Wrap `function`, a door of the package: errors of ours leave it `trimmed`."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -400,7 +401,7 @@ def trims(function: F) -> F:
 
 
 class KernelWarning(UserWarning):
-    """A kernel does what is allowed and hardly meant, such as cutting a float to an integer.
+    """A kernel has legal code that is hardly meant, such as cutting a float to an integer.
 
     `warnings.filterwarnings("ignore", category=KernelWarning)` switches them off.
     """

@@ -26,7 +26,7 @@ class Feature:
 
     Args:
         since: the first release (major, minor) that has it.
-        what: what it is, in a few words.
+        what: a few words on it.
         last: the last one, where later ones have it no more.
     """
 
@@ -35,7 +35,7 @@ class Feature:
     last: Optional[tuple[int, int]] = None
 
     def held_by(self, version: tuple[int, int]) -> bool:
-        """Whether Triton `version`, (major, minor), has it."""
+        """Return True if Triton `version`, (major, minor), has it."""
         return self.since <= version and (self.last is None or version <= self.last)
 
     @property
@@ -45,9 +45,9 @@ class Feature:
             return f"Triton >= {dotted(self.since)}"
         return f"Triton {dotted(self.since)} to {dotted(self.last)}"
 
-    def refusal(self, what: str, found: Union[str, Sequence[int]]) -> str:
+    def refusal(self, what: str, installed: Union[str, Sequence[int]]) -> str:
         """Return the sentence that says that `what` needs it, where Triton is of release `found`."""
-        release = found if isinstance(found, str) else dotted(found)
+        release = installed if isinstance(installed, str) else dotted(installed)
         return f"{what} needs {self.releases}, found {release}"
 
 
@@ -96,7 +96,7 @@ MADE_BARRIERS_FENCED = Feature((3, 9), "a fence between a barrier's making and c
 INLINE_ASM = Feature((3, 9), "inline assembly that every thread runs on scalars")
 WORKERS_WITHOUT_REGISTERS = Feature((3, 7), "warp_specialize without worker_num_regs")
 FEW_REGISTERS = Feature((3, 9), "partitions that ask for fewer registers than a thread can have")
-PARTITION_CAPTURES = Feature((3, 7), "what warp_specialize captures is given to its partitions")
+PARTITION_CAPTURES = Feature((3, 7), "warp_specialize passes its captures to its partitions")
 COLUMNS = Feature((3, 8), "an op's location is its expression's, with the column in the file")
 
 # -- layouts ------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ DROPS_CARRIED = Feature(
 SQUEEZES_TO_SLICES = Feature((3, 9), "reshapes by a dimension of size 1 go through SliceLayout")
 PADDED_BY_TILE = Feature((3, 7), "blocks of padded buffers are counted in tiles, and may be copies")
 INTERLEAVED_BUFFERS = Feature((3, 7), "blocks of a buffer may interleave; before, an abort")
-INTERLEAVED_SPLITS = Feature((3, 7), "blocks of what is split may interleave; before, an abort")
+INTERLEAVED_SPLITS = Feature((3, 7), "blocks of a split tensor may interleave; before, an abort")
 INTERLEAVED_SLICES = Feature((3, 8), "blocks of a slice may interleave; before, an abort")
 REGISTERS_BY_BITS = Feature(
     (3, 6), "registers of a linear layout may move along several bits; later, an abort", (3, 7)
@@ -119,11 +119,13 @@ ONLY_PERMUTED_BASES = Feature(
     (3, 7), "bases of a linear layout are independent but for zeros; else an abort", (3, 7)
 )
 MIXED_WARPS = Feature((3, 8), "warps of a linear layout may move along several dimensions at once")
-CLUSTERED_JOINS = Feature((3, 8), "joins of what a cluster's blocks share; before, an abort")
+CLUSTERED_JOINS = Feature(
+    (3, 8), "joins of tensors that a cluster's blocks share; before, an abort"
+)
 CLUSTERED_CONVERSIONS = Feature((3, 8), "conversions that move data between a cluster's blocks")
-CLUSTERED_REDUCTIONS = Feature((3, 8), "reductions over what a cluster's blocks share")
+CLUSTERED_REDUCTIONS = Feature((3, 8), "reductions over dimensions that a cluster's blocks share")
 CLUSTERED_SCANS = Feature((3, 9), "scans of tensors that a cluster's blocks share")
-CLUSTERED_HISTOGRAMS = Feature((3, 9), "histograms of what a cluster's blocks share")
+CLUSTERED_HISTOGRAMS = Feature((3, 9), "histograms of tensors that a cluster's blocks share")
 KERNELS_THAT_RETURN = Feature((3, 7), "kernels that return a value")
 STRICT_UNPACKING = Feature((3, 9), "more values than names are refused")
 CLUSTERED_REDUCTIONS = Feature((3, 8), "reductions across a cluster's blocks")

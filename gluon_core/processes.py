@@ -1,7 +1,8 @@
-"""Child processes: forked or started anew, fed through a pipe, limited in time, ended with what they started.
+"""Child processes: forked or started anew, fed through a pipe, limited in time, ended with their own
+children.
 
-A `Process` sends and receives pickled messages; what it prints goes into a file. When it aborts, is
-killed or takes too long, whoever waits for it gets `Ended`. A forked one is a copy of this process that
+A `Process` sends and receives pickled messages; its output goes into a file. When it aborts, is killed
+or takes too long, the process that waits gets `Ended`. A forked one is a copy of this process that
 holds no file of the user's open and runs no finalizer of the user's objects. `each` spreads calls over
 several processes and replaces those that die.
 """
@@ -107,7 +108,7 @@ class Link:
     Args:
         jobs: descriptor that jobs come from.
         answers: descriptor that answers go to.
-        log: descriptor of the file that takes what is printed.
+        log: descriptor of the file for output.
         board: memory that both processes see, where this one was forked.
     """
 
@@ -118,7 +119,8 @@ class Link:
         self._board = board
 
     def note(self, text: str) -> None:
-        """Say how far the work is: what `Process.noted` returns, whatever happens next. Nobody is
+        """Note the progress of the work: the result of `Process.noted`, whatever happens next. Nobody
+        is
         woken for it, as for a message."""
         _write_note(self._board, text)
 
@@ -158,9 +160,9 @@ class Process:
     """A child process.
 
     Args:
-        work: what it does, called with its `Link`; the process ends when that returns. A function runs
+        work: its function, called with its `Link`; the process ends when that returns. A function runs
             in a fork of this process, "module:function" in a new interpreter.
-        name: what errors call it.
+        name: its name in errors.
         environment: of a new interpreter; None for that of this process.
 
     Raises:
@@ -259,7 +261,7 @@ class Process:
         return self._board[1 : 1 + self._board[0]].decode(errors="replace")
 
     def output(self) -> str:
-        """Return what was printed since the last job began, nothing once the process was ended here."""
+        """Return the output since the last job began, nothing once the process was ended here."""
         if not self._open:
             return ""
         size = os.fstat(self.log.fileno()).st_size
@@ -299,7 +301,7 @@ class Process:
         return True
 
     def end(self) -> None:
-        """End it with what it started, and give back what it holds here."""
+        """End it with its own children, and release its resources here."""
         if not self._open:
             return
         self._open = False
@@ -327,7 +329,7 @@ def _milliseconds(deadline: float) -> Optional[float]:
 def _forked(work: Callable[[Link], None], pipes: list[int], log: int, board: mmap.mmap) -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
-            stream.flush()  # what is buffered would be written by both
+            stream.flush()  # both would write buffered text
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # 3.12: threads and fork
         pid = os.fork()
@@ -392,11 +394,11 @@ def _live(work: Callable[[Link], None], link: Link) -> NoReturn:
 
 
 def _isolate(keep: set[int], log: int) -> None:
-    """Make a fork independent of what its parent had: signals, groups, descriptors, streams."""
+    """Make a fork independent of its parent's state: signals, groups, descriptors, streams."""
     gc.freeze()  # objects of the user's are not ours to finalize
     sys.setprofile(None)
     sys.settrace(None)
-    os.setpgid(0, 0)  # so that what it starts, such as ptxas, ends with it; and for Ctrl-C
+    os.setpgid(0, 0)  # so that its children, such as ptxas, end with it; and for Ctrl-C
     for number in signal.valid_signals():
         with contextlib.suppress(Exception):
             if signal.getsignal(number) not in (signal.SIG_DFL, signal.SIG_IGN, None):
@@ -417,9 +419,9 @@ def _isolate(keep: set[int], log: int) -> None:
 
 
 def _close_others(keep: set[int]) -> None:
-    """Give up what the parent had open: an end of a pipe that lives on here never tells its reader.
+    """Close the parent's descriptors: a reader sees no end of a pipe that stays open here.
 
-    The numbers stay taken, or what a library writes to its log would go into a file of ours.
+    The numbers stay taken, or a library's log would go into a file of ours.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
     try:
@@ -457,7 +459,7 @@ def each(
         `Ended` in place of the answer where a process died or was late; another one goes on.
 
     Raises:
-        Exception: what the function raised.
+        Exception: the function's exception.
     """
     left = iter(jobs)
     idle: list[Process] = []

@@ -36,7 +36,7 @@ class SourceSpan:
 
 
 def name_of_cell(file: str) -> Optional[str]:
-    """Return what a notebook or an interactive session calls the cell with this file name."""
+    """Return the name that a notebook or an interactive session gives to the cell with this file name."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     try:

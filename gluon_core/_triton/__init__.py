@@ -1,6 +1,6 @@
 """The only door from the core to `triton`.
 
-It checks the version, re-exports what the core uses, and holds the per-version differences.
+It checks the version, re-exports the names that the core uses, and holds the per-version differences.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ from gluon_core._triton.library import (  # noqa: E402
 )
 from gluon_core._triton.recast import caught_as, combined  # noqa: E402
 
-if TYPE_CHECKING:  # what kernels see of these classes, in a form that editors can read
+if TYPE_CHECKING:  # the view of kernels on these classes, in a form that editors can read
     from triton.compiler import code_generator
 
     from gluon_core._triton import declared as tl
@@ -190,7 +190,8 @@ __all__ = [
 
 
 def at_least(*version: int) -> bool:
-    """Whether the installed Triton is `version` (major, minor) or newer: for this file, and tests.
+    """Return True if the installed Triton is `version` (major, minor) or newer: for this file, and
+    tests.
 
     All other code asks for a feature by name.
     """
@@ -198,7 +199,7 @@ def at_least(*version: int) -> bool:
 
 
 def has(feature: Feature) -> bool:
-    """Whether the installed Triton has `feature`."""
+    """Return True if the installed Triton has `feature`."""
     return feature.held_by(VERSION)
 
 
@@ -263,17 +264,17 @@ _REBOUND = ("call_JitFunction",)
 
 
 class _inspect:
-    """What Triton 3.6 calls of `inspect`. It reads the parameters of an op at each call, where later
-    releases look for `signature` first; ours do not show there what only the generator passes. And it
-    takes arguments of nested kernels for values of the IR that are none, such as layouts."""
+    """Replace `inspect` for Triton 3.6. It reads the parameters of an op at each call, where later
+    releases look for `signature` first; ours do not show the parameters of the generator alone. And it
+    takes arguments of nested kernels, such as layouts, for values of the IR."""
 
     @staticmethod
     def getcallargs(function: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        given = inspect.getcallargs(function, *args, **kwargs)
+        arguments = inspect.getcallargs(function, *args, **kwargs)
         passed = (base_value, JITCallable, tuple, list)
         return {
             name: value if value is None or isinstance(value, passed) else constexpr(value)
-            for name, value in given.items()
+            for name, value in arguments.items()
         }
 
     @staticmethod
@@ -287,13 +288,13 @@ def _signature(op: Any) -> inspect.Signature:
 
 
 class _NoWarnings:
-    """What Triton 3.6 calls of `warnings` at each node of a kernel: to silence what none of its
-    methods says. Python then forgets, each time, which warnings it has shown."""
+    """Replace `warnings` for Triton 3.6, which calls it at each node of a kernel without need. Python
+    then forgets, each time, which warnings it has shown."""
 
     catch_warnings = contextlib.nullcontext
 
     @staticmethod
-    def simplefilter(*given: Any) -> None:
+    def simplefilter(*unused: Any) -> None:
         pass
 
 
@@ -310,13 +311,13 @@ def generator_truths() -> dict[str, Any]:
     """Return the methods of `CodeGenerator` for `and` and `or`, which warn of tensors once."""
     module = _code_generator()
     names = ("visit_BoolOp", "_apply_boolean_values")  # the second from 3.9 on
-    found = {
+    replaced = {
         name: vars(module.CodeGenerator)[name]
         for name in names
         if name in vars(module.CodeGenerator)
     }
     return {
-        name: _rebind(one, {**vars(module), "warnings": Warnings}) for name, one in found.items()
+        name: _rebind(one, {**vars(module), "warnings": Warnings}) for name, one in replaced.items()
     }
 
 
@@ -326,7 +327,7 @@ def generator_class(
     """Return a subclass of `base` (a `CodeGenerator`) that makes nested generators of its own kind.
 
     Args:
-        functions: what takes the place of functions of the code generator's module.
+        functions: replacements of functions of the code generator's module.
 
     `call_any` of `base` is Triton's `call_Function`, which `base` may override.
     """
@@ -400,7 +401,7 @@ def make_prototype(
     constants: Mapping[tuple[int, ...], Any],
     attributes: Mapping[tuple[int, ...], list[Any]],
 ) -> Any:
-    """What the code generator calls the kernel's signature.
+    """Return the kernel's signature as the code generator names it.
 
     `arg_types` holds one type per parameter; paths in `constants` overwrite (nested) entries.
     """
@@ -420,7 +421,7 @@ SpecializationProxy = namedtuple("SpecializationProxy", ["constants", "signature
 
 
 def generator_arguments(fn: JITFunction) -> dict[str, Any]:
-    """Where `fn` stands in its file, as the installed code generator wants to be told."""
+    """Return the file and line of `fn` in the form of the installed code generator."""
     if at_least(3, 8):
         return {
             "file_name": fn.file_name,
@@ -437,8 +438,8 @@ def source_position(fn: JITCallable) -> tuple[str, int]:
         return fn.file_name, fn.def_file_line_number
     from triton.runtime.jit import get_jit_fn_file_line
 
-    found: tuple[str, int] = get_jit_fn_file_line(fn)
-    return found
+    place: tuple[str, int] = get_jit_fn_file_line(fn)
+    return place
 
 
 def tool(name: str) -> Optional[str]:
@@ -469,14 +470,14 @@ def parse_text(text: str, context: Any) -> Any:
 
 
 def set_knobs() -> list[tuple[str, str, Any]]:
-    """Triton's knobs that were set in this process: group, name, the value or what stands for it."""
-    found = []
+    """Return Triton's knobs that were set in this process: group, name, the value or its stand-in."""
+    knobs_set = []
     for group, knob in vars(knobs).items():
         if isinstance(knob, knobs.base_knobs):
             for name, value in vars(knob).items():
                 plain = isinstance(value, (str, int, float, bool, type(None)))
-                found.append((group, name, value if plain else id(value)))
-    return found
+                knobs_set.append((group, name, value if plain else id(value)))
+    return knobs_set
 
 
 def cache_manager(key: str, purpose: str = "") -> Any:
@@ -493,8 +494,8 @@ def cache_manager(key: str, purpose: str = "") -> Any:
 def put_in_cache(manager: Any, data: Any, name: str) -> str:
     """Write text or bytes through a cache manager, atomically; answers the path.
 
-    Triton's own manager makes a folder for each file and removes it again; beside a small kernel
-    that takes time. In its folders a file of another name is written and then renamed.
+    Triton's own manager makes a folder for each file and removes it again, which takes time for a small
+    kernel. In its folders a file of another name is written and then renamed.
     """
     from triton.runtime.cache import FileCacheManager
 
@@ -516,12 +517,12 @@ def put_in_cache(manager: Any, data: Any, name: str) -> str:
 
 
 def cache_folder() -> str:
-    """Where Triton keeps compiled kernels."""
+    """Return the folder where Triton keeps compiled kernels."""
     return str(knobs.cache.dir)
 
 
 def invalidating_environment() -> dict[str, str]:
-    """Return the environment variables that change what the compiler makes."""
+    """Return the environment variables that change the compiler's output."""
     from triton._C.libtriton import get_cache_invalidating_env_vars
 
     return dict(get_cache_invalidating_env_vars())
@@ -538,7 +539,7 @@ def build_stamp() -> str:
 def compile_times(
     started: float, traced: float, stages: Sequence[tuple[str, float]], stored: float
 ) -> Any:
-    """What a compilation listener is told, from seconds: `stages` holds (name, end)."""
+    """Return the argument of a compilation listener, from seconds: `stages` holds (name, end)."""
     durations, begin = [], traced
     for name, end in stages:
         durations.append((name, int((end - begin) * 1e6)))
@@ -572,7 +573,7 @@ def gluon_stages(compiler: Any, options: Any) -> dict[str, Any]:
     """Stage name -> function of one of Triton's compilers, for a module as we trace it."""
     stages: dict[str, Any] = {}
     compiler.add_stages(stages, options, Language.GLUON)
-    stages.pop("glir", None)  # the identity on what we trace
+    stages.pop("glir", None)  # the identity on a traced module
     return stages
 
 
@@ -636,5 +637,5 @@ def set_active_driver(driver: Any, default: bool = False) -> None:
         triton.runtime.driver._default = driver
 
 
-if VERSION >= (3, 9):  # its bindings print what they think has leaked
+if VERSION >= (3, 9):  # its bindings print the objects that they think have leaked
     _last = LastOfAll()

@@ -1,4 +1,5 @@
-"""What native code says on the process's output: MLIR and LLVM report there and nowhere else."""
+"""Capture the output of native code: MLIR and LLVM report on the process's descriptors and nowhere
+else."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ _one = ForkLock()  # two threads at once would put each other's file back
 
 
 def refused(op: Any) -> Optional[str]:
-    """What MLIR says against an op or a module, None where it is well-formed.
+    """Return MLIR's complaint about an op or a module, None where it is well-formed.
 
-    That is asked a first time with nobody listening, and a second time where there is something to
-    hear: taking up what is said costs more than the question.
+    The first question captures nothing, and the second follows only after a complaint: capturing costs
+    more than the question.
     """
     with _one:
         nothing = os.open(os.devnull, os.O_WRONLY)

@@ -31,7 +31,7 @@ def use_spare_time(load: Callable[[Any], None]) -> None:
 
 
 def ready_context(load: Callable[[Any], None]) -> Any:
-    """What `make_context` gives, made before where there was time."""
+    """Return the result of `make_context`, made before where there was time."""
     try:
         kept, context = _ready.pop()
     except IndexError:

@@ -1,10 +1,10 @@
 """Triton's values as kernels use them, for editors and checkers; nothing runs this.
 
-Triton's own classes hardly say what their operators and methods take and return, and their
-signatures show what only the code generator passes. Declared is what kernels may use, on every
+Triton's own classes hardly declare the types of their operators and methods, and their signatures show
+the parameters of the code generator. This file declares the names that kernels may use, on every
 supported release; `tests/frontend/test_types.py` compares it with the classes that are installed.
 
-No stub file: beside a partial stub package such as `gluon types` writes, pyright reads none of the
+No stub file: next to a partial stub package such as `gluon types` writes, pyright reads none of the
 package's own.
 """
 
@@ -44,7 +44,7 @@ def constexpr_function(fn: F) -> F:
 
 
 def __getattr__(name: str) -> Any:
-    """Return what else `triton.language` has."""
+    """Return further names of `triton.language`."""
 
 
 class base_type:
@@ -87,24 +87,24 @@ class dtype(base_type):
     is_int_signed = is_int_unsigned = is_bool = is_block = is_void = is_fp8
 
     def is_floating(self) -> bool:
-        """Whether its values are floating-point numbers."""
+        """Return True if its values are floating-point numbers."""
 
     def is_int(self) -> bool:
-        """Whether its values are integers."""
+        """Return True if its values are integers."""
 
     def is_ptr(self) -> bool:
-        """Whether its values are pointers."""
+        """Return True if its values are pointers."""
 
     @staticmethod
     def is_dtype(type_str: str) -> bool:
-        """Whether `type_str` is the name of an element type."""
+        """Return True if `type_str` is the name of an element type."""
 
     @property
     def scalar(self) -> dtype:
         """dtype of one element."""
 
     element_ty: dtype
-    """Of a pointer's dtype: what it points to."""
+    """Return the type that a pointer's dtype points to."""
 
     def to_ir(self, builder: Any) -> Any: ...
 
@@ -136,7 +136,7 @@ class tuple_type(base_type):
 
 
 class tuple(base_value):
-    """A tuple of values of a kernel; what Python's tuples are in kernels."""
+    """A tuple of values of a kernel; Python's tuples in kernels have this class."""
 
     values: Sequence[Any]
 
@@ -317,7 +317,7 @@ class tensor(base_value):
         combine_fn: Callable[..., Any],
         keep_dims: ConstBool = False,
     ) -> tensor:
-        """Combination along `axis`; see `gl.reduce`."""
+        """Combine along `axis`; see `gl.reduce`."""
 
     def associative_scan(
         self,
@@ -325,7 +325,7 @@ class tensor(base_value):
         combine_fn: Callable[..., Any],
         reverse: ConstBool = False,
     ) -> tensor:
-        """Running combination along `axis`; see `gl.associative_scan`."""
+        """Scan along `axis`; see `gl.associative_scan`."""
 
     def cumsum(
         self,
@@ -333,10 +333,10 @@ class tensor(base_value):
         reverse: ConstBool = False,
         dtype: Optional[Dtype] = None,
     ) -> tensor:
-        """Running sum along `axis`."""
+        """Return the running sum along `axis`."""
 
     def cumprod(self, axis: ConstInt = 0, reverse: ConstBool = False) -> tensor:
-        """Running product along `axis`."""
+        """Return the running product along `axis`."""
 
     # -- memory: of pointers -------------------------------------------------------------------
 
@@ -350,7 +350,7 @@ class tensor(base_value):
         sem: Optional[ConstStr] = None,
         scope: Optional[ConstStr] = None,
     ) -> tensor:
-        """Change what these point to atomically; see the function of this name in `gl`."""
+        """Change the values at these pointers atomically; see the function of this name in `gl`."""
 
     atomic_and = atomic_or = atomic_xor = atomic_max = atomic_min = atomic_xchg = atomic_add
 

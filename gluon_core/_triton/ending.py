@@ -1,4 +1,4 @@
-"""How a process ends in which Triton was loaded."""
+"""End a process in which Triton was loaded."""
 
 from __future__ import annotations
 

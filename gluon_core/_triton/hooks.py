@@ -16,7 +16,7 @@ __all__ = [
 
 
 def hook_is_empty(hook: Any) -> bool:
-    """Whether a knob that holds a hook, or a chain of them, would call nobody."""
+    """Return True if a knob that holds a hook, or a chain of them, would call nobody."""
     if hook is None:
         return True
     calls = getattr(hook, "calls", None)
@@ -24,7 +24,7 @@ def hook_is_empty(hook: Any) -> bool:
 
 
 def lazy_dict(values: dict[str, Any]) -> Any:
-    """What launch hooks get: a dict whose costly entries are computed on `get()`."""
+    """Hold the argument of launch hooks: a dict whose costly entries are computed on `get()`."""
     from triton.compiler.compiler import LazyDict
 
     return LazyDict(values)
@@ -39,10 +39,10 @@ def jit_hook_arguments(fn: Any, key: str, info: Mapping[str, Any], target: Any) 
     arguments = (jit.get_full_name(fn.fn), info["signature"], info["constants"], info["attrs"])
     try:
         serialize = jit.serialize_specialization_data
-        told = (
+        words = (
             (target,) if "target" in inspect.signature(serialize).parameters else ()
         )  # from 3.7 on
-        data = serialize(*arguments, options, key, *told)
+        data = serialize(*arguments, options, key, *words)
     except TypeError:
         pass  # a constant that JSON cannot hold
     listed = ", ".join(f"{name}: {kind}" for name, kind in info["signature"].items())
@@ -72,9 +72,7 @@ def jit_hook_arguments(fn: Any, key: str, info: Mapping[str, Any], target: Any) 
 
 # -- warnings --------------------------------------------------------------------------------------
 
-_shown: dict[
-    str, dict[Any, Any]
-] = {}  # by file, what Python notes of the warnings that it has shown
+_shown: dict[str, dict[Any, Any]] = {}  # by file, Python's notes of the warnings that it has shown
 
 
 def warn_once(text: str, category: type[Warning], file: str, line: int) -> None:
@@ -83,8 +81,9 @@ def warn_once(text: str, category: type[Warning], file: str, line: int) -> None:
 
 
 class Warnings:
-    """The part of `warnings` that Triton's code generator calls at `and` and `or` of tensors: for each
-    operand, with nowhere to note what was shown, and with a text for the object whose allocation
+    """Replace the part of `warnings` that Triton's code generator calls at `and` and `or` of tensors:
+    for each operand, with nowhere to note shown warnings, and with a text for the object whose
+    allocation
     Python would like to show."""
 
     @staticmethod

@@ -3,8 +3,8 @@
 Under TRITON_INTERPRET=1 the functions of `triton.language` run on NumPy and cannot be traced. Ours are
 traced all the same, so that a program with both kinds of kernels runs.
 
-The interpreter also exchanges the ops of `triton.language` while a kernel runs, and what it exchanges
-for a function that the kernel calls, `tl.sum` or one of the user's, it leaves so.
+The interpreter also exchanges the ops of `triton.language` while a kernel runs, and leaves the
+functions that the kernel calls, `tl.sum` or the user's, exchanged.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ def _method(method: MethodType) -> Any:
 
 
 def _traceable_names(names: dict[str, Any]) -> dict[str, Any]:
-    """What the functions of a module see, those of the library in their traceable form."""
-    found = _namespaces.get(id(names))
-    if found is None:
-        found = _namespaces[id(names)] = dict(names)
+    """Return the globals of a module's functions, those of the library in their traceable form."""
+    namespace = _namespaces.get(id(names))
+    if namespace is None:
+        namespace = _namespaces[id(names)] = dict(names)
         for name, value in names.items():
-            found[name] = traceable(value)
-    return found
+            namespace[name] = traceable(value)
+    return namespace
 
 
 # -- ops that are the interpreter's -------------------------------------------------------------
@@ -84,12 +84,12 @@ _absent = object()
 def as_written() -> None:
     """Give the language back the ops that the interpreter has left exchanged."""
     for owner, names in _written.items():
-        found = vars(owner)
+        members = vars(owner)
         for name, value in names.items():
-            if found.get(name) is not value and _of_interpreter(found.get(name)):
+            if members.get(name) is not value and _of_interpreter(members.get(name)):
                 setattr(owner, name, value)
-        if len(found) > len(names):
-            for name in [name for name in found.keys() - names if _of_interpreter(found[name])]:
+        if len(members) > len(names):
+            for name in [name for name in members.keys() - names if _of_interpreter(members[name])]:
                 delattr(owner, name)
 
 
@@ -101,18 +101,18 @@ def _of_interpreter(value: Any) -> bool:
 
 
 def _names(owner: Any) -> dict[str, Any]:
-    """What `owner` has, without the interpreter's."""
-    found = {
+    """Return the members of `owner`, without the interpreter's."""
+    members = {
         name: _original(owner, name, value) if _of_interpreter(value) else value
         for name, value in vars(owner).items()
     }
-    return {name: value for name, value in found.items() if value is not _absent}
+    return {name: value for name, value in members.items() if value is not _absent}
 
 
 def _original(owner: Any, name: str, value: Any) -> Any:
-    """What the interpreter has exchanged for `value` before this module was imported."""
+    """Return the interpreter's stand-in for `value` from before this module was imported."""
     kept = getattr(value, "__kwdefaults__", None) or {}
-    if "member" in kept:  # called by what stands for it
+    if "member" in kept:  # its stand-in calls it
         return kept["member"]
     if isinstance(owner, type):
         return vars(_source(owner.__name__)).get(name, _absent)
@@ -126,9 +126,9 @@ def _source(name: str) -> Any:
     path = Path(str(core.__file__))
     (node,) = [n for n in ast.parse(path.read_text()).body if getattr(n, "name", None) == name]
     flags = __future__.annotations.compiler_flag
-    made: dict[str, Any] = {}
-    exec(compile(ast.Module([node], []), str(path), "exec", flags, True), vars(core), made)
-    return made[name]
+    copies: dict[str, Any] = {}
+    exec(compile(ast.Module([node], []), str(path), "exec", flags, True), vars(core), copies)
+    return copies[name]
 
 
 _OWNERS = ("tensor", "dtype", "tensor_descriptor_base", "condition")

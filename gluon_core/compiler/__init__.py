@@ -1,6 +1,6 @@
 """From a kernel to machine code: `compile(kernel, target=..., ...) -> CompiledKernel`.
 
-A program that only defines kernels does not load what compiles them: names are found when they are
+A program that only defines kernels does not load the compiler: names are found when they are
 asked for.
 """
 

@@ -31,11 +31,11 @@ FORMAT = 1
 
 
 class Entry:
-    """A compiled kernel as it lies on disk.
+    """Hold a compiled kernel as it is on disk.
 
     Args:
         asm: stage -> text or bytes.
-        metadata: what the stages said, JSON values.
+        metadata: metadata of the stages, JSON values.
         files: file name -> path, as Triton's hooks want them.
     """
 
@@ -65,7 +65,7 @@ def package_hash(package: str) -> str:
     """Digest of the Python files of one."""
     digest = hashlib.sha256()
     for folder in _folders(package):
-        start = len(str(folder.parent))  # what is in front of it may differ between machines
+        start = len(str(folder.parent))  # the path before it may differ between machines
         for path in _python_files(str(folder)):
             digest.update(f"{package}{path[start:]}\0".encode())
             with open(path, "rb", buffering=0) as file:
@@ -79,8 +79,8 @@ def _python_files(root: str) -> Iterator[str]:
         yield root
         return
     with os.scandir(root) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
+        sorted_entries = sorted(entries, key=lambda entry: entry.name)
+    for entry in sorted_entries:
         if entry.is_dir(follow_symlinks=False):
             yield from _python_files(entry.path)
         elif entry.name.endswith(".py"):

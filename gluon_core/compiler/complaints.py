@@ -21,12 +21,12 @@ _MOST = 3
 def refused(error: Exception, source: str) -> Optional[StageError]:
     """Return the report of an assembler's complaint `error` about `source`, or None where it is none."""
     lines = source.splitlines()
-    found = list(dict.fromkeys(_SAID.findall(str(error))))
-    if not found:
+    messages = list(dict.fromkeys(_SAID.findall(str(error))))
+    if not messages:
         return None
-    first = int(found[0][0])
+    first = int(messages[0][0])
     text = lines[first - 1].strip() if 0 < first <= len(lines) else ""
-    words = "; ".join(said.strip() for _, said in found[:_MOST])
+    words = "; ".join(said.strip() for _, said in messages[:_MOST])
     return StageError(
         f"the assembler says: {words}",
         got=text or None,
@@ -39,7 +39,7 @@ def refused(error: Exception, source: str) -> Optional[StageError]:
 _CONSTRAINT = re.compile(r"^(?:.*: )?error: (.*constraint '([^']+)'.*)$", re.M)
 # "error: invalid instruction, did you mean: v_mov_b32?", then the line, then a caret below it
 _SHOWN = re.compile(r"^(?:.*: )?error: *(.+)\n\s*(\S+)(.*)\n *\^", re.M)
-# What LLVM aborts with over inline assembly, after which nobody knows over which.
+# Messages with which LLVM aborts over inline assembly, after which nobody knows over which.
 _ABORTED = re.compile(
     r"^.*(?:[Ii]nline ?[Aa]sm|failed to parse constraints|in prepareDAGLevelOperands|getCopyToParts).*$",
     re.M,
@@ -61,10 +61,10 @@ def bad_assembly(said: str, text: Callable[[], Optional[str]]) -> Optional[Stage
     if constraint is None and shown is None and aborted is None:
         return None
     module = text() or ""
-    found = _ASM.findall(module)
+    texts = _ASM.findall(module)
     if constraint is not None:  # the one that names it so, before one with more letters in a piece
-        found.sort(key=lambda asm: constraint[2] not in _bare(asm[1]))
-    for body, constraints, loc in found:
+        texts.sort(key=lambda asm: constraint[2] not in _bare(asm[1]))
+    for body, constraints, loc in texts:
         if constraint is not None:
             words, name = constraint.groups()
             if any(name in one for one in _bare(constraints)):
@@ -81,14 +81,14 @@ def bad_assembly(said: str, text: Callable[[], Optional[str]]) -> Optional[Stage
                 remedy="Where the kernel has inline assembly, look at its text and its constraints.",
                 span=_place(module, loc),
             )
-    if aborted is None or not found:
+    if aborted is None or not texts:
         return None
-    places = dict.fromkeys(_place(module, loc) for _, _, loc in found)
+    places = dict.fromkeys(_place(module, loc) for _, _, loc in texts)
     others = ", ".join(f"line {place.line}" for place in [*places][1:] if place)
     return StageError(
         "LLVM ended over inline assembly that it cannot take",
-        got=" or ".join(dict.fromkeys(repr(constraints) for _, constraints, _ in found)),
-        remedy="Look at the constraints, and at the types of what they are for"
+        got=" or ".join(dict.fromkeys(repr(constraints) for _, constraints, _ in texts)),
+        remedy="Look at the constraints, and at the types of their operands"
         + (f"; it may be another one, of {others}." if others else "."),
         diagnostics=aborted[0].strip(),
         span=next(iter(places)),
@@ -102,12 +102,12 @@ def _bare(constraints: str) -> list[str]:
 def left_out(text: Optional[str], asm: Mapping[str, object]) -> Optional[StageError]:
     """Return the report of inline assembly that was there for LLVM, and is not there after it.
 
-    Newer ones say nothing of constraints that they do not take: they go on without the assembly,
-    and what it should have computed is whatever a register holds.
+    Newer ones do not report constraints that they do not take: they drop the assembly, and its results
+    are whatever the registers hold.
 
     Args:
         text: the module that was compiled.
-        asm: what came of it, by stage.
+        asm: its outputs, by stage.
     """
     if text is None or "inline_asm " not in text:
         return None
@@ -134,10 +134,10 @@ def left_out(text: Optional[str], asm: Mapping[str, object]) -> Optional[StageEr
 
 
 def _place(module: str, loc: str) -> Optional[SourceSpan]:
-    found = place_of(module, loc)
-    if found is None:
+    place = place_of(module, loc)
+    if place is None:
         return None
-    file, line, column = found
+    file, line, column = place
     text = linecache.getline(file, line).rstrip("\n")
     return SourceSpan(file, line, max(column - 1, 0), None, text or None)
 
@@ -163,7 +163,7 @@ _FEW = 4
 def blamed(
     said: str, text: Callable[[], Optional[str]]
 ) -> tuple[str, Optional[SourceSpan], Optional[str]]:
-    """Return what a compiler complained of, the kernel's line, and what to do; all that is known of it.
+    """Return a compiler's complaint, the kernel's line, and the remedy, as far as known.
 
     Args:
         text: gives the module that was compiled.

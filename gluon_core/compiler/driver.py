@@ -77,11 +77,11 @@ def compile(
         TargetError: an unknown target.
         OptionError: an unknown option or an illegal value.
         GluonError: the kernel is wrong; with its line.
-        StageError: a compiler failed; with what it said.
+        StageError: a compiler failed; with its output.
     """
     check_mapping(options, "options", "from names of options to their values")
-    given = whole({**(options or {}), **more})
-    strict = given.pop("strict", None)
+    asked = whole({**(options or {}), **more})
+    strict = asked.pop("strict", None)
     if _is_source(fn):
         if signature is not None or constexprs is not None or attrs is not None:
             raise ArgumentError("a source brings its own signature", argument="signature")
@@ -94,11 +94,13 @@ def compile(
         source = GluonASTSource(fn, signature or {}, constexprs, attrs, strict)
     chosen = registry().target(target)
     backend = registry().backend(chosen.backend)
-    given.setdefault("debug", bool(source.fn.debug) or _triton.knobs.runtime.debug)
+    asked.setdefault("debug", bool(source.fn.debug) or _triton.knobs.runtime.debug)
     names = source.fn.arg_names
-    told = {names[path[0]]: value for path, value in source.constants.items() if len(path) == 1}
-    given = {**shared_options(told, backend, chosen), **given}
-    return compile_source(source, chosen, backend, backend.compiler.options(chosen, given))
+    constants = {
+        names[path[0]]: value for path, value in source.constants.items() if len(path) == 1
+    }
+    asked = {**shared_options(constants, backend, chosen), **asked}
+    return compile_source(source, chosen, backend, backend.compiler.options(chosen, asked))
 
 
 def _is_source(fn: Any) -> bool:
@@ -106,8 +108,8 @@ def _is_source(fn: Any) -> bool:
 
 
 def shared_options(values: Mapping[str, Any], backend: Backend, target: Target) -> dict[str, Any]:
-    """Of a kernel's compile-time values, by parameter, those named like an option of `backend`, such
-    as `num_warps`: what a kernel is told is also what it is compiled with."""
+    """Return the compile-time values of a kernel, by parameter, that are named like an option of
+    `backend`, such as `num_warps`: the kernel is compiled with the same value."""
     if not values:
         return {}
     known = vars(checked(backend, "options", backend.compiler.options(target, {})))
@@ -157,14 +159,14 @@ def cache_key(
     target: Target,
     backend: Backend,
     options: Any,
-    found: Optional[Identity] = None,
+    identity: Optional[Identity] = None,
 ) -> str:
-    """What identifies a compiled kernel: everything its machine code depends on."""
+    """Return the key of a compiled kernel: everything its machine code depends on."""
     environment = _triton.invalidating_environment()
     hook = _triton.knobs.runtime.add_stages_inspection_hook
     return cache.key_of(
         (
-            source.hash(found),
+            source.hash(identity),
             _options_text(options),
             target,
             _triton.build_stamp(),
@@ -243,19 +245,19 @@ def compile_source(
 
     Args:
         load_only: answer None rather than compile.
-        until: the last stage to run; what was compiled so far is then not kept.
+        until: the last stage to run; the result is then not kept.
     """
     started = time.monotonic()
     knobs = _triton.knobs.compilation
     listener = knobs.listener
-    found = source.identity()
-    key = cache_key(source, target, backend, options, found)
-    cacheable = backend.compiler.cacheable and found.lasting
+    identity = source.identity()
+    key = cache_key(source, target, backend, options, identity)
+    cacheable = backend.compiler.cacheable and identity.lasting
     text = partial(_module_text, source, target, backend, options)
     if cacheable and not knobs.always_compile:
         entry = cache.load(key, source.name)
         if entry is not None:
-            made = CompiledKernel(
+            kernel = CompiledKernel(
                 source,
                 target,
                 backend,
@@ -268,8 +270,8 @@ def compile_source(
             _warn(source, entry.metadata)
             if listener is not None:
                 times = _triton.compile_times(started, started, [], time.monotonic())
-                _listen(listener, made, times, hit=True)
-            return made
+                _listen(listener, kernel, times, hit=True)
+            return kernel
     if load_only:
         return None
 
@@ -329,7 +331,7 @@ def compile_source(
         files = cache.store(key, source.name, result.asm, result.metadata, knobs.store_binary_only)
     twin = backend.simulates and registry().backend(target.architecture.backend).compiles
     hardware = _Hardware(source, target, backend, options) if twin else None
-    made = CompiledKernel(
+    kernel = CompiledKernel(
         source,
         target,
         backend,
@@ -344,15 +346,15 @@ def compile_source(
     _warn(source, result.metadata)
     if listener is not None:
         times = _triton.compile_times(started, traced, result.ends, time.monotonic())
-        _listen(listener, made, times, hit=False)
-    return made
+        _listen(listener, kernel, times, hit=False)
+    return kernel
 
 
 _warned: dict[Any, Any] = {}
 
 
 def _warn(source: GluonASTSource, metadata: Mapping[str, Any]) -> None:
-    """Pass on what stages have against a kernel, at its first line."""
+    """Pass on warnings of stages about the kernel, at its first line."""
     for text in metadata.get("warnings") or ():
         code = source.fn.fn.__code__
         file, line = code.co_filename, source.fn.starting_line_number
@@ -376,21 +378,21 @@ def _module_text(source: GluonASTSource, target: Target, backend: Backend, optio
 
 def _given_up(selections: Iterable[Selection], error: StageError) -> dict[tuple[str, str], str]:
     """(op, name) of the lowerings that a failed compilation says are not possible -> its words."""
-    found = {}
+    entries = {}
     for lowering in (selection.chosen for selection in selections):
         texts = lowering.gives_up or ()
         texts = (texts,) if isinstance(texts, str) else texts
         for line in error.diagnostics.splitlines():
             if any(text in line for text in texts):
-                found[lowering.op, lowering.name] = f"the compiler refused: {line.strip()}"
-    return found
+                entries[lowering.op, lowering.name] = f"the compiler refused: {line.strip()}"
+    return entries
 
 
-def _listen(listener: Any, made: CompiledKernel, times: Any, hit: bool) -> None:
+def _listen(listener: Any, kernel: CompiledKernel, times: Any, hit: bool) -> None:
     listener(
-        src=made.src,
-        metadata=made.metadata._asdict(),
-        metadata_group=made.metadata_group,
+        src=kernel.src,
+        metadata=kernel.metadata._asdict(),
+        metadata_group=kernel.metadata_group,
         times=times,
         cache_hit=hit,
     )

@@ -45,10 +45,10 @@ def check_grid(grid: Any) -> tuple[int, int, int]:
     """
     sizes = grid if isinstance(grid, (tuple, list)) else (grid,)
     try:
-        found = [operator.index(size) for size in sizes]
+        checked = [operator.index(size) for size in sizes]
     except TypeError:
-        found = []
-    if not 1 <= len(found) <= 3:
+        checked = []
+    if not 1 <= len(checked) <= 3:
         raise LaunchError(
             "not a grid",
             argument="grid",
@@ -58,7 +58,7 @@ def check_grid(grid: Any) -> tuple[int, int, int]:
             if any(isinstance(size, (float, np.floating)) for size in sizes)
             else None,
         )
-    for axis, (size, most) in enumerate(zip(found, _LIMITS)):
+    for axis, (size, most) in enumerate(zip(checked, _LIMITS)):
         if not 0 <= size <= most:
             raise LaunchError(
                 f"axis {axis} of the grid is out of range",
@@ -69,5 +69,5 @@ def check_grid(grid: Any) -> tuple[int, int, int]:
                 if size > most
                 else None,
             )
-    found += [1] * (3 - len(found))
-    return found[0], found[1], found[2]
+    checked += [1] * (3 - len(checked))
+    return checked[0], checked[1], checked[2]

@@ -1,4 +1,4 @@
-"""`CompiledKernel`: what a compile or a launch returns, with the names users of Triton know."""
+"""Define `CompiledKernel`, the result of a compile or a launch, with the names users of Triton know."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AsmDict(dict[str, Any]):
     """Stage -> text or bytes; a disassembly (`sass`) is made when it is asked for.
 
     Args:
-        values: what the stages made.
+        values: outputs of the stages.
         derive: makes further entries; raises KeyError for a name that it does not know.
         more: answers the names of stages whose entries can be had so.
     """
@@ -89,7 +89,7 @@ class Hardware(Protocol):
 
 
 class SimulatedMetadata:
-    """What is known of a simulated kernel; what only a compiler knows is asked of it then."""
+    """Hold the known facts of a simulated kernel; facts of a compiler alone are computed on request."""
 
     def __init__(self, own: Any, hardware: Hardware):
         self._own = own
@@ -109,7 +109,7 @@ class SimulatedMetadata:
 def _on_demand(
     backend: Backend, hardware: Optional[Hardware], traced: Optional[Callable[[], str]]
 ) -> tuple[Callable[[str, Mapping[str, Any]], Any], Callable[[], Sequence[str]]]:
-    """What makes further entries of `asm`, and the names of those that are as good as there."""
+    """Hold the function for further entries of `asm`, and the names of those that are as good as there."""
 
     def derive(name: str, asm: Mapping[str, Any]) -> Any:
         if traced is not None and name in _triton.SOURCE_ENTRIES:
@@ -135,10 +135,10 @@ class CompiledKernel:
         kernel: the machine code.
         src: the `GluonASTSource`.
         hash: the key of the entry in the cache.
-        diagnostics: what the compiler said besides.
-        hardware: of a simulated kernel, how it is compiled for the architecture itself; what is
-            asked of the machine code comes from there, compiled as far as that needs.
-        traced: makes the text of the module before any stage, what `asm["source"]` has.
+        diagnostics: other output of the compiler.
+        hardware: of a simulated kernel, how it is compiled for the architecture itself; facts of the
+            machine code come from there, compiled as far as needed.
+        traced: makes the text of the module before any stage, the value of `asm["source"]`.
         metadata_group: file name -> path of the entry in the cache.
     """
 
@@ -186,7 +186,7 @@ class CompiledKernel:
         self._launchers: dict[int, Launcher] = {}
         self._report: Optional[Report] = None
 
-    # -- what loading or inspecting finds ----------------------------------------------------------
+    # -- results of loading or inspecting -----------------------------------------------------------
 
     def _get(self, name: str) -> Any:
         return self._loaded.get(name)
@@ -242,7 +242,7 @@ class CompiledKernel:
         self._loaded["n_max_threads"] = value
 
     def report(self) -> Report:
-        """Registers, spills, shared memory and instruction mix; needs no device."""
+        """Return registers, spills, shared memory and instruction mix; needs no device."""
         if self._report is None:
             self._report = self._kept_report()
         return self._report
@@ -268,7 +268,7 @@ class CompiledKernel:
         return report
 
     def _machine_report(self) -> Report:
-        """Of the machine code, that of the architecture where this kernel is simulated."""
+        """Return the machine code's report, that of the architecture where this kernel is simulated."""
         return self.report() if self.hardware is None else self.hardware.kernel().report()
 
     def signature_types(self) -> tuple[Any, ...]:
@@ -315,17 +315,19 @@ class CompiledKernel:
         return device
 
     def launch_metadata(self, grid: Any, stream: int, *arguments: Any) -> Any:
-        """What launch hooks are told, None when there are no hooks."""
+        """Return the argument of launch hooks, None when there are no hooks."""
         runtime = _triton.knobs.runtime
         if _triton.hook_is_empty(runtime.launch_enter_hook):
             return None
         self._init_handles()
-        told = _triton.lazy_dict({"name": self.name, "function": self.function, "stream": stream})
+        metadata = _triton.lazy_dict(
+            {"name": self.name, "function": self.function, "stream": stream}
+        )
         extra = getattr(self.src.fn, "launch_metadata", None)
         if extra is not None:
             named = dict(zip(self.src.fn.arg_names, arguments))
-            told.add(extra, (grid, self.metadata, named))
-        return told
+            metadata.add(extra, (grid, self.metadata, named))
+        return metadata
 
     def run(
         self,
@@ -365,9 +367,11 @@ class CompiledKernel:
             if stream is None:
                 stream = stream_of(device)
             runtime = _triton.knobs.runtime
-            told = self.launch_metadata(grid, stream, *args)
+            metadata = self.launch_metadata(grid, stream, *args)
             hooks = (runtime.launch_enter_hook, runtime.launch_exit_hook)
-            self.run(gx, gy, gz, stream, self.function, self.packed_metadata, told, *hooks, *args)
+            self.run(
+                gx, gy, gz, stream, self.function, self.packed_metadata, metadata, *hooks, *args
+            )
 
         return runner
 

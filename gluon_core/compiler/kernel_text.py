@@ -1,4 +1,4 @@
-"""Whether the file of a kernel still says what it said when it was imported.
+"""Check that the file of a kernel still has the text that it had when it was imported.
 
 Kernels are compiled from their source text, which Python reads lazily: a file that changed in
 between would compile the wrong lines, or report errors at them.
@@ -83,7 +83,7 @@ def host_call(jit_function: Any) -> HostFunctionError | None:
 
 
 def nested_unpacking(jit_function: Any) -> SourceSpan | None:
-    """Where a kernel first assigns to a tuple within a tuple: `a, (b, c) = ...`."""
+    """Return the line where a kernel first assigns to a tuple within a tuple: `a, (b, c) = ...`."""
     path = jit_function.fn.__code__.co_filename
     starts = (i for i, text in enumerate(jit_function.raw_src) if text.lstrip().startswith("def "))
     first = jit_function.starting_line_number + next(starts, 0)  # below the decorators

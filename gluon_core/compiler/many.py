@@ -77,15 +77,15 @@ def compile_many(
         )
 
     Args:
-        requests: what to compile: a `GluonASTSource`; a mapping of the arguments of `compile`, `fn`
+        requests: compilations: a `GluonASTSource`; a mapping of the arguments of `compile`, `fn`
             among them; or a function without parameters that compiles and returns the kernel, such as
             `functools.partial(kernel.warmup, x, y, n, BLOCK=128, grid=(1,))`.
         target: for the requests that name none, see `compile`; functions have their own.
-        options: compile options for those requests; what a request says itself goes first.
+        options: compile options for those requests; a request's own options go first.
         workers: how many to compile at once; None for as many as pay, at most `GLUON_COMPILE_WORKERS`,
             else the cores of the process.
         errors: `"raise"` raises the first error (in the order of the requests) when all others are
-            done, so that what compiles is in the cache; `"return"` puts errors in place of kernels.
+            done, so that successful ones are in the cache; `"return"` puts errors in place of kernels.
         progress: show a bar on stderr; None shows one when that is a terminal and it takes long.
 
     Returns:
@@ -120,7 +120,7 @@ def compile_many(
 
             done = stack.enter_context(processes(count, len(jobs), workers is not None))
             pool = ThreadPoolExecutor(count, thread_name_prefix="gluon-compile")
-            # Ctrl-C leaves what has not begun, and waits for what has.
+            # Ctrl-C drops compilations that have not begun, and waits for the others.
             stack.callback(pool.shutdown, wait=True, cancel_futures=True)
             places: dict[Future[Any], int] = {
                 pool.submit(_outcome, job): at for at, job in enumerate(jobs)
@@ -158,23 +158,23 @@ def _job(
 ) -> Callable[[], Any]:
     """Return the compilation that a request asks for."""
     if isinstance(request, Mapping):
-        given = dict(request)
-        if "fn" not in given:
+        fields = dict(request)
+        if "fn" not in fields:
             raise ArgumentError(
                 "a request names no kernel",
                 argument=f"requests[{at}]",
                 expected="'fn' among its keys",
-                got=", ".join(map(str, given)) or "no keys",
+                got=", ".join(map(str, fields)) or "no keys",
             )
-        given.setdefault("target", target)
-        given["options"] = {**(options or {}), **(given.get("options") or {})}
-        return lambda: compile(**given)
+        fields.setdefault("target", target)
+        fields["options"] = {**(options or {}), **(fields.get("options") or {})}
+        return lambda: compile(**fields)
     if isinstance(request, GluonASTSource):
         return lambda: compile(request, target, options)
     if callable(request) and not hasattr(request, "arg_names"):
         return request  # type: ignore[no-any-return]  # what it answers is the caller's to know
     raise ArgumentError(
-        "cannot be compiled as it stands",
+        "cannot be compiled as it is",
         argument=f"requests[{at}]",
         expected="a GluonASTSource, a mapping of compile's arguments, or a function without parameters",
         got=type(request).__name__,

@@ -1,4 +1,4 @@
-"""What a launch may make of each parameter of a kernel: what the decorator and annotations say."""
+"""Describe the parameters of a kernel for launches, as the decorator and annotations declare them."""
 
 from __future__ import annotations
 

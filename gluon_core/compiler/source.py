@@ -1,4 +1,5 @@
-"""What is compiled: a kernel with the types, constants and attributes of its parameters."""
+"""Define the source of a compilation: a kernel with the types, constants and attributes of its
+parameters."""
 
 from __future__ import annotations
 
@@ -25,17 +26,17 @@ def jit_function(fn: Any) -> Any:
     Raises:
         ArgumentError: there is none.
     """
-    found = fn
-    while found is not None and not isinstance(found, _triton.JITFunction):
-        found = getattr(found, "fn", None)
-    if found is None:
+    inner = fn
+    while inner is not None and not isinstance(inner, _triton.JITFunction):
+        inner = getattr(inner, "fn", None)
+    if inner is None:
         raise ArgumentError(
             "not a kernel",
             argument="fn",
             expected="a function decorated with gluon.jit",
             got=type(fn).__name__,
         )
-    return found
+    return inner
 
 
 def strictness(kernel: Any, strict: Any = None) -> bool:
@@ -56,20 +57,20 @@ def strictness(kernel: Any, strict: Any = None) -> bool:
     return bool(strict)
 
 
-def check_mapping(given: Any, argument: str, expected: str) -> None:
+def check_mapping(mapping: Any, argument: str, expected: str) -> None:
     """Raise unless an argument of `compile` is a mapping, or None.
 
     Raises:
         ArgumentError: it is neither.
     """
-    if given is not None and not isinstance(given, Mapping):
+    if mapping is not None and not isinstance(mapping, Mapping):
         raise ArgumentError(
-            "not a mapping", argument=argument, expected=f"a dict {expected}", got=repr(given)
+            "not a mapping", argument=argument, expected=f"a dict {expected}", got=repr(mapping)
         )
 
 
 class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no types
-    """A kernel and what is known of its parameters when it is compiled; `triton.compile` takes it.
+    """Hold a kernel and the known facts of its parameters; `triton.compile` takes it.
 
     Args:
         fn: the jit function.
@@ -79,7 +80,7 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
             `constexpr` may be left out.
         constexprs: parameter name, or path `(index, ...)`, -> value.
         attrs: parameter name or path -> list of `[attribute, value]`, or 16; anything empty for none.
-        strict: as in `gluon.jit`; None for what the kernel says, else the environment.
+        strict: as in `gluon.jit`; None for the kernel's own setting, else the environment.
 
     Raises:
         ArgumentError: an unknown or missing parameter.
@@ -104,7 +105,7 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
         names = self.fn.arg_names
         mappings = (("signature", signature), ("constexprs", constexprs), ("attrs", attrs or None))
         for argument, mapping in mappings:
-            check_mapping(mapping, argument, "from names of parameters to what they are")
+            check_mapping(mapping, argument, "from names of parameters to their kinds")
         for key in signature:
             self._index(key, "signature")
         for key, value in (constexprs or {}).items():
@@ -180,10 +181,10 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
         if isinstance(kind, HostDescriptor):
             element = str(kind.base.dtype).removeprefix("torch.")
             element = _triton.type_names().get(element, element)
-            given = (kind.block_shape, kind.layout, kind.head, kind.input_rank)
-            return descriptor_text(element, *given)
+            fields = (kind.block_shape, kind.layout, kind.head, kind.input_rank)
+            return descriptor_text(element, *fields)
         if not isinstance(kind, type) and hasattr(kind, "shape") and hasattr(kind, "dtype"):
-            # An array: a pointer to what it holds.
+            # An array: a pointer to its elements.
             element = str(kind.dtype).removeprefix("torch.")
             return f"*{_triton.type_names().get(element, element)}"
         if not isinstance(kind, str):
@@ -202,7 +203,7 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
             "only ':16' and ':1' may follow a type", argument="signature", got=repr(kind)
         )
 
-    # -- what Triton's tools ask of a source -------------------------------------------------------
+    # -- attributes that Triton's tools read ------------------------------------------------------
 
     @property
     def types(self) -> tuple[Any, ...]:
@@ -210,15 +211,16 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
         return tuple(self.signature[name] for name in self.fn.arg_names)
 
     def identity(self) -> Identity:
-        """What the kernel, all that it refers to, and its constants are."""
+        """Return the identity of the kernel, all that it refers to, and its constants."""
         constants = [
             (path, value.value if isinstance(value, _triton.constexpr) else value)
             for path, value in sorted(self.constants.items(), key=lambda pair: pair[0])
         ]
         return identity((self.fn, constants))
 
-    def hash(self, found: Optional[Identity] = None) -> str:
-        """Digest of the kernel, what it calls, what is known of its parameters, and of our code:
+    def hash(self, identity: Optional[Identity] = None) -> str:
+        """Return a digest of the kernel, its callees, the known facts of its parameters, and of our
+        code:
         Triton's own cache knows of nothing else of ours.
 
         Args:
@@ -228,7 +230,7 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
         tops = {type(b).__module__.partition(".")[0] for b in registry().backends.values()}
         parts = (
             content_hash(("gluon_core", *sorted(tops - {"gluon_core"}))),
-            (found or self.identity()).text,
+            (identity or self.identity()).text,
             sorted(self.attrs.items()),
             list(self.signature.items()),
             self.strict,
@@ -247,7 +249,7 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
         context: Any = None,
     ) -> Any:
         """Return the traced module, before any stage."""
-        if context is not None:  # Triton's own compiler has loaded what it knows of
+        if context is not None:  # Triton's own compiler has loaded its dialects
             chosen = registry().target(target)
             registry().backend(chosen.backend).compiler.load_dialects(context)
         return trace_source(self, target, options, context)
@@ -261,7 +263,7 @@ def trace_source(
 
     chosen = registry().target(target)
     backend = registry().backend(chosen.backend)
-    pairs = {path: [tuple(pair) for pair in found] for path, found in source.attrs.items()}
+    pairs = {path: [tuple(pair) for pair in pairs_of] for path, pairs_of in source.attrs.items()}
     return trace(
         source.fn,
         source.signature,

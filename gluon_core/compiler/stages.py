@@ -3,7 +3,7 @@
 The compilers under us abort on some inputs. Where a backend says so (`Compiler.isolate`) its stages
 run in another process on the module traced here; it hands texts and metadata back through a pipe and
 never touches a device. That is a warm process (`workers`) which parses the module's text and asks the
-backend for the stages itself; what cannot be said to it that way, such as stages that a user's hook
+backend for the stages itself; work that has no such description, such as stages that a user's hook
 changed, runs in a child forked for it. `GLUON_COMPILE_ISOLATION=0` keeps the stages in this process.
 """
 
@@ -36,7 +36,7 @@ from gluon_core.registry.load import registry
 
 __all__ = ["Recipe", "Result", "isolation_enabled", "processes", "run_stages"]
 
-# Where a user asked Triton to print, what the stages say goes through.
+# Where a user asked Triton to print, the output of stages goes through.
 _TALKATIVE = (
     "MLIR_ENABLE_DUMP",
     "LLVM_IR_ENABLE_DUMP",
@@ -57,13 +57,13 @@ Override = Callable[[str, Any], Optional[Any]]
 
 @dataclass
 class Result:
-    """What a pipeline made.
+    """Hold the outputs of a pipeline.
 
     Args:
-        asm: stage -> text or bytes (or what a backend that is not cacheable returned).
-        metadata: what the stages added.
+        asm: stage -> text or bytes (or the result of a backend that is not cacheable).
+        metadata: additions of the stages.
         ends: stage -> when it ended, seconds of `time.monotonic()`.
-        diagnostics: what the compilers printed.
+        diagnostics: output of the compilers.
     """
 
     asm: dict[str, Any]
@@ -73,7 +73,7 @@ class Result:
 
 
 def isolation_enabled() -> bool:
-    """Whether stages may run in a child process here."""
+    """Return True if stages may run in a child process here."""
     return hasattr(os, "fork") and os.environ.get("GLUON_COMPILE_ISOLATION", "1") not in (
         "0",
         "off",
@@ -96,7 +96,7 @@ def run_stages(
     """Run `stages` on `module`.
 
     Args:
-        metadata: what the stages start from; it is not changed.
+        metadata: input of the stages; it is not changed.
         what: the kernel and target, for errors.
         isolate: run them in a child process, where the platform can.
         as_text: keep what stages return as text or bytes, not as the objects themselves.
@@ -105,7 +105,7 @@ def run_stages(
         verify: raises where `module` is malformed; not called where a process parses its text.
 
     Raises:
-        StageError: a stage failed, was killed or took too long; with what it said and a reproducer.
+        StageError: a stage failed, was killed or took too long; with its output and a reproducer.
         LimitError: a stage found that the kernel does not fit.
         LayoutError: nothing determines an AutoLayout of the kernel.
     """
@@ -117,14 +117,14 @@ def run_stages(
         return job.in_process()
 
 
-# The compiler's words where nothing that an AutoLayout meets says what it is.
+# The compiler's words where no layout next to an AutoLayout determines it.
 _UNDETERMINED = re.compile(
     r"^(?P<file>.+?):(?P<line>\d+):(?P<column>\d+): error: .*Failed to infer return type", re.M
 )
 
 
-def _undetermined_layout(found: re.Match[str]) -> LayoutError:
-    file, line, column = found["file"], int(found["line"]), int(found["column"])
+def _undetermined_layout(match: re.Match[str]) -> LayoutError:
+    file, line, column = match["file"], int(match["line"]), int(match["column"])
     text = linecache.getline(file, line).rstrip("\n")
     return LayoutError(
         "nothing determines the layout of this tensor",
@@ -181,7 +181,7 @@ class _Job:
             raise report from None
 
     def entering(self, name: str, value: Any) -> None:
-        """Called before a stage, with its input."""
+        """Record the begin of a stage, with its input."""
 
     def failure(self, message: str, said: str, reproducer: Optional[str]) -> GluonError:
         undetermined = _UNDETERMINED.search(said)
@@ -254,7 +254,7 @@ class _Job:
     # -- in another process ------------------------------------------------------------------------
 
     def in_child(self, recipe: Optional[Recipe], verify: Callable[[], None]) -> Result:
-        """In a process that is warm, where what is to do can be said to it; else in one forked for it."""
+        """Work in a warm process, where it can get a description of the job; else in one forked for it."""
         text = self._input_text()
         timeout()  # whether it is one, before anything is begun
         if recipe is not None and text is not None:
@@ -316,7 +316,7 @@ class _Job:
         return self.failure(how, process.output(), self._saved(text))
 
     def _answer(self, process: Process, text: Optional[str], deadline: float) -> Optional[Result]:
-        """What a process makes of this job, None where it cannot begin with it.
+        """Return the message of a process for this job, None where it cannot begin with it.
 
         Raises:
             Ended: it will say nothing more.
@@ -340,7 +340,7 @@ class _Job:
         raise Ended(f"the compiler sent something that is no answer ({kind!r})")
 
     def _tell(self, link: Link) -> None:
-        """In the child: do the work and say what came of it."""
+        """Do the work in the child and send the result."""
         self.entering = lambda name, value: link.note(name)  # type: ignore[method-assign]  # in the child
         try:
             link.answer("done", self.steps())
@@ -356,7 +356,7 @@ class _Job:
 
 
 class Recipe:
-    """How a process that knows the backends makes the stages of a compilation by itself.
+    """Describe how a process that knows the backends makes the stages of a compilation by itself.
 
     Args:
         backend: a registered backend.
@@ -376,8 +376,8 @@ class Recipe:
     def of(
         cls, backend: Backend, target: Target, options: Any, stages: Sequence[Stage]
     ) -> Optional[Recipe]:
-        """Return the recipe, None where stages are what code of the user's makes of them, or of a
-        backend that another process would not find by its name."""
+        """Return the recipe, None where code of the user's changes stages, or for a backend that
+        another process would not find by its name."""
         if registry().backends.get(backend.name) is not backend:
             return None
         if _triton.knobs.runtime.add_stages_inspection_hook is not None:
@@ -385,7 +385,7 @@ class Recipe:
         return cls(backend, target, options, stages)
 
     def packed(self, text: str, metadata: Mapping[str, Any]) -> Optional[bytes]:
-        """What a process is sent; None where it cannot be written down."""
+        """Return the message to a process; None where it cannot be written down."""
         try:
             return pickle.dumps((*self._said, text, metadata), pickle.HIGHEST_PROTOCOL)
         except Exception:
@@ -393,7 +393,7 @@ class Recipe:
 
 
 def _implementation(run: Any, kept: list[Any], depth: int) -> None:
-    """Gather the code that `run` consists of: what a test or a user may have replaced meanwhile."""
+    """Gather the code that `run` consists of: a test or a user may have replaced it meanwhile."""
     code = getattr(run, "__code__", None)
     if code is not None:
         kept.append(code)
@@ -421,9 +421,9 @@ def _code_in(owner: Any, names: Mapping[str, Any]) -> list[Any]:
     if known is not None and known[0] is owner and len(known[1]) == len(values):
         if all(map(operator.is_, known[1], values)):
             return known[2]
-    found = list(filter(_is_code, values))
-    _looked[id(owner)] = owner, values, found
-    return found
+    codes = list(filter(_is_code, values))
+    _looked[id(owner)] = owner, values, codes
+    return codes
 
 
 def _is_code(value: Any) -> bool:
@@ -431,11 +431,11 @@ def _is_code(value: Any) -> bool:
 
 
 class Surroundings:
-    """What a forked process has of this one that may since be another here.
+    """Hold the state that a forked process has of this one and that may change here.
 
     Args:
         kept: objects that must be the same ones.
-        process: what the backend says of the target (`Compiler.process`).
+        process: the backend's answer for the target (`Compiler.process`).
     """
 
     def __init__(self, kept: list[Any], process: str):
@@ -461,7 +461,8 @@ class Surroundings:
     __hash__ = None  # type: ignore[assignment]  # compared one by one
 
 
-# What test runners write into the environment before each test; and what only the parent reads.
+# Variables that test runners write into the environment before each test; and those that only the
+# parent reads.
 _INERT = (
     "PYTEST_CURRENT_TEST",
     "GLUON_COMPILE_TIMEOUT",
@@ -471,7 +472,7 @@ _INERT = (
 
 
 def _serve(link: Link) -> None:
-    """A warm process's whole work."""
+    """Do a warm process's whole work."""
     while True:
         try:
             job = link.next()
@@ -504,7 +505,7 @@ def processes(most: int, jobs: int = 0, asked: bool = False) -> Iterator[Callabl
     """Let this many processes compile at once meanwhile, if that is more than otherwise.
 
     Args:
-        jobs: how many compilations there will be; what this gives is called when one is done.
+        jobs: number of compilations; call the result when one is done.
         asked: as many processes as `most`, even where fewer would be done sooner.
     """
     before, _pool.most = (_pool.most, _pool.asked), max(most, _pool.most)

@@ -74,11 +74,11 @@ class _Warm:
 
 class Pool:
     """Warm processes, at most `limit()` at work at once, or `most` where that is more. Another one is
-    forked where what is left to do takes longer without it: to fork a process that uses a GPU takes
-    long, and all of it stands still meanwhile.
+    forked where the remaining work takes longer without it: to fork a process that uses a GPU takes
+    long, and stops all of its threads meanwhile.
 
     Args:
-        work: what each does, with its `Link`.
+        work: the work of each, with its `Link`.
 
     Attributes:
         left: jobs that somebody will still ask for, as far as that is known.
@@ -136,8 +136,8 @@ class Pool:
                 return warm.process
 
     def _pays(self, surroundings: Any) -> bool:
-        """Whether one more process saves more time than it takes to fork it: of what is known to be left,
-        or, as nobody may know that, of what was waited for lately."""
+        """Return True if one more process saves more time than its fork takes, by the known remaining
+        work, or else by recent waits."""
         count = sum(warm.surroundings == surroundings for warm in self._lent)
         cost = self.forking + _WARMING
         if self.left:

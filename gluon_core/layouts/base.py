@@ -1,10 +1,10 @@
-"""What every layout is: a frozen value that can be printed, hashed, made linear and emitted.
+"""Define the base of all layouts: a frozen value that can be printed, hashed, made linear and emitted.
 
 A vendor's layout subclasses `DistributedLayout` or `SharedLayout`, is a `@dataclass(frozen=True)`,
 normalises its fields in `__post_init__` through `self._set(...)`, and fills in `_emit` (Triton's
 builder) and `_linear` (the algebra). Fields may stay plain lists: equality and hash come from here.
-Whether compilers and hardware can have it is for `verify`, which every use asks: what is made and
-not used is no mistake.
+`verify`, which every use asks, checks that compilers and hardware can have it: an unused layout is no
+mistake.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _type_factory: Optional[Callable[["Layout"], Any]] = None
 
 
 def set_type_factory(fn: Callable[["Layout"], Any]) -> None:
-    """Say what `layout.type` is. The core's value classes do this once, on import."""
+    """Set the function behind `layout.type`. The core's value classes do this once, on import."""
     global _type_factory
     _type_factory = fn
 
@@ -106,25 +106,28 @@ def check_ints(value: Any, argument: str, rank: Optional[int] = None) -> list[in
 
 def check_powers(value: Any, argument: str, rank: Optional[int] = None) -> list[int]:
     """Return a list of powers of two, of length `rank` if given, or a LayoutError."""
-    found = check_ints(value, argument, rank)
-    if not all(is_power_of_two(v) for v in found):
+    checked = check_ints(value, argument, rank)
+    if not all(is_power_of_two(v) for v in checked):
         raise LayoutError(
-            "an entry is not a power of two", argument=argument, expected="1, 2, 4, ...", got=found
+            "an entry is not a power of two",
+            argument=argument,
+            expected="1, 2, 4, ...",
+            got=checked,
         )
-    return found
+    return checked
 
 
 def check_order(value: Any, argument: str, rank: Optional[int] = None) -> list[int]:
     """Return a permutation of 0..n-1, fastest dimension first, or a LayoutError."""
-    found = check_ints(value, argument, rank)
-    if sorted(found) != list(range(len(found))):
+    checked = check_ints(value, argument, rank)
+    if sorted(checked) != list(range(len(checked))):
         raise LayoutError(
             "not a permutation",
             argument=argument,
-            expected=f"each of 0..{len(found) - 1} once, the fastest dimension first",
-            got=found,
+            expected=f"each of 0..{len(checked) - 1} once, the fastest dimension first",
+            got=checked,
         )
-    return found
+    return checked
 
 
 def check_bases(value: Any, argument: str, rank: Optional[int] = None) -> list[list[int]]:
@@ -151,7 +154,7 @@ def check_bases(value: Any, argument: str, rank: Optional[int] = None) -> list[l
 
 
 def check_cga(value: Any, rank: int, argument: str = "cga_layout") -> list[list[int]]:
-    """How blocks of a cluster split a tensor: one basis per bit of the block index.
+    """Check how blocks of a cluster split a tensor: one basis per bit of the block index.
 
     A basis is zero (the blocks hold the same) or a power of two in one dimension, and the bases
     of a dimension count 1, 2, 4, ... in some order.
@@ -273,11 +276,11 @@ class Layout:
         return tuple((f.name, getattr(self, f.name)) for f in fields(self) if f.compare)
 
     def _key(self) -> tuple[Any, ...]:
-        found: Optional[tuple[Any, ...]] = self.__dict__.get("_known_key")
-        if found is None:
-            found = tuple(freeze(value) for _, value in self._fields())
-            object.__setattr__(self, "_known_key", found)
-        return found
+        key: Optional[tuple[Any, ...]] = self.__dict__.get("_known_key")
+        if key is None:
+            key = tuple(freeze(value) for _, value in self._fields())
+            object.__setattr__(self, "_known_key", key)
+        return key
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -293,19 +296,19 @@ class Layout:
         """Raise LayoutError where no compiler or no hardware can have this layout."""
 
     def check(self: L) -> L:
-        """This layout, after `verify`; every use of a layout asks, once for each value.
+        """Return this layout, after `verify`; every use of a layout asks, once for each value.
 
         Raises:
             LayoutError: an illegal field; see the class.
         """
         if "_verified" not in self.__dict__:
             self.verify()
-            if is_strict():  # otherwise nobody knows what was let pass
+            if is_strict():  # otherwise nobody knows which were let pass
                 object.__setattr__(self, "_verified", True)
         return self
 
     def _to_ir(self, builder: Any) -> Any:
-        """This layout for a builder: as it is, where the builder takes layouts; else emitted."""
+        """Return this layout for a builder: as it is, where the builder takes layouts; else emitted."""
         self.check()
         accept = getattr(builder, "get_layout", None)
         return accept(self) if accept is not None else self._emit(builder)
@@ -353,11 +356,11 @@ class Layout:
             return None
 
     def _linear(self, shape: tuple[int, ...]) -> LinearLayout:
-        """What `to_linear` returns, for a checked shape."""
+        """Return the result of `to_linear`, for a checked shape."""
         raise LayoutError(f"{type(self).__name__} has no linear form")
 
     def place(self, offset: int) -> int:
-        """Where the element at `offset` of the linear map lies in its buffer, in elements."""
+        """Return the place of the element at `offset` of the linear map in its buffer, in elements."""
         return offset
 
     def format_tensor_view(self, shape: Sequence[int]) -> str:
@@ -375,21 +378,21 @@ class Layout:
         bits: Optional[int] = None,
         banks: int = 32,
     ) -> Picture:
-        """Return the layout drawn for a tensor or a buffer of `shape`; notebooks show what this returns.
+        """Return the layout drawn for a tensor or a buffer of `shape`; notebooks show the result.
 
         Hovering over an element tells who holds it: block, warp, lane and register, or offset, byte
         and bank. `show().save("layout.svg")` (or .html) writes a file that needs nothing else.
 
         Args:
             shape: by default a small one that shows one tile.
-            bits: of one element; by default what the layout says, or 32. Tells bytes and banks.
+            bits: of one element; by default the layout's own, or 32. Sets bytes and banks.
             banks: of shared memory, 4 bytes each.
 
         Raises:
             LayoutError: the layout is left to the compiler, does not fit the shape, or the picture
                 would have more than 16384 elements.
             ArgumentError: `bits` or `banks` is no power of two.
-            PluginError: what draws is not installed; the message names it.
+            PluginError: no package that draws is installed; the message names it.
         """
         return pictures().picture(self, shape, bits=bits, banks=banks)
 
@@ -412,7 +415,7 @@ def _to_linear(
 
 
 class DistributedLayout(Layout):
-    """How a tensor lies in registers: "register", "lane", "warp", "block" -> "dim0", "dim1", ..."""
+    """Map hardware to a tensor in registers: "register", "lane", "warp", "block" -> "dim0", "dim1", ..."""
 
     @_Fallback
     def cga_layout(self) -> list[list[int]]:
@@ -438,4 +441,4 @@ class DistributedLayout(Layout):
 
 
 class SharedLayout(Layout):
-    """How a buffer lies in shared memory: "offset" (elements), "block" -> "dim0", "dim1", ..."""
+    """Map a buffer in shared memory: "offset" (elements), "block" -> "dim0", "dim1", ..."""

@@ -1,4 +1,5 @@
-"""What an access or a conversion costs: vectors, bank conflicts, shuffles, shared memory bytes."""
+"""Compute the cost of an access or a conversion: vectors, bank conflicts, shuffles, shared memory
+bytes."""
 
 from __future__ import annotations
 
@@ -205,7 +206,7 @@ def owner(
     """All holders of one element, as (block, warp, lane, register), sorted.
 
     Raises:
-        LayoutError: `coord` lies outside of `shape`.
+        LayoutError: `coord` is outside of `shape`.
     """
     shape = check_shape(shape, None)
     if len(coord) != len(shape) or not all(0 <= c < s for c, s in zip(coord, shape)):
@@ -226,7 +227,7 @@ def owner(
 
 @dataclass(frozen=True)
 class ConversionCost:
-    """What turning one register layout into another takes.
+    """Hold the steps of a conversion from one register layout to another.
 
     Attributes:
         kind: "none", "registers", "shuffle", "shared" or "cluster": the farthest that data moves.
@@ -247,7 +248,7 @@ class ConversionCost:
 def conversion(
     src: DistributedLayout, dst: DistributedLayout, shape: Sequence[int], bits: int
 ) -> ConversionCost:
-    """What `convert_layout` from `src` to `dst` has to do for a tensor of elements of `bits`.
+    """Return the steps of `convert_layout` from `src` to `dst` for a tensor of elements of `bits`.
 
     It stays within the registers where each lane needs the same permutation of them. The numbers
     describe the direct way; a compiler may swizzle the buffer to avoid the conflicts.
@@ -276,12 +277,12 @@ def conversion(
 
 
 def _blocks(layout: LinearLayout) -> int:
-    """How many different tiles the blocks hold."""
+    """Return the number of different tiles that the blocks hold."""
     return 1 << sum(any(row) for row in layout.bases.get("block", []))
 
 
 def _stays(before: LinearLayout, after: LinearLayout, dims: Sequence[str]) -> bool:
-    """Does every piece of hardware named by `dims` already hold all that it needs?"""
+    """Return True if every piece of hardware named by `dims` already holds all that it needs."""
     if any(before.in_size(dim) != after.in_size(dim) for dim in dims):
         return False
     outs = list(before.out_dims)
@@ -305,7 +306,7 @@ def _stays(before: LinearLayout, after: LinearLayout, dims: Sequence[str]) -> bo
 
 
 def _moved(before: LinearLayout, after: LinearLayout) -> int:
-    """Registers of lane 0 whose element sits in another register before."""
+    """Return the registers of lane 0 whose element is in another register before."""
     first = {tuple(r): i for i, r in reversed(list(enumerate(_register_table(before))))}
     return sum(first.get(tuple(r)) != i for i, r in enumerate(_register_table(after)))
 

@@ -41,7 +41,7 @@ def compiler_version() -> tuple[int, int]:
 
 
 def follows(feature: Feature) -> bool:
-    """Whether the compiler whose conventions hold has `feature`."""
+    """Return True if the compiler whose conventions hold has `feature`."""
     return feature.held_by(compiler_version())
 
 

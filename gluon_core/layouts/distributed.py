@@ -1,4 +1,4 @@
-"""How tensors lie in registers, for every vendor: blocked, slices, linear, dot operands."""
+"""Place tensors in registers, for every vendor: blocked, slices, linear, dot operands."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class BlockedLayout(DistributedLayout):
 
 @dataclass(frozen=True)
 class SliceLayout(DistributedLayout):
-    """The layout of what is left of a tensor in layout `parent` after dimension `dim` is gone.
+    """The layout of the rest of a tensor in layout `parent` after dimension `dim` is gone.
 
     Reducing along `dim` gives it, `expand_dims` at `dim` undoes it.
 
@@ -212,7 +212,7 @@ class SliceLayout(DistributedLayout):
         return builder.get_slice_layout(self.dim, self.parent._to_ir(builder))
 
     def check_compiler(self) -> None:
-        """Refuse what the compiler in use cannot slice.
+        """Refuse layouts that the compiler in use cannot slice.
 
         Raises:
             LayoutError: before Triton 3.8, a linear parent in which the blocks interleave.
@@ -389,21 +389,21 @@ def check_bijection(named: dict[str, list[list[int]]], shape: Sequence[int]) -> 
                     expected=f"less than {list(shape)}",
                     got=row,
                 )
-    given = {name: [row for row in rows if any(row)] for name, rows in named.items()}
+    bases = {name: [row for row in rows if any(row)] for name, rows in named.items()}
     outs = dict(zip(dim_names(len(shape)), shape))
-    found = LinearLayout(given, outs)
-    live = sum(map(len, given.values()))
-    if not found.is_surjective():
+    linear = LinearLayout(bases, outs)
+    live = sum(map(len, bases.values()))
+    if not linear.is_surjective():
         raise LayoutError(
             f"the bases do not reach every element of the shape {list(shape)}",
             argument="shape",
             expected=f"{prod(shape)} elements",
             got=", ".join(f"{name}={rows}" for name, rows in named.items()),
         )
-    if found.rank != live:
+    if linear.rank != live:
         error = LayoutError(
             "a basis is the sum of others: two places hold one element",
-            argument=next(name for name in named if given[name]),
+            argument=next(name for name in named if bases[name]),
             got=", ".join(f"{name}={rows}" for name, rows in named.items()),
             remedy="Use a zero basis for hardware that holds copies.",
         )

@@ -8,14 +8,14 @@ __all__ = ["Span", "independent_rows"]
 
 
 class Span:
-    """What some vectors reach, each kept with the combination of inputs that makes it."""
+    """Hold the span of some vectors, each kept with the combination of inputs that makes it."""
 
     def __init__(self) -> None:
         self._pivots: dict[int, tuple[int, int]] = {}  # by the highest bit
 
     def reduce(self, vector: int) -> tuple[int, int]:
-        """(what is left of a vector, the combination that makes the rest): nothing is left of one
-        that is reached."""
+        """Return (the rest of a vector, the combination that makes the remainder): the rest of a vector
+        in the span is zero."""
         combination = 0
         while vector and vector.bit_length() in self._pivots:
             pivot, origin = self._pivots[vector.bit_length()]
@@ -35,7 +35,7 @@ class Span:
 
 
 def independent_rows(rows: Iterable[int]) -> list[int]:
-    """As many independent bit vectors as span what `rows` span: a basis, one per rank."""
+    """Return a basis of the span of `rows`: independent bit vectors, one per rank."""
     basis: list[int] = []
     for row in rows:
         for pivot in basis:

@@ -1,4 +1,4 @@
-"""The layouts of results: what the compiler infers for the ops that only move elements.
+"""Infer the layouts of results as the compiler does for the ops that only move elements.
 
 A vendor's layout may answer for itself through the hooks `_infer_permute` and `_infer_reshape`
 (return a layout, or None to take the general answer).
@@ -114,15 +114,15 @@ def broadcast(layout: DistributedLayout) -> DistributedLayout:
 
 
 def _check_permutation(order: Any, rank: int) -> list[int]:
-    found = check_ints(order, "order")
-    if sorted(found) != list(range(rank)):
+    checked = check_ints(order, "order")
+    if sorted(checked) != list(range(rank)):
         raise ShapeError(
             "not a permutation of the dimensions",
             argument="order",
             expected=f"each of 0..{rank - 1} once",
-            got=found,
+            got=checked,
         )
-    return found
+    return checked
 
 
 def _permute_linear(layout: LinearLayout, order: Sequence[int]) -> LinearLayout:

@@ -14,7 +14,7 @@ class Picture(Protocol):
 
     Attributes:
         title: one line.
-        text: what the picture says at large.
+        text: the large text of the picture.
     """
 
     title: str
@@ -77,9 +77,9 @@ def set_source(source: Callable[[], Pictures]) -> None:
 
 
 def pictures() -> Pictures:
-    """Return what draws layouts.
+    """Return the service that draws layouts.
 
     Raises:
-        PluginError: no plugin does; the message names what to install.
+        PluginError: no plugin does; the message names the package to install.
     """
     return _source()

@@ -1,4 +1,4 @@
-"""How buffers lie in shared memory, for every vendor: swizzled, padded, linear.
+"""Place buffers in shared memory, for every vendor: swizzled, padded, linear.
 
 In-dims are "offset" (in elements, from the start of a block's buffer) and "block".
 """
@@ -163,9 +163,9 @@ class PaddedSharedLayout(SharedLayout):
         rank = len(shape)
         offset_bases = check_bases(offset_bases, "offset_bases", rank)
         tile = _tile_of(offset_bases, rank)
-        given = unwrap(block_bases) if unwrap(block_bases) is not None else cga_layout
+        bases = unwrap(block_bases) if unwrap(block_bases) is not None else cga_layout
         argument = "block_bases" if unwrap(block_bases) is not None else "cga_layout"
-        blocks = check_bases(given, argument, rank)
+        blocks = check_bases(bases, argument, rank)
         # In elements (the earlier form, also positional) or in tiles: where they differ, a
         # dimension's least basis is the tile's extent or one.
         in_elements = any(0 < v and v >= tile[d] > 1 for row in blocks for d, v in enumerate(row))
@@ -359,7 +359,7 @@ class SharedLinearLayout(SharedLayout):
             )
 
     def check_compiler(self) -> None:
-        """Refuse what the compiler in use cannot represent.
+        """Refuse layouts that the compiler in use cannot represent.
 
         Raises:
             LayoutError: before Triton 3.7, blocks that interleave.

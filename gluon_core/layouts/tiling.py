@@ -36,7 +36,7 @@ def cga_linear(cga_layout: Sequence[Sequence[int]], rank: int) -> LinearLayout:
 def shrink(
     layout: LinearLayout, sizes: Mapping[str, int], drop_registers: bool = False
 ) -> LinearLayout:
-    """Cut the layout to `sizes`: what reaches beyond wraps onto element zero (it broadcasts).
+    """Cut the layout to `sizes`: the rest wraps onto element zero (it broadcasts).
 
     With `drop_registers`, registers that only reached beyond are dropped instead.
     """
@@ -95,8 +95,8 @@ def combine_with_cga(
 ) -> LinearLayout:
     """Return the layout of one block (`cta`, any size) spread over a cluster to cover `shape`.
 
-    Registers that reach beyond a small shape stay as copies where `keep_copies`; None does what
-    the compiler in use does for blocked layouts.
+    Registers that reach beyond a small shape stay as copies where `keep_copies`; None follows the
+    compiler in use for blocked layouts.
     """
     names = dim_names(len(shape))
     sizes = dict(zip(names, shape))

@@ -21,9 +21,9 @@ class NotModelled(Exception):
     """Text that an assembler cannot run.
 
     Args:
-        words: what is not known, or wrong.
+        words: the unknown or illegal part.
         got: the statement.
-        remedy: what to do instead.
+        remedy: the alternative.
     """
 
     def __init__(self, words: str, got: str, remedy: Optional[str] = None):
@@ -37,7 +37,7 @@ class Assembly(Protocol):
     Attributes:
         is_data: whether its results follow from its operands alone, and it does nothing else.
         each_thread: whether threads that hold the same elements have to run it one by one, for it
-            changes memory depending on what is there, or they see each other's registers. Runs
+            changes memory depending on its content, or they see each other's registers. Runs
             are then in the order of threads, and of each one after the other.
         reaches_memory: whether it loads from, or stores to, addresses in registers.
         orders: of its atomics, one of "relaxed", "acquire", "release", "acq_rel", then the scope,
@@ -62,5 +62,5 @@ class Assembly(Protocol):
         ...
 
 
-# (text, constraints, target) -> what runs. It raises `NotModelled`.
+# (text, constraints, target) -> the interpreter's function. It raises `NotModelled`.
 Assembler = Callable[[str, str, Any], Assembly]

@@ -1,4 +1,4 @@
-"""What was launched while somebody kept a record: the evidence that a verdict stands on."""
+"""Record launches: the evidence behind a verdict."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class Walked:
 
 @dataclass(frozen=True)
 class Proved:
-    """What a simulator can say of a kernel for every trip count of its loops and every program.
+    """Hold a simulator's statement on a kernel for every trip count of its loops and every program.
 
     Args:
         verdict: "proved", "counterexample" or "cannot say".
         name: of the kernel, and of the target.
         states: that were looked at.
         seconds: that it took.
-        lines: what was proved and what was assumed; or what is wrong; or why nothing can be said.
+        lines: the proved and the assumed facts; or the mistake; or the reason of no statement.
     """
 
     verdict: str
@@ -85,7 +85,7 @@ class Launched:
         off: the simulator's checks that were off.
         overridden: settings that the file changed and that whoever keeps the record changed back.
         walked: under which schedules it ran, if it was to run under all.
-        proved: what was said of it for every trip count, if that was asked for.
+        proved: the statement for every trip count, if that was asked for.
         by: the executor instead of the target's backend, such as "Triton's interpreter"; it
             checks nothing.
     """
@@ -120,12 +120,12 @@ class Raised:
 
 @dataclass
 class Record:
-    """What happened while it was kept, in all threads of this process.
+    """Record events while it is kept, in all threads of this process.
 
     Attributes:
         launches: each launch -> how often, those that ended with an error included.
         raised: the errors that launches ended with, also those that the caller caught.
-        kernels: what was launched, compiled.
+        kernels: launched kernels, compiled.
     """
 
     launches: Counter[Launched] = field(default_factory=Counter)
@@ -173,8 +173,8 @@ def note(
     walked: Optional[Walked] = None,
     proved: Optional[Proved] = None,
 ) -> None:
-    """What a simulator says of the launch that runs in this thread: see `Launched`. What is left out
-    stays as it was."""
+    """Record a simulator's facts on the launch that runs in this thread: see `Launched`. Omitted fields
+    stay as they were."""
     said = getattr(_now, "said", None)
     if said is not None:
         new = (off, overridden, walked, proved)
@@ -229,7 +229,7 @@ def _witness(compiled: Compiled, launch: Launcher, by: str) -> Callable[..., Any
 
 
 def refused(name: str, error: GluonError) -> None:
-    """A launch of the kernel `name` ended with `error` before it began."""
+    """Record that a launch of the kernel `name` ended with `error` before it began."""
     if _records:
         where = caller()
         with _lock:

@@ -1,4 +1,4 @@
-"""What the arguments of a launch are to a backend that runs kernels on the host: the addresses that
+"""Resolve the arguments of a launch for a backend that runs kernels on the host: the addresses that
 pointers hold, and all bytes that can be reached from there."""
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def storage_of(name: str, value: Any, runner: str) -> Optional[Storage]:
 
     Args:
         name: of the argument.
-        value: a NumPy array, a torch tensor, or what wraps one as `base`.
+        value: a NumPy array, a torch tensor, or an object that wraps one as `base`.
         runner: who asks, for errors, such as "simulator".
 
     Raises:

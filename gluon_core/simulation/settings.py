@@ -1,5 +1,5 @@
-"""How a backend that runs kernels on the host is told what to check: by the environment, for the
-launches of a block of code, or for all launches whatever they say themselves."""
+"""Set the checks of a backend that runs kernels on the host: by the environment, for the launches of a
+block of code, or for all launches whatever their own settings."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ _S = TypeVar("_S", bound="LaunchSettings")
 
 @dataclass(frozen=True)
 class LaunchSettings:
-    """What a launch checks, and how it runs. A backend derives its own frozen dataclass from this;
+    """Hold the checks of a launch, and its manner of running. A backend derives its own frozen
+    dataclass from this;
     a field whose default is True is a check, and fields are of type bool, int, float or str, or None.
 
     Class attributes:
         PREFIX: of the environment variables, such as "GLUON_SIM".
-        RUNNER: what the settings belong to, for errors, such as "simulator".
+        RUNNER: owner of the settings, for errors, such as "simulator".
         CHOICES: for a field of type str, the values that it can have.
         POSITIVE: fields that must be above zero where they are not None.
-        STRICT: what `using(checks=True)` sets besides the checks.
+        STRICT: further settings of `using(checks=True)`.
 
     Raises:
         ArgumentError: a field has a value that it cannot have.
@@ -85,16 +86,16 @@ class LaunchSettings:
             ArgumentError: a variable holds something else than its field can.
         """
         environ = os.environ if environ is None else environ
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         everything = f"{cls.PREFIX}_CHECKS"
         if text := environ.get(everything, "").strip():
-            found = dict.fromkeys(cls.checks(), _read(bool, everything, text))
+            values = dict.fromkeys(cls.checks(), _read(bool, everything, text))
         for field in fields(cls):
             name = f"{cls.PREFIX}_{field.name.upper()}"
             if text := environ.get(name, "").strip():
                 text = text.lower() if field.name in cls.CHOICES else text
-                found[field.name] = _read(_kind(cls, field), name, text)
-        return cls(**found)
+                values[field.name] = _read(_kind(cls, field), name, text)
+        return cls(**values)
 
 
 class Scopes(Generic[_S]):
@@ -121,11 +122,11 @@ class Scopes(Generic[_S]):
         if not self._everywhere:
             return wanted, ()
         forced = replace(wanted, **self._everywhere[-1])
-        told = {*self._kind.checks(), *(own or ())}
+        own_checks = {*self._kind.checks(), *(own or ())}
         return forced, tuple(
             f.name
             for f in fields(wanted)
-            if f.name in told and getattr(wanted, f.name) != getattr(forced, f.name)
+            if f.name in own_checks and getattr(wanted, f.name) != getattr(forced, f.name)
         )
 
     @contextmanager
@@ -137,10 +138,10 @@ class Scopes(Generic[_S]):
         everywhere: bool = False,
         **changes: Any,
     ) -> Iterator[_S]:
-        """Run launches inside with these settings, or with the current ones but for `changes`.
-        `checks` switches all checks that are not switched otherwise here; on, it sets what the
-        settings call STRICT, too. With `everywhere` the changes hold in all threads, and whatever a
-        launch or a block inside says."""
+        """Run launches inside with these settings, or with the current ones but for `changes`. `checks`
+        switches all checks that are not switched otherwise here; on, it sets those in STRICT, too. With
+        `everywhere` the changes hold in all threads, also against settings of a launch or a block
+        inside."""
         if checks is not None:
             strict = self._kind.STRICT if checks else {}
             changes = {**dict.fromkeys(self._kind.checks(), checks), **strict, **changes}

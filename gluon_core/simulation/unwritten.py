@@ -38,7 +38,7 @@ def uninitialised(x: T) -> T:
         y = gluon.uninitialised(torch.empty(1024))
         kernel[grid](x, y)
 
-    What the host writes is not seen, so mark only what kernels shall fill.
+    Writes of the host are not seen, so mark only buffers that kernels shall fill.
 
     Args:
         x: a NumPy array or a CPU tensor, of any shape and dtype, contiguous; others come back as
@@ -69,7 +69,7 @@ def marks_within(base: int, end: int) -> list[Mark]:
 
 
 def _owner(x: Any) -> Any:
-    """What holds the memory: views may go before it does."""
+    """Return the owner of the memory: views may go before it does."""
     if isinstance(x, np.ndarray):
         while isinstance(x.base, np.ndarray):
             x = x.base

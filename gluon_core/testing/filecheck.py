@@ -19,7 +19,7 @@ __all__ = ["MatchError", "filecheck_test", "run_filecheck", "run_filecheck_test"
 
 
 class MatchError(GluonError, ValueError):
-    """The text does not match its FileCheck lines. `report` is what FileCheck said."""
+    """The text does not match its FileCheck lines. `report` is the output of FileCheck."""
 
     def __init__(self, message: str, *, report: str = "", **fields: Any):
         super().__init__(message, **fields)
@@ -44,14 +44,14 @@ def run_filecheck(name: str, module_str: str, check_template: str) -> None:
         for path, text in ((module, module_str), (expected, check_template)):
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
-        found = subprocess.run(
+        result = subprocess.run(
             [tool, expected, "--input-file", module, "--dump-input-context=50"],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             check=False,
         )
-    if found.returncode:
-        report = found.stdout.decode("utf-8", "replace")
+    if result.returncode:
+        report = result.stdout.decode("utf-8", "replace")
         raise MatchError(f"{name} does not match its CHECK lines", report=report)
 
 
@@ -63,7 +63,7 @@ def run_filecheck_test(
 ) -> None:
     """Parse a kernel and check the module against the `CHECK` lines in the kernel's own source.
 
-    Takes what `run_parser` takes and raises what `run_filecheck` raises.
+    Take the arguments of `run_parser` and raise the errors of `run_filecheck`.
     """
     fn = jit_function(kernel_fn)
     module = run_parser(fn, args, kwargs, target)
@@ -73,7 +73,7 @@ def run_filecheck_test(
 def filecheck_test(fn: Any) -> Callable[[], None]:
     """Decorate a kernel without arguments: a test that checks its `CHECK` lines.
 
-    What is no kernel is said when the test runs, so that the rest of a file loads.
+    An object that is no kernel is reported when the test runs, so that the rest of a file loads.
 
     @filecheck_test
     @gluon.jit

@@ -16,14 +16,14 @@ from gluon_core.registry.load import registry
 
 __all__ = ["MockTensor", "ParsedModule", "bind", "ir_of", "normalise", "run_parser", "stub_target"]
 
-# What a kernel is parsed for when nobody says: the target of Triton's own frontend tests.
-_STUB = _triton.GPUTarget("cuda", 100, 32)  # what Triton's own frontend tests are parsed for
+# The target of parsing by default: that of Triton's own frontend tests.
+_STUB = _triton.GPUTarget("cuda", 100, 32)  # the target of Triton's own frontend tests
 
 ParsedModule = Any  # an MLIR module, or the program that a simulator recorded
 
 
 class MockTensor(Placeholder):
-    """Stands for a tensor whose address is divisible by 16, where only the dtype matters.
+    """Stand in for a tensor whose address is divisible by 16, where only the dtype matters.
 
     Args:
         dtype: of torch, NumPy or the language.
@@ -48,7 +48,7 @@ def stub_target() -> Target:
 def bind(
     kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any], pointer_range_bits: Any = None
 ) -> tuple[GluonASTSource, dict[str, Any]]:
-    """Return a call of `kernel`, as the compiler sees it: the source, and what is left over as options.
+    """Return a call of `kernel`, as the compiler sees it: the source, and the rest as options.
 
     Raises:
         ArgumentError: the arguments do not fit the parameters.
@@ -58,13 +58,13 @@ def bind(
     fn = jit_function(kernel)
     parameters = parameters_of(fn)
     names = {p.name for p in parameters}
-    given = {name: value for name, value in kwargs.items() if name in names}
+    arguments = {name: value for name, value in kwargs.items() if name in names}
     options = {name: value for name, value in kwargs.items() if name not in names}
     options.pop("grid", None)
     options.pop("warmup", None)
     strict = options.pop("strict", None)
     try:
-        bound = fn.signature.bind(*args, **given)
+        bound = fn.signature.bind(*args, **arguments)
     except TypeError as error:
         raise ArgumentError(
             f"{fn.__name__}{inspect.signature(fn.fn)} cannot be called so: {error}", argument="args"
@@ -75,9 +75,9 @@ def bind(
     attrs: dict[tuple[int, ...], list[Any]] = {}
     for index, parameter in enumerate(parameters):
         value = bound.arguments[parameter.name]
-        found = parameter.describe(value, pointer_range_bits)
-        signature[parameter.name] = found.kind
-        _collect((index,), found.kind, found.attributes, constants, attrs)
+        description = parameter.describe(value, pointer_range_bits)
+        signature[parameter.name] = description.kind
+        _collect((index,), description.kind, description.attributes, constants, attrs)
     return GluonASTSource(fn, signature, constants, attrs, strict), options
 
 
@@ -107,7 +107,7 @@ def run_parser(
     Args:
         kernel_fn: a `@gluon.jit` function.
         args: its arguments; `MockTensor(dtype)` stands for a tensor.
-        kwargs: arguments by name; what is not a parameter is a compile option. Sanitizing of
+        kwargs: arguments by name; others are compile options. Sanitizing of
             integer overflow is off unless `sanitize_overflow` says otherwise.
         target: any spelling of a target, also Triton's GPUTarget.
 
@@ -123,8 +123,10 @@ def run_parser(
     backend = registry().backend(chosen.backend)
     source, options = bind(kernel_fn, args, kwargs, backend.compiler.pointer_range_bits)
     names = source.fn.arg_names
-    told = {names[path[0]]: value for path, value in source.constants.items() if len(path) == 1}
-    options = {**shared_options(told, backend, chosen), **options}
+    constants = {
+        names[path[0]]: value for path, value in source.constants.items() if len(path) == 1
+    }
+    options = {**shared_options(constants, backend, chosen), **options}
     if "sanitize_overflow" in options:
         parsed = backend.compiler.options(chosen, options)
     else:
@@ -142,7 +144,7 @@ def normalise(module: ParsedModule) -> str:
     functions, without locations: equal for kernels that mean the same to the compiler.
 
     Raises:
-        StageError: a pass failed; with what it said.
+        StageError: a pass failed; with its output.
     """
     manager = ir.pass_manager(module.context)
     passes.gluon.add_inliner(manager)
@@ -163,7 +165,7 @@ def ir_of(
     kwargs: Mapping[str, Any] = MappingProxyType({}),
     target: Any = None,
 ) -> str:
-    """Return the kernel's IR in normal form (see `normalise`); takes what `run_parser` takes.
+    """Return the kernel's IR in normal form (see `normalise`); takes the arguments of `run_parser`.
 
     Two kernels with the same text compile to the same machine code.
     """

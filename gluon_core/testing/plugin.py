@@ -38,7 +38,7 @@ def pytest_configure(config: Any) -> None:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a test runs.
+    """Hold the place where a test runs.
 
     Args:
         target: a `gluon_core.plugin.targets.Target`.
@@ -89,17 +89,17 @@ def pytest_generate_tests(metafunc: Any) -> None:
 
 @pytest.fixture
 def gluon_place(request: Any, monkeypatch: Any) -> Iterator[Place]:
-    """Where this run of the test takes place; `kernel[grid](...)` launches there."""
+    """Return the place of this run of the test; `kernel[grid](...)` launches there."""
     from gluon_core.registry.load import registry
 
     if request.param == _GPU:
-        found = _gpu()
-        if found is None:
+        device = _gpu()
+        if device is None:
             message = f"no GPU: {_problems()}"
             if request.config.getoption("--gluon-gpu"):
                 pytest.fail(message)
             pytest.skip(message)
-        place = found
+        place = device
     else:
         if registry().simulator() is None:
             pytest.skip("no simulator is installed: pip install gluon-sim")
@@ -122,11 +122,11 @@ def _gpu() -> Optional[Place]:
 def _problems() -> str:
     from gluon_core.registry.load import registry
 
-    found = registry()
+    plugins = registry()
     reasons = [
         f"{b.name}: {b.device.problem() or 'no device'}"
-        for b in found.backends.values()
+        for b in plugins.backends.values()
         if not b.simulates
     ]
-    reasons += [failure.reason for failure in found.failures.values()]
+    reasons += [failure.reason for failure in plugins.failures.values()]
     return "; ".join(reasons) or "no backend for GPUs is installed"

@@ -1,4 +1,4 @@
-"""How a load or store treats the caches."""
+"""Describe how a load or store treats the caches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class AnyCachePolicy(Protocol):
 
 @dataclass(frozen=True)
 class CachePolicy:
-    """How a load or store treats the caches; Triton 3.9 and later.
+    """Set the treatment of the caches by a load or store; Triton 3.9 and later.
 
     Args:
         cache_modifier: `"none"`, `"ca"`, `"cg"`, `"cs"`, `"cv"`, `"wb"` or `"wt"`, with or without

@@ -1,4 +1,4 @@
-"""What Python code refers to, and where functions and classes come from."""
+"""Find the objects that Python code refers to, and the origin of functions and classes."""
 
 from __future__ import annotations
 
@@ -55,20 +55,20 @@ class Attributes:
 
 
 def is_fixed(module: Any) -> bool:
-    """Whether the disk cache's key, or Python's version, says what is in a module of this name."""
+    """Return True if the disk cache's key, or Python's version, covers a module of this name."""
     top = str(module).partition(".")[0]
     return top in _PACKAGES or is_standard(top) or top in _plugins(registry())
 
 
 def is_offered(value: Any) -> bool:
-    """Whether a fixed package has a function or class under the name that it says."""
+    """Return True if a fixed package has a function or class under its own name."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str) or not is_fixed(module):
         return False
-    found: Any = sys.modules.get(module)
+    member: Any = sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found is value
+        member = getattr(member, part, None)
+    return member is value
 
 
 def offered_text(value: Any) -> str:
@@ -77,7 +77,7 @@ def offered_text(value: Any) -> str:
 
 @functools.lru_cache(maxsize=None)
 def is_standard(top: str) -> bool:
-    """Whether a top-level name is Python's own library, and no file of the user's hides it."""
+    """Return True if a top-level name is Python's own library, and no file of the user's hides it."""
     if top not in sys.stdlib_module_names:
         return top == "builtins"
     file = getattr(sys.modules.get(top), "__file__", None)
@@ -85,9 +85,9 @@ def is_standard(top: str) -> bool:
 
 
 @functools.lru_cache(maxsize=1)
-def _plugins(found: Any) -> frozenset[str]:
+def _plugins(plugins: Any) -> frozenset[str]:
     """Return the packages of all backends, whose content is in the key of the disk cache."""
-    return frozenset().union(*(backend.packages for backend in found.backends.values()))
+    return frozenset().union(*(backend.packages for backend in plugins.backends.values()))
 
 
 def written_members(cls: type) -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""What makes two compile-time values the same.
+"""Decide which compile-time values are the same.
 
 A launch finds its compiled kernel by the text that this module gives each constant, the disk cache
 finds it by the same text, and so does a call of one function by another within a kernel. Two values
@@ -6,13 +6,14 @@ with equal texts compile to the same code:
 
 - Numbers, strings and containers are their value, type included: 1, True and 1.0 differ, as do 0.0
   and -0.0, and a tuple, a namedtuple and a list.
-- What a package of ours, Triton, or Python's own library offers under a name is that name: the disk
+- A name of a package of ours, of Triton, or of Python's own library is itself: the disk
   cache's key covers those packages as a whole.
-- Other functions and classes are their source, with what the names in it refer to: the functions that
+- Other functions and classes are their source, with the objects that its names refer to: the functions
+that
   they call, the variables that they read, their defaults and base classes.
 - Objects of a program's own classes are their class, attributes and items (`values.state`).
-- Any other object is nothing but itself: a logger, a mock, a tensor, a network. It has a number in this
-  process and means nothing to another: what depends on it is not kept on disk.
+- Any other object is only itself: a logger, a mock, a tensor, a network. It has a number in this
+  process and means nothing to another: kernels that depend on it are not kept on disk.
 
 Nothing is read without bound: values that are too large or too deep, and host code that leads to too much
 other host code, count as objects that are nothing but themselves.
@@ -59,7 +60,7 @@ _MOST_HOST_CODE = 400  # functions and classes of the host that a kernel leads t
 
 
 def changed(reads: Iterable[Read]) -> bool:
-    """Whether any of the variables has another value than it had."""
+    """Return True if any of the variables has another value than it had."""
     for name, scope, value, text, settled, _ in reads:
         now = scope.get(name, ABSENT)
         if (now is not value or not settled) and (now is ABSENT or _mark(now)[0] != text):
@@ -68,10 +69,10 @@ def changed(reads: Iterable[Read]) -> bool:
 
 
 def identity(value: Any, home: Optional[str] = None) -> Identity:
-    """What `value` is as a compile-time value; a `constexpr` is what it holds.
+    """Return the compile-time value behind `value`; of a `constexpr`, its content.
 
     Args:
-        home: a module whose name says nothing of what it defines: a file is called otherwise when it
+        home: a module whose name does not identify its definitions: a file is called otherwise when it
             is run than when it is imported.
     """
     if type(value) is _triton.constexpr:
@@ -122,11 +123,11 @@ _ATOMS: dict[type, Callable[[Any], str]] = {
 
 
 class _TooLarge(Exception):
-    """A value is too large, or too deep, to be known by what it holds."""
+    """A value is too large, or too deep, to be known by its content."""
 
 
 class _Reader:
-    """Reads one value; its fields keep what it learns in addition to the text.
+    """Read one value; its fields keep facts in addition to the text.
 
     Args:
         home: see `identity`.
@@ -260,7 +261,7 @@ class _Reader:
         settled = self.settled
         text = f"{self._class_of(cls)}<{self._all(state.parts)}>"
         if state.fixed:
-            self.settled = settled  # what it holds is its own
+            self.settled = settled  # its content is its own
         return text
 
     def _itself(self, value: Any) -> str:
@@ -271,14 +272,14 @@ class _Reader:
     # -- functions, classes, modules -------------------------------------------------------------
 
     def _refer(self, value: Any) -> str:
-        """Return a function or a class, by name where a fixed package offers it, else by what it says."""
+        """Return a function or a class, by name where a fixed package offers it, else by its source."""
         if is_offered(value):
             text = offered_text(value)
             if isinstance(value, type):
                 _offered[value] = text
             return text
         if isinstance(value, type) and not is_fixed(type(value).__module__):
-            return self._itself(value)  # its metaclass decides what it is
+            return self._itself(value)  # its metaclass decides its behaviour
         return self._code(value)
 
     def _class_of(self, cls: type) -> str:
@@ -290,7 +291,7 @@ class _Reader:
             raise _TooLarge
         settled = self.settled
         text = self._refer(cls)
-        self.settled = settled  # of an object, which stays what it is as long as its parts do
+        self.settled = settled  # of an object, which is fixed as long as its parts are
         return text
 
     def _code(self, value: Any) -> str:
@@ -362,14 +363,14 @@ class _Code(NamedTuple):
     members: tuple[Any, ...]
 
     def holds(self, cls: type) -> bool:
-        """Return whether a class is still what was read."""
+        """Return True if a class is still as it was read."""
         now = _members_of(cls)
         same = len(now) == len(self.members) and all(map(operator.is_, now, self.members))
         return same and not changed(self.reads)
 
 
 _classes: weakref.WeakKeyDictionary[type, _Code] = weakref.WeakKeyDictionary()
-_offered: dict[type, str] = {}  # classes of packages, which stay what they are
+_offered: dict[type, str] = {}  # classes of packages, which do not change
 
 
 def _code_of(value: Any, home: Optional[str]) -> _Code:
@@ -412,7 +413,7 @@ class _CodeReader(_Reader):
         if isinstance(root, type):
             self.settled = bool(getattr(root, "__triton_aggregate__", False))
         elif issubclass(type(root), _triton.JITCallable):
-            self.settled = True  # its own launch watches what it reads
+            self.settled = True  # its own launch watches the variables that it reads
         return f"{self._name(root)}#{digest.hexdigest()}"
 
     def _name(self, value: Any) -> str:
@@ -444,7 +445,7 @@ class _CodeReader(_Reader):
         yield value.src
         yield str(value.starting_line_number)
         yield self.text(bool(getattr(value, "noinline", False)))
-        inner = inspect.unwrap(value.fn)  # the text is that of what a decorator wrapped
+        inner = inspect.unwrap(value.fn)  # the text is that of the wrapped function
         names = names_of(value.src, getattr(inner, "__code__", value.fn.__code__))
         yield from self._outside(value.fn, names, value.src)
 
@@ -464,7 +465,7 @@ class _CodeReader(_Reader):
             yield self.whole({n: v for n, v in attributes.items() if n not in wrapped})
 
     def _outside(self, function: Any, names: Names, source: str) -> Iterator[str]:
-        """What a Python function has and finds beside its code."""
+        """Return the parts of a Python function besides its code: defaults, closure and globals."""
         yield self.whole(function.__defaults__)
         yield self.whole(tuple(sorted((function.__kwdefaults__ or {}).items())))
         self.lasting &= all(map(is_fixed, names.imports))
@@ -478,7 +479,7 @@ class _CodeReader(_Reader):
                 )
 
     def _variable(self, chain: Chain, scope: Any, fixed: bool) -> Iterator[str]:
-        """Yield the value of a name, or of what it names in a module."""
+        """Yield the value of a name, or of its attributes in a module."""
         name, *rest = chain
         value = scope.get(name, ABSENT)
         while issubclass(type(value), types.ModuleType) and rest and not is_fixed(_named(value)):
@@ -538,7 +539,7 @@ _KINDS: dict[type, Callable[[_Reader, Any], str]] = {
 
 _CODE = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type, _triton.JITCallable)
 
-# The layouts of packages: the name of the class, and what reads the fields.
+# The layouts of packages: the name of the class, and the reader of its fields.
 _layouts: dict[type, tuple[str, Callable[[Any], Iterable[Any]]]] = {}
 
 

@@ -1,6 +1,6 @@
-"""Tensor descriptors: what kernels hand to the engines that copy boxes of a tensor.
+"""Define tensor descriptors, which kernels hand to the engines that copy boxes of a tensor.
 
-A descriptor says where a tensor lies in global memory (base, shape, strides) and which box of it
+A descriptor says where a tensor is in global memory (base, shape, strides) and which box of it
 one copy moves (`block_shape`, and the shared layout that the box has on chip). Kernels get one as
 an argument, or make one. The classes here know no vendor; a vendor subclasses them where its
 engine wants more.
@@ -85,7 +85,7 @@ class tensor_descriptor_type(base_type):
 
     @property
     def nbytes_per_cta(self) -> int:
-        """Bytes of one block's part of the box: what a copy of it brings to a barrier."""
+        """Return the bytes of one block's part of the box: those of one copy at a barrier."""
         bases = getattr(self.layout, "cga_layout", None) or []
         parts = 2 ** sum(any(basis) for basis in bases)  # the other blocks have the same
         bits = (
@@ -194,7 +194,7 @@ class tensor_descriptor(base_value):
 
     @property
     def nbytes_per_cta(self) -> int:
-        """Bytes of one block's part of the box: what a copy of it brings to a barrier."""
+        """Return the bytes of one block's part of the box: those of one copy at a barrier."""
         result: int = self.type.nbytes_per_cta
         return result
 
@@ -349,10 +349,10 @@ def translate_layout(layout: Any) -> Layout:
     for key in getattr(layout, "__dataclass_fields__", ()):
         value = unwrap(getattr(layout, key))
         values[key] = translate_layout(value) if type(value).__name__.endswith("Layout") else value
-    made: Layout = cls(**values)
-    return made
+    built: Layout = cls(**values)
+    return built
 
 
 def is_layout(value: Any) -> bool:
-    """Whether `value` is a layout of ours."""
+    """Return True if `value` is a layout of ours."""
     return isinstance(value, Layout)

@@ -1,4 +1,4 @@
-"""The identity of compile-time values: records of what was read of them, and where."""
+"""Record the identity of compile-time values: the objects that were read for them, and where."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Read(NamedTuple):
     Args:
         name: as the function spells it, without the module before it.
         scope: where it is, a mapping.
-        value: what it held when it was read.
+        value: its value when it was read.
         text: of that value.
         settled: no part of that value can change.
-        by_value: the value is known by what it holds, not only as the object that it is.
+        by_value: the value is known by its content, not only as the object that it is.
     """
 
     name: str

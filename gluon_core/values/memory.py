@@ -1,4 +1,4 @@
-"""Views of on-chip memory: their types, and what kernels call on them."""
+"""Define views of on-chip memory: their types, and the methods for kernels."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class shared_memory_descriptor_type(memory_descriptor_type):
 
 
 class shared_memory_descriptor(memory_descriptor):
-    """A view of shared memory: what `allocate_shared_memory` returns and its methods re-shape."""
+    """A view of shared memory: the result of `allocate_shared_memory`, which its methods re-shape."""
 
     type: shared_memory_descriptor_type
 
@@ -236,7 +236,7 @@ class shared_memory_descriptor(memory_descriptor):
     ) -> shared_memory_descriptor:
         """Return the same bytes seen with another dtype, shape or layout.
 
-        What is left out stays as it is. From Triton 3.9 `shape` and `layout` may be left out.
+        Omitted arguments stay as they are. From Triton 3.9 `shape` and `layout` may be left out.
         """
         return semantic_layer().memdesc_reinterpret(
             self,

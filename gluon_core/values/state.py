@@ -1,6 +1,6 @@
 """The state of objects that are known by value; all others are known by identity.
 
-Values of a few packages say what they are as `pickle` would carry them. Objects of a program's own
+Values of a few packages are identified as `pickle` would carry them. Objects of a program's own
 classes are their attributes and items, read without running any code of theirs. Whatever else there
 is (loggers, mocks, modules of networks, tensors, locks) is itself and nothing more.
 """
@@ -46,7 +46,7 @@ class State(NamedTuple):
 
     Args:
         parts: values that tell it from others of its class.
-        frozen: apart from what those are, it stays as it is.
+        frozen: apart from those, it does not change.
         fixed: its class is of a package that does not change.
     """
 

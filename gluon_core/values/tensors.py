@@ -113,7 +113,7 @@ class distributed_type(block_type):
 
     @functools.cached_property
     def name(self) -> str:  # type: ignore[override]  # made when an error asks
-        """What errors call it."""
+        """Return its name in errors."""
         return f"<{[int(unwrap(size)) for size in self.shape]}, {self.element_ty}, {self.layout}>"
 
     def to_ir(self, builder: Any) -> Any:
@@ -155,7 +155,7 @@ class handle_value(base_value):
 
 
 def describe(value: Any) -> str:
-    """What a value is, for error messages."""
+    """Describe a value for error messages."""
     value = unwrap(value)
     if isinstance(value, base_value):
         if isinstance(value.type, distributed_type):

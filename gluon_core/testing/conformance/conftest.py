@@ -54,8 +54,10 @@ def targets_of(backend: Any) -> list[Target]:
 def pytest_generate_tests(metafunc: Any) -> None:
     backends = _chosen(metafunc.config)
     if "lowering" in metafunc.fixturenames:
-        found = lowerings_of(backends, metafunc.config)
-        metafunc.parametrize("lowering", found, ids=[f"{low.op}/{low.name}" for low in found])
+        lowerings = lowerings_of(backends, metafunc.config)
+        metafunc.parametrize(
+            "lowering", lowerings, ids=[f"{low.op}/{low.name}" for low in lowerings]
+        )
     elif "target" in metafunc.fixturenames:
         pairs = [(b, t) for b in backends for t in targets_of(b)]
         metafunc.parametrize("backend, target", pairs, ids=[str(t) for _, t in pairs])

@@ -45,9 +45,9 @@ class Portable:
         return {**dict(zip(names, kinds)), "n": "i32", "lanes": "constexpr"}
 
     def arrays(self) -> list[Any]:
-        made = np.random.default_rng(7)
+        random = np.random.default_rng(7)
         shape = ROWS * COLS
-        return [made.integers(-50, 50, shape).astype(dtype) for dtype in self.inputs]
+        return [random.integers(-50, 50, shape).astype(dtype) for dtype in self.inputs]
 
 
 @gl.constexpr_function

@@ -183,7 +183,7 @@ def _portable_methods() -> set[str]:
     """Builder methods that the portable language uses, ours or Triton's."""
     import gluon_core
 
-    found: set[str] = set()
+    emitted: set[str] = set()
     roots = [os.path.dirname(_triton.tl.__file__)]
     own = next(iter(gluon_core.__path__))
     roots += [own, os.path.join(own, "semantic"), os.path.join(own, "language")]
@@ -191,8 +191,8 @@ def _portable_methods() -> set[str]:
         for entry in os.scandir(root):
             if entry.name.endswith(".py"):
                 with open(entry.path, encoding="utf-8") as file:
-                    found |= _emitted(file.read())
-    return found
+                    emitted |= _emitted(file.read())
+    return emitted
 
 
 def test_reference_models(backend: Any) -> None:

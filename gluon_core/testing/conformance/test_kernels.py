@@ -121,7 +121,8 @@ def test_numerics(backend: Any, name: str) -> None:
 
 
 def test_every_form_of_a_launch(backend: Any) -> None:
-    """Prepared, on another grid, by keyword, and again: what a launcher may offer besides agrees."""
+    """Compare prepared launches: on another grid, by keyword, and again, as far as a launcher offers
+    them."""
     target, why = _runs_here(backend)
     if target is None:
         pytest.skip(why)
