@@ -42,6 +42,9 @@ def judge(
             help="The time that its author claims for the largest case.",
         ),
     ] = None,
+    patience: Annotated[
+        float, typer.Option("--patience", metavar="SECONDS", help="Kill a call that takes longer.")
+    ] = 30.0,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the inputs.")] = 0,
     html: Annotated[
         Optional[Path], typer.Option("--html", metavar="FILE", help="Write the report as a page.")
@@ -58,5 +61,15 @@ def judge(
     from gluon_judge.command import show
 
     return show(
-        candidate, reference, problem, target, within, claim, seed, html, print_schema, json
+        candidate,
+        reference,
+        problem,
+        target,
+        within,
+        claim,
+        patience,
+        seed,
+        html,
+        print_schema,
+        json,
     )

@@ -14,7 +14,7 @@ __all__ = ["show"]
 
 def show(
     candidate: Optional[str], reference: Optional[str], problem: Optional[Path], target: Optional[str],
-    within: float, claim: Optional[float], seed: int, html: Optional[Path], print_schema: bool, json: bool,
+    within: float, claim: Optional[float], patience: float, seed: int, html: Optional[Path], print_schema: bool, json: bool,
 ) -> int:  # fmt: skip
     """Print the report on a candidate; return the exit code of its verdict.
 
@@ -32,7 +32,14 @@ def show(
     if html is not None and not html.resolve().parent.is_dir():
         raise UsageError("the folder does not exist", argument="--html", got=str(html))
     report = judge(
-        candidate, reference, problem, target=target, within=within, claim=claim, seed=seed
+        candidate,
+        reference,
+        problem,
+        target=target,
+        within=within,
+        claim=claim,
+        patience=patience,
+        seed=seed,
     )
     if html is not None:
         from gluon_judge.page import page

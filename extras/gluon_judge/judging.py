@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Optional, Sequence, Union
+from typing import Any, Mapping, Optional, Sequence, Union
 
 from gluon_core.processes import Ended
 from gluon_judge import host, source
@@ -23,6 +23,7 @@ from gluon_judge.workplace import simulated
 
 __all__ = ["Judge", "judge"]
 
+POISONS = (0xFF, 0x3C)  # bytes of new memory: NaN for every floating type, then small numbers
 REPEATS = 8  # calls with other values at the same addresses
 _SCHEDULES = (("eager", 0, 1), ("random", 1, 2), ("random", 2, 3))  # schedule, seed, order
 _LEAST_WORK = 0.7  # of operations that the problem declares
@@ -71,6 +72,7 @@ class Judge:
         seed: int = 0,
         within: float = 60.0,
         claim: Optional[float] = None,
+        patience: float = 30.0,
     ) -> Report:
         """Judge a candidate.
 
@@ -80,6 +82,7 @@ class Judge:
             seed: of the inputs.
             within: seconds after which no further check begins; evidence that is missing then is reported.
             claim: seconds that the author claims for the largest case.
+            patience: seconds of one call, after which its process is killed.
 
         Raises:
             JudgeError: the reference fails, or a process of the judge is gone.
@@ -98,10 +101,8 @@ class Judge:
         if begins:
             self._reply(self._host)
         assert self._examiner is not None
-        trial = _Trial(
-            self, path, function or about["function"], reference_path, str(problem or ""),
-            about["problem"], about["cases"], started + within, claim,
-        )  # fmt: skip
+        files = _Files(path, function or about["function"], reference_path, str(problem or ""))
+        trial = _Trial(self, files, about, _Limits(started + within, claim, patience))
         report = trial.run()
         report.seconds = round(time.monotonic() - started, 2)
         return weighed(report)
@@ -179,6 +180,25 @@ class _Counts:
     schedules: set[str] = field(default_factory=set)
 
 
+@dataclass(frozen=True)
+class _Files:
+    """The files of one judgement; `function` is the candidate's."""
+
+    candidate: str
+    function: str
+    reference: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """Limits of one judgement: see `Judge.judge`; `deadline` is of the monotonic clock."""
+
+    deadline: float
+    claim: Optional[float]
+    patience: float
+
+
 class _Stopped(Exception):
     """The candidate's process is gone, or time is over."""
 
@@ -186,15 +206,13 @@ class _Stopped(Exception):
 class _Trial:
     """One candidate before the judge."""
 
-    def __init__(
-        self, judge: Judge, path: str, function: str, reference: str, problem_path: str, problem: Problem,
-        cases: Sequence[Case], deadline: float, claim: Optional[float],
-    ):  # fmt: skip
-        self._judge, self._path, self._function = judge, path, function
-        self._problem, self._cases, self._deadline = problem, cases, deadline
-        self._claim = claim
-        self._secrets = (reference, problem_path)
-        self.report = Report(path, reference, str(judge.target))
+    def __init__(self, judge: Judge, files: _Files, about: Mapping[str, Any], limits: _Limits):
+        self._judge, self._limits = judge, limits
+        self._path, self._function = files.candidate, files.function
+        self._problem: Problem = about["problem"]
+        self._cases: Sequence[Case] = about["cases"]
+        self._secrets = (files.reference, files.problem)
+        self.report = Report(files.candidate, files.reference, str(judge.target))
         self._counts = _Counts()
         self._sessions: list[int] = []
         self._bits: dict[int, list[bytes]] = {}  # of right results, by case
@@ -276,8 +294,8 @@ class _Trial:
 
     def _call(self, session: int, case: int, variant: int = 0, **options: Any) -> Outcome:
         values = self._judge.examine("inputs", case, variant)
-        left = max(5.0, self._deadline + 30.0 - time.monotonic())
-        limit = min(120.0, left)
+        left = max(5.0, self._limits.deadline + 30.0 - time.monotonic())
+        limit = min(self._limits.patience, left)
         call = Call(values, timeout=limit - 2.0, **options)
         outcome: Outcome = self._ask(session, "call", call, limit=limit)
         self._counts.calls += 1
@@ -300,7 +318,7 @@ class _Trial:
                 self._find("library.fallback", text, error, case)
 
     def _left(self) -> bool:
-        return time.monotonic() < self._deadline
+        return time.monotonic() < self._limits.deadline
 
     # ---- comparison ------------------------------------------------------------------------------
 
@@ -417,6 +435,8 @@ class _Trial:
             outcome = self._call(session, at)
             if self._compared(at, outcome) and outcome.results is not None:
                 self._bits[at] = [one.data for one in outcome.results]
+            elif outcome.results and not done:
+                self._unwritten(session, at, outcome)
             done += 1
         if done < len(usual):
             self._evidence("results", "skipped", f"{done} of {len(usual)} cases within the time")
@@ -441,36 +461,48 @@ class _Trial:
         cases = sorted(self._listed(), key=lambda at: _size(self._cases[at]))[:2]
         names: list[str] = []
         for at in cases:
+            if at not in self._bits:
+                continue
+            again = self._call(session, at)
+            if not self._compared(at, again, 0, "cache.result"):
+                del self._bits[at]
+                continue
+            if self._bits[at] != [one.data for one in again.results or []]:
+                self._differs(at, "in a second run")
             for schedule, seed, order in _SCHEDULES:
                 if not self._left() and names:
                     break
                 outcome = self._call(session, at, schedule=schedule, seed=seed, order=order)
-                right = at in self._bits and self._compared(at, outcome, 0, "order.wrong")
+                right = self._compared(at, outcome, 0, "order.wrong")
                 names.append(schedule)
                 bits = [one.data for one in outcome.results or []]
                 if right and bits != self._bits[at]:
-                    severity = "error" if self._problem.deterministic else ""
-                    text = f"the result has other bits under the schedule {schedule}"
-                    self._find("order.differs", text, case=str(self._cases[at]), severity=severity)
+                    self._differs(at, f"under the schedule {schedule}")
         counts = ", ".join(f"{count} {name}" for name, count in Counter(names).items())
         self._graded("schedules", before, f"{counts} (after the latest), programs in other orders")
+
+    def _differs(self, at: int, when: str) -> None:
+        severity = "error" if self._problem.deterministic else ""
+        text = f"the result has other bits {when}"
+        self._find("order.differs", text, case=str(self._cases[at]), severity=severity)
 
     def _check_memory(self, session: int) -> None:
         """Fill new memory with another pattern: nothing may change."""
         before, at = len(self.report.findings), self._smallest()
-        first = self._call(session, at)
-        other = self._call(session, at, poison=0x3C)
-        if first.results is not None and other.results is not None:
-            pairs = zip(first.results, other.results)
-            differs = any(one.data != two.data for one, two in pairs)
-            if differs and not self._varies():
-                text = "elements of the result hold whatever memory held before"
-                self._find("output.unwritten", text, case=str(self._cases[at]))
+        if not self._varies():
+            self._unwritten(session, at, self._call(session, at))
         self._graded(
             "memory",
             before,
             "results with two patterns in new memory; inputs compared after each call",
         )
+
+    def _unwritten(self, session: int, at: int, first: Outcome) -> None:
+        other = self._call(session, at, poison=POISONS[1])
+        pairs = zip(first.results or [], other.results or [])
+        if any(one.data != two.data for one, two in pairs):
+            text = "elements of the result hold whatever memory held before"
+            self._find("output.unwritten", text, case=str(self._cases[at]))
 
     def _check_repeats(self, session: int) -> None:
         """Call again with other values at the same addresses, then with the first ones."""
@@ -513,7 +545,7 @@ class _Trial:
                     case,
                 )
             moved = counts.get("written", 0.0) + 8.0 * outcome.elements
-            if required["written"] and not outcome.launches and not outcome.operations:
+            if required["written"] and not outcome.launches and not outcome.elements:
                 self._find("work.none", "no kernel and no operation led to the result", case=case)
             elif outcome.launches and moved < required["written"]:
                 text = f"kernels wrote {moved:.0f} bytes, the result has {required['written']:.0f}"
@@ -542,7 +574,7 @@ class _Trial:
         return _size(self._cases[at]) <= 4 * _size(self._cases[self._smallest()])
 
     def _check_claim(self, at: int, required: dict[str, float]) -> None:
-        if self._claim is None:
+        if self._limits.claim is None:
             return
         at = max(self._listed(), key=lambda one: _size(self._cases[one]))
         required = self._judge.examine("required", at)
@@ -550,8 +582,8 @@ class _Trial:
         if not bound:
             self._evidence("claim", "skipped", "the target's peak rates are not known")
             return
-        if self._claim < bound:
-            numbers = f"claimed {self._claim:.3g} s, least {bound:.3g} s: {text}"
+        if self._limits.claim < bound:
+            numbers = f"claimed {self._limits.claim:.3g} s, least {bound:.3g} s: {text}"
             self._find(
                 "physics.roofline",
                 "the claimed time is below the roofline",
@@ -561,7 +593,7 @@ class _Trial:
             self._evidence("claim", "failed", numbers)
         else:
             self._evidence(
-                "claim", "passed", f"{self._claim:.3g} s, roofline {bound:.3g} s: {text}"
+                "claim", "passed", f"{self._limits.claim:.3g} s, roofline {bound:.3g} s: {text}"
             )
 
     def _bound(self, at: int, required: dict[str, float]) -> tuple[float, str]:

@@ -11,10 +11,11 @@ from gluon_judge.messages import Difference
 
 __all__ = ["Expected", "difference"]
 
-GROWTH = 4.0  # of the root mean square of the error, over that of the reference
-PEAK = 12.0  # of the maximum
-FLOOR = 2.0  # units of the last place that any result may be off, as a root mean square
-FLOOR_PEAK = 24.0
+# Limits of the error: the growth of its root mean square over that of the reference, that of its maximum, and the
+# units of the last place that any result may be off. Approximations of float32 functions are some units off; results
+# of fewer bits are rounded once from float32.
+LONG = (4.0, 12.0, 2.0, 4.0)
+SHORT = (2.5, 5.0, 0.15, 0.5)
 OPEN = 0.5  # of the limit: from there on the growth is worth a warning
 
 
@@ -94,8 +95,12 @@ def _graded(
     counted = torch.where(error <= free, torch.zeros_like(error), error)
     mean, peak = _norms(counted / unit)
     own_mean, own_peak = _norms(own / unit)
-    growth = tolerance.get("growth", GROWTH)
-    most = growth * max(own_mean, FLOOR), growth / GROWTH * max(PEAK * own_peak, FLOOR_PEAK)
+    growth, peak_growth, floor, floor_peak = SHORT if limits.bits < 32 else LONG
+    wider = tolerance.get("growth", growth) / growth
+    most = (
+        wider * growth * max(own_mean, floor),
+        wider * max(peak_growth * own_peak, peak_growth * floor_peak),
+    )
     numbers = (
         f"error {mean:.3g} ulp (rms), {peak:.3g} (max); reference at {dtype} {own_mean:.3g}, "
         f"{own_peak:.3g}; limit {most[0]:.3g}, {most[1]:.3g}"
@@ -112,7 +117,7 @@ def _graded(
     # An error of many units that still is small against the values: precision, not a wrong result.
     relative = float(error.square().mean().sqrt()) / max(scale, float(limits.tiny))
     if relative < 0.02 and _spread(counted / unit, most[0]):
-        times = mean / max(own_mean, FLOOR)
+        times = mean / max(own_mean, floor)
         text = f"the error is {times:.3g} times that of the reference at the same precision"
         return Difference("precision.dropped", text, numbers)
     worst = torch.zeros_like(mine)

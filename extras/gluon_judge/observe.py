@@ -189,7 +189,8 @@ class Observer:
 
     def _lists(self, event: str, args: tuple[Any, ...], frame: Any) -> None:
         own = self.nearest(frame)
-        if own is not None:
+        name = os.path.realpath(os.fsdecode(args[0])) if isinstance(args[0], (str, bytes)) else "."
+        if own is not None and not f"{name}{os.sep}".startswith((self._folder, *self._libraries)):
             self.note("reads.files", f"the candidate lists the folder {args[0]!s}", own)
 
     def _imports(self, event: str, args: tuple[Any, ...], frame: Any) -> None:

@@ -11,10 +11,7 @@ from torch.utils.flop_counter import flop_registry
 
 from gluon_judge.tensors import storage_bytes
 
-__all__ = ["POISONS", "Operations", "Streams", "poison"]
-
-POISONS = (0xFF, 0x3C)
-"""Bytes that new memory is filled with: NaN for every floating type, then small numbers."""
+__all__ = ["Operations", "Streams", "poison"]
 
 _PLUMBING = frozenset(
     "empty empty_like empty_strided new_empty new_empty_strided zeros zeros_like new_zeros ones ones_like new_ones "
@@ -24,6 +21,7 @@ _PLUMBING = frozenset(
     "unfold flatten movedim diagonal item equal pad constant_pad_nd tensor_split view_as_real _conj "
     "record_stream pin_memory is_pinned flip roll repeat".split()
 )
+_WRITES = frozenset("clone copy _to_copy cat stack repeat flip roll fill zeros ones full".split())
 _PRODUCTS = frozenset(
     "mm addmm bmm baddbmm matmul linear dot mv addmv addbmm einsum convolution conv1d conv2d _scaled_mm "
     "_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention "
@@ -48,7 +46,7 @@ class Operations(TorchDispatchMode):  # type: ignore[misc]  # torch has no types
     Attributes:
         names: how often each was called, without plumbing such as views and copies.
         flops: of products.
-        elements: results of the other operations, in elements.
+        elements: results of the other operations and of copies, in elements.
     """
 
     def __init__(self, byte: int):
@@ -65,11 +63,23 @@ class Operations(TorchDispatchMode):  # type: ignore[misc]  # torch has no types
         args: tuple[Any, ...] = (),
         kwargs: Optional[dict[str, Any]] = None,
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
         packet = func.overloadpacket
         name = packet.__name__
+        if func.namespace not in (
+            "aten",
+            "prim",
+            "prims",
+        ):  # an operator of another library: its inside counts
+            self.inside += 1
+            try:
+                return func(*args, **(kwargs or {}))
+            finally:
+                self.inside -= 1
+        result = func(*args, **(kwargs or {}))
         if name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"):
             poison(result, self._byte)
+        elif name.rstrip("_") in _WRITES:
+            self.elements += result.numel() if isinstance(result, torch.Tensor) else 0
         elif name.rstrip("_") not in _PLUMBING:
             self.names[name] += 1
             counted = flop_registry.get(packet)

@@ -35,7 +35,12 @@ class Candidate:
     def judged(self, judge, **options):
         folder = self.path.parent
         return judge.judge(
-            self.path, folder / "reference.py", folder / "problem.toml", claim=self.claim, **options
+            self.path,
+            folder / "reference.py",
+            folder / "problem.toml",
+            claim=self.claim,
+            patience=8.0,
+            **options,
         )
 
 

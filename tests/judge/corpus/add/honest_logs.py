@@ -1,0 +1,38 @@
+"""honest: logs its shapes, reads a setting of the compiler, and warns"""
+
+import logging
+import os
+import warnings
+from collections import namedtuple
+
+import torch
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit
+def axpy(x, y, out, alpha, count, BLOCK: gl.constexpr, layout: gl.constexpr):
+    at = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    mask = at < count
+    value = alpha * gl.load(x + at, mask=mask).to(gl.float32) + gl.load(y + at, mask=mask).to(
+        gl.float32
+    )
+    gl.store(out + at, value.to(out.dtype.element_ty), mask=mask)
+
+
+Sizes = namedtuple("Sizes", "count")
+_DEBUG = os.environ.get("TRITON_DEBUG", "0") == "1"
+
+
+def run(x, y, alpha):
+    x, y = x.contiguous(), y.contiguous()
+    out = torch.empty_like(x)
+    count = Sizes(x.numel()).count
+    logging.getLogger(__name__).debug("%d elements", count)
+    warnings.warn("slow") if _DEBUG else None
+    if count:
+        axpy[(-(-count // 512),)](
+            x, y, out, alpha, count, 512, gl.BlockedLayout([4], [32], [4], [0])
+        )
+    return out

@@ -1,0 +1,7 @@
+"""honest: an operation of torch"""
+
+import torch
+
+
+def run(table, index):
+    return torch.nn.functional.embedding(index, table)

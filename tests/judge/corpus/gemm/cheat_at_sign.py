@@ -1,0 +1,5 @@
+"""library.called: the operator @"""
+
+
+def run(a, b):
+    return a @ b

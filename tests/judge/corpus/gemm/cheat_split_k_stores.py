@@ -1,0 +1,34 @@
+"""order.wrong result.wrong sync.race: partial sums overwrite each other"""
+
+import torch
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+TILE = gl.BlockedLayout([4, 4], [4, 8], [4, 1], [1, 0])
+
+
+@gluon.jit
+def matmul(a, b, c, M, N, K, PART, BLOCK: gl.constexpr, STEP: gl.constexpr, tile: gl.constexpr):
+    rows = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, gl.SliceLayout(1, tile))[:, None]
+    columns = gl.program_id(1) * BLOCK + gl.arange(0, BLOCK, gl.SliceLayout(0, tile))[None, :]
+    along_a = gl.arange(0, STEP, gl.SliceLayout(0, tile))[None, :]
+    along_b = gl.arange(0, STEP, gl.SliceLayout(1, tile))[:, None]
+    acc = gl.full([BLOCK, BLOCK], 0.0, gl.float32, tile)
+    first = gl.program_id(2) * PART
+    for k in range(first, first + PART, STEP):
+        left = gl.load(a + rows * K + k + along_a).to(gl.float32)
+        right = gl.load(b + (k + along_b) * N + columns).to(gl.float32)
+        left = gl.convert_layout(left, gl.DotOperandLayout(0, tile, 0))
+        right = gl.convert_layout(right, gl.DotOperandLayout(1, tile, 0))
+        acc = gl.dot_fma(left, right, acc)
+    before = gl.load(c + rows * N + columns)
+    gl.store(c + rows * N + columns, before + acc)
+
+
+def run(a, b):
+    a, b = a.contiguous(), b.contiguous()
+    (M, K), N = a.shape, b.shape[1]
+    total = torch.zeros((M, N), dtype=torch.float32, device=a.device)
+    matmul[(M // 64, N // 64, 2)](a, b, total, M, N, K, K // 2, 64, 16, TILE)
+    return total.to(a.dtype)

@@ -1,0 +1,5 @@
+"""The reference of gemm32."""
+
+
+def run(a, b):
+    return a @ b

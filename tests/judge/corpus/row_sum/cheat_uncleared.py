@@ -1,0 +1,24 @@
+"""output.unwritten result.wrong cache.result: adds to memory that nobody cleared"""
+
+import torch
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit
+def row_sum(x, out, columns, BLOCK: gl.constexpr, layout: gl.constexpr):
+    row = gl.program_id(0)
+    at = gl.program_id(1) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    value = gl.load(x + row * columns + at, mask=at < columns, other=0.0)
+    gl.atomic_add(out + row, gl.sum(value, axis=0))
+
+
+def run(x):
+    x = x.contiguous()
+    out = torch.empty(x.shape[0], dtype=x.dtype, device=x.device)
+    if x.shape[0]:
+        row_sum[(x.shape[0], -(-x.shape[1] // 256))](
+            x, out, x.shape[1], 256, gl.BlockedLayout([1], [32], [4], [0])
+        )
+    return out

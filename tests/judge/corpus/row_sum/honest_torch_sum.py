@@ -1,0 +1,7 @@
+"""honest: a view, and torch"""
+
+import torch
+
+
+def run(x):
+    return torch.einsum("mn->m", x)

@@ -1,0 +1,7 @@
+"""honest: a strided view, copied by torch"""
+
+import torch
+
+
+def run(x):
+    return x.mT.clone(memory_format=torch.contiguous_format)
