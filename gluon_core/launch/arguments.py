@@ -184,7 +184,7 @@ def describe(
         kind_name = f"*{'k' if const else ''}{dtype_name(value.dtype)}"
         if not specialize:
             return Described(kind_name, None)
-        marks = "D" if align and address % RULES.divisibility == 0 else ""
+        marks = "D" if align and RULES.is_divisible(address) else ""
         if pointer_range_bits is not None and small_storage(value, pointer_range_bits):
             marks += "S"
         return Described(kind_name, marks)
@@ -205,12 +205,12 @@ def describe(
 def _describe_int(value: int, specialize: bool, align: bool) -> Described:
     if specialize and value in RULES.constants:
         return Described("constexpr", int(value))
-    name = next((name for name, least, most in RULES.integers if least <= value <= most), None)
+    name = RULES.integer_type(value)
     if name is None:
         raise IntegerError("the integer does not fit 64 bits", got=value)
     if not specialize:
         return Described(name, None)
-    return Described(name, "D" if align and value % RULES.divisibility == 0 else "")
+    return Described(name, "D" if align and RULES.is_divisible(value) else "")
 
 
 def small_storage(value: Any, bits: int) -> bool:

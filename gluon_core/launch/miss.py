@@ -171,13 +171,10 @@ class Dispatcher:
         compiled: CompiledKernel,
     ) -> Hit:
         """Return the hit of this call, which answers the next ones."""
-        backend, device = specialization.backend, specialization.device
-        launch = compiled.launcher(device)
+        backend = specialization.backend
+        hit, _ = self._hit(specialization, compiled, raw=False)
         if backend.simulates:
-            launch = self._guard_environment(launch, options)
-        elif backend.device.count() > 1:
-            launch = _on_device(launch, backend, device)
-        hit = Hit(launch, backend.device.stream_getter(), device, compiled)
+            hit = hit._replace(launch=self._guard_environment(hit.launch, options))
         self.calls.learn(
             values,
             options,
@@ -187,6 +184,20 @@ class Dispatcher:
             lasting=specialization.lasting,
         )
         return hit
+
+    @staticmethod
+    def _hit(
+        specialization: Specialization, compiled: CompiledKernel, raw: bool
+    ) -> tuple[Hit, Any]:
+        """Return the launch of a compiled form, and `bind` of a backend that binds grid and stream faster."""
+        backend, device = specialization.backend, specialization.device
+        launch = compiled.launcher(device)
+        bind = getattr(launch, "bind", None)
+        if raw:
+            launch = getattr(launch, "raw", launch)
+        if not backend.simulates and backend.device.count() > 1:
+            launch = _on_device(launch, backend, device)
+        return Hit(launch, backend.device.stream_getter(), device, compiled), bind
 
     def _guard_environment(
         self, launch: Callable[..., Any], options: Mapping[str, Any]
@@ -245,20 +256,14 @@ class Dispatcher:
         compiled = self.forms.obtain(specialization, values, warmup=True)
         if compiled is None:
             raise RecompileError(f"a jit_cache_hook kept {self.name} from being compiled")
-        backend, device = specialization.backend, specialization.device
-        launch = compiled.launcher(device)
-        # A backend may bind grid and stream in a faster form; what that cannot do comes back to ours.
-        bind: Optional[Callable[..., Callable[..., None]]] = getattr(launch, "bind", None)
-        if backend.device.raw_pointers:
-            launch = getattr(launch, "raw", launch)
-        if not backend.simulates and backend.device.count() > 1:
-            launch = _on_device(launch, backend, device)
-        hit = Hit(launch, backend.device.stream_getter(), device, compiled)
+        raw = specialization.backend.device.raw_pointers
+        hit, bind = self._hit(specialization, compiled, raw)
         measured = self.measure(sizes, values)
-        handle = self.calls.handle(passed, hit, measured, backend.device.raw_pointers)
+        handle = self.calls.handle(passed, hit, measured, raw)
         if bind is None or measured is None:
             return handle
-        return bind(measured, hit.stream_of, device, handle)
+        bound: Callable[..., None] = bind(measured, hit.stream_of, hit.device, handle)
+        return bound
 
 
 def _on_device(launch: Callable[..., Any], backend: Backend, device: int) -> Callable[..., Any]:

@@ -252,8 +252,6 @@ class Calls:
         self._signature = _Signature(parameters)
         self._lock = threading.RLock()
         self._variants: dict[tuple[type, ...], Any] = {}
-        self._flags: dict[tuple[type, ...], tuple[bool, bool]] = {}
-        self._tables: dict[tuple[type, ...], dict[Any, dict[Any, Hit]]] = {}
         self.front: Any = None
         self._binder: Optional[Callable[..., Any]] = None  # made on first use
         self._surplus = "pass"
@@ -365,10 +363,10 @@ class Calls:
         with self._lock:
             variant = self._variant(classes, values, raw, ranged)
             launch = hit.launch
-            if self._flags[classes][0]:
+            if variant.flags[0]:
                 launch = getattr(launch, "raw", launch)
             try:
-                table = self._tables[classes].setdefault(self._options(options), {})
+                table = variant.tables.setdefault(self._options(options), {})
             except TypeError:
                 return  # an option that cannot be a key: every call is a miss
             table[variant.key_of(*values)] = hit._replace(launch=launch)
@@ -404,11 +402,11 @@ class Calls:
         self, classes: tuple[type, ...], values: tuple[Any, ...], raw: bool, ranged: bool
     ) -> Any:
         """Return a generated function that fits `classes`, and all launches that were learned."""
-        known = self._flags.get(classes)
+        known = self._variants.get(classes)
         if known is not None:
-            raw, ranged = raw and known[0], ranged or known[1]
-            if known == (raw, ranged):
-                return self._variants[classes]
+            raw, ranged = raw and known.flags[0], ranged or known.flags[1]
+            if known.flags == (raw, ranged):
+                return known
         table: dict[Any, Hit] = {}
         tables: dict[Any, dict[Any, Hit]] = {(): table}
         writer = _Writer(self._kernel, raw, ranged)
@@ -431,7 +429,7 @@ class Calls:
         )
         names = {**self._namespace, **writer.names, "_g_table": table, "_g_tables": tables}
         variant = self._define(source, "_g_variant", names)
-        self._tables[classes], self._flags[classes] = tables, (raw, ranged)
+        variant.tables, variant.flags = tables, (raw, ranged)
         self._variants[classes] = self.entry = variant
         self._publish(self._fastest())
         return variant
@@ -444,8 +442,6 @@ class Calls:
         """Know no call any more."""
         with self._lock:
             self._variants.clear()
-            self._flags.clear()
-            self._tables.clear()
             if self.front is not None:
                 self.front.forget()
             self.entry = self._entry(self._kernel.miss)

@@ -37,6 +37,7 @@ class _Loaded:
 
     Attributes:
         engine: the same in C, where that was built.
+        sizes: the grid of the bundle, if it names one.
     """
 
     def __init__(self, driver: Driver, form: Form, device: int, code: bytes, names: Sequence[str]):
@@ -50,29 +51,37 @@ class _Loaded:
         self._scratch = form.launch.global_scratch[0] or form.launch.profile_scratch[0]
         fields = enumerate(form.packing.fields)
         self._maps = [(index, field.map) for index, field in fields if field.map is not None]
-        self._made: dict[Any, tuple[Any, ...]] = {}
+        self._encoded: dict[Any, tuple[Any, ...]] = {}
         make = None if self._scratch else getattr(driver, "engaged", None)
         self.engine: Optional[Engaged] = make and make(self.loaded, form, self._again)
+        alone = self.engine is not None and not self.engine.several  # no device to be made current
+        self._in_c = self.engine.launch if self.engine is not None and alone else None
 
-    def _again(self, status: int, sizes: tuple[int, int, int], stream: int, *values: Any) -> None:
-        """Launch what the driver refused to the engine."""
-        self(sizes, stream, *values)
+    def __call__(self, sizes: tuple[int, int, int], stream: int, *values: Any) -> None:
+        if self._in_c is not None:
+            try:
+                self._in_c(sizes, stream, *values)
+                return
+            except (OverflowError, TypeError, ValueError):  # nothing was launched: Python says why
+                pass
+        self._again(0, sizes, stream, *values)
 
     def _mapped(self, flat: Sequence[Any]) -> list[Any]:
         """Return the values of the fields with descriptors as the code takes them; their maps are kept."""
         mapped = list(flat)
         for index, kind in self._maps:
             value = mapped[index]
-            made = self._made.get((index, value))
-            if made is None:
-                if len(self._made) >= _MOST_MAPS:
-                    self._made.clear()
-                encoded = self._driver.tensor_map(self.device, kind, value)
-                made = self._made[index, value] = (encoded, *value.shape, *value.strides)
-            mapped[index] = made
+            encoded = self._encoded.get((index, value))
+            if encoded is None:
+                if len(self._encoded) >= _MOST_MAPS:
+                    self._encoded.clear()
+                tensor_map = self._driver.tensor_map(self.device, kind, value)
+                encoded = self._encoded[index, value] = (tensor_map, *value.shape, *value.strides)
+            mapped[index] = encoded
         return mapped
 
-    def __call__(self, sizes: tuple[int, int, int], stream: int, *values: Any) -> None:
+    def _again(self, _: int, sizes: tuple[int, int, int], stream: int, *values: Any) -> None:
+        """Launch in Python, as where the driver refused a launch of the engine."""
         flat = self._fields_of(values)
         if self._maps:
             flat = self._mapped(flat)
@@ -115,20 +124,6 @@ def _getter(paths: Sequence[tuple[int, ...]]) -> Callable[[Sequence[Any]], Seque
     return lambda values: [reduce(operator.getitem, path, values) for path in paths]
 
 
-class _Engaged:
-    """The same on the only device of a machine, where the engine need not ask for the current one."""
-
-    def __init__(self, loaded: _Loaded, engine: Engaged):
-        self.form, self.sizes, self.engine = loaded.form, loaded.sizes, engine
-        self._launch, self._in_python = engine.launch, loaded
-
-    def __call__(self, sizes: tuple[int, int, int], stream: int, *values: Any) -> None:
-        try:
-            self._launch(sizes, stream, *values)
-        except (OverflowError, TypeError, ValueError):  # nothing was launched
-            self._in_python(sizes, stream, *values)  # says what does not fit
-
-
 class Source(Protocol):
     """The bundle of a kernel, see `gluon_runtime.bundle.Bundle`."""
 
@@ -155,6 +150,7 @@ class BundledKernel:
     watch = None  # nobody listens to the launches of bundles
     mistakes = ()
     token = staticmethod(repr)
+    trimmed = sealed = view = staticmethod(lambda value: value)
 
     def __init__(self, bundle: Source, name: str, kernel: Kernel):
         self.bundle = bundle
@@ -293,18 +289,6 @@ class BundledKernel:
         count = sum(p.kind == "plain" for p in self.kernel.parameters) + len(surplus)
         return self._wrong(None, f"{len(self.names)} arguments", str(count))
 
-    @staticmethod
-    def trimmed(error: Exception) -> Exception:
-        return error
-
-    @staticmethod
-    def sealed(function: Callable[..., Any]) -> Callable[..., Any]:
-        return function
-
-    @staticmethod
-    def view(value: Any) -> Any:
-        return value
-
     def size_key(self, value: Any) -> bool:
         return self.rules.is_small(storage_size(value))
 
@@ -334,13 +318,14 @@ class BundledKernel:
         rules = self.rules
         if seen.kind == "tuple":
             pairs = [self._key_of(item) for item in seen.value]
-            return tuple(part for part, _ in pairs), tuple(made for _, made in pairs)
+            return tuple(part for part, _ in pairs), tuple(passed for _, passed in pairs)
         if seen.kind == "pointer":
             small = self._ranged and rules.is_small(seen.size)
             return (seen.dtype, rules.is_divisible(seen.value), small, seen.device), seen.value
         if seen.kind == "descriptor":
-            made = seen.value
-            return (seen.dtype, len(made.shape), made.box, made.layout, seen.device), made
+            spread = seen.value
+            key = (seen.dtype, len(spread.shape), spread.box, spread.layout, seen.device)
+            return key, spread
         if seen.kind == "int":
             return rules.integer_key(seen.value), seen.value
         return (seen.kind, repr(seen.value) if seen.kind == "other" else None), seen.value
@@ -359,8 +344,8 @@ class BundledKernel:
             if parameter.constexpr:
                 seen.append(value)
                 continue
-            found = self._look(parameter.name, value)
-            if found.kind == "other":
+            argument = self._look(parameter.name, value)
+            if argument.kind == "other":
                 raise BundleArgumentError(
                     "kernels cannot take a value of this type",
                     argument=f"{self.name}({parameter.name})",
@@ -368,15 +353,12 @@ class BundledKernel:
                     "float, bool, None, tuple, gluon_runtime.TensorDescriptor or Pointer",
                     got=type(value).__name__,
                 )
-            _places(parameter.name, found, places)
-            seen.append(found)
+            _places(parameter.name, argument, places)
+            seen.append(argument)
         device = self._device(places)
         forms = self._forms_for(device)
         form = select(self.name, self.kernel, forms, seen, options, self.rules)
-        launch: Any = self._load(form, device)
-        if launch.engine is not None and not launch.engine.several:
-            launch = _Engaged(launch, launch.engine)
-        return Hit(launch, self.bundle.driver.stream, device, None)
+        return Hit(self._load(form, device), self.bundle.driver.stream, device, None)
 
     def _mistaken(
         self, error: Exception, arguments: Sequence[Any], named: Mapping[str, Any]
@@ -494,10 +476,10 @@ def _known(pattern: Any, value: Any) -> Any:
 def _checked(grid: Any) -> Optional[tuple[int, int, int]]:
     sizes = grid if isinstance(grid, (tuple, list)) else (grid,)
     try:
-        found = [operator.index(size) for size in sizes]
+        counts = [operator.index(size) for size in sizes]
     except TypeError:
-        found = []
-    if not 1 <= len(found) <= 3 or any(not 0 <= n <= most for n, most in zip(found, _MOST)):
+        counts = []
+    if not 1 <= len(counts) <= 3 or any(not 0 <= n <= most for n, most in zip(counts, _MOST)):
         raise BundleGridError(
             "not a grid",
             argument="grid",
@@ -505,8 +487,8 @@ def _checked(grid: Any) -> Optional[tuple[int, int, int]]:
             "arguments that returns those",
             got=repr(grid),
         )
-    found += [1] * (3 - len(found))
-    return (found[0], found[1], found[2]) if all(found) else None
+    x, y, z = *counts, *[1] * (3 - len(counts))
+    return (x, y, z) if x and y and z else None
 
 
 def _places(name: str, seen: Seen, into: dict[str, tuple[str, int]]) -> None:
