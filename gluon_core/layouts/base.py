@@ -16,7 +16,7 @@ from typing import Any, Callable, Generic, Optional, Sequence, TypeVar, cast
 
 from gluon_core.errors import LayoutError, PluginError, is_strict
 from gluon_core.layouts import tiling
-from gluon_core.layouts.dialect import compiler_version
+from gluon_core.layouts.dialect import compiler_version, follows, require_followed
 from gluon_core.layouts.linear import LinearLayout
 from gluon_core.layouts.pictures import Picture, pictures
 
@@ -261,7 +261,9 @@ class Layout:
     cga_linear = staticmethod(tiling.cga_linear)
     combine_with_cga = staticmethod(tiling.combine_with_cga)
     dim_names = staticmethod(tiling.dim_names)
+    follows = staticmethod(follows)
     grow = staticmethod(tiling.grow)
+    require_followed = staticmethod(require_followed)
     shrink = staticmethod(tiling.shrink)
 
     def _set(self, **values: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Callable, ContextManager, Mapping, Optional
 
-from gluon_core.errors import CapabilityError
+from gluon_core.errors import CapabilityError, LimitError
 from gluon_core.plugin.targets import Target
 
 if TYPE_CHECKING:
@@ -69,6 +69,18 @@ class Device:
             f"the backend {target.backend} has no launcher",
             remedy=f"Run on a simulator, as with GLUON_TARGET=sim:{target.architecture.name}.",
         )
+
+    @staticmethod
+    def check_shared(compiled: Compiled, most: int) -> None:
+        """Raise LimitError unless the kernel's shared memory is at most `most` bytes, those of the device."""
+        if compiled.metadata.shared > most:
+            raise LimitError(
+                "the kernel needs more shared memory than the device has",
+                argument=compiled.name,
+                expected=f"at most {most} bytes",
+                got=f"{compiled.metadata.shared} bytes",
+                remedy="Use smaller blocks, fewer stages or buffers, or a narrower dtype.",
+            )
 
     def torch_properties(self, target: Target) -> Mapping[str, Any]:
         """Return what torch's `get_device_properties` says of such a device, for stand-ins of it.

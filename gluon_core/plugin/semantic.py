@@ -17,7 +17,15 @@ from gluon_core.plugin.builder import Builder, Enum, Value
 from gluon_core.plugin.options import Options
 from gluon_core.plugin.semantic_memory import Global, OnChip
 from gluon_core.plugin.targets import Target
-from gluon_core.plugin.typing import Const, Dtype, Operand, RegisterLayout, Scalar, Shape
+from gluon_core.plugin.typing import (
+    Const,
+    Dtype,
+    KernelFunction,
+    Operand,
+    RegisterLayout,
+    Scalar,
+    Shape,
+)
 
 __all__ = ["SemanticLayer"]
 
@@ -250,6 +258,9 @@ class Registers(Protocol):
     def make_tensor(self, handle: Value, type: base_type) -> tensor:
         """Return the tensor of `type` that is `handle`."""
 
+    def tensor_type(self, element_ty: dtype, shape: Sequence[int], layout: RegisterLayout) -> Any:
+        """Return the type of a tensor, checked as `check_layout` does; the dtype for an empty shape."""
+
     def wrap_inferred(self, handle: Value, element_ty: dtype, shape: Sequence[int]) -> tensor:
         """Return the tensor that is `handle`, with the layout that the builder inferred."""
 
@@ -350,6 +361,13 @@ class Control(Protocol):
 
     def programs(self) -> tensor:
         """Return how many programs were launched."""
+
+    def call(self, function: KernelFunction, *args: Any) -> Any:
+        """Trace a function of the kernel's language, as a call in the kernel would, and return its result.
+
+        Raises:
+            NotInKernelError: host code runs the op, not a kernel.
+        """
 
     def inline_asm(
         self, asm: Const[str], constraints: Const[str], args: Any, result_types: Any, is_pure: Any

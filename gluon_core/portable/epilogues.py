@@ -16,7 +16,7 @@ from typing import Any, Optional, Sequence, Union
 from gluon_core._triton import JITFunction, tensor, tl, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_core.layouts import SliceLayout
-from gluon_core.plugin.ops import builtin, code_generator, is_builtin, semantic_layer
+from gluon_core.plugin.ops import builtin, is_builtin, semantic_layer
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Const, Dtype, KernelFunction, Operand, Scalar, Values
 from gluon_core.portable.common import around, choose, lower
@@ -337,7 +337,7 @@ def _activated(function: Any, value: Any) -> Any:
     if is_builtin(function):
         result = function(value)
     else:
-        result = code_generator().call_JitFunction(function, [value], {})
+        result = semantic_layer().call(function, value)
     if getattr(result, "type", None) != value.type:
         raise ArgumentError(
             "does not return the type of its argument",

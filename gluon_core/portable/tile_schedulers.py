@@ -34,7 +34,6 @@ from gluon_core.semantic.operands import compile_time_int, scalar_int32
 from gluon_core.values.tensors import describe
 
 __all__ = [
-    "make_tile_scheduler",
     "scheduled_tile",
     "static_tile_scheduler",
     "tile_scheduler",
@@ -71,6 +70,17 @@ class scheduled_tile(Record):
 
 class tile_scheduler_type(Record):
     """Tiles that a program takes one after the other."""
+
+    @staticmethod
+    def make(lowering: str, tiles: Any, partitions: Any, slots: Any) -> tile_scheduler_type:
+        """Return a scheduler by the lowering of that name."""
+        semantic, order = semantic_layer(), unwrap(tiles)
+        count = compile_time_int(slots, "slots", 1)
+        facts = TileSchedulerFacts(lowering, compile_time_int(partitions, "partitions", 1), count)
+        if not isinstance(order, tile_order):
+            order = scalar_int32(semantic, order, "tiles")
+        state = code(named("tile_scheduler", lowering))(facts, _semantic=semantic)
+        return tile_scheduler_type([order, tl_tuple(list(state))], facts)
 
     @builtin(name="tile_scheduler.first")
     def first(self, partition: Const[int] = 0) -> scheduled_tile:
@@ -164,7 +174,7 @@ def tile_scheduler(
     semantic = semantic_layer()
     around = semantic.target, semantic.num_warps, _triton.VERSION
     selected = choose("tile_scheduler", TileSchedulerRequest(*around, semantic.num_ctas))
-    return make_tile_scheduler(selected.chosen.name, tiles, partitions, slots)
+    return tile_scheduler_type.make(selected.chosen.name, tiles, partitions, slots)
 
 
 @builtin(name="gl.portable.static_tile_scheduler")
@@ -185,20 +195,7 @@ def static_tile_scheduler(
         ArgumentError: an illegal number.
         DtypeError: `tiles` are neither an order nor a number.
     """
-    return make_tile_scheduler("static", tiles, partitions, 1)
-
-
-def make_tile_scheduler(
-    lowering: str, tiles: Any, partitions: Any, slots: Any
-) -> tile_scheduler_type:
-    """Return a scheduler by the lowering of that name."""
-    semantic, order = semantic_layer(), unwrap(tiles)
-    count = compile_time_int(slots, "slots", 1)
-    facts = TileSchedulerFacts(lowering, compile_time_int(partitions, "partitions", 1), count)
-    if not isinstance(order, tile_order):
-        order = scalar_int32(semantic, order, "tiles")
-    state = code(named("tile_scheduler", lowering))(facts, _semantic=semantic)
-    return tile_scheduler_type([order, tl_tuple(list(state))], facts)
+    return tile_scheduler_type.make("static", tiles, partitions, 1)
 
 
 # -- every target: a fixed order ------------------------------------------------------------------

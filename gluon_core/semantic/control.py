@@ -25,6 +25,7 @@ from gluon_core.features import (
     STRICT_UNPACKING,
     WORKERS_WITHOUT_REGISTERS,
 )
+from gluon_core.plugin.ops import code_generator
 from gluon_core.semantic.assembly import check_assembly, check_packed
 from gluon_core.semantic.base import SemanticBase, is_placeholder, shape_of, thread_counts
 from gluon_core.semantic.operands import items_of
@@ -61,6 +62,10 @@ class ControlOps(SemanticBase):
             return
         _triton.require(CLUSTER_BARRIER, "gl.barrier(cluster=True)")
         self.builder.create_cluster_sync()
+
+    def call(self, function: Any, *args: Any) -> Any:
+        """Trace a function of the kernel's language, as a call in the kernel would."""
+        return code_generator().call_JitFunction(function, list(args), {})
 
     def program_number(self, place: Any = None) -> Any:
         """Return the number of the program at `place`, an id for each axis; of this one by default."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Optional, Sequence
+from typing import Any, Optional, TypeAlias
 
 from gluon_core import _triton
-from gluon_core._triton import base_type, tensor, unwrap
+from gluon_core._triton import tensor, unwrap
 from gluon_core.errors import LayoutError
 from gluon_core.features import ALLOC_SHAPE_JOINED, SHARED_ATOMICS, SHARED_GATHER
 from gluon_core.layouts.base import Layout, SharedLayout
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-class memory_descriptor_type(base_type):
+class memory_descriptor_type(handle_value.Type):
     """Type of a view of on-chip memory.
 
     Args:
@@ -48,35 +48,12 @@ class memory_descriptor_type(base_type):
         if isinstance(self.layout, Layout):
             self.layout.check()
 
-    def to_ir(self, builder: Any) -> Any:
-        """Return the type as the builder has it."""
-        raise NotImplementedError
-
-    def _value(self, handle: Any) -> Any:
-        """Return the value of this type that is `handle`."""
-        raise NotImplementedError
-
-    def _flatten_ir_types(self, builder: Any, out: list[Any]) -> None:
-        out.append(self.to_ir(builder))
-
-    def _unflatten_ir(self, handles: Sequence[Any], cursor: int) -> tuple[Any, int]:
-        return self._value(handles[cursor]), cursor + 1
-
     def _parts(self) -> tuple[Any, list[int], Any, list[int]]:
         return self.element_ty, self.shape, self.layout, self.alloc_shape
 
     def __str__(self) -> str:
         name = type(self).__name__.removesuffix("_type")
         return f"{name}<{self.element_ty}, {self.shape}, {self.layout}>"
-
-    __repr__ = __str__
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            type(self) is type(other)
-            and isinstance(other, memory_descriptor_type)
-            and self._parts() == other._parts()
-        )
 
     def __hash__(self) -> int:
         return hash((str(self.element_ty), tuple(self.shape), self.layout, tuple(self.alloc_shape)))
@@ -93,6 +70,7 @@ class memory_descriptor_type(base_type):
 class memory_descriptor(handle_value):
     """A view of on-chip memory."""
 
+    Type: TypeAlias = memory_descriptor_type
     type: memory_descriptor_type
 
     @property

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Sequence
+from typing import Any, Sequence, TypeAlias
 
 from gluon_core import _triton
-from gluon_core._triton import base_value, block_type, unwrap
+from gluon_core._triton import base_type, base_value, block_type, unwrap
 from gluon_core.errors import LayoutError, ShapeError
 from gluon_core.layouts import AutoLayout, CoalescedLayout
 from gluon_core.layouts import base as layouts_base
@@ -138,9 +138,45 @@ class distributed_type(block_type):
         return hash((str(self.element_ty), tuple(self.shape), self.layout))
 
 
-class handle_value(base_value):
-    """A value that is one handle of the builder."""
+class handle_type(base_type):
+    """Type of a value that is one handle of the builder."""
 
+    def to_ir(self, builder: Any) -> Any:
+        """Return the type as the builder has it."""
+        raise NotImplementedError
+
+    def _value(self, handle: Any) -> Any:
+        """Return the value of this type that is `handle`."""
+        raise NotImplementedError
+
+    def _parts(self) -> tuple[Any, ...]:
+        """Return the properties that tell types of one class apart."""
+        return ()
+
+    def _flatten_ir_types(self, builder: Any, out: list[Any]) -> None:
+        out.append(self.to_ir(builder))
+
+    def _unflatten_ir(self, handles: Sequence[Any], cursor: int) -> tuple[Any, int]:
+        return self._value(handles[cursor]), cursor + 1
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            type(self) is type(other)
+            and isinstance(other, handle_type)
+            and self._parts() == other._parts()
+        )
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self._parts()))
+
+
+class handle_value(base_value):
+    """A value that is one handle of the builder. Its type derives from `handle_value.Type`."""
+
+    Type: TypeAlias = handle_type
     handle: Any
     type: Any
 

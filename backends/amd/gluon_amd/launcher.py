@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Callable
 
 from gluon_amd.features import DESCRIPTORS_IN_TUPLES
-from gluon_core.errors import DeviceError, LaunchError, LimitError
+from gluon_core.errors import DeviceError, LaunchError
 from gluon_core.plugin.triton_compiler import TritonCompiler, TritonDevice
 from gluon_core.values.descriptors import split_descriptor
 
@@ -37,13 +37,7 @@ def make_launcher(compiled: Any) -> Callable[..., None]:
     metadata = compiled.metadata
     device = active.get_current_device()
     most = active.utils.get_device_properties(device)["max_shared_mem"]
-    if metadata.shared > most:
-        raise LimitError(
-            "the kernel needs more shared memory than the device has",
-            argument=compiled.name,
-            expected=f"at most {most} bytes",
-            got=f"{metadata.shared} bytes",
-        )
+    TritonDevice.check_shared(compiled, most)
     source, as_given = compiled.src, _as_they_are
     if not TritonCompiler.has(DESCRIPTORS_IN_TUPLES) and _descriptor_in_tuple(
         source.signature.values()

@@ -6,7 +6,7 @@ from typing import Any, Sequence, Union
 
 from gluon_amd.language import mbarrier, tdm
 from gluon_amd.tdm_rules import check_box
-from gluon_core.errors import GluonError
+from gluon_core.errors import ArgumentError
 from gluon_core.layouts import PaddedSharedLayout
 from gluon_core.plugin.ops import tl
 from gluon_core.plugin.semantic import SemanticLayer
@@ -35,7 +35,7 @@ def accepts(request: TileRequest) -> Union[bool, str]:
     wanted = request.layout or layout(request)
     try:
         check_box(list(request.block_shape), request.dtype.primitive_bitwidth, wanted)
-    except GluonError as error:
+    except ArgumentError as error:
         return str(error)
     nbytes = request.dtype.primitive_bitwidth // 8
     if request.alignment % nbytes:

@@ -13,6 +13,7 @@ import threading
 from typing import Any, Callable, NoReturn, Optional, Sequence
 
 from gluon_core.errors import ArgumentError, LaunchError, LimitError
+from gluon_core.plugin.triton_compiler import TritonDevice
 from gluon_core.values.descriptors import split_descriptor
 from gluon_nvidia import driver as driver_module
 from gluon_nvidia import scratch as scratch_module
@@ -249,14 +250,7 @@ def make_launcher(compiled: Any, cuda: Optional[Driver] = None) -> Callable[...,
     metadata = compiled.metadata
     index = cuda.current_device()
     most = cuda.device_attribute(index, driver_module.ATTRIBUTE_SHARED_OPTIN)
-    if metadata.shared > most:
-        raise LimitError(
-            "the kernel needs more shared memory than the device has",
-            argument=compiled.name,
-            expected=f"at most {most} bytes",
-            got=f"{metadata.shared} bytes",
-            remedy="Use smaller blocks, fewer stages or buffers, or a narrower dtype.",
-        )
+    TritonDevice.check_shared(compiled, most)
     function = cuda.load(compiled.kernel, metadata.name, metadata.shared, metadata.num_ctas, index)
     threads = 32 * metadata.num_warps
     if threads > function.max_threads:

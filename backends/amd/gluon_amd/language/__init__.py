@@ -8,7 +8,6 @@ from gluon_amd.language import cdna3, cdna4, cdna5, gfx1250, hint, rdna3, rdna4
 from gluon_amd.language.slice import slice
 from gluon_amd.language.warp_pipeline import warp_pipeline_stage
 from gluon_amd.layouts import AMDMFMALayout, AMDWMMALayout
-from gluon_core.errors import GluonError
 
 __all__ = [
     "AMDMFMALayout",
@@ -28,5 +27,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    text = f"gl.amd has no {name!r}"
-    raise AttributeError(str(GluonError(text, remedy=f"It has: {', '.join(__all__)}.")))
+    raise AttributeError(f"gl.amd has no {name!r}. It has: {', '.join(__all__)}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Optional, Sequence, Union
 
 from gluon_amd.features import SCHED_BARRIER
-from gluon_core.errors import ArgumentError, did_you_mean
+from gluon_core.errors import ArgumentError
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.typing import Const
 
@@ -49,14 +49,6 @@ def sched_barrier(allow: Optional[Union[Const[str], Sequence[Const[str]]]] = Non
             "must name classes of instructions", argument="allow", got=semantic.describe(names)
         )
     mask = 0
-    for name in map(unwrap, names):
-        if name not in _CLASSES:
-            raise ArgumentError(
-                "no such class of instructions",
-                argument="allow",
-                expected=", ".join(map(repr, _CLASSES)),
-                got=repr(name),
-                remedy=did_you_mean(name, _CLASSES),
-            )
-        mask |= _CLASSES[name]
+    for name in names:
+        mask |= _CLASSES[semantic.one_of("allow", name, tuple(_CLASSES))]
     semantic.builder.create_amd_sched_barrier(mask)

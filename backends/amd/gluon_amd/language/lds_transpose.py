@@ -9,7 +9,7 @@ from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import DotOperandLayout, PaddedSharedLayout
 from gluon_core.layouts.base import SharedLayout
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
-from gluon_core.values import distributed_type, shared_memory_descriptor
+from gluon_core.values import shared_memory_descriptor
 
 __all__ = ["load_shared_fp4_repacked"]
 
@@ -81,7 +81,7 @@ def load_shared_fp4_repacked(
         )
     shape[packed] *= 2
     shape[1 - packed] //= 2
-    result = distributed_type(mem_desc.dtype, shape, semantic.check_layout(layout, shape))
+    result = semantic.tensor_type(mem_desc.dtype, shape, layout)
     builder = semantic.builder
     handle = builder.create_local_load_packed_transposed(result.to_ir(builder), mem_desc.handle)
     return semantic.make_tensor(handle, result)

@@ -9,7 +9,6 @@ from gluon_amd.features import CD_REGCLASS
 from gluon_amd.language.operands import check_matmul
 from gluon_amd.layouts import AMDMFMALayout
 from gluon_core.errors import ArgumentError, CapabilityError, LayoutError
-from gluon_core.plugin import ops
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Const
@@ -139,7 +138,7 @@ def check_regclass(name: str, value: Optional[Const[str]]) -> Optional[str]:
     regclass: Optional[str] = unwrap(value)
     if regclass is None:
         return None
-    ops.require(CD_REGCLASS, f"{name}(cd_regclass=...)")
+    semantic_layer().require(CD_REGCLASS, f"{name}(cd_regclass=...)")
     if regclass not in ("a", "v"):
         raise ArgumentError(
             "no such registers",

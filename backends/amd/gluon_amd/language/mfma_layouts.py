@@ -10,7 +10,6 @@ from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import DistributedLinearLayout, DotOperandLayout, PaddedSharedLayout
 from gluon_core.layouts.base import Layout
 from gluon_core.layouts.linear import LinearLayout
-from gluon_core.plugin import ops
 from gluon_core.plugin.ops import compile_time, gluon_ir, tl, unwrap
 from gluon_core.plugin.typing import Const, Shape
 
@@ -124,7 +123,7 @@ def compute_efficient_padded_shared_layout(
 
     ISA: CDNA4 11, LDS: 64 banks of 4 bytes, ds_read_b128 and ds_read_b64_tr_b16.
     """
-    ops.require(EFFICIENT_PADDING, f"{_NAME}.compute_efficient_padded_shared_layout")
+    Layout.require_followed(EFFICIENT_PADDING, f"{_NAME}.compute_efficient_padded_shared_layout")
     index, parent, width = mfma_operand(dot_operand_layout)
     shape = Layout.check_shape(unwrap(shape), None)
     dtype = unwrap(dtype)

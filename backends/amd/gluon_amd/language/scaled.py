@@ -10,7 +10,7 @@ from gluon_amd.features import (
     SCALED_UPCAST_LAYOUT,
     SCALES_ARE_FLOATS,
 )
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, did_you_mean
+from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Const
@@ -177,15 +177,7 @@ def scaled_downcast(
     semantic = semantic_layer()
     source = semantic.require_distributed(input, "input")
     scale = semantic.require_distributed(scale, "scale")
-    kind = unwrap(format)
-    if not isinstance(kind, str) or kind not in _FORMATS:
-        raise ArgumentError(
-            "no such format",
-            argument="format",
-            expected=", ".join(map(repr, _FORMATS)),
-            got=repr(kind),
-            remedy=did_you_mean(kind, _FORMATS) if isinstance(kind, str) else None,
-        )
+    kind = semantic.one_of("format", unwrap(format), tuple(_FORMATS))
     if source.dtype not in _WIDE:
         raise DtypeError(
             "is not narrowed",

@@ -6,9 +6,8 @@ from __future__ import annotations
 from typing import Any, Callable, Optional, Sequence
 
 from gluon_amd.features import SCALES_OF_16
-from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean, refuse
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError, refuse
 from gluon_core.layouts.base import DistributedLayout
-from gluon_core.plugin import ops
 from gluon_core.plugin.ops import semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Const, Operand
@@ -111,16 +110,7 @@ def emit_scaled(
 
 
 def _format(argument: str, value: Const[str]) -> str:
-    value = unwrap(value)
-    if not isinstance(value, str) or value not in FORMATS:
-        raise ArgumentError(
-            "no such format of scaled operands",
-            argument=argument,
-            expected=", ".join(map(repr, FORMATS)),
-            got=semantic_layer().describe(value),
-            remedy=did_you_mean(value, FORMATS) if isinstance(value, str) else None,
-        )
-    return value
+    return semantic_layer().one_of(argument, unwrap(value), tuple(FORMATS))
 
 
 def _check_operand(semantic: SemanticLayer, name: str, value: tl.tensor, format: str) -> None:
@@ -199,4 +189,4 @@ def _scale(
 
 def _casts_floats(scale: tl.tensor) -> bool:
     """Earlier releases cast a scalar of any dtype to an exponent."""
-    return scale.dtype.is_floating() and not ops.has(SCALES_OF_16)
+    return scale.dtype.is_floating() and not semantic_layer().has(SCALES_OF_16)

@@ -7,7 +7,6 @@ from gluon_core.errors import LayoutError, ShapeError, refuse
 from gluon_core.layouts.base import DistributedLayout
 from gluon_core.plugin.ops import builtin, semantic_layer, tl
 from gluon_core.plugin.typing import Shape
-from gluon_core.values import distributed_type
 
 __all__ = ["slice"]
 
@@ -49,7 +48,7 @@ def slice(source: tl.tensor, shape: Shape, offsets: Shape) -> tl.tensor:
     if any(at + size > end for at, size, end in zip(start, part, whole)):
         raise leaves
     layout = source.type.layout
-    result = distributed_type(source.dtype, part, layout)
+    result = semantic.tensor_type(source.dtype, part, layout)
     if min(start) < 0:
         refuse(leaves)
     else:

@@ -45,7 +45,6 @@ from gluon_amd.tdm_rules import check_box
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, refuse
 from gluon_core.features import Feature
 from gluon_core.layouts.base import SharedLayout
-from gluon_core.plugin import ops
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Const, Scalar, Shape
@@ -448,4 +447,4 @@ def _early_pred(semantic: SemanticLayer, pred: Optional[Scalar[int]]) -> tl.tens
 
 def _unless_default(value: object, argument: str, since: Feature = TDM_HINTS) -> None:
     if value is not None:
-        ops.require(since, f"{_NAME}: {argument}")
+        semantic_layer().require(since, f"{_NAME}: {argument}")

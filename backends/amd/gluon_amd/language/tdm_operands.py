@@ -12,7 +12,6 @@ from gluon_amd.tdm_rules import padding_of
 from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, refuse
 from gluon_core.features import Feature
 from gluon_core.layouts.base import SharedLayout
-from gluon_core.plugin import ops
 from gluon_core.plugin.ops import semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Const, Scalar
@@ -222,7 +221,7 @@ def check_row_padding(desc: tensor_descriptor, op: str, since: Feature) -> None:
     if gaps is None:
         return
     row = int(unwrap(desc.block_shape[-1]))
-    if not ops.has(since):
+    if not semantic_layer().has(since):
         raise LayoutError(
             f"the installed Triton {op}s from buffers without gaps only",
             argument="layout",

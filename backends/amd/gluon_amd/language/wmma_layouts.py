@@ -18,7 +18,6 @@ from gluon_core.layouts import DistributedLinearLayout, DotOperandLayout, Padded
 from gluon_core.layouts.base import (
     Layout,
 )
-from gluon_core.plugin import ops
 from gluon_core.plugin.ops import compile_time, tl, unwrap
 from gluon_core.plugin.typing import Const, Shape
 
@@ -74,7 +73,7 @@ def get_wmma_scale_layout(
             "no such block of scales", argument="scale_factor", expected="16 or 32", got=factor
         )
     if factor == 16:
-        ops.require(SCALES_OF_16, "get_wmma_scale_layout(scale_factor=16)")
+        Layout.require_followed(SCALES_OF_16, "get_wmma_scale_layout(scale_factor=16)")
     try:
         rows, columns = Layout.check_shape(shape, 2)
     except LayoutError as error:
@@ -110,7 +109,7 @@ def _scale_layout(
         upper = 16
     elif parent.instr_shape[0] == 32:
         upper = 0  # the operand of 16 rows is not repeated: both halves have the same scales
-    elif not ops.has(SCALES_OF_TILES):
+    elif not Layout.follows(SCALES_OF_TILES):
         if len(tiles) > 1:
             raise LayoutError(
                 "the installed Triton has scales of two tiles of a warp at most",
@@ -138,9 +137,9 @@ def _blocks(index: int, parent: AMDWMMALayout, rows: int, columns: int) -> list[
     """Return the split of the scales among blocks of a cluster. Triton before 3.7 and 3.7 itself do not
     split; 3.8 splits them as the accumulator is split, later ones their rows only."""
     cga = parent.cga_layout
-    if not ops.has(SCALES_SPLIT):
+    if not Layout.follows(SCALES_SPLIT):
         return []
-    split = [[basis[index], 0] for basis in cga] if ops.has(SCALES_SPLIT_ROWS) else cga
+    split = [[basis[index], 0] for basis in cga] if Layout.follows(SCALES_SPLIT_ROWS) else cga
     counts = [1 << sum(basis[d] > 0 for basis in split) for d in range(2)]
     own = [max(1, size // count) for size, count in zip((rows, columns), counts)]
     return [[value * own[d] for d, value in enumerate(basis)] for basis in split]
@@ -189,7 +188,7 @@ def make_partitioned_dot_layouts(
 
     ISA: gfx1250.
     """
-    ops.require(PARTITIONED, "make_partitioned_dot_layouts")
+    Layout.require_followed(PARTITIONED, "make_partitioned_dot_layouts")
     m, n = Layout.check_int(block_m, "block_m", 1), Layout.check_int(block_n, "block_n", 1)
     instr = Layout.check_ints(instr_shape, "instr_shape", 3)
     turned = Layout.check_bool(transposed, "transposed")
@@ -199,7 +198,7 @@ def make_partitioned_dot_layouts(
     slices = [unwrap(slice_m), unwrap(slice_n)]
     # The instruction's tall side is along the columns of a transposed accumulator.
     unit = [instr[1], instr[0]] if turned else instr[:2]
-    if not ops.has(PARTITIONED_WHOLE) and slices == [None, None] and turned:
+    if not Layout.follows(PARTITIONED_WHOLE) and slices == [None, None] and turned:
         unit, slices = instr[:2], [4 * instr[0], 2 * instr[1]]
         if m < slices[0] or n < slices[1]:
             raise ShapeError(

@@ -11,7 +11,6 @@ from gluon_amd.layouts import AMDWMMALayout
 from gluon_core.errors import LayoutError, refuse
 from gluon_core.layouts import DotOperandLayout
 from gluon_core.layouts.base import DistributedLayout
-from gluon_core.plugin import ops
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.typing import Const, Operand
 
@@ -151,6 +150,6 @@ def _factor(a: tl.tensor, scale: Optional[Operand], format: str) -> int:
         return 32
     depth = semantic.shape_of(a)[-1] * (2 if format == "e2m1" else 1)
     if semantic.shape_of(scale)[-1] * 16 == depth:
-        ops.require(SCALES_OF_16, f"{_NAME} with blocks of 16")
+        semantic_layer().require(SCALES_OF_16, f"{_NAME} with blocks of 16")
         return 16
     return 32

@@ -8,7 +8,6 @@ from typing import Any
 from gluon_amd.features import PARTITIONED
 from gluon_core.errors import LayoutError
 from gluon_core.layouts.base import SharedLayout
-from gluon_core.layouts.dialect import require_followed
 from gluon_core.layouts.linear import LinearLayout
 
 __all__ = ["PartitionedSharedLayout"]
@@ -85,7 +84,7 @@ class PartitionedSharedLayout(SharedLayout):
         return offsets // size * whole + pad(offsets % size)
 
     def _emit(self, builder: Any) -> Any:
-        require_followed(PARTITIONED, "PartitionedSharedLayout")
+        self.require_followed(PARTITIONED, "PartitionedSharedLayout")
         inner = self.partition_layout._to_ir(builder)
         return builder.get_partitioned_shared_layout(
             self.num_partitions, self.num_groups, self.partition_dim, inner

@@ -18,7 +18,6 @@ from gluon_core.layouts.base import (
     DistributedLayout,
     Layout,
 )
-from gluon_core.layouts.dialect import follows, require_followed
 from gluon_core.layouts.linear import LinearLayout
 
 __all__ = ["AMDWMMALayout"]
@@ -178,10 +177,12 @@ class AMDWMMALayout(DistributedLayout):
 
     def _emit(self, builder: Any) -> Any:
         if self.instr_shape[0] == 32:
-            require_followed(WMMA_32X16, "the 32x16 WMMA instruction")
+            self.require_followed(WMMA_32X16, "the 32x16 WMMA instruction")
         if self._mixed:
-            require_followed(WMMA_MIXED_BASES, f"AMDWMMALayout with warp_bases={self.warp_bases}")
-        if follows(WMMA_BASES):
+            self.require_followed(
+                WMMA_MIXED_BASES, f"AMDWMMALayout with warp_bases={self.warp_bases}"
+            )
+        if self.follows(WMMA_BASES):
             return builder.get_amd_wmma_layout(
                 self.version,
                 self.transposed,
@@ -193,7 +194,7 @@ class AMDWMMALayout(DistributedLayout):
             )
         counts = self._counts()
         if counts is None:
-            require_followed(WMMA_BASES, f"AMDWMMALayout with warp_bases={self.warp_bases}")
+            self.require_followed(WMMA_BASES, f"AMDWMMALayout with warp_bases={self.warp_bases}")
         return builder.get_amd_wmma_layout(
             self.version, self.transposed, *(counts or ()), self.cga_layout, self.instr_shape
         )
@@ -208,7 +209,7 @@ class AMDWMMALayout(DistributedLayout):
         sizes = per_block(shape, cga)
         dims = range(self.rank)[::-1]
         counts = self._counts()
-        if not follows(WMMA_BASES) and counts is not None:
+        if not self.follows(WMMA_BASES) and counts is not None:
             return spread(tile, dims, counts[1], counts[0], cga, shape, k)
         bases = {"register": self.reg_bases, "warp": self.warp_bases}
         if k is not None:
@@ -223,7 +224,7 @@ class AMDWMMALayout(DistributedLayout):
 
     def _linear(self, shape: tuple[int, ...]) -> LinearLayout:
         m, n = self.rank - 2, self.rank - 1
-        if not follows(WMMA_SMALL_TILES) and any(1 < shape[d] < 16 for d in (m, n)):
+        if not self.follows(WMMA_SMALL_TILES) and any(1 < shape[d] < 16 for d in (m, n)):
             raise LayoutError(
                 "the installed Triton refuses a WMMA accumulator smaller than the instruction",
                 argument="shape",
@@ -259,12 +260,12 @@ class AMDWMMALayout(DistributedLayout):
             tall = rows == self.rank - 2 + self.transposed
             if tall:
                 tile = repeat(tile, rows, self.instr_shape[0])
-        if follows(WMMA_K_REPEATED):
+        if self.follows(WMMA_K_REPEATED):
             return self._cover(tile, without(self.cga_layout, k), shape, k)
         # Blocks that differ along K only were given different elements then, and all of K came
         # before the tiles of a warp; version 1 counted its doubled lanes as more of K.
         tiles = self.tiles_per_warp
-        if follows(WMMA_BASES) or tiles is None or tiles[rows] > 1:
+        if self.follows(WMMA_BASES) or tiles is None or tiles[rows] > 1:
             tile = repeat(tile, k, shape[k] // 2 if self.version == 1 else shape[k])
         return self._cover(tile, self.cga_layout, shape, k)
 

@@ -6,11 +6,11 @@ answer at a barrier, and does that program's work itself; the hardware balances 
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any
 
 from gluon_core.errors import DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import SwizzledSharedLayout
-from gluon_core.plugin.ops import base_type, builtin, semantic_layer, tl
+from gluon_core.plugin.ops import builtin, semantic_layer, tl
 from gluon_core.plugin.typing import Const
 from gluon_core.values import handle_value, shared_memory_descriptor
 from gluon_nvidia.features import CLC
@@ -25,28 +25,17 @@ _REMEDY = (
 )
 
 
-class clc_result_type(base_type):
+class clc_result_type(handle_value.Type):
     """Type of an answer in registers: 16 bytes that `clc_result` reads."""
 
     def to_ir(self, builder: Any) -> Any:
         return builder.get_int128_ty()
 
-    def _flatten_ir_types(self, builder: Any, out: list[Any]) -> None:
-        out.append(self.to_ir(builder))
-
-    def _unflatten_ir(self, handles: Sequence[Any], cursor: int) -> tuple[Any, int]:
-        return clc_result(handles[cursor]), cursor + 1
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other)
-
-    def __hash__(self) -> int:
-        return hash(type(self))
+    def _value(self, handle: Any) -> Any:
+        return clc_result(handle)
 
     def __str__(self) -> str:
         return "clc_result"
-
-    __repr__ = __str__
 
     def mangle(self) -> str:
         return "CLC"

@@ -10,12 +10,12 @@ from typing import Any, Union
 
 from gluon_core.errors import CapabilityError
 from gluon_core.layouts import SwizzledSharedLayout
-from gluon_core.plugin.ops import builtin, code_generator, semantic_layer, tl, traced
+from gluon_core.plugin.ops import builtin, semantic_layer, tl, traced
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Const, Scalar
 from gluon_core.portable.requests import TileSchedulerRequest
 from gluon_core.portable.tile_orders import tile_order
-from gluon_core.portable.tile_schedulers import make_tile_scheduler, tile_scheduler_type
+from gluon_core.portable.tile_schedulers import tile_scheduler_type
 from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.features import CLC
 from gluon_nvidia.language import mbarrier
@@ -74,7 +74,7 @@ def tile_scheduler(
         raise CapabilityError(
             why, remedy="Use gl.portable.static_tile_scheduler(tiles, partitions)."
         )
-    return make_tile_scheduler("launch_control", tiles, partitions, slots)
+    return tile_scheduler_type.make("launch_control", tiles, partitions, slots)
 
 
 # -- the lowering of gl.portable.tile_scheduler --------------------------------------------------------------
@@ -100,20 +100,20 @@ def begin(facts: Any, _semantic: SemanticLayer) -> list[shared_memory_descriptor
 def first(state: Any, before: Any, facts: Any, count: Any, _semantic: SemanticLayer) -> list[Any]:
     """Return a tile, the slot of the next answer and the parity of its phase."""
     tile, zero = _semantic.program_number(), _semantic.scalar_constant(0, tl.int32)
-    _traced(_ask_ahead, state, [tile, zero, zero, count], facts)
+    _traced(_semantic, _ask_ahead, state, [tile, zero, zero, count], facts)
     return [tile, zero, zero]
 
 
 def following(
     state: Any, before: Any, facts: Any, count: Any, _semantic: SemanticLayer
 ) -> list[Any]:
-    after = _traced(_go_on, state, [*before, count], facts)
+    after = _traced(_semantic, _go_on, state, [*before, count], facts)
     return list(after.values)
 
 
-def _traced(function: Any, state: Any, values: Any, facts: Any) -> Any:
+def _traced(semantic: SemanticLayer, function: Any, state: Any, values: Any, facts: Any) -> Any:
     known = [tl.constexpr(facts.scheduler.slots), tl.constexpr(facts.partition == 0)]
-    return code_generator().call_JitFunction(function, [*state, *values, *known], {})
+    return semantic.call(function, *state, *values, *known)
 
 
 @traced

@@ -16,7 +16,6 @@ from gluon_core.errors import ArgumentError, DtypeError, LayoutError
 from gluon_core.layouts import BlockedLayout
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.typing import Const, Operand, Scalar, Values
-from gluon_core.values import distributed_type
 from gluon_nvidia.builder import MultimemOperands
 
 __all__ = ["load_reduce", "reduce", "store"]
@@ -165,7 +164,9 @@ class _Access:
         self.axis = layout.order[0]
         self.width = self._width(layout.size_per_thread[self.axis], width)
         self.pointers = self.semantic.add(address, self.offsets, True)
-        self.type = distributed_type(self.element, self.semantic.shape_of(self.offsets), layout)
+        self.type = self.semantic.tensor_type(
+            self.element, self.semantic.shape_of(self.offsets), layout
+        )
         checked = self.semantic.check_mask(self.pointers, mask)
         self.mask = checked and self.semantic.broadcast_impl_value(self.pointers, checked)[1]
         self.shape = (self.width, self.axis)

@@ -22,10 +22,7 @@ from gluon_core.layouts import DistributedLinearLayout
 from gluon_core.layouts.base import DistributedLayout, Layout
 from gluon_core.plugin.ops import builtin, compile_time, semantic_layer, tl, unwrap
 from gluon_core.plugin.typing import Const, Scalar, Shape
-from gluon_core.values import (
-    memory_descriptor,
-    memory_descriptor_type,
-)
+from gluon_core.values import memory_descriptor
 from gluon_nvidia.features import (
     TMEM_LD_RED,
     TMEM_VIEWS_CHECKED,
@@ -66,7 +63,7 @@ _CLASS = "tensor_memory_descriptor"
 AnyTensorMemoryLayout = Union[TensorMemoryLayout, TensorMemoryScalesLayout, tl.constexpr]
 
 
-class tensor_memory_descriptor_type(memory_descriptor_type):
+class tensor_memory_descriptor_type(memory_descriptor.Type):
     """Type of a view of tensor memory.
 
     Args:

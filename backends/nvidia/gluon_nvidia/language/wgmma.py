@@ -11,7 +11,7 @@ from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from gluon_core.layouts import DotOperandLayout
 from gluon_core.layouts.base import DistributedLayout
 from gluon_core.layouts.shared import SharedLinearLayout
-from gluon_core.plugin.ops import base_type, builtin, semantic_layer, tl, unwrap
+from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Const, Scalar
 from gluon_core.values import distributed_type, handle_value, shared_memory_descriptor
@@ -45,7 +45,7 @@ _DTYPES: dict[tl.dtype, tuple[tl.dtype, ...]] = {
 }
 
 
-class warpgroup_mma_accumulator_type(base_type):
+class warpgroup_mma_accumulator_type(handle_value.Type):
     """Type of an accumulator that a multiplication may still be writing.
 
     Args:
@@ -62,28 +62,17 @@ class warpgroup_mma_accumulator_type(base_type):
     def to_ir(self, builder: Any) -> Any:
         return self.tensor_type.to_ir(builder)
 
-    def _flatten_ir_types(self, builder: Any, out: list[Any]) -> None:
-        out.append(self.to_ir(builder))
+    def _value(self, handle: Any) -> Any:
+        return warpgroup_mma_accumulator(handle, self.tensor_type)
 
-    def _unflatten_ir(self, handles: Sequence[Any], cursor: int) -> tuple[Any, int]:
-        return warpgroup_mma_accumulator(handles[cursor], self.tensor_type), cursor + 1
+    def _parts(self) -> tuple[Any, ...]:
+        return (self.tensor_type,)
 
     def mangle(self) -> str:
         return f"FT{self.tensor_type.mangle()}FT"
 
     def __str__(self) -> str:
         return f"warpgroup_mma_accumulator<{self.tensor_type}>"
-
-    __repr__ = __str__
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, warpgroup_mma_accumulator_type)
-            and self.tensor_type == other.tensor_type
-        )
-
-    def __hash__(self) -> int:
-        return hash(("warpgroup_mma_accumulator", self.tensor_type))
 
 
 class warpgroup_mma_accumulator(handle_value):
