@@ -19,6 +19,7 @@ import typing as _typing
 from gluon_core._version import __version__
 from gluon_core.registry import CORE_PLUGINS as _CORE_PLUGINS
 from gluon_core.registry import namespaces as _namespaces
+from gluon_core.registry import own_modules as _own_modules
 
 if _typing.TYPE_CHECKING:
     from gluon_core import errors as errors
@@ -88,7 +89,7 @@ def __getattr__(name: str) -> _typing.Any:
             _stand_in()
         return value
     # `from gluon_core import errors` asks here before it looks for a module: answer for our own.
-    if name in _namespaces.own_modules(__name__):
+    if name in _own_modules(__name__):
         return _importlib.import_module(f"{__name__}.{name}")
     return _SPACE.resolve(name)
 

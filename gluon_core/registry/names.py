@@ -6,9 +6,6 @@ distributions, and everything else of both plugins works. `GLUON_PLUGINS` keeps 
 
 from __future__ import annotations
 
-import functools
-import pkgutil
-import sys
 from dataclasses import dataclass
 from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional
 
@@ -16,7 +13,7 @@ from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.language import Lowering
 from gluon_core.plugin.targets import Architecture
 
-__all__ = ["Claim", "Clash", "Contribution", "Names", "key_of", "own_modules"]
+__all__ = ["Claim", "Clash", "Contribution", "Names", "key_of"]
 
 
 CORE = "gluon_core"  # the name of the plugin that the core itself is, and its package
@@ -25,12 +22,6 @@ CORE = "gluon_core"  # the name of the plugin that the core itself is, and its p
 def key_of(spelling: str) -> str:
     """Return the key of a spelling: `SM_90`, `sm-90` and `sm90` are one."""
     return spelling.strip().lower().replace("_", "").replace("-", "")
-
-
-@functools.cache
-def own_modules(package: str) -> frozenset[str]:
-    """Return the modules of a package of the core; a folder without code is none."""
-    return frozenset(module.name for module in pkgutil.iter_modules(sys.modules[package].__path__))
 
 
 class Contribution(NamedTuple):

@@ -25,7 +25,7 @@ from gluon_core.features import Feature
 from gluon_core.layouts import pictures
 from gluon_core.layouts.dialect import compiler_version, follows
 from gluon_core.plugin.paths import load_named
-from gluon_core.registry.names import own_modules
+from gluon_core.registry import own_modules
 
 if TYPE_CHECKING:
     from gluon_core.plugin.backend import Backend
@@ -34,7 +34,6 @@ __all__ = [
     "NamespaceError",
     "PluginImportError",
     "Space",
-    "own_modules",
     "stand_in",
     "when_imported",
     "withhold",

@@ -23,7 +23,8 @@ from gluon_core.plugin.device import Device
 from gluon_core.plugin.language import FURTHER, OPS, Language, Lowering
 from gluon_core.plugin.simulation import Simulation
 from gluon_core.plugin.targets import Architecture, Limits
-from gluon_core.registry.names import CORE, key_of, own_modules
+from gluon_core.registry import own_modules
+from gluon_core.registry.names import CORE, key_of
 
 __all__ = ["HOOKS", "both", "check", "check_offers", "items", "must"]
 
