@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from importlib import metadata
 from types import MappingProxyType
-from typing import Any, ContextManager, Iterable, Mapping, Optional
+from typing import Any, Iterable, Mapping, Optional
 
 from gluon_core.errors import GluonError, PluginError, TargetError, did_you_mean
 from gluon_core.plugin.backend import Backend
@@ -14,7 +14,7 @@ from gluon_core.plugin.language import Lowering
 from gluon_core.plugin.paths import load_named
 from gluon_core.plugin.targets import Architecture, Target
 from gluon_core.registry.names import CORE, Claim, Clash, Contribution, Names
-from gluon_core.registry.waiting import Wait, waiting_for
+from gluon_core.registry.waiting import Waiting
 
 __all__ = ["Contents", "Plugin", "PluginFailure"]
 
@@ -267,11 +267,11 @@ class Contents:
 
     # -- waiting ----------------------------------------------------------------------------------
 
-    def waiting_for(self, backend: Backend, method: str) -> ContextManager[Wait]:
+    def waiting_for(self, backend: Backend, method: str) -> Waiting:
         """Call `method` of `backend` inside, which may take long."""
         claim = self._names.held("backend").get(backend.name)
         origin = claim.by.origin if claim is not None else repr(backend.name)
-        return waiting_for(origin, f"{method} of its backend")
+        return Waiting(origin, f"{method} of its backend")
 
     def device_of(self, backend: Backend) -> Optional[Target]:
         """Return `backend.device.target()`; the first time it may take as long as a driver needs to start."""

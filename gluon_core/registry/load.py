@@ -29,7 +29,7 @@ from gluon_core.registry.contents import Contents, Plugin, PluginFailure
 from gluon_core.registry.names import CORE, Contribution
 from gluon_core.registry.spelling import Spellings
 from gluon_core.registry.verify import HOOKS, check, check_offers
-from gluon_core.registry.waiting import Wait, waiting_for
+from gluon_core.registry.waiting import Waiting
 
 __all__ = ["Plugin", "PluginFailure", "Registry", "load", "registry"]
 
@@ -44,7 +44,7 @@ class Registry(Contents):
         self._frozen = False
         super().__init__()
         for path in CORE_PLUGINS:
-            self._register(load_path(path), Contribution(CORE, None), Wait(CORE, ""))
+            self._register(load_path(path), Contribution(CORE, None), Waiting(CORE, ""))
         self._publish()
 
     # -- targets ---------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ class Registry(Contents):
         for origin, call in self._observers:
             hook = f"gluon_stage_done(stage={stage!r})"
             try:
-                with waiting_for(origin, hook):
+                with Waiting(origin, hook):
                     call(stage=stage, module=module, target=target)
             except GluonError:
                 raise
@@ -111,12 +111,12 @@ class Registry(Contents):
                     remedy="Give it another name.",
                 )
             by = Contribution(name, distribution)
-            with waiting_for(by.origin, "its hooks") as wait:
+            with Waiting(by.origin, "its hooks") as wait:
                 self._register(plugin, by, wait)
             self._publish()
             return self.plugins[name]
 
-    def _register(self, plugin: Any, by: Contribution, wait: Wait) -> None:
+    def _register(self, plugin: Any, by: Contribution, wait: Waiting) -> None:
         if self._frozen:
             raise PluginError(
                 "the registry is frozen",
@@ -145,7 +145,7 @@ class Registry(Contents):
             by.plugin, by.distribution, backends, lowerings, offers
         )
 
-    def _asked(self, plugin: Any, hook: str, wait: Wait) -> tuple[Any, ...]:
+    def _asked(self, plugin: Any, hook: str, wait: Waiting) -> tuple[Any, ...]:
         """Return the answer of `plugin` alone to `hook`, as a tuple."""
         wait.hook = f"{hook}()"
         values: list[Any] = []
@@ -187,7 +187,7 @@ class Registry(Contents):
             name += f" ({entry.value})"  # two distributions use the name: keep both
         origin = f"{name!r} ({distribution or entry.value})"
         try:
-            with waiting_for(origin, "its import") as wait:
+            with Waiting(origin, "its import") as wait:
                 plugin = entry.load()
                 with self._lock:
                     self._register(plugin, Contribution(name, distribution), wait)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import threading
-from contextlib import contextmanager, suppress
-from typing import Iterator
+from contextlib import suppress
+from typing import Any, Optional
 
-__all__ = ["PluginInterrupted", "Wait", "waiting_for"]
+__all__ = ["PluginInterrupted", "Waiting"]
 
 PATIENCE = 10.0  # seconds until a call is named
 
@@ -29,18 +29,30 @@ class PluginInterrupted(KeyboardInterrupt):
         )
 
 
-class Wait:
-    """Calls of one plugin, one after the other.
+class Waiting:
+    """Call `hook` of `plugin` inside; it is not for launches, since it starts a thread.
 
     Args:
         plugin: its name, and the distribution where that is known.
-        hook: the call that is under way.
+        hook: the call that is under way; it may change, for calls one after the other.
     """
 
     def __init__(self, plugin: str, hook: str):
         self.plugin, self.hook = plugin, hook
+        self._timer = threading.Timer(PATIENCE, self._name)
 
-    def name(self) -> None:
+    def __enter__(self) -> Waiting:
+        self._timer.daemon = True
+        with suppress(RuntimeError):  # no thread to be had, or the interpreter is ending
+            self._timer.start()
+        return self
+
+    def __exit__(self, kind: Optional[type[BaseException]], error: Any, _: Any) -> None:
+        self._timer.cancel()
+        if kind is KeyboardInterrupt:  # its subclasses say more already
+            raise PluginInterrupted(self.plugin, self.hook) from error
+
+    def _name(self) -> None:
         """Name the call on standard error."""
         text = (
             f"gluon: plugin {self.plugin}, {self.hook}: no answer after {PATIENCE:g} s, still waiting. "
@@ -48,23 +60,3 @@ class Wait:
             "(`gluon info` lists them)."
         )
         print(text, file=sys.stderr, flush=True)
-
-
-@contextmanager
-def waiting_for(plugin: str, hook: str) -> Iterator[Wait]:
-    """Call `hook` of `plugin` inside; it is not for launches, since it starts a thread."""
-    wait = Wait(plugin, hook)
-    timer = threading.Timer(PATIENCE, wait.name)
-    timer.daemon = True
-    with suppress(RuntimeError):  # no thread to be had, or the interpreter is ending
-        timer.start()
-    try:
-        yield wait
-    except PluginInterrupted:
-        raise  # of a plugin that this one waits for
-    except KeyboardInterrupt as interrupt:
-        if type(interrupt) is not KeyboardInterrupt:
-            raise  # says more already
-        raise PluginInterrupted(plugin, wait.hook) from interrupt
-    finally:
-        timer.cancel()

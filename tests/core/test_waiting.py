@@ -113,8 +113,8 @@ def test_an_observer_that_raises_is_named():
 def test_the_command_says_which_plugin_it_was_waiting_for(tmp_path):
     (tmp_path / "program.py").write_text(
         "import _thread, time\n"
-        "from gluon_core.registry.waiting import waiting_for\n"
-        "with waiting_for(\"'acme'\", 'device()'):\n"
+        "from gluon_core.registry.waiting import Waiting\n"
+        "with Waiting(\"'acme'\", 'device()'):\n"
         "    _thread.interrupt_main()\n"
         "    time.sleep(1)\n"
     )
