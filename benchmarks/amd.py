@@ -1,4 +1,4 @@
-"""AMD's examples where there is no AMD GPU: their machine code beside that of the same kernels on
+"""Measure AMD's examples without an AMD GPU: their machine code next to that of the same kernels on
 upstream's Gluon, and on the simulator their error against float64 and their time.
 
     python benchmarks/amd.py upstream
@@ -42,11 +42,11 @@ REPEATS = 5
 def examples() -> Iterator[tuple[str, int, Example, Any]]:
     """(file, index in it, example, target) of each that the target can take."""
     for file, names in FILES.items():
-        found = load(f"ours_{file}", (EXAMPLES / f"{file}.py").read_text()).EXAMPLES
-        for index, example in enumerate(found):
+        examples = load(f"ours_{file}", (EXAMPLES / f"{file}.py").read_text()).EXAMPLES
+        for index, example in enumerate(examples):
             for name in names:
                 target = registry().target(name)
-                # CDNA4 also runs what is for CDNA3; that is no row of its own.
+                # CDNA4 also runs the examples for CDNA3; those get no row of their own.
                 own = name == "gfx942" or "CDNA3" not in example.name
                 if own and not example.lacks(target):
                     yield file, index, example, target
@@ -75,19 +75,19 @@ def machine_code(file: str, index: int, target: Any, theirs: bool) -> list[str]:
     assert config["num_warps"] == warps
     source, options = _source(example, config)
     if not theirs:
-        made = compile(source, target, options)
+        kernel = compile(source, target, options)
     else:
         from triton.experimental.gluon._runtime import GluonASTSource as Theirs
 
         arch = target.architecture
         gpu = GPUTarget(arch.triton_backend, arch.arch, arch.warp_size)
         source = Theirs(example.kernel, source.signature, source.constants, source.attrs)
-        made = triton.compile(source, target=gpu, options=options)
-    return [one.name for one in instructions(made.asm["amdgcn"])]
+        kernel = triton.compile(source, target=gpu, options=options)
+    return [one.name for one in instructions(kernel.asm["amdgcn"])]
 
 
 def _source(example: Example, config: Any) -> tuple[GluonASTSource, dict[str, Any]]:
-    """What is known of the parameters, for our class of source; upstream's takes its fields."""
+    """Return the known facts of the parameters, for our class of source; upstream's takes its fields."""
     from gluon_core.testing import bind
 
     values = example.values(example.arguments(Placeholders(), True), config)
@@ -109,7 +109,7 @@ def compare() -> None:
                 raise
             why = f"upstream refuses it: {str(error).strip().splitlines()[-1]}"
         same = why or ("yes" if ours == theirs else "no")
-        cells = [len(found) if found is not None else "-" for found in (ours, theirs)]
+        cells = [len(counts) if counts is not None else "-" for counts in (ours, theirs)]
         row([example.name, target.architecture.name, *cells, same])
 
 

@@ -33,8 +33,8 @@ def exact(tensors: Any, causal: bool, head: int) -> Any:
     out = p @ v
     delta = (grad * out).sum(1)
     change = p * (grad @ v.T - delta[:, None])
-    made = change @ k * scale, change.T @ q * scale, p.T @ grad
-    return *made, out, logsum / math.log(2), delta
+    gradients = change @ k * scale, change.T @ q * scale, p.T @ grad
+    return *gradients, out, logsum / math.log(2), delta
 
 
 def measure(causal: bool, depth: int, target: Target) -> list[Result]:
@@ -51,13 +51,18 @@ def measure(causal: bool, depth: int, target: Target) -> list[Result]:
     for head in range(heads):
         *_, results[head], logsums[head], deltas[head] = exact(tensors, causal, head)
     names = ("for_queries", "for_keys", "for_values")
-    made = {name: torch.full_like(flat["q"], float("nan")) for name in names}
+    written = {name: torch.full_like(flat["q"], float("nan")) for name in names}
     examples = {e.name: e for e in module.MORE}
     kind = f"{'causal' if causal else 'full'}, head {depth}"
     keys, queries = (examples[f"attention backward, {w}, {kind}"] for w in ("keys", "queries"))
     kept = {"logsums": logsums, "deltas": deltas}
-    key_args = {**flat, "for_keys": made["for_keys"], "for_values": made["for_values"], **kept}
-    query_args = {**flat, "for_queries": made["for_queries"], **kept}
+    key_args = {
+        **flat,
+        "for_keys": written["for_keys"],
+        "for_values": written["for_values"],
+        **kept,
+    }
+    query_args = {**flat, "for_queries": written["for_queries"], **kept}
     runs = {}
     for stages in STAGES:
         for who, example, args in (("keys", keys, key_args), ("queries", queries, query_args)):
@@ -70,19 +75,19 @@ def measure(causal: bool, depth: int, target: Target) -> list[Result]:
     wanted = dict(zip(names, exact(tensors, causal, heads - 1)))
 
     def error() -> float:
-        """Of the last head's gradients, the largest; they are forgotten then."""
-        found = [(made[n][-1].float() - wanted[n]).norm() / wanted[n].norm() for n in names]
-        for tensor in made.values():
+        """Return the largest error of the last head's gradients, and forget them."""
+        distances = [(written[n][-1].float() - wanted[n]).norm() / wanted[n].norm() for n in names]
+        for tensor in written.values():
             tensor.fill_(float("nan"))
-        return max(float(one) for one in found)
+        return max(float(one) for one in distances)
 
     errors = {"two": error()}
     shapes = adding.kept((heads, length, depth)).items()
     room = {name: torch.empty(shape, device="cuda") for name, shape in shapes}
-    given = {**flat, **made, "out": results, "logsums": logsums, **room}
+    arguments = {**flat, **written, "out": results, "logsums": logsums, **room}
 
     def one() -> None:
-        adding.launch(given, causal)
+        adding.launch(arguments, causal)
 
     one()
     errors["one"] = error()
@@ -148,20 +153,20 @@ def rounds(contenders: Any) -> dict[str, float]:
             end.record()
             torch.cuda.synchronize()
             times[name].append(start.elapsed_time(end) / 1e3)
-    return {name: statistics.median(found[1:]) for name, found in times.items()}
+    return {name: statistics.median(samples[1:]) for name, samples in times.items()}
 
 
 def results(only: str = "") -> list[Result]:
     import torch
 
     target = device()
-    found: list[Result] = []
+    results: list[Result] = []
     for depth in (64, 128):
         for causal in (False, True):
             if only in f"{'causal' if causal else 'full'} {depth}":
-                found += measure(causal, depth, target)
+                results += measure(causal, depth, target)
                 torch.cuda.empty_cache()
-    return found
+    return results
 
 
 if __name__ == "__main__":

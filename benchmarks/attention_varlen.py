@@ -1,5 +1,5 @@
-"""Attention of packed sequences (32 heads of 128, 8 of keys and values, bfloat16) against what torch has: its
-attention of sequences of any lengths, cuDNN where all are equally long, FlexAttention elsewhere."""
+"""Measure attention of packed sequences (32 heads of 128, 8 of keys and values, bfloat16) against
+torch: its attention of varlen sequences, cuDNN where all are equally long, FlexAttention elsewhere."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def exact(args: Mapping[str, Any], sequence: int, head: int) -> tuple[slice, Any
 
 
 def rivals(args: Mapping[str, Any], lengths: list[int]) -> dict[str, Callable[[], Any]]:
-    """By name, what gives the result as [tokens, heads, D]."""
+    """Return by name the rivals with results [tokens, heads, D]."""
     import torch
     import torch.nn.functional as F
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     q, k, v = (args[name] for name in "qkv")
     left, _ = args["window"]
-    found: dict[str, Callable[[], Any]] = {}
+    rivals: dict[str, Callable[[], Any]] = {}
     if not args["cap"]:
         try:
             from torch.nn.attention.varlen import varlen_attn
@@ -68,13 +68,13 @@ def rivals(args: Mapping[str, Any], lengths: list[int]) -> dict[str, Callable[[]
             def older() -> Any:
                 return varlen_attn(q, *wide, ends, ends, most, most, is_causal=True)
 
-            found["torch's varlen"] = varlen
+            rivals["torch's varlen"] = varlen
             if left is None:
-                found["torch's varlen, older"] = older
+                rivals["torch's varlen, older"] = older
         except ImportError as problem:
             print(problem, file=sys.stderr)
     if len(set(lengths)) > 1:
-        return found
+        return rivals
     batched = [t.unflatten(0, (len(lengths), -1)).transpose(1, 2).contiguous() for t in (q, k, v)]
 
     def packed(out: Any) -> Any:
@@ -92,8 +92,8 @@ def rivals(args: Mapping[str, Any], lengths: list[int]) -> dict[str, Callable[[]
                         F.scaled_dot_product_attention(*batched, is_causal=True, enable_gqa=True)
                     )
 
-            found[name] = library
-        return found
+            rivals[name] = library
+        return rivals
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     length, cap = lengths[0], args["cap"]
@@ -106,10 +106,10 @@ def rivals(args: Mapping[str, Any], lengths: list[int]) -> dict[str, Callable[[]
 
     mask = create_block_mask(visible, None, None, length, length, device="cuda")
     compiled = torch.compile(flex_attention)
-    found["FlexAttention"] = lambda: packed(
+    rivals["FlexAttention"] = lambda: packed(
         compiled(*batched, score_mod=capped if cap else None, block_mask=mask, enable_gqa=True)
     )
-    return found
+    return rivals
 
 
 def measure(case: tuple[Any, ...], target: Target) -> Optional[Result]:
@@ -153,14 +153,14 @@ def measure(case: tuple[Any, ...], target: Target) -> Optional[Result]:
 def results(only: str = "") -> list[Result]:
     import torch
 
-    target, found = device(), []
+    target, results = device(), []
     for case in CASES:
         if only in case[0]:
             line = measure(case, target)
             if line is not None:
-                found.append(line)
+                results.append(line)
             torch.cuda.empty_cache()
-    return found
+    return results
 
 
 if __name__ == "__main__":

@@ -31,21 +31,21 @@ def libraries(leaves: Any, grad: Any, length: int, shared: int, causal: bool) ->
         return t.detach().unflatten(0, (-1, length)).transpose(1, 2).contiguous()
 
     turned = [side_by_side(t).requires_grad_() for t in leaves]
-    back, found = side_by_side(grad), {}
+    back, rivals = side_by_side(grad), {}
     for name, kind in (
         ("cuDNN", SDPBackend.CUDNN_ATTENTION),
         ("torch's flash", SDPBackend.FLASH_ATTENTION),
     ):
         with sdpa_kernel([kind]):
-            made = torch.nn.functional.scaled_dot_product_attention(
+            result = torch.nn.functional.scaled_dot_product_attention(
                 *turned, is_causal=causal, enable_gqa=shared > 1
             )
 
-        def run(made: Any = made) -> Any:
-            return torch.autograd.grad(made, turned, back, retain_graph=True)
+        def run(result: Any = result) -> Any:
+            return torch.autograd.grad(result, turned, back, retain_graph=True)
 
-        found[name] = run
-    return found
+        rivals[name] = run
+    return rivals
 
 
 def measure(case: tuple[Any, ...]) -> list[Result]:
@@ -66,14 +66,15 @@ def measure(case: tuple[Any, ...]) -> list[Result]:
     runs, results = {}, {}
     for form in ("one", "two"):
         file = f"attention_varlen_backward_{'atomic' if form == 'one' else 'deterministic'}_hopper"
-        made = {n: torch.full_like(t, float("nan")) for n, t in zip(names, leaves)}
-        given = {**args, **made}
-        given |= {
-            n: torch.empty(s, device="cuda") for n, s in example_module(file).kept(given).items()
+        gradients = {n: torch.full_like(t, float("nan")) for n, t in zip(names, leaves)}
+        arguments = {**args, **gradients}
+        arguments |= {
+            n: torch.empty(s, device="cuda")
+            for n, s in example_module(file).kept(arguments).items()
         }
-        runs[form] = lambda file=file, given=given: example_module(file).launch(given)
+        runs[form] = lambda file=file, arguments=arguments: example_module(file).launch(arguments)
         runs[form]()
-        results[form] = made
+        results[form] = gradients
     apart = max(difference(results["one"][n], results["two"][n]) for n in names)
     if not apart < 2e-2:
         raise SystemExit(f"{name}: the two forms differ by {apart}")
@@ -102,12 +103,12 @@ def results(only: str = "") -> list[Result]:
     import torch
 
     device()
-    found = []
+    results = []
     for case in CASES:
         if only in case[0]:
-            found += measure(case)
+            results += measure(case)
             torch.cuda.empty_cache()
-    return found
+    return results
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 Both are built as wheels and unpacked into folders of their own, so this Python needs Triton, torch
 and hatchling, and no gluon package. Times are the least of the rounds, each in a process of its own:
 launches on a driver that does nothing, in nanoseconds; the import, cold compilation and the demo in
-seconds of processor time, with what they start; the simulator in seconds, by the checkout's own
+seconds of processor time, with their children; the simulator in seconds, by the checkout's own
 simulator.py. Ends with 1 where a ratio is above 1.02.
 """
 
@@ -235,7 +235,7 @@ class Checkout:
     """A checkout, built and unpacked below a folder.
 
     Attributes:
-        site: what is on `PYTHONPATH`.
+        site: value of `PYTHONPATH`.
         wheels: name of a distribution -> bytes of its wheel.
     """
 
@@ -258,7 +258,7 @@ class Checkout:
                 file.extractall(self.site)
 
     def run(self, *arguments: str, cold: bool = False) -> dict[str, float]:
-        """Return what a program prints as its last line of JSON."""
+        """Return the last line of a program's output, read as JSON."""
         with tempfile.TemporaryDirectory() as folder:
             environment = {
                 **os.environ,

@@ -16,7 +16,7 @@ PROJECTS = (ROOT, *(ROOT / "backends" / name for name in ("nvidia", "amd", "sim"
 
 
 def write(folder: Path) -> list[Path]:
-    """Write the metadata of every distribution into `folder`; returns what `sys.path` needs."""
+    """Write the metadata of every distribution into `folder`; return the folders for `sys.path`."""
     for project in PROJECTS:
         settings = tomllib.loads((project / "pyproject.toml").read_text())["project"]
         name, version = settings["name"], settings.get("version", "0.1.0")
@@ -31,5 +31,5 @@ def write(folder: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    found = [str(path) for path in write(ROOT / "build" / "checkout")]
-    print(os.pathsep.join([*found, *filter(None, [os.environ.get("PYTHONPATH")])]))
+    paths = [str(path) for path in write(ROOT / "build" / "checkout")]
+    print(os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])]))

@@ -1,4 +1,4 @@
-"""What the benchmarks share: contenders measured in turns, sweeps, tables."""
+"""Share the code of the benchmarks: contenders measured in turns, sweeps, tables."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Result:
     """One line of a table.
 
     Args:
-        case: what was measured.
+        case: the measured case.
         unit: of `ours` and of `rivals`; more is better unless it is a time.
         ours: Gluon Core's value.
         rivals: name -> value.
         ratios: name of a ratio -> value.
         wanted: name of a ratio -> (">=" or "<=", bound).
-        config: what the sweep chose.
+        config: choice of the sweep.
         error: of `ours`, relative to a reference in higher precision, in the Frobenius norm.
     """
 
@@ -68,11 +68,11 @@ class Result:
 
 def device() -> Target:
     """Return the GPU to measure; ends the program where there is none."""
-    found = device_target()
-    if found is None:
+    target = device_target()
+    if target is None:
         print("there is no GPU here", file=sys.stderr)
         raise SystemExit(3)
-    return found
+    return target
 
 
 def example_module(name: str) -> Any:
@@ -81,7 +81,7 @@ def example_module(name: str) -> Any:
 
 
 def difference(got: Any, wanted: Any) -> float:
-    """Relative, in the Frobenius norm, in float32 or what `wanted` has more."""
+    """Return the relative error in the Frobenius norm, in float32 or the wider type of `wanted`."""
     import torch
 
     exact = wanted.to(torch.promote_types(wanted.dtype, torch.float32))
@@ -90,19 +90,19 @@ def difference(got: Any, wanted: Any) -> float:
 
 def environment() -> dict[str, str]:
     """Date, hardware and versions."""
-    found = {"date": datetime.date.today().isoformat(), "python": platform.python_version()}
+    facts = {"date": datetime.date.today().isoformat(), "python": platform.python_version()}
     for name in ("torch", "triton", "numpy"):
         try:
-            found[name] = metadata.version(name)
+            facts[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = "none"
+            facts[name] = "none"
     target = device_target()
     if target is not None:
         import torch
 
-        found["device"] = torch.cuda.get_device_name(0)
-        found["target"] = str(target)
-    return found
+        facts["device"] = torch.cuda.get_device_name(0)
+        facts["target"] = str(target)
+    return facts
 
 
 def sweep(
@@ -141,11 +141,11 @@ def in_turns(
     for _ in range(rounds):
         for name, run in contenders.items():
             times[name].append(measure(run, target, repeats))
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: statistics.median(samples) for name, samples in times.items()}
 
 
 def markdown(results: Sequence[Result]) -> str:
-    """Return a table of ratios with what was wanted of them."""
+    """Return a table of ratios with their bounds."""
     lines = [
         "| case | Gluon Core | rivals | ratio | wanted | met | error | configuration |",
         "| --- | ---: | --- | --- | --- | --- | ---: | --- |",

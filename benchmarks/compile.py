@@ -1,10 +1,11 @@
-"""Seconds to import and to compile, beside Triton's own Gluon: one kernel at a time, and many.
+"""Measure the seconds to import and to compile, against Triton's own Gluon: one kernel at a time, and
+many.
 
 No device is needed: kernels are compiled for sm_90. Small kernels alternate within one process, so
 that a busy machine slows both; whole batches alternate process by process, each with an empty cache.
 
     python benchmarks/compile.py               all of it
-    python benchmarks/compile.py --identity 5  what finds a kernel of 500 lines in the cache, in as many processes
+    python benchmarks/compile.py --identity 5  the look-up of a kernel of 500 lines in the cache, in as many processes
     python benchmarks/compile.py --imports 20  the import alone, this many times each, with and without torch
 """
 
@@ -84,18 +85,18 @@ def module(text: str, name: str) -> Any:
     path.write_text(text)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
 
 
-def ours(found: Any, i: int, name: str) -> dict[str, Any]:
+def ours(loaded: Any, i: int, name: str) -> dict[str, Any]:
     import gluon_core as gluon
     from gluon_core import language as gl
 
     del gluon
     return {
-        "fn": getattr(found, f"{name}{i}"),
+        "fn": getattr(loaded, f"{name}{i}"),
         "target": f"sm_{TARGET}",
         "signature": SIGNATURE,
         "constexprs": constants(name, i, gl),
@@ -103,25 +104,25 @@ def ours(found: Any, i: int, name: str) -> dict[str, Any]:
     }
 
 
-def upstream(found: Any, i: int, name: str) -> None:
+def upstream(loaded: Any, i: int, name: str) -> None:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon._runtime import GluonASTSource
 
-    given = constants(name, i, gl)
-    signature = {**SIGNATURE, **dict.fromkeys(given, "constexpr")}
+    values = constants(name, i, gl)
+    signature = {**SIGNATURE, **dict.fromkeys(values, "constexpr")}
     source = GluonASTSource(
-        fn=getattr(found, f"{name}{i}"), signature=signature, constexprs=given, attrs=ATTRS
+        fn=getattr(loaded, f"{name}{i}"), signature=signature, constexprs=values, attrs=ATTRS
     )
     triton.compile(source, target=GPUTarget("cuda", TARGET, 32), options={"num_warps": 4})
 
 
-# -- what a child process measures -----------------------------------------------------------------
+# -- measurements of a child process ---------------------------------------------------------------
 
 
 def alternating(count: int) -> None:
-    """Prints, per kind of kernel, median milliseconds of ours and of upstream's."""
+    """Print, per kind of kernel, median milliseconds of ours and of upstream's."""
     import upstream as upstream_files
 
     import gluon_core as gluon
@@ -148,7 +149,7 @@ def alternating(count: int) -> None:
 
 
 def importing(who: str) -> tuple[Any, float, float]:
-    """What a file of kernels needs; seconds, and those of the processor."""
+    """Return the seconds that a file of kernels needs, and those of the processor."""
     begun, spent = time.perf_counter(), time.process_time()
     if who == "ours":
         import gluon_core as gluon
@@ -161,33 +162,33 @@ def importing(who: str) -> tuple[Any, float, float]:
 
 
 def batch(who: str, count: int) -> None:
-    """Prints seconds of: the import, the first kernel, `count` kernels."""
+    """Print seconds of: the import, the first kernel, `count` kernels."""
     gluon, imported, _ = importing(who)
     text = sources(count)
     if who == "upstream":
         import upstream as upstream_files
 
         text = upstream_files.to_upstream(text)
-    found = module(text, "many")
+    loaded = module(text, "many")
     begun = time.perf_counter()
     if who == "ours":
-        gluon.compile(**ours(found, 0, "copy"))
+        gluon.compile(**ours(loaded, 0, "copy"))
     else:
-        upstream(found, 0, "copy")
+        upstream(loaded, 0, "copy")
     first = time.perf_counter() - begun
     begun = time.perf_counter()
     if who == "ours":
-        made = gluon.compile_many([ours(found, i, kernel_name(i)) for i in range(1, count)])
-        assert len(made) == count - 1
+        kernels = gluon.compile_many([ours(loaded, i, kernel_name(i)) for i in range(1, count)])
+        assert len(kernels) == count - 1
     else:
         for i in range(1, count):
-            upstream(found, i, kernel_name(i))
+            upstream(loaded, i, kernel_name(i))
     print(imported, first, time.perf_counter() - begun)
 
 
 def child(*arguments: str) -> list[list[float]]:
     """Return the lines of numbers that this file prints when it is run so, with empty caches; and a
-    last one, the seconds of processors' time that it took with what it started."""
+    last one, the seconds of processors' time that it took with its children."""
     with tempfile.TemporaryDirectory() as folder:
         environment = dict(os.environ, TRITON_CACHE_DIR=folder, HOME=folder)
         command = [sys.executable, "-W", "ignore", __file__, *arguments]
@@ -197,8 +198,8 @@ def child(*arguments: str) -> list[list[float]]:
     if done.returncode:
         raise SystemExit(textwrap.indent(done.stderr[-2000:], "  "))
     spent = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-    found = [[float(number) for number in line.split()] for line in done.stdout.splitlines()]
-    return [*found, [spent]]
+    numbers = [[float(number) for number in line.split()] for line in done.stdout.splitlines()]
+    return [*numbers, [spent]]
 
 
 LONG = """
@@ -242,18 +243,19 @@ def identities(processes: int) -> bool:
 
 
 def imports(turns: int) -> bool:
-    """Prints how long the import takes, in processes of each kind in turns; whether it takes too long."""
+    """Print how long the import takes, in processes of each kind in turns; return True if it takes too
+    long."""
     missed = False
     print("| import | ours | upstream | least, ours / upstream | median | wanted |")
     print("| --- | --- | --- | --- | --- | --- |")
     for libraries in ("", "torch"):
-        found: dict[str, list[list[float]]] = {"ours": [], "upstream": []}
+        seconds: dict[str, list[list[float]]] = {"ours": [], "upstream": []}
         for _ in range(turns):
-            for who, rows in found.items():
+            for who, rows in seconds.items():
                 rows.append(child("--child", "import", who, libraries)[0])
         for at, what in enumerate(("seconds", "processor time")):
             least, middle = (
-                {who: f([row[at] for row in rows]) for who, rows in found.items()}
+                {who: f([row[at] for row in rows]) for who, rows in seconds.items()}
                 for f in (min, statistics.median)
             )
             shares = [side["ours"] / side["upstream"] for side in (least, middle)]
@@ -279,13 +281,13 @@ def main() -> int:
         "--identity", type=int, metavar="N", help="a kernel's identity, in N processes"
     )
     parser.add_argument("--child", nargs="*", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.imports:
-        return int(imports(given.imports))
-    if given.identity:
-        return int(identities(given.identity))
-    if given.child:
-        kind, *rest = given.child
+    options = parser.parse_args()
+    if options.imports:
+        return int(imports(options.imports))
+    if options.identity:
+        return int(identities(options.identity))
+    if options.child:
+        kind, *rest = options.child
         if kind == "identity":
             identified()
             return 0
@@ -296,21 +298,21 @@ def main() -> int:
             return 0
         alternating(int(rest[0])) if kind == "alternating" else batch(rest[0], int(rest[1]))
         return 0
-    turns = range(given.turns)
+    turns = range(options.turns)
     rows: dict[str, tuple[list[float], list[float], str, float]] = {}
     for _ in turns:
-        for name, found in zip(
-            ("small kernel", "softmax kernel"), child("--child", "alternating", str(given.each))
+        for name, numbers in zip(
+            ("small kernel", "softmax kernel"), child("--child", "alternating", str(options.each))
         ):
             row = rows.setdefault(name, ([], [], "ms", 1.0))
-            row[0].append(found[0])
-            row[1].append(found[1])
+            row[0].append(numbers[0])
+            row[1].append(numbers[1])
     for _ in turns:
         both = [
-            sum(child("--child", "batch", who, str(given.kernels)), [])
+            sum(child("--child", "batch", who, str(options.kernels)), [])
             for who in ("ours", "upstream")
         ]
-        names = ("import", "first kernel", f"{given.kernels} kernels", "their processors' time")
+        names = ("import", "first kernel", f"{options.kernels} kernels", "their processors' time")
         for at, (name, bound) in enumerate(zip(names, (None, 1.0, 0.6, None))):
             row = rows.setdefault(name, ([], [], "s", bound or float("inf")))
             row[0].append(both[0][at])

@@ -32,7 +32,7 @@ def exact(args: Any) -> Any:
 
     sequences, queries, width = args["q"].shape
     heads = args["heads"]
-    made = torch.empty((sequences, queries, width), device=args["q"].device)
+    partial = torch.empty((sequences, queries, width), device=args["q"].device)
     for i in range(sequences):
         k, v = (
             args[name][args["table"][i].long()].flatten(0, 1) for name in ("k_cache", "v_cache")
@@ -40,19 +40,19 @@ def exact(args: Any) -> Any:
         q = args["q"][i].float().reshape(heads, -1, width)
         score = torch.einsum("hsd,nhd->hsn", q, k.float()) * args["scale"]
         p = torch.softmax(score * 0.6931471805599453, -1)
-        made[i] = torch.einsum("hsn,nhd->hsd", p, v.float()).reshape(queries, width)
-    return made
+        partial[i] = torch.einsum("hsn,nhd->hsd", p, v.float()).reshape(queries, width)
+    return partial
 
 
 def launcher(module: Any, args: Any, config: Any, out: Any) -> Callable[[], Any]:
     """Return a function that launches both kernels."""
     first = module.paged_attention[module.grid(args, config)]
     second = module.combine[(args["logsums"].shape[0],)]
-    given = (args["parts"], args["logsums"], out, config["D"], config["SPLITS"])
+    fixed = (args["parts"], args["logsums"], out, config["D"], config["SPLITS"])
 
     def run() -> None:
         first(*args.values(), **config)
-        second(*given, num_warps=1)
+        second(*fixed, num_warps=1)
 
     return run
 
@@ -103,12 +103,12 @@ def measure(name: str, shape: tuple[int, ...], target: Target) -> Result:
 def results(only: str = "") -> list[Result]:
     import torch
 
-    target, found = device(), []
+    target, results = device(), []
     for name, shape in CASES.items():
         if only in name:
-            found.append(measure(name, shape, target))
+            results.append(measure(name, shape, target))
             torch.cuda.empty_cache()
-    return found
+    return results
 
 
 if __name__ == "__main__":

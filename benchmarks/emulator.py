@@ -1,4 +1,4 @@
-"""The emulator in numbers: what it models, how long the examples take, and which mistakes it sees.
+"""Measure the emulator: its coverage, the time of the examples, and the mistakes that it sees.
 
 python benchmarks/emulator.py census           mnemonics of examples and conformance kernels
 python benchmarks/emulator.py census FOLDER    and of all assembly in a folder, such as the cache of the tests
@@ -70,11 +70,13 @@ def census_of(arch: str) -> tuple[Counter[str], Counter[str], int]:
     return count(arch, texts(arch))
 
 
-def count(label: str, found: Iterator[tuple[str, str]]) -> tuple[Counter[str], Counter[str], int]:
+def count(
+    label: str, assemblies: Iterator[tuple[str, str]]
+) -> tuple[Counter[str], Counter[str], int]:
     counts: Counter[str] = Counter()
     lacking: Counter[str] = Counter()
     kernels, started = 0, time.perf_counter()
-    for name, text in found:
+    for name, text in assemblies:
         program = parse(text)
         kernels += 1
         for ins in program.instructions:
@@ -91,7 +93,8 @@ def count(label: str, found: Iterator[tuple[str, str]]) -> tuple[Counter[str], C
 
 
 def census(folders: list[str]) -> None:
-    """Of examples and conformance kernels, or of all assembly under folders such as a cache."""
+    """Count the instructions of examples and conformance kernels, or of all assembly under folders such
+    as a cache."""
     if folders:
         paths = [path for folder in folders for path in Path(folder).rglob("*.amdgcn")]
         results = [count("files", ((path.stem, path.read_text()) for path in paths))]
@@ -115,7 +118,7 @@ def times() -> None:
         for arch in TARGETS:
             if example.lacks(registry().target(arch)):
                 continue
-            found = []
+            results = []
             for kind in ("emu", "sim"):
                 target = registry().target(f"{kind}:{arch}")
                 args = example.arguments(Arrays(target), False)
@@ -124,14 +127,14 @@ def times() -> None:
                     run()  # compiles
                     started = time.perf_counter()
                     run()
-                    found.append(f"{kind} {time.perf_counter() - started:6.2f} s")
+                    results.append(f"{kind} {time.perf_counter() - started:6.2f} s")
                 except GluonError as error:
-                    found.append(f"{kind} {type(error).__name__}")
-            print(f"{example.name:24} {arch:8}", "   ".join(found), flush=True)
+                    results.append(f"{kind} {type(error).__name__}")
+            print(f"{example.name:24} {arch:8}", "   ".join(results), flush=True)
 
 
 def see_one(arch: str, name: str, most: int) -> tuple[Counter[str], list[str]]:
-    """(what is said of at most so many mutants, those of which nothing is) of an example."""
+    """Return (verdicts on at most so many mutants, mutants without one) of an example."""
     warnings.simplefilter("ignore")
     try:
         subject = Subject({e.name: e for e in EXAMPLES}[name], arch)
@@ -139,13 +142,13 @@ def see_one(arch: str, name: str, most: int) -> tuple[Counter[str], list[str]]:
         return Counter(), [f"is reported as it is, {type(error).__name__}"]
     clean = subject.run(subject.text)
     assert clean is None, clean
-    made: list[Any] = [m for f in (mutants, distances, fences) for m in f(subject.text)]
-    made = [m for m in made if subject.counts.get(m.line)]
-    random.Random(f"{arch} {name}").shuffle(made)
+    mutants_made: list[Any] = [m for f in (mutants, distances, fences) for m in f(subject.text)]
+    mutants_made = [m for m in mutants_made if subject.counts.get(m.line)]
+    random.Random(f"{arch} {name}").shuffle(mutants_made)
     seen: Counter[str] = Counter()
     silent = []
     with using(timeout=60, processes=1):
-        for mutant in made[:most]:
+        for mutant in mutants_made[:most]:
             error = subject.run(mutant.text)
             same = np.array_equal(subject.result(), subject.wanted, equal_nan=True)
             kind = type(error).__name__ if error else "no report" if same else "wrong result"
@@ -161,8 +164,8 @@ def see(count: int) -> None:
     by_arch: dict[str, Counter[str]] = {}
     cores = len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(min(cores, len(pairs)), multiprocessing.get_context("spawn")) as pool:
-        found = pool.map(see_one, *zip(*pairs), [-(-count // len(pairs))] * len(pairs))
-        for (arch, name), (seen, silent) in zip(pairs, found):
+        verdicts = pool.map(see_one, *zip(*pairs), [-(-count // len(pairs))] * len(pairs))
+        for (arch, name), (seen, silent) in zip(pairs, verdicts):
             total += seen
             by_arch.setdefault(arch, Counter()).update(seen)
             print(arch, name, dict(seen), flush=True)
@@ -174,20 +177,20 @@ def see(count: int) -> None:
 
 
 def registers(folder: str) -> None:
-    """What is known of waits for registers when a program is bound; nothing is run."""
+    """Count the known waits for registers when a program is bound; run nothing."""
     kernels: Counter[str] = Counter()
     waits: Counter[str] = Counter()
     seen: Counter[str] = Counter()
     for path in sorted(Path(folder).rglob("*.amdgcn")):
         text = path.read_text()
         program = parse(text)
-        made = list(dependencies(text))
-        if not made or unknown(program):
+        made_waits = list(dependencies(text))
+        if not made_waits or unknown(program):
             continue
         arch = program.architecture
         kernels[arch] += 1
         assert not any(bind(program).hazards), f"{path} is reported as it is"
-        for mutant in random.Random(program.name).sample(made, min(4, len(made))):
+        for mutant in random.Random(program.name).sample(made_waits, min(4, len(made_waits))):
             waits[arch] += 1
             seen[arch] += any(bind(parse(mutant.text)).hazards)
     for arch, count in sorted(kernels.items()):

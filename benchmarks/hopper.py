@@ -112,7 +112,7 @@ def matmuls(target: Target) -> list[Result]:
 
 
 def narrow(target: Target) -> Result:
-    """8-bit floats; cuBLAS with fast accumulation, which is what `wgmma` does by itself."""
+    """8-bit floats; cuBLAS with fast accumulation, as `wgmma` does by itself."""
     import torch
 
     example = our_example("matmul_cooperative_hopper").EXAMPLES[1]
@@ -138,7 +138,7 @@ def attention(target: Target) -> list[Result]:
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    found = []
+    results = []
     for example in our_example("attention_hopper").EXAMPLES:
         args = example.arguments(Arrays(target), True)
         causal = bool(example.configure(target, True)["CAUSAL"])
@@ -151,19 +151,19 @@ def attention(target: Target) -> list[Result]:
 
         def exact(args: Any = args, causal: bool = causal, depth: int = depth) -> Any:
             """In float32, a head at a time: the scores of all would not fit."""
-            made = torch.empty(args["q"].shape, dtype=torch.float32, device=args["q"].device)
-            length = made.shape[1]
-            above = torch.ones(length, length, dtype=torch.bool, device=made.device).triu(1)
-            for head in range(made.shape[0]):
+            logsums = torch.empty(args["q"].shape, dtype=torch.float32, device=args["q"].device)
+            length = logsums.shape[1]
+            above = torch.ones(length, length, dtype=torch.bool, device=logsums.device).triu(1)
+            for head in range(logsums.shape[0]):
                 score = args["q"][head].float() @ args["k"][head].float().T / depth**0.5
                 if causal:
                     score.masked_fill_(above, float("-inf"))
-                made[head] = score.softmax(-1) @ args["v"][head].float()
-            return made
+                logsums[head] = score.softmax(-1) @ args["v"][head].float()
+            return logsums
 
         wanted = {"cuDNN": (">=", 1.0)} if depth == 128 else {}
         case = f"{example.name}, 4x32x{args['q'].shape[1]} bf16"
-        found.append(
+        results.append(
             compare(
                 example.name,
                 "attention_hopper",
@@ -176,14 +176,14 @@ def attention(target: Target) -> list[Result]:
             )
         )
         torch.cuda.empty_cache()
-    return found
+    return results
 
 
 def adds(target: Target) -> list[Result]:
     """1 GiB operands; `copy` is the rate of torch's copy, as bytes read and written."""
     import torch
 
-    found = []
+    results = []
     for example in our_example("add_tma").EXAMPLES:
         args = example.arguments(Arrays(target), True)
         a, b, into = args["a"], args["b"], torch.empty_like(args["a"])
@@ -200,18 +200,18 @@ def adds(target: Target) -> list[Result]:
         copy = 2 * a.numel() * a.element_size() / seconds / 1e12
         line.rivals = {**line.rivals, "copy": copy}
         line.ratios["copy"] = line.ours / copy
-        found.append(line)
+        results.append(line)
         del args, a, b, into
         torch.cuda.empty_cache()
-    return found
+    return results
 
 
 def results(only: str = "") -> list[Result]:
-    target, found = device(), []
+    target, results = device(), []
     for name, run in (("matmul", matmuls), ("attention", attention), ("add", adds)):
         if only in name:
-            found += run(target)
-    return found
+            results += run(target)
+    return results
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
     python benchmarks/host_launch.py [--json]
 
-What a launch costs beyond the driver is what these times differ by from "one launch in C", which calls
+The cost of a launch beyond the driver is the difference of these times to "one launch in C", which
+calls
 the same library from Python with everything ready. Needs a C compiler and `gluon-nvidia`.
 """
 
@@ -34,15 +35,15 @@ BATCH, ROUNDS, GRID = 200, 400, (4,)
 
 def times(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
     """Call -> nanoseconds, the least of many batches in turns."""
-    found = dict.fromkeys(calls, float("inf"))
+    best = dict.fromkeys(calls, float("inf"))
     rows = range(BATCH)
     for _ in range(ROUNDS):
         for name, call in calls.items():
             begin = time.perf_counter_ns()
             for _ in rows:
                 call()
-            found[name] = min(found[name], (time.perf_counter_ns() - begin) / BATCH)
-    return found
+            best[name] = min(best[name], (time.perf_counter_ns() - begin) / BATCH)
+    return best
 
 
 def use_fake_driver() -> tuple[Any, Any]:
@@ -121,13 +122,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", action="store_true", help="for machines")
     chosen = parser.parse_args()
-    found = measure()
+    times = measure()
     if chosen.json:
-        print(json.dumps(found))
+        print(json.dumps(times))
         return
     print("| launch | ns | more than one in C | of the prepared |\n| --- | ---: | ---: | ---: |")
-    raw, prepared = found["one launch in C"], found["prepared"]
-    for name, spent in found.items():
+    raw, prepared = times["one launch in C"], times["prepared"]
+    for name, spent in times.items():
         print(f"| {name} | {spent:.0f} | {spent - raw:+.0f} | {spent / prepared:.2f} |")
 
 

@@ -1,4 +1,5 @@
-"""What the inner loops of AMD's examples execute, and those of the same algorithms in plain Triton.
+"""Count the instructions of the inner loops of AMD's examples, and of the same algorithms in plain
+Triton.
 
 No GPU is needed: everything is read from the machine code. Prints a table for RESULTS.md.
 """
@@ -72,7 +73,7 @@ def plain_scaled(
     a, a_scale, b, b_scale, c, M, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
-    """The same with a scale for every 32 elements; K is a multiple of BLOCK_K, as in the example."""
+    """Multiply with a scale for every 32 elements; K is a multiple of BLOCK_K, as in the example."""
     PACK: tl.constexpr = 2 if KIND == "e2m1" else 1
     row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)) % M
     column = (tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)) % N
@@ -118,14 +119,14 @@ def compile_plain(target, dtype, block, num_warps, num_stages, kind=None):
 
 
 def describe(mix, work):
-    """Cells: matrix instructions and what `work` products need at least, loads, LDS reads and
+    """Return cells: matrix instructions and the least number for `work` products, loads, LDS reads and
     writes, moves of accumulators, all; of a kernel without matrix instructions, that."""
     if not mix:
         return ["none: it multiplies and adds", *"-----"]
 
     def of(*starts):
-        found = [f"{n} x {m}" for m, n in mix.items() if m.startswith(starts)]
-        return ", ".join(found) or "-"
+        counts = [f"{n} x {m}" for m, n in mix.items() if m.startswith(starts)]
+        return ", ".join(counts) or "-"
 
     (unit,) = [m for m in mix if m.startswith(("v_mfma", "v_wmma"))]
     shape = math.prod(map(int, re.search(r"(\d+)x(\d+)x(\d+)", unit).groups()))

@@ -244,7 +244,7 @@ def in_turns(contenders: dict[str, Callable[[int], None]]) -> dict[str, float]:
     for _ in range(ROUNDS):
         for name, run in contenders.items():
             times[name].append(time_of(run))
-    return {name: statistics.median(found) * 1e6 for name, found in times.items()}
+    return {name: statistics.median(samples) * 1e6 for name, samples in times.items()}
 
 
 def main() -> None:
@@ -252,39 +252,39 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.add_argument("--only", choices=("tensors", "descriptors"))
     chosen = parser.parse_args()
-    found = measure() if chosen.only != "descriptors" else {}
+    times = measure() if chosen.only != "descriptors" else {}
     described: dict[str, float] = {}
     if chosen.only != "tensors" and torch.cuda.get_device_capability() >= (9, 0):
         described = measure_descriptors()
     if chosen.json:
-        print(json.dumps({**found, **described}))
+        print(json.dumps({**times, **described}))
         return
     from gluon_runtime import native
 
     print(
         f"The launch in C is {'in use' if native.module() else 'not built, or is switched off'}.\n"
     )
-    if found:
-        show(found)
+    if times:
+        show(times)
     if described:
         print()
         show_descriptors(described)
 
 
-def show_descriptors(found: dict[str, float]) -> None:
-    raw = found.get("one launch in C")
+def show_descriptors(times: dict[str, float]) -> None:
+    raw = times.get("one launch in C")
     print("| launch | us | of one in C | of upstream |\n| --- | ---: | ---: | ---: |")
-    for name, spent in found.items():
-        upstream = found.get(name.rpartition(", ")[0] + ", upstream kernel[grid](...)")
+    for name, spent in times.items():
+        upstream = times.get(name.rpartition(", ")[0] + ", upstream kernel[grid](...)")
         shares = (f"{spent / other:.2f}" if other else "" for other in (raw, upstream))
         print(f"| {name} | {spent:.2f} | {' | '.join(shares)} |")
     print("\nWanted, of one launch in C (of three tensors): kept <= 1.5, made anew <= 2.2.")
 
 
-def show(found: dict[str, float]) -> None:
-    raw, upstream = found.get("one launch in C"), found.get("upstream kernel[grid](...)")
+def show(times: dict[str, float]) -> None:
+    raw, upstream = times.get("one launch in C"), times.get("upstream kernel[grid](...)")
     print("| launch | us | of one in C | of upstream |\n| --- | ---: | ---: | ---: |")
-    for name, spent in found.items():
+    for name, spent in times.items():
         shares = (f"{spent / other:.2f}" if other else "" for other in (raw, upstream))
         print(f"| {name} | {spent:.2f} | {' | '.join(shares)} |")
     print(

@@ -1,8 +1,8 @@
-"""The portable matmul: what one source for every matrix unit costs on this one.
+"""Measure the portable matmul: the cost of one source for every matrix unit on this one.
 
-Beside it torch, which uses the best instructions of the GPU, and on Hopper the kernel that names
-them, `matmul_cooperative_hopper.py` with its warps specialized. `gluon explain examples/matmul.py` lists what
-the portable kernel is made of. The error is that of the portable kernel against float32.
+The rivals are torch, which uses the best instructions of the GPU, and on Hopper the kernel that names
+them, `matmul_cooperative_hopper.py` with its warps specialized. `gluon explain examples/matmul.py`
+lists the lowerings of the portable kernel. The error is that of the portable kernel against float32.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def choices(target: Target) -> list[dict[str, Any]]:
 def results(only: str = "") -> list[Result]:
     import torch
 
-    target, found = device(), []
+    target, results = device(), []
     (example,) = our_example("matmul").EXAMPLES
     explicit = our_example("matmul_cooperative_hopper").EXAMPLES[0]
     for sizes in SIZES:
@@ -67,7 +67,7 @@ def results(only: str = "") -> list[Result]:
         seconds = in_turns(contenders, target, repeats=10)
         rate = {who: example.flops(args) / s / 1e12 for who, s in seconds.items()}
         rivals = [who for who in contenders if who != "ours"]
-        found.append(
+        results.append(
             Result(
                 name,
                 "TFLOP/s",
@@ -79,7 +79,7 @@ def results(only: str = "") -> list[Result]:
                 errors["ours"],
             )
         )
-    return found
+    return results
 
 
 if __name__ == "__main__":

@@ -24,13 +24,13 @@ def product(**choices: Sequence[Any]) -> list[dict[str, Any]]:
 
 def at_least_one_each(choices: Choices, warp_size: int) -> list[Mapping[str, Any]]:
     """Without those in which a thread would hold the same elements as another."""
-    found = []
+    results = []
     for choice in choices:
         block = choice["block"]
         elements = math.prod(block) if isinstance(block, tuple) else block
         if elements >= choice.get("vector", 4) * warp_size * choice["num_warps"]:
-            found.append(choice)
-    return found
+            results.append(choice)
+    return results
 
 
 def copy_into(args: Mapping[str, Any], source: Callable[[Any], Any]) -> Callable[[], Any]:
@@ -66,7 +66,7 @@ def torch_softmax(args: Mapping[str, Any]) -> Callable[[], Any]:
 
 
 def cases(warp_size: int) -> list[tuple[str, int, Choices, Callable[..., Any], dict]]:
-    """(file, index of the example, choices, rival of torch, what is wanted)."""
+    """List (file, index of the example, choices, rival of torch, bound)."""
     flat = at_least_one_each(
         product(block=(512, 1024, 2048, 4096, 8192), vector=(4,), num_warps=(4, 8))
         + product(block=(2048,), vector=(1, 2, 8), num_warps=(4,)),
@@ -98,7 +98,7 @@ def cases(warp_size: int) -> list[tuple[str, int, Choices, Callable[..., Any], d
         ("memcpy_2d", 1, columns, torch_every_other_row, {"torch": (">=", 1.40)}),
         ("transpose_copy", 0, tiles, torch_transpose, {"torch": (">=", 2.9)}),
         ("memcpy_autotuned", 0, [{}], torch_memcpy, {}),
-        # Upstream's is the same machine code: what is wanted is equality within noise.
+        # Upstream's is the same machine code: the bound is equality within noise.
         ("add_double_buffered", 0, strips, torch_add, {"upstream": (">=", 0.99)}),
         ("softmax", 0, whole, torch_softmax, {}),
     ]
@@ -156,12 +156,12 @@ def text(choice: Mapping[str, Any]) -> str:
 def results(only: str = "") -> list[Result]:
     import torch
 
-    target, found = device(), []
+    target, results = device(), []
     for case in cases(target.warp_size):
         if only in case[0]:
-            found.append(run(*case, target))
+            results.append(run(*case, target))
             torch.cuda.empty_cache()
-    return found
+    return results
 
 
 def main() -> int:

@@ -1,5 +1,5 @@
-"""Kernels beside the plain ones, against torch: products that are the same for every batch, shared along K,
-side by side, with weights of few bits; attention of other widths and over latent vectors; top-k of many;
+"""Measure further kernels against torch: products that are the same for every batch, shared along K,
+grouped, with weights of few bits; attention of other widths and over latent vectors; top-k of many;
 cross entropy of a linear layer. All in turns, in CUDA graphs; errors in the Frobenius norm."""
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from gluon_report.example import Arrays
 
 
 def replayed(run: Callable[[], Any], calls: int) -> Callable[[], Any]:
-    """`calls` calls as a CUDA graph, or one by one where a library does what no graph can hold."""
+    """Return `calls` calls as a CUDA graph, or one by one where a library does work that no graph can
+    hold."""
     try:
         return graph_of(run, calls)
     except RuntimeError as problem:
@@ -29,7 +30,7 @@ def replayed(run: Callable[[], Any], calls: int) -> Callable[[], Any]:
 def seconds(
     contenders: Mapping[str, Callable[[], Any]], calls: int = 5, rounds: int = 5
 ) -> dict[str, float]:
-    """Of one call of each, medians of rounds in turns."""
+    """Return medians of one call of each, in rounds in turns."""
     return in_turns(contenders, rounds, calls, replayed)
 
 
@@ -183,18 +184,18 @@ def widths(target: Target) -> Iterator[Result]:
         heads = [t.reshape(64, 4096, -1).contiguous() for t in (q, k, v)]
         parts = (128, 64) if depth == 192 else (256, 0)
         portable = hooks.example("", parts, width, 1, causal)
-        given = portable.arguments(new, True, (64, 4096, 4096))
-        given.update(zip("qkv", heads))
+        arguments = portable.arguments(new, True, (64, 4096, 4096))
+        arguments.update(zip("qkv", heads))
         choice = {"block": (64, 64), "num_warps": 4} if width == 128 else {"block": (128, 64)}
         settings = portable.config(32, **{"num_warps": 8, **choice})
-        one_source = run_of(portable, given, settings)
+        one_source = run_of(portable, arguments, settings)
 
         def library(q: Any = q, k: Any = k, v: Any = v, causal: bool = causal) -> Any:
             return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
         wanted = library()
         wrong = error(args["out"].reshape(4, 4096, 16, -1).transpose(1, 2), wanted)
-        assert error(given["out"].reshape(wanted.shape), wanted) < 1e-2
+        assert error(arguments["out"].reshape(wanted.shape), wanted) < 1e-2
         rivals = {"SDPA of torch": library, "one source": one_source}
         name = f"attention {depth}/{width}, {'causal' if causal else 'full'}, 4x16x4096"
         yield rates(name, "TFLOP/s", example.flops(args) / 1e12, runs, rivals, wrong)
@@ -300,18 +301,18 @@ CASES = (invariant, shared, batched, few_bits, widths, latent, largest, linear)
 def results(only: str = "") -> list[Result]:
     import torch
 
-    target, made = device(), []
+    target, results = device(), []
     for case in CASES:
         if only not in case.__name__:
             continue
         try:
             for result in case(target):
-                made.append(result)
+                results.append(result)
                 print(result.case, f"{result.ours:.4g} {result.unit}", result.ratios, flush=True)
         except (GluonError, RuntimeError, AssertionError) as problem:
             print(f"{case.__name__}: {type(problem).__name__}: {problem}", flush=True)
         torch.cuda.empty_cache()
-    return made
+    return results
 
 
 def main(arguments: Sequence[str] = ()) -> int:

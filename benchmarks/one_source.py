@@ -1,5 +1,5 @@
-"""Examples on `gl.portable`, compiled for every architecture: registers, what spills, and the busiest loop beside that
-of an example that is written for the architecture.
+"""Compile examples on `gl.portable` for every architecture: registers, spills, and the busiest loop
+next to that of an example that is written for the architecture.
 
 No GPU is needed. `python benchmarks/one_source.py` prints tables for RESULTS.md; names of files or of
 targets behind it choose. `--json FILE` keeps the numbers, and goes on where an earlier run ended.
@@ -59,15 +59,15 @@ def busiest(report: Any) -> dict[str, int]:
     """Return the instruction mix of the loop with most matrix instructions; else that of the whole
     kernel."""
     mixes = [dict(loop.instruction_mix) for loop in report.loops]
-    found = max(mixes, key=lambda mix: of(mix, UNITS), default={})
-    return found if of(found, UNITS) else dict(report.instruction_mix)
+    busiest = max(mixes, key=lambda mix: of(mix, UNITS), default={})
+    return busiest if of(busiest, UNITS) else dict(report.instruction_mix)
 
 
 def compiled(example: Example, target: str) -> dict[str, Any]:
-    """What the machine code of an example's large case is like, or why there is none."""
+    """Return the facts of the machine code of an example's large case, or the reason why there is none."""
     try:
-        made = example.compile(registry().target(target))
-        report = made.report()
+        kernel = example.compile(registry().target(target))
+        report = kernel.report()
         mix = busiest(report)
     except GluonError as error:
         return {"error": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
@@ -76,7 +76,7 @@ def compiled(example: Example, target: str) -> dict[str, Any]:
         "spills": report.spills,
         "scratch": report.scratch,
         "shared": report.shared_memory,
-        "warps": made.metadata.num_warps,
+        "warps": kernel.metadata.num_warps,
         "matrix": of(mix, UNITS),
         "unit": max((name for name in mix if name.startswith(UNITS)), key=mix.get, default=""),
         "shared reads": of(mix, SHARED),
@@ -86,11 +86,11 @@ def compiled(example: Example, target: str) -> dict[str, Any]:
     }
 
 
-def cell(found: dict[str, Any]) -> str:
-    if "error" in found:
+def cell(facts: dict[str, Any]) -> str:
+    if "error" in facts:
         return "no"
-    spilled = f" ({found['spills']})" if found["spills"] else ""
-    return f"{found['registers']}{spilled}"
+    spilled = f" ({facts['spills']})" if facts["spills"] else ""
+    return f"{facts['registers']}{spilled}"
 
 
 def main() -> int:
@@ -113,8 +113,8 @@ def main() -> int:
             print(at, cell(known[at]), file=sys.stderr, flush=True)
             if chosen.json:
                 chosen.json.write_text(json.dumps(known, indent=1))
-        found: dict[str, Any] = known[at]
-        return found
+        facts: dict[str, Any] = known[at]
+        return facts
 
     print(f"Triton {triton.__version__}: registers of a thread, spilled ones in brackets\n")
     print("| example | " + " | ".join(targets) + " |\n| --- |" + " ---: |" * len(targets))

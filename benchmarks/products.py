@@ -25,7 +25,7 @@ FP8 = (4096, 7168, 16384)
 
 
 def right(name: str, run: Callable[[], Any], wanted: Any, most: float) -> tuple[bool, float]:
-    """Whether `run` gives what is wanted, and the error; rivals that cannot are named on stderr."""
+    """Return the error where `run` gives the wanted result; name failing rivals on stderr."""
     import torch
 
     try:
@@ -45,7 +45,7 @@ def ours(
     wanted: Any, most: float, rows: Any = slice(None),
 ) -> tuple[dict[str, Callable[[], Any]], dict[str, float]]:  # fmt: skip
     """Launchers of the choices whose results are right, and their errors."""
-    found, errors = {}, {}
+    results, errors = {}, {}
     for choice in choices:
         name = f"ours {', '.join(f'{k} {v}' for k, v in choice.items())}".strip()
         try:
@@ -61,15 +61,15 @@ def ours(
 
         good, errors[name] = right(name, made, wanted, most)
         if good:
-            found[name] = run
-    return found, errors
+            results[name] = run
+    return results, errors
 
 
 def line(
     case: str, flops: float, runs: Mapping[str, Callable[[], Any]], errors: Mapping[str, float],
     target: Target, wanted: dict[str, tuple[str, float]],
 ) -> Result:  # fmt: skip
-    """All in turns; the best of ours beside the others."""
+    """Measure all in turns; return the best of ours and of the others."""
     rate = {name: flops / s / 1e12 for name, s in in_turns(runs, target, 5, 10).items()}
     mine = {name: value for name, value in rate.items() if name.startswith("ours")}
     for name, value in rate.items():
@@ -97,7 +97,7 @@ def grouped(target: Target) -> list[Result]:
     dense = example_module("matmul_cooperative_hopper").EXAMPLES[0]
     dense_args = dense.arguments(Arrays(target), True, (ROWS, SIDE, SIDE))
     at_once = dense.launcher(dense_args, dense.configure(target, True))
-    found = []
+    results = []
     for groups in (8, 128):
         for kind, counts, box in (
             ("even", [ROWS // groups] * groups, None),
@@ -142,19 +142,19 @@ def grouped(target: Target) -> list[Result]:
             }
             case = f"{groups} groups, {kind}, {ROWS}x{SIDE}x{SIDE} bf16"
             flops = 2 * ROWS * SIDE * SIDE
-            found.append(line(case, flops, runs, errors, target, bounds.get(kind, {})))
+            results.append(line(case, flops, runs, errors, target, bounds.get(kind, {})))
             del runs, args, a, b, into, wanted, loop
             torch.cuda.empty_cache()
-    return found
+    return results
 
 
 def weights(target: Target) -> list[Result]:
-    """Return the gradients of the groups' matrices: of each group, A turned times B."""
+    """Return the gradients of the groups' matrices: A of each group transposed, times B."""
     import torch
 
     explicit = example_module("grouped_gemm_wgrad_hopper").EXAMPLES[0]
     portable = example_module("grouped_gemm_wgrad").EXAMPLES[0]
-    found = []
+    results = []
     for kind, counts in (("even", [ROWS // 8] * 8), ("skewed", skewed(8, ROWS))):
         args = explicit.arguments(Arrays(target), True, counts)
         a, b = args["a"], args["b"]
@@ -172,12 +172,13 @@ def weights(target: Target) -> list[Result]:
             runs["torch's grouped"] = library
         case = f"8 groups, {kind}, gradients of matrices"
         bound = {"torch's grouped": (">=", 1.0)}
-        found.append(line(case, 2 * ROWS * SIDE * SIDE, runs, errors, target, bound))
-    return found
+        results.append(line(case, 2 * ROWS * SIDE * SIDE, runs, errors, target, bound))
+    return results
 
 
 def anywhere(target: Target) -> list[Result]:
-    """Rows read where they are, beside the grouped product with rows that a copy has brought together."""
+    """Measure GEMMs of gathered rows against the grouped GEMM with rows that a copy has brought
+    together."""
     import torch
 
     gathering, dense = (
@@ -185,7 +186,7 @@ def anywhere(target: Target) -> list[Result]:
         example_module("grouped_gemm_hopper"),
     )
     grouped_product = dense.EXAMPLES[0]
-    found = []
+    results = []
     for kind, counts in (("even", [ROWS // 8] * 8), ("skewed", skewed(8, ROWS))):
         args = gathering.arguments(Arrays(target), True, counts)
         together = grouped_product.arguments(Arrays(target), True, counts)
@@ -202,17 +203,17 @@ def anywhere(target: Target) -> list[Result]:
         runs, errors = ours(gathering, args, target, [{}], wanted, 1e-2)
         runs |= {"a copy, then grouped": copied, "grouped alone": run}
         case = f"8 groups, {kind}, rows anywhere"
-        found.append(line(case, 2 * ROWS * SIDE * SIDE, runs, errors, target, {}))
+        results.append(line(case, 2 * ROWS * SIDE * SIDE, runs, errors, target, {}))
         del runs, args, together, wanted
         torch.cuda.empty_cache()
-    return found
+    return results
 
 
 def narrow(target: Target) -> list[Result]:
     import torch
 
     fp8 = example_module("matmul_fp8_hopper")
-    found = []
+    results = []
     for example in [*fp8.EXAMPLES, *fp8.MORE]:
         args = example.arguments(Arrays(target), True, FP8)
         wanted = example.device_reference(args)
@@ -243,12 +244,12 @@ def narrow(target: Target) -> list[Result]:
             runs["torch's scaled"] = library
         m, n, k = FP8
         case = f"{example.name}, {m}x{n}x{k}"
-        found.append(
+        results.append(
             line(case, 2 * m * n * k, runs, errors, target, {"torch's scaled": (">=", 1.0)})
         )
         del runs, args, wanted
         torch.cuda.empty_cache()
-    return found
+    return results
 
 
 def few(target: Target) -> list[Result]:
@@ -256,7 +257,7 @@ def few(target: Target) -> list[Result]:
     from row_kernels import in_turns as in_graphs
 
     example = example_module("matmul_fp8_small_m_hopper").EXAMPLES[0]
-    found = []
+    results = []
     for rows in (1, 16, 64, 128, 160):
         args = example.arguments(Arrays(target), True, (rows, SIDE, SIDE))
         wanted = example.device_reference(args)
@@ -271,17 +272,17 @@ def few(target: Target) -> list[Result]:
         case = f"{example.name}, {rows}x{SIDE}x{SIDE}, in a graph"
         bound = {"15 us": ("<=", 1.0)}
         ratio = {"15 us": micro / 15}
-        found.append(Result(case, "us", micro, {}, ratio, bound, best[5:], errors[best]))
-    return found
+        results.append(Result(case, "us", micro, {}, ratio, bound, best[5:], errors[best]))
+    return results
 
 
 def results(only: str = "") -> list[Result]:
-    target, found = device(), []
+    target, results = device(), []
     parts = {"grouped": grouped, "weights": weights, "anywhere": anywhere}
     for name, run in {**parts, "fp8": narrow, "few": few}.items():
         if only in name:
-            found += run(target)
-    return found
+            results += run(target)
+    return results
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Kernels across GPUs beside torch's: one process for each GPU, as in
+"""Measure kernels across GPUs against torch's: one process for each GPU, as in
 
     torchrun --nproc-per-node 2 benchmarks/ranks.py all-reduce
 
@@ -41,7 +41,7 @@ def timed(call, times=20, rounds=3):
 
 
 def in_turns(calls, times=20, rounds=3):
-    """Microseconds of one call of each, measured in turns; what cannot run is left out."""
+    """Return microseconds of one call of each, measured in turns; calls that cannot run are left out."""
     best = {}
     for name, call in calls.items():
         try:
@@ -87,7 +87,7 @@ class Meter:
         return self.library.nvmlDeviceGetTotalEnergyConsumption(self.handle) / 1e3
 
     def clock(self):
-        """Of the multiprocessors, MHz."""
+        """Return MHz of the multiprocessors."""
         if self.library is None:
             return float("nan")
         return self.library.nvmlDeviceGetClockInfo(self.handle, self.library.NVML_CLOCK_SM)
@@ -96,9 +96,9 @@ class Meter:
 def steadily(calls, seconds=0.1, rounds=4):
     """By name: (microseconds of one call on the slower rank, its joules there, MHz), each a median.
 
-    Large products run into the power limit, and a GPU that has rested goes faster for a while. So
-    each round of a call is two parts of so many seconds, of which the second is measured: what ran
-    before is forgotten. The order turns from round to round.
+    Large GEMMs run into the power limit, and a GPU that has rested goes faster for a while. So each
+    round of a call is two parts of so many seconds, of which the second is measured: the effect of
+    earlier work is gone. The order turns from round to round.
     """
     meter, readings, times = Meter(), {}, {}
     for name, call in calls.items():
@@ -137,11 +137,12 @@ def steadily(calls, seconds=0.1, rounds=4):
             torch.cuda.synchronize()
             spent = (meter.joules() - before) / times[name]
             took = start.elapsed_time(end) / times[name] * 1e3
-            found = torch.tensor([took, spent, -clock], device="cuda", dtype=torch.float64)
-            dist.all_reduce(found, dist.ReduceOp.MAX)
-            readings[name].append(found.tolist())
+            readings_here = torch.tensor([took, spent, -clock], device="cuda", dtype=torch.float64)
+            dist.all_reduce(readings_here, dist.ReduceOp.MAX)
+            readings[name].append(readings_here.tolist())
     return {
-        name: [statistics.median(one) for one in zip(*found)] for name, found in readings.items()
+        name: [statistics.median(one) for one in zip(*readings_here)]
+        for name, readings_here in readings.items()
     }
 
 
@@ -158,7 +159,7 @@ def graphed(call, times=10):
 
 
 def attempt(name, make, measure=None):
-    """Microseconds of what `make` answers, or None where it cannot be had."""
+    """Return the microseconds of `make`'s call, or None where it cannot be had."""
     try:
         return (measure or timed)(make())
     except Exception as error:
@@ -170,8 +171,8 @@ def shown(value):
     return "-" if value is None or value != value else f"{value:.1f}"
 
 
-def close(name, found, wanted, tolerance=2e-2):
-    worst = ((found.float() - wanted.float()).abs().max() / wanted.float().abs().max()).item()
+def close(name, result, wanted, tolerance=2e-2):
+    worst = ((result.float() - wanted.float()).abs().max() / wanted.float().abs().max()).item()
     say(f"check {name}: worst {worst:.2e} of the largest {'ok' if worst < tolerance else 'WRONG'}")
     return worst < tolerance
 
@@ -191,7 +192,7 @@ def config_of(nbytes):
 
 
 def sums(group, n, config=None):
-    """What adds up `n` elements: (name, tensors to fill, call, result)."""
+    """List the all-reduces of `n` elements: (name, tensors to fill, call, result)."""
     dtype = torch.bfloat16
     block, warps, most = config or config_of(2 * n)
     x = group.empty(n, dtype)
@@ -204,21 +205,21 @@ def sums(group, n, config=None):
     grid = (all_reduce.programs(y, share, block, most),)
     two = all_reduce.two_shot.prepare(y, n, share, block, grid=grid, num_warps=warps)
     yield "two shots", y.local, lambda: two(y, n, share, block), y.local
-    given = torch.empty(n, dtype=dtype, device="cuda")
+    values = torch.empty(n, dtype=dtype, device="cuda")
     inboxes = [group.empty(n, dtype) for _ in range(2)]
     grid = (all_reduce.programs(inboxes[0], n, block, most),)
     kernel = all_reduce.through_inbox
     through = [
-        kernel.prepare(given, box, out, n, block, grid=grid, num_warps=warps) for box in inboxes
+        kernel.prepare(values, box, out, n, block, grid=grid, num_warps=warps) for box in inboxes
     ]
     turn = [0]
 
     def inbox():
         at = turn[0]
         turn[0] = 1 - at
-        through[at](given, inboxes[at], out, n, block)
+        through[at](values, inboxes[at], out, n, block)
 
-    yield "inbox", given, inbox, out
+    yield "inbox", values, inbox, out
 
 
 def sweep(group):
@@ -232,14 +233,14 @@ def sweep(group):
         for config in configs:
             if config[0] > kib * 512:
                 continue
-            for what, given, call, _ in sums(group, kib * 512, config):
-                given.zero_()
+            for what, values, call, _ in sums(group, kib * 512, config):
+                values.zero_()
                 torch.cuda.synchronize()
                 dist.barrier()
                 best.setdefault(what, []).append((timed(call), config))
-        for what, found in best.items():
-            three = ", ".join(f"{t:.1f} {c}" for t, c in sorted(found)[:3])
-            say(f"sweep {kib} KiB, {what}: {three}; worst {max(found)[0]:.1f}")
+        for what, rows in best.items():
+            three = ", ".join(f"{t:.1f} {c}" for t, c in sorted(rows)[:3])
+            say(f"sweep {kib} KiB, {what}: {three}; worst {max(rows)[0]:.1f}")
 
 
 def reduce_table(group):
@@ -251,8 +252,8 @@ def reduce_table(group):
     for kib in (8, 64, 256, 1024, 16384, 262144):
         n = kib * 512
         calls = {}
-        for what, given, call, _ in sums(group, n):
-            given.zero_()
+        for what, values, call, _ in sums(group, n):
+            values.zero_()
             calls[what] = call
         y = memory.empty(n, dtype=torch.bfloat16, device="cuda").zero_()
         memory.rendezvous(y, dist.group.WORLD)
@@ -263,8 +264,8 @@ def reduce_table(group):
         calls["NCCL"] = lambda z=z: dist.all_reduce(z)
         torch.cuda.synchronize()
         dist.barrier()
-        found = in_turns(calls, times=50 if kib < 16384 else 20, rounds=5)
-        line = [found.get(what) for what in calls]
+        times = in_turns(calls, times=50 if kib < 16384 else 20, rounds=5)
+        line = [times.get(what) for what in calls]
         say(f"| {kib} | " + " | ".join(map(shown, line)) + " |")
     say("\nas graphs\n\n| all-reduce, KiB | one shot | inbox | torch one shot |")
     say("| --- | --- | --- | --- |")
@@ -274,10 +275,10 @@ def reduce_table(group):
         y = memory.empty(n, dtype=torch.bfloat16, device="cuda").zero_()
         memory.rendezvous(y, dist.group.WORLD)
         calls["torch"] = lambda y=y: torch.ops.symm_mem.one_shot_all_reduce(y, "sum", name)
-        found = [
+        times = [
             attempt(k, lambda call=calls[k]: call, graphed) for k in ("one shot", "inbox", "torch")
         ]
-        say(f"| {kib} | " + " | ".join(map(shown, found)) + " |")
+        say(f"| {kib} | " + " | ".join(map(shown, times)) + " |")
 
 
 # -- matrix multiplications ------------------------------------------------------------------------
@@ -297,18 +298,18 @@ VARIANTS = {  # rows of tiles that are walked at a time; the best is ours
 }
 
 
-def row(name, found):
-    """A line: our time, others', the bound, and how much of the way to it we come."""
+def row(name, times):
+    """Print a line: our time, others', the bound, and our share of it."""
     nothing = (float("nan"),) * 3
-    best = min((one for one in VARIANTS if one in found), key=lambda one: found[one][0], default="")
-    ours, fused = found.get(best, nothing), found.get("torch fused", nothing)
-    base, bound = found["NCCL then cuBLAS"][0], max(found["NCCL"][0], found["cuBLAS"][0])
+    best = min((one for one in VARIANTS if one in times), key=lambda one: times[one][0], default="")
+    ours, fused = times.get(best, nothing), times.get("torch fused", nothing)
+    base, bound = times["NCCL then cuBLAS"][0], max(times["NCCL"][0], times["cuBLAS"][0])
     way = (base - ours[0]) / (base - bound)
     text = " | ".join(shown(v) for v in (ours[0], base, fused[0], bound))
-    clocks = f"{-ours[2]:.0f} | {-found['cuBLAS'][2]:.0f}"
+    clocks = f"{-ours[2]:.0f} | {-times['cuBLAS'][2]:.0f}"
     say(f"| {name} | {text} | {base / ours[0]:.2f} | {way:.2f} | {clocks} |")
     say(
-        "; ".join(f"{what} {us:.1f} us {j:.2f} J" for what, (us, j, _) in found.items()),
+        "; ".join(f"{what} {us:.1f} us {j:.2f} J" for what, (us, j, _) in times.items()),
         f"({best})",
     )
 
@@ -379,12 +380,12 @@ def scatter_table(group, sizes=SIZES, gather=False):
         op = matmul.MatmulScattered(
             group, M // world, N, torch.bfloat16, torch.int32, gather=gather
         )
-        given = None if gather else out
+        room = None if gather else out
         calls = {"NCCL": scatter, "cuBLAS": multiply, "NCCL then cuBLAS": both}
         if not gather:
             calls["torch fused"] = fused
         for what, how in VARIANTS.items():
-            calls[what] = lambda op=op, a=a, b=b, g=given, how=how: op(
+            calls[what] = lambda op=op, a=a, b=b, g=room, how=how: op(
                 a, b, g, grid=processors(), **how
             )
         row(f"{M}x{N}x{K}", steadily(calls))
@@ -407,7 +408,7 @@ def experts_table(group, H=7168, choices=8, held=64):
         expert = torch.randint(0, world * held, (slots,), device="cuda", dtype=torch.int32)
         weight = torch.rand(slots, device="cuda")
         place, totals = op.places(expert)
-        op.places = lambda expert, found=(place, totals): found
+        op.places = lambda expert, places=(place, totals): places
         to = expert // held
         order = torch.argsort(to, stable=True)
         sent = [int(n) for n in torch.bincount(to, minlength=world)]
@@ -458,10 +459,10 @@ def check_experts(group, tokens=300, H=1000, choices=4, held=8):
 def check(group):
     good = []
     for n in (1000, 40000, 3 << 20):
-        for what, given, call, out in sums(group, n):
+        for what, values, call, out in sums(group, n):
             torch.manual_seed(RANK)
-            given.copy_(random(n))
-            wanted = given.clone()
+            values.copy_(random(n))
+            wanted = values.clone()
             torch.cuda.synchronize()
             dist.all_reduce(wanted)
             torch.cuda.synchronize()
@@ -502,8 +503,8 @@ def check_products(group):
             op(a, b, None if gather else out, grid=processors())
             torch.cuda.synchronize()
             rows = slice(None) if gather else slice(RANK * M // world, (RANK + 1) * M // world)
-            found = op.result() if gather else out
-            good.append(close(f"scatter, gather {gather}, turn {turn}", found, whole[rows]))
+            result = op.result() if gather else out
+            good.append(close(f"scatter, gather {gather}, turn {turn}", result, whole[rows]))
     return good
 
 
@@ -512,14 +513,14 @@ def main():
     parts = ("check", "products", "all-reduce", "gather", "scatter", "sums", "experts", "sweep")
     parser.add_argument("parts", nargs="+", choices=parts)
     parser.add_argument("--small", action="store_true", help="the smallest sizes alone")
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
     group = distributed.group()
     group.check(matmul.matmul_scattered, all_reduce.one_shot)
-    sizes = SIZES[-1:] if given.small else SIZES
+    sizes = SIZES[-1:] if options.small else SIZES
     right = True
-    for part in given.parts:
+    for part in options.parts:
         if part == "check":
             right = check(group)
         elif part == "products":

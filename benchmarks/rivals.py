@@ -1,8 +1,9 @@
-"""Kernels of Hopper beside the libraries that one would pick instead: cuBLAS, cuDNN, and those in CuTe DSL,
-QuACK (`quack-kernels`) and FlashAttention (`flash-attn-4`). All in one process, in random order.
+"""Measure Hopper's kernels against the libraries that one would pick instead: cuBLAS, cuDNN, and those
+in CuTe DSL, QuACK (`quack-kernels`) and FlashAttention (`flash-attn-4`). All in one process, in random
+order.
 
-Products and norms get the best configuration of ours and of QuACK's for each shape. What takes less than
-100 us is measured in CUDA graphs.
+GEMMs and norms get the best configuration of ours and of QuACK's for each shape. Calls below 100 us are
+measured in CUDA graphs.
 
   python benchmarks/rivals.py [--only launches|products|forward|backward|rows]
 """
@@ -45,14 +46,14 @@ def timed(run: Callable[[], Any], repeats: int) -> float:
 
 
 def in_any_order(runs: Mapping[str, Callable[[], Any]], rounds: int, repeats: int) -> Any:
-    """Medians of `rounds`. Who comes first after a pause finds a cool chip: the order is drawn."""
+    """Return medians of `rounds`. The first call after a pause runs on a cool chip: the order is drawn."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     order = list(runs)
     for turn in range(rounds + 1):
         random.Random(turn).shuffle(order)
         for name in order:
             times[name].append(timed(runs[name], repeats))
-    return {name: statistics.median(found[1:]) for name, found in times.items()}
+    return {name: statistics.median(samples[1:]) for name, samples in times.items()}
 
 
 def fastest(runs: Mapping[str, Callable[[], Any]]) -> str:
@@ -61,19 +62,19 @@ def fastest(runs: Mapping[str, Callable[[], Any]]) -> str:
 
 
 def attempted(what: str, run: Callable[[], Any], error: Callable[[], float]) -> Optional[float]:
-    """Return the error of what runs and is right; else None, and a line that says why."""
+    """Return the error of a run within tolerance; else None, and print the reason."""
     import torch
 
     try:
         run()
         torch.cuda.synchronize()
-        found = error()
+        distance = error()
     except Exception as problem:
         print(f"{what}: {type(problem).__name__}: {str(problem)[:200]}", file=sys.stderr)
         return None
-    if found < 2e-2:
-        return found
-    print(f"{what}: wrong, by {found}", file=sys.stderr)
+    if distance < 2e-2:
+        return distance
+    print(f"{what}: wrong, by {distance}", file=sys.stderr)
     return None
 
 
@@ -89,40 +90,41 @@ def line(case: str, work: float, seconds: Mapping[str, float], wanted: Any, **mo
 
 
 def quack_products(a: Any, b: Any, into: Any) -> Runs:
-    """By configuration: what its own search goes through for Hopper, without the turned ones."""
+    """Return QuACK's runs by configuration: those of its own search for Hopper, without the transposed
+    ones."""
     from quack.gemm_config import get_all_configs
     from quack.gemm_interface import gemm_tuned
 
-    made: Runs = {}
+    runs: Runs = {}
     for c in get_all_configs():
         if c.device_capacity == 9 and not c.swap_ab and c.split_k == 1:
             kind = "in turns" if c.pingpong else "together"
             name = f"{c.tile_m}x{c.tile_n} {kind}, cluster {c.cluster_m}x{c.cluster_n}"
-            made[name] = lambda c=c: gemm_tuned.fn(a, b, into, config=c)
-    return made
+            runs[name] = lambda c=c: gemm_tuned.fn(a, b, into, config=c)
+    return runs
 
 
 def our_products(args: Any, target: Target) -> Runs:
-    made: Runs = {}
+    runs: Runs = {}
     for name, example, choice in our_choices():
         config = example.configure(target, True, **choice)
-        made[name] = example.launcher(args, config)
-    return made
+        runs[name] = example.launcher(args, config)
+    return runs
 
 
 def our_choices() -> list[tuple[str, Example, dict[str, Any]]]:
     """Tiles, slots, and groups of rows in the order of tiles; clusters of two where Triton has them."""
     plain = example_module("matmul_cooperative_hopper").EXAMPLES[0]
     (turns,) = example_module("matmul_pingpong_hopper").EXAMPLES
-    found = [(f"128x256 together, order {g}", plain, {"group": g}) for g in (8, 16)]
+    results = [(f"128x256 together, order {g}", plain, {"group": g}) for g in (8, 16)]
     tiles = ((128, 192, 64, 4), (128, 192, 32, 8), (128, 128, 64, 6), (64, 256, 64, 5))
     for m, n, k, stages in tiles:
         for ctas in (1, 2) if VERSION >= (3, 8) else (1,):
             for group in (8, 16):
                 choice = {"block": (m, n, k), "stages": stages, "group": group, "ctas": ctas}
                 pairs = ", pairs" if ctas > 1 else ""
-                found.append((f"{m}x{n}x{k} in turns{pairs}, order {group}", turns, choice))
-    return found
+                results.append((f"{m}x{n}x{k} in turns{pairs}, order {group}", turns, choice))
+    return results
 
 
 def product(shape: tuple[int, int, int], target: Target) -> Result:
@@ -133,11 +135,11 @@ def product(shape: tuple[int, int, int], target: Target) -> Result:
     a, b, into = args["a"], args["b"], torch.empty_like(args["c"])
     wanted = a.float() @ b.float()
 
-    def right(kind: str, runs: Runs, made: Any) -> dict[str, float]:
+    def right(kind: str, runs: Runs, result: Any) -> dict[str, float]:
         errors = {}
         for name, run in runs.items():
-            made.fill_(float("nan"))
-            error = attempted(f"{kind} {name}", run, lambda: difference(made, wanted))
+            result.fill_(float("nan"))
+            error = attempted(f"{kind} {name}", run, lambda: difference(result, wanted))
             if error is not None:
                 errors[name] = error
         return errors
@@ -161,13 +163,13 @@ def product(shape: tuple[int, int, int], target: Target) -> Result:
 
 
 def products(target: Target) -> list[Result]:
-    found = [product(shape, target) for shape in PRODUCTS]
+    results = [product(shape, target) for shape in PRODUCTS]
     mean = statistics.geometric_mean
-    rates = {who: mean(one.rivals[who] for one in found) for who in found[0].rivals}
-    better = mean(one.ours / max(one.rivals.values()) for one in found)
-    ours, wanted = mean(one.ours for one in found), {"the better": (">=", 1.03)}
+    rates = {who: mean(one.rivals[who] for one in results) for who in results[0].rivals}
+    better = mean(one.ours / max(one.rivals.values()) for one in results)
+    ours, wanted = mean(one.ours for one in results), {"the better": (">=", 1.03)}
     name = "product, geometric mean"
-    return [*found, Result(name, "TFLOP/s", ours, rates, {"the better": better}, wanted)]
+    return [*results, Result(name, "TFLOP/s", ours, rates, {"the better": better}, wanted)]
 
 
 def attention(q: Any, k: Any, v: Any, causal: bool) -> Any:
@@ -214,8 +216,8 @@ def flash(q: Any, k: Any, v: Any, causal: bool) -> Optional[Callable[[], Any]]:
     turned = [t.transpose(1, 2).contiguous().requires_grad_(t.requires_grad) for t in (q, k, v)]
 
     def run() -> Any:
-        found = flash_attn_func(*turned, causal=causal)
-        return found[0] if isinstance(found, tuple) else found
+        result = flash_attn_func(*turned, causal=causal)
+        return result[0] if isinstance(result, tuple) else result
 
     run.leaves = turned  # type: ignore[attr-defined]
     return run if attempted("FlashAttention", run, lambda: 0.0) is not None else None
@@ -230,12 +232,12 @@ def gradients(depth: int, causal: bool) -> Result:
     )
     out, sums = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)[:2]
     flat = {"q": q, "k": k, "v": v, "grad": grad, "out": out.contiguous()}
-    given = {name: t.flatten(0, 1) for name, t in flat.items()}
-    given["logsums"] = (sums.flatten(0, 1) / math.log(2)).float().contiguous()
+    arguments = {name: t.flatten(0, 1) for name, t in flat.items()}
+    arguments["logsums"] = (sums.flatten(0, 1) / math.log(2)).float().contiguous()
     names = ("for_queries", "for_keys", "for_values")
-    made = {name: torch.full_like(given["q"], float("nan")) for name in names}
-    room = adding.kept(given["q"].shape).items()
-    given |= {**made, **{name: torch.empty(shape, device="cuda") for name, shape in room}}
+    gradients = {name: torch.full_like(arguments["q"], float("nan")) for name in names}
+    room = adding.kept(arguments["q"].shape).items()
+    arguments |= {**gradients, **{name: torch.empty(shape, device="cuda") for name, shape in room}}
 
     def of(forward: Callable[[], Any], leaves: Any, grad: Any) -> Callable[[], Any]:
         result = forward()
@@ -243,12 +245,14 @@ def gradients(depth: int, causal: bool) -> Result:
 
     leaves = [t.clone().requires_grad_() for t in (q, k, v)]
     runs: Runs = {
-        "ours": lambda: adding.launch(given, causal),
+        "ours": lambda: adding.launch(arguments, causal),
         "cuDNN": of(lambda: attention(*leaves, causal), leaves, grad),
     }
     wanted = [t.flatten(0, 1).float() for t in runs["cuDNN"]()]
     error = attempted(
-        "ours", runs["ours"], lambda: max(difference(made[n], w) for n, w in zip(names, wanted))
+        "ours",
+        runs["ours"],
+        lambda: max(difference(gradients[n], w) for n, w in zip(names, wanted)),
     )
     theirs = flash(*leaves, causal)
     if theirs is not None:
@@ -317,8 +321,8 @@ def row(case: row_kernels.Case, shape: tuple[int, int], target: Target) -> Optio
 
 def rows(target: Target) -> list[Result]:
     listed = [case for case in row_kernels.CASES if case.name in QUACK_ROWS]
-    made = (row(case, shape, target) for case in listed for shape in row_kernels.SHAPES)
-    return [one for one in made if one is not None]
+    rows = (row(case, shape, target) for case in listed for shape in row_kernels.SHAPES)
+    return [one for one in rows if one is not None]
 
 
 @gluon.jit
@@ -332,14 +336,14 @@ def launches(target: Target) -> list[Result]:
 
     import torch
 
-    given = [torch.empty(1024, device="cuda") for _ in range(3)]
-    prepared = nothing.prepare(*given, 1024, 64, num_warps=4, grid=(1,))
+    tensors = [torch.empty(1024, device="cuda") for _ in range(3)]
+    prepared = nothing.prepare(*tensors, 1024, 64, num_warps=4, grid=(1,))
     runs: Runs = {
-        "kernel[grid]": lambda: nothing[(1,)](*given, 1024, 64, num_warps=4),
-        "prepared": lambda: prepared(*given, 1024),
+        "kernel[grid]": lambda: nothing[(1,)](*tensors, 1024, 64, num_warps=4),
+        "prepared": lambda: prepared(*tensors, 1024),
     }
     try:
-        runs["CuTe DSL"] = cute_launch(given)
+        runs["CuTe DSL"] = cute_launch(tensors)
     except ImportError as problem:
         print(problem, file=sys.stderr)
         return []
@@ -352,7 +356,7 @@ def launches(target: Target) -> list[Result]:
             if turn > 1:
                 times[name].append((time.perf_counter() - start) / 1000)
             torch.cuda.synchronize()
-    rate = {name: statistics.median(found) * 1e6 for name, found in times.items()}
+    rate = {name: statistics.median(samples) * 1e6 for name, samples in times.items()}
     theirs = rate.pop("CuTe DSL")
     bound = {"CuTe DSL": ("<=", 1.05)}
     return [
@@ -382,8 +386,8 @@ def cute_launch(given: Any) -> Callable[[], Any]:
         empty(x, y, z, n).launch(grid=[1, 1, 1], block=[128, 1, 1])
 
     tensors = [from_dlpack(t, enable_tvm_ffi=True) for t in given]
-    made = cute.compile(host, *tensors, cutlass.Int32(1024), options="--enable-tvm-ffi")
-    return lambda: made(*given, 1024)
+    compiled = cute.compile(host, *tensors, cutlass.Int32(1024), options="--enable-tvm-ffi")
+    return lambda: compiled(*given, 1024)
 
 
 PARTS = {
@@ -397,11 +401,11 @@ PARTS = {
 
 def main() -> int:
     chosen, target = parse_arguments(__doc__), device()
-    found: list[Result] = []
+    results: list[Result] = []
     for name, run in PARTS.items():
         if chosen.only in name:
-            found += run(target)
-    return write(found, chosen.json)
+            results += run(target)
+    return write(results, chosen.json)
 
 
 if __name__ == "__main__":

@@ -25,9 +25,9 @@ ODD = ((1, 1), (7, 1023), (3, 33333))
 WANTED = {"copy": (">=", 0.9)}
 
 # Choices: (elements, warps) of a block; by the longest row, (rows, warps); (warps, depth) of a part;
-# (elements, rows, warps) of a step of a running sum; (rows, elements, warps) of sums of columns;
-# by the longest row, (rows, warps, programs) of what walks over rows; (blocks of a
-# cluster, warps) of a row too long for one block.
+# (elements, rows, warps) of a step of a running sum; (rows, elements, warps) of sums of columns; by the
+# longest row, (rows, warps, programs) of kernels that walk over rows; (blocks of a cluster, warps) of a
+# row too long for one block.
 BLOCKS = ((1024, 4), (2048, 4), (4096, 8))
 WHOLE = {
     1024: ((1, 1), (2, 1), (2, 2), (4, 2), (4, 4), (8, 4), (8, 8), (16, 8)),
@@ -47,18 +47,18 @@ WALKED = {
     65536: ((1, 32, 132),),
 }
 CLUSTERS = ((4, 16), (4, 32), (8, 8), (8, 16), (16, 4), (16, 8))
-SHARED_MEMORY = 227 * 1024 - 2048  # of Hopper, less what reductions want
+SHARED_MEMORY = 227 * 1024 - 2048  # of Hopper, less the need of reductions
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured at each shape.
+    """Describe a measured kernel at each shape.
 
     Args:
         file: of the examples.
         whole: the index of its example for rows that registers hold, None where there is none.
         walks: the index of its example for rows of any length, None where there is none.
-        torch: `f(args) -> result`, what `output` of the examples must be like.
+        torch: `f(args) -> result`, the reference for `output` of the examples.
         choices: of `whole`: "rows", "blocks", "steps", "sums", "top" or "walked".
         kept: rows that `walks` keeps parts of.
         tolerance: relative to the largest element.
@@ -78,17 +78,17 @@ class Case:
         return [*module.EXAMPLES, *getattr(module, "MORE", ())]
 
     def candidates(self, columns: int) -> list[tuple[int, dict[str, Any]]]:
-        """Indices of examples and choices for them."""
+        """List indices of examples and choices for them."""
         listed = self.of_whole(columns) if self.whole is not None else []
-        made = [(self.whole, choice) for choice in listed if self.whole is not None]
+        pairs = [(self.whole, choice) for choice in listed if self.whole is not None]
         if self.walks is not None and (columns > 8192 or self.whole is None):
             for warps, depth in PARTS:
                 part = 8 * 32 * warps * depth
                 most = min(-(-columns // part), SHARED_MEMORY // (2 * part * self.kept))
                 for kept in sorted({1, most // 2, most} - {0} if most else ()):
                     choice = {"num_warps": warps, "depth": depth, "kept": kept}
-                    made.append((self.walks, choice))
-        return [(index, {"columns": columns, **choice}) for index, choice in made]
+                    pairs.append((self.walks, choice))
+        return [(index, {"columns": columns, **choice}) for index, choice in pairs]
 
     def of_whole(self, columns: int) -> list[dict[str, Any]]:
         """Choices for `whole`."""
@@ -228,8 +228,8 @@ CASES = (
 def difference(got: Any, wanted: Any) -> float:
     """Return the largest, relative to the largest element."""
     got, wanted = got.float(), wanted.float()
-    found = ((got - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30)).item()
-    return float("inf") if found != found else float(found)
+    distance = ((got - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30)).item()
+    return float("inf") if distance != distance else float(distance)
 
 
 def graph_of(run: Callable[[], Any], repeats: int) -> Callable[[], Any]:
@@ -267,7 +267,7 @@ def in_turns(
             end.record()
             torch.cuda.synchronize()
             times[name].append(start.elapsed_time(end) / 1e3 / repeats)
-    return {name: statistics.median(found[1:]) for name, found in times.items()}
+    return {name: statistics.median(samples[1:]) for name, samples in times.items()}
 
 
 @dataclass
@@ -281,16 +281,16 @@ class Attempt:
 
 
 def attempts(case: Case, shape: tuple[int, int], target: Target) -> dict[str, Attempt]:
-    """By what was chosen, the configurations that run and are right."""
-    examples, made = case.examples(), {}
-    given: dict[Any, tuple[Mapping[str, Any], Any]] = {}
+    """Return by choice the configurations that run and are within tolerance."""
+    examples, runs = case.examples(), {}
+    arguments: dict[Any, tuple[Mapping[str, Any], Any]] = {}
     for index, choices in case.candidates(shape[1]):
         example, programs = examples[index], choices.pop("programs", None)
-        if (index, programs) not in given:
+        if (index, programs) not in arguments:
             more = {"programs": programs} if programs else {}
             new = example.arguments(Arrays(target), True, shape, **more)
-            given = {(index, programs): (new, case.torch(new))}
-        args, wanted = given[index, programs]
+            arguments = {(index, programs): (new, case.torch(new))}
+        args, wanted = arguments[index, programs]
         text = ", ".join(f"{k} {v}" for k, v in choices.items() if k != "columns")
         text = f"{'walks, ' if index == case.walks else ''}{text}"
         text += f", programs {programs}" if programs else ""
@@ -305,21 +305,21 @@ def attempts(case: Case, shape: tuple[int, int], target: Target) -> dict[str, At
             print(f"{case.name} {shape} {text}: {str(problem).splitlines()[0]}", file=sys.stderr)
             continue
         if error <= case.tolerance:
-            made[text] = Attempt(example, args, run, error)
+            runs[text] = Attempt(example, args, run, error)
         else:
             print(f"WRONG {case.name} {shape} {text}: {error}", flush=True)
-    return made
+    return runs
 
 
 def measure(case: Case, shape: tuple[int, int], target: Target) -> Optional[Result]:
     import torch
 
-    found = attempts(case, shape, target)
-    if not found:
+    runs = attempts(case, shape, target)
+    if not runs:
         return None
-    seconds = in_turns({text: attempt.run for text, attempt in found.items()}, 3, 5)
+    seconds = in_turns({text: attempt.run for text, attempt in runs.items()}, 3, 5)
     best = min(seconds, key=lambda text: seconds[text])
-    chosen = found[best]
+    chosen = runs[best]
     assert chosen.example.bytes_moved is not None
     moved = chosen.example.bytes_moved(chosen.args)
     for text, time in seconds.items():
@@ -343,19 +343,19 @@ def measure(case: Case, shape: tuple[int, int], target: Target) -> Optional[Resu
 def results(only: str = "", columns: int = 0) -> list[Result]:
     import torch
 
-    target, found = device(), []
+    target, results = device(), []
     shapes = [shape for shape in SHAPES if columns in (0, shape[1])]
     for case in CASES:
         for shape in shapes if only in case.name else ():
             line = measure(case, shape, target) if case.candidates(shape[1]) else None
             if line is not None:
-                found.append(line)
+                results.append(line)
             torch.cuda.empty_cache()
-    return found
+    return results
 
 
 def check(only: str) -> int:
-    """How many cases have no configuration that is right at some shape."""
+    """Return the number of cases without a configuration within tolerance at some shape."""
     import torch
 
     target, missing = device(), 0

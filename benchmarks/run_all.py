@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def launch_overhead() -> Optional[str]:
-    """What `launch_overhead.py` prints."""
+    """Run `launch_overhead.py` and return its output."""
     done = subprocess.run(
         [sys.executable, str(HERE / "launch_overhead.py")], stdout=subprocess.PIPE, text=True
     )
@@ -50,7 +50,7 @@ def main() -> int:
     ]
     if device_target() is not None:
         parts += [("memory", "Memory", memory.results), ("matmul", "Matmul", matmul.results)]
-    if (found := device_target()) is not None and found.has("nvidia.wgmma"):
+    if (target := device_target()) is not None and target.has("nvidia.wgmma"):
         parts.append(("hopper", "Hopper", hopper.results))
     known = environment()
     print("\n".join(f"- {key}: {value}" for key, value in known.items()))
@@ -59,9 +59,9 @@ def main() -> int:
         if key in chosen.skip:
             continue
         started = time.perf_counter()
-        found = run()
-        every += found
-        print(f"\n## {title}\n\n{markdown(found)}", flush=True)
+        target = run()
+        every += target
+        print(f"\n## {title}\n\n{markdown(target)}", flush=True)
         print(f"{title}: {time.perf_counter() - started:.0f} s", file=sys.stderr)
     if device_target() is not None and "launch" not in chosen.skip:
         report = launch_overhead()

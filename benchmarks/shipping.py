@@ -1,5 +1,6 @@
-"""What it costs to ship: an op of torch beside its launch, a launch out of a bundle, and the start of a
-process that launches a hundred kernels, out of a bundle and beside upstream with a warm disk cache.
+"""Measure the cost of shipping: an op of torch against its launch, a launch out of a bundle, and the
+start of a process that launches a hundred kernels, out of a bundle and against upstream with a warm
+disk cache.
 
     python benchmarks/shipping.py [ops] [shapes] [bundle] [cold] [tune]
 
@@ -46,11 +47,11 @@ def host_us(calls: dict[str, Callable[[], Any]], rounds: int = 40, batch: int = 
                 call()
             times[name].append((time.perf_counter() - begin) / batch * 1e6)
     torch.cuda.synchronize()
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: statistics.median(samples) for name, samples in times.items()}
 
 
 def ops() -> None:
-    """An eager op beside its launch and an empty op of the same schema."""
+    """Measure an eager op against its launch and an empty op of the same schema."""
     from tests.torch import ops_for_tests as made
 
     @torch.library.custom_op("benchmark::empty", mutates_args=("out",))
@@ -60,17 +61,17 @@ def ops() -> None:
     x = torch.randn(200, device="cuda")
     out, kernel = torch.empty_like(x), made.scale_kernel
     nothing, whole = torch.ops.benchmark.empty.default, made.scale_into
-    found = host_us(
+    times = host_us(
         {
             "launch": lambda: kernel[(1,)](x, out, 200, 2.0, BLOCK=256),
             "empty": lambda: nothing(x, out, 2.0),
             "op": lambda: whole(x, out, 2.0),
         }
     )
-    both = found["launch"] + found["empty"]
+    both = times["launch"] + times["empty"]
     print(
-        f"op {found['op']:.2f} us; launch {found['launch']:.2f} + empty op {found['empty']:.2f}: "
-        f"{found['op'] / both:.3f} of both (wanted <= 1.1)"
+        f"op {times['op']:.2f} us; launch {times['launch']:.2f} + empty op {times['empty']:.2f}: "
+        f"{times['op'] / both:.3f} of both (wanted <= 1.1)"
     )
 
 
@@ -115,10 +116,10 @@ def shapes() -> None:
         for n in range(5, 205, 2):
             x = torch.randn(n, device="cuda")
             if name.endswith("gradient"):
-                found, wanted = gradient(compiled)(x), gradient(work)(x.detach().clone())
+                result, wanted = gradient(compiled)(x), gradient(work)(x.detach().clone())
             else:
-                found, wanted = compiled(x), work(x)
-            differ = max(differ, float((found - wanted).abs().max()))
+                result, wanted = compiled(x), work(x)
+            differ = max(differ, float((result - wanted).abs().max()))
         print(
             f"{name}: 100 shapes, 0 graph breaks (fullgraph), {counter.frame_count - 1} recompiles, "
             f"largest difference {differ:.1e}",
@@ -127,31 +128,33 @@ def shapes() -> None:
 
 
 def bundle() -> None:
-    """Launches out of a bundle beside a prepared one of the core."""
+    """Measure launches out of a bundle against a prepared one of the core."""
     from gluon_bundle import Bundle
     from gluon_core.registry.load import registry
     from gluon_runtime import open_bundle
     from tests.bundle import kernels
 
     target = registry().backend("nvidia").device.target()
-    made = Bundle()
-    made.add(kernels.scale, {**kernels.SCALE, "n": "i32:16"}, kernels.HOPPER, target=target, grid=4)
+    bundle = Bundle()
+    bundle.add(
+        kernels.scale, {**kernels.SCALE, "n": "i32:16"}, kernels.HOPPER, target=target, grid=4
+    )
     path = Path(tempfile.mkdtemp()) / "kernels.glb"
-    made.write(path)
+    bundle.write(path)
     kernel = open_bundle(path)["scale"]
     x = torch.randn(2048, device="cuda")
     y, layout = torch.zeros_like(x), kernels.L32
     ours = kernels.scale.prepare(x, y, 2048, 2.0, 512, layout, grid=(4,))
     theirs = kernel.prepare(x, y, 2048, 2.0, grid=(4,))
-    found = host_us(
+    times = host_us(
         {
             "prepared": lambda: ours(x, y, 2048, 2.0, 512, layout),
             "bundled, prepared": lambda: theirs(x, y, 2048, 2.0),
             "bundled, [grid]": lambda: kernel[(4,)](x, y, 2048, 2.0),
         }
     )
-    for name, spent in found.items():
-        print(f"{name}: {spent:.2f} us, {spent / found['prepared']:.2f} of the prepared launch")
+    for name, spent in times.items():
+        print(f"{name}: {spent:.2f} us, {spent / times['prepared']:.2f} of the prepared launch")
 
 
 def write_kernels(folder: Path) -> None:
@@ -175,7 +178,7 @@ begin = time.perf_counter()
 torch.cuda.synchronize()
 print(time.perf_counter() - begin)
 """
-BODIES = {  # in the order of what is wanted most
+BODIES = {  # in the order of importance
     "gluon_runtime": """
 from gluon_runtime import open_bundle
 found = open_bundle({bundle!r})
@@ -208,8 +211,8 @@ def cold() -> None:
     path = folder / "kernels.glb"
 
     def run(name: str, **more: Any) -> float:
-        told = {"bundle": str(path), "count": KERNELS, "start": 0, **more}
-        program = TIMED.format(folder=str(folder), body=BODIES[name].format(**told))
+        job = {"bundle": str(path), "count": KERNELS, "start": 0, **more}
+        program = TIMED.format(folder=str(folder), body=BODIES[name].format(**job))
         extra = {"GLUON_BUNDLE": str(path), "GLUON_NO_JIT": "1"} if "BUNDLE" in name else {}
         done = subprocess.run(
             [sys.executable, "-c", program],
@@ -229,20 +232,20 @@ def cold() -> None:
     from gluon_core.registry.load import registry
 
     target = registry().backend("nvidia").device.target()
-    made = Bundle()
+    bundle = Bundle()
     begin = time.perf_counter()
     for i in range(KERNELS):
         signature = {"x": "*fp32:16", "y": "*fp32:16", "n": "i32:16"}
-        made.add(getattr(ours, f"k{i}"), signature, {"BLOCK": 256}, target=target, grid=1)
-    made.write(path)
+        bundle.add(getattr(ours, f"k{i}"), signature, {"BLOCK": 256}, target=target, grid=1)
+    bundle.write(path)
     print(f"bundle of {KERNELS} kernels made in {time.perf_counter() - begin:.1f} s")
     pieces = [(start, start + 10) for start in range(0, KERNELS, 10)]
     with ThreadPoolExecutor(10) as pool:  # warms upstream's cache
         theirs = "upstream with a warm disk cache"
         list(pool.map(lambda piece: run(theirs, start=piece[0], count=piece[1]), pieces))
     for name in BODIES:
-        found = [run(name) for _ in range(2)]
-        print(f"cold start, {name}: {min(found):.3f} s", flush=True)
+        runs = [run(name) for _ in range(2)]
+        print(f"cold start, {name}: {min(runs):.3f} s", flush=True)
 
 
 def tune() -> None:

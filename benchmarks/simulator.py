@@ -1,9 +1,9 @@
 """The simulator against Triton's own interpreter: the same tile programs, on one core of the CPU.
 
-What is written for one architecture has no counterpart there: it stands beside the portable kernel.
-Each case runs in a process of its own, the simulator with and without its checks in turns, and with
-all checks on all cores; the last lines are geometric means. Peak memory is what the runs add beyond
-their inputs and outputs.
+A kernel for one architecture has no counterpart there: its rival is the portable kernel. Each case runs
+in a process of its own, the simulator with and without its checks in turns, and with all checks on all
+cores; the last lines are geometric means. Peak memory is that of the runs beyond their inputs and
+outputs.
 
     python benchmarks/simulator.py --only softmax
 """
@@ -37,11 +37,11 @@ class Case:
     Args:
         label: for the table.
         example: file in `examples/`.
-        shape: what its `arguments` take.
-        choices: what its `config` takes.
+        shape: argument of its `arguments`.
+        choices: argument of its `config`.
         numbers: sizes, then tiles, of the case in `interpreted.py`.
         in_mean: whether it counts in the geometric means.
-        portable: where `interpreted` is empty, the case of the portable kernel to stand beside.
+        portable: where `interpreted` is empty, the case of the portable kernel as the rival.
     """
 
     label: str
@@ -118,7 +118,7 @@ def simulate(case: Case) -> dict[str, Any]:
     problem = example.difference(args[example.output], example.reference(args))
     if problem:
         raise SystemExit(f"the simulator is wrong: {problem}")
-    medians = {mode: statistics.median(found[1:]) for mode, found in times.items()}
+    medians = {mode: statistics.median(samples[1:]) for mode, samples in times.items()}
     return {"seconds": medians, "data": data / MIB, "added": added / MIB}
 
 
@@ -141,7 +141,7 @@ def _child(arguments: Sequence[str], **environment: str) -> Any:
 
 
 def measure(case: Case) -> tuple[dict[str, float], float, dict[str, Any]]:
-    """(seconds of each mode, those of the rival, what `simulate` gave)."""
+    """Return (seconds of each mode, those of the rival, the result of `simulate`)."""
     run = _child([__file__, "--case", str(CASES.index(case))])
     if case.portable:
         at = next(i for i, other in enumerate(CASES) if other.label == case.portable)
@@ -153,7 +153,7 @@ def measure(case: Case) -> tuple[dict[str, float], float, dict[str, Any]]:
 
 
 def results(only: str = "") -> list[Result]:
-    found = []
+    results = []
     speedups: dict[str, list[float]] = {mode: [] for mode in MODES}
     for case in CASES:
         if only not in case.label:
@@ -163,10 +163,10 @@ def results(only: str = "") -> list[Result]:
         ratios = {f"{rival}, {m}": theirs / seconds[m] for m in MODES}
         for mode in MODES if case.in_mean else ():
             speedups[mode].append(theirs / seconds[mode])
-        # Inputs and outputs are there before the run; what it adds must be twice that or less.
+        # Inputs and outputs are there before the run; it may add twice that at most.
         limit = 2 * run["data"] + 200
         ratios["its memory limit"] = run["added"] / limit
-        found.append(
+        results.append(
             Result(
                 case.label,
                 "s",
@@ -187,10 +187,10 @@ def results(only: str = "") -> list[Result]:
         if mode in means and not only:
             ratio = {"the interpreter": means[mode]}
             bound = {"the interpreter": (">=", wanted)}
-            found.append(
+            results.append(
                 Result(f"geometric mean, {mode}", "times faster", means[mode], {}, ratio, bound)
             )
-    return found
+    return results
 
 
 def main() -> int:

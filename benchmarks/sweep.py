@@ -119,7 +119,7 @@ def medians(ways: dict[str, Call]) -> dict[str, float]:
         random.shuffle(names)
         for name in names:
             times[name].append(ways[name]())
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: statistics.median(samples) for name, samples in times.items()}
 
 
 def measured(problem: Problem, shape: Shape) -> dict[str, Any]:

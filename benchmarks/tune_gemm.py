@@ -66,7 +66,7 @@ def seconds_of(graphs: dict[str, tuple[Any, int]], rounds: int) -> dict[str, flo
             events[1].record()
             events[1].synchronize()
             times[name].append(events[0].elapsed_time(events[1]) / 1e3 / count)
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: statistics.median(samples) for name, samples in times.items()}
 
 
 def shapes_of(seed: int, count: int) -> list[dict[str, Any]]:
@@ -101,7 +101,7 @@ def candidates(size: tilings.Size) -> list[tilings.Tiling]:
 
 
 def warm(seed: int, count: int, share: tuple[int, int]) -> None:
-    """Compile this process's share of what will be measured."""
+    """Compile this process's share of the measured configurations."""
     from gluon_kernels.gemm import launches
     from gluon_kernels.gemm.call import checked
 

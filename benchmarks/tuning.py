@@ -1,9 +1,11 @@
-"""`gluon tune` on the portable matmul and attention: what it finds, beside their own configuration and all.
+"""Measure `gluon tune` on the portable matmul and attention: its result, their own configuration, and
+all others.
 
 Every configuration of a space is tried, then the search tries some, with an empty compilation cache
 each time. The best of both and the example's own are then measured once more, in turns.
-`--compile` counts instead how many compilations per second 200 configurations give, with one process, with as
-many as there are cores, and on a local Dask cluster of 4 workers, or on what `--engines` says; it needs no GPU.
+`--compile` counts instead how many compilations per second 200 configurations give, with one process,
+with as many as there are cores, and on a local Dask cluster of 4 workers, or on the engines of
+`--engines`; it needs no GPU.
 """
 
 from __future__ import annotations
@@ -61,11 +63,13 @@ def searched(
     os.environ["TRITON_CACHE_DIR"] = f"{folder}/cache-{how}"
     engine = Local(processes)
 
-    def say(told: Any) -> None:
-        if told.done % 25 == 0:
-            best = told.best.value * 1e6 if told.best else 0.0
+    def say(outcome: Any) -> None:
+        if outcome.done % 25 == 0:
+            best = outcome.best.value * 1e6 if outcome.best else 0.0
             print(
-                f"{how}: {told.done} of {told.wanted}, {best:.1f} us", file=sys.stderr, flush=True
+                f"{how}: {outcome.done} of {outcome.wanted}, {best:.1f} us",
+                file=sys.stderr,
+                flush=True,
             )
 
     with tune.Store(f"{folder}/{how}.db") as store:
@@ -78,9 +82,9 @@ def searched(
 def _warm(reference: Reference, processes: int) -> None:
     """Start all processes once: whoever is first reads all libraries from the disk."""
     engine = Local(processes)
-    told = (reference, None, reference.load().shapes[0])
-    begun = [engine.compile(work.about, *told, False) for _ in range(processes)]
-    for future in [engine.measure(work.about, *told, True), *begun]:
+    job = (reference, None, reference.load().shapes[0])
+    begun = [engine.compile(work.about, *job, False) for _ in range(processes)]
+    for future in [engine.measure(work.about, *job, True), *begun]:
         future.result()
     engine.close()
 
@@ -97,7 +101,7 @@ def on_device(kernel: str, size: int, trials: int | None, processes: int) -> dic
     (results, facts) = work.measure(
         reference, None, task.shapes[0], configs, rounds=20, devices=1, limit=10.0
     )
-    best, found, default = (result["value"] for result in results)
+    best, tuned, default = (result["value"] for result in results)
     counts: dict[str, int] = {}
     for trial in everything.trials:
         counts[trial.status] = counts.get(trial.status, 0) + 1
@@ -108,11 +112,11 @@ def on_device(kernel: str, size: int, trials: int | None, processes: int) -> dic
         "statuses": counts,
         "trials": some.tried,
         "exhaustive": {"seconds": everything.seconds, "best_us": best * 1e6, "config": configs[0]},
-        "search": {"seconds": some.seconds, "best_us": found * 1e6, "config": configs[1]},
+        "search": {"seconds": some.seconds, "best_us": tuned * 1e6, "config": configs[1]},
         "default": {"best_us": default * 1e6, "config": configs[2]},
-        "of_exhaustive": best / found,
+        "of_exhaustive": best / tuned,
         "of_its_time": some.seconds / everything.seconds,
-        "over_default": default / found,
+        "over_default": default / tuned,
         "device": facts,
     }
 
@@ -153,7 +157,7 @@ def engine_of(text: str) -> Engine:
 
 def compiling(count: int, target: str, engines: list[str]) -> dict[str, Any]:
     reference = task_of("matmul", 4096)
-    found = {}
+    results = {}
     for name in engines:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["TRITON_CACHE_DIR"] = folder
@@ -162,12 +166,12 @@ def compiling(count: int, target: str, engines: list[str]) -> dict[str, Any]:
             except ImportError as error:
                 print(f"{name}: {error}", file=sys.stderr)
                 continue
-            found[name] = throughput(engine, reference, count, target)
+            results[name] = throughput(engine, reference, count, target)
             engine.close()
-        print(f"{name}: {found[name]:.2f} compilations/s", file=sys.stderr, flush=True)
-    one = found.get("local:1")
-    ratios = {name: rate / one for name, rate in found.items()} if one else {}
-    return {"cores": CORES, "compilations_per_second": found, "to_one": ratios}
+        print(f"{name}: {results[name]:.2f} compilations/s", file=sys.stderr, flush=True)
+    one = results.get("local:1")
+    ratios = {name: rate / one for name, rate in results.items()} if one else {}
+    return {"cores": CORES, "compilations_per_second": results, "to_one": ratios}
 
 
 def main() -> int:
@@ -183,15 +187,15 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
     if chosen.compile:
-        told = compiling(chosen.count, chosen.target, chosen.engines)
+        table = compiling(chosen.count, chosen.target, chosen.engines)
     else:
-        told = on_device(chosen.kernel, chosen.size, chosen.trials, chosen.processes)
+        table = on_device(chosen.kernel, chosen.size, chosen.trials, chosen.processes)
         for who in ("exhaustive", "search", "default"):
-            one = told[who]
+            one = table[who]
             print(f"{who:10} {one['best_us']:8.1f} us  {spoken(one['config'])}")
-    print(json.dumps(told, indent=1, default=str))
+    print(json.dumps(table, indent=1, default=str))
     if chosen.json:
-        chosen.json.write_text(json.dumps(told, indent=1, default=str))
+        chosen.json.write_text(json.dumps(table, indent=1, default=str))
     return 0
 
 

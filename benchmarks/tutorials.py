@@ -1,4 +1,4 @@
-"""The ten steps of examples/tutorials beside torch: what each new idea is worth."""
+"""Measure the ten steps of examples/tutorials against torch: the gain of each new idea."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def compared(
     unit: str,
     target: Target,
 ) -> Result:
-    """One line: `amount` is bytes or operations, `distance` the error of what `ours` left."""
+    """One line: `amount` is bytes or operations, `distance` the error of `ours`."""
     ours()
     error = distance()
     times = in_turns({"ours": ours, "torch": library}, target, 3, 10)
@@ -54,10 +54,10 @@ def copies(target: Target) -> list[Result]:
         ),
         "2 four neighbours to a thread": lambda: second.launch(x, out),
     }
-    found = []
+    results = []
     for case, ours in ways.items():
         out.zero_()
-        found.append(
+        results.append(
             compared(
                 case,
                 ours,
@@ -68,7 +68,7 @@ def copies(target: Target) -> list[Result]:
                 target,
             )
         )
-    return found
+    return results
 
 
 def transposes(target: Target) -> list[Result]:
@@ -82,10 +82,10 @@ def transposes(target: Target) -> list[Result]:
         "4 shared memory, plain": lambda: shared.launch(x, out, shared=shared.PLAIN),
         "4 shared memory, swizzled": lambda: shared.launch(x, out),
     }
-    found = []
+    results = []
     for case, ours in ways.items():
         out.zero_()
-        found.append(
+        results.append(
             compared(
                 case,
                 ours,
@@ -96,7 +96,7 @@ def transposes(target: Target) -> list[Result]:
                 target,
             )
         )
-    return found
+    return results
 
 
 def products(target: Target) -> list[Result]:
@@ -113,10 +113,10 @@ def products(target: Target) -> list[Result]:
         9: "four stages",
         10: "warp-specialized",
     }
-    found = []
+    results = []
     for number, what in words.items():
         c.zero_()
-        found.append(
+        results.append(
             compared(
                 f"{number} product, {what}",
                 partial(step(number).launch, a, b, c),
@@ -127,7 +127,7 @@ def products(target: Target) -> list[Result]:
                 target,
             )
         )
-    return found
+    return results
 
 
 def results(only: str = "") -> list[Result]:

@@ -16,10 +16,10 @@ import triton
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
-sys.path.append(str(EXAMPLES))  # what examples share
+sys.path.append(str(EXAMPLES))  # files that examples share
 
-# Ours -> upstream's. Nothing else of a file changes: what host code needs of `gluon_core` alone, it
-# imports by name.
+# Ours -> upstream's. Nothing else of a file changes: host code imports the names of `gluon_core` alone
+# that it needs.
 IMPORTS = {
     "import gluon_core as gluon\n": "from triton.experimental import gluon\n",
     "from gluon_core import language as gl\n": (
@@ -51,7 +51,7 @@ def to_ours(source: str) -> str:
     return source
 
 
-# What kernels ask of `gl.portable`, and one spelling of WMMA's layout for every Triton, made with the
+# Calls of kernels to `gl.portable`, and one spelling of WMMA's layout for every Triton, made with the
 # layout classes of whichever package the file imports.
 _HELPERS = """
 @gluon.constexpr_function
@@ -85,7 +85,7 @@ def without_our_own(source: str, target: Any, num_warps: int) -> str:
     replaced by their answers; for either package."""
     source = re.sub(r"gl\.target\.require\(.*\)", "pass", source)
     source = re.sub(
-        r"gl\.target\.has\(\"([\w.]+)\"\)", lambda found: str(target.has(found[1])), source
+        r"gl\.target\.has\(\"([\w.]+)\"\)", lambda match: str(target.has(match[1])), source
     )
     source = source.replace("gl.portable.blocked_layout(", "portable_blocked_layout(")
     source = source.replace("gl.amd.AMDWMMALayout(", "wmma_layout(")
