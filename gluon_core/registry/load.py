@@ -133,17 +133,17 @@ class Registry(Contents):
                     f"plugin {by.origin} breaks the hook specification: {error}",
                     remedy="gluon_core/plugin/hookspec.py lists the hooks and their arguments.",
                 ) from error
-            backends = self._asked(plugin, "gluon_backends", wait)
-            lowerings = self._asked(plugin, "gluon_lowerings", wait)
-            check(by.origin, backends, lowerings)
+            by = by._replace(
+                backends=self._asked(plugin, "gluon_backends", wait),
+                lowerings=self._asked(plugin, "gluon_lowerings", wait),
+            )
+            check(by)
             offers = check_offers(by.origin, {h: self._asked(plugin, h, wait) for h in HOOKS})
         except BaseException:
             if self._manager.get_plugin(by.plugin) is not None:
                 self._manager.unregister(name=by.plugin)
             raise
-        self._contributions[by.plugin] = Contribution(
-            by.plugin, by.distribution, backends, lowerings, offers
-        )
+        self._contributions[by.plugin] = by._replace(offers=offers)
 
     def _asked(self, plugin: Any, hook: str, wait: Waiting) -> tuple[Any, ...]:
         """Return the answer of `plugin` alone to `hook`, as a tuple."""

@@ -24,7 +24,7 @@ from gluon_core.plugin.language import FURTHER, OPS, Language, Lowering
 from gluon_core.plugin.simulation import Simulation
 from gluon_core.plugin.targets import Architecture, Limits
 from gluon_core.registry import own_modules
-from gluon_core.registry.names import CORE, key_of
+from gluon_core.registry.names import CORE, Contribution, Names
 
 __all__ = ["HOOKS", "both", "check", "check_offers", "items", "must"]
 
@@ -125,6 +125,8 @@ _RELEASE = must(
 
 # -- facets ---------------------------------------------------------------------------------------
 
+# The kinds of names that one plugin does not claim twice; those of several are left to who asks.
+_WITHIN = ("backend", "spelling", "lowering")
 # The methods that a compiler must define, all of them.
 _COMPILER = ("builder", "pipeline", "inspect")
 
@@ -306,44 +308,19 @@ def _not_ours(where: str, name: str) -> Faults:
         yield where, f"gluon_core.{name} is a module of the core", {"remedy": "Rename it."}
 
 
-def _twice(backends: Sequence[Backend]) -> Faults:
-    """Yield the words that mean two things within a plugin."""
-    spelled: dict[str, Architecture] = {}
-    names = [backend.name for backend in backends]
-    for arch in (arch for backend in backends for arch in backend.architectures):
-        for spelling in arch.spellings:
-            other = spelled.setdefault(key_of(spelling), arch)
-            if other is not arch:
-                claims = f"by {other.backend}:{other.name} and by {arch.backend}:{arch.name}"
-                message = f"the spelling {spelling!r} is claimed twice: {claims}"
-                yield "architectures", message, {"remedy": "Rename one of them."}
-    for name in names:
-        if names.count(name) > 1:
-            yield "gluon_backends()", f"two backends of this plugin are called {name!r}", {}
-        if key_of(name) in spelled:
-            arch = spelled[key_of(name)]
-            message = f"{name!r} is both a backend and a spelling of {arch.backend}:{arch.name}"
-            yield "architectures", message, {"remedy": "Rename one of them."}
-
-
 def _ties(lowerings: Sequence[Lowering], backends: Sequence[Backend]) -> Faults:
-    """Yield the lowerings of one op that share a name, or a priority where both fit an architecture."""
+    """Yield the lowerings of one op that share a priority where both fit an architecture."""
+    architectures = [arch for backend in backends for arch in backend.architectures]
     for one, other in combinations(lowerings, 2):
-        where = f"lowerings of {one.op!r}"
-        if (one.op, one.name) == (other.op, other.name):
-            yield where, f"two of them are called {one.name!r}", {}
         if (one.op, one.priority) != (other.op, other.priority):
             continue
         needed = {*one.requires, *other.requires}
-        fits = [
-            f"both can fit {arch.backend}:{arch.name}"
-            for backend in backends
-            for arch in backend.architectures
-            if needed <= arch.capabilities
-        ] or ["both fit anything"] * (not needed)
-        if fits:
-            both = f"{one.name!r} and {other.name!r} share priority {one.priority} and {fits[0]}"
-            yield where, both, {"remedy": "Give one of them another priority."}
+        fits = [f"{a.backend}:{a.name}" for a in architectures if needed <= a.capabilities]
+        if fits or not needed:
+            both = f"{one.name!r} and {other.name!r} share priority {one.priority} and both fit"
+            remedy = "Give one of them another priority."
+            where = f"lowerings of {one.op!r}"
+            yield where, f"{both} {fits[0] if fits else 'anything'}", {"remedy": remedy}
 
 
 # -- plugins --------------------------------------------------------------------------------------
@@ -358,22 +335,24 @@ def _refuse(origin: str, faults: Faults, backend: Optional[str] = None) -> None:
         raise error
 
 
-def check(origin: str, backends: Sequence[Any], lowerings: Sequence[Any]) -> None:
-    """Raise unless the contributions of the plugin `origin` fit the contract, and agree in themselves.
-
-    Names that other plugins claim as well are the business of `gluon_core.registry.names`.
+def check(by: Contribution) -> None:
+    """Raise unless the backends and lowerings of a plugin fit the contract, and agree in themselves.
 
     Raises:
         PluginError: naming the plugin, the attribute and the offending definition.
     """
-    _refuse(origin, items(_is(Backend, "not a backend"))("gluon_backends()", tuple(backends)))
+    origin, backends = by.origin, by.backends
+    _refuse(origin, items(_is(Backend, "not a backend"))("gluon_backends()", backends))
     for backend in backends:
         _refuse(origin, _NAME("Backend.name", backend.name))
         _refuse(origin, _backend(origin, backend), backend.name)
-    _refuse(origin, _twice(backends))
-    _refuse(origin, items(_lowering)("gluon_lowerings()", tuple(lowerings)))
+    _refuse(origin, items(_lowering)("gluon_lowerings()", by.lowerings))
+    remedy = {"remedy": "Rename one of them."}
+    clashes = (clash for clash in Names([by]).clashes() if clash.kind in _WITHIN)
+    twice = ((f"{clash.kind}s", clash.text, remedy) for clash in clashes)
+    _refuse(origin, twice, backends[-1].name if backends else None)
     everything = [lowering for backend in backends for lowering in backend.language.lowerings]
-    _refuse(origin, _ties([*everything, *lowerings], backends))
+    _refuse(origin, _ties([*everything, *by.lowerings], backends))
 
 
 # Hook -> the kind of the names that plugins answer, and the rules of names and paths.

@@ -309,7 +309,7 @@ def lazy(**facets):
             acme(lowerings=[lowering("mma", extras={"layouts": "a:b", "accumulator": "a:b"})]),
             ["also needs mma_wait, read"],
         ),
-        (acme(lowerings=[lowering(), lowering(priority=3)]), ["'load'", "are called 'fast'"]),
+        (acme(lowerings=[lowering(), lowering(priority=3)]), ["'load/fast' is claimed twice"]),
         (acme(descriptors={"tilemap": "a:b"}), ["descriptors['tilemap']", "'tensordesc'"]),
         (acme(descriptors={"tensordesc_a": "a"}), ["descriptors['tensordesc_a']", "not a path"]),
         (acme(argument_kinds="a:b"), ["argument_kinds", "sequence"]),
@@ -319,7 +319,10 @@ def lazy(**facets):
         (acme(tensor_device=0), ["tensor_device", "0"]),
         (acme(pointer_range_bits="32"), ["pointer_range_bits", "'32'"]),
         (simulator("s", settings="a.b"), ["simulation.settings", "'a.b'"]),
-        (complete("zeta", architecture("z1", "zeta", "zeta")), ["'zeta' is both a backend"]),
+        (
+            complete("zeta", architecture("z1", "zeta", "zeta")),
+            ["'zeta' is claimed twice: by the backend 'zeta'"],
+        ),
         (
             complete("zeta", architecture("z1", "zeta", "q"), architecture("z2", "zeta", "q")),
             ["'q' is claimed twice", "zeta:z1", "zeta:z2"],
