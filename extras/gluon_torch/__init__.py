@@ -21,7 +21,7 @@ if _typing.TYPE_CHECKING:
     from gluon_torch.launches import launch
     from gluon_torch.ops import Op, get, op
 
-__all__ = ["Op", "debug", "get", "launch", "one_by_one", "op"]
+__all__ = ["Op", "debug", "get", "is_plain", "launch", "one_by_one", "op", "prepare", "signature"]
 
 _MODULES = {
     "Op": "ops",
@@ -30,6 +30,9 @@ _MODULES = {
     "launch": "launches",
     "one_by_one": "batch",
     "op": "ops",
+    "is_plain": "prepared",
+    "prepare": "prepared",
+    "signature": "prepared",
 }
 
 

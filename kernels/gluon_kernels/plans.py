@@ -7,13 +7,14 @@ and prepares; every later call looks it up, allocates its results and launches t
     plans = Plans(build)
 
     def softmax(x):
-        return plans((key(x),), x)
+        return plans(key(x), x)(x)
 
     def build(x):                       # once per key
-        launch = Launch(kernel, (rows,), (x, out, n, BLOCK), tensors=(x, out), num_warps=4)
+        launch = gluon.torch.prepare(kernel, (rows,), (x, out, n, BLOCK), (x, out), num_warps=4)
+        empty = allocator(x.shape, x.dtype, x.device)
 
         def run(x):                     # every call
-            out = torch.empty_like(x)
+            out = empty()
             launch(x, out)
             return out
 
@@ -22,7 +23,7 @@ and prepares; every later call looks it up, allocates its results and launches t
 
 from __future__ import annotations
 
-from typing import Any, Callable, Hashable, Optional, Sequence
+from typing import Any, Callable, Hashable, Optional
 
 import torch
 
@@ -30,27 +31,37 @@ import gluon_core as gluon
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 
-__all__ = ["Counters", "Launch", "Plans", "current_target", "key", "multiprocessors"]
+__all__ = ["Counters", "Plans", "allocator", "current_target", "key", "multiprocessors"]
 
 Plan = Callable[..., Any]
 
 
-def key(tensor: torch.Tensor) -> tuple[Hashable, ...]:
-    """Return what plans depend on of a tensor: dtype, shape, strides, device, and address modulo 16."""
-    return (
-        tensor.dtype,
-        tensor.shape,
-        tensor.stride(),
-        tensor.get_device(),
-        tensor.data_ptr() & 15,
-    )
+def key(*tensors: Optional[torch.Tensor]) -> Hashable:
+    """Return what plans depend on of tensors: dtype, shape, strides, device, and whether the address is divisible by 16."""
+    known: Hashable = gluon.torch.signature(*tensors)
+    return known
+
+
+def allocator(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> Callable[[], torch.Tensor]:
+    """Return `f() -> new contiguous tensor`, by the shortest way that this torch has."""
+    strides = [1]
+    for extent in shape[:0:-1]:
+        strides.insert(0, strides[0] * max(extent, 1))
+    strides = tuple(strides[: len(shape)])
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    short = getattr(guards, "_empty_strided_cuda", None)
+    if device.type != "cuda" or short is None or torch.cuda.device_count() > 1:
+        return lambda: torch.empty(shape, dtype=dtype, device=device)
+    return lambda: short(shape, strides, dtype)
 
 
 class Plans:
     """The plans of one op by key.
 
     Args:
-        build: `build(*arguments) -> run`, where `run(*arguments)` serves all calls of the same key.
+        build: `build(*arguments) -> run`, where `run` serves all calls of the same key.
         limit: how many are kept; beyond that, the one that was built first is dropped.
     """
 
@@ -59,11 +70,10 @@ class Plans:
         self._limit = limit
         self._plans: dict[Hashable, Plan] = {}
 
-    def __call__(self, known_by: Hashable, *arguments: Any) -> Any:
+    def __call__(self, known_by: Hashable, *arguments: Any) -> Plan:
+        """Return the plan of a key; `arguments` are those of `build`, for the first call."""
         plan = self._plans.get(known_by)
-        if plan is None:
-            plan = self._add(known_by, arguments)
-        return plan(*arguments)
+        return self._add(known_by, arguments) if plan is None else plan
 
     def _add(self, known_by: Hashable, arguments: tuple[Any, ...]) -> Plan:
         plan = self._build(*arguments)
@@ -78,95 +88,6 @@ class Plans:
     def forget(self) -> None:
         """Drop all plans, such as after another tuning table."""
         self._plans.clear()
-
-
-class Launch:
-    """A prepared launch whose tensors are those of each call; everything else is fixed.
-
-    Args:
-        kernel: the jit function.
-        grid: as in `kernel[grid]`.
-        arguments: the kernel's arguments for one call: tensors, descriptors of tensors, numbers, constants,
-            and tuples of these.
-        tensors: which tensors each call replaces, in the order in which calls give them. An argument that is one of
-            them, or a descriptor of one, gets the tensor of the call; it must have the same dtype, shape, strides
-            and alignment.
-        options: of the launch, such as `num_warps`.
-    """
-
-    def __init__(
-        self,
-        kernel: Any,
-        grid: Any,
-        arguments: Sequence[Any],
-        tensors: Sequence[Optional[torch.Tensor]],
-        **options: Any,
-    ):
-        self._handle = kernel.prepare(*arguments, grid=grid, **options)
-        self._fixed = [None if _place(a, tensors) is not None else a for a in arguments]
-        self._slots = [
-            (place, fill)
-            for place, fill in ((i, _filler(a, tensors)) for i, a in enumerate(arguments))
-            if fill is not None
-        ]
-
-    def __call__(self, *tensors: Optional[torch.Tensor]) -> None:
-        arguments = self._fixed.copy()
-        for place, fill in self._slots:
-            arguments[place] = fill(tensors)
-        self._handle(*arguments)
-
-
-Filler = Callable[[tuple[Any, ...]], Any]
-
-
-def _place(argument: Any, tensors: Sequence[Optional[torch.Tensor]]) -> Optional[int]:
-    """Return which of `tensors` an argument is; None where it is none of them."""
-    if argument is None:
-        return None
-    return next((i for i, tensor in enumerate(tensors) if tensor is argument), None)
-
-
-def _filler(argument: Any, tensors: Sequence[Optional[torch.Tensor]]) -> Optional[Filler]:
-    """Return `f(tensors of a call) -> the argument`; None where it is the same for all calls."""
-    place = _place(argument, tensors)
-    if place is not None:
-        index = place
-        return lambda given: given[index]
-    if isinstance(argument, tuple):
-        fillers = [_filler(item, tensors) for item in argument]
-        if not any(fillers):
-            return None
-        parts = [fill or _constant(item) for fill, item in zip(fillers, argument)]
-        return lambda given: tuple([part(given) for part in parts])
-    place = _place(getattr(argument, "base", None), tensors)
-    if place is None:
-        return None
-    return _describer(argument, place)
-
-
-def _constant(value: Any) -> Filler:
-    return lambda given: value
-
-
-def _describer(descriptor: Any, place: int) -> Filler:
-    """Describe the tensor of a call as `descriptor` does another one.
-
-    The fields were checked when `descriptor` was made. Each call gets an object of its own: threads
-    may share a plan.
-    """
-    cls: Any = type(descriptor)
-    fields = {**vars(descriptor), "base": None}
-    new, put = cls.__new__, object.__setattr__
-
-    def describe(given: tuple[Any, ...]) -> Any:
-        own = fields.copy()
-        own["base"] = given[place]
-        described = new(cls)
-        put(described, "__dict__", own)
-        return described
-
-    return describe
 
 
 class Counters:

@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define VERSION 7      /* of this interface; native.py leaves any other alone */
+#define VERSION 8      /* of this interface; native.py leaves any other alone */
 #define MAX_KINDS 512  /* letters that describe the arguments, brackets of tuples included */
 #define MAX_PARAMETERS 128
 #define MAX_VALUES 512 /* parameters of the kernel, scratch memory included */
@@ -356,6 +356,7 @@ static PyObject *current_stream(PyObject *module, PyObject *index)
 
 #include "calls.h"
 #include "descriptors.h"
+#include "refill.h"
 
 static PyMethodDef methods[] = {
     {"forget_maps", forget_maps, METH_NOARGS,
@@ -379,6 +380,13 @@ static PyMethodDef methods[] = {
     {"learn_descriptor", learn_descriptor, METH_VARARGS,
      "learn_descriptor(descriptor, fields)\n\n"
      "Describe tensors like that of `descriptor` without checking; False where C cannot tell them."},
+    {"refill", refill, METH_VARARGS,
+     "refill(handle, arguments, marks, fallback)\n\n"
+     "Return `refilled(*tensors)`, which launches a prepared call with tensors in place of `marks`, integers among the\n"
+     "arguments or bases of descriptors; unusual calls go to `fallback`. None where C cannot."},
+    {"signature", (PyCFunction)(void (*)(void))signature, METH_FASTCALL,
+     "signature(*tensors)\n\nReturn dtype, device, sizes, strides and alignment to 16 bytes of each as bytes;\n"
+     "None where C cannot read one."},
     {"teach", teach, METH_O,
      "teach(cls)\n\nRead tensors of exactly this class through DLPack's table of functions, which the\n"
      "class must offer; False where it does not."},

@@ -26,7 +26,7 @@ __all__ = [
     "teach",
 ]
 
-_VERSION = 7  # of the interface of `engine.c`
+_VERSION = 8  # of the interface of `engine.c`
 
 
 def module() -> Any:

@@ -15,7 +15,7 @@ from gluon_kernels.gemm.hopper import DTYPES, gemm, widths
 from gluon_kernels.gemm.hopper_small_m import gemm_split_k
 from gluon_kernels.gemm.pad import Padding, pad
 from gluon_kernels.gemm.tilings import Size, Tiling, choose
-from gluon_kernels.plans import Counters, Launch, multiprocessors
+from gluon_kernels.plans import Counters, allocator, multiprocessors
 
 __all__ = ["plan", "takes"]
 
@@ -102,8 +102,8 @@ def plan(call: Call, out: Optional[torch.Tensor], tiling: Optional[Tiling] = Non
         call.out_dtype.itemsize * 8, (left.transposed, right.transposed), multiprocessors(call.a),
     )  # fmt: skip
     tiling = tiling or choose(size)
-    shape, dtype, device, empty = call.shape, call.out_dtype, call.a.device, torch.empty
-    result = empty(shape, dtype=dtype, device=device) if out is None else out
+    empty = allocator(call.shape, call.out_dtype, call.a.device)
+    result = empty() if out is None else out
     if (
         result.stride(-1) != 1
         and call.n > 1
@@ -124,7 +124,7 @@ def plan(call: Call, out: Optional[torch.Tensor], tiling: Optional[Tiling] = Non
         a: torch.Tensor, b: torch.Tensor, bias: Optional[torch.Tensor], out: Optional[torch.Tensor]
     ) -> torch.Tensor:
         if out is None:
-            out = empty(shape, dtype=dtype, device=device)
+            out = empty()
         launch(a, b, bias, out)
         return out
 
@@ -203,7 +203,10 @@ def _persistent(
     )  # fmt: skip
     grid = (min(tiling.tiles(size), size.processors),)
     tensors = (b, a, c) if tiling.swapped else (a, b, c)
-    return Launch(gemm, grid, arguments, (*tensors[:2], call.bias, c), num_warps=4)
+    launch: Callable[..., None] = gluon.torch.prepare(
+        gemm, grid, arguments, (*tensors[:2], call.bias, c), num_warps=4
+    )
+    return launch
 
 
 def _split_k(
@@ -227,7 +230,7 @@ def _split_k(
         call.m, call.n, call.k, strides[0], strides[1], across,
         m, n, k, tiling.stages, splits, aligned, (left.transposed, right.transposed), call.activation,
     )  # fmt: skip
-    launch = Launch(
+    launch = gluon.torch.prepare(
         gemm_split_k, (splits, tiles, call.batch), arguments, (a, b, call.bias, c, sums, count),
         num_warps=4,
     )  # fmt: skip
@@ -235,8 +238,9 @@ def _split_k(
     if splits == 1:
         return lambda a, b, bias, out: launch(a, b, bias, out, sums, count)
 
+    empty = allocator(shape, torch.float32, device)
+
     def parts(a: torch.Tensor, b: torch.Tensor, bias: Any, out: torch.Tensor) -> None:
-        own = torch.empty(shape, dtype=torch.float32, device=device)
-        launch(a, b, bias, out, own, counters(device))
+        launch(a, b, bias, out, empty(), counters(device))
 
     return parts

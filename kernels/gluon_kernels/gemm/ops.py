@@ -10,7 +10,7 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_kernels.gemm import portable
 from gluon_kernels.gemm.call import Call, check_apart, checked
-from gluon_kernels.plans import Plans, current_target, key
+from gluon_kernels.plans import Plans, current_target
 
 __all__ = ["bmm", "matmul"]
 
@@ -55,17 +55,15 @@ def _build(
     out_dtype: Optional[torch.dtype], out: Optional[Tensor],
 ) -> Callable[..., Any]:  # fmt: skip
     call = checked("matmul", a, b, bias, activation, out_dtype, out)
-    plan = _plan_of(call, out)
-
-    def run(
-        a: Tensor, b: Tensor, bias: Optional[Tensor], activation: Any, dtype: Any, out: Any
-    ) -> Any:
-        return plan(a, b, bias, out)
-
-    return run
+    return _plan_of(call, out)
 
 
 plans = Plans(_build)
+is_plain, signature, is_compiling = (
+    gluon.torch.is_plain,
+    gluon.torch.signature,
+    torch.compiler.is_compiling,
+)
 
 
 def _fake(
@@ -103,6 +101,15 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     )
 
 
+def _run(
+    a: Tensor, b: Tensor, bias: Optional[Tensor] = None, activation: Optional[str] = None,
+    out_dtype: Optional[torch.dtype] = None,
+) -> Tensor:  # fmt: skip
+    known_by = (signature(a, b, bias), activation, out_dtype)
+    result: Tensor = plans(known_by, a, b, bias, activation, out_dtype, None)(a, b, bias, None)
+    return result
+
+
 @gluon.torch.op(
     "gluon_kernels::matmul", fake=_fake, backward=_gradients, setup_context=_keep, vmap="one_by_one"
 )
@@ -113,9 +120,7 @@ def _matmul(
     activation: Optional[str] = None,
     out_dtype: Optional[torch.dtype] = None,
 ) -> Tensor:
-    known_by = (key(a), key(b), None if bias is None else key(bias), activation, out_dtype)
-    result: Tensor = plans(known_by, a, b, bias, activation, out_dtype, None)
-    return result
+    return _run(a, b, bias, activation, out_dtype)
 
 
 @gluon.torch.op("gluon_kernels::matmul_out", mutates_args=("out",))
@@ -123,8 +128,8 @@ def _matmul_out(
     a: Tensor, b: Tensor, bias: Optional[Tensor], activation: Optional[str], out: Tensor
 ) -> None:
     check_apart(out, a, b)
-    known_by = (key(a), key(b), None if bias is None else key(bias), activation, key(out))
-    plans(known_by, a, b, bias, activation, out.dtype, out)
+    known_by = (signature(a, b, bias, out), activation)
+    plans(known_by, a, b, bias, activation, out.dtype, out)(a, b, bias, out)
 
 
 _call, _call_out = _matmul.overload, _matmul_out.overload
@@ -160,12 +165,15 @@ def matmul(
         DtypeError: other dtypes.
         ArgumentError: an unknown activation, tensors on different devices, or an `out` that shares memory with an operand.
     """
+    if out is None and not is_compiling() and is_plain(a, b, bias) and a.ndim == b.ndim == 2:
+        result: Tensor = _run(a, b, bias, activation, out_dtype)
+        return result
     if not a.is_meta and torch.is_autocast_enabled(a.device.type):
         a, b, bias = _cast(a, b, bias)
     if a.ndim != 2 or b.ndim != 2:
         return _folded(a, b, bias, activation, out, out_dtype)
     if out is None:
-        result: Tensor = _call(a, b, bias, activation, out_dtype)
+        result = _call(a, b, bias, activation, out_dtype)
         return result
     return _into(a, b, bias, activation, out, out_dtype)
 
@@ -187,6 +195,8 @@ def bmm(
     """
     if a.ndim != 3 or b.ndim != 3:
         checked("bmm", a.unsqueeze(0) if a.ndim == 2 else a, b, bias, activation, out_dtype)
+    if out is None and not is_compiling() and is_plain(a, b, bias):
+        return _run(a, b, bias, activation, out_dtype)
     if not a.is_meta and torch.is_autocast_enabled(a.device.type):
         a, b, bias = _cast(a, b, bias)
     if out is None:

@@ -8,7 +8,7 @@ import torch
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_kernels.plans import Launch
+from gluon_kernels.plans import allocator
 
 __all__ = ["Padding", "pad"]
 
@@ -66,8 +66,7 @@ class Padding:
         self.elements = batch * rows * self.shape[2]
         self.blocks = -(-self.elements // BLOCK)
 
-    def empty(self, like: torch.Tensor) -> torch.Tensor:
-        return torch.empty(self.shape, dtype=like.dtype, device=like.device)
+        self.empty = allocator(self.shape, wide.dtype, wide.device)
 
 
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -76,7 +75,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 def pad(a: torch.Tensor, b: torch.Tensor, paddings: tuple[Optional[Padding], Optional[Padding]]) -> Callable[[torch.Tensor, torch.Tensor], Pair]:  # fmt: skip
     """Return `f(a, b)`: the operands of a call, padded where they have a padding."""
     both = [(x, padding) for x, padding in zip((a, b), paddings) if padding is not None]
-    copies = [padding.empty(x) for x, padding in both]
+    copies = [padding.empty() for x, padding in both]
     arguments: list[Any] = []
     for (x, padding), copy in zip(both, copies):
         arguments += [x, copy, *padding.sizes]
@@ -85,21 +84,23 @@ def pad(a: torch.Tensor, b: torch.Tensor, paddings: tuple[Optional[Padding], Opt
     first, wide = both[0][1].blocks, any(padding.elements > 2**31 - BLOCK for _, padding in both)
     total = sum(padding.blocks for _, padding in both)
     tensors = [tensor for (x, _), copy in zip(both, copies) for tensor in (x, copy)]
-    launch = Launch(pad_rows, (total,), (*arguments, first, BLOCK, wide), tensors, num_warps=4)
+    launch = gluon.torch.prepare(
+        pad_rows, (total,), (*arguments, first, BLOCK, wide), tensors, num_warps=4
+    )
     of_a, of_b = paddings
 
     def both_padded(a: torch.Tensor, b: torch.Tensor) -> Pair:
-        to_a, to_b = (of_a.empty(a), of_b.empty(b))  # type: ignore[union-attr]
+        to_a, to_b = (of_a.empty(), of_b.empty())  # type: ignore[union-attr]
         launch(a, to_a, b, to_b)
         return to_a, to_b
 
     def first_padded(a: torch.Tensor, b: torch.Tensor) -> Pair:
-        to_a = of_a.empty(a)  # type: ignore[union-attr]
+        to_a = of_a.empty()  # type: ignore[union-attr]
         launch(a, to_a)
         return to_a, b
 
     def second_padded(a: torch.Tensor, b: torch.Tensor) -> Pair:
-        to_b = of_b.empty(b)  # type: ignore[union-attr]
+        to_b = of_b.empty()  # type: ignore[union-attr]
         launch(b, to_b)
         return a, to_b
 

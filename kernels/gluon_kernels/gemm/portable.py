@@ -16,7 +16,7 @@ from gluon_core import language as gl
 from gluon_core.plugin.targets import Target
 from gluon_kernels.gemm.call import Call
 from gluon_kernels.gemm.epilogue import of_columns
-from gluon_kernels.plans import Launch, current_target
+from gluon_kernels.plans import allocator, current_target
 
 __all__ = ["gemm", "plan"]
 
@@ -135,14 +135,16 @@ def plan(call: Call, out: Optional[torch.Tensor]) -> Callable[..., Any]:
     tiles *= call.batch
     here = gluon.multiprocessors(a)
     programs = min(tiles, here * max(1, 8 // warps) if here else max(3, tiles // 4))
-    launch = Launch(gemm, (programs,), arguments, (a, b, call.bias, own), num_warps=warps)
-    shape, dtype = call.shape, call.out_dtype
+    launch = gluon.torch.prepare(
+        gemm, (programs,), arguments, (a, b, call.bias, own), num_warps=warps
+    )
+    empty = allocator(call.shape, call.out_dtype, call.a.device)
 
     def run(
         a: torch.Tensor, b: torch.Tensor, bias: Optional[torch.Tensor], out: Optional[torch.Tensor]
     ) -> torch.Tensor:
         if out is None:
-            out = torch.empty(shape, dtype=dtype, device=a.device)
+            out = empty()
         if copied[0]:
             a = _fitting(a, aligned)
         if copied[1]:

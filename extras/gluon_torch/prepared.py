@@ -1,0 +1,179 @@
+"""Parts of an operator's shortest way: calls that need nothing of torch's dispatcher, their signature, and launches
+that take the tensors of each call.
+
+    if not torch.compiler.is_compiling() and gluon.torch.is_plain(x):
+        known_by = gluon.torch.signature(x)     # dtype, device, sizes, strides, alignment
+        ...                                     # a launch that was prepared for it
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Hashable, Optional, Sequence
+
+import torch
+from torch import _C
+from torch.nn import Parameter
+
+from gluon_runtime import native
+from gluon_torch import checks
+
+__all__ = ["is_plain", "prepare", "signature"]
+
+_PLAIN = (torch.Tensor, Parameter)
+_MARK = 1 << 40  # addresses divisible by 16 that stand for tensors
+
+_ENGINE = native.module()
+if _ENGINE is not None:
+    native.teach(_ENGINE)
+_signature: Callable[..., Any] = getattr(_ENGINE, "signature", lambda *tensors: None)
+
+try:
+    _any_requires_grad, _grad_enabled = _C._any_requires_grad, _C.is_grad_enabled
+    _modes, _functions = _C._len_torch_dispatch_stack, _C._len_torch_function_stack
+    _transforms = _C._functorch.peek_interpreter_stack
+    _autocast, _tracing = _C._is_any_autocast_enabled, _C._get_tracing_state
+    _autograd: Any = getattr(_C, "_autograd")  # noqa: B009  # a module that type checkers do not see
+    _profiling = _autograd._profiler_enabled
+    _POSSIBLE = True
+except AttributeError:  # another torch: every call takes the dispatcher
+    _POSSIBLE = False
+
+
+def is_plain(*tensors: Optional[torch.Tensor]) -> bool:
+    """Return True if an operator may be called past torch's dispatcher: all tensors are plain ones on a GPU, none
+    requires a gradient, and nothing (autocast, modes, transforms, tracing, the profiler, the debug mode) watches.
+
+    Ask `torch.compiler.is_compiling()` first: `torch.compile` needs the operator in its graph.
+    """
+    if not _POSSIBLE or checks.wanted:
+        return False
+    for tensor in tensors:
+        if tensor is not None and (
+            type(tensor) not in _PLAIN or not tensor.is_cuda or tensor.is_neg()
+        ):
+            return False
+    return not (
+        _modes()
+        or _functions()
+        or _autocast()
+        or (_grad_enabled() and _any_requires_grad(*tensors))
+        or _transforms() is not None
+        or _tracing() is not None
+        or _profiling()
+    )
+
+
+def signature(*tensors: Optional[torch.Tensor]) -> Hashable:
+    """Return what prepared launches depend on: dtype, device, sizes, strides and alignment to 16 bytes of each tensor."""
+    known: Hashable = _signature(*tensors)
+    return tuple(map(_facts, tensors)) if known is None else known
+
+
+def _facts(tensor: Optional[torch.Tensor]) -> Hashable:
+    if tensor is None:
+        return None
+    aligned = tensor.data_ptr() & 15
+    return tensor.dtype, tensor.shape, tensor.stride(), tensor.get_device(), aligned
+
+
+def prepare(
+    kernel: Any,
+    grid: Any,
+    arguments: Sequence[Any],
+    tensors: Sequence[Optional[torch.Tensor]],
+    **options: Any,
+) -> Callable[..., None]:
+    """Prepare a launch whose tensors are those of each call; everything else is fixed.
+
+    Args:
+        kernel: the jit function.
+        grid: as in `kernel[grid]`.
+        arguments: the kernel's arguments for one call: tensors, descriptors of tensors, numbers, constants,
+            and tuples of these.
+        tensors: those of `arguments` that each call replaces, in the order in which calls give them. None stands for one
+            that calls give as None, too.
+        options: of the launch, such as `num_warps`.
+
+    Returns:
+        `f(*tensors)`, which launches on the current stream. It checks nothing: tensors must have the `signature` of those
+        given here. It holds no tensor.
+    """
+    handle = kernel.prepare(*arguments, grid=grid, **options)
+    python = _filling(handle, arguments, tensors)
+    if _ENGINE is None or type(handle) is not type(len):
+        return python
+    marks = tuple(_MARK + 16 * i for i in range(len(tensors)))
+    fixed = tuple(_marked(argument, tensors, marks) for argument in arguments)
+    refilled: Any = _ENGINE.refill(handle, fixed, marks, python)
+    return python if refilled is None else refilled
+
+
+def _filling(
+    handle: Callable[..., None], arguments: Sequence[Any], tensors: Sequence[Any]
+) -> Callable[..., None]:
+    """Return `f(*tensors)` that calls a handle with all arguments."""
+    fixed = [None if _place(a, tensors) is not None else a for a in arguments]
+    slots = [(i, _filler(a, tensors)) for i, a in enumerate(arguments)]
+    fillers = [(place, fill) for place, fill in slots if fill is not None]
+    for place, _ in fillers:
+        fixed[place] = None
+
+    def launch(*given: Optional[torch.Tensor]) -> None:
+        values = fixed.copy()
+        for place, fill in fillers:
+            values[place] = fill(given)
+        handle(*values)
+
+    return launch
+
+
+Filler = Callable[[tuple[Any, ...]], Any]
+
+
+def _place(argument: Any, tensors: Sequence[Any]) -> Optional[int]:
+    """Return which of `tensors` an argument is; None where it is none of them."""
+    if argument is None:
+        return None
+    return next((i for i, tensor in enumerate(tensors) if tensor is argument), None)
+
+
+def _marked(argument: Any, tensors: Sequence[Any], marks: Sequence[int]) -> Any:
+    """Return an argument with the marks of tensors in their places."""
+    place = _place(argument, tensors)
+    if place is not None:
+        return marks[place]
+    if isinstance(argument, tuple) and any(_filler(item, tensors) for item in argument):
+        return tuple(_marked(item, tensors, marks) for item in argument)
+    place = _place(getattr(argument, "base", None), tensors)
+    return argument if place is None else _copied(argument, marks[place])
+
+
+def _filler(argument: Any, tensors: Sequence[Any]) -> Optional[Filler]:
+    """Return `f(tensors of a call) -> the argument`; None where it is the same for all calls."""
+    place = _place(argument, tensors)
+    if place is not None:
+        index = place
+        return lambda given: given[index]
+    if isinstance(argument, tuple):
+        fillers = [_filler(item, tensors) for item in argument]
+        if not any(fillers):
+            return None
+        parts = [fill or _constant(item) for fill, item in zip(fillers, argument)]
+        return lambda given: tuple([part(given) for part in parts])
+    place = _place(getattr(argument, "base", None), tensors)
+    if place is None:
+        return None
+    fields, of = _copied(argument, None), place
+    return lambda given: _copied(fields, given[of])
+
+
+def _constant(value: Any) -> Filler:
+    return lambda given: value
+
+
+def _copied(descriptor: Any, base: Any) -> Any:
+    """Return a descriptor with another base. Its fields were checked when the first one was made; each call gets an object of
+    its own, as threads may share a launch."""
+    copy = object.__new__(type(descriptor))
+    object.__setattr__(copy, "__dict__", {**vars(descriptor), "base": base})
+    return copy
