@@ -42,7 +42,7 @@ class Engine(BuildHookInterface):
     def _build(source: Path, output: Path) -> None:
         compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
         include = sysconfig.get_paths()["include"]
-        made = output.with_name(f".{os.getpid()}{output.suffix}")  # two builds may run at a time
+        built = output.with_name(f".{os.getpid()}{output.suffix}")  # two builds may run at a time
         command = [
             *compiler,
             "-O2",
@@ -52,10 +52,10 @@ class Engine(BuildHookInterface):
             f"-I{include}",
             str(source),
             "-o",
-            str(made),
+            str(built),
         ]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True)
-            made.replace(output)
+            built.replace(output)
         finally:
-            made.unlink(missing_ok=True)
+            built.unlink(missing_ok=True)

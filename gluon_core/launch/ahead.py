@@ -1,5 +1,5 @@
-"""Compiling ahead of a launch: all configurations of `triton.autotune` before the first is measured, and what
-another process recorded."""
+"""Compiling ahead of a launch: all configurations of `triton.autotune` before the first is measured, and the
+records of another process."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _MOST_FRAMES = 40  # between a launch and the tuner that measures it
 
 
 def compile_configurations(kernel: Any) -> None:
-    """Where Triton's tuner asks for a form of `kernel` that is not compiled: compile those of all its
-    configurations, on as many processes as may compile at once.
+    """Compile the forms of all configurations where Triton's tuner asks for one of `kernel` that is not
+    compiled, on as many processes as may compile at once.
 
-    Those that change the arguments first (`pre_hook`) are left to the tuner, and so is what does not
+    Those that change the arguments first (`pre_hook`) are left to the tuner, and so are those that do not
     compile: it skips such configurations, or raises.
     """
-    found = _asked_by_tuner()
-    if found is None:
+    search_of_tuner = _asked_by_tuner()
+    if search_of_tuner is None:
         return
-    tuner, args, given, configurations = found
+    tuner, args, named, configurations = search_of_tuner
     search = id(tuner), len(tuner.cache)  # the next one begins when this one's result is there
     if tuner.fn is not kernel or _searches.get(kernel) == search:
         return
@@ -42,7 +42,7 @@ def compile_configurations(kernel: Any) -> None:
     if getattr(tuner, "user_defined_pre_hook", False):
         return
     jobs = [
-        functools.partial(_compiled, kernel, args, {**given, **configuration.all_kwargs()})
+        functools.partial(_compiled, kernel, args, {**named, **configuration.all_kwargs()})
         for configuration in configurations
         if configuration.pre_hook is None
     ]
@@ -53,9 +53,9 @@ def compile_configurations(kernel: Any) -> None:
 _searches: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
 
 
-def _compiled(kernel: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+def _compiled(kernel: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     try:
-        return kernel.warmup(*args, **given)
+        return kernel.warmup(*args, **named)
     except Exception:
         return None  # the tuner meets it again
 
@@ -70,7 +70,7 @@ def _frames() -> Iterator[FrameType]:
 
 
 def _asked_by_tuner() -> Optional[tuple[Any, tuple[Any, ...], dict[str, Any], list[Any]]]:
-    """The tuner that asks, the arguments of its call, and its configurations; None where none does."""
+    """Return the tuner that asks, the arguments of its call, and its configurations; None where none does."""
     tuner = _triton.Autotuner
     measures, runs, warms = (getattr(tuner, n).__code__ for n in ("_bench", "run", "warmup"))
     within: Optional[dict[str, Any]] = None
@@ -78,21 +78,21 @@ def _asked_by_tuner() -> Optional[tuple[Any, tuple[Any, ...], dict[str, Any], li
         if frame.f_code is measures and within is None:
             within = frame.f_locals
         elif frame.f_code is warms:
-            told = frame.f_locals
-            left = list(told["self"].prune_configs(told["kwargs"]))
-            if told["autotune_config"] is not left[0]:
+            seen = frame.f_locals
+            left = list(seen["self"].prune_configs(seen["kwargs"]))
+            if seen["autotune_config"] is not left[0]:
                 return None
             _searches.clear()
-            return told["self"], told["args"], dict(told["kwargs"]), left
+            return seen["self"], seen["args"], dict(seen["kwargs"]), left
         elif frame.f_code is runs and within is not None:
             pruned = frame.f_locals.get("pruned_configs")
-            given = {k: v for k, v in within["meta"].items() if k != "warmup"}
-            return None if pruned is None else (within["self"], within["args"], given, list(pruned))
+            named = {k: v for k, v in within["meta"].items() if k != "warmup"}
+            return None if pruned is None else (within["self"], within["args"], named, list(pruned))
     return None
 
 
 def preload(kernel: Any, data: str) -> Any:
-    """Compile what another process recorded: `specialization_data` of Triton's `jit_cache_hook`.
+    """Compile the record of another process: `specialization_data` of Triton's `jit_cache_hook`.
 
     Raises:
         ArgumentError: it is of another kernel.

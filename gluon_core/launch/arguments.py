@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _registered: list[ArgumentKind] = []
-_kinds: dict[type, Optional[ArgumentKind]] = {}  # class -> what was found for it
+_kinds: dict[type, Optional[ArgumentKind]] = {}  # class -> its kind
 _plain: dict[type, str] = dict(rules.PLAIN)  # class -> its name there, "" for all others
 
 
@@ -57,17 +57,17 @@ def register_argument_kind(kind: ArgumentKind) -> ArgumentKind:
 
 
 def registered_kind(cls: type) -> Optional[ArgumentKind]:
-    """The kind for values of class `cls`: one that was registered, the latest first, else a plugin's."""
+    """Return the kind for values of class `cls`: one that was registered, the latest first, else a plugin's."""
     try:
         return _kinds[cls]
     except KeyError:
         known = (*reversed(_registered), *_of_plugins())
-        found = _kinds[cls] = next((kind for kind in known if kind.is_for(cls)), None)
-        return found
+        kind = _kinds[cls] = next((kind for kind in known if kind.is_for(cls)), None)
+        return kind
 
 
 def _of_plugins() -> tuple[ArgumentKind, ...]:
-    """The kinds that the installed backends name."""
+    """Return the kinds that the installed backends name."""
     return tuple(
         checked_kind(load_named(path, f"backend {backend.name!r}, argument_kinds"))
         for backend in registry().backends.values()
@@ -76,7 +76,7 @@ def _of_plugins() -> tuple[ArgumentKind, ...]:
 
 
 def kind_of(value: Any) -> str:
-    """`bool`, `int`, `float`, `none`, `tuple`, `constant`, `array`, `pointer`, `registered` or `unknown`."""
+    """Return `bool`, `int`, `float`, `none`, `tuple`, `constant`, `array`, `pointer`, `registered` or `unknown`."""
     cls = type(value)
     plain = _plain.get(cls)
     if plain is None:
@@ -99,7 +99,7 @@ def viewed(value: Any) -> Any:
     offers DLPack as a tensor or array in its memory, all else as it is.
 
     Raises:
-        ArgumentError: what offers DLPack cannot be taken through it.
+        ArgumentError: an object that offers DLPack cannot be taken through it.
     """
     what = kind_of(value)
     if what == "unknown":
@@ -116,18 +116,18 @@ _dtype_names: dict[Any, str] = {}
 
 
 def dtype_name(dtype: Any) -> str:
-    """Triton's short name of an element type of torch, NumPy or the language."""
-    found = _dtype_names.get(dtype)
-    if found is None:
+    """Return Triton's short name of an element type of torch, NumPy or the language."""
+    name = _dtype_names.get(dtype)
+    if name is None:
         text = str(dtype).split(".")[-1]
         known = _triton.type_names()
-        found = known.get(text, text if text in known.values() else "")
-        if not found:
+        name = known.get(text, text if text in known.values() else "")
+        if not name:
             raise ArgumentError(
                 "kernels cannot take elements of this type", argument="dtype", got=str(dtype)
             )
-        _dtype_names[dtype] = found
-    return found
+        _dtype_names[dtype] = name
+    return name
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def describe(
     align: bool = True,
     pointer_range_bits: Optional[int] = None,
 ) -> Described:
-    """What the compiler is told of `value`.
+    """Return `value` as the compiler sees it.
 
     Args:
         const: the parameter is annotated as a pointer that is only read.
@@ -224,7 +224,7 @@ ATTRIBUTES = {"D": ["tt.divisibility", RULES.divisibility], "S": ["tt.pointer_ra
 
 
 def place_of(value: Any) -> Optional[tuple[str, int]]:
-    """Device type and index that `value` binds a launch to: `("cpu", 0)` for NumPy, None for numbers.
+    """Return the device type and index that `value` binds a launch to: `("cpu", 0)` for NumPy, None for numbers.
 
     Raises:
         DeviceError: a NumPy array that kernels cannot work on in place.
@@ -234,8 +234,8 @@ def place_of(value: Any) -> Optional[tuple[str, int]]:
         check_array(value)
         return "cpu", 0
     if what == "tuple":
-        found = {place for place in map(place_of, value) if place is not None}
-        return found.pop() if len(found) == 1 else (_disagree(found) if found else None)
+        places = {place for place in map(place_of, value) if place is not None}
+        return places.pop() if len(places) == 1 else (_disagree(places) if places else None)
     if what == "registered":
         kind = registered_kind(type(value))
         if kind is None or kind.place is None:
@@ -256,7 +256,7 @@ def _disagree(places: set[tuple[str, int]]) -> tuple[str, int]:
 
 
 def home_of(tensor: Any) -> Any:
-    """What `place_of` depends on, faster: the index of a torch tensor's device."""
+    """Return the fact that `place_of` depends on, faster: the index of a torch tensor's device."""
     get_device = getattr(tensor, "get_device", None)
     return place_of(tensor) if get_device is None else get_device()
 
@@ -274,7 +274,7 @@ class Placeholder:
         self.shape = shape
 
     def stride(self) -> tuple[int, ...]:
-        """In elements."""
+        """Return the strides in elements."""
         strides = [1]
         for size in reversed(self.shape[1:]):
             strides.append(strides[-1] * size)
@@ -300,16 +300,16 @@ _MOST_LAYOUTS = 1024
 
 
 def layout_token(layout: Any) -> int:
-    """A positive number that equal layouts share. Generated code looks into `LAYOUTS` first."""
-    found = LAYOUTS.get(id(layout))
-    if found is None:
+    """Return a positive number that equal layouts share. Generated code looks into `LAYOUTS` first."""
+    token = LAYOUTS.get(id(layout))
+    if token is None:
         if len(_kept_layouts) >= _MOST_LAYOUTS:
             LAYOUTS.clear()
             _kept_layouts.clear()
-        found = _layout_tokens.setdefault(text_of(layout), len(_layout_tokens) + 1)
+        token = _layout_tokens.setdefault(text_of(layout), len(_layout_tokens) + 1)
         _kept_layouts.append(layout)
-        LAYOUTS[id(layout)] = found
-    return found
+        LAYOUTS[id(layout)] = token
+    return token
 
 
 def _describe_descriptor(value: HostDescriptor) -> tuple[str, None]:
@@ -322,7 +322,7 @@ def _describe_descriptor(value: HostDescriptor) -> tuple[str, None]:
 
 
 def _descriptor_key(value: HostDescriptor) -> tuple[Any, ...]:
-    """What its text in a signature depends on; shape, strides and padding come with each launch."""
+    """Return the facts that its text in a signature depends on; shape, strides and padding come with each launch."""
     return (
         value.base.dtype,
         value.input_rank,
@@ -418,7 +418,7 @@ def places_of(
 def all_described(
     parameters: Sequence[Parameter], values: Sequence[Any], where: str, bits: Optional[int]
 ) -> tuple[Described, ...]:
-    """Return what the compiler learns of all arguments.
+    """Return all arguments as the compiler sees them.
 
     Args:
         bits: see `describe`.

@@ -40,7 +40,7 @@ class Forms:
         self._compiled: dict[str, CompiledKernel] = {}
         self._compiling: dict[str, Any] = {}  # the locks of those on their way, by key
         self._known: list[Specialization] = []
-        self._reads: dict[str, tuple[Read, ...]] = {}  # what each read, by its key
+        self._reads: dict[str, tuple[Read, ...]] = {}  # by the key of the form
         self.globals: list[Read] = []
 
     def __len__(self) -> int:
@@ -130,7 +130,7 @@ class Forms:
         if not self._known:
             raise RecompileError(
                 f"{name} is not compiled and GLUON_NO_JIT is set",
-                remedy=f"Call {name}.warmup(...) or .prepare(...) for what will be launched.",
+                remedy=f"Call {name}.warmup(...) or .prepare(...) for the launches to come.",
             )
         options = [known.differences(wanted, self._names) for known in self._known]
         raise _another(
@@ -141,7 +141,7 @@ class Forms:
         )
 
     def _is_current(self, key: str) -> bool:
-        """Return whether the variables that a compiled form read are still what they were.
+        """Return whether the variables that a compiled form read still have their values.
 
         An object that is known as itself alone may have been replaced by its equal, as when a test
         puts a mock in the place of a logger: the kernel is compiled again.
@@ -193,8 +193,8 @@ def source_of(kernel: Any, specialization: Specialization, values: Sequence[Any]
 def _another(message: str, differences: list[tuple[str, str, str]], remedy: str) -> RecompileError:
     return RecompileError(
         message,
-        argument=", ".join(what for what, _, _ in differences),
-        expected="; ".join(f"{what}: {old}" for what, old, _ in differences),
-        got="; ".join(f"{what}: {new}" for what, _, new in differences),
+        argument=", ".join(name for name, _, _ in differences),
+        expected="; ".join(f"{name}: {old}" for name, old, _ in differences),
+        got="; ".join(f"{name}: {new}" for name, _, new in differences),
         remedy=remedy,
     )

@@ -116,19 +116,19 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
         functools.update_wrapper(self, fn, updated=())
 
     def is_gluon(self) -> bool:
-        """Whether tensors of the kernel have layouts; what Triton asks."""
+        """Return whether tensors of the kernel have layouts; Triton asks."""
         return True
 
     @property
     def dispatcher(self) -> Dispatcher:
         """The object that launches this kernel; made on first use."""
-        found = self._dispatcher
-        if found is None:
+        dispatcher = self._dispatcher
+        if dispatcher is None:
             from gluon_core.launch.miss import Dispatcher
 
-            found = self._dispatcher = Dispatcher(self)
-            self._calls = found.calls
-        return found
+            dispatcher = self._dispatcher = Dispatcher(self)
+            self._calls = dispatcher.calls
+        return dispatcher
 
     if TYPE_CHECKING:  # a method of an aggregate is bound to it
 
@@ -152,7 +152,7 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
 
     @opaque.closed
     def run(self, *args: Any, grid: Grid, warmup: bool, **kwargs: Any) -> Optional[CompiledKernel]:
-        """What `kernel[grid]` and Triton's autotuner call.
+        """Launch or warm up: `kernel[grid]` and Triton's autotuner call it.
 
         Returns:
             The `CompiledKernel`, None where a `jit_cache_hook` took over.
@@ -192,20 +192,20 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
 
     @property
     def cache_key(self) -> str:
-        """Digest of the kernel's source, of what it calls and of the constants that it reads.
+        """Return the digest of the kernel's source, of the functions that it calls and of the constants that it reads.
 
         Raises:
             KernelSyntaxError: it unpacks into targets within targets, which Triton cannot follow.
-            HostFunctionError: it, or what it calls, calls a function of host code.
+            HostFunctionError: it, or a function that it calls, calls a function of host code.
         """
         try:
             return str(super().cache_key)
         except Exception as error:
-            self.hash = None  # Triton left what stands for a function that calls itself
+            self.hash = None  # Triton left its mark of a function that calls itself
             if isinstance(error, RuntimeError) and "Unsupported function" in str(error):
-                found = source.host_call(self)
-                if found is not None:
-                    raise found from None
+                mistake = source.host_call(self)
+                if mistake is not None:
+                    raise mistake from None
             span = source.nested_unpacking(self) if isinstance(error, TypeError) else None
             if span is None:
                 raise
@@ -220,7 +220,7 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
         return {}, {}, None, None, self.dispatcher.bind
 
     def preload(self, specialization_data: str) -> Optional[CompiledKernel]:
-        """Compile, or load from the cache, what a `jit_cache_hook` was told in `specialization_data`.
+        """Compile, or load from the cache, the form that a `jit_cache_hook` got as `specialization_data`.
 
         Returns:
             The `CompiledKernel`.
@@ -245,10 +245,10 @@ def _listed(names: Any) -> list[Union[int, str]]:
     return [names] if isinstance(names, (str, int)) else list(names or ())
 
 
-def _check_named(kernel: Any, argument: str, given: Any) -> None:
-    """Warn of what names no parameter, which Triton takes for nothing."""
+def _check_named(kernel: Any, argument: str, names: Any) -> None:
+    """Warn of names of no parameter, which Triton ignores."""
     known = {*kernel.arg_names, *range(len(kernel.arg_names))}
-    strange = [name for name in _listed(given) if name not in known]
+    strange = [name for name in _listed(names) if name not in known]
     if strange:
         warnings.warn(
             f"{argument} of {kernel.__name__} names no parameter: {strange[0]!r}. "
@@ -292,14 +292,14 @@ def jit(
     """Make a kernel of a Python function; usable bare or with options.
 
     Args:
-        repr: names the compiled function, from what it is specialized for.
-        launch_metadata: `f(grid, metadata, arguments)`: what launch hooks are told besides.
+        repr: names the compiled function, from its specialization.
+        launch_metadata: `f(grid, metadata, arguments)`: further facts for launch hooks.
         do_not_specialize: parameters (names or indices) of whose value the code must not depend.
         do_not_specialize_on_alignment: parameters whose divisibility by 16 must not matter.
         debug: keep assertions in the code.
         noinline: stay a function of its own when kernels call it.
-        strict: False makes what we refuse and Triton's Gluon compiles a `KernelWarning` with the
-            line, all but what aborts a compiler or was seen to go wrong on a GPU (the table in
+        strict: False makes all that we refuse and Triton's Gluon compiles a `KernelWarning` with the
+            line, except code that aborts a compiler or was seen to go wrong on a GPU (the table in
             docs/compatibility.md); the simulator has no meaning for such ops and still ends there. None
             leaves it to `GLUON_STRICT`. The kernel's value holds for all that it calls; a launch, `warmup`
             or `gluon.compile` may override it with `strict=`.
@@ -323,7 +323,7 @@ def jit(
 
 
 def must_use_result(x: Any, s: Union[bool, str] = True) -> Any:
-    """Make it an error in kernels to call a function and drop what it returns.
+    """Make it an error in kernels to call a function and drop its result.
 
     Args:
         x: the function; or the message, when used as `@must_use_result("...")`.

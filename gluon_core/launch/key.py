@@ -22,13 +22,13 @@ class Specialization:
     """Everything that one compiled form of a kernel was chosen by.
 
     Args:
-        target: what it runs on.
+        target: where it runs.
         device: index of the device.
-        described: per parameter, what the compiler is told.
+        described: each argument as the compiler sees it.
         options: the parsed compile options.
         strict: as in `gluon.jit`.
         key: all of it as text.
-        lasting: the constants are what they are as long as they live.
+        lasting: the constants never change.
         backend: that of the target.
     """
 
@@ -44,7 +44,7 @@ class Specialization:
     def differences(
         self, other: Specialization, names: Sequence[str]
     ) -> list[tuple[str, str, str]]:
-        """Return what `other` differs in: its name, as it is here, and as it is there."""
+        """Return the differences to `other`: a name, its value here, and its value there."""
         pairs = []
         for name, before, after in zip(names, self.described, other.described):
             if (before.kind, text_of(before.attributes)) != (after.kind, text_of(after.attributes)):
@@ -67,7 +67,7 @@ def specialize(
     places: Places,
     running: bool = True,
 ) -> Specialization:
-    """Return what a call with `values` is compiled for.
+    """Return the specialization of a call with `values`.
 
     Args:
         requested: the options of the call.
@@ -102,16 +102,20 @@ def specialize(
     return Specialization(target, device, described, parsed, strict, key, lasting, backend)
 
 
-def _spoken(found: Described) -> str:
-    if found.kind == "constexpr":
-        return f"constant {found.attributes!r}"
-    words = [str(found.kind)]
-    marks = found.attributes if isinstance(found.attributes, str) else ""
+def _spoken(described: Described) -> str:
+    if described.kind == "constexpr":
+        return f"constant {described.attributes!r}"
+    words = [str(described.kind)]
+    marks = described.attributes if isinstance(described.attributes, str) else ""
     if "D" in marks:
         words.append("divisible by 16")
     if "S" in marks:
         words.append("into less than 2 GiB")
-    return " ".join(words) if isinstance(found.kind, str) else f"{found.kind} {found.attributes}"
+    return (
+        " ".join(words)
+        if isinstance(described.kind, str)
+        else f"{described.kind} {described.attributes}"
+    )
 
 
 def _changed_options(old: Any, new: Any) -> tuple[str, str]:

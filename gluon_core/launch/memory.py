@@ -28,7 +28,7 @@ _CPU = 1  # DLPack's number for the memory of the host
 
 
 def through_dlpack(value: Any) -> Any:
-    """Return what offers DLPack as a tensor of torch, or an array of NumPy without torch; without a copy."""
+    """Return an object that offers DLPack as a tensor of torch, or an array of NumPy without torch; without a copy."""
     if not hasattr(value, "__dlpack__"):
         return value
     try:

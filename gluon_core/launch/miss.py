@@ -1,6 +1,6 @@
-"""A launch that no hit answers: decides what is compiled, launches it, and teaches the calls that follow.
+"""A launch that no hit answers: decides on the form, launches it, and teaches the calls that follow.
 
-A `Dispatcher` belongs to one kernel. Its `calls`, an engine of `gluon_runtime`, answer what they have learned;
+A `Dispatcher` belongs to one kernel. Its `calls`, an engine of `gluon_runtime`, answer all that they have learned;
 every other call comes to `miss`.
 """
 
@@ -88,7 +88,7 @@ class Dispatcher:
         )
         self.calls = Calls(self, [p.of_call() for p in self.parameters])
 
-    # -- what the calls ask ----------------------------------------------------------------------------
+    # -- questions of the calls ------------------------------------------------------------------------
 
     def measure(
         self, sizes: Any, values: tuple[Any, ...], hit: Optional[Hit] = None
@@ -153,7 +153,7 @@ class Dispatcher:
 
     @property
     def lookup(self) -> Callable[..., Any]:
-        """Return what finds configurations for `config=`; made on first use.
+        """Return the finder of configurations for `config=`; made on first use.
 
         Raises:
             PluginError: no plugin does.
@@ -202,7 +202,7 @@ class Dispatcher:
     def _guard_environment(
         self, launch: Callable[..., Any], options: Mapping[str, Any]
     ) -> Callable[..., Any]:
-        """Return a simulated launch that holds while GLUON_TARGET is what it was."""
+        """Return a simulated launch that holds as long as GLUON_TARGET stays."""
         wanted = os.environ.get("GLUON_TARGET")
 
         def guarded(sizes: Any, stream: int, *values: Any) -> Any:
@@ -215,7 +215,7 @@ class Dispatcher:
         return guarded
 
     def forget(self) -> None:
-        """Drop what is remembered in memory; the next call decides anew. The disk cache stays."""
+        """Drop all forms and calls in memory; the next call decides anew. The disk cache stays."""
         self.forms.forget()
         self._lookup = None
         self.calls.forget()
@@ -235,7 +235,7 @@ class Dispatcher:
     def specialize(
         self, values: tuple[Any, ...], options: Mapping[str, Any], running: bool = True
     ) -> Specialization:
-        """Return what a call with `values` is compiled for, see `key.specialize`."""
+        """Return the specialization of a call with `values`, see `key.specialize`."""
         places = places_of(self.parameters, values, self.name, running)
         return specialize(self.kernel, self.parameters, values, options, places, running)
 

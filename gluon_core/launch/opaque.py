@@ -1,13 +1,13 @@
-"""What torch's tracer meets where a kernel is launched: one closed door, on every target.
+"""The launch of a kernel to torch's tracer: one closed door, on every target.
 
-`torch.compile` runs the Python of a function symbolically and goes into what that calls; in the code
+`torch.compile` runs the Python of a function symbolically and enters the functions that it calls; in the code
 of a launch, or of a simulated machine, it would read addresses of tensors that have no memory. The
 functions here carry the marks that it looks for, so nothing imports torch and a launch costs nothing.
 
 Two marks are needed. One stops the tracer where it comes to a call: the graph ends there, with a
 message. The other stops it where Python itself makes the call, after the graph has ended.
 
-Where there is a GPU, torch takes any function that Triton's `jit` made, and what inherits from that
+Where there is a GPU, torch takes any function that Triton's `jit` made, and all that inherits from that
 class, for source that Inductor may copy into a module of its own. A kernel of Gluon is not that.
 """
 
@@ -36,7 +36,7 @@ _doors: weakref.WeakSet[FunctionType] = weakref.WeakSet()  # not yet known to a 
 
 
 def closed(function: F) -> F:
-    """Mark `function`, written in Python: torch traces neither it nor what it calls."""
+    """Mark `function`, written in Python: torch traces neither it nor the functions that it calls."""
     marked: Any = function
     marked._torchdynamo_disable = True
     marked._torchdynamo_disable_msg = REASON
@@ -46,7 +46,7 @@ def closed(function: F) -> F:
 
 
 def arm() -> None:
-    """Tell torch, if it is loaded, of the functions marked since it last was told."""
+    """Tell torch, if it is loaded, of the functions marked since the last time."""
     torch = sys.modules.get("torch")
     if torch is None or not _doors:
         return
@@ -60,7 +60,7 @@ def arm() -> None:
 
 def _never(frames: Any, function: FunctionType) -> None:
     strategy = getattr(frames, "_FrameExecStrategy", None)
-    if strategy is None:  # torch before 2.7: the function alone, not what it calls
+    if strategy is None:  # torch before 2.7: the function alone, not those that it calls
         frames.skip_code(function.__code__)
         return
     skip = frames._FrameAction.SKIP
@@ -83,14 +83,14 @@ def launch(kernel: Any, grid: Any, *args: Any, **options: Any) -> Any:
 
 
 def subscript(kernel: Any, grid: Any) -> Callable[..., Any]:
-    """What torch traces in the place of `kernel[grid]`: nothing of the kernel is looked at."""
+    """Trace this in the place of `kernel[grid]`: nothing of the kernel is looked at."""
     _armed()
     return functools.partial(launch, kernel, grid)
 
 
 # -- kernels are objects like others -------------------------------------------------------------
 
-_BUILDER = "torch._dynamo.variables.builder"  # what meets a value first when torch traces
+_BUILDER = "torch._dynamo.variables.builder"  # meets a value first when torch traces
 _kernel_types: list[type] = []
 
 
@@ -102,7 +102,7 @@ def no_triton_source(cls: C) -> C:
 
 
 def _teach(tracer: Any) -> None:
-    """Enter the marked classes, and what tunes their kernels, into the tracer's table of types."""
+    """Enter the marked classes, and the tuner of their kernels, into the tracer's table of types."""
     from gluon_core._triton import Autotuner
 
     try:

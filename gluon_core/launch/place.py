@@ -1,4 +1,4 @@
-"""Where a launch runs: on what was asked for, else where its tensors are, never silently on a simulator."""
+"""The place of a launch: the target that was asked for, else where its tensors are, never silently on a simulator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def choose(wanted: Any, places: Places, running: bool = True) -> tuple[Target, i
     """Return the target and the index of the device for a launch.
 
     Args:
-        wanted: what the caller said, None for `GLUON_TARGET` or the tensors.
+        wanted: the target that the caller names, None for `GLUON_TARGET` or the tensors.
         places: parameter -> (device type, index) of its tensor.
         running: False to compile only: the tensors then decide nothing that is not left open.
 
@@ -181,8 +181,8 @@ def device_target() -> Optional[Target]:
 
 
 def multiprocessors(x: Any) -> Optional[int]:
-    """How many multiprocessors (compute units) the device that holds `x` has, or None for an array in
-    host memory, where kernels are simulated: what the grid of a persistent kernel is made of.
+    """Return the number of multiprocessors (compute units) of the device that holds `x`, None for an array in
+    host memory, where kernels are simulated. The grid of a persistent kernel is made of it.
 
         programs = gluon.multiprocessors(x) or 3
         kernel[(min(tiles, programs),)](x, ...)

@@ -1,4 +1,4 @@
-"""How generated launch code reads the arguments of a kernel: into a key, and as addresses."""
+"""Readings of the arguments of a kernel by generated launch code: into a key, and as addresses."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def readings(
     numbers of Python.
 
     Args:
-        token: what stands for a constant in a key.
+        token: the stand-in of a constant in a key.
     """
     return [
         None
@@ -148,7 +148,7 @@ def _item_keys(token: Any, value: Any) -> Iterator[Any]:
         except ArgumentError:
             if not hasattr(item, "__dlpack__"):
                 raise
-            yield _NEVER  # the call is made again with what it is a view of
+            yield _NEVER  # the call is made again with the tensor that it is a view of
             continue
         constant = (
             token(described.attributes) if described.kind == "constexpr" else described.attributes

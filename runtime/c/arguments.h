@@ -94,7 +94,7 @@ static int read_integer(PyObject *value, char letter, uint64_t *out)
     return 0;
 }
 
-/* DLPack's table of functions, version 1: DLPackExchangeAPI and what it refers to. */
+/* DLPack's table of functions, version 1: DLPackExchangeAPI and the types in it. */
 typedef struct {
     uint8_t code, bits;
     uint16_t lanes;

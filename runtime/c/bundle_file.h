@@ -150,7 +150,7 @@ static const Member *find_member(const gb_bundle *self, const char *name)
 
 static const char *text_at(const gb_bundle *self, uint32_t place) { return self->strings + place; }
 
-/* Whether `count` rows of `size` bytes at `place` are in the index. */
+/* Return whether `count` rows of `size` bytes at `place` are in the index. */
 static int inside(const gb_bundle *self, uint32_t place, uint32_t count, size_t size)
 {
     return place <= self->index_size && count <= (self->index_size - place) / size;

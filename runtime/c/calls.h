@@ -21,7 +21,7 @@ typedef struct {
     PyObject *answer; /* a tuple that owns these, and the objects whose addresses are words: */
     PyObject *stream_of, *device, *compiled;
     PyObject *sizes;     /* the grid where a call names none, or None */
-    PyObject *constants; /* what a grid function gets for each parameter that is constant; None: the call's */
+    PyObject *constants; /* the values that a grid function gets for constants; None: the call's */
     const Launch *launch;
     int index;
 } Known;
@@ -62,11 +62,11 @@ static int has_some(PyObject *list)
     return PyList_Check(list) ? PyList_Size(list) != 0 : PyObject_IsTrue(list) != 0;
 }
 
-static int is_still(PyObject *object, PyObject *name, PyObject *what)
+static int is_still(PyObject *object, PyObject *name, PyObject *expected)
 {
     PyObject *now = PyObject_GetAttr(object, name);
     Py_XDECREF(now);
-    return now == what;
+    return now == expected;
 }
 
 /* Return whether somebody listens to launches, or a global has another value: Python's part. */
@@ -132,7 +132,7 @@ typedef struct {
     Reader reader;
 } Call;
 
-/* Find the argument of each parameter, and the options. Below 0 where Python has to say what is missing. */
+/* Find the argument of each parameter, and the options. Below 0 where Python reports a missing one. */
 static int place_arguments(const Calls *self, PyObject *const *args, Py_ssize_t count,
                            PyObject *keywords, Call *to)
 {

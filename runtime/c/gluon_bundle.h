@@ -109,7 +109,7 @@ typedef struct {
     uint64_t shape[5];   /* slowest dimension first */
     uint64_t strides[5]; /* in elements; the last is 1 */
     uint32_t box[5];     /* chooses among forms for several boxes; zeros fit any */
-    int nan;             /* what loads bring for elements outside: NaN, or else zero */
+    int nan;             /* loads of elements outside bring NaN, or else zero */
     int tf32;            /* copies round fp32 elements */
 } gb_descriptor;
 
@@ -148,7 +148,7 @@ static inline gb_value gb_real(double value) { return gb_value_of(GB_REAL, 0, va
 static inline gb_value gb_boolean(int value) { return gb_value_of(GB_BOOLEAN, value != 0, 0, NULL); }
 /* A compile-time constant as JSON ("512", "true", "\"relu\"", "null"), or the text of a layout. */
 static inline gb_value gb_constant(const char *json) { return gb_value_of(GB_CONSTANT, 0, 0, json); }
-/* What a descriptor parameter gets; `descriptor` must live until the launch. */
+/* A tensor for a descriptor parameter; `descriptor` must live until the launch. */
 static inline gb_value gb_described(const gb_descriptor *descriptor)
 {
     return gb_value_of(GB_DESCRIPTOR, (uint64_t)(uintptr_t)descriptor, 0, NULL);
@@ -169,7 +169,7 @@ gb_status gb_pack(const gb_form *form, const gb_value *values, size_t count, voi
 
 /* Device `index` of the driver that the bundle has code for, libcuda or else libamdhip64. */
 gb_device *gb_device_open(const gb_bundle *bundle, int index, gb_error *error);
-/* Frees what belongs to a device; loaded kernels stay loaded, as work with them may be under way. */
+/* Frees the memory of a device; loaded kernels stay loaded, as work with them may be under way. */
 void gb_device_close(gb_device *device);
 const char *gb_device_architecture(const gb_device *device);
 

@@ -13,7 +13,7 @@
 #define ALIGN 4
 #define WIDTH 8 /* on how many bits an integer needs */
 
-/* gluon_runtime.rules: a mask for what is divisible, and the usual integers. */
+/* gluon_runtime.rules: a mask for divisible numbers, and the usual integers. */
 typedef struct {
     long long divides, constant, least, most;
     PyObject *described; /* classes of descriptors */

@@ -49,7 +49,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what reads bundles on first use: a launch of the just-in-time compiler does without."""
+    """Import the reader of bundles on first use: a launch of the just-in-time compiler does without."""
     if name == "errors":
         return importlib.import_module("gluon_runtime.errors")
     if name not in _HOMES:

@@ -1,6 +1,6 @@
 """Tensors and arrays of other libraries: where they are, and of which elements.
 
-They are known by what they offer: `data_ptr()` and `dtype`, `__cuda_array_interface__`, or DLPack. No array
+They are known by their interface: `data_ptr()` and `dtype`, `__cuda_array_interface__`, or DLPack. No array
 library is imported.
 """
 
@@ -23,11 +23,11 @@ class Seen:
 
     Args:
         kind: `pointer`, `descriptor`, `int`, `float`, `bool`, `none`, `tuple` or `other`.
-        value: the address of a pointer; a `Spread`; the items of a tuple, seen; else what came.
+        value: the address of a pointer; a `Spread`; the items of a tuple, seen; else the argument.
         dtype: of a pointer or descriptor, None where any fits.
         size: bytes of storage behind a pointer, None where it is not known.
         device: type and index of where a pointer points to, None where it is not known.
-        owner: what keeps the memory alive.
+        owner: the object that keeps the memory alive.
     """
 
     kind: str
@@ -70,7 +70,7 @@ _dtypes: dict[Any, Optional[str]] = {}
 
 
 def dtype_name(dtype: Any) -> str:
-    """The short name of an element type.
+    """Return the short name of an element type.
 
     Raises:
         BundleArgumentError: kernels have no such elements.
@@ -86,10 +86,10 @@ def dtype_name(dtype: Any) -> str:
 
 
 def width_of(dtype: Optional[str]) -> int:
-    """Bytes of an element.
+    """Return the bytes of an element.
 
     Raises:
-        BundleArgumentError: nothing says what the elements are.
+        BundleArgumentError: the element type is unknown.
     """
     if dtype is None:
         raise BundleArgumentError(
@@ -127,7 +127,7 @@ def from_interface(value: Any) -> Seen:
 
 
 def _extent(shape: Any, strides: Any, width: int) -> int:
-    """Bytes from the first element to the end of the last; `strides` in bytes."""
+    """Return the bytes from the first element to the end of the last; `strides` in bytes."""
     if 0 in shape:
         return 0
     if strides is None:
@@ -143,7 +143,7 @@ class _DLDevice(ctypes.Structure):
 
 
 class _DLTensor(ctypes.Structure):
-    """DLPack's `DLTensor`, the head of what a capsule holds."""
+    """DLPack's `DLTensor`, the head of the content of a capsule."""
 
     _fields_ = [
         ("data", ctypes.c_void_p),

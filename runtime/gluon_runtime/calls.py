@@ -1,7 +1,7 @@
 """The calls of a kernel: binds the arguments, finds the launch that fits them, and makes it.
 
 For each combination of argument classes that a kernel meets, one function is generated. It checks the
-classes, reads what the choice of the code depends on (`rules`) into one key, looks the launch up and calls it.
+classes, reads the facts that the choice of the code depends on (`rules`) into one key, looks the launch up and calls it.
 Every other call goes to `Kernel.miss`, which decides, and teaches the launch with `Calls.learn`. The C
 engine, where it was built, stands in front and does the same for the calls that it can read.
 """
@@ -21,14 +21,14 @@ __all__ = ["Calls", "Hit", "Kernel", "Parameter", "Reading", "Watch"]
 
 
 class Reading(NamedTuple):
-    """How generated code reads the arguments of one class. Expressions have `{it}` for the argument, and
+    """The expressions by which generated code reads the arguments of one class. They have `{it}` for the argument, and
     `{own}` for the result of `read`.
 
     Args:
-        key: what the choice of the code depends on.
-        device: what tells the device.
-        read: what is evaluated once: for tensors, the address.
-        value: what a launch is passed that takes addresses.
+        key: the facts that the choice of the code depends on.
+        device: the device.
+        read: evaluated once: for tensors, the address.
+        value: passed to a launch that takes addresses.
         memory: `{own}` is an address.
         names: objects that the expressions name, as `{name}`.
     """
@@ -81,7 +81,7 @@ class Kernel(Protocol):
         """Return a generated function, marked for tracers."""
 
     def token(self, value: Any) -> Any:
-        """Return what stands for a constant in a key."""
+        """Return the stand-in of a constant in a key."""
 
     def view(self, value: Any) -> Any:
         """Return `value` as kernels take it."""
@@ -208,7 +208,7 @@ class _Signature:
         """Return the list as source.
 
         Args:
-            lacking: constants, and as Python wants it what follows them, may be left out.
+            lacking: constants, and as Python wants it all that follows them, may be left out.
             surplus: further arguments by place are taken, as `_g_surplus`.
         """
         parts: list[str] = []
@@ -293,7 +293,7 @@ class Calls:
         namespace, where = dict(names), self._kernel.name
         exec(compile(source, f"<gluon launch of {where}>", "exec"), namespace)
         function = namespace[name]
-        function.__qualname__ = where  # what Python calls it when arguments are missing
+        function.__qualname__ = where  # its name where Python reports missing arguments
         return self._kernel.sealed(function)
 
     def _entry(self, miss: Callable[..., Any], **names: Any) -> Any:
@@ -355,7 +355,7 @@ class Calls:
             options: keywords, without a stream.
             raw: the launch takes addresses in the place of tensors.
             ranged: the choice of the code depends on the size of storages.
-            lasting: constants among `values` are what they are as long as they live.
+            lasting: constants among `values` never change.
             grid: three sizes for calls without a grid.
             constants: per parameter, the value that functions for the grid get for a constant.
         """
@@ -499,14 +499,14 @@ def _apart(options: dict[str, Any]) -> tuple[dict[str, Any], Optional[int]]:
 
 
 def stream_handle(stream: Any) -> int:
-    """Return the handle of a stream: an int, or what torch and CuPy call `cuda_stream` and `ptr`."""
+    """Return the handle of a stream: an int, or a stream with the `cuda_stream` of torch or the `ptr` of CuPy."""
     for name in ("cuda_stream", "ptr"):
         stream = getattr(stream, name, stream)
     return operator.index(stream)
 
 
 class _Writer:
-    """Collects, parameter by parameter, what the generated code of one variant reads."""
+    """Collects, parameter by parameter, the expressions of the generated code of one variant."""
 
     def __init__(self, kernel: Kernel, raw: bool, ranged: bool):
         self._kernel, self._raw, self._ranged = kernel, raw, ranged
@@ -562,11 +562,11 @@ class _Writer:
                 self._key.append(f"_g_small({it})")
         self.values.append(reading.value.format(**parts) if self._raw else it)
 
-    def _divides(self, what: str) -> str:
+    def _divides(self, number: str) -> str:
         """Return the expression for divisibility."""
         divisor = self._kernel.rules.divisibility
         is_power = divisor & (divisor - 1) == 0
-        return f"not {what} & {divisor - 1}" if is_power else f"not {what} % {divisor}"
+        return f"not {number} & {divisor - 1}" if is_power else f"not {number} % {divisor}"
 
     def _integer(self, name: str, flags: int) -> str:
         """Return the key of an integer, by the rules of the parameter."""
@@ -583,7 +583,7 @@ class _Writer:
         return f"({constants}2) if {inside} else _g_type({name})"
 
     def finish(self) -> list[str]:
-        """Return the parts of the key. What is usually the same for all tensors makes one short part."""
+        """Return the parts of the key. Facts that are usually the same for all tensors make one short part."""
         key = list(self._key)
         if self._devices:
             first, *rest = self._devices

@@ -43,7 +43,7 @@ class Container:
 
     Attributes:
         members: name -> bytes, in the order of the file.
-        digest: the hash that the file carries, hex: what to compare with what was published.
+        digest: the hash that the file carries, hex: compare it with the one that was published.
     """
 
     def __init__(self, members: Mapping[str, bytes], digest: str):
@@ -52,7 +52,7 @@ class Container:
 
 
 def pack(members: Mapping[str, bytes]) -> bytes:
-    """The bytes of a bundle: the manifest first, the index after it, the others by name."""
+    """Return the bytes of a bundle: the manifest first, the index after it, the others by name."""
     import zipfile  # a launch does not need it
 
     first = [name for name in (MANIFEST, INDEX) if name in members]
@@ -70,7 +70,7 @@ def pack(members: Mapping[str, bytes]) -> bytes:
 
 
 def read(path: Union[str, os.PathLike[str]], digest: Optional[str] = None) -> Container:
-    """The bundle in a file, see `unpack`.
+    """Return the bundle in a file, see `unpack`.
 
     Raises:
         BundleFormatError: there is no such file, or it is no bundle.
@@ -85,11 +85,11 @@ def read(path: Union[str, os.PathLike[str]], digest: Optional[str] = None) -> Co
 
 
 def unpack(data: bytes, where: str, digest: Optional[str] = None) -> Container:
-    """The members of a bundle, once its hash is right.
+    """Return the members of a bundle, once its hash is right.
 
     Args:
         data: the file.
-        where: what errors call it.
+        where: its name in errors.
         digest: the hash that the caller knows the bundle to have, from elsewhere.
 
     Raises:
@@ -102,8 +102,8 @@ def unpack(data: bytes, where: str, digest: Optional[str] = None) -> Container:
     place = data.rfind(_HEAD, max(0, len(data) - 256))
     if place < 0:
         raise _headless(data, where)
-    version, found, rest = data[place + len(_HEAD) :].partition(_MIDDLE)
-    if found and version.isdigit() and version != b"%d" % FORMAT:
+    version, separator, rest = data[place + len(_HEAD) :].partition(_MIDDLE)
+    if separator and version.isdigit() and version != b"%d" % FORMAT:
         raise BundleVersionError(
             "the bundle has a format that this release does not read",
             argument=where,
@@ -150,7 +150,7 @@ def _headless(data: bytes, where: str) -> Exception:
 
 
 def _members(data: bytes, where: str) -> dict[str, bytes]:
-    """All members, read from their headers in a row; nothing else may stand in between."""
+    """Return all members, read from their headers in a row; nothing else may stand in between."""
     members: dict[str, bytes] = {}
     place = 0
     while data[place : place + 4] == _START:

@@ -55,21 +55,20 @@ class Attribute(ctypes.Structure):
 
 
 def attributes_of(launch: Launch) -> Any:
-    """The launch attributes as an array."""
-    found: list[tuple[int, tuple[int, ...]]] = []
+    """Return the launch attributes as an array."""
+    wanted: list[tuple[int, tuple[int, ...]]] = []
     if launch.dependent:
-        found.append((_DEPENDENT, (1,)))
+        wanted.append((_DEPENDENT, (1,)))
     if launch.cooperative:
-        found.append((_COOPERATIVE, (1,)))
+        wanted.append((_COOPERATIVE, (1,)))
     if launch.num_ctas != 1:
-        found.append((_CLUSTER, (launch.num_ctas, 1, 1)))
-        found.append((_CLUSTER_POLICY, (_SPREAD,)))
-    made = (Attribute * len(found))()
-    for attribute, (kind, values) in zip(made, found):
+        wanted.append((_CLUSTER, (launch.num_ctas, 1, 1)))
+        wanted.append((_CLUSTER_POLICY, (_SPREAD,)))
+    attributes = (Attribute * len(wanted))()
+    for attribute, (kind, values) in zip(attributes, wanted):
         attribute.id = kind
-        for index, value in enumerate(values):
-            attribute.value[index] = value
-    return made
+        attribute.value[: len(values)] = values
+    return attributes
 
 
 @dataclass
@@ -132,11 +131,11 @@ class CudaDriver:
         context = self._contexts.get(index)
         if context is None:
             with self._lock:
-                device, made = ctypes.c_int(), ctypes.c_void_p()
+                device, retained = ctypes.c_int(), ctypes.c_void_p()
                 self._check(self.calls.cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
-                status = self.calls.cuDevicePrimaryCtxRetain(ctypes.byref(made), device)
+                status = self.calls.cuDevicePrimaryCtxRetain(ctypes.byref(retained), device)
                 self._check(status, "cuDevicePrimaryCtxRetain")
-                context = self._contexts[index] = int(made.value or 0)
+                context = self._contexts[index] = int(retained.value or 0)
         current = ctypes.c_void_p()
         self._check(self.calls.cuCtxGetCurrent(ctypes.byref(current)), "cuCtxGetCurrent")
         if current.value != context:
@@ -296,7 +295,7 @@ class CudaDriver:
             raise BundleDriverError(
                 "the driver cannot encode the descriptor",
                 argument=f"{list(value.shape)} elements with strides {list(value.strides)}",
-                expected=f"what fits a copy of {list(kind.box)} elements of {size} bytes",
+                expected=f"a tensor for copies of {list(kind.box)} elements of {size} bytes",
                 got=self._text(status),
             )
         encoded = ctypes.string_at(start, MAP_BYTES)
@@ -307,9 +306,9 @@ class CudaDriver:
         return encoded
 
     def _version(self) -> int:
-        found = ctypes.c_int()
-        self._check(self.calls.cuDriverGetVersion(ctypes.byref(found)), "cuDriverGetVersion")
-        return found.value
+        version = ctypes.c_int()
+        self._check(self.calls.cuDriverGetVersion(ctypes.byref(version)), "cuDriverGetVersion")
+        return version.value
 
     def allocate(self, device: int, size: int, stream: int) -> int:
         self._enter(device)

@@ -16,7 +16,7 @@ WITH_MAPS = ("cuda",)  # drivers whose kernels take maps of tensors
 
 
 class Driver(Protocol):
-    """A driver, or what stands in for one in a test."""
+    """A driver, or its stand-in in a test."""
 
     name: str  # `cuda` or `hip`: which forms of a bundle it launches
     tensor_device: str  # the device type of tensors that it works on, as torch calls it
@@ -66,7 +66,7 @@ def torch_cuda(built_for: str) -> Optional[Any]:
     return cuda if cuda is not None and cuda.is_initialized() else None
 
 
-_raw: dict[str, Callable[[int], int]] = {}  # what torch has to tell a stream
+_raw: dict[str, Callable[[int], int]] = {}  # torch's function for the current stream
 
 
 def torch_stream(device: int, built_for: str) -> int:

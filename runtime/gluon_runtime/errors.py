@@ -1,6 +1,6 @@
 """Every mistake that reading or launching a bundle reports, one class each.
 
-A message says what is wrong, which argument, what was expected, what came, and what to do.
+A message says what is wrong, which argument, the expected and the actual value, and the remedy.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class BundleError(Exception):
     """Base of all of them.
 
     Args:
-        message: what is wrong, in one sentence.
+        message: the mistake, in one sentence.
         argument: the argument or file at fault.
-        expected: what would have been accepted.
-        got: what came.
-        remedy: what to do about it.
+        expected: the accepted values.
+        got: the actual value.
+        remedy: a way out.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class BundleError(Exception):
 
 
 class BundleFormatError(BundleError, ValueError):
-    """The file is no bundle, or its manifest is not what the format says."""
+    """The file is no bundle, or its manifest is not as the format says."""
 
 
 class BundleVersionError(BundleError):

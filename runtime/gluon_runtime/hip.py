@@ -54,17 +54,17 @@ class HipDriver:
         return self._count
 
     def architecture(self, device: int) -> str:
-        found = self._architectures.get(device)
-        if found is None:
-            found = self._architectures[device] = self._ask(device)
-        return found
+        architecture = self._architectures.get(device)
+        if architecture is None:
+            architecture = self._architectures[device] = self._ask(device)
+        return architecture
 
     def _ask(self, device: int) -> str:
         cuda = torch_cuda("hip")
         if cuda is not None:
             return str(cuda.get_device_properties(device).gcnArchName).split(":")[0]
-        # The name stands in hipDeviceProp_t, at a place that differs between releases: `gfx` and what
-        # follows up to the end of the string is looked for.
+        # The name is in hipDeviceProp_t, at a place that differs between releases: look for `gfx`, up to
+        # the end of the string.
         room = ctypes.create_string_buffer(_PROPERTIES)
         ask = getattr(self.calls, "hipGetDevicePropertiesR0600", None)
         ask = ask or self.calls.hipGetDeviceProperties

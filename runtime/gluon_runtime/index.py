@@ -1,7 +1,7 @@
 """`index.bin`: the manifest in a form that C reads without a parser of JSON.
 
-Little-endian words of 32 bits; what refers to a place says how many bytes it is behind the start. Strings end
-with 0 and stand at the end. `c/gluon_bundle.h` reads it, docs/bundles.md lists the records.
+Little-endian words of 32 bits; a place is given in bytes behind the start. Strings end
+with 0 and are at the end. `c/gluon_bundle.h` reads it, docs/bundles.md lists the records.
 """
 
 from __future__ import annotations
@@ -112,32 +112,41 @@ def _parameters(kernel: Kernel, strings: _Strings) -> list[bytes]:
 def _arguments(form: Form, strings: _Strings, put: Callable[[bytes], int]) -> list[bytes]:
     fields = {field.path: field for field in form.packing.fields}
     rows = []
-    for path, found in leaves_of(form.arguments):
-        if isinstance(found, Value):
+    for path, pattern in leaves_of(form.arguments):
+        if isinstance(pattern, Value):
             field = fields[path]
-            flags = _DIVISIBLE * found.divisible | _SMALL * found.small
+            flags = _DIVISIBLE * pattern.divisible | _SMALL * pattern.small
             code = ord("y") if field.code == "bf16" else ord(field.code)
-            rows.append(_ARGUMENT.pack(path[0], 1, strings(found.type), flags, code, field.offset))
-        elif isinstance(found, Described):
+            rows.append(
+                _ARGUMENT.pack(path[0], 1, strings(pattern.type), flags, code, field.offset)
+            )
+        elif isinstance(pattern, Described):
             field = fields[path]
             assert field.map is not None
-            row = (path[0], 2, strings(found.text), found.rank, put(_map(field.map)), field.offset)
+            row = (
+                path[0],
+                2,
+                strings(pattern.text),
+                pattern.rank,
+                put(_map(field.map)),
+                field.offset,
+            )
             rows.append(_ARGUMENT.pack(*row))
-        elif isinstance(found, Constant):
-            text = strings(text_of(found))
-            rows.append(_ARGUMENT.pack(path[0], 0, text, _OPAQUE * found.opaque, 0, 0))
+        elif isinstance(pattern, Constant):
+            text = strings(text_of(pattern))
+            rows.append(_ARGUMENT.pack(path[0], 0, text, _OPAQUE * pattern.opaque, 0, 0))
     return rows
 
 
-def _map(found: TensorMap) -> bytes:
-    box = [*found.box, *[0] * (5 - len(found.box))]
-    head = (found.swizzle, found.element_type, found.element_bytes, found.fp4_padded)
-    return _MAP.pack(*map(int, head), len(found.box), *box)
+def _map(encoding: TensorMap) -> bytes:
+    box = [*encoding.box, *[0] * (5 - len(encoding.box))]
+    head = (encoding.swizzle, encoding.element_type, encoding.element_bytes, encoding.fp4_padded)
+    return _MAP.pack(*map(int, head), len(encoding.box), *box)
 
 
 def _form(form: Form, digest: str, arguments: int, strings: _Strings) -> bytes:
     launch, packing = form.launch, form.packing
-    options = {name: form.options[name] for name in form.given}
+    options = {name: form.options[name] for name in form.explicit}
     flags = _COOPERATIVE * launch.cooperative | _DEPENDENT * launch.dependent
     return _FORM.pack(
         *map(

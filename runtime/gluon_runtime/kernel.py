@@ -187,7 +187,7 @@ class BundledKernel:
         self.call(None, *arguments, **named)
 
     def entry(self, grid: Optional[Grid], /, *arguments: Any, **named: Any) -> None:
-        """Any launch, with the errors for arguments that Python could not bind."""
+        """Answer any launch, with the errors for arguments that Python could not bind."""
         try:
             self._calls.entry(grid, *arguments, **named)
         except TypeError as error:
@@ -196,7 +196,7 @@ class BundledKernel:
     def prepare(
         self, *arguments: Any, grid: Optional[Grid] = None, **named: Any
     ) -> Callable[..., None]:
-        """`handle(*arguments)`, which launches on the current stream and decides nothing: its
+        """Return `handle(*arguments)`, which launches on the current stream and decides nothing: its
         arguments must have the dtypes, alignment, constants and device of those given here."""
         try:
             values, options = self._calls.bind(arguments, named)
@@ -254,7 +254,7 @@ class BundledKernel:
             hit.launch(sizes, on, *passed)
 
     def measure(self, grid: Any, values: Sequence[Any], hit: Any) -> Optional[tuple[int, int, int]]:
-        """Three sizes, None for an empty grid."""
+        """Return three sizes, None for an empty grid."""
         form = hit.launch.form
         if grid is None:
             if form.grid is None:
@@ -333,7 +333,7 @@ class BundledKernel:
     # -- deciding ------------------------------------------------------------------------------------
 
     def _choose(self, values: Sequence[Any], options: Mapping[str, Any]) -> Hit:
-        """The form that fits, on the device of the arguments."""
+        """Return the launch of the form that fits, on the device of the arguments."""
         seen: list[Any] = []
         places: dict[str, tuple[str, int]] = {}
         parameters = self.kernel.parameters
@@ -363,7 +363,7 @@ class BundledKernel:
     def _mistaken(
         self, error: Exception, arguments: Sequence[Any], named: Mapping[str, Any]
     ) -> Exception:
-        """The error for arguments that Python could not bind; `error` itself if it is another."""
+        """Return the error for arguments that Python could not bind; `error` itself if it is another."""
         left = [p for p in self.kernel.parameters[len(arguments) :] if p.name not in named]
         missing = [p.name for p in left if p.default is None and not p.constexpr]
         twice = set(self.names[: len(arguments)]) & set(named)
@@ -440,12 +440,12 @@ def _address(value: Any) -> Any:
         return value if type(value) is int else look(value).value
 
 
-# How a prepared launch reads what was a tensor when it was prepared.
+# The reading, by a prepared launch, of an argument that was a tensor when it was prepared.
 _TOLERANT = Reading(read="{address}({it})", value="{own}", names={"address": _address})
 
 
 def _parameter(parameter: manifests.Parameter) -> Parameter:
-    """The parameter as `calls` knows it: forms of a bundle may depend on anything."""
+    """Return the parameter as `calls` knows it: forms of a bundle may depend on anything."""
     default = ABSENT
     if parameter.default is not None:
         known = parameter.default
@@ -469,7 +469,7 @@ def _settled(value: Any) -> bool:
 
 
 def _known(pattern: Any, value: Any) -> Any:
-    """The value of an argument; of a constant that was left out, that of the form."""
+    """Return the value of an argument; of a constant that was left out, that of the form."""
     return pattern.value if value is ABSENT and isinstance(pattern, Constant) else value
 
 

@@ -122,9 +122,9 @@ class Parameter:
         constexpr: it only chooses the code.
         specialize: whether code may depend on the value of an argument that it takes.
         align: whether code may depend on its divisibility.
-        type: what it is annotated with, "" where the argument decides.
+        type: its annotation, "" where the argument decides.
         kind: `plain`, `keyword` (by name only) or `variadic` (`*name`).
-        default: what it is when it is left out; None where it must be given.
+        default: its value when it is left out; None where it is required.
     """
 
     name: str
@@ -179,14 +179,14 @@ class Launch:
 
 @dataclass(frozen=True)
 class TensorMap:
-    """How the code wants the map (CUtensorMap) of a descriptor to be made.
+    """The encoding of the map (CUtensorMap) of a descriptor.
 
     Args:
         swizzle: as CUtensorMapSwizzle has it.
         element_type: as `tensormap.replace` of PTX numbers it.
-        element_bytes: of what strides count.
+        element_bytes: of the elements that strides count.
         fp4_padded: two elements of the tensor are one byte, the shape counts bytes.
-        box: what one copy moves, slowest dimension first.
+        box: the extents that one copy moves, slowest dimension first.
     """
 
     swizzle: Natural
@@ -284,16 +284,16 @@ class Form:
 
     Args:
         target: as Gluon Core writes it, `nvidia:sm_90`.
-        driver: what launches it: `cuda` or `hip`.
+        driver: `cuda` or `hip`.
         architecture: as the driver names it: `sm_90`, `gfx942`.
         arguments: one pattern per parameter.
-        options: what it was compiled with.
-        given: those of them that are not the target's defaults.
+        options: the compile options.
+        explicit: those of them that are not the target's defaults.
         grid: the number of programs along each axis where it is always the same, else None.
         launch, packing: how it is launched.
         code: the member that holds the code object.
         key: hash of target, arguments and options; two forms of one kernel never share one.
-        metadata: what the compiler said besides.
+        metadata: further facts from the compiler.
         source: the member that maps the code to its source, None without one.
     """
 
@@ -302,7 +302,7 @@ class Form:
     architecture: str
     arguments: tuple[Pattern, ...]
     options: Mapping[str, Any]
-    given: tuple[str, ...]
+    explicit: tuple[str, ...] = field(metadata={"name": "given"})
     grid: Optional[tuple[int, int, int]]
     launch: Launch
     packing: Packing
@@ -314,8 +314,8 @@ class Form:
     def check(self) -> None:
         if self.grid is not None and min(self.grid) < 0:
             raise mistake(".grid", "three sizes", list(self.grid))
-        if not all(name in self.options for name in self.given):
-            raise mistake(".given", "names of options", list(self.given))
+        if not all(name in self.options for name in self.explicit):
+            raise mistake(".given", "names of options", list(self.explicit))
 
 
 @dataclass(frozen=True)

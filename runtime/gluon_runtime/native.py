@@ -149,7 +149,7 @@ def launch(
 
 
 class Hit(NamedTuple):
-    """A launch that fits a call: `launch(sizes, stream_of(device), *arguments)`, and what the call returns."""
+    """A launch that fits a call: `launch(sizes, stream_of(device), *arguments)`, and the result of the call."""
 
     launch: Callable[..., Any]
     stream_of: Callable[[int], int]

@@ -83,9 +83,9 @@ class Packer:
             BundleArgumentError: a value does not fit its field.
         """
         try:
-            made = self._pool.pop()
+            arguments = self._pool.pop()
         except IndexError:
-            made = Arguments(self._packing)
+            arguments = Arguments(self._packing)
         if self._narrow or self._maps:
             values = list(values)
             for index in self._narrow:
@@ -93,10 +93,10 @@ class Packer:
             for index in self._maps:  # from the last on, so that the others stay where they are
                 values[index : index + 1] = values[index]
         try:
-            self._struct.pack_into(made.buffer, 0, *values, global_scratch, profile_scratch)
+            self._struct.pack_into(arguments.buffer, 0, *values, global_scratch, profile_scratch)
         except (struct.error, OverflowError, TypeError) as error:
             raise self._refused(values, error) from error
-        return made
+        return arguments
 
     def put(self, arguments: Arguments) -> None:
         self._pool.append(arguments)

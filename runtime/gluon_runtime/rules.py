@@ -26,7 +26,7 @@ __all__ = [
 
 # The choice of the code depends, at one parameter, on these; the C engine and bundles have the same bits.
 CONSTANT = 1  # the value is compiled in
-SPECIALIZE = 2  # whether the value is one of `Rules.constants`, and what follows
+SPECIALIZE = 2  # whether the value is one of `Rules.constants`, and ALIGN
 ALIGN = 4  # whether it is divisible by `Rules.divisibility`
 WIDTH = 8  # how many bits an integer needs: forms of a bundle may take any width
 
@@ -46,7 +46,7 @@ class Parameter(NamedTuple):
         name: of it.
         kind: `plain`, `keyword` (by name only) or `variadic` (`*name`).
         default: its default, or `ABSENT`.
-        flags: what the choice of the code depends on, see above.
+        flags: the facts that the choice of the code depends on, see above.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Rules:
         return None
 
     def integer_key(self, value: int) -> Any:
-        """Return what the choice of a form may depend on, whatever integer types it takes."""
+        """Return all that the choice of a form may depend on, whatever integer types it takes."""
         if value in self.constants:
             return value
         bits = min((value if value >= 0 else ~value).bit_length(), 65)
@@ -108,7 +108,7 @@ RULES = Rules(
 # How many bits an integer needs -> a class of integers that the same types hold.
 _CLASSES = [sum(bits > most for most in (0, 1, 7, 8, 15, 16, 31, 32, 63, 64)) for bits in range(66)]
 
-# The values of Python that kernels take, and what they are called. Subclasses are the same to a kernel.
+# The values of Python that kernels take, and their names. Subclasses are the same to a kernel.
 PLAIN = {bool: "bool", int: "int", float: "float", type(None): "none", tuple: "tuple"}
 
 

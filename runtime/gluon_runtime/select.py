@@ -1,8 +1,8 @@
 """Which compiled form of a kernel fits the arguments of a launch.
 
-A form fits where all that its code assumes holds. Of those that fit, the one that assumes most is taken,
+A form fits where all that its code assumes holds. The one that assumes most is taken,
 which is the one that the compiler in Gluon Core would be asked for. Assumptions are data of the
-manifest: what an argument's type, its constants and its marks are.
+manifest: the type of an argument, its constants and its marks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def select(
     options: Mapping[str, Any],
     rules: Rules,
 ) -> Form:
-    """The form for a launch.
+    """Return the form for a launch.
 
     Args:
         name: of the kernel.
@@ -78,20 +78,20 @@ def select(
     best = max(score for score, _ in fitting)
     left = [form for score, form in fitting if score == best]
     if len(left) > 1:
-        plain = [form for form in left if set(form.given) <= set(options)]
+        plain = [form for form in left if set(form.explicit) <= set(options)]
         left = plain if len(plain) == 1 else left
     if len(left) > 1:
         raise _ambiguous(name, kernel, left, seen)
     return left[0]
 
 
-def _same(ours: Any, given: Any) -> bool:
+def _same(ours: Any, theirs: Any) -> bool:
     """Return True if two constants compile to the same: 1, True and 1.0 do not."""
-    if isinstance(ours, tuple) and isinstance(given, (tuple, list)):
-        return len(ours) == len(given) and all(map(_same, ours, given))
-    if isinstance(ours, float) and isinstance(given, float):
-        return repr(ours) == repr(given)
-    return type(ours) is type(given) and bool(ours == given)
+    if isinstance(ours, tuple) and isinstance(theirs, (tuple, list)):
+        return len(ours) == len(theirs) and all(map(_same, ours, theirs))
+    if isinstance(ours, float) and isinstance(theirs, float):
+        return repr(ours) == repr(theirs)
+    return type(ours) is type(theirs) and bool(ours == theirs)
 
 
 def _score(parameter: Parameter, pattern: Pattern, seen: Any, rules: Rules) -> Optional[int]:
@@ -154,7 +154,7 @@ def _descriptor_fits(pattern: Described, seen: Seen) -> Optional[int]:
 
 
 def _element(kind: str) -> str:
-    """The element type of a pointer type; `k` marks those that are only read."""
+    """Return the element type of a pointer type; `k` marks those that are only read."""
     name = kind[2:] if kind.startswith("*k") else kind[1:]
     return "u1" if name == "i1" else name
 
@@ -187,11 +187,11 @@ def _range(kind: str) -> tuple[int, int]:
     return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if bits else (1, 0)
 
 
-# -- what errors say -------------------------------------------------------------------------------
+# -- messages of errors ----------------------------------------------------------------------------
 
 
 def spoken(pattern: Pattern, rules: Rules) -> str:
-    """A pattern in words."""
+    """Return a pattern in words."""
     if isinstance(pattern, Tuple):
         return f"({', '.join(spoken(item, rules) for item in pattern.items)})"
     if isinstance(pattern, Constant):
@@ -207,13 +207,13 @@ def spoken(pattern: Pattern, rules: Rules) -> str:
     return " ".join(words)
 
 
-def _told(parameter: Parameter, pattern: Pattern, seen: Any, rules: Rules) -> str:
+def _described(parameter: Parameter, pattern: Pattern, seen: Any, rules: Rules) -> str:
     """Describe the argument in the words that matter for `pattern`."""
     if parameter.constexpr:
         return f"constant {seen!r}"
     if seen.kind == "tuple":
         parts = pattern.items if isinstance(pattern, Tuple) else [pattern] * len(seen.value)
-        items = (_told(parameter, p, s, rules) for p, s in zip(parts, seen.value))
+        items = (_described(parameter, p, s, rules) for p, s in zip(parts, seen.value))
         return f"({', '.join(items)})" if seen.value else "()"
     if seen.kind == "pointer":
         text = f"*{seen.dtype or '?'}"
@@ -241,7 +241,7 @@ def _missing(
     wrong: Sequence[tuple[int, Form, list[int]]],
     rules: Rules,
 ) -> BundleMissingError:
-    remedy = "Add this form to the bundle, or keep the argument from changing what is compiled."
+    remedy = "Add this form to the bundle, or keep the argument from changing the compiled code."
     if not wrong:
         there = sorted({f"{k}={f.options.get(k)!r}" for f in forms for k in options})
         return BundleMissingError(
@@ -259,7 +259,8 @@ def _missing(
         words = dict.fromkeys(spoken(other.arguments[index], rules) for other in near)
         expected.append(" or ".join(words))
     got = [
-        _told(kernel.parameters[index], form.arguments[index], seen[index], rules) for index in bad
+        _described(kernel.parameters[index], form.arguments[index], seen[index], rules)
+        for index in bad
     ]
     return BundleMissingError(
         f"{name} is not in the bundle for these arguments",
@@ -275,19 +276,20 @@ def _missing(
 def _ambiguous(
     name: str, kernel: Kernel, forms: Sequence[Form], seen: Sequence[Any]
 ) -> BundleAmbiguousError:
-    told: list[tuple[str, list[str]]] = []
+    choices: list[tuple[str, list[str]]] = []
     for index, parameter in enumerate(kernel.parameters):
         values = sorted({_constant_text(form.arguments[index]) for form in forms})
         if seen[index] is ABSENT and len(values) > 1:
-            told.append((parameter.name, values))
-    for option in sorted({option for form in forms for option in form.given}):
+            choices.append((parameter.name, values))
+    for option in sorted({option for form in forms for option in form.explicit}):
         values = sorted({repr(form.options.get(option)) for form in forms})
         if len(values) > 1:
-            told.append((option, values))
+            choices.append((option, values))
     return BundleAmbiguousError(
         f"{len(forms)} forms of {name} fit",
-        argument=", ".join(what for what, _ in told) or None,
-        expected="; ".join(f"{what}: {' or '.join(values)}" for what, values in told) or None,
+        argument=", ".join(choice for choice, _ in choices) or None,
+        expected="; ".join(f"{choice}: {' or '.join(values)}" for choice, values in choices)
+        or None,
         remedy="Give it with the launch.",
     )
 

@@ -37,7 +37,7 @@ class TensorDescriptor:
         base: a tensor, array or `Pointer`.
         shape, strides: of it, in elements; None for those that `base` has.
         block_shape: the box, where a kernel was compiled for several.
-        padding: what loads bring for elements outside: "zero", or "nan".
+        padding: the value that loads bring for elements outside: "zero", or "nan".
         round_f32_to_tf32: copies round float32 elements.
     """
 
@@ -50,7 +50,7 @@ class TensorDescriptor:
 
 
 class Spread(NamedTuple):
-    """A descriptor that was looked at: what a map of it depends on, and what forms are chosen by.
+    """A descriptor that was looked at: the facts that its map and the choice of a form depend on.
 
     Args:
         address: of the first element.
@@ -69,7 +69,7 @@ class Spread(NamedTuple):
 
 
 def look(value: Any) -> Seen:
-    """What `value` is; `other` for what kernels only take as a constant."""
+    """Return the kind and the properties of an argument; `other` for one that kernels only take as a constant."""
     kind = plain_kind(value)
     if kind == "tuple":
         return Seen(kind, tuple(map(look, value)))
@@ -91,7 +91,7 @@ def look(value: Any) -> Seen:
 
 
 def _descriptor(value: Any) -> Seen:
-    """A `TensorDescriptor`, or a descriptor of Gluon Core."""
+    """Return the properties of a `TensorDescriptor`, or of a descriptor of Gluon Core."""
     base = look(value.base)
     if base.kind != "pointer":
         raise BundleArgumentError(
@@ -115,7 +115,7 @@ def _descriptor(value: Any) -> Seen:
     bits = 8 * width_of(base.dtype)
     if base.value % 16 or any(step * bits % 128 for step in strides[:-1]):
         raise BundleArgumentError(
-            "what is described must begin, and each of its rows, at a multiple of 16 bytes",
+            "a tensor that is described must begin, and each of its rows, at a multiple of 16 bytes",
             got=f"{base.value:#x} with strides {strides} of {bits // 8} bytes",
         )
     if value.padding not in ("zero", "nan"):
@@ -123,7 +123,7 @@ def _descriptor(value: Any) -> Seen:
             "no such padding", expected="'zero' or 'nan'", got=repr(value.padding)
         )
     layout, box = getattr(value, "layout", None), value.block_shape
-    made = Spread(
+    spread = Spread(
         base.value,
         sizes,
         strides,
@@ -132,22 +132,22 @@ def _descriptor(value: Any) -> Seen:
         None if box is None else tuple(map(int, box)),
         None if layout is None else repr(layout),
     )
-    return Seen("descriptor", made, base.dtype, base.size, base.device, base.owner)
+    return Seen("descriptor", spread, base.dtype, base.size, base.device, base.owner)
 
 
 def _strides(value: Any, shape: tuple[int, ...], dtype: Optional[str]) -> Sequence[int]:
-    """In elements."""
+    """Return the strides in elements."""
     if value.strides is not None:
-        given: Sequence[int] = value.strides
-        return given
+        steps: Sequence[int] = value.strides
+        return steps
     base = value.base
     if value.shape is None and callable(getattr(base, "stride", None)):
         own: Sequence[int] = base.stride()
         return own
-    steps = getattr(base, "strides", None) if value.shape is None else None
-    if steps is not None:  # NumPy's and CuPy's, in bytes
-        return [step // width_of(dtype) for step in steps]
-    found = [1]
+    in_bytes = getattr(base, "strides", None) if value.shape is None else None
+    if in_bytes is not None:  # NumPy's and CuPy's, in bytes
+        return [step // width_of(dtype) for step in in_bytes]
+    packed = [1]
     for extent in shape[:0:-1]:
-        found.insert(0, found[0] * extent)
-    return found
+        packed.insert(0, packed[0] * extent)
+    return packed
