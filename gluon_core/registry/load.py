@@ -138,7 +138,10 @@ class Registry(Contents):
                 lowerings=self._asked(plugin, "gluon_lowerings", wait),
             )
             check(by)
-            offers = check_offers(by.origin, {h: self._asked(plugin, h, wait) for h in HOOKS})
+            offers = {
+                kind: check_offers(by.origin, hook, self._asked(plugin, hook, wait))
+                for hook, (kind, _, _) in HOOKS.items()
+            }
         except BaseException:
             if self._manager.get_plugin(by.plugin) is not None:
                 self._manager.unregister(name=by.plugin)

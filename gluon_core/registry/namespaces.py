@@ -287,13 +287,14 @@ class Space(NamedTuple):
         backend = plugins.backends.get(name)
         if backend is None:
             plugins.raise_if_failed(name, PluginImportError)
-        root = backend and self.path(backend)
-        if not root:
             own = (n for n in vars(sys.modules[self.package]) if not n.startswith("_"))
-            known = {*plugins.backends, *plugins.failures, *self.offered(), *own} - {name}
+            known = {*plugins.backends, *plugins.failures, *self.offered(), *own}
             message = f"module {self.package!r} has no attribute {name!r}"
             raise NamespaceError(message, remedy=plugins.remedy(name, sorted(known)))
-        return str(root)
+        root: Optional[str] = self.path(backend)
+        if root is None:
+            raise NamespaceError(f"backend {name!r} has no namespace in {self.package}")
+        return root
 
     def resolve(self, name: str) -> Any:
         """Return a plugin's `name`: a namespace, a module, or an exported value.

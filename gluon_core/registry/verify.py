@@ -367,25 +367,20 @@ HOOKS: Mapping[str, tuple[str, Rule, Rule]] = {
 }
 
 
-def check_offers(
-    origin: str, answers: Mapping[str, Sequence[Any]]
-) -> Mapping[str, Mapping[str, str]]:
-    """Return kind -> name -> path of the answers of the plugin `origin` to `HOOKS`.
+def check_offers(origin: str, hook: str, pairs: Sequence[Any]) -> Mapping[str, str]:
+    """Return name -> path of the answer of the plugin `origin` to one of `HOOKS`.
 
     Raises:
         PluginError: a name or a path has a wrong form, or is the core's own.
     """
-    offers: dict[str, dict[str, str]] = {}
-    for hook, pairs in answers.items():
-        kind, names, paths = HOOKS[hook]
-        for pair in pairs:
-            if not isinstance(pair, tuple) or [*names("", pair[0]), *paths("", pair[1])]:
-                raise PluginError(
-                    f"plugin {origin}, {hook}(): must return a mapping of names to paths",
-                    expected="such as {'name': 'package.module:attribute'}",
-                    got=repr(pair),
-                )
-            if kind == "module":
-                _refuse(origin, _not_ours(f"{hook}()", pair[0]))
-            offers.setdefault(kind, {})[pair[0]] = pair[1]
-    return offers
+    kind, names, paths = HOOKS[hook]
+    for pair in pairs:
+        if not isinstance(pair, tuple) or [*names("", pair[0]), *paths("", pair[1])]:
+            raise PluginError(
+                f"plugin {origin}, {hook}(): must return a mapping of names to paths",
+                expected="such as {'name': 'package.module:attribute'}",
+                got=repr(pair),
+            )
+        if kind == "module":
+            _refuse(origin, _not_ours(f"{hook}()", pair[0]))
+    return dict(pairs)

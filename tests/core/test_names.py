@@ -163,6 +163,13 @@ def test_an_export_of_two_plugins_names_both(installed, monkeypatch):
             LANGUAGE.resolve("Odd")
 
 
+def test_a_backend_without_a_namespace_says_so(monkeypatch):
+    registry = load([], [Plugin("p", acme())])
+    monkeypatch.setattr(plugins, "_default", registry)
+    with pytest.raises(AttributeError, match="'acme' has no namespace in gluon_core.language"):
+        LANGUAGE.resolve("acme")
+
+
 def test_an_export_goes_with_its_plugin(installed, monkeypatch):
     exporting = acme(exports={"Odd": "types:SimpleNamespace"})
     for registry in installed(Plugin("p", exporting)):
