@@ -7,10 +7,10 @@ and prepares; every later call looks it up, allocates its results and launches t
     plans = Plans(build)
 
     def softmax(x):
-        return plans(key(x), x)(x)
+        return plans(key(x), x)
 
     def build(x):                       # once per key
-        launch = gluon.torch.prepare(kernel, (rows,), (x, out, n, BLOCK), (x, out), num_warps=4)
+        launch = Launch(kernel, (rows,), (x, out, n, BLOCK), (x, out), num_warps=4)
         empty = allocator(x.shape, x.dtype, x.device)
 
         def run(x):                     # every call
@@ -31,9 +31,12 @@ import gluon_core as gluon
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 
-__all__ = ["Counters", "Plans", "allocator", "current_target", "key", "multiprocessors"]
+__all__ = ["Counters", "Launch", "Plans", "allocator", "current_target", "key", "multiprocessors"]
 
 Plan = Callable[..., Any]
+
+
+Launch = gluon.torch.prepare  # a launch whose tensors are those of each call
 
 
 def key(*tensors: Optional[torch.Tensor]) -> Hashable:
@@ -70,7 +73,12 @@ class Plans:
         self._limit = limit
         self._plans: dict[Hashable, Plan] = {}
 
-    def __call__(self, known_by: Hashable, *arguments: Any) -> Plan:
+    def __call__(self, known_by: Hashable, *arguments: Any) -> Any:
+        """Return what the plan of a key returns for `arguments`, which are those of `build`, too."""
+        plan = self._plans.get(known_by)
+        return (self._add(known_by, arguments) if plan is None else plan)(*arguments)
+
+    def find(self, known_by: Hashable, *arguments: Any) -> Plan:
         """Return the plan of a key; `arguments` are those of `build`, for the first call."""
         plan = self._plans.get(known_by)
         return self._add(known_by, arguments) if plan is None else plan

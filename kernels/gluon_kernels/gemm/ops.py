@@ -106,7 +106,7 @@ def _run(
     out_dtype: Optional[torch.dtype] = None,
 ) -> Tensor:  # fmt: skip
     known_by = (signature(a, b, bias), activation, out_dtype)
-    result: Tensor = plans(known_by, a, b, bias, activation, out_dtype, None)(a, b, bias, None)
+    result: Tensor = plans.find(known_by, a, b, bias, activation, out_dtype, None)(a, b, bias, None)
     return result
 
 
@@ -127,9 +127,7 @@ def _matmul(
 def _matmul_out(
     a: Tensor, b: Tensor, bias: Optional[Tensor], activation: Optional[str], out: Tensor
 ) -> None:
-    check_apart(out, a, b)
-    known_by = (signature(a, b, bias, out), activation)
-    plans(known_by, a, b, bias, activation, out.dtype, out)(a, b, bias, out)
+    _run_into(a, b, bias, activation, out)
 
 
 _call, _call_out = _matmul.overload, _matmul_out.overload
@@ -205,6 +203,12 @@ def bmm(
     return _into(a, b, bias, activation, out, out_dtype)
 
 
+def _run_into(a: Tensor, b: Tensor, bias: Optional[Tensor], activation: Optional[str], out: Tensor) -> None:  # fmt: skip
+    check_apart(out, a, b)
+    known_by = (signature(a, b, bias, out), activation)
+    plans.find(known_by, a, b, bias, activation, out.dtype, out)(a, b, bias, out)
+
+
 def _into(
     a: Tensor, b: Tensor, bias: Optional[Tensor], activation: Optional[str], out: Tensor,
     out_dtype: Optional[torch.dtype],
@@ -218,7 +222,11 @@ def _into(
             argument="out",
             remedy="Drop out=, or call under torch.no_grad().",
         )
-    _call_out(a, b, bias, activation, out)
+    if not is_compiling() and is_plain(a, b, bias, out):
+        torch.autograd.graph.increment_version(out)
+        _run_into(a, b, bias, activation, out)
+    else:
+        _call_out(a, b, bias, activation, out)
     return out
 
 
