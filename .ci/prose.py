@@ -37,7 +37,7 @@ BANNED = {
 }
 #: Phrases in which a banned word is right.
 ALLOWED = re.compile(
-    r"stands? for|stands? in\b|turned (?:on|off|into|out)\b|underlies|\blies (?:in|on) the (?:path|way)"
+    r"stands? for|stands?[ _]in(?:_for)?\b|turned (?:on|off|into|out)\b|underlies|\blies (?:in|on) the (?:path|way)"
 )
 OPENINGS = re.compile(r"^(?:What|Whether|Of|Who)\b(?! course)")
 WHAT = re.compile(r"\bwhat\b", re.IGNORECASE)

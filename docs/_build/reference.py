@@ -115,7 +115,7 @@ ROOMS = (
             "reference semantic simulation targets triton_compiler"
         ).split()
     ),
-    *(f"simulation.{name}" for name in ("assembly", "host_memory", "settings")),
+    *(f"simulation.{name}" for name in ("assembly", "host_memory", "ranks", "settings")),
     "portable.requests",
     "registry.load",
 )

@@ -8,8 +8,8 @@ from typing import Any, Callable, Iterator, Optional, Sequence, TypeVar, Union, 
 
 from gluon_core.errors import ArgumentError, CapabilityError
 from gluon_core.plugin.paths import load_path
-from gluon_core.plugin.simulation import RankHost, Ranks
 from gluon_core.registry.load import registry
+from gluon_core.simulation.ranks import RankHost, Ranks
 from gluon_core.simulation.unwritten import uninitialised
 from gluon_distributed.errors import NotSymmetricError
 from gluon_distributed.process_group import Group, SideStream

@@ -1,4 +1,4 @@
-"""The contract of a plugin: what a vendor implements, and the types that it is written with.
+"""The contract of a plugin: the facets that a vendor implements, and the types of their parameters.
 
     from gluon_core.plugin import Architecture, Backend, Compiler, hookimpl
 

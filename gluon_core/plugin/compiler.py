@@ -1,4 +1,4 @@
-"""How a vendor compiles: options, the builder, stages from module to machine code, and reading that."""
+"""The facet of a compiler: options, the builder, stages from module to machine code, and reading that."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Stage:
 
     `run(source, metadata) -> result`; `metadata` is a dict that the stage may add to: it starts from
     the options' fields, and the core reads `name` (of the kernel in the machine code), `shared` (bytes
-    of shared memory of a block), `num_warps`, `num_ctas` and, where there are any, `warnings`: texts, told as
-    `KernelWarning`s. The first stage gets what the builder
-    made (`gluon_core.plugin.builder.Module`), the result of the last one is bytes. `name` is also the
+    of shared memory of a block), `num_warps`, `num_ctas` and, where there are any, `warnings`: texts, reported as
+    `KernelWarning`s. The first stage gets the module of the builder
+    (`gluon_core.plugin.builder.Module`), the result of the last one is bytes. `name` is also the
     key in `CompiledKernel.asm`.
     """
 
@@ -48,7 +48,7 @@ class Report:
 
     Args:
         registers: 32-bit registers per thread, None where unknown.
-        spills: what each thread spilled, in the unit of the vendor's tools: registers or bytes.
+        spills: of each thread, in the unit of the vendor's tools: registers or bytes.
         shared_memory: bytes per block.
         instruction_count: machine instructions in the kernel.
         instruction_mix: mnemonic class -> count.
@@ -143,18 +143,18 @@ class Compiler:
     listings: Sequence[str] = ("ttgir",)
     pointer_range_bits: Optional[int] = None
 
-    def options(self, target: Target, given: Mapping[str, Any]) -> Options:
+    def options(self, target: Target, requested: Mapping[str, Any]) -> Options:
         """Return the compile options for `target`: a frozen dataclass.
 
         A backend with options of its own derives a class from `CompileOptions`, whose `of` checks.
 
         Args:
-            given: the options of a launch.
+            requested: the options of a launch.
 
         Raises:
             OptionError: an unknown key (with the nearest known one), or an illegal value.
         """
-        return CompileOptions.of(target, given)
+        return CompileOptions.of(target, requested)
 
     def target_attribute(self, target: Target) -> str:
         """Return the attribute of a module that names its target, such as `cuda:90`."""

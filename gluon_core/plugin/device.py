@@ -1,4 +1,4 @@
-"""How a vendor finds its devices and launches on them."""
+"""The facet of devices: finding them, and launching on them."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ class Device:
             )
 
     def torch_properties(self, target: Target) -> Mapping[str, Any]:
-        """Return what torch's `get_device_properties` says of such a device, for stand-ins of it.
+        """Return torch's `get_device_properties` of such a device, for stand-ins of it.
 
         `name`, `major` and `minor` (the device capability), `multi_processor_count`,
-        `total_memory` (bytes) and what else the vendor has; `version` holds attributes of
+        `total_memory` (bytes) and the vendor's own; `version` holds attributes of
         `torch.version`, by which host code tells vendors apart.
         """
         return {}

@@ -68,13 +68,13 @@ def gluon_modules() -> Mapping[str, str]:
 
 @hookspec
 def gluon_services() -> Mapping[str, str]:
-    """Return what others ask for and do not import: name -> path of a module or an object.
+    """Return services, which others ask for by name: name -> path of a module or an object.
 
     `registry().service(name)` loads it. A name begins with that of the extra of gluon-core that
     installs it: an error for its absence names that. The core and the simulator ask for
 
-    - `tune.configurations`: `f(kernel, parameters)` returns what finds the values and options of a
-      launch with `config=`;
+    - `tune.configurations`: `f(kernel, parameters)` returns a function that finds the values and options
+      of a launch with `config=`;
     - `bundle.code`: a module whose `take` and `nearest` look for compiled kernels while the variable
       GLUON_BUNDLE is set;
     - `pictures`: a module that draws layouts (`gluon_core.layouts.pictures.Pictures`);
@@ -95,7 +95,7 @@ def gluon_stage_done(stage: str, module: Any, target: Target) -> None:
 
     Args:
         stage: its name in the backend's pipeline.
-        module: what it returned; observers must not change it.
-        target: what is being compiled for.
+        module: its result; observers must not change it.
+        target: of the compilation.
     """
     raise NotImplementedError

@@ -1,8 +1,8 @@
-"""Descriptors on the host: what a launch passes for a kernel's descriptor parameter.
+"""Descriptors on the host: the arguments of a launch for a kernel's descriptor parameters.
 
 A vendor subclasses `HostDescriptor` with its own fields and checks and offers the class in its host
 namespace. Kernels take any subclass as an argument, alone or inside a tuple: the core derives the
-signature and the specialization from it, a launcher turns it into what its hardware wants.
+signature and the specialization from it, a launcher encodes it for its hardware.
 Importing this file imports neither Triton nor torch.
 """
 
@@ -22,7 +22,7 @@ _ADDRESSLESS = ("FakeTensor", "FunctionalTensor")  # torch's tensors without mem
 
 
 class HostTensor(Protocol):
-    """What a descriptor may describe: a torch tensor, a NumPy array, or a stand-in for one."""
+    """A tensor that a descriptor describes: torch's, a NumPy array, or a stand-in for one."""
 
     @property
     def dtype(self) -> Any: ...
@@ -44,7 +44,7 @@ class HostDescriptor:
         strides: of the tensor, in elements; the last is 1.
         block_shape: of the box, powers of two.
         layout: shared layout of the box.
-        padding: what loads bring for elements outside the tensor: "zero", or "nan" for floats.
+        padding: of elements outside the tensor that loads bring: "zero", or "nan" for floats.
 
     Raises:
         ArgumentError: not a tensor, or no such padding.
@@ -61,7 +61,7 @@ class HostDescriptor:
     padding: str = "zero"
 
     head: ClassVar[str] = "tensordesc"  # in a signature, see gluon_core.values.descriptors
-    since: ClassVar[Optional[Feature]] = None  # what brings this kind
+    since: ClassVar[Optional[Feature]] = None  # the Triton that has this kind
     most_rank: ClassVar[int] = 5
 
     def __post_init__(self) -> None:
@@ -136,8 +136,8 @@ class HostDescriptor:
         self._check_padding()
 
     def check_launch(self) -> None:
-        """Raise unless copies can be made with it as it is now: `check`, and what a box may lack
-        until a tuning hook gives the descriptor its final one; vendors extend this."""
+        """Raise unless copies can be made with it as it is now: `check`, and the rules of a box that a
+        tuning hook may still replace; vendors extend this."""
         self.check()
 
     def _check_lengths(self, rank: int) -> None:
@@ -173,12 +173,12 @@ class HostDescriptor:
 
     @property
     def element_bits(self) -> int:
-        """Width of an element."""
+        """Return the width of an element."""
         return 8 * int(self.base.dtype.itemsize)
 
     @property
     def is_floating(self) -> bool:
-        """Whether elements can be NaN."""
+        """Return True if elements can be NaN."""
         dtype = self.base.dtype
         if hasattr(dtype, "is_floating_point"):  # torch
             return bool(dtype.is_floating_point)
@@ -187,7 +187,7 @@ class HostDescriptor:
         return "float" in dtype.name  # NumPy, ml_dtypes
 
     def address(self) -> Optional[int]:
-        """Of the first element in bytes; None where the tensor has no memory."""
+        """Return the address of the first element in bytes; None where the tensor has no memory."""
         if type(self.base).__name__ in _ADDRESSLESS:
             return None
         data_ptr = getattr(self.base, "data_ptr", None)
@@ -198,19 +198,19 @@ class HostDescriptor:
 
     @property
     def extra(self) -> Mapping[str, Any]:
-        """The fields that a vendor's kind of descriptor has besides those of every one."""
+        """Return the fields that only this vendor's kind of descriptor has."""
         common = (*HostDescriptor.__dataclass_fields__, "round_f32_to_tf32")
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in common}
 
     @property
     def input_rank(self) -> Optional[int]:
-        """Rank of the tensor for the signature, None where it is that of the box."""
+        """Return the rank of the tensor for the signature, None where it is that of the box."""
         rank = len(self.shape)
         return None if rank == len(self.block_shape) else rank
 
     @staticmethod
     def strides_of(tensor: HostTensor) -> tuple[int, ...]:
-        """Strides in elements of a tensor, or of a NumPy array.
+        """Return the strides of a tensor or NumPy array in elements.
 
         Raises:
             ShapeError: strides that are no whole elements.

@@ -90,7 +90,7 @@ class Lowering:
 
     Args:
         op: the portable op, one of `OPS`.
-        name: what `gluon explain` calls it, unique among the lowerings of an op.
+        name: unique among the lowerings of an op.
         requires: capabilities that the target must have.
         priority: of the lowerings that fit, the highest wins; two that can fit the same target
             must not share one.

@@ -1,4 +1,4 @@
-"""From compiled kernel to launch: what a launcher gets, what it answers, which arguments it takes."""
+"""From compiled kernel to launch: the kernel that a launcher gets, its calls, and kinds of arguments."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Compiled(Protocol):
 
     Attributes:
         name: of the kernel in the machine code.
-        target: what it was compiled for.
+        target: of the compilation.
         asm: stage -> text or bytes.
-        kernel: what the last stage made.
-        metadata: a named tuple of the options and of what the stages added; `name`, `shared` (bytes of
+        kernel: the result of the last stage.
+        metadata: a named tuple of the options and the additions of the stages; `name`, `shared` (bytes of
             shared memory), `num_warps` and `num_ctas` at least.
         packed_metadata: (num_warps, num_ctas, shared).
         src: `src.fn` is the jit function, `src.signature` maps its parameters to their types.
         function, module: the driver's handles, which the launcher may set.
-        n_regs, n_spills, n_max_threads: what the driver says of the kernel, which it may set as well.
+        n_regs, n_spills, n_max_threads: the driver's facts of the kernel, which it may set as well.
     """
 
     @property
@@ -58,7 +58,7 @@ class Compiled(Protocol):
     n_max_threads: int
 
     def signature_types(self) -> tuple[Any, ...]:
-        """The type of each parameter in order, nested for tuples."""
+        """Return the type of each parameter in order, nested for tuples."""
 
 
 class Launcher(Protocol):
@@ -69,7 +69,7 @@ class Launcher(Protocol):
 
         Args:
             grid: three positive sizes.
-            stream: what the backend's `stream_getter` gave.
+            stream: from the device's `stream_getter`.
             arguments: one for each parameter of the kernel in order, those that are constants in this
                 specialization included. With `Device.raw_pointers` a pointer is an address (int) or
                 the tensor, else the tensor.
@@ -77,7 +77,7 @@ class Launcher(Protocol):
 
 
 class FastLauncher(Launcher, Protocol):
-    """What a launcher may have as attributes, so that a launch costs less. The core asks for each.
+    """Attributes that a launcher may have, so that a launch costs less. The core asks for each.
 
     Attributes:
         raw: the same launch where every pointer outside of tuples is an address; asked of backends
@@ -96,7 +96,7 @@ class FastLauncher(Launcher, Protocol):
         device: int,
         handle: Callable[..., None],
     ) -> Callable[..., None]:
-        """What `kernel.prepare` hands out: `f(*arguments)`, a launch on `grid` on the current stream.
+        """Return the result of `kernel.prepare`: `f(*arguments)`, a launch on `grid` on the current stream.
 
         Args:
             stream_of: the backend's `stream_getter()`.
@@ -108,7 +108,7 @@ class FastLauncher(Launcher, Protocol):
 
 @dataclass(frozen=True)
 class ArgumentKind:
-    """How objects of one class travel into a kernel.
+    """The passage of objects of one class into a kernel.
 
     A plugin names its own in `Language.argument_kinds`; a program registers one with
     `gluon_core.register_argument_kind`. Descriptors need none.
@@ -127,14 +127,14 @@ class ArgumentKind:
     place: Optional[Callable[[Any], Any]] = None
 
     def is_for(self, cls: type) -> bool:
-        """Whether values of class `cls` travel so."""
+        """Return True for the class of such values."""
         if isinstance(self.matches, type):
             return issubclass(cls, self.matches)
         return self.matches(cls)
 
 
 def checked_kind(kind: Any) -> ArgumentKind:
-    """`kind`, which somebody hands over as an `ArgumentKind`.
+    """Return `kind` if it is an `ArgumentKind`.
 
     Raises:
         ArgumentError: it is none, or a part of it cannot be called.

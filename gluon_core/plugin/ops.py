@@ -1,9 +1,9 @@
 """The tools to write ops with: `builtin`, the semantic layer, and Triton's types.
 
 `builtin` turns a Python function into an op that kernels call. An op is declared with the parameters that kernels give, and no others: editors, checkers and
-`help()` see what users type. Its body asks `semantic_layer()` for the semantic layer of the kernel at
-hand and `code_generator()` for the code generator; both are there while the body runs. What the op
-declares here, capabilities and Triton versions, is checked at trace time, before its body runs.
+`help()` see its call. Its body asks `semantic_layer()` for the semantic layer of the kernel at
+hand and `code_generator()` for the code generator; both are there while the body runs. The
+capabilities and Triton versions that the op declares here are checked at trace time, before its body runs.
 
 A plugin's modules of ops import this one; the module that its entry point names does not, because
 this one imports Triton.
@@ -81,8 +81,8 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
-_MARK = "__triton_builtin__"  # what Triton's code generator looks for
-_HIDDEN = ("_semantic", "_generator")  # what it passes, where `signature.parameters` has them
+_MARK = "__triton_builtin__"  # Triton's code generator looks for it
+_HIDDEN = ("_semantic", "_generator")  # it passes them where `signature.parameters` has them
 _ASKS = SimpleNamespace(parameters=frozenset(_HIDDEN))
 _ASKS_NOTHING = SimpleNamespace(parameters=frozenset())
 
@@ -97,7 +97,7 @@ _here = _Here()
 
 
 def semantic_layer() -> SemanticLayer:
-    """Inside an op: the semantic layer of the function that is being traced.
+    """Return, inside an op, the semantic layer of the function that is being traced.
 
     Raises:
         NotInKernelError: no op runs.
@@ -106,7 +106,7 @@ def semantic_layer() -> SemanticLayer:
 
 
 def code_generator() -> Any:
-    """Inside an op: the code generator that came upon it; None where code called it, not a kernel.
+    """Return, inside an op, the code generator that traces the call; None where Python called it.
 
     Raises:
         NotInKernelError: no op runs.
@@ -156,7 +156,7 @@ def builtin(
         requires: capabilities; the target must have every one.
         since: the line of a table of features without which no builder can emit the op.
         name: the op's public name in errors and help, such as `gl.nvidia.ampere.mma_v2`.
-        instead: what to use on targets that lack it.
+        instead: the remedy on targets that lack it.
         host: host code may call it, too; then there is no semantic layer.
     """
     if fn is None:
@@ -210,7 +210,7 @@ def builtin(
 
 
 def _name(op: Any, public: str) -> None:
-    """Call `op` what kernels call it, where the code has another name for it."""
+    """Give `op` the name of its calls in kernels, where the code has another."""
     last = public.rpartition(".")[2].rstrip("()")
     owner, dot, _ = op.__qualname__.rpartition(".")
     op.__name__ = last
@@ -218,14 +218,14 @@ def _name(op: Any, public: str) -> None:
 
 
 def _shown(fn: Callable[..., Any]) -> inspect.Signature:
-    found = inspect.signature(fn)
-    seen = [p for name, p in found.parameters.items() if name not in _HIDDEN]
-    return found.replace(parameters=seen)
+    signature = inspect.signature(fn)
+    seen = [p for name, p in signature.parameters.items() if name not in _HIDDEN]
+    return signature.replace(parameters=seen)
 
 
 def compile_time(fn: F) -> F:
     """Mark `fn`, which computes on compile-time values (layouts, shapes, dtypes), as one that
-    kernels may call too; in host code it stays what it is."""
+    kernels may call too; in host code it is unchanged."""
 
     @functools.wraps(fn)
     def op(
@@ -248,7 +248,7 @@ def traced(fn: F) -> F:
 
 
 class _InKernels(_triton.ParsedOnce):
-    """A function of the language that kernels trace; host code gets what `host` answers, if any."""
+    """A function of the language that kernels trace; host code calls `host`, if there is one."""
 
     host: Optional[Callable[..., Any]] = None
 

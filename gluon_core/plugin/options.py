@@ -1,4 +1,4 @@
-"""Compile options: what the core and Triton's frontend read of them, and a class that has it all."""
+"""Compile options: the fields that the core and Triton's frontend read, and a class with all of them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Options(Protocol):
         supported_fp8_dtypes: Triton's names of the 8-bit floats that kernels may use (`fp8e5`, ...).
         deprecated_fp8_dot_operand_dtypes: those of them that `tl.dot` warns of.
         default_dot_input_precision: how float32 operands are multiplied when a kernel does not say.
-        allowed_dot_input_precisions: what it may say.
+        allowed_dot_input_precisions: the choices of a kernel.
         max_num_imprecise_acc_default: for `tl.dot` of 8-bit floats.
     """
 
@@ -90,11 +90,11 @@ class FurtherOptions(Options, Protocol):
     def fpsan_homomorphic_casts(self) -> Optional[bool]: ...
 
     def hash(self) -> str:
-        """The options as text, files that they name by their content."""
+        """Return the options as text, files that they name by their content."""
 
 
 def further(options: Any, name: str) -> Any:
-    """One of `FurtherOptions`, None where the backend has no such option."""
+    """Return one of `FurtherOptions`, None where the backend has no such option."""
     return getattr(options, name, None)
 
 
@@ -118,14 +118,14 @@ class CompileOptions:
     max_num_imprecise_acc_default: int = 0
 
     @classmethod
-    def of(cls: type[_Kind], target: Target, given: Mapping[str, Any]) -> _Kind:
-        """The options for `target` when a launch gives these.
+    def of(cls: type[_Kind], target: Target, requested: Mapping[str, Any]) -> _Kind:
+        """Return the options for `target` when a launch asks for these.
 
         Raises:
             OptionError: an unknown key (with the nearest known one), or an illegal value.
         """
-        check_given(target, given, tuple(f.name for f in fields(cls)))
-        options = cls(**{"arch": str(target.architecture.arch), **given})
+        check_given(target, requested, tuple(f.name for f in fields(cls)))
+        options = cls(**{"arch": str(target.architecture.arch), **requested})
         check_precision(options)
         return options
 
@@ -146,32 +146,32 @@ def check_precision(options: Any) -> None:
         )
 
 
-def whole(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with integers for numbers that equal one: a launch finds its kernel again by options that
+def whole(requested: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with integers for numbers that equal one: a launch finds its kernel again by options that
     are equal to those of an earlier one, as 4.0 is to 4, and no launch is to depend on the one before."""
-    return {name: _whole(name, value) for name, value in given.items()}
+    return {name: _whole(name, value) for name, value in requested.items()}
 
 
 def _whole(name: str, value: Any) -> Any:
     flag = isinstance(value, bool) and name not in _COUNTS
     if type(value) is int or flag or not isinstance(value, Number):
         return value
-    found: Any = value
+    exact: Any = value
     try:
-        number = int(getattr(found, "real", found))
+        number = int(getattr(exact, "real", exact))
     except (TypeError, ValueError, OverflowError):
         return value
-    return number if number == found else value
+    return number if number == exact else value
 
 
-def check_given(target: Target, given: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raise unless `given` are options of `known` names, with numbers that `target` can do.
+def check_given(target: Target, requested: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise unless `requested` are options of `known` names, with numbers that `target` can do.
 
     Raises:
         OptionError: an unknown key (with the nearest known one), or an illegal value.
         LimitError: more warps than a block can have, or blocks than a cluster.
     """
-    for key in given:
+    for key in requested:
         if key not in known:
             raise OptionError(
                 f"{target.architecture.backend} has no compile option {key!r}",
@@ -181,7 +181,7 @@ def check_given(target: Target, given: Mapping[str, Any], known: Collection[str]
     limits = target.limits
     what = {"num_warps": "warps", "num_ctas": "blocks together"}
     for key, most in (("num_warps", limits.max_warps), ("num_ctas", limits.max_ctas_per_cluster)):
-        value = given.get(key)
+        value = requested.get(key)
         if value is None:
             continue
         if (
@@ -205,7 +205,7 @@ def check_given(target: Target, given: Mapping[str, Any], known: Collection[str]
             )
             error.required, error.limit, error.resource = value, most, what[key]
             raise error
-    stages = given.get("num_stages")
+    stages = requested.get("num_stages")
     if stages is not None and not (isinstance(stages, int) and stages >= 0):
         raise OptionError(
             "must be an integer",
@@ -213,7 +213,7 @@ def check_given(target: Target, given: Mapping[str, Any], known: Collection[str]
             expected="0 or more",
             got=repr(stages),
         )
-    registers = given.get("maxnreg")
+    registers = requested.get("maxnreg")
     if registers is not None and not (
         isinstance(registers, int) and 1 <= registers <= limits.max_registers
     ):

@@ -12,14 +12,14 @@ __all__ = ["load_named", "load_path"]
 
 
 def load_path(path: str) -> Any:
-    """The module, or with `module:attribute` the attribute, that `path` names."""
+    """Return the module, or with `module:attribute` the attribute, that `path` names."""
     module, _, attribute = path.partition(":")
     value = importlib.import_module(module)
     return getattr(value, attribute) if attribute else value
 
 
 def load_named(path: str, where: str) -> Any:
-    """What `path` names; `where` says whose path it is.
+    """Return the module or attribute at `path`; `where` says whose path it is.
 
     Raises:
         PluginError: there is no such module or name, or the module cannot be imported.

@@ -1,7 +1,7 @@
-"""How a vendor says what its ops mean: reference models, NumPy functions for the simulator.
+"""Reference models: the meaning of a vendor's ops, as NumPy functions for the simulator.
 
 A model is a function in the module that `Language.reference` names, called like the builder method
-without `create_`. It takes what the builder method took, positional arguments in order:
+without `create_`. It takes the arguments of the builder method, positional and in order:
 
 - a tensor or scalar operand is a NumPy array. Its first axis runs over the programs that execute
   together, or has extent 1 where they all share the value; then come the tensor's dims, each at
@@ -10,9 +10,9 @@ without `create_`. It takes what the builder method took, positional arguments i
 - a buffer in shared or tensor memory is a `SharedBuffer`, a tensor descriptor a `Descriptor`;
 - types, layouts, enumerations and plain numbers come as they are.
 
-A model whose first parameter is called `machine` gets the `Machine` there. It may be a generator:
-what it yields it got from `machine.blocked` or `machine.barrier_wait`, and it goes on once that is
-over. It returns the result, a tuple of results, or None.
+A model whose first parameter is called `machine` gets the `Machine` there. It may be a generator
+that yields results of `machine.blocked` or `machine.barrier_wait`, and goes on once that is over. It
+returns the result, a tuple of results, or None.
 
 `EXTERNS` of a reference module maps symbols of the vendor's math library to models, functions of
 arrays, or to the name in `MATH` of a function that the simulator computes in float64.
@@ -79,7 +79,7 @@ def like(position: int) -> Callable[[F], F]:
 
 
 def wants_machine(model: Callable[..., Any]) -> bool:
-    """Whether the model's first parameter is called `machine`."""
+    """Return True if the model's first parameter is called `machine`."""
     code = getattr(model, "__code__", None)
     return code is not None and code.co_argcount > 0 and code.co_varnames[0] == "machine"
 
@@ -98,7 +98,7 @@ class SharedBuffer(Protocol):
 
     @property
     def offset(self) -> np.ndarray:
-        """Bytes from the start of the allocation, which is aligned as its layout wants, to the
+        """Return the bytes from the start of the allocation, which is aligned as its layout wants, to the
         lowest element: (programs or 1,)."""
 
 
@@ -115,7 +115,7 @@ class Descriptor:
         dtype: of the elements.
         block_shape: of the box.
         layout: of the box in shared memory.
-        padding: what a load brings for elements outside the tensor, "zero" or "nan".
+        padding: of elements outside the tensor that a load brings, "zero" or "nan".
         round_f32_to_tf32: loads round float32 to the precision of tf32.
         extra: further fields of the vendor's mode, by name; the same for all programs.
     """
@@ -141,7 +141,7 @@ class Descriptor:
         return len(self.shape)
 
     def box(self, origin: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Byte addresses of the box whose first element is at `origin`, and which of its elements
+        """Return the byte addresses of the box whose first element is at `origin`, and which of its elements
         are inside the tensor; both broadcast to (programs, *block_shape)."""
         lead = len(self.shape) - len(self.block_shape)
         extents = (1,) * lead + self.block_shape
@@ -159,7 +159,7 @@ class Descriptor:
         return addresses, inside
 
     def at(self, index: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Byte addresses of elements, and which are inside: one array of coordinates for each
+        """Return the byte addresses of elements, and which are inside: one array of coordinates for each
         dimension of the tensor, which broadcast and whose first axis is the programs'."""
         rank = max(np.ndim(i) for i in index)
         per_program = (-1,) + (1,) * (rank - 1)
@@ -173,7 +173,7 @@ class Descriptor:
         return addresses, inside
 
     def select(self, positions: np.ndarray) -> "Descriptor":
-        """The descriptor of some of the programs."""
+        """Return the descriptor of some of the programs."""
 
         def pick(values: np.ndarray) -> np.ndarray:
             return values if len(values) == 1 else values[positions]
@@ -187,7 +187,7 @@ class Descriptor:
 
     @staticmethod
     def merged(parts: Sequence[tuple[np.ndarray, "Descriptor"]], count: int) -> "Descriptor":
-        """One descriptor from those of disjoint positions that together are all `count`."""
+        """Return one descriptor from those of disjoint positions that together are all `count`."""
         first = parts[0][1]
         same = [f for f in first.__dataclass_fields__ if f not in ("base", "shape", "strides")]
         for _, other in parts[1:]:
@@ -200,17 +200,17 @@ class Descriptor:
                 out[positions] = values
             return out
 
-        found = [other for _, other in parts]
+        all_parts = [other for _, other in parts]
         return replace(
             first,
-            base=join([d.base for d in found]),
-            shape=tuple(join(sizes) for sizes in zip(*(d.shape for d in found))),
-            strides=tuple(join(steps) for steps in zip(*(d.strides for d in found))),
+            base=join([d.base for d in all_parts]),
+            shape=tuple(join(sizes) for sizes in zip(*(d.shape for d in all_parts))),
+            strides=tuple(join(steps) for steps in zip(*(d.strides for d in all_parts))),
         )
 
 
 class Machine(Protocol):
-    """What a model may ask of the machine that runs it.
+    """The machine that runs a model.
 
     `mask` and `where` are boolean arrays that broadcast like any operand; None means everywhere.
 
@@ -224,34 +224,34 @@ class Machine(Protocol):
 
     @property
     def programs(self) -> int:
-        """How many programs run together."""
+        """Return the number of programs that run together."""
 
     @property
     def target(self) -> Any:
-        """The `gluon_core.plugin.targets.Target` that is simulated."""
+        """Return the `gluon_core.plugin.targets.Target` that is simulated."""
 
     @property
     def specialized(self) -> bool:
-        """Whether the kernel has warps beside these, for its partitions."""
+        """Return True if the kernel has more warps than these, for its partitions."""
 
     def program_id(self, position: int) -> tuple[int, int, int]:
-        """The (x, y, z) of the program at a position of the first axis."""
+        """Return the (x, y, z) of the program at a position of the first axis."""
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """How many programs there are in x, y, z."""
+        """Return the number of programs in x, y, z."""
 
     @property
     def blocks(self) -> int:
-        """The number of blocks of a program: the size of its cluster along x."""
+        """Return the number of blocks of a program: the size of its cluster along x."""
 
     @property
     def all_warps(self) -> int:
-        """The warps of a block, those of partitions included."""
+        """Return the warps of a block, those of partitions included."""
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory that the kernel allocates in each block."""
+        """Return the bytes of shared memory that the kernel allocates in each block."""
 
     def ticks(self, passed: int = 0) -> int:
         """Read a clock: return a number that grows from call to call of one launch, by `passed` at least."""
@@ -261,20 +261,20 @@ class Machine(Protocol):
         none is left. Only for models that `returns(claims=True)`; one program runs at a time there."""
 
     def full(self, value: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-        """`value` at full extent, (programs, *shape), read-only."""
+        """Return `value` at full extent, (programs, *shape), read-only."""
 
     def operand_types(self) -> list[Any]:
-        """The recorded types of the op's operands (values only, lists flattened)."""
+        """Return the recorded types of the op's operands (values only, lists flattened)."""
 
     def result_dtype(self, index: int = 0) -> np.dtype:
-        """The NumPy type of one result."""
+        """Return the NumPy type of one result."""
 
     # -- memory --
 
     def load_global(
         self, addresses: np.ndarray, type: Any, mask: Any = None, other: Any = None
     ) -> np.ndarray:
-        """Elements (of a NumPy or recorded type) at byte addresses; `other` or 0 where masked off.
+        """Load elements (of a NumPy or recorded type) at byte addresses; `other` or 0 where masked off.
 
         An element outside every argument is an error, unless masked off. So for stores and atomics.
         """
@@ -284,43 +284,44 @@ class Machine(Protocol):
     def atomic_global(
         self, kind: str, addresses: np.ndarray, values: np.ndarray, mask: Any = None
     ) -> np.ndarray:
-        """Read-modify-write of kind add, fadd, max, min, umax, umin, and, or, xor, xchg, inc or dec (up
-        to the value, then from 0; and back); old values."""
+        """Read, modify and write, by the kind add, fadd, max, min, umax, umin, and, or, xor, xchg, inc or dec
+        (up to the value, then from 0; and back); old values."""
 
     def refuse_before(
         self, argument: str, place: Sequence[np.ndarray], message: str, remedy: str
     ) -> None:
         """Report an index below 0 in `place`, an array for each dimension of the tensor that the op
-        writes next, where hardware does not leave out what lies before the tensor.
+        writes next, where hardware does not leave out elements before the tensor.
 
         Args:
             argument: whose indices they are.
-            message, remedy: what happens there, and what to do; index and program are added.
+            message, remedy: the consequence, and the fix; index and program are added.
         """
 
     def compare_and_swap(
         self, addresses: np.ndarray, compare: np.ndarray, values: np.ndarray, mask: Any = None
     ) -> np.ndarray:
-        """Atomically `values` where memory holds the bits of `compare`; old values."""
+        """Write `values` atomically where memory holds the bits of `compare`; return old values."""
 
     def load_shared(
         self, buffer: SharedBuffer, mask: Any = None, copied: bool = False
     ) -> np.ndarray:
-        """All elements, (programs, *shape); what `mask` leaves out is not read and has any value.
+        """Load all elements, (programs, *shape); elements that `mask` leaves out are not read and
+        have any value.
         Where they only go on to other memory, as they are, they are `copied`."""
 
     def store_shared(self, buffer: SharedBuffer, values: np.ndarray, mask: Any = None) -> None: ...
 
     def allocate_buffer(self, type: Any, value: Any = None) -> SharedBuffer:
-        """A new buffer of a recorded type of shared or tensor memory, holding `value` if given."""
+        """Return a new buffer of a recorded type of shared or tensor memory, holding `value` if given."""
 
     def slice_buffer(self, buffer: SharedBuffer, type: Any, offsets: Sequence[int]) -> SharedBuffer:
-        """The part of a buffer, of that type, at an offset in each dimension."""
+        """Return the part of a buffer, of that type, at an offset in each dimension."""
 
     def dot(
         self, a: np.ndarray, b: np.ndarray, acc: np.ndarray, precision: Any = None
     ) -> np.ndarray:
-        """acc + a @ b over the last two dims, at full extent; "tf32" truncates float32 operands."""
+        """Return acc + a @ b over the last two dims, at full extent; "tf32" truncates float32 operands."""
 
     # -- asynchronous work: issued to a queue, closed into groups, waited for by count --
 
@@ -338,18 +339,18 @@ class Machine(Protocol):
         fills: Any = None,
         remote: bool = False,
     ) -> None:
-        """Start work: `perform()` moves data, then `signal()` tells whoever waits for it.
+        """Start work: `perform()` moves data, then `signal()` reports it to those who wait.
 
         When it happens is the machine's choice, between here and the wait that asks for it, so
         `perform` reads its sources and writes its destination with the machine's methods and
-        nothing else. What it accesses is ordered after everything before the issue, and before
-        what comes after a wait for it: for its group, or for the barrier that `signal` arrives at.
+        nothing else. Its accesses are ordered after everything before the issue, and before
+        everything after a wait for it: for its group, or for the barrier that `signal` arrives at.
 
         Args:
             barrier: the one that `signal` arrives at or completes bytes of.
             after: it starts when all earlier work of the queue is over.
-            proxy: through which it accesses memory. For any but "generic", what others wrote
-                through the generic proxy needs a `fence` before the issue.
+            proxy: through which it accesses memory. For any but "generic", writes of
+                others through the generic proxy need a `fence` before the issue.
             read: reads the sources, before `perform` writes; others may wait for that alone.
             where: a boolean per program; only these do it. Inside, operands are those of these
                 programs: `select` takes them.
@@ -362,16 +363,16 @@ class Machine(Protocol):
         boolean per program, holds. None holds for all."""
 
     def promise(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-        """An array (programs, *shape) that the model returns now and that work in flight fills. A
-        kernel that reads it before a wait for that work is told so. A model that gets one as an
+        """Return an array (programs, *shape) that the model returns now and work in flight fills. A
+        kernel that reads it before a wait for that work gets an error. A model that gets one as an
         operand takes its elements inside `perform` of later work, with `np.asarray`."""
 
     def settled(self, value: np.ndarray) -> np.ndarray:
-        """The elements of a promise, if its work is known to be over; else the promise. What a
-        waiting op returns; any other array comes back as it is."""
+        """Return the elements of a promise, if its work is known to be over; else the promise. A waiting op
+        returns it; any other array comes back as it is."""
 
     def fence(self) -> None:
-        """What was done or learned so far becomes visible to the other proxies."""
+        """Make all earlier accesses visible to the other proxies."""
 
     def implied_fence(
         self,
@@ -380,14 +381,14 @@ class Machine(Protocol):
         writes: bool = False,
         newer: Optional[Mapping[str, str]] = None,
     ) -> None:
-        """A fence that the compiler adds here, if it knows of accesses to `buffers` since the last one.
+        """Fence as the compiler does here, if it knows of accesses to `buffers` since the last one.
 
         Args:
-            buffers: what the coming work accesses through the other proxy.
+            buffers: accessed by the coming work through the other proxy.
             known: whose accesses through the generic proxy the compiler knows of: "own", of the
                 partition itself; "before", of the program before its partitions started;
                 "partitions", of those that are over; "calls", across functions that stay functions.
-            writes: the work writes, so what was read counts, too.
+            writes: the work writes, so reads count, too.
             newer: of those in `known` that not every supported compiler knows of, the releases that
                 do, such as "Triton >= 3.7".
         """
@@ -396,50 +397,50 @@ class Machine(Protocol):
         """Close the queue's current group. A queue belongs to one partition."""
 
     def wait_groups(self, queue: str, pending: int, reads: bool = False) -> None:
-        """Go on when at most `pending` closed groups are unfinished; with `reads`, when at most so
+        """Wait until at most `pending` closed groups are unfinished; with `reads`, when at most so
         many have not read their sources."""
 
     # -- barriers in shared memory: a count of arrivals and of bytes, and a phase --
 
     def barrier_init(self, buffer: SharedBuffer, count: int) -> None:
-        """Its phases take `count` arrivals. Refused while the barrier is in use."""
+        """Let its phases take `count` arrivals. Refused while the barrier is in use."""
 
     def barrier_invalidate(self, buffer: SharedBuffer) -> None: ...
 
     def barrier_arrive(
         self, buffer: SharedBuffer, count: int = 1, where: Any = None, everywhere: bool = False
     ) -> None:
-        """Releases what the partition (or the work that signals) did and knows.
+        """Arrive, and release all that the partition (or the work that signals) did and knows.
 
         Args:
             everywhere: each block of a cluster arrives at the barriers of the others, too.
         """
 
     def barrier_raise(self, buffer: SharedBuffer, count: int) -> None:
-        """The current phase expects `count` arrivals more."""
+        """Expect `count` arrivals more in the current phase."""
 
     def barrier_expect(self, buffer: SharedBuffer, size: int, where: Any = None) -> None:
-        """`size` more bytes belong to the current phase."""
+        """Expect `size` more bytes in the current phase."""
 
     def barrier_complete(self, buffer: SharedBuffer, size: int, where: Any = None) -> None:
-        """`size` bytes have come."""
+        """Note that `size` bytes have come."""
 
     def barrier_remote(self, buffer: SharedBuffer) -> None:
-        """Other blocks of the cluster are about to signal at this barrier: refused unless they know
+        """Note that other blocks of the cluster will signal at this barrier: refused unless they know
         that it was initialized."""
 
     def cluster_release(self) -> None:
-        """What was initialized so far is known to whoever passes a cluster barrier after this."""
+        """Release all initializations so far to those who pass a cluster barrier after this."""
 
     def cluster_acquire(self) -> None:
-        """All blocks of the cluster have come, and know what was released before."""
+        """Acquire the earlier releases of all blocks of the cluster, which have come."""
 
     def barrier_phase(self, buffer: SharedBuffer) -> np.ndarray:
-        """Parity of the phase that each program's barrier is in, int32."""
+        """Return the parity of the phase that each program's barrier is in, int32."""
 
     def barrier_wait(self, buffer: SharedBuffer, parity: Any, where: Any = None) -> Iterator[Any]:
-        """`yield from` it: goes on once the phase of that parity has completed, and knows then
-        what those knew who arrived."""
+        """Wait, by `yield from`, until the phase of that parity has completed, and knows then
+        all that those knew who arrived."""
 
     def blocked(self, ready: Callable[[], bool], describe: str) -> Any:
-        """`yield` it: goes on once `ready()`; `describe` is for the error when that never is."""
+        """Wait, by `yield`, until `ready()`; `describe` is for the error when that never is."""

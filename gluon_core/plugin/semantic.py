@@ -1,4 +1,4 @@
-"""The semantic layer: what an op asks of the kernel that is being traced.
+"""The semantic layer: the kernel that is being traced, as its ops see it.
 
 An op gets it from `gluon_core.plugin.ops.semantic_layer()`. It checks operands, before a builder can
 abort; it makes the ops that every target has; and it holds the builder for the ops of a vendor. All
@@ -52,16 +52,16 @@ class Session(Protocol):
 
 
 class Trace(Protocol):
-    """The kernel at hand: target, options, and what ops remember of it.
+    """The kernel at hand: target, options, and notes of its ops.
 
     Attributes:
         builder: makes the ops; see `gluon_core.plugin.builder`.
-        session: what all functions of the kernel share.
+        session: shared by all functions of the kernel.
         num_warps: warps that run the function.
-        passed: grows with all that may wait or be skipped: control flow, calls, waits. What an op
-            remembers of a function is true as long as it has not grown; an op that waits adds 1.
+        passed: grows with all that may wait or be skipped: control flow, calls, waits. A note of a
+            function holds as long as it has not grown; an op that waits adds 1.
         until_passed: called once, when `passed` grows.
-        notes: what a vendor's ops remember of the function, by a key of their own.
+        notes: of a vendor's ops about the function, by a key of their own.
     """
 
     builder: Builder
@@ -92,7 +92,7 @@ class Trace(Protocol):
 
         Args:
             public: the op's name in errors.
-            instead: what to use on such targets.
+            instead: the remedy on such targets.
         """
 
     def check_assembler(self, what: str, capability: str, instead: str) -> None:
@@ -106,7 +106,7 @@ class Trace(Protocol):
         """Raise CapabilityError, naming the releases that have it, unless `has(feature)`."""
 
     def warn(self, text: str) -> None:
-        """Warn of what the kernel does at the line that is being traced: legal, and hardly meant."""
+        """Warn at the line that is being traced of code that is legal and hardly meant."""
 
     def pass_on(self, error: GluonError) -> None:
         """Warn of a refused use in a kernel that is not strict."""
@@ -116,7 +116,7 @@ class Trace(Protocol):
 
 
 class Operands(Protocol):
-    """Checks of single operands, and what becomes of them."""
+    """Checks of single operands, and their conversions."""
 
     # -- known while the kernel is traced ---------------------------------------------------------
 
@@ -203,7 +203,7 @@ class Operands(Protocol):
         """Return the shape of a tensor as integers; [] for a scalar."""
 
     def describe(self, value: object) -> str:
-        """Return what errors call a value."""
+        """Return the description of a value for errors."""
 
     def same_bits(self, one: dtype, other: dtype) -> bool:
         """Return True for equal dtypes, and for integers that differ in their sign alone."""

@@ -77,7 +77,7 @@ class OnChip(Protocol):
         """Return one of several buffers, in shared memory or other.
 
         Args:
-            remedy: what to do where the view is of one buffer.
+            remedy: for a view of one buffer.
 
         Raises:
             ShapeError: the view has no dimension that counts buffers, or is of parts of them, or the
@@ -134,7 +134,7 @@ class OnChip(Protocol):
         """Raise ShapeError or DtypeError unless `value` is a tensor that fits a buffer's type.
 
         Args:
-            first: the value is what an allocation begins with; integers may be of the other sign.
+            first: the value initializes an allocation; integers may be of the other sign.
         """
 
     def check_view_size(
@@ -145,13 +145,13 @@ class OnChip(Protocol):
         Args:
             have: size of the view that there is, which `memory` may give.
             want: that of the one to be made of it.
-            unit: what they count, in the plural.
+            unit: of these sizes, in the plural.
         """
 
     def check_copied(
         self, memory: Memory, source: tensor, element: dtype, argument: str, bits: bool = False
     ) -> None:
-        """Raise unless a buffer has the dtype and shape of what `source` points to.
+        """Raise unless a buffer has the dtype and shape of the elements that `source` points to.
 
         Args:
             bits: a dtype of the same width does, too.
@@ -175,7 +175,7 @@ class OnChip(Protocol):
     def deferred_store(
         self, mem: Memory, value: tensor, ptr: Any, offsets: Any, mask: Optional[Operand]
     ) -> None:
-        """Store what was loaded from `ptr` + `offsets`: a copy that counts as done after a wait."""
+        """Store a value loaded from `ptr` + `offsets`: a copy that counts as done after a wait."""
 
     def deferred_commit(self) -> None:
         """Close the group of those stores."""
@@ -190,7 +190,7 @@ class OnChip(Protocol):
         """Wait until at most `pending` of those are left."""
 
     def deferred_fence(self) -> None:
-        """Show those what threads stored to shared memory."""
+        """Make stores of threads to shared memory visible to those."""
 
     def told_of_tiles(
         self, what: str, ring: Memory, step: Optional[Scalar[int]] = None, *rest: Any
@@ -227,7 +227,7 @@ class Global(Protocol):
         Args:
             source: tensor of the pointers or offsets that are accessed.
             element: dtype that `other` is cast to.
-            what: what errors call `source`.
+            what: the name of `source` in errors.
             other_alone: `other` may come without a mask, which changes nothing.
 
         Raises:
@@ -237,7 +237,7 @@ class Global(Protocol):
         """
 
     def like(self, source: tensor, value: tensor, argument: str, what: str) -> tensor:
-        """Return `value` with the shape and layout of `source`, which errors call `what`."""
+        """Return `value` with the shape and layout of `source`; `what` is its name in errors."""
 
     def cache_operands(
         self, cache: Argument, eviction: Argument = None, policy: Any = None, store: bool = False

@@ -1,30 +1,21 @@
-"""How a backend runs the kernels of other vendors' architectures on the CPU."""
+"""The facet of simulation: running the kernels of other vendors' architectures on the CPU."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Callable,
-    ContextManager,
-    Mapping,
-    Optional,
-    Protocol,
-    Sequence,
-)
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, Mapping, Optional
 
 from gluon_core.errors import CapabilityError
 
 if TYPE_CHECKING:
     from gluon_core.plugin.launcher import Compiled
 
-__all__ = ["HARDWARE", "Executed", "RankHost", "Ranks", "Settings", "Simulation", "Watch"]
+__all__ = ["HARDWARE", "Executed", "Simulation", "Watch"]
 
 
 @dataclass(frozen=True)
 class Executed:
-    """Counts of what launches of a kernel executed, whatever number of warps is resident at once.
+    """Counts of the work of a kernel's launches, for any number of resident warps.
 
     Args:
         launches: how many are counted here.
@@ -55,14 +46,14 @@ class Watch:
     """Requests to a simulator while kernels run; files are written when the run is over.
 
     Args:
-        profile: print what each line of each kernel moved and computed.
+        profile: print the bytes and operations of each line of each kernel.
         profile_json, profile_html: write the same to these files.
         trace: write a timeline to this file, in the JSON format of Chrome and Perfetto.
         debug: open a prompt where a kernel fails or calls `breakpoint()`.
         trace_isa: write the executed machine instructions, counted by source line, to this file.
         asm: "KERNEL=FILE", for each kernel whose launches execute the machine code in a file of
             assembly rather than the compiler's.
-        findings: called with what the simulator found out when the run is over.
+        findings: called with the simulator's findings when the run is over.
     """
 
     profile: bool = False
@@ -78,82 +69,6 @@ class Watch:
         return self != Watch()
 
 
-class Settings(Protocol):
-    """Change the settings of launches; those not given stay as they are."""
-
-    def __call__(
-        self,
-        *,
-        schedule: str = ...,
-        seed: int = ...,
-        timeout: Optional[float] = ...,
-        progress: bool = ...,
-        checks: bool = ...,
-        everywhere: bool = ...,
-        **more: Any,
-    ) -> ContextManager[Any]:
-        """Launches inside run under these settings.
-
-        Args:
-            schedule: when asynchronous work happens: "latest", "eager" or "random".
-            seed: of the random schedule.
-            timeout: seconds after which a launch ends with an error; None for no limit.
-            progress: show on standard error how far a long launch is.
-            checks: switch every check on or off.
-            everywhere: also in other threads, and over what launches and settings inside say.
-            more: what the simulator itself offers, such as `races`.
-        """
-
-
-class RankHost(Protocol):
-    """One of several simulated ranks, to its host code.
-
-    Attributes:
-        number: of it, from 0 on.
-        world: how many there are.
-    """
-
-    @property
-    def number(self) -> int: ...
-    @property
-    def world(self) -> int: ...
-
-    def meet(self, what: str, value: Any = None) -> list[Any]:
-        """Wait until all ranks have come for `what`; what each brought, in their order.
-
-        Raises:
-            RankMismatchError: another rank comes for something else.
-        """
-
-    def share(self, name: str, value: Any, pad: bool = False) -> None:
-        """Let the kernels of all ranks reach the storage of a tensor or array of this one.
-
-        Args:
-            pad: it holds signals, which must all be 0 when the ranks are through.
-        """
-
-    def side_stream(self) -> int:
-        """Start a lane: until `back`, launches are concurrent with this rank's others, and follow the
-        earlier ones. Return the number of the lane."""
-
-    def back(self) -> None:
-        """End the lane."""
-
-    def join(self, lane: int) -> None:
-        """Order what this rank does from now on after the launches of `lane`."""
-
-
-class Ranks(Protocol):
-    """The host code of several ranks side by side, their kernels in one simulation."""
-
-    def __call__(self, bodies: Sequence[Callable[[RankHost], Any]]) -> list[Any]:
-        """Run the host code of each rank and return the results.
-
-        Raises:
-            RankMismatchError: ranks meet for different reasons.
-        """
-
-
 class Simulation:
     """The facet of a backend that has no architectures of its own and runs kernels for those of others.
 
@@ -161,10 +76,10 @@ class Simulation:
         unasked: kernels run on it when nobody names a target and there is no device.
         machine_code: its launcher executes the output of the architecture's compiler, also where that
             is Triton's own (the service `standin`).
-        stands_in_for: names of the backends whose architectures it runs; None for all.
+        stands_in_for: the backends whose architectures it runs; None for all.
         watches: the fields of `Watch` that `watch` grants.
-        settings: path of its `Settings`.
-        ranks: path of its `Ranks`, where it runs several ranks side by side.
+        settings: path of its `gluon_core.simulation.settings.Settings`.
+        ranks: path of its `gluon_core.simulation.ranks.Ranks`, where it runs several ranks at once.
     """
 
     unasked: bool = True
@@ -192,7 +107,7 @@ class Simulation:
         return options
 
     def executed(self, compiled: Compiled, path: str) -> Executed:
-        """Return what the launches of the kernel executed that `Watch.trace_isa` wrote to the file `path`.
+        """Return the counts of the kernel's launches that `Watch.trace_isa` wrote to the file `path`.
 
         Raises:
             CapabilityError: this backend does not execute machine code instruction by instruction.

@@ -1,4 +1,4 @@
-"""Architectures, their limits, and targets: what a kernel is compiled for and run on.
+"""Architectures, their limits, and targets.
 
 Every spelling (`nvidia:sm_90`, `hopper`, `h200`, `sim:hopper`) parses to one frozen `Target`; the
 registry (`gluon_core.registry.load`) knows the spellings, this module knows no vendor.
@@ -16,7 +16,7 @@ __all__ = ["Architecture", "Limits", "Target"]
 
 @dataclass(frozen=True)
 class Limits:
-    """What one architecture offers to one block (CTA, workgroup).
+    """The resources of one architecture for one block (CTA, workgroup).
 
     Args:
         shared_memory: bytes of shared memory (LDS) that one block can use at most.
@@ -67,11 +67,11 @@ class Architecture:
         triton_backend: the `backend` field of Triton's GPUTarget; None when Triton is not involved.
         warp_size: threads of one warp.
         limits: see `Limits`.
-        capabilities: dotted names of what the hardware can do.
+        capabilities: dotted names of hardware features.
         min_triton: the oldest Triton (major, minor) that compiles for it.
         banks: shared-memory banks of 4 bytes.
         default: the architecture that the simulator stands in for when nobody says.
-        peaks: what one device of it does at best, for estimates: "global" and "shared" in bytes/s,
+        peaks: the peak rates of one device, for estimates: "global" and "shared" in bytes/s,
             "vector" float32 FLOP/s, and of the matrix unit FLOP/s by operand type ("fp64", "tf32",
             "bf16", "fp16", "fp8", "fp4", "int8"), dense; and "units", its multiprocessors (compute
             units). Unknown numbers are left out.
@@ -114,7 +114,7 @@ class Architecture:
 
 @dataclass(frozen=True)
 class Target:
-    """What a kernel is compiled for and run on.
+    """The architecture that a kernel is compiled for, and the backend that runs it.
 
     `backend` names the plugin that compiles and launches; it differs from `architecture.backend`
     when one plugin stands in for another's hardware, as the simulator does.
@@ -140,7 +140,7 @@ class Target:
         return self.architecture.limits
 
     def has(self, capability: str) -> bool:
-        """Whether the hardware has `capability` (what the installed Triton lacks is checked per op)."""
+        """Return True if the hardware has `capability`; each op checks the installed Triton."""
         return capability in self.architecture.capabilities
 
     def __str__(self) -> str:

@@ -41,19 +41,19 @@ class TritonCompiler(Compiler):
     ops_path: Optional[str] = None
     isolate = True  # MLIR and LLVM abort on some inputs
 
-    def options(self, target: Target, given: Mapping[str, Any]) -> Any:
+    def options(self, target: Target, requested: Mapping[str, Any]) -> Any:
         from gluon_core import _triton
 
         known = load_path(self.options_path).__dataclass_fields__
-        check_given(target, given, tuple(known))
-        given = dict(given)
-        if given.get("enable_fp_fusion") is None and "enable_fp_fusion" in known:
+        check_given(target, requested, tuple(known))
+        chosen = dict(requested)
+        if chosen.get("enable_fp_fusion") is None and "enable_fp_fusion" in known:
             # Triton 3.9 warns, on behalf of its next release, where its default is left to it.
-            given["enable_fp_fusion"] = _triton.knobs.language.default_fp_fusion
+            chosen["enable_fp_fusion"] = _triton.knobs.language.default_fp_fusion
         try:
-            options = self.of(target).parse_options(given)
+            options = self.of(target).parse_options(chosen)
         except (AssertionError, TypeError, ValueError, OSError) as error:
-            listed = ", ".join(f"{key}={value!r}" for key, value in given.items())
+            listed = ", ".join(f"{key}={value!r}" for key, value in chosen.items())
             raise OptionError(
                 f"illegal compile options for {target}: {error}", got=listed
             ) from error
@@ -210,7 +210,7 @@ def _limited(target: Target, run: StageFunction) -> StageFunction:
 
 
 def check_limits(target: Target, metadata: Mapping[str, Any]) -> None:
-    """Raise unless what the kernel allocates fits the architecture.
+    """Raise unless the allocations of the kernel fit the architecture.
 
     Raises:
         LimitError: too much shared memory, tensor memory or too many warps.

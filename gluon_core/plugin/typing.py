@@ -1,4 +1,4 @@
-"""How the operands of ops are annotated: what kernels may pass, by when it must be known."""
+"""Annotations of the operands of ops: values that kernels may pass, by when they must be known."""
 
 from __future__ import annotations
 

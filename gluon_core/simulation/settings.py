@@ -11,10 +11,12 @@ from typing import (
     Any,
     Callable,
     ClassVar,
+    ContextManager,
     Generic,
     Iterator,
     Mapping,
     Optional,
+    Protocol,
     TypeVar,
     get_args,
     get_type_hints,
@@ -22,7 +24,7 @@ from typing import (
 
 from gluon_core.errors import ArgumentError
 
-__all__ = ["LaunchSettings", "Scopes"]
+__all__ = ["LaunchSettings", "Scopes", "Settings"]
 
 _SWITCH = dict.fromkeys(("1", "true", "on", "yes"), True)
 _SWITCH |= dict.fromkeys(("0", "false", "off", "no"), False)
@@ -177,3 +179,30 @@ def _read(kind: type, name: str, text: str) -> Any:
     except (KeyError, ValueError):
         what, expected = _EXPECTED[kind]
         raise ArgumentError(what, argument=name, expected=expected, got=text) from None
+
+
+class Settings(Protocol):
+    """Change the settings of launches; those not given stay as they are."""
+
+    def __call__(
+        self,
+        *,
+        schedule: str = ...,
+        seed: int = ...,
+        timeout: Optional[float] = ...,
+        progress: bool = ...,
+        checks: bool = ...,
+        everywhere: bool = ...,
+        **more: Any,
+    ) -> ContextManager[Any]:
+        """Launches inside run under these settings.
+
+        Args:
+            schedule: when asynchronous work happens: "latest", "eager" or "random".
+            seed: of the random schedule.
+            timeout: seconds after which a launch ends with an error; None for no limit.
+            progress: show on standard error how far a long launch is.
+            checks: switch every check on or off.
+            everywhere: also in other threads, and before the settings of launches inside.
+            more: the simulator's own settings, such as `races`.
+        """

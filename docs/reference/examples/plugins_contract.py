@@ -25,7 +25,7 @@ from gluon_core.plugin import (
 )
 from gluon_core.portable import requests
 from gluon_core.registry import load as plugins
-from gluon_core.simulation import assembly, host_memory, settings
+from gluon_core.simulation import assembly, host_memory, ranks, settings
 
 LINE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 x = np.arange(128, dtype=np.float32)
@@ -229,13 +229,13 @@ kind = launcher.ArgumentKind(Meters, describe=lambda value: ("fp32", ""), key=la
 print(launcher.checked_kind(kind).is_for(Meters), kind.is_for(str))
 #> True False
 
-# -- gluon_core.plugin.simulation.Simulation, gluon_core.plugin.simulation.Settings, gluon_core.plugin.simulation.HARDWARE, gluon_core.plugin.simulation.RankHost, gluon_core.plugin.simulation.Ranks: the additional parts of a backend that simulates
+# -- gluon_core.plugin.simulation.Simulation, gluon_core.simulation.settings.Settings, gluon_core.plugin.simulation.HARDWARE, gluon_core.simulation.ranks.RankHost, gluon_core.simulation.ranks.Ranks: the additional parts of a backend that simulates
 simulator = vendors["sim"]
 runs: simulation.Simulation = simulator.simulation
 with paths.load_path(simulator.simulation.settings)(schedule="eager", races=False):
     twice[(1,)](x, out := np.zeros_like(x), target="sim:hopper")
-print(out[:3], callable(simulation.Settings), vendors["nvidia"].simulation is simulation.HARDWARE)
-print(sorted(builder.members(simulation.RankHost))[-2:], sorted(builder.members(simulation.Ranks)))
+print(out[:3], callable(settings.Settings), vendors["nvidia"].simulation is simulation.HARDWARE)
+print(sorted(builder.members(ranks.RankHost))[-2:], sorted(builder.members(ranks.Ranks)))
 #> [0. 2. 4.] True True
 #> ['side_stream', 'world'] []
 
