@@ -1,11 +1,13 @@
 """Kernels as a product: operators of PyTorch that launch kernels written in Gluon Core."""
 
+from gluon_kernels.attention import attention
 from gluon_kernels.gemm import bmm, matmul
 from gluon_kernels.norm import cross_entropy, layer_norm, rms_norm, softmax
 from gluon_kernels.topk import TopK, topk
 
 __all__ = [
     "TopK",
+    "attention",
     "bmm",
     "cross_entropy",
     "layer_norm",

@@ -1,1 +1,5 @@
-"""Attention over whole sequences, sequences of any lengths, and pages."""
+"""Attention over whole sequences."""
+
+from gluon_kernels.attention.ops import attention
+
+__all__ = ["attention"]

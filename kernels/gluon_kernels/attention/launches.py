@@ -1,0 +1,281 @@
+"""The plans of attention over whole sequences: descriptors, tiles and prepared launches for each key."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_kernels.attention import hopper, hopper_backward, hopper_repeatable, sums
+from gluon_kernels.plans import Launch, multiprocessors
+
+__all__ = ["backward_plan", "forward_plan", "width_of"]
+
+Plan = Callable[..., Any]
+
+LOG2E = math.log2(math.e)
+DTYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.float32: gl.float32}
+STAGES = 2
+GROUP = 8  # heads whose keys and values stay in the cache
+
+
+def width_of(width: int) -> int:
+    """Return the width that a kernel has for heads of this one."""
+    return 64 if width <= 64 else 128
+
+
+def _described(x: Tensor, *block: int) -> TensorDescriptor:
+    dtype = DTYPES[x.dtype]
+    if dtype == gl.float32:
+        layout = gl.NVMMASharedLayout(0, 32, rank=len(block))
+    else:
+        layout = gl.NVMMASharedLayout.get_default_for(list(block), dtype)
+    return TensorDescriptor.from_tensor(x, list(block), layout)
+
+
+def _readable(x: Tensor) -> bool:
+    """Return True if TMA copies the tensor: elements side by side, rows of a kernel's width, 16-byte steps."""
+    if x.shape[-1] not in (64, 128) or x.stride(-1) != 1 or x.data_ptr() % 16:
+        return False
+    return all(step * x.element_size() % 16 == 0 and step > 0 for step in x.stride()[:-1])
+
+
+def _as_readable(x: Tensor) -> Tensor:
+    """Return a tensor that TMA copies, padded with zeros to the width of a kernel."""
+    if _readable(x):
+        return x
+    more = width_of(x.shape[-1]) - x.shape[-1]
+    x = F.pad(x, (0, more)) if more else x.contiguous()
+    return x if _readable(x) else x.clone(memory_format=torch.contiguous_format)
+
+
+def _tiles(length: int, heads: int, width: int, processors: int) -> tuple[int, int]:
+    """Return the rows and the keys of a tile: three groups of warps have registers for sums of 64 columns."""
+    if width > 64 or -(-length // 192) * heads < processors:
+        return 128, 128
+    waste = [-(-length // rows) * rows for rows in (128, 192)]
+    return (128 if waste[0] < 0.9 * waste[1] else 192), 128
+
+
+def forward_plan(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, keep: bool, out: Optional[Tensor]
+) -> Plan:
+    """Return `run(q, k, v, ..., out) -> (result, logarithms of sums)`, the last None if `keep` is not set."""
+    batch, heads, length, width = q.shape
+    of_keys, depth = k.shape[1:3]
+    plain = all(_readable(x) for x in (q, k, v))
+    target = None if out is None or not _readable(out) else out
+    exact = width in (64, 128)
+    dtype, device = q.dtype, q.device
+
+    def new(x: Tensor, out: Optional[Tensor]) -> Tensor:
+        if target is not None and out is not None:
+            return out
+        return torch.empty((batch, heads, length, width_of(width)), dtype=dtype, device=device)
+
+    processors = multiprocessors(q)
+    rows, keys = _tiles(length, batch * heads, width_of(width), processors)
+    tensors = [_as_readable(x) for x in (q, k, v)]
+    written = new(q, out)
+    logsums = torch.empty((batch, heads, length), device=device) if keep else None
+    count = -(-length // rows) * batch * heads
+    described = [
+        _described(x, 1, 1, size, width_of(width))
+        for x, size in zip((*tensors, written), (64, keys, keys, 64))
+    ]
+    sizes = (batch * heads, length, depth, heads, scale * LOG2E)
+    constants = (heads // of_keys, rows, keys, STAGES, causal, GROUP)
+    launch = Launch(
+        hopper.attention_hopper,
+        (min(count, processors),),
+        (*described, logsums, *sizes, *constants),
+        (*tensors, written, logsums),
+        num_warps=4,
+    )
+
+    def run(q: Tensor, k: Tensor, v: Tensor, causal: Any, scale: Any, keep: Any, out: Any) -> Any:
+        result = new(q, out)
+        logsums = None
+        if keep:
+            logsums = torch.empty((batch, heads, length), dtype=torch.float32, device=device)
+        if not plain:
+            q, k, v = _as_readable(q), _as_readable(k), _as_readable(v)
+        launch(q, k, v, result, logsums)
+        if not exact:
+            result = result[..., :width].contiguous() if out is None else result[..., :width]
+        if out is not None and result is not out:
+            result = out.copy_(result)
+        return result, logsums
+
+    return run
+
+
+def backward_plan(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, causal: bool, scale: float,
+    repeatable: bool,
+) -> Plan:  # fmt: skip
+    """Return `run(...) -> (gradients of q, k and v)`."""
+    batch, heads, length, width = q.shape
+    of_keys, depth = k.shape[1:3]
+    shared = heads // of_keys
+    seen = min(depth, length) if causal else depth  # later keys are seen by no query
+    wide = width_of(width)
+    own, other = (batch * heads, length, wide), (batch * heads, seen, wide)
+    dtype, device = q.dtype, q.device
+
+    def flat(x: Tensor) -> Tensor:
+        if x.shape[-1] != wide:
+            x = F.pad(x, (0, wide - x.shape[-1]))
+        return x.contiguous().view(own)
+
+    def flat_keys(x: Tensor) -> Tensor:
+        x = x[:, :, :seen]
+        if x.shape[-1] != wide:
+            x = F.pad(x, (0, wide - x.shape[-1]))
+        if shared > 1:
+            x = x.repeat_interleave(shared, 1)
+        return x.contiguous().view(other)
+
+    def new() -> list[Tensor]:
+        return [torch.empty(shape, dtype=dtype, device=device) for shape in (own, other, other)]
+
+    make = _repeatable_launches if repeatable else _atomic_launches
+    launch = make(own, other, dtype, device, causal, scale)
+
+    def results(to_q: Tensor, to_k: Tensor, to_v: Tensor) -> Any:
+        of_queries = to_q.view(batch, heads, length, wide)[..., :width]
+        of_both = []
+        for part in (to_k, to_v):
+            part = part.view(batch, of_keys, shared, seen, wide)
+            part = part.sum(2) if shared > 1 else part[:, :, 0]
+            part = part[..., :width]
+            if seen < depth:
+                part = F.pad(part, (0, 0, 0, depth - seen))
+            of_both.append(part.contiguous())
+        return of_queries.contiguous(), *of_both
+
+    def run(
+        grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, *settings: Any
+    ) -> Any:
+        gradients = new()
+        inputs = (flat(q), flat_keys(k), flat_keys(v), flat(grad))
+        launch(inputs, flat(out), logsums, gradients)
+        return results(*gradients)
+
+    return run
+
+
+Shape3 = tuple[int, int, int]
+
+
+def _atomic_launches(
+    own: Shape3, other: Shape3, dtype: torch.dtype, device: torch.device, causal: bool, scale: float
+) -> Plan:
+    """Return `launch(inputs, out, logsums, gradients)`: one kernel, which adds to the gradient of queries."""
+    heads, length, width = own
+    depth = other[1]
+
+    def workspace() -> tuple[Tensor, Tensor]:
+        kept = sums.kept(own)
+        return (
+            torch.empty(kept["statistics"], dtype=torch.float32, device=device),
+            torch.empty(kept["sums"], dtype=torch.float32, device=device),
+        )
+
+    def like(shape: Shape3) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=device)
+
+    q, grad, out, to_q = (like(own) for _ in range(4))
+    k, v, to_k, to_v = (like(other) for _ in range(4))
+    logsums = torch.empty(own[:2], dtype=torch.float32, device=device)
+    statistics, added = workspace()
+    rows = sums.padded(length)
+    by_row = gl.BlockedLayout([1, 8], [256 // width, width // 8], [4, 1], [1, 0])
+    prepare = Launch(
+        sums.prepare,
+        (rows // 64, heads),
+        (out, grad, logsums, statistics, added, length, rows, width, by_row),
+        (out, grad, logsums, statistics, added),
+        num_warps=4,
+    )
+    step = 128 * 64 // width
+    whole = depth % 128 == 0 or (causal and depth >= length)
+    described = (
+        _described(q, 1, step, width), _described(k, 1, 128, width), _described(v, 1, 128, width),
+        _described(grad, 1, step, width), _described(statistics, step), _described(to_k, 1, 64, width),
+        _described(to_v, 1, 64, width), _described(added, 16, 256),
+    )  # fmt: skip
+    main = Launch(
+        hopper_backward.gradients_atomic,
+        (gluon.cdiv(depth, 128), heads),
+        (*described, length, depth, rows, scale, causal, whole),
+        (q, k, v, grad, statistics, to_k, to_v, added),
+        num_warps=4,
+    )
+    flat = gl.BlockedLayout([4], [32], [4], [0])
+    tile = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    finish = Launch(
+        sums.finish,
+        (rows // 64 * (width // 64), heads),
+        (added, to_q, length, rows, scale, width, flat, tile),
+        (added, to_q),
+        num_warps=4,
+    )
+
+    def launch(inputs: Any, out: Tensor, logsums: Tensor, gradients: Any) -> None:
+        q, k, v, grad = inputs
+        to_q, to_k, to_v = gradients
+        statistics, added = workspace()
+        prepare(out, grad, logsums, statistics, added)
+        main(q, k, v, grad, statistics, to_k, to_v, added)
+        finish(added, to_q)
+
+    return launch
+
+
+def _repeatable_launches(
+    own: Shape3, other: Shape3, dtype: torch.dtype, device: torch.device, causal: bool, scale: float
+) -> Plan:
+    """Return `launch(inputs, out, logsums, gradients)`: two kernels whose results have equal bits each time."""
+    heads, length, width = own
+    depth = other[1]
+
+    def like(shape: Shape3) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=device)
+
+    q, grad, to_q = (like(own) for _ in range(3))
+    k, v, to_k, to_v = (like(other) for _ in range(4))
+    logsums, deltas = (torch.empty(own[:2], dtype=torch.float32, device=device) for _ in "ld")
+
+    def prepared(
+        kernel: Any, tiles: int, keys: bool, outs: tuple[Tensor, ...], *sizes: int
+    ) -> Launch:
+        mine, theirs = (64, 128) if keys else (128, 64)
+        described = (
+            _described(q, 1, mine, width), _described(k, 1, theirs, width), _described(v, 1, theirs, width),
+            _described(grad, 1, mine, width), *(_described(x, 1, 64, width) for x in outs),
+        )  # fmt: skip
+        return Launch(
+            kernel,
+            (gluon.cdiv(tiles, 128), heads),
+            (*described, logsums, deltas, *sizes, scale, scale * LOG2E, 2, causal),
+            (q, k, v, grad, *outs, logsums, deltas),
+            num_warps=4,
+        )
+
+    of_keys = prepared(hopper_repeatable.key_gradients, depth, True, (to_k, to_v), length)
+    of_queries = prepared(hopper_repeatable.query_gradients, length, False, (to_q,), length, depth)
+
+    def launch(inputs: Any, out: Tensor, logsums: Tensor, gradients: Any) -> None:
+        to_q, to_k, to_v = gradients
+        deltas = (out.float() * inputs[3].float()).sum(-1)
+        of_keys(*inputs, to_k, to_v, logsums, deltas)
+        of_queries(*inputs, to_q, logsums, deltas)
+
+    return launch

@@ -1,0 +1,77 @@
+"""Around the gradients of attention that are added up: statistics of rows before, and the order of sums after.
+
+Sums of 64 x 64 elements lie in memory as threads have them in registers after `wgmma`, so that they are
+stored by fours, and to all banks of shared memory.
+"""
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit
+def prepare(
+    out, grad, logsums, statistics, sums, length, padded, D: gl.constexpr, LAYOUT: gl.constexpr
+):
+    """Store of each row less the logarithm of its sum, and less the sum of `out * grad`, and set `sums` to 0.
+
+    `statistics` are [heads, 2, padded], 0 past the end of the rows; `sums` have as many padded rows.
+    """
+    row = gl.program_id(0) * 64 + gl.arange(0, 64, gl.SliceLayout(1, LAYOUT))
+    column = gl.arange(0, D, gl.SliceLayout(0, LAYOUT))
+    head = gl.program_id(1)
+    there = row < length
+    at = (head * length + row).to(gl.int64)[:, None] * D + column[None, :]
+    x = gl.load(out + at, mask=there[:, None], other=0.0).to(gl.float32)
+    y = gl.load(grad + at, mask=there[:, None], other=0.0).to(gl.float32)
+    at = (head * padded + row).to(gl.int64)[:, None] * D + column[None, :]
+    gl.store(sums + at, gl.zeros_like(x))
+    logsum = gl.load(logsums + head * length + row, mask=there, other=0.0)
+    gl.store(statistics + 2 * head * padded + row, -logsum)
+    gl.store(statistics + (2 * head + 1) * padded + row, -gl.sum(x * y, 1))
+
+
+@gluon.jit
+def in_order_of_registers(x):
+    """Return a product of 64 x 64 so that the elements of a thread lie in memory by fours."""
+    return x.reshape([4, 2, 8, 8, 4, 2]).permute((3, 0, 2, 4, 1, 5)).reshape([16, 256])
+
+
+@gluon.jit
+def wrapped(step, steps, CAUSAL: gl.constexpr):
+    """Return the tile of queries of a step.
+
+    Programs begin at the rows of their keys, with a mask or not, so that they add in different places.
+    """
+    if CAUSAL:
+        return step
+    else:
+        return gl.where(step < steps, step, step - steps)
+
+
+@gluon.jit
+def finish(
+    sums, result, length, padded, scale, D: gl.constexpr, LAYOUT: gl.constexpr, OUT: gl.constexpr
+):
+    """Bring each 64 x 64 elements back into their order, and scale them."""
+    tile = gl.program_id(0)
+    head = gl.program_id(1)
+    ACROSS: gl.constexpr = D // 64
+    first = (head * (padded // 64) * ACROSS + tile).to(gl.int64) * 4096
+    x = gl.load(sums + first + gl.arange(0, 4096, LAYOUT)) * scale
+    x = x.reshape([8, 4, 8, 4, 2, 2]).permute((1, 4, 2, 0, 3, 5)).reshape([64, 64])
+    x = gl.convert_layout(x.to(result.dtype.element_ty), OUT)
+    row = tile // ACROSS * 64 + gl.arange(0, 64, gl.SliceLayout(1, OUT))
+    column = tile % ACROSS * 64 + gl.arange(0, 64, gl.SliceLayout(0, OUT))
+    at = (head * length + row).to(gl.int64)[:, None] * D + column[None, :]
+    gl.store(result + at, x, mask=(row < length)[:, None])
+
+
+def padded(length):
+    """Return how many rows the sums of a head have."""
+    return -(-length // 128) * 128
+
+
+def kept(shape):
+    """Return the shapes of statistics and sums, float32, for tensors [heads, length, D]."""
+    rows = shape[0] * padded(shape[1])
+    return {"statistics": (2 * rows,), "sums": (rows * shape[2] // 256, 256)}
