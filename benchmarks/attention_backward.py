@@ -51,18 +51,18 @@ def measure(causal: bool, depth: int, target: Target) -> list[Result]:
     for head in range(heads):
         *_, results[head], logsums[head], deltas[head] = exact(tensors, causal, head)
     names = ("for_queries", "for_keys", "for_values")
-    written = {name: torch.full_like(flat["q"], float("nan")) for name in names}
+    gradients = {name: torch.full_like(flat["q"], float("nan")) for name in names}
     examples = {e.name: e for e in module.MORE}
     kind = f"{'causal' if causal else 'full'}, head {depth}"
     keys, queries = (examples[f"attention backward, {w}, {kind}"] for w in ("keys", "queries"))
     kept = {"logsums": logsums, "deltas": deltas}
     key_args = {
         **flat,
-        "for_keys": written["for_keys"],
-        "for_values": written["for_values"],
+        "for_keys": gradients["for_keys"],
+        "for_values": gradients["for_values"],
         **kept,
     }
-    query_args = {**flat, "for_queries": written["for_queries"], **kept}
+    query_args = {**flat, "for_queries": gradients["for_queries"], **kept}
     runs = {}
     for stages in STAGES:
         for who, example, args in (("keys", keys, key_args), ("queries", queries, query_args)):
@@ -76,15 +76,17 @@ def measure(causal: bool, depth: int, target: Target) -> list[Result]:
 
     def error() -> float:
         """Return the largest error of the last head's gradients, and forget them."""
-        distances = [(written[n][-1].float() - wanted[n]).norm() / wanted[n].norm() for n in names]
-        for tensor in written.values():
+        distances = [
+            (gradients[n][-1].float() - wanted[n]).norm() / wanted[n].norm() for n in names
+        ]
+        for tensor in gradients.values():
             tensor.fill_(float("nan"))
         return max(float(one) for one in distances)
 
     errors = {"two": error()}
     shapes = adding.kept((heads, length, depth)).items()
     room = {name: torch.empty(shape, device="cuda") for name, shape in shapes}
-    arguments = {**flat, **written, "out": results, "logsums": logsums, **room}
+    arguments = {**flat, **gradients, "out": results, "logsums": logsums, **room}
 
     def one() -> None:
         adding.launch(arguments, causal)

@@ -320,7 +320,9 @@ def main() -> int:
     missed = False
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     print(f"Load of the machine ({os.cpu_count()} processors) at the end: {load}\n")
-    print("| what | ours | upstream | ours / upstream | wanted |\n| --- | --- | --- | --- | --- |")
+    print(
+        "| measured | ours | upstream | ours / upstream | wanted |\n| --- | --- | --- | --- | --- |"
+    )
     for name, (mine, theirs, unit, bound) in rows.items():
         left, right = statistics.median(mine), statistics.median(theirs)
         wanted = f"<= {bound:g}" if bound != float("inf") else ""

@@ -142,13 +142,13 @@ def see_one(arch: str, name: str, most: int) -> tuple[Counter[str], list[str]]:
         return Counter(), [f"is reported as it is, {type(error).__name__}"]
     clean = subject.run(subject.text)
     assert clean is None, clean
-    mutants_made: list[Any] = [m for f in (mutants, distances, fences) for m in f(subject.text)]
-    mutants_made = [m for m in mutants_made if subject.counts.get(m.line)]
-    random.Random(f"{arch} {name}").shuffle(mutants_made)
+    candidates: list[Any] = [m for f in (mutants, distances, fences) for m in f(subject.text)]
+    candidates = [m for m in candidates if subject.counts.get(m.line)]
+    random.Random(f"{arch} {name}").shuffle(candidates)
     seen: Counter[str] = Counter()
     silent = []
     with using(timeout=60, processes=1):
-        for mutant in mutants_made[:most]:
+        for mutant in candidates[:most]:
             error = subject.run(mutant.text)
             same = np.array_equal(subject.result(), subject.wanted, equal_nan=True)
             kind = type(error).__name__ if error else "no report" if same else "wrong result"
@@ -184,13 +184,13 @@ def registers(folder: str) -> None:
     for path in sorted(Path(folder).rglob("*.amdgcn")):
         text = path.read_text()
         program = parse(text)
-        made_waits = list(dependencies(text))
-        if not made_waits or unknown(program):
+        chains = list(dependencies(text))
+        if not chains or unknown(program):
             continue
         arch = program.architecture
         kernels[arch] += 1
         assert not any(bind(program).hazards), f"{path} is reported as it is"
-        for mutant in random.Random(program.name).sample(made_waits, min(4, len(made_waits))):
+        for mutant in random.Random(program.name).sample(chains, min(4, len(chains))):
             waits[arch] += 1
             seen[arch] += any(bind(parse(mutant.text)).hazards)
     for arch, count in sorted(kernels.items()):

@@ -161,10 +161,10 @@ def main():
     print("|" + " --- |" * len(head))
     examples = {e.name: e for e in load_examples()[0].values()}
     for name, target in ROWS:
-        example, found = examples[name], registry().target(target)
-        config = example.configure(found, large=True)
+        example, hardware = examples[name], registry().target(target)
+        config = example.configure(hardware, large=True)
         work = config["BLOCK_M"] * config["BLOCK_N"] * config["BLOCK_K"] // config["num_warps"]
-        line(name, target, example.compile(found).asm["amdgcn"], work)
+        line(name, target, example.compile(hardware).asm["amdgcn"], work)
     scaled = [(*row[:3], *row[4:], row[3]) for row in PLAIN_SCALED]
     for name, target, dtype, block, num_warps, *rest in [*PLAIN, *scaled]:
         assembly = compile_plain(target, dtype, block, num_warps, *rest)

@@ -66,7 +66,7 @@ def run_of(example: Any, args: Any, config: Any) -> Callable[[], Any]:
     return run
 
 
-def said(config: Mapping[str, Any]) -> str:
+def config_text(config: Mapping[str, Any]) -> str:
     names = {"BLOCK_M", "BLOCK_N", "BLOCK_K", "STAGES", "SPLITS", "BLOCK", "CHUNK", "num_warps"}
     return ", ".join(f"{name} {value}" for name, value in config.items() if name in names)
 
@@ -97,7 +97,7 @@ def invariant(target: Target) -> Iterator[Result]:
             f"invariant {m}x{side}x{side}, {same}",
             "TFLOP/s",
             work,
-            {said(config): run},
+            {config_text(config): run},
             rival,
             wrong,
         )
@@ -112,7 +112,7 @@ def shared(target: Target) -> Iterator[Result]:
         for block, stages in (((128, 256, 64), 4), ((128, 128, 64), 4)):
             args = files.arguments(new, True, sizes, 132, block[:2])
             config = files.config(32, block, stages, 8)
-            runs[said(config)] = run_of(files.EXAMPLES[0], args, config)
+            runs[config_text(config)] = run_of(files.EXAMPLES[0], args, config)
         a, b, into = args["a"], args["b"], torch.empty_like(args["c"])
         wrong = error(args["c"], a.float() @ b.float())
         values = {name: args[name] for name in ("a", "b", "c", "M", "N", "K")}
@@ -131,7 +131,7 @@ def batched(target: Target) -> Iterator[Result]:
         args, runs = files.arguments(new, True, sizes), {}
         for block, stages in (((128, 256, 64), 3), ((128, 256, 64), 4), ((128, 128, 64), 4)):
             config = files.config(32, block, stages, 8)
-            runs[said(config)] = run_of(files.EXAMPLES[0], args, config)
+            runs[config_text(config)] = run_of(files.EXAMPLES[0], args, config)
         a, b, into = args["a"], args["b"], torch.empty_like(args["c"])
         wrong = error(args["c"], a.float() @ b.float())
         rival = {"cuBLAS": lambda a=a, b=b, into=into: torch.bmm(a, b, out=into)}
@@ -154,7 +154,7 @@ def few_bits(target: Target) -> Iterator[Result]:
             runs = {}
             for block, splits in blocks:
                 config = example.config(32, block, 4, splits, 4)
-                runs[said(config)] = run_of(example, args, config)
+                runs[config_text(config)] = run_of(example, args, config)
             kind, weights, scales = example.name.split()[-1], args["weights"], args["scales"]
             some = weights[:256].cpu().numpy(), scales[:256].cpu()
             plain = some[1].numpy() if scales.dtype == torch.uint8 else some[1].float().numpy()
@@ -179,7 +179,7 @@ def widths(target: Target) -> Iterator[Result]:
         example = packed.example("", depth, (None, 0 if causal else None), None, 1, width)
         args = example.arguments(new, True, [4096] * 4, 16)
         config = example.config(32)
-        runs = {f"packed, {said(config)}": run_of(example, args, config)}
+        runs = {f"packed, {config_text(config)}": run_of(example, args, config)}
         q, k, v = (args[n].reshape(4, 4096, 16, -1).transpose(1, 2) for n in "qkv")
         heads = [t.reshape(64, 4096, -1).contiguous() for t in (q, k, v)]
         parts = (128, 64) if depth == 192 else (256, 0)
@@ -226,7 +226,7 @@ def latent(target: Target) -> Iterator[Result]:
             files.flops(args) / 1e12,
         )
         rival = {"bmm, softmax, bmm": composed}
-        yield rates(name, "TFLOP/s", work, {said(config): run}, rival, wrong)
+        yield rates(name, "TFLOP/s", work, {config_text(config): run}, rival, wrong)
 
 
 def config_of(make: Any, piece: int, warps: int, columns: int, count: int) -> Any:
@@ -284,10 +284,10 @@ def linear(target: Target) -> Iterator[Result]:
         to_x, to_w = files.backward(args, config, new, logsum, factor)
         wrong = max(error(loss, wanted), error(to_x, x.grad), error(to_w, w.grad))
         work, here = 2 * math.prod(sizes) / 1e12, "linear cross entropy, 8192x32768x4096"
-        run = {said(config): lambda: files.forward(args, config, new)}
+        run = {config_text(config): lambda: files.forward(args, config, new)}
         yield rates(f"{here}, forward", "TFLOP/s", work, run, {"torch": library}, wrong)
         del wanted
-        back = {said(config): lambda: files.backward(args, config, new, logsum, factor)}
+        back = {config_text(config): lambda: files.backward(args, config, new, logsum, factor)}
         times = seconds({"cuBLAS": lambda: torch.matmul(x, w.T)}, 2, 3)
         yield rates(
             f"{here}, backward (three products; cuBLAS does one in {times['cuBLAS'] * 1e3:.2f} ms)",

@@ -130,15 +130,15 @@ def main() -> int:
     for *names, target in PAIRS:
         if target in targets:
             for name in names:
-                found = ask(by_name[name], target)
-                if "error" in found or not found["matrix"]:
-                    print(f"| {target} | {name} | {found.get('error', 'none')} | - | - | - | - |")
+                facts = ask(by_name[name], target)
+                if "error" in facts or not facts["matrix"]:
+                    print(f"| {target} | {name} | {facts.get('error', 'none')} | - | - | - | - |")
                     continue
                 counts = [
-                    found[n] / found["matrix"] for n in ("shared reads", "loads", "moves", "all")
+                    facts[n] / facts["matrix"] for n in ("shared reads", "loads", "moves", "all")
                 ]
                 cells = " | ".join(f"{count:.2f}" for count in counts)
-                print(f"| {target} | {name} | {found['matrix']} {found['unit']} | {cells} |")
+                print(f"| {target} | {name} | {facts['matrix']} {facts['unit']} | {cells} |")
     return 0
 
 

@@ -137,12 +137,12 @@ def steadily(calls, seconds=0.1, rounds=4):
             torch.cuda.synchronize()
             spent = (meter.joules() - before) / times[name]
             took = start.elapsed_time(end) / times[name] * 1e3
-            readings_here = torch.tensor([took, spent, -clock], device="cuda", dtype=torch.float64)
-            dist.all_reduce(readings_here, dist.ReduceOp.MAX)
-            readings[name].append(readings_here.tolist())
+            reading = torch.tensor([took, spent, -clock], device="cuda", dtype=torch.float64)
+            dist.all_reduce(reading, dist.ReduceOp.MAX)
+            readings[name].append(reading.tolist())
     return {
-        name: [statistics.median(one) for one in zip(*readings_here)]
-        for name, readings_here in readings.items()
+        name: [statistics.median(one) for one in zip(*reading)]
+        for name, reading in readings.items()
     }
 
 

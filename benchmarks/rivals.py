@@ -372,7 +372,7 @@ def launches(target: Target) -> list[Result]:
     ]
 
 
-def cute_launch(given: Any) -> Callable[[], Any]:
+def cute_launch(arguments: Any) -> Callable[[], Any]:
     import cutlass
     from cutlass import cute
     from cutlass.cute.runtime import from_dlpack
@@ -385,9 +385,9 @@ def cute_launch(given: Any) -> Callable[[], Any]:
     def host(x: cute.Tensor, y: cute.Tensor, z: cute.Tensor, n: cutlass.Int32) -> None:
         empty(x, y, z, n).launch(grid=[1, 1, 1], block=[128, 1, 1])
 
-    tensors = [from_dlpack(t, enable_tvm_ffi=True) for t in given]
+    tensors = [from_dlpack(t, enable_tvm_ffi=True) for t in arguments]
     compiled = cute.compile(host, *tensors, cutlass.Int32(1024), options="--enable-tvm-ffi")
-    return lambda: compiled(*given, 1024)
+    return lambda: compiled(*arguments, 1024)
 
 
 PARTS = {

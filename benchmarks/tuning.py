@@ -74,9 +74,9 @@ def searched(
 
     with tune.Store(f"{folder}/{how}.db") as store:
         settings = tune.Settings(search=how, **more)
-        (found,) = tune.search(reference, settings, engine=engine, store=store, progress=say)
+        (result,) = tune.search(reference, settings, engine=engine, store=store, progress=say)
         engine.close()
-    return found
+    return result
 
 
 def _warm(reference: Reference, processes: int) -> None:

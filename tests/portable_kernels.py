@@ -68,11 +68,11 @@ def products(
     BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr,
-    TURNED: gl.constexpr,
+    B_TRANSPOSED: gl.constexpr,
     PENDING: gl.constexpr,
     PRECISION: gl.constexpr,
 ):
-    """One program for each tile of the result; `b` is (N, K) if TURNED."""
+    """One program for each tile of the result; `b` is (N, K) if B_TRANSPOSED."""
     dtype: gl.constexpr = a.dtype.element_ty
     layouts: gl.constexpr = gl.portable.mma_layouts(
         BLOCK_M,
@@ -82,12 +82,12 @@ def products(
         dtype,
         input_precision=PRECISION,
         operands="shared",
-        b_transposed=TURNED,
+        b_transposed=B_TRANSPOSED,
     )
     row = gl.program_id(0) * BLOCK_M
     column = gl.program_id(1) * BLOCK_N
     a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BLOCK_M, BLOCK_K], layouts.a_shared)
-    if TURNED:
+    if B_TRANSPOSED:
         b_tiles = gl.portable.descriptor(b, [N, K], [K, 1], [BLOCK_N, BLOCK_K], layouts.b_shared)
     else:
         b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BLOCK_K, BLOCK_N], layouts.b_shared)
@@ -96,20 +96,20 @@ def products(
     steps = gl.cdiv(K, BLOCK_K)
     for i in gl.static_range(STAGES - 1):
         k = i * BLOCK_K
-        if TURNED:
+        if B_TRANSPOSED:
             tiles.fetch(i, [[row, k], [column, k]], pred=i < steps)
         else:
             tiles.fetch(i, [[row, k], [k, column]], pred=i < steps)
     acc = gl.portable.accumulator(layouts)
     for step in range(steps):
         a_tile, b_tile = tiles.wait(step)
-        if TURNED:
+        if B_TRANSPOSED:
             b_tile = b_tile.permute((1, 0))
         acc = gl.portable.mma(a_tile, b_tile, acc, input_precision=PRECISION, is_async=PENDING > 0)
         acc = gl.portable.mma_wait(acc, pending=PENDING)
         ahead = step + STAGES - 1
         next_k = ahead * BLOCK_K
-        if TURNED:
+        if B_TRANSPOSED:
             tiles.fetch(ahead, [[row, next_k], [column, next_k]], pred=ahead < steps)
         else:
             tiles.fetch(ahead, [[row, next_k], [next_k, column]], pred=ahead < steps)
@@ -201,7 +201,7 @@ TILES = {
     "BLOCK_N": 64,
     "BLOCK_K": 32,
     "STAGES": 3,
-    "TURNED": False,
+    "B_TRANSPOSED": False,
     "PENDING": 1,
     "PRECISION": None,
 }

@@ -16,7 +16,7 @@ from gluon_prove.values import Term, TimeIsOver, term
 from gluon_sim.errors import SimulatorError
 from gluon_sim.executor.explore import Exploration
 from gluon_sim.launcher import Launch
-from gluon_sim.memory.guided import Told, TooLong
+from gluon_sim.memory.guided import TimelineEntry, TooLong
 
 __all__ = ["again"]
 
@@ -33,7 +33,7 @@ class _Again(Exploration):
 
     def _keep(
         self, steps: Sequence[tuple[str, int]], program: Optional[int],
-        error: Optional[SimulatorError], story: Sequence[Told],
+        error: Optional[SimulatorError], story: Sequence[TimelineEntry],
     ) -> str:  # fmt: skip
         return f"It happens {self.said}."
 

@@ -113,17 +113,17 @@ class Task:
             )
         return digest
 
-    def told(self, setting: Optional[PerTarget], target: Any) -> dict[str, Any]:
+    def for_target(self, setting: Optional[PerTarget], target: Any) -> dict[str, Any]:
         """Return `fixed` or `default` for a target."""
         return dict(setting(target) if callable(setting) else setting or {})
 
     def whole(self, config: Config, target: Any) -> dict[str, Any]:
         """Return a configuration with the fixed values."""
-        return {**self.told(self.fixed, target), **config}
+        return {**self.for_target(self.fixed, target), **config}
 
     def start(self, target: Any) -> Optional[dict[str, Any]]:
         """Return the default configuration if it is in the space."""
-        default = self.told(self.default, target)
+        default = self.for_target(self.default, target)
         default = {name: default[name] for name in self.searched.values if name in default}
         return default if default in self.searched else None
 
@@ -169,9 +169,9 @@ class Task:
         rest = [name for name in self.searched.values if name not in values]
 
         def fixed(target: Any) -> dict[str, Any]:
-            default = self.told(self.default, target)
+            default = self.for_target(self.default, target)
             kept = {name: default[name] for name in rest if name in default}
-            return {**self.told(self.fixed, target), **kept}
+            return {**self.for_target(self.fixed, target), **kept}
 
         return replace(self, space=Space(values, when), fixed=fixed)
 

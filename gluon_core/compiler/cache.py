@@ -21,10 +21,10 @@ __all__ = [
     "content_hash",
     "key_of",
     "load",
-    "load_beside",
+    "load_companion",
     "package_hash",
     "store",
-    "store_beside",
+    "store_companion",
 ]
 
 FORMAT = 1
@@ -174,8 +174,8 @@ def store(
     return files
 
 
-def load_beside(key: str, name: str, kind: str, maker: str) -> Optional[dict[str, Any]]:
-    """Return the value that `store_beside` wrote for the same maker; None where it is missing or damaged."""
+def load_companion(key: str, name: str, kind: str, maker: str) -> Optional[dict[str, Any]]:
+    """Return the value that `store_companion` wrote for the same maker; None where it is missing or damaged."""
     file = f"{_stem(name)}.{kind}.json"
     try:
         path = _triton.cache_manager(key).get_file(file)
@@ -187,12 +187,12 @@ def load_beside(key: str, name: str, kind: str, maker: str) -> Optional[dict[str
         return None
 
 
-def store_beside(key: str, name: str, kind: str, maker: str, value: Mapping[str, Any]) -> None:
+def store_companion(key: str, name: str, kind: str, maker: str, value: Mapping[str, Any]) -> None:
     """Keep a value that was computed from an entry's machine code, in the folder of the entry.
 
     Args:
         kind: names the file.
-        maker: a digest of the tool and of its input; `load_beside` with another one returns None.
+        maker: a digest of the tool and of its input; `load_companion` with another one returns None.
         value: JSON values.
     """
     document = {"key": key, "maker": maker, "value": value}

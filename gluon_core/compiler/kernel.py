@@ -258,13 +258,13 @@ class CompiledKernel:
         packages = (__name__.partition(".")[0], type(self.backend).__module__.partition(".")[0])
         made_from = hashlib.sha256(self.kernel).hexdigest()
         maker = cache.key_of([cache.content_hash(packages), _triton.VERSION_TEXT, made_from])
-        kept = cache.load_beside(self.hash, self.src.name, "report", maker)
+        kept = cache.load_companion(self.hash, self.src.name, "report", maker)
         if kept is not None:
             loops = tuple(Loop(**loop) for loop in kept.pop("loops"))
             return Report(**kept, loops=loops)
         report = self.backend.compiler.inspect(self)
         if type(report) is Report:  # a plugin's own class holds more
-            cache.store_beside(self.hash, self.src.name, "report", maker, asdict(report))
+            cache.store_companion(self.hash, self.src.name, "report", maker, asdict(report))
         return report
 
     def _machine_report(self) -> Report:

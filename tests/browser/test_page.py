@@ -114,7 +114,7 @@ def test_it_sorts(opened, banks):
     assert head.get_attribute("aria-sort") == "descending"
     head.click()
     assert page.locator(".profile tbody tr").last.locator(".source").inner_text().strip() == (
-        "turned = buffer.load(column)"
+        "rotated = buffer.load(column)"
     )
     head.click()
     assert "@gluon.jit" in first.inner_text()
@@ -154,7 +154,7 @@ def test_source_and_code_light_each_other(opened, banks):
     load = page.locator(".emitted div", has_text="ttg.local_load").first
     load.click()
     assert page.locator(".lines .lit").all_inner_texts() == [
-        f"{line}    turned = buffer.load(column)"
+        f"{line}    rotated = buffer.load(column)"
     ]
 
 
@@ -211,7 +211,7 @@ def test_a_layout_is_drawn_and_its_warps_are_chosen(opened, folder, width):
     assert page.screenshot() != before
 
 
-def test_what_cannot_install_a_browser_says_why(tmp_path):
+def test_a_failed_installation_gives_the_reason(tmp_path):
     # Neither way leads anywhere: no such package, and a Playwright without a network.
     manager = tmp_path / "apt-get"
     manager.write_text(

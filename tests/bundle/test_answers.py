@@ -229,7 +229,7 @@ def test_grids(bundle_file, machine):
     assert len(calls) == 3
 
 
-def test_a_grid_function_is_told_the_constants_that_are_left_out(bundle_file, machine):
+def test_a_grid_function_gets_omitted_constants(bundle_file, machine):
     kernel, calls = opened(bundle_file, machine)
     for _ in range(3):
         kernel[lambda meta: meta["BLOCK"] // 128](X, Y, 16, 2.5, 512)
@@ -259,7 +259,7 @@ def test_constants_that_may_change_are_looked_at_each_time(bundle_file, machine)
     assert len(calls) == 3
 
 
-def test_what_the_driver_refuses(bundle_file, machine):
+def test_refusals_of_the_driver(bundle_file, machine):
     kernel, _ = opened(bundle_file, machine)
     kernel[1](X, Y, 500, 2.5, 512)
     machine.fails = type("Always", (dict,), {"pop": lambda self, *_: 1})()

@@ -277,7 +277,7 @@ class TestSameAsPython:
             ((0x1000, 0x2000, 50, 2.5, None), AMBIGUOUS, errors.BundleAmbiguousError, "several"),
         ],
     )
-    def test_what_is_missing(self, program, bundle_file, values, status, error, said):
+    def test_missing_packages(self, program, bundle_file, values, status, error, said):
         x, y, n, factor, block = values
         pointers = Pointer(x, "fp32"), Pointer(y, "fp32")
         words = words_of([*pointers, n, factor, block, None])
@@ -287,7 +287,7 @@ class TestSameAsPython:
         with pytest.raises(error):
             open_bundle(bundle_file, driver=Double())["scale"][1](*pointers, n, factor, **named)
 
-    def test_what_else_is_wrong(self, program, bundle_file):
+    def test_further_mistakes(self, program, bundle_file):
         (line,) = program("pack", bundle_file, "scales", "cuda", "sm_90", "i1")
         assert line == f"{KERNEL} the bundle has no kernel 'scales'"
         (line,) = program("pack", bundle_file, "scale", "cuda", "sm_75", "i1")
@@ -354,7 +354,7 @@ class TestLaunch:
             ("cuLaunchKernelEx", "refused the launch of scale over 4 x 2 x 1: error 700"),
         ],
     )
-    def test_what_the_driver_refuses(self, program, bundle_file, folder, call, said):
+    def test_refusals_of_the_driver(self, program, bundle_file, folder, call, said):
         words = ("launch", bundle_file, "scale", 4, 2, 1, 33, *self.ARGUMENTS)
         lines = program(*words, LD_LIBRARY_PATH=str(folder), FAKE_FAIL=call)
         assert lines[-1].startswith(f"{DRIVER} sm_90") and said in lines[-1]

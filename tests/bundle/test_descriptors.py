@@ -132,7 +132,7 @@ class TestPython:
             (lambda: Described(Pointer(64, "fp16"), (8, 8), padding="one"), "no such padding"),
         ],
     )
-    def test_what_cannot_be_described(self, path, value, words):
+    def test_objects_that_cannot_be_described(self, path, value, words):
         kernel = open_bundle(path, driver=WithMaps())["moved"]
         with pytest.raises(errors.BundleArgumentError, match=rf"moved\(src\)(.|\n)*{words}"):
             kernel[1](value(), Described(Matrix(0x1000, "float16")), 7)
@@ -161,7 +161,7 @@ class TestPython:
 
 
 class TestBuilding:
-    def test_what_the_manifest_says(self, path):
+    def test_facts_of_the_manifest(self, path):
         document = json.loads(container.read(path).members["manifest.json"])
         (form,) = [f for f in document["kernels"]["moved"]["forms"] if "fp16[32" in str(f)]
         assert form["arguments"][0] == {

@@ -89,7 +89,7 @@ class TestCuda:
         kernel[1](*ARGUMENTS)
         assert [call[0] for call in cuda.calls][-3:] == ["launch", "enter", "launch"]
 
-    def test_what_the_device_does_not_have(self, bundle_file, cuda):
+    def test_missing_features_of_the_device(self, bundle_file, cuda):
         driver = CudaDriver(cuda)
         with pytest.raises(errors.BundleDeviceError, match="232448 bytes, got 300000 bytes"):
             kernel_of(bundle_file, driver, shared=300_000)[1](*ARGUMENTS)
@@ -99,7 +99,7 @@ class TestCuda:
         assert not cuda.launched
 
     @pytest.mark.parametrize("call", ["load", "function", "launch"])
-    def test_what_the_driver_refuses(self, bundle_file, cuda, call):
+    def test_refusals_of_the_driver(self, bundle_file, cuda, call):
         cuda.fails[call] = 999
         text = r"CUDA_ERROR_TESTED \(999\): as the test wanted"
         with pytest.raises(errors.BundleDriverError, match=text):
@@ -144,7 +144,7 @@ class TestHip:
         assert hip.launched[1]["grid"] == (8, 1, 1) and hip.launched[1]["block"] == (256, 1, 1)
         assert hip.launched[1]["attributes"] == [(4, (2, 1, 1)), (2, (0, 0, 0))]
 
-    def test_what_the_driver_refuses(self, bundle_file, hip):
+    def test_refusals_of_the_driver(self, bundle_file, hip):
         hip.fails["launch"] = 7
         with pytest.raises(errors.BundleDriverError, match="HIP error 7: as the test wanted"):
             kernel_of(bundle_file, HipDriver(hip))[1](*ARGUMENTS)
@@ -223,7 +223,7 @@ class TestPreparedInC:
         handle(Pointer(0x5000), Tensor(0x6000), 1, 2.0)
         assert seen[-1][-1] == struct.pack("<QQifQQ", 0x5000, 0x6000, 1, 2.0, 0, 0)
 
-    def test_what_is_wrong_is_said(self, launched, cuda):
+    def test_mistakes_are_reported(self, launched, cuda):
         handle, seen = launched
         with pytest.raises(errors.BundleArgumentError, match="factor: scale takes x, y"):
             handle(*ARGUMENTS[:3])

@@ -198,7 +198,7 @@ def test_the_jit_takes_from_the_bundle(path, tensors, monkeypatch, tmp_path):
     kernels.scale.forget()
 
 
-def test_what_is_recorded_here_launches(tensors, tmp_path):
+def test_recorded_launches_work(tensors, tmp_path):
     x, y = tensors
     layout = gl.BlockedLayout([4], [target().warp_size], [4], [0])
     with record() as recording:

@@ -78,7 +78,7 @@ class TestTaking:
         kernels.scale[1](Array(0x1000), Array(0x2000), 512, 2.5, 1024, kernels.L32)
         assert device.launches[0].parameters[2] == struct.pack("<i", 512)
 
-    def test_what_the_bundle_has_not_is_compiled(self, device):
+    def test_kernels_outside_the_bundle_are_compiled(self, device):
         compiled = kernels.scale[1](Array(0x1000), Array(0x2000), 500, 2.5, 256, kernels.L32)
         assert "ttgir" in compiled.asm and len(device.launches) == 1
 
@@ -247,7 +247,7 @@ class TestRecording:
         variant.__globals__["_g_miss"] = before
         assert not missed
 
-    def test_what_was_recorded_is_what_a_gpu_launches(self, device, monkeypatch, tmp_path):
+    def test_recorded_launches_are_those_of_a_gpu(self, device, monkeypatch, tmp_path):
         with record() as recording:
             self.run(n=64)
         bundle = Bundle()
@@ -264,7 +264,7 @@ class TestRecording:
         assert bundle.kernels["scale"]["forms"][0]["grid"] == [2, 1, 1]
 
 
-def test_without_gluon_runtime_it_says_what_to_install(bundle_file, monkeypatch):
+def test_without_gluon_runtime_it_names_the_package_to_install(bundle_file, monkeypatch):
     for module in ("errors", "container", "manifest"):
         monkeypatch.setitem(sys.modules, f"gluon_runtime.{module}", None)
     with pytest.raises(errors.BundleError, match="pip install gluon-runtime"):

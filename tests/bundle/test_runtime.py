@@ -136,7 +136,7 @@ class TestChoice:
         sizes = [len(launch.content) for launch in driver.launches[3:]]
         assert sizes == [24, 32, 32]
 
-    def test_what_is_loaded_once_is_launched_again(self, bundle, driver):
+    def test_a_loaded_kernel_is_launched_again(self, bundle, driver):
         for n in (500, 501, 502, 500):
             bundle["scale"][1](Tensor(0x1000), Tensor(0x2000), n, 2.5, 512)
         assert len(driver.loads) == 1 and len(driver.launches) == 4

@@ -166,7 +166,7 @@ class TestEvidence:
         document = json.loads(gluon(file, "--check", "--json", code=3).stdout)
         assert document["exit"] == 3 and document["launches"] == []
 
-    def test_what_was_launched_is_said(self, tmp_path, alone):
+    def test_launched_kernels_are_listed(self, tmp_path, alone):
         call = "fine[(2,)](x)"
         file = self.file(tmp_path, call)
         done = gluon(file, "--check", "--schedules", "4", "-t", "sim:sm_90")
@@ -186,7 +186,7 @@ class TestEvidence:
         # Where nobody asks for a target, any is as good.
         assert "no mistake under 10 schedules on sim:sm_90" in gluon(file, "--check").stdout
 
-    def test_some_of_them_are_told(self, tmp_path, alone):
+    def test_some_of_them_are_reported(self, tmp_path, alone):
         calls = ("fine[(2,)](x)", 'fine[(2,)](x, target="sim:sm_90")')
         file = self.file(tmp_path, *calls)
         done = gluon(file, "-t", "sim:sm_80")
@@ -220,7 +220,7 @@ class TestEvidence:
         document = json.loads(gluon(file, "--check", "--json", code=1).stdout)
         assert document["exit"] == 1 and {c["kind"] for c in document["caught"]} == {"report"}
 
-    def test_what_a_target_refuses_is_no_report(self, tmp_path, alone):
+    def test_a_refusal_of_a_target_is_no_report(self, tmp_path, alone):
         calls = ("try:", "    cannot[(1,)](x)", "except Exception: pass", "fine[(2,)](x)")
         done = gluon(self.file(tmp_path, *calls), "--check", "-t", "sim:sm_80")
         assert "no mistake" in done.stdout and "refused, and the file went on" in done.stdout

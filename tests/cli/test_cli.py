@@ -234,7 +234,7 @@ class TestCompile:
         text = gluon("compile", str(EXAMPLES / "memcpy_1d.py") + ":memcpy1d", code=2).stderr
         assert "Did you mean 'memcpy_1d'" in text
 
-    def test_what_the_target_cannot_do(self):
+    def test_limits_of_the_target(self):
         file = EXAMPLES / "add_double_buffered.py"
         text = gluon("compile", file, "-t", "gfx942", code=3).stderr
         assert "CapabilityError" in text and "nvidia.cp_async" in text
@@ -412,7 +412,7 @@ class TestRun:
         assert "Did you mean" not in gluon("run", file, "--size", "4").stderr
 
 
-def test_what_others_call_a_command():
+def test_commands_by_other_names():
     assert "gluon run FILE --profile" in gluon("profile", code=2).stderr
     assert "Did you mean 'prove'?" in gluon("prov", code=2).stderr
 

@@ -94,7 +94,7 @@ class TestCompileFor:
             "no kernel was launched" in gluon("run", file, "--compile-for", "sm_90", code=3).stderr
         )
 
-    def test_what_does_not_go_together(self, file):
+    def test_combinations_that_are_refused(self, file):
         gluon("run", file, "--compile-for", "sm_90", "-t", "sm_90", code=2)
         gluon("run", file, "--compile-for", "sm_90", "--check", code=2)
         gluon("run", file, "--targets", "sim:sm_90,nonsense", code=2)
@@ -140,7 +140,7 @@ def test_watch(tmp_path):
 
 
 class TestNew:
-    def test_what_it_writes_passes(self, tmp_path):
+    def test_written_files_pass(self, tmp_path):
         said = gluon("new", "row_twice", "--to", tmp_path).stdout
         assert "gluon run" in said and "pytest" in said
         names = sorted(path.name for path in tmp_path.iterdir())
@@ -183,28 +183,28 @@ class TestDoctor:
         own = doctor._requirements
         pin = ['triton==3.1.0; platform_system == "Linux"']
         monkeypatch.setattr(doctor, "_requirements", lambda n: pin if n == "torch" else own(n))
-        found = self.findings(code=3)["torch"]
-        assert found["state"] == "failed" and found["remedy"] == "pip install triton==3.1.0"
+        finding = self.findings(code=3)["torch"]
+        assert finding["state"] == "failed" and finding["remedy"] == "pip install triton==3.1.0"
 
     def test_a_cache_that_cannot_be_written(self, monkeypatch, tmp_path):
         (tmp_path / "file").write_text("no folder")
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "cache"))
         monkeypatch.setattr(doctor, "_trials", tuple)
-        found = self.findings(code=3)["cache"]
-        assert "cannot be written" in found["text"] and "TRITON_CACHE_DIR" in found["remedy"]
+        finding = self.findings(code=3)["cache"]
+        assert "cannot be written" in finding["text"] and "TRITON_CACHE_DIR" in finding["remedy"]
 
     def test_plugins_that_are_missing_or_broken(self, monkeypatch):
         from gluon_core.registry.load import registry
 
         monkeypatch.setattr(doctor, "absent", lambda: {"gluon-x": "./backends/x"})
         monkeypatch.setattr(doctor, "_trials", tuple)
-        found = self.findings()["packages"]  # others are there
-        assert (found["state"], found["remedy"]) == ("note", "pip install ./backends/x")
+        finding = self.findings()["packages"]  # others are there
+        assert (finding["state"], finding["remedy"]) == ("note", "pip install ./backends/x")
         known = registry()
         without = {n: b for n, b in known.backends.items() if not b.simulates}
         monkeypatch.setattr(type(known), "backends", property(lambda self: without))
-        found = self.findings(code=3)["packages"]
-        assert found["state"] == "failed" and "there is no simulator" in found["text"]
+        finding = self.findings(code=3)["packages"]
+        assert finding["state"] == "failed" and "there is no simulator" in finding["text"]
 
     def test_a_driver_that_does_not_answer(self, monkeypatch):
         from gluon_core.registry.load import registry
@@ -212,8 +212,8 @@ class TestDoctor:
         backend = registry().backend("nvidia")
         monkeypatch.setattr(type(backend.device), "problem", lambda self: "the driver is too old")
         monkeypatch.setattr(doctor, "_trials", tuple)
-        found = self.findings(code=3)["GPU of nvidia"]
-        assert "too old" in found["text"] and "sim:" in found["remedy"]
+        finding = self.findings(code=3)["GPU of nvidia"]
+        assert "too old" in finding["text"] and "sim:" in finding["remedy"]
 
     def test_a_compiler_that_fails(self, monkeypatch):
         from gluon_core.errors import StageError
@@ -223,8 +223,8 @@ class TestDoctor:
             raise StageError("ptxas is not there")
 
         monkeypatch.setattr(trial, "source", fails)
-        found = self.findings(code=3)["compiler of nvidia"]
-        assert "ptxas is not there" in found["text"] and "pip install" in found["remedy"]
+        finding = self.findings(code=3)["compiler of nvidia"]
+        assert "ptxas is not there" in finding["text"] and "pip install" in finding["remedy"]
 
 
 def test_completion_knows_the_commands():
@@ -248,7 +248,7 @@ class TestCompileWithoutASignature:
         printed = json.loads(gluon("explain", f"{file}:scale", "-t", "sm_90", "--json").stdout)
         assert printed["kernel"] == "scale" and printed["lines"]
 
-    def test_a_file_that_launches_nothing_says_what_to_do(self, tmp_path):
+    def test_a_file_that_launches_nothing_names_the_remedy(self, tmp_path):
         file = tmp_path / "quiet.py"
         file.write_text(ASKS.split("x = np.ones")[0])
         done = gluon("compile", f"{file}:scale", "-t", "sm_90", code=2)

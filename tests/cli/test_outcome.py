@@ -81,7 +81,7 @@ def of_products(target, aligned):
     "target, copy, unit",
     [("sm_80", "cp.async", "mma.sync"), ("gfx950", "buffer_load_to_lds", "mfma")],
 )
-def test_what_the_compiler_gives_up_is_no_longer_taken(target, copy, unit):
+def test_programs_that_the_compiler_rejects_are_refused(target, copy, unit):
     """Copies of 2 bytes cannot pass the registers: another lowering does them, and explain says so."""
     kept = {op.selection.chosen.name: op.kept for op in of_products(target, TENSORS).ops}
     assert kept[copy] is True and kept[unit] is True
@@ -145,7 +145,7 @@ KINDS = [
 
 @pytest.mark.once
 @pytest.mark.parametrize("vendor, text", [("nvidia", NVIDIA), ("amd", AMD)])
-def test_instructions_are_told_apart(vendor, text):
+def test_instructions_are_distinguished(vendor, text):
     from gluon_core.plugin.paths import load_path
 
     read = load_path(f"gluon_{vendor}.inspect:emitted")

@@ -1,4 +1,4 @@
-"""What remains between Triton's own Gluon and ours, each with its reason and a program that shows it.
+"""List the differences between Triton's own Gluon and ours, each with its reason and a program that shows it.
 
 `docs/compatibility.md` is made of it; see `tests.compat.page`.
 """

@@ -57,7 +57,7 @@ _HOLES: dict[str, list[str]] = {
     "half": ["x.to(gl.float16)", "x.to(gl.bfloat16)", "x", "x.to(gl.float8e5)", "x.to(gl.float8e4nv)",
              "i.to(gl.uint8)", "i.to(gl.int8)", "2.5", "n", "i", "x.to(gl.float64)"],
     "fp8": ["x.to(gl.float8e5)", "x.to(gl.float8e4nv)", "x.to(gl.float8e4nv)", "<half>"],
-    "codes": ["codes", "codes", "codes.to(gl.int8)", "turned", "i.to(gl.uint8)", "<fp8>", "2"],
+    "codes": ["codes", "codes", "codes.to(gl.int8)", "transposed", "i.to(gl.uint8)", "<fp8>", "2"],
     "count": ["1", "2", "4", "True", "3", "0", "8", "n"],
     "registers": ["24", "40", "25", "8", "0", "-8", "300", "512", "n", "True", "2.5", "1 << 20"],
     "extent": ["64", "n", "True", "0", "-1", "2.5", "n > 2", "i", "1 << 40", "None", "n.to(gl.int64)"],
@@ -149,7 +149,7 @@ CHECKS: dict[str, Check] = {
     ), target=BLACKWELL, since=(3, 8), before=(
         "C: gl.constexpr = gl.BlockedLayout([1, 1], [4, 8], [4, 1], [1, 0])",
         "codes = (gl.full([32, 16], 0, gl.int32, C) + n).to(gl.uint8)",
-        "turned = (gl.full([16, 32], 0, gl.int32, C) + n).to(gl.uint8)",
+        "transposed = (gl.full([16, 32], 0, gl.int32, C) + n).to(gl.uint8)",
     )),
     "partitions": Check((
         "gl.warp_specialize([(work, (q, n)), (work, (q, 1))], [<count>], [<registers>])",

@@ -514,7 +514,7 @@ def test_twice(dtype):
     torch.testing.assert_close(y, x * 2)
     assert ".target sm_90a" in handle.asm["ptx"]
 
-def test_what_it_cannot_do():
+def test_unsupported_programs():
     with pytest.raises(Exception, match="simulated"):
         plain[(1,)](torch.zeros(1, device="cuda"))
 """

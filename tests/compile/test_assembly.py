@@ -92,7 +92,7 @@ def test_narrow_elements_share_registers():
     ],
 )
 @pytest.mark.parametrize("isolation", ["0", "1"])
-def test_what_the_assembler_says_stands_under_the_kernels_line(
+def test_the_assemblers_messages_are_under_the_kernels_line(
     monkeypatch, text, registers, words, isolation
 ):
     monkeypatch.setenv("GLUON_COMPILE_ISOLATION", isolation)
@@ -114,9 +114,7 @@ def test_what_the_assembler_says_stands_under_the_kernels_line(
         ("gfx942", "v_mvov_b32 $0, $1;", "=v,v", "says: invalid instruction", "v_mvov_b32"),
     ],
 )
-def test_what_llvm_says_or_leaves_out_stands_under_the_kernels_line(
-    target, text, registers, words, got
-):
+def test_llvms_complaints_are_reported_under_the_kernels_line(target, text, registers, words, got):
     with pytest.raises(StageError, match=words) as error:
         compiled(text, registers, target)
     assert "failed in stage" in str(error.value) and "LLD" not in str(error.value)

@@ -58,7 +58,7 @@ def compiled(kernel, kind, layout, target="sm_90"):
 
 @pytest.mark.parametrize("target", ["sm_90", "sim:sm_90"])
 @pytest.mark.parametrize("name", CASES)
-def test_what_ends_the_compiler_is_refused(name, target):
+def test_programs_that_end_the_compiler_are_refused(name, target):
     kernel, kind, bad, words, good = CASES[name]
     assert compiled(kernel, kind, good, target)
     if name == "reduction" and triton_at_least(3, 8):
@@ -70,7 +70,7 @@ def test_what_ends_the_compiler_is_refused(name, target):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_ends_it_all_the_same_stands_under_its_line(name, monkeypatch):
+def test_a_remaining_abort_is_reported_under_its_line(name, monkeypatch):
     kernel, kind, bad, _, _ = CASES[name]
     if name == "reduction" and triton_at_least(3, 8):
         pytest.skip("compiled by this Triton")
@@ -112,7 +112,7 @@ def test_an_op_of_a_library_function_is_of_the_line_that_calls_it():
     assert places_of_op(MODULE, "dot") == []
 
 
-def test_what_mlir_says_of_a_line_is_found_in_its_words():
+def test_the_line_of_mlirs_complaint_is_found():
     said = f"{LIBRARY}:3:1: error: no such layout: \n{__file__}:1:2: note: called from\n"
     words, span = complaint(said)
     assert words == "no such layout" and (span.file, span.line) == (__file__, 1)

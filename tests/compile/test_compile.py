@@ -192,7 +192,7 @@ def test_options_at_their_limits():
     assert ".maxnreg 255" in scale("sm_90", maxnreg=255).asm["ptx"]
 
 
-def test_what_ptxas_says_is_in_the_error(capfd):
+def test_messages_of_ptxas_are_in_the_error(capfd):
     with pytest.raises(StageError) as caught:
         scale("sm_90", ptx_options="--no-such-option")
     assert "stage cubin" in str(caught.value) and "no-such-option" in caught.value.diagnostics
@@ -296,7 +296,7 @@ def test_a_kernel_that_changed_on_disk_is_not_compiled(tmp_path):
     assert KernelChangedError is not None
 
 
-def test_what_must_be_a_mapping():
+def test_arguments_that_must_be_a_mapping():
     for argument in ("signature", "constexprs", "attrs", "options"):
         options = {"signature": {"y": "*fp32"}, argument: [3]}
         with pytest.raises(ArgumentError, match=r"not a mapping; .*a dict.*got \[3\]") as caught:

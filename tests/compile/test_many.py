@@ -77,13 +77,13 @@ def test_an_error_among_many(monkeypatch):
         (dict(requests=[], errors="ignore"), "errors"),
     ],
 )
-def test_what_is_no_request(arguments, words):
+def test_values_that_are_no_request(arguments, words):
     with pytest.raises(ArgumentError, match=words):
         gluon.compile_many(**arguments)
 
 
 @pytest.mark.parametrize("text", ["0", "two", "-1", "1.5"])
-def test_what_is_no_number_of_workers(text, monkeypatch):
+def test_values_that_are_no_number_of_workers(text, monkeypatch):
     monkeypatch.setenv("GLUON_COMPILE_WORKERS", text)
     with pytest.raises(OptionError, match="GLUON_COMPILE_WORKERS"):
         gluon.compile_many([request(1.0), request(2.0)], "sm_80")
@@ -190,7 +190,7 @@ class TestConfigurationsOfATuner:
             tuned[(1,)](torch.float32, n)
         assert len(in_pairs) == len(measured) == 8
 
-    def test_what_does_not_compile_is_the_tuners(self, monkeypatch):
+    def test_failed_compilations_are_the_tuners(self, monkeypatch):
         import torch
 
         monkeypatch.setenv("GLUON_TARGET", "sm_80")

@@ -77,7 +77,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
-def test_what_no_compiler_makes_is_refused_under_the_line(target, name):
+def test_uncompilable_ops_are_refused_under_the_line(target, name):
     for error in answers(CELLS[name], target):
         assert type(error).__name__ == REFUSED[name].__name__, str(error)
         assert error.span is not None and error.remedy, str(error)
@@ -102,13 +102,13 @@ def test_layouts_that_something_determines_are_accepted(name):
         ("gfx942", "atomic_cas-i32", triton_at_least(3, 7)),
     ],
 )
-def test_what_an_architecture_lacks_is_a_capability(target, name, accepted):
+def test_a_missing_feature_of_an_architecture_is_a_capability(target, name, accepted):
     for error in answers(CELLS[name], target):
         assert kind(error) == ("accepted" if accepted else "CapabilityError"), str(error)
         assert accepted or error.span is not None
 
 
-def test_what_a_release_lacks_is_a_capability():
+def test_a_missing_feature_of_a_release_is_a_capability():
     lacking = not triton_at_least(3, 9)
     for name in ("cast-fp16-bf16", "cast-fp32-fp8e5"):
         for error in answers(CELLS[name], "sm_75"):

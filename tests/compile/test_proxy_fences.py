@@ -284,7 +284,7 @@ def agree(kernel, monkeypatch, feature, target="sm_90", block=64, **constants):
         ("store", "scatter", "sm_100", 1),
     ],
 )
-def test_what_a_partition_wrote_and_hardware_reads(write, how, target, block, monkeypatch):
+def test_hardware_reads_the_writes_of_a_partition(write, how, target, block, monkeypatch):
     if write == "scatter" and TRITON_VERSION < (3, 7):
         pytest.skip("needs Triton 3.7")
     feature = features.FENCES_READS
@@ -311,14 +311,14 @@ def test_an_answer_over_what_a_partition_wrote(monkeypatch):
     asking[(1,)](np.zeros(1, np.int32), target="sim:sm_100")
 
 
-def test_what_a_buffer_was_initialised_with(monkeypatch):
+def test_initial_values_of_a_buffer(monkeypatch):
     agree(initialised, monkeypatch, features.FENCES_READS)
 
 
 @pytest.mark.parametrize(
     "how, target, block", [("load", "sm_90", 64), ("load", "sm_100", 64), ("gather", "sm_100", 1)]
 )
-def test_what_a_partition_wrote_and_hardware_writes(how, target, block, monkeypatch):
+def test_hardware_overwrites_the_writes_of_a_partition(how, target, block, monkeypatch):
     agree(one_partition, monkeypatch, WRITES, target, block, WRITE="store", HOW=how)
 
 

@@ -55,7 +55,7 @@ def waits(kernel):
     return sorted(wanted), sorted(matches)
 
 
-def test_sums_that_are_used_while_they_are_made_are_told():
+def test_sums_that_are_used_too_early_are_reported():
     for _ in range(2):  # the second time from the cache
         kernel, (warning,) = compiled(True)
         text = str(warning.message)
@@ -75,7 +75,7 @@ def test_others_are_not(capfd, monkeypatch):
     assert getattr(kernel.metadata, "warnings", None) is None
 
 
-def test_a_reason_is_told_once_and_without_the_function():
+def test_a_reason_is_reported_once_and_without_the_function():
     said = (
         "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are "
         "serialized due to {} in{} function 'f'{}\n"
@@ -88,7 +88,7 @@ def test_a_reason_is_told_once_and_without_the_function():
     )
     assert "range(gl.maximum(steps, 1))" in text
     (text,) = slow_products(said.format("something new", " the", ""))
-    assert "something new. Keep what stands between" in text
+    assert "something new. Between a multiplication and its wait" in text
     assert slow_products("ptxas info    : Used 58 registers, used 0 barriers") == []
 
 

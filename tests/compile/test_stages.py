@@ -66,7 +66,7 @@ def test_results_and_metadata_come_back_and_nothing_is_printed(isolate, capfd):
 
 
 @BOTH
-def test_what_was_asked_for_is_printed(isolate, capfd, monkeypatch):
+def test_requested_facts_are_printed(isolate, capfd, monkeypatch):
     monkeypatch.setenv("MLIR_ENABLE_DUMP", "1")
     run(good, isolate=isolate)
     assert "a word from C++" in capfd.readouterr().err

@@ -23,7 +23,7 @@ from gluon_core.language.nvidia.hopper import (
 pytestmark = pytest.mark.once
 
 L = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
-TURNED = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))
+B_TRANSPOSED = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))
 PLANE = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))
@@ -34,22 +34,22 @@ ACC = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))
 def exchanged(a, out):
     o = gl.arange(0, 512, L)
     s = gl.allocate_shared_memory(gl.int32, [512], FLAT, gl.load(a + o))
-    gl.store(out + gl.arange(0, 512, TURNED), s.load(TURNED))
+    gl.store(out + gl.arange(0, 512, B_TRANSPOSED), s.load(B_TRANSPOSED))
 
 
 @gluon.jit
 def overwritten(a, out):
     o = gl.arange(0, 512, L)
     s = gl.allocate_shared_memory(gl.int32, [512], FLAT, gl.load(a + o))
-    values = s.load(TURNED)
+    values = s.load(B_TRANSPOSED)
     s.store(gl.load(a + o + 512))
-    gl.store(out + gl.arange(0, 512, TURNED), values + s.load(TURNED))
+    gl.store(out + gl.arange(0, 512, B_TRANSPOSED), values + s.load(B_TRANSPOSED))
 
 
 @gluon.jit
 def copied(a, out):
     s = gl.allocate_shared_memory(gl.int32, [512], FLAT)
-    async_copy.async_load(s, a + gl.arange(0, 512, TURNED))
+    async_copy.async_load(s, a + gl.arange(0, 512, B_TRANSPOSED))
     async_copy.commit_group()
     async_copy.wait_group(0)
     gl.store(out + gl.arange(0, 512, L), s.load(L))
@@ -60,7 +60,7 @@ def viewed(a, out, i, j):
     o = gl.arange(0, 512, L)
     s = gl.allocate_shared_memory(gl.int32, [4, 512], FLAT)
     s.index(i).store(gl.load(a + o))
-    gl.store(out + gl.arange(0, 512, TURNED), s.index(j).load(TURNED))
+    gl.store(out + gl.arange(0, 512, B_TRANSPOSED), s.index(j).load(B_TRANSPOSED))
 
 
 @gluon.jit
@@ -145,7 +145,7 @@ BARRIER = r"bar\.sync|barrier\.sync|bar\.warp"
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_barrier_stands_between(name):
+def test_a_barrier_orders_both_sides(name):
     kernel, dtype, constants, access, later = CASES[name]
     signature = {"a": f"*{dtype}:16", "out": f"*{dtype}:16"}
     if kernel is viewed:

@@ -324,7 +324,7 @@ def test_nothing_is_left_when_the_interpreter_ends(end):
     assert _gone(pid, 10)
 
 
-def test_what_was_open_is_not_held_open():
+def test_open_descriptors_are_closed():
     """A pipe of the user's reports its end, though a process was forked while it was open."""
     read, write = os.pipe()
     put(1.0)
@@ -335,7 +335,7 @@ def test_what_was_open_is_not_held_open():
     os.close(read)
 
 
-def test_what_writes_to_a_file_of_before_does_not_write_into_one_of_now(tmp_path, monkeypatch):
+def test_old_descriptors_do_not_write_into_new_files(tmp_path, monkeypatch):
     """A logger that is used within a stage holds a number, which must not be another file's now."""
     log = open(tmp_path / "log", "w")  # noqa: SIM115
 

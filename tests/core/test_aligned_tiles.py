@@ -115,7 +115,7 @@ def calls(x, n, m):
     described(x, m)
 
 
-def test_functions_are_told_what_is_known_at_each_call():
+def test_functions_get_the_known_facts_of_each_call():
     got = taken(calls, {"x": "*fp16", "n": "i32", "m": "i32"}, attrs={"x": 16, "m": 16})
     assert got == ["tma", "masked_copies"]  # two functions, not three
 

@@ -116,7 +116,7 @@ def test_capabilities_are_asked_of_the_callers_target_however_it_is_called():
             op(_semantic=layer("one"))
 
 
-def test_what_triton_passes_does_not_show():
+def test_arguments_of_triton_are_not_shown():
     for op in (asked, in_the_way_of_triton, gl.load, gl.sum, gl.reduce):
         assert not {"_semantic", "_generator"} & set(inspect.signature(op).parameters)
     one = layer("one")

@@ -43,7 +43,7 @@ def run(rows, columns, target="sim:sm_90", **options):
 
 @pytest.mark.parametrize("target", ["sim:sm_90", "sim:gfx942"])
 @pytest.mark.parametrize("rows, columns", [(1, 500), (4, 512), (2, 3)])
-def test_what_is_computed(target, rows, columns):
+def test_computed_results(target, rows, columns):
     run(rows, columns, target, num_warps=4)
 
 

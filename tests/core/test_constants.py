@@ -176,7 +176,7 @@ def test_a_constexpr_is_what_it_holds():
     assert text_of(gl.constexpr((1, 2))) == text_of((1, 2))
 
 
-def test_what_was_cached_on_the_way_does_not_count():
+def test_cached_attributes_do_not_count():
     value = Frozen(3)
     before = text_of(value)
     assert value.twice == 6 and "twice" in vars(value)
@@ -221,7 +221,7 @@ def test_values_within_themselves():
     assert identity(even).lasting and text_of(even) != text_of(odd)
 
 
-def test_layouts_are_told_by_plain_fields():
+def test_layouts_are_identified_by_plain_fields():
     """`_layout` prints each field: it may hold numbers, words, lists of them, and layouts."""
 
     def plain(value):
@@ -318,7 +318,7 @@ def layout_of(code):
     return Own()
 
 
-def test_a_programs_own_layouts_are_told_by_their_code():
+def test_a_programs_own_layouts_are_identified_by_their_code():
     one, two = layout_of(1), layout_of(2)
     assert text_of(one) != text_of(two)
     assert (run(one), run(two)) == (1, 2)

@@ -245,7 +245,7 @@ def test_all_that_the_installed_triton_calls_is_declared():
     assert not strange, strange
 
 
-def test_what_is_declared_is_written_down_once():
+def test_declarations_are_written_once():
     names = sorted(members(Builder))
     assert len(names) > 190 and not members(Builder) & (members(Recorder) - members(Builder))
     assert {"options", "codegen_fns", "module_map"} <= set(names)

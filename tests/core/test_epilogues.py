@@ -110,7 +110,7 @@ EVERY = ("scale", "row_scale", "column_scale", "bias", "residual", "result_scale
     [((), None), (EVERY, squared), (("bias",), gl.exp), (("residual", "scale"), None)],
     ids=["none", "all", "bias", "residual"],
 )
-def test_what_is_computed(spec, parts, names, activation):
+def test_computed_results(spec, parts, names, activation):
     arguments = operands()
     used = {name: arguments[name] for name in ("x", "out", *names)}
     launch(used, parts, activation, registry().target(spec))

@@ -66,7 +66,7 @@ def numbers(tree):
                 yield node.lineno
 
 
-def test_what_the_search_finds():
+def test_results_of_the_search():
     values = numbers(
         ast.parse(
             '"""Triton >= 3.8"""\nx < (3, 8)\n_triton.at_least(3, 7)\nf"{x} needs Triton >= 3.7"\n'
@@ -78,7 +78,7 @@ def test_what_the_search_finds():
 
 @pytest.mark.once
 @pytest.mark.once
-def test_no_number_of_a_release_stands_outside_the_tables():
+def test_no_number_of_a_release_is_outside_the_tables():
     # The sentence of `contract.selection` is about a datum that a plugin declares.
     stray = [
         f"{path.relative_to(ROOT)}:{line}"
@@ -119,7 +119,7 @@ GONE = Feature((3, 7), "what went again", last=(3, 8))
     "version, later, gone",
     [((3, 6), False, False), ((3, 7), False, True), ((3, 8), True, True), ((3, 9), True, False)],
 )
-def test_who_has_what(monkeypatch, version, later, gone):
+def test_owners_of_elements(monkeypatch, version, later, gone):
     monkeypatch.setattr(_triton, "VERSION", version)
     assert (ops.has(LATER), ops.has(GONE)) == (later, gone)
     set_compiler_version(version)
@@ -129,7 +129,7 @@ def test_who_has_what(monkeypatch, version, later, gone):
         set_compiler_version(None)
 
 
-def test_who_lacks_it_is_told(monkeypatch):
+def test_a_target_without_it_is_reported(monkeypatch):
     monkeypatch.setattr(_triton, "VERSION", (3, 9))
     monkeypatch.setattr(_triton, "VERSION_TEXT", "3.9.0")
     ops.require(LATER, "gl.later")

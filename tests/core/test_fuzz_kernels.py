@@ -49,7 +49,7 @@ def test_kernels_hold_every_kind_of_statement():
     assert generate(3) == generate(3) and generate(3) != generate(4)
 
 
-def test_what_targets_lack_is_left_out():
+def test_missing_features_of_targets_are_left_out():
     for target in ("sm_80", "sm_90", "gfx942", "gfx1250"):
         held = registry().target(target)
         needs = set().union(*(program_for(seed, [held]).needs() for seed in range(40)))

@@ -35,6 +35,6 @@ def test_in_kernels():
 
 
 @pytest.mark.parametrize("name", ["sum", "zeros", "zeros_like", "max"])
-def test_what_is_for_kernels_says_so(name):
+def test_kernel_functions_refuse_host_calls(name):
     with pytest.raises(NotInKernelError, match=f"gl.{name} was called outside a kernel"):
         getattr(gl, name)(np.zeros(4), 0)

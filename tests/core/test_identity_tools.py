@@ -348,7 +348,7 @@ def test_any_object_may_be_a_constant(name):
     assert text_of(STRANGE[name]) != text_of(object())
 
 
-def test_what_was_replaced_by_an_equal_is_compiled_again(monkeypatch):
+def test_a_replacement_by_an_equal_is_compiled_again(monkeypatch):
     mentioning.forget()
     for thing in (LOG, unittest.mock.MagicMock(), LOG):
         monkeypatch.setattr(sys.modules[__name__], "THING", thing)

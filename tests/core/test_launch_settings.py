@@ -71,7 +71,7 @@ def test_all_checks_are_switched_but_those_named():
         ({"TOY_PACE": "brisk"}, "unknown pace of the toy"),
     ],
 )
-def test_what_a_field_cannot_hold_is_refused(variables, message):
+def test_values_beyond_a_field_are_refused(variables, message):
     with pytest.raises(ArgumentError, match=message):
         Toy.from_environment(variables)
 
@@ -105,7 +105,7 @@ def test_checks_bring_what_is_strict_but_not_against_what_is_said():
         assert chosen.off == ("races", "bounds") and chosen.pace == "fast"
 
 
-def test_what_everywhere_overrides_of_a_launch_is_told():
+def test_overrides_of_everywhere_are_reported():
     scopes = Scopes(Toy)
     with scopes.using(checks=True, everywhere=True), scopes.using(bounds=False):
         settings, overridden = scopes.of_launch({"pace": "fast", "races": False})

@@ -243,7 +243,7 @@ def test_mistakes_are_layout_errors(name):
     assert caught.value.argument
 
 
-def test_an_error_says_what_to_do():
+def test_an_error_names_the_remedy():
     with pytest.raises(LayoutError) as caught:
         BlockedLayout([1, 2], [4, 8], [4, 1], [1, 0], [[2, 0]]).check()
     text = str(caught.value)

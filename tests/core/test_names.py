@@ -80,7 +80,7 @@ def test_an_alias_of_two_vendors_needs_the_backends_name(installed, spelling):
         assert registry.target("forge1").name == "forge:forge1"
 
 
-def test_two_architectures_of_one_name_are_told_apart_by_their_backends(installed):
+def test_two_architectures_of_one_name_are_distinguished_by_their_backends(installed):
     one = complete("one", architecture("x1", "one"))
     two = complete("two", architecture("x1", "two"))
     for registry in installed(Plugin("p", one), Plugin("q", two)):

@@ -69,7 +69,7 @@ def test_a_scalar_of_numpy_as_a_compile_time_value():
     assert out.tolist() == list(range(128))
 
 
-def test_what_is_no_number_is_named():
+def test_values_that_are_no_number_are_named():
     out = np.zeros(2, np.float32)
     for value in (np.complex64(1), np.str_("a"), np.datetime64("2020"), 1j, [1], {}):
         with pytest.raises(errors.ArgumentError, match=r"put\(value\).*gl.constexpr"):

@@ -179,7 +179,7 @@ def build(kind, root, folder, **environment):
     return folder / done.stdout.split()[-1]
 
 
-def test_what_is_published_names_the_plugins(tmp_path):
+def test_published_metadata_names_the_plugins(tmp_path):
     """A source distribution, the wheel that is built from it, and one that is built for a release."""
     source = build("sdist", ROOT, tmp_path)
     with tarfile.open(source) as archive:

@@ -432,7 +432,7 @@ def test_a_service_that_cannot_be_loaded_names_its_plugin():
         known.service("anvil")
 
 
-def test_what_is_missing_names_the_extra_that_installs_it():
+def test_a_missing_package_names_its_extra():
     known = load([])
     with pytest.raises(PluginError, match=r'pip install "gluon-core\[tune\]"'):
         known.service("tune.configurations")
@@ -469,7 +469,7 @@ def test_a_module_of_a_plugin_is_one_of_the_core(module):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_without_extras_the_core_says_what_to_install(tmp_path):
+def test_without_extras_the_core_names_the_package_to_install(tmp_path):
     code = """
 from importlib import metadata
 entries = metadata.entry_points

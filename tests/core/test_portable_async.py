@@ -105,7 +105,7 @@ def test_tiles_small_and_large(target, shape, block):
         ("float8_e4m3fn", None, "float32"),
     ],
 )
-def test_operands_that_lie_along_k(target, dtype, precision, out):
+def test_operands_along_k(target, dtype, precision, out):
     if dtype.startswith("float8") and target in ("sm_80", "gfx942"):
         pytest.skip("it has no such type")
     multiply(target, dtype=dtype, precision=precision, out=out, turned=True, pending=0)

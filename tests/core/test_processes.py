@@ -52,7 +52,7 @@ def test_a_process_that_hangs_is_ended_and_replaced():
     assert [answers["value", n][0] for n in (1, 2)] == [1, 2]
 
 
-def test_what_a_call_raises_is_raised_here():
+def test_errors_of_a_call_are_raised_here():
     with pytest.raises(ValueError, match="seven"):
         outcomes([("raise", "seven")])
 
@@ -111,7 +111,7 @@ def _running(pid):
         return False
 
 
-def test_what_a_process_prints_is_kept():
+def test_output_of_a_process_is_kept():
     process = Process(f"{__name__}:aborting")
     try:
         with pytest.raises(Ended, match="killed by SIGABRT"):

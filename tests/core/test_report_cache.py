@@ -57,7 +57,7 @@ def test_one_inspection_for_all_processes(inspected, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["text", "number", "maker"])
-def test_what_is_damaged_or_of_another_maker_is_made_again(inspected, tmp_path, damage):
+def test_damaged_and_foreign_entries_are_made_again(inspected, tmp_path, damage):
     first = compiled().report()
     path = kept(tmp_path)
     document = json.loads(path.read_text())

@@ -91,7 +91,7 @@ def compiled_count(kernel):
     return len(kernel.dispatcher.forms)
 
 
-def test_what_the_code_depends_on_makes_another():
+def test_dependencies_of_the_code_make_another():
     y = torch.zeros(16)
     for value in (1, True, 1.0, 2, -0.0, 0.0):
         kernels.put[(1,)](y, value)
@@ -136,7 +136,7 @@ def test_do_not_specialize():
 
 @pytest.mark.parametrize("name", ["zz", 9])
 @pytest.mark.parametrize("option", ["do_not_specialize", "do_not_specialize_on_alignment"])
-def test_what_names_no_parameter_warns_where_it_stands(option, name):
+def test_an_unknown_parameter_warns_at_its_line(option, name):
     with pytest.warns(
         KernelWarning, match=f"{option} of put names no parameter: {name!r}"
     ) as warned:
@@ -533,7 +533,7 @@ def test_the_simulator_and_a_gpu_take_turns_with_one_kernel(cuda, monkeypatch):
     assert read(cuda.launches[-1]) == (x.data_ptr(), y.data_ptr(), 64, 3.0)
 
 
-def test_what_the_driver_says_is_on_the_compiled_kernel(cuda):
+def test_facts_of_the_driver_are_on_the_compiled_kernel(cuda):
     x, y = torch.ones(64), torch.zeros(64)
     compiled = kernels.scale[1](x, y, 64, 2.0, 64, L32)
     assert (compiled.n_regs, compiled.n_spills, compiled.n_max_threads) == (40, 4, 1024)
@@ -553,7 +553,7 @@ def test_strict_mode_takes_what_is_on_disk(cuda, monkeypatch):
         kernels.scale[1](x, y, 63, 2.0, 64, L32)
 
 
-def test_two_devices_are_told_apart(cuda, monkeypatch):
+def test_two_devices_are_distinguished(cuda, monkeypatch):
     backend = registry().backend("nvidia")
     scopes, current = [], [0]
 

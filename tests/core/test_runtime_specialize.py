@@ -81,7 +81,7 @@ def test_every_decision_is_tritons(backend, bits, way, name):
 @pytest.mark.parametrize(
     "value", ["text", [1, 2], {}, torch.float32, 2**64, -(2**63) - 1, object()]
 )
-def test_what_kernels_cannot_take_is_refused(value):
+def test_objects_that_kernels_cannot_take_are_refused(value):
     with pytest.raises(ArgumentError):
         arguments.describe(value)
 

@@ -98,7 +98,7 @@ def test_it_is_part_of_the_identity():
     assert len(hashes) == 2
 
 
-def test_what_a_loose_trace_let_pass_is_refused_afterwards(monkeypatch, tmp_path):
+def test_passes_of_a_loose_trace_are_refused_afterwards(monkeypatch, tmp_path):
     """Layouts remember that they were checked: not where refusals were let pass."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
@@ -153,7 +153,7 @@ def test_another_value(value):
 @pytest.mark.parametrize(
     "title", ["`SwizzledSharedLayout` with an entry", "A constant index beyond"]
 )
-def test_what_aborts_or_was_measured_stays_an_error(title):
+def test_aborts_and_measured_faults_stay_errors(title):
     (source,) = (d.source for d in DIFFERENCES if d.title.startswith(title))
     loosely = sides.traced_by(sides.oracle.ours, source + "KWARGS = {'strict': False}\n")
     assert loosely.how == "error"

@@ -101,11 +101,11 @@ def test_without_a_target_the_plugged_in_device_comes_before_the_simulator(monke
     assert registry.target("acme").name == "acme:a2"
 
 
-def test_without_a_device_the_simulator_stands_in_for_the_default_architecture(registry):
+def test_without_a_device_the_simulator_replaces_the_default_architecture(registry):
     assert registry.target(None).name == "double:a1"
 
 
-def test_without_device_and_simulator_the_error_says_what_to_name(monkeypatch):
+def test_without_device_and_simulator_the_error_names_the_option(monkeypatch):
     monkeypatch.delenv("GLUON_TARGET", raising=False)
     lone = acme(problem=lambda: "the acme driver is too old.")
     with pytest.raises(TargetError, match="the acme driver is too old.*GLUON_TARGET"):

@@ -88,7 +88,7 @@ print(json.dumps({
 """
 
 
-def test_it_is_found_beside_the_others_and_leaves_them_as_they_were(installed):
+def test_it_is_found_and_leaves_the_others_unchanged(installed):
     without, with_it = run(REPORT), run(REPORT, installed)
     assert "acme" not in without["backends"] and "acme" in with_it["backends"]
     assert set(with_it["backends"]) - set(without["backends"]) == {"acme"}

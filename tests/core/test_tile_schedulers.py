@@ -210,7 +210,7 @@ def scheduled(out, n):
         tile = work.next(tile)
 
 
-def test_what_lacks_it_says_so_and_takes_a_fixed_order():
+def test_a_target_without_it_takes_a_fixed_order():
     with pytest.raises(CapabilityError, match="nvidia.clc" if CLC else "needs Triton >= 3.8"):
         asking[(1,)](4, target="sim:sm_90", num_warps=4)
     if CLC:

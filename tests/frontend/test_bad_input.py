@@ -252,7 +252,7 @@ def test_outside_a_kernel():
             wrong()
 
 
-def test_what_the_target_lacks():
+def test_missing_features_of_the_target():
     source = snippets.source_of("", "gl.nvidia.ampere.async_copy.wait_group(0)  # <--")
     with pytest.raises(errors.CapabilityError, match="gfx942") as caught:
         oracle.ours(source, target="gfx942")

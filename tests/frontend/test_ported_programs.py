@@ -200,7 +200,7 @@ def test_nested_unpacking_works_or_is_an_error_each_time_at_its_line():
             assert out == 3 + 4 + 5
 
 
-def test_a_missing_argument_is_told_by_the_kernels_name():
+def test_a_missing_argument_is_reported_with_the_kernels_name():
     for _ in range(2):  # before and after the kernel is compiled
         with pytest.raises(TypeError, match=r"^hinted_kernel\(\) missing .*'layout'"):
             hinted_kernel[(1,)](np.zeros(128, np.float32), np.zeros(128, np.float32))

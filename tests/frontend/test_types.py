@@ -115,7 +115,7 @@ def test_the_language_lists_what_kernels_may_use():
     assert all(hasattr(gl, name) for name in names)
 
 
-def test_what_plugins_export_is_no_name_of_the_host():
+def test_exports_of_plugins_are_no_names_of_the_host():
     assert gl.NVMMASharedLayout is gl.NVMMASharedLayout
     assert not hasattr(gluon, "NVMMASharedLayout")
     with pytest.raises(AttributeError, match="NVMMASharedLayout"):

@@ -131,7 +131,7 @@ def test_partitions(call):
 
 
 @pytest.mark.parametrize("call", RETURNS)
-def test_what_the_default_partition_returns(call):
+def test_results_of_the_default_partition(call):
     source = kernel(call)
     if TRITON_VERSION == (3, 6):
         assert "ttg.warp_yield %" in parse(source)

@@ -98,7 +98,7 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_what_loses_nothing_is_accepted(name):
+def test_lossless_conversions_are_accepted(name):
     assert "tt.func" in str(oracle.ours(_source("sm_90", ACCEPTED[name])))
 
 

@@ -90,7 +90,7 @@ constant-of-a-run-time-value | ArgumentError | - | compile-time integer && Set '
     c: gl.constexpr = n
     gl.arange(0, c, layout=L)  # <--
 """)
-def test_the_error_says_what_to_do(error, caret, words, code, tmp_path):
+def test_the_error_names_the_remedy(error, caret, words, code, tmp_path):
     says(error, caret, words, code, tmp_path)
 
 

@@ -152,7 +152,7 @@ unpack-a-tensor | DtypeError | a, b = v | only a tuple | a, b = v
 tuple-index | DtypeError | t[n] | compile-time && n: gl.constexpr | t = (v, v) ;; t[n]  # <--
 tuple-end | ShapeError | t[9] | -2 to 1 | t = (v, v) ;; t[9]  # <--
 """)
-def test_the_error_says_what_to_do(error, caret, words, code, tmp_path):
+def test_the_error_names_the_remedy(error, caret, words, code, tmp_path):
     says(error, caret, words, code, tmp_path)
 
 
@@ -184,7 +184,7 @@ def down(a, depth: gl.constexpr):
     assert "down(a, depth - 1)" in caught.value.span.text
 
 
-def test_what_is_nested_too_deep_is_told_from_a_function_that_calls_itself(tmp_path):
+def test_deep_nesting_is_distinguished_from_recursion(tmp_path):
     chain = "".join(f"elif n == {i}:\n    v = v + {i}\n" for i in range(1500))
     with pytest.raises(E.KernelSyntaxError, match="nested too deep.*functions of their own") as got:
         launch(load(tmp_path, f"if n == -1:  # <--\n    v = v + 1\n{chain}"))

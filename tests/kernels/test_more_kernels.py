@@ -137,7 +137,7 @@ def test_products_of_any_size(name, sizes):
     assert (args.get("counters", np.zeros(1)) == 0).all()
 
 
-def test_what_stands_behind_a_matrix_does_not_matter():
+def test_elements_past_a_matrix_do_not_matter():
     """A step along K that is not full ends with zeros, not with the next matrix."""
     (example,) = examples_of("matmul_batched")
     args = example.arguments(Arrays(SM90), False, (2, 16, 16, 40))

@@ -116,7 +116,7 @@ MORE = [
 @pytest.mark.campaign
 @pytest.mark.parametrize("spec", examples_package().TARGETS)
 @pytest.mark.parametrize("further", MORE, ids=lambda example: example.name.replace(" ", "_"))
-def test_what_is_not_in_the_demo_compiles(further, spec):
+def test_kernels_outside_the_demo_compile(further, spec):
     target = registry().target(spec)
     fp8 = "fp8" in further.name and not (target.has("nvidia.fp8") or spec == "gfx950")
     if further.lacks(target) or fp8:

@@ -135,7 +135,7 @@ def test_a_case_agrees_with_itself(name, targets):
     assert outcome_of(name, *targets) == Outcome(name, "same")
 
 
-def test_what_snippets_compute_is_kept(targets):
+def test_results_of_snippets_are_kept(targets):
     case = differential.case_of("snippet:arange-0", targets[0])
     seen = {name: value for name, value in case.arguments.items()}
     case.launch(seen, targets[0])
@@ -143,7 +143,7 @@ def test_what_snippets_compute_is_kept(targets):
     assert not seen["ints"][128:].any() and not seen["single"].any()
 
 
-def test_a_difference_is_found_and_told(targets, monkeypatch):
+def test_a_difference_is_reported(targets, monkeypatch):
     from gluon_report import differential as extra
 
     compared = extra.compare
@@ -155,7 +155,7 @@ def test_a_difference_is_found_and_told(targets, monkeypatch):
     assert "differs   snippet:arange-0" in table([outcome])
 
 
-def test_what_is_explained_exists():
+def test_explained_names_exist():
     cases = {f"snippet:{name}" for name in snippets.CASES}
     cases |= {f"example:{e.name}" for e in load_examples()[0].values()}
     for table_ in (explained.LEFT_OUT, explained.REPORTED, explained.KNOWN, explained.TOLERANCE):

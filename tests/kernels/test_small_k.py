@@ -64,7 +64,7 @@ def test_the_width_that_leaves_the_fewest_idle():
     ],
     ids=str,
 )
-def test_what_the_operator_takes(sizes, dtype, taken, monkeypatch):
+def test_operands_of_the_operator(sizes, dtype, taken, monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
     products = module("gemm_ops")
     args = {"a": torch.empty(sizes[0], sizes[2], dtype=dtype), **dict(zip("MNK", sizes))}

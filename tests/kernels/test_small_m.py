@@ -57,7 +57,7 @@ def test_a_sequence_without_keys_is_zero_and_no_other_matters():
     assert (paged.decode(args, config, target=SM90)[1:] == got[1:]).all()
 
 
-def test_where_pages_lie_makes_no_difference():
+def test_the_place_of_pages_makes_no_difference():
     paged = module("attention_paged")
     args = paged.arguments(Arrays(SM90), False)
     got = paged.decode(args, paged.config(32), target=SM90)
@@ -123,7 +123,7 @@ def test_products_of_few_rows_in_one_stream(sizes, choices):
         assert problem is None, problem
 
 
-def test_what_is_chosen_for_few_rows():
+def test_the_choice_for_small_m():
     """All processors have something to do, and no row is left out."""
     skinny = module("matmul_small_m_hopper")
     for m in (1, 5, 64, 100, 128, 1000):
@@ -192,7 +192,7 @@ def test_rows_that_helpers_cannot_have():
             example.launch(args, config, target=SM90)
 
 
-def test_what_helpers_are_chosen():
+def test_the_choice_of_helpers():
     """Nobody helps where nothing is gained; else as many as there are processors for, each tile as many."""
     roles = module("matmul_small_m_warp_specialized_hopper")
     for m in (1, 5, 64, 65, 100, 128):
@@ -210,7 +210,7 @@ def test_what_helpers_are_chosen():
 
 
 @pytest.mark.once
-def test_what_the_operator_takes_for_few_rows(monkeypatch):
+def test_operands_of_the_operator_for_small_m(monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
     products = module("gemm_ops")

@@ -188,7 +188,7 @@ def test_pictures_are_written(tmp_path):
         picture.save(tmp_path / "slice.png")
 
 
-def test_what_cannot_be_drawn_says_why():
+def test_a_failed_drawing_gives_the_reason():
     with pytest.raises(LayoutError, match="AutoLayout has no linear form"):
         L.AutoLayout().show()
     with pytest.raises(LayoutError, match="at most 16384 elements"):

@@ -196,7 +196,7 @@ def test_a_mistake_of_the_seventh_round_is_found(tmp_path, monkeypatch):
 @pytest.mark.once
 @pytest.mark.sampled(60)
 @pytest.mark.parametrize("seed", range(180))
-def test_what_is_proved_no_schedule_contradicts(seed, tmp_path, monkeypatch):
+def test_no_schedule_contradicts_a_proof(seed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     choices = drawn_from(seed)
     verdict, error = judged(drawn, (1,), *arguments(choices, 3), target="sim:sm_90")

@@ -99,7 +99,7 @@ def test_mistakes_in_it_are_not_proved(fault, monkeypatch):
 
 
 @pytest.mark.parametrize("fault", ["up to the last"])
-def test_a_copy_that_nobody_waits_for_is_told_of(fault):
+def test_a_copy_without_a_wait_is_reported(fault):
     with pytest.warns(SimulatorWarning, match="may still be in flight"):
         verdict = judge(fault)
     assert "under way at the end (line 22)" in " ".join(verdict.lines)
@@ -143,7 +143,7 @@ def stepped(src, dst, tiles, FAULT: gl.constexpr, layout: gl.constexpr):
 
 
 @pytest.mark.parametrize("fault", ["none", "fewer pend", "as memory says", "not all"])
-def test_the_order_of_steps_is_proved_or_told_of(fault):
+def test_the_order_of_steps_is_proved_or_reported(fault):
     src, dst = np.ones((8, TILE * 3), np.float32), np.zeros((8, TILE), np.float32)
     verdict, error = judged(
         stepped, (1,), src, dst, 3, fault, LAYOUT, target="sim:sm_80", within=2.0

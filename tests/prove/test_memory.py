@@ -93,7 +93,7 @@ def judge(fault):
     )[0]
 
 
-def test_what_is_read_from_the_same_memory_is_the_same():
+def test_reads_of_the_same_memory_are_equal():
     verdict = judge("none")
     assert verdict.verdict == "proved"
     assert "nothing writes the memory read (line 26) meanwhile" in " ".join(verdict.lines)
@@ -111,7 +111,7 @@ def test_what_is_read_from_the_same_memory_is_the_same():
         "stored meanwhile",
     ],
 )
-def test_what_may_differ_is_not_taken_for_the_same(fault):
+def test_values_that_may_differ_are_distinct(fault):
     assert judge(fault).verdict != "proved"
 
 

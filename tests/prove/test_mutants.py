@@ -109,7 +109,7 @@ def judge(monkeypatch):
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("no_implied_fences")
 @pytest.mark.parametrize("case", [*KINDS, *EXAMPLES])
-def test_what_is_reported_is_not_proved(case, judge):
+def test_reported_kernels_are_not_proved(case, judge):
     subject = made_of(case)
     counts, program = Counter(), subject.compiled.asm["program"].program
     some = list(guards(program))

@@ -69,7 +69,7 @@ def test_a_phase_that_may_end_before_a_wait_is_passed_is_found():
     assert error.report == "deadlock.tasks"
 
 
-def test_who_knows_of_the_ends_of_phases():
+def test_knowledge_of_completed_phases():
     phases = Phases().made(0, 0, False).learn(0b110, 0b001)
     phases.asked(0, "last", 1)
     with pytest.raises(Depends):
@@ -115,7 +115,7 @@ def test_the_time_is_over_at_any_step():
 @pytest.mark.parametrize(
     "report, wanted", [("race.shared", "counterexample"), ("race.global", "cannot say")]
 )
-def test_what_is_found_in_global_memory_is_no_counterexample(report, wanted, monkeypatch):
+def test_values_of_global_memory_are_no_counterexample(report, wanted, monkeypatch):
     """With other arguments arrays may meet there."""
 
     def found(self):

@@ -37,7 +37,7 @@ def prover(monkeypatch):
     return put
 
 
-def test_without_a_prover_the_error_says_what_to_install(prover):
+def test_without_a_prover_the_error_names_the_package_to_install(prover):
     prover()
     out = np.zeros(32, np.int32)
     with using(prove="*"), pytest.raises(CapabilityError, match="none is installed") as caught:

@@ -200,7 +200,7 @@ if __name__ == "__main__":
 """
 
 
-def test_what_cannot_be_followed_is_told_with_its_line(tmp_path):
+def test_an_untraceable_op_is_reported_with_its_line(tmp_path):
     file = tmp_path / "gathered.py"
     file.write_text(GATHERED)
     at = (
@@ -226,7 +226,7 @@ def awaited(flag):
         before = gl.atomic_add(flag, 0)
 
 
-def test_what_depends_on_too_much_is_told_with_its_line():
+def test_a_value_of_too_many_unknowns_is_reported_with_its_line():
     verdict, _ = judged(awaited, (1,), np.ones(1, np.int32), target="sim:sm_90")
     line = inspect.getsourcelines(awaited.fn)[1] + 3  # the loop
     assert verdict.verdict == "cannot say", verdict

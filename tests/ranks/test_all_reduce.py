@@ -91,7 +91,7 @@ def test_nothing_is_reported_of_what_is_right():
 
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("what, text", MUTANTS, ids=[what for what, _ in MUTANTS])
-def test_what_lacks_a_signal_is_reported(what, text, tmp_path, world=2):
+def test_a_missing_signal_is_reported(what, text, tmp_path, world=2):
     module = mutants.load(text, tmp_path)
     with pytest.raises(SimulatorError):
         distributed.simulate(back_to_back(module), world, SIM)
@@ -101,7 +101,7 @@ def test_what_lacks_a_signal_is_reported(what, text, tmp_path, world=2):
 @pytest.mark.parametrize("world", [4, 8])
 @pytest.mark.parametrize("what, text", MUTANTS, ids=[what for what, _ in MUTANTS])
 def test_more_ranks_report_it_too(what, text, tmp_path, world):
-    test_what_lacks_a_signal_is_reported(what, text, tmp_path, world)
+    test_a_missing_signal_is_reported(what, text, tmp_path, world)
 
 
 # Compilers of other releases put a barrier of threads around atomics anyway.
@@ -115,7 +115,7 @@ LIBRARY = [
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("what, text", LIBRARY, ids=[what for what, _ in LIBRARY])
-def test_what_the_library_does_is_needed(what, text, tmp_path, monkeypatch):
+def test_the_library_is_needed(what, text, tmp_path, monkeypatch):
     mutants.use(mutants.load(text, tmp_path, "signals"), monkeypatch)
     fresh = mutants.load((mutants.ROOT / FILE).read_text(), tmp_path, "fresh")
     with pytest.raises(SimulatorError):

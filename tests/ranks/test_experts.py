@@ -71,7 +71,7 @@ MUTANTS = list(mutants.of_example(FILE))
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("what, text", MUTANTS, ids=[what for what, _ in MUTANTS])
-def test_what_lacks_a_signal_is_reported(what, text, tmp_path, world=2):
+def test_a_missing_signal_is_reported(what, text, tmp_path, world=2):
     module = mutants.load(text, tmp_path)
     with pytest.raises(SimulatorError):
         distributed.simulate(routed(module), world, SIM)
@@ -81,4 +81,4 @@ def test_what_lacks_a_signal_is_reported(what, text, tmp_path, world=2):
 @pytest.mark.parametrize("world", [4, 8])
 @pytest.mark.parametrize("what, text", MUTANTS, ids=[what for what, _ in MUTANTS])
 def test_more_ranks_report_it_too(what, text, tmp_path, world):
-    test_what_lacks_a_signal_is_reported(what, text, tmp_path, world)
+    test_a_missing_signal_is_reported(what, text, tmp_path, world)

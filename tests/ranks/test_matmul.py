@@ -104,7 +104,7 @@ def test_more_ranks(world):
 
 
 def mutated():
-    """What is taken out, where that makes a difference: copies by engines are not simulated, the launch
+    """Yield mutants whose change makes a difference: copies by engines are not simulated, the launch
     that waits for a copy on a side stream needs nobody to join, and at a launch's end all it stored is there.
     """
     lines = (mutants.ROOT / FILE).read_text().splitlines()
@@ -129,7 +129,7 @@ def no_implied_fences(monkeypatch):
 @pytest.mark.usefixtures("no_implied_fences")
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("what, text", MUTANTS, ids=[what for what, _ in MUTANTS])
-def test_what_lacks_a_signal_is_reported(what, text, tmp_path, world=2):
+def test_a_missing_signal_is_reported(what, text, tmp_path, world=2):
     text = text.replace(
         "from ..matmul_cooperative_hopper", "from examples.matmul_cooperative_hopper"
     )
@@ -146,4 +146,4 @@ def test_what_lacks_a_signal_is_reported(what, text, tmp_path, world=2):
 @pytest.mark.parametrize("world", [4, 8])
 @pytest.mark.parametrize("what, text", MUTANTS, ids=[what for what, _ in MUTANTS])
 def test_more_ranks_report_it_too(what, text, tmp_path, world):
-    test_what_lacks_a_signal_is_reported(what, text, tmp_path, world)
+    test_a_missing_signal_is_reported(what, text, tmp_path, world)

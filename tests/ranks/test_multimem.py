@@ -105,7 +105,7 @@ def refused(match, error, x, target="sm_90", width=None):
         once.warmup(x, torch.empty(128), WIDTH=width, num_warps=1, grid=(1,), target=target)
 
 
-def test_what_is_refused():
+def test_refusals():
     one = torch.empty(128)
     good = Multicast(one, (one, one))
     refused("nvidia.multimem", errors.CapabilityError, good, "sm_89")

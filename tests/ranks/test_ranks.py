@@ -89,7 +89,7 @@ def test_a_signal_that_releases_nothing_is_a_race():
         distributed.simulate(passing(sem="relaxed"), 2, SIM)
 
 
-def test_signals_that_nobody_waits_for_are_told():
+def test_signals_without_a_wait_are_reported():
     @gluon.jit
     def tell(x):
         if x.rank == 0:
@@ -141,7 +141,7 @@ def test_a_launch_knows_the_launches_before_it_on_its_rank_alone():
         distributed.simulate(lambda g: body(g, "", True), 3, SIM)
 
 
-def test_counts_serve_many_who_wait():
+def test_counts_serve_many_waiters():
     @gluon.jit
     def counted(x, counter, got, SCOPE: gl.constexpr):
         at = gl.arange(0, 128, layout=gl.BlockedLayout([1], [32], [4], [0]))
@@ -219,7 +219,7 @@ def test_a_rank_that_does_not_come():
         distributed.simulate(lambda g: g.rank or g.barrier(), 2, SIM)
 
 
-def test_what_host_code_raises_ends_all_ranks():
+def test_an_error_of_host_code_ends_all_ranks():
     seen = []
 
     def body(group):

@@ -51,7 +51,7 @@ def test_nothing_else_orders_them():
         distributed.simulate(lambda g: body(g, wait=False), 2, SIM)
 
 
-def test_what_comes_later_has_to_join():
+def test_later_parts_have_to_join():
     @gluon.jit
     def late(x, counter, go):
         gl.portable.counter_wait(go, 1, scope="gpu")

@@ -110,7 +110,7 @@ def test_each_is_simulated_where_it_can_run(monkeypatch):
     assert chosen["memcpy_1d", 0] == "sim:sm_90" and "gfx" in chosen["attention_cdna", 0]
 
 
-def test_without_plugins_it_says_shortly_what_to_install(monkeypatch):
+def test_without_plugins_it_names_the_package_to_install(monkeypatch):
     monkeypatch.setattr(demo, "registry", Registry)
     monkeypatch.setattr(demo, "absent", lambda: {"gluon-sim": "./backends/sim"})
     said = gluon("demo", code=3)

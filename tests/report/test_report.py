@@ -65,7 +65,7 @@ def test_the_page_is_whole_and_needs_no_network(banks):
     assert not re.search(r"https?://(?!www\.w3\.org)", banks)
 
 
-def test_the_heat_stands_first_and_each_line_has_its_numbers(banks):
+def test_the_heat_comes_first_and_each_line_has_its_numbers(banks):
     heads = re.search(r'class="sorted profile"><thead><tr>(.*?)</tr>', banks)[1]
     assert re.sub(r"<[^>]+>", " ", heads).split()[:4] == ["least", "time", "line", "source"]
     hopper = pages_of(banks)[0]["kernels"][0]
@@ -131,7 +131,7 @@ def test_values_tell_their_layouts(banks):
     assert run["pictures"][turned["picture"]]["svg"].startswith("<svg")
 
 
-def test_a_deadlock_shows_who_waits_for_whom(tmp_path):
+def test_a_deadlock_shows_the_cycle_of_waits(tmp_path):
     page = written("deadlock", tmp_path, "-t", "sim:hopper", code=1)
     (run,) = pages_of(page.read_text())
     (trouble,) = run["troubles"]
@@ -156,7 +156,7 @@ def test_a_race_shows_both_lines(tmp_path):
     assert page.read_text().count('class="party"') == 2
 
 
-def test_what_no_launch_came_to_is_there(tmp_path):
+def test_kernels_without_a_launch_are_there(tmp_path):
     text = (HERE / "race.py").read_text().replace("buffer.load(L)", "buffer.load(out)")
     (tmp_path / "wrong.py").write_text(text)
     page = written(tmp_path / "wrong", tmp_path, "-t", "sim:hopper", code=1)
@@ -164,7 +164,7 @@ def test_what_no_launch_came_to_is_there(tmp_path):
     assert trouble["kernel"] == "early" and "wrong.py" in trouble["text"]
 
 
-def test_what_cannot_be_is_said_at_once(tmp_path):
+def test_impossible_requests_are_refused_at_once(tmp_path):
     with pytest.raises(AssertionError, match="the folder does not exist"):
         written("banks", tmp_path / "nowhere")
     with pytest.raises(AssertionError, match="(?s)only simulated kernels.*--target sim:sm_90"):

@@ -196,7 +196,7 @@ def test_a_suite_for_a_gpu_runs_unchanged(tmp_path):
 
 
 @pytest.mark.parametrize("target, words", [("sm_90", "simulated"), ("sim:hoper", "hopper")])
-def test_what_cannot_be_stood_in_for_is_said(tmp_path, target, words):
+def test_functions_without_a_stand_in_are_named(tmp_path, target, words):
     done = warm.run(
         ["-m", "gluon_core.standin", "--target", target, "x.py"], timeout=120, torch=True
     )

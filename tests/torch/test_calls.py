@@ -57,7 +57,7 @@ def test_a_call_that_needs_nothing_passes_no_station_of_torch(device):
     assert "autograd_impl" in stations(lambda: plus(x))
 
 
-def test_what_is_written_is_counted_once(device):
+def test_written_bytes_are_counted_once(device):
     x, out, more, one, two = (torch.randn(4, device=device) for _ in range(5))
 
     def counts():

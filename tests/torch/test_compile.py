@@ -104,7 +104,7 @@ def test_the_graph_ends_at_a_launch(function, warm, triton_has, monkeypatch):
     assert counts[1] == counts[3] > 1  # one size, then any
 
 
-def test_a_launch_is_one_break_that_says_what_to_do():
+def test_a_launch_is_one_break_that_names_the_remedy():
     explanation = torch._dynamo.explain(bare)(torch.randn(300))
     assert explanation.graph_break_count == 1 and explanation.graph_count == 2
     assert "gluon_core.torch.op" in explanation.break_reasons[0].reason

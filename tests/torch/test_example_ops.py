@@ -315,7 +315,7 @@ def test_rows_in_pieces(monkeypatch):
 
 
 @pytest.mark.once
-def test_what_has_no_largest():
+def test_rows_without_a_largest_element():
     for x, count, error in (
         (torch.arange(12).reshape(3, 4), 2, TypeError),
         (bf16(3, 4), 5, ValueError),

@@ -195,7 +195,7 @@ def test_a_fake_with_another_number_of_results():
         halves(x)
 
 
-def test_what_is_checked_with_arguments_by_name():
+def test_checks_of_arguments_by_name():
     x, out = torch.randn(8), torch.empty(8)
     with gluon_torch.debug():
         ops.scale_into(x, factor=2.0, out=out)

@@ -43,8 +43,8 @@ class Costs:
     Args:
         worker: until a process that compiles is there.
         device: until a process that measures is there.
-        first: of what the first measurement needs beside: arrays, the right result.
-        compiled: beside the compiler itself, for each configuration.
+        first: of the further needs of the first measurement: arrays, the right result.
+        compiled: besides the compiler itself, for each configuration.
         loaded: until a configuration is ready on the device.
         noise: of a sample, relative; `odd` of them take up to a half more.
         spread: how much a configuration differs from what was recorded, in this search.
@@ -205,7 +205,7 @@ class Replay(Engine):
         self.compilations += 1
         known, patience = self.known(config), limits.get("patience") or 1e9
         seconds = known.compiling * self.random.uniform(0.8, 1.3)
-        beside = self._start(worker) + self.costs.compiled
+        overhead = self._start(worker) + self.costs.compiled
         answer = {"versions": work.versions(), "detail": {}, "reason": ""}
         if seconds > patience:
             self.begun.discard(worker)  # it was killed
@@ -216,7 +216,7 @@ class Replay(Engine):
             detail = {"num_warps": 1, "occupancy": None, "spills": 0, "conflicts": 0, "bound": None}
             detail.update(known.detail, compile_seconds=seconds)
             answer.update(status="compiled", detail=detail)
-        return beside + min(seconds, patience), lambda: answer
+        return overhead + min(seconds, patience), lambda: answer
 
     # -- measuring -------------------------------------------------------------------------------
 

@@ -97,7 +97,7 @@ def test_from_the_command_line(tmp_path):
         (("--merge", "none.db"), 2, "no such file"),
     ],
 )
-def test_what_is_no_use(tmp_path, arguments, code, said):
+def test_values_of_no_use(tmp_path, arguments, code, said):
     done = gluon("tune", *arguments, "--store", tmp_path / "s.db", code=code)
     assert said in done.stderr.replace("\n", " "), done.stderr
 

@@ -59,7 +59,7 @@ def test_the_best_that_works_is_launched(store):
     assert launch(1000) == (128, 1, 4)
 
 
-def test_what_was_measured_goes_before_what_was_counted(store):
+def test_measured_times_go_before_counted_ones(store):
     counted = Trial({"BLOCK": 128, "VECTOR": 1, "num_warps": 4}, "ok", 1e-9)
     store.add(key_of(1024, objective="registers"), counted)
     assert launch(1000) == (512, 4, 4)
@@ -137,7 +137,7 @@ def test_warmup_and_prepare_look_it_up_too(store):
     assert (y == 0).all()
 
 
-def test_missing_arguments_are_still_told():
+def test_missing_arguments_are_still_reported():
     x = np.zeros(8, np.float32)
     with pytest.raises(TypeError, match=r"scale\(\) missing 1 required .* 'VECTOR'"):
         tasks.scale[1](x, x, 8, 128, target=SIM)

@@ -90,7 +90,7 @@ def test_time_that_all_would_take_is_time_to_try_more(monkeypatch, slots):
     assert result.best.value < (1.03e-3 if slots == 2 else 1.25e-3)
 
 
-def test_what_compiles_for_ever_is_not_waited_for(monkeypatch):
+def test_an_endless_compilation_is_not_waited_for(monkeypatch):
     def known(config):
         seconds = bowl(config)
         seconds.compiling = 500.0 if config == {"A": 16, "B": 17} else 0.5
@@ -116,7 +116,7 @@ def test_workers_compile_while_the_device_begins(monkeypatch):
     assert result.tried == 20 and result.seconds > 31
 
 
-def test_what_is_larger_than_what_does_not_fit_is_left_for_last(monkeypatch):
+def test_larger_configurations_than_a_failed_one_come_last(monkeypatch):
     pytest.importorskip("optuna")
 
     def known(config):

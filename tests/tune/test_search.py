@@ -90,7 +90,7 @@ class TestWithoutADevice:
             tune.search(tasks.SCALE, tune.Settings(objective="register"), store=store)
 
 
-def test_what_hangs_or_crashes_costs_one_configuration(store, engine):
+def test_a_hang_or_crash_costs_one_configuration(store, engine):
     settings = tune.Settings(target="hopper", objective="registers", compile_limit=4)
     began = time.monotonic()
     (result,) = tune.search(tasks.TROUBLED, settings, store=store, engine=engine)
@@ -169,11 +169,11 @@ from tests import warm
 from tests.tune import tasks
 from gluon_tune.engine import Local
 with tune.Store(sys.argv[1]) as store:
-    def hear(told):
-        print(told.done, flush=True)
+    def report(trial):
+        print(trial.done, flush=True)
     settings = tune.Settings(target="hopper", objective="registers")
-    (found,) = tune.search(tasks.SCALE, settings, store=store, engine=Local(1), progress=hear)
-    print("interrupted" if found.interrupted else "ended", len(found.trials), flush=True)
+    (best,) = tune.search(tasks.SCALE, settings, store=store, engine=Local(1), progress=report)
+    print("interrupted" if best.interrupted else "ended", len(best.trials), flush=True)
 """
 
 
@@ -285,7 +285,7 @@ def test_a_device_that_disappears_makes_no_configuration_bad(monkeypatch, how):
     assert pickle.loads(pickle.dumps(TuneWorkerError("a", got="b"))).args  # it comes from a cluster
 
 
-def test_what_was_found_before_the_device_disappeared_is_kept(store, engine, monkeypatch):
+def test_results_before_a_lost_device_are_kept(store, engine, monkeypatch):
     machine = MadeUpMachine(monkeypatch, engine, lambda config: 1.0)
     measure = machine.measure
 
@@ -414,7 +414,7 @@ def test_a_device_that_slows_down_fools_nobody(store, engine, monkeypatch):
         assert trial.low == pytest.approx(0.99 * trial.value)
 
 
-def test_workers_of_another_build_are_told(store, engine, monkeypatch):
+def test_workers_of_another_build_are_reported(store, engine, monkeypatch):
     answer = {"status": "failed", "reason": "", "detail": {}, "versions": "another"}
     monkeypatch.setattr(work, "compile_one", lambda *args: answer)
     with pytest.raises(TuneWorkerError, match="different releases; expected gluon-core.*another"):
@@ -439,7 +439,7 @@ def test_on_a_device(store, engine):
 
 
 @pytest.mark.gpu
-def test_what_hangs_or_faults_on_a_device_costs_one_configuration(store, engine):
+def test_a_hang_or_fault_on_a_device_costs_one_configuration(store, engine):
     if tune.device_target() is None:
         pytest.skip("there is no GPU")
     settings = tune.Settings(run_limit=2.0)

@@ -43,7 +43,7 @@ def test_a_space_is_all_combinations_that_go_together():
         ({"A": [object()]}, "kept as JSON"),
     ],
 )
-def test_what_is_no_space(values, said):
+def test_values_that_are_no_space(values, said):
     with pytest.raises(TuneSpaceError, match=said):
         tune.space(**values)
 

@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterator
 
 from gluon_core.plugin.triton_compiler import TritonCompiler
 
-__all__ = ["heard", "located", "slow_products"]
+__all__ = ["keep_warnings", "located", "slow_products"]
 
 _Run = Callable[[Any, "dict[str, Any]"], Any]
 
@@ -49,7 +49,7 @@ def located(run: _Run) -> _Run:
     return stage
 
 
-def heard(run: _Run) -> _Run:
+def keep_warnings(run: _Run) -> _Run:
     """Return the stage `run`, which calls ptxas and puts the warnings of ptxas into the metadata."""
 
     def stage(source: Any, metadata: dict[str, Any]) -> Any:

@@ -30,9 +30,9 @@ class NvidiaCompiler(TritonCompiler):
         return f"sm{target.architecture.arch}"
 
     def around(self, target: Target) -> Mapping[str, Callable[..., Any]]:
-        from gluon_nvidia.assembler import heard, located
+        from gluon_nvidia.assembler import keep_warnings, located
 
-        return {"ptx": located, **({"cubin": heard} if target.has("nvidia.wgmma") else {})}
+        return {"ptx": located, **({"cubin": keep_warnings} if target.has("nvidia.wgmma") else {})}
 
     def derive(self, name: str, asm: Mapping[str, Any]) -> Any:
         if name == "sass" and "cubin" in asm:

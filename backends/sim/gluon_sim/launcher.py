@@ -123,7 +123,7 @@ class Launch:
             arguments_aligned(entry.arg_attrs, kernel.signature.leaves, self.values, entry.loc)
         if settings.barriers:
             for report in kernel.program.unused_barriers:
-                tolerate(report, settings.tolerated, self.memory.told)
+                tolerate(report, settings.tolerated, self.memory.warned)
 
     def run_on(self, rank: Rank) -> None:
         """Run the launch in the simulation that all ranks share."""

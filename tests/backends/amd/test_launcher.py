@@ -156,7 +156,7 @@ def _as_the_machine_code_wants(values, hip):
         assert re.search(r'"piiiKKOOOOO[OilLKkIfd]*"', hip.source)
 
 
-def test_what_the_driver_refuses(monkeypatch):
+def test_refusals_of_the_driver(monkeypatch):
     FakeHip(monkeypatch, fails="out of memory")
     desc = TensorDescriptor.from_tensor(X, [32, 64], PADDED)
     launch = make_launcher(compiled(copy, desc, OUT, 64))

@@ -61,7 +61,7 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("name", list(MUTANTS))
-def test_what_is_left_out_is_reported(name, tmp_path):
+def test_omissions_are_reported(name, tmp_path):
     old, new, error = MUTANTS[name]
     text = SOURCE.read_text()
     assert text.count(old) == 1

@@ -129,7 +129,7 @@ def partly(src, dst, POINTERS: gl.constexpr):
 
 
 @pytest.mark.parametrize("pointers, rest", [(True, 7), (False, 0)])
-def test_what_a_masked_copy_leaves(on, pointers, rest):
+def test_bytes_that_a_masked_copy_leaves(on, pointers, rest):
     """Lanes that are switched off write nothing; a buffer access out of bounds writes 0."""
     src = rng.standard_normal(2048).astype(np.float16)
     dst = np.zeros_like(src)

@@ -36,7 +36,7 @@ def limits(x, out, most, WARP: gl.constexpr):
 
 @pytest.mark.once
 @pytest.mark.parametrize("arch", ALL)
-def test_what_is_printed(arch, capsys):
+def test_printed_output(arch, capsys):
     target = registry().target(f"emu:{arch}")
     warp = target.warp_size
     x = np.arange(6 * warp, dtype=np.float32)

@@ -87,7 +87,7 @@ def test_instructions_make_what_their_formulas_do(part):
         ("cvt.rn.relu.tf32.f32", "=r,f", (0xFFFFFFFF,), 0x7FFFE000),
     ],
 )  # fmt: skip
-def test_what_the_isa_leaves_open_is_as_an_h200_has_it(text, constraints, words, want):
+def test_open_cases_of_the_isa_are_as_on_an_h200(text, constraints, words, want):
     names = ", ".join(f"${i}" for i in range(len(words) + 1))
     results = simulated(Text(f"{text} {names};", constraints, len), [[w] for w in words])
     assert results == [[want]]
@@ -149,7 +149,7 @@ def test_the_assembler_takes_the_texts(arch):
         ("L: bra L;", "=r,r", "`bra` of inline assembly is not simulated"),
     ],
 )  # fmt: skip
-def test_what_is_not_known_is_named(text, constraints, words):
+def test_unknown_names_are_reported(text, constraints, words):
     with pytest.raises(NotModelled, match=words) as error:
         assemble(text, constraints)
     assert error.value.got

@@ -121,7 +121,7 @@ def test_reductions_are_of_the_lanes_of_the_mask(masks):
             np.testing.assert_array_equal(result, want, err_msg=kind)
 
 
-def test_who_is_active_and_who_is_elected():
+def test_active_and_elected_lanes():
     text = """{ .reg .pred p, q; .reg .b32 m; setp.lt.u32 p, $2, 3; activemask.b32 m; mov.b32 $0, m; mov.b32 $1, 0;
         @p activemask.b32 m; @p match.any.sync.b32 $0, $2, m; @p elect.sync m|q, m; @p selp.b32 $1, 1, 0, q; }"""
     active, elected = run(text, "=&r,=&r,r", FEW)
@@ -154,6 +154,6 @@ def test_constants_and_guards():
         ("redux.sync.or.b32 $0, $1, 0xffff;", "lane 16 runs `redux.sync.or.b32 .* 0xffff, and has not itself"),
     ],
 )  # fmt: skip
-def test_lanes_that_do_not_come_are_told(text, words):
+def test_missing_lanes_are_reported(text, words):
     with pytest.raises(ArgumentError, match=words):
         run(text, "=&r,r", FEW)

@@ -182,7 +182,7 @@ global_store_dword v1, {"v4" if last else "v3"}, s[4:5]
     np.testing.assert_array_equal(out, 63 - lines(64))
 
 
-def test_what_nobody_wrote():
+def test_unwritten_memory():
     with pytest.raises(UninitialisedError, match="uses v2"):
         run("v_add_u32_e32 v2, v9, v0\nds_write_b32 v2, v0", lds=256)
     with pytest.raises(UninitialisedError, match="LDS byte 0"):

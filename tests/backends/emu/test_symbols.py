@@ -178,7 +178,7 @@ def test_expressions(text, value):
 
 
 @pytest.mark.parametrize("text", ["1+", "(1", "1 2", "b", "f(1)", "1/0", "1)", "@"])
-def test_what_is_no_expression(text):
+def test_values_that_are_no_expression(text):
     with pytest.raises(BackendError):
         evaluate(text, {"a": 7}.__getitem__)
 
@@ -195,7 +195,7 @@ def test_what_is_no_expression(text):
         ("frobnicate s0", r"`frobnicate s0` at line \d+"),
     ],
 )  # fmt: skip
-def test_what_is_refused_names_the_line(body, message):
+def test_refusals_name_the_line(body, message):
     with pytest.raises(BackendError, match=message):
         program(body)
 

@@ -207,7 +207,7 @@ def test_hooks_see_every_launch(cuda):
     assert len(seen) == 1 and len(cuda.launches) == 4
 
 
-def test_what_is_forgotten_is_decided_anew(cuda, monkeypatch):
+def test_forgotten_choices_are_decided_anew(cuda, monkeypatch):
     x, y = torch.ones(256), torch.zeros(256)
     bound = scale[(1,)]
     bound(x, y, 64, 1.5, 64, L)
@@ -218,7 +218,7 @@ def test_what_is_forgotten_is_decided_anew(cuda, monkeypatch):
     assert len(cuda.launches) == 2
 
 
-def test_what_a_kernel_forgets_is_given_back(cuda):
+def test_forgotten_buffers_are_given_back(cuda):
     x, y = torch.ones(256), torch.zeros(256)
     scale[(1,)](x, y, 64, 1.5, 64, L)
     scale[(1,)](x, y, 64, 1.5, 64, L)
@@ -468,7 +468,7 @@ ORDINARY = (F32, F32, 3, 2, 4, 64, (F32, 1, None), DESCRIPTORS[0], 3)
         (7, DESCRIPTORS[0], DESCRIPTORS[12], False),  # another shape
     ],
 )
-def test_what_tells_calls_apart(teller, place, one, other, differ):
+def test_calls_are_distinguished(teller, place, one, other, differ):
     calls = []
     for value in (one, other):
         call = list(ORDINARY)

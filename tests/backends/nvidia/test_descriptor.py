@@ -278,7 +278,7 @@ def test_one_kernel_takes_torch_tensors_and_numpy_arrays_in_turn(simulated):
         assert out.tolist() == [len(base), 64, 64, len(base) + 16]
 
 
-def test_what_the_code_depends_on_makes_another_kernel(simulated):
+def test_dependencies_of_the_code_make_another_kernel(simulated):
     out = torch.zeros(4, dtype=torch.int32)
     kept = (1, describe())
     count = 0
@@ -359,7 +359,7 @@ def parameters_of(ptx):
 
 
 @pytest.mark.parametrize("target", ["sm_90", "sm_100"])
-def test_what_is_passed_is_what_the_compiled_kernel_takes(target):
+def test_passed_arguments_are_those_of_the_compiled_kernel(target):
     other = describe(FLOAT[None].contiguous(), (1, 8, 32), NVMMASharedLayout(128, 32, 3))
     args = (describe(), (1, other), torch.zeros(4, dtype=torch.int32), 16)
     compiled = facts.warmup(*args, grid=1, target=target)
@@ -385,7 +385,7 @@ def says_its_box(d, out):
     gl.store(out, d.block_shape[1])
 
 
-def test_a_descriptor_stands_for_its_type_in_a_signature():
+def test_a_descriptor_names_its_type_in_a_signature():
     text = "tensordesc<fp16[64, 32],NVMMASharedLayout(64, 16, 2)>"
     layout = NVMMASharedLayout(64, 16, 2)
     array = np.zeros((64, 64), np.float16)

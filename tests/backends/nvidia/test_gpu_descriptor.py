@@ -204,7 +204,7 @@ BOXES = {
 
 
 @pytest.mark.parametrize("rank", BOXES)
-def test_copies_of_every_rank_leave_out_what_is_outside(device, rank):
+def test_copies_of_every_rank_leave_out_elements_outside(device, rank):
     shape, block = BOXES[rank]
     src = random(shape, "float16", device)
     dst = torch.zeros_like(src)

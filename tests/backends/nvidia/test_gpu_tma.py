@@ -47,7 +47,7 @@ def test_boxes_in_and_across_the_tensor(block, layout):
 
 @pytest.mark.parametrize("padding", ["zero", "nan"])
 @pytest.mark.parametrize("x, y", [(-8, -8), (60, 40), (-64, 0), (500, 8)])
-def test_what_is_outside_comes_as_padding(x, y, padding):
+def test_elements_outside_come_as_padding(x, y, padding):
     a, out = numbers(100, 72), torch.zeros(64, 64, dtype=torch.float16, device="cuda")
     kernels.read_box[(1,)](describe(a, (64, 64), padding=padding), out, x, y, 1)
     value = float("nan") if padding == "nan" else 0.0
@@ -149,7 +149,7 @@ def test_im2col():
 
 
 @since_38
-def test_what_a_store_writes_is_there_after_the_longer_wait():
+def test_writes_of_a_store_are_there_after_the_longer_wait():
     b = torch.zeros(64, 64, dtype=torch.float16, device="cuda")
     out = torch.zeros_like(b)
     ordered.read_back[(1,)](describe(b, (64, 64)), b, out, False)

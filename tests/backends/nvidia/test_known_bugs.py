@@ -53,7 +53,7 @@ def beside_a_spare_barrier(boxes, INVALIDATED: gl.constexpr):
 
 
 @pytest.mark.parametrize("invalidated", [False, True])
-def test_a_barrier_that_is_never_used_lies_where_a_copy_goes(invalidated):
+def test_an_unused_barrier_is_where_a_copy_goes(invalidated):
     boxes = TensorDescriptor.from_tensor(np.zeros((64, 64), np.float16), [64, 64], SWIZZLED.value)
     compiled = gluon.compile(
         beside_a_spare_barrier,

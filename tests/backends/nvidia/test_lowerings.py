@@ -127,9 +127,9 @@ MASKED = {
     [
         ("sm_90", "fp16", 4, {}, WGMMA),
         ("sm_90", "bf16", 8, {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64}, WGMMA),
-        ("sm_90", "fp8e4nv", 4, {"TURNED": True}, WGMMA),
-        ("sm_90", "i8", 4, {"TURNED": True}, WGMMA),
-        ("sm_90", "fp32", 4, {"TURNED": True, "PRECISION": "tf32"}, WGMMA),
+        ("sm_90", "fp8e4nv", 4, {"B_TRANSPOSED": True}, WGMMA),
+        ("sm_90", "i8", 4, {"B_TRANSPOSED": True}, WGMMA),
+        ("sm_90", "fp32", 4, {"B_TRANSPOSED": True, "PRECISION": "tf32"}, WGMMA),
         ("sm_100", "fp16", 4, {"BLOCK_M": 128}, TCGEN05),
         ("sm_100", "fp16", 8, {"BLOCK_M": 256}, TCGEN05),
         # Half of the lanes hold the right half of a tile of 64 rows.

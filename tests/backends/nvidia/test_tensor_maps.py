@@ -286,7 +286,7 @@ def test_scratch_memory_comes_from_the_driver_where_torch_has_no_device(form):
     ]
 
 
-def test_scratch_memory_beside_descriptors_and_of_two_kinds(form):
+def test_scratch_memory_with_descriptors_and_of_two_kinds(form):
     fake = FakeCuda([128, 4, 4, 8, 8, 8, 8])
     more = {"global_scratch_size": 128, "profile_scratch_size": 64}
     prepared(fake, [KIND], [META], **more)((2, 1, 1), 0, describe())

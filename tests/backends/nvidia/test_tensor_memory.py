@@ -130,7 +130,7 @@ def test_linear_forms_match_the_compiler():
     assert not wrong, f"{len(wrong)} of {len(cases)} differ, first: {wrong[0]}"
 
 
-def test_what_we_refuse_the_compiler_refuses():
+def test_the_compiler_refuses_the_same():
     """Narrow buffers, odd packing: not one case that upstream takes without a cluster."""
     rng = random.Random(2)
     cases, requests = [], []

@@ -98,7 +98,7 @@ def test_portable_kernels(guarded, name):
     np.testing.assert_allclose(arrays[-1], chosen.meaning(*arrays[:-1]), rtol=2e-5, atol=1e-6)
 
 
-def test_the_guard_stands(guarded, monkeypatch):
+def test_the_guard_is_needed(guarded, monkeypatch):
     recording.guard(monkeypatch, ir.Value, contract.Region)
     structures.forget()
     with pytest.raises(GluonError, match="asks Value for '.*Undeclared"):

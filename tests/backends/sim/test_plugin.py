@@ -45,7 +45,7 @@ def test_the_simulator_names_no_vendor():
     assert {name: hits for name, hits in vendors.items() if hits} == {}
 
 
-def test_the_machine_offers_what_models_are_promised():
+def test_the_machine_offers_the_methods_of_the_contract():
     from gluon_sim.executor.task import Task
 
     promised = [n for n in vars(reference.Machine) if not n.startswith("_")]

@@ -19,7 +19,7 @@ from gluon_sim.executor.machine import Machine
 from gluon_sim.executor.parallel import meets
 from gluon_sim.executor.reduction import Tree, Walk
 from gluon_sim.memory.global_memory import Contents, GlobalMemory
-from gluon_sim.memory.guided import Guided, Redundant, Replay, Told, TooLong, segments_of
+from gluon_sim.memory.guided import Guided, Redundant, Replay, TimelineEntry, TooLong, segments_of
 from gluon_sim.memory.scene import table
 from gluon_sim.settings import Settings
 
@@ -48,7 +48,9 @@ class Steps:
     program: Optional[int]
     segments: tuple[tuple[str, int], ...]
 
-    def write(self, path: Path, error: Optional[SimulatorError], story: Sequence[Told]) -> None:
+    def write(
+        self, path: Path, error: Optional[SimulatorError], story: Sequence[TimelineEntry]
+    ) -> None:
         failure = error and {"class": type(error).__name__, "message": error.message}
         record = {
             "version": VERSION,
@@ -184,7 +186,7 @@ class Exploration:
 
     def _keep(
         self, steps: Sequence[tuple[str, int]], program: Optional[int],
-        error: Optional[SimulatorError], story: Sequence[Told],
+        error: Optional[SimulatorError], story: Sequence[TimelineEntry],
     ) -> str:  # fmt: skip
         """Write a schedule to a file; return the message about it."""
         kernel, target, launch = self._name
@@ -258,7 +260,7 @@ class Exploration:
         if failure is None or not _alike(failure, error):
             return error  # it cannot be repeated; report the observation all the same
         again = self._keep(segments, number, failure, guided.story)
-        failure.order = tuple(told(guided))
+        failure.order = tuple(timeline(guided))
         failure.remedy = f"{failure.remedy.rstrip('.')}. {again}" if failure.remedy else again
         return failure
 
@@ -268,7 +270,7 @@ def _alike(one: SimulatorError, other: SimulatorError) -> bool:
     return one.report == other.report and lines[0] == lines[1]
 
 
-def told(guided: Guided) -> list[str]:
+def timeline(guided: Guided) -> list[str]:
     """Return the order of actions, as lines under each other."""
     rows: list[tuple[str, ...]] = []
     for entry in guided.story:
@@ -302,7 +304,7 @@ def replay(
         machine.run(arguments)
     except SimulatorError as error:
         if error.report is not None:
-            error.order = tuple(told(guided))
+            error.order = tuple(timeline(guided))
         raise
     finally:
         machine.release()

@@ -476,7 +476,7 @@ class Task:
             self.active()
             self._told("arrive", view, barriers, live)
             barriers.arrive(live, int(count), self, everywhere)
-            self._turned(view, barriers, live)
+            self._phase_flipped(view, barriers, live)
             self._released()
 
     def barrier_raise(self, view: SharedView, count: int) -> None:
@@ -502,7 +502,7 @@ class Task:
             self.active()
             self._told("bytes", view, barriers, live)
             barriers.complete(live, int(size), self)
-            self._turned(view, barriers, live)
+            self._phase_flipped(view, barriers, live)
             self._released()
 
     def _told(
@@ -512,9 +512,9 @@ class Task:
         if guided is not None:
             guided.barrier(self, kind, view.buffer, barriers, at, parity & 1)
 
-    def _turned(self, view: SharedView, barriers: Barriers, at: Places) -> None:
+    def _phase_flipped(self, view: SharedView, barriers: Barriers, at: Places) -> None:
         if self.machine.guided is not None:
-            self.machine.guided.turned(view.buffer, barriers, at)
+            self.machine.guided.phase_flipped(view.buffer, barriers, at)
 
     def _released(self) -> None:
         # Work in flight has one clock: it is over when it signals.

@@ -70,7 +70,7 @@ class Barriers:
         # The same of the blocks of a cluster, whose barriers these are: for each block the one whose
         # barrier it uses, and the clocks they publish.
         self.leads: Optional[np.ndarray] = None
-        self.told: dict[int, np.ndarray] = {}
+        self.published: dict[int, np.ndarray] = {}
         self.known: dict[int, np.ndarray] = {}
         # By slot: (task, op) of those who arrived, the last of each.
         self.arrived: dict[int, dict[tuple[str, Op], None]] = {}
@@ -202,9 +202,9 @@ class Barriers:
             return
         agent = task.agent
         if self.leads is not None and task.batch.blocks is not None:
-            published = task.batch.blocks.told(task, self.leads, everywhere)
+            published = task.batch.blocks.publish(task, self.leads, everywhere)
             for slot in _distinct(at[1]):
-                self.told[slot] = np.maximum(self.told.get(slot, 0), published)
+                self.published[slot] = np.maximum(self.published.get(slot, 0), published)
         for slot in _distinct(at[1]):
             self.arrived.setdefault(slot, {})[task.name, task.op] = None
             if agent is not None:
@@ -221,8 +221,8 @@ class Barriers:
         self.come[at] = np.where(done, 0, self.come[at])
         if done.any() and self.coming:
             for slot in _distinct(at[1][done]):
-                if slot in self.told:
-                    self.known[slot] = self.told[slot]
+                if slot in self.published:
+                    self.known[slot] = self.published[slot]
                 coming = self.coming.get(slot)
                 if coming is not None:
                     rows = at[0][done & (at[1] == slot)]

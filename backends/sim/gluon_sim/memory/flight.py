@@ -542,7 +542,7 @@ class Flights:
             )
             if not flight.tolerated:
                 raise error
-            tolerate(error, task.machine.settings.tolerated, task.memory.told)
+            tolerate(error, task.machine.settings.tolerated, task.memory.warned)
 
 
 def _before(flight: Flight) -> Iterator[Flight]:

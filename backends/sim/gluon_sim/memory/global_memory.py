@@ -131,7 +131,7 @@ class GlobalMemory:
         # Set when the program makes pointers other than by adding elements to arguments.
         self.check_alignment = False
         self.settings = Settings()
-        self.told: set[tuple[Any, ...]] = set()  # warnings of this launch
+        self.warned: set[tuple[Any, ...]] = set()  # warnings of this launch
         # By argument of the kernel; None where unknown.
         self.homes: Sequence[Optional[Home]] = ()
         self._reach: dict[int, Optional[list[Home]]] = {}  # by op

@@ -19,7 +19,7 @@ from gluon_sim.memory.turns import Turn
 from gluon_sim.sanitizer.agents import Flight, Task
 
 __all__ = [
-    "Cells", "Event", "Guided", "Redundant", "Replay", "Slot", "Told", "TooLong", "Touch", "segments_of",
+    "Cells", "Event", "Guided", "Redundant", "Replay", "Slot", "TimelineEntry", "TooLong", "Touch", "segments_of",
 ]  # fmt: skip
 
 F = TypeVar("F", bound=Flight)
@@ -87,7 +87,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Told:
+class TimelineEntry:
     """A line of the timeline."""
 
     step: int
@@ -112,7 +112,7 @@ class Guided(Schedule):
     def __init__(self) -> None:
         self.log: list[Any] = []
         self.chosen: list[str] = []
-        self.story: list[Told] = []
+        self.story: list[TimelineEntry] = []
         self.program: Optional[int] = None  # that runs alone now
         self._names: dict[int, str] = {}
         self._held: list[object] = []  # so that ids stay theirs
@@ -237,7 +237,7 @@ class Guided(Schedule):
             return
         self._tell(task.op.loc.line, text)
 
-    def turned(self, buffer: SharedBuffer, barriers: Any, at: Any) -> None:
+    def phase_flipped(self, buffer: SharedBuffer, barriers: Any, at: Any) -> None:
         """After an arrival, or bytes: did a phase complete?"""
         if self._silent:
             return
@@ -262,7 +262,7 @@ class Guided(Schedule):
 
     def _tell(self, line: int, text: str) -> None:
         if self._actors:
-            self.story.append(Told(len(self.chosen), self._actors[-1], line, text))
+            self.story.append(TimelineEntry(len(self.chosen), self._actors[-1], line, text))
 
     # ---- steps ------------------------------------------------------------------------------
 

@@ -136,7 +136,7 @@ def initialised(
     )
     if not copied:
         raise error
-    tolerate(error, task.machine.settings.tolerated, task.memory.told)
+    tolerate(error, task.machine.settings.tolerated, task.memory.warned)
 
 
 def arguments_aligned(

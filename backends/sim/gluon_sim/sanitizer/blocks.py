@@ -108,7 +108,7 @@ class Blocks:
             self.release()
             self.acquire()
 
-    def told(self, task: Task, leads: np.ndarray, everywhere: bool) -> np.ndarray:
+    def publish(self, task: Task, leads: np.ndarray, everywhere: bool) -> np.ndarray:
         """Return the clocks that an arrival by `task` publishes at the barriers of the blocks, (blocks, blocks).
 
         Args:

@@ -162,7 +162,7 @@ class Lifetimes:
             span=span_of(op.loc),
         )
         error.related = related(error.span, span_of(flight.op.loc))
-        tolerate(error, task.machine.settings.tolerated, task.memory.told)
+        tolerate(error, task.machine.settings.tolerated, task.memory.warned)
 
 
 def _over(flight: Flight, agent: Agent, task: Task) -> bool:

@@ -119,7 +119,7 @@ class Memory(Protocol):
     def settings(self) -> Settings: ...
 
     @property
-    def told(self) -> set[tuple[Any, ...]]:
+    def warned(self) -> set[tuple[Any, ...]]:
         """Warnings of this launch."""
         ...
 

@@ -130,4 +130,4 @@ def report_added_fence(task: Task, earlier: Epoch, releases: str) -> None:
         span=span_of(task.op.loc),
     )
     error.related = related(error.span, span_of(earlier.op.loc))
-    tolerate(error, task.machine.settings.fences, task.memory.told)
+    tolerate(error, task.machine.settings.fences, task.memory.warned)

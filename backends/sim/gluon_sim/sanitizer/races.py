@@ -501,7 +501,7 @@ def report(
     error.epoch = earlier
     if not tolerated:
         raise error
-    tolerate(error, task.machine.settings.tolerated, task.memory.told)
+    tolerate(error, task.machine.settings.tolerated, task.memory.warned)
 
 
 def report_threads(task: Task, kind: str, op: Op, met: Met, name: str) -> None:

@@ -89,7 +89,7 @@ def test_copies(call):
     assert "syncedViaAsyncWait" in text
 
 
-def test_what_code_of_old_releases_does_not_write_is_warned_of():
+def test_code_for_old_releases_warns():
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         agree(copy("async_copy.buffer_load_to_shared(dest, p, offsets, mask, other=3)"))

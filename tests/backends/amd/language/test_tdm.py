@@ -342,7 +342,7 @@ OLD = [
 
 
 @pytest.mark.parametrize("call, version", OLD)
-def test_what_needs_a_newer_triton_says_so(call, version):
+def test_features_of_a_newer_triton_are_refused(call, version):
     source = tdm(call + "  # HERE", layout="PLAIN")
     if TRITON_VERSION < version:
         refuse(source, CapabilityError, f"needs Triton >= {version[0]}.{version[1]}")

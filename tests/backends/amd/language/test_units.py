@@ -480,7 +480,7 @@ def test_namespaces():
     assert shared <= set(dir(gl.amd.cdna4)) and "mfma" in shared
 
 
-def test_what_is_missing_says_so():
+def test_a_missing_package_is_reported():
     with pytest.raises(AttributeError, match="It has: AMDMFMALayout"):
         gl.amd.nothing  # noqa: B018
 

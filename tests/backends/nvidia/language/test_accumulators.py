@@ -175,7 +175,7 @@ def unread(out, rounds):
     gl.warp_specialize([(idle, (out,)), (never_read, (sums, rounds))], [1], [48])
 
 
-def test_who_never_reads_is_told():
+def test_a_consumer_that_never_reads_is_reported():
     unread[(1,)](np.zeros(1, np.int32), 2, target=SIM, num_warps=4)
     with pytest.raises(DeadlockError, match="of the empty accumulators of line .*\n?.*Read each"):
         unread[(1,)](np.zeros(1, np.int32), 3, target=SIM, num_warps=4)

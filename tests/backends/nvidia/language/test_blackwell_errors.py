@@ -209,7 +209,7 @@ def test_integers_are_not_for_every_blackwell():
 
 
 @before(3, 7)
-def test_what_needs_a_newer_triton_says_so():
+def test_features_of_a_newer_triton_are_refused():
     for call in NEWER_CALLS:
         refuse(body(call), CapabilityError, "Triton >= 3.7, found")
 

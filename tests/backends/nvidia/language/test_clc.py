@@ -111,7 +111,7 @@ def test_mistakes(body, changes, error, match):
     refuse(source(f"{body}  # HERE", **changes), error, match)
 
 
-def test_what_lacks_it():
+def test_targets_without_it():
     body = source("clc.try_cancel(answer, bar)  # HERE")
     if TRITON_VERSION < (3, 8):
         refuse(body, CapabilityError, "clc.try_cancel needs Triton >= 3.8")

@@ -486,7 +486,7 @@ def test_errors_of_chosen_blocks():
 
 
 @before(3, 9)
-def test_what_the_installed_triton_lacks():
+def test_missing_features_of_the_installed_triton():
     call = "mbarrier.expect(bar, 16, from_cta=1)  # HERE"
     refuse(with_barrier(call, 2), CapabilityError, "needs Triton >= 3.9")
 
@@ -495,7 +495,7 @@ def test_what_the_installed_triton_lacks():
 @pytest.mark.parametrize(
     "call", ["cluster.arrive()", "cluster.wait()", "rubin.sync_cluster_init()"]
 )
-def test_what_the_installed_triton_no_longer_has(call):
+def test_removed_features_of_the_installed_triton(call):
     refuse(
         with_barrier(f"{call}  # HERE", 2, RUBIN),
         CapabilityError,
@@ -511,7 +511,7 @@ def test_what_the_installed_triton_no_longer_has(call):
         ("cluster.barrier()", "sm_80", "nvidia.clusters|needs Triton"),
     ],
 )
-def test_what_older_hardware_lacks(call, target, match):
+def test_missing_features_of_older_hardware(call, target, match):
     refuse(with_barrier(f"{call}  # HERE", 1, RUBIN), CapabilityError, match, gpu(target))
 
 

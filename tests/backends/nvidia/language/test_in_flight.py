@@ -73,7 +73,7 @@ def told(kernel, target, constant):
 
 
 @pytest.mark.parametrize("target", ["sm_100", "sim:sm_100"])
-def test_an_accumulator_that_nothing_waits_for_is_told_while_tracing(target):
+def test_an_accumulator_without_a_wait_is_reported_while_tracing(target):
     (warning,) = told(straight, target, False)
     lines = open(__file__).read().splitlines()
     assert "# here" in lines[warning.lineno - 1]
@@ -85,5 +85,5 @@ def test_an_accumulator_that_nothing_waits_for_is_told_while_tracing(target):
 @pytest.mark.parametrize(
     "how", ["waited for once more", "in a loop, read first", "not done", "by a function"]
 )
-def test_what_may_be_waited_for_is_left_to_the_run(how):
+def test_uncertain_waits_are_left_to_the_run(how):
     assert not told(product, "sim:sm_100", how)

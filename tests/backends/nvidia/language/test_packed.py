@@ -351,7 +351,7 @@ def test_a_number_is_no_pair():
 
 
 @pytest.mark.parametrize("call", ["add2(f32, f32)", "fma2(f32, f32, f32)"])
-def test_what_lacks_them(call):
+def test_targets_without_them(call):
     if TRITON_VERSION < (3, 8):
         assert not hasattr(gluon_core.language.nvidia.blackwell, call.split("(")[0])
     else:

@@ -303,7 +303,7 @@ def in_two_roles(a, out, RELEASES: gl.constexpr, NEXT: gl.constexpr):
     gl.warp_specialize([(use, (ring, out, 3, RELEASES)), (copy, (ring, 3, NEXT))], [1], [24])
 
 
-def test_a_wrong_count_is_told_in_words_of_the_ring():
+def test_a_wrong_count_is_reported_in_words_of_the_ring():
     a = described(np.ones((ROWS, COLUMNS), np.float32), [ROWS, COLUMNS])
     out = np.zeros(1, np.float32)
     in_two_roles[(1,)](a, out, True, True, target=SIM, num_warps=4)

@@ -104,7 +104,7 @@ GATHER = """
         ("mbarrier, tma", GATHER, "nvidia.tma_gather_scatter"),
     ],
 )
-def test_what_needs_tensor_memory(names, body, match, arch):
+def test_ops_that_need_tensor_memory(names, body, match, arch):
     refuse(source(names, body, arch), CapabilityError, match)
 
 

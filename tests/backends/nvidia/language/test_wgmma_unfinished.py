@@ -149,5 +149,5 @@ def test_a_read_that_no_wait_covers_warns(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", FINE)
-def test_what_is_covered_or_not_certain_is_silent(name, tmp_path):
+def test_covered_and_uncertain_accesses_are_silent(name, tmp_path):
     assert not told(tmp_path, FINE[name])[1]

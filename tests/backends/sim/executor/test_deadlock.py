@@ -168,7 +168,7 @@ def unheld(a, out, N: gl.constexpr, ROUNDS: gl.constexpr):
     )
 
 
-def test_one_who_runs_ahead_is_told_what_to_wait_for():
+def test_a_task_that_runs_ahead_gets_the_missing_wait():
     a, out = np.arange(4 * 128, dtype=np.int32), np.zeros(4 * 128, np.int32)
     with using(schedule="latest"), pytest.raises(DeadlockError) as caught:
         unheld[(1,)](a, out, 128, 4)

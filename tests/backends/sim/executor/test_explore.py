@@ -205,7 +205,7 @@ def test_random_schedules_find_it_by_luck():
     assert 0 < hits < 10
 
 
-def test_results_that_depend_on_the_schedule_are_told():
+def test_results_that_depend_on_the_schedule_are_reported():
     ticket, out = np.zeros(1, np.int32), np.zeros(3, np.int32)
     with using(schedule="explore"), recording() as record:
         tickets[(3,)](ticket, out)
@@ -214,7 +214,7 @@ def test_results_that_depend_on_the_schedule_are_told():
     assert out.tolist() == [0, 1, 2] and ticket[0] == 3  # the result of the usual schedule
 
 
-def test_what_is_left_out_is_told():
+def test_omissions_are_reported():
     ticket, out = np.zeros(1, np.int32), np.zeros(5, np.int32)
     with using(schedule="explore", most=7), recording() as record:
         tickets[(5,)](ticket, out)
@@ -457,7 +457,7 @@ def test_the_file_judges_other_results(gluon_run, capsys):
         gluon_run("judged", schedule="tickets.schedule.json")
 
 
-def test_what_cannot_be_asked_for_at_once(tmp_path):
+def test_options_that_exclude_each_other(tmp_path):
     (tmp_path / "file.py").write_text(FILE)
     file = str(tmp_path / "file.py")
     for runs, match in (
@@ -469,7 +469,7 @@ def test_what_cannot_be_asked_for_at_once(tmp_path):
             run_file(file, "sim:sm_90", [], runs=runs)
 
 
-def test_what_is_left_out_is_told_by_the_command(tmp_path, capsys, monkeypatch):
+def test_omissions_are_reported_by_the_command(tmp_path, capsys, monkeypatch):
     (tmp_path / "file.py").write_text(FILE)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "argv", list(sys.argv))

@@ -87,7 +87,7 @@ def turned(x, out):
     )
 
 
-def test_the_layout_says_who_is_next():
+def test_the_layout_fixes_the_next_lane():
     out = np.zeros(512, np.int32)
     turned[(1,)](WORDS, out, target=TARGET)
     np.testing.assert_array_equal(out.reshape(32, 2, 8), WORDS.reshape(32, 2, 8)[:, ::-1])
@@ -322,7 +322,7 @@ def test_threads_of_a_warp_see_each_other():
         ("{ .reg .pred p; setp.gt.s32 p, $1, 0; mov.b32 $0, 0; @p trap; }", "`@p trap` .* ends the kernel"),
     ],
 )  # fmt: skip
-def test_threads_that_do_not_come_are_told_with_the_line(text, words):
+def test_missing_threads_are_reported_with_the_line(text, words):
     with pytest.raises(GluonError, match=words) as error:
         by_warps[(1,)](WORDS, np.zeros(1024, np.int32), np.zeros(17, np.int32), text, target=TARGET)
     assert "inline_asm_elementwise(SUM" in error.value.span.text
@@ -358,7 +358,7 @@ def test_barriers_of_partitions_say_how_many_threads_come():
         ("add.rn.f32x2 $0, $1, $1;", "`.f32x2` is not there on sim:sm_90"),
     ],
 )  # fmt: skip
-def test_what_is_not_known_stands_under_its_line(text, words):
+def test_an_unknown_instruction_is_reported_under_its_line(text, words):
     with pytest.raises(SimulatorError, match=words) as error:
         made(WORDS, np.int32, text, "=r,r")
     assert "gl.inline_asm_elementwise" in error.value.span.text
@@ -423,7 +423,7 @@ def test_scalars_of_every_thread():
     assert out[0] == 1
 
 
-def test_without_an_interpreter_the_error_says_what_to_install(tmp_path):
+def test_without_an_interpreter_the_error_names_the_package_to_install(tmp_path):
     """In a process of its own, where the plugin that contributes it is left out."""
     file = tmp_path / "alone.py"
     file.write_text(

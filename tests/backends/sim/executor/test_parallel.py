@@ -131,7 +131,7 @@ def asks_how(a, out, HOW: gl.constexpr, N: gl.constexpr):
     gl.store(out + o, gl.load(a + o))
 
 
-def test_what_depends_on_an_order_keeps_it(threads):
+def test_results_that_depend_on_an_order_keep_it(threads):
     a, out = np.zeros(SIZE, np.int32), np.zeros(SIZE, np.int32)
     with using(workers=2):
         counts[(GRID,)](out, BLOCK)

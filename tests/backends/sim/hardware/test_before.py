@@ -63,7 +63,7 @@ def test_a_box_that_is_written_begins_in_the_tensor_or_behind_it(op):
         np.testing.assert_array_equal(a, wanted)
 
 
-def test_with_the_check_off_what_lies_before_is_dropped():
+def test_with_the_check_off_elements_before_are_dropped():
     a = numbers(128, 128)
     wanted = a.copy()
     wanted[:32, :64] = 2
@@ -81,7 +81,7 @@ def scatter(d, rows, column, R: gl.constexpr):
     tma.store_wait(0)
 
 
-def test_a_row_that_is_scattered_lies_in_the_tensor_or_behind_it():
+def test_a_scattered_row_is_in_the_tensor_or_past_it():
     layout = gl.SliceLayout(0, gl.BlockedLayout([1, 4], [32, 1], [1, 4], [1, 0]))
     rows = np.array([3, 99, 64, 2**31 - 1, 1, 7, 9, 2], np.int32)
     a = numbers(64, 64)

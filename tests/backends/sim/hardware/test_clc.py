@@ -124,7 +124,7 @@ def test_the_answer_comes_through_the_other_proxy():
         once[(1,)](np.zeros(1, np.int32), 16, False)
 
 
-def test_who_was_not_claimed_runs_himself():
+def test_an_unclaimed_program_runs_itself():
     out = np.zeros(9, np.int32)
     with using(races=False):
         once[(9,)](out, 16, True)

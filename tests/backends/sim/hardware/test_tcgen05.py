@@ -150,7 +150,7 @@ def test_nothing_signals():
         run(SIGNAL=False)
 
 
-def test_who_reads_without_a_barrier_is_told():
+def test_a_read_without_a_barrier_is_reported():
     with pytest.raises(
         RaceError, match=r"Put `tcgen05_commit\(bar\)` and `mbarrier.wait\(bar, phase\)`"
     ):

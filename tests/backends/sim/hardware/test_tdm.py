@@ -142,7 +142,7 @@ def store(p, q, rows, columns, row, column, WAIT: gl.constexpr):
 
 
 @pytest.mark.parametrize("at", [(0, 0), (32, 64), (60, 100), (69, 149)])
-def test_store_leaves_out_what_is_outside(at):
+def test_store_leaves_out_elements_outside(at):
     x, out = matrix(32, 64), np.zeros((70, 150), np.float32)
     store[(1,)](x, out, 70, 150, *at, True)
     wanted = np.zeros_like(out)

@@ -100,7 +100,7 @@ def read_box(a, out, x, y, pred):
 
 @pytest.mark.parametrize("padding", ["zero", "nan"])
 @pytest.mark.parametrize("x, y", [(-8, -8), (60, 40), (-64, 0), (500, 8), (-(2**31), 2**31 - 72)])
-def test_what_is_outside_comes_as_padding(x, y, padding):
+def test_elements_outside_come_as_padding(x, y, padding):
     a, out = numbers(100, 72), np.zeros((64, 64), np.float16)
     read_box[(1,)](describe(a, (64, 64), padding=padding), out, x, y, 1)
     expected = np.full((64, 64), np.nan if padding == "nan" else 0, np.float16)

@@ -246,7 +246,7 @@ def test_groups_of_stores():
     report(RaceError, alternate, b, 6, 2, match="race on byte", line="store(")
 
 
-def test_many_stores_are_told_apart_within_bounds():
+def test_many_stores_are_distinguished_within_bounds():
     b = describe(np.zeros((200 * 64, 64), np.float16), (64, 64))
     alternate[(1,)](b, 200, 1)
     np.testing.assert_array_equal(b.base[::64, 0], np.arange(1, 201))
@@ -266,7 +266,7 @@ def read_back(b, p, out, READ_ONLY: gl.constexpr):
 
 
 @since_38
-def test_what_a_store_writes_is_there_after_the_longer_wait():
+def test_writes_of_a_store_are_there_after_the_longer_wait():
     b, out = np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float16)
     for schedule, seed in SCHEDULES:
         with using(schedule=schedule, seed=seed):
@@ -274,7 +274,7 @@ def test_what_a_store_writes_is_there_after_the_longer_wait():
         assert (out == 5).all()
 
 
-def test_what_a_store_writes_is_not_there_when_it_has_read():
+def test_a_store_may_have_read_before_it_writes():
     b, out = np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float16)
     for schedule in SCHEDULES:
         with using(schedule=schedule[0], seed=schedule[1]), pytest.raises(RaceError) as caught:

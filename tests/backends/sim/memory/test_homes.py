@@ -100,7 +100,7 @@ def test_a_view_bounds_itself_where_everything_is_checked(make):
         add_from[(1,)](whole[64:192], y, 1, 128)
 
 
-def test_the_parts_of_one_tensor_that_lie_in_each_other():
+def test_the_parts_of_one_tensor_that_overlap():
     both = torch.arange(512, dtype=torch.float32).reshape(128, 4)
     q, k = both[:, :1], both[:, 1:2]
     y = torch.zeros(128)
@@ -126,7 +126,7 @@ def count(bins, N: gl.constexpr):
 
 
 @pytest.mark.parametrize("make", [np.empty, torch.empty])
-def test_what_is_marked_must_be_written_before_it_is_read(make):
+def test_marked_memory_must_be_written_before_it_is_read(make):
     dtype = np.float32 if make is np.empty else torch.float32
     x, y, z = np.ones(128, np.float32), make(128, dtype=dtype), np.zeros(128, np.float32)
     assert gluon.uninitialised(y) is y

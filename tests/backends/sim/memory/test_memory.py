@@ -122,7 +122,7 @@ def test_out_of_bounds_store_names_the_later_program():
         copy_all[(2,)](src, dst, 128)
 
 
-def test_the_caret_stands_under_the_call_in_an_indented_kernel():
+def test_the_caret_is_under_the_call_in_an_indented_kernel():
     @gluon.jit
     def kernel(p):
         gl.store(p + 7, 1)

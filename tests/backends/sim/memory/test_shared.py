@@ -369,7 +369,7 @@ def stuck(out):
     gl.warp_specialize([(waits_part, (first, 0)), (waits_part, (second, 0))], [4], [64])
 
 
-def test_a_deadlock_lists_who_waits_where():
+def test_a_deadlock_lists_the_waiting_tasks():
     with pytest.raises(DeadlockError) as caught:
         stuck[(1,)](np.zeros(1, np.int32), target="sim:sm_90")
     text = str(caught.value)

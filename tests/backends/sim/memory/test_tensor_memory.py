@@ -62,7 +62,7 @@ def through(a, out, M: gl.constexpr, N: gl.constexpr, T: gl.constexpr, PRED: gl.
     ],
     ids=str,
 )
-def test_what_goes_in_comes_out(m, n, dtype, layout):
+def test_values_survive_the_round_trip(m, n, dtype, layout):
     a = np.arange(m * n).reshape(m, n).astype(dtype) % 251
     out = np.zeros((3, m, n), dtype)
     through[(3,)](a, out, m, n, layout, 1)
@@ -81,7 +81,7 @@ def unwritten(out, PART: gl.constexpr):
 
 
 @pytest.mark.parametrize("part", [False, True])
-def test_reads_of_what_nobody_wrote(part):
+def test_reads_of_unwritten_memory(part):
     with pytest.raises(UninitialisedError, match="`memory.load` of `memory`"):
         unwritten[(1,)](np.zeros((128, 64), np.float32), part)
 

@@ -241,7 +241,7 @@ def promises_too_much(src, dst, start, N: gl.constexpr):
     gl.store(dst + at, gl.load(src + place))
 
 
-def test_what_a_kernel_promises_the_compiler_must_hold():
+def test_promises_to_the_compiler_must_hold():
     src, dst = np.arange(256, dtype=np.float32), np.zeros(128, np.float32)
     promises_too_much[(1,)](src, dst, 32, 128)
     assert (dst == src[32:160]).all()

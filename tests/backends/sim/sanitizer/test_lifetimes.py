@@ -189,7 +189,7 @@ def test_compilers_do_place_them_so(target):
         copies[(1,)](a, a.copy(), target=f"sim:{target}")
 
 
-def test_what_is_kept_has_memory_of_its_own():
+def test_kept_results_have_memory_of_their_own():
     for keep, bytes in ((False, 8192), (True, 16384)):
         constants = {"KEEP": keep, "WAIT": False, "BRANCH": False}
         compiled = gluon.compile(

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.once
 L = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 TILES = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
-TURNED = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))
+B_TRANSPOSED = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))
 
 
 @gluon.jit
@@ -399,7 +399,7 @@ def copies_then_needs_memory(a, out, OP: gl.constexpr):
     cp.wait_group(0)
 
 
-def test_what_conversions_and_scans_need_is_not_told():
+def test_memory_of_conversions_and_scans_is_not_reported():
     a, out = np.zeros(512, np.int32), np.zeros(512, np.int32)
     with using(tolerated="error"):
         for op in ("conversion", "scan"):
@@ -431,7 +431,7 @@ def copies_into_tensor_memory_that_is_over(out, KEPT: gl.constexpr):
     gl.store(out + rows * 64 + gl.arange(0, 64, gl.SliceLayout(0, registers))[None, :], total)
 
 
-def test_what_of_tensor_memory_is_over_is_not_told():
+def test_completed_tensor_memory_is_not_reported():
     """The compiler gives both the same columns, where a copy into the first is under way."""
     columns = {}
     for kept in (False, True):

@@ -72,7 +72,7 @@ def facts(out):
 
 
 @pytest.mark.parametrize("target, lanes", [("sm_90", 32), ("gfx942", 64)])
-def test_what_a_kernel_asks_its_target_needs_no_parentheses(target, lanes):
+def test_questions_to_the_target_need_no_parentheses(target, lanes):
     out = np.zeros(5, np.int32)
     facts[(1,)](out, target=f"sim:{target}")
     memory = {"sm_90": 227, "gfx942": 64}[target] * 1024

@@ -226,7 +226,7 @@ def hands(data, flags, out, N: gl.constexpr):
             gl.store(out + i * N + o, gl.load(data + i * N + o))
 
 
-def test_what_was_acquired_is_released_with_the_rest():
+def test_acquired_accesses_are_released_with_the_rest():
     data, flags, out = np.zeros(640, np.int32), np.zeros(5, np.int32), np.zeros(640, np.int32)
     hands[(5,)](data, flags, out, 128)
     np.testing.assert_array_equal(out, np.repeat(np.arange(5), 128))

@@ -135,7 +135,7 @@ def counts(bins, at, N: gl.constexpr):
     gl.atomic_add(bins + gl.load(at + o), 1, sem="relaxed")
 
 
-def test_what_is_remembered_is_bounded(monkeypatch):
+def test_memory_of_launches_is_bounded(monkeypatch):
     collected = []
     make = earlier.Earlier.__init__
     monkeypatch.setattr(

@@ -144,13 +144,13 @@ def copy_on(out, HOW: gl.constexpr, N: gl.constexpr):
 
 
 @pytest.mark.parametrize("how", ["copied", "moved"])
-def test_a_copy_of_what_nobody_wrote(how):
+def test_a_copy_of_unwritten_memory(how):
     out = np.zeros(128, np.float32)
     only_warned(UninitialisedError, "s.load(", "never written", copy_on, out, how, 128)
 
 
 @pytest.mark.parametrize("how", ["used", "chosen by", "carried"])
-def test_a_use_of_what_nobody_wrote_is_an_error(how):
+def test_a_use_of_unwritten_memory_is_an_error(how):
     with pytest.raises(UninitialisedError, match=r"and line \d+ uses it") as caught:
         copy_on[(1,)](np.zeros(128, np.float32), how, 128)
     assert "s.load(" in caught.value.span.text

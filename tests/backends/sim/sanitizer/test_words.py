@@ -114,7 +114,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_race_is_told_in_the_words_of_the_kernel(case):
+def test_a_race_is_reported_in_the_words_of_the_kernel(case):
     kernel, target, num_warps, wanted = CASES[case]
     src, dst = np.ones(N.value, np.float32), np.zeros(N.value, np.float32)
     with pytest.raises(RaceError) as caught:

@@ -76,7 +76,7 @@ def checks(code: Any) -> list[Optional[Callable[..., Any]]]:
     if context.generation != 9:
         for ins in program.instructions:
             if context.architecture == "gfx1250":
-                close = rules.beside_product(ins) if _vector_alone(ins) else None
+                close = rules.next_to_product(ins) if _vector_alone(ins) else None
                 if close is not None:
                     reports[ins.index] = _between(ins, *close)
             elif ins.name.startswith(_PRODUCTS):
@@ -267,7 +267,7 @@ class _Rules:
             clause = [at] if at in replays else [*clause, at]
         return replays
 
-    def beside_product(self, ins: Instruction) -> Optional[tuple[Instruction, int, int]]:
+    def next_to_product(self, ins: Instruction) -> Optional[tuple[Instruction, int, int]]:
         """(WMMA of gfx1250, vector instructions that are needed, that there are) where `ins` comes too
         early to use its result, or to overwrite its factors, in the same basic block. Not for dual
         instructions: LLVM keeps no such distance for these."""

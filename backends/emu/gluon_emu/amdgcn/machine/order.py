@@ -85,7 +85,7 @@ class Order:
         count = groups * self.waves
         self.first_group, self.first = first, first * self.waves
         self.known = np.zeros((3, count, self.size), np.int32)
-        self.heard, self.half, self.told = (np.zeros_like(self.known) for _ in range(3))
+        self.received, self.half, self.sent = (np.zeros_like(self.known) for _ in range(3))
         self.kept = np.zeros((count, self.size), np.int32)
         self.heard_number, self.half_number, self.kept_number = (
             np.zeros(count, np.int64) for _ in range(3)
@@ -148,7 +148,7 @@ class Order:
         waves = b.waves
         if begins:
             came = waves[self._done(b, self.load_key) >= self.heard_number[waves]]
-            self.half[:, came] = np.maximum(self.half[:, came], self.heard[:, came])
+            self.half[:, came] = np.maximum(self.half[:, came], self.received[:, came])
         if ends and isinstance(number, int) and not number:
             self._learn(waves, self.half)
         elif ends:
@@ -241,9 +241,9 @@ class Order:
 
     def _told(self, waves: np.ndarray, where: int) -> np.ndarray:
         """Rows with the clocks of the waves."""
-        changed = (self.known[:, waves] != self.told[:, waves]).any((0, 2))
+        changed = (self.known[:, waves] != self.sent[:, waves]).any((0, 2))
         for wave in waves[changed]:
-            self.told[:, wave] = self.known[:, wave]
+            self.sent[:, wave] = self.known[:, wave]
             self.told_row[wave] = self._row(self.known[:, wave].copy(), where)
         published: np.ndarray = self.told_row[waves]
         return published
@@ -280,7 +280,7 @@ class Order:
         """Receive the clocks that some rows carry; return their maximum."""
         clocks: np.ndarray = np.maximum.reduce([self.rows[i] for i in carried])
         wave = b.waves[row]
-        self.heard[:, wave] = np.maximum(self.heard[:, wave], clocks)
+        self.received[:, wave] = np.maximum(self.received[:, wave], clocks)
         self.heard_number[wave] = np.broadcast_to(np.asarray(number), (b.waves.size,))[row]
         self.heard_row[wave] = carried[-1]
         return clocks
@@ -356,7 +356,7 @@ class Order:
         writer = place // (2 * len(self.keys))
         # A wave of the workgroup may have looked at the flag for all of them.
         mates = slice(wave // self.waves * self.waves, (wave // self.waves + 1) * self.waves)
-        clock = np.maximum(self.heard[:, mates, place], self.known[:, mates, place]).max(1)
+        clock = np.maximum(self.received[:, mates, place], self.known[:, mates, place]).max(1)
         flag = machine.program.instructions[self.row_where[self.heard_row[mates].max()]]
         shown = f"`{flag.text}`" + (f" ({flag.location})" if flag.location else "")
         if clock[SEEN] >= number:

@@ -70,7 +70,7 @@ def distances(
         warps_per_cta=[gl.num_warps(), 1],
         order=[1, 0],
     )
-    TURNED: gl.constexpr = gl.BlockedLayout(
+    B_TRANSPOSED: gl.constexpr = gl.BlockedLayout(
         size_per_thread=[8, 1],
         threads_per_warp=[4, 16],
         warps_per_cta=[1, gl.num_warps()],
@@ -98,9 +98,9 @@ def distances(
 
     # Past the last point and the last centre the first ones are read again, and not stored.
     who = (row * BLOCK + gl.arange(0, BLOCK, layout=gl.SliceLayout(1, LANES))) % count
-    what = (column * BLOCK + gl.arange(0, BLOCK, layout=gl.SliceLayout(0, TURNED))) % kinds
+    what = (column * BLOCK + gl.arange(0, BLOCK, layout=gl.SliceLayout(0, B_TRANSPOSED))) % kinds
     along = gl.arange(0, INNER, layout=gl.SliceLayout(0, LANES))[None, :]
-    upward = gl.arange(0, INNER, layout=gl.SliceLayout(1, TURNED))[:, None]
+    upward = gl.arange(0, INNER, layout=gl.SliceLayout(1, B_TRANSPOSED))[:, None]
     a_at = who[:, None] * pitch + along
     b_at = what[None, :] * pitch + upward
     a = fetch(points, a_at, along < size, MASKED, None)
