@@ -52,12 +52,24 @@ def judge(
     print_schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON schema of reports.")
     ] = False,
+    mcp: Annotated[
+        bool,
+        typer.Option(
+            "--mcp",
+            help="Serve agents on standard input and output instead (Model Context Protocol).",
+        ),
+    ] = False,
     json: Json = False,
 ) -> int:
     """Judge a kernel against a reference: accepted, rejected, or not enough evidence.
 
     Exit code 0: accepted. 1: rejected. 3: not enough evidence, or the judge cannot judge.
     """
+    if mcp:
+        from gluon_judge.mcp_server import serve
+
+        serve()
+        return 0
     from gluon_judge.command import show
 
     return show(

@@ -193,13 +193,29 @@ def serve(link: Link) -> None:
             if method == "open":
                 target, path, *rest = values
                 on_target(target)
-                sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+                _enter(os.path.dirname(os.path.abspath(path)))
                 examiner = Examiner(path, *rest)
                 link.answer("done", examiner.about())
             else:
                 link.answer("done", getattr(examiner, method)(*values))
         except Exception as error:
             link.answer("error", _sent(error))
+
+
+def _enter(folder: str) -> None:
+    """Import modules from the folder of a reference, and forget those of the one before."""
+    before = [path for path in sys.path if path in _folders]
+    for name, module in list(sys.modules.items()):
+        if any(
+            str(getattr(module, "__file__", None) or "").startswith(path + os.sep)
+            for path in before
+        ):
+            del sys.modules[name]
+    sys.path[:] = [folder, *(path for path in sys.path if path not in _folders)]
+    _folders.add(folder)
+
+
+_folders: set[str] = set()  # of references
 
 
 def _sent(error: Exception) -> Mapping[str, Any]:

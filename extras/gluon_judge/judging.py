@@ -108,10 +108,11 @@ class Judge:
         return weighed(report)
 
     def _opened(self, *reference: Any) -> dict[str, Any]:
-        if self._examiner is None or self._reference != reference:
-            if self._examiner is not None:
-                self._examiner.end()
+        if self._examiner is None:
             self._examiner = Peer("gluon_judge.examiner:serve", "the examiner")
+            self._reference = ()
+        if self._reference != reference:
+            self._reference = ()
             self._examiner.ask("open", str(self.target), *reference)
             self._about = self._reply(self._examiner)
             self._reference = reference
@@ -127,7 +128,6 @@ class Judge:
             return peer.answer(limit)
         except Failed as failed:
             (error,) = failed.args
-            self.close()
             if isinstance(error, dict) and error["class"] == "ProblemError":
                 raise ProblemError(error["text"]) from None
             text = f"{error['class']}: {error['text']}" if isinstance(error, dict) else str(error)
@@ -141,6 +141,11 @@ class Judge:
         assert self._examiner is not None
         self._examiner.ask(method, *values)
         return self._reply(self._examiner)
+
+    def forget(self, session: int) -> None:
+        """End the process of a candidate, if its host is there."""
+        if self._host is not None:
+            self.at_host("close", session)
 
     def at_host(self, method: str, *values: Any, limit: float = 600.0) -> Any:
         """Return the answer of the host of candidates."""
@@ -415,7 +420,7 @@ class _Trial:
             self._evidence("calls", "failed", "the candidate's process ended early")
         finally:
             for number in self._sessions:
-                self._judge.at_host("close", number)
+                self._judge.forget(number)
         return self.report
 
     def _listed(self) -> list[int]:

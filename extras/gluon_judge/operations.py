@@ -65,17 +65,9 @@ class Operations(TorchDispatchMode):  # type: ignore[misc]  # torch has no types
     ) -> Any:
         packet = func.overloadpacket
         name = packet.__name__
-        if func.namespace not in (
-            "aten",
-            "prim",
-            "prims",
-        ):  # an operator of another library: its inside counts
-            self.inside += 1
-            try:
-                return func(*args, **(kwargs or {}))
-            finally:
-                self.inside -= 1
         result = func(*args, **(kwargs or {}))
+        if func.namespace not in ("aten", "prim", "prims"):  # another library's: its launches count
+            return result
         if name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"):
             poison(result, self._byte)
         elif name.rstrip("_") in _WRITES:

@@ -98,6 +98,16 @@ class Report:
         grave = (one.code for one in self.findings if one.severity in ("error", "doubt"))
         return list(dict.fromkeys(grave))
 
+    def check(self) -> Report:
+        """Return this report if it accepts the candidate.
+
+        Raises:
+            AssertionError: it does not; the message is the whole report.
+        """
+        if self.verdict != ACCEPTED:
+            raise AssertionError(str(self))
+        return self
+
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data that follows `schema()`."""
         findings = [{**asdict(one), "class": one.family} for one in self.findings]

@@ -1,0 +1,59 @@
+"""`gluon judge --mcp`, driven by the protocol's own client."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from tests.judge.candidates import CORPUS
+
+mcp = pytest.importorskip("mcp")
+anyio = pytest.importorskip("anyio")
+pytestmark = pytest.mark.once
+
+
+def _content(result):
+    return json.loads(result.content[0].text)
+
+
+async def _session():
+    import os
+
+    from mcp import ClientSession, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
+    command = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "gluon_core", "judge", "--mcp"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    async with stdio_client(command) as (reader, writer), ClientSession(reader, writer) as session:
+        await session.initialize()
+        tools = {tool.name for tool in (await session.list_tools()).tools}
+        folder = CORPUS / "masked"
+        files = {"reference": str(folder / "reference.py"), "problem": str(folder / "problem.toml")}
+        verdicts = {}
+        for name in ("honest_rows", "cheat_ignores_mask"):
+            answer = await session.call_tool(
+                "judge", {"candidate": str(folder / f"{name}.py"), "target": "hopper", **files}
+            )
+            verdicts[name] = _content(answer)
+        wrong = _content(await session.call_tool("judge", {"candidate": "no.py", **files}))
+        code = verdicts["cheat_ignores_mask"]["findings"][0]["code"]
+        explained = _content(await session.call_tool("explain_finding", {"code": code}))
+        schema = _content(await session.call_tool("report_schema", {}))
+        return tools, verdicts, wrong, explained, schema
+
+
+def test_an_agent_judges_candidates():
+    jsonschema = pytest.importorskip("jsonschema")
+    tools, verdicts, wrong, explained, schema = anyio.run(_session)
+    assert tools == {"judge", "explain_finding", "report_schema"}
+    assert verdicts["honest_rows"]["verdict"] == "accepted"
+    assert verdicts["cheat_ignores_mask"]["verdict"] == "rejected"
+    assert "no such file" in wrong["error"]["message"]
+    assert explained["name"] == "result.wrong" and explained["remedy"]
+    for report in verdicts.values():
+        jsonschema.validate(report, schema)
