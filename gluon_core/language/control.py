@@ -16,6 +16,7 @@ from gluon_core.errors import (
 from gluon_core.features import INLINE_ASM
 from gluon_core.plugin.ops import builtin, code_generator, semantic_layer
 from gluon_core.plugin.typing import Const, Dtype, KernelFunction, Operand, Scalar, Values
+from gluon_core.semantic import layer
 from gluon_core.values.tensors import describe
 
 __all__ = [
@@ -136,7 +137,7 @@ def assume(cond: Scalar[bool]) -> None:
     value = semantic_layer().to_tensor(unwrap(cond))
     if value.type.is_block() or not value.dtype.is_bool():
         raise DtypeError("must be one boolean", argument="cond", expected="int1", got=value.type)
-    semantic_layer().assume(value)
+    layer().assume(value)
 
 
 @builtin
@@ -178,7 +179,7 @@ def inline_asm(
 
     Returns None, the one result, or a tuple of them, as `result_types` says.
     """
-    return semantic_layer().inline_asm(asm, constraints, args, result_types, is_pure)
+    return layer().inline_asm(asm, constraints, args, result_types, is_pure)
 
 
 @builtin
@@ -214,7 +215,7 @@ def warp_specialize(
 
     ISA: PTX 9.7.19.5, setmaxnreg.
     """
-    return semantic_layer().warp_specialize(
+    return layer().warp_specialize(
         functions_and_args, worker_num_warps, worker_num_regs, code_generator()
     )
 

@@ -13,6 +13,7 @@ from gluon_core.errors import ArgumentError, DtypeError
 from gluon_core.features import FDIV_APPROX, FDIV_PROMOTES
 from gluon_core.plugin.ops import builtin, code_generator, library, semantic_layer
 from gluon_core.plugin.typing import Const, Dtype, KernelFunction, Operand, Scalar, Values
+from gluon_core.semantic import layer
 from gluon_core.values.tensors import describe
 
 __all__ = [
@@ -144,7 +145,7 @@ def abs(x: Operand) -> tensor:
     """Absolute value."""
     value = unwrap(x)
     if isinstance(value, tensor) and value.dtype == tl.float8e4b15:
-        semantic_layer().refuse_narrow("the absolute value", value)
+        layer().refuse_narrow("the absolute value", value)
     return tl_math.abs(x, _semantic=semantic_layer())
 
 
@@ -186,7 +187,7 @@ def div_rn(x: Operand, y: Operand) -> tensor:
 @builtin
 def fma(x: Operand, y: Operand, z: Operand) -> tensor:
     """`x * y + z` with one rounding."""
-    semantic_layer().refuse_narrow("fma", unwrap(x), unwrap(y), unwrap(z))
+    layer().refuse_narrow("fma", unwrap(x), unwrap(y), unwrap(z))
     return _of_floats("fma", x, y, z)
 
 
@@ -255,7 +256,7 @@ def inline_asm_elementwise(
     for kind in kinds if isinstance(kinds, tuple) else (kinds,):
         if not isinstance(kind, tl.dtype):
             raise DtypeError("not a dtype", argument="dtype", got=repr(kind))
-    semantic_layer().packed_asm(asm, constraints, args, kinds, count)
+    layer().packed_asm(asm, constraints, args, kinds, count)
     return tl_core.inline_asm_elementwise(
         asm, constraints, args, kinds, is_pure, pack, _semantic=semantic_layer()
     )
@@ -281,4 +282,4 @@ def fdiv(
 @builtin
 def expect_zero(x: tensor, mask: Scalar[bool]) -> tensor:
     """`x`, of which the author says that it is zero where `mask` is true; `debug=True` asserts it."""
-    return semantic_layer().expect_zero(x, mask)
+    return layer().expect_zero(x, mask)

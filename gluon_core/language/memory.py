@@ -9,6 +9,7 @@ from gluon_core.errors import ArgumentError
 from gluon_core.features import ATOMIC_LOADS
 from gluon_core.plugin.ops import builtin, semantic_layer
 from gluon_core.plugin.typing import BufferLayout, Const, Dtype, Operand, Scalar, Shape, Values
+from gluon_core.semantic import layer
 from gluon_core.values import distributed_type, shared_memory_descriptor
 from gluon_core.values.cache_policy import AnyCachePolicy
 from gluon_core.values.memory import shared_memory_descriptor_type
@@ -155,7 +156,7 @@ def atomic_cas(
     scope: Optional[Const[str]] = None,
 ) -> tensor:
     """Atomically replace the value at `pointer` by `val` if it equals `cmp`; returns the old value."""
-    return semantic_layer().atomic_cas(pointer, cmp, val, sem, scope)
+    return layer().atomic_cas(pointer, cmp, val, sem, scope)
 
 
 @builtin(since=ATOMIC_LOADS)
@@ -166,7 +167,7 @@ def atomic_load(
     scope: Optional[Const[str]] = None,
 ) -> tensor:
     """Read atomically; `sem` is "acquire" (default) or "relaxed"."""
-    return semantic_layer().atomic_load(pointer, unwrap(mask), sem, scope)
+    return layer().atomic_load(pointer, unwrap(mask), sem, scope)
 
 
 @builtin(since=ATOMIC_LOADS)
@@ -178,7 +179,7 @@ def atomic_store(
     scope: Optional[Const[str]] = None,
 ) -> None:
     """Write atomically; `sem` is "release" (default) or "relaxed"."""
-    semantic_layer().atomic_store(pointer, val, unwrap(mask), sem, scope)
+    layer().atomic_store(pointer, val, unwrap(mask), sem, scope)
 
 
 @builtin(since=ATOMIC_LOADS)
@@ -193,7 +194,7 @@ def atomic_poll(
 
     Returns int1: whether it did.
     """
-    return semantic_layer().atomic_poll(pointer, expected_value, sem, scope, timeout_ns)
+    return layer().atomic_poll(pointer, expected_value, sem, scope, timeout_ns)
 
 
 @builtin
@@ -222,4 +223,4 @@ def bank_conflicts(
     """Shared-memory wavefronts lost to bank conflicts when a tensor of type `distr_ty` is loaded
     from or stored to a buffer of type `shared_ty`; a compile-time integer, 0 is best.
     """
-    return semantic_layer().bank_conflicts(distr_ty, shared_ty)
+    return layer().bank_conflicts(distr_ty, shared_ty)

@@ -12,6 +12,7 @@ from gluon_core._triton import constexpr, tensor, tl, tl_core, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError
 from gluon_core.plugin.ops import builtin, code_generator, library, semantic_layer
 from gluon_core.plugin.typing import Const, Dtype, KernelFunction, RegisterLayout, Values
+from gluon_core.semantic import layer
 
 __all__ = [
     "argmax",
@@ -238,7 +239,7 @@ def cumprod(
 def gather(src: tensor, index: tensor, axis: Const[int]) -> tensor:
     """Gather `result[.., i, ..] = src[.., index[.., i, ..], ..]` along `axis`; shape and layout of
     `index`."""
-    return semantic_layer().gather(src, index, axis)
+    return layer().gather(src, index, axis)
 
 
 @builtin
@@ -253,7 +254,7 @@ def histogram(
     Other values are undefined behaviour where `mask` lets them through: GPUs count them modulo
     num_bins, and the simulator reports them.
     """
-    return semantic_layer().histogram(input, num_bins, mask, layout)
+    return layer().histogram(input, num_bins, mask, layout)
 
 
 @builtin

@@ -10,6 +10,7 @@ from typing import Any, Optional, Sequence, Union
 from gluon_core._triton import constexpr, tensor, tl, tl_core, unwrap
 from gluon_core.plugin.ops import builtin, library, semantic_layer
 from gluon_core.plugin.typing import Const, Dtype, Operand, RegisterLayout, Scalar, Shape
+from gluon_core.semantic import layer
 from gluon_core.values import unwrap_shape
 
 __all__ = [
@@ -147,19 +148,19 @@ def convert_layout(
 @builtin
 def set_auto_layout(value: tensor, layout: RegisterLayout) -> tensor:
     """`value`, whose layout is AutoLayout, with that layout decided."""
-    return semantic_layer().set_auto_layout(value, layout)
+    return layer().set_auto_layout(value, layout)
 
 
 @builtin
 def to_linear_layout(layout: Any, shape: Shape) -> constexpr:
     """`layout` of a tensor of `shape`, spelled as a linear layout; a compile-time value."""
-    return constexpr(semantic_layer().to_linear_layout(layout, shape))
+    return constexpr(layer().to_linear_layout(layout, shape))
 
 
 @builtin
 def fp4_to_fp(src: tensor, elem_type: Dtype, axis: Const[int]) -> tensor:
     """Unpack fp4 (e2m1) pairs from bytes: dimension `axis` doubles, the low nibble comes first."""
-    return semantic_layer().fp4_to_fp(src, elem_type, axis)
+    return layer().fp4_to_fp(src, elem_type, axis)
 
 
 def _variadic(values: Sequence[Any]) -> list[int]:

@@ -19,11 +19,9 @@ from gluon_core.plugin.semantic_memory import Global, OnChip
 from gluon_core.plugin.targets import Target
 from gluon_core.plugin.typing import (
     Const,
-    Dtype,
     KernelFunction,
     Operand,
     RegisterLayout,
-    Scalar,
     Shape,
 )
 
@@ -81,9 +79,6 @@ class Trace(Protocol):
 
     def place(self) -> tuple[str, int]:
         """Return file and line of the code that is being traced."""
-
-    def architectures_with(self, capability: str) -> Sequence[str]:
-        """Return the names of the architectures that have a capability."""
 
     def check_capabilities(
         self, public: str, requires: Sequence[str], instead: Optional[str] = None
@@ -174,9 +169,6 @@ class Operands(Protocol):
 
     def to_tensor(self, x: object, check_type: bool = True) -> tensor:
         """Return a number as a scalar of the kernel; a tensor as it is."""
-
-    def require_value(self, value: object, argument: str) -> tensor:
-        """Return a tensor or a number as a tensor; DtypeError for anything else."""
 
     def require_tensor(self, value: object, argument: str, rank: Optional[int] = None) -> tensor:
         """Return `value` if it is a tensor or scalar (of `rank`); else DtypeError or ShapeError."""
@@ -282,7 +274,6 @@ class Registers(Protocol):
     def convert_layout(
         self, value: tensor, layout: RegisterLayout, assert_trivial: Const[bool] = False
     ) -> tensor: ...
-    def set_auto_layout(self, value: tensor, layout: RegisterLayout) -> tensor: ...
     def unify_layouts(self, lhs: tensor, rhs: tensor) -> tuple[tensor, tensor]:
         """Return both with one layout, where one of them has none of its own yet."""
 
@@ -328,22 +319,6 @@ class Registers(Protocol):
     def clamp(self, x: tensor, min: tensor, max: tensor, propagate_nan: Enum) -> tensor: ...
     def where(self, condition: tensor, x: Operand, y: Operand) -> tensor: ...
     def dot_fma(self, a: tensor, b: tensor, acc: tensor) -> tensor: ...
-    def gather(self, src: tensor, index: tensor, axis: Const[int]) -> tensor: ...
-    def histogram(
-        self,
-        input: tensor,
-        num_bins: Const[int],
-        mask: Optional[Operand] = None,
-        layout: Optional[RegisterLayout] = None,
-    ) -> tensor: ...
-    def fp4_to_fp(self, src: tensor, elem_type: Dtype, axis: Const[int]) -> tensor: ...
-    def expect_zero(self, x: tensor, mask: Scalar[bool]) -> tensor: ...
-    def assume(self, cond: Scalar[float]) -> Any: ...
-    def refuse_narrow(self, what: str, *operands: object) -> None:
-        """Raise DtypeError where an op on `operands` would compute in an 8-bit float."""
-
-    def require_reductions_of_blocks(self, what: str, remedy: str) -> None:
-        """Raise CapabilityError where the installed Triton does not reduce across a cluster."""
 
     def known_multiple(self, value: Any) -> int:
         """Return the largest power of two, at most 16, that a scalar is known to be a multiple of; for a
@@ -369,30 +344,9 @@ class Control(Protocol):
             NotInKernelError: host code runs the op, not a kernel.
         """
 
-    def inline_asm(
-        self, asm: Const[str], constraints: Const[str], args: Any, result_types: Any, is_pure: Any
-    ) -> Any:
-        """See `gl.inline_asm`."""
 
-    def packed_asm(
-        self, asm: Const[str], constraints: Const[str], args: Any, kinds: Any, pack: int
-    ) -> None:
-        """Check that inline assembly of `pack` elements names its operands."""
+class SemanticLayer(Trace, Operands, Products, OnChip, Global, Registers, Control, Protocol):
+    """The semantic layer of one function that is being traced.
 
-    def warp_specialize(
-        self, functions_and_args: Any, worker_num_warps: Any, worker_num_regs: Any, generator: Any
-    ) -> Any:
-        """See `gl.warp_specialize`."""
-
-
-class Layouts(Protocol):
-    """Questions about layouts, which kernels ask while they are traced."""
-
-    def bank_conflicts(self, distr_ty: Any, shared_ty: Any) -> Any: ...
-    def to_linear_layout(self, layout: Any, shape: Any) -> Any: ...
-
-
-class SemanticLayer(
-    Trace, Operands, Products, OnChip, Global, Registers, Control, Layouts, Protocol
-):
-    """The semantic layer of one function that is being traced."""
+    It has the methods that vendors call; other ops of `gl` are called as kernels call them.
+    """

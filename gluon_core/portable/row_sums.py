@@ -13,6 +13,7 @@ from gluon_core._triton import constexpr, tensor, tl, tl_core, tl_math, unwrap
 from gluon_core.errors import DtypeError, ShapeError
 from gluon_core.layouts import SliceLayout
 from gluon_core.plugin.ops import builtin, code_generator, semantic_layer, traced
+from gluon_core.semantic import layer
 from gluon_core.semantic.base import is_placeholder, shape_of
 
 __all__ = ["cluster_softmax"]
@@ -65,7 +66,7 @@ def _merged(m0: "tensor", t0: "tensor", m1: "tensor", t1: "tensor") -> "tuple[te
 @builtin
 def _sharing(x: tensor) -> constexpr:
     """Return the number of blocks of the cluster that share a row, each a run of its columns."""
-    semantic = semantic_layer()
+    semantic = layer()
     held = semantic.require_distributed(x, "x")
     if held.dtype != tl.float32:
         raise DtypeError("exponentials are of float32", argument="x", got=held.dtype)

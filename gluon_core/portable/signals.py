@@ -18,6 +18,7 @@ from gluon_core._triton import constexpr, static_range, tensor, tl, tl_tuple, un
 from gluon_core.errors import ArgumentError, DtypeError
 from gluon_core.plugin.ops import builtin, semantic_layer, traced
 from gluon_core.plugin.typing import Const, Scalar, Values
+from gluon_core.semantic import layer
 from gluon_core.semantic.operands import compile_time_int, scalar_int32
 from gluon_core.values.tensors import describe
 
@@ -38,7 +39,7 @@ def _gather_threads() -> None:
 
 @builtin
 def _add(pointer: tensor, amount: Scalar[int], sem: Const[str], scope: Const[str]) -> tensor:
-    semantic = semantic_layer()
+    semantic = layer()
     amount = scalar_int32(semantic, unwrap(amount), "amount")
     return semantic.atomic_add(_counter(pointer), amount, None, sem, scope)
 
@@ -46,7 +47,7 @@ def _add(pointer: tensor, amount: Scalar[int], sem: Const[str], scope: Const[str
 @builtin
 def _now(pointer: tensor, scope: Const[str]) -> tensor:
     """Load a counter with acquire semantics: later accesses come after."""
-    semantic = semantic_layer()
+    semantic = layer()
     zero = semantic.scalar_constant(0, tl.int32)
     return semantic.atomic_cas(_counter(pointer), zero, zero, constexpr("acquire"), scope)
 

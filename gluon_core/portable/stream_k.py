@@ -28,6 +28,7 @@ from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Const, Scalar, Shape, Values
 from gluon_core.portable.records import Record
 from gluon_core.portable.tile_orders import swizzled_tiles
+from gluon_core.semantic import layer
 from gluon_core.semantic.operands import scalar_int32
 from gluon_core.values import unwrap_shape
 from gluon_core.values.tensors import describe
@@ -246,7 +247,7 @@ def _nothing(value: tensor) -> tensor:
 def _count(counter: tensor) -> tensor:
     """Count one more finished part and return the number before. Accesses of each before happen before
     those of the last after."""
-    semantic = semantic_layer()
+    semantic = layer()
     element = getattr(counter.type.scalar, "element_ty", None)
     if counter.type.is_block() or element != tl.int32:
         raise DtypeError(

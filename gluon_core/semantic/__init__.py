@@ -5,10 +5,11 @@ a mistake is an error under the kernel's line and never an abort in MLIR, and en
 `self.builder.create_x`.
 """
 
-from typing import Any
+from typing import Any, cast
 
 from gluon_core import _triton
 from gluon_core.layouts import equal
+from gluon_core.plugin.ops import semantic_layer
 from gluon_core.semantic import copies, operands
 from gluon_core.semantic.atomic import AtomicOps
 from gluon_core.semantic.base import is_placeholder, shape_of
@@ -21,7 +22,7 @@ from gluon_core.semantic.views import check_view_size
 from gluon_core.values import check_block_shape, one_of, unwrap_shape
 from gluon_core.values.tensors import describe
 
-__all__ = ["Semantic"]
+__all__ = ["Semantic", "layer"]
 
 
 class Semantic(MultipleOps, ShapeOps, ReduceOps, AtomicOps, SharedOps, ControlOps):
@@ -74,3 +75,8 @@ class Semantic(MultipleOps, ShapeOps, ReduceOps, AtomicOps, SharedOps, ControlOp
     def scale_format(self, name: str) -> Any:
         """Return the builder's enum of a format of scaled products."""
         return self._str_to_fp_type(name)
+
+
+def layer() -> Semantic:
+    """Return, inside an op, the semantic layer with the methods that only the core calls."""
+    return cast(Semantic, semantic_layer())
