@@ -18,6 +18,11 @@ __all__ = ["EMU"]
 _SETTINGS = "gluon_emu.settings:using"
 _MACHINES = {"amd": "amdgcn", "nvidia": "ptx"}  # backend -> the package that executes its code
 
+_TRACES = {
+    "amd": "gluon_emu.amdgcn.machine.trace:executed",
+    "nvidia": "gluon_emu.ptx.trace:executed",
+}
+
 
 class EmuCompiler(Compiler):
     """The compiler of the architecture's own backend."""
@@ -96,7 +101,8 @@ class Emu(Simulation):
             yield settings
 
     def executed(self, compiled: Any, path: str) -> Executed:
-        read: Callable[[Any, str], Executed] = load_path("gluon_emu.amdgcn.machine.trace:executed")
+        backend = compiled.target.architecture.backend
+        read: Callable[[Any, str], Executed] = load_path(_TRACES[backend])
         return read(compiled, path)
 
 

@@ -14,7 +14,7 @@ from gluon_emu.amdgcn.decode.program import Program
 from gluon_emu.amdgcn.decode.text import parse
 from gluon_emu.amdgcn.machine.code import Code, bind
 
-__all__ = ["all_used", "code_in", "files", "replacement", "text_of"]
+__all__ = ["all_used", "code_in", "files", "named_file", "replacement", "text_of"]
 
 _launched: list[set[str]] = []  # names of kernels since `all_used` began, innermost last
 
@@ -71,6 +71,13 @@ def all_used(assembly: Optional[str]) -> Iterator[None]:
         )
 
 
+def named_file(kernel: str, assembly: str) -> Optional[Path]:
+    """Return the file whose code a launch of a kernel executes; None for the compiler's own."""
+    for launched in _launched:
+        launched.add(kernel)
+    return files(assembly).get(kernel)
+
+
 def replacement(own: Code, assembly: str) -> Code:
     """Return the code that a launch of a kernel executes: its own, or that of the file for its name.
 
@@ -79,9 +86,7 @@ def replacement(own: Code, assembly: str) -> Code:
         BackendError: the file cannot be read.
     """
     name = own.program.name
-    for launched in _launched:
-        launched.add(name)
-    file = files(assembly).get(name)
+    file = named_file(name, assembly)
     if file is None:
         return own
     code = code_in(file, name)

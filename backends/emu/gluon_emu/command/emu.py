@@ -1,4 +1,4 @@
-"""`gluon emu`: a kernel in a file of assembly or a code object, with arguments from the command line."""
+"""`gluon emu`: a kernel in a file of PTX, assembly or a code object, with arguments from the command line."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
     from gluon_emu.amdgcn.decode.metadata import Argument, KernelInfo
 
-__all__ = ["emu"]
+__all__ = ["emu", "saved", "show"]
 
 _SHOWN = 8
 
 
 def emu(
     file: Annotated[
-        Path, typer.Argument(help="Assembly (.s, .amdgcn) or a code object.", metavar="FILE")
+        Path,
+        typer.Argument(help="PTX, AMD assembly (.s, .amdgcn) or a code object.", metavar="FILE"),
     ],
     arg: Annotated[
         Optional[list[str]],
@@ -38,6 +39,12 @@ def emu(
     grid: Annotated[
         str, typer.Option("--grid", "-g", metavar="X,Y,Z", help="Workgroups; 1 by default.")
     ] = "1",
+    block: Annotated[
+        str,
+        typer.Option(
+            "--block", metavar="X,Y,Z", help="Threads of a block, where PTX does not say."
+        ),
+    ] = "128",
     kernel: Annotated[
         Optional[str], typer.Option("--kernel", "-k", help="Its name, where FILE has several.")
     ] = None,
@@ -47,7 +54,7 @@ def emu(
             "--lds",
             metavar="BYTES",
             min=0,
-            help="LDS of a workgroup that the code does not declare; all that is left by default.",
+            help="Shared memory of a block that the code does not declare; all that is left by default.",
         ),
     ] = None,
     save: Annotated[
@@ -67,11 +74,13 @@ def emu(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> int:
-    """Execute AMD machine code in a file, and report violated rules."""
+    """Execute PTX or AMD machine code in a file, and report violated rules."""
     import numpy as np
 
-    from gluon_emu.amdgcn.launcher import allocation_of, execute, prepared
+    from gluon_emu.amdgcn.launcher import execute, prepared
     from gluon_emu.amdgcn.replaced import code_in
+    from gluon_emu.arguments import allocation_of
+    from gluon_emu.command.ptx import is_ptx, run_ptx
     from gluon_emu.command.values import value_of
     from gluon_emu.settings import current, using
 
@@ -79,6 +88,17 @@ def emu(
         close = did_you_mean(file.name, (p.name for p in file.parent.glob("*.s")))
         words = "a folder, and no file" if file.is_dir() else "no such file"
         raise ArgumentError(words, argument="FILE", got=str(file), remedy=close)
+    if is_ptx(file):
+        return run_ptx(
+            file,
+            kernel,
+            arg or [],
+            (_grid(grid), _grid(block)),
+            lds,
+            save or [],
+            json,
+            (trace_isa, timeout),
+        )
     code = code_in(file, kernel)
     name, texts = code.program.info.name, arg or []
     values = [value_of(text, number) for number, text in enumerate(texts)]
@@ -86,7 +106,7 @@ def emu(
     leaves = [_leaf(*one, name) for one in zip(range(len(values)), values, wanted, texts)]
     arrays = {number: value for number, (kind, value) in enumerate(values) if kind == "array"}
     allocations = [a for n, array in arrays.items() if (a := allocation_of(f"argument {n}", array))]
-    targets = _saved(save or [], arrays)
+    targets = saved(save or [], arrays)
     before = {number: array.copy() for number, array in arrays.items()}
     dynamic = _lds_left(code) if lds is None else lds
     scratch = [0] * (len(wanted) - len(values))
@@ -96,7 +116,7 @@ def emu(
     for number, path in targets.items():
         with path.open("wb") as out:
             np.save(out, arrays[number])
-    _show(json, name, before, arrays, sum(tally.counts))
+    show(json, name, before, arrays, sum(tally.counts))
     return 0
 
 
@@ -160,7 +180,7 @@ def _lds_left(code: Any) -> int:
     return max(0, limit - int(code.program.directives.get("group_segment_fixed_size", 0)))
 
 
-def _saved(texts: list[str], arrays: dict[int, "np.ndarray"]) -> dict[int, Path]:
+def saved(texts: list[str], arrays: dict[int, "np.ndarray"]) -> dict[int, Path]:
     targets = {}
     for text in texts:
         number, equals, path = text.partition("=")
@@ -175,12 +195,13 @@ def _saved(texts: list[str], arrays: dict[int, "np.ndarray"]) -> dict[int, Path]
     return targets
 
 
-def _show(
+def show(
     json: bool,
     name: str,
     before: dict[int, "np.ndarray"],
     arrays: dict[int, "np.ndarray"],
     ran: int,
+    warps: str = "waves",
 ) -> None:
     """Print the changes that the kernel made to its arrays."""
     rows: list[dict[str, Any]] = []
@@ -194,7 +215,7 @@ def _show(
     if json:
         print(json_.dumps({"kernel": name, "instructions": ran, "arrays": rows}, indent=2))
         return
-    print(f"{name}: {ran} instructions of waves, nothing wrong")
+    print(f"{name}: {ran} instructions of {warps}, nothing wrong")
     for row in rows:
         shape = "x".join(map(str, row["shape"]))
         values = [f"{v:g}" if isinstance(v, float) else str(v) for v in row["first"]]

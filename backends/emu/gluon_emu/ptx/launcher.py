@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Callable, Iterator, Optional
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from gluon_core.errors import ArgumentError, BackendError
 from gluon_core.simulation.evidence import note
 from gluon_core.simulation.host_memory import address_of
+from gluon_emu.amdgcn.replaced import named_file
 from gluon_emu.arguments import allocation_of, encode, global_scratch, leaves_of
 from gluon_emu.memory import Allocation, GlobalMemory
 from gluon_emu.ptx.decode.module import parse_module
@@ -22,7 +23,7 @@ from gluon_emu.ptx.machine.run import Machine
 from gluon_emu.ptx.tensormap import descriptor_leaves
 from gluon_emu.settings import Settings, of_launch
 
-__all__ = ["Counts", "Launch", "code_of", "execute", "make_launcher", "prepared"]
+__all__ = ["Counts", "Launch", "code_in", "code_of", "execute", "make_launcher", "prepared"]
 
 _UNITS = 132  # multiprocessors: so many blocks are resident at least
 _RESIDENT = 256  # warps
@@ -110,8 +111,9 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
 
         leaves = list(leaves_of(kinds, names, arguments, allocations, descriptors))
         scratch = global_scratch(metadata, size, allocations)
+        code = own if settings.assembly is None else _replacement(own, settings.assembly)
         request = prepared(
-            own, size, leaves, scratch, allocations, int(metadata.shared or 0), (cluster, 1, 1),
+            code, size, leaves, scratch, allocations, int(metadata.shared or 0), (cluster, 1, 1),
             (32 * int(metadata.num_warps), 1, 1),
         )  # fmt: skip
         request.together = bool(getattr(metadata, "launch_cooperative_grid", False))
@@ -119,6 +121,31 @@ def make_launcher(compiled: Any) -> Callable[..., Any]:
         execute(request, settings)
 
     return launch
+
+
+def _replacement(own: Code, assembly: str) -> Code:
+    """Return the code that a launch of a kernel executes: its own, or that of the file for its name."""
+    file = named_file(own.kernel.name, assembly)
+    return own if file is None else code_in(file, own.kernel.name)
+
+
+def code_in(file: Path, kernel: Optional[str] = None) -> Code:
+    """Return a kernel of a file of PTX.
+
+    Raises:
+        BackendError: the file cannot be read, or is no PTX.
+    """
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BackendError(f"{file} cannot be read as PTX", got=str(error)) from None
+    try:
+        code = code_of(text, kernel)
+    except BackendError as error:
+        error.message = f"{file}: {error.message}"
+        raise
+    code.module.file = str(file)
+    return code
 
 
 def prepared(
@@ -211,7 +238,8 @@ def execute(request: Launch, settings: Settings) -> Counts:
             Machine(request, memory, first, count, settings, deadline, tally).run()
             if settings.progress and time.monotonic() - started > 2:
                 print(f"{code.kernel.name}: block {first + count} of {total}", file=sys.stderr)
+    if settings.trace:
+        from gluon_emu.ptx.trace import write
+
+        write(settings.trace, request, tally)
     return tally
-
-
-_ = re

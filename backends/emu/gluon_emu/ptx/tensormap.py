@@ -9,8 +9,6 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Callable, Iterator, Optional
 
-import numpy as np
-
 from gluon_core.errors import ArgumentError
 from gluon_core.plugin.host_descriptor import HostDescriptor
 from gluon_emu.errors import EmulatorError
@@ -152,6 +150,3 @@ def _map_of(
         () if tiled else tuple(extra["pixel_box_lower_corner"][::-1]),
         () if tiled else tuple(extra["pixel_box_upper_corner"][::-1]),
     )  # fmt: skip
-
-
-_ = np

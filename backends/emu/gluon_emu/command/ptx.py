@@ -1,0 +1,97 @@
+"""`gluon emu` of a file of PTX."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Optional, Sequence
+
+import numpy as np
+
+from gluon_core.errors import ArgumentError
+from gluon_emu.arguments import allocation_of
+from gluon_emu.command.values import value_of
+from gluon_emu.ptx.decode.module import Parameter
+from gluon_emu.ptx.launcher import code_in, execute, prepared
+from gluon_emu.settings import current, using
+
+__all__ = ["is_ptx", "run_ptx"]
+
+_SHARED = 227 << 10  # bytes of a block
+Three = tuple[int, int, int]
+
+
+def is_ptx(file: Path) -> bool:
+    """Return True if a file holds PTX."""
+    head = file.read_bytes()[:65536]
+    return not head.startswith(b"\x7fELF") and b".version" in head and b".target sm_" in head
+
+
+def run_ptx(
+    file: Path,
+    kernel: Optional[str],
+    texts: Sequence[str],
+    sizes: tuple[Three, Three],
+    shared: Optional[int],
+    save: list[str],
+    json: bool,
+    watched: tuple[Optional[str], Optional[float]],
+) -> int:
+    """Run a kernel of a file, and print the changes that it made to its arrays.
+
+    Args:
+        texts: the arguments (see `value_of`).
+        sizes: blocks of the grid, and threads of a block where the code does not say.
+        shared: bytes that the code does not declare.
+        watched: the file for a trace, and seconds.
+
+    Raises:
+        ArgumentError: there are too few values, too many, or others than the code takes.
+    """
+    from gluon_emu.command.emu import saved, show
+
+    code = code_in(file, kernel)
+    name, wanted = code.kernel.name, code.kernel.parameters
+    values = [value_of(text, number) for number, text in enumerate(texts)]
+    own = sum(one.size == 8 for one in wanted[-2:])
+    if not len(wanted) - own <= len(texts) <= len(wanted):
+        raise ArgumentError(
+            f"{name} takes {len(wanted)} arguments",
+            argument="--arg",
+            expected=", ".join(f"{one.size} bytes" for one in wanted) or "none",
+            got=f"{len(texts)} values" + (f": {', '.join(texts)}" if texts else ""),
+            remedy="Pointers at the end may be left out where they are buffers that the compiler adds.",
+        )
+    leaves = [_leaf(*one, name) for one in zip(range(len(values)), values, wanted, texts)]
+    arrays = {number: value for number, (kind, value) in enumerate(values) if kind == "array"}
+    allocations = [a for n, array in arrays.items() if (a := allocation_of(f"argument {n}", array))]
+    targets = saved(save, arrays)
+    before = {number: array.copy() for number, array in arrays.items()}
+    left = max(0, _SHARED - code.static_shared) if shared is None else shared
+    trace, timeout = watched
+    with using(trace=trace or current().trace, timeout=timeout or current().timeout) as chosen:
+        scratch = [0] * (len(wanted) - len(values))
+        request = prepared(code, sizes[0], leaves, scratch, allocations, left, block=sizes[1])
+        counts = execute(request, chosen)
+    for number, path in targets.items():
+        with path.open("wb") as out:
+            np.save(out, arrays[number])
+    show(json, name, before, arrays, sum(counts.counts), "warps")
+    return 0
+
+
+def _leaf(
+    number: int, value: tuple[str, Any], wanted: Parameter, text: str, kernel: str
+) -> tuple[str, str, Any]:
+    kind, content = value
+    array = kind == "array"
+    if array and wanted.size != 8 or not array and wanted.pointer:
+        raise ArgumentError(
+            f"argument {number} of {kernel} is {'a number' if array else 'an array'}",
+            argument="--arg",
+            expected=f"a number of {wanted.size} bytes" if array else "such as f32[1024]",
+            got=text,
+        )
+    if array:
+        return f"argument {number}", "*", content.ctypes.data
+    default = "i64" if isinstance(content, int) else "fp64" if wanted.size == 8 else "fp32"
+    return f"argument {number}", kind or default, content
