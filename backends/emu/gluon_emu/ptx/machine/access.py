@@ -77,7 +77,9 @@ class Memory:
         mask = group.mask
         wrong = (at & (size - 1)) != 0
         if wrong.any():
-            self._refuse(group, wrong, at, f"is no multiple of {size}", size, write, space)
+            self._refuse(
+                group, wrong, at, f"the address is no multiple of {size}", size, write, space
+            )
         if space == "generic":
             window = at >> 56
             if not window.any():
@@ -95,7 +97,7 @@ class Memory:
             rest = every & (window > 2)
             if rest.any():
                 self._refuse(
-                    group, rest, at, "is in no memory", size, write, "generic", strict=True
+                    group, rest, at, "there is no memory", size, write, "generic", strict=True
                 )
             return places
         if space == "param":

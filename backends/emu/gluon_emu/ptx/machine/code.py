@@ -18,6 +18,7 @@ from gluon_emu.ptx.text import Address, Operand, Pair, Register, Vector
 __all__ = ["SHARED_START", "SWITCH", "Bound", "Code", "ModuleCall", "bind"]
 
 SHARED_START = 1024  # bytes at the start of a block's shared memory that the system keeps
+_REMEDY = "`gluon emu FILE.ptx --coverage` lists the forms that are known."
 SWITCH = object()  # the group was placed elsewhere by a step
 
 
@@ -56,6 +57,10 @@ class ModuleCall(Call):
     """An instruction of a module that is being made into a step."""
 
     program: "Code"  # type: ignore[assignment]
+    index: int  # among all instructions
+
+    def refuse(self, words: str, remedy: Optional[str] = None) -> NotModelled:
+        return NotModelled(words, self.statement.text, remedy or _REMEDY)
 
     def get(self, operand: Operand, type: Any, wider: bool = False) -> Callable[[Any], np.ndarray]:
         if isinstance(operand, Register):
