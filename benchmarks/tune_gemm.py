@@ -85,19 +85,7 @@ def size_of(shape: dict[str, Any]) -> tilings.Size:
 
 
 def candidates(size: tilings.Size) -> list[tilings.Tiling]:
-    """Return the tilings worth measuring: those that do not multiply far more than is asked for."""
-    chosen = []
-    for tiling in tilings.TILINGS.values():
-        m, n, _ = tiling.block
-        if not tilings.fits(tiling, size):
-            continue
-        waste = tiling.tiles(size) * m * n / (size.m * size.n * size.batch)
-        if tiling.kernel == "split_k" and m < 64 and size.m > 16 * m:
-            continue
-        if waste > 3 and m > 64 and size.m < m:
-            continue
-        chosen.append(tiling)
-    return chosen
+    return [tiling for tiling in tilings.TILINGS.values() if tilings.fits(tiling, size)]
 
 
 def warm(seed: int, count: int, share: tuple[int, int]) -> None:

@@ -42,16 +42,16 @@ def of_columns(M, N, bias, ACTIVATION: gl.constexpr):
 
 @gluon.jit
 def store_part(
-    c, value, row, column, sizes, stride, end, COLUMNS: gl.constexpr, ALIGNED: gl.constexpr
+    c, value, row, column, sizes, stride, end, COLUMNS: gl.constexpr, VECTOR: gl.constexpr
 ):
-    """Store a part of a tile of sums, 16 bytes at a time where ALIGNED.
+    """Store a part of a tile of sums, VECTOR elements at a time.
 
     Args:
         c: scalar pointer to the matrix.
         value: [rows, columns] of sums, which begin at `row` and `column` of a matrix of `sizes`.
         stride: elements from a row to the next; with COLUMNS from a column to the next, and columns are contiguous.
         end: the epilogue, of the matrix whose rows are contiguous.
-        ALIGNED: `stride` and the contiguous side are multiples of 8.
+        VECTOR: `stride` and the contiguous side are multiples of it; 1 to 8.
     """
     across = sizes[1]
     down = sizes[0]
@@ -61,12 +61,13 @@ def store_part(
         value = gl.permute(value, (1, 0))
         across, down = down, across
         top, left = left, top
-    LANES: gl.constexpr = min(value.shape[1] // 8, 8)
-    wide: gl.constexpr = gl.BlockedLayout([1, 8], [32 // LANES, LANES], [gl.num_warps(), 1], [1, 0])
+    LANES: gl.constexpr = min(value.shape[1] // VECTOR, 8 if VECTOR == 8 else 32)
+    wide: gl.constexpr = gl.BlockedLayout(
+        [1, VECTOR], [32 // LANES, LANES], [gl.num_warps(), 1], [1, 0]
+    )
     value = end.apply(gl.convert_layout(value, wide), [top, left])
-    if ALIGNED:  # the compiler sees the multiples
-        across = across // 8 * 8
-        stride = stride // 8 * 8
+    across = across // VECTOR * VECTOR  # the compiler sees the multiples
+    stride = stride // VECTOR * VECTOR
     rows = top + gl.arange(0, value.shape[0], gl.SliceLayout(1, wide))
     columns = left + gl.arange(0, value.shape[1], gl.SliceLayout(0, wide))
     inside = (rows < down)[:, None] & (columns < across)[None, :]

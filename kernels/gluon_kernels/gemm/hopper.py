@@ -145,7 +145,7 @@ def finished(sums):
 
 
 @gluon.jit
-def store(outs, sums, matrix, row, column, FORM: gl.constexpr, ALIGNED: gl.constexpr):
+def store(outs, sums, matrix, row, column, FORM: gl.constexpr, VECTOR: gl.constexpr):
     """Store accumulators side by side: by the writer of each, or at once where there is none."""
     writers, c, strides, sizes, end = outs
     for i in gl.static_range(len(sums)):
@@ -153,7 +153,7 @@ def store(outs, sums, matrix, row, column, FORM: gl.constexpr, ALIGNED: gl.const
             writers[i].store([matrix, row, column], sums[i])
         else:
             to = c + matrix.to(gl.int64) * strides[0]
-            store_part(to, sums[i], row, column, sizes, strides[1], end, FORM == "columns", ALIGNED)
+            store_part(to, sums[i], row, column, sizes, strides[1], end, FORM == "columns", VECTOR)
         column += sums[i].shape[1]
 
 
@@ -166,7 +166,7 @@ def close(outs, FORM: gl.constexpr):
 @gluon.jit
 def multiply_own_tiles(
     ring, tiles, batch, order, outs, K, partition: gl.constexpr,
-    SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr, FORM: gl.constexpr, ALIGNED: gl.constexpr,
+    SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr, FORM: gl.constexpr, VECTOR: gl.constexpr,
 ):  # fmt: skip
     """Multiply every other tile of the program: the ping-pong schedule."""
     steps = gl.cdiv(K, SHAPES[2])
@@ -187,14 +187,14 @@ def multiply_own_tiles(
         ring.release(at.before(), pred=steps > 0)
         at = at.next(steps)
         matrix, row, column = place_of(tile, tiles)
-        store(outs, sums, matrix, row, column, FORM, ALIGNED)
+        store(outs, sums, matrix, row, column, FORM, VECTOR)
     close(outs, FORM)
 
 
 @gluon.jit
 def multiply_share(
     ring, tiles, batch, outs, K, group: gl.constexpr,
-    SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr, FORM: gl.constexpr, ALIGNED: gl.constexpr,
+    SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr, FORM: gl.constexpr, VECTOR: gl.constexpr,
 ):  # fmt: skip
     """Multiply a group's rows of each tile of the program: the cooperative schedule."""
     ROWS: gl.constexpr = SHAPES[0][0]
@@ -208,7 +208,7 @@ def multiply_share(
         sums = finished(sums)
         ring.release(at.before(), pred=K > 0)
         matrix, row, column = place_of(tile, tiles)
-        store(outs, sums, matrix, row + group * ROWS, column, FORM, ALIGNED)
+        store(outs, sums, matrix, row + group * ROWS, column, FORM, VECTOR)
     close(outs, FORM)
 
 
@@ -233,7 +233,7 @@ def gemm(
     a_desc, b_descs, c, c_descs, c_matrix, c_row, bias, batch, M, N, K,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, GROUP: gl.constexpr, GROUPS: gl.constexpr,
-    FORM: gl.constexpr, ALIGNED: gl.constexpr,
+    FORM: gl.constexpr, VECTOR: gl.constexpr,
     TRANSPOSED: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """Multiply [batch, M, K] by [batch, K, N].
@@ -241,8 +241,8 @@ def gemm(
     `a_desc` is of the rows of a group, `b_descs` of the columns of a tile, BLOCK_N in all, from left to right. TRANSPOSED says of A
     and of B whether they are stored as [K, M] and [N, K]. GROUPS is the number of groups that share a tile, 0 under
     the ping-pong schedule. FORM says how C is stored: by "tma" through `c_descs`, else by pointers as "rows" of `c`, or as its "columns",
-    which are contiguous then; `c_matrix` and `c_row` are the strides of matrices and of rows, or columns; with
-    ALIGNED they and the contiguous side are multiples of 8. `bias` belongs to the contiguous side.
+    which are contiguous then; `c_matrix` and `c_row` are the strides of matrices and of rows, or columns; VECTOR
+    divides them and the contiguous side. `bias` belongs to the contiguous side.
     """
     gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
     CTAS: gl.constexpr = gl.num_ctas()
@@ -265,11 +265,11 @@ def gemm(
             [
                 (
                     multiply_own_tiles,
-                    (ring, tiles, batch, order, first, K, 0, SHAPES, TRANSPOSED, FORM, ALIGNED),
+                    (ring, tiles, batch, order, first, K, 0, SHAPES, TRANSPOSED, FORM, VECTOR),
                 ),
                 (
                     multiply_own_tiles,
-                    (ring, tiles, batch, order, second, K, 1, SHAPES, TRANSPOSED, FORM, ALIGNED),
+                    (ring, tiles, batch, order, second, K, 1, SHAPES, TRANSPOSED, FORM, VECTOR),
                 ),
                 (copy_tiles, (ring, tiles, batch, K, SHAPES, TRANSPOSED)),
             ],
@@ -281,11 +281,11 @@ def gemm(
             [
                 (
                     multiply_share,
-                    (ring, tiles, batch, first, K, 0, SHAPES, TRANSPOSED, FORM, ALIGNED),
+                    (ring, tiles, batch, first, K, 0, SHAPES, TRANSPOSED, FORM, VECTOR),
                 ),
                 (
                     multiply_share,
-                    (ring, tiles, batch, second, K, 1, SHAPES, TRANSPOSED, FORM, ALIGNED),
+                    (ring, tiles, batch, second, K, 1, SHAPES, TRANSPOSED, FORM, VECTOR),
                 ),
                 (copy_tiles, (ring, tiles, batch, K, SHAPES, TRANSPOSED)),
             ],
@@ -299,15 +299,15 @@ def gemm(
             [
                 (
                     multiply_share,
-                    (ring, tiles, batch, first, K, 0, SHAPES, TRANSPOSED, FORM, ALIGNED),
+                    (ring, tiles, batch, first, K, 0, SHAPES, TRANSPOSED, FORM, VECTOR),
                 ),
                 (
                     multiply_share,
-                    (ring, tiles, batch, second, K, 1, SHAPES, TRANSPOSED, FORM, ALIGNED),
+                    (ring, tiles, batch, second, K, 1, SHAPES, TRANSPOSED, FORM, VECTOR),
                 ),
                 (
                     multiply_share,
-                    (ring, tiles, batch, third, K, 2, SHAPES, TRANSPOSED, FORM, ALIGNED),
+                    (ring, tiles, batch, third, K, 2, SHAPES, TRANSPOSED, FORM, VECTOR),
                 ),
                 (copy_tiles, (ring, tiles, batch, K, SHAPES, TRANSPOSED)),
             ],

@@ -79,7 +79,7 @@ def wait_for_all(counter, SPLITS: gl.constexpr):
 
 
 @gluon.jit
-def add_up(c, sums, result, place, sizes, stride, end, SPLITS: gl.constexpr, ALIGNED: gl.constexpr):
+def add_up(c, sums, result, place, sizes, stride, end, SPLITS: gl.constexpr, VECTOR: gl.constexpr):
     """Add up a share of the rows of `result` and of those of the other programs of the tile, which `sums` has."""
     ROWS: gl.constexpr = result.shape[0]
     COLUMNS: gl.constexpr = result.shape[1]
@@ -92,7 +92,7 @@ def add_up(c, sums, result, place, sizes, stride, end, SPLITS: gl.constexpr, ALI
     for split in gl.static_range(SPLITS):
         total += gl.load(parts + split * ROWS * COLUMNS)
     store_part(
-        c, total, place[0] + gl.program_id(0) * SHARE, place[1], sizes, stride, end, False, ALIGNED
+        c, total, place[0] + gl.program_id(0) * SHARE, place[1], sizes, stride, end, False, VECTOR
     )
 
 
@@ -100,13 +100,13 @@ def add_up(c, sums, result, place, sizes, stride, end, SPLITS: gl.constexpr, ALI
 def gemm_split_k(
     a_desc, b_desc, c, sums, counters, bias, M, N, K, c_matrix, c_row, tiles_n,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    STAGES: gl.constexpr, SPLITS: gl.constexpr, ALIGNED: gl.constexpr,
+    STAGES: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr,
     TRANSPOSED: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """The grid is [parts of K, tiles of a matrix, matrices]. `sums` is [matrices * tiles, SPLITS, BLOCK_M, BLOCK_N],
     float32; `counters` has a number for each tile, divisible by SPLITS before and after the launch. The SPLITS programs of a
     tile, which follow each other, must be able to run at a time. `c_matrix` and `c_row` are strides of `c`, `tiles_n`
-    is the number of tiles side by side; ALIGNED says that N and `c_row` are divisible by 8."""
+    is the number of tiles side by side; VECTOR divides N and `c_row`."""
     ring = tma_ring([a_desc, b_desc], STAGES)
     split = gl.program_id(0)
     tile = gl.program_id(1)
@@ -123,7 +123,7 @@ def gemm_split_k(
     c += matrix.to(gl.int64) * c_matrix
     end = of_columns(M, N, bias, ACTIVATION)
     if SPLITS == 1:
-        store_part(c, result, row, column, (M, N), c_row, end, False, ALIGNED)
+        store_part(c, result, row, column, (M, N), c_row, end, False, VECTOR)
     else:
         number = matrix * gl.num_programs(1) + tile
         sums += number.to(gl.int64) * SPLITS * BLOCK_M * BLOCK_N
@@ -132,4 +132,4 @@ def gemm_split_k(
         mine = sums + split * BLOCK_M * BLOCK_N
         gl.store(mine + rows[:, None] * BLOCK_N + columns[None, :], result)
         wait_for_all(counters + number, SPLITS)
-        add_up(c, sums, result, (row, column), (M, N), c_row, end, SPLITS, ALIGNED)
+        add_up(c, sums, result, (row, column), (M, N), c_row, end, SPLITS, VECTOR)

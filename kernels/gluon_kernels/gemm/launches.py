@@ -163,6 +163,15 @@ def _contiguous(call: Call, out: Optional[torch.Tensor], tiling: Optional[Tiling
     return copied
 
 
+def _vector(c: torch.Tensor, *extents: int) -> int:
+    """Return how many elements of the result one store can take: a divisor of `extents`."""
+    for vector in (8, 4, 2):
+        if c.data_ptr() % min(_ROW, vector * c.element_size()) == 0:
+            if not any(extent % vector for extent in extents):
+                return vector
+    return 1
+
+
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -183,7 +192,7 @@ def _persistent(
     along = strides[1] if by_rows else strides[2]
     across = call.n if by_rows else call.m
     unit = _ROW // c.element_size()
-    aligned = across % 8 == along % 8 == 0 and c.data_ptr() % _ROW == 0
+    vector = _vector(c, across, along, strides[0] if call.batch > 1 else 0)
     descriptors: tuple[Any, ...] = ()
     fitting = strides[1] % unit == strides[0] % unit == 0 and c.data_ptr() % _ROW == 0
     if stored == "rows" and by_rows and fitting and (call.m == 1 or strides[1] >= call.n):
@@ -199,7 +208,7 @@ def _persistent(
         tuple(_descriptor(b, right, (w, k) if turned[1] else (k, w)) for w in widths(n)),
         c, descriptors, strides[0] if call.batch > 1 else 0, along, call.bias,
         call.batch, rows, columns, call.k,
-        m, n, k, tiling.stages, tiling.walk, tiling.groups, stored, aligned, turned, call.activation,
+        m, n, k, tiling.stages, tiling.walk, tiling.groups, stored, vector, turned, call.activation,
     )  # fmt: skip
     grid = (min(tiling.tiles(size), size.processors),)
     tensors = (b, a, c) if tiling.swapped else (a, b, c)
@@ -222,13 +231,13 @@ def _split_k(
     counters = Counters(call.batch * tiles if splits > 1 else 1)
     count = counters(c.device)
     strides = (0, *c.stride()) if c.ndim == 2 else c.stride()
-    aligned = call.n % 8 == strides[1] % 8 == 0 and c.data_ptr() % _ROW == 0
+    vector = _vector(c, call.n, strides[1], strides[0])
     arguments = (
         _descriptor(a, left, (k, m) if left.transposed else (m, k)),
         _descriptor(b, right, (n, k) if right.transposed else (k, n)),
         c, sums, count, call.bias,
         call.m, call.n, call.k, strides[0], strides[1], across,
-        m, n, k, tiling.stages, splits, aligned, (left.transposed, right.transposed), call.activation,
+        m, n, k, tiling.stages, splits, vector, (left.transposed, right.transposed), call.activation,
     )  # fmt: skip
     launch = gluon.torch.prepare(
         gemm_split_k, (splits, tiles, call.batch), arguments, (a, b, call.bias, c, sums, count),

@@ -134,12 +134,17 @@ TILINGS: dict[str, Tiling] = {tiling.name: tiling for tiling in _tilings()}
 
 
 def fits(tiling: Tiling, size: Size) -> bool:
-    """Return True if the tiling can run a product of this size."""
+    """Return True if the tiling can run a product of this size, and does not multiply far more than is asked for."""
     if tiling.shared(size, tiling.box(size)) > SHARED:
+        return False
+    m, n, _ = tiling.block
+    tiles = tiling.tiles(size)
+    if size.m < m and m > 64 and tiles * m * n > 3 * size.m * size.n * size.batch:
         return False
     if tiling.kernel != "split_k":
         return True
-    tiles = tiling.tiles(size)
+    if m < 64 and size.m > 16 * m:
+        return False
     if tiles // size.batch > 65535 or size.batch > 65535:
         return False
     if tiling.splits > 1:  # the programs of a tile wait for each other
