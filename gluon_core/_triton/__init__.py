@@ -15,7 +15,7 @@ import threading
 import types
 from collections import namedtuple
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from gluon_core._triton.ending import LastOfAll
 from gluon_core.errors import CapabilityError, TritonVersionError
@@ -613,6 +613,19 @@ def user_allocator(kind: str) -> Optional[Callable[[int, int, int], Any]]:
         return getattr(active_driver(), f"allocate_default_{kind}_scratch", None)
     except RuntimeError:
         return None
+
+
+@contextlib.contextmanager
+def profile_allocator(allocator: Callable[[int, int, Optional[int]], Any]) -> Iterator[None]:
+    """Take the scratch memory for profiles from `allocator(size, alignment, stream)` meanwhile."""
+    from triton.runtime import _allocation
+
+    token = _allocation._profile_allocator.get()
+    _allocation.set_profile_allocator(allocator)
+    try:
+        yield
+    finally:
+        _allocation.set_profile_allocator(token)
 
 
 def disassembled(code: bytes) -> str:

@@ -140,7 +140,7 @@ def requested_options(
     left = {**shared_options(constants, backend, target), **left}
     for name in ("instrumentation_mode", "fpsan_homomorphic_casts"):
         knob = getattr(_triton.knobs.compilation, name, None)
-        if knob and not backend.simulates:
+        if knob and name in vars(backend.compiler.options(target, {})):
             left.setdefault(name, knob)
     return backend.compiler.options(target, left), strict
 

@@ -321,7 +321,12 @@ class CompiledKernel:
             return None
         self._init_handles()
         metadata = _triton.lazy_dict(
-            {"name": self.name, "function": self.function, "stream": stream}
+            {
+                "name": self.name,
+                "function": self.function,
+                "stream": stream,
+                "metadata": self.metadata,
+            }
         )
         extra = getattr(self.src.fn, "launch_metadata", None)
         if extra is not None:

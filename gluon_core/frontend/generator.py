@@ -442,6 +442,7 @@ class KernelGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Tr
             raise self._refusal(node)
         self.unbound = {argument.arg for argument in node.args.args}
         super().visit_FunctionDef(node)
+        self.semantic.check_scopes()
         self._check_result(node)
         if self.returns_in_branches and not self.is_kernel and not ends(node.body):
             returned = self.ret_type

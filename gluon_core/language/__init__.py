@@ -31,6 +31,9 @@ from gluon_core.language.control import num_ctas as num_ctas
 from gluon_core.language.control import num_programs as num_programs
 from gluon_core.language.control import num_warps as num_warps
 from gluon_core.language.control import program_id as program_id
+from gluon_core.language.control import scope as scope
+from gluon_core.language.control import scope_begin as scope_begin
+from gluon_core.language.control import scope_end as scope_end
 from gluon_core.language.control import static_assert as static_assert
 from gluon_core.language.control import static_print as static_print
 from gluon_core.language.control import static_range as static_range

@@ -29,6 +29,9 @@ __all__ = [
     "num_programs",
     "num_warps",
     "program_id",
+    "scope",
+    "scope_begin",
+    "scope_end",
     "static_assert",
     "static_print",
     "static_range",
@@ -218,6 +221,57 @@ def warp_specialize(
     return layer().warp_specialize(
         functions_and_args, worker_num_warps, worker_num_regs, code_generator()
     )
+
+
+class scope:
+    """Name a span of a kernel, which timelines show: `with gl.scope("load K"):`.
+
+    Without a recording (`gluon_core.timeline`) it adds no instruction. With one, the first lane of each
+    warp that passes notes the time at the begin and at the end. Scopes nest, and a name may be used again.
+
+    Args:
+        name: text of one line, known while compiling.
+
+    Raises:
+        ArgumentError: another name.
+    """
+
+    __triton_builtin__ = True
+
+    def __init__(self, name: Const[str], *, _semantic: Any = None):
+        if _semantic is None:
+            raise NotInKernelError(
+                "gl.scope was used outside a kernel",
+                remedy="Use it in a function decorated with @gluon.jit.",
+            )
+        self._semantic, self._name = _semantic, unwrap(name)
+
+    def __enter__(self) -> scope:
+        self._semantic.mark_scope(self._name, True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._semantic.mark_scope(self._name, False)
+
+
+@builtin
+def scope_begin(name: Const[str]) -> None:
+    """Begin a span as `gl.scope` does; `gl.scope_end` with the same name ends it.
+
+    Raises:
+        ArgumentError: no text of one line, or the function ends before the span.
+    """
+    semantic_layer().mark_scope(unwrap(name), True)
+
+
+@builtin
+def scope_end(name: Const[str]) -> None:
+    """End the innermost open span, which `gl.scope_begin` began in the same function.
+
+    Raises:
+        ArgumentError: the innermost open span has another name, or none is open.
+    """
+    semantic_layer().mark_scope(unwrap(name), False)
 
 
 @builtin(name="breakpoint()")

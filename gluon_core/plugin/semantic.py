@@ -331,6 +331,9 @@ class Control(Protocol):
     def barrier(self, cluster: Const[bool] = False) -> None:
         """See `gl.barrier`."""
 
+    def mark_scope(self, name: object, begins: bool) -> None:
+        """Mark the begin or the end of a span; see `gl.scope`."""
+
     def program_number(self, place: Optional[Sequence[tensor]] = None) -> tensor:
         """Return the number of the program at `place`, an id for each axis; of this one by default."""
 

@@ -82,7 +82,9 @@ class TritonCompiler(Compiler):
         modules: Mapping[str, Any] = self.of(target).get_module_map()
         return modules
 
-    def around(self, target: Target) -> Mapping[str, Callable[[StageFunction], StageFunction]]:
+    def around(
+        self, target: Target, options: Any
+    ) -> Mapping[str, Callable[[StageFunction], StageFunction]]:
         """Return functions that take a stage of Triton's and return the one to run, by stage."""
         return {}
 
@@ -155,7 +157,7 @@ class TritonCompiler(Compiler):
 
         around: dict[str, Callable[[StageFunction], StageFunction]] = {
             "llir": functools.partial(_limited, target),
-            **self.around(target),
+            **self.around(target, options),
         }
         stages = _triton.gluon_stages(self.of(target), options)
         return tuple(

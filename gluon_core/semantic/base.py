@@ -51,6 +51,7 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
         self.num_warps: int = session.num_warps
         # File and line of the traced call.
         self.place: Callable[[], tuple[str, int]] = lambda: ("<kernel>", 1)
+        self.scopes: list[tuple[str, int]] = []  # open ones of the function: name, line
         # Grows with all that may wait or be skipped: control flow, calls, waits. Facts that vendors'
         # ops remember of a function are true as long as it has not grown.
         self._passed = 0

@@ -107,6 +107,39 @@ class ControlOps(SemanticBase):
             return None
         return results[0] if len(results) == 1 else results
 
+    # -- scopes ----------------------------------------------------------------------------------
+
+    def mark_scope(self, name: Any, begins: bool) -> None:
+        """Mark the begin or the end of a span; see `gl.scope`."""
+        if not isinstance(name, str) or not name.strip() or not name.isprintable():
+            raise ArgumentError("must be text of one line", argument="name", got=describe(name))
+        file, line = self.place()
+        if begins:
+            self.scopes.append((name, line))
+        elif not self.scopes or self.scopes[-1][0] != name:
+            raise ArgumentError(
+                f"the scope {name!r} is not the innermost open one",
+                argument="name",
+                expected=repr(self.scopes[-1][0]) if self.scopes else "a scope that was begun",
+                got=repr(name),
+                remedy="End scopes in the reverse order of their begins, in the function that began "
+                "them; `with gl.scope(name):` does.",
+            )
+        else:
+            self.scopes.pop()
+        mark = getattr(self.builder, "mark_scope", None)
+        if mark is not None:
+            mark(name, begins, line)
+
+    def check_scopes(self) -> None:
+        """Raise unless the function, whose end this is, ended each of its spans."""
+        if self.scopes:
+            name, line = self.scopes[-1]
+            raise ArgumentError(
+                f"the scope {name!r}, begun in line {line}, has no end",
+                remedy="Call gl.scope_end with its name on each path, or use `with gl.scope(name):`.",
+            )
+
     # -- warp specialization --------------------------------------------------------------------
 
     def warp_specialize(

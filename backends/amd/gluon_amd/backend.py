@@ -30,7 +30,7 @@ class AmdCompiler(TritonCompiler):
     def process(self, target: Target) -> str:
         return "" if self.has(ANY_TARGET_FP8) else target.architecture.name
 
-    def around(self, target: Target) -> Mapping[str, Callable[..., Any]]:
+    def around(self, target: Target, options: Any) -> Mapping[str, Callable[..., Any]]:
         return {} if self.has(RESOLVES_COALESCED) else {"ttgir": _coalesced}
 
     def emitted(self, compiled: Any) -> Sequence[Instruction]:

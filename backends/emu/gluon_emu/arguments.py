@@ -7,6 +7,7 @@ from typing import Any, Iterator, Optional
 
 import numpy as np
 
+from gluon_core.plugin.triton_compiler import TritonDevice
 from gluon_core.simulation.host_memory import address_of, storage_of
 from gluon_core.values.descriptors import split_descriptor
 from gluon_emu.memory import Allocation
@@ -52,10 +53,17 @@ def global_scratch(
             places.append(0)
             continue
         total = size * grid[0] * grid[1] * grid[2]
-        buffer = np.zeros(total + align, np.uint8)
-        start = -buffer.ctypes.data % align
-        allocations.append(Allocation(name, buffer[start : start + total], True, buffer))
-        places.append(buffer.ctypes.data + start)
+        chosen = TritonDevice.user_allocator("profile") if name == "profile_scratch" else None
+        if chosen is not None:
+            buffer = chosen(total, align, 0)
+        else:
+            raw = np.zeros(total + align, np.uint8)
+            start = -raw.ctypes.data % align
+            buffer = raw[start : start + total]
+        allocation = allocation_of(name, buffer)
+        if allocation is not None:
+            allocations.append(allocation)
+        places.append(address_of(name, buffer))
     return places
 
 

@@ -12,6 +12,7 @@ from gluon_core.plugin.targets import Target
 from gluon_core.plugin.triton_compiler import TritonCompiler, TritonDevice
 from gluon_nvidia.arch import ARCHITECTURES, properties
 from gluon_nvidia.lowerings import LOWERINGS
+from gluon_nvidia.timeline import instrumented, recorded
 
 __all__ = ["NVIDIA"]
 
@@ -29,10 +30,16 @@ class NvidiaCompiler(TritonCompiler):
     def builder_arch(self, target: Target) -> str:
         return f"sm{target.architecture.arch}"
 
-    def around(self, target: Target) -> Mapping[str, Callable[..., Any]]:
+    def around(self, target: Target, options: Any) -> Mapping[str, Callable[..., Any]]:
         from gluon_nvidia.assembler import keep_warnings, located
 
-        return {"ptx": located, **({"cubin": keep_warnings} if target.has("nvidia.wgmma") else {})}
+        around: dict[str, Callable[..., Any]] = {"ptx": located}
+        if target.has("nvidia.wgmma"):
+            around["cubin"] = keep_warnings
+        if recorded(options):
+            mode = str(options.instrumentation_mode)
+            around["ptx"] = lambda run: instrumented(located(run), mode)
+        return around
 
     def derive(self, name: str, asm: Mapping[str, Any]) -> Any:
         if name == "sass" and "cubin" in asm:

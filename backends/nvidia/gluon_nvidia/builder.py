@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
+from gluon_nvidia.timeline import marker, recorded
+
 __all__ = ["MultimemOperands", "NvidiaOps"]
 
 _SUFFIX = {"fp16": "f16x2", "bf16": "bf16x2", "fp32": "f32", "int32": "s32", "uint32": "u32"}
@@ -33,6 +35,14 @@ class NvidiaOps:
     """
 
     create_inline_asm: Callable[..., Any]  # Triton's builder has it
+    get_int32_ty: Callable[[], Any]
+    options: Any
+
+    def mark_scope(self, name: str, begins: bool, line: int) -> None:
+        if recorded(self.options):
+            self.create_inline_asm(
+                marker(name, begins, line), "=r", [], [self.get_int32_ty()], False, 1
+            )
 
     def create_multimem_load_reduce(
         self, type: Any, copies: Any, mask: Any, kind: str, width: int, axis: int,

@@ -1,0 +1,254 @@
+"""Time inside kernels: marks become PTX that writes the clock to a ring buffer in global memory.
+
+`gl.scope` leaves a marker in the PTX, an instruction without effect and a comment. While a timeline is recorded
+(the compile option `instrumentation_mode` names it), the stage that writes PTX replaces each marker by code that
+appends an event to the ring of its warp. The buffer is Triton's scratch memory for profiles, which every
+launch path already allocates per block. Automatic scopes enclose instructions that wait or issue
+asynchronous work.
+
+One warp's part of the buffer, in slots of 16 bytes (four little-endian 32-bit words):
+
+    0        MAGIC, %smid, %globaltimer (nanoseconds)
+    1        0, 0, %clock64 (cycles)           both when the warp began
+    2        events, 0, %globaltimer
+    3        0, 0, %clock64                    both when the warp ended
+    4...     code, number, %clock64            a ring; code is 2 * scope for a begin, + 1 for an end
+
+The metadata of a compiled kernel says the rest: `timeline` has `scopes` (name and line, in the order of their numbers,
+which start at 1), `events` (slots of a ring) and `warps` (per block).
+
+Source: PTX ISA, 10 (special registers %clock64, %globaltimer, %smid).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional
+
+from gluon_core.errors import OptionError
+
+__all__ = ["HEADER", "MAGIC", "instrumented", "marker", "recorded"]
+
+MAGIC = 0x6C676C74
+HEADER = 4  # slots before the ring
+_SLOT = 16  # bytes
+_EVENTS = 256
+
+_Run = Callable[[Any, "dict[str, Any]"], Any]
+
+_MODE = re.compile(r"timeline(?::(?P<auto>auto))?(?::(?P<events>\d+))?")
+_MARK = re.compile(r"gluon\.scope (begin|end) (\d+) (.*)")
+_ENTRY = re.compile(r"\.entry\s+([\w$.]+)\s*\(", re.M)
+_THREADS = re.compile(r"\.(?:reqntid|maxntid)\s+(\d+)(?:,\s*(\d+))?(?:,\s*(\d+))?")
+_LOC = re.compile(r"\s*\.loc\s+\d+\s+(\d+)")
+_RETURN = re.compile(r"\s*(?:@(?P<guard>!?%\w+)\s+)?ret;")
+
+#: Automatic scopes: an instruction that begins one, the one that ends it (None: the same), and the name.
+_AUTOMATIC: tuple[tuple[re.Pattern[str], Optional[re.Pattern[str]], str], ...] = (
+    (re.compile(r"\bmbarrier\.(?:try|test)_wait"), None, "mbarrier wait"),
+    (re.compile(r"\bwgmma\.wait_group"), None, "wgmma wait"),
+    (re.compile(r"\bwgmma\.fence"), re.compile(r"\bwgmma\.commit_group"), "wgmma issue"),
+    (re.compile(r"\btcgen05\.wait"), None, "tcgen05 wait"),
+    (re.compile(r"\btcgen05\.(?:mma|cp)"), None, "tcgen05 issue"),
+    (re.compile(r"\bcp\.async\.bulk\.wait_group"), None, "TMA store wait"),
+    (re.compile(r"\bcp\.(?:reduce\.)?async\.bulk(?!\.(?:wait|commit))"), None, "TMA issue"),
+    (re.compile(r"\bcp\.async\.wait_(?:group|all)"), None, "cp.async wait"),
+    (re.compile(r"\b(?:bar|barrier)(?:\.cta)?\.(?:sync|red)"), None, "barrier"),
+    (re.compile(r"\bbarrier\.cluster\.wait"), None, "cluster barrier"),
+    (re.compile(r"\bgriddepcontrol\.wait"), None, "grid dependency wait"),
+)
+
+
+def recorded(options: Any) -> bool:
+    """Return whether kernels with these compile options record a timeline."""
+    return str(getattr(options, "instrumentation_mode", "") or "").startswith("timeline")
+
+
+def marker(name: str, begins: bool, line: int) -> str:
+    """Return the inline assembly of a mark; it has one unused 32-bit result."""
+    word = "begin" if begins else "end"
+    return f"mov.b32 $0, 0; // gluon.scope {word} {line} {name.replace('$', '$$')}"
+
+
+def instrumented(run: _Run, mode: str) -> _Run:
+    """Return the stage `run`, which writes PTX, with code that records the timeline.
+
+    Args:
+        mode: the option `instrumentation_mode`: `timeline`, `timeline:auto`, with the number of events that
+            each warp keeps behind it, a power of two: `timeline:1024`.
+
+    Raises:
+        OptionError: another mode.
+    """
+    parts = _MODE.fullmatch(mode)
+    events = int(parts["events"] or _EVENTS) if parts else 0
+    if parts is None or events < 2 or events & (events - 1):
+        raise OptionError(
+            "no such recording",
+            argument="instrumentation_mode",
+            expected="'timeline' or 'timeline:auto', and ':N' with a power of two of events per warp",
+            got=repr(mode),
+        )
+    automatic = parts["auto"] is not None
+
+    def stage(source: Any, metadata: dict[str, Any]) -> Any:
+        return _Writer(events, automatic).written(run(source, metadata), metadata)
+
+    return stage
+
+
+@dataclass
+class _Writer:
+    """Writes the recording code of one module."""
+
+    events: int
+    automatic: bool
+    scopes: dict[tuple[str, int], int] = field(default_factory=dict)  # name and line -> number
+    uncounted: int = 0  # marks in functions that are not inlined
+    line: int = 0
+
+    def written(self, ptx: str, metadata: dict[str, Any]) -> str:
+        entry = _ENTRY.search(ptx)
+        if entry is None:
+            return ptx
+        opening = ptx.index("\n{", entry.end()) + 2
+        closing = ptx.index("\n}", opening)
+        head = ptx[entry.end() : opening]
+        threads = _THREADS.search(head)
+        sizes = [int(size) for size in threads.groups() if size] if threads else [1024]
+        warps = 1
+        for size in sizes:
+            warps *= size
+        warps = max(1, warps // 32)
+        body = self._body(ptx[opening:closing].split("\n"))
+        if not self.scopes:
+            return ptx
+        parameters = head.count(".param")
+        begin = _BEGIN.format(
+            warps=warps,
+            region=(HEADER + self.events) * _SLOT,
+            buffer=f"{entry[1]}_param_{parameters - 1}",
+            magic=MAGIC,
+        )
+        metadata["profile_scratch_size"] = warps * (HEADER + self.events) * _SLOT
+        metadata["profile_scratch_align"] = 128
+        metadata["timeline"] = {
+            "scopes": [list(scope) for scope in self.scopes],
+            "events": self.events,
+            "warps": warps,
+        }
+        outside = len(_MARK.findall(ptx)) - len(_MARK.findall(ptx[opening:closing]))
+        if outside:
+            metadata.setdefault("warnings", []).append(
+                f"{outside} marks of scopes are in functions that are not inlined: a timeline does not "
+                "show them. Remove noinline=True."
+            )
+        return f"{ptx[:opening]}\n{begin}{body}{ptx[closing:]}"
+
+    def _body(self, lines: list[str]) -> str:
+        written: list[str] = []
+        closing: Optional[tuple[re.Pattern[str], int]] = None  # what ends an automatic scope
+        at = 0
+        while at < len(lines):
+            end = at + 1
+            if "// begin inline asm" in lines[at]:
+                while end < len(lines) and "// end inline asm" not in lines[end - 1]:
+                    end += 1
+            unit = lines[at:end]
+            at = end
+            location = _LOC.match(unit[0])
+            if location:
+                self.line = int(location[1]) or self.line
+            text = "\n".join(unit)
+            mark = _MARK.search(text)
+            if mark:
+                number = self._number(mark[3].strip(), int(mark[2]), mark[1] == "end")
+                written.append(self._event(number, mark[1] == "end"))
+                written.append(text)  # the result stays defined
+                continue
+            leaves = _RETURN.fullmatch(unit[0].split("//")[0].rstrip())
+            if leaves:
+                written.append(_END)
+            scope = self._automatic(text) if self.automatic and closing is None else None
+            if scope is not None:
+                pattern, name = scope
+                number = self._number(name, self.line)
+                written.append(self._event(number, False))
+                closing = (pattern, number) if pattern is not None else None
+                written.append(text)
+                if pattern is None:
+                    written.append(self._event(number, True))
+                continue
+            written.append(text)
+            if closing is not None and closing[0].search(text):
+                written.append(self._event(closing[1], True))
+                closing = None
+        return "\n".join(written)
+
+    def _automatic(self, text: str) -> Optional[tuple[Optional[re.Pattern[str]], str]]:
+        code = "\n".join(line.split("//")[0] for line in text.split("\n"))
+        for first, last, name in _AUTOMATIC:
+            if first.search(code):
+                return (last, name)
+        return None
+
+    def _number(self, name: str, line: int, ends: bool = False) -> int:
+        """Return the number of a scope. An end has the line of its own: it closes the last of its name."""
+        if ends:
+            same = [number for (known, _), number in self.scopes.items() if known == name]
+            if same:
+                return same[-1]
+        return self.scopes.setdefault((name, line), len(self.scopes) + 1)
+
+    def _event(self, number: int, ends: bool) -> str:
+        return _EVENT.format(code=2 * number + ends, mask=self.events - 1)
+
+
+# `gt` is the prefix of the recorder's registers. A warp's first lane writes.
+_BEGIN = """\
+	.reg .b64 %gtbase, %gttime, %gtslot;
+	.reg .b32 %gtnumber, %gta, %gtb, %gtc, %gtd;
+	.reg .pred %gtfirst;
+	mov.u32 %gta, %ctaid.z;
+	mov.u32 %gtb, %nctaid.y;
+	mov.u32 %gtc, %ctaid.y;
+	mad.lo.u32 %gta, %gta, %gtb, %gtc;
+	mov.u32 %gtb, %nctaid.x;
+	mov.u32 %gtc, %ctaid.x;
+	mad.lo.u32 %gta, %gta, %gtb, %gtc;
+	mov.u32 %gtb, %tid.x;
+	and.b32 %gtc, %gtb, 31;
+	setp.eq.u32 %gtfirst, %gtc, 0;
+	shr.u32 %gtb, %gtb, 5;
+	mad.lo.u32 %gta, %gta, {warps}, %gtb;
+	ld.param.b64 %gtbase, [{buffer}];
+	cvta.to.global.u64 %gtbase, %gtbase;
+	mad.wide.u32 %gtbase, %gta, {region}, %gtbase;
+	mov.u32 %gtnumber, 0;
+	mov.u32 %gta, {magic};
+	mov.u32 %gtb, %smid;
+	mov.u64 %gttime, %globaltimer;
+	mov.b64 {{%gtc, %gtd}}, %gttime;
+	@%gtfirst st.global.v4.b32 [%gtbase], {{%gta, %gtb, %gtc, %gtd}};
+	mov.u64 %gttime, %clock64;
+	mov.b64 {{%gtc, %gtd}}, %gttime;
+	mov.u32 %gta, 0;
+	@%gtfirst st.global.v4.b32 [%gtbase+16], {{%gta, %gta, %gtc, %gtd}};
+"""
+_EVENT = """\
+	mov.u64 %gttime, %clock64;
+	mov.b64 {{%gtc, %gtd}}, %gttime;
+	and.b32 %gta, %gtnumber, {mask};
+	mad.wide.u32 %gtslot, %gta, 16, %gtbase;
+	mov.u32 %gta, {code};
+	@%gtfirst st.global.v4.b32 [%gtslot+64], {{%gta, %gtnumber, %gtc, %gtd}};
+	add.u32 %gtnumber, %gtnumber, 1;"""
+_END = """\
+	mov.u64 %gttime, %clock64;
+	mov.b64 {%gtc, %gtd}, %gttime;
+	mov.u32 %gta, 0;
+	@%gtfirst st.global.v4.b32 [%gtbase+48], {%gta, %gta, %gtc, %gtd};
+	mov.u64 %gttime, %globaltimer;
+	mov.b64 {%gtc, %gtd}, %gttime;
+	@%gtfirst st.global.v4.b32 [%gtbase+32], {%gtnumber, %gta, %gtc, %gtd};"""

@@ -1,0 +1,160 @@
+"""Timelines recorded by kernels, executed on the emulator."""
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.errors import ArgumentError, GluonError, OptionError
+from gluon_core.timeline import record
+
+pytestmark = pytest.mark.once
+
+LAYOUT = gl.BlockedLayout([1], [32], [4], [0])
+
+
+@gluon.jit
+def rounds(x, n, BLOCK: gl.constexpr, layout: gl.constexpr):
+    i = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    with gl.scope("round $all"):
+        for _ in range(n):
+            with gl.scope("load"):
+                value = gl.load(x + i)
+            gl.scope_begin("store")
+            gl.store(x + i, value + 1)
+            gl.scope_end("store")
+            gl.barrier()
+
+
+@pytest.fixture
+def emulated(monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "emu:sm_90")
+
+
+def run(n, programs=2):
+    x = np.zeros(128 * programs, np.float32)
+    rounds[(programs,)](x, n, 128, LAYOUT)
+    assert (x == n).all()
+
+
+def test_each_warp_passes_each_scope(emulated):
+    run(3)  # a compiled form without marks is known already
+    with record() as timeline:
+        run(3)
+        run(2)
+    run(3)
+    assert len(timeline.launches) == 2
+    launch = timeline.launches[0]
+    assert (launch.kernel, launch.warps, launch.dropped, launch.unpaired) == ("rounds", 8, 0, 0)
+    passages = {(name, line): count for name, line, count, _, _ in launch.shares()}
+    start = rounds.fn.__code__.co_firstlineno
+    assert passages == {
+        ("round $all", start + 3): 8,
+        ("load", start + 5): 24,
+        ("store", start + 7): 24,
+    }
+    for span in launch.spans:
+        assert 0 <= span.begin <= span.end <= launch.nanoseconds + 1
+    inner = [s for s in launch.spans if s.block == 1 and s.warp == 2 and s.depth == 1]
+    (outer,) = [s for s in launch.spans if s.block == 1 and s.warp == 2 and s.depth == 0]
+    assert [s.scope for s in inner] == ["load", "store"] * 3
+    assert all(outer.begin <= s.begin and s.end <= outer.end for s in inner)
+    assert all(a.end <= b.begin for a, b in zip(inner, inner[1:]))
+
+
+def test_automatic_scopes_name_waits(emulated):
+    with record(auto=True) as timeline:
+        run(2, 1)
+    passages = {name: count for name, _, count, _, _ in timeline.launches[0].shares()}
+    assert passages["barrier"] == 8 and passages["load"] == 8
+    assert "barrier" in timeline.table()
+    trace = timeline.perfetto()["traceEvents"]
+    assert len(trace) == len(timeline.launches[0].spans)
+
+
+def test_the_oldest_events_are_dropped_and_counted(emulated):
+    with record(events=4) as timeline:
+        run(3, 1)
+    (launch,) = timeline.launches
+    assert launch.dropped == 4 * (2 + 3 * 4 - 4) and launch.unpaired == 0
+    assert {span.scope for span in launch.spans} == {"store"}
+
+
+def test_launches_beyond_the_limit_are_counted(emulated):
+    with record(launches=1) as timeline:
+        run(1)
+        run(1)
+    assert len(timeline.launches) == 1 and timeline.skipped == 1
+
+
+def test_a_kernel_that_is_not_recorded_has_no_instruction_of_scopes():
+    signature = {"x": "*fp32", "n": "i32"}
+    constants = {"BLOCK": 128, "layout": LAYOUT}
+    plain = gluon.compile(rounds, target="sm_90", signature=signature, constexprs=constants)
+    assert "clock64" not in plain.asm["ptx"] and "gluon.scope" not in plain.asm["ptx"]
+    options = {"instrumentation_mode": "timeline:64"}
+    timed = gluon.compile(
+        rounds, "sm_90", signature=signature, constexprs=constants, options=options
+    )
+    assert timed.metadata.timeline["events"] == 64
+    assert timed.metadata.profile_scratch_size == 4 * (64 + 4) * 16
+
+
+@pytest.mark.parametrize("mode", ["timeline:3", "timeline:auto:0", "timelines"])
+def test_wrong_modes(mode):
+    with pytest.raises(OptionError, match="no such recording"):
+        gluon.compile(
+            rounds,
+            "sm_90",
+            signature={"x": "*fp32", "n": "i32"},
+            constexprs={"BLOCK": 128, "layout": LAYOUT},
+            options={"instrumentation_mode": mode},
+        )
+
+
+@gluon.jit
+def without_end(x):
+    gl.scope_begin("a")
+
+
+@gluon.jit
+def without_begin(x):
+    gl.scope_end("a")
+
+
+@gluon.jit
+def crossed(x):
+    gl.scope_begin("a")
+    gl.scope_begin("b")
+    gl.scope_end("a")
+
+
+@gluon.jit
+def numbered(x):
+    gl.scope_begin(3)
+
+
+@pytest.mark.parametrize(
+    "kernel, words",
+    [
+        (without_end, "begun in line .* has no end"),
+        (without_begin, "not the innermost open one"),
+        (crossed, "expected 'b', got 'a'"),
+        (numbered, "text of one line"),
+    ],
+)
+@pytest.mark.parametrize("target", ["sm_90", "sim:gfx942"])
+def test_unbalanced_scopes(kernel, words, target):
+    with pytest.raises(ArgumentError, match=words):
+        gluon.compile(kernel, target, signature={"x": "*fp32"})
+
+
+@pytest.mark.parametrize("wrong", [{"events": 3}, {"events": "8"}, {"launches": 0}])
+def test_wrong_arguments(wrong):
+    with pytest.raises(ArgumentError, match=next(iter(wrong))), record(**wrong):
+        pass
+
+
+def test_outside_kernels():
+    with pytest.raises(GluonError, match="outside a kernel"):
+        gl.scope("a")
