@@ -38,7 +38,7 @@ def make_launcher(compiled: Any) -> Callable[..., None]:
     device = active.get_current_device()
     most = active.utils.get_device_properties(device)["max_shared_mem"]
     TritonDevice.check_shared(compiled, most)
-    source, as_given = compiled.src, _as_they_are
+    source, as_passed = compiled.src, _as_they_are
     if not TritonCompiler.has(DESCRIPTORS_IN_TUPLES) and _descriptor_in_tuple(
         source.signature.values()
     ):
@@ -47,7 +47,7 @@ def make_launcher(compiled: Any) -> Callable[..., None]:
         flat = dict(enumerate(_leaves(kinds, kinds)))
         source = SimpleNamespace(signature=flat, constants={}, fn=source.fn)
 
-        def given(arguments: Any) -> list[Any]:
+        def as_passed(arguments: Any) -> list[Any]:
             return _leaves(kinds, arguments)
 
     run = active.launcher_cls(source, metadata)
@@ -57,7 +57,7 @@ def make_launcher(compiled: Any) -> Callable[..., None]:
     function, packed = compiled.function, compiled.packed_metadata
 
     def launch(grid: Any, stream: int, *arguments: Any) -> None:
-        values = as_given(arguments)
+        values = as_passed(arguments)
         try:
             run(grid[0], grid[1], grid[2], stream, function, packed, None, None, None, *values)
         except RuntimeError as error:
