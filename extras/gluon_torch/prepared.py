@@ -118,10 +118,10 @@ def _filling(
     for place, _ in fillers:
         fixed[place] = None
 
-    def launch(*given: Optional[torch.Tensor]) -> None:
+    def launch(*tensors_of_call: Optional[torch.Tensor]) -> None:
         values = fixed.copy()
         for place, fill in fillers:
-            values[place] = fill(given)
+            values[place] = fill(tensors_of_call)
         handle(*values)
 
     return launch
@@ -153,22 +153,22 @@ def _filler(argument: Any, tensors: Sequence[Any]) -> Optional[Filler]:
     place = _place(argument, tensors)
     if place is not None:
         index = place
-        return lambda given: given[index]
+        return lambda tensors_of_call: tensors_of_call[index]
     if isinstance(argument, tuple):
         fillers = [_filler(item, tensors) for item in argument]
         if not any(fillers):
             return None
         parts = [fill or _constant(item) for fill, item in zip(fillers, argument)]
-        return lambda given: tuple([part(given) for part in parts])
+        return lambda tensors_of_call: tuple([part(tensors_of_call) for part in parts])
     place = _place(getattr(argument, "base", None), tensors)
     if place is None:
         return None
     fields, of = _copied(argument, None), place
-    return lambda given: _copied(fields, given[of])
+    return lambda tensors_of_call: _copied(fields, tensors_of_call[of])
 
 
 def _constant(value: Any) -> Filler:
-    return lambda given: value
+    return lambda tensors_of_call: value
 
 
 def _copied(descriptor: Any, base: Any) -> Any:

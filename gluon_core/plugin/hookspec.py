@@ -37,7 +37,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @hookspec
 def gluon_backends() -> Sequence[Backend]:
-    """The backends of this plugin. Called once, when it registers."""
+    """Return the backends of this plugin. Called once, when it registers."""
     raise NotImplementedError
 
 

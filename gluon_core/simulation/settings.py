@@ -195,7 +195,7 @@ class Settings(Protocol):
         everywhere: bool = ...,
         **more: Any,
     ) -> ContextManager[Any]:
-        """Launches inside run under these settings.
+        """Run launches inside under these settings.
 
         Args:
             schedule: when asynchronous work happens: "latest", "eager" or "random".

@@ -1,5 +1,5 @@
-/* Prepared launches whose tensors come with each call, everything else being fixed; and what such calls are told apart
- * by. Part of engine.c. */
+/* Prepared launches whose tensors come with each call, everything else being fixed; and the key of such calls.
+ * Part of engine.c. */
 
 #define REFILL "gluon.refill"
 #define MAX_FILLS 64

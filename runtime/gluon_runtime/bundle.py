@@ -66,7 +66,7 @@ class Bundle(Mapping[str, "BundledKernel"]):
         return self._driver
 
     def member(self, name: str) -> bytes:
-        """A part of the file.
+        """Return a part of the file.
 
         Raises:
             BundleHashError: it differs from the hash in the manifest.

@@ -255,7 +255,7 @@ class CudaDriver:
 
     @staticmethod
     def _config(loaded: Loaded, launch: Launch) -> tuple[Config, Any]:
-        """The parts that the launches of a kernel share, and the place of the grid in them."""
+        """Return the parts that the launches of a kernel share, and the place of the grid in them."""
         config = Config()
         config.block[:] = (launch.threads, 1, 1)
         config.shared, config.count = launch.shared, len(loaded.attributes)
@@ -336,7 +336,7 @@ class CudaDriver:
 
 
 def open_driver() -> tuple[Optional[CudaDriver], Optional[str]]:
-    """The driver, or None and why."""
+    """Return the driver, or None and why."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:

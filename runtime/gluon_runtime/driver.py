@@ -30,10 +30,10 @@ class Driver(Protocol):
         """Return the device of a launch whose arguments name none."""
 
     def stream(self, device: int) -> int:
-        """The current stream of a device."""
+        """Return the current stream of a device."""
 
     def load(self, device: int, code: bytes, launch: Launch) -> Any:
-        """A code object on a device, ready to be launched."""
+        """Return a code object on a device, ready to be launched."""
 
     def launch(
         self,
@@ -45,7 +45,7 @@ class Driver(Protocol):
     ) -> None: ...
 
     def tensor_map(self, device: int, kind: TensorMap, value: Spread) -> bytes:
-        """The map that a kernel takes for a descriptor, 128 bytes."""
+        """Return the map that a kernel takes for a descriptor, 128 bytes."""
 
     def allocate(self, device: int, size: int, stream: int) -> int:
         """Memory of the device in the order of `stream`, aligned to 256 bytes."""
@@ -70,7 +70,7 @@ _raw: dict[str, Callable[[int], int]] = {}  # torch's function for the current s
 
 
 def torch_stream(device: int, built_for: str) -> int:
-    """The current stream of torch, the default stream without it."""
+    """Return the current stream of torch, the default stream without it."""
     known = _raw.get(built_for)
     if known is not None:
         return known(device)

@@ -162,7 +162,7 @@ class HipDriver:
 
 
 def open_driver() -> tuple[Optional[HipDriver], Optional[str]]:
-    """The driver, or None and why."""
+    """Return the driver, or None and why."""
     for name in _LIBRARIES:
         try:
             library = ctypes.CDLL(name)

@@ -58,7 +58,7 @@ def text_of(constant: Constant) -> str:
 
 
 def build(manifest: Manifest) -> bytes:
-    """The index of a manifest; the same for the same manifest."""
+    """Return the index of a manifest; the same for the same manifest."""
     strings = _Strings()
     blocks: list[bytes] = []
     place = _HEADER.size + _KERNEL.size * len(manifest.kernels)

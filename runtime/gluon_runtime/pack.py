@@ -13,7 +13,7 @@ __all__ = ["Arguments", "Packer"]
 
 
 def _bfloat16(value: float) -> int:
-    """The upper half of the float32, as compilers of such parameters expect it."""
+    """Return the upper half of the float32, as compilers of such parameters expect it."""
     bits: int = struct.unpack("<I", struct.pack("<f", value))[0]
     return bits >> 16
 
@@ -44,7 +44,7 @@ class Arguments:
         self.operand = ctypes.c_void_p(self.pointers)
 
     def content(self) -> bytes:
-        """A copy of the values."""
+        """Return a copy of the values."""
         return bytes(self.buffer)[: self.size]
 
 
@@ -76,8 +76,8 @@ class Packer:
     def take(
         self, values: Sequence[Any], global_scratch: int = 0, profile_scratch: int = 0
     ) -> Arguments:
-        """A buffer that holds `values`, one per field (of a descriptor: its map, shape and strides, a
-        tuple); give it back with `put`.
+        """Return a buffer that holds `values`, one per field (of a descriptor: its map, shape and
+        strides, a tuple); give it back with `put`.
 
         Raises:
             BundleArgumentError: a value does not fit its field.

@@ -71,7 +71,7 @@ _FORMATS = {"fp32": "<f", "f32": "<f", "fp64": "<d", "f64": "<d", "fp16": "<e", 
 
 
 def encode(kind: Any, value: Any, size: int) -> bytes:
-    """A scalar argument as `size` bytes."""
+    """Return a scalar argument as `size` bytes."""
     text = str(kind)
     if isinstance(value, bytes):  # a descriptor: boxes of two dimensions need its first words only
         return value[:size]

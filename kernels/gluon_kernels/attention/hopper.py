@@ -148,7 +148,7 @@ def attention_hopper(
     """Store softmax(Q K^T * scale) V.
 
     Q and the result are [batch, of_sequence, length, D], K and V [batch, of_sequence / SHARED, key_length, D]; there are
-    `heads` in all. What the gradients need, the logarithm (base 2) of each row's sum, goes to `logsums`, [heads,
+    `heads` in all. For the gradients, the logarithm (base 2) of each row's sum, goes to `logsums`, [heads,
     length], if that is not None. `scale` is that of the scores times log2(e): exponentials are powers of 2.
     """
     PARTS: gl.constexpr = BLOCK_M // 64

@@ -1,14 +1,14 @@
 """The gradients of attention on Hopper in one kernel, which adds to those of queries as it goes.
 
-A program has a tile of keys and values and walks over the queries. What `hopper_repeatable.py`
-computes twice is computed once here: two groups of four warps compute the changes of the scores, each
+A program has a tile of keys and values and walks over the queries. The values that `hopper_repeatable.py`
+computes twice are computed once here: two groups of four warps compute the changes of the scores, each
 for half of the keys, and multiply them from registers. Through shared memory each group sees those of
 the other, a step later, so that one may be ahead: it multiplies them by half of the columns of the keys
 (or those of half of the queries by the keys), and TMA adds the product to float32 sums in global memory,
 which are in the order that registers have them in. In which order programs add is not known, so that
 equal inputs have nearly equal bits only.
 
-What comes before and after is in `sums.py`.
+The steps before and after are in `sums.py`.
 """
 
 import gluon_core as gluon

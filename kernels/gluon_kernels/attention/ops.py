@@ -92,9 +92,9 @@ def _build(
     launches = _launches()
     if not q.numel():
 
-        def nothing(q: Tensor, *given: Any) -> Any:
+        def nothing(q: Tensor, *rest: Any) -> Any:
             logsums = q.new_empty(q.shape[:3], dtype=torch.float32)
-            return (torch.empty_like(q) if given[-1] is None else given[-1]), logsums
+            return (torch.empty_like(q) if rest[-1] is None else rest[-1]), logsums
 
         return nothing
     return launches.forward_plan(q, k, v, causal, scale, keep, out)
@@ -105,7 +105,7 @@ def _build_gradients(
     repeatable: bool,
 ) -> Any:  # fmt: skip
     if not q.numel():
-        return lambda grad, q, k, v, *given: (
+        return lambda grad, q, k, v, *rest: (
             torch.zeros_like(q),
             torch.zeros_like(k),
             torch.zeros_like(v),

@@ -103,7 +103,7 @@ def gemm_split_k(
     STAGES: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr,
     TRANSPOSED: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
-    """The grid is [parts of K, tiles of a matrix, matrices]. `sums` is [matrices * tiles, SPLITS, BLOCK_M, BLOCK_N],
+    """Multiply with few rows. The grid is [parts of K, tiles of a matrix, matrices]. `sums` is [matrices * tiles, SPLITS, BLOCK_M, BLOCK_N],
     float32; `counters` has a number for each tile, divisible by SPLITS before and after the launch. The SPLITS programs of a
     tile, which follow each other, must be able to run at a time. `c_matrix` and `c_row` are strides of `c`, `tiles_n`
     is the number of tiles side by side; VECTOR divides N and `c_row`."""

@@ -51,7 +51,7 @@ def pad_rows(
 
 
 class Padding:
-    """How [batch, rows, columns] with contiguous columns is copied.
+    """Hold the choices for a copy of [batch, rows, columns] with contiguous columns.
 
     Args:
         wide: such a tensor.

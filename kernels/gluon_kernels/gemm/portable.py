@@ -43,7 +43,7 @@ def gemm(
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, GROUP: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
-    """`a` is [batch, M, K], `b` [batch, K, N], `c` [batch, M, N], each with strides of matrices and of rows."""
+    """Multiply matrices: `a` is [batch, M, K], `b` [batch, K, N], `c` [batch, M, N], each with strides of matrices and of rows."""
     dtype: gl.constexpr = a.dtype.element_ty
     layouts: gl.constexpr = gl.portable.mma_layouts(
         BLOCK_M, BLOCK_N, BLOCK_K, dtype, dtype, operands="shared"

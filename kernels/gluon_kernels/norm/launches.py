@@ -178,8 +178,8 @@ def norm_plan(
     if not x.numel():
         statistics = torch.empty(src.count, dtype=torch.float32, device=x.device)
 
-        def nothing(x: Tensor, *given: Any) -> Any:
-            out = given[-1]
+        def nothing(x: Tensor, *rest: Any) -> Any:
+            out = rest[-1]
             sums = None if residual is None else torch.empty_like(x)
             fresh = torch.empty_like(statistics)
             return finished(target.new(x, out), out), sums, fresh, fresh.clone()
@@ -207,15 +207,15 @@ def norm_plan(
     copied = src.copied or apart or (more is not None and more.copied)
     if target.plain and not copied and not space.needed and not keep and more is None:
 
-        def short(x: Tensor, weight: Any, bias: Any, *given: Any) -> Any:
+        def short(x: Tensor, weight: Any, bias: Any, *rest: Any) -> Any:
             result = torch.empty_like(x)
             launch(x, weight, bias, result, None, None, None, None, None, None)
             return result, None, None, None
 
         return short
 
-    def run(x: Tensor, weight: Any, bias: Any, residual: Any, *given: Any) -> Any:
-        out = given[-1]
+    def run(x: Tensor, weight: Any, bias: Any, residual: Any, *rest: Any) -> Any:
+        out = rest[-1]
         result = target.new(x, out)
         summed = None if residual is None else torch.empty_like(result, dtype=x.dtype)
         if copied:
@@ -247,7 +247,7 @@ def norm_gradient_plan(
     """Return `run(...) -> (gradient of x, of weight, of bias)`, float32 sums, None where nobody asked."""
     if not x.numel():
 
-        def nothing(grad: Tensor, x: Tensor, *given: Any) -> Any:
+        def nothing(grad: Tensor, x: Tensor, *rest: Any) -> Any:
             zeros = x.new_zeros(x.shape[-1], dtype=torch.float32)
             return torch.empty_like(x), zeros if to_weight else None, zeros if to_bias else None
 
@@ -274,7 +274,7 @@ def norm_gradient_plan(
             **tiles.constants(),
         )
 
-        def run(grad: Tensor, x: Tensor, weight: Any, mean: Any, scale: Tensor, *given: Any) -> Any:
+        def run(grad: Tensor, x: Tensor, weight: Any, mean: Any, scale: Tensor, *rest: Any) -> Any:
             new = torch.empty(x.shape, dtype=x.dtype, device=device)
             sums = _sums(programs, columns, device, to_weight, to_bias)
             grad, x = grad.contiguous() if gs.copied else grad, x.contiguous() if src.copied else x
@@ -307,9 +307,7 @@ def norm_gradient_plan(
         **block.constants(),
     )
 
-    def run_long(
-        grad: Tensor, x: Tensor, weight: Any, mean: Any, scale: Tensor, *given: Any
-    ) -> Any:
+    def run_long(grad: Tensor, x: Tensor, weight: Any, mean: Any, scale: Tensor, *rest: Any) -> Any:
         new = torch.empty(x.shape, dtype=x.dtype, device=device)
         grad, x = grad.contiguous() if gs.copied else grad, x.contiguous() if src.copied else x
         long(grad, x, weight, mean, scale, new, *space(device))

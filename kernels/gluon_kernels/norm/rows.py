@@ -129,7 +129,7 @@ def exchange(sums, arrived, row, part, one, other, PARTS: gl.constexpr):
 
 @dataclass(frozen=True)
 class Tiling:
-    """How rows lie over programs.
+    """Hold the distribution of rows over programs.
 
     Args:
         align: elements of an access, a power of two that divides the row's start.

@@ -118,8 +118,8 @@ def topk(
         result = tuple(part.movedim(-1, dim) for part in result)
     if out is None:
         return TopK(*result)
-    for part, given in zip(result, out, strict=True):
-        check_out(given, part.shape, part.dtype, x)
-        check_same_device(x, out=given)
-        given.copy_(part)
+    for part, target in zip(result, out, strict=True):
+        check_out(target, part.shape, part.dtype, x)
+        check_same_device(x, out=target)
+        target.copy_(part)
     return TopK(*out)

@@ -32,7 +32,7 @@ _STATE_BYTES = 512 << 20
 
 @dataclass
 class Counts:
-    """How many warps executed each instruction of a launch."""
+    """Count the warps that executed each instruction of a launch."""
 
     counts: list[int]
 

@@ -76,7 +76,8 @@ class TensorMap:
 
     @classmethod
     def decode(cls, raw: bytes) -> "TensorMap":
-        """
+        """Decode the 128 bytes of a tensor map.
+
         Raises:
             EmulatorError: the bytes are no tensor map.
         """

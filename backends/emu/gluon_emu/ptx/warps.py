@@ -45,7 +45,7 @@ class Runs:
 
 
 def _members(call: Call, warps: Warps, frame: Frame, mask: np.ndarray) -> np.ndarray:
-    """The lanes that each lane waits for, as bits.
+    """Return the lanes that each lane waits for, as bits.
 
     Raises:
         ArgumentError: some of them do not come, for which hardware waits or does anything.

@@ -76,7 +76,8 @@ class Box:
 def _pixels(
     map_: TensorMap, coordinates: list[int], offsets: tuple[int, ...]
 ) -> tuple[tuple[int, ...], list[np.ndarray]]:
-    """The elements of an im2col box: channels, then pixels that walk over the bounding box of the image."""
+    """Return the elements of an im2col box: channels, then pixels that walk over the bounding box of
+    the image."""
     channels, pixels = map_.box
     inner = map_.rank - 2
     steps = map_.steps[1 : 1 + inner]

@@ -40,7 +40,7 @@ def activemask(call: Any) -> Step:
 
 @instruction("elect")
 def elect(call: Any) -> Step:
-    """The first thread of the mask; the ISA leaves open which."""
+    """Return the first thread of the mask; the ISA leaves open which."""
     if not call.flag("sync") or call.left:
         raise call.refuse("`elect` is there with `.sync` alone")
     call.count(2)

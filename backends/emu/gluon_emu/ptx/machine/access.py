@@ -1,6 +1,6 @@
 """Memory as threads see it: spaces, addresses, and accesses, all in one place.
 
-A generic address is one of global memory, or lies in the window of shared or of local memory. An address
+A generic address is one of global memory, or is in the window of shared or of local memory. An address
 of shared memory has the block's rank in its cluster from bit 24 on, so that of a peer is one like any.
 """
 

@@ -53,7 +53,7 @@ class Barriers:
         self, group: Group, number: int, threads: Optional[int], waits: bool,
         vote: Optional[np.ndarray] = None,
     ) -> Any:  # fmt: skip
-        """The warps of a group arrive.
+        """Record that the warps of a group arrive.
 
         Args:
             threads: that the barrier is for; None for all of the block.

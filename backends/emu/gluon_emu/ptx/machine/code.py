@@ -190,7 +190,7 @@ class Code:
     # -- instructions --
 
     def _functions(self) -> Iterator[Function]:
-        """The kernel, then what it calls."""
+        """Return the kernel, then its callees."""
         waiting, done = [self.kernel], []
         while waiting:
             function = waiting.pop(0)
@@ -279,7 +279,7 @@ class Code:
 
 
 def _renamed(operand: Any, prefix: str, local: Any) -> Any:
-    """The registers of a function under names that no other function has."""
+    """Return the registers of a function under names that no other function has."""
     if isinstance(operand, Register):
         return replace(operand, name=prefix + operand.name) if operand.name in local else operand
     if isinstance(operand, Vector):

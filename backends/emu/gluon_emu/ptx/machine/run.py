@@ -37,7 +37,7 @@ class Machine:
         thread_of: (rows, 32), the number of each thread in its block.
         exited: (rows, 32).
         changes: how often anything changed that a thread may wait for.
-        observer: is told of each access; None for nobody.
+        observer: gets each access; None for nobody.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class Machine:
     # -- jumps --
 
     def jump(self, group: Group, target: int) -> Any:
-        """The masked threads go to `target`, the others on."""
+        """Move the masked threads to `target`, the others on."""
         if target <= group.pc:
             self._looped(group)
         if group.mask is None or group.active is not None and group.mask is group.active:
@@ -307,7 +307,7 @@ class Machine:
         return SWITCH
 
     def leave(self, group: Group) -> Any:
-        """The masked threads are through."""
+        """End the masked threads."""
         lanes = group.lanes() & group.everything()
         self.exited[group.rows] |= lanes
         rest = group.everything() & ~lanes
