@@ -36,9 +36,9 @@ AROUND = {
         "__init__ ahead bench device foreign imports jit memory opaque place placeholder preload private"
         " results"
     ),
-    "runtime/gluon_runtime": "__init__ arrays bundle container cuda driver drivers errors hip index manifest pack",
+    "runtime/gluon_runtime": "__init__ arrays bundle container cuda driver drivers errors hip index manifest pack schema",
 }
-# The interface of the loader, and the readers of files, as `container`, `index` and `manifest` do.
+# The interface of the loader, and the readers of files, as `container`, `index`, `manifest` and `schema` do.
 AROUND_IN_C = ("gluon_bundle.h", "bundle_file.h", "sha256.h")
 LARGEST = 8
 

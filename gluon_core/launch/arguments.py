@@ -184,7 +184,7 @@ def describe(
         kind_name = f"*{'k' if const else ''}{dtype_name(value.dtype)}"
         if not specialize:
             return Described(kind_name, None)
-        marks = "D" if align and RULES.is_divisible(address) else ""
+        marks = "D" if align and address % RULES.divisibility == 0 else ""
         if pointer_range_bits is not None and small_storage(value, pointer_range_bits):
             marks += "S"
         return Described(kind_name, marks)
