@@ -15,6 +15,7 @@ from gluon_core.errors import (
 )
 from gluon_core.features import INLINE_ASM
 from gluon_core.plugin.ops import builtin, code_generator, semantic_layer
+from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Const, Dtype, KernelFunction, Operand, Scalar, Values
 from gluon_core.semantic import layer
 from gluon_core.values.tensors import describe
@@ -238,7 +239,7 @@ class scope:
 
     __triton_builtin__ = True
 
-    def __init__(self, name: Const[str], *, _semantic: Any = None):
+    def __init__(self, name: Const[str], *, _semantic: Optional[SemanticLayer] = None):
         if _semantic is None:
             raise NotInKernelError(
                 "gl.scope was used outside a kernel",

@@ -125,6 +125,7 @@ def test_a_broken_contract_is_named(house, file, line, contract):
     assert broken is not None, output
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "file, text, problem",
     [

@@ -32,7 +32,12 @@ def run(suites, *options, **environment):
 @pytest.mark.parametrize(
     "target, suites, executed",
     [
-        ("sim:hopper", ("triton",), "Triton's interpreter: descriptor_kernel"),
+        pytest.param(
+            "sim:hopper",
+            ("triton",),
+            "Triton's interpreter: descriptor_kernel",
+            marks=pytest.mark.campaign,
+        ),
         pytest.param("sim:hopper", EVERY[:3], "interpreter: double_kernel", marks=pytest.mark.once),
         pytest.param("emu:gfx942", EVERY, "compiled by Triton: desc", marks=pytest.mark.once),
         pytest.param("sim:gfx950", EVERY, "Triton's interpreter", marks=pytest.mark.campaign),

@@ -34,6 +34,7 @@ def cluster():
         yield local
 
 
+@pytest.mark.campaign
 def test_a_worker_of_dask_dies_in_the_middle(cluster, tmp_path):
     import distributed
 
