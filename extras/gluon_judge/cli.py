@@ -1,4 +1,4 @@
-"""The command `gluon judge`."""
+"""The commands `gluon judge` and `gluon slim`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Annotated, Optional
 import typer
 
 from gluon_cli.options import Json, TargetName
+from gluon_cli.output import command
 
-__all__ = ["judge"]
+__all__ = ["judge", "slim"]
 
 
 def judge(
@@ -85,3 +86,33 @@ def judge(
         print_schema,
         json,
     )
+
+
+slim = typer.Typer(add_completion=False)
+
+
+@slim.command("slim", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@command(runs="kernel")
+def slim_kernel(
+    context: typer.Context,
+    kernel: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE:KERNEL", help="A file that launches it; FILE alone for all it launches."
+        ),
+    ],
+    target: TargetName = None,
+    within: Annotated[
+        float, typer.Option("--within", metavar="SECONDS", help="For each kernel.")
+    ] = 300.0,
+    json: Json = False,
+) -> int:
+    """Try to remove or weaken each fence, wait and barrier of a kernel: unnecessary with a proof, needed
+    with a counterexample, or open.
+
+    Exit code 0: the kernel is proved, and each of its synchronizations was tried. 1: the kernel is wrong.
+    3: it cannot be said. Needs z3.
+    """
+    from gluon_judge.slim_command import show
+
+    return show(kernel, target, within, json, context.args)

@@ -9,7 +9,7 @@ from gluon_core.plugin.hookspec import hookimpl
 
 @hookimpl
 def gluon_commands() -> Mapping[str, str]:
-    return {"judge": "gluon_judge.cli:judge"}
+    return {"judge": "gluon_judge.cli:judge", "slim": "gluon_judge.cli:slim"}
 
 
 @hookimpl
