@@ -2,6 +2,7 @@
 
 from gluon_kernels.attention import attention
 from gluon_kernels.gemm import bmm, matmul
+from gluon_kernels.moe import grouped_matmul, moe
 from gluon_kernels.norm import cross_entropy, layer_norm, rms_norm, softmax
 from gluon_kernels.topk import TopK, topk
 
@@ -10,8 +11,10 @@ __all__ = [
     "attention",
     "bmm",
     "cross_entropy",
+    "grouped_matmul",
     "layer_norm",
     "matmul",
+    "moe",
     "rms_norm",
     "softmax",
     "topk",

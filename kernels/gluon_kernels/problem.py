@@ -66,6 +66,6 @@ def error_of(result: torch.Tensor, right: torch.Tensor) -> float:
     if not right.numel():
         return 0.0
     wide = torch.float64 if right.device.type == "cpu" else torch.float32
-    result, right = result.to(wide), right.to(wide)
+    result, right = result.detach().to(wide), right.detach().to(wide)
     scale = float(right.abs().max()) or 1.0
     return float((result - right).abs().max()) / scale

@@ -1,1 +1,5 @@
 """Products of groups of rows with the matrix of their expert."""
+
+from gluon_kernels.moe.ops import grouped_matmul, moe
+
+__all__ = ["grouped_matmul", "moe"]

@@ -1,0 +1,82 @@
+"""The launches of grouped products on Hopper."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+from torch import Tensor
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_kernels.gemm.hopper import DTYPES, widths
+from gluon_kernels.moe.hopper import grouped_gemm
+from gluon_kernels.plans import Launch, multiprocessors
+
+__all__ = ["block_for", "plan"]
+
+
+def block_for(rows: int, groups: int, n: int) -> tuple[tuple[int, int, int], int]:
+    """Return tile and stages: as large as groups of `rows / groups` rows fill."""
+    if rows <= 160 * groups:
+        return (128, 128, 64), 6
+    return ((256, 128, 64), 4) if n % 256 and n < 512 else ((128, 256, 64), 4)
+
+
+def _described(base: Tensor, shape: list[int], strides: list[int], block: list[int]) -> Any:
+    layout = gl.NVMMASharedLayout.get_default_for(block, DTYPES[str(base.dtype).rpartition(".")[2]])
+    return TensorDescriptor(base, shape, strides, block, layout)
+
+
+def _aligned(x: Tensor) -> bool:
+    return x.data_ptr() % 16 == 0 and not any(
+        s % 8 for s, size in zip(x.stride()[:-1], x.shape) if size > 1
+    )
+
+
+def _rows(a: Tensor) -> Tensor:
+    return a if a.stride(1) == 1 and _aligned(a) else a.contiguous()
+
+
+def _matrices(b: Tensor) -> Tensor:
+    """Return `b`, or a contiguous copy where neither its rows nor its columns are contiguous."""
+    plain = b.stride(2) == 1 and _aligned(b)
+    turned = b.stride(1) == 1 and _aligned(b.mT)
+    return b if plain or turned else b.contiguous()
+
+
+def plan(a: Tensor, b: Tensor, offs: Tensor, empty: Callable[[], Tensor]) -> Callable[..., Tensor]:
+    """Return `run(a, b, offs) -> result`."""
+    (rows, k), (groups, _, n) = a.shape, b.shape
+    (block_m, block_n, block_k), stages = block_for(rows, groups, n)
+    x, y, c = _rows(a), _matrices(b), empty()
+    transposed = y.stride(2) != 1
+    view = y.mT if transposed else y
+    half = block_m // 2
+    columns = tuple(
+        _described(
+            y, list(view.shape), [view.stride(0), view.stride(1), 1],
+            [1, width, block_k] if transposed else [1, block_k, width],
+        )
+        for width in widths(block_n)
+    )  # fmt: skip
+    stored = tuple(
+        _described(c, [1, rows, n], [rows * n, n, 1], [1, half, min(64, width)])
+        for width in widths(block_n)
+    )
+    pitch = x.stride(0) if rows > 1 else k
+    arguments = (
+        _described(x, [1, rows, k], [rows * pitch, pitch, 1], [1, half, block_k]),
+        columns, c, stored, n, offs, groups, rows, n, k, block_m, block_n, block_k, stages, 8,
+        max(32, 1 << (groups - 1).bit_length()), (False, transposed), 8,
+    )  # fmt: skip
+    programs = multiprocessors(a) if gluon.multiprocessors(a) else 5
+    launch = Launch(grouped_gemm, (programs,), arguments, (x, y, c, offs), num_warps=4)
+    copies = (x is not a, y is not b)
+
+    def run(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
+        out = empty()
+        launch(_rows(a) if copies[0] else a, _matrices(b) if copies[1] else b, out, offs)
+        return out
+
+    return run

@@ -1,0 +1,112 @@
+"""`gluon_kernels.grouped_matmul` and `moe` through their public door."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import gluon_kernels
+from gluon_core.errors import DtypeError, ShapeError
+from gluon_kernels.moe import ops
+from gluon_kernels.moe.problem import GROUPED_MATMUL
+from gluon_kernels.problem import error_of
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture(autouse=True)
+def hopper(monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    for plans in (ops.plans, ops.gradient_plans):
+        plans.forget()
+    yield
+    for plans in (ops.plans, ops.gradient_plans):
+        plans.forget()
+
+
+@pytest.mark.parametrize("shape", GROUPED_MATMUL.small)
+def test_groups_of_any_rows(shape):
+    assert GROUPED_MATMUL.check(shape, "cpu") is None
+
+
+@pytest.mark.parametrize("target", ["sim:sm_80", "sim:gfx942"])
+def test_the_portable_kernel(target, monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", target)
+    assert GROUPED_MATMUL.check(GROUPED_MATMUL.small[1], "cpu") is None
+
+
+def test_groups_are_read_when_the_kernel_runs():
+    arguments = GROUPED_MATMUL.arguments(GROUPED_MATMUL.small[0], "cpu")
+    for ends in ([300, 300, 300, 300], [0, 0, 0, 300], [1, 129, 257, 300]):
+        arguments["offs"] = torch.tensor(ends, dtype=torch.int32)
+        result = gluon_kernels.grouped_matmul(**arguments)
+        assert error_of(result, GROUPED_MATMUL.reference(**arguments)) < 5e-3
+    assert len(ops.plans) == 1
+
+
+def test_gradients_of_rows_and_matrices():
+    arguments = GROUPED_MATMUL.arguments(
+        {"groups": 3, "rows": 70, "N": 40, "K": 24, "seed": 5}, "cpu"
+    )
+    inputs = [arguments["a"].requires_grad_(), arguments["b"].requires_grad_()]
+    result = gluon_kernels.grouped_matmul(*inputs, arguments["offs"])
+    grads = torch.autograd.grad(result.float().square().sum(), inputs)
+    wide = [x.detach().float().requires_grad_() for x in inputs]
+    right = GROUPED_MATMUL.reference(*wide, arguments["offs"])
+    for grad, wanted in zip(grads, torch.autograd.grad(right.square().sum(), wide)):
+        assert error_of(grad, wanted) < 1e-2
+
+
+def test_a_whole_layer_and_its_gradients():
+    torch.manual_seed(0)
+    tokens, width, inner, experts, choices = 20, 16, 24, 4, 2
+    x = torch.randn(tokens, width).bfloat16().requires_grad_()
+    gate_up = (torch.randn(experts, width, 2 * inner) / 4).bfloat16().requires_grad_()
+    down = (torch.randn(experts, inner, width) / 5).bfloat16().requires_grad_()
+    weights = torch.rand(tokens, choices).requires_grad_()
+    ids = torch.stack([torch.randperm(experts)[:choices] for _ in range(tokens)])
+
+    def reference(x, weights, gate_up, down):
+        rows = []
+        for token in range(tokens):
+            total = 0
+            for choice in range(choices):
+                expert = ids[token, choice]
+                gate, value = (x[token] @ gate_up[expert]).chunk(2)
+                inside = torch.nn.functional.silu(gate) * value
+                total = total + weights[token, choice] * (inside @ down[expert])
+            rows.append(total)
+        return torch.stack(rows)
+
+    inputs = [x, weights, gate_up, down]
+    wide = [t.detach().double().requires_grad_() for t in inputs]
+    result = gluon_kernels.moe(x, weights, ids, gate_up, down)
+    right = reference(*wide)
+    assert error_of(result, right) < 2e-2
+    grads = torch.autograd.grad(result.float().square().sum(), inputs)
+    for grad, wanted in zip(grads, torch.autograd.grad(right.square().sum(), wide)):
+        assert error_of(grad, wanted) < 4e-2
+
+
+def test_the_operator_declares_what_it_does():
+    arguments = GROUPED_MATMUL.arguments(
+        {"groups": 3, "rows": 70, "N": 40, "K": 24, "seed": 5}, "cpu"
+    )
+    args = (arguments["a"].requires_grad_(), arguments["b"], arguments["offs"])
+    done = torch.library.opcheck(torch.ops.gluon_kernels.grouped_matmul.default, args)
+    assert set(done.values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize(
+    "change, error",
+    [
+        ({"offs": torch.zeros(2, dtype=torch.int32)}, ShapeError),
+        ({"offs": torch.zeros(3)}, DtypeError),
+        ({"a": torch.zeros(5, 20).bfloat16()}, ShapeError),
+        ({"a": torch.zeros(5, 24)}, DtypeError),
+    ],
+)
+def test_wrong_arguments_end_before_a_launch(change, error):
+    arguments = GROUPED_MATMUL.arguments({"groups": 3, "rows": 70, "N": 40, "K": 24}, "cpu")
+    with pytest.raises(error):
+        gluon_kernels.grouped_matmul(**{**arguments, **change})
