@@ -116,7 +116,7 @@ class Counters:
         if device.type == "cuda":
             if torch.cuda.is_current_stream_capturing():
                 return self._zeros(device)
-            stream = torch.cuda.current_stream(device).cuda_stream
+            stream = torch._C._cuda_getCurrentRawStream(device.index)
         known_by = (device.index, stream)
         counters = self._by_stream.get(known_by)
         if counters is None:

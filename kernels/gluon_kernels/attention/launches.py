@@ -13,7 +13,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.attention import hopper, hopper_backward, hopper_repeatable, sums
-from gluon_kernels.plans import Launch, multiprocessors
+from gluon_kernels.plans import Launch, allocator, multiprocessors
 
 __all__ = ["backward_plan", "forward_plan", "width_of"]
 
@@ -74,16 +74,19 @@ def forward_plan(
     exact = width in (64, 128)
     dtype, device = q.dtype, q.device
 
+    empty = allocator((batch, heads, length, width_of(width)), dtype, device)
+    empty_logsums = allocator((batch, heads, length), torch.float32, device)
+
     def new(x: Tensor, out: Optional[Tensor]) -> Tensor:
         if target is not None and out is not None:
             return out
-        return torch.empty((batch, heads, length, width_of(width)), dtype=dtype, device=device)
+        return empty()
 
     processors = multiprocessors(q)
     rows, keys = _tiles(length, batch * heads, width_of(width), processors)
     tensors = [_as_readable(x) for x in (q, k, v)]
     written = new(q, out)
-    logsums = torch.empty((batch, heads, length), device=device) if keep else None
+    logsums = empty_logsums() if keep else None
     count = -(-length // rows) * batch * heads
     described = [
         _described(x, 1, 1, size, width_of(width))
@@ -101,9 +104,7 @@ def forward_plan(
 
     def run(q: Tensor, k: Tensor, v: Tensor, causal: Any, scale: Any, keep: Any, out: Any) -> Any:
         result = new(q, out)
-        logsums = None
-        if keep:
-            logsums = torch.empty((batch, heads, length), dtype=torch.float32, device=device)
+        logsums = empty_logsums() if keep else None
         if not plain:
             q, k, v = _as_readable(q), _as_readable(k), _as_readable(v)
         launch(q, k, v, result, logsums)

@@ -10,10 +10,11 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, ShapeError
-from gluon_kernels.eager import direct
 from gluon_kernels.plans import Plans, current_target, key
 
 __all__ = ["attention"]
+
+is_plain, is_compiling = gluon.torch.is_plain, torch.compiler.is_compiling
 
 WIDEST = 128
 
@@ -133,7 +134,7 @@ def _backward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     repeatable = torch.are_deterministic_algorithms_enabled()
-    known_by = (key(q), key(k), key(v), causal, scale, repeatable)
+    known_by = (key(q, k, v), causal, scale, repeatable)
     arguments = (grad, q, k, v, out, logsums, causal, scale, repeatable)
     to_q, to_k, to_v = _gradient_plans(known_by, *arguments)
     return to_q, to_k, to_v
@@ -160,7 +161,7 @@ def _attention(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Return the result, and the logarithm (base 2) of each row's sum."""
-    known_by = (key(q), key(k), key(v), causal, scale, True)
+    known_by = (key(q, k, v), causal, scale, True)
     result, logsums = _plans(known_by, q, k, v, causal, scale, True, None)
     return result, logsums
 
@@ -169,7 +170,7 @@ def _attention(
 def _attention_out(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, out: Tensor
 ) -> None:
-    known_by = (key(q), key(k), key(v), causal, scale, key(out))
+    known_by = (key(q, k, v, out), causal, scale)
     _plans(known_by, q, k, v, causal, scale, False, out)
 
 
@@ -204,14 +205,15 @@ def attention(
         ArgumentError: tensors on different devices, or `out` where a gradient is wanted.
         CapabilityError: another device than Hopper.
     """
-    if torch.is_autocast_enabled(q.device.type if not q.is_meta else "cpu"):
+    plain = out is None and not is_compiling() and is_plain(q, k, v)
+    if not plain and not q.is_meta and torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1)) if q.ndim else 1.0
     result: Tensor
-    if direct(q, k, v) and out is None:
-        known_by = (key(q), key(k), key(v), causal, scale, False)
+    if plain:
+        known_by = (key(q, k, v), causal, scale, False)
         result, _ = _plans(known_by, q, k, v, causal, scale, False, None)
         return result
     _check(q, k, v)

@@ -10,7 +10,7 @@ from torch import Tensor
 from gluon_kernels.norm import gradients, portable
 from gluon_kernels.norm.rows import Tiling, tiling
 from gluon_kernels.norm.views import Rows, common_align
-from gluon_kernels.plans import Counters, Launch, current_target, multiprocessors
+from gluon_kernels.plans import Counters, Launch, allocator, current_target, multiprocessors
 
 __all__ = [
     "cross_entropy_plan",
@@ -53,7 +53,8 @@ class Workspace:
     """The memory by which the programs of long rows exchange sums; nothing where a row is one program's."""
 
     def __init__(self, tiles: Tiling, rows: int):
-        self._numbers = 2 * rows * tiles.parts if tiles.parts > 1 else 0
+        self._empty: Any = None
+        self._numbers = 2 * rows * tiles.parts
         self._counters = Counters(1 + rows) if tiles.parts > 1 else None
 
     @property
@@ -63,26 +64,22 @@ class Workspace:
     def __call__(self, device: torch.device) -> tuple[Optional[Tensor], Optional[Tensor]]:
         if self._counters is None:
             return None, None
-        sums = torch.empty(self._numbers, dtype=torch.float32, device=device)
-        return sums, self._counters(device)
+        if self._empty is None:
+            self._empty = allocator((self._numbers,), torch.float32, device)
+        return self._empty(), self._counters(device)
 
 
 class Destination:
     """The memory of a result: a new tensor, yours, or a copy that goes to yours."""
 
     def __init__(self, like: Tensor, dtype: torch.dtype, out: Optional[Tensor]):
-        self._shape, self._dtype, self._device = like.shape, dtype, like.device
-        self.plain = out is None and like.is_contiguous() and like.dtype == dtype
+        self.empty = allocator(like.shape, dtype, like.device)
+        self.plain = out is None
         self.mine = out is None or Rows.of(out).copied
 
     def new(self, x: Tensor, out: Optional[Tensor]) -> Tensor:
         """Return the tensor that the kernel writes."""
-        if self.plain:
-            return torch.empty_like(x)
-        if self.mine:
-            return torch.empty(self._shape, dtype=self._dtype, device=x.device)
-        assert out is not None
-        return out
+        return out if out is not None and not self.mine else self.empty()
 
 
 def finished(written: Tensor, out: Optional[Tensor]) -> Tensor:
@@ -110,12 +107,12 @@ def softmax_plan(x: Tensor, dtype: torch.dtype, out: Optional[Tensor]) -> Plan:
         (src.tensor, written, sums, arrived),
         **tiles.constants(),
     )
-    copied = src.copied
+    copied, empty = src.copied, target.empty
     if target.plain and not copied and not space.needed:
 
         def short(x: Tensor, dtype: Any, out: Any) -> Tensor:
-            result = torch.empty_like(x)
-            launch(x, result)
+            result = empty()
+            launch(x, result, None, None)
             return result
 
         return short
@@ -203,12 +200,13 @@ def norm_plan(
         CENTRED=centred,
         **tiles.constants(),
     )
-    count, apart = src.count, any(not v.is_contiguous() for v in vectors)
+    count, empty = src.count, target.empty
+    apart = any(not v.is_contiguous() for v in vectors)
     copied = src.copied or apart or (more is not None and more.copied)
     if target.plain and not copied and not space.needed and not keep and more is None:
 
         def short(x: Tensor, weight: Any, bias: Any, *rest: Any) -> Any:
-            result = torch.empty_like(x)
+            result = empty()
             launch(x, weight, bias, result, None, None, None, None, None, None)
             return result, None, None, None
 
@@ -334,7 +332,8 @@ def cross_entropy_plan(x: Tensor, labels: Tensor, ignored: int) -> Plan:
     src = Rows.of(x)
     tiles = tiling_of(src, waits=False)
     space = Workspace(tiles, src.count)
-    loss, logsum = (torch.empty(src.count, dtype=torch.float32, device=x.device) for _ in "ll")
+    empty = allocator((src.count,), torch.float32, x.device)
+    loss, logsum = empty(), empty()
     arguments = (src.tensor, labels, loss, logsum, *space(x.device))
     sizes = (src.count, src.columns, src.stride, labels.stride(0), ignored)
     launch = prepared(
@@ -346,8 +345,7 @@ def cross_entropy_plan(x: Tensor, labels: Tensor, ignored: int) -> Plan:
     )
 
     def run(x: Tensor, labels: Tensor, ignored: int) -> Any:
-        loss = torch.empty(src.count, dtype=torch.float32, device=x.device)
-        logsum = torch.empty_like(loss)
+        loss, logsum = empty(), empty()
         launch(x.contiguous() if src.copied else x, labels, loss, logsum, *space(x.device))
         return loss, logsum
 

@@ -9,7 +9,6 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
-from gluon_kernels.eager import direct
 from gluon_kernels.norm import launches
 from gluon_kernels.norm.views import (
     FLOATS,
@@ -23,8 +22,7 @@ from gluon_kernels.plans import Plans, key
 __all__ = ["cross_entropy", "layer_norm", "rms_norm", "softmax"]
 
 
-def _key(tensor: Optional[Tensor]) -> Any:
-    return None if tensor is None else key(tensor)
+is_plain, is_compiling = gluon.torch.is_plain, torch.compiler.is_compiling
 
 
 def _result_dtype(x: Tensor, dtype: Optional[torch.dtype]) -> torch.dtype:
@@ -60,7 +58,7 @@ _softmax_gradients = Plans(launches.softmax_gradient_plan)
     vmap="one_by_one",
 )
 def _softmax_backward(grad: Tensor, result: Tensor, dtype: torch.dtype) -> Tensor:
-    gradient: Tensor = _softmax_gradients((key(grad), key(result), dtype), grad, result, dtype)
+    gradient: Tensor = _softmax_gradients((key(grad, result), dtype), grad, result, dtype)
     return gradient
 
 
@@ -83,7 +81,7 @@ def _softmax(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 @gluon.torch.op("gluon_kernels::softmax_out", mutates_args=("out",))
 def _softmax_out(x: Tensor, out: Tensor) -> None:
-    _softmaxes((key(x), key(out)), x, out.dtype, out)
+    _softmaxes(key(x, out), x, out.dtype, out)
 
 
 _call_softmax = _softmax.overload
@@ -111,8 +109,8 @@ def softmax(
         DtypeError, ShapeError: no tensor of floats, a scalar, or an `out` of another shape or dtype.
         ArgumentError: there is no such dimension, or `out` is on another device or has a gradient.
     """
-    if dim in (-1, x.ndim - 1) and out is None and direct(x):
-        kind = _result_dtype(x, dtype)
+    if out is None and not is_compiling() and is_plain(x) and dim in (-1, x.ndim - 1):
+        kind = x.dtype if dtype is None else _result_dtype(x, dtype)
         result: Tensor = _softmaxes((key(x), kind), x, kind, None)
         return result
     check_dtype("softmax", x)
@@ -177,9 +175,7 @@ def _normalized(
     x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], residual: Optional[Tensor], epsilon: float,
     centred: bool, dtype: torch.dtype, keep: bool, out: Optional[Tensor],
 ) -> Any:  # fmt: skip
-    known_by = (
-        key(x), _key(weight), _key(bias), _key(residual), epsilon, centred, dtype, keep, _key(out),
-    )  # fmt: skip
+    known_by = (key(x, weight, bias, residual, out), epsilon, centred, dtype, keep)
     return _norms(known_by, x, weight, bias, residual, epsilon, centred, dtype, keep, out)
 
 
@@ -201,7 +197,7 @@ def _norm_backward(
     wanted: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of `x`, and in float32 those of weight and bias, empty where `wanted` says no."""
-    known_by = (key(grad), key(x), _key(weight), mean is None, key(scale), *wanted)
+    known_by = (key(grad, x, weight, mean, scale), *wanted)
     parts = _norm_gradients(known_by, grad, x, weight, mean, scale, *wanted)
     none = [torch.empty(0, dtype=torch.float32, device=x.device) for one in parts if one is None]
     of_x, of_weight, of_bias = (none.pop() if part is None else part for part in parts)
@@ -302,10 +298,9 @@ def _any_norm(
     x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], residual: Optional[Tensor], epsilon: float,
     centred: bool, out: Optional[Tensor],
 ) -> Any:  # fmt: skip
-    if direct(x, weight, bias, residual) and out is None:
-        kind = _result_dtype(x, None)
+    if out is None and not is_compiling() and is_plain(x, weight, bias, residual):
         result, summed, _, _ = _normalized(
-            x, weight, bias, residual, epsilon, centred, kind, False, None
+            x, weight, bias, residual, epsilon, centred, x.dtype, False, None
         )
         return result if residual is None else (result, summed)
     _check_norm("layer_norm" if centred else "rms_norm", x, weight, bias, residual)
@@ -421,14 +416,14 @@ _loss_gradients = Plans(launches.loss_gradient_plan)
 def _loss_of(x: Tensor, labels: Tensor, ignored: int) -> Any:
     if not x.shape[0]:
         return x.new_empty(0, dtype=torch.float32), x.new_empty(0, dtype=torch.float32)
-    return _losses((key(x), key(labels), ignored), x, labels, ignored)
+    return _losses((key(x, labels), ignored), x, labels, ignored)
 
 
 def _mean_of(loss: Tensor, labels: Tensor, ignored: int) -> Any:
     if not loss.shape[0]:
         nothing = loss.new_full((), float("nan"))
         return nothing, nothing.clone()
-    return _means((loss.shape, loss.get_device(), key(labels), ignored), loss, labels, ignored)
+    return _means((key(loss, labels), ignored), loss, labels, ignored)
 
 
 @gluon.torch.op(
@@ -438,7 +433,7 @@ def _mean_of(loss: Tensor, labels: Tensor, ignored: int) -> Any:
 def _loss_backward(grad: Tensor, x: Tensor, labels: Tensor, logsum: Tensor, ignored: int) -> Tensor:
     if not x.numel():
         return torch.empty_like(x)
-    known_by = (key(grad), key(x), key(labels), ignored)
+    known_by = (key(grad, x, labels), ignored)
     result: Tensor = _loss_gradients(known_by, grad, x, labels, logsum, ignored)
     return result
 
@@ -511,7 +506,7 @@ def cross_entropy(
         )
     mean = reduction == "mean"
     loss: Tensor
-    if direct(x, labels):
+    if not is_compiling() and is_plain(x, labels):
         loss, _ = _loss_of(x, labels, ignore_index)
         if mean:
             loss, _ = _mean_of(loss, labels, ignore_index)

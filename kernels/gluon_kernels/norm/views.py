@@ -31,7 +31,7 @@ class Rows:
         tensor: as a kernel may read it.
         copied: `tensor` is a copy, since rows do not have one stride, or elements are apart.
         stride: elements from row to row.
-        align: power of two that the first element, in elements of 16 bytes, and the stride are multiples of.
+        align: power of two that stride and width are multiples of; 1 where the address is not divisible by 16.
     """
 
     tensor: torch.Tensor
@@ -49,8 +49,8 @@ class Rows:
         copied = stride is None
         if stride is None:
             x, stride = x.contiguous(), columns
-        address = (x.data_ptr() & 15) // x.element_size()
-        return cls(x, copied, count, columns, stride, _power(address, stride, columns))
+        align = 1 if x.data_ptr() & 15 else _power(stride, columns)
+        return cls(x, copied, count, columns, stride, align)
 
 
 def _power(*numbers: int) -> int:

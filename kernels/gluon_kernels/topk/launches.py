@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gluon_core import language as gl
 from gluon_kernels.norm.views import Rows
-from gluon_kernels.plans import Counters, Launch, current_target, multiprocessors
+from gluon_kernels.plans import Counters, Launch, allocator, current_target, multiprocessors
 from gluon_kernels.topk import portable
 
 __all__ = ["divided", "topk_plan"]
@@ -80,15 +80,17 @@ def topk_plan(x: Tensor, count: int, largest: bool) -> Callable[..., Any]:
     numbers = src.count * (parts + 2) * cap
     counters = Counters(src.count) if parts > 1 else None
 
+    keys = allocator((numbers,), torch.int32, device)
+    lengths = allocator((src.count * parts,), torch.int32, device)
+    new_values = allocator(shape, x.dtype, device)
+    new_places = allocator(shape, torch.int64, device)
+
     def workspace() -> list[Any]:
         """Keys, columns, lengths of lists; how many programs have come."""
-        buffer = torch.empty(2 * numbers + src.count * parts, dtype=torch.int32, device=device)
         arrived = None if counters is None else counters(device)
-        return [*buffer.split((numbers, numbers, src.count * parts)), arrived]
+        return [keys(), keys(), lengths(), arrived]
 
-    values = torch.empty(shape, dtype=x.dtype, device=device)
-    places = torch.empty(shape, dtype=torch.int64, device=device)
-    tensors = [src.tensor, values, places, *workspace()]
+    tensors = [src.tensor, new_values(), new_places(), *workspace()]
     sizes = (src.columns, src.stride, count)
     names = portable.topk.arg_names[len(tensors) + len(sizes) :]
     launch = Launch(
@@ -100,8 +102,7 @@ def topk_plan(x: Tensor, count: int, largest: bool) -> Callable[..., Any]:
     )
 
     def run(x: Tensor, count: int, largest: bool) -> Any:
-        values = torch.empty(shape, dtype=x.dtype, device=device)
-        places = torch.empty(shape, dtype=torch.int64, device=device)
+        values, places = new_values(), new_places()
         launch(x.contiguous() if src.copied else x, values, places, *workspace())
         return values, places
 

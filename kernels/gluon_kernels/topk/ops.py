@@ -9,7 +9,6 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError
-from gluon_kernels.eager import direct
 from gluon_kernels.norm.views import check_dtype, check_out, check_same_device
 from gluon_kernels.plans import Plans, key
 from gluon_kernels.topk import launches
@@ -17,7 +16,9 @@ from gluon_kernels.topk import launches
 __all__ = ["TopK", "topk"]
 
 
-MOST = 512  # elements that a list orders; beyond, torch selects
+is_plain, is_compiling = gluon.torch.is_plain, torch.compiler.is_compiling
+
+MOST = 256  # elements that a list orders; beyond, torch selects
 
 
 class TopK(NamedTuple):
@@ -93,7 +94,7 @@ def topk(
     """Return the `k` largest or smallest elements along a dimension, in their order.
 
     The elements of lower indices come first among equals; NaN is larger than all numbers. Memory is read once for `k` up to
-    512, beyond which `torch.topk` selects. Gradients flow to `x`.
+    256, beyond which `torch.topk` selects. Gradients flow to `x`.
 
     Args:
         x: float16, bfloat16 or float32 of any shape and strides.
@@ -109,7 +110,7 @@ def topk(
         DtypeError, ShapeError: no tensor of floats, a scalar, or an `out` of another shape or dtype.
         ArgumentError: there is no such dimension or no such `k`, or `out` is on another device or has a gradient.
     """
-    if dim == -1 and out is None and direct(x):
+    if out is None and dim == -1 and not is_compiling() and is_plain(x):
         return TopK(*_plans((key(x), k, largest), x, k, largest))
     _check(x, k, dim)
     last = dim in (-1, x.ndim - 1)
