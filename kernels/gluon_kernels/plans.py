@@ -49,6 +49,7 @@ def allocator(
     shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> Callable[[], torch.Tensor]:
     """Return `f() -> new contiguous tensor`, by the shortest way that this torch has."""
+    shape = tuple(shape)  # torch.Size is not taken
     strides = [1]
     for extent in shape[:0:-1]:
         strides.insert(0, strides[0] * max(extent, 1))

@@ -10,11 +10,10 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, ShapeError
+from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gradient
 from gluon_kernels.plans import Plans, current_target, key
 
 __all__ = ["attention"]
-
-is_plain, is_compiling = gluon.torch.is_plain, torch.compiler.is_compiling
 
 WIDEST = 128
 
@@ -166,6 +165,9 @@ def _attention(
     return result, logsums
 
 
+_watched = differentiable(_attention.function, _keep, _gradients)
+
+
 @gluon.torch.op("gluon_kernels::attention_out", mutates_args=("out",))
 def _attention_out(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, out: Tensor
@@ -218,7 +220,7 @@ def attention(
         return result
     _check(q, k, v)
     if out is None:
-        result, _ = _attention(q, k, v, causal, scale)
+        result, _ = (_watched if wants_gradient(q, k, v) else _attention)(q, k, v, causal, scale)
         return result
     from gluon_kernels.norm.views import check_out
 

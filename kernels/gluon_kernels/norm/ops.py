@@ -9,6 +9,7 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
+from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gradient
 from gluon_kernels.norm import launches
 from gluon_kernels.norm.views import (
     FLOATS,
@@ -20,9 +21,6 @@ from gluon_kernels.norm.views import (
 from gluon_kernels.plans import Plans, key
 
 __all__ = ["cross_entropy", "layer_norm", "rms_norm", "softmax"]
-
-
-is_plain, is_compiling = gluon.torch.is_plain, torch.compiler.is_compiling
 
 
 def _result_dtype(x: Tensor, dtype: Optional[torch.dtype]) -> torch.dtype:
@@ -67,10 +65,14 @@ def _keep_softmax(ctx: Any, inputs: Any, output: Tensor) -> None:
     ctx.save_for_backward(output)
 
 
+def _softmax_gradient(ctx: Any, grad: Tensor) -> Any:
+    return _softmax_backward(grad, *ctx.saved_tensors, ctx.dtype), None
+
+
 @gluon.torch.op(
     "gluon_kernels::softmax",
     shape=lambda x, dtype: (x.shape, dtype),
-    backward=lambda ctx, grad: (_softmax_backward(grad, *ctx.saved_tensors, ctx.dtype), None),
+    backward=_softmax_gradient,
     setup_context=_keep_softmax,
     vmap="one_by_one",
 )
@@ -85,6 +87,7 @@ def _softmax_out(x: Tensor, out: Tensor) -> None:
 
 
 _call_softmax = _softmax.overload
+_watched_softmax = differentiable(_softmax.function, _keep_softmax, _softmax_gradient)
 
 
 def softmax(
@@ -132,7 +135,7 @@ def softmax(
         softmax(x.movedim(dim, -1), out=out.movedim(dim, -1))
         return out
     if out is None:
-        result = _call_softmax(x, kind)
+        result = (_watched_softmax if wants_gradient(x) else _call_softmax)(x, kind)
         return result
     _softmax_out(x, out)
     return out
@@ -270,6 +273,9 @@ def _norm(
     return result, summed, mean, scale
 
 
+_watched_norm = differentiable(_norm.function, _keep_norm, _norm_gradient)
+
+
 @gluon.torch.op("gluon_kernels::norm_out", mutates_args=("out",))
 def _norm_out(
     x: Tensor,
@@ -306,7 +312,8 @@ def _any_norm(
     _check_norm("layer_norm" if centred else "rms_norm", x, weight, bias, residual)
     if out is None:
         kind = _result_dtype(x, None)
-        result, summed, _, _ = _norm(x, weight, bias, residual, epsilon, centred, kind)
+        call = _watched_norm if wants_gradient(x, weight, bias, residual) else _norm
+        result, summed, _, _ = call(x, weight, bias, residual, epsilon, centred, kind)
     else:
         check_dtype("a norm", out, "out")
         check_out(out, x.shape, out.dtype, x, weight, bias, residual)
@@ -472,6 +479,9 @@ def _cross_entropy(
     return middle.clone(), logsum, inverse.clone()
 
 
+_watched_loss = differentiable(_cross_entropy.function, _keep_loss, _loss_gradient)
+
+
 def cross_entropy(
     x: Tensor,
     labels: Tensor,
@@ -512,5 +522,6 @@ def cross_entropy(
             loss, _ = _mean_of(loss, labels, ignore_index)
     else:
         _check_loss(x, labels)
-        loss, _, _ = _cross_entropy(x, labels, ignore_index, mean)
+        call = _watched_loss if wants_gradient(x, labels) else _cross_entropy
+        loss, _, _ = call(x, labels, ignore_index, mean)
     return loss.sum() if reduction == "sum" else loss

@@ -56,6 +56,7 @@ def divided(
         "MOST": ranked,
         "CHUNK": min(ranked, _power(max(1, 32 * lanes // ranked))),
         "layout": gl.BlockedLayout([1, vector], [warp_size, 1], [warps, 1], [1, 0]),
+        "flat": gl.BlockedLayout([1], [warp_size], [warps], [0]),
         "num_warps": warps,
     }
 

@@ -9,14 +9,13 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError
+from gluon_kernels.eager import is_compiling, is_plain
 from gluon_kernels.norm.views import check_dtype, check_out, check_same_device
 from gluon_kernels.plans import Plans, key
 from gluon_kernels.topk import launches
 
 __all__ = ["TopK", "topk"]
 
-
-is_plain, is_compiling = gluon.torch.is_plain, torch.compiler.is_compiling
 
 MOST = 256  # elements that a list orders; beyond, torch selects
 

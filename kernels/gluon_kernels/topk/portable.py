@@ -188,7 +188,7 @@ def topk(
     src, values, indices, names, places, facts, arrived, columns, stride, count, BITS: gl.constexpr,
     LARGEST: gl.constexpr, ALIGN: gl.constexpr, PARTS: gl.constexpr, GROUPS: gl.constexpr,
     PAIR: gl.constexpr, LANES: gl.constexpr, VECTOR: gl.constexpr, CAP: gl.constexpr,
-    MOST: gl.constexpr, CHUNK: gl.constexpr, layout: gl.constexpr,
+    MOST: gl.constexpr, CHUNK: gl.constexpr, layout: gl.constexpr, flat: gl.constexpr,
 ):  # fmt: skip
     """Store the `count` largest elements of each row to `values`, and their columns to `indices`, descending.
 
@@ -212,7 +212,8 @@ def topk(
     for i in gl.static_range(1, GROUPS):
         numbers += (keys[i] >= bound).to(gl.int32)
     total = gl.sum(numbers, 0)
-    at = gl.associative_scan(numbers, 0, add) - numbers
+    at = gl.convert_layout(numbers, flat)  # a layout that scans take
+    at = gl.convert_layout(gl.associative_scan(at, 0, add), numbers.type.layout) - numbers
     lane = gl.arange(0, LANES, gl.SliceLayout(1, layout))
     of_part = lists + part * CAP
     for i in gl.static_range(GROUPS):
@@ -274,7 +275,7 @@ def topk(
                 BITS,
                 LARGEST,
                 LANES,
-                gl.SliceLayout(1, layout),
+                flat,
             )
         gl.barrier()
         store_ranked(src, names + own, places + own, values, indices, length, count, MOST, CHUNK)

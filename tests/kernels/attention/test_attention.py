@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, ShapeError
-from gluon_kernels import attention
+from gluon_kernels import attention, eager
 from gluon_kernels.attention import ops
 from gluon_kernels.attention.problem import PROBLEMS
 from gluon_kernels.problem import error_of
@@ -78,6 +78,18 @@ def test_the_operators_declare_what_they_do():
         lambda q, k, v: attention(q * 2, k, v), backend="eager", fullgraph=True
     )
     assert torch.equal(compiled(q, k, v), attention(q * 2, k, v))
+
+
+def test_calls_past_the_operators(monkeypatch):
+    """The way of tensors on a GPU."""
+
+    def plain(*tensors):
+        return not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
+
+    monkeypatch.setattr(eager, "is_plain", plain)
+    monkeypatch.setattr(ops, "is_plain", plain)
+    for problem in PROBLEMS:
+        assert problem.check(problem.small[2], "cpu") is None
 
 
 def test_autocast_and_meta():

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 import gluon_kernels as kernels
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels.norm import launches, ops, rows
+from gluon_kernels import eager
+from gluon_kernels.norm import launches, ops, portable, rows
 from gluon_kernels.norm.problem import PROBLEMS
 from gluon_kernels.plans import Plans
 
@@ -48,6 +49,19 @@ def programs(request, monkeypatch):
         monkeypatch.setattr(launches, "tiling", divided)
 
 
+@pytest.fixture(params=["dispatched", "direct"])
+def way(request, monkeypatch):
+    """Calls through the operators, and calls past them, which tensors on a GPU take."""
+    if request.param == "direct":
+
+        def plain(*tensors):
+            wanted = any(t is not None and t.requires_grad for t in tensors)
+            return not (torch.is_grad_enabled() and wanted)
+
+        monkeypatch.setattr(eager, "is_plain", plain)
+        monkeypatch.setattr(ops, "is_plain", plain)
+
+
 @pytest.mark.parametrize("problem, shape", CASES)
 def test_every_form(problem, shape):
     assert problem.check(shape, "cpu") is None
@@ -75,12 +89,12 @@ def compare(op, other, *tensors):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_gradients_of_softmax(programs):
+def test_gradients_of_softmax(programs, way):
     compare(kernels.softmax, lambda x: x.softmax(-1), torch.randn(2, 3, 300))
     compare(lambda x: kernels.softmax(x, 0), lambda x: x.softmax(0), torch.randn(30, 3))
 
 
-def test_gradients_of_norms(programs):
+def test_gradients_of_norms(programs, way):
     def rms(x, weight):
         return F.rms_norm(x, x.shape[-1:], weight, 1e-6)
 
@@ -98,7 +112,7 @@ def test_gradients_of_norms(programs):
 
 
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
-def test_gradients_of_cross_entropy(programs, reduction):
+def test_gradients_of_cross_entropy(programs, way, reduction):
     labels = torch.tensor([0, 299, -100, 7])
     compare(
         lambda x: kernels.cross_entropy(x, labels, reduction=reduction),
@@ -241,3 +255,17 @@ def test_tilings_cover_rows():
     few = rows.tiling(32768, 16, 16, 32, 8)
     assert few.parts == 8  # few rows are divided
     assert rows.tiling(32768, 16, 16).parts == 1
+
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+@pytest.mark.parametrize("columns", [256, 5120, 131072])
+def test_they_compile(target, columns):
+    warp = 64 if target == "gfx942" else 32
+    constants = rows.tiling(columns, 16, 16, warp).constants()
+    options = {"num_warps": constants.pop("num_warps"), "target": target}
+    x, numbers = torch.bfloat16, torch.float32
+    shared = (numbers, torch.int32) if constants["PARTS"] > 1 else (None, None)
+    sizes = (100, columns, columns, columns)
+    assert portable.softmax.warmup(x, x, *shared, *sizes, **constants, **options)
+    arguments = (x, x, x, x, x, x, numbers, numbers, *shared, *sizes, columns, 1e-5)
+    assert portable.norm.warmup(*arguments, CENTRED=True, **constants, **options)

@@ -7,7 +7,7 @@ import torch
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels import topk
-from gluon_kernels.topk import launches, ops
+from gluon_kernels.topk import launches, ops, portable
 from gluon_kernels.topk.problem import TOPK
 
 pytestmark = pytest.mark.once
@@ -119,3 +119,15 @@ def test_mistakes_are_named_before_a_launch(number):
     call, error, words = MISTAKES[number]
     with pytest.raises(error, match=words):
         call()
+
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+@pytest.mark.parametrize("columns, bits", [(131072, 16), (50304, 32), (1001, 16)])
+def test_they_compile(target, columns, bits):
+    warp = 64 if target == "gfx942" else 32
+    align = 16 if columns % 16 == 0 else 1
+    constants = {**launches.divided(1024, columns, bits, align, 8, 132, warp), "LARGEST": True}
+    options = {"num_warps": constants.pop("num_warps"), "target": target}
+    x, whole = torch.bfloat16 if bits == 16 else torch.float32, torch.int32
+    arguments = (x, x, torch.int64, whole, whole, whole, whole, columns, columns, 8)
+    assert portable.topk.warmup(*arguments, **constants, **options)
