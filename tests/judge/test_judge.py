@@ -260,3 +260,18 @@ def test_plain_files_of_the_corpus_are_labelled():
     for one in candidates():
         assert one.kind == one.path.stem.partition("_")[0], one.path
     assert (CORPUS / "softmax" / "problem.toml").exists()
+
+
+def test_every_code_has_a_page():
+    import sys
+    from pathlib import Path
+
+    root = Path(__file__).parents[2]
+    sys.path.insert(0, str(root / "docs" / "_build"))
+    import findings
+
+    assert {path.name for path in findings.FOLDER.glob("*.md")} == {
+        path.name for path in findings.pages()
+    }
+    for path, text in findings.pages().items():
+        assert path.read_text() == text, "python docs/_build/findings.py --write"
