@@ -1,16 +1,17 @@
 """Run the forms of `ptx_forms` on the GPU of this machine and store their results.
 
-python -m tests.backends.emu.measure_ptx FILE.npz
+python -m tests.backends.emu.measure_ptx FILE.xz
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
+from pathlib import Path
 
 import numpy as np
 
-from tests.backends.emu.ptx_forms import HEADER, forms, inputs, kernel_of
+from tests.backends.emu.ptx_forms import HEADER, forms, inputs, kernel_of, save
 
 
 class Driver:
@@ -81,20 +82,23 @@ class Driver:
         return out
 
 
-def main(path):
+def main(path, repeats=0):
     driver = Driver()
     src, dst = driver.allocate(1 << 20), driver.allocate(1 << 20)
     results, failed = {}, []
     for form in forms():
         try:
             results[form.name] = driver.run(form, src, dst, inputs(form))
+            for number in range(1, repeats + 1) if "mma" in form.name else ():
+                salt = f"#{number}"
+                results[form.name + salt] = driver.run(form, src, dst, inputs(form, salt))
         except RuntimeError as error:
             failed.append(f"{form.name}: {error}")
             if "cuCtxSynchronize" in str(error):
                 break
-    np.savez_compressed(path, device=driver.name, **results)
+    save(Path(path), driver.name, results)
     print(f"{driver.name}: {len(results)} forms; {len(failed)} failed", *failed, sep="\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], *map(int, sys.argv[2:]))

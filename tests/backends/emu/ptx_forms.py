@@ -6,15 +6,16 @@
 from __future__ import annotations
 
 import itertools
+import lzma
 import re
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 THREADS = 256
 BLOCKS = 1
-HEADER = ".version 8.3\n.target sm_90a\n.address_size 64\n"
+HEADER = ".version 8.4\n.target sm_90a\n.address_size 64\n"
 _BITS = {"pred": 1}
 _BITS.update({f"{k}{n}": n for k in "busf" for n in (8, 16, 32, 64)})
 _BITS.update({"bf16": 16, "f16x2": 32, "bf16x2": 32, "tf32": 32, "e4m3x2": 16, "e5m2x2": 16})
@@ -29,6 +30,7 @@ class Form:
         results, operands: their types.
         text: of the instruction; `%d0`, `%a0`, ... are results and operands.
         bound: units in the last place that a result may differ by, for approximations.
+        absolute: the difference that is within the bound in any case.
         blocks: each with operands of its own.
     """
 
@@ -37,6 +39,7 @@ class Form:
     operands: tuple[str, ...]
     text: str
     bound: int = 0
+    absolute: float = 0.0
     threads: int = THREADS
     blocks: int = BLOCKS
     body: str = ""  # before the instruction
@@ -67,7 +70,7 @@ def _integers():
         t = f"{kind}{n}"
         yield from plain(f"{{add,sub,mul.lo,mul.hi,div,rem,min,max}}.{t}", t, f"{t} {t}")
         yield from plain(f"{{mad.lo,mad.hi,sad}}.{t}", t, f"{t} {t} {t}")
-        yield from plain(f"{{shr,shl}}.{t}" if kind == "s" and False else f"shr.{t}", t, f"{t} u32")
+        yield from plain(f"shr.{t}", t, f"{t} u32")
         if n < 64:
             wide = f"{kind}{2 * n}"
             yield from plain(f"mul.wide.{t}", wide, f"{t} {t}")
@@ -115,7 +118,9 @@ def _floats():
     yield from plain("{rcp,sqrt}.rn.f64", "f64", "f64")
     yield from plain("div.{full,approx}{,.ftz}.f32", "f32", "f32 f32", 2)
     yield from plain("{rcp,sqrt,rsqrt}.approx{,.ftz}.f32", "f32", "f32", 2)
-    yield from plain("{ex2,lg2}.approx{,.ftz}.f32", "f32", "f32", 4)
+    yield from plain("ex2.approx{,.ftz}.f32", "f32", "f32", 2)
+    for form in plain("lg2.approx{,.ftz}.f32", "f32", "f32", 2):
+        yield replace(form, absolute=2.0**-22)
     yield from plain("tanh.approx.f32", "f32", "f32", 1 << 13)
     for t, n in (("f16", 16), ("bf16", 16), ("f16x2", 32), ("bf16x2", 32)):
         half = t.startswith("f")
@@ -147,8 +152,10 @@ def _floats():
 def _conversions():
     whole = [f"{k}{n}" for k in "us" for n in (16, 32, 64)]
     for a, b in itertools.product(whole, whole):
+        holds = int(a[1:]) > int(b[1:]) and (a[0] == b[0] or a[0] == "s")
         if a != b:
-            yield from plain(f"cvt{{,.sat}}.{a}.{b}", a, b)
+            sat = "" if holds or (a[0], b[0]) == ("u", "u") and a[1:] >= b[1:] else "{,.sat}"
+            yield from plain(f"cvt{sat}.{a}.{b}", a, b)
     for t in whole:
         yield from plain(f"cvt{{.rn,.rz,.rm,.rp}}.f32.{t}", "f32", t)
         yield from plain(f"cvt{{.rn,.rz}}.f64.{t}", "f64", t)
@@ -305,8 +312,9 @@ def forms():
 
 
 def _width(kind):
-    kind = kind.removeprefix("m:")
-    return _BITS[kind] if kind in ("f64",) or not _EACH.get(kind) and kind in _BITS else 32
+    if kind.startswith("m:"):
+        return 64 if kind == "m:f64" else 32
+    return _BITS[kind]
 
 
 def kernel_of(form):
@@ -345,9 +353,9 @@ _SPECIAL = {
 }  # fmt: skip
 
 
-def inputs(form):
-    """The operands, (operands, threads) of uint64, always the same ones."""
-    rng = np.random.default_rng(zlib.crc32(form.name.encode()))
+def inputs(form, salt=""):
+    """The operands, (operands, threads) of uint64, always the same ones for a salt."""
+    rng = np.random.default_rng(zlib.crc32((form.name + salt).encode()))
     total = form.threads * form.blocks
     return np.stack([_operand(rng, kind, total) for kind in form.operands])
 
@@ -419,3 +427,48 @@ def _element(rng, kind, bits, case):
     values = np.choose(case, [normal, wide, whole, sparse, signs, tiny, wide * 2.0, normal])
     numbers = values.astype(dtype).view(f"u{bits // 8}").astype(np.uint64)
     return np.where(case == 7, raw, numbers)
+
+
+# ---- files of results ----------------------------------------------------------------------------
+
+
+def save(path, device, results):
+    """Write results by name: words of one width one after the other, which compress better together."""
+    names, parts = [], {"u1": [], "u2": [], "u4": [], "u8": [], "bits": []}
+    for name, words in results.items():
+        top = int(words.max())
+        kind = (
+            "bits"
+            if top < 2
+            else next(k for k in ("u1", "u2", "u4", "u8") if top < 1 << 8 * int(k[1]))
+        )
+        names.append(f"{name}|{kind}|{words.shape[0]}|{words.shape[1]}")
+        parts[kind].append(words.ravel().astype("u1" if kind == "bits" else kind))
+    whole = {k: np.concatenate(v) for k, v in parts.items()}
+    whole["bits"] = np.packbits(whole["bits"])
+    raw = b"".join(whole[k].tobytes() for k in sorted(whole))
+    sizes = " ".join(str(whole[k].nbytes) for k in sorted(whole))
+    head = "\n".join([device, sizes, *names]).encode()
+    path.write_bytes(lzma.compress(len(head).to_bytes(4, "little") + head + raw, preset=9))
+
+
+def load(path):
+    """Return the device, and the results by name."""
+    content = lzma.decompress(path.read_bytes())
+    start = int.from_bytes(content[:4], "little") + 4
+    device, sizes, *names = content[4:start].decode().split("\n")
+    at, whole = start, {}
+    for kind, size in zip(("bits", "u1", "u2", "u4", "u8"), map(int, sizes.split())):
+        dtype = "u1" if kind == "bits" else kind
+        whole[kind] = np.frombuffer(content[at : at + size], dtype)
+        at += size
+    whole["bits"] = np.unpackbits(whole["bits"])
+    results, taken = {}, dict.fromkeys(whole, 0)
+    for entry in names:
+        name, kind, rows, columns = entry.rsplit("|", 3)
+        count = int(rows) * int(columns)
+        first = taken[kind]
+        taken[kind] = first + count
+        words = whole[kind][first : first + count].reshape(int(rows), int(columns))
+        results[name] = words.astype(np.uint64)
+    return device, results

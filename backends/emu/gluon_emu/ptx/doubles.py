@@ -9,7 +9,9 @@ from typing import Any, Callable
 
 import numpy as np
 
-__all__ = ["double"]
+from gluon_emu.ptx.numbers import sum_to_odd
+
+__all__ = ["double", "fused"]
 
 
 def double(kind: str, mode: str) -> Callable[..., np.ndarray]:
@@ -19,9 +21,75 @@ def double(kind: str, mode: str) -> Callable[..., np.ndarray]:
         mode: rn, rz, rm (down) or rp (up).
     """
     if mode == "rn" and kind in _NEAREST:
-        return _NEAREST[kind]
+        return _propagating(kind, _NEAREST[kind])
+    if mode == "rn" and kind in ("fma", "mad"):
+        return _propagating(kind, fused)
     scalar = np.frompyfunc(lambda *xs: _rounded(kind, mode, *xs), _ARITY.get(kind, 2), 1)
-    return lambda *xs: np.asarray(scalar(*xs)).astype(np.float64)
+    return _propagating(kind, lambda *xs: np.asarray(scalar(*xs)).astype(np.float64))
+
+
+def _propagating(kind: str, fn: Callable[..., Any]) -> Callable[..., np.ndarray]:
+    """Return `fn` whose NaN is that of its operands, as on an H100: of the second, then the third, then the first."""
+    order = {"fma": (0, 2, 1), "mad": (0, 2, 1)}.get(kind, (0, 1))
+    if kind not in ("add", "mul", "fma", "mad"):
+        return fn
+
+    def run(*xs: np.ndarray) -> np.ndarray:
+        result = np.asarray(fn(*xs))
+        if np.isnan(result).any():
+            for place in order:
+                x = np.broadcast_to(xs[place], result.shape)
+                quiet = x.view(np.uint64) | np.uint64(1 << 51)
+                result = np.where(np.isnan(x), quiet.view(np.float64), result)
+        return result
+
+    return run
+
+
+def fused(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """Return a * b + c, rounded once to nearest.
+
+    Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to
+    odd". Products near the ends of the range are computed exactly, one by one.
+    """
+    a, b, c = np.broadcast_arrays(a, b, c)
+    high = a * b
+    low = _error_of_product(a, b, high)
+    some, rest = _two_sum(c, low)
+    top, more = _two_sum(high, some)
+    near = np.asarray(top + sum_to_odd(rest, more))
+    plain = np.asarray(high + c)
+    size = np.abs(high)
+    simple = (size == 0) | ~np.isfinite(a) | ~np.isfinite(b) | ~np.isfinite(c)
+    inside = (
+        (size > 2.0**-900) & (size < 2.0**900) & (np.abs(a) < 2.0**900) & (np.abs(b) < 2.0**900)
+    )
+    inside &= (np.abs(c) < 2.0**900) & (near != 0)
+    result = np.where(simple, plain, near)
+    hard = ~simple & ~inside
+    if hard.any():
+        scalar = np.frompyfunc(lambda *xs: _rounded("fma", "rn", *xs), 3, 1)
+        result[hard] = scalar(a[hard], b[hard], c[hard]).astype(np.float64)
+    return result
+
+
+def _two_sum(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rounded sum and its error."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def _error_of_product(a: np.ndarray, b: np.ndarray, product: np.ndarray) -> np.ndarray:
+    """Return a * b - product, exactly."""
+    a1, b1 = _upper(a), _upper(b)
+    a2, b2 = a - a1, b - b1
+    return np.asarray(((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2)
+
+
+def _upper(x: np.ndarray) -> np.ndarray:
+    """Return the upper half of the bits of a float64."""
+    return np.asarray((x.view(np.uint64) & np.uint64(0xFFFFFFFFF8000000)).view(np.float64))
 
 
 _NEAREST: dict[str, Callable[..., np.ndarray]] = {

@@ -312,7 +312,7 @@ def pick_extreme(
         first = (a < b) | ((a == b) & np.signbit(a))
     else:
         first = (a > b) | ((a == b) & ~np.signbit(a))
-    extreme = np.where(first | np.isnan(b), a, b)
+    extreme = np.where((first | np.isnan(b)) & ~(np.isnan(a) & np.isnan(b)), a, b)
     if xor:
         extreme = np.where(sign, -extreme, extreme)
     if nan:
@@ -360,7 +360,8 @@ _TESTS: dict[str, Callable[[np.ndarray, float], Any]] = {
     "infinite": lambda x, least: np.isinf(x),
     "number": lambda x, least: ~np.isnan(x),
     "notanumber": lambda x, least: np.isnan(x),
-    "normal": lambda x, least: np.isfinite(x) & (np.abs(x) >= least),
+    # Zeros count as normal numbers on an H100.
+    "normal": lambda x, least: np.isfinite(x) & ((np.abs(x) >= least) | (x == 0)),
     "subnormal": lambda x, least: (x != 0) & (np.abs(x) < least),
 }
 

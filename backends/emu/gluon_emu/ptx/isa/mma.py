@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from gluon_emu.ptx.isa.products import (
     unpack,
 )
 from gluon_emu.ptx.isa.table import instruction
-from gluon_emu.ptx.numbers import decode, uint
+from gluon_emu.ptx.numbers import decode, encode, rounded, sum_to_odd, uint
 from gluon_emu.ptx.program import TYPES, Step
 from gluon_emu.ptx.text import Vector
 
@@ -99,6 +99,9 @@ def mma(call: Any) -> Step:
     depth_b, columns_b = right_places(k, each)
     rows, columns = accumulator_places(m, n)
     generation = call.program.module.arch
+    multiply = lambda x, y, z: products(x, y, z, (left, right), result, generation)  # noqa: E731
+    if left in ("e4m3", "e5m2") and generation >= 90:
+        multiply = _by_halves(left, right, k, generation)
 
     def read(group: Any, gets: list[Any]) -> np.ndarray:
         return np.stack([group.full(get(group)) for get in gets], -1)
@@ -115,7 +118,7 @@ def mma(call: Any) -> Step:
         elif result == "s32":
             total = integer_products(x, y, z, saturate)
         else:
-            total = products(x, y, z, (left, right), result, generation)
+            total = multiply(x, y, z)
         values = np.ascontiguousarray(total[:, rows, columns])
         if out == 2:
             values = values.view(np.uint32)
@@ -123,6 +126,20 @@ def mma(call: Any) -> Step:
             put(group, np.ascontiguousarray(values[..., number]))
 
     return synchronous(run)
+
+
+def _by_halves(left: str, right: str, depth: int, generation: int) -> Callable[..., np.ndarray]:
+    """Return the product of 8-bit floats: sm_90 has no unit for `mma.sync` of these, and the assembler makes
+    products of f16, of the lower and then of the upper halves of the registers, and adds the sums so far last."""
+    k = np.arange(depth)
+    order = np.concatenate((k[k % 4 < 2], k[k % 4 >= 2]))
+
+    def run(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+        halves = x[:, :, order], y[:, order], np.zeros_like(z)
+        total = decode(products(*halves, (left, right), "f32", generation), "f32")
+        return encode(rounded(sum_to_odd(total, z), "f32"), "f32")
+
+    return run
 
 
 def _sums(words: np.ndarray, kind: str) -> np.ndarray:

@@ -160,7 +160,7 @@ def mma_async(call: Any) -> Step:
         if result == "s32":
             total = integer_products(x, y, z, saturate)
         else:
-            total = products(x * (sign[0] * sign[1]), y, z, (left, right), result, generation)
+            total = products(x * (sign[0] * sign[1]), y, z, (left, right), result, generation, True)
         values = np.ascontiguousarray(total.reshape(-1, 16, n)[:, rows, columns])
         if out == 2:
             values = values.view(np.uint32)

@@ -1,0 +1,71 @@
+"""Instructions of PTX on the emulator and on an H100: the same bits, or within the bound of an approximation."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gluon_emu.memory import Allocation
+from gluon_emu.ptx.launcher import code_of, execute, prepared
+from gluon_emu.settings import Settings
+from tests.backends.emu.ptx_forms import HEADER, forms, inputs, kernel_of, load
+
+pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
+MEASURED = Path(__file__).with_name("measured") / "h100.xz"
+FORMS = {form.name: form for form in forms()}
+ROOM = 1 << 17  # words of results, and of memory for atomics
+
+
+@lru_cache(maxsize=1)
+def measured():
+    return load(MEASURED)[1]
+
+
+def emulated(form, salt=""):
+    """The results of a form, (results, threads) of uint64."""
+    src, dst = np.ascontiguousarray(inputs(form, salt)), np.zeros(ROOM, np.uint64)
+    code = code_of(HEADER + kernel_of(form))
+    leaves = [("src", "*", src.ctypes.data), ("dst", "*", dst.ctypes.data)]
+    memory = [Allocation(n, a.view(np.uint8).ravel()) for n, a in (("src", src), ("dst", dst))]
+    block = (form.threads, 1, 1)
+    execute(prepared(code, (form.blocks, 1, 1), leaves, [], memory, 0, block=block), Settings())
+    total = form.threads * form.blocks
+    return dst[: len(form.results) * total].reshape(len(form.results), total)
+
+
+def distance(form, got, wanted):
+    """Units in the last place between two results; NaN differ from numbers by the most there is."""
+    bits = {"f16": 16, "bf16": 16}.get(form.results[0], 32)
+    dtype = {16: np.float16, 32: np.float32}[bits]
+    a, b = (x.astype(f"u{bits // 8}") for x in (got, wanted))
+    nan = [np.isnan(x.view(dtype)) for x in (a, b)]
+    signed = [x.astype(np.int64) for x in (a, b)]
+    top = 1 << (bits - 1)
+    ordered = [np.where(x >= top, top - x, x) for x in signed]
+    apart = np.abs(ordered[0] - ordered[1])
+    near = np.abs(np.subtract(*(x.view(dtype).astype(float) for x in (a, b)))) <= form.absolute
+    apart = np.where(near & (form.absolute > 0), 0, apart)
+    return np.where(nan[0] & nan[1], 0, np.where(nan[0] | nan[1], 1 << 40, apart))
+
+
+def compare(form, salt=""):
+    """The number of results that differ, or the largest distance of an approximation beyond its bound."""
+    got, wanted = emulated(form, salt), measured()[form.name + salt]
+    if form.bound:
+        return int((distance(form, got, wanted) > form.bound).sum())
+    return int((got != wanted).sum())
+
+
+def test_all_forms_were_measured():
+    assert set(measured()) == set(FORMS)
+    assert load(MEASURED)[0] == "NVIDIA H100 80GB HBM3"
+
+
+@pytest.mark.parametrize("family", sorted({name.partition(".")[0] for name in FORMS}))
+def test_the_bits_are_those_of_the_gpu(family):
+    names = [n for n in FORMS if n.partition(".")[0] == family]
+    different = {name: count for name in names if (count := compare(FORMS[name]))}
+    assert different == {}
