@@ -177,3 +177,12 @@ def test_the_page_of_torch_lists_the_operators_of_the_examples():
             )
             if operators and not node.name.endswith(("_backward", "_weights")):
                 assert f"`{node.name}(" in page, f"{file.name}: {node.name}"
+
+
+def test_every_term_of_the_glossary_is_used():
+    glossary = ROOT / "docs" / "glossary.md"
+    terms = re.findall(r"^\| (?!term|---)([^|]+?) \|", glossary.read_text(), flags=re.MULTILINE)
+    pages = [p for p in (ROOT / "docs").rglob("*.md") if p != glossary]
+    text = " ".join(re.sub(r"\s+", " ", page.read_text()).lower() for page in pages)
+    unused = [term for term in terms if term.lower().removesuffix("s") not in text]
+    assert len(terms) >= 80 and not unused
