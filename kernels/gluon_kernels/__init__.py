@@ -1,7 +1,7 @@
 """Kernels as a product: operators of PyTorch that launch kernels written in Gluon Core."""
 
 from gluon_kernels.attention import attention
-from gluon_kernels.gemm import bmm, matmul
+from gluon_kernels.gemm import bmm, linear_cross_entropy, matmul, matmul_fp8
 from gluon_kernels.moe import grouped_matmul, moe
 from gluon_kernels.norm import cross_entropy, layer_norm, rms_norm, softmax
 from gluon_kernels.topk import TopK, topk
@@ -13,7 +13,9 @@ __all__ = [
     "cross_entropy",
     "grouped_matmul",
     "layer_norm",
+    "linear_cross_entropy",
     "matmul",
+    "matmul_fp8",
     "moe",
     "rms_norm",
     "softmax",

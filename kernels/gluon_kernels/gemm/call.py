@@ -28,6 +28,10 @@ class Call:
     m: int
     n: int
     k: int
+    scales: tuple[Optional[torch.Tensor], Optional[torch.Tensor]] = (
+        None,
+        None,
+    )  # of rows, of columns
 
     @property
     def shape(self) -> tuple[int, ...]:

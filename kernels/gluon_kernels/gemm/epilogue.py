@@ -32,12 +32,17 @@ def activation(name):
 
 
 @gluon.jit
-def of_columns(M, N, bias, ACTIVATION: gl.constexpr):
-    """Return the epilogue of a product; without a bias and an activation, one that does nothing."""
+def of_columns(M, N, bias, ACTIVATION: gl.constexpr, row_scale=None, column_scale=None):
+    """Return the epilogue of a product; without a bias, an activation and scales of rows and columns, one that does nothing."""
     if ACTIVATION is None:
-        return gl.portable.epilogue([M, N], bias=bias)
+        return gl.portable.epilogue(
+            [M, N], row_scale=row_scale, column_scale=column_scale, bias=bias
+        )
     else:
-        return gl.portable.epilogue([M, N], bias=bias, activation=activation(ACTIVATION))
+        return gl.portable.epilogue(
+            [M, N], row_scale=row_scale, column_scale=column_scale, bias=bias,
+            activation=activation(ACTIVATION),
+        )  # fmt: skip
 
 
 @gluon.jit

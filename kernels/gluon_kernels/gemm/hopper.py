@@ -31,6 +31,7 @@ DTYPES = {
     "float16": gl.float16,
     "bfloat16": gl.bfloat16,
     "float8_e4m3fn": gl.float8e4nv,
+    "float8_e5m2": gl.float8e5,
 }
 
 
@@ -230,7 +231,7 @@ def writers_for(c_descs, end, WIDTHS: gl.constexpr, PLAIN: gl.constexpr):
 
 @gluon.jit(do_not_specialize=["batch", "M", "N", "K", "c_row"])
 def gemm(
-    a_desc, b_descs, c, c_descs, c_matrix, c_row, bias, batch, M, N, K,
+    a_desc, b_descs, c, c_descs, c_matrix, c_row, bias, scales, batch, M, N, K,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, GROUP: gl.constexpr, GROUPS: gl.constexpr,
     FORM: gl.constexpr, VECTOR: gl.constexpr,
@@ -242,7 +243,8 @@ def gemm(
     and of B whether they are stored as [K, M] and [N, K]. GROUPS is the number of groups that share a tile, 0 under
     the ping-pong schedule. FORM says how C is stored: by "tma" through `c_descs`, else by pointers as "rows" of `c`, or as its "columns",
     which are contiguous then; `c_matrix` and `c_row` are the strides of matrices and of rows, or columns; VECTOR
-    divides them and the contiguous side. `bias` belongs to the contiguous side.
+    divides them and the contiguous side. `bias` belongs to the contiguous side of C, `scales` to the other side and to this one,
+    each None or float32.
     """
     gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
     CTAS: gl.constexpr = gl.num_ctas()
@@ -250,12 +252,13 @@ def gemm(
     SHAPES: gl.constexpr = ((BLOCK_M // SHARES,) * SHARES, widths(BLOCK_N), BLOCK_K)
     ring = tma_ring((a_desc,) * SHARES + b_descs, STAGES, consumers=SHARES, multicast=CTAS == 2)
     tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
-    end = (
-        of_columns(N, M, bias, ACTIVATION)
-        if FORM == "columns"
-        else of_columns(M, N, bias, ACTIVATION)
+    if FORM == "columns":
+        end = of_columns(N, M, bias, ACTIVATION, scales[0], scales[1])
+    else:
+        end = of_columns(M, N, bias, ACTIVATION, scales[0], scales[1])
+    PLAIN: gl.constexpr = (
+        bias is None and ACTIVATION is None and scales[0] is None and scales[1] is None
     )
-    PLAIN: gl.constexpr = bias is None and ACTIVATION is None
     rest = (c, (c_matrix, c_row), (M, N), end)
     first = (writers_for(c_descs, end, SHAPES[1], PLAIN),) + rest
     second = (writers_for(c_descs, end, SHAPES[1], PLAIN),) + rest

@@ -20,6 +20,7 @@ from gluon_kernels.plans import Counters, allocator, multiprocessors
 __all__ = ["plan", "takes"]
 
 Run = Callable[..., Any]
+EIGHT = (torch.float8_e4m3fn, torch.float8_e5m2)
 _ROW = 16  # bytes that addresses and strides of TMA are multiples of
 
 
@@ -40,7 +41,7 @@ class Operand(NamedTuple):
 
 def takes(call: Call) -> bool:
     """Return True if these kernels multiply such operands."""
-    return call.a.dtype in (torch.float16, torch.bfloat16)
+    return call.a.dtype in (torch.float16, torch.bfloat16, *EIGHT)
 
 
 def operand(matrix: torch.Tensor) -> Operand:
@@ -101,7 +102,7 @@ def plan(call: Call, out: Optional[torch.Tensor], tiling: Optional[Tiling] = Non
         call.batch, call.m, call.n, call.k, call.a.element_size() * 8,
         call.out_dtype.itemsize * 8, (left.transposed, right.transposed), multiprocessors(call.a),
     )  # fmt: skip
-    tiling = tiling or choose(size)
+    tiling = tiling or (of_eight_bits(size) if size.bits == 8 else choose(size))
     empty = allocator(call.shape, call.out_dtype, call.a.device)
     result = empty() if out is None else out
     if (
@@ -121,24 +122,31 @@ def plan(call: Call, out: Optional[torch.Tensor], tiling: Optional[Tiling] = Non
         launch = _persistent(call, tiling, size, (a, b, result), (left, right))
 
     def run(
-        a: torch.Tensor, b: torch.Tensor, bias: Optional[torch.Tensor], out: Optional[torch.Tensor]
+        a: torch.Tensor, b: torch.Tensor, bias: Any, out: Any, *scales: torch.Tensor
     ) -> torch.Tensor:
-        if out is None:
-            out = empty()
-        launch(a, b, bias, out)
-        return out
+        result: torch.Tensor = empty() if out is None else out
+        launch(a, b, bias, result, *scales)
+        return result
 
     if padded is None:
         return run
     both = padded
 
     def run_padded(
-        a: torch.Tensor, b: torch.Tensor, bias: Optional[torch.Tensor], out: Optional[torch.Tensor]
+        a: torch.Tensor, b: torch.Tensor, bias: Any, out: Any, *scales: torch.Tensor
     ) -> torch.Tensor:
         a, b = both(a, b)
-        return run(a, b, bias, out)
+        return run(a, b, bias, out, *scales)
 
     return run_padded
+
+
+def of_eight_bits(size: Size) -> Tiling:
+    """Return the tiling of half as many elements of 16 bits along K, which are as many bytes."""
+    half = replace(size, k=gluon.cdiv(size.k, 2), bits=16)
+    tiling = choose(half, persistent=True)
+    m, n, k = tiling.block
+    return replace(tiling, block=(m, n, 2 * k))
 
 
 def _through(run: Run) -> Run:
@@ -203,19 +211,24 @@ def _persistent(
         of_c = Operand(shape, (of_batch, of_rows, 1), False)
         box = tiling.box(size) // c.element_size()
         descriptors = tuple(_descriptor(c, of_c, (share, min(box, w))) for w in widths(n))
+    scales = call.scales if by_rows else call.scales[::-1]  # of the contiguous side last
     arguments = (
         _descriptor(a, left, (k, share) if turned[0] else (share, k)),
         tuple(_descriptor(b, right, (w, k) if turned[1] else (k, w)) for w in widths(n)),
-        c, descriptors, strides[0] if call.batch > 1 else 0, along, call.bias,
+        c, descriptors, strides[0] if call.batch > 1 else 0, along, call.bias, scales,
         call.batch, rows, columns, call.k,
         m, n, k, tiling.stages, tiling.walk, tiling.groups, stored, vector, turned, call.activation,
     )  # fmt: skip
     grid = (min(tiling.tiles(size), size.processors),)
     tensors = (b, a, c) if tiling.swapped else (a, b, c)
     launch: Callable[..., None] = gluon.torch.prepare(
-        gemm, grid, arguments, (*tensors[:2], call.bias, c), num_warps=4
+        gemm, grid, arguments, (*tensors[:2], call.bias, c, *_given(call.scales)), num_warps=4
     )
     return launch
+
+
+def _given(scales: tuple[Optional[torch.Tensor], ...]) -> tuple[torch.Tensor, ...]:
+    return tuple(scale for scale in scales if scale is not None)
 
 
 def _split_k(

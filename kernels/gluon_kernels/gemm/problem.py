@@ -8,6 +8,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
+from gluon_kernels.gemm.fp8 import matmul_fp8
 from gluon_kernels.gemm.ops import activated, bmm, matmul
 from gluon_kernels.problem import Problem, Shape
 
@@ -140,4 +141,49 @@ BMM = Problem(
     named=(_case(1024, 1024, 1024, batch=64), _case(512, 512, 128, batch=128)),
 )
 
-PROBLEMS = (MATMUL, BMM)
+
+def _fp8_arguments(shape: Shape, device: Any) -> dict[str, Any]:
+    m, n, k = (shape[x] for x in "MNK")
+    by_row = shape.get("scales", "row") == "row"
+    a, b = (torch.randn(s, device=device).to(torch.float8_e4m3fn) for s in ((m, k), (n, k)))
+    scales = (torch.rand(x if by_row else 1, device=device) + 0.5 for x in (m, n))
+    return {"a": a, "b": b.mT, **dict(zip(("a_scale", "b_scale"), scales))}
+
+
+def _fp8_reference(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor) -> Tensor:
+    return (a.float() @ b.float()) * a_scale.reshape(-1, 1) * b_scale.reshape(1, -1)
+
+
+def _scaled_mm(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor) -> Tensor:
+    by_row = a_scale.numel() > 1
+    scales = (a_scale[:, None], b_scale[None, :]) if by_row else (a_scale, b_scale)
+    result: Tensor = torch._scaled_mm(a, b, *scales, out_dtype=torch.bfloat16, use_fast_accum=True)
+    return result
+
+
+def _draw_fp8(draw: random.Random) -> Shape:
+    while True:
+        m, n, k = (max(16, int(2 ** draw.uniform(5, 13.5)) // 16 * 16) for _ in range(3))
+        if 1e6 < 2.0 * m * n * k < _MOST_FLOPS:
+            return {"M": m, "N": n, "K": k, "scales": draw.choice(("row", "tensor"))}
+
+
+MATMUL_FP8 = Problem(
+    name="matmul_fp8",
+    op=matmul_fp8,
+    arguments=_fp8_arguments,
+    reference=_fp8_reference,
+    rivals={"torch": _scaled_mm},
+    draw=_draw_fp8,
+    flops=_flops,
+    bytes=lambda s: s["K"] * (s["M"] + s["N"]) + 2.0 * s["M"] * s["N"],
+    tolerance=2e-2,
+    small=(
+        {"M": 136, "N": 272, "K": 400},
+        {"M": 40, "N": 24, "K": 80, "scales": "tensor"},
+        {"M": 33, "N": 50, "K": 72},
+    ),
+    named=({"M": 8192, "N": 8192, "K": 8192}, {"M": 4096, "N": 7168, "K": 2048}),
+)
+
+PROBLEMS = (MATMUL, BMM, MATMUL_FP8)

@@ -190,14 +190,19 @@ def predicted(tiling: Tiling, size: Size) -> Optional[float]:
 
 
 @functools.lru_cache(maxsize=4096)
-def choose(size: Size) -> Tiling:
-    """Return the tiling for a product."""
+def choose(size: Size, persistent: bool = False) -> Tiling:
+    """Return the tiling for a product, not of "split_k" where it must be `persistent`."""
     measured = _table()["shapes"].get(f"{size.batch}x{size.m}x{size.n}x{size.k}")
-    if measured is not None and measured in TILINGS and fits(TILINGS[measured], size):
+    if (
+        measured is not None
+        and not persistent
+        and measured in TILINGS
+        and fits(TILINGS[measured], size)
+    ):
         return TILINGS[measured]
     best, least = None, float("inf")
     for tiling in TILINGS.values():
-        if not fits(tiling, size):
+        if not fits(tiling, size) or (persistent and tiling.kernel == "split_k"):
             continue
         time = predicted(tiling, size)
         if time is not None and time < least:

@@ -8,7 +8,7 @@ import torch
 import gluon_kernels
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels.gemm import ops, tilings
-from gluon_kernels.gemm.problem import BMM, MATMUL, PROBLEMS
+from gluon_kernels.gemm.problem import BMM, MATMUL, MATMUL_FP8, PROBLEMS
 from gluon_kernels.problem import error_of
 
 pytestmark = pytest.mark.once
@@ -199,3 +199,36 @@ def test_the_table_knows_every_tiling_and_takes_those_that_fit():
             assert tilings.fits(tilings.choose(size), size)
     assert tilings.choose(tilings.Size(1, 4, 8192, 8192)).kernel == "split_k"
     assert tilings.choose(tilings.Size(1, 8192, 8192, 8192)).kernel != "split_k"
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_the_loss_of_a_linear_layer(reduction, monkeypatch):
+    from gluon_kernels.gemm import loss
+
+    monkeypatch.setattr(loss, "_AT_ONCE", 1)  # several parts
+    torch.manual_seed(0)
+    x, weight = (t.requires_grad_() for t in matrices((200, 16), (40, 16), dtype=torch.float32))
+    labels = torch.randint(40, (200,))
+    labels[::7] = -100
+    result = gluon_kernels.linear_cross_entropy(x, weight, labels, reduction=reduction)
+    right = torch.nn.functional.cross_entropy(x @ weight.mT, labels, reduction=reduction)
+    assert error_of(result, right) < 1e-5
+    grads = torch.autograd.grad(result.square().sum(), [x, weight])
+    for grad, wanted in zip(grads, torch.autograd.grad(right.square().sum(), [x, weight])):
+        assert error_of(grad, wanted) < 1e-5
+    with pytest.raises(ArgumentError, match="reduction"):
+        gluon_kernels.linear_cross_entropy(x, weight, labels, reduction="median")
+
+
+def test_products_of_8_bits_elsewhere_and_wrong_ones(monkeypatch):
+    arguments = MATMUL_FP8.arguments(MATMUL_FP8.small[1], "cpu")
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_80")
+    from gluon_kernels.gemm import fp8
+
+    fp8.plans.forget()
+    assert MATMUL_FP8.check(MATMUL_FP8.small[1], "cpu") is None
+    fp8.plans.forget()
+    with pytest.raises(ShapeError, match="a_scale"):
+        gluon_kernels.matmul_fp8(**{**arguments, "a_scale": torch.ones(7)})
+    with pytest.raises(DtypeError, match="8-bit"):
+        gluon_kernels.matmul_fp8(**{**arguments, "a": torch.ones(40, 80)})
