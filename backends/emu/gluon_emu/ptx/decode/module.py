@@ -439,7 +439,7 @@ class _Modules(Reader):
         function = self.function
         assert function is not None
         text, at = self.text, self.at
-        if text.startswith(".loc", at):
+        if re.compile(r"\.loc\s").match(text, at):
             match = _LOC.match(text, at)
             if match is None:
                 self.rest_of_line()

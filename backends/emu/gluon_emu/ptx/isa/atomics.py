@@ -88,7 +88,7 @@ def at_once(kind: str, type: Type, returns: bool) -> Optional[Callable[..., Opti
             before = typed[of]
         ufunc.at(typed, of, new)
         view[places] = typed.view(view.dtype)
-        return before.view(view.dtype)
+        return np.asarray(before.view(view.dtype))
 
     return run
 

@@ -7,9 +7,9 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from gluon_emu.errors import EmulatorError
-from gluon_emu.ptx.isa.table import instruction
+from gluon_emu.ptx.isa.table import Step, instruction
 from gluon_emu.ptx.machine.code import SWITCH
-from gluon_emu.ptx.program import TYPES, Step
+from gluon_emu.ptx.program import TYPES
 
 __all__ = ["synchronous"]
 

@@ -11,11 +11,11 @@ from gluon_emu.errors import EmulatorError
 from gluon_emu.ptx.isa.atomics import update_of
 from gluon_emu.ptx.isa.mbarrier import places_of
 from gluon_emu.ptx.isa.memory import address_of, addresses
-from gluon_emu.ptx.isa.table import instruction
+from gluon_emu.ptx.isa.table import Step, instruction
 from gluon_emu.ptx.isa.tensor import box_of, move
 from gluon_emu.ptx.machine.agents import Task
 from gluon_emu.ptx.numbers import uint
-from gluon_emu.ptx.program import TYPES, Step
+from gluon_emu.ptx.program import TYPES
 from gluon_emu.ptx.tensormap import BYTES, FIELDS
 from gluon_emu.ptx.text import Address, Vector
 
@@ -89,9 +89,9 @@ def _numbers(call: Any, operand: Any) -> list[Callable[[Any], np.ndarray]]:
 def groups(call: Any) -> Step:
     call.flag("async"), call.flag("bulk")
     if call.flag("commit_group"):
-        return lambda group: group.machine.agents.commit(group, "bulk")  # type: ignore[no-any-return]
+        return lambda group: group.machine.agents.commit(group, "bulk")
     newest = int(call.operands[0].value)
-    return lambda group: group.machine.agents.wait(group, "bulk", newest)  # type: ignore[no-any-return]
+    return lambda group: group.machine.agents.wait(group, "bulk", newest)
 
 
 @instruction("cp.async.bulk.prefetch")

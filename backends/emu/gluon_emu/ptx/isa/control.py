@@ -8,9 +8,9 @@ import numpy as np
 
 from gluon_emu.errors import TrapError
 from gluon_emu.ptx.decode.module import Name
-from gluon_emu.ptx.isa.table import instruction
+from gluon_emu.ptx.isa.table import Step, instruction
 from gluon_emu.ptx.machine.code import SWITCH
-from gluon_emu.ptx.program import TYPES, Step
+from gluon_emu.ptx.program import TYPES
 from gluon_emu.ptx.text import Address, Register, Vector
 
 __all__: list[str] = []
@@ -34,7 +34,7 @@ def bra(call: Any) -> Step:
     if not isinstance(call.operands[0], Name):
         raise call.refuse("`bra` takes a label")
     target = _target(call, call.operands[0])
-    return lambda group: group.machine.jump(group, target)  # type: ignore[attr-defined,no-any-return]
+    return lambda group: group.machine.jump(group, target)
 
 
 @instruction("brx")
@@ -68,13 +68,13 @@ def brx(call: Any) -> Step:
 def ret(call: Any) -> Step:
     call.flag("uni")
     call.count(0)
-    return lambda group: group.machine.back(group)  # type: ignore[attr-defined,no-any-return]
+    return lambda group: group.machine.back(group)
 
 
 @instruction("exit")
 def exit_(call: Any) -> Step:
     call.count(0)
-    return lambda group: group.machine.leave(group)  # type: ignore[attr-defined,no-any-return]
+    return lambda group: group.machine.leave(group)
 
 
 @instruction("trap")
@@ -97,7 +97,7 @@ def nothing(call: Any) -> Step:
                 operand.base.name
             ) is None else None
     if call.name == "nanosleep":
-        return lambda group: group.machine.slept(group)  # type: ignore[attr-defined,no-any-return]
+        return lambda group: group.machine.slept(group)
     return lambda group: None
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from gluon_emu.errors import EmulatorError
 from gluon_emu.ptx.isa.mbarrier import places_of
 from gluon_emu.ptx.isa.memory import addresses, space_of
-from gluon_emu.ptx.isa.table import instruction
+from gluon_emu.ptx.isa.table import Step, instruction
 from gluon_emu.ptx.machine.agents import Task
-from gluon_emu.ptx.program import TYPES, Step
+from gluon_emu.ptx.program import TYPES
 from gluon_emu.ptx.text import Immediate, Register
 
 __all__: list[str] = []
@@ -91,7 +91,7 @@ def _bytewise(group: Any, memory: Any, at: np.ndarray, count: np.ndarray) -> np.
 
 
 def _threads(group: Any) -> np.ndarray:
-    return group.machine.agents.threads_of(group)  # type: ignore[no-any-return]
+    return np.asarray(group.machine.agents.threads_of(group))
 
 
 def _copy(memory: Any, place: np.ndarray, start: np.ndarray, count: np.ndarray, size: int) -> None:
@@ -111,7 +111,7 @@ def groups(call: Any) -> Step:
     call.flag("async")
     kind = call.one_of("commit_group", "wait_group", "wait_all")
     if kind == "commit_group":
-        return lambda group: group.machine.agents.commit(group, "cp")  # type: ignore[no-any-return]
+        return lambda group: group.machine.agents.commit(group, "cp")
     newest = int(call.operands[0].value) if kind == "wait_group" else 0
     every = kind == "wait_all"
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from gluon_emu.ptx.isa.barrier import synchronous
 from gluon_emu.ptx.isa.memory import addresses, space_of
-from gluon_emu.ptx.isa.table import instruction
+from gluon_emu.ptx.isa.table import Step, instruction
 from gluon_emu.ptx.machine.group import LANES
-from gluon_emu.ptx.program import TYPES, Step
+from gluon_emu.ptx.program import TYPES
 from gluon_emu.ptx.text import Vector
 
 __all__: list[str] = []

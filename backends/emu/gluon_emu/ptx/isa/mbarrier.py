@@ -7,9 +7,9 @@ from typing import Any, Optional
 import numpy as np
 
 from gluon_emu.ptx.isa.memory import addresses, space_of
-from gluon_emu.ptx.isa.table import instruction
+from gluon_emu.ptx.isa.table import Step, instruction
 from gluon_emu.ptx.machine.code import SWITCH
-from gluon_emu.ptx.program import TYPES, Step
+from gluon_emu.ptx.program import TYPES
 from gluon_emu.ptx.text import Sink
 
 __all__ = ["places_of"]

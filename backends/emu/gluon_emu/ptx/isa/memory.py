@@ -7,10 +7,10 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from gluon_emu.ptx.isa.atomics import at_once, update_of
-from gluon_emu.ptx.isa.table import instruction
+from gluon_emu.ptx.isa.table import Step, instruction
 from gluon_emu.ptx.machine.access import LOCAL_WINDOW, SHARED_WINDOW
 from gluon_emu.ptx.numbers import uint
-from gluon_emu.ptx.program import TYPES, Step, Type
+from gluon_emu.ptx.program import TYPES, Type
 from gluon_emu.ptx.text import Address, Immediate, Operand, Register, Vector
 
 __all__ = ["address_of", "addresses", "space_of"]
@@ -65,7 +65,7 @@ def _prefix(call: Any) -> tuple[str, Optional[str]]:
 
 def _items(call: Any, operand: Operand) -> list[Operand]:
     count = {"v2": 2, "v4": 4, "v8": 8}.get(call.one_of("v2", "v4", "v8") or "", 1)
-    items = list(operand.items) if isinstance(operand, Vector) else [operand]
+    items: list[Operand] = list(operand.items) if isinstance(operand, Vector) else [operand]
     if len(items) != count:
         raise call.refuse(f"{len(items)} registers where the instruction has {count}")
     return items
@@ -226,11 +226,13 @@ def cvta(call: Any) -> Step:
     arguments = call.program.parameter_room.ctypes.data
     far = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": arguments}.get(space, 0)
     if not far:
-        return call.plain(type, [type], lambda a: a)  # type: ignore[no-any-return]
+        same: Step = call.plain(type, [type], lambda a: a)
+        return same
     if type.bits != 64:
         raise call.refuse("`cvta` of 32 bits is not known here")
     window = np.uint64(far)
-    return call.plain(type, [type], lambda a: a - window if back else a + window)  # type: ignore[no-any-return]
+    step: Step = call.plain(type, [type], lambda a: a - window if back else a + window)
+    return step
 
 
 @instruction("isspacep")

@@ -16,9 +16,9 @@ from gluon_emu.ptx.isa.products import (
     products,
     unpack,
 )
-from gluon_emu.ptx.isa.table import instruction
+from gluon_emu.ptx.isa.table import Step, instruction
 from gluon_emu.ptx.numbers import decode, encode, rounded, sum_to_odd, uint
-from gluon_emu.ptx.program import TYPES, Step
+from gluon_emu.ptx.program import TYPES
 from gluon_emu.ptx.text import Vector
 
 __all__ = ["accumulator_places", "left_places"]
@@ -99,7 +99,7 @@ def mma(call: Any) -> Step:
     depth_b, columns_b = right_places(k, each)
     rows, columns = accumulator_places(m, n)
     generation = call.program.module.arch
-    multiply = lambda x, y, z: products(x, y, z, (left, right), result, generation)  # noqa: E731
+    multiply: Any = lambda x, y, z: products(x, y, z, (left, right), result, generation)  # noqa: E731
     if left in ("e4m3", "e5m2") and generation >= 90:
         multiply = _by_halves(left, right, k, generation)
 

@@ -9,8 +9,8 @@ from typing import Any, Callable
 import numpy as np
 
 from gluon_emu.errors import TrapError
+from gluon_emu.ptx.isa.table import Step
 from gluon_emu.ptx.machine.access import LOCAL_WINDOW
-from gluon_emu.ptx.program import Step
 
 __all__ = ["RUNTIME"]
 
@@ -32,7 +32,7 @@ def _bytes(group: Any, address: int, row: int, size: int) -> bytes:
     start = address - memory.arrays.low
     if not 0 <= start < memory.arrays.bytes.size:
         raise TrapError(f"a text at {address:#x}: {memory.arrays.nearest(address, 1)}")
-    return memory.arrays.bytes[start : start + size].tobytes()
+    return bytes(memory.arrays.bytes[start : start + size])
 
 
 def _text(group: Any, address: int, row: int) -> str:
@@ -46,7 +46,7 @@ def _local(group: Any, address: int, row: int, lane: int, at: int, size: int) ->
         return _bytes(group, address + at, row, size)
     thread = int(group.rows[row]) * 32 + lane
     start = thread * memory.local_bytes + (address & (1 << 56) - 1) + at
-    return memory.local[start : start + size].tobytes()
+    return bytes(memory.local[start : start + size])
 
 
 def _printf(call: Any, results: list[str], arguments: list[str]) -> Step:

@@ -75,9 +75,8 @@ def _chain(
     if not finite:
         plain = np.matmul(np.where(np.isfinite(a), a, 0), np.where(np.isfinite(b), b, 0)) + c
         special = _special(a, b, c)
-        clean = _chain(
-            *(np.where(np.isfinite(x), x, 0.0) for x in (a, b, c)), kinds, result, steps, bits
-        )
+        a, b, c = (np.where(np.isfinite(x), x, 0.0) for x in (a, b, c))
+        clean = _chain(a, b, c, kinds, result, steps, bits)
         return np.where(np.isfinite(special) & np.isfinite(plain), clean, special)
     ea = _exponents(a, FORMATS[kinds[0]].least)
     eb = _exponents(b, FORMATS[kinds[1]].least)

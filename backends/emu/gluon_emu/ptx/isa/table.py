@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional
 
-from gluon_emu.ptx.program import OPCODES, Step
+from gluon_emu.ptx.program import OPCODES
 
-__all__ = ["TABLE", "find", "instruction"]
+__all__ = ["TABLE", "Step", "find", "instruction"]
 
+# Executes an instruction for a group; see `Machine._step`.
+Step = Callable[[Any], Any]
 Maker = Callable[[Any], Step]
 TABLE: dict[str, Maker] = {}
 

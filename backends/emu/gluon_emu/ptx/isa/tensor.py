@@ -22,7 +22,7 @@ def swizzled(offset: np.ndarray, mode: int) -> np.ndarray:
     """Exclusive or of bits of an address in shared memory, from 4 on, with those from 7 on."""
     if not mode:
         return offset
-    return offset ^ (offset >> 3 & ((1 << mode) - 1) << 4)
+    return np.asarray(offset ^ (offset >> 3 & ((1 << mode) - 1) << 4))
 
 
 @lru_cache(maxsize=256)

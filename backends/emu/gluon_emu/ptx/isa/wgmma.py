@@ -11,11 +11,11 @@ import numpy as np
 from gluon_emu.errors import AccessError
 from gluon_emu.ptx.isa.mma import accumulator_places, left_places
 from gluon_emu.ptx.isa.products import ELEMENTS, integer_products, products, unpack
-from gluon_emu.ptx.isa.table import instruction
+from gluon_emu.ptx.isa.table import Step, instruction
 from gluon_emu.ptx.isa.tensor import swizzled
 from gluon_emu.ptx.machine.code import SHARED_START
 from gluon_emu.ptx.numbers import decode
-from gluon_emu.ptx.program import TYPES, Step
+from gluon_emu.ptx.program import TYPES
 from gluon_emu.ptx.text import Immediate, Vector
 
 __all__: list[str] = []

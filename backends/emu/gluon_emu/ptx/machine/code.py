@@ -12,7 +12,7 @@ from gluon_emu.errors import EmulatorError, UnknownInstructionError, span_of
 from gluon_emu.memory import Allocation
 from gluon_emu.ptx.decode.module import Function, Instruction, Module, Name
 from gluon_emu.ptx.machine.liveness import dead_after
-from gluon_emu.ptx.program import CARRY, TYPES, Call, Step
+from gluon_emu.ptx.program import CARRY, TYPES, Call
 from gluon_emu.ptx.text import Address, Operand, Pair, Register, Vector
 
 __all__ = ["SHARED_START", "SWITCH", "Bound", "Code", "ModuleCall", "bind"]
@@ -37,7 +37,7 @@ class Bound:
     source: Instruction
     function: str
     guard: Optional[Callable[[Any], np.ndarray]] = None
-    step: Optional[Step] = None
+    step: Callable[[Any], Any] = lambda group: None
     dead: tuple[str, ...] = ()
     leads: bool = False
     reads: frozenset[str] = frozenset()
@@ -220,12 +220,11 @@ class Code:
         leads = {start + at for at in function.labels.values()}
         if prefix:
             local = function.registers.keys()
-            rename = lambda o: _renamed(o, prefix, local)  # noqa: E731
         for number, instruction in enumerate(function.instructions):
             if prefix:
                 statement = instruction.statement
-                operands = tuple(map(rename, statement.operands))
-                guard = rename(statement.guard) if statement.guard else None
+                operands = tuple(_renamed(o, prefix, local) for o in statement.operands)
+                guard = _renamed(statement.guard, prefix, local) if statement.guard else None
                 statement = replace(statement, operands=operands, guard=guard)
                 instruction = replace(instruction, statement=statement)
             bound = Bound(start + number, instruction, function.name, leads=start + number in leads)

@@ -44,7 +44,7 @@ class Group:
         active: Optional[np.ndarray],
         values: dict[str, np.ndarray],
         pc: int,
-        stack: tuple[int, ...] = (),
+        stack: tuple[Any, ...] = (),
         turn: int = 0,
     ):
         self.machine, self.rows, self.active, self.values = machine, rows, active, values
@@ -65,7 +65,7 @@ class Group:
 
     def threads(self) -> np.ndarray:
         """Return the number of each thread in its block."""
-        return self.machine.thread_of[self.rows]
+        return np.asarray(self.machine.thread_of[self.rows])
 
     def full(self, value: Any) -> np.ndarray:
         """Return a value of a register, once for each thread."""

@@ -187,7 +187,7 @@ class Machine:
             else:
                 for name in bound.dead:
                     values.pop(name, None)
-                pc = outcome  # type: ignore[assignment]
+                pc = outcome
 
     def _step(self, bound: Bound, group: Group) -> Any:
         """Execute an instruction; return None, the index that all go to, or SWITCH."""
@@ -200,7 +200,7 @@ class Machine:
                 if not mask.any():
                     return None
                 group.mask = None if mask.all() else mask
-            return bound.step(group)  # type: ignore[misc]
+            return bound.step(group)
         except EmulatorError as error:
             raise self._placed(error, bound, group) from None
         except NotModelled as error:
@@ -278,7 +278,7 @@ class Machine:
             others = group.everything() & ~group.lanes()
             rest = group.part(others) if others.any() else None
             group = group.part(group.lanes())
-        group.stack = (*group.stack, (back, tuple(results)))  # type: ignore[assignment]
+        group.stack = (*group.stack, (back, tuple(results)))
         group.pc = target
         if rest is not None:
             rest.pc = back
@@ -299,7 +299,7 @@ class Machine:
             rest.pc = group.pc + 1
             self.place(rest)
         going.mask = going.active
-        pc, results = going.stack[-1]  # type: ignore[misc]
+        pc, results = going.stack[-1]
         going.stack = going.stack[:-1]
         move(going, results)
         going.pc = pc

@@ -18,7 +18,7 @@ _RESERVED = 1024
 def reader(name: str, bits: int) -> Callable[[Any], np.ndarray]:
     """Return a function from a group to the values of a special register."""
     stem, _, axis = name.partition(".")
-    value = _VALUES.get(stem, lambda g, axis: 0)
+    value = _VALUES.get(stem, _zero)
     dtype = np.dtype(np.bool_) if bits == 1 else uint(bits)
 
     def read(group: Any) -> np.ndarray:
@@ -30,6 +30,10 @@ def reader(name: str, bits: int) -> Callable[[Any], np.ndarray]:
         return values.astype(dtype)
 
     return read
+
+
+def _zero(g: Any, axis: str) -> int:
+    return 0
 
 
 def _tid(g: Any, axis: str) -> Any:
