@@ -6,28 +6,30 @@ this asks the objects and not the source. `docs/conf.py` writes the pages where 
 
 from __future__ import annotations
 
-import ast
-import functools
-import importlib
 import inspect
 import re
 import sys
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Iterable, Iterator, Optional
+from typing import Any, Iterable, Iterator
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import mistakes  # noqa: E402
 import sections  # noqa: E402
-import gluon_core as gluon  # noqa: E402
-from gluon_core import language as gl  # noqa: E402
+from public_names import (  # noqa: E402
+    VENDORS,
+    exampled,
+    is_host,
+    known_host_names,
+    missing,
+    resolve,
+    room_names,
+    shown_sections,
+    used_in_examples,
+    vendor_names,
+)
 from gluon_core.registry.load import registry  # noqa: E402
-from gluon_core.errors import GluonError  # noqa: E402
-
-ROOT = Path(__file__).parents[2]
-VENDORS = ("nvidia", "amd")
 
 # Page -> (title, text above its entries, files of examples).
 PAGES = {
@@ -38,7 +40,7 @@ PAGES = {
     ),
     "tensors": (
         "Tensors and dtypes",
-        "Making tensors, turning their shape, moving them to other layouts.",
+        "Making tensors, changing their shape, moving them to other layouts.",
         ("tensors",),
     ),
     "elementwise": ("Element by element", "Arithmetic and mathematics.", ("elementwise",)),
@@ -104,158 +106,6 @@ PAGES = {
         ("plugins_ops",),
     ),
 }
-
-# Modules that plugins are written with, under `gluon_core`.
-ROOMS = (
-    "values",
-    *(
-        f"plugin.{name}"
-        for name in (
-            "backend builder compiler device hookspec host_descriptor language launcher machine_code ops options paths "
-            "reference semantic simulation targets triton_compiler"
-        ).split()
-    ),
-    *(f"simulation.{name}" for name in ("assembly", "host_memory", "ranks", "settings")),
-    "portable.requests",
-    "registry.load",
-)
-
-
-# -- names ---------------------------------------------------------------------------------------
-
-
-def language_names() -> list[str]:
-    """Every public name of the language itself, dotted: `where`, `portable.mma`, `fpsan.embed`."""
-    names = []
-    for name in dir(gl):
-        value = getattr(gl, name)
-        if name in VENDORS or name.startswith("@"):  # pytest's own, in modules it rewrites
-            continue
-        if inspect.ismodule(value):
-            names += [f"{name}.{inner}" for inner in dir(value) if not inner.startswith(("_", "@"))]
-        else:
-            names.append(name)
-    return names
-
-
-# Modules of `gluon_core` that are public with the names in their `__all__` (docs/stability.md).
-LIBRARIES = ("distributed", "layouts", "testing", "torch", "tune")
-
-
-@functools.lru_cache(maxsize=None)
-def _known_host_names() -> frozenset[str]:
-    return frozenset(host_names())
-
-
-def host_names() -> list[str]:
-    """Return the public names of `gluon_core` and its libraries, and of plugins' parts for host code."""
-    modules = {"language", "plugins", "portable", "standin", "targets", "testing", "torch", *VENDORS}
-    names = [f"gluon.{n}" for n in dir(gluon) if not n.startswith(("_", "@")) and n not in modules]
-    for library in LIBRARIES:
-        module = _imported(library)
-        names += [f"gluon.{library}.{name}" for name in getattr(module, "__all__", ())]
-    for vendor in VENDORS:
-        names += _host_names_of(_imported(vendor), f"gluon.{vendor}", set())
-    return names
-
-
-def room_names() -> list[str]:
-    """Return the names that plugins are written with, each with the path that it is imported from."""
-    rooms = {f"gluon_core.{room}": importlib.import_module(f"gluon_core.{room}") for room in ROOMS}
-    return [f"{path}.{name}" for path, room in rooms.items() for name in room.__all__]
-
-
-def is_host(name: str) -> bool:
-    """Return True if a name is shown as it is, and not under `gl`."""
-    return name.startswith(("gluon.", "gluon_core."))
-
-
-def _imported(name: str) -> Optional[ModuleType]:
-    """Return a module of `gluon_core`; None where its requirements, such as torch, are not installed."""
-    try:
-        return importlib.import_module(f"gluon_core.{name}")
-    except ImportError:
-        return None
-
-
-def _host_names_of(module: Any, path: str, seen: set[int]) -> list[str]:
-    names = []
-    for name in dir(module):
-        value = getattr(module, name)
-        if name.startswith(("_", "@")) or id(value) in seen:
-            continue
-        if inspect.ismodule(value):
-            names += _host_names_of(value, f"{path}.{name}", seen | {id(value)})
-        else:
-            names.append(f"{path}.{name}")
-    return names
-
-
-def vendor_names(vendor: str) -> dict[str, Any]:
-    """Names of `gl.<vendor>`, each under the oldest generation that has it."""
-    names: dict[str, Any] = {}
-    seen: set[int] = set()
-
-    def walk(module: ModuleType, path: str) -> None:
-        for name in dir(module):
-            value = None if name.startswith(("_", "@")) else getattr(module, name, None)
-            if value is None or id(value) in seen:
-                continue
-            seen.add(id(value))
-            if inspect.ismodule(value):
-                walk(value, f"{path}.{name}")
-            else:
-                names[f"{path}.{name}"] = value
-
-    walk(getattr(gl, vendor), vendor)
-    return names
-
-
-def resolve(name: str) -> Any:
-    if name.startswith("gluon_core."):
-        path, _, last = name.rpartition(".")
-        return getattr(importlib.import_module(path), last)
-    value: Any = gluon if name.startswith("gluon.") else gl
-    for path in (*LIBRARIES, *VENDORS):
-        if name.startswith(f"gluon.{path}."):
-            importlib.import_module(f"gluon_core.{path}")
-    for part in name.removeprefix("gluon.").split("."):
-        value = getattr(value, part)
-    return value
-
-
-def _sections(file: Path) -> list[sections.Section]:
-    """Without the names that the installed Triton lacks: a page made with an older one leaves them out."""
-    every = sections.sections(file)
-    kept = (replace(one, names=tuple(filter(_there, one.names))) for one in every)
-    return [one for one in kept if one.names]
-
-
-def _there(name: str) -> bool:
-    try:
-        resolve(name)
-    except (GluonError, AttributeError, ImportError):
-        return False
-    return True
-
-
-def exampled() -> dict[str, sections.Section]:
-    """Name -> the example that shows it; a vendor's op also under the name of its first module."""
-    return {name: s for file in sections.files() for s in _sections(file) for name in s.names}
-
-
-def used_in_examples() -> dict[str, list[str]]:
-    """Map each identifier to the files of `examples/` whose kernels use it; tests run these on the simulator."""
-    files: dict[str, list[str]] = {}
-    for file in sorted((ROOT / "examples").glob("*.py")):
-        names = set()
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, (ast.Attribute, ast.Name)):
-                names.add(node.attr if isinstance(node, ast.Attribute) else node.id)
-        for name in names:
-            files.setdefault(name, []).append(file.name)
-    return files
-
 
 # -- an entry ------------------------------------------------------------------------------------
 
@@ -356,7 +206,7 @@ def anchor(name: str) -> str:
     """Return the targets of links by name. Sphinx does not tell `gluon.torch.Op` from `gluon.torch.op`."""
     shown = name if is_host(name) else f"gl.{name}"
     path, _, last = name.rpartition(".")
-    known = _known_host_names() if name.startswith("gluon.") else room_names()
+    known = known_host_names() if name.startswith("gluon.") else room_names()
     twin = is_host(name) and last[:1].isupper() and f"{path}.{last.lower()}" in known
     return f"{shown}_class" if twin else shown
 
@@ -399,7 +249,7 @@ def _examples_page(title: str, lead: str, stems: Iterable[str]) -> str:
         file = sections.FOLDER / f"{stem}.py"
         out.append(f"The examples{'' if stem == stems[0] else ' below'} have in common:\n")
         out.append(f"```python\n{sections.preamble(file)}\n```\n")
-        for section in _sections(file):
+        for section in shown_sections(file):
             head = ", ".join(n.rpartition(".")[2] for n in section.names[:4])
             head += ", ..." if len(section.names) > 4 else ""
             out.append(f"## {head}\n")
@@ -573,7 +423,7 @@ def _index_page() -> str:
 
 def _names(stems: Iterable[str]) -> list[str]:
     files = (sections.FOLDER / f"{stem}.py" for stem in stems)
-    return [name for file in files for s in _sections(file) for name in s.names]
+    return [name for file in files for s in shown_sections(file) for name in s.names]
 
 
 def pages() -> dict[str, str]:
@@ -585,28 +435,6 @@ def pages() -> dict[str, str]:
     pages["reference/settings.md"] = _settings_page()
     pages["reference/index.md"] = _index_page()
     return pages
-
-
-def missing(vendor: Optional[str] = None) -> list[str]:
-    """Names without an example of their own, and that no file of `examples/` uses."""
-    have = exampled()
-    if vendor is None:
-        # A layout is shown under its name in the language.
-        ids = {id(resolve(name)) for name in have if not inspect.ismodule(resolve(name))}
-        every = [*language_names(), *host_names(), *room_names()]
-        apart = ("gluon.layouts.", *(f"gluon.{vendor}." for vendor in VENDORS))
-        return [
-            n
-            for n in every
-            if n not in have and not (n.startswith(apart) and id(resolve(n)) in ids)
-        ]
-    ids = {id(resolve(name)) for name in have}
-    used = used_in_examples()
-    return [
-        name
-        for name, value in vendor_names(vendor).items()
-        if id(value) not in ids and name.rpartition(".")[2] not in used
-    ]
 
 
 if __name__ == "__main__":
