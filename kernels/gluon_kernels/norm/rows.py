@@ -220,5 +220,9 @@ def tiling(
             distance = max(warps / aim, aim / warps)
             candidates.append((padded * (1 + 0.15 * (distance - 1)), warps, pieces, width))
     _, warps, pieces, width = min(candidates)
+    deep = 1  # rows of a warp
+    if warps == parts == 1:
+        while 2 * deep * pieces * vector * held <= 32 and rows >= 2 * deep * 8 * processors:
+            deep *= 2
     layout = gl.BlockedLayout([1, vector], [1, warp_size], [1, warps], [1, 0])
-    return Tiling(align, parts, 1, pieces, width, warps, layout)
+    return Tiling(align, parts, deep, pieces, width, warps, layout)

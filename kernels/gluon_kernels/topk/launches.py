@@ -28,22 +28,25 @@ def divided(
     rows: int, columns: int, bits: int, align: int, count: int, processors: int, warp_size: int = 32
 ) -> dict[str, Any]:
     """Return the constants of `portable.topk`, and `num_warps`."""
-    vector = min(align, 128 // bits)
-    pair = GROUP // vector
+    # Where groups are few for the elements wanted, each element is one.
+    size = GROUP if columns >= 4 * GROUP * count else 1
+    vector = min(align, 128 // bits, size)
+    pair = size // vector
     warps = 4 if columns > 1024 else 1
     lanes = warps * warp_size
-    of_group = lanes * GROUP  # columns that one group of each thread covers
-    groups = min(8, -(-columns // of_group))
+    of_group = lanes * size  # columns that one group of each thread covers
+    groups = min(8 if size > 1 else 32, -(-columns // of_group))
     parts = _power(-(-columns // (groups * of_group)))
     # Few rows: shorter parts, so that all processors have some.
     while parts * rows < 4 * processors and groups > 1:
         groups = -(-groups // 2)
         parts = _power(-(-columns // (groups * of_group)))
-    cap = max(32, _power(4 * count))
+    whole = max(16, _power(columns))
+    cap = min(max(32, _power(4 * count)), whole)
     while parts * cap > 16384 and parts > 1:  # the lists of a row are one tile
         parts //= 2
         groups = -(-columns // (parts * of_group))
-    ranked = max(16, _power(2 * count))
+    ranked = min(max(16, _power(2 * count)), whole)
     return {
         "BITS": bits,
         "ALIGN": align,

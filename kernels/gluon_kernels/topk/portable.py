@@ -198,7 +198,7 @@ def topk(
         facts: int32 [rows, PARTS]: the lengths of lists.
         arrived: int32 [rows], which grows by PARTS, a power of two, with each launch.
         GROUPS: groups of a thread, each of PAIR accesses of VECTOR elements.
-        CAP: groups of a list, at least twice `count`.
+        CAP: groups of a list, at least twice `count`, or all of a row.
         MOST: elements whose order is found, at least `count` and at most CAP.
     """
     row = (gl.program_id(0) // PARTS).to(gl.int64)
@@ -261,7 +261,7 @@ def topk(
         exists = exists & (column < end)
         x = gl.load(src + column, mask=exists, other=0.0)
         key = keys_of(x, exists, BITS, LARGEST)
-        limit = bound_of((key,), count, MOST, BITS, 1)
+        limit = bound_of((key,), count, count, BITS, 1)
         own = lists + (PARTS + 1) * CAP
         length = listed(key, column, key >= limit, names + own, places + own, MOST)
         if not (fits_all & (length <= MOST)):

@@ -131,3 +131,10 @@ def test_they_compile(target, columns, bits):
     x, whole = torch.bfloat16 if bits == 16 else torch.float32, torch.int32
     arguments = (x, x, torch.int64, whole, whole, whole, whole, columns, columns, 8)
     assert portable.topk.warmup(*arguments, **constants, **options)
+
+
+def test_many_of_short_rows():
+    compare(torch.randn(3, 128).bfloat16(), 100)
+    compare(torch.randn(2, 1292).bfloat16(), 100)
+    compare(torch.randint(0, 9, (2, 512)).half(), 256)
+    compare(torch.randn(2, 600), 256, largest=False)
