@@ -29,9 +29,17 @@ def differentiable(
     """Return `forward` with a gradient, from the functions that `gluon_core.torch.op` takes."""
 
     class Direct(torch.autograd.Function):
-        pass
+        # A separate setup_context makes torch inspect the signature at each call.
+        @staticmethod
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            output = forward(*arguments)
+            setup_context(ctx, arguments, output)
+            return output
 
-    Direct.forward = staticmethod(forward)
-    Direct.setup_context = staticmethod(setup_context)
-    Direct.backward = staticmethod(once_differentiable(backward))
-    return Direct.apply
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, *grads: Any) -> Any:
+            return backward(ctx, *grads)
+
+    apply: Callable[..., Any] = Direct.apply
+    return apply
