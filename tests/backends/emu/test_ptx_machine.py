@@ -1,4 +1,4 @@
-"""How the emulator executes PTX: control flow, barriers, memory spaces and calls, in texts of our own."""
+"""Test the execution of PTX: control flow, barriers, memory spaces and calls, in texts of our own."""
 
 from __future__ import annotations
 
