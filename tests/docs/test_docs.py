@@ -93,7 +93,7 @@ RUN = [page for page in PAGES if blocks(page) and page.stem not in INSTALLED]
 
 # The newcomer's path always runs; pages that others' tests cover as well are a campaign (tox -e docs).
 COVERED = {
-    "kernels", "tuning", "tutorials", "torch", "profiling", "bundles", "emulator", "suites",
+    "kernels", "tuning", "tutorials", "torch", "profiling", "bundles", "emulator", "emulator-ptx", "suites",
     "getting-started", "simulator", "bugs-it-finds", "prove",
 }  # fmt: skip
 COVERED_PAGES = {page for page in RUN if page.parent.name == "guides" or page.stem in COVERED}

@@ -72,6 +72,12 @@ def emu(
     timeout: Annotated[
         Optional[float], typer.Option("--timeout", metavar="SECONDS", help="End after that time.")
     ] = None,
+    coverage: Annotated[
+        bool,
+        typer.Option(
+            "--coverage", help="List the forms of instructions in a file of PTX, and end."
+        ),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> int:
     """Execute PTX or AMD machine code in a file, and report violated rules."""
@@ -80,7 +86,7 @@ def emu(
     from gluon_emu.amdgcn.launcher import execute, prepared
     from gluon_emu.amdgcn.replaced import code_in
     from gluon_emu.arguments import allocation_of
-    from gluon_emu.command.ptx import is_ptx, run_ptx
+    from gluon_emu.command.ptx import is_ptx, run_ptx, show_coverage
     from gluon_emu.command.values import value_of
     from gluon_emu.settings import current, using
 
@@ -88,6 +94,10 @@ def emu(
         close = did_you_mean(file.name, (p.name for p in file.parent.glob("*.s")))
         words = "a folder, and no file" if file.is_dir() else "no such file"
         raise ArgumentError(words, argument="FILE", got=str(file), remedy=close)
+    if coverage:
+        if not is_ptx(file):
+            raise ArgumentError("no PTX", argument="--coverage", got=str(file))
+        return show_coverage(file, json)
     if is_ptx(file):
         return run_ptx(
             file,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json as json_
+from collections import Counter
 from pathlib import Path
 from typing import Any, Optional, Sequence
 
@@ -10,11 +12,12 @@ import numpy as np
 from gluon_core.errors import ArgumentError
 from gluon_emu.arguments import allocation_of
 from gluon_emu.command.values import value_of
-from gluon_emu.ptx.decode.module import Parameter
+from gluon_emu.ptx.decode.module import Parameter, parse_module
 from gluon_emu.ptx.launcher import code_in, execute, prepared
+from gluon_emu.ptx.machine.code import Code
 from gluon_emu.settings import current, using
 
-__all__ = ["is_ptx", "run_ptx"]
+__all__ = ["is_ptx", "run_ptx", "show_coverage"]
 
 _SHARED = 227 << 10  # bytes of a block
 Three = tuple[int, int, int]
@@ -77,6 +80,38 @@ def run_ptx(
             np.save(out, arrays[number])
     show(json, name, before, arrays, sum(counts.counts), "warps")
     return 0
+
+
+def show_coverage(file: Path, json: bool) -> int:
+    """Print the forms of instructions in a file by their opcode, and those that the emulator does not know.
+
+    Returns:
+        1 where there are unknown ones, else 0.
+    """
+    module = parse_module(file.read_text())
+    forms: dict[str, Counter[str]] = {}
+    unknown: dict[str, str] = {}
+    for function in module.functions.values():
+        reasons = {id(i): e.words for i, e in Code(module, function, lenient=True).unknown}
+        for instruction in function.instructions:
+            statement = instruction.statement
+            form = ".".join((statement.name, *statement.modifiers))
+            forms.setdefault(statement.name, Counter())[form] += 1
+            if id(instruction) in reasons:
+                unknown.setdefault(form, f"line {instruction.line}: {reasons[id(instruction)]}")
+    if json:
+        known = {form: n for counts in forms.values() for form, n in counts.items()}
+        print(json_.dumps({"forms": known, "unknown": unknown}, indent=2))
+        return int(bool(unknown))
+    print(f"{'opcode':16}{'forms':>8}{'instructions':>14}{'unknown forms':>15}")
+    for name, counts in sorted(forms.items()):
+        missing = sum(form in unknown for form in counts)
+        print(f"{name:16}{len(counts):8}{sum(counts.values()):14}{missing:15}")
+    total = sum(map(len, forms.values()))
+    print(f"{total} forms in {len(module.functions)} functions, {len(unknown)} unknown")
+    for form, reason in unknown.items():
+        print(f"  {form}: {reason}")
+    return int(bool(unknown))
 
 
 def _leaf(

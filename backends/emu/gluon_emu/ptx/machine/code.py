@@ -94,6 +94,9 @@ class _Capture(set[str]):
 class Code:
     """The steps of a kernel and of the functions that it calls.
 
+    Args:
+        lenient: keep instructions that are not known in `unknown`; the code cannot run then.
+
     Attributes:
         static_shared: bytes of shared memory that the module declares, behind `SHARED_START`.
         local_bytes: of a thread.
@@ -104,7 +107,7 @@ class Code:
     target: Any = None
     is_data = each_thread = reaches_memory = False
 
-    def __init__(self, module: Module, kernel: Function):
+    def __init__(self, module: Module, kernel: Function, lenient: bool = False):
         self.module, self.kernel = module, kernel
         self.widths: dict[str, int] = {CARRY: 1}
         self.written = _Capture()
@@ -125,7 +128,8 @@ class Code:
         self._variables()
         for function in self._functions():
             self._bind(function)
-        self._finish()
+        if not lenient:
+            self._finish()
 
     # -- variables --
 
