@@ -9,12 +9,13 @@ import torch
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core.errors import LimitError
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.gemm.call import Call
 from gluon_kernels.gemm.hopper import DTYPES, gemm, widths
 from gluon_kernels.gemm.hopper_small_m import gemm_split_k
 from gluon_kernels.gemm.pad import Padding, pad
-from gluon_kernels.gemm.tilings import Size, Tiling, choose
+from gluon_kernels.gemm.tilings import Size, Tiling, choose, ranked
 from gluon_kernels.plans import Counters, allocator, multiprocessors
 
 __all__ = ["plan", "takes"]
@@ -102,7 +103,8 @@ def plan(call: Call, out: Optional[torch.Tensor], tiling: Optional[Tiling] = Non
         call.batch, call.m, call.n, call.k, call.a.element_size() * 8,
         call.out_dtype.itemsize * 8, (left.transposed, right.transposed), multiprocessors(call.a),
     )  # fmt: skip
-    tiling = tiling or (of_eight_bits(size) if size.bits == 8 else choose(size))
+    if tiling is None:
+        return _first_that_fits(call, out, size)
     empty = allocator(call.shape, call.out_dtype, call.a.device)
     result = empty() if out is None else out
     if (
@@ -141,12 +143,22 @@ def plan(call: Call, out: Optional[torch.Tensor], tiling: Optional[Tiling] = Non
     return run_padded
 
 
-def of_eight_bits(size: Size) -> Tiling:
-    """Return the tiling of half as many elements of 16 bits along K, which are as many bytes."""
+def _first_that_fits(call: Call, out: Optional[torch.Tensor], size: Size) -> Run:
+    """Return the plan of the best tiling whose compiled kernel has enough shared memory."""
+    tilings = _of_eight_bits(size) if size.bits == 8 else [choose(size), *ranked(size)[1:]]
+    for tiling in tilings[:-1]:
+        try:
+            return plan(call, out, tiling)
+        except LimitError:  # conversions of layouts take what the compiler decides
+            continue
+    return plan(call, out, tilings[-1])
+
+
+def _of_eight_bits(size: Size) -> list[Tiling]:
+    """Return the tilings of half as many elements of 16 bits along K, which are as many bytes."""
     half = replace(size, k=gluon.cdiv(size.k, 2), bits=16)
-    tiling = choose(half, persistent=True)
-    m, n, k = tiling.block
-    return replace(tiling, block=(m, n, 2 * k))
+    blocks = ((tiling, tiling.block) for tiling in ranked(half, persistent=True))
+    return [replace(tiling, block=(m, n, 2 * k)) for tiling, (m, n, k) in blocks]
 
 
 def _through(run: Run) -> Run:

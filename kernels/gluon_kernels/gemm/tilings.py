@@ -16,6 +16,7 @@ from typing import Any, Iterator, Optional
 __all__ = ["TILINGS", "Size", "Tiling", "choose", "features", "fits"]
 
 SHARED = 232448  # bytes of shared memory that a block of sm_90 may have
+L2 = 9.0e6  # bytes per microsecond that all processors together copied from the L2 cache of an H100
 FILE = Path(__file__).parent / "tuned" / "hopper.json"
 
 
@@ -186,27 +187,34 @@ def predicted(tiling: Tiling, size: Size) -> Optional[float]:
     numbers = _table()["model"].get(tiling.name)
     if numbers is None:
         return None
-    return float(sum(a * b for a, b in zip(numbers, features(tiling, size))))
+    time = float(sum(a * b for a, b in zip(numbers, features(tiling, size))))
+    m, n, k = tiling.block
+    copied = tiling.tiles(size) * cdiv(size.k, k) * (m + n) * k * size.bits / 8
+    return max(time, float(numbers[0]) + copied / L2)
+
+
+def ranked(size: Size, persistent: bool = False) -> list[Tiling]:
+    """Return the tilings for a product, the one with the least expected time first.
+
+    Args:
+        size: of the product.
+        persistent: without those of "split_k".
+    """
+    times = []
+    for tiling in TILINGS.values():
+        if fits(tiling, size) and not (persistent and tiling.kernel == "split_k"):
+            time = predicted(tiling, size)
+            if time is not None:
+                times.append((time, tiling))
+    best = [tiling for _, tiling in sorted(times, key=lambda pair: pair[0])]
+    measured = _table()["shapes"].get(f"{size.batch}x{size.m}x{size.n}x{size.k}")
+    first = [t for t in best if t.name == measured]
+    if not best:
+        raise LookupError(f"the table of {FILE} has no tiling for {size}")
+    return first + [t for t in best if t not in first]
 
 
 @functools.lru_cache(maxsize=4096)
 def choose(size: Size, persistent: bool = False) -> Tiling:
-    """Return the tiling for a product, not of "split_k" where it must be `persistent`."""
-    measured = _table()["shapes"].get(f"{size.batch}x{size.m}x{size.n}x{size.k}")
-    if (
-        measured is not None
-        and not persistent
-        and measured in TILINGS
-        and fits(TILINGS[measured], size)
-    ):
-        return TILINGS[measured]
-    best, least = None, float("inf")
-    for tiling in TILINGS.values():
-        if not fits(tiling, size) or (persistent and tiling.kernel == "split_k"):
-            continue
-        time = predicted(tiling, size)
-        if time is not None and time < least:
-            best, least = tiling, time
-    if best is None:
-        raise LookupError(f"the table of {FILE} has no tiling for {size}")
-    return best
+    """Return the first of `ranked`."""
+    return ranked(size, persistent)[0]

@@ -232,3 +232,20 @@ def test_products_of_8_bits_elsewhere_and_wrong_ones(monkeypatch):
         gluon_kernels.matmul_fp8(**{**arguments, "a_scale": torch.ones(7)})
     with pytest.raises(DtypeError, match="8-bit"):
         gluon_kernels.matmul_fp8(**{**arguments, "a": torch.ones(40, 80)})
+
+
+def test_a_tiling_without_room_gives_way_to_the_next(monkeypatch):
+    from gluon_core.errors import LimitError
+    from gluon_kernels.gemm import launches
+
+    refused, prepare = [], launches.gluon.torch.prepare
+
+    def scarce(kernel, *arguments, **options):
+        if len(refused) < 2:
+            refused.append(kernel)
+            raise LimitError("the kernel needs more shared memory than there is")
+        return prepare(kernel, *arguments, **options)
+
+    monkeypatch.setattr(launches.gluon.torch, "prepare", scarce)
+    assert MATMUL.check(MATMUL.small[0], "cpu") is None
+    assert len(refused) == 2
