@@ -3,7 +3,8 @@
 from gluon_kernels.attention import attention
 from gluon_kernels.gemm import bmm, linear_cross_entropy, matmul, matmul_fp8
 from gluon_kernels.moe import grouped_matmul, moe
-from gluon_kernels.norm import cross_entropy, layer_norm, rms_norm, softmax
+from gluon_kernels.norm import cross_entropy, layer_norm, rms_norm, softmax, swiglu
+from gluon_kernels.quant import quantize
 from gluon_kernels.topk import TopK, topk
 
 __all__ = [
@@ -17,8 +18,10 @@ __all__ = [
     "matmul",
     "matmul_fp8",
     "moe",
+    "quantize",
     "rms_norm",
     "softmax",
+    "swiglu",
     "topk",
 ]
 

@@ -1,5 +1,6 @@
-"""Softmax, norms and losses of rows."""
+"""Softmax, norms, gates and losses of rows."""
 
+from gluon_kernels.norm.gated import swiglu
 from gluon_kernels.norm.ops import cross_entropy, layer_norm, rms_norm, softmax
 
-__all__ = ["cross_entropy", "layer_norm", "rms_norm", "softmax"]
+__all__ = ["cross_entropy", "layer_norm", "rms_norm", "softmax", "swiglu"]

@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional
 import torch
 from torch import Tensor
 
-from gluon_kernels.norm import gradients, portable
+from gluon_kernels.norm import gates, gradients, portable
 from gluon_kernels.norm.rows import Tiling, tiling
 from gluon_kernels.norm.views import Rows, common_align
 from gluon_kernels.plans import Counters, Launch, allocator, current_target, multiprocessors
@@ -20,6 +20,8 @@ __all__ = [
     "norm_plan",
     "softmax_gradient_plan",
     "softmax_plan",
+    "swiglu_gradient_plan",
+    "swiglu_plan",
 ]
 
 Plan = Callable[..., Any]
@@ -405,3 +407,58 @@ def loss_gradient_plan(
         return new
 
     return run
+
+
+def swiglu_plan(gate: Tensor, up: Tensor) -> Plan:
+    """Return `run(gate, up)`."""
+    if not gate.numel():
+        return lambda gate, up: torch.empty_like(gate)
+    first, second = Rows.of(gate), Rows.of(up)
+    empty = allocator(tuple(gate.shape), gate.dtype, gate.device)
+    new = empty()
+    dst = Rows.of(new)
+    tiles, grid = _blocks(first, second, dst)
+    tensors = (first.tensor, second.tensor, new)
+    sizes = (first.count, first.columns, first.stride, second.stride, dst.stride)
+    launch = prepared(gates.swiglu, grid, (*tensors, *sizes), tensors, **tiles.constants())
+
+    def run(gate: Tensor, up: Tensor) -> Tensor:
+        new = empty()
+        launch(_rows(gate, first), _rows(up, second), new)
+        return new
+
+    return run
+
+
+def swiglu_gradient_plan(grad: Tensor, gate: Tensor, up: Tensor) -> Plan:
+    """Return `run(grad, gate, up) -> (gradient of gate, of up)`."""
+    if not gate.numel():
+        return lambda grad, gate, up: (torch.empty_like(gate), torch.empty_like(up))
+    views = [Rows.of(x) for x in (grad, gate, up)]
+    news = [allocator(tuple(x.shape), x.dtype, x.device) for x in (gate, up)]
+    written = [new() for new in news]
+    every = (*views, *(Rows.of(x) for x in written))
+    tiles, grid = _blocks(*every)
+    tensors = tuple(row.tensor for row in every)
+    sizes = (every[0].count, every[0].columns, *(row.stride for row in every))
+    launch = prepared(gates.swiglu_backward, grid, (*tensors, *sizes), tensors, **tiles.constants())
+
+    def run(grad: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+        to_gate, to_up = (new() for new in news)
+        inputs = (_rows(x, view) for x, view in zip((grad, gate, up), views))
+        launch(*inputs, to_gate, to_up)
+        return to_gate, to_up
+
+    return run
+
+
+def _blocks(*rows: Rows) -> tuple[Tiling, tuple[int, int]]:
+    """Return the tiling of a kernel that looks at no neighbours, in blocks of about 2048 elements, and its grid."""
+    first, bits = rows[0], max(8 * row.tensor.element_size() for row in rows)
+    size = current_target().warp_size
+    tiles = tiling(min(first.columns, 1024), bits, common_align(*rows), size, held=2)
+    return tiles, (-(-first.count // tiles.rows), -(-first.columns // tiles.width))
+
+
+def _rows(x: Tensor, view: Rows) -> Tensor:
+    return x.contiguous() if view.copied else x

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import gluon_kernels as kernels
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels import eager
-from gluon_kernels.norm import launches, ops, portable, rows
+from gluon_kernels.norm import gated, launches, ops, portable, rows
 from gluon_kernels.norm.problem import PROBLEMS
 from gluon_kernels.plans import Plans
 
@@ -58,8 +58,8 @@ def way(request, monkeypatch):
             wanted = any(t is not None and t.requires_grad for t in tensors)
             return not (torch.is_grad_enabled() and wanted)
 
-        monkeypatch.setattr(eager, "is_plain", plain)
-        monkeypatch.setattr(ops, "is_plain", plain)
+        for module in (eager, ops, gated):
+            monkeypatch.setattr(module, "is_plain", plain)
 
 
 @pytest.mark.parametrize("problem, shape", CASES)
@@ -109,6 +109,15 @@ def test_gradients_of_norms(programs, way):
     compare(kernels.rms_norm, rms, x, weight)
     compare(kernels.layer_norm, layer, x, weight, bias)
     compare(added, lambda x, y: F.layer_norm(x + y, (301,)) * (x + y), x, torch.randn(5, 301))
+
+
+def test_gradients_of_swiglu(way, monkeypatch):
+    def other(gate, up):
+        return F.silu(gate) * up
+
+    compare(kernels.swiglu, other, torch.randn(5, 300), torch.randn(5, 300))
+    both = torch.randn(3, 2, 2200)
+    compare(lambda x: kernels.swiglu(*x.chunk(2, -1)), lambda x: other(*x.chunk(2, -1)), both)
 
 
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
@@ -178,6 +187,7 @@ def test_the_operators_declare_what_they_do():
         (ours.norm_out, (x, weight, None, x, 1e-5, False, torch.empty_like(x))),
         (ours.cross_entropy, (leaf, labels, -100, False)),
         (ours.cross_entropy, (leaf, labels, -100, True)),
+        (ours.swiglu, (leaf, x)),
     ]
     for op, arguments in cases:
         done = torch.library.opcheck(op.default, arguments)
@@ -225,6 +235,8 @@ MISTAKES = [
     (lambda: kernels.rms_norm(X, torch.zeros(9)), ShapeError, r"weight: .*\[8\].*\[9\]"),
     (lambda: kernels.layer_norm(X, bias=torch.zeros(8).int()), DtypeError, "bias: "),
     (lambda: kernels.rms_norm(X, residual=torch.zeros(4, 9)), ShapeError, "residual: "),
+    (lambda: kernels.swiglu(X, X[:3]), ShapeError, "up: "),
+    (lambda: kernels.swiglu(X, X.half()), DtypeError, "up: "),
     (lambda: kernels.cross_entropy(X, LABELS[:3]), ShapeError, "labels: "),
     (lambda: kernels.cross_entropy(X, LABELS.float()), DtypeError, "labels: "),
     (lambda: kernels.cross_entropy(X, LABELS, reduction="man"), ArgumentError, "mean"),

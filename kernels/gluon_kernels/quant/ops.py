@@ -1,0 +1,159 @@
+"""Quantization of rows and blocks as an operator of PyTorch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.errors import ArgumentError, DtypeError, did_you_mean
+from gluon_kernels.eager import is_compiling, is_plain
+from gluon_kernels.norm.launches import Workspace, prepared, tiling_of
+from gluon_kernels.norm.views import Rows, check_dtype, common_align
+from gluon_kernels.plans import Plans, allocator, current_target, key
+from gluon_kernels.quant import portable
+
+__all__ = ["quantize"]
+
+LIMITS = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
+BLOCKS = {"block": 128, "mx": 32}
+EXPONENTS = {torch.float8_e4m3fn: 8, torch.float8_e5m2: 15}
+WIDTH = 512  # columns of a program that quantizes blocks
+ROWS = 4
+
+
+def _check(x: Tensor, dtype: torch.dtype, scaling: str) -> None:
+    check_dtype("quantize", x)
+    if dtype not in LIMITS:
+        raise DtypeError(
+            "no such 8-bit dtype",
+            argument="dtype",
+            expected=", ".join(str(one) for one in LIMITS),
+            got=str(dtype),
+        )
+    if scaling != "row" and scaling not in BLOCKS:
+        known = ["row", *BLOCKS]
+        raise ArgumentError(
+            "unknown scaling",
+            argument="scaling",
+            expected=", ".join(known),
+            got=repr(scaling),
+            remedy=did_you_mean(scaling, known) or None,
+        )
+    if scaling == "mx" and dtype not in EXPONENTS:
+        raise DtypeError(
+            "scales that are powers of two are for floats",
+            argument="dtype",
+            expected=", ".join(str(one) for one in EXPONENTS),
+            got=str(dtype),
+        )
+
+
+def _shapes(x: Tensor, dtype: torch.dtype, scaling: str) -> list[Any]:
+    front = x.shape[:-1]
+    if scaling == "row":
+        return [(x.shape, dtype), (front, torch.float32)]
+    blocks = -(-x.shape[-1] // BLOCKS[scaling])
+    if scaling == "mx":
+        return [(x.shape, dtype), ((*front, blocks), torch.uint8)]
+    rows = 1
+    for size in front:
+        rows *= size
+    return [(x.shape, dtype), ((blocks, rows), torch.float32)]
+
+
+def _build(x: Tensor, dtype: torch.dtype, scaling: str) -> Any:
+    _check(x, dtype, scaling)
+    (shape, _), (of_scales, scale_dtype) = _shapes(x, dtype, scaling)
+    new, new_scales = (
+        allocator(tuple(shape), dtype, x.device),
+        allocator(tuple(of_scales), scale_dtype, x.device),
+    )
+    if not x.numel():
+        return lambda x, dtype, scaling: (new(), new_scales().fill_(1))
+    src, written, scales = Rows.of(x), new(), new_scales()
+    dst = Rows.of(written)
+    if scaling == "row":
+        tiles = tiling_of(src, dst)
+        space = Workspace(tiles, src.count)
+        tensors = (src.tensor, written, scales, *space(x.device))
+        launch = prepared(
+            portable.quantize_rows,
+            (tiles.grid(src.count),),
+            (*tensors, src.count, src.columns, src.stride, dst.stride, LIMITS[dtype]),
+            tensors,
+            **tiles.constants(),
+        )
+
+        def by_row(x: Tensor, dtype: Any, scaling: Any) -> Any:
+            result, scales = new(), new_scales()
+            launch(x.contiguous() if src.copied else x, result, scales, *space(x.device))
+            return result, scales
+
+        return by_row
+    size, align = BLOCKS[scaling], common_align(src, dst)
+    warp, warps = current_target().warp_size, 4
+    vector = min(align, 128 // (8 * x.element_size()))
+    threads = min(warp, WIDTH // vector)
+    layout = gl.BlockedLayout([1, vector], [warp // threads, threads], [warps, 1], [1, 0])
+    tensors = (src.tensor, written, scales)
+    launch = prepared(
+        portable.quantize_blocks,
+        (math.ceil(src.count / ROWS), math.ceil(src.columns / WIDTH)),
+        (*tensors, src.count, src.columns, src.stride, dst.stride, LIMITS[dtype], size),
+        tensors,
+        EXPONENT=EXPONENTS[dtype] if scaling == "mx" else None,
+        ALIGN=align,
+        ROWS=ROWS,
+        WIDTH=WIDTH,
+        layout=layout,
+        num_warps=warps,
+    )
+
+    def by_block(x: Tensor, dtype: Any, scaling: Any) -> Any:
+        result, scales = new(), new_scales()
+        launch(x.contiguous() if src.copied else x, result, scales)
+        return result, scales
+
+    return by_block
+
+
+_plans = Plans(_build)
+
+
+@gluon.torch.op("gluon_kernels::quantize", shape=_shapes)
+def _quantize(x: Tensor, dtype: torch.dtype, scaling: str) -> tuple[Tensor, Tensor]:
+    result, scales = _plans((key(x), dtype, scaling), x, dtype, scaling)
+    return result, scales
+
+
+def quantize(
+    x: Tensor, dtype: Optional[torch.dtype] = None, *, scaling: str = "row"
+) -> tuple[Tensor, Tensor]:
+    """Return `x` in 8 bits and the scales of its parts; `x` is about the product of both.
+
+    Args:
+        x: [..., columns], float16, bfloat16 or float32 of any strides.
+        dtype: torch.float8_e4m3fn (the default), torch.float8_e5m2 or torch.int8.
+        scaling: "row" for a float32 scale of each row, [...]; "block" for one of each 128 elements of a row,
+            [columns / 128, rows], rounded up, as `matmul_fp8` takes them; "mx" for a power of two of each 32 elements, the
+            exponents of mxfp8 as uint8 [..., columns / 32] (OCP Microscaling, 2023).
+
+    Returns:
+        `(values, scales)`, the values of the shape of `x`. Rows and blocks of zeros have the scale 1.
+
+    Raises:
+        DtypeError, ShapeError: no tensor of floats, or no such 8-bit dtype.
+        ArgumentError: an unknown scaling.
+    """
+    dtype = torch.float8_e4m3fn if dtype is None else dtype
+    if not is_compiling() and is_plain(x):
+        result, scales = _plans((key(x), dtype, scaling), x, dtype, scaling)
+        return result, scales
+    _check(x, dtype, scaling)
+    result, scales = _quantize(x, dtype, scaling)
+    return result, scales
