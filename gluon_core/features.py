@@ -1,7 +1,7 @@
 """The features of each Triton release, by name: the only place of the core that distinguishes releases.
 
 A plugin has a table of its own, `features.py`, made of the same `Feature`. Code imports a line of a
-table and asks `gluon_core.plugin.ops.has(LINE)` or `require(LINE, what)` about the Triton that is
+table and asks `gluon_core.plugin.ops.has(LINE)` or `require(LINE, op)` about the Triton that is
 loaded, `gluon_core.layouts.dialect.follows(LINE)` about the one whose conventions layouts follow. A
 name that no table has is an ImportError. This module imports no triton.
 """
@@ -26,12 +26,12 @@ class Feature:
 
     Args:
         since: the first release (major, minor) that has it.
-        what: a few words on it.
+        title: a few words on it.
         last: the last one, where later ones have it no more.
     """
 
     since: tuple[int, int]
-    what: str
+    title: str
     last: Optional[tuple[int, int]] = None
 
     def held_by(self, version: tuple[int, int]) -> bool:
@@ -45,10 +45,10 @@ class Feature:
             return f"Triton >= {dotted(self.since)}"
         return f"Triton {dotted(self.since)} to {dotted(self.last)}"
 
-    def refusal(self, what: str, installed: Union[str, Sequence[int]]) -> str:
-        """Return the sentence that says that `what` needs it, where Triton is of release `found`."""
+    def refusal(self, op: str, installed: Union[str, Sequence[int]]) -> str:
+        """Return the sentence that says that `op` needs it, where Triton is of release `installed`."""
         release = installed if isinstance(installed, str) else dotted(installed)
-        return f"{what} needs {self.releases}, found {release}"
+        return f"{op} needs {self.releases}, found {release}"
 
 
 # -- arithmetic ---------------------------------------------------------------------------------

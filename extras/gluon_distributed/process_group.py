@@ -44,11 +44,11 @@ class Group(ABC):
     device: Any
 
     @abstractmethod
-    def gather(self, value: Any, what: str = "gather") -> list[Any]:
+    def gather(self, value: Any, reason: str = "gather") -> list[Any]:
         """Return the values of all ranks, in their order. Values are pickled between processes.
 
         Args:
-            what: the reason, for errors.
+            reason: the reason, for errors.
         """
 
     @abstractmethod
@@ -122,18 +122,18 @@ class Group(ABC):
                     remedy="Run one installation and one checkout on all ranks.",
                 )
 
-    def agree(self, what: str, value: Any) -> Any:
-        """`value`, which all ranks must bring alike.
+    def agree(self, name: str, value: Any) -> Any:
+        """Return `value`, which all ranks must bring alike.
 
         Raises:
             RankMismatchError: one brings another.
         """
-        values = self.gather(value, what)
+        values = self.gather(value, name)
         for rank, other in enumerate(values):
             if other != values[0]:
                 raise RankMismatchError(
                     "ranks bring different values",
-                    argument=what,
+                    argument=name,
                     expected=f"{values[0]}, as on rank 0",
                     got=f"{other} on rank {rank}",
                 )

@@ -88,8 +88,8 @@ class _Simulated(Group):
         self._host = host
         self._known: dict[int, Symmetric] = {}  # by address
 
-    def gather(self, value: Any, what: str = "gather") -> list[Any]:
-        return self._host.meet(what, value)
+    def gather(self, value: Any, reason: str = "gather") -> list[Any]:
+        return self._host.meet(reason, value)
 
     def barrier(self) -> None:
         self._host.meet("barrier")

@@ -150,14 +150,14 @@ class _TorchGroup(Group):
         torch, index = _torch(), _devices().current_device()
         return torch.device(torch.accelerator.current_accelerator().type, index)
 
-    def gather(self, value: Any, what: str = "gather") -> list[Any]:
+    def gather(self, value: Any, reason: str = "gather") -> list[Any]:
         values: list[Any] = [None] * self.world
-        _torch().distributed.all_gather_object(values, (what, value), group=self.handle)
+        _torch().distributed.all_gather_object(values, (reason, value), group=self.handle)
         for rank, (other, _) in enumerate(values):
-            if other != what:
+            if other != reason:
                 raise RankMismatchError(
                     "ranks meet for different reasons",
-                    expected=f"`{what}`, as on rank {self.rank}",
+                    expected=f"`{reason}`, as on rank {self.rank}",
                     got=f"`{other}` on rank {rank}",
                     remedy="Every rank makes the same collective calls in the same order.",
                 )

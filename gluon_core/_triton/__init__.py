@@ -203,14 +203,14 @@ def has(feature: Feature) -> bool:
     return feature.held_by(VERSION)
 
 
-def require(feature: Feature, what: str, remedy: Optional[str] = None) -> None:
-    """Raise unless the installed Triton has the `feature` that `what` needs.
+def require(feature: Feature, op: str, remedy: Optional[str] = None) -> None:
+    """Raise unless the installed Triton has the `feature` that `op` needs.
 
     Raises:
         CapabilityError: naming the releases that have it.
     """
     if not has(feature):
-        raise CapabilityError(feature.refusal(what, VERSION_TEXT), remedy=remedy)
+        raise CapabilityError(feature.refusal(op, VERSION_TEXT), remedy=remedy)
 
 
 # ---------------------------------------------------------------------------------------------

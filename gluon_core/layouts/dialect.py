@@ -45,11 +45,11 @@ def follows(feature: Feature) -> bool:
     return feature.held_by(compiler_version())
 
 
-def require_followed(feature: Feature, what: str) -> None:
-    """Raise unless the compiler whose conventions hold has the `feature` that `what` needs.
+def require_followed(feature: Feature, op: str) -> None:
+    """Raise unless the compiler whose conventions hold has the `feature` that `op` needs.
 
     Raises:
         CapabilityError: naming the releases that have it.
     """
     if not follows(feature):
-        raise CapabilityError(feature.refusal(what, compiler_version()))
+        raise CapabilityError(feature.refusal(op, compiler_version()))

@@ -97,7 +97,7 @@ class Trace(Protocol):
     def has(self, feature: Feature) -> bool:
         """Return True if the installed Triton has `feature`."""
 
-    def require(self, feature: Feature, what: str, remedy: Optional[str] = None) -> None:
+    def require(self, feature: Feature, op: str, remedy: Optional[str] = None) -> None:
         """Raise CapabilityError, naming the releases that have it, unless `has(feature)`."""
 
     def warn(self, text: str) -> None:

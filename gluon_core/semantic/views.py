@@ -143,7 +143,7 @@ def check_slice(memory: Any, dim: int, length: int) -> None:
     needs = BLOCKS_CUT if any(places.get("block", ())) else BLOCKS_SLICED
     if linear.in_dims.get("block", 1) > 1 and not _triton.has(needs):
         raise LayoutError(
-            f"the installed Triton makes no {needs.what}",
+            f"the installed Triton makes no {needs.title}",
             argument="self",
             expected=needs.releases,
             got=f"{length} of {memory.shape[dim]} with {memory.layout!r}",

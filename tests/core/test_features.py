@@ -95,7 +95,7 @@ def test_each_line_tells_supported_releases_apart(package):
         assert OLDEST <= feature.since <= NEWEST, name
         assert feature.since > OLDEST or feature.last, f"{name}: every release has it"
         assert feature.last is None or feature.since <= feature.last < NEWEST, name
-        assert feature.what, name
+        assert feature.title, name
 
 
 @pytest.mark.once

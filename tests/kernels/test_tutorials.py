@@ -81,7 +81,7 @@ BROKEN = [
 @pytest.mark.parametrize("name, old, new, report", BROKEN, ids=[f"{b[0]}-{b[2]}" for b in BROKEN])
 def test_a_broken_step_is_reported(name, old, new, report, tmp_path, monkeypatch):
     if "fence_async_shared" in old and has(FENCES_READS):
-        pytest.skip(f"{FENCES_READS.what} comes from the compiler itself")
+        pytest.skip(f"{FENCES_READS.title} comes from the compiler itself")
     text = (FOLDER / f"{name}.py").read_text()
     assert old in text
     (tmp_path / f"{name}_broken.py").write_text(text.replace(old, new))
