@@ -39,7 +39,12 @@ def cases_of(problem: Problem, seed: int) -> list[Case]:
         replace(small, sizes={**small.sizes, name: 0}, listed=False, seed=seed)
         for name in list(problem.dims)[:1]
     ]
-    return [*listed, *others, *shaped, *special, *empty]
+    timed = [
+        Case(dict(sizes), dtypes, seed=seed, timed=True)
+        for sizes in problem.timed or problem.shapes
+        for dtypes in choices
+    ]
+    return [*listed, *others, *shaped, *special, *empty, *timed]
 
 
 def _floats(one: Input) -> bool:

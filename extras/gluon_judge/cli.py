@@ -46,6 +46,9 @@ def judge(
     patience: Annotated[
         float, typer.Option("--patience", metavar="SECONDS", help="Kill a call that takes longer.")
     ] = 30.0,
+    on_gpu: Annotated[
+        bool, typer.Option("--on-gpu", help="Compare and measure on the GPU of this machine, too.")
+    ] = False,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the inputs.")] = 0,
     html: Annotated[
         Optional[Path], typer.Option("--html", metavar="FILE", help="Write the report as a page.")
@@ -81,6 +84,7 @@ def judge(
         within,
         claim,
         patience,
+        on_gpu,
         seed,
         html,
         print_schema,

@@ -159,6 +159,23 @@ class Examiner:
             differences += difference(one, wanted, fill, problem.tolerance, strict)
         return differences
 
+    def agree(
+        self, case: int, results: Sequence[Packed], reference: Sequence[Packed]
+    ) -> list[Difference]:
+        """Compare results of a GPU with those of the reference there."""
+        if len(results) != len(reference):
+            return [
+                Difference("result.shape", f"{len(results)} results, expected {len(reference)}")
+            ]
+        differences = []
+        for one, other in zip(results, reference):
+            expected = Expected(unpack(other), None)
+            strict = self.problem.special == "strict"
+            differences += difference(
+                unpack(one), expected, self.cases[case].fill, self.problem.tolerance, strict
+            )
+        return differences
+
     def required(self, case: int) -> dict[str, float]:
         """Return the operations and bytes that a case requires: `flops`, `bytes`, `written`, `declared`."""
         names = {key: float(size) for key, size in self.cases[case].sizes.items()}

@@ -114,7 +114,7 @@ class Host:
     """Forks a process for each candidate and passes questions on.
 
     Args:
-        target: that kernels run on.
+        target: the simulated one that kernels run on; "" for the GPU, which no process with children may touch.
     """
 
     def __init__(self, target: str):
@@ -126,11 +126,12 @@ class Host:
         import torch
 
         torch.set_num_threads(1)
-        on_target(target)
-        from gluon_core.registry.load import registry
-        from gluon_judge.warm import warm_up
+        if target:
+            from gluon_core.registry.load import registry
+            from gluon_judge.warm import warm_up
 
-        warm_up(registry().target(target).warp_size)
+            on_target(target)
+            warm_up(registry().target(target).warp_size)
         self._sessions: dict[int, Process] = {}
         self._folders: dict[int, str] = {}
         self._numbers = 0

@@ -7,7 +7,7 @@ from typing import Any, Mapping, Optional, Sequence
 
 from gluon_judge.confine import Confinement
 
-__all__ = ["Call", "Case", "Difference", "Event", "Outcome", "Packed", "Spec"]
+__all__ = ["Call", "Case", "Difference", "Event", "Outcome", "Packed", "Sample", "Spec"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Case:
         fill: "drawn", or which values: "nan", "infinite", "large", "zeros", "denormal", "equal", "masked".
         listed: whether the problem lists the shape, rather than admits it.
         seed: of the generator.
+        timed: whether it is for the measurement on a GPU alone.
     """
 
     sizes: Mapping[str, int]
@@ -46,6 +47,7 @@ class Case:
     fill: str = "drawn"
     listed: bool = True
     seed: int = 0
+    timed: bool = False
 
     def __str__(self) -> str:
         words = [f"{name}={size}" for name, size in self.sizes.items()]
@@ -56,7 +58,7 @@ class Case:
     @property
     def usual(self) -> bool:
         """Return whether its values and its layout are ordinary."""
-        return self.fill == "drawn" and self.layout == "contiguous"
+        return self.fill == "drawn" and self.layout == "contiguous" and not self.timed
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ class Spec:
         limits: of the process.
         secrets: names of files that it must not ask for.
         inputs: how many arguments it reads; those after them it writes.
+        device: of torch, that arguments are on.
     """
 
     files: Mapping[str, str]
@@ -113,6 +116,7 @@ class Spec:
     limits: Confinement
     secrets: tuple[str, ...]
     inputs: int
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -173,3 +177,20 @@ class Outcome:
     elements: int = 0
     counts: Mapping[str, float] = field(default_factory=dict)
     compiled: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One timed call.
+
+    Args:
+        seconds: between events on the caller's stream.
+        late: seconds that the device went on after the second event.
+        changed: whether the result changed meanwhile.
+        results: packed; empty unless they were asked for.
+    """
+
+    seconds: float
+    late: float
+    changed: bool
+    results: tuple[Packed, ...] = ()

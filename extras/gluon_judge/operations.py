@@ -9,9 +9,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from gluon_judge.tensors import storage_bytes
+from gluon_judge.tensors import fill
 
-__all__ = ["Operations", "Streams", "poison"]
+__all__ = ["Operations", "Streams"]
 
 _PLUMBING = frozenset(
     "empty empty_like empty_strided new_empty new_empty_strided zeros zeros_like new_zeros ones ones_like new_ones "
@@ -28,13 +28,6 @@ _PRODUCTS = frozenset(
     "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_attention_math "
     "scaled_dot_product_attention _int_mm _grouped_mm".split()
 )
-
-
-def poison(tensor: Any, byte: int) -> None:
-    """Fill the whole storage of a new tensor."""
-    if tensor.device.type != "cpu" or not tensor.untyped_storage().nbytes():
-        return
-    storage_bytes(tensor)[:] = byte if tensor.dtype is not torch.bool else byte & 1
 
 
 class Operations(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
@@ -69,7 +62,7 @@ class Operations(TorchDispatchMode):  # type: ignore[misc]  # torch has no types
         if func.namespace not in ("aten", "prim", "prims"):  # another library's: its launches count
             return result
         if name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"):
-            poison(result, self._byte)
+            fill(result, self._byte)
         elif name.rstrip("_") in _WRITES:
             self.elements += result.numel() if isinstance(result, torch.Tensor) else 0
         elif name.rstrip("_") not in _PLUMBING:
@@ -100,7 +93,8 @@ class Streams:
         cuda: Any = torch.cuda
         stream, event = cuda.Stream, cuda.Event
         self._default = None
-        enter, wait_stream, wait_event = stream.__enter__, stream.wait_stream, stream.wait_event
+        wait_stream, wait_event = stream.wait_stream, stream.wait_event
+        enter: Any = getattr(stream, "__enter__", None)
         synchronize, record_event = stream.synchronize, stream.record_event
         record, event_wait, event_synchronize = event.record, event.wait, event.synchronize
         everything, choose = cuda.synchronize, cuda.set_stream
@@ -147,7 +141,9 @@ class Streams:
             watch.pending.clear()
             return everything(*args, **kwargs)
 
-        stream.__enter__, stream.wait_stream, stream.wait_event = entered, waits_stream, waits_event
+        if enter is not None:
+            stream.__enter__ = entered
+        stream.wait_stream, stream.wait_event = waits_stream, waits_event
         stream.synchronize, stream.record_event = synchronizes, records_event
         event.record, event.wait, event.synchronize = records, event_waits, event_synchronizes
         cuda.synchronize, cuda.set_stream = all_synchronized, chosen

@@ -56,6 +56,7 @@ class Problem:
     Args:
         inputs: name -> `Input`, in the order of the arguments.
         shapes: the dimensions of each case.
+        timed: the dimensions that `--on-gpu` measures; `shapes` by default.
         outputs: name -> `Input` of tensors that the candidate writes, the last arguments; empty where it
             returns its results.
         dtypes: name -> dtypes; every case runs with each.
@@ -72,6 +73,7 @@ class Problem:
 
     inputs: Mapping[str, Input]
     shapes: Sequence[Mapping[str, int]] = ({},)
+    timed: Sequence[Mapping[str, int]] = ()
     outputs: Mapping[str, Input] = field(default_factory=dict)
     dtypes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     dims: Mapping[str, Range] = field(default_factory=dict)

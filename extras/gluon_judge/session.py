@@ -20,12 +20,13 @@ from gluon_core.processes import Link
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import Record, recording
 from gluon_judge.confine import Layer, confine
-from gluon_judge.messages import Call, Outcome, Packed, Spec
+from gluon_judge.messages import Call, Outcome, Packed, Sample, Spec
 from gluon_judge.observe import Observer, Snapshot
-from gluon_judge.operations import Operations, Streams, poison
+from gluon_judge.operations import Operations, Streams
 from gluon_judge.orders import reordered
 from gluon_judge.source import entry, load
-from gluon_judge.tensors import pack, pack_values, storage_bytes, unpack
+from gluon_judge.tensors import fill, moved, pack, pack_values, storage_bytes, unpack
+from gluon_judge.timing import Timer
 
 __all__ = ["work"]
 
@@ -47,6 +48,7 @@ class Session:
         self._spec = spec
         self._prepare()
         self.layers: tuple[Layer, ...] = confine(spec.limits)
+        self._timer = Timer() if spec.device != "cpu" else None
         self._observer = Observer(spec.folder, spec.limits.readable, spec.secrets)
         self._observer.install()
         self._streams = Streams() if torch.cuda.is_available() else None
@@ -101,7 +103,7 @@ class Session:
         values = self._arguments(call)
         inputs = self._spec.inputs
         for written in values[inputs:]:
-            poison(written, call.poison)
+            fill(written, call.poison)
         record = Record()
         profile = os.path.join(self._spec.folder, "profile.json") if call.profile else None
         answer: Any = None
@@ -128,8 +130,23 @@ class Session:
         self._after(outcome)
         return outcome
 
+    def prepare(self, call: Call) -> None:
+        """Keep the arguments of the calls that are timed."""
+        self._values = [moved(unpack(value), self._spec.device) for value in call.values]
+
+    def sample(self, keep: bool) -> Sample:
+        """Time one call on fresh buffers; `keep` returns the result, too."""
+        assert self._timer is not None and self._function is not None
+        values = [one.clone() if isinstance(one, torch.Tensor) else one for one in self._values]
+        for written in values[self._spec.inputs :]:
+            fill(written, 0xFF)
+        sample = self._timer.sample(self._function, values, self._spec.inputs, keep)
+        if self._streams is not None:
+            self._streams.pending.clear()
+        return sample
+
     def _arguments(self, call: Call) -> list[Any]:
-        fresh = [unpack(value) for value in call.values]
+        fresh = [moved(unpack(value), self._spec.device) for value in call.values]
         if not call.again or len(self._values) != len(fresh):
             self._values = fresh
             return fresh

@@ -9,14 +9,35 @@ import torch
 
 from gluon_judge.messages import Packed
 
-__all__ = ["pack", "pack_values", "storage_bytes", "unpack"]
+__all__ = ["fill", "moved", "pack", "pack_values", "storage_bytes", "unpack"]
 
 
 def storage_bytes(tensor: Any) -> np.ndarray:
     """Return the bytes of a CPU tensor's storage, as an array that shares its memory."""
-    whole = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
-    array: np.ndarray = whole.numpy()
+    array: np.ndarray = _whole(tensor).numpy()
     return array
+
+
+def _whole(tensor: Any) -> Any:
+    empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return empty.set_(tensor.untyped_storage())
+
+
+def fill(tensor: Any, byte: int) -> None:
+    """Fill the whole storage of a tensor with a byte, of whatever dtype it is."""
+    if tensor.untyped_storage().nbytes():
+        _whole(tensor).fill_(byte if tensor.dtype is not torch.bool else byte & 1)
+
+
+def moved(value: Any, device: str) -> Any:
+    """Return a tensor on a device, with the same strides in a storage of the same size; anything else as it is."""
+    if not isinstance(value, torch.Tensor) or device == "cpu":
+        return value
+    whole = torch.empty(0, dtype=torch.uint8).set_(value.untyped_storage()).to(device)
+    empty = torch.empty(0, dtype=value.dtype, device=device)
+    return empty.set_(
+        whole.untyped_storage(), value.storage_offset(), tuple(value.shape), tuple(value.stride())
+    )
 
 
 def pack(value: Any) -> Any:
@@ -28,7 +49,7 @@ def pack(value: Any) -> Any:
         tuple(value.shape),
         tuple(value.stride()),
         value.storage_offset(),
-        storage_bytes(value).tobytes(),
+        _whole(value).cpu().numpy().tobytes(),
     )
 
 

@@ -1,0 +1,82 @@
+"""`gluon judge --on-gpu`: here the simulated device stands in for the GPU; its times mean nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from gluon_judge import Judge
+from gluon_judge.gpu import ROUNDS, confidence, late, orders
+from gluon_judge.messages import Sample
+from tests.judge.candidates import CORPUS
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture(scope="module")
+def judge():
+    with Judge("hopper") as one:
+        one.gpu_target = str(one.target)
+        yield one
+
+
+@pytest.fixture
+def judged(judge):
+    def judged(path, **options):
+        folder = CORPUS / "masked"
+        return judge.judge(
+            path,
+            folder / "reference.py",
+            folder / "problem.toml",
+            on_gpu=True,
+            patience=8.0,
+            **options,
+        )
+
+    return judged
+
+
+def test_rates_are_ratios_with_an_interval(judged):
+    report = judged(CORPUS / "masked" / "honest_rows.py")
+    (rates,) = report.measured["rates"]
+    low, high = rates["speedup_interval"]
+    assert low <= rates["speedup"] <= high and rates["rounds"] == ROUNDS
+    assert rates["confidence"] == 0.95 and rates["roofline_seconds"] > 0
+    assert "gpu" in [one.name for one in report.evidence]
+
+
+def test_a_result_that_is_wrong_on_the_gpu_is_rejected(judged):
+    report = judged(CORPUS / "masked" / "cheat_ignores_mask.py")
+    assert any(one.text.startswith("on the GPU: ") for one in report.findings)
+
+
+def test_a_hang_on_the_gpu_is_killed(judged, tmp_path):
+    text = (CORPUS / "masked" / "honest_torch.py").read_text()
+    path = tmp_path / "candidate.py"
+    path.write_text(
+        text.replace("def run(x, keep):", "def run(x, keep):\n    while True:\n        pass")
+    )
+    report = judged(path, within=1.0)
+    assert "call.hang" in report.codes
+
+
+def test_the_interval_holds_the_median_of_most_samples():
+    assert confidence(range(15)) == (7, 3, 11)
+    assert confidence([1.0]) == (1.0, 1.0, 1.0)
+    middle, low, high = confidence([3.0, 1.0, 2.0])
+    assert (middle, low, high) == (2.0, 1.0, 3.0)
+
+
+def test_rounds_come_in_random_order():
+    rounds = orders(0)
+    assert len(rounds) == ROUNDS and all(
+        sorted(one) == ["candidate", "reference"] for one in rounds
+    )
+    assert len({tuple(one) for one in rounds}) == 2 and rounds == orders(0)
+
+
+def test_work_after_the_clock_is_seen():
+    fine = [Sample(1e-3, 1e-5, False)] * 5
+    assert late(fine) is None
+    assert late([*fine, Sample(1e-3, 1e-3, False)]) is None  # once is an accident
+    assert "worked on" in late([Sample(1e-3, 2e-3, False)] * 5)
+    assert "changed" in late([*fine, Sample(1e-3, 1e-5, True)])
