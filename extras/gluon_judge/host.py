@@ -7,6 +7,7 @@ import os
 import pickle
 import shutil
 import signal
+import sys
 import sysconfig
 import tempfile
 import time
@@ -91,6 +92,7 @@ def libraries() -> tuple[str, ...]:
     ]
     folders += ["/etc/ld.so.cache", "/dev/null", "/dev/urandom", "/dev/zero", "/proc/cpuinfo"]
     folders += ["/proc/self", "/sys/devices/system/cpu", "/proc/meminfo"]
+    folders += [path for path in sys.path if path and any(Path(path).glob("*.dist-info"))]
     for name in _packages():
         spec = find_spec(name)
         if spec is not None:

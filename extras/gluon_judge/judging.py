@@ -27,7 +27,7 @@ class Judge:
 
     def __init__(self, target: Optional[str] = None):
         self.target = simulated(target)
-        self.gpu_target = ""  # a simulated one stands in for the GPU in tests
+        self.gpu_target = ""  # tests name a simulated one
         self._examiner: Optional[Peer] = None
         self._gpu: Optional[Peer] = None
         self._host: Optional[Peer] = None
@@ -95,7 +95,7 @@ class Judge:
             self._reply(self._host)
         assert self._examiner is not None
         files = Files(path, function or about["function"], reference_path, str(problem or ""))
-        trial = Trial(self, files, about, Limits(started + within, claim, patience))
+        trial = Trial(self, files, about, Limits(time.monotonic() + within, claim, patience))
         report = trial.run()
         if on_gpu:
             trial.measure(reference_function or about["function"])

@@ -174,7 +174,7 @@ class Trial:
         values = self._judge.examine("inputs", case, variant)
         left = max(5.0, self._limits.deadline + 30.0 - time.monotonic())
         limit = min(self._limits.patience, left)
-        call = Call(values, timeout=limit - 2.0, **options)
+        call = Call(values, timeout=0.8 * limit, **options)
         outcome: Outcome = self._ask(session, "call", call, limit=limit)
         self._counts.calls += 1
         for kernel, _, by, count in outcome.launches:

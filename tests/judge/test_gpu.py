@@ -1,4 +1,4 @@
-"""`gluon judge --on-gpu`: here the simulated device stands in for the GPU; its times mean nothing."""
+"""`gluon judge --on-gpu`: here on a simulated device, whose times mean nothing."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ def judged(judge):
             folder / "reference.py",
             folder / "problem.toml",
             on_gpu=True,
-            patience=8.0,
-            **options,
+            **{"patience": 8.0, **options},
         )
 
     return judged
@@ -55,7 +54,7 @@ def test_a_hang_on_the_gpu_is_killed(judged, tmp_path):
     path.write_text(
         text.replace("def run(x, keep):", "def run(x, keep):\n    while True:\n        pass")
     )
-    report = judged(path, within=1.0)
+    report = judged(path, patience=2.0)
     assert "call.hang" in report.codes
 
 
