@@ -1,17 +1,18 @@
 """Kernels as a product: operators of PyTorch that launch kernels written in Gluon Core."""
 
-from gluon_kernels.attention import attention
+from gluon_kernels.attention import attention, rotary
 from gluon_kernels.gemm import bmm, linear_cross_entropy, matmul, matmul_fp8
 from gluon_kernels.moe import grouped_matmul, moe
 from gluon_kernels.norm import cross_entropy, layer_norm, rms_norm, softmax, swiglu
 from gluon_kernels.quant import quantize
-from gluon_kernels.topk import TopK, topk
+from gluon_kernels.topk import TopK, cumsum, topk
 
 __all__ = [
     "TopK",
     "attention",
     "bmm",
     "cross_entropy",
+    "cumsum",
     "grouped_matmul",
     "layer_norm",
     "linear_cross_entropy",
@@ -20,6 +21,7 @@ __all__ = [
     "moe",
     "quantize",
     "rms_norm",
+    "rotary",
     "softmax",
     "swiglu",
     "topk",

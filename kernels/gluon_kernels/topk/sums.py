@@ -1,0 +1,150 @@
+"""Running sums of rows as an operator of PyTorch, on any device: each block of a row begins where the one before ended."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.errors import ArgumentError
+from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gradient
+from gluon_kernels.norm.rows import row_start
+from gluon_kernels.norm.views import FLOATS, Rows, check_dtype
+from gluon_kernels.plans import Launch, Plans, allocator, current_target, key
+from gluon_kernels.topk.portable import add
+
+__all__ = ["cumsum"]
+
+BLOCK = 4096
+
+
+@gluon.jit
+def row_part(left, columns, stride, layout: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr):
+    """Return offsets of a tile from its first element, and which exist."""
+    row = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    column = gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
+    return row[:, None] * stride + column[None, :], (row < left)[:, None] & (column < columns)[
+        None, :
+    ]
+
+
+@gluon.jit
+def running_sums(
+    src, dst, rows, columns, src_stride, dst_stride, ROWS: gl.constexpr, WIDTH: gl.constexpr
+):
+    """Store the sums of the elements up to each, float32 until they are rounded."""
+    layout: gl.constexpr = gl.portable.blocked_layout([ROWS, WIDTH], src.dtype.element_ty)
+    first = gl.program_id(0) * ROWS
+    left = rows - first
+    src = row_start(src, first, src_stride)
+    dst = row_start(dst, first, dst_stride)
+    before = gl.zeros([ROWS], gl.float32, gl.SliceLayout(1, layout))
+    at, inside = row_part(left, columns, src_stride, layout, ROWS, WIDTH)
+    x = gl.portable.load(src, at, inside).to(gl.float32)
+    for start in range(0, columns, WIDTH):
+        # The next block is under way while this one is added up.
+        after = start + WIDTH
+        at, inside = row_part(left, columns - after, src_stride, layout, ROWS, WIDTH)
+        following = gl.portable.load(src + after, at, inside)
+        at, inside = row_part(left, columns - start, dst_stride, layout, ROWS, WIDTH)
+        result = gl.associative_scan(x, 1, add) + before[:, None]
+        gl.portable.store(dst + start, at, result, inside)
+        before += gl.sum(x, axis=1)
+        x = following.to(gl.float32)
+
+
+def _build(x: Tensor, dtype: torch.dtype) -> Any:
+    check_dtype("cumsum", x)
+    empty = allocator(tuple(x.shape), dtype, x.device)
+    if not x.numel():
+        return lambda x, dtype: empty()
+    src, new = Rows.of(x), empty()
+    dst = Rows.of(new)
+    width = min(BLOCK, max(64, 1 << (src.columns - 1).bit_length()))
+    rows = max(1, 1024 // width)
+    warps = min(8, max(1, rows * width // (16 * current_target().warp_size)))
+    sizes = (src.count, src.columns, src.stride, dst.stride)
+    launch = Launch(
+        running_sums,
+        (-(-src.count // rows),),
+        (src.tensor, new, *sizes, rows, width),
+        (src.tensor, new),
+        num_warps=warps,
+    )
+
+    def run(x: Tensor, dtype: Any) -> Tensor:
+        new = empty()
+        launch(x.contiguous() if src.copied else x, new)
+        return new
+
+    return run
+
+
+_plans = Plans(_build)
+
+
+def _keep(ctx: Any, inputs: Any, output: Tensor) -> None:
+    ctx.dtype = inputs[0].dtype
+
+
+def _gradient(ctx: Any, grad: Tensor) -> Any:
+    return _cumsum(grad.flip(-1), ctx.dtype).flip(-1), None
+
+
+@gluon.torch.op(
+    "gluon_kernels::cumsum",
+    shape=lambda x, dtype: (x.shape, dtype),
+    backward=_gradient,
+    setup_context=_keep,
+    vmap="one_by_one",
+)
+def _cumsum(x: Tensor, dtype: torch.dtype) -> Tensor:
+    result: Tensor = _plans((key(x), dtype), x, dtype)
+    return result
+
+
+_watched = differentiable(_cumsum.function, _keep, _gradient)
+
+
+def cumsum(x: Tensor, dim: int = -1, *, dtype: Optional[torch.dtype] = None) -> Tensor:
+    """Return the sums of the elements up to each along a dimension, added up in float32.
+
+    Args:
+        x: float16, bfloat16 or float32 of any shape and strides.
+        dim: the dimension of the sums.
+        dtype: of the result, that of `x` by default.
+
+    Returns:
+        A tensor of the shape of `x`.
+
+    Raises:
+        DtypeError, ShapeError: no tensor of floats, or a scalar.
+        ArgumentError: there is no such dimension, or no such result.
+    """
+    kind = x.dtype if dtype is None else dtype
+    result: Tensor
+    if dim == -1 and kind in FLOATS and not is_compiling() and is_plain(x):
+        result = _plans((key(x), kind), x, kind)
+        return result
+    check_dtype("cumsum", x)
+    if kind not in FLOATS:
+        raise ArgumentError(
+            "no such result",
+            argument="dtype",
+            expected="float16, bfloat16 or float32",
+            got=str(kind),
+        )
+    if not -x.ndim <= dim < x.ndim:
+        raise ArgumentError(
+            "there is no such dimension",
+            argument="dim",
+            expected=f"{-x.ndim} to {x.ndim - 1}",
+            got=dim,
+        )
+    if dim not in (-1, x.ndim - 1):
+        return cumsum(x.movedim(dim, -1), dtype=kind).movedim(-1, dim)
+    result = (_watched if wants_gradient(x) else _cumsum)(x, kind)
+    return result

@@ -1,0 +1,51 @@
+"""`gluon_kernels.cumsum` through its public door."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gluon_core.errors import ArgumentError, DtypeError
+from gluon_kernels import cumsum
+from gluon_kernels.topk import sums
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture(autouse=True)
+def hopper(monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    sums._plans.forget()
+    yield
+    sums._plans.forget()
+
+
+def test_rows_of_any_width_and_dimension():
+    for x in (torch.randn(3, 9001), torch.randn(70, 33), torch.randn(2, 5, 90)[..., ::2]):
+        torch.testing.assert_close(cumsum(x), x.cumsum(-1), rtol=1e-4, atol=1e-3)
+    x = torch.randn(40, 3)
+    torch.testing.assert_close(cumsum(x, 0), x.cumsum(0))
+    narrow = torch.randn(3, 500).bfloat16()
+    right = narrow.double().cumsum(-1).float()
+    torch.testing.assert_close(cumsum(narrow, dtype=torch.float32), right, rtol=1e-5, atol=1e-4)
+    assert cumsum(narrow).dtype is torch.bfloat16
+    assert cumsum(torch.zeros(0, 4)).shape == (0, 4)
+
+
+def test_gradient_and_declaration():
+    x = torch.randn(3, 90, requires_grad=True)
+    weight = torch.randn(3, 90)
+    (mine,) = torch.autograd.grad((cumsum(x) * weight).sum(), [x])
+    (theirs,) = torch.autograd.grad((x.cumsum(-1) * weight).sum(), [x])
+    torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+    done = torch.library.opcheck(torch.ops.gluon_kernels.cumsum.default, (x, torch.float32))
+    assert set(done.values()) == {"SUCCESS"}
+
+
+def test_mistakes_are_named_before_a_launch():
+    with pytest.raises(DtypeError, match="x: "):
+        cumsum(torch.zeros(3).int())
+    with pytest.raises(ArgumentError, match="dim: "):
+        cumsum(torch.zeros(3), 1)
+    with pytest.raises(ArgumentError, match="dtype: "):
+        cumsum(torch.zeros(3), dtype=torch.int32)
