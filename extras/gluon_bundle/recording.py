@@ -39,7 +39,7 @@ class Recorded:
 
     @property
     def hardware(self) -> Target:
-        """The target that it is compiled for: the simulated hardware, for a simulated target."""
+        """Return the target that it is compiled for: the simulated hardware, for a simulated target."""
         architecture = self.target.architecture
         return Target(architecture.backend, architecture)
 

@@ -36,7 +36,7 @@ class Form:
 
     @property
     def types(self) -> str:
-        """The types of the parameters that are not constants, as `--signature` takes them."""
+        """Return the types of the parameters that are not constants, as `--signature` takes them."""
         return signature_of(self.source)
 
 

@@ -146,7 +146,7 @@ class _TorchGroup(Group):
 
     @property
     def device(self) -> Any:
-        """This rank's current device."""
+        """Return the current device of this rank."""
         torch, index = _torch(), _devices().current_device()
         return torch.device(torch.accelerator.current_accelerator().type, index)
 

@@ -95,7 +95,7 @@ class Outcome:
 
     @property
     def start(self) -> Optional[Trial]:
-        """The trial of the default configuration."""
+        """Return the trial of the default configuration."""
         return next((t for t in self.trials if t.config == self._whole(self.default)), None)
 
     def _whole(self, config: Optional[Config]) -> Optional[dict[str, Any]]:

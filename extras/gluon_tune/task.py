@@ -78,7 +78,7 @@ class Task:
 
     @property
     def function(self) -> Any:
-        """The jit function itself."""
+        """Return the jit function itself."""
         kernel = self.kernel
         while kernel is not None and not hasattr(kernel, "dispatcher"):
             kernel = getattr(kernel, "fn", None)
@@ -88,7 +88,7 @@ class Task:
 
     @property
     def searched(self) -> Space:
-        """The space."""
+        """Return the space."""
         assert self.space is not None  # `__post_init__` sees to it
         return self.space
 

@@ -79,7 +79,7 @@ class Hardware(Protocol):
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The names of the stages that make it."""
+        """Return the names of the stages that make it."""
 
     def entry(self, name: str) -> Any:
         """Return an entry of `asm`, compiled no further than its stage; KeyError where there is none."""
@@ -193,7 +193,7 @@ class CompiledKernel:
 
     @property
     def function(self) -> Any:
-        """The driver's handle, None until the kernel is loaded."""
+        """Return the driver's handle, None until the kernel is loaded."""
         return self._get("function")
 
     @function.setter
@@ -202,7 +202,7 @@ class CompiledKernel:
 
     @property
     def module(self) -> Any:
-        """The driver's module, None until the kernel is loaded."""
+        """Return the driver's module, None until the kernel is loaded."""
         return self._get("module")
 
     @module.setter
@@ -231,7 +231,7 @@ class CompiledKernel:
 
     @property
     def n_max_threads(self) -> int:
-        """The most threads that a block of this kernel may have."""
+        """Return the most threads that a block of this kernel may have."""
         if "n_max_threads" in self._loaded:
             known: int = self._loaded["n_max_threads"]
             return known

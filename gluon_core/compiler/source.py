@@ -207,7 +207,7 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
 
     @property
     def types(self) -> tuple[Any, ...]:
-        """The type of each parameter in order."""
+        """Return the type of each parameter in order."""
         return tuple(self.signature[name] for name in self.fn.arg_names)
 
     def identity(self) -> Identity:

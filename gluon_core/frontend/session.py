@@ -111,7 +111,7 @@ class Session:
 
     @property
     def vendor(self) -> Backend:
-        """The backend of the hardware: another than `backend` where that simulates."""
+        """Return the backend of the hardware: another than `backend` where that simulates."""
         from gluon_core.registry.load import registry
 
         return registry().backends.get(self.target.architecture.backend, self.backend)

@@ -121,7 +121,7 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
 
     @property
     def dispatcher(self) -> Dispatcher:
-        """The object that launches this kernel; made on first use."""
+        """Return the object that launches this kernel; made on first use."""
         dispatcher = self._dispatcher
         if dispatcher is None:
             from gluon_core.launch.miss import Dispatcher

@@ -328,7 +328,7 @@ class Layout:
 
     @property
     def type(self) -> Any:
-        """The type of this value inside a kernel: a constexpr."""
+        """Return the type of this value inside a kernel: a constexpr."""
         if _type_factory is None:
             raise LayoutError(
                 "layout types exist once the kernel language is loaded",

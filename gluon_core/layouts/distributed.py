@@ -311,7 +311,7 @@ class DistributedLinearLayout(DistributedLayout):
 
     @property
     def cga_layout(self) -> list[list[int]]:
-        """The block bases in units of one block's tile."""
+        """Return the block bases in units of one block's tile."""
         tile = list(self.shape)
         for row in self.block_bases:
             for d, value in enumerate(row):
@@ -514,7 +514,7 @@ class DotOperandLayout(DistributedLayout):
 
     @property
     def cga_layout(self) -> list[list[int]]:
-        """The parent's, with K not split: every block holds all of it."""
+        """Return the parent's, with K not split: every block holds all of it."""
         k_dim = self.rank - 1 - self.operand_index
         parent = self.parent.cga_layout
         return [[0 if d == k_dim else v for d, v in enumerate(row)] for row in parent]

@@ -117,7 +117,7 @@ class LinearLayout:
 
     @property
     def bases(self) -> dict[str, list[list[int]]]:
-        """A copy of the bases: in-dim -> list of images."""
+        """Return a copy of the bases: in-dim -> list of images."""
         return {dim: [list(row) for row in rows] for dim, rows in self._bases.items()}
 
     @property
@@ -167,7 +167,7 @@ class LinearLayout:
 
     @property
     def rank(self) -> int:
-        """The dimension of the image over F2."""
+        """Return the dimension of the image over F2."""
         return len(independent_rows(self._columns()))
 
     def is_surjective(self) -> bool:

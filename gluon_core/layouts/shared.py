@@ -381,12 +381,12 @@ class SharedLinearLayout(SharedLayout):
 
     @property
     def shape(self) -> list[int]:
-        """The shape of the buffer that the bases describe."""
+        """Return the shape of the buffer that the bases describe."""
         return _tile_of(self.offset_bases + self.block_bases, self.rank)
 
     @property
     def cga_layout(self) -> list[list[int]]:
-        """The block bases in units of one block's tile."""
+        """Return the block bases in units of one block's tile."""
         tile = _tile_of(self.offset_bases, self.rank)
         return [[value // tile[d] for d, value in enumerate(row)] for row in self.block_bases]
 

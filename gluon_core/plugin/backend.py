@@ -47,17 +47,17 @@ class Backend:
 
     @property
     def compiles(self) -> bool:
-        """The backend has a compiler, not options alone."""
+        """Return True if the backend has a compiler, not options alone."""
         return type(self.compiler).builder is not Compiler.builder
 
     @property
     def simulates(self) -> bool:
-        """The backend runs kernels for the architectures of others."""
+        """Return True if the backend runs kernels for the architectures of others."""
         return self.simulation is not HARDWARE
 
     @property
     def packages(self) -> frozenset[str]:
-        """The top-level packages that hold its code, the core's left out."""
+        """Return the top-level packages that hold its code, the core's left out."""
         own = self.language
         facets = (self.compiler, self.device, self.simulation)
         paths = (own.namespace, own.host, own.reference, *own.exports.values())

@@ -92,7 +92,7 @@ class tile_descriptor(Record):
 
     @property
     def extents(self) -> Sequence[Any]:
-        """The tensor's shape, int32 scalars."""
+        """Return the tensor's shape, int32 scalars."""
         return self.parts.values[1].values
 
     @property

@@ -64,7 +64,7 @@ class scheduled_tile(Record):
 
     @property
     def number(self) -> tensor:
-        """The tile's number, an int32 scalar; the number of tiles where none is left."""
+        """Return the tile's number, an int32 scalar; the number of tiles where none is left."""
         return self.parts.values[0]
 
 

@@ -129,7 +129,7 @@ class Contents:
 
     @property
     def clashes(self) -> tuple[Clash, ...]:
-        """The names that several plugins claim."""
+        """Return the names that several plugins claim."""
         return self._names.clashes()
 
     @property

@@ -43,7 +43,7 @@ class Contribution(NamedTuple):
 
     @property
     def origin(self) -> str:
-        """The plugin with its distribution, for messages."""
+        """Return the plugin with its distribution, for messages."""
         return f"{self.plugin!r} ({self.distribution})" if self.distribution else repr(self.plugin)
 
 
@@ -77,7 +77,7 @@ class Claim(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The path of a command, a module or a service."""
+        """Return the path of a command, a module or a service."""
         return str(self.value)
 
 

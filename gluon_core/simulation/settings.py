@@ -76,7 +76,7 @@ class LaunchSettings:
 
     @property
     def off(self) -> tuple[str, ...]:
-        """The checks that are off."""
+        """Return the checks that are off."""
         return tuple(name for name in self.checks() if not getattr(self, name))
 
     @classmethod

@@ -106,7 +106,7 @@ class Described:
 
     @property
     def layout(self) -> str:
-        """The shared layout of the box, as Python prints it."""
+        """Return the shared layout of the box, as Python prints it."""
         return self.text.partition("],")[2][:-1]
 
 
@@ -229,7 +229,7 @@ class Field:
 
     @property
     def places(self) -> tuple[int, ...]:
-        """The offset of each parameter of the code that it becomes."""
+        """Return the offset of each parameter of the code that it becomes."""
         if self.map is None:
             return (self.offset,)
         rank, shape = len(self.map.box), self.offset + MAP_BYTES
@@ -242,7 +242,7 @@ class Field:
 
     @property
     def end(self) -> int:
-        """The offset behind it."""
+        """Return the offset behind it."""
         return self.places[-1] + (ALIGNMENTS[self.code] if self.map is None else 8)
 
 

@@ -57,7 +57,8 @@ class Engaged(NamedTuple):
 
     @property
     def asked(self) -> Optional[int]:
-        """The function that the engine asks for the current device: 0 for none; None where it cannot."""
+        """Return the function that the engine asks for the current device: 0 for none; None where it
+        cannot."""
         return (self.current_device or None) if self.several else 0
 
     def bind(

@@ -78,7 +78,7 @@ class MapKind:
 
     @property
     def number(self) -> int:
-        """A small positive number that equal kinds share."""
+        """Return a small positive number that equal kinds share."""
         return _numbers.setdefault(self, len(_numbers) + 1)
 
     def packed(self) -> tuple[int, ...]:

@@ -175,7 +175,7 @@ class Layout:
 
     @property
     def arguments(self) -> str:
-        """The written values, each with a comma before it."""
+        """Return the written values, each with a comma before it."""
         return "".join(f", {value}" for value in self.values[: self.count])
 
 

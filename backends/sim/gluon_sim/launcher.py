@@ -98,7 +98,7 @@ class Launch:
 
     @cached_property
     def identity(self) -> tuple[str, str, int]:
-        """The kernel, the target, and which launch of the kernel this is."""
+        """Return the kernel, the target, and which launch of the kernel this is."""
         name = self.kernel.entry.name
         return name, str(self.kernel.target), launch_number(name)
 

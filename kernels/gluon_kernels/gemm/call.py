@@ -35,7 +35,7 @@ class Call:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the result."""
+        """Return the shape of the result."""
         return (self.m, self.n) if self.a.ndim == 2 else (self.batch, self.m, self.n)
 
     @property

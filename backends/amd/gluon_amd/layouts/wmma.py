@@ -151,13 +151,13 @@ class AMDWMMALayout(DistributedLayout):
 
     @property
     def warps_per_cta(self) -> Optional[list[int]]:
-        """The spelling of Triton 3.6; None where the bases are not in its order."""
+        """Return the spelling of Triton 3.6; None where the bases are not in its order."""
         counts = self._counts()
         return None if counts is None else counts[0]
 
     @property
     def tiles_per_warp(self) -> Optional[list[int]]:
-        """The spelling of Triton 3.6; None where the bases are not in its order."""
+        """Return the spelling of Triton 3.6; None where the bases are not in its order."""
         counts = self._counts()
         return None if counts is None else counts[1]
 

@@ -56,7 +56,7 @@ class FractionalEvictionPolicy:
 
     @property
     def type(self) -> Any:
-        """The type of this value inside a kernel: a constexpr."""
+        """Return the type of this value inside a kernel: a constexpr."""
         return tl.constexpr(self).type
 
     def mangle(self) -> str:
@@ -117,7 +117,7 @@ class CachePolicy:
 
     @property
     def type(self) -> Any:
-        """The type of this value inside a kernel: a constexpr."""
+        """Return the type of this value inside a kernel: a constexpr."""
         return tl.constexpr(self).type
 
     def _to_ir(self, builder: Any) -> Any:

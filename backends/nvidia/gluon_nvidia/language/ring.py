@@ -83,13 +83,13 @@ class ring_position(Record):
 
     @property
     def index(self) -> tl.tensor:
-        """The slot, an int32 scalar."""
+        """Return the slot, an int32 scalar."""
         result: tl.tensor = self.parts.values[0]
         return result
 
     @property
     def phase(self) -> tl.tensor:
-        """The parity that waiting in this slot is for, an int32 scalar."""
+        """Return the parity that waiting in this slot is for, an int32 scalar."""
         result: tl.tensor = self.parts.values[1]
         return result
 

@@ -85,7 +85,7 @@ class CompiledProgram:
 
     @cached_property
     def traffic(self) -> Traffic:
-        """The arguments through which the kernel reaches global memory."""
+        """Return the arguments through which the kernel reaches global memory."""
         return traffic(self.program)
 
     @cached_property

@@ -186,7 +186,7 @@ class Flight(Protocol):
 
     @property
     def rows(self) -> Rows:
-        """The programs that issued it."""
+        """Return the programs that issued it."""
         ...
 
     @property
@@ -200,7 +200,7 @@ class Flight(Protocol):
 
     @property
     def issued(self) -> int:
-        """The clock of the issuer then."""
+        """Return the clock of the issuer then."""
         ...
 
     @property
@@ -230,12 +230,12 @@ class Flight(Protocol):
 
     @property
     def source(self) -> Optional[Flight]:
-        """The part that reads the sources of work that writes."""
+        """Return the part that reads the sources of work that writes."""
         ...
 
     @property
     def blocks(self) -> Optional[np.ndarray]:
-        """The knowledge of the blocks of a cluster when it was issued."""
+        """Return the knowledge of the blocks of a cluster when it was issued."""
         ...
 
     @property
@@ -289,7 +289,7 @@ class Batch(Protocol):
 
     @property
     def rank(self) -> Optional[int]:
-        """The rank that they run on, where there are several."""
+        """Return the rank that they run on, where there are several."""
         ...
 
     @property
@@ -318,12 +318,12 @@ class Task(Protocol):
 
     @property
     def op(self) -> Op:
-        """The op that runs."""
+        """Return the op that runs."""
         ...
 
     @property
     def calls(self) -> Sequence[Op]:
-        """The calls that led to its function."""
+        """Return the calls that led to its function."""
         ...
 
     @property

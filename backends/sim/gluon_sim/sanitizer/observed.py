@@ -39,7 +39,7 @@ class Buffer(Protocol):
 
     @property
     def earlier(self) -> Optional[Buffer]:
-        """The buffer of the same op, a round of a loop before."""
+        """Return the buffer of the same op, a round of a loop before."""
         ...
 
 
@@ -90,7 +90,7 @@ class Allocation(Protocol):
 
     @property
     def owner(self) -> Optional[int]:
-        """The rank whose memory it is, where other ranks reach it, too."""
+        """Return the rank whose memory it is, where other ranks reach it, too."""
         ...
 
 

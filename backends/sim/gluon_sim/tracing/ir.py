@@ -153,7 +153,7 @@ class Op:
 
     @property
     def called(self) -> str:
-        """The function that the kernel calls for it; the op's own name without such a call."""
+        """Return the function that the kernel calls for it; the op's own name without such a call."""
         return PORTABLE.get(self.name, self.name) if self.site is None else self.site.function
 
     def operands(self) -> Iterator[Value]:

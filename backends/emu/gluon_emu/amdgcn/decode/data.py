@@ -68,7 +68,7 @@ class Data:
 
     @property
     def regions(self) -> list[Region]:
-        """The regions that hold something."""
+        """Return the regions that hold something."""
         return [region for region in (self.constants, self.variables) if region.content]
 
     def region_of(self, section: str, flags: str) -> "Region | None":
