@@ -1,0 +1,73 @@
+"""Products and grouped products on a GPU: named and random shapes, CUDA graphs, several streams, and the host's way."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+import gluon_core as gluon
+import gluon_kernels
+from gluon_kernels.gemm import problem as gemm
+from gluon_kernels.moe import problem as moe
+from gluon_kernels.problem import error_of
+
+pytestmark = pytest.mark.gpu
+
+PROBLEMS = [*gemm.PROBLEMS, *moe.PROBLEMS]
+NAMED = [pytest.param(p, s, id=f"{p.name}-{i}") for p in PROBLEMS for i, s in enumerate(p.named)]
+
+
+@pytest.fixture(autouse=True)
+def device():
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+
+
+@pytest.mark.parametrize("problem, shape", NAMED)
+def test_named_shapes(problem, shape):
+    assert problem.check(shape, "cuda") is None
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.name)
+def test_small_and_random_shapes(problem):
+    draw = random.Random(7)
+    wrong = [
+        problem.check(s, "cuda") for s in (*problem.small, *(problem.draw(draw) for _ in range(10)))
+    ]
+    assert not any(wrong), wrong
+
+
+def test_a_graph_and_streams_share_a_plan_with_parts_of_k():
+    a = torch.randn(16, 8192, device="cuda").bfloat16()
+    b = torch.randn(8192, 64, device="cuda").bfloat16()
+    right = a.float() @ b.float()
+    first = gluon_kernels.matmul(a, b)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = gluon_kernels.matmul(a, b)
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    torch.cuda.synchronize()
+    results = []
+    for _ in range(20):
+        graph.replay()
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                results.append(gluon_kernels.matmul(a, b))
+    torch.cuda.synchronize()
+    assert error_of(first, right) < 5e-3
+    assert all(torch.equal(result, first) for result in (captured, *results))
+
+
+def test_plain_calls_pass_the_dispatcher_by_and_others_do_not():
+    a, b = torch.randn(2, 64, 64, device="cuda").bfloat16()
+    assert gluon.torch.is_plain(a, b)
+    assert not gluon.torch.is_plain(a, b.cpu())
+    assert not gluon.torch.is_plain(a.requires_grad_(), b)
+    with torch.no_grad():
+        assert gluon.torch.is_plain(a, b)
+    with torch.autocast("cuda"):
+        assert not gluon.torch.is_plain(b)
+    (grad,) = torch.autograd.grad(gluon_kernels.matmul(a, b).float().sum(), a)
+    assert error_of(grad, b.float().sum(1).expand(64, 64)) < 1e-2
