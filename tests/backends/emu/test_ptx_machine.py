@@ -121,6 +121,16 @@ def test_named_barriers_between_warps(schedule):
     np.testing.assert_array_equal(got, np.tile(np.concatenate((n, n + 1)), 3))
 
 
+def test_threads_of_one_warp_come_late_to_a_barrier_where_other_warps_wait():
+    body = f"""
+    mov.u32 %r10, 1; mov.u32 %r4, 0; setp.ne.u32 %p0, %r0, 40; @%p0 bra $MEET;
+    $LOOP: add.u32 %r4, %r4, 1; atom.global.add.u32 %r6, [%d0+128], 0; setp.lt.u32 %p1, %r4, 5; @%p1 bra $LOOP;
+    $MEET: bar.sync 0; add.u32 %r10, %r10, %r4; {STORE}"""
+    wanted = np.ones(96, np.uint32)
+    wanted[40] = 6
+    np.testing.assert_array_equal(run(module(body), 96), wanted)
+
+
 def test_barriers_that_reduce():
     body = f"""
     and.b32 %r4, %r0, 1; setp.eq.u32 %p0, %r4, 0;

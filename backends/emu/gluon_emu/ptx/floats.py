@@ -231,7 +231,8 @@ def _approximate(call: Call, full: bool) -> Step:
     if full:
         fn = np.divide
     arity = 2 if call.name == "div" else 1
-    high = type.name == "f64"  # of these the lower half of operand and result counts as zero
+    double = type.name == "f64"
+    high = double and ftz  # of these the lower half of operand and result counts as zero
 
     def run(*raw: np.ndarray) -> np.ndarray:
         if high:
@@ -244,6 +245,7 @@ def _approximate(call: Call, full: bool) -> Step:
             value = np.asarray(fn(*lane))
             if high:
                 value = flushed(_high(value.view(np.uint64)).view(np.float64), 2.0**-1022)
+            if double:  # without .ftz a sequence that comes close to the nearest
                 results.append(value.view(np.uint64))
                 continue
             results.append(_made(rounded(value, type.element), type, False, False, ftz))

@@ -351,6 +351,7 @@ class Machine:
         kept = [
             g for g in self.parked
             if (g.pc, g.stack, g.passed) == (missing.pc, missing.stack, missing.passed)
+            and not self.held(g)
         ]  # fmt: skip
         for one in kept:
             self.parked.remove(one)
