@@ -9,7 +9,7 @@ import struct
 from dataclasses import dataclass
 from typing import Callable, Iterable, Sequence
 
-__all__ = ["NOT_GUARANTEED", "Confinement", "Layer", "confine"]
+__all__ = ["NOT_GUARANTEED", "PLANS", "Confinement", "Layer", "confine"]
 
 NOT_GUARANTEED = (
     "The candidate runs in one process with the code that observes it: code written to attack that observer can forge its "
@@ -62,16 +62,37 @@ class Layer:
     text: str
 
 
-def confine(limits: Confinement) -> tuple[Layer, ...]:
+PLANS = (
+    ("resources", "network", "files", "device"),
+    ("resources", "network", "device", "files"),
+    ("resources", "device", "files"),
+)
+"""Orders of layers and of the first use of a GPU, the strictest first: some drivers start in none but the last."""
+
+
+def confine(
+    limits: Confinement, plan: Sequence[str] = PLANS[0], device: Callable[[], object] = lambda: None
+) -> tuple[Layer, ...]:
     """Confine this process and all that it starts; nothing can undo it.
 
     Call it in a process with one thread: Linux separates no user namespace from several.
+
+    Args:
+        plan: the layers in their order, and where `device` is called among them.
+        device: the first use of a GPU.
     """
-    return (
-        _layer("resources", _limit_resources, limits),
-        _layer("network", _leave_network, limits),
-        _layer("files", _restrict_files, limits),
-    )
+    layers = []
+    for name in plan:
+        if name == "device":
+            device()
+        else:
+            layers.append(_layer(name, _LAYERS[name], limits))
+    for name in _LAYERS:
+        if name not in plan:
+            layers.append(
+                Layer(name, False, "not established: the GPU's driver does not start within")
+            )
+    return tuple(layers)
 
 
 def _layer(name: str, establish: Callable[[Confinement], str], limits: Confinement) -> Layer:
@@ -173,3 +194,10 @@ def _allow(system: ctypes.CDLL, rules: int, paths: Sequence[str], rights: int) -
 
 def _distinct(paths: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(os.path.realpath(path) for path in paths if path))
+
+
+_LAYERS: dict[str, Callable[[Confinement], str]] = {
+    "resources": _limit_resources,
+    "network": _leave_network,
+    "files": _restrict_files,
+}

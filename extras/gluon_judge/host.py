@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from gluon_core.processes import Ended, Link, Process
+from gluon_judge.confine import PLANS
 from gluon_judge.errors import JudgeError
 
 __all__ = ["Failed", "Peer", "libraries", "serve"]
@@ -26,6 +28,9 @@ _PRELOADED = (
     "torch", "torch.utils.flop_counter", "numpy", "triton", "triton.language", "triton.testing", "gluon_core", "gluon_core.language",
     "gluon_sim.launcher", "gluon_sim.tools.profile", "gluon_judge.session", "sympy",
 )  # fmt: skip
+
+
+_START = 60.0  # seconds that the first use of a GPU may take
 
 
 class Failed(Exception):
@@ -137,17 +142,45 @@ class Host:
         self._sessions: dict[int, Process] = {}
         self._folders: dict[int, str] = {}
         self._numbers = 0
+        self._plan: Optional[tuple[str, ...]] = None
 
     def open(self, spec: Any) -> int:
         """Fork the process of a candidate; return its number."""
         from gluon_judge.session import work
 
+        if spec.device != "cpu":
+            spec = replace(spec, plan=self._planned(spec))
         self._numbers += 1
         self._folders[self._numbers] = spec.folder
         self._sessions[self._numbers] = Process(
             functools.partial(work, spec=spec), "the candidate's process"
         )
         return self._numbers
+
+    def _planned(self, spec: Any) -> tuple[str, ...]:
+        """Return the strictest plan under which the GPU can be used; tried once, in processes of their own.
+
+        Raises:
+            JudgeError: it cannot be used at all.
+        """
+        from gluon_judge.session import probe
+
+        reason = ""
+        for plan in PLANS if self._plan is None else ():
+            tried = replace(spec, plan=plan, files={})
+            process = Process(functools.partial(probe, spec=tried), "a first use of the GPU")
+            try:
+                _, reason = process.receive(time.monotonic() + _START)
+            except Ended as ended:
+                reason = ended.how
+            finally:
+                process.end()
+            if reason is None:
+                self._plan = plan
+                break
+        if self._plan is None:
+            raise JudgeError("the GPU cannot be used", got=reason)
+        return self._plan
 
     def call(self, number: int, limit: float, method: str, *values: Any) -> tuple[str, Any]:
         """Return ("done", answer), ("error", text), or ("ended", (how, hung, output))."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Sequence
 
-from gluon_judge.confine import Confinement
+from gluon_judge.confine import PLANS, Confinement
 
 __all__ = ["Call", "Case", "Difference", "Event", "Outcome", "Packed", "Sample", "Spec"]
 
@@ -107,6 +107,7 @@ class Spec:
         secrets: names of files that it must not ask for.
         inputs: how many arguments it reads; those after them it writes.
         device: of torch, that arguments are on.
+        plan: see `gluon_judge.confine.PLANS`.
     """
 
     files: Mapping[str, str]
@@ -117,6 +118,7 @@ class Spec:
     secrets: tuple[str, ...]
     inputs: int
     device: str = "cpu"
+    plan: tuple[str, ...] = PLANS[0]
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from gluon_judge.source import entry, load
 from gluon_judge.tensors import fill, moved, pack, pack_values, storage_bytes, unpack
 from gluon_judge.timing import Timer
 
-__all__ = ["work"]
+__all__ = ["probe", "work"]
 
 _KEPT = 4  # earlier results that later calls must not change
 _ALLOWED = (
@@ -47,8 +47,8 @@ class Session:
     def __init__(self, spec: Spec):
         self._spec = spec
         self._prepare()
-        self.layers: tuple[Layer, ...] = confine(spec.limits)
-        self._timer = Timer() if spec.device != "cpu" else None
+        self._timer: Optional[Timer] = None
+        self.layers: tuple[Layer, ...] = confine(spec.limits, spec.plan, self._begin_device)
         self._observer = Observer(spec.folder, spec.limits.readable, spec.secrets)
         self._observer.install()
         self._streams = Streams() if torch.cuda.is_available() else None
@@ -58,6 +58,10 @@ class Session:
         self._function: Optional[Callable[..., Any]] = None
         self._values: list[Any] = []
         self._earlier: list[tuple[Any, bytes]] = []
+
+    def _begin_device(self) -> None:
+        if self._spec.device != "cpu":
+            self._timer = Timer()
 
     def _prepare(self) -> None:
         for name in [name for name in os.environ if name not in _ALLOWED]:
@@ -302,6 +306,16 @@ def _counts(path: str) -> dict[str, float]:
     counts["flops"] = counts["matrix"] + counts["vector"]
     os.unlink(path)
     return counts
+
+
+def probe(link: Link, spec: Spec) -> None:
+    """Answer whether the device can be used under the plan of a specification; None, or the reason why not."""
+    try:
+        Session(spec)
+    except Exception as error:
+        link.answer("done", f"{type(error).__name__}: {error}")
+    else:
+        link.answer("done")
 
 
 def work(link: Link, spec: Spec) -> None:

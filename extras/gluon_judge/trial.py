@@ -12,6 +12,7 @@ from gluon_core.plugin.targets import Target
 from gluon_judge import gpu, host, source
 from gluon_judge.codes import of_report
 from gluon_judge.confine import NOT_GUARANTEED, Confinement
+from gluon_judge.errors import JudgeError
 from gluon_judge.messages import Call, Case, Difference, Outcome, Sample, Spec
 from gluon_judge.problem import Problem
 from gluon_judge.report import Evidence, Finding, Report
@@ -459,10 +460,15 @@ class Trial:
             for name, (path, entry) in files.items():
                 secrets = self._secrets if name == "candidate" else ()
                 spec = gpu.spec_for(path, entry, self._problem, secrets)
-                sessions[name] = self._judge.at_gpu("open", spec)
+                try:
+                    sessions[name] = self._judge.at_gpu("open", spec)
+                except JudgeError as error:
+                    raise _Stopped(str(error)) from None
+                layers = self._ask_gpu(sessions[name], name, "layers")
                 loaded: Outcome = self._ask_gpu(sessions[name], name, "load")
                 if loaded.error is not None:
                     raise _Stopped(f"{name}: {loaded.error['text']}")
+            held = ", ".join(one.name for one in layers if one.holds)
             timed = [at for at, case in enumerate(self._cases) if case.timed]
             self.report.measured = {"rates": [self._rates(at, sessions) for at in timed]}
             before = [
@@ -471,7 +477,7 @@ class Trial:
             self._evidence(
                 "gpu",
                 "failed" if before else "passed",
-                f"{len(timed)} cases, {gpu.ROUNDS} rounds each",
+                f"{len(timed)} cases, {gpu.ROUNDS} rounds each; confined: {held}",
             )
         except _Stopped as stopped:
             self._evidence("gpu", "failed", str(stopped))

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+
 import pytest
 
 from gluon_judge import Judge
+from gluon_judge.confine import PLANS
 from gluon_judge.gpu import ROUNDS, confidence, late, orders
 from gluon_judge.messages import Sample
 from tests.judge.candidates import CORPUS
@@ -79,3 +85,26 @@ def test_work_after_the_clock_is_seen():
     assert late([*fine, Sample(1e-3, 1e-3, False)]) is None  # once is an accident
     assert "worked on" in late([Sample(1e-3, 2e-3, False)] * 5)
     assert "changed" in late([*fine, Sample(1e-3, 1e-5, True)])
+
+
+@pytest.mark.parametrize("order", PLANS, ids=" ".join)
+def test_a_driver_that_starts_late_gets_the_layers_that_it_tolerates(order, tmp_path):
+    """The layers that come before the device in `order` are those that the driver starts in."""
+    script = tmp_path / "script.py"
+    script.write_text(CONFINED.format(order=order))
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, env=ENVIRONMENT
+    )
+    held = json.loads(done.stdout)
+    assert held == {name: name in order for name in ("resources", "network", "files")}, done.stderr
+
+
+CONFINED = """
+import json
+from gluon_judge.confine import Confinement, confine
+calls = []
+layers = confine(Confinement(("/usr", "/lib"), ("/tmp",), memory=None), {order}, lambda: calls.append(1))
+assert calls == [1]
+print(json.dumps({{one.name: one.holds for one in layers}}))
+"""
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
