@@ -58,7 +58,8 @@ def fused(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     some, rest = _two_sum(c, low)
     top, more = _two_sum(high, some)
     near = np.asarray(top + sum_to_odd(rest, more))
-    plain = np.asarray(high + c)
+    # An infinite term is the sum, however large the product.
+    plain = np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), c, high + c)
     size = np.abs(high)
     simple = (size == 0) | ~np.isfinite(a) | ~np.isfinite(b) | ~np.isfinite(c)
     inside = (
