@@ -17,6 +17,7 @@ from gluon_core.frontend.session import Session
 from gluon_core.frontend.signature import check_descriptor, parse_type
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.targets import Target
+from gluon_core.registry.load import registry
 
 __all__ = ["trace", "verify"]
 
@@ -35,6 +36,7 @@ def trace(
     refused: Mapping[tuple[str, str], str] = MappingProxyType({}),
     verified: bool = True,
     strict: bool = True,
+    kind: Any = KernelGenerator,
 ) -> Any:
     """Return the module that a kernel turns into, before any pass has run.
 
@@ -50,6 +52,7 @@ def trace(
         verified: raise MLIR's complaint about the module here; parsing it again would report it, too.
         strict: raise the refusals of `errors.refuse`; else warn of them at the kernel's line.
         refused: (op, name) of lowerings that are not to be selected -> the reason.
+        kind: the class of the code generator; another than ours takes omitted layouts as they are.
 
     Raises:
         GluonError: of the class of the mistake, with the kernel's line. The same object is also a
@@ -65,14 +68,16 @@ def trace(
     prototype = _triton.make_prototype(arg_types, constexprs, attrs)
     by_name = {fn.arg_names[path[0]]: v for path, v in constexprs.items() if len(path) == 1}
     function_name = fn.repr(_triton.SpecializationProxy(by_name, dict(signature)))
-    cls = _triton.generator_class(
-        "KernelGenerator", KernelGenerator, {"session": session}, naming(session)
-    )
+    cls = _triton.generator_class("KernelGenerator", kind, {"session": session}, naming(session))
+    tree, scope = fn.parse(), fn.get_capture_scope()
+    if getattr(fn, "layouts", None) and kind is KernelGenerator:
+        explicit = registry().service("write")
+        tree, scope = explicit(fn, signature, constexprs, attrs, target, session.options)
     try:
         generator = cls(
             context,
             prototype,
-            gscope=fn.get_capture_scope(),
+            gscope=scope,
             function_name=function_name,
             jit_fn=fn,
             is_kernel=True,
@@ -83,7 +88,7 @@ def trace(
             **_triton.generator_arguments(fn),
         )
         with answering(None if strict else generator.semantic.pass_on):
-            generator.visit(fn.parse())
+            generator.visit(tree)
     except CompilationError as error:
         raise kernel_error(error, fn) from error.__cause__
     module = generator.module

@@ -67,7 +67,7 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
     ...) and `target`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the arguments of the decorator
         self,
         fn: Callable[P, R],
         version: Any = None,
@@ -78,6 +78,7 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
         repr: Optional[Callable[..., str]] = None,
         launch_metadata: Optional[Callable[..., Any]] = None,
         strict: Optional[bool] = None,
+        layouts: Optional[str] = None,
     ):
         if not callable(fn) or not hasattr(fn, "__code__"):
             raise ArgumentError("not a function", argument="fn", got=type(fn).__name__)
@@ -110,6 +111,11 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
         _check_named(self, "do_not_specialize", do_not_specialize)
         _check_named(self, "do_not_specialize_on_alignment", do_not_specialize_on_alignment)
         self.strict = strict
+        if layouts not in (None, "auto"):
+            raise ArgumentError(
+                "no such choice", argument="layouts", expected="'auto' or None", got=f"{layouts!r}"
+            )
+        self.layouts = layouts
         self._dispatcher: Optional[Dispatcher] = None
         self._calls: Optional[Calls] = None
         opaque.arm()
@@ -273,11 +279,12 @@ def jit(
     debug: Optional[bool] = None,
     noinline: Optional[bool] = None,
     strict: Optional[bool] = None,
+    layouts: Optional[str] = None,
 ) -> Callable[[Callable[P, R]], GluonJITFunction[P, R]]: ...
 
 
 @trims
-def jit(
+def jit(  # noqa: PLR0913 - Triton's, and two of ours
     fn: Optional[Callable[..., Any]] = None,
     *,
     version: Any = None,
@@ -288,6 +295,7 @@ def jit(
     debug: Optional[bool] = None,
     noinline: Optional[bool] = None,
     strict: Optional[bool] = None,
+    layouts: Optional[str] = None,
 ) -> Any:
     """Make a kernel of a Python function; usable bare or with options.
 
@@ -303,6 +311,8 @@ def jit(
             docs/compatibility.md); the simulator has no meaning for such ops and still ends there. None
             leaves it to `GLUON_STRICT`. The kernel's value holds for all that it calls; a launch, `warmup`
             or `gluon.compile` may override it with `strict=`.
+        layouts: "auto" lets layouts be left out; gluon-extras chooses them for the target, and
+            `gluon write` hands them back as source.
     """
 
     @trims
@@ -317,6 +327,7 @@ def jit(
             repr=repr,
             launch_metadata=launch_metadata,
             strict=strict,
+            layouts=layouts,
         )
 
     return decorate if fn is None else decorate(fn)

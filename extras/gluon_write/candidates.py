@@ -1,0 +1,127 @@
+"""The layouts that an unknown may have: tilings for its own ops, and those that its relations pass on."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Callable, Iterator, Optional, Sequence
+
+from gluon_core.errors import GluonError
+from gluon_core.layouts import BlockedLayout, DistributedLayout
+from gluon_write.graph import Graph, Unknown
+
+__all__ = ["candidates"]
+
+_MOST = 32  # of one unknown
+_WIDTHS = (1, 2, 4, 8, 16)
+_MOST_PERMUTED = 3  # dimensions whose orders are all tried
+
+
+def _filled(total: int, sizes: Sequence[int], order: Sequence[int]) -> list[int]:
+    """Split `total` over dimensions of `sizes`, in `order`; what is left over repeats the first."""
+    parts = [1] * len(sizes)
+    for dim in order:
+        parts[dim] = min(total, sizes[dim])
+        total //= parts[dim]
+    parts[order[-1]] *= total
+    return parts
+
+
+def tilings(
+    shape: Sequence[int], lanes: int, warps: int, widest: int = 16
+) -> Iterator[DistributedLayout]:
+    """Yield blocked layouts of a shape, plain ones first."""
+    rank = len(shape)
+    orders = (
+        list(permutations(reversed(range(rank)))) if rank <= _MOST_PERMUTED
+        else [tuple(reversed(range(rank)))]
+    )  # fmt: skip
+    seen = set()
+    for order in orders:
+        for width in _WIDTHS:
+            if width > min(shape[order[0]], widest):
+                break
+            each = [1] * rank
+            each[order[0]] = width
+            left = [max(1, size // n) for size, n in zip(shape, each)]
+            threads = _filled(lanes, left, order)
+            left = [max(1, size // n) for size, n in zip(left, threads)]
+            for way in (tuple(reversed(order)), order):
+                layout = BlockedLayout(each, threads, _filled(warps, left, way), list(order))
+                if layout not in seen:
+                    seen.add(layout)
+                    yield layout
+
+
+def _widest(one: Unknown) -> int:
+    """Return the elements of the widest access, or of a register."""
+    bits = [access.bits for access in one.accesses] or [max(one.bits, 8)]
+    return max(1, 128 // min(bits))
+
+
+def _square(shape: Sequence[int], lanes: int, warps: int) -> Iterator[DistributedLayout]:
+    """Yield tilings whose threads hold squares, for products without a matrix unit."""
+    for side in (2, 4, 8):
+        if len(shape) == 2 and min(shape) >= side:
+            left = [size // side for size in shape]
+            across = min(left[1], 1 << (lanes.bit_length() // 2))
+            threads = [lanes // across, across]
+            down = max(1, left[0] // threads[0])
+            parts = [min(warps, down), warps // min(warps, down)]
+            yield BlockedLayout([side, side], threads, parts, [1, 0])
+
+
+def candidates(graph: Graph) -> dict[int, list[DistributedLayout]]:
+    """Return the layouts that each unknown may have, by its number, in a fixed order."""
+    lists: dict[int, list[DistributedLayout]] = {one.number: [] for one in graph.unknowns}
+    products = {r.result.number for r in graph.relations if r.kind == "operand"}
+    for one in graph.unknowns:
+        if one.fixed is not None:
+            lists[one.number] = [one.fixed]
+        elif one.number in products:
+            lists[one.number] += _square(one.shape, graph.lanes, graph.warps)
+        elif one.accesses or one.reductions:
+            lists[one.number] += tilings(one.shape, graph.lanes, graph.warps, _widest(one))
+    _pass_on(graph, lists)
+    for one in sorted(graph.unknowns, key=lambda u: (-len(u.shape), u.number)):
+        if not lists[one.number]:
+            lists[one.number] += tilings(one.shape, graph.lanes, graph.warps)
+            _pass_on(graph, lists)
+    return lists
+
+
+def _pass_on(graph: Graph, lists: dict[int, list[DistributedLayout]]) -> None:
+    """Add what relations make of the layouts at their other end, until nothing is new."""
+    changed = True
+    while changed:
+        changed = False
+        for relation in graph.relations:
+            source, result = relation.source, relation.result
+            for start, end, rule in (
+                (source, result, relation.forward),
+                (result, source, relation.backward),
+            ):
+                if end.fixed is None:
+                    changed |= _add(lists[start.number], lists[end.number], rule, end)
+
+
+def _add(
+    start: list[DistributedLayout],
+    end: list[DistributedLayout],
+    rule: Callable[[DistributedLayout], Optional[DistributedLayout]],
+    unknown: Unknown,
+) -> bool:
+    known, grown = set(end), False
+    for layout in list(start):
+        if len(end) >= _MOST:
+            break
+        try:
+            other = rule(layout)
+            if other is None or other in known:
+                continue
+            other.to_linear(list(unknown.shape))
+        except GluonError:
+            continue
+        known.add(other)
+        end.append(other)
+        grown = True
+    return grown

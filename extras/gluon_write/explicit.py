@@ -1,0 +1,180 @@
+"""Give a kernel without layouts the layouts that were chosen for a target."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import Any, Mapping, Optional
+
+import numpy as np
+
+from gluon_core import _triton, language
+from gluon_core.errors import GluonError, LayoutError, SourceSpan
+from gluon_core.layouts import DistributedLayout
+from gluon_core.plugin.targets import Target
+from gluon_write.graph import Graph, build
+from gluon_write.sketch import Place, place_of, sketch
+from gluon_write.solve import Solution, plan_of, solve
+
+__all__ = ["Edits", "chosen_for", "edits_of", "explicit"]
+
+
+@dataclass
+class Edits:
+    """Hold what makes a kernel explicit.
+
+    Attributes:
+        names: layout -> the name that the kernel's body has for it.
+        layouts: place of a call that makes a tensor -> its layout.
+        conversions: place of an expression -> the layout that it is converted to.
+    """
+
+    names: dict[DistributedLayout, str] = field(default_factory=dict)
+    layouts: dict[Place, DistributedLayout] = field(default_factory=dict)
+    conversions: dict[Place, DistributedLayout] = field(default_factory=dict)
+
+    def name(self, layout: DistributedLayout) -> str:
+        """Return the name of a layout, a new one for a new layout."""
+        return self.names.setdefault(layout, f"layout_{len(self.names)}")
+
+
+def chosen_for(
+    fn: Any,
+    signature: Mapping[str, Any],
+    constexprs: Mapping[tuple[int, ...], Any],
+    attrs: Mapping[tuple[int, ...], Any],
+    target: Target,
+    options: Any,
+) -> tuple[Graph, Solution]:
+    """Return the unknown layouts of a kernel and those that were chosen for a target.
+
+    Raises:
+        LayoutError: no choice satisfies all ops; with the line of one that is left over.
+    """
+    if int(options.num_ctas) > 1:
+        raise LayoutError(
+            "layouts are chosen for one block, and this launch has a cluster",
+            argument="layouts",
+            expected="num_ctas=1",
+            got=int(options.num_ctas),
+            remedy="Write the layouts, with their cga_layout.",
+        )
+    drawn = sketch(fn, signature, constexprs, attrs, target, options)
+    graph = build(drawn, target.warp_size, int(options.num_warps))
+    solution = solve(graph)
+    if not np.isfinite(solution.price):
+        raise _no_solution(fn, graph, solution)
+    return graph, solution
+
+
+def _span(fn: Any, line: int) -> SourceSpan:
+    import linecache
+
+    file = fn.fn.__code__.co_filename
+    text = linecache.getline(file, line).rstrip("\n")
+    return SourceSpan(file, line, len(text) - len(text.lstrip()), None, text or None)
+
+
+def _no_solution(fn: Any, graph: Graph, solution: Solution) -> GluonError:
+    """Return the error of a kernel without solution: the op that fits nowhere, and both its ends."""
+    chosen, warps = solution.chosen, graph.warps
+    for relation in graph.relations:
+        ends = chosen[relation.source.number], chosen[relation.result.number]
+        if np.isfinite(plan_of(relation, ends[0], ends[1], warps)[0]):
+            continue
+        source, result = relation.source, relation.result
+        return LayoutError(
+            f"no layouts fit {relation.op} and the ops around it",
+            argument="layouts",
+            expected=f"for its operand (line {source.line}): {ends[0]}",
+            got=f"for its result (line {result.line}): {ends[1]}",
+            remedy="Write these two layouts, with gl.convert_layout between them.",
+            span=_span(fn, relation.line),
+        )
+    return LayoutError("no layouts fit the ops of this kernel", argument="layouts")
+
+
+def edits_of(graph: Graph, solution: Solution) -> Edits:
+    """Return the layouts and conversions to write, in the order of the source."""
+    edits = Edits()
+    for one in graph.unknowns:
+        for site in one.sites:
+            other = edits.layouts.setdefault(site, solution.chosen[one.number])
+            _agree(site, other, solution.chosen[one.number])
+    for relation in graph.relations:
+        source, result = (solution.chosen[e.number] for e in (relation.source, relation.result))
+        pair = plan_of(relation, source, result, graph.warps)[1]
+        if pair is not None and relation.wrap is not None:
+            other = edits.conversions.setdefault(relation.wrap[1], pair[1])
+            _agree(relation.wrap[1], other, pair[1])
+    for place in sorted({*edits.layouts, *edits.conversions}, key=lambda p: p[1:]):
+        for kind in (edits.layouts, edits.conversions):
+            if place in kind:
+                edits.name(kind[place])
+    return edits
+
+
+def _agree(place: Place, one: DistributedLayout, other: DistributedLayout) -> None:
+    if one != other:
+        raise LayoutError(
+            f"the expression in line {place[1]} of the kernel is evaluated with two shapes, and would "
+            "need two layouts",
+            argument="layouts",
+            expected=str(one),
+            got=str(other),
+            remedy="Write its layout, or write the expression twice.",
+        )
+
+
+class _Writer(ast.NodeTransformer):
+    """Put layouts and conversions into a copy of a kernel's tree, at the nodes' own places."""
+
+    def __init__(self, edits: Edits, space: str):
+        self.edits, self.space = edits, space
+
+    def visit(self, node: Any) -> Any:
+        place = place_of(node)
+        if isinstance(node, ast.FunctionDef):  # annotations and defaults are not the kernel's ops
+            node.body = [self.visit(statement) for statement in node.body]
+            return node
+        node = self.generic_visit(node)
+        if place in self.edits.layouts and isinstance(node, ast.Call):
+            name = self.edits.name(self.edits.layouts[place])
+            node.keywords.append(ast.keyword("layout", ast.Name(name, ast.Load())))
+        if place in self.edits.conversions:
+            name = self.edits.name(self.edits.conversions[place])
+            function = ast.Attribute(ast.Name(self.space, ast.Load()), "convert_layout", ast.Load())
+            wrapped = ast.Call(function, [node, ast.Name(name, ast.Load())], [])
+            return ast.fix_missing_locations(ast.copy_location(wrapped, node))
+        return ast.fix_missing_locations(node) if isinstance(node, ast.Call) else node
+
+
+def space_of(scope: Mapping[str, Any]) -> Optional[str]:
+    """Return the name under which a kernel's file has the language."""
+    return next((name for name, value in scope.items() if value is language), None)
+
+
+def explicit(
+    fn: Any,
+    signature: Mapping[str, Any],
+    constexprs: Mapping[tuple[int, ...], Any],
+    attrs: Mapping[tuple[int, ...], Any],
+    target: Target,
+    options: Any,
+) -> tuple[Any, dict[str, Any]]:
+    """Return a kernel's syntax tree with the layouts for a target, and the names that it reads.
+
+    Raises:
+        LayoutError: no layouts fit.
+        CapabilityError: the simulator, which records the kernel, is not installed.
+    """
+    graph, solution = chosen_for(fn, signature, constexprs, attrs, target, options)
+    edits = edits_of(graph, solution)
+    scope = dict(fn.get_capture_scope())
+    space = space_of(scope)
+    if space is None:
+        space = "gl"
+        scope[space] = language
+    tree = _Writer(edits, space).visit(ast.parse(fn.src))
+    scope |= {name: _triton.constexpr(layout) for layout, name in edits.names.items()}
+    return tree, scope

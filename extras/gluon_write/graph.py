@@ -1,0 +1,413 @@
+"""From a sketched kernel to unknown layouts: which values share one, and how ops relate them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from gluon_core.layouts import (
+    AutoLayout,
+    DistributedLayout,
+    DotOperandLayout,
+    SliceLayout,
+    infer,
+)
+from gluon_sim.tracing.live import HANDS_ON, links
+from gluon_sim.tracing.types import PointerType, TensorType
+from gluon_write.sketch import Place, Sketch
+from gluon_write.strides import Strides
+
+__all__ = ["Access", "Graph", "Relation", "Unknown", "build"]
+
+Key = tuple[Any, ...]
+_MADE = ("make_range", "splat", "constant", "poison")
+_LAYOUT_FREE = ("arange", "full", "zeros")
+_SHAPES = frozenset("broadcast expand_dims trans convert_layout reduce reshape join split".split())
+_ROUNDS = 8  # that a loop is taken to make
+
+
+@dataclass
+class Access:
+    """Hold one access to global memory: the elements per step of each dimension (None: far)."""
+
+    name: str
+    line: int
+    strides: tuple[Optional[int], ...]
+    shape: tuple[int, ...]
+    bits: int
+    weight: int
+
+
+@dataclass
+class Unknown:
+    """Hold one unknown layout.
+
+    Attributes:
+        shape: of the largest value with it.
+        fixed: the layout that an op or the kernel's source demands.
+        accesses: those to global memory through pointers with it.
+        reductions: (axis, shape, weight) of each.
+        steps: elementwise ops, those in loops counted often.
+        sites: calls that make a tensor with it.
+        line: the first line where it occurs.
+    """
+
+    number: int
+    shape: tuple[int, ...] = ()
+    bits: int = 32
+    fixed: Optional[DistributedLayout] = None
+    fixed_by: str = ""
+    accesses: list[Access] = field(default_factory=list)
+    reductions: list[tuple[int, tuple[int, ...], int]] = field(default_factory=list)
+    steps: int = 0
+    sites: list[Place] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    line: int = 0
+
+
+@dataclass
+class Relation:
+    """Hold an op between two unknown layouts, and the expression where a conversion can go.
+
+    Attributes:
+        kind: "same", "expand", "reduce", "trans", "infer" or "operand".
+        detail: axis, order, function, or operand index.
+        wrap: ("before" or "after", place), None where no conversion is possible.
+    """
+
+    kind: str
+    source: Any
+    result: Any
+    detail: Any
+    source_shape: tuple[int, ...]
+    result_shape: tuple[int, ...]
+    bits: int
+    wrap: Optional[tuple[str, Place]]
+    op: str
+    line: int
+    weight: int = 1
+
+    def forward(self, layout: DistributedLayout) -> Optional[DistributedLayout]:
+        """Return the layout that the op gives its result, None where it takes no such operand."""
+        if self.kind == "same":
+            return layout
+        if self.kind == "reduce":
+            return SliceLayout(self.detail, layout)
+        if self.kind == "trans":
+            permuted: DistributedLayout = infer.permute(layout, self.source_shape, self.detail)
+            return permuted
+        if self.kind == "infer":
+            inferred: DistributedLayout = self.detail(layout)
+            return inferred
+        if self.kind == "operand":
+            if isinstance(layout, DotOperandLayout) and layout.operand_index == self.detail:
+                return layout.parent
+            return None
+        if isinstance(layout, SliceLayout) and layout.dim == self.detail:
+            return layout.parent
+        return None
+
+    def backward(self, layout: DistributedLayout) -> Optional[DistributedLayout]:
+        """Return an operand's layout with which the result has `layout`, None without any."""
+        if self.kind == "same":
+            return layout
+        if self.kind == "expand":
+            return SliceLayout(self.detail, layout)
+        if self.kind == "operand":
+            return DotOperandLayout(self.detail, layout, 0)
+        if self.kind == "trans":
+            order = [list(self.detail).index(d) for d in range(len(self.detail))]
+            permuted: DistributedLayout = infer.permute(layout, self.result_shape, order)
+            return permuted
+        if self.kind == "reduce" and isinstance(layout, SliceLayout) and layout.dim == self.detail:
+            return layout.parent
+        return None
+
+
+@dataclass
+class Graph:
+    unknowns: list[Unknown]
+    relations: list[Relation]
+    lanes: int
+    warps: int
+
+
+class _Builder:
+    def __init__(self, drawn: Sketch):
+        self.drawn = drawn
+        self.parent: dict[Key, Key] = {}
+        self.values: dict[Key, Any] = {}
+        self.pending: list[tuple[Any, ...]] = []
+        self.strides = Strides()
+        self.about: list[
+            tuple[Key, Any, int]
+        ] = []  # key -> a change of its unknown, with its weight
+        self.weight = 1
+
+    def key(self, context: tuple[Any, ...], value: Any) -> Key:
+        value = value.resolve()
+        key = (context, id(value))
+        if key not in self.parent:
+            self.parent[key] = key
+            self.values[key] = value
+        return key
+
+    def find(self, key: Key) -> Key:
+        while self.parent[key] != key:
+            self.parent[key] = key = self.parent[self.parent[key]]
+        return key
+
+    def join(self, one: Key, other: Key) -> None:
+        one, other = self.find(one), self.find(other)
+        if one != other:
+            self.parent[other] = one
+
+    # -- places ---------------------------------------------------------------------------------
+
+    def operand_at(self, op: Any, value: Any) -> Optional[tuple[str, Place]]:
+        """Return the expression of an operand, within that of the op."""
+        node = self.drawn.nodes.get(id(op))
+        value = value.resolve()
+        for place in self.drawn.within.get(node, ()) if node else ():
+            if any(v.resolve() is value for v in self.drawn.returned.get(place, ())):
+                return "before", place
+        return None
+
+    def result_at(self, op: Any) -> Optional[tuple[str, Place]]:
+        node = self.drawn.nodes.get(id(op))
+        if node is None:
+            return None
+        value = op.results[0].resolve()
+        for place in (node, *self.drawn.within.get(node, ())):
+            if any(v.resolve() is value for v in self.drawn.returned.get(place, ())):
+                return "after", place
+        return None
+
+    # -- ops ------------------------------------------------------------------------------------
+
+    def walk(self, region: Any, context: tuple[Any, ...]) -> None:
+        for block in region.blocks:
+            for op in list(block.ops):
+                self.take(op, context)
+                if op.name not in ("reduce", "scan", "map_elementwise"):
+                    rounds = _ROUNDS if op.name in ("for", "while") else 1
+                    self.weight *= rounds
+                    for inner in op.regions:
+                        self.walk(inner, context)
+                    self.weight //= rounds
+
+    def relate(
+        self, kind: str, context: Any, source: Any, result: Any, detail: Any, op: Any, after: bool
+    ) -> None:
+        at = None
+        if not context:
+            at = self.result_at(op) if after else self.operand_at(op, source)
+        keys = self.key(context, source), self.key(context, result)
+        self.pending.append((kind, *keys, detail, at, op, self.weight))
+
+    def note(self, context: Any, value: Any, change: Any) -> None:
+        self.about.append((self.key(context, value), change, self.weight))
+
+    def take(self, op: Any, context: tuple[Any, ...]) -> None:
+        name = op.name
+        tensors = [v for v in op.operands() if isinstance(v.type, TensorType)]
+        results = [v for v in op.results if isinstance(v.type, TensorType)]
+        for value in (*tensors, *results):
+            self.key(context, value)
+        if name == "call":
+            self._call(op, context, results)
+        elif name in HANDS_ON:
+            for value, source in links(op):
+                if isinstance(value.type, TensorType):
+                    self.join(self.key(context, value), self.key(context, source))
+                self.strides.link(context, value, source)
+        elif name in _MADE:
+            self._made(op, context, results)
+        elif name in _SHAPES:
+            self._shaped(op, context, tensors, results)
+        elif name == "mma":
+            self._mma(op, context, tensors, results)
+        elif "load" in name or "store" in name or "atomic" in name:
+            self._memory(op, context, tensors, results)
+        else:
+            alike = [*tensors, *results]
+            if alike and all(v.type.dims == alike[0].type.dims for v in alike):
+                for value in alike[1:]:
+                    self.join(self.key(context, alike[0]), self.key(context, value))
+                self.note(context, alike[0], ("step",))
+        self.strides.take(op, context)
+
+    def _shaped(self, op: Any, context: Any, tensors: list[Any], results: list[Any]) -> None:
+        name = op.name
+        if name == "broadcast":
+            self.relate("same", context, tensors[0], results[0], None, op, False)
+        elif name == "expand_dims":
+            self.relate("expand", context, tensors[0], results[0], op.args[1], op, False)
+        elif name == "trans":
+            self.relate("trans", context, tensors[0], results[0], op.args[1], op, True)
+        elif name == "convert_layout":
+            if op.attrs.get("determines"):
+                self.join(self.key(context, tensors[0]), self.key(context, results[0]))
+        elif name == "reduce":
+            for source, result in zip(tensors, op.results):
+                self.note(context, source, ("reduction", op.args[1], source.type))
+                if isinstance(result.type, TensorType):
+                    self.relate("reduce", context, source, result, op.args[1], op, True)
+        elif tensors:
+            self._inferred(op, context, tensors, results)
+
+    def _call(self, op: Any, context: tuple[Any, ...], results: list[Any]) -> None:
+        function, args = op.args[0], op.args[1]
+        tensors = [a for a in args if isinstance(getattr(a, "type", None), TensorType)]
+        if results and not tensors:  # makes tensors
+            self._made(op, context, results)
+            return
+        inner = (*context, id(op))
+        for parameter, argument in zip(function.arguments, args):
+            if isinstance(parameter.type, TensorType):
+                self.join(self.key(inner, parameter), self.key(context, argument))
+            self.strides.across(inner, parameter, context, argument)
+        self.walk(function.body, inner)
+        for block in function.body.blocks[:1]:
+            end = block.get_terminator()
+            if end is None or end.name != "ret":
+                continue
+            for value, result in zip(end.operands(), op.results):
+                if isinstance(result.type, TensorType):
+                    at = None if context else self.result_at(op)
+                    keys = self.key(inner, value), self.key(context, result)
+                    self.pending.append(("same", *keys, None, at, op, self.weight))
+
+    def _made(self, op: Any, context: tuple[Any, ...], results: list[Any]) -> None:
+        for value in results:
+            node = self.drawn.nodes.get(id(op)) if not context else None
+            called = self.drawn.functions.get(node, "") if node else ""
+            if node and called.rpartition(".")[2] in _LAYOUT_FREE:
+                if isinstance(value.type.layout, (AutoLayout, type(None))):
+                    self.note(context, value, ("site", node))
+
+    def _inferred(self, op: Any, context: Any, tensors: list[Any], results: list[Any]) -> None:
+        if op.name == "join":
+            self.join(self.key(context, tensors[0]), self.key(context, tensors[1]))
+        shape = tensors[0].type.dims
+        rule = {
+            "reshape": lambda layout: infer.reshape(layout, shape, results[0].type.dims),
+            "join": lambda layout: infer.join(layout, shape),
+            "split": lambda layout: infer.split(layout, shape),
+        }[op.name]
+        for result in results:
+            self.relate("infer", context, tensors[0], result, rule, op, op.name != "split")
+        if op.name == "split":
+            self.join(self.key(context, results[0]), self.key(context, results[1]))
+
+    def _mma(self, op: Any, context: Any, tensors: list[Any], results: list[Any]) -> None:
+        a, b, acc = tensors
+        self.join(self.key(context, acc), self.key(context, results[0]))
+        wanted = op.attrs.get("layouts")
+        if wanted is None:
+            for index, operand in enumerate((a, b)):
+                self.relate("operand", context, operand, acc, index, op, False)
+            self.note(context, acc, ("step",))
+            return
+        self.note(context, acc, ("fixed", wanted[2], f"the matrix unit, line {op.loc.line}"))
+        for index, operand in enumerate((a, b)):
+            key = ("mma", context, id(op), index)
+            self.parent[key], self.values[key] = key, operand
+            self.about.append(
+                (key, ("fixed", wanted[index], f"the matrix unit, line {op.loc.line}"), 1)
+            )
+            at = None if context else self.operand_at(op, operand)
+            self.pending.append(
+                ("same", self.key(context, operand), key, None, at, op, self.weight)
+            )
+
+    def _memory(self, op: Any, context: Any, tensors: list[Any], results: list[Any]) -> None:
+        pointers = [v for v in tensors if isinstance(v.type.element, PointerType)]
+        if len(pointers) != 1:
+            return
+        pointer = pointers[0]
+        self.note(context, pointer, ("access", op, pointer.type.dims, context))
+        for value in results:
+            self.join(self.key(context, pointer), self.key(context, value))
+        for value in tensors:
+            if value is not pointer:
+                self.relate("same", context, value, pointer, None, op, False)
+
+
+def build(drawn: Sketch, lanes: int, warps: int) -> Graph:
+    """Return the unknown layouts of a sketched kernel and their relations."""
+    work = _Builder(drawn)
+    kernel = drawn.program.kernel
+    work.walk(kernel.body, ())
+    unknowns: dict[Key, Unknown] = {}
+    for key, value in work.values.items():
+        if not isinstance(value.type, TensorType):
+            continue
+        root = work.find(key)
+        one = unknowns.setdefault(root, Unknown(len(unknowns)))
+        dims = value.type.dims
+        if not one.shape or _size(dims) > _size(one.shape):
+            one.shape = dims
+        bits = getattr(value.type.element, "bits", 32)
+        one.bits = max(1 if bits == 1 else bits, one.bits) if one.shape else bits
+        layout = value.type.layout
+        if layout is not None and not isinstance(layout, AutoLayout) and key[0] != "mma":
+            one.fixed, one.fixed_by = layout, "the kernel's source"
+        name = getattr(value, "name", None)
+        if name and name not in one.names and not key[0]:
+            one.names.append(name)
+        line = value.get_loc().line
+        if line and not key[0]:
+            one.line = min(one.line or line, line)
+    for key, change, weight in work.about:
+        _apply(unknowns[work.find(key)], change, work.strides, weight)
+    relations = []
+    for kind, source, result, detail, at, op, weight in work.pending:
+        ends = [work.values[k].type for k in (source, result)]
+        first, second = (unknowns[work.find(k)] for k in (source, result))
+        if first is second and kind == "same":
+            continue
+        bits = getattr(ends[0].element, "bits", 32)
+        node = drawn.nodes.get(id(op))
+        called = (drawn.functions.get(node, "") if node else "") or op.name
+        relations.append(
+            Relation(
+                kind,
+                first,
+                second,
+                detail,
+                ends[0].dims,
+                ends[1].dims,
+                bits,
+                at,
+                called,
+                op.loc.line,
+                weight,
+            )
+        )
+    return Graph(list(unknowns.values()), relations, lanes, warps)
+
+
+def _apply(one: Unknown, change: tuple[Any, ...], strides: Strides, weight: int) -> None:
+    kind = change[0]
+    if kind == "step":
+        one.steps += weight
+    elif kind == "site":
+        one.sites.append(change[1])
+    elif kind == "fixed":
+        one.fixed, one.fixed_by = change[1], change[2]
+    elif kind == "reduction":
+        one.reductions.append((change[1], change[2].dims, weight))
+    else:
+        _, op, dims, context = change
+        pointer = next(v for v in op.operands() if isinstance(v.type.element, PointerType))
+        bits = getattr(pointer.type.element.pointee, "bits", 32)
+        steps = strides.of(context, pointer, len(dims))
+        one.accesses.append(Access(op.name, op.loc.line, steps, dims, bits, weight))
+
+
+def _size(dims: tuple[int, ...]) -> int:
+    size = 1
+    for dim in dims:
+        size *= dim
+    return size

@@ -1,0 +1,12 @@
+"""The plugin that chooses layouts; importing it imports neither triton nor the simulator."""
+
+from __future__ import annotations
+
+from typing import Mapping
+
+from gluon_core.plugin.hookspec import hookimpl
+
+
+@hookimpl
+def gluon_services() -> Mapping[str, str]:
+    return {"write": "gluon_write.explicit:explicit"}

@@ -1,0 +1,146 @@
+"""Price a layout for the ops that use it, and a conversion between two layouts.
+
+The unit is one instruction of one warp; a 32-byte sector of memory counts as one, an exchange through
+shared memory as its stores, loads, and a barrier."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Sequence
+
+import numpy as np
+
+from gluon_core.layouts import DistributedLayout
+from gluon_core.layouts.cost import conversion
+from gluon_write.graph import Access, Unknown
+
+__all__ = ["conversion_price", "price", "reasons"]
+
+_ISSUE = 4.0  # a memory instruction, next to an arithmetic one
+_BARRIER = 40.0
+_FAR = 4096  # elements between neighbours whose distance is not known
+_SECTOR = 32
+_WIDEST = 128
+_MOST_REGISTERS = 128  # of a thread for one tensor; more are spilled
+
+
+@lru_cache(maxsize=1 << 17)
+def _bases(
+    layout: DistributedLayout, shape: tuple[int, ...]
+) -> dict[str, tuple[tuple[int, ...], ...]]:
+    linear = layout.to_linear(list(shape))
+    return {name: tuple(tuple(row) for row in rows) for name, rows in linear.bases.items()}
+
+
+def _registers(layout: DistributedLayout, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    return [row for row in _bases(layout, shape).get("register", ()) if any(row)]
+
+
+def _coordinates(rows: Sequence[tuple[int, ...]], rank: int) -> np.ndarray:
+    places = np.zeros((1 << len(rows), rank), dtype=np.int64)
+    numbers = np.arange(1 << len(rows))
+    for bit, row in enumerate(rows):
+        places[(numbers >> bit) & 1 == 1] ^= np.array(row, dtype=np.int64)
+    return places
+
+
+def vector_of(layout: DistributedLayout, access: Access) -> int:
+    """Return how many elements one instruction of a thread moves."""
+    rows = _registers(layout, access.shape)
+    vector = 1
+    for dim, step in enumerate(access.strides):
+        if step != 1:
+            continue
+        unit = 1
+        while unit * 2 * access.bits <= _WIDEST and any(
+            row[dim] == unit and not any(row[:dim]) and not any(row[dim + 1 :]) for row in rows
+        ):
+            unit *= 2
+        vector = max(vector, unit)
+    return vector
+
+
+def sectors_of(layout: DistributedLayout, access: Access) -> int:
+    """Return how many 32-byte sectors one instruction of a warp touches."""
+    rank = len(access.shape)
+    steps = [_FAR * (2 * d + 1) if s is None else s for d, s in enumerate(access.strides)]
+    lanes = _coordinates(_bases(layout, access.shape).get("lane", ()), rank)
+    vector = vector_of(layout, access)
+    size = max(1, access.bits // 8)
+    starts = (lanes @ np.array(steps, dtype=np.int64)) * size
+    firsts, lasts = starts // _SECTOR, (starts + vector * size - 1) // _SECTOR
+    return len(np.unique(np.concatenate([firsts, lasts])))
+
+
+def _access_price(layout: DistributedLayout, access: Access, warps: int) -> float:
+    registers = 1 << len(_registers(layout, access.shape))
+    count = registers / vector_of(layout, access) * warps
+    return count * (_ISSUE + sectors_of(layout, access)) * access.weight
+
+
+def _reduction_price(
+    layout: DistributedLayout, axis: int, shape: tuple[int, ...], warps: int
+) -> float:
+    bases = _bases(layout, shape)
+    held = 1 << sum(1 for row in _registers(layout, shape) if not row[axis])
+    lanes = sum(1 for row in bases.get("lane", ()) if row[axis])
+    across = any(row[axis] for row in bases.get("warp", ()))
+    within = 1 << len(_registers(layout, shape))
+    return warps * (within + held * lanes * 2) + (_BARRIER + warps * held * 4 if across else 0)
+
+
+def price(layout: DistributedLayout, unknown: Unknown, warps: int) -> float:
+    """Return the price of all ops on values with `layout`."""
+    registers = 1 << len(_registers(layout, unknown.shape))
+    total = float(warps * registers * (1 + unknown.steps))
+    words = registers * max(unknown.bits, 32) // 32
+    if words > _MOST_REGISTERS:
+        total += warps * (words - _MOST_REGISTERS) * 8
+    for access in unknown.accesses:
+        total += _access_price(layout, access, warps)
+    for axis, shape, weight in unknown.reductions:
+        total += _reduction_price(layout, axis, shape, warps) * weight
+    return total
+
+
+@lru_cache(maxsize=1 << 17)
+def conversion_price(
+    source: DistributedLayout,
+    result: DistributedLayout,
+    shape: tuple[int, ...],
+    bits: int,
+    warps: int,
+) -> float:
+    """Return the price of converting a tensor; 0 for one and the same layout."""
+    if source == result:
+        return 0.0
+    known = conversion(source, result, list(shape), max(bits, 8))
+    held = 1 << len(_registers(source, shape))
+    wanted = 1 << len(_registers(result, shape))
+    if known.kind == "none":
+        return 0.5
+    if known.kind == "registers":
+        return 0.5 + warps * known.moved_registers
+    if known.kind == "shuffle":
+        return warps * (known.shuffles * 2 + known.moved_registers)
+    passes = 2 + (known.store_conflicts + known.load_conflicts > 0)
+    return _BARRIER + warps * (held + wanted) * passes
+
+
+def reasons(layout: DistributedLayout, unknown: Unknown) -> list[str]:
+    """Return what the ops on values with `layout` cost, in words, the dearest first."""
+    words = []
+    for access in unknown.accesses:
+        vector = vector_of(layout, access)
+        sectors = sectors_of(layout, access)
+        moved = vector * access.bits // 8
+        kind = "store" if "store" in access.name else "load" if "load" in access.name else "atomic"
+        words.append(
+            f"{kind}, line {access.line}: {moved} bytes a thread, {sectors} sectors a warp"
+        )
+    for axis, shape, _ in unknown.reductions:
+        across = any(row[axis] for row in _bases(layout, shape).get("warp", ()))
+        words.append(
+            f"reduction over dimension {axis}: " + ("across warps" if across else "within a warp")
+        )
+    return list(dict.fromkeys(words))

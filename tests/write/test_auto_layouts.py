@@ -1,0 +1,185 @@
+"""Kernels without layouts: right on every architecture, with the layouts that one would write."""
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.errors import ArgumentError, LayoutError
+
+SIMULATED = ["sim:sm_80", "sim:hopper", "sim:sm_100", "sim:gfx942", "sim:gfx950", "sim:gfx1250"]
+
+
+@gluon.jit(layouts="auto")
+def scale(x, out, n, BLOCK: gl.constexpr):
+    offsets = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK)
+    inside = offsets < n
+    gl.store(out + offsets, gl.load(x + offsets, mask=inside) * 2.0, mask=inside)
+
+
+@gluon.jit
+def scale_by_hand(x, out, n, BLOCK: gl.constexpr, layout: gl.constexpr):
+    offsets = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout)
+    inside = offsets < n
+    gl.store(out + offsets, gl.load(x + offsets, mask=inside) * 2.0, mask=inside)
+
+
+@gluon.jit(layouts="auto")
+def transpose(x, out, M, N, BLOCK: gl.constexpr):
+    row = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK)[:, None]
+    column = gl.program_id(1) * BLOCK + gl.arange(0, BLOCK)[None, :]
+    gl.store(out + column * M + row, gl.load(x + row * N + column))
+
+
+@gluon.jit(layouts="auto")
+def softmax(x, out, N, ROWS: gl.constexpr, BLOCK: gl.constexpr):
+    row = gl.program_id(0) * ROWS + gl.arange(0, ROWS)
+    column = gl.arange(0, BLOCK)
+    inside = column[None, :] < N
+    place = row[:, None] * N + column[None, :]
+    values = gl.load(x + place, mask=inside, other=-float("inf"))
+    values = gl.exp(values - gl.max(values, 1)[:, None])
+    gl.store(out + place, values / gl.sum(values, axis=1)[:, None], mask=inside)
+
+
+@gluon.jit(layouts="auto")
+def row_sums(x, out, N, ROWS: gl.constexpr, BLOCK: gl.constexpr):
+    row = gl.program_id(0) * ROWS + gl.arange(0, ROWS)
+    acc = gl.zeros([ROWS], gl.float32)
+    for start in range(0, N, BLOCK):
+        column = start + gl.arange(0, BLOCK)
+        values = gl.load(
+            x + row[:, None] * N + column[None, :], mask=column[None, :] < N, other=0.0
+        )
+        acc += gl.sum(values, 1)
+    gl.store(out + row, acc)
+
+
+@gluon.jit(layouts="auto")
+def matmul(a, b, c, N, K, BLOCK: gl.constexpr, STEP: gl.constexpr, unit: gl.constexpr):
+    rows = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK)[:, None]
+    columns = gl.program_id(1) * BLOCK + gl.arange(0, BLOCK)[None, :]
+    along = gl.arange(0, STEP)
+    acc = gl.zeros([BLOCK, BLOCK], gl.float32)
+    for k in range(0, K, STEP):
+        left = gl.load(a + rows * K + k + along[None, :])
+        right = gl.load(b + (k + along[:, None]) * N + columns)
+        if unit:
+            acc = gl.portable.mma(left, right, acc)
+        else:
+            acc = gl.dot_fma(left.to(gl.float32), right.to(gl.float32), acc)
+    gl.store(c + rows * N + columns, acc)
+
+
+@gluon.jit
+def halved(values):
+    return values * 0.5
+
+
+@gluon.jit(layouts="auto")
+def reshaped(x, out, BLOCK: gl.constexpr):
+    i = gl.arange(0, BLOCK)
+    square = halved(gl.load(x + i)).reshape([BLOCK // 8, 8])
+    gl.store(out + i, gl.permute(square, (1, 0)).reshape([BLOCK]))
+
+
+def test_elementwise_on_every_architecture():
+    x = np.arange(3000, dtype=np.float32)
+    for target in SIMULATED:
+        out = np.zeros_like(x)
+        scale[(3,)](x, out, 3000, 1024, target=target)
+        assert (out == x * 2).all(), target
+
+
+@pytest.mark.parametrize("target", SIMULATED)
+def test_transpose(target):
+    x = np.arange(64 * 96, dtype=np.float32).reshape(64, 96)
+    out = np.zeros((96, 64), np.float32)
+    transpose[(2, 3)](x, out, 64, 96, 32, target=target)
+    assert (out == x.T).all()
+
+
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:gfx942"])
+def test_rows(target):
+    x = np.random.default_rng(0).standard_normal((16, 100)).astype(np.float32)
+    out, sums = np.zeros_like(x), np.zeros(16, np.float32)
+    softmax[(2,)](x, out, 100, 8, 128, target=target)
+    powers = np.exp(x - x.max(1, keepdims=True))
+    assert np.allclose(out, powers / powers.sum(1, keepdims=True), atol=1e-6)
+    row_sums[(2,)](x, sums, 100, 8, 32, target=target)
+    assert np.allclose(sums, x.sum(1), atol=1e-4)
+
+
+@pytest.mark.parametrize("unit", [True, False])
+@pytest.mark.parametrize("target", ["sim:sm_80", "sim:gfx942", "sim:gfx1250"])
+def test_matmul(target, unit):
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((64, 64)).astype(np.float16) for _ in range(2))
+    c = np.zeros((64, 64), np.float32)
+    matmul[(2, 2)](a, b, c, 64, 64, 32, 32, unit, target=target)
+    assert np.allclose(c, a.astype(np.float32) @ b.astype(np.float32), atol=1e-2)
+
+
+def test_shapes_and_functions():
+    x = np.arange(256, dtype=np.float32)
+    out = np.zeros_like(x)
+    reshaped[(1,)](x, out, 256, target="sim:hopper")
+    assert (out == (x * 0.5).reshape(32, 8).T.reshape(-1)).all()
+
+
+def code(kernel, target, key, **constants):
+    compiled = gluon.compile(
+        kernel,
+        target=target,
+        signature={"x": "*fp32:16", "out": "*fp32:16", "n": "i32:16"},
+        constexprs={"BLOCK": 1024, **constants},
+    )
+    lines = compiled.asm[key].splitlines()
+    return [line for line in lines if ".loc" not in line and ".file" not in line]
+
+
+@pytest.mark.parametrize("target, key, lanes", [("sm_90", "ptx", 32), ("gfx942", "amdgcn", 64)])
+def test_choice_is_the_one_by_hand(target, key, lanes):
+    chosen = "\n".join(code(scale, target, key))
+    wide = gl.BlockedLayout([4], [lanes], [4], [0])
+    by_hand = "\n".join(code(scale_by_hand, target, key, layout=wide))
+    for word in ("ld.global.v4", "global_load_dwordx4", "buffer_load_dwordx4"):
+        assert chosen.count(word) == by_hand.count(word)
+    assert any(word in chosen for word in ("v4", "dwordx4"))
+
+
+def test_layout_by_hand_stays():
+    @gluon.jit(layouts="auto")
+    def narrow(x, out, n, BLOCK: gl.constexpr):
+        i = gl.arange(0, BLOCK, gl.BlockedLayout([1], [32], [4], [0]))
+        gl.store(out + i, gl.load(x + i))
+
+    assert not any("v4" in line for line in code(narrow, "sm_90", "ptx"))
+
+
+def test_refusals():
+    with pytest.raises(ArgumentError, match="layouts"):
+        gluon.jit(layouts="automatic")(differences.fn)
+    x = np.zeros(1024, np.float32)
+    with pytest.raises(LayoutError, match="cluster"):
+        scale[(1,)](x, x, 1024, 1024, num_ctas=2, target="sim:hopper")
+
+
+@gluon.jit
+def differences(values):
+    return values[:, None] - values[None, :]
+
+
+@gluon.jit(layouts="auto")
+def conflict(x, out, BLOCK: gl.constexpr):
+    i = gl.arange(0, BLOCK)
+    table = differences(gl.load(x + i))
+    gl.store(out + i, gl.sum(table, 1))
+
+
+def test_no_solution_names_the_op_and_both_layouts():
+    x = np.zeros(64, np.float32)
+    with pytest.raises(LayoutError, match="no layouts fit") as error:
+        conflict[(1,)](x, x.copy(), 64, target="sim:hopper")
+    text = str(error.value)
+    assert text.count("line ") >= 2 and "convert_layout" in text
