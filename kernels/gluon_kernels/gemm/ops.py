@@ -28,13 +28,13 @@ def _plan_of(call: Call, out: Optional[Tensor]) -> Callable[..., Any]:
 
 def _without_products(call: Call) -> Callable[..., Any]:
     """Return the plan of sums of nothing: zeros, and what the epilogue makes of them."""
-    shape, dtype = call.shape, call.out_dtype
+    shape, dtype, activation = call.shape, call.out_dtype, call.activation
 
     def run(a: Tensor, b: Tensor, bias: Optional[Tensor], out: Optional[Tensor]) -> Tensor:
         result = torch.zeros(shape, dtype=torch.float32, device=a.device)
         if bias is not None:
             result = result + bias.float()
-        result = activated(result, call.activation).to(dtype)
+        result = activated(result, activation).to(dtype)
         return result if out is None else out.copy_(result)
 
     return run

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -80,6 +83,16 @@ def test_a_plan_serves_all_calls_of_its_key():
     assert len(ops.plans) == 1
     gluon_kernels.matmul(a, b, bias=torch.zeros(48))
     assert len(ops.plans) == 2
+
+
+@pytest.mark.parametrize("shape", MATMUL.small[-4:])
+def test_a_plan_holds_no_tensor(shape):
+    arguments = MATMUL.arguments(shape, "cpu")
+    result = MATMUL.op(**arguments)
+    alive = [weakref.ref(x) for x in (*arguments.values(), result) if isinstance(x, torch.Tensor)]
+    del arguments, result
+    gc.collect()
+    assert not any(reference() is not None for reference in alive)
 
 
 def test_results_in_memory_of_the_caller():
