@@ -351,6 +351,9 @@ SETTINGS = {
     "GLUON_COMPILE_TIMEOUT": "Seconds after which a stage of the compiler is ended; 600.",
     "GLUON_COMPILE_WORKERS": "How many processes `gluon.compile_many` and the configurations of `triton.autotune` are compiled in; the number of cores.",
     "GLUON_BUNDLE": "Bundles, as in `PATH`: launches take from them the kernels that they would compile.",
+    "GLUON_TIMELINE": "`1`: record the timelines of this process and write them to a page at its end; `auto`: with "
+    "automatic scopes.",
+    "GLUON_TIMELINE_DIR": "The folder for the pages of GLUON_TIMELINE; the current one.",
     "GLUON_TUNE_STORE": "The file in which `gluon tune` keeps its results, and that launches with "
     '`config="tuned"` look into; `~/.gluon/tuned.db`.',
     "GLUON_TRACEBACK": "`full`: errors show the frames of this package and of Triton, too.",

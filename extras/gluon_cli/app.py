@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -169,6 +169,22 @@ Trace = Annotated[
     Optional[str],
     typer.Option("--trace", metavar="FILE", help="Write a timeline, for ui.perfetto.dev."),
 ]
+TimelineFile = Annotated[
+    Optional[str],
+    typer.Option(
+        "--timeline",
+        metavar="FILE",
+        help="Record when each warp enters and leaves each gl.scope, on the device or an emulator: a page "
+        "(FILE.html) or JSON for ui.perfetto.dev (FILE.json).",
+    ),
+]
+TimelineAuto = Annotated[
+    bool,
+    typer.Option(
+        "--timeline-auto",
+        help="With --timeline: add scopes around waits, barriers and the issue of asynchronous work.",
+    ),
+]
 TraceIsa = Annotated[
     Optional[str],
     typer.Option(
@@ -286,6 +302,8 @@ def run(
     profile_html: ProfileHtml = None,
     html: Html = None,
     trace: Trace = None,
+    timeline: TimelineFile = None,
+    timeline_auto: TimelineAuto = False,
     trace_isa: TraceIsa = None,
     asm: Asm = None,
     pdb: Pdb = False,
@@ -307,6 +325,7 @@ def run(
 
     Profiles, timelines, schedules, the timeout and the prompt need a simulated target.
     """
+    from gluon_cli.output import UsageError
     from gluon_cli.run import Runs, run_file
     from gluon_core.plugin.simulation import Watch
     from gluon_core.registry.load import registry
@@ -322,13 +341,42 @@ def run(
     wish = Watch(profile, profile_json, profile_html, trace, pdb, trace_isa, asm=tuple(asm or ()))
     shown = sys.stderr.isatty() if progress is None else progress
     runs = Runs(schedules, schedule, seed, timeout, check, shown, explore, within, most)
-    with nullcontext() if record is None else registry().service("bundle.record")(record):
+    with ExitStack() as around:
+        if record is not None:
+            around.enter_context(registry().service("bundle.record")(record))
+        if timeline is not None:
+            _timed(around, timeline, timeline_auto, target, targets or compile_for)
+        elif timeline_auto:
+            raise UsageError("belongs to --timeline", argument="--timeline-auto")
         if targets is not None or compile_for is not None:
             return _for_many(context, targets, compile_for, target, runs, bool(wish or html), json)
         if page is not None:
             code: int = page.run_to_page(file, target, context.args, json, wish, runs, html)
             return code
         return run_file(file, target, context.args, json, wish, runs)
+
+
+def _timed(
+    around: ExitStack, file: str, auto: bool, target: Optional[str], many: Optional[str]
+) -> None:
+    """Record the timelines of what runs in `around`."""
+    from gluon_cli.output import UsageError
+    from gluon_core.registry.load import registry
+
+    if many:
+        raise UsageError(
+            "goes with one target", argument="--timeline", remedy="Choose it by --target."
+        )
+    chosen = registry().target(target)
+    backend = registry().backend(chosen.backend)
+    if backend.simulates and not backend.simulation.machine_code:
+        raise UsageError(
+            "the simulator has logical time alone",
+            argument="--timeline",
+            got=str(chosen),
+            remedy=f"Use --trace, or --target emu:{chosen.architecture.name}, which runs machine code.",
+        )
+    around.enter_context(registry().service("timeline.page").recorded(file, auto))
 
 
 def _nearly(context: typer.Context) -> None:

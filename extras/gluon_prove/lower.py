@@ -45,7 +45,7 @@ __all__ = ["Lowered", "lower"]
 
 _IGNORED = frozenset(
     "barrier assume print breakpoint assert local_dealloc cluster_barrier cluster_sync poison "
-    "tiles_begun tiles_fetched tiles_awaited tile_placed".split()
+    "tiles_begun tiles_fetched tiles_awaited tile_placed scope".split()
 )
 _VIEWS = frozenset(
     "memdesc_index memdesc_subslice memdesc_trans memdesc_reshape memdesc_reinterpret".split()

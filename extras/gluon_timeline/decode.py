@@ -25,9 +25,10 @@ class Span:
         warp: index in the block.
         sm: index of the multiprocessor.
         scope: name of the scope.
-        line: of the kernel's file.
+        line: of `file`.
         begin, end: nanoseconds since the first warp of the launch began.
         depth: number of open scopes around it.
+        file: that the scope stands in; empty where the compiler left no line information.
     """
 
     block: int
@@ -38,6 +39,7 @@ class Span:
     begin: float
     end: float
     depth: int
+    file: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,74 @@ class Launch:
             for (name, line), (count, time) in totals.items()
         ]
         return sorted(rows, key=lambda row: -row[-1])
+
+    def roles(self) -> list[tuple[str, list[tuple[str, float]]]]:
+        """Return (warps of a block, [(scope, share of their time)]) for the warps that passed the same scopes."""
+        passed: dict[int, dict[str, float]] = {}
+        blocks: dict[int, set[int]] = {}
+        for span in self.spans:
+            times = passed.setdefault(span.warp, {})
+            times[span.scope] = times.get(span.scope, 0.0) + span.end - span.begin
+            blocks.setdefault(span.warp, set()).add(span.block)
+        groups: dict[frozenset[str], list[int]] = {}
+        for warp in sorted(passed):
+            groups.setdefault(frozenset(passed[warp]), []).append(warp)
+        out = []
+        for scopes, warps in groups.items():
+            whole = max(self.nanoseconds * sum(len(blocks[warp]) for warp in warps), 1e-9)
+            parts = [(name, sum(passed[warp][name] for warp in warps) / whole) for name in scopes]
+            label = f"{'warp' if len(warps) == 1 else 'warps'} {_ranges(warps)}"
+            out.append((label, sorted(parts, key=lambda part: (-part[1], part[0]))))
+        return out
+
+    def limits(self) -> list[tuple[str, float]]:
+        """Return (cause, share of all warps' time), the largest first; empty without automatic scopes.
+
+        A wait at an mbarrier counts as one for data where the warp issues products or copies nothing itself,
+        as one for free buffers where it issues TMA copies. `issue` is the time outside of waits.
+        """
+        passed: dict[int, set[str]] = {}
+        for span in self.spans:
+            passed.setdefault(span.warp, set()).add(span.scope)
+        shares: dict[str, float] = {}
+        whole = max(self.nanoseconds * self.warps, 1e-9)
+        for span in self.spans:
+            cause = CAUSES.get(span.scope)
+            if span.scope == "mbarrier wait":
+                issues = "TMA issue" in passed[span.warp]
+                products = (
+                    "wgmma issue" in passed[span.warp] or "tcgen05 issue" in passed[span.warp]
+                )
+                cause = "free buffers" if issues and not products else "memory (data of TMA)"
+            if cause is not None:
+                shares[cause] = shares.get(cause, 0.0) + (span.end - span.begin) / whole
+        if not shares:
+            return []
+        shares["issue and everything else"] = max(0.0, 1 - sum(shares.values()))
+        return sorted(shares.items(), key=lambda row: -row[1])
+
+
+#: Automatic scopes that are waits -> the part of the machine that they wait for.
+CAUSES = {
+    "wgmma wait": "tensor core",
+    "tcgen05 wait": "tensor core",
+    "TMA store wait": "memory (stores of TMA)",
+    "cp.async wait": "memory (asynchronous copies)",
+    "memory wait": "memory",
+    "barrier": "barrier",
+    "cluster barrier": "barrier",
+    "grid dependency wait": "launch",
+}
+
+
+def _ranges(numbers: list[int]) -> str:
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in parts)
 
 
 @dataclass
@@ -148,9 +218,10 @@ def _pair(
             open_scopes.append((number, float(time)))
         elif open_scopes and open_scopes[-1][0] == number:
             _, begin = open_scopes.pop()
-            name, line = scopes[number - 1]
+            name, line, file = scopes[number - 1]
             block, warp = divmod(row, warps)
-            spans.append(Span(block, warp, sm, name, line, begin, float(time), len(open_scopes)))
+            depth = len(open_scopes)
+            spans.append(Span(block, warp, sm, name, line, begin, float(time), depth, file))
         elif not lost:
             counts.unpaired += 1
     counts.unpaired += 0 if lost else len(open_scopes)

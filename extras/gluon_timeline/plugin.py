@@ -10,3 +10,16 @@ from gluon_core.plugin.hookspec import hookimpl
 @hookimpl
 def gluon_modules() -> Mapping[str, str]:
     return {"timeline": "gluon_timeline"}
+
+
+@hookimpl
+def gluon_services() -> Mapping[str, str]:
+    return {
+        "timeline.process": "gluon_timeline.process:start",
+        "timeline.page": "gluon_timeline.process",
+    }
+
+
+@hookimpl
+def gluon_commands() -> Mapping[str, str]:
+    return {"timeline": "gluon_timeline.cli:timeline"}

@@ -12,6 +12,7 @@ import numpy as np
 
 from gluon_core import _triton
 from gluon_core.errors import ArgumentError
+from gluon_timeline import page
 from gluon_timeline.decode import Launch, decoded
 
 __all__ = ["Timeline", "record"]
@@ -32,7 +33,10 @@ class Timeline:
         self.skipped = 0
 
     def perfetto(self) -> dict[str, Any]:
-        """Return the trace as JSON for https://ui.perfetto.dev: a process per block, a thread per warp."""
+        """Return the trace as JSON for https://ui.perfetto.dev: a process per block, a thread per warp.
+
+        The entry `gluon` holds the launches for `gluon timeline`.
+        """
         events: list[dict[str, Any]] = []
         first = 0.0
         for number, launch in enumerate(self.launches):
@@ -42,11 +46,20 @@ class Timeline:
                         "ph": "X", "cat": "scope", "name": span.scope,
                         "pid": f"{launch.kernel} {number}, block {span.block}, SM {span.sm}",
                         "tid": f"warp {span.warp}", "ts": (first + span.begin) / 1000,
-                        "dur": (span.end - span.begin) / 1000, "args": {"line": span.line},
+                        "dur": (span.end - span.begin) / 1000, "args": {"line": span.line, "file": span.file},
                     }
                 )  # fmt: skip
             first += launch.nanoseconds
-        return {"traceEvents": events, "displayTimeUnit": "ns"}
+        return {
+            "traceEvents": events,
+            "displayTimeUnit": "ns",
+            "gluon": [page.launch_data(launch) for launch in self.launches],
+        }
+
+    def write_html(self, path: Path) -> None:
+        """Write a page that needs no network: lanes of warps, shares of scopes, lines of source."""
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(page.render([page.launch_data(launch) for launch in self.launches]))
 
     def write_json(self, path: Path) -> None:
         """Write `perfetto()` to a file."""

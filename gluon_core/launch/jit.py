@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import warnings
 from typing import (
     TYPE_CHECKING,
@@ -31,6 +32,7 @@ from gluon_core.errors import (
     trims,
 )
 from gluon_core.launch import opaque
+from gluon_core.registry.load import registry
 from gluon_core.registry.namespaces import when_imported
 
 if TYPE_CHECKING:
@@ -132,6 +134,8 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
         if dispatcher is None:
             from gluon_core.launch.miss import Dispatcher
 
+            if os.environ.get("GLUON_TIMELINE", "0") not in ("", "0"):
+                registry().service("timeline.process")()
             dispatcher = self._dispatcher = Dispatcher(self)
             self._calls = dispatcher.calls
         return dispatcher

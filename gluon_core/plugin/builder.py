@@ -315,7 +315,7 @@ class Recorder(Builder, Protocol):
         the remedy where a wait there never ends or too many arrive."""
 
     def mark_scope(self, name: str, begins: bool, line: int) -> None:
-        """Mark the begin or the end of a span of the kernel, which began or ends in this line."""
+        """Mark the begin or the end of a span of the kernel, which began in this line."""
 
     def create_breakpoint(self) -> None:
         """Add `breakpoint()` of a kernel; without this method that is an error."""

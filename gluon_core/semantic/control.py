@@ -126,7 +126,7 @@ class ControlOps(SemanticBase):
                 "them; `with gl.scope(name):` does.",
             )
         else:
-            self.scopes.pop()
+            line = self.scopes.pop()[1]
         mark = getattr(self.builder, "mark_scope", None)
         if mark is not None:
             mark(name, begins, line)

@@ -158,3 +158,26 @@ def test_wrong_arguments(wrong):
 def test_outside_kernels():
     with pytest.raises(GluonError, match="outside a kernel"):
         gl.scope("a")
+
+
+@gluon.jit
+def alternating(x, n, BLOCK: gl.constexpr, layout: gl.constexpr):
+    i = gl.arange(0, BLOCK, layout=layout)
+    for _ in range(n):
+        gl.scope_begin("copy")
+        value = gl.load(x + i)
+        gl.scope_end("copy")
+        gl.scope_begin("copy")
+        gl.store(x + i, value + 1)
+        gl.scope_end("copy")
+
+
+def test_a_name_of_two_lines_pairs_each_end_with_its_own_begin(emulated):
+    x = np.zeros(128, np.float32)
+    with record() as timeline:
+        alternating[(1,)](x, 3, 128, LAYOUT)
+    (launch,) = timeline.launches
+    start = alternating.fn.__code__.co_firstlineno
+    passages = {line: count for _, line, count, _, _ in launch.shares()}
+    assert passages == {start + 4: 12, start + 7: 12} and not launch.unpaired
+    assert {span.file for span in launch.spans} == {__file__}

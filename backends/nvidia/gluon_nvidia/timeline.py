@@ -14,8 +14,8 @@ One warp's part of the buffer, in slots of 16 bytes (four little-endian 32-bit w
     3        0, 0, %clock64                    both when the warp ended
     4...     code, number, %clock64            a ring; code is 2 * scope for a begin, + 1 for an end
 
-The metadata of a compiled kernel says the rest: `timeline` has `scopes` (name and line, in the order of their numbers,
-which start at 1), `events` (slots of a ring) and `warps` (per block).
+The metadata of a compiled kernel says the rest: `timeline` has `scopes` (name, line and file, in the order of their
+numbers, which start at 1), `events` (slots of a ring) and `warps` (per block).
 
 Source: PTX ISA, 10 (special registers %clock64, %globaltimer, %smid).
 """
@@ -41,7 +41,8 @@ _MODE = re.compile(r"timeline(?::(?P<auto>auto))?(?::(?P<events>\d+))?")
 _MARK = re.compile(r"gluon\.scope (begin|end) (\d+) (.*)")
 _ENTRY = re.compile(r"\.entry\s+([\w$.]+)\s*\(", re.M)
 _THREADS = re.compile(r"\.(?:reqntid|maxntid)\s+(\d+)(?:,\s*(\d+))?(?:,\s*(\d+))?")
-_LOC = re.compile(r"\s*\.loc\s+\d+\s+(\d+)")
+_LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
+_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', re.M)
 _RETURN = re.compile(r"\s*(?:@(?P<guard>!?%\w+)\s+)?ret;")
 
 #: Automatic scopes: an instruction that begins one, the one that ends it (None: the same), and the name.
@@ -66,7 +67,7 @@ def recorded(options: Any) -> bool:
 
 
 def marker(name: str, begins: bool, line: int) -> str:
-    """Return the inline assembly of a mark; it has one unused 32-bit result."""
+    """Return the inline assembly of a mark of the scope that begins in `line`; its 32-bit result is unused."""
     word = "begin" if begins else "end"
     return f"mov.b32 $0, 0; // gluon.scope {word} {line} {name.replace('$', '$$')}"
 
@@ -105,7 +106,9 @@ class _Writer:
     events: int
     automatic: bool
     scopes: dict[tuple[str, int], int] = field(default_factory=dict)  # name and line -> number
-    uncounted: int = 0  # marks in functions that are not inlined
+    files: dict[str, str] = field(default_factory=dict)  # number in `.loc` -> path
+    places: list[str] = field(default_factory=list)  # the file of each scope
+    file: str = ""
     line: int = 0
 
     def written(self, ptx: str, metadata: dict[str, Any]) -> str:
@@ -121,6 +124,7 @@ class _Writer:
         for size in sizes:
             warps *= size
         warps = max(1, warps // 32)
+        self.files = dict(_FILE.findall(ptx))
         body = self._body(ptx[opening:closing].split("\n"))
         if not self.scopes:
             return ptx
@@ -134,7 +138,7 @@ class _Writer:
         metadata["profile_scratch_size"] = warps * (HEADER + self.events) * _SLOT
         metadata["profile_scratch_align"] = 128
         metadata["timeline"] = {
-            "scopes": [list(scope) for scope in self.scopes],
+            "scopes": [[*scope, file] for scope, file in zip(self.scopes, self.places)],
             "events": self.events,
             "warps": warps,
         }
@@ -159,11 +163,12 @@ class _Writer:
             at = end
             location = _LOC.match(unit[0])
             if location:
-                self.line = int(location[1]) or self.line
+                self.line = int(location[2]) or self.line
+                self.file = self.files.get(location[1], self.file)
             text = "\n".join(unit)
             mark = _MARK.search(text)
             if mark:
-                number = self._number(mark[3].strip(), int(mark[2]), mark[1] == "end")
+                number = self._number(mark[3].strip(), int(mark[2]))
                 written.append(self._event(number, mark[1] == "end"))
                 written.append(text)  # the result stays defined
                 continue
@@ -193,13 +198,12 @@ class _Writer:
                 return (last, name)
         return None
 
-    def _number(self, name: str, line: int, ends: bool = False) -> int:
-        """Return the number of a scope. An end has the line of its own: it closes the last of its name."""
-        if ends:
-            same = [number for (known, _), number in self.scopes.items() if known == name]
-            if same:
-                return same[-1]
-        return self.scopes.setdefault((name, line), len(self.scopes) + 1)
+    def _number(self, name: str, line: int) -> int:
+        """Return the number of a scope. The marks of its end have the line of its begin."""
+        if (name, line) not in self.scopes:
+            self.scopes[name, line] = len(self.scopes) + 1
+            self.places.append(self.file)
+        return self.scopes[name, line]
 
     def _event(self, number: int, ends: bool) -> str:
         return _EVENT.format(code=2 * number + ends, mask=self.events - 1)

@@ -36,7 +36,7 @@ def cluster_barrier(task: Task, relaxed: bool = False) -> None:
     task.cluster_acquire()
 
 
-@_op("barrier", "assume")
+@_op("barrier", "assume", "scope")
 def nothing(task: Task, *args: Any, **kwargs: Any) -> None:
     """Warps of one partition run in step, so a barrier among them has nothing to wait for."""
 

@@ -31,7 +31,7 @@ _PASSIVE = frozenset(
     "load store masked_load masked_store get_program_id get_num_programs make_range splat broadcast "
     "expand_dims unsplat join split addptr bitcast int_cast fp_to_fp fp_ext fp_trunc fp_to_si fp_to_ui "
     "si_to_fp ui_to_fp int_to_ptr ptr_to_int clampf if for while call ret branch cond_branch yield_op "
-    "condition_op local_alloc memdesc_index memdesc_subslice memdesc_trans memdesc_reshape assume".split()
+    "condition_op local_alloc memdesc_index memdesc_subslice memdesc_trans memdesc_reshape assume scope".split()
 )
 _ATOMIC = frozenset({"atomic_rmw", "atomic_cas"})
 

@@ -284,9 +284,9 @@ class Profiler(Watcher):
     # ---- ops ------------------------------------------------------------------------------------
 
     def after(self, launch: Launch, task: Task, step: Step, args: Sequence[Any]) -> None:
-        if launch.in_region(task):
-            return
         op = step.op
+        if launch.in_region(task) or op.name == "scope":
+            return
         loc = launch.line(task, op)
         counts = self.current.lines[loc.file, loc.line]
         programs = task.programs

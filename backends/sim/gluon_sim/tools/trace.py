@@ -34,6 +34,7 @@ class _Row:
         self.now = 0
         self.span: Optional[Event] = None
         self.wait: Optional[Event] = None
+        self.scopes: list[Event] = []
 
 
 class Tracer(Watcher):
@@ -105,6 +106,9 @@ class Tracer(Watcher):
         if launch.in_region(task):
             return
         row = self._row(launch, task)
+        if step.op.name == "scope":
+            self._scope(row, *step.op.args)
+            return
         loc = launch.line(task, step.op)
         span = row.span
         if span is None or span["args"]["line"] != loc.line or span["args"]["file"] != loc.file:
@@ -121,6 +125,22 @@ class Tracer(Watcher):
         row.span["args"]["ops"].append(step.op.name)
         row.now += 1
         self._clock = max(self._clock, row.now)
+
+    def _scope(self, row: _Row, name: str, begins: bool, line: int) -> None:
+        """Begin or end a span of `gl.scope`, which encloses the spans of its lines."""
+        row.span = None
+        if begins:
+            row.scopes.append(
+                self._put(
+                    {
+                        "ph": "X", "cat": "scope", "name": name, "pid": row.pid, "tid": row.tid,
+                        "ts": row.now, "dur": 0, "args": {"line": line},
+                    }
+                )
+            )  # fmt: skip
+        elif row.scopes:
+            scope = row.scopes.pop()
+            scope["dur"] = row.now - scope["ts"]
 
     def waits(self, launch: Launch, task: Task, step: Step, wait: Wait) -> None:
         row = self._row(launch, task)

@@ -384,6 +384,9 @@ class SimBuilder(Recorder):
         assert isinstance(value.owner, Op)
         value.owner.attrs["called"] = name, remedy
 
+    def mark_scope(self, name: str, begins: bool, line: int) -> None:
+        self.record("scope", (name, begins, line))
+
     def tiles_begun(self, ring: Value) -> None:
         self.record("tiles_begun", (ring,))
 

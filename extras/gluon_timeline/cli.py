@@ -1,0 +1,62 @@
+"""`gluon timeline`: pages from recorded files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from gluon_cli.output import UsageError, command
+from gluon_timeline import page
+
+__all__ = ["timeline"]
+
+
+@command
+def timeline(
+    file: Annotated[str, typer.Argument(help="What `gluon run --timeline FILE.json` wrote.")],
+    html: Annotated[str, typer.Option("--html", metavar="PAGE", help="The page to write.")],
+    below: Annotated[
+        Optional[str],
+        typer.Option(
+            "--below",
+            metavar="TRACE",
+            help="Draw another trace below the lanes: of `gluon run --trace`, of Proton, or any other "
+            "in the JSON format of Chrome.",
+        ),
+    ] = None,
+) -> None:
+    """Write the page of a recorded timeline, with the trace of a simulator or of another tool below it."""
+    recorded = _read(file, "FILE")
+    launches = recorded.get("gluon")
+    if not isinstance(launches, list) or not launches:
+        raise UsageError(
+            "holds no recorded launch", argument="FILE", expected="the JSON of --timeline", got=file
+        )
+    others = None
+    if below is not None:
+        others = page.trace_data(_read(below, "--below"))
+        if not others:
+            raise UsageError("holds no span", argument="--below", got=below)
+    try:
+        Path(html).write_text(page.render(launches, others, Path(file).stem), encoding="utf-8")
+    except OSError as error:
+        raise UsageError("cannot be written", argument="--html", got=str(error)) from error
+    print(f"wrote {html}: open it in a browser", file=sys.stderr)
+
+
+def _read(file: str, argument: str) -> dict[str, Any]:
+    try:
+        content = json.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            "cannot be read as JSON", argument=argument, got=f"{file}: {error}"
+        ) from error
+    if isinstance(content, list):  # Chrome's other form
+        content = {"traceEvents": content}
+    if not isinstance(content, dict):
+        raise UsageError("is no trace", argument=argument, got=file)
+    return content

@@ -1,0 +1,133 @@
+"""One page for timelines, with everything it needs inside: lanes per warp, shares, lines of source."""
+
+from __future__ import annotations
+
+import json
+import linecache
+from html import escape
+from pathlib import Path
+from typing import Any, Mapping, Optional, Sequence
+
+import gluon_report.report
+from gluon_timeline.decode import Launch
+
+__all__ = ["launch_data", "render", "trace_data"]
+
+BLOCKS = 16  # of a launch whose lanes a page can show
+SPANS = 20_000  # of a trace of other tools
+
+
+def launch_data(launch: Launch) -> dict[str, Any]:
+    """Return a launch as plain data. Shares count all blocks; lanes are kept of `BLOCKS` of them, the slowest included."""
+    ends: dict[int, float] = {}
+    begins: dict[int, float] = {}
+    for span in launch.spans:
+        ends[span.block] = max(ends.get(span.block, 0.0), span.end)
+        begins.setdefault(span.block, span.begin)
+        begins[span.block] = min(begins[span.block], span.begin)
+    slowest = sorted(ends, key=lambda block: begins[block] - ends[block])[: BLOCKS // 4]
+    kept = sorted({*slowest, *sorted(ends)[: BLOCKS - len(slowest)]})
+    scopes = sorted({(span.scope, span.line, span.file) for span in launch.spans})
+    number = {scope: i for i, scope in enumerate(scopes)}
+    blocks: dict[int, dict[str, Any]] = {}
+    for span in launch.spans:
+        if span.block in kept:
+            block = blocks.setdefault(span.block, {"block": span.block, "sm": span.sm, "lanes": {}})
+            block["lanes"].setdefault(f"warp {span.warp}", []).append(
+                [number[span.scope, span.line, span.file], round(span.begin, 1), round(span.end, 1),
+                 span.depth]
+            )  # fmt: skip
+    return {
+        "kernel": launch.kernel,
+        "nanoseconds": launch.nanoseconds,
+        "warps": launch.warps,
+        "dropped": launch.dropped,
+        "unpaired": launch.unpaired,
+        "scopes": [[name, line, file, _source(file, line)] for name, line, file in scopes],
+        "blocks": [blocks[block] for block in kept],
+        "left_out": len(ends) - len(kept),
+        "shares": [list(row) for row in launch.shares()],
+        "roles": [[role, [list(part) for part in parts]] for role, parts in launch.roles()],
+        "limits": [list(row) for row in launch.limits()],
+    }
+
+
+def _source(file: str, line: int) -> str:
+    return linecache.getline(file, line).strip() if file else ""
+
+
+def trace_data(trace: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the processes of a trace in the format of Chrome, such as `gluon run --trace` or Proton write,
+    as the page draws them: lanes, and arrows from what ended a wait to the wait."""
+    names: dict[tuple[Any, Any, str], str] = {}
+    processes: dict[Any, dict[str, Any]] = {}
+    started: dict[Any, Mapping[str, Any]] = {}
+    count = 0
+    for event in trace.get("traceEvents", ()):
+        pid, tid, kind = event.get("pid", 0), event.get("tid", 0), event.get("ph")
+        if kind == "M":
+            names[pid, tid, event["name"]] = str(event.get("args", {}).get("name", ""))
+            continue
+        process = processes.setdefault(pid, {"pid": pid, "lanes": {}, "flows": []})
+        if kind == "X" and count < SPANS:
+            count += 1
+            begin = float(event["ts"])
+            more = event.get("args") or {}
+            process["lanes"].setdefault(tid, []).append(
+                [str(event["name"]), begin, begin + float(event.get("dur", 0)),
+                 str(event.get("cat", "")), more.get("line"), str(more.get("for", ""))]
+            )  # fmt: skip
+        elif kind == "s":
+            started[event.get("id")] = event
+        elif kind == "f" and event.get("id") in started:
+            source = started[event["id"]]
+            if source.get("pid") == pid:
+                process["flows"].append([source["tid"], source["ts"], tid, event["ts"]])
+    out = []
+    for pid, process in processes.items():
+        if not process["lanes"]:
+            continue
+        order = {tid: i for i, tid in enumerate(process["lanes"])}
+        out.append(
+            {
+                "name": names.get((pid, 0, "process_name"), str(pid)),
+                "lanes": [
+                    [names.get((pid, tid, "thread_name"), str(tid)), spans]
+                    for tid, spans in process["lanes"].items()
+                ],
+                "flows": [
+                    [order[a], at, order[b], to]
+                    for a, at, b, to in process["flows"]
+                    if a in order and b in order
+                ],
+            }
+        )
+    return out
+
+
+def render(
+    launches: Sequence[Mapping[str, Any]],
+    below: Optional[Sequence[Mapping[str, Any]]] = None,
+    title: str = "Timeline",
+) -> str:
+    """Return the page of these launches, with the processes of another trace below the lanes.
+
+    Args:
+        launches: of `launch_data`.
+        below: of `trace_data`; each is scaled to the length of the block above it.
+    """
+    here = Path(__file__).parent
+    css = (Path(gluon_report.report.__file__).parent / "page.css").read_text(encoding="utf-8")
+    own = (here / "page.css").read_text(encoding="utf-8")
+    script = (here / "page.js").read_text(encoding="utf-8")
+    data = json.dumps(
+        {"launches": list(launches), "below": list(below or ())}, separators=(",", ":")
+    )
+    data = data.replace("<", "\\u003c")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>{escape(title)}</title><style>{css}{own}</style></head><body>"
+        f'<header><h1>{escape(title)}</h1></header><main id="page"></main>'
+        f'<script id="data" type="application/json">{data}</script><script>{script}</script></body></html>\n'
+    )

@@ -1,0 +1,102 @@
+"""`gluon run --timeline`, GLUON_TIMELINE, `gluon timeline`, and scopes in the simulator's trace."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.once
+
+FILE = """
+import numpy as np
+import gluon_core as gluon
+from gluon_core import language as gl
+
+@gluon.jit
+def add_one(x, n, layout: gl.constexpr):
+    i = gl.arange(0, 128, layout=layout)
+    for _ in range(n):
+        with gl.scope("load <x>"):
+            value = gl.load(x + i)
+        gl.barrier()
+        gl.store(x + i, value + 1)
+
+x = np.zeros(128, np.float32)
+add_one[(1,)](x, 3, gl.BlockedLayout([1], [32], [4], [0]))
+assert (x == 3).all()
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "kernel.py"
+    path.write_text(FILE)
+    return path
+
+
+def run(*command, **environment):
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        capture_output=True, text=True, env={**os.environ, **environment},
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+def launches(page):
+    data = re.search(
+        r'<script id="data" type="application/json">(.*?)</script>', page.read_text(), re.S
+    )
+    return json.loads(data[1])
+
+
+def test_a_page_of_a_run_below_it_the_trace_of_the_simulator(file, tmp_path):
+    recorded, trace, page = (tmp_path / name for name in ("r.json", "t.json", "p.html"))
+    gluon = ("-m", "gluon_cli")
+    code, said = run(
+        *gluon, "run", file, "--target", "emu:sm_90", "--timeline", recorded, "--timeline-auto"
+    )
+    assert code == 0 and "ui.perfetto.dev" in said
+    code, said = run(*gluon, "run", file, "--target", "sim:sm_90", "--trace", trace)
+    assert code == 0, said
+    scopes = [e for e in json.loads(trace.read_text())["traceEvents"] if e.get("cat") == "scope"]
+    assert [(e["name"], e["args"]["line"]) for e in scopes] == [("load <x>", 10)] * 3
+    assert all(e["dur"] > 0 for e in scopes)
+    code, said = run(*gluon, "timeline", recorded, "--below", trace, "--html", page)
+    assert code == 0, said
+    data = launches(page)
+    (launch,) = data["launches"]
+    assert ["load <x>", 10, str(file), 'with gl.scope("load <x>"):'] in launch["scopes"]
+    assert {cause for cause, _ in launch["limits"]} == {"barrier", "issue and everything else"}
+    assert launch["roles"][0][0] == "warps 0 to 3"
+    assert data["below"][0]["lanes"]
+
+
+def test_a_process_writes_a_page_at_its_end(file, tmp_path):
+    code, said = run(
+        file, GLUON_TARGET="emu:sm_90", GLUON_TIMELINE="1", GLUON_TIMELINE_DIR=str(tmp_path)
+    )
+    assert code == 0, said
+    (page,) = tmp_path.glob("timeline-*.html")
+    assert [one["kernel"] for one in launches(page)["launches"]] == ["add_one"]
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["--timeline", "t.txt", "-t", "emu:sm_90"], "FILE.html or FILE.json"),
+        (["--timeline", "t.html", "-t", "sim:sm_90"], "logical time alone"),
+        (["--timeline-auto"], "belongs to --timeline"),
+        (["--timeline", "t.html", "--targets", "emu:sm_90"], "goes with one target"),
+        (["--timeline", "no/such/t.html", "-t", "emu:sm_90"], "folder does not exist"),
+    ],
+)
+def test_wrong_options(file, options, words):
+    from typer.testing import CliRunner
+
+    from gluon_cli.app import app
+
+    result = CliRunner().invoke(app, ["run", str(file), *options])
+    assert result.exit_code and words in " ".join(result.output.split()), result.output
