@@ -48,7 +48,7 @@ LOCALS = {"found", "made", "given", "told", "heard"}
 SPELLINGS = {
     re.compile(pattern): term
     for pattern, term in {
-        r"\b[sS]plit[ _]?K\b": "split-K",
+        r"\b[sS]plit_?K\b": "split-K",
         r"\b[sS]tream[ _]?K\b": "stream-K",
         r"\b[sS]wap[ _]?AB\b": "swap-AB",
         r"\b[pP]ing[ _]?pong\b": "ping-pong",
