@@ -1,6 +1,6 @@
 """Kernels as a product: operators of PyTorch that launch kernels written in Gluon Core."""
 
-from gluon_kernels.attention import attention, rotary
+from gluon_kernels.attention import attention, attention_decode, rotary
 from gluon_kernels.gemm import bmm, linear_cross_entropy, matmul, matmul_fp8
 from gluon_kernels.moe import grouped_matmul, moe
 from gluon_kernels.norm import cross_entropy, layer_norm, rms_norm, softmax, swiglu
@@ -10,6 +10,7 @@ from gluon_kernels.topk import TopK, cumsum, topk
 __all__ = [
     "TopK",
     "attention",
+    "attention_decode",
     "bmm",
     "cross_entropy",
     "cumsum",

@@ -1,0 +1,195 @@
+"""Attention of one new token of each sequence against pages, as an operator of PyTorch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+import gluon_core as gluon
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_kernels.attention import portable
+from gluon_kernels.eager import is_compiling, is_plain
+from gluon_kernels.plans import Launch, Plans, allocator, key, multiprocessors
+
+__all__ = ["attention_decode"]
+
+LOG2E = math.log2(math.e)
+BLOCK, STAGES, WARPS = 32, 3, 2  # keys of a step, steps under way
+MOST_SHARED = 16  # rows of a matrix unit
+WIDTHS = (16, 32, 64, 128, 256)
+
+
+def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, lengths: Tensor) -> None:
+    for name, x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
+        if x.dtype not in (torch.float16, torch.bfloat16) or x.dtype != q.dtype:
+            raise DtypeError(
+                "attention takes tensors of one 16-bit dtype",
+                argument=name,
+                expected="float16 or bfloat16, all alike",
+                got=str(x.dtype),
+            )
+    if q.ndim != 3 or q.shape[2] not in WIDTHS:
+        raise ShapeError(
+            "queries are one token of each sequence",
+            argument="q",
+            expected=f"[sequences, heads, width], {WIDTHS} wide",
+            got=list(q.shape),
+        )
+    if k_cache.ndim != 4 or k_cache.shape[3] != q.shape[2]:
+        raise ShapeError(
+            "caches hold pages",
+            argument="k_cache",
+            expected=f"[pages, tokens of a page, heads, {q.shape[2]}]",
+            got=list(k_cache.shape),
+        )
+    if v_cache.shape != k_cache.shape:
+        raise ShapeError(
+            "caches have one shape",
+            argument="v_cache",
+            expected=list(k_cache.shape),
+            got=list(v_cache.shape),
+        )
+    heads = k_cache.shape[2]
+    if not heads or q.shape[1] % heads or q.shape[1] // heads > MOST_SHARED:
+        raise ShapeError(
+            f"each head of keys serves as many heads of queries, at most {MOST_SHARED}",
+            argument="k_cache",
+            expected=f"a divisor of {q.shape[1]} heads",
+            got=heads,
+        )
+    sequences = q.shape[0]
+    for name, x, shape in (("page_table", table, 2), ("lengths", lengths, 1)):
+        if x.dtype != torch.int32:
+            raise DtypeError("not int32", argument=name, expected="int32", got=str(x.dtype))
+        if x.ndim != shape or x.shape[0] != sequences:
+            raise ShapeError(
+                "one for each sequence",
+                argument=name,
+                expected=[sequences, "pages"][:shape],
+                got=list(x.shape),
+            )
+    for name, x in (
+        ("k_cache", k_cache), ("v_cache", v_cache), ("page_table", table), ("lengths", lengths),
+    ):  # fmt: skip
+        if x.device != q.device:
+            raise ArgumentError(
+                "the tensors are on different devices",
+                argument=name,
+                expected=str(q.device),
+                got=str(x.device),
+            )
+        if name != "page_table" and not x.is_contiguous():
+            raise ArgumentError(
+                "caches and lengths are read in place",
+                argument=name,
+                expected="a contiguous tensor",
+                got=f"strides {list(x.stride())}",
+            )
+
+
+def _splits(programs: int, longest: int, processors: int) -> int:
+    """Return the parts of a sequence: four programs for each processor, and at least four steps for each."""
+    splits = 2
+    while splits < 64 and splits * programs < 4 * processors and 8 * BLOCK * splits <= longest:
+        splits *= 2
+    return splits
+
+
+def _build(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, lengths: Tensor, scale: float
+) -> Any:
+    _check(q, k_cache, v_cache, table, lengths)
+    (sequences, queries, width), (_, page, heads, _) = q.shape, k_cache.shape
+    empty = allocator((sequences, queries, width), q.dtype, q.device)
+    if not q.numel():
+        return lambda *given: empty()
+    dense = table.stride(1) == 1
+    src, pages, out = q.contiguous(), table if dense else table.contiguous(), empty()
+    splits = _splits(sequences * heads, pages.shape[1] * page, multiprocessors(q))
+    new_parts = allocator((sequences * queries, splits, width), torch.float32, q.device)
+    new_logsums = allocator((sequences * queries, splits), torch.float32, q.device)
+    parts, logsums = new_parts(), new_logsums()
+    tensors = (src, k_cache, v_cache, pages, lengths, parts, logsums)
+    constants = (queries // heads, width, page, BLOCK, STAGES, splits)
+    attend = Launch(
+        portable.paged_attention,
+        (heads, sequences, splits),
+        (*tensors, heads, pages.stride(0), scale * LOG2E, *constants),
+        tensors,
+        num_warps=WARPS,
+    )
+    combine = Launch(
+        portable.combine,
+        (sequences * queries,),
+        (parts, logsums, out, width, splits),
+        (parts, logsums, out),
+        num_warps=1,
+    )
+
+    def run(
+        q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, lengths: Tensor, scale: Any
+    ) -> Tensor:
+        parts, logsums, out = new_parts(), new_logsums(), empty()
+        table = table if dense else table.contiguous()
+        attend(q.contiguous(), k_cache, v_cache, table, lengths, parts, logsums)
+        combine(parts, logsums, out)
+        return out
+
+    return run
+
+
+_plans = Plans(_build)
+
+
+@gluon.torch.op(
+    "gluon_kernels::attention_decode",
+    shape=lambda q, k_cache, v_cache, page_table, lengths, scale: q.shape,
+)
+def _decode(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, page_table: Tensor, lengths: Tensor, scale: float
+) -> Tensor:
+    tensors = (q, k_cache, v_cache, page_table, lengths)
+    result: Tensor = _plans((key(*tensors), scale), *tensors, scale)
+    return result
+
+
+def attention_decode(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    page_table: Tensor,
+    lengths: Tensor,
+    *,
+    scale: Optional[float] = None,
+) -> Tensor:
+    """Return the attention of one new token of each sequence against its keys and values in pages.
+
+    Equal inputs give equal bits. There are no gradients.
+
+    Args:
+        q: [sequences, heads, width], float16 or bfloat16; 16, 32, 64, 128 or 256 wide.
+        k_cache, v_cache: contiguous [pages, tokens of a page, heads of keys, width] of the same dtype; up to 16 heads of
+            queries share one of keys (GQA).
+        page_table: int32 [sequences, pages of the longest]: the pages of each sequence, in order.
+        lengths: int32 [sequences]: the tokens of each; a sequence without tokens has a result of zeros.
+        scale: of the scores; 1 / sqrt(width) by default.
+
+    Returns:
+        [sequences, heads, width].
+
+    Raises:
+        DtypeError, ShapeError: tensors of other dtypes or shapes.
+        ArgumentError: tensors on different devices, or caches that are not contiguous.
+    """
+    scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
+    tensors = (q, k_cache, v_cache, page_table, lengths)
+    result: Tensor
+    if not is_compiling() and is_plain(*tensors):
+        result = _plans((key(*tensors), scale), *tensors, scale)
+        return result
+    _check(*tensors)
+    result = _decode(*tensors, scale)
+    return result

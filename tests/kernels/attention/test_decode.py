@@ -1,0 +1,84 @@
+"""`gluon_kernels.attention_decode` through its public door."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_kernels import attention_decode
+from gluon_kernels.attention import decode
+from gluon_kernels.problem import error_of
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture(autouse=True)
+def hopper(monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    decode._plans.forget()
+    yield
+    decode._plans.forget()
+
+
+def inputs(lengths, heads=2, shared=3, width=64, page=16, dtype=torch.bfloat16):
+    pages = -(-max(lengths) // page)
+    table = torch.randperm(len(lengths) * pages).reshape(len(lengths), pages).int()
+    k, v = (torch.randn(len(lengths) * pages, page, heads, width).to(dtype) for _ in "kv")
+    q = torch.randn(len(lengths), heads * shared, width).to(dtype)
+    return q, k, v, table, torch.tensor(lengths, dtype=torch.int32)
+
+
+def reference(q, k, v, table, lengths):
+    out = torch.zeros(q.shape, dtype=torch.float64)
+    shared = q.shape[1] // k.shape[2]
+    for i, length in enumerate(lengths.tolist()):
+        keys, values = (
+            x[table[i].long()].flatten(0, 1)[:length].double().repeat_interleave(shared, 1)
+            for x in (k, v)
+        )
+        if length:
+            score = torch.einsum("hd,khd->hk", q[i].double(), keys) / q.shape[2] ** 0.5
+            out[i] = torch.einsum("hk,khd->hd", score.softmax(-1), values)
+    return out
+
+
+@pytest.mark.parametrize("target", ["sim:sm_90", "sim:sm_80", "sim:gfx942"])
+def test_sequences_of_any_lengths(target, monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", target)
+    tensors = inputs([70, 1, 0, 150])
+    assert error_of(attention_decode(*tensors), reference(*tensors)) < 2e-2
+
+
+def test_parts_widths_and_strides(monkeypatch):
+    monkeypatch.setattr(decode, "multiprocessors", lambda tensor: 4)
+    for heads, shared, width, page in ((1, 16, 128, 7), (2, 1, 32, 64)):
+        q, k, v, table, lengths = inputs([600, 33], heads, shared, width, page, torch.float16)
+        right = reference(q, k, v, table, lengths)
+        wide = torch.cat([table, table], 1)[:, : table.shape[1]]
+        apart = q.transpose(0, 1).contiguous().transpose(0, 1)
+        assert error_of(attention_decode(apart, k, v, wide, lengths), right) < 1e-2
+    assert decode._splits(1, 8192, 132) == 64 and decode._splits(4096, 8192, 132) == 2
+
+
+def test_declaration():
+    tensors = inputs([40, 20])
+    done = torch.library.opcheck(
+        torch.ops.gluon_kernels.attention_decode.default, (*tensors, 0.125)
+    )
+    assert set(done.values()) == {"SUCCESS"}
+
+
+def test_mistakes_are_named_before_a_launch():
+    q, k, v, table, lengths = inputs([40, 20])
+    for call, error, words in (
+        (lambda: attention_decode(q.float(), k, v, table, lengths), DtypeError, "q: "),
+        (lambda: attention_decode(q, k, v[:1], table, lengths), ShapeError, "v_cache: "),
+        (lambda: attention_decode(q[:, :5], k, v, table, lengths), ShapeError, "k_cache: "),
+        (lambda: attention_decode(q, k, v, table.long(), lengths), DtypeError, "page_table: "),
+        (lambda: attention_decode(q, k, v, table, lengths[:1]), ShapeError, "lengths: "),
+        (lambda: attention_decode(q, k, v, table, lengths.to("meta")), ArgumentError, "lengths: "),
+        (lambda: attention_decode(q[..., :48], k, v, table, lengths), ShapeError, "q: "),
+    ):
+        with pytest.raises(error, match=words):
+            call()
