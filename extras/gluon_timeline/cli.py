@@ -17,7 +17,9 @@ __all__ = ["timeline"]
 
 @command
 def timeline(
-    file: Annotated[str, typer.Argument(help="What `gluon run --timeline FILE.json` wrote.")],
+    file: Annotated[
+        str, typer.Argument(help="A file that `gluon run --timeline FILE.json` wrote.")
+    ],
     html: Annotated[str, typer.Option("--html", metavar="PAGE", help="The page to write.")],
     below: Annotated[
         Optional[str],

@@ -26,7 +26,7 @@ def checked(file: str) -> None:
     path = Path(file)
     if path.suffix not in (".html", ".json"):
         raise ArgumentError(
-            "the end of its name says what is written",
+            "the end of its name gives the format",
             argument="--timeline",
             expected="FILE.html or FILE.json",
             got=file,

@@ -17,7 +17,7 @@ _MOST_PERMUTED = 3  # dimensions whose orders are all tried
 
 
 def _filled(total: int, sizes: Sequence[int], order: Sequence[int]) -> list[int]:
-    """Split `total` over dimensions of `sizes`, in `order`; what is left over repeats the first."""
+    """Split `total` over dimensions of `sizes`, in `order`; the rest repeats the first."""
     parts = [1] * len(sizes)
     for dim in order:
         parts[dim] = min(total, sizes[dim])
@@ -90,7 +90,7 @@ def candidates(graph: Graph) -> dict[int, list[DistributedLayout]]:
 
 
 def _pass_on(graph: Graph, lists: dict[int, list[DistributedLayout]]) -> None:
-    """Add what relations make of the layouts at their other end, until nothing is new."""
+    """Add the layouts that relations give at their other end, until nothing is new."""
     changed = True
     while changed:
         changed = False

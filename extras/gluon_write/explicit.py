@@ -21,7 +21,7 @@ __all__ = ["Edits", "chosen_for", "edits_of", "explicit"]
 
 @dataclass
 class Edits:
-    """Hold what makes a kernel explicit.
+    """Hold the parts that make a kernel explicit.
 
     Attributes:
         names: layout -> the name that the kernel's body has for it.

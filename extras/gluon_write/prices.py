@@ -128,7 +128,7 @@ def conversion_price(
 
 
 def reasons(layout: DistributedLayout, unknown: Unknown) -> list[str]:
-    """Return what the ops on values with `layout` cost, in words, the dearest first."""
+    """Describe the cost of the ops on values with `layout`, the dearest first."""
     words = []
     for access in unknown.accesses:
         vector = vector_of(layout, access)

@@ -1,4 +1,4 @@
-"""How far apart in memory the neighbours of each dimension of an index or pointer tensor lie."""
+"""Compute the distance in memory between neighbours of each dimension of an index or pointer tensor."""
 
 from __future__ import annotations
 
