@@ -85,7 +85,7 @@ class Plans:
         return self._add(known_by, arguments) if plan is None else plan
 
     def _add(self, known_by: Hashable, arguments: tuple[Any, ...]) -> Plan:
-        plan = self._build(*arguments)
+        plan = self._build(*_distinct(arguments))
         if len(self._plans) >= self._limit:
             del self._plans[next(iter(self._plans))]
         self._plans[known_by] = plan
@@ -97,6 +97,16 @@ class Plans:
     def forget(self) -> None:
         """Drop all plans, such as after another tuning table."""
         self._plans.clear()
+
+
+def _distinct(arguments: tuple[Any, ...]) -> list[Any]:
+    """Return the arguments with an alias for each tensor that comes again: a launch tells its tensors by identity."""
+    distinct: list[Any] = []
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor) and any(argument is other for other in distinct):
+            argument = argument.detach()
+        distinct.append(argument)
+    return distinct
 
 
 class Counters:

@@ -11,6 +11,7 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, ShapeError
 from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gradient
+from gluon_kernels.norm.views import check_apart, check_out
 from gluon_kernels.plans import Plans, current_target, key
 
 __all__ = ["attention"]
@@ -172,6 +173,7 @@ _watched = differentiable(_attention.function, _keep, _gradients)
 def _attention_out(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, out: Tensor
 ) -> None:
+    check_apart(out, q=q, k=k, v=v)
     known_by = (key(q, k, v, out), causal, scale)
     _plans(known_by, q, k, v, causal, scale, False, out)
 
@@ -222,8 +224,6 @@ def attention(
     if out is None:
         result, _ = (_watched if wants_gradient(q, k, v) else _attention)(q, k, v, causal, scale)
         return result
-    from gluon_kernels.norm.views import check_out
-
     check_out(out, q.shape, q.dtype, q, k, v)
     _attention_out(q, k, v, causal, scale, out)
     return out

@@ -13,6 +13,7 @@ from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gr
 from gluon_kernels.norm import launches
 from gluon_kernels.norm.views import (
     FLOATS,
+    check_apart,
     check_dtype,
     check_out,
     check_same_device,
@@ -83,6 +84,7 @@ def _softmax(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 @gluon.torch.op("gluon_kernels::softmax_out", mutates_args=("out",))
 def _softmax_out(x: Tensor, out: Tensor) -> None:
+    check_apart(out, in_place="x", x=x)
     _softmaxes(key(x, out), x, out.dtype, out)
 
 
@@ -287,6 +289,7 @@ def _norm_out(
     out: Tensor,
 ) -> Tensor:
     """Return the sum with the residual, empty where there is none."""
+    check_apart(out, in_place="x", x=x, weight=weight, bias=bias, residual=residual)
     _, summed, _, _ = _normalized(
         x, weight, bias, residual, epsilon, centred, out.dtype, False, out
     )

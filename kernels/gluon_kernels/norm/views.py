@@ -9,10 +9,12 @@ from typing import Any, Optional
 import torch
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_kernels.gemm.call import shares_memory
 
 __all__ = [
     "FLOATS",
     "Rows",
+    "check_apart",
     "check_dtype",
     "check_out",
     "check_same_device",
@@ -164,4 +166,28 @@ def check_out(out: torch.Tensor, shape: Any, dtype: torch.dtype, *inputs: Any) -
             "a result in memory of yours has no gradient",
             argument="out",
             remedy="Drop out=, or call under torch.no_grad().",
+        )
+
+
+def check_apart(out: torch.Tensor, in_place: Optional[str] = None, **inputs: Any) -> None:
+    """Check that a result overwrites no input, but for the one that it may be.
+
+    Args:
+        in_place: the name of an input that `out` may be, as a whole.
+
+    Raises:
+        ArgumentError: they share memory.
+    """
+    for name, x in inputs.items():
+        if x is None or not shares_memory(out, x):
+            continue
+        same = out.data_ptr() == x.data_ptr() and out.stride() == x.stride()
+        if name == in_place and same and out.dtype == x.dtype:
+            continue
+        raise ArgumentError(
+            "the result would overwrite an input",
+            argument="out",
+            expected=f"memory that {name} does not share",
+            got="the same memory",
+            remedy="Give another tensor as out=, or none.",
         )

@@ -111,6 +111,7 @@ MISTAKES = [
     (lambda: attention(X, X[:, :, :0], X[:, :, :0]), ShapeError, "k: "),
     (lambda: attention(X, X.to("meta"), X), ArgumentError, "k: "),
     (lambda: attention(X, X, X, out=X[:, :1]), ShapeError, "out: "),
+    (lambda: attention(X.clone(), X, X.clone(), out=X), ArgumentError, "out: .*k does not share"),
     (lambda: attention(*[torch.zeros(1, 1, 8, 256).half()] * 3), ShapeError, "q: "),
 ]
 

@@ -165,6 +165,20 @@ def test_memory_of_the_caller():
     torch.testing.assert_close(kernels.softmax(x, out=x), wanted)
 
 
+def test_results_do_not_overwrite_inputs():
+    whole = torch.randn(6, 48)
+    for call in (
+        lambda: kernels.softmax(whole[:, :40], out=whole[:, 4:44]),
+        lambda: kernels.rms_norm(whole[:5], out=whole[1:]),
+        lambda: kernels.layer_norm(whole[:1], whole[1], out=whole[1:2]),
+    ):
+        with pytest.raises(ArgumentError, match="out: .*overwrite"):
+            call()
+    x = whole[:, :24]
+    right = x.softmax(-1)
+    torch.testing.assert_close(kernels.softmax(x, out=whole[:, 24:]), right)  # aside
+
+
 def test_a_plan_serves_all_calls_of_its_key():
     for _ in range(3):
         x = torch.randn(6, 40)
@@ -172,6 +186,18 @@ def test_a_plan_serves_all_calls_of_its_key():
     assert len(ops._softmaxes) == 1
     kernels.softmax(torch.randn(6, 48))
     assert len(ops._softmaxes) == 2
+
+
+def test_a_plan_of_equal_arguments_serves_different_ones():
+    x, weight, bias = torch.randn(6, 40), torch.randn(40), torch.randn(40)
+    kernels.layer_norm(x, weight, weight)
+    right = F.layer_norm(x, (40,), weight, bias)
+    torch.testing.assert_close(kernels.layer_norm(x, weight, bias), right, rtol=1e-4, atol=1e-5)
+    same = x.clone()
+    kernels.softmax(same, out=same)
+    out, before = torch.empty_like(x), x.clone()
+    torch.testing.assert_close(kernels.softmax(x, out=out), x.softmax(-1))
+    assert torch.equal(x, before)
 
 
 def test_the_operators_declare_what_they_do():
