@@ -226,11 +226,11 @@ _TABLE = (
         "Count the bytes and arrivals of one phase.",
     ),
     Code(
-        "sync.counterexample", _SYNCHRONIZATION, "error",
+        "sync.counterexample", _SYNCHRONIZATION, "doubt",
         "For other trip counts or schedules than those that ran, the kernel races or hangs.",
         "The prover searches all states of the kernel's synchronization; the simulator reproduces the mistake.",
         "A phase that flips one slot too late, which three tiles do not show.",
-        "Run `gluon prove` on the candidate for the steps.",
+        "Run `gluon prove` on the candidate for the steps. Refuse arguments in host code for which the kernel is not meant.",
     ),
     Code(
         "sync.tolerated", _SYNCHRONIZATION, "warning",
