@@ -105,7 +105,7 @@ def _build(
     (sequences, queries, width), (_, page, heads, _) = q.shape, k_cache.shape
     empty = allocator((sequences, queries, width), q.dtype, q.device)
     if not q.numel():
-        return lambda *given: empty()
+        return lambda *unused: empty()
     dense = table.stride(1) == 1
     src, pages, out = q.contiguous(), table if dense else table.contiguous(), empty()
     splits = _splits(sequences * heads, pages.shape[1] * page, multiprocessors(q))
