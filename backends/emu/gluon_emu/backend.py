@@ -95,7 +95,7 @@ class Emu(Simulation):
     @contextmanager
     def watch(self, wish: Watch) -> Iterator[Any]:
         using: Callable[..., ContextManager[Any]] = load_path(_SETTINGS)
-        used: Callable[..., ContextManager[Any]] = load_path("gluon_emu.amdgcn.replaced:all_used")
+        used: Callable[..., ContextManager[Any]] = load_path("gluon_emu.replaced:all_used")
         assembly = ",".join(wish.asm) or None
         with used(assembly), using(trace=wish.trace_isa, assembly=assembly) as settings:
             yield settings

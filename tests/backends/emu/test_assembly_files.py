@@ -140,7 +140,7 @@ def test_in_a_program(tmp_path, text):
         (["--asm", "halve=size.s"], "threads of a workgroup differ; expected 64, got 128"),
         (["--asm", "halve=args.s"], "the arguments differ"),
         (["--target", "sim:gfx942", "--asm", "halve=halve.s"], "Try --target emu:gfx942"),
-        (["--target", "sim:hopper", "--asm", "halve=halve.s"], "architectures of amd alone"),
+        (["--target", "sim:hopper", "--asm", "halve=halve.s"], "Try --target emu:sm_90"),
     ],
 )  # fmt: skip
 def test_files_that_do_not_fit_a_launch(cli, text, options, message):
@@ -178,7 +178,7 @@ def test_arguments_that_are_none(cli, arguments, message):
     "content, message",
     [
         ("hello", "no AMDGCN assembly; expected a text with .amdgcn_target"),
-        (".version 8.4\n.target sm_90\n", "no AMDGCN assembly, but PTX"),
+        (".version 8.4\n.target sm_90\n", "no such kernel; expected a module with an .entry"),
         ("\x7fELF", "not a code object"),
         (None, "no metadata of a kernel"),
     ],
@@ -189,5 +189,5 @@ def test_files_that_are_no_kernel(cli, text, content, message):
 
 
 def test_the_command_is_listed(cli):
-    assert "Execute AMD machine code in a file" in cli("--help")
+    assert "Execute PTX or AMD machine code in a file" in cli("--help")
     assert "--trace-isa" in cli("emu", "--help")

@@ -16,7 +16,8 @@ from gluon_emu.errors import (
     UnknownInstructionError,
 )
 from gluon_emu.memory import Allocation
-from gluon_emu.ptx.launcher import code_of, execute, prepared
+from gluon_emu.ptx.launcher import execute, prepared
+from gluon_emu.ptx.loaded import code_of
 from gluon_emu.settings import Settings
 
 pytestmark = pytest.mark.once

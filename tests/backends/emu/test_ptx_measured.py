@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from gluon_emu.memory import Allocation
-from gluon_emu.ptx.launcher import code_of, execute, prepared
+from gluon_emu.ptx.launcher import execute, prepared
+from gluon_emu.ptx.loaded import code_of
 from gluon_emu.settings import Settings
 from tests.backends.emu.ptx_forms import HEADER, forms, inputs, kernel_of, load
 

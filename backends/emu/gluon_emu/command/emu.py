@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional, Sequence
@@ -12,13 +11,9 @@ import typer
 from gluon_core.errors import ArgumentError, did_you_mean
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from gluon_emu.amdgcn.decode.metadata import Argument, KernelInfo
 
-__all__ = ["emu", "saved", "show"]
-
-_SHOWN = 8
+__all__ = ["emu"]
 
 
 def emu(
@@ -86,6 +81,7 @@ def emu(
     from gluon_emu.amdgcn.launcher import execute, prepared
     from gluon_emu.amdgcn.replaced import code_in
     from gluon_emu.arguments import allocation_of
+    from gluon_emu.command.arrays import saved, show
     from gluon_emu.command.ptx import is_ptx, run_ptx, show_coverage
     from gluon_emu.command.values import value_of
     from gluon_emu.settings import current, using
@@ -188,50 +184,3 @@ def _lds_left(code: Any) -> int:
 
     limit = registry().target(code.program.architecture).limits.shared_memory
     return max(0, limit - int(code.program.directives.get("group_segment_fixed_size", 0)))
-
-
-def saved(texts: list[str], arrays: dict[int, "np.ndarray"]) -> dict[int, Path]:
-    targets = {}
-    for text in texts:
-        number, equals, path = text.partition("=")
-        if not equals or not number.isdigit() or int(number) not in arrays:
-            raise ArgumentError(
-                "names no array",
-                argument="--save",
-                expected="N=FILE.npy, N one of " + (", ".join(map(str, arrays)) or "no arrays"),
-                got=text,
-            )
-        targets[int(number)] = Path(path)
-    return targets
-
-
-def show(
-    json: bool,
-    name: str,
-    before: dict[int, "np.ndarray"],
-    arrays: dict[int, "np.ndarray"],
-    ran: int,
-    warps: str = "waves",
-) -> None:
-    """Print the changes that the kernel made to its arrays."""
-    rows: list[dict[str, Any]] = []
-    for number, array in arrays.items():
-        old, new = (a.reshape(-1, 1).view("u1") for a in (before[number], array))
-        rows.append({
-            "argument": number, "dtype": str(array.dtype), "shape": list(array.shape),
-            "changed": int((old != new).any(1).sum()),
-            "first": [value.item() for value in array.reshape(-1)[:_SHOWN]],
-        })  # fmt: skip
-    if json:
-        print(json_.dumps({"kernel": name, "instructions": ran, "arrays": rows}, indent=2))
-        return
-    print(f"{name}: {ran} instructions of {warps}, nothing wrong")
-    for row in rows:
-        shape = "x".join(map(str, row["shape"]))
-        values = [f"{v:g}" if isinstance(v, float) else str(v) for v in row["first"]]
-        more = [] if len(values) < _SHOWN else ["..."]
-        print(
-            f"  argument {row['argument']}, {row['dtype']}[{shape}], {row['changed']} changed:",
-            *values,
-            *more,
-        )

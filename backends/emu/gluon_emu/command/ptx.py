@@ -11,9 +11,12 @@ import numpy as np
 
 from gluon_core.errors import ArgumentError
 from gluon_emu.arguments import allocation_of
+from gluon_emu.command.arrays import saved, show
 from gluon_emu.command.values import value_of
 from gluon_emu.ptx.decode.module import Parameter, parse_module
-from gluon_emu.ptx.launcher import code_in, execute, prepared
+from gluon_emu.ptx.isa.families import find
+from gluon_emu.ptx.launcher import execute, prepared
+from gluon_emu.ptx.loaded import code_in
 from gluon_emu.ptx.machine.code import Code
 from gluon_emu.settings import current, using
 
@@ -50,8 +53,6 @@ def run_ptx(
     Raises:
         ArgumentError: there are too few values, too many, or others than the code takes.
     """
-    from gluon_emu.command.emu import saved, show
-
     code = code_in(file, kernel)
     name, wanted = code.kernel.name, code.kernel.parameters
     values = [value_of(text, number) for number, text in enumerate(texts)]
@@ -92,7 +93,7 @@ def show_coverage(file: Path, json: bool) -> int:
     forms: dict[str, Counter[str]] = {}
     unknown: dict[str, str] = {}
     for function in module.functions.values():
-        reasons = {id(i): e.words for i, e in Code(module, function, lenient=True).unknown}
+        reasons = {id(i): e.words for i, e in Code(module, function, find, lenient=True).unknown}
         for instruction in function.instructions:
             statement = instruction.statement
             form = ".".join((statement.name, *statement.modifiers))

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
 from typing import Any, Callable, Iterator, Optional
 
 import numpy as np
@@ -14,59 +11,22 @@ import numpy as np
 from gluon_core.errors import ArgumentError, BackendError
 from gluon_core.simulation.evidence import note
 from gluon_core.simulation.host_memory import address_of
-from gluon_emu.amdgcn.replaced import named_file
 from gluon_emu.arguments import allocation_of, encode, global_scratch, leaves_of
 from gluon_emu.memory import Allocation, GlobalMemory
-from gluon_emu.ptx.decode.module import parse_module
-from gluon_emu.ptx.machine.code import SHARED_START, Code, bind
+from gluon_emu.ptx.loaded import code_in, code_of
+from gluon_emu.ptx.machine.code import SHARED_START, Code
+from gluon_emu.ptx.machine.launch import Counts, Launch
 from gluon_emu.ptx.machine.run import Machine
 from gluon_emu.ptx.tensormap import descriptor_leaves
+from gluon_emu.ptx.trace import write
+from gluon_emu.replaced import named_file
 from gluon_emu.settings import Settings, of_launch
 
-__all__ = ["Counts", "Launch", "code_in", "code_of", "execute", "make_launcher", "prepared"]
+__all__ = ["execute", "make_launcher", "prepared"]
 
 _UNITS = 132  # multiprocessors: so many blocks are resident at least
 _RESIDENT = 256  # warps
 _STATE_BYTES = 512 << 20
-
-
-@dataclass
-class Counts:
-    """Count the warps that executed each instruction of a launch."""
-
-    counts: list[int]
-
-
-@dataclass
-class Launch:
-    """One launch.
-
-    Args:
-        grid: blocks along x, y and z.
-        block: threads along x, y and z.
-        cluster: blocks of a cluster along x, y and z.
-        shared: bytes of shared memory that the code does not declare.
-        together: whether all blocks have to be resident.
-    """
-
-    code: Code
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    shared: int
-    cluster: tuple[int, int, int] = (1, 1, 1)
-    allocations: list[Allocation] = field(default_factory=list)
-    together: bool = False
-
-
-@lru_cache(maxsize=64)
-def code_of(text: str, name: Optional[str] = None) -> Code:
-    """Return a kernel of a PTX text, ready to run.
-
-    Raises:
-        BackendError: the text is no PTX, or there is no such kernel.
-        UnknownInstructionError: an instruction is not known here.
-    """
-    return bind(parse_module(text), name)
 
 
 def make_launcher(compiled: Any) -> Callable[..., Any]:
@@ -127,25 +87,6 @@ def _replacement(own: Code, assembly: str) -> Code:
     """Return the code that a launch of a kernel executes: its own, or that of the file for its name."""
     file = named_file(own.kernel.name, assembly)
     return own if file is None else code_in(file, own.kernel.name)
-
-
-def code_in(file: Path, kernel: Optional[str] = None) -> Code:
-    """Return a kernel of a file of PTX.
-
-    Raises:
-        BackendError: the file cannot be read, or is no PTX.
-    """
-    try:
-        text = file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BackendError(f"{file} cannot be read as PTX", got=str(error)) from None
-    try:
-        code = code_of(text, kernel)
-    except BackendError as error:
-        error.message = f"{file}: {error.message}"
-        raise
-    code.module.file = str(file)
-    return code
 
 
 def prepared(
@@ -239,7 +180,5 @@ def execute(request: Launch, settings: Settings) -> Counts:
             if settings.progress and time.monotonic() - started > 2:
                 print(f"{code.kernel.name}: block {first + count} of {total}", file=sys.stderr)
     if settings.trace:
-        from gluon_emu.ptx.trace import write
-
         write(settings.trace, request, tally)
     return tally

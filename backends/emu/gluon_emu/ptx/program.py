@@ -6,13 +6,14 @@ A register is an unsigned array (programs or 1, runs or 1); an instruction sees 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional, Protocol, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
 from gluon_core.plugin.reference import Machine
 from gluon_core.simulation.assembly import NotModelled
 from gluon_emu.ptx.numbers import decode, encode, rounded, uint
+from gluon_emu.ptx.runs import Runs, Warps
 from gluon_emu.ptx.special import SPECIAL, value_of
 from gluon_emu.ptx.text import (
     Immediate,
@@ -92,13 +93,6 @@ def opcode(*names: str) -> Callable[[Callable[["Call"], Step]], Callable[["Call"
     return mark
 
 
-class Warps(Protocol):
-    """Values by warps: arrays whose last axis is the lanes of a warp."""
-
-    def apart(self, value: np.ndarray) -> np.ndarray: ...
-    def together(self, value: np.ndarray) -> np.ndarray: ...
-
-
 @dataclass
 class Frame:
     """The registers of one run."""
@@ -108,10 +102,8 @@ class Frame:
     values: dict[str, np.ndarray] = field(default_factory=dict)
     mask: Optional[np.ndarray] = None  # where the guard of the statement holds
 
-    def warps(self) -> "Warps":
+    def warps(self) -> Warps:
         """Return how its runs are those of warps."""
-        from gluon_emu.ptx.warps import Runs
-
         return Runs(self)
 
     def write(self, name: str, bits: int, value: np.ndarray) -> None:

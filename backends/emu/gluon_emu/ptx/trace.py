@@ -9,8 +9,9 @@ from typing import Any
 
 from gluon_core.plugin.simulation import Executed
 from gluon_emu.counted import counted
-from gluon_emu.ptx.launcher import Counts, Launch, code_of
+from gluon_emu.ptx.loaded import code_of
 from gluon_emu.ptx.machine.code import Code
+from gluon_emu.ptx.machine.launch import Counts, Launch
 
 __all__ = ["digest", "executed", "summary", "write"]
 

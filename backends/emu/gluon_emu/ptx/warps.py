@@ -11,37 +11,17 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from gluon_core.errors import ArgumentError
-from gluon_emu.ptx.program import TYPES, Call, Frame, Step, Type, Warps, opcode
+from gluon_emu.ptx.program import TYPES, Call, Frame, Step, Type, opcode
+from gluon_emu.ptx.runs import Warps
 from gluon_emu.ptx.text import Operand, Pair
 
-__all__ = ["Runs", "match", "redux", "shfl", "vote"]
+__all__ = ["match", "redux", "shfl", "vote"]
 
 _WARP = 32
 _EVERY = np.uint32(0xFFFFFFFF)
 _LANES = np.arange(_WARP)
 _BITS = np.uint32(1) << _LANES.astype(np.uint32)
 _B32, _U32, _PRED = TYPES["b32"], TYPES["u32"], TYPES["pred"]
-
-
-class Runs:
-    """The runs of a frame, by warp: arrays (programs or 1, warps and their runs, lanes)."""
-
-    def __init__(self, frame: Frame):
-        self.frame = frame
-        threads = frame.threads()[0]
-        self.count = threads.size
-        self.each = int(np.argmax(threads != threads[0]))  # runs that a thread makes
-
-    def apart(self, value: np.ndarray) -> np.ndarray:
-        programs = value.shape[0]
-        full = np.broadcast_to(value, (programs, self.count))
-        lanes = full.reshape(programs, -1, _WARP, self.each).swapaxes(2, 3)
-        return np.asarray(lanes.reshape(programs, -1, _WARP))
-
-    def together(self, value: np.ndarray) -> np.ndarray:
-        programs = value.shape[0]
-        threads = value.reshape(programs, -1, self.each, _WARP).swapaxes(2, 3)
-        return np.asarray(threads.reshape(programs, self.count))
 
 
 def _members(call: Call, warps: Warps, frame: Frame, mask: np.ndarray) -> np.ndarray:

@@ -19,9 +19,9 @@ from gluon_emu.ptx.program import TYPES
 from gluon_emu.ptx.tensormap import BYTES, FIELDS
 from gluon_emu.ptx.text import Address, Vector
 
-__all__ = ["store_async"]
+__all__: list[str] = []
 
-_U32, _B64 = TYPES["u32"], TYPES["b64"]
+_U32 = TYPES["u32"]
 _SPACES = ("shared::cluster", "shared::cta", "global", "shared")
 _REDUCTIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
 _KINDS = {
@@ -338,6 +338,7 @@ def _copy_range(
     machine.agents.start(task, grouped=barrier is None)
 
 
+@instruction("st.async", "red.async")
 def store_async(call: Any) -> Step:
     """`st.async`, `red.async`: a store to a peer that arrives as bytes at an mbarrier."""
     call.flag("async")
@@ -420,6 +421,3 @@ def copy_map(call: Any) -> Step:
         group.mask = before
 
     return run
-
-
-_ = _B64

@@ -8,23 +8,21 @@ import numpy as np
 
 from gluon_emu.errors import TrapError
 from gluon_emu.ptx.decode.module import Name
+from gluon_emu.ptx.isa.printing import RUNTIME
 from gluon_emu.ptx.isa.table import Step, instruction
-from gluon_emu.ptx.machine.code import SWITCH
+from gluon_emu.ptx.machine.group import move
 from gluon_emu.ptx.program import TYPES
-from gluon_emu.ptx.text import Address, Register, Vector
+from gluon_emu.ptx.text import Register, Vector
 
 __all__: list[str] = []
 
 
-def _target(call: Any, operand: Any) -> Any:
-    """Return a function that gives the index of a label; labels ahead are not known yet."""
-    code, prefix = call.program, call.program.prefix
-    label = prefix + str(operand.value)
-    if str(operand.value) not in code.function.labels:
-        raise call.refuse(f"there is no label {operand.value}", "Labels end with a colon.")
-    at = code.starts[code.function.name] + code.function.labels[str(operand.value)]
-    assert label
-    return at
+def _target(call: Any, operand: Name) -> int:
+    """Return the index of the instruction behind a label of the same function."""
+    code, name = call.program, str(operand.value)
+    if name not in code.function.labels:
+        raise call.refuse(f"there is no label {name}", "Labels end with a colon.")
+    return int(code.starts[code.function.name] + code.function.labels[name])
 
 
 @instruction("bra")
@@ -88,14 +86,9 @@ def trap(call: Any) -> Step:
 
 
 @instruction("brkpt", "pmevent", "setmaxnreg", "nanosleep", "griddepcontrol", "prefetch", "prefetchu",
-             "discard", "applypriority", "isspacep_")  # fmt: skip
+             "discard", "applypriority")  # fmt: skip
 def nothing(call: Any) -> Step:
     """Change nothing: caches, the number of registers and time are not modelled."""
-    for operand in call.operands:
-        if isinstance(operand, Address) and isinstance(operand.base, Register):
-            call.get(operand.base, TYPES["b64"], True) if call.program.symbol(
-                operand.base.name
-            ) is None else None
     if call.name == "nanosleep":
         return lambda group: group.machine.slept(group)
     return lambda group: None
@@ -104,8 +97,6 @@ def nothing(call: Any) -> Step:
 @instruction("call")
 def call_(call: Any) -> Step:
     """Call a function of the module, or one of the runtime's."""
-    from gluon_emu.ptx.isa.printing import RUNTIME
-
     call.flag("uni")
     operands = list(call.operands)
     results: Any = ()
@@ -130,14 +121,3 @@ def call_(call: Any) -> Step:
         return group.machine.call(group, code.starts[name], back, returned)
 
     return run
-
-
-def move(group: Any, pairs: Any) -> None:
-    """Copy variables of parameters, whose pieces live in registers named VARIABLE@OFFSET."""
-    for source, target in pairs:
-        for key in [k for k in group.values if k.startswith(f"{source}@")]:
-            value = group.values[key]
-            group.write(target + key[len(source) :], value.dtype.itemsize * 8, value)
-
-
-_ = SWITCH

@@ -1,4 +1,4 @@
-"""Import each family, so that its instructions are in the table."""
+"""All families: importing them puts their instructions into the table."""
 
 from gluon_emu.ptx.isa import (  # noqa: F401
     barrier,
@@ -12,3 +12,6 @@ from gluon_emu.ptx.isa import (  # noqa: F401
     warp,
     wgmma,
 )
+from gluon_emu.ptx.isa.table import find
+
+__all__ = ["find"]

@@ -8,7 +8,6 @@ import numpy as np
 
 from gluon_emu.ptx.isa.memory import addresses, space_of
 from gluon_emu.ptx.isa.table import Step, instruction
-from gluon_emu.ptx.machine.code import SWITCH
 from gluon_emu.ptx.program import TYPES
 from gluon_emu.ptx.text import Sink
 
@@ -158,6 +157,3 @@ def wait(call: Any) -> Step:
 @instruction("mbarrier.pending_count")
 def pending(call: Any) -> Step:
     raise call.refuse("`mbarrier.pending_count` is not known")
-
-
-_ = SWITCH

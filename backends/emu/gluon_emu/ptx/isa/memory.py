@@ -85,13 +85,6 @@ def _variable(call: Any, space: str, operand: Any) -> Optional[str]:
     return f"{name}@{operand.offset}"
 
 
-def _wide(call: Any, type: Type) -> tuple[Type, int, int]:
-    """Return the type of a register of the value, its bytes as elements, and how many these are."""
-    if type.name == "b128" or type.bits > 64:
-        raise call.refuse(f"`.{type.name}` is not known here")
-    return type, max(1, type.bits // 8), 1
-
-
 @instruction("ld", "ldu")
 def ld(call: Any) -> Step:
     space, order = _prefix(call)
@@ -135,10 +128,6 @@ def _load_variable(name: str, puts: list[Any], type: Type) -> Step:
 
 @instruction("st")
 def st(call: Any) -> Step:
-    if "async" in call.left:
-        from gluon_emu.ptx.isa.bulk import store_async
-
-        return store_async(call)
     space, _ = _prefix(call)
     if len(call.operands) < 2:
         raise call.refuse("`st` takes an address and a value")
@@ -173,10 +162,6 @@ _ATOMIC = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 @instruction("atom", "red")
 def atom(call: Any) -> Step:
     """Update each element of a pair or a vector by itself, the threads one after the other."""
-    if call.name == "red" and "async" in call.left:
-        from gluon_emu.ptx.isa.bulk import store_async
-
-        return store_async(call)
     returns = call.name == "atom"
     space, _ = _prefix(call)
     call.flag("noftz")
@@ -286,8 +271,3 @@ def fence(call: Any) -> Step:
 def createpolicy(call: Any) -> Step:
     put = call.put(call.operands[0], TYPES["b64"])
     return lambda group: put(group, np.zeros((1, 1), np.uint64))
-
-
-@instruction("alloca", "stacksave", "stackrestore")
-def stack(call: Any) -> Step:
-    raise call.refuse(f"`{call.name}` is not known")

@@ -6,7 +6,7 @@ of shared memory has the block's rank in its cluster from bit 24 on, so that of 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from gluon_emu.errors import AccessError
 from gluon_emu.memory import GlobalMemory
 from gluon_emu.ptx.machine.code import SHARED_START
 from gluon_emu.ptx.machine.group import LANES, Group
-
-if TYPE_CHECKING:
-    from gluon_emu.ptx.machine.run import Machine
 
 __all__ = ["LOCAL_WINDOW", "SHARED_WINDOW", "Memory"]
 
@@ -34,7 +31,7 @@ class Memory:
         stride: bytes from one block's shared memory to that of the next.
     """
 
-    def __init__(self, machine: "Machine", arrays: GlobalMemory, local_bytes: int):
+    def __init__(self, machine: Any, arrays: GlobalMemory, local_bytes: int):
         self.machine, self.arrays = machine, arrays
         code, launch = machine.code, machine.launch
         dynamic = max(

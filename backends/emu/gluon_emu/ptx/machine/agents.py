@@ -7,14 +7,12 @@ at once. So a kernel that reads before it waits reads what was there before.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable
+from dataclasses import dataclass
+from typing import Any, Callable
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from gluon_emu.ptx.machine.group import Group
-    from gluon_emu.ptx.machine.run import Machine
+from gluon_emu.ptx.machine.group import Group
 
 __all__ = ["Agents", "Task"]
 
@@ -33,7 +31,6 @@ class Task:
     run: Callable[[], None]
     threads: np.ndarray
     done: bool = False
-    group: dict[str, Any] = field(default_factory=dict)
 
 
 class Agents:
@@ -43,7 +40,7 @@ class Agents:
     newest ones.
     """
 
-    def __init__(self, machine: "Machine", settings: Any):
+    def __init__(self, machine: Any, settings: Any):
         self.machine = machine
         self.eager = settings.schedule == "eager"
         self.random = (
@@ -52,7 +49,7 @@ class Agents:
         self.tasks: deque[Task] = deque()
         threads = machine.block_of.size * 32
         # By kind: how many groups a thread has committed, and the tasks with the groups they are in.
-        self.committed = {kind: np.zeros(threads, np.int64) for kind in ("cp", "bulk", "wgmma")}
+        self.committed = {kind: np.zeros(threads, np.int64) for kind in ("cp", "bulk")}
         self.grouped: dict[str, list[tuple[Task, np.ndarray, np.ndarray]]] = {"cp": [], "bulk": []}
 
     def pending(self) -> bool:
@@ -88,15 +85,15 @@ class Agents:
         while self.tasks:
             self._do(self.tasks.popleft())
 
-    def threads_of(self, group: "Group") -> np.ndarray:
+    def threads_of(self, group: Group) -> np.ndarray:
         """Return the numbers of the threads that execute the current instruction."""
         number = group.rows[:, None] * 32 + np.arange(32)
         return np.asarray(number[group.lanes()])
 
-    def commit(self, group: "Group", kind: str) -> None:
+    def commit(self, group: Group, kind: str) -> None:
         self.committed[kind][self.threads_of(group)] += 1
 
-    def wait(self, group: "Group", kind: str, newest: int) -> None:
+    def wait(self, group: Group, kind: str, newest: int) -> None:
         """Finish the tasks of all groups of these threads but the newest ones."""
         threads = self.threads_of(group)
         self.wait_of(threads, kind, newest)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import numpy as np
 
 from gluon_emu.errors import EmulatorError
 from gluon_emu.ptx.machine.code import SWITCH
 from gluon_emu.ptx.machine.group import LANES, Group
-
-if TYPE_CHECKING:
-    from gluon_emu.ptx.machine.run import Machine
 
 __all__ = ["Barriers"]
 
@@ -26,7 +23,7 @@ class Barriers:
         wanted: the threads that the barrier is for, 0 while nobody came, -1 for all of the block.
     """
 
-    def __init__(self, machine: "Machine"):
+    def __init__(self, machine: Any):
         self.machine = machine
         blocks = machine.blocks
         self.arrived = np.zeros((_COUNT, blocks), np.int64)
@@ -96,11 +93,10 @@ class Barriers:
             self.waiting.setdefault(number, []).append(group)
             self.numbers[id(group)] = number
             machine.parked.append(group)
-        elif (complete & mine).any() or True:
+        else:
+            machine._drop(group.pc, group)
             group.pc += 1
-            if not waits:
-                machine._drop(group.pc - 1, group)
-                machine.place(group)
+            machine.place(group)
         self._release(number, complete)
         return SWITCH
 

@@ -12,11 +12,13 @@ from gluon_emu.errors import EmulatorError, UnknownInstructionError, span_of
 from gluon_emu.memory import Allocation
 from gluon_emu.ptx.decode.module import Function, Instruction, Module, Name
 from gluon_emu.ptx.machine.liveness import dead_after
+from gluon_emu.ptx.machine.special import reader
 from gluon_emu.ptx.program import CARRY, TYPES, Call
 from gluon_emu.ptx.text import Address, Operand, Pair, Register, Vector
 
-__all__ = ["SHARED_START", "SWITCH", "Bound", "Code", "ModuleCall", "bind"]
+__all__ = ["SHARED_START", "SWITCH", "Bound", "Code", "ModuleCall"]
 
+Find = Callable[[str, tuple[str, ...]], Optional[Callable[[Any], Callable[[Any], Any]]]]
 SHARED_START = 1024  # bytes at the start of a block's shared memory that the system keeps
 _REMEDY = "`gluon emu FILE.ptx --coverage` lists the forms that are known."
 SWITCH = object()  # the group was placed elsewhere by a step
@@ -95,6 +97,7 @@ class Code:
     """The steps of a kernel and of the functions that it calls.
 
     Args:
+        find: gives what makes a step of an instruction, by its name and modifiers.
         lenient: keep instructions that are not known in `unknown`; the code cannot run then.
 
     Attributes:
@@ -107,8 +110,8 @@ class Code:
     target: Any = None
     is_data = each_thread = reaches_memory = False
 
-    def __init__(self, module: Module, kernel: Function, lenient: bool = False):
-        self.module, self.kernel = module, kernel
+    def __init__(self, module: Module, kernel: Function, find: Find, lenient: bool = False):
+        self.module, self.kernel, self.find = module, kernel, find
         self.widths: dict[str, int] = {CARRY: 1}
         self.written = _Capture()
         self.reading: set[str] = set()
@@ -243,14 +246,12 @@ class Code:
             raise EmulatorError(f"{function.name} has no instructions")
 
     def _step(self, bound: Bound) -> None:
-        from gluon_emu.ptx.isa.table import find
-
         statement = bound.source.statement
         call = ModuleCall(self, statement)  # type: ignore[arg-type]
         call.index = bound.index
         if statement.guard is not None:
             bound.guard = call.get(statement.guard, TYPES["pred"])
-        make = find(statement.name, statement.modifiers)
+        make = self.find(statement.name, statement.modifiers)
         if make is None:
             raise call.refuse(f"`{statement.name}` is not known")
         bound.step = make(call)
@@ -276,8 +277,6 @@ class Code:
         self.reading.add(name)
 
     def special(self, name: str, bits: int) -> Callable[[Any], np.ndarray]:
-        from gluon_emu.ptx.machine.special import reader
-
         return reader(name, bits)
 
 
@@ -293,13 +292,3 @@ def _renamed(operand: Any, prefix: str, local: Any) -> Any:
     if isinstance(operand, Pair):
         return Pair(_renamed(operand.first, prefix, local), _renamed(operand.second, prefix, local))
     return operand
-
-
-def bind(module: Module, name: Optional[str] = None) -> Code:
-    """Return a kernel of a module as code.
-
-    Raises:
-        BackendError: there is no such kernel.
-        UnknownInstructionError: it has an instruction that is not known here.
-    """
-    return Code(module, module.entry(name))

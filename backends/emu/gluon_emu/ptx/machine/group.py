@@ -6,14 +6,11 @@ a warp, is there once. Arrays are never changed in place, so groups that part sh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from gluon_emu.ptx.machine.run import Machine
-
-__all__ = ["LANES", "Group", "merged"]
+__all__ = ["LANES", "Group", "merged", "move"]
 
 LANES = 32
 
@@ -39,7 +36,7 @@ class Group:
 
     def __init__(
         self,
-        machine: "Machine",
+        machine: Any,
         rows: np.ndarray,
         active: Optional[np.ndarray],
         values: dict[str, np.ndarray],
@@ -174,3 +171,11 @@ def _both(a: Group, b: Group) -> Group:
     )
     group.passed, group.polled = a.passed, a.polled or b.polled
     return group
+
+
+def move(group: Any, pairs: Any) -> None:
+    """Copy variables of parameters, whose pieces live in registers named VARIABLE@OFFSET."""
+    for source, target in pairs:
+        for key in [k for k in group.values if k.startswith(f"{source}@")]:
+            value = group.values[key]
+            group.write(target + key[len(source) :], value.dtype.itemsize * 8, value)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from gluon_emu.ptx.machine.code import Code
+from typing import Any
 
 __all__ = ["dead_after"]
 
 
-def dead_after(code: "Code") -> tuple[list[tuple[str, ...]], frozenset[str]]:
+def dead_after(code: Any) -> tuple[list[tuple[str, ...]], frozenset[str]]:
     """Return the registers that die at each instruction, and those that are read before anything is
     written to them.
 
@@ -70,11 +67,11 @@ def _named(bits: int, names: list[str]) -> list[str]:
     return chosen
 
 
-def _ends(bound: "object") -> bool:
-    return bound.source.statement.name in ("bra", "brx", "ret", "exit", "trap")  # type: ignore[attr-defined]
+def _ends(bound: Any) -> bool:
+    return bound.source.statement.name in ("bra", "brx", "ret", "exit", "trap")
 
 
-def _targets(code: "Code", index: int) -> list[int]:
+def _targets(code: Any, index: int) -> list[int]:
     bound = code.steps[index]
     statement = bound.source.statement
     behind = [index + 1] if index + 1 < len(code.steps) else []

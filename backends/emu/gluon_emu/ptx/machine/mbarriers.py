@@ -6,16 +6,12 @@ An object is at its place in shared memory; its state is here, and the bytes the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import numpy as np
 
 from gluon_emu.errors import EmulatorError, UninitialisedError
-from gluon_emu.ptx.machine.code import SWITCH
-from gluon_emu.ptx.machine.group import LANES, Group
-
-if TYPE_CHECKING:
-    from gluon_emu.ptx.machine.run import Machine
+from gluon_emu.ptx.machine.group import Group
 
 __all__ = ["Mbarrier", "Mbarriers"]
 
@@ -43,7 +39,7 @@ class Mbarrier:
 class Mbarriers:
     """The objects of the resident blocks, by their byte in all of the shared memory."""
 
-    def __init__(self, machine: "Machine"):
+    def __init__(self, machine: Any):
         self.machine = machine
         self.objects: dict[int, Mbarrier] = {}
         self.waiting: dict[int, list[Group]] = {}  # id of a group -> [it]
@@ -143,6 +139,3 @@ class Mbarriers:
         parts = [f"{one.pending} of {one.expected} arrivals"] if one.pending else []
         parts += [f"{one.bytes} bytes"] if one.bytes else []
         return f": the mbarrier at {offset:#x} misses {' and '.join(parts) or 'a phase'}"
-
-
-_ = (SWITCH, LANES)

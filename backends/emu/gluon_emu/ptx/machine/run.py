@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Optional, Type
+from typing import Any, Optional, Type
 
 import numpy as np
 
@@ -15,12 +15,11 @@ from gluon_emu.ptx.machine.access import Memory
 from gluon_emu.ptx.machine.agents import Agents
 from gluon_emu.ptx.machine.barriers import Barriers
 from gluon_emu.ptx.machine.code import SWITCH, Bound, Code
-from gluon_emu.ptx.machine.group import LANES, Group, merged
+from gluon_emu.ptx.machine.group import LANES, Group, merged, move
+from gluon_emu.ptx.machine.launch import Launch
 from gluon_emu.ptx.machine.mbarriers import Mbarriers
-
-if TYPE_CHECKING:
-    from gluon_emu.ptx.launcher import Launch
-    from gluon_emu.settings import Settings
+from gluon_emu.ptx.numbers import uint
+from gluon_emu.settings import Settings
 
 __all__ = ["Machine"]
 
@@ -42,11 +41,11 @@ class Machine:
 
     def __init__(
         self,
-        launch: "Launch",
+        launch: Launch,
         memory: GlobalMemory,
         first: int,
         count: int,
-        settings: "Settings",
+        settings: Settings,
         deadline: Optional[float],
         tally: Any,
     ):
@@ -119,8 +118,6 @@ class Machine:
         self.agents.finish()
 
     def _unset(self, name: str) -> np.ndarray:
-        from gluon_emu.ptx.numbers import uint
-
         bits = self.code.widths.get(name, 32)
         return np.zeros((1, 1), np.bool_ if bits == 1 else uint(bits))
 
@@ -290,8 +287,6 @@ class Machine:
         """Return from a function; from the kernel, leave."""
         if not group.stack:
             return self.leave(group)
-        from gluon_emu.ptx.isa.control import move
-
         going = group
         others = group.everything() & ~group.lanes()
         if others.any():

@@ -18,7 +18,7 @@ _RESERVED = 1024
 def reader(name: str, bits: int) -> Callable[[Any], np.ndarray]:
     """Return a function from a group to the values of a special register."""
     stem, _, axis = name.partition(".")
-    value = _VALUES.get(stem, _zero)
+    value: Callable[[Any, str], Any] = _VALUES.get(stem, _zero)
     dtype = np.dtype(np.bool_) if bits == 1 else uint(bits)
 
     def read(group: Any) -> np.ndarray:

@@ -1,0 +1,38 @@
+"""A launch, and the counts of what it executed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gluon_emu.memory import Allocation
+from gluon_emu.ptx.machine.code import Code
+
+__all__ = ["Counts", "Launch"]
+
+
+@dataclass
+class Counts:
+    """Count the warps that executed each instruction of a launch."""
+
+    counts: list[int]
+
+
+@dataclass
+class Launch:
+    """One launch.
+
+    Args:
+        grid: blocks along x, y and z.
+        block: threads along x, y and z.
+        cluster: blocks of a cluster along x, y and z.
+        shared: bytes of shared memory that the code does not declare.
+        together: whether all blocks have to be resident.
+    """
+
+    code: Code
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    allocations: list[Allocation] = field(default_factory=list)
+    together: bool = False
