@@ -118,6 +118,9 @@ def slimmed(launch: Launch, within: float) -> Slimmed:
     try:
         launch.run_once()
         right = launch.memory.contents()
+        strict = replace(launch, settings=replace(launch.settings, fences="error"))
+        if _simulated(strict, (before, right)) is None:
+            launch = strict  # a fence that only some compilers add by themselves is needed
         changes = []
         for mutant in _mutants(launch):
             changes.append(_tried(launch, mutant, base, (before, right), deadline))
