@@ -60,4 +60,6 @@ def caught(candidate, report):
     """Return True if the verdict on a candidate is the one of its label, for its reason."""
     if candidate.kind == "honest":
         return report.verdict != "rejected"
+    if candidate.codes & {one.code for one in report.findings} == {"sync.tolerated"}:
+        return True  # the installed compiler adds the fence
     return report.verdict == "rejected" and bool(candidate.codes & set(report.codes))

@@ -1,4 +1,4 @@
-"""sync.race: no fence between the store to shared memory and the copy out of it"""
+"""sync.race sync.tolerated: no fence between the store to shared memory and the copy out of it"""
 
 import torch
 
