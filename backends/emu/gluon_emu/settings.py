@@ -26,7 +26,9 @@ class Settings(LaunchSettings):
             compiler's.
         resident: waves that run at once; None chooses.
         processes: that share a launch which takes seconds; None for one per core.
-        schedule, seed: as the simulator's; they change nothing, because an operation that may be late is reported in any case.
+        schedule, seed: of PTX: copies happen when they are waited for ("latest"), at once ("eager"), or they and the
+            warps go in a random order. They change nothing for AMD, where an operation that may be late is reported
+            in any case.
         progress: show on standard error how far a launch is that takes more than two seconds.
     """
 
