@@ -8,5 +8,10 @@ from gluon_core.plugin.hookspec import hookimpl
 
 
 @hookimpl
+def gluon_commands() -> Mapping[str, str]:
+    return {"write": "gluon_write.cli:app"}
+
+
+@hookimpl
 def gluon_services() -> Mapping[str, str]:
     return {"write": "gluon_write.explicit:explicit"}

@@ -140,6 +140,7 @@ def sketch(
         )
     twin = Target("sim", target.architecture)
     asked = {"num_warps": int(options.num_warps), "num_ctas": int(options.num_ctas)}
+    asked["sanitize_overflow"] = False  # its checks are no ops of the kernel
     drawn = Sketch()
     kind = type("Sketcher", (_Sketcher,), {"drawn": drawn})
     drawn.program = trace(

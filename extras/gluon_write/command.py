@@ -1,0 +1,127 @@
+"""`gluon write`: a file with the layouts that were chosen for a target."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any, Optional
+
+from gluon_cli.launched import forms
+from gluon_cli.output import Exit, UsageError, file_and_kernel
+from gluon_cli.run import Runs, run_file
+from gluon_core.errors import GluonError
+from gluon_core.plugin.targets import Target
+from gluon_core.registry.load import registry
+from gluon_core.simulation.evidence import Record
+from gluon_write.explicit import chosen_for, edits_of
+from gluon_write.source import explicit_text, replaced
+
+__all__ = ["show", "written"]
+
+
+def show(spec: str, targets: Optional[str], to: Optional[Path], prove: bool) -> int:
+    """Print or keep the explicit source of a file's kernels for each of `targets`.
+
+    Raises:
+        UsageError: no such file, or several targets without a place for their files.
+        GluonError: no layouts fit, or the simulator's report on the written file.
+    """
+    asked = targets.split(",") if targets else [None]
+    if len(asked) > 1 and to is None:
+        raise UsageError(
+            "several targets make several files", argument="--to", remedy="Name a folder: --to DIR."
+        )
+    file = Path(file_and_kernel(spec)[0])
+    for name in asked:
+        chosen = registry().target(name)
+        text, kernels = written(spec, chosen)
+        if not kernels:
+            print(f'nothing was written: {file} launches no kernel with layouts="auto"')
+            return Exit.UNAVAILABLE
+        if prove:
+            notes, wrong = _proofs(text, file, chosen, kernels)
+            if wrong:
+                print("\n".join([f"nothing was written for {chosen}:", *notes]), file=sys.stderr)
+                return Exit.FAILED
+            text = _below_docstring(text, [f"# {note}" for note in notes])
+        if to is None:
+            print(text, end="")
+            continue
+        to.mkdir(parents=True, exist_ok=True)
+        place = to / f"{file.stem}_{chosen.architecture.name}.py"
+        place.write_text(text)
+        print(f"wrote {place}: {', '.join(kernels)}")
+    return Exit.OK
+
+
+def written(spec: str, target: Target) -> tuple[str, list[str]]:
+    """Return the text of a file with explicit kernels for `target`, and their names.
+
+    A kernel that is launched with several types or constants is written for the first.
+    """
+    file = Path(file_and_kernel(spec)[0])
+    text = file.read_text() if file.is_file() else ""
+    done: list[str] = []
+    definitions: list[tuple[int, str, str, str]] = []
+    backend = registry().backend(target.backend)
+    for form in forms(spec, target, None, {}, {}):
+        fn: Any = form.source.fn
+        code = fn.fn.__code__
+        here = Path(code.co_filename).resolve() == file.resolve()
+        if form.name in done or not getattr(fn, "layouts", None) or not here:
+            continue
+        options = backend.compiler.options(target, dict(form.options))
+        source = form.source
+        graph, solution = chosen_for(
+            fn, source.signature, source.constants, source.attrs, target, options
+        )
+        definition = explicit_text(fn, graph, solution, edits_of(graph, solution))
+        head = f"# Layouts for {target}, {form.types}.\n"
+        if not solution.exact:
+            part = 100 * (1 - solution.bound / solution.price)
+            head += f"# The best within the time; none is more than {part:.0f}% cheaper.\n"
+        definitions.append((code.co_firstlineno, form.name, head, definition))
+        done.append(form.name)
+    for line, name, head, definition in sorted(definitions, reverse=True):
+        text = replaced(text, name, line, head, definition)
+    return text, done
+
+
+def _proofs(text: str, file: Path, target: Target, kernels: list[str]) -> tuple[list[str], bool]:
+    """Return what the prover says of the written file, and whether a kernel is wrong."""
+    architecture = target.architecture
+    record = Record()
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / file.name
+        copy.write_text(text)
+        sys.path.insert(0, str(file.parent.resolve()))  # the modules next to the file
+        try:
+            with redirect_stdout(sys.stderr):
+                twin = str(Target("sim", architecture))
+                run_file(str(copy), twin, (), runs=Runs(prove="*", within=60.0), record=record)
+        except GluonError as error:
+            return [f"{type(error).__name__}: {error}"], True
+        finally:
+            sys.path.remove(str(file.parent.resolve()))
+    notes = []
+    wrong = False
+    for verdict in dict.fromkeys(one.proved for one in record.launches if one.proved is not None):
+        wrong |= verdict.verdict == "counterexample"
+        notes.append(f"{verdict.verdict}: {verdict.name}")
+    missing = [name for name in kernels if not any(name in note for note in notes)]
+    return [*notes, *(f"not looked at by the prover: {name}" for name in missing)], wrong
+
+
+def _below_docstring(text: str, notes: list[str]) -> str:
+    """Return a file's text with comments where its code begins."""
+    import ast
+
+    body = ast.parse(text).body
+    documented = (
+        bool(body) and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+    )
+    at = (body[0].end_lineno or 0) if documented else 0
+    lines = text.splitlines()
+    return "\n".join([*lines[:at], *([""] if at else []), *notes, *lines[at:]]) + "\n"

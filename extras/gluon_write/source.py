@@ -1,0 +1,163 @@
+"""Write the chosen layouts into the text of a kernel's file."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from dataclasses import fields
+from typing import Any, Iterable, Mapping
+
+from gluon_core.layouts import DistributedLayout
+from gluon_core.layouts.base import Layout
+from gluon_write.explicit import Edits, space_of
+from gluon_write.graph import Graph
+from gluon_write.prices import reasons
+from gluon_write.solve import Solution
+
+__all__ = ["explicit_text", "replaced"]
+
+_SHORT = ("BlockedLayout", "SliceLayout")  # readers know the order of their arguments
+Insertion = tuple[int, int, int, int, str]  # line, column in bytes, order there, and the text
+
+
+def explicit_text(fn: Any, graph: Graph, solution: Solution, edits: Edits) -> str:
+    """Return the kernel's definition, without decorators, with its layouts, conversions and reasons."""
+    space = space_of(fn.get_capture_scope()) or "gl"
+    names = _names(fn, graph, solution, edits)
+    lines = [line.encode() for line in fn.src.splitlines()]
+    for line, column, _, _, text in sorted(_insertions(edits, names, lines, space), reverse=True):
+        held = lines[line - 1]
+        lines[line - 1] = held[:column] + text.encode() + held[column:]
+    body = ast.parse(fn.src).body[0]
+    assert isinstance(body, ast.FunctionDef)
+    first = body.body[0]
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and len(body.body) > 1:
+        first = body.body[1]
+    indent = " " * first.col_offset
+    definitions = [
+        f"{indent}{line}".encode()
+        for layout, name in names.items()
+        for line in _definition(layout, name, names, space, graph, solution)
+    ]
+    at = first.lineno - 1
+    return b"\n".join([*lines[:at], *definitions, *lines[at:]]).decode() + "\n"
+
+
+def _names(fn: Any, graph: Graph, solution: Solution, edits: Edits) -> dict[DistributedLayout, str]:
+    """Return the layouts in use with their names, those that others are made of first."""
+    wanted: list[DistributedLayout] = []
+
+    def want(layout: Any) -> None:
+        parent = getattr(layout, "parent", None)
+        if parent is not None:
+            want(parent)
+        if layout not in wanted:
+            wanted.append(layout)
+
+    for layout in edits.names:
+        want(layout)
+    taken = set(re.findall(r"\w+", fn.src))
+    named: dict[DistributedLayout, str] = {}
+    for layout in wanted:
+        users = [u for u in graph.unknowns if solution.chosen[u.number] == layout]
+        users.sort(key=lambda u: (-len(u.accesses), u.number))
+        words = [name for user in users for name in user.names if name.isidentifier()]
+        stem = f"{words[0]}_layout" if words else "layout"
+        name, number = stem, 2
+        while name in taken:
+            name, number = f"{stem}_{number}", number + 1
+        taken.add(name)
+        named[layout] = name
+    return named
+
+
+def _insertions(
+    edits: Edits, names: Mapping[DistributedLayout, str], lines: list[bytes], space: str
+) -> Iterable[Insertion]:
+    for (_, _, _, line, column), layout in edits.layouts.items():
+        before = b" ".join([*lines[: line - 1], lines[line - 1][: column - 1]]).rstrip()
+        comma = "" if before.endswith(b"(") else " " if before.endswith(b",") else ", "
+        yield line, column - 1, 0, 0, f"{comma}layout={names[layout]}"
+    for (_, line, column, last, end), layout in edits.conversions.items():
+        size = (last - line) * 10_000 + end - column
+        # Written from the back: of those at one place, what is written first ends up last.
+        yield line, column, 2, size, f"{space}.convert_layout("
+        yield last, end, 1, -size, f", {names[layout]})"
+
+
+def _definition(
+    layout: DistributedLayout,
+    name: str,
+    names: Mapping[DistributedLayout, str],
+    space: str,
+    graph: Graph,
+    solution: Solution,
+) -> list[str]:
+    """Return the lines that define a layout, with the reasons for it."""
+    words: list[str] = []
+    for one in graph.unknowns:
+        if solution.chosen[one.number] != layout:
+            continue
+        if one.fixed is not None:
+            words.append(f"demanded by {one.fixed_by}")
+            continue
+        words += reasons(layout, one)
+        other = solution.next_best(one.number) if one.accesses or one.reductions else None
+        if other is not None:
+            more = 100 * (other[1] / solution.price - 1)
+            words.append(f"next best: {_spelled(other[0], {}, space)}, {more:.1f}% dearer")
+    notes = [
+        line
+        for word in dict.fromkeys(words)
+        for line in textwrap.wrap(word, 92, initial_indent="# ", subsequent_indent="#   ")
+    ]
+    return [*notes, f"{name}: {space}.constexpr = {_spelled(layout, names, space)}"]
+
+
+def _spelled(layout: Layout, names: Mapping[Any, str], space: str) -> str:
+    """Return the expression that makes a layout, its parts by name."""
+    parts = []
+    for field in fields(layout):  # type: ignore[arg-type]
+        value = getattr(layout, field.name)
+        if field.name == "cga_layout" and not value:
+            continue
+        if isinstance(value, Layout):
+            text = names.get(value) or _spelled(value, names, space)
+        else:
+            text = repr(value)
+        short = type(layout).__name__ in _SHORT
+        parts.append(text if short else f"{field.name}={text}")
+    return f"{space}.{type(layout).__name__}({', '.join(parts)})"
+
+
+def replaced(text: str, kernel: str, line: int, head: str, definition: str) -> str:
+    """Return a file's text with a kernel's definition replaced, and without its `layouts="auto"`.
+
+    Args:
+        line: one within the definition. head: comments above it.
+    """
+    tree = ast.parse(text)
+    node = next(
+        n
+        for n in ast.walk(tree)
+        if isinstance(n, ast.FunctionDef)
+        and n.name == kernel
+        and n.lineno <= line + 1
+        and line <= (n.end_lineno or n.lineno)
+    )
+    for decorator in node.decorator_list:
+        if isinstance(decorator, ast.Call):
+            decorator.keywords = [k for k in decorator.keywords if k.arg != "layouts"]
+    indent = " " * node.col_offset
+    decorators = []
+    for decorator in node.decorator_list:
+        bare = isinstance(decorator, ast.Call) and not decorator.keywords and not decorator.args
+        shown = decorator.func if bare and isinstance(decorator, ast.Call) else decorator
+        decorators.append(f"{indent}@{ast.unparse(shown)}")
+    lines = text.splitlines()
+    start = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
+    body = textwrap.indent(definition, indent).rstrip("\n").splitlines()
+    above = textwrap.indent(head, indent).splitlines()
+    whole = [*lines[:start], *above, *decorators, *body, *lines[node.end_lineno :]]
+    return "\n".join(whole) + "\n"

@@ -1,0 +1,126 @@
+"""`gluon write`: explicit source that compiles to the code of the kernel without layouts."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+import gluon_core as gluon
+from gluon_core.registry.load import registry
+from gluon_write.command import written
+
+FILE = '''"""A softmax of rows, a transpose and a product."""
+
+import numpy as np
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit(layouts="auto")
+def softmax(x, out, N, ROWS: gl.constexpr, BLOCK: gl.constexpr):
+    """Normalize ROWS rows."""
+    row = gl.program_id(0) * ROWS + gl.arange(0, ROWS)
+    column = gl.arange(
+        0,
+        BLOCK,
+    )
+    inside = column[None, :] < N  # the rest is padding
+    place = row[:, None] * N + column[None, :]
+    values = gl.load(x + place, mask=inside, other=-float("inf"))
+    values = gl.exp(values - gl.max(values, 1)[:, None])
+    gl.store(out + place, values / gl.sum(values, axis=1)[:, None], mask=inside)
+
+
+@gluon.jit(layouts="auto", debug=False)
+def transpose(x, out, M, N, BLOCK: gl.constexpr):
+    row = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK)[:, None]
+    column = gl.program_id(1) * BLOCK + gl.arange(0, BLOCK)[None, :]
+    gl.store(out + column * M + row, gl.load(x + row * N + column))
+
+
+@gluon.jit(layouts="auto")
+def product(a, b, c, BLOCK: gl.constexpr):
+    i = gl.arange(0, BLOCK)
+    place = i[:, None] * BLOCK + i[None, :]
+    acc = gl.full([BLOCK, BLOCK], 0.0, gl.float32)
+    gl.store(c + place, gl.portable.mma(gl.load(a + place), gl.load(b + place), acc))
+
+
+if __name__ == "__main__":
+    x = np.arange(32 * 64, dtype=np.float32).reshape(32, 64) / 100
+    out, turned = np.zeros_like(x), np.zeros((64, 32), np.float32)
+    softmax[(4,)](x, out, 64, 8, 64)
+    assert np.allclose(out.sum(1), 1, atol=1e-5)
+    transpose[(1, 2)](x, turned, 32, 64, 32)
+    assert (turned == x.T).all()
+    a = np.eye(64, dtype=np.float16)
+    c = np.zeros((64, 64), np.float32)
+    product[(1,)](a, a, c, 64)
+    assert (c == a).all()
+'''
+FORMS = {
+    "softmax": ({"x": "*fp32:16", "out": "*fp32:16", "N": "i32:16"}, {"ROWS": 8, "BLOCK": 64}),
+    "transpose": (
+        {"x": "*fp32:16", "out": "*fp32:16", "M": "i32:16", "N": "i32:16"},
+        {"BLOCK": 32},
+    ),
+    "product": ({"a": "*fp16:16", "b": "*fp16:16", "c": "*fp32:16"}, {"BLOCK": 64}),
+}
+
+
+def imported(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def code(module, name, target, key):
+    signature, constexprs = FORMS[name]
+    kernel = getattr(module, name)
+    text = gluon.compile(kernel, target=target, signature=signature, constexprs=constexprs).asm[key]
+    lines = (line.partition("//")[0].partition(";")[0].rstrip() for line in text.splitlines())
+    debug = (".loc", ".file", ".section", ".b8", ".b32", ".b64", ".ascii", ".Ltmp", "$L__tmp")
+    kept = [line for line in lines if line and not line.strip().startswith(debug)]
+    ends = [i for i, line in enumerate(kept) if "s_endpgm" in line or line.strip() == "ret"]
+    assert ends and ends[-1] > 20
+    return kept[: ends[-1]]
+
+
+@pytest.mark.parametrize("target, key", [("sm_90", "ptx"), ("gfx942", "amdgcn")])
+def test_written_source_is_the_same_code(tmp_path, target, key):
+    path = tmp_path / "auto.py"
+    path.write_text(FILE)
+    text, kernels = written(str(path), registry().target(target))
+    assert kernels == ["softmax", "transpose", "product"]
+    assert 'layouts="auto"' not in text and "# the rest is padding" in text
+    assert "next best" in text and "demanded by the matrix unit" in text
+    explicit = tmp_path / "explicit.py"
+    explicit.write_text(text)
+    auto, by_hand = imported(path), imported(explicit)
+    for name in kernels:
+        assert getattr(by_hand, name).layouts is None
+        assert code(auto, name, target, key) == code(by_hand, name, target, key), name
+
+
+def test_command_proves_and_keeps(tmp_path):
+    path = tmp_path / "auto.py"
+    path.write_text(FILE)
+    command = [sys.executable, "-m", "gluon_core", "write", str(path), "-t", "sm_90"]
+    done = subprocess.run(
+        [*command, "--to", str(tmp_path / "out")], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "out" / "auto_sm_90.py").read_text()
+    assert "# proved: product" in text
+    assert text.startswith('"""A softmax')
+    several = subprocess.run(
+        [*command[:-1], "sm_90,gfx942"], capture_output=True, text=True, timeout=120
+    )
+    assert several.returncode == 2 and "--to" in several.stderr
+    nothing = tmp_path / "nothing.py"
+    nothing.write_text("x = 1\n")
+    done = subprocess.run([*command[:4], str(nothing)], capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0
