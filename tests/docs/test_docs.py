@@ -87,7 +87,7 @@ SAME = {"COLUMNS": "80", "NO_COLOR": "1", "TRITON_DEFAULT_FP_FUSION": "1"}
 
 # The plugin on this page is installed first: test_plugin_page.py.
 INSTALLED = {"plugins"}
-NEEDS = {"prove": "z3"}  # what a page cannot do without
+NEEDS = {"prove": "z3", "first-kernel": "z3"}  # what a page cannot do without
 RUN = [page for page in PAGES if blocks(page) and page.stem not in INSTALLED]
 
 
