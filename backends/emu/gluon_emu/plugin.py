@@ -16,7 +16,7 @@ def gluon_backends() -> Sequence[Backend]:
 
 @hookimpl
 def gluon_commands() -> Mapping[str, str]:
-    return {"emu": "gluon_emu.command.emu:emu"}
+    return {"emu": "gluon_emu.command.emu:emu", "litmus": "gluon_emu.command.litmus:litmus"}
 
 
 @hookimpl
