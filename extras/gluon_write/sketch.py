@@ -59,6 +59,8 @@ class _Sketcher(KernelGenerator):
         self.path: list[Place] = []
         if self.is_kernel:
             type(self).top = self
+        semantic: Any = self.semantic
+        semantic._check_split = lambda value, shape: None  # only a chosen layout can be checked
         builder: Any = self.builder
         record = builder.record
 

@@ -120,6 +120,61 @@ def test_matmul(target, unit):
     assert np.allclose(c, a.astype(np.float32) @ b.astype(np.float32), atol=1e-2)
 
 
+@gluon.jit(layouts="auto")
+def joined(x, out, BLOCK: gl.constexpr):
+    i = gl.arange(0, BLOCK)
+    values = gl.load(x + i)
+    first, second = gl.split(gl.join(values, values + 1))
+    gl.store(out + i, first + second)
+
+
+@gluon.jit(layouts="auto")
+def middle(x, out, B: gl.constexpr):
+    i = gl.arange(0, B)
+    cube = gl.load(x + i[:, None, None] * B * B + i[None, :, None] * B + i[None, None, :])
+    gl.store(out + i[:, None] * B + i[None, :], gl.sum(cube, 1))
+
+
+@gluon.jit(layouts="auto")
+def largest(x, out, ROWS: gl.constexpr, BLOCK: gl.constexpr):
+    row = gl.arange(0, ROWS)
+    values = gl.load(x + row[:, None] * BLOCK + gl.arange(0, BLOCK)[None, :])
+    gl.store(out + row, gl.argmax(values, 1))
+
+
+@gluon.jit(layouts="auto")
+def stepped(x, out, flag, BLOCK: gl.constexpr):
+    i = gl.arange(0, BLOCK)
+    if flag > 0:
+        values = gl.load(x + i)
+    else:
+        values = gl.zeros([BLOCK], gl.float32)
+    k = 0
+    while k < 3:
+        values = gl.where(values > 2.0, values - 1.0, values)
+        k += 1
+    gl.atomic_add(out + i % 16, values)
+
+
+def test_joins_cubes_pairs_and_control_flow():
+    target = "sim:gfx942"
+    x = np.random.default_rng(0).standard_normal((16, 16, 16)).astype(np.float32)
+    flat, out = x.reshape(-1)[:256].copy(), np.zeros(256, np.float32)
+    joined[(1,)](flat, out, 256, target=target)
+    assert np.allclose(out, 2 * flat + 1)
+    sums = np.zeros((16, 16), np.float32)
+    middle[(1,)](x, sums, 16, target=target)
+    assert np.allclose(sums, x.sum(1), atol=1e-5)
+    places = np.zeros(16, np.int32)
+    largest[(1,)](flat, places, 16, 16, target=target)
+    assert (places == flat.reshape(16, 16).argmax(1)).all()
+    wanted, bins = flat * 4, np.zeros(16, np.float32)
+    stepped[(1,)](wanted, bins, 1, 256, target=target)
+    for _ in range(3):
+        wanted = np.where(wanted > 2, wanted - 1, wanted)
+    assert np.allclose(bins, wanted.reshape(16, 16).sum(0), atol=1e-4)
+
+
 def test_shapes_and_functions():
     x = np.arange(256, dtype=np.float32)
     out = np.zeros_like(x)
