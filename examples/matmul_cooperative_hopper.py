@@ -30,10 +30,11 @@ def copy_tiles(ring, tiles, K, BLOCK_K: gl.constexpr, TRANSPOSED: gl.constexpr):
     for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
         row, column = tiles.at(tile)
         for k in range(0, K, BLOCK_K):
-            if TRANSPOSED:
-                ring.fetch(at, [[row, k], [column, k]])
-            else:
-                ring.fetch(at, [[row, k], [k, column]])
+            with gl.scope("copy A and B"):
+                if TRANSPOSED:
+                    ring.fetch(at, [[row, k], [column, k]])
+                else:
+                    ring.fetch(at, [[row, k], [k, column]])
             at = at.next()
 
 
@@ -52,13 +53,15 @@ def multiply_tile(
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK[0], instruction_k])
     acc = warpgroup_mma_init(gl.zeros([ROWS, BLOCK[0]], gl.float32, layout))
     for k in range(0, K, BLOCK[1]):
-        a_tile, b_tile = ring.wait(at)
+        with gl.scope("wait for A and B"):
+            a_tile, b_tile = ring.wait(at)
         a_tile = a_tile.slice(half * ROWS, ROWS, dim=0)
         if TRANSPOSED:
             b_tile = b_tile.permute((1, 0))
         acc = warpgroup_mma(a_tile, b_tile, acc, is_async=True)
         # The step before is over: give its slot back.
-        acc = warpgroup_mma_init(warpgroup_mma_wait(1, deps=[acc]))
+        with gl.scope("wait for the product"):
+            acc = warpgroup_mma_init(warpgroup_mma_wait(1, deps=[acc]))
         ring.release(at.before(), pred=k > 0)
         at = at.next()
     result = warpgroup_mma_wait(0, deps=[acc])
@@ -76,7 +79,8 @@ def multiply_tiles(
     for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
         row, column = tiles.at(tile)
         result, at = multiply_tile(ring, at, K, half, ROWS, (COLUMNS, BLOCK_K), TRANSPOSED)
-        writer.store([row + half * ROWS, column], result)
+        with gl.scope("store"):
+            writer.store([row + half * ROWS, column], result)
     writer.close()
 
 

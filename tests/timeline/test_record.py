@@ -6,6 +6,7 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError, GluonError, OptionError
+from gluon_core.language.nvidia.hopper import mbarrier
 from gluon_core.timeline import record
 
 pytestmark = pytest.mark.once
@@ -181,3 +182,20 @@ def test_a_name_of_two_lines_pairs_each_end_with_its_own_begin(emulated):
     passages = {line: count for _, line, count, _, _ in launch.shares()}
     assert passages == {start + 4: 12, start + 7: 12} and not launch.unpaired
     assert {span.file for span in launch.spans} == {__file__}
+
+
+@gluon.jit
+def behind_braces(x, layout: gl.constexpr):
+    i = gl.arange(0, 128, layout=layout)
+    ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(ready, count=1)
+    mbarrier.arrive(ready, count=1)
+    mbarrier.wait(ready, 0)  # a loop in braces
+    with gl.scope("behind"):
+        gl.store(x + i, i.to(gl.float32))
+
+
+def test_marks_behind_braces_of_inline_assembly(emulated):
+    with record() as timeline:
+        behind_braces[(1,)](np.zeros(128, np.float32), LAYOUT)
+    assert [span.scope for span in timeline.launches[0].spans] == ["behind"] * 4

@@ -116,7 +116,7 @@ class _Writer:
         if entry is None:
             return ptx
         opening = ptx.index("\n{", entry.end()) + 2
-        closing = ptx.index("\n}", opening)
+        closing = _end_of_body(ptx, opening)
         head = ptx[entry.end() : opening]
         threads = _THREADS.search(head)
         sizes = [int(size) for size in threads.groups() if size] if threads else [1024]
@@ -207,6 +207,19 @@ class _Writer:
 
     def _event(self, number: int, ends: bool) -> str:
         return _EVENT.format(code=2 * number + ends, mask=self.events - 1)
+
+
+def _end_of_body(ptx: str, at: int) -> int:
+    """Return the index of the line break before the brace that closes a body; inline assembly has braces, too."""
+    depth = 1
+    while True:
+        end = ptx.find("\n", at)
+        end = len(ptx) if end < 0 else end
+        code = ptx[at:end].split("//")[0]
+        depth += code.count("{") - code.count("}")
+        if depth <= 0 or end == len(ptx):
+            return at - 1
+        at = end + 1
 
 
 # `gt` is the prefix of the recorder's registers. A warp's first lane writes.
