@@ -32,7 +32,6 @@ from gluon_core.errors import (
     trims,
 )
 from gluon_core.launch import opaque
-from gluon_core.registry.load import registry
 from gluon_core.registry.namespaces import when_imported
 
 if TYPE_CHECKING:
@@ -135,6 +134,8 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
             from gluon_core.launch.miss import Dispatcher
 
             if os.environ.get("GLUON_TIMELINE", "0") not in ("", "0"):
+                from gluon_core.registry.load import registry
+
                 registry().service("timeline.process")()
             dispatcher = self._dispatcher = Dispatcher(self)
             self._calls = dispatcher.calls

@@ -212,7 +212,7 @@ def _dims(shape: Any) -> list[int]:
 
 _TEXT = re.compile(
     r"(?P<head>tensordesc\w*)<(?P<element>\w+)\[(?P<block>[\d, ]+)\]"
-    r"(?:,\s*input_rank=(?P<rank>\d+))?,\s*(?P<layout>\w+\(.*\))>"
+    r"(?:,\s*input_rank=(?P<rank>\d+))?(?:,\s*(?P<layout>\w+\(.*\)))?>"
 )
 
 
@@ -255,6 +255,8 @@ def descriptor_text(
 def split_descriptor(text: Any) -> Optional[DescriptorText]:
     """Take an entry of a signature apart; return None for one that is no descriptor.
 
+    Those of plain Triton kernels have no layout, "" here.
+
     Raises:
         DtypeError: it begins as a descriptor, and is none.
     """
@@ -262,15 +264,19 @@ def split_descriptor(text: Any) -> Optional[DescriptorText]:
         return None
     match = _TEXT.fullmatch(text)
     if match is None:
-        raise DtypeError(
-            "not a descriptor",
-            argument="signature",
-            expected="e.g. 'tensordesc<fp16[128, 64],NVMMASharedLayout(...)>'",
-            got=repr(text),
-        )
+        raise _no_descriptor(text)
     block = tuple(int(size) for size in match["block"].split(","))
     rank = int(match["rank"]) if match["rank"] else len(block)
-    return DescriptorText(match["head"], match["element"], block, rank, match["layout"])
+    return DescriptorText(match["head"], match["element"], block, rank, match["layout"] or "")
+
+
+def _no_descriptor(text: str) -> DtypeError:
+    return DtypeError(
+        "not a descriptor",
+        argument="signature",
+        expected="e.g. 'tensordesc<fp16[128, 64],NVMMASharedLayout(...)>'",
+        got=repr(text),
+    )
 
 
 def parse_descriptor(text: str, element: Any, types: Mapping[str, Callable[..., Any]]) -> Any:
@@ -285,6 +291,8 @@ def parse_descriptor(text: str, element: Any, types: Mapping[str, Callable[..., 
         LayoutError: an unknown layout, or one that is not for shared memory.
     """
     parts = split_descriptor(text)
+    if parts is not None and not parts.layout:
+        raise _no_descriptor(text)
     cls = types.get(parts.head) if parts is not None else None
     if parts is None or cls is None:
         raise DtypeError(

@@ -18,7 +18,10 @@ import pytest
 
 from tests.browser.test_page import browser, opened  # noqa: F401
 
-pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.campaign,
+    pytest.mark.timeout(300),
+]  # it builds the site and searches 90 terms
 ROOT = Path(__file__).parents[2]
 WIDTHS = (390, 1280)
 

@@ -280,8 +280,10 @@ def test_the_wheels_work_where_nothing_else_of_ours_is(built, tmp_path):
             "prove",
             "report",
             "standin",
+            "timeline",
             "torch",
             "tune",
+            "write",
         ),
     }
     assert report["versions"]["gluon-core"] == "0.1.0"

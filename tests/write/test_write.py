@@ -50,11 +50,11 @@ def product(a, b, c, BLOCK: gl.constexpr):
 
 if __name__ == "__main__":
     x = np.arange(32 * 64, dtype=np.float32).reshape(32, 64) / 100
-    out, turned = np.zeros_like(x), np.zeros((64, 32), np.float32)
+    out, transposed = np.zeros_like(x), np.zeros((64, 32), np.float32)
     softmax[(4,)](x, out, 64, 8, 64)
     assert np.allclose(out.sum(1), 1, atol=1e-5)
-    transpose[(1, 2)](x, turned, 32, 64, 32)
-    assert (turned == x.T).all()
+    transpose[(1, 2)](x, transposed, 32, 64, 32)
+    assert (transposed == x.T).all()
     a = np.eye(64, dtype=np.float16)
     c = np.zeros((64, 64), np.float32)
     product[(1,)](a, a, c, 64)

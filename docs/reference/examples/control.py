@@ -98,6 +98,20 @@ def waited(scratch, out):
 print(run(waited, np.zeros(32, np.int32), np.zeros(32, np.int32))[:4])
 #> [31 30 29 28]
 
+# -- scope, scope_begin, scope_end: spans that a timeline shows
+@gluon.jit
+def spans(out):
+    i = gl.arange(0, 32, ROW)
+    with gl.scope("square"):
+        value = i * i
+    gl.scope_begin("store")
+    gl.store(out + i, value)
+    gl.scope_end("store")
+
+
+print(run(spans, np.zeros(32, np.int32))[:4])
+#> [0 1 4 9]
+
 # -- aggregate, aggregate_replace: several values under one name, from Triton 3.8 on
 @gl.aggregate
 class Span:

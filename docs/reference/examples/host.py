@@ -130,6 +130,19 @@ space = gluon.tune.space(
 print(space.size, list(space))
 #> 4 [{'BLOCK': 64, 'num_warps': 1}, {'BLOCK': 128, 'num_warps': 2}]
 
+# -- gluon.timeline: when each warp passed the scopes of a launch; the emulator executes the PTX here
+@gluon.jit
+def timed(x, N: gl.constexpr):
+    i = gl.arange(0, N, gl.BlockedLayout([1], [32], [1], [0]))
+    with gl.scope("double"):
+        gl.store(x + i, 2 * gl.load(x + i))
+
+
+with gluon.timeline.record() as timeline:
+    timed[(2,)](np.ones(32, np.float32), N=32, target="emu:sm_90", num_warps=1)
+print([(span.block, span.scope) for span in timeline.launches[0].spans])
+#> [(0, 'double'), (1, 'double')]
+
 # -- gluon.distributed: ranks whose kernels reach each other's memory, here two simulated ones
 def body(group):
     x = group.empty(32, np.float32)

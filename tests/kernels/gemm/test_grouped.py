@@ -11,7 +11,7 @@ from gluon_kernels.moe import ops
 from gluon_kernels.moe.problem import GROUPED_MATMUL
 from gluon_kernels.problem import error_of
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from gluon_kernels.norm import gated, launches, ops, portable, rows
 from gluon_kernels.norm.problem import PROBLEMS
 from gluon_kernels.plans import Plans
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 CASES = [pytest.param(p, s, id=f"{p.name}-{i}") for p in PROBLEMS for i, s in enumerate(p.small)]
 PLANS = [value for value in vars(ops).values() if isinstance(value, Plans)]

@@ -9,7 +9,7 @@ from gluon_core.errors import ArgumentError, DtypeError
 from gluon_kernels import cumsum
 from gluon_kernels.topk import sums
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from gluon_kernels import topk
 from gluon_kernels.topk import launches, ops, portable
 from gluon_kernels.topk.problem import TOPK
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 
 
 @pytest.fixture(autouse=True)

@@ -16,10 +16,10 @@ def transpose(x, out, N: gl.constexpr):
     tile = gl.load(x + i[:, None] * N + j[None, :])
     buffer = gl.allocate_shared_memory(gl.float32, [N, N], plain)
     buffer.store(tile)
-    turned = buffer.load(column)
+    rotated = buffer.load(column)
     a = gl.arange(0, N, gl.SliceLayout(1, column))
     b = gl.arange(0, N, gl.SliceLayout(0, column))
-    gl.store(out + b[None, :] * N + a[:, None], turned)
+    gl.store(out + b[None, :] * N + a[:, None], rotated)
 
 
 x = np.arange(64 * 64, dtype=np.float32).reshape(64, 64)

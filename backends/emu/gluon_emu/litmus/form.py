@@ -103,7 +103,7 @@ class Test:
         counts: the arrivals that each such object expects.
         aliases: a location -> the one whose bytes it names.
         quantifier: exists, forall or ~exists.
-        given: drop executions whose final state does not meet it.
+        kept_by: drop executions whose final state does not meet it.
     """
 
     name: str
@@ -114,4 +114,4 @@ class Test:
     aliases: Mapping[str, str]
     quantifier: str
     condition: Condition
-    given: Optional[Condition] = None
+    kept_by: Optional[Condition] = None

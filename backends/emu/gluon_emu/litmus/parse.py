@@ -219,7 +219,7 @@ class _Builder:
 
     # -- conditions --------------------------------------------------------------------------------
 
-    def test(self, quantifier: str, condition: Piece, given: Optional[Piece]) -> Test:
+    def test(self, quantifier: str, condition: Piece, kept_by: Optional[Piece]) -> Test:
         threads = []
         used: set[str] = set()
         for name in self.names:
@@ -238,7 +238,7 @@ class _Builder:
         for location in used - self.aliases.keys():
             self.initial.setdefault(location, 0)
         final = self._condition(condition, threads)
-        kept = None if given is None else self._condition(given, threads)
+        kept = None if kept_by is None else self._condition(kept_by, threads)
         return Test(
             self.name, self.source.file, tuple(threads), self.initial, self.counts, self.aliases,
             quantifier, final, kept,

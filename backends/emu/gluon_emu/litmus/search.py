@@ -115,7 +115,7 @@ def _nothing(outcome: Outcome, whole: list[list[Run]]) -> str:
         return "no execution ends: a barrier waits for good"
     if not all(whole):
         return "no execution ends within the bound on loops"
-    return "no execution meets the filter" if outcome.test.given else "no execution is consistent"
+    return "no execution meets the filter" if outcome.test.kept_by else "no execution is consistent"
 
 
 def _all_runs(test: Test, unroll: int) -> list[list[Run]]:
@@ -158,7 +158,7 @@ def _judge(outcome: Outcome, candidate: Candidate) -> None:
     test = outcome.test
     for coherence in candidate.coherences():
         for state in _states(test, candidate, coherence):
-            if test.given is not None and not test.given.holds(state):
+            if test.kept_by is not None and not test.kept_by.holds(state):
                 continue
             outcome.executions += 1
             holds = test.condition.holds(state)
@@ -176,9 +176,11 @@ def _judge(outcome: Outcome, candidate: Candidate) -> None:
 def _states(test: Test, candidate: Candidate, coherence: Relation) -> Iterator[dict[str, Any]]:
     """Yield the final states: where writes race, each of the last ones."""
     names = list(
-        dict.fromkeys([*test.condition.registers, *(test.given.registers if test.given else ())])
+        dict.fromkeys(
+            [*test.condition.registers, *(test.kept_by.registers if test.kept_by else ())]
+        )
     )
-    locations = _both(test.condition, test.given)
+    locations = _both(test.condition, test.kept_by)
     threads = {thread.name: run for thread, run in zip(test.threads, candidate.on.runs)}
     state = {
         f"{thread}:{register}": threads[thread].registers.get(register, 0)
@@ -192,8 +194,8 @@ def _states(test: Test, candidate: Candidate, coherence: Relation) -> Iterator[d
         yield {**state, **dict(zip(locations, values))}
 
 
-def _both(condition: Condition, given: Optional[Condition]) -> list[str]:
-    return list(dict.fromkeys([*condition.locations, *(given.locations if given else ())]))
+def _both(condition: Condition, kept_by: Optional[Condition]) -> list[str]:
+    return list(dict.fromkeys([*condition.locations, *(kept_by.locations if kept_by else ())]))
 
 
 def _named(candidate: Candidate, number: int) -> str:

@@ -1,4 +1,4 @@
-"""How the runs of a text are those of warps."""
+"""Match the launches that a text describes with warps."""
 
 from __future__ import annotations
 
