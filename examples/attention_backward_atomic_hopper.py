@@ -220,11 +220,13 @@ def operands(args, config):
     heads, length, depth = args["q"].shape
     step = 128 * 64 // depth
     blocks = {"q": step, "k": 128, "v": 128, "grad": step, "for_keys": 64, "for_values": 64}
-    found = {name: describe(args[name], gl.bfloat16, 1, n, depth) for name, n in blocks.items()}
-    found["statistics"] = describe(args["statistics"], gl.float32, step)
-    found["sums"] = describe(args["sums"], gl.float32, 16, 256)
+    descriptors = {
+        name: describe(args[name], gl.bfloat16, 1, n, depth) for name, n in blocks.items()
+    }
+    descriptors["statistics"] = describe(args["statistics"], gl.float32, step)
+    descriptors["sums"] = describe(args["sums"], gl.float32, 16, 256)
     names = ("q", "k", "v", "grad", "statistics", "for_keys", "for_values", "sums")
-    return (*(found[name] for name in names), length, padded(length))
+    return (*(descriptors[name] for name in names), length, padded(length))
 
 
 def grid(args, config):
@@ -241,26 +243,26 @@ def launch(args, causal, **options):
     and of any content what is written: for_queries, for_keys, for_values and what is `kept`."""
     heads, length, depth = args["q"].shape
     wide = gl.BlockedLayout([1, 8], [256 // depth, depth // 8], [4, 1], [1, 0])
-    given = (args[name] for name in ("out", "grad", "logsums", "statistics", "sums"))
+    inputs = (args[name] for name in ("out", "grad", "logsums", "statistics", "sums"))
     rows = padded(length)
-    prepare[rows // 64, heads](*given, length, rows, depth, wide, num_warps=4, **options)
+    prepare[rows // 64, heads](*inputs, length, rows, depth, wide, num_warps=4, **options)
     config = configure(causal, args["q"].shape)
     gradients_atomic[grid(args, config)](*operands(args, config), **config, **options)
     layouts = (
         gl.BlockedLayout([4], [32], [4], [0]),
         gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]),
     )
-    given = (args["sums"], args["for_queries"], length, rows, config["SCALE"], depth, *layouts)
-    finish[rows // 64 * (depth // 64), heads](*given, num_warps=4, **options)
+    inputs = (args["sums"], args["for_queries"], length, rows, config["SCALE"], depth, *layouts)
+    finish[rows // 64 * (depth // 64), heads](*inputs, num_warps=4, **options)
 
 
 def arguments(depth):
     def make(new, large, shape=None):
         shape = shape or ((128, 8192, depth) if large else (2, 200, depth))
-        made = {name: new.random(shape, "bfloat16") for name in ("q", "k", "v", "grad")}
-        made["statistics"] = new.random(kept(shape)["statistics"])
-        made.update({name: new.empty(shape, "bfloat16") for name in ("for_keys", "for_values")})
-        return {**made, "sums": new.random(kept(shape)["sums"])}
+        tensors = {name: new.random(shape, "bfloat16") for name in ("q", "k", "v", "grad")}
+        tensors["statistics"] = new.random(kept(shape)["statistics"])
+        tensors.update({name: new.empty(shape, "bfloat16") for name in ("for_keys", "for_values")})
+        return {**tensors, "sums": new.random(kept(shape)["sums"])}
 
     return make
 

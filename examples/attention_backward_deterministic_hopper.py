@@ -245,9 +245,9 @@ def operands(args, config, size=128, step=64):
 def arguments(depth, outs):
     def make(new, large, shape=None):
         shape = shape or ((128, 8192, depth) if large else (2, 200, depth))
-        made = {name: new.random(shape, "bfloat16") for name in ("q", "k", "v", "grad")}
+        tensors = {name: new.random(shape, "bfloat16") for name in ("q", "k", "v", "grad")}
         kept = {name: new.random(shape[:2]) for name in ("logsums", "deltas")}
-        return {**made, **{out: new.empty(shape, "bfloat16") for out in outs}, **kept}
+        return {**tensors, **{out: new.empty(shape, "bfloat16") for out in outs}, **kept}
 
     return make
 

@@ -223,8 +223,8 @@ def operands(args, config):
 def arguments(depth):
     def make(new, large, shape=None):
         shape = shape or ((128, 8192, depth) if large else (3, 200, depth))
-        made = {name: new.random(shape, "bfloat16") for name in "qkv"}
-        return {**made, "out": new.empty(shape, "bfloat16")}
+        tensors = {name: new.random(shape, "bfloat16") for name in "qkv"}
+        return {**tensors, "out": new.empty(shape, "bfloat16")}
 
     return make
 

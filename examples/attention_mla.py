@@ -225,11 +225,11 @@ def part_of(args, i, head, first, last):
 def attention(args):
     """The whole result in float64."""
     sequences, heads, _, latent = args["parts"].shape
-    made = np.zeros((sequences, heads, latent))
+    results = np.zeros((sequences, heads, latent))
     for i, length in enumerate(args["lengths"]):
         for head in range(heads if length else 0):
-            made[i, head] = part_of(args, i, head, 0, length)
-    return made
+            results[i, head] = part_of(args, i, head, 0, length)
+    return results
 
 
 def decode(args, config, programs=2, **options):
@@ -246,20 +246,20 @@ def decode(args, config, programs=2, **options):
 
 def part_reference(args, chunk=64):
     """Parts that there are not stay as they are."""
-    made = args["parts"].astype(np.float64)
+    expected = args["parts"].astype(np.float64)
     for i, length in enumerate(args["lengths"]):
         for first in range(0, int(length), chunk):
             for head in range(args["heads"]):
                 last = min(first + chunk, length)
-                made[i, head, first // chunk] = part_of(args, i, head, first, last)
-    return made
+                expected[i, head, first // chunk] = part_of(args, i, head, first, last)
+    return expected
 
 
 def zeroed(new, large):
     """`arguments` whose parts are zeros where nobody writes."""
-    made = arguments(new, large)
-    made["parts"] = new.integers(tuple(made["parts"].shape), 0, 1, "float32")
-    return made
+    args = arguments(new, large)
+    args["parts"] = new.integers(tuple(args["parts"].shape), 0, 1, "float32")
+    return args
 
 
 def flops(args):

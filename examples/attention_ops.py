@@ -27,14 +27,14 @@ def without_atomics(args, causal):
     products = args["out"].float() * args["grad"].float()
     heads, length, _ = args["q"].shape
     rest = {"logsums": args["logsums"], "deltas": products.sum(-1)}
-    given = {name: args[name] for name in ("q", "k", "v", "grad")}
+    inputs = {name: args[name] for name in ("q", "k", "v", "grad")}
     config = {"STAGES": 2, "CAUSAL": causal, "num_warps": 4}
     grid = (gluon.cdiv(length, 128), heads)
     for kernel, outs in (
         (repeatable.key_gradients, ("for_keys", "for_values")),
         (repeatable.query_gradients, ("for_queries",)),
     ):
-        values = repeatable.operands({**given, **{out: args[out] for out in outs}, **rest}, config)
+        values = repeatable.operands({**inputs, **{out: args[out] for out in outs}, **rest}, config)
         kernel[grid](*values, **config)
 
 
@@ -51,17 +51,19 @@ def attention_backward(
     logsums: torch.Tensor,
     causal: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    given = {"grad": grad, "q": q, "k": k, "v": v, "out": out, "logsums": logsums}
-    args = {name: flat(x) for name, x in given.items()}
-    made = {f"for_{name}": torch.empty_like(args["q"]) for name in ("queries", "keys", "values")}
-    args.update(made)
+    inputs = {"grad": grad, "q": q, "k": k, "v": v, "out": out, "logsums": logsums}
+    args = {name: flat(x) for name, x in inputs.items()}
+    gradients = {
+        f"for_{name}": torch.empty_like(args["q"]) for name in ("queries", "keys", "values")
+    }
+    args.update(gradients)
     if torch.are_deterministic_algorithms_enabled():
         without_atomics(args, causal)
     else:
         for name, shape in adding.kept(args["q"].shape).items():
             args[name] = torch.empty(shape, dtype=torch.float32, device=q.device)
         adding.launch(args, causal)
-    to_q, to_k, to_v = (x.reshape(q.shape) for x in made.values())
+    to_q, to_k, to_v = (x.reshape(q.shape) for x in gradients.values())
     return to_q, to_k, to_v
 
 
@@ -98,13 +100,13 @@ def attention(
 
 if __name__ == "__main__":
     device = "cuda" if torch.cuda.is_available() else "cpu"  # there, the simulator runs kernels
-    made = (torch.randn(1, 2, 200, 64, device=device).bfloat16() for _ in "qkv")
-    leaves = [x.requires_grad_() for x in made]
-    found = torch.autograd.grad(attention(*leaves, True)[0].sum(), leaves)
+    tensors = (torch.randn(1, 2, 200, 64, device=device).bfloat16() for _ in "qkv")
+    leaves = [x.requires_grad_() for x in tensors]
+    gradients = torch.autograd.grad(attention(*leaves, True)[0].sum(), leaves)
     wide = [x.detach().float().requires_grad_() for x in leaves]
     other = torch.nn.functional.scaled_dot_product_attention(
         wide[0], wide[1], wide[2], is_causal=True
     )
-    for mine, theirs in zip(found, torch.autograd.grad(other.sum(), wide)):
+    for mine, theirs in zip(gradients, torch.autograd.grad(other.sum(), wide)):
         torch.testing.assert_close(mine.float(), theirs, atol=2e-2, rtol=2e-2)
     print("gradients are torch's")

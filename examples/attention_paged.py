@@ -164,16 +164,16 @@ def arguments(new, large, shape=None, splits=None, seed=0):
 def placed(new, array):
     """`array` where the kernel runs."""
     if array.dtype.kind == "f":
-        made = new.empty(array.shape, str(array.dtype))
+        tensor = new.empty(array.shape, str(array.dtype))
     else:
-        made = new.integers(array.shape, 0, 1, "int32")
-    if hasattr(made, "copy_"):
+        tensor = new.integers(array.shape, 0, 1, "int32")
+    if hasattr(tensor, "copy_"):
         import torch
 
-        made.copy_(torch.from_numpy(array))
-    elif hasattr(made, "__setitem__"):
-        made[:] = array
-    return made
+        tensor.copy_(torch.from_numpy(array))
+    elif hasattr(tensor, "__setitem__"):
+        tensor[:] = array
+    return tensor
 
 
 def config(warp_size, shared=3, width=64, page=16, block=32, stages=3, splits=2, num_warps=1):
@@ -223,13 +223,13 @@ def attention(args):
 def part_reference(args, block=32):
     """The parts, of tiles of `block` keys."""
     splits = args["parts"].shape[1]
-    made = []
+    expected = []
     for i, length in enumerate(args["lengths"]):
         share = gluon.cdiv(gluon.cdiv(int(length), block), splits) * block
         for head in range(args["q"].shape[1]):
             starts = [min(split * share, length) for split in range(splits + 1)]
-            made += [part_of(args, i, head, a, b) for a, b in zip(starts, starts[1:])]
-    return np.reshape(made, args["parts"].shape)
+            expected += [part_of(args, i, head, a, b) for a, b in zip(starts, starts[1:])]
+    return np.reshape(expected, args["parts"].shape)
 
 
 def put_together(args):

@@ -63,15 +63,15 @@ def gradients_of_half(
     sum_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
     column: gl.constexpr = gl.SliceLayout(0, layout)
-    found = own_tile(lists, 4, SETTINGS)
-    sequence = found[0][0]
-    start, stop = found[3]
-    row = found[0][1] + half * ROWS
-    low = row + found[2][1] - (found[1][1] - found[1][0])
+    work = own_tile(lists, 4, SETTINGS)
+    sequence = work[0][0]
+    start, stop = work[3]
+    row = work[0][1] + half * ROWS
+    low = row + work[2][1] - (work[1][1] - work[1][0])
     # Keys that are not there must not add to gradients of queries; a causal mask hides them.
     there = None
     if SETTINGS[1][0] is None or SETTINGS[1][0] != 0:
-        there = found[1][1] - found[1][0] - row
+        there = work[1][1] - work[1][0] - row
     if sequence < lists[2]:
         nothing = gl.zeros([ROWS, STEP], gl.float32, layout)
         no_sum = gl.zeros([64, 64], gl.float32, sum_layout)
@@ -89,7 +89,7 @@ def gradients_of_half(
         mbarrier.arrive(written.index(1))
         i = start
         # Where a step's sums lie, 16 rows for half of them.
-        to = gl.program_id(1) * SETTINGS[5] * rows + room(found[2][0], sequence, STEP)
+        to = gl.program_id(1) * SETTINGS[5] * rows + room(work[2][0], sequence, STEP)
         to = to // STEP * 32 + start * 32 + half * 16
         behind = to
         for _ in range(SETTINGS[5] * (stop - start)):
@@ -216,7 +216,7 @@ def operands(args, config):
     (tokens, _, depth), cap, step = args["q"].shape, args["cap"], rows_at_once(args)
     outs = [args[name] for name in ("for_keys", "for_values")]
     blocks = {"q": step, "k": 128, "v": 128, "grad": step}
-    found = [by_head(args[name], rows) for name, rows in blocks.items()]
+    descriptors = [by_head(args[name], rows) for name, rows in blocks.items()]
     flat, wide = (gl.NVMMASharedLayout(0, 32, rank=rank) for rank in (1, 2))
     statistics = TensorDescriptor.from_tensor(args["statistics"], [2 * step], flat)
     sums = TensorDescriptor.from_tensor(args["sums"], [16, 256], wide)
@@ -224,7 +224,7 @@ def operands(args, config):
     rows = rows_of(tokens, sequences, step)
     scale, log2e = 1 / math.sqrt(depth), math.log2(math.e)
     scales = (2 * scale / cap * log2e, cap * log2e) if cap else (scale * log2e, 1.0)
-    described = (*found, *(by_head(out, 64) for out in outs), *outs, statistics, sums)
+    described = (*descriptors, *(by_head(out, 64) for out in outs), *outs, statistics, sums)
     return (*described, rows, args["of_queries"], args["of_keys"], sequences, scale, *scales)
 
 
@@ -234,9 +234,9 @@ def launch(args, most=32, **options):
     (tokens, heads, depth), lists, step = args["q"].shape, args["of_queries"], rows_at_once(args)
     count, rows = lists.shape[0] - 1, rows_of(tokens, lists.shape[0] - 1, step)
     wide = gl.BlockedLayout([1, 8], [256 // depth, depth // 8], [4, 1], [1, 0])
-    given = (args[name] for name in ("out", "grad", "logsums", "statistics", "sums"))
+    inputs = (args[name] for name in ("out", "grad", "logsums", "statistics", "sums"))
     run = parts.prepare[rows // step, heads]
-    run(*given, lists, count, heads, depth, most, step, wide, num_warps=4, **options)
+    run(*inputs, lists, count, heads, depth, most, step, wide, num_warps=4, **options)
     shared = heads // args["k"].shape[1]
     config = configure(args["window"], args["cap"], shared)(32, most=most)
     varlen_gradients_atomic[grid(args, config)](*operands(args, config), **config, **options)
@@ -244,8 +244,18 @@ def launch(args, most=32, **options):
         gl.BlockedLayout([4], [32], [4], [0]),
         gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]),
     )
-    given = (args["sums"], args["for_queries"], lists, count, heads, depth**-0.5, depth, most, step)
-    parts.finish[rows // 64 * (depth // 64), heads](*given, *layouts, num_warps=4, **options)
+    inputs = (
+        args["sums"],
+        args["for_queries"],
+        lists,
+        count,
+        heads,
+        depth**-0.5,
+        depth,
+        most,
+        step,
+    )
+    parts.finish[rows // 64 * (depth // 64), heads](*inputs, *layouts, num_warps=4, **options)
 
 
 def arguments(depth, window, cap, shared):

@@ -79,17 +79,17 @@ def varlen_query_gradients(
     lower = tma_writer(to_queries)
     output = (to_queries, queries)
     lists = (of_queries, of_keys, count)
-    found = (statistics, rows)
+    rows_known = (statistics, rows)
     scales = (scale, (log_scale, cap))
     gl.warp_specialize(
         [
             (
                 query_gradients_of_half,
-                (rings, upper, output, lists, found, scales, 0, SETTINGS),
+                (rings, upper, output, lists, rows_known, scales, 0, SETTINGS),
             ),
             (
                 query_gradients_of_half,
-                (rings, lower, output, lists, found, scales, 1, SETTINGS),
+                (rings, lower, output, lists, rows_known, scales, 1, SETTINGS),
             ),
             (walk, (rings, lists, rows, SETTINGS)),
         ],
@@ -107,7 +107,7 @@ def operands(args, config, size=128, step=64):
     keys = "for_keys" in args
     (tokens, _, depth), cap = args["q"].shape, args["cap"]
     blocks = {name: (step, size)[(name in "kv") == keys] for name in ("q", "k", "v", "grad")}
-    found = [by_head(args[name], rows) for name, rows in blocks.items()]
+    descriptors = [by_head(args[name], rows) for name, rows in blocks.items()]
     outs = [args[name] for name in OUTS["keys" if keys else "queries"]]
     statistics, sequences = args["statistics"], args["of_queries"].shape[0] - 1
     if keys:
@@ -116,7 +116,7 @@ def operands(args, config, size=128, step=64):
     lists = (args["of_queries"], args["of_keys"], sequences)
     scale, log2e = 1 / math.sqrt(depth), math.log2(math.e)
     scales = (2 * scale / cap * log2e, cap * log2e) if cap else (scale * log2e, 1.0)
-    described = (*found, *(by_head(out, size // 2) for out in outs), *outs)
+    described = (*descriptors, *(by_head(out, size // 2) for out in outs), *outs)
     return (*described, statistics, rows_of(tokens, sequences), *lists, scale, *scales)
 
 
@@ -157,9 +157,9 @@ def launch(args, most=32, **options):
     (tokens, heads, depth), lists = args["q"].shape, args["of_queries"]
     rows = rows_of(tokens, lists.shape[0] - 1)
     wide = gl.BlockedLayout([1, 8], [256 // depth, depth // 8], [4, 1], [1, 0])
-    given = (args["out"], args["grad"], args["logsums"], args["statistics"], None, lists)
+    inputs = (args["out"], args["grad"], args["logsums"], args["statistics"], None, lists)
     run = prepare[rows // 64, heads]
-    run(*given, lists.shape[0] - 1, heads, depth, most, 64, wide, num_warps=4, **options)
+    run(*inputs, lists.shape[0] - 1, heads, depth, most, 64, wide, num_warps=4, **options)
     shared = heads // args["k"].shape[1]
     config = configure(args["window"], args["cap"], shared)(32, most=most)
     every = {out for outs in OUTS.values() for out in outs}

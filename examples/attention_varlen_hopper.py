@@ -36,12 +36,12 @@ except ImportError:  # run as a program
 def copy_tiles(rings, lists, heads, SHARED: gl.constexpr, SETTINGS: gl.constexpr):
     BLOCKS: gl.constexpr = SETTINGS[0]
     queries, keys, values = rings
-    found = sequences(lists, 1, SETTINGS)
+    packed = sequences(lists, 1, SETTINGS)
     at = keys.producer()
     query = queries[0].producer()
-    for turn in range(turns(found, heads)):
+    for turn in range(turns(packed, heads)):
         head, first, row, _, first_key, _, _, start, stop = work_at(
-            turn, lists, found, heads, SETTINGS
+            turn, lists, packed, heads, SETTINGS
         )
         if head < heads:
             for i in gl.static_range(2):
@@ -97,12 +97,12 @@ def attend(rings, outputs, lists, heads, scale, half: gl.constexpr, SETTINGS: gl
     row_layout: gl.constexpr = gl.SliceLayout(1, score_layout)
     out_row: gl.constexpr = gl.SliceLayout(1, out_layout)
     nothing = gl.zeros([ROWS, BLOCKS[1]], gl.float32, score_layout)
-    found = sequences(lists, 4, SETTINGS)
+    packed = sequences(lists, 4, SETTINGS)
     at = keys.consumer()
     query = queries.consumer()
-    for turn in range(turns(found, heads)):
+    for turn in range(turns(packed, heads)):
         head, first, row, end, _, length, shift, start, stop = work_at(
-            turn, lists, found, heads, SETTINGS
+            turn, lists, packed, heads, SETTINGS
         )
         if head < heads:
             row += half * ROWS
@@ -223,8 +223,8 @@ def operands(args, config):
     scales = (2 * scale / cap, cap * math.log2(math.e)) if cap else (scale, 1.0)
     lists = (args["of_queries"], args["of_keys"], args["of_queries"].shape[0] - 1)
     descriptors = (*described, by_head(args["v"], keys), out)
-    given = (args["out"], args.get("logsums"), *lists, heads, heads * width, *scales)
-    return (*descriptors, *given)
+    operands = (args["out"], args.get("logsums"), *lists, heads, heads * width, *scales)
+    return (*descriptors, *operands)
 
 
 def arguments(depth, width, window, cap, shared):
@@ -232,7 +232,7 @@ def arguments(depth, width, window, cap, shared):
         lengths = lengths or ([8192] * 4 if large else [130, 1, 0, 70])
         keys = keys or (lengths if large else [130, 40, 3, 200])
         heads = heads or (32 if large else 2 * shared)
-        ends = [np.cumsum([0, *given]).astype(np.int32) for given in (lengths, keys)]
+        ends = [np.cumsum([0, *counts]).astype(np.int32) for counts in (lengths, keys)]
         tokens = [int(end[-1]) for end in ends]
         return {
             "q": new.random((tokens[0], heads, depth), "bfloat16"),

@@ -66,8 +66,8 @@ def layer_norm(
     src = flat(x)
     out = torch.empty_like(src)
     mean, scale = (torch.empty(src.shape[:1], device=x.device) for _ in range(2))
-    given = (src, weight, bias, out, None, None, mean, scale, *src.shape, src.shape[1], epsilon)
-    launch(row_norm.norm_wide, row_norm.norm, src, *given, CENTRED=True)
+    operands = (src, weight, bias, out, None, None, mean, scale, *src.shape, src.shape[1], epsilon)
+    launch(row_norm.norm_wide, row_norm.norm, src, *operands, CENTRED=True)
     return out.reshape(x.shape), mean, scale
 
 
@@ -78,10 +78,10 @@ def layer_norm(
 def swiglu_backward(
     grad: torch.Tensor, gate: torch.Tensor, up: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    made = {name: flat(x) for name, x in (("grad", grad), ("gate", gate), ("up", up))}
-    made |= {f"d_{name}": torch.empty_like(made[name]) for name in ("gate", "up")}
-    run(rows.MORE[0], {**made, **sizes(made["gate"])}, columns=gate.shape[-1])
-    return made["d_gate"].reshape(gate.shape), made["d_up"].reshape(up.shape)
+    tensors = {name: flat(x) for name, x in (("grad", grad), ("gate", gate), ("up", up))}
+    tensors |= {f"d_{name}": torch.empty_like(tensors[name]) for name in ("gate", "up")}
+    run(rows.MORE[0], {**tensors, **sizes(tensors["gate"])}, columns=gate.shape[-1])
+    return tensors["d_gate"].reshape(gate.shape), tensors["d_up"].reshape(up.shape)
 
 
 def keep_both(ctx, inputs, output):
@@ -96,9 +96,9 @@ def keep_both(ctx, inputs, output):
 )
 def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """silu(gate) * up."""
-    given = flat(gate)
-    args = {"gate": given, "up": flat(up), "dst": torch.empty_like(given), **sizes(given)}
-    return run(rows.EXAMPLES[0], args, columns=given.shape[1]).reshape(gate.shape)
+    gates = flat(gate)
+    args = {"gate": gates, "up": flat(up), "dst": torch.empty_like(gates), **sizes(gates)}
+    return run(rows.EXAMPLES[0], args, columns=gates.shape[1]).reshape(gate.shape)
 
 
 # -- rotary embedding -----------------------------------------------------------------------------
@@ -129,8 +129,10 @@ def rotary(
     args = {"src": src, "cosines": cosines, "sines": sines, "dst": torch.empty_like(src)}
     args |= {"length": length, "heads": heads, "row_stride": heads * width}
     half, warps = max(1, 1 << (width // 2 - 1).bit_length()), 4
-    made = run(turning.EXAMPLES[0], args, half=half, heads=heads, num_warps=warps, inverse=inverse)
-    return made.reshape(x.shape)
+    rotated = run(
+        turning.EXAMPLES[0], args, half=half, heads=heads, num_warps=warps, inverse=inverse
+    )
+    return rotated.reshape(x.shape)
 
 
 # -- without gradients ----------------------------------------------------------------------------
@@ -154,14 +156,14 @@ def top_k(x: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     columns, name = src.shape[1], str(x.dtype).removeprefix("torch.")
     if count <= 8 and columns <= PIECE:
         args = row_topk_bitonic.arguments(FixedInput(src), False, tuple(src.shape), name, count)
-        made = run(FEW[x.dtype], args, columns=columns), args["indices"]
-        return tuple(part.reshape(*x.shape[:-1], count) for part in made)
+        top = run(FEW[x.dtype], args, columns=columns), args["indices"]
+        return tuple(part.reshape(*x.shape[:-1], count) for part in top)
     args = topk_form.arguments(FixedInput(src), False, tuple(src.shape), name, count)
     pieces = gluon.cdiv(columns, PIECE)
     first = topk_form.between(args, pieces, new) if pieces > 1 else None
     config = topk_form.config_of(8 * x.element_size(), 32)
-    made = topk_form.top_k(args, config, first)
-    return tuple(part.reshape(*x.shape[:-1], count) for part in made)
+    top = topk_form.top_k(args, config, first)
+    return tuple(part.reshape(*x.shape[:-1], count) for part in top)
 
 
 class FixedInput(ArraysLike):
@@ -198,7 +200,7 @@ def quantize_rows(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, to
 if __name__ == "__main__":
     device = "cuda" if torch.cuda.is_available() else "cpu"  # there, the simulator runs kernels
     gate, up = (torch.randn(5, 300, device=device, requires_grad=True) for _ in range(2))
-    found = torch.autograd.grad(swiglu(gate, up).sum(), (gate, up))
+    gradients = torch.autograd.grad(swiglu(gate, up).sum(), (gate, up))
     wanted = torch.autograd.grad((torch.nn.functional.silu(gate) * up).sum(), (gate, up))
-    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(gradients, wanted)
     print("gradients are torch's")

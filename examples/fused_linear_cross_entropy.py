@@ -42,9 +42,9 @@ def keep_sums(logits, row, column, labels, outputs, tile, sizes):
     at = rows.to(gl.int64) * tiles + tile
     gl.store(sums + at, highest + gl.log2(total) / LOG2E, mask=rows < M)
     hit = columns[None, :] == label[:, None]
-    found = gl.sum(gl.where(hit, logits, 0.0), 1)
+    labelled = gl.sum(gl.where(hit, logits, 0.0), 1)
     here = (label >= column) & (label < column + logits.shape[1])
-    gl.store(hits + rows, found, mask=(rows < M) & here)
+    gl.store(hits + rows, labelled, mask=(rows < M) & here)
 
 
 @gluon.jit
@@ -155,8 +155,8 @@ def operands(args, config):
 
 
 def config(warp_size, block=(64, 64, 32), stages=3, num_warps=4):
-    made = product_config(warp_size, block, stages, num_warps)
-    return {name: value for name, value in made.items() if name != "GROUP"}
+    options = product_config(warp_size, block, stages, num_warps)
+    return {name: value for name, value in options.items() if name != "GROUP"}
 
 
 def large_config(warp_size, block=(128, 128, 32), stages=None, num_warps=8):
@@ -193,18 +193,21 @@ def backward(args, config, new, logsum, factor, at_once=4096, **options):
     for first in range(0, rows, at_once):
         last = min(first + at_once, rows)
         piece = {"x": args["x"][first:last], "M": last - first, "N": columns}
-        made = [
+        gradients = [
             new.empty(size, "bfloat16")
             for size in ((last - first, columns), (columns, last - first))
         ]
         values = (piece["x"], args["w"], args["labels"][first:last])
-        given = (logsum[first:last], factor[first:last])
+        factors = (logsum[first:last], factor[first:last])
         sizes = (last - first, columns, depth)
         fused_linear_cross_entropy[grid(piece, config)](
-            *values, given, tuple(made), *sizes, **config, **options
+            *values, factors, tuple(gradients), *sizes, **config, **options
         )
         part = new.empty((columns, depth), "float32")
-        for a, b, c in ((made[0], args["w"], to_x[first:last]), (made[1], piece["x"], part)):
+        for a, b, c in (
+            (gradients[0], args["w"], to_x[first:last]),
+            (gradients[1], piece["x"], part),
+        ):
             sizes = {"a": a, "M": c.shape[0], "N": depth}
             matmul[product_grid(sizes, products)](
                 a, b, c, c.shape[0], depth, a.shape[1], **products, **options
@@ -216,12 +219,12 @@ def backward(args, config, new, logsum, factor, at_once=4096, **options):
 def reference(args, block_n=64):
     """The logarithms of each tile's sums."""
     logits = args["x"].astype(np.float64) @ args["w"].astype(np.float64).T
-    made = []
+    logsums = []
     for first in range(0, logits.shape[1], block_n):
         part = logits[:, first : first + block_n]
         highest = part.max(axis=1)
-        made.append(highest + np.log(np.exp(part - highest[:, None]).sum(axis=1)))
-    return np.stack(made, axis=1)
+        logsums.append(highest + np.log(np.exp(part - highest[:, None]).sum(axis=1)))
+    return np.stack(logsums, axis=1)
 
 
 EXAMPLES = [

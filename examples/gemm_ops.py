@@ -142,15 +142,15 @@ def products(name):
     def gradients(ctx, grad):
         a, b = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        return made(grad, b.mT) if needs[0] else None, made(a.mT, grad) if needs[1] else None
+        return product(grad, b.mT) if needs[0] else None, product(a.mT, grad) if needs[1] else None
 
-    made = gluon.torch.op(
+    product = gluon.torch.op(
         f"gluon_examples::{name}",
         shape=lambda a, b: (a.shape[0], b.shape[1]),
         backward=gradients,
         setup_context=keep_both,
     )(function)
-    return made
+    return product
 
 
 plain = {name: products(name) for name in PRODUCTS}
@@ -275,6 +275,8 @@ def fused_linear_cross_entropy(
 if __name__ == "__main__":
     device = "cuda" if torch.cuda.is_available() else "cpu"  # there, the simulator runs kernels
     a, b = (torch.randn(64, 64, device=device).bfloat16().requires_grad_() for _ in "ab")
-    (found,) = torch.autograd.grad(plain["matmul"](a, b).sum(), [a])
-    torch.testing.assert_close(found.float(), b.float().sum(1).expand(64, 64), atol=0.1, rtol=0.02)
+    (gradient,) = torch.autograd.grad(plain["matmul"](a, b).sum(), [a])
+    torch.testing.assert_close(
+        gradient.float(), b.float().sum(1).expand(64, 64), atol=0.1, rtol=0.02
+    )
     print("gradients are torch's")

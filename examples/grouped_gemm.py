@@ -54,19 +54,19 @@ def grouped_gemm(
     writer = gl.portable.writer(c_tiles, parts=BLOCK_N // min(BLOCK_N // 4, 32))
     tiles = gl.portable.pipeline([a_tiles, b_tiles], STAGES)
     flat: gl.constexpr = in_each_warp(MOST, gl.num_warps(), gl.target.warp_size())
-    found = groups_of(starts, counts, groups, N, flat, BLOCKS, MOST)
-    count = gl.max(found[2], 0)
+    tiling = groups_of(starts, counts, groups, N, flat, BLOCKS, MOST)
+    count = gl.max(tiling[2], 0)
     steps = gl.cdiv(K, BLOCK_K)
     programs = gl.num_programs(0)
     program = gl.program_id(0)
     total = (count - program + programs - 1) // programs * steps
 
     for i in gl.static_range(STAGES - 1):
-        place = group_tile_at(program + i // steps * programs, found, N, BLOCKS, GROUP)
+        place = group_tile_at(program + i // steps * programs, tiling, N, BLOCKS, GROUP)
         fetch(tiles, i, place, i % steps * BLOCK_K, K, i < total)
     step = 0
     next_tile = program + (STAGES - 1) // steps * programs
-    coming = group_tile_at(next_tile, found, N, BLOCKS, GROUP)
+    coming = group_tile_at(next_tile, tiling, N, BLOCKS, GROUP)
     next_k = (STAGES - 1) % steps * BLOCK_K
     for tile in range(program, count, programs):
         acc = gl.portable.accumulator(layouts)
@@ -81,10 +81,10 @@ def grouped_gemm(
             if next_k >= K:
                 next_k = 0
                 next_tile += programs
-                coming = group_tile_at(next_tile, found, N, BLOCKS, GROUP)
+                coming = group_tile_at(next_tile, tiling, N, BLOCKS, GROUP)
             step += 1
         # Found while the last step is under way.
-        _, row, column, end = group_tile_at(tile, found, N, BLOCKS, GROUP)
+        _, row, column, end = group_tile_at(tile, tiling, N, BLOCKS, GROUP)
         result = gl.portable.read(acc)
         if row + BLOCK_M <= end:
             writer.store([row, column], result)

@@ -33,10 +33,10 @@ except ImportError:  # run as a program
 def copy_tiles(ring, lists, groups, sizes, BLOCKS: gl.constexpr, SETTINGS: gl.constexpr):
     N, K = sizes
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
-    found = groups_of(lists[0], lists[1], groups, N, layout, BLOCKS, SETTINGS[1])
+    tiling = groups_of(lists[0], lists[1], groups, N, layout, BLOCKS, SETTINGS[1])
     at = ring.producer()
-    for tile in range(gl.program_id(0), gl.max(found[2], 0), gl.num_programs(0)):
-        group, row, column, _ = group_tile_at(tile, found, N, BLOCKS, SETTINGS[0])
+    for tile in range(gl.program_id(0), gl.max(tiling[2], 0), gl.num_programs(0)):
+        group, row, column, _ = group_tile_at(tile, tiling, N, BLOCKS, SETTINGS[0])
         for k in range(0, K, BLOCKS[2]):
             if SETTINGS[2]:
                 ring.fetch(at, [[row, k], [group, column, k]])
@@ -56,10 +56,10 @@ def multiply_tiles(
     ROWS: gl.constexpr = BLOCKS[0] // 2
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCKS[1], 16])
     flat: gl.constexpr = in_each_warp(SETTINGS[1], 4)
-    found = groups_of(lists[0], lists[1], groups, N, flat, BLOCKS, SETTINGS[1])
+    tiling = groups_of(lists[0], lists[1], groups, N, flat, BLOCKS, SETTINGS[1])
     at = ring.consumer()
-    for tile in range(gl.program_id(0), gl.max(found[2], 0), gl.num_programs(0)):
-        _, row, column, end = group_tile_at(tile, found, N, BLOCKS, GROUP)
+    for tile in range(gl.program_id(0), gl.max(tiling[2], 0), gl.num_programs(0)):
+        _, row, column, end = group_tile_at(tile, tiling, N, BLOCKS, GROUP)
         row += half * ROWS
         acc = warpgroup_mma_init(gl.zeros([ROWS, BLOCKS[1]], gl.float32, layout))
         for k in range(0, K, BLOCKS[2]):
@@ -132,13 +132,13 @@ def configure(small, stages, group):
     return config
 
 
-def either(config, given):
+def either(config, by_default):
     """The same for matrices that may be transposed."""
 
-    def made(warp_size, transposed=given, **choices):
+    def configured(warp_size, transposed=by_default, **choices):
         return {**config(warp_size, **choices), "TRANSPOSED": transposed}
 
-    return made
+    return configured
 
 
 def grid(args, config):

@@ -141,8 +141,8 @@ def arguments(new, large, counts=None, n=None, k=None, box=None):
 
 def configure(small, stages, group):
     def make(warp_size, block=small, stages=stages, num_warps=4, group=group):
-        made = config(warp_size, block, stages, num_warps, group)
-        return {name: value for name, value in made.items() if name != "MOST"}
+        options = config(warp_size, block, stages, num_warps, group)
+        return {name: value for name, value in options.items() if name != "MOST"}
 
     return make
 

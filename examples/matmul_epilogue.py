@@ -98,9 +98,9 @@ def arguments(new, large, sizes=None, dtype="float16"):
 
 
 def scaled_arguments(new, large, sizes=None, dtype="float16"):
-    given = arguments(new, large, sizes, dtype)
-    scales = {"row_scale": new.random((given["M"],)), "column_scale": new.random((given["N"],))}
-    return {**given, **scales, "bias": None, "residual": None}
+    args = arguments(new, large, sizes, dtype)
+    scales = {"row_scale": new.random((args["M"],)), "column_scale": new.random((args["N"],))}
+    return {**args, **scales, "bias": None, "residual": None}
 
 
 def configure(activation, block, num_warps):

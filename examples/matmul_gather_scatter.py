@@ -79,10 +79,10 @@ def matmul_gather_scatter(
     b_slots = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_K, BLOCK_N], layouts.b_shared)
     K = K // 8 * 8  # what copies of 16 bytes need, said to the compiler
     N = N // 8 * 8
-    found = groups_of(starts, counts, groups, N, flat, BLOCKS, MOST)
+    tiling = groups_of(starts, counts, groups, N, flat, BLOCKS, MOST)
     steps = gl.cdiv(K, BLOCK_K)
-    for tile in range(gl.program_id(0), gl.max(found[2], 0), gl.num_programs(0)):
-        group, row, column, end = group_tile_at(tile, found, N, BLOCKS, GROUP)
+    for tile in range(gl.program_id(0), gl.max(tiling[2], 0), gl.num_programs(0)):
+        group, row, column, end = group_tile_at(tile, tiling, N, BLOCKS, GROUP)
         rows = row + gl.arange(0, BLOCK_M, gl.SliceLayout(1, of_a))
         k_of_a = gl.arange(0, BLOCK_K, gl.SliceLayout(0, of_a))
         k_of_b = gl.arange(0, BLOCK_K, gl.SliceLayout(1, of_b))

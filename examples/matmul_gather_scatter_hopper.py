@@ -45,16 +45,16 @@ def copy_tiles(rings, a, lists, sizes, SETTINGS: gl.constexpr):
     )
     inside = gl.arange(0, BLOCKS[0], gl.SliceLayout(1, layout))
     k_of_a = gl.arange(0, BLOCKS[2], gl.SliceLayout(0, layout))
-    found = groups_of(starts, counts, groups, N, flat, BLOCKS, SETTINGS[2])
+    tiling = groups_of(starts, counts, groups, N, flat, BLOCKS, SETTINGS[2])
     at = ring.producer()
-    group, row, column, end = group_tile_at(gl.program_id(0), found, N, BLOCKS, SETTINGS[1])
+    group, row, column, end = group_tile_at(gl.program_id(0), tiling, N, BLOCKS, SETTINGS[1])
     rows = rows_at(row + inside, end, sources)
-    for tile in range(gl.program_id(0), gl.max(found[2], 0), gl.num_programs(0)):
+    for tile in range(gl.program_id(0), gl.max(tiling[2], 0), gl.num_programs(0)):
         there = row + inside < end
         from_row = a + (rows.to(gl.int64) * K)[:, None] + k_of_a[None, :]
         this_group, this_column = group, column
         ahead = tile + gl.num_programs(0)
-        group, row, column, end = group_tile_at(ahead, found, N, BLOCKS, SETTINGS[1])
+        group, row, column, end = group_tile_at(ahead, tiling, N, BLOCKS, SETTINGS[1])
         rows = rows_at(row + inside, end, sources)  # none behind the last tile
         for k in range(0, K, BLOCKS[2]):
             ring.fetch(at, [[this_group, k, this_column]])
@@ -94,10 +94,10 @@ def multiply_tiles(rings, outputs, lists, sizes, half: gl.constexpr, SETTINGS: g
     ROWS: gl.constexpr = BLOCKS[0] // 2
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCKS[1], 16])
     flat: gl.constexpr = in_each_warp(SETTINGS[2], 4)
-    found = groups_of(starts, counts, groups, N, flat, BLOCKS, SETTINGS[2])
+    tiling = groups_of(starts, counts, groups, N, flat, BLOCKS, SETTINGS[2])
     at = ring.consumer()
-    for tile in range(gl.program_id(0), gl.max(found[2], 0), gl.num_programs(0)):
-        group, row, column, end = group_tile_at(tile, found, N, BLOCKS, SETTINGS[1])
+    for tile in range(gl.program_id(0), gl.max(tiling[2], 0), gl.num_programs(0)):
+        group, row, column, end = group_tile_at(tile, tiling, N, BLOCKS, SETTINGS[1])
         row += half * ROWS
         acc = warpgroup_mma_init(gl.zeros([ROWS, BLOCKS[1]], gl.float32, layout))
         for k in range(0, K, BLOCKS[2]):

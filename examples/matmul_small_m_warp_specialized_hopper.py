@@ -164,15 +164,15 @@ def grid(args, config):
     return (tiles * (1 + config["PARTS"]),)
 
 
-def arguments(new, large, sizes=None, made=None):
+def arguments(new, large, sizes=None, options=None):
     """`made` is the configuration that they are for."""
     m, n, k = sizes or ((128, 8192, 8192) if large else (100, 200, 456))
-    made = made or (large_config(32) if large else config(32))
-    tiles, parts = gluon.cdiv(n, made["BLOCK_N"]), made["PARTS"]
+    options = options or (large_config(32) if large else config(32))
+    tiles, parts = gluon.cdiv(n, options["BLOCK_N"]), options["PARTS"]
     return matrices(
         new,
         (m, n, k),
-        sums=new.empty((tiles * max(parts, 1), made["BLOCK_N"], made["BLOCK_M"])),
+        sums=new.empty((tiles * max(parts, 1), options["BLOCK_N"], options["BLOCK_M"])),
         counters=new.integers((tiles,), 0, 1, "int32"),
     )
 

@@ -124,8 +124,8 @@ def quantized(number, format, group):
     if format == "mxfp4":
         exponent = np.clip(np.floor(np.log2(np.maximum(most, 1e-30))) - 2, -126, 127)
         grid = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-        found = np.abs(np.abs(parts / 2.0**exponent)[..., None] - grid).argmin(-1)
-        code = (found | np.where(parts < 0, 8, 0)).astype(np.uint8)
+        nearest = np.abs(np.abs(parts / 2.0**exponent)[..., None] - grid).argmin(-1)
+        code = (nearest | np.where(parts < 0, 8, 0)).astype(np.uint8)
         scale = (exponent[..., 0] + 127).astype(np.uint8)
     else:
         limit = 127 if format == "int8" else 7

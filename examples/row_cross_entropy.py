@@ -93,15 +93,15 @@ def wide_loss_arguments(new, large, shape=None):
 
 
 def loss_backward_arguments(new, large, shape=None):
-    given = loss_arguments(new, large, shape)
-    rows, columns = given["rows"], given["columns"]
+    args = loss_arguments(new, large, shape)
+    rows, columns = args["rows"], args["columns"]
     return {
         "grad": new.random((rows,)),
-        "src": given["src"],
-        "labels": given["labels"],
+        "src": args["src"],
+        "labels": args["labels"],
         "logsum": new.random((rows,)),  # as good as any other: it is an argument
         "dst": new.empty((rows, columns), "bfloat16"),
-        **{name: given[name] for name in ("rows", "columns", "stride", "ignored")},
+        **{name: args[name] for name in ("rows", "columns", "stride", "ignored")},
     }
 
 

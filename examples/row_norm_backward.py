@@ -150,17 +150,17 @@ def backward_arguments(new, large, shape=None, programs=None):
 
 
 def wide_backward_arguments(new, large, shape=None):
-    given = backward_arguments(
+    args = backward_arguments(
         new, large, shape or ((1024, 131072) if large else (3, 5000)), programs=1
     )
-    return {name: value for name, value in given.items() if not name.startswith("to_")}
+    return {name: value for name, value in args.items() if not name.startswith("to_")}
 
 
 def sums_arguments(new, large, shape=None):
-    given = backward_arguments(new, large, shape)
-    shares = -(-given["rows"] // (SHARE if large else SMALL_SHARE))
+    args = backward_arguments(new, large, shape)
+    shares = -(-args["rows"] // (SHARE if large else SMALL_SHARE))
     names = ("grad", "x", "mean", "scale", "dst", "rows", "columns", "stride")
-    return {**{n: given[n] for n in names}, "dst": new.empty((shares, given["columns"]))}
+    return {**{n: args[n] for n in names}, "dst": new.empty((shares, args["columns"]))}
 
 
 def backward_reference(args):

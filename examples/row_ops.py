@@ -79,25 +79,25 @@ def gradients_of_norm(grad, x, weight, mean, scale) -> Any:
     rows, columns = src.shape
     out = torch.empty_like(src)
     warp, centred = 32, mean is not None
-    given = (g, src, weight, mean, scale, out)
+    operands = (g, src, weight, mean, scale, out)
     if columns <= LONGEST:
         config = {**whole(columns, warp, rows=1), "CENTRED": centred}
         size = (min(rows, 264), columns)
         sums = [torch.empty(size, device=x.device) for _ in range(1 + centred)]
         kernel, outs = row_norm_backward.norm_backward, (sums[0], sums[1] if centred else None)
         sizes = (rows, columns, columns)
-        gluon.torch.launch(kernel, (size[0],), *given, *outs, *sizes, **config)
+        gluon.torch.launch(kernel, (size[0],), *operands, *outs, *sizes, **config)
     else:
         kernel = row_norm_backward.norm_backward_wide
-        launch(kernel, None, src, *given, rows, columns, columns, CENTRED=centred)
+        launch(kernel, None, src, *operands, rows, columns, columns, CENTRED=centred)
         config = row_norm_backward.large_sums_config(warp, rows=16, num_warps=4)
         config["CENTRED"] = centred
         shares = gluon.cdiv(rows, config["SHARE"])
         grid, sums = (gluon.cdiv(columns, config["BLOCK"]), shares), []
         for of in (src, None)[: 1 + centred]:
             sums.append(torch.empty((shares, columns), device=x.device))
-            kernel, given = row_norm_backward.column_sums, (g, of, mean, scale, sums[-1])
-            gluon.torch.launch(kernel, grid, *given, rows, columns, columns, **config)
+            kernel, operands = row_norm_backward.column_sums, (g, of, mean, scale, sums[-1])
+            gluon.torch.launch(kernel, grid, *operands, rows, columns, columns, **config)
     of_weight, *of_bias = (part.sum(0).to(weight.dtype) for part in sums)
     return out.reshape(x.shape), of_weight, *(of_bias or [None])
 
@@ -127,8 +127,8 @@ def rms_norm(
     src = flat(x)
     out = torch.empty_like(src)
     scale = torch.empty(src.shape[:1], dtype=torch.float32, device=x.device)
-    given = (src, weight, None, out, None, None, None, scale, *src.shape, src.shape[1], epsilon)
-    launch(row_norm.norm_wide, row_norm.norm, src, *given, CENTRED=False)
+    operands = (src, weight, None, out, None, None, None, scale, *src.shape, src.shape[1], epsilon)
+    launch(row_norm.norm_wide, row_norm.norm, src, *operands, CENTRED=False)
     return out.reshape(x.shape), scale
 
 
@@ -144,9 +144,9 @@ def cross_entropy_backward(
     out = torch.empty_like(src)
     block = min(2048, whole(columns, 32)["BLOCK"])
     grid = (rows, gluon.cdiv(columns, block))
-    given = (grad.contiguous(), src, labels, logsum, out, rows, columns, columns, ignored)
+    operands = (grad.contiguous(), src, labels, logsum, out, rows, columns, columns, ignored)
     kernel = row_cross_entropy.cross_entropy_backward
-    gluon.torch.launch(kernel, grid, *given, ROWS=1, BLOCK=block, num_warps=4)
+    gluon.torch.launch(kernel, grid, *operands, ROWS=1, BLOCK=block, num_warps=4)
     return out
 
 
@@ -169,8 +169,8 @@ def cross_entropy(
     """Of each row of `x`, [rows, classes]: the loss, and the logarithm of the sum."""
     src = x.contiguous()
     loss, logsum = (torch.empty(src.shape[:1], device=x.device) for _ in range(2))
-    given = (src, labels, loss, logsum, *src.shape, src.shape[1], ignored)
-    launch(row_cross_entropy.cross_entropy_wide, row_cross_entropy.cross_entropy, src, *given)
+    operands = (src, labels, loss, logsum, *src.shape, src.shape[1], ignored)
+    launch(row_cross_entropy.cross_entropy_wide, row_cross_entropy.cross_entropy, src, *operands)
     return loss, logsum
 
 

@@ -179,8 +179,8 @@ def block_reference(size, powers):
         if powers:
             exponent = np.frexp(largest)[1].astype(np.float32) - 9
             scale = np.exp2(np.where(largest > 0, np.maximum(exponent, -127), 0))
-        found = np.clip(blocks / scale, -448, 448).reshape(len(blocks), -1)
-        return found[:, : args["columns"]]
+        rounded = np.clip(blocks / scale, -448, 448).reshape(len(blocks), -1)
+        return rounded[:, : args["columns"]]
 
     return quantized
 
@@ -206,9 +206,9 @@ FP8 = {"LIMIT": 448.0, "tolerance": 1 / 14}
 
 
 def of_blocks(name, size, exponent):
-    given = block_arguments(size, exponent is not None), block_reference(size, exponent is not None)
+    case = block_arguments(size, exponent is not None), block_reference(size, exponent is not None)
     more = {"SIZE": size, "EXPONENT": exponent, "LIMIT": 448.0, "tolerance": 1 / 14}
-    return example(name, quantize_blocks, *given, "dst", 1.5, block_grid, **more)
+    return example(name, quantize_blocks, *case, "dst", 1.5, block_grid, **more)
 
 
 EXAMPLES = [

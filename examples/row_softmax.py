@@ -143,9 +143,9 @@ def wide_arguments(new, large, shape=None):
 
 
 def backward_arguments(new, large, shape=None):
-    given = arguments(new, large, shape)
-    size = (given["rows"], given["columns"])
-    return {"grad": new.random(size, "bfloat16"), "result": given.pop("src"), **given}
+    args = arguments(new, large, shape)
+    size = (args["rows"], args["columns"])
+    return {"grad": new.random(size, "bfloat16"), "result": args.pop("src"), **args}
 
 
 def wide_backward_arguments(new, large, shape=None):

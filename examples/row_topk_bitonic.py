@@ -157,18 +157,20 @@ def top_k(
     keys = keys_of(x, column, inside, KEY)
     out: gl.constexpr = k0.type.layout
     slot = gl.arange(0, k0.shape[1], gl.SliceLayout(0, out))[None, :]
-    found = none
+    chosen = none
     for i in gl.static_range(8):
         best = gl.max(keys, axis=1)
         keys = gl.where(keys == best[:, None], LOW, keys)
-        found = gl.where(slot == i, gl.convert_layout(best, gl.SliceLayout(1, out))[:, None], found)
+        chosen = gl.where(
+            slot == i, gl.convert_layout(best, gl.SliceLayout(1, out))[:, None], chosen
+        )
     near = gl.arange(0, ROWS, gl.SliceLayout(1, out))
     there = (slot < count) & (near < left)[:, None]
     at = (first + near).to(gl.int64)[:, None] * count + slot
     dtype: gl.constexpr = src.dtype.element_ty if HALF == 16 else gl.float32
     narrow: gl.constexpr = gl.int16 if HALF == 16 else gl.int32
-    gl.store(indices + at, (MASK - (found & MASK)).to(gl.int32), mask=there)
-    bits = (found >> HALF).to(narrow)
+    gl.store(indices + at, (MASK - (chosen & MASK)).to(gl.int32), mask=there)
+    bits = (chosen >> HALF).to(narrow)
     bits = bits ^ ((bits >> (HALF - 1)) & (2 ** (HALF - 1) - 1))
     gl.store(values + at, bits.to(dtype, bitcast=True).to(values.dtype.element_ty), mask=there)
 
@@ -196,14 +198,14 @@ def reference(args):
 
 
 def top(name, arguments, bits):
-    made = example(name, top_k, arguments, reference, "values", 1, tolerance=1e-7)
+    case = example(name, top_k, arguments, reference, "values", 1, tolerance=1e-7)
 
     def config(warp_size, columns=1000, num_warps=4):
         key = gl.int32 if bits == 16 and columns <= 2**16 else gl.int64
         block = warp_size * 128 // bits
         return {"KEY": key, "ROWS": num_warps, "BLOCK": block, "num_warps": num_warps}
 
-    return dataclasses.replace(made, config=config, large_config=config)
+    return dataclasses.replace(case, config=config, large_config=config)
 
 
 EXAMPLES = [top("top-k", arguments, 16)]

@@ -111,8 +111,8 @@ def between(args, pieces, new):
     """Arguments for the pieces of `args`' rows; `new` is an `Arrays`."""
     size = args["src"].shape[0], pieces * args["count"]
     kind = str(args["values"].dtype).removeprefix("torch.")
-    found = {"values": new.empty(size, kind), "indices": new.integers(size, 0, 1, "int32")}
-    return {**args, **found, "pieces": pieces}
+    outputs = {"values": new.empty(size, kind), "indices": new.integers(size, 0, 1, "int32")}
+    return {**args, **outputs, "pieces": pieces}
 
 
 def top_k(args, config, first=None, **options):

@@ -110,8 +110,8 @@ def whole(columns, warp_size, rows=None, num_warps=None, most=2**17, num_ctas=1)
     block = min(most, max(64, 2 ** math.ceil(math.log2(columns))))
     rows = rows or max(1, 4096 // block)
     warps = num_warps or min(max(rows * block // (32 * warp_size), 1), 1024 // warp_size)
-    made = {"ROWS": rows, "BLOCK": block, "num_warps": warps}
-    return made if num_ctas == 1 else {**made, "num_ctas": num_ctas}
+    options = {"ROWS": rows, "BLOCK": block, "num_warps": warps}
+    return options if num_ctas == 1 else {**options, "num_ctas": num_ctas}
 
 
 def parts(warp_size, num_warps=16, depth=4, kept=1, vector=8):
@@ -119,8 +119,8 @@ def parts(warp_size, num_warps=16, depth=4, kept=1, vector=8):
     thread, `depth` times; `kept` parts stay in shared memory."""
     width = vector * warp_size * num_warps
     layout = gl.BlockedLayout([1, vector], [1, warp_size], [1, num_warps], [1, 0])
-    made = {"DEPTH": depth, "WIDTH": width, "layout": layout, "num_warps": num_warps}
-    return {"KEPT": kept, **made}
+    options = {"DEPTH": depth, "WIDTH": width, "layout": layout, "num_warps": num_warps}
+    return {"KEPT": kept, **options}
 
 
 def blocks(columns, warp_size, block=2048, num_warps=4):
@@ -196,15 +196,17 @@ def example(
 
     def config(warp_size, columns=1000, **choices):
         if walks:
-            made = {**parts(warp_size, **{"num_warps": 4, **choices}), **settings}
-            return {name: value for name, value in made.items() if name in OPTIONS or name in names}
-        made = blocks if grid is block_grid else whole
-        return {**made(columns, warp_size, **choices), **settings}
+            options = {**parts(warp_size, **{"num_warps": 4, **choices}), **settings}
+            return {
+                name: value for name, value in options.items() if name in OPTIONS or name in names
+            }
+        form = blocks if grid is block_grid else whole
+        return {**form(columns, warp_size, **choices), **settings}
 
     def large_config(warp_size, columns=8192, **choices):
         many = {"num_warps": 512 // warp_size, "depth": 2} if walks else {}
-        given = {**many, **large, **choices}
-        return config(warp_size, columns, **given)
+        merged = {**many, **large, **choices}
+        return config(warp_size, columns, **merged)
 
     return Example(
         name=name,

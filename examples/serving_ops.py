@@ -51,16 +51,16 @@ def attention_varlen_backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Of heads of 128 without a cap by one kernel that adds to the gradients of queries, unless
     torch.use_deterministic_algorithms asks for equal bits, which two kernels have."""
-    width, given = q.shape[2], {"grad": grad, "q": q, "k": k, "v": v, "out": out}
+    width, inputs = q.shape[2], {"grad": grad, "q": q, "k": k, "v": v, "out": out}
     if width not in (64, 128) or v.shape[2] != width:
         raise ValueError(
             f"q and v: gradients of varlen attention are of heads of 64 or 128 elements, "
             f"queries, keys and values alike; got {width} and {v.shape[2]}. Detach q, k and v."
         )
-    args: dict[str, Any] = {name: x.contiguous() for name, x in given.items()}
-    made = {"for_queries": "q", "for_keys": "k", "for_values": "v"}
+    args: dict[str, Any] = {name: x.contiguous() for name, x in inputs.items()}
+    outputs = {"for_queries": "q", "for_keys": "k", "for_values": "v"}
     # Zeros, for tokens that no sequence has.
-    args |= {name: torch.zeros_like(args[of]) for name, of in made.items()}
+    args |= {name: torch.zeros_like(args[of]) for name, of in outputs.items()}
     args |= {"logsums": logsums, "of_queries": of_queries, "of_keys": of_keys}
     args |= {"cap": cap, "window": (left, right)}
     # Where one kernel has registers for it; else two, which make two products more.

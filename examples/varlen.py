@@ -42,10 +42,10 @@ def groups_of(
 
 
 @gluon.jit
-def group_tile_at(tile, found, N, BLOCKS: gl.constexpr, GROUP: gl.constexpr):
+def group_tile_at(tile, tiling, N, BLOCKS: gl.constexpr, GROUP: gl.constexpr):
     """A tile's group, its first row and column, and where the group's rows end. Within a group, GROUP
     rows of tiles are walked at a time, column by column."""
-    start, count, tiles = found
+    start, count, tiles = tiling
     group = gl.sum((tiles <= tile).to(gl.int32), 0)
     index = gl.arange(0, tiles.shape[0], tiles.type.layout)
     first = gl.sum(gl.where(index == group, start, 0), 0)
@@ -72,9 +72,9 @@ def bounds(lists, index):
 
 
 @gluon.jit
-def levels(found, spread, BLOCK_M: gl.constexpr):
+def levels(packed, spread, BLOCK_M: gl.constexpr):
     """Tiles stand on levels, those with more work higher: here a sequence's highest and how many it has."""
-    first, last, first_key, last_key = found
+    first, last, first_key, last_key = packed
     return gl.cdiv(last_key - first_key, BLOCK_M) * spread, gl.cdiv(last - first, BLOCK_M)
 
 
@@ -91,11 +91,11 @@ def sequences(lists, warps: gl.constexpr, SETTINGS: gl.constexpr):
     WINDOW: gl.constexpr = SETTINGS[1]
     flat: gl.constexpr = gl.BlockedLayout([1], [32], [warps], [0])
     both: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [warps, 1], [1, 0])
-    found = bounds(lists, gl.arange(0, SETTINGS[3], flat))
+    packed = bounds(lists, gl.arange(0, SETTINGS[3], flat))
     spread = 1
     if WINDOW[1] is None:
-        spread += gl.max(levels(found, 1, BLOCK_M)[1], 0)
-    high, tiles = levels(found, spread, BLOCK_M)
+        spread += gl.max(levels(packed, 1, BLOCK_M)[1], 0)
+    high, tiles = levels(packed, spread, BLOCK_M)
     low = high - tiles
     from_high = gl.convert_layout(high, gl.SliceLayout(1, both))[:, None]
     from_low = gl.convert_layout(low, gl.SliceLayout(1, both))[:, None]
@@ -111,8 +111,8 @@ def sequences(lists, warps: gl.constexpr, SETTINGS: gl.constexpr):
 
 
 @gluon.jit
-def turns(found, heads):
-    return gl.cdiv(gl.max(found[3], 0) * heads, gl.num_programs(0))
+def turns(packed, heads):
+    return gl.cdiv(gl.max(packed[3], 0) * heads, gl.num_programs(0))
 
 
 @gluon.jit
@@ -121,9 +121,9 @@ def picked(values, mask):
 
 
 @gluon.jit
-def tile_at(nth, found):
+def tile_at(nth, packed):
     """The sequence of the tile that so many are above, and the tile's number in it."""
-    high, low, above_high, above_low = found
+    high, low, above_high, above_low = packed
     begun, over = above_high <= nth, above_low <= nth
     # Between two of these levels, sequences neither begin nor end: each has a tile on every level.
     before = gl.max(gl.where(over, above_low, gl.where(begun, above_high, 0)), 0)
@@ -137,15 +137,15 @@ def tile_at(nth, found):
 
 
 @gluon.jit
-def work_at(turn, lists, found, heads, SETTINGS: gl.constexpr):
+def work_at(turn, lists, packed, heads, SETTINGS: gl.constexpr):
     """The head, where the tile's queries begin and their sequence's end, where its keys begin, how many
     those are, the difference between a key's and a query's place, and the first tile of keys and the
     one behind the last. All programs get equal work, as in `attention_tiles.py`."""
     BLOCKS: gl.constexpr = SETTINGS[0]
     WINDOW: gl.constexpr = SETTINGS[1]
-    total = gl.maximum(gl.max(found[3], 0), 1)
+    total = gl.maximum(gl.max(packed[3], 0), 1)
     m, head = dealt(turn, total, heads, SETTINGS[5])
-    index, m = tile_at(total - 1 - m, found)
+    index, m = tile_at(total - 1 - m, packed)
     first, end, first_key, last_key = bounds(lists, index)
     length = last_key - first_key
     row = m * BLOCKS[0]
@@ -221,12 +221,12 @@ def reference(args):
 def pairs(args):
     """How many a query and a key see of each other, over all sequences, for one head."""
     left, right = args["window"]
-    found = 0
+    count = 0
     for queries, keys in zip(
         np.diff(args["of_queries"].tolist()), np.diff(args["of_keys"].tolist())
     ):
         place = np.arange(queries) + keys - queries
         low = 0 if left is None else np.maximum(place - left, 0)
         high = keys if right is None else np.minimum(place + right + 1, keys)
-        found += int(np.maximum(high - low + 0 * place, 0).sum())
-    return found
+        count += int(np.maximum(high - low + 0 * place, 0).sum())
+    return count

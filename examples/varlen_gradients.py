@@ -172,7 +172,7 @@ def key_gradients_of_half(
         at = others.consumer()
         i = start
         for _ in range(SETTINGS[5] * (stop - start)):
-            q, grad, found = others.wait(at)
+            q, grad, sums = others.wait(at)
             q, grad = q.reshape([STEP, D]), grad.reshape([STEP, D])
             grad_turned = grad.permute((1, 0))
             score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
@@ -180,14 +180,14 @@ def key_gradients_of_half(
             if not LATE:
                 change = warpgroup_mma(v, grad_turned, nothing, use_acc=False, is_async=True)
             score = warpgroup_mma_wait(0 if LATE else 1, deps=[score])
-            logsum = found.slice(0, STEP).load(column)[None, :]
+            logsum = sums.slice(0, STEP).load(column)[None, :]
             p, slope = weights_of(score, logsum, low, i, None, log_scale, SETTINGS)
             weights = gl.convert_layout(p.to(dtype), operand)
             if LATE:
                 change = warpgroup_mma(v, grad_turned, nothing, use_acc=False, is_async=True)
             change = warpgroup_mma_wait(0, deps=[change])
             for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
-            change = slope * (change - found.slice(STEP, STEP).load(column)[None, :])
+            change = slope * (change - sums.slice(STEP, STEP).load(column)[None, :])
             change = gl.convert_layout(change.to(dtype), operand)
             for_keys = warpgroup_mma(change, q, for_keys, is_async=True)
             for_values, for_keys = warpgroup_mma_wait(0, deps=[for_values, for_keys])
@@ -208,10 +208,10 @@ def key_gradients_of_half(
 
 @gluon.jit
 def query_gradients_of_half(
-    rings, writer, output, lists, found, scales, half: gl.constexpr, SETTINGS: gl.constexpr
+    rings, writer, output, lists, known, scales, half: gl.constexpr, SETTINGS: gl.constexpr
 ):
     own, others = rings
-    statistics, rows = found
+    statistics, rows = known
     scale, log_scale = scales
     dtype: gl.constexpr = own.dtype
     SIZE: gl.constexpr = SETTINGS[0][0]

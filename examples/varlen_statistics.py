@@ -98,13 +98,13 @@ def rows_at(args, unit=64):
 def statistics_of(new, args, unit=64):
     """Any for the queries that are there."""
     (tokens, heads, _), sequences = args["q"].shape, args["of_queries"].shape[0] - 1
-    made = np.zeros((heads, rows_of(tokens, sequences, unit) // unit, 2, unit), np.float32)
-    made[:, :, 0] = np.inf
+    statistics = np.zeros((heads, rows_of(tokens, sequences, unit) // unit, 2, unit), np.float32)
+    statistics[:, :, 0] = np.inf
     if hasattr(args["of_queries"], "__getitem__"):
         at = rows_at({"of_queries": numpy_of(args["of_queries"])}, unit)
         drawn = np.random.default_rng(0).standard_normal((tokens, heads, 2))
-        made[:, at // unit, :, at % unit] = drawn
-    return placed(new, made.reshape(-1))
+        statistics[:, at // unit, :, at % unit] = drawn
+    return placed(new, statistics.reshape(-1))
 
 
 def gradients(args, unit=64):
@@ -115,7 +115,7 @@ def gradients(args, unit=64):
     logsums, deltas = statistics[:, at // unit, :, at % unit].transpose(2, 1, 0)
     shared, (left, right), cap = q.shape[1] // k.shape[1], args["window"], args["cap"]
     scale = 1 / math.sqrt(q.shape[2])
-    made = [np.zeros_like(x) for x in (q, k, v)]
+    gradients = [np.zeros_like(x) for x in (q, k, v)]
     ends = [list(zip(args[name], args[name][1:])) for name in ("of_queries", "of_keys")]
     for (begin, end), (first, last) in zip(*ends):
         own, theirs = slice(begin, end), slice(first, last)
@@ -133,8 +133,8 @@ def gradients(args, unit=64):
         p = np.exp2(power)
         change = np.einsum("qhd,khd->hqk", grad[own], of_v) - deltas[:, own, None]
         change = p * slope * change * scale
-        made[0][own] = np.einsum("hqk,khd->qhd", change, of_k)
+        gradients[0][own] = np.einsum("hqk,khd->qhd", change, of_k)
         for to, weights, of in ((1, change, q), (2, p, grad)):
             whole = np.einsum("hqk,qhd->khd", weights, of[own])
-            made[to][theirs] = whole.reshape(last - first, -1, shared, q.shape[2]).sum(axis=2)
-    return dict(zip(("for_queries", "for_keys", "for_values"), made))
+            gradients[to][theirs] = whole.reshape(last - first, -1, shared, q.shape[2]).sum(axis=2)
+    return dict(zip(("for_queries", "for_keys", "for_values"), gradients))

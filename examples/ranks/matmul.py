@@ -43,12 +43,12 @@ class Launches:
 
     def __call__(self, key, grid, make, count):
         """Launch with what `make()` answers: the arguments before the count, and after it."""
-        found = self.known.get(key)
-        if found is None:
+        launch = self.known.get(key)
+        if launch is None:
             before, after = make()
             handle = self.kernel.prepare(*before, count, *after, grid=grid, num_warps=4)
-            found = self.known[key] = handle, before, after
-        handle, before, after = found
+            launch = self.known[key] = handle, before, after
+        handle, before, after = launch
         handle(*before, count, *after)
 
 
