@@ -62,7 +62,7 @@ FILES = (
     "attention_cdna",
 )
 
-# The first example of each is what `gluon demo` shows without `--all`.
+# The first example of each is the one that `gluon demo` shows without `--all`.
 SHOWN = (
     "memcpy_1d",
     "transpose_copy",
@@ -77,5 +77,5 @@ SHOWN = (
     "attention_hopper",
 )
 
-# What `gluon demo` compiles for.
+# Targets that `gluon demo` compiles for.
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950")

@@ -34,7 +34,7 @@ def fetch(a_desc, b_desc, a_smem, b_smem, ready, tile):
 @gluon.jit
 def put(out_desc, out_smem, value, tile, OUT: gl.constexpr):
     row, column = corner(out_desc, tile)
-    store_wait(OUT - 1)  # what left this buffer before is out of it
+    store_wait(OUT - 1)  # the store that read this buffer before is over
     out_smem.store(value)
     fence_async_shared()
     async_store(out_desc, [row, column], out_smem)

@@ -1,14 +1,14 @@
 """The gradients of attention on Hopper in one kernel, which adds to those of queries as it goes.
 
-A program has a tile of keys and values and walks over the queries. What `attention_backward_deterministic_hopper.py`
-computes twice is computed once here: two groups of four warps compute the changes of the scores, each
+A program has a tile of keys and values and walks over the queries. Changes of the scores, which `attention_backward_deterministic_hopper.py`
+computes twice, are computed once here: two groups of four warps compute the changes of the scores, each
 for half of the keys, and multiply them from registers. Through shared memory each group sees those of
 the other, a step later, so that one may be ahead: it multiplies them by half of the columns of the keys
 (or those of half of the queries by the keys), and TMA adds the product to float32 sums in global memory,
 which are in the order that registers have them in. In which order programs add is not known, so that
 equal inputs have nearly equal bits only.
 
-What comes before and after is in `attention_sums.py`.
+The kernels before and after are in `attention_sums.py`.
 """
 
 import math
@@ -68,7 +68,7 @@ def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS
     ROWS: gl.constexpr = SIZE // 2
     STEP: gl.constexpr = others.block_shape[1]
     D: gl.constexpr = own.block_shape[2]
-    # Of the sums of queries, which are 64 x 128 or 128 x 64 in each step, half is this group's.
+    # This group has half of the sums of queries, which are 64 x 128 or 128 x 64 in each step.
     ROW: gl.constexpr = half * (STEP - 64)
     COLUMN: gl.constexpr = half * (D - 64)
     LOG_SCALE: gl.constexpr = SCALE * 1.4426950408889634
@@ -92,7 +92,7 @@ def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS
     k = k.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
     v = v.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
     at = others.consumer()
-    # What is added in a step are the changes of the one before; before the first there are none.
+    # A step adds the changes of the one before; before the first there are none.
     changes.index(1).slice(half * ROWS, ROWS, dim=0).store(nothing.to(dtype))
     fence_async_shared()
     mbarrier.arrive(written.index(1))
@@ -173,7 +173,7 @@ def gradients_atomic(
     q_desc, k_desc, v_desc, grad_desc, statistics, to_keys, to_values, sums, length, padded,
     SCALE: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
-    """Tensors are [heads, length, D], `statistics` what `prepare` has made, in a row. `SCALE` is that of
+    """Tensors are [heads, length, D], `statistics` the result of `prepare`, in a row. `SCALE` is that of
     the scores; `WHOLE` says that the last tile of keys is full."""
     SIZE: gl.constexpr = k_desc.block_type.shape[1]
     STEP: gl.constexpr = q_desc.block_type.shape[1]
@@ -239,8 +239,8 @@ def configure(causal, shape):
 
 
 def launch(args, causal, **options):
-    """All three kernels. `args` has q, k, v, grad, what the forward pass has left in out and logsums,
-    and of any content what is written: for_queries, for_keys, for_values and what is `kept`."""
+    """Launch all three kernels. `args` has q, k, v, grad, the forward pass's out and logsums,
+    and outputs of any content: for_queries, for_keys, for_values and those of `kept`."""
     heads, length, depth = args["q"].shape
     wide = gl.BlockedLayout([1, 8], [256 // depth, depth // 8], [4, 1], [1, 0])
     inputs = (args[name] for name in ("out", "grad", "logsums", "statistics", "sums"))

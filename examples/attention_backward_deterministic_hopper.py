@@ -1,9 +1,9 @@
 """The gradients of attention on Hopper, in two kernels, without atomics: equal inputs, equal bits.
 
 `key_gradients` has a tile of keys and values for each program and walks over the queries;
-`query_gradients` has a tile of queries and walks over the keys. Both recompute the weights from what
-the forward pass has kept of each row: the logarithm (base 2) of its sum. Everything is transposed in
-the first, so that what is computed in registers is at once the left operand of the next product.
+`query_gradients` has a tile of queries and walks over the keys. Both recompute the weights from the
+number that the forward pass has kept of each row: the logarithm (base 2) of its sum. Everything is transposed in
+the first, so that a result in registers is at once the left operand of the next product.
 
 One warp copies tiles into a ring; two groups of four warps have half of the program's tile each, and
 one's exponentials run while the other multiplies.
@@ -231,7 +231,7 @@ def describe(array, rows):
 
 
 def operands(args, config, size=128, step=64):
-    """Of `key_gradients` where there is room for them, else of `query_gradients`."""
+    """Return the operands of `key_gradients` if `args` has room for its results, else of `query_gradients`."""
     keys = "for_keys" in args
     blocks = {name: (step, size)[(name in "kv") == keys] for name in ("q", "k", "v", "grad")}
     outs = ("for_keys", "for_values") if keys else ("for_queries",)
@@ -253,7 +253,7 @@ def arguments(depth, outs):
 
 
 def gradients(args, causal):
-    """Of queries, keys and values in float64, for the logarithms and deltas that are given."""
+    """Return the gradients of queries, keys and values in float64, for the logarithms and deltas in `args`."""
     names = ("q", "k", "v", "grad", "logsums", "deltas")
     q, k, v, grad, logsums, deltas = (args[name].astype(np.float64) for name in names)
     scale = 1 / math.sqrt(q.shape[-1])

@@ -91,7 +91,7 @@ def attention_cdna(
     k_smem = gl.allocate_shared_memory(dtype, [2, BLOCK_N, D], k_shared)
     v_smem = gl.allocate_shared_memory(dtype, [2, BLOCK_N, D], v_shared)
     head = gl.program_id(1) * length * D
-    scale = scale * 1.4426950408889634  # log2(e): powers of two are what the hardware has
+    scale = scale * 1.4426950408889634  # log2(e): the hardware has powers of two
 
     q_offsets, q_row = tile_offsets(gl.program_id(0) * BLOCK_M, BLOCK_M, D, q_layout)
     q_tile = cdna3.buffer_load(q + head, q_offsets, mask=q_row < length)

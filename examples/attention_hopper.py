@@ -162,14 +162,14 @@ def attention_hopper(
     CAUSAL: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """Heads of [length, D]: Q and the result are [heads, length, D], SHARED heads share one of K and
-    V. What the gradients need, the logarithm (base 2) of each row's sum, goes to `logsums`, [heads,
+    V. The logarithm (base 2) of each row's sum, which the gradients need, goes to `logsums`, [heads,
     length], if that is not None.
 
     `scale` is that of the scores times log2(e), because the exponentials are powers of 2.
     """
     PARTS: gl.constexpr = BLOCK_M // 64
     gl.static_assert(PARTS == 2 or PARTS == 3, "two or three groups of warps with 64 rows each")
-    gl.static_assert(BLOCK_N % 64 == 0, "the diagonal of a group's rows lies in one tile of keys")
+    gl.static_assert(BLOCK_N % 64 == 0, "the diagonal of a group's rows is in one tile of keys")
     keys = tma_ring(k_desc, STAGES, consumers=PARTS)
     values = tma_ring(v_desc, STAGES, consumers=PARTS)
     SETTINGS: gl.constexpr = (BLOCK_M, BLOCK_N, CAUSAL, GROUP)

@@ -1,8 +1,8 @@
 """Multi-head latent attention of one new token each (DeepSeek-V2, arXiv:2405.04434), absorbed: all heads look
-at one latent vector of each earlier token, which is key and value at once, and at a few turned elements
-besides that are key only. Tokens lie in pages.
+at one latent vector of each earlier token, which is key and value at once, and at a few rotated elements
+besides that are key only. Tokens are in pages.
 
-A sequence is cut into parts of CHUNK tokens, always the same ones, and what each part gives is put
+A sequence is cut into parts of CHUNK tokens, always the same ones, and the results of the parts are put
 together in order: a sequence's result has the same bits whatever the batch is. How many programs walk
 over the parts of a sequence is free.
 """
@@ -34,7 +34,7 @@ def load_queries(q, first, heads, stride, M: gl.constexpr, D: gl.constexpr, shar
 
 @gluon.jit
 def fetch_tile(buffers, cache, table, tile, end, STAGES: gl.constexpr, PAGE: gl.constexpr):
-    """Start copying a tile of tokens to its slot: what is key and value, and what is key only."""
+    """Start copying a tile of tokens to its slot: elements that are key and value, and those that are key only."""
     latent, turned = buffers
     BLOCK: gl.constexpr = latent.shape[1]
     WIDTH: gl.constexpr = latent.shape[2] + turned.shape[2]
@@ -54,13 +54,13 @@ def mla_decode(
     LATENT: gl.constexpr, TURNED: gl.constexpr, PAGE: gl.constexpr, CHUNK: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """`q` is [sequences, heads, LATENT + TURNED], `cache` [pages, PAGE, LATENT + TURNED], the table
+    """`q` is `[sequences, heads, LATENT + TURNED]`, `cache` `[pages, PAGE, LATENT + TURNED]`, the table
     [sequences, pages of the longest]. The result of each part of CHUNK tokens goes to `parts`
     [sequences, heads, most, LATENT], float32, the logarithm (base 2) of its sum to `logsums`.
     `scale` includes log2(e); BLOCK divides CHUNK."""
     dtype: gl.constexpr = q.dtype.element_ty
     WIDTH: gl.constexpr = LATENT + TURNED
-    # Copies through registers have branches, behind which LLVM moves products, not what they load:
+    # Copies through registers have branches, behind which LLVM moves products, not the values they load:
     # such copies begin when the scores are known.
     ASYNC: gl.constexpr = gl.target.has("nvidia.cp_async")
     scores: gl.constexpr = gl.portable.mma_layouts(
@@ -159,7 +159,7 @@ def combine(
 
 
 def arguments(new, large, shape=None, chunk=None, seed=0):
-    """`shape`: sequences, heads, latent and turned elements, page, longest sequence."""
+    """Draw the arguments; `shape`: sequences, heads, latent and rotated elements, page, longest sequence."""
     sequences, heads, latent, turned, page, longest = shape or (
         (64, 128, 512, 64, 64, 8192) if large else (3, 5, 64, 32, 16, 150)
     )
@@ -212,7 +212,7 @@ def grid(args, config, programs=2):
 
 
 def part_of(args, i, head, first, last):
-    """What a head gets of tokens from `first` to `last` of a sequence, in float64."""
+    """Return the output of a head over tokens from `first` to `last` of a sequence, in float64."""
     q, latent = args["q"][i, head].astype(np.float64), args["parts"].shape[3]
     page = args["cache"].shape[1]
     token = np.arange(first, last)

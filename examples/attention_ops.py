@@ -86,8 +86,8 @@ def backward(ctx, grad, _):
 def attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of q, k and v, [batch, heads, length, width]: the result, and the logarithm (base 2) of each row's
-    sum."""
+    """Return the attention of q, k and v, [batch, heads, length, width], and the logarithm (base 2) of each
+    row's sum."""
     args = {name: flat(x) for name, x in (("q", q), ("k", k), ("v", v))}
     out = torch.empty_like(args["q"])
     logsums = torch.empty(out.shape[:2], dtype=torch.float32, device=q.device)

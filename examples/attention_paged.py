@@ -1,8 +1,8 @@
 """Attention of one new token each against keys and values in pages, split over programs.
 
 Every sequence has its keys and values in pages of a common store, and a table that says which pages.
-A program takes one head of keys, the queries that share it (GQA), and a part of the sequence. What
-it reads is read once, so it is bound by memory: copies of later keys are under way while these are
+A program takes one head of keys, the queries that share it (GQA), and a part of the sequence. Each
+key and value is read once, so memory bounds the kernel: copies of later keys are under way while these are
 multiplied. One warp suffices for that, and has nobody to wait for; a processor runs several.
 
 The parts of a sequence are put together by a second kernel, weighted by their sums.
@@ -19,7 +19,7 @@ from gluon_report.example import Example, main
 
 @gluon.jit
 def rows_of(table, tile, end, layout: gl.constexpr, PAGE: gl.constexpr, BLOCK: gl.constexpr):
-    """Where the keys of a tile are in the cache, and which of them there are."""
+    """Return the places of a tile's keys in the cache, and a mask of those that exist."""
     key = tile * BLOCK + gl.arange(0, BLOCK, gl.SliceLayout(1, layout))
     there = key < end
     page = gl.load(table + key // PAGE, mask=there, other=0)
@@ -261,7 +261,7 @@ def combine_arguments(new, large):
 
 
 def bytes_read(args):
-    """Of keys and values; queries and results are nothing beside them."""
+    """Return the bytes of keys and values; queries and results are few compared with them."""
     width, longest = args["q"].shape[2], args["table_stride"] * args["k_cache"].shape[1]
     return 2 * 2 * args["q"].shape[0] * longest * args["heads"] * width
 

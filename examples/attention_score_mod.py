@@ -231,7 +231,7 @@ def choose(width):
 
 
 def pairs(args, causal):
-    """How many a query and a key see of each other, over all heads."""
+    """Count the pairs of a query and a key that it sees, over all heads."""
     heads, queries, keys = args["q"].shape[0], args["queries"], args["keys"]
     hidden = queries * (queries - 1) // 2 if causal else 0
     return heads * (queries * keys - hidden)

@@ -1,5 +1,5 @@
-"""What gradients of attention that are added up need: statistics of rows before, and sums that are brought
-back into their order after.
+"""Statistics of rows before, and sums brought back into their order after: kernels around gradients of attention
+that are added up.
 
 Sums of 64 x 64 elements lie in memory as threads have them in registers after `wgmma`, so that they are
 stored by fours, and to all banks of shared memory.
@@ -48,7 +48,7 @@ def wrapped(step, steps, CAUSAL: gl.constexpr):
 def finish(
     sums, result, length, padded, scale, D: gl.constexpr, LAYOUT: gl.constexpr, OUT: gl.constexpr
 ):
-    """Of each 64 x 64 elements: bring them back into their order, and scale them."""
+    """Bring each 64 x 64 elements back into their order, and scale them."""
     tile = gl.program_id(0)
     head = gl.program_id(1)
     ACROSS: gl.constexpr = D // 64

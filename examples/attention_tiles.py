@@ -1,4 +1,4 @@
-"""Which rows, heads and keys a program of attention works on, and what is seen of them.
+"""Which rows, heads and keys a program of attention works on, and the parts of them that it sees.
 
 SETTINGS are the rows and the keys of a tile, whether the mask is causal, and how many heads are walked
 together; `sizes` are the heads and the length of their sequences.
@@ -10,8 +10,8 @@ from gluon_core import language as gl
 
 @gluon.jit
 def dealt(round, tiles, heads, GROUP: gl.constexpr):
-    """Of `tiles` of each head, those of higher numbers with more work: the one that this program works on,
-    and the head, one past the last for none.
+    """Return the tile that this program works on, of `tiles` of each head, those of higher numbers with more
+    work, and the head, one past the last for none.
 
     Programs that run together work on few heads, whose keys and values stay in the cache. The last group
     of heads begins with its longest tiles, the one before it with its shortest, and so on: where lengths do
@@ -65,7 +65,7 @@ def mask_scores(score, rows, keys, length, CAUSAL: gl.constexpr):
 
 @gluon.jit
 def sums_of_lanes(x):
-    """What each of the four threads that share a row of `wgmma`'s result has of its sum, [rows, 4]: the
+    """Return the sums, [rows, 4], that each of the four threads that share a row of `wgmma`'s result has: the
     threads are added up once, at the end."""
     pairs = x.reshape([x.shape[0], x.shape[1] // 8, 4, 2])
     return gl.sum(gl.sum(pairs, 3), 1)

@@ -1,8 +1,8 @@
 """The gradients of varlen attention on Hopper in one kernel, which adds to those of queries as it goes: sequences
 of any lengths, heads that share keys and values, a window, a soft cap.
 
-The roles and what they exchange are those of `attention_backward_atomic_hopper.py`; tiles, weights and rows that
-end within a tile those of `varlen_gradients.py`. The sums lie where the statistics do: each sequence's begin with a
+The roles and their exchange are those of `attention_backward_atomic_hopper.py`; tiles, weights and rows that
+end within a tile those of `varlen_gradients.py`. The sums are where the statistics are: each sequence's begin with a
 step of their own. In which order programs add is not known, so that equal inputs have nearly equal bits only.
 """
 
@@ -55,7 +55,7 @@ def gradients_of_half(
     ROWS: gl.constexpr = SIZE // 2
     STEP: gl.constexpr = SETTINGS[0][1]
     D: gl.constexpr = own.block_shape[2]
-    # Of the sums of queries, which are 64 x 128 or 128 x 64 in each step, half is this group's.
+    # This group has half of the sums of queries, which are 64 x 128 or 128 x 64 in each step.
     ROW: gl.constexpr = half * (STEP - 64)
     COLUMN: gl.constexpr = half * (D - 64)
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, STEP, 16])
@@ -83,7 +83,7 @@ def gradients_of_half(
         k = k.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
         v = v.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
         at = others.consumer()
-        # What is added in a step are the changes of the one before; before the first there are none.
+        # A step adds the changes of the one before; before the first there are none.
         changes.index(1).slice(half * ROWS, ROWS, dim=0).store(nothing.to(dtype))
         fence_async_shared()
         mbarrier.arrive(written.index(1))
@@ -96,8 +96,8 @@ def gradients_of_half(
             q, grad, statistics = others.wait(at)
             q, grad = q.reshape([STEP, D]), grad.reshape([STEP, D])
             before = at.index ^ 1
-            # With 128 columns registers are too few for both products at a time, and for one beside a
-            # cap's slope.
+            # With 128 columns registers are too few for both products at a time, and for one in addition
+            # to a cap's slope.
             ORDER: gl.constexpr = 2 if SETTINGS[2] else 1 if D == 128 else 0
             grad_turned = grad.permute((1, 0))
             score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
@@ -229,8 +229,8 @@ def operands(args, config):
 
 
 def launch(args, most=32, **options):
-    """All three kernels. `args` has what `attention_varlen` takes and has left in out and logsums; grad; and of
-    any content what is written: for_queries, for_keys, for_values and what is `kept`."""
+    """Launch all three kernels. `args` has the arguments of `attention_varlen` and its out and logsums; grad; and
+    outputs of any content: for_queries, for_keys, for_values and those of `kept`."""
     (tokens, heads, depth), lists, step = args["q"].shape, args["of_queries"], rows_at_once(args)
     count, rows = lists.shape[0] - 1, rows_of(tokens, lists.shape[0] - 1, step)
     wide = gl.BlockedLayout([1, 8], [256 // depth, depth // 8], [4, 1], [1, 0])

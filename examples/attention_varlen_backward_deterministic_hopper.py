@@ -4,7 +4,7 @@ and values, a window, a soft cap.
 The two kernels and their roles are those of `attention_backward_deterministic_hopper.py`: one has a tile of keys and
 values and walks over the queries of all heads that share them, the other has a tile of queries and walks
 over the keys. Which sequence a program's tile is of it finds in the lists of `attention_varlen_hopper.py`.
-Turned around, a window of queries over keys is one of keys over queries: both kernels see it the same way.
+Seen from the other side, a window of queries over keys is one of keys over queries: both kernels see it the same way.
 """
 
 import math
@@ -36,7 +36,7 @@ def varlen_key_gradients(
     WINDOW: gl.constexpr, CAPPED: gl.constexpr, MOST: gl.constexpr,
 ):  # fmt: skip
     """Tensors are [tokens, heads, D] and stand as in `attention_varlen`, whose window and scales these are;
-    `scale` is that of scores. `statistics` are what `prepare` makes, in a row.
+    `scale` is that of scores. `statistics` are the result of `prepare`, in a row.
     `to_keys` and `keys` are descriptor and pointer of the same. A grid of tiles and heads of keys."""
     BLOCKS: gl.constexpr = (k_desc.block_type.shape[0], q_desc.block_type.shape[0])
     gl.static_assert(BLOCKS[1] == 64, "statistics come for 64 queries at a time")
@@ -103,7 +103,7 @@ NAMES = {"for_queries": "q", "for_keys": "k", "for_values": "v"}
 
 
 def operands(args, config, size=128, step=64):
-    """Of the gradients of keys where there is room for them, else of those of queries."""
+    """Return the operands of the gradients of keys if `args` has room for these, else of those of queries."""
     keys = "for_keys" in args
     (tokens, _, depth), cap = args["q"].shape, args["cap"]
     blocks = {name: (step, size)[(name in "kv") == keys] for name in ("q", "k", "v", "grad")}
@@ -152,8 +152,8 @@ def kept(args):
 
 
 def launch(args, most=32, **options):
-    """All three kernels. `args` has what `attention_varlen` takes and has left in out and logsums; grad; and of
-    any content what is written: for_queries, for_keys, for_values and statistics."""
+    """Launch all three kernels. `args` has the arguments of `attention_varlen` and its out and logsums; grad; and
+    outputs of any content: for_queries, for_keys, for_values and statistics."""
     (tokens, heads, depth), lists = args["q"].shape, args["of_queries"]
     rows = rows_of(tokens, lists.shape[0] - 1)
     wide = gl.BlockedLayout([1, 8], [256 // depth, depth // 8], [4, 1], [1, 0])

@@ -3,7 +3,7 @@ the other, heads that share keys and values, a sliding window, and a soft cap on
 
 The roles are those of `attention_hopper.py`. A tile of queries looks at the keys from its first row's
 window to its last row's end, and only tiles that a border crosses are masked. Where sequences begin is
-read from memory: with the numbers of tiles summed up, each role finds what a program's turn is.
+read from memory: with the numbers of tiles summed up, each role finds the tile of a program's turn.
 """
 
 import math
@@ -56,7 +56,7 @@ def copy_tiles(rings, lists, heads, SHARED: gl.constexpr, SETTINGS: gl.constexpr
 
 @gluon.jit
 def weighed(score, low, tile, length, scale, SETTINGS: gl.constexpr):
-    """Scores times log2(e) of a tile of keys, capped, and -inf out of sight. The first row stands at key
+    """Return scores times log2(e) of a tile of keys, capped, and -inf out of sight. The first row is at key
     `low`, the next one at the one after."""
     BLOCK_N: gl.constexpr = SETTINGS[0][1]
     WINDOW: gl.constexpr = SETTINGS[1]
@@ -154,7 +154,7 @@ def attend(rings, outputs, lists, heads, scale, half: gl.constexpr, SETTINGS: gl
             if first + row + ROWS <= end:
                 writer.store([first + row, head, 0], result)
             else:
-                # What comes behind the sequence's last row is another's.
+                # Rows behind the sequence's last are another's.
                 lines = first + row + gl.arange(0, ROWS, out_row)
                 columns = gl.arange(0, D, gl.SliceLayout(0, out_layout))
                 to = out + head * D + lines.to(gl.int64)[:, None] * row_stride + columns[None, :]
@@ -175,10 +175,10 @@ def attention_varlen(
 
     With queries at the end of their sequence's keys, one at place i sees keys from i - WINDOW[0] to
     i + WINDOW[1]; None is no bound. `scale` is that of the scores times log2(e), or, if CAPPED, times
-    2 log2(e) over the cap; `cap`, times log2(e), is what scores stay below. `logsums` is [tokens,
+    2 log2(e) over the cap; `cap`, times log2(e), bounds the scores. `logsums` is [tokens,
     heads], logarithms of base 2, or None. Values of other sequences are multiplied with zeros: they
     must be numbers. Queries and keys wider than values come as pairs of descriptors, of which the second
-    one's blocks are what stands behind MORE elements; MORE is 0 otherwise. GROUP heads are walked together.
+    one's blocks are behind MORE elements; MORE is 0 otherwise. GROUP heads are walked together.
     """
     SETTINGS: gl.constexpr = ((BLOCK_M, BLOCK_N), WINDOW, CAPPED, MOST, MORE, GROUP)
     upper = tma_ring(q_desc, 1)

@@ -1,4 +1,4 @@
-"""What else is in a block of a transformer, as operators of PyTorch: layer norm, SwiGLU and rotary embedding
+"""Operators of PyTorch for the rest of a transformer's block: layer norm, SwiGLU and rotary embedding
 with gradients, top-k, rows as 8-bit numbers. See docs/torch.md."""
 
 from typing import Any
@@ -62,7 +62,7 @@ def norm_gradients(ctx, grad, *_):
 def layer_norm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, epsilon: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The norm along the last dimension, and each row's mean and what it was multiplied with."""
+    """Return the norm along the last dimension, and each row's mean and scale."""
     src = flat(x)
     out = torch.empty_like(src)
     mean, scale = (torch.empty(src.shape[:1], device=x.device) for _ in range(2))
@@ -122,7 +122,7 @@ def turned_back(ctx, grad):
 def rotary(
     x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, inverse: bool
 ) -> torch.Tensor:
-    """Halves of heads [batch, length, heads, width] turned by the angles of their position, [length,
+    """Rotate halves of heads [batch, length, heads, width] by the angles of their position, [length,
     width / 2]."""
     length, heads, width = x.shape[1:]
     src = x.contiguous().reshape(-1, heads, width)
@@ -146,8 +146,8 @@ def rotary(
     ],
 )
 def top_k(x: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The largest of each row, descending, and their columns: of equal ones the first; floats of 16 or 32
-    bits. Of up to 8 a zero is given as 0, whatever its sign."""
+    """Return the largest of each row, descending, and their columns: of equal ones the first; floats of 16 or 32
+    bits. Up to 8 of them have a zero as 0, whatever its sign."""
     if x.dtype not in FEW:
         raise TypeError(f"x must be float16, bfloat16 or float32, got {x.dtype}")
     if not 0 < count <= x.shape[-1]:

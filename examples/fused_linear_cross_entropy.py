@@ -29,7 +29,7 @@ except ImportError:  # run as a program
 
 @gluon.jit
 def keep_sums(logits, row, column, labels, outputs, tile, sizes):
-    """Of each row of a tile: the logarithm of its sum of exponentials, and the label's logit."""
+    """Store the logarithm of the sum of exponentials of each row of a tile, and the label's logit."""
     M, N, tiles = sizes
     sums, hits = outputs
     layout: gl.constexpr = logits.type.layout
@@ -68,8 +68,8 @@ def fused_linear_cross_entropy(
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Logits are `x @ w.T`, `x` being [M, K] and `w` [N, K]. Forward, `factors` is None and `outputs` are
-    `sums` [M, tiles of N] and `hits` [M]. Backward, `factors` are the rows' `logsum` and what the
-    gradient is multiplied with, and `outputs` take the logits' gradient, [M, N], and the same transposed."""
+    `sums` [M, tiles of N] and `hits` [M]. Backward, `factors` are the rows' `logsum` and the factor of the
+    gradient, and `outputs` take the logits' gradient, [M, N], and the same transposed."""
     dtype: gl.constexpr = x.dtype.element_ty
     layouts: gl.constexpr = gl.portable.mma_layouts(
         BLOCK_M, BLOCK_N, BLOCK_K, dtype, dtype, operands="shared", b_transposed=True

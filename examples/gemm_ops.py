@@ -54,12 +54,12 @@ class ArraysLike:
 
 
 def run(example, args, **choices) -> Any:
-    """Launch an example for what it is measured with; its result."""
+    """Launch an example in the configuration that is measured, and return its result."""
     example.launch(args, example.configure(registry().target(None), True, **choices))
     return args[example.output]
 
 
-# -- plain products, by what they take besides ----------------------------------------------------
+# -- plain products, by their further operands ----------------------------------------------------
 
 
 def of_tiles(args, config, parts):
@@ -82,7 +82,7 @@ def of_helpers(args, config):
     return of_tiles(args, config, max(config["PARTS"], 1))
 
 
-# The portable example of a product, and what it takes besides.
+# The portable example of a product, and its further operands.
 PRODUCTS = {
     "matmul": (matmul, None),
     "matmul_stream_k": (matmul_stream_k, of_programs),
@@ -97,8 +97,8 @@ FEW_ROWS = 128
 
 
 def for_sizes(name, args):
-    """The example for a plain product, choices for its configuration, and what it takes besides. Hopper has
-    its own: where there are tiles enough, groups of warps that take turns; where rows are few, turned ones."""
+    """Return the example for a plain product, choices for its configuration, and its further operands. Hopper has
+    its own: where there are tiles enough, groups of warps that take turns; where rows are few, transposed ones."""
     m, n, k = (args[x] for x in "MNK")
     (turns,) = matmul_pingpong_hopper.EXAMPLES
     if (
@@ -168,7 +168,7 @@ def batched_gradients(ctx, grad):
     setup_context=keep_both,
 )
 def bmm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Of matrices side by side, [matrices, M, K] and [matrices, K, N]."""
+    """Multiply matrices side by side, [matrices, M, K] and [matrices, K, N]."""
     (count, m, k), n = a.shape, b.shape[2]
     args = {"a": a.contiguous(), "b": b.contiguous(), "c": a.new_empty(count, m, n)}
     return run(matmul_batched.EXAMPLES[0], {**args, "matrices": count, "M": m, "N": n, "K": k})
@@ -184,7 +184,7 @@ def bmm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def matmul_fp8(
     a: torch.Tensor, b: torch.Tensor, a_scales: torch.Tensor, b_scales: torch.Tensor
 ) -> torch.Tensor:
-    """Of float8_e4m3fn [M, K] and [N, K] in bfloat16, on Hopper. Scales, float32, are of rows, [M] and [N], or
+    """Multiply float8_e4m3fn [M, K] and [N, K] to bfloat16, on Hopper. Scales, float32, are of rows, [M] and [N], or
     of blocks: [K / 128, M] and [N / 128, K / 128]."""
     (m, k), n = a.shape, b.shape[0]
     by_block, by_row = matmul_fp8_hopper.EXAMPLES
@@ -239,7 +239,7 @@ def fused_linear_cross_entropy_backward(
     logsum: torch.Tensor,
     ignored: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    more = -x.shape[0] % 8  # rows, which are columns of what is multiplied with `x`
+    more = -x.shape[0] % 8  # rows, which are columns of the left operand of `x`
     pad, factor = torch.nn.functional.pad, torch.where(labels == ignored, 0, grad).float()
     args, config, new = loss_setup(pad(x, (0, 0, 0, more)), w, pad(labels, (0, more)))
     logsum, factor = (pad(part, (0, more)) for part in (logsum, factor))
@@ -267,7 +267,7 @@ def loss_gradients(ctx, grad, _):
 def fused_linear_cross_entropy(
     x: torch.Tensor, w: torch.Tensor, labels: torch.Tensor, ignored: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of each row of `x @ w.T`, [rows, K] and [classes, K]: the loss, and the logarithm of its sum."""
+    """Return the loss of each row of `x @ w.T`, [rows, K] and [classes, K], and the logarithm of its sum."""
     args, config, new = loss_setup(x, w, labels)
     return linear.forward(args, config, new, ignored)
 

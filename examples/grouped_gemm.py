@@ -39,8 +39,8 @@ def grouped_gemm(
     STAGES: gl.constexpr, GROUP: gl.constexpr, MOST: gl.constexpr,
 ):  # fmt: skip
     """`a` and `c` are [rows, K] and [rows, N], `b` [groups, K, N]; `starts` and `counts` are int32
-    [groups], up to MOST groups. The groups' rows do not overlap. Where BLOCK_K does not divide K, what
-    stands behind it in `b` is multiplied with zeros."""
+    [groups], up to MOST groups. The groups' rows do not overlap. Where BLOCK_K does not divide K, elements
+    behind it in `b` are multiplied with zeros."""
     dtype: gl.constexpr = a.dtype.element_ty
     BLOCKS: gl.constexpr = (BLOCK_M, BLOCK_N, BLOCK_K)
     layouts: gl.constexpr = gl.portable.mma_layouts(
@@ -89,7 +89,7 @@ def grouped_gemm(
         if row + BLOCK_M <= end:
             writer.store([row, column], result)
         else:
-            # What comes behind the group's last row is another's.
+            # Rows behind the group's last are another's.
             of_rows = row + gl.arange(0, BLOCK_M, gl.SliceLayout(1, layouts.accumulator))
             of_columns = column + gl.arange(0, BLOCK_N, gl.SliceLayout(0, layouts.accumulator))
             inside = (of_rows < end)[:, None] & (of_columns < N)[None, :]
@@ -100,8 +100,8 @@ def grouped_gemm(
 
 
 def layout_of(counts, box=None):
-    """Where groups of so many rows begin, and the rows of all: one behind the other, or each in a box
-    of `box` rows."""
+    """Return the first rows of groups of so many rows, and the rows of all: one behind the other, or each in a
+    box of `box` rows."""
     counts = np.asarray(counts)
     if box is None:
         return np.cumsum(counts) - counts, int(counts.sum())

@@ -78,7 +78,7 @@ def multiply_tiles(
         if row + ROWS <= end:
             writer.store([row, column], result)
         elif row < end:
-            # What comes behind the group's last row is another's.
+            # Rows behind the group's last are another's.
             rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
             columns = column + gl.arange(0, BLOCKS[1], gl.SliceLayout(0, layout))
             inside = (rows < end)[:, None] & (columns < N)[None, :]

@@ -1,7 +1,7 @@
-"""Gradients of the matrices that groups of rows are multiplied with: of each group, its rows of A, turned, times
+"""Gradients of the matrices that groups of rows are multiplied with: of each group, its rows of A, transposed, times
 its rows of B; for every matrix unit.
 
-What is summed over, a group's rows, is known only when the kernel runs, and differs from group to group; a group
+A sum is over a group's rows, whose number is known only when the kernel runs, and differs from group to group; a group
 without rows has zeros. Rows behind a group's last are another's or nobody's: they are set to 0 in shared memory,
 whatever they are. Tiles for the next steps are under way across the border between two tiles of the result.
 """
@@ -49,7 +49,7 @@ def work_at(tile, count, lists, sizes, BLOCKS: gl.constexpr, GROUP: gl.constexpr
 
 @gluon.jit
 def fetch_next(ring, step, coming, count, lists, sizes, BLOCKS: gl.constexpr, GROUP: gl.constexpr):
-    """The tiles of a step, and what the step after it reads; a group without rows has one step, too."""
+    """Fetch the tiles of a step, and return those that the step after it reads; a group without rows has one step, too."""
     tile, row, column, at, end = coming
     ring.fetch(step, [[at, row], [at, column]], pred=tile < count)
     at += BLOCKS[2]
@@ -61,7 +61,7 @@ def fetch_next(ring, step, coming, count, lists, sizes, BLOCKS: gl.constexpr, GR
 
 @gluon.jit
 def keep_rows(tile, rows):
-    """Sets what stands behind the first `rows` of a tile in shared memory to 0, whatever it is."""
+    """Set the rows of a tile in shared memory behind the first `rows` to 0, whatever they are."""
     layout: gl.constexpr = gl.portable.blocked_layout(tile.shape, tile.dtype)
     near = gl.arange(0, tile.shape[0], gl.SliceLayout(1, layout))[:, None]
     x = tile.load(layout)

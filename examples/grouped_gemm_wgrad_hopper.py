@@ -1,5 +1,5 @@
 """Gradients of the matrices that groups of rows are multiplied with (Hopper): of each group, its rows of A,
-turned, times its rows of B.
+transposed, times its rows of B.
 
 Roles and rings are those of `grouped_gemm_hopper.py`; here groups differ in how many steps a tile has. The last
 step may reach into another group's rows: each group of warps sets those of its columns of A to 0 in shared

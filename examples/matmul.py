@@ -3,7 +3,7 @@
 `gl.portable` picks the matrix unit, the way tiles travel into shared memory and the layouts that go
 with them, for whatever the kernel is compiled for: `wgmma` or `tcgen05` fed by TMA, `mma.sync` fed
 by `cp.async`, MFMA or WMMA fed by buffer loads, multiply-add where there is no matrix unit. `gluon
-explain examples/matmul.py --target gfx942` shows what was taken and why.
+explain examples/matmul.py --target gfx942` shows the choices and their reasons.
 
 Each program walks over many tiles. While one step is multiplied, tiles for the next ones are under
 way, across the border between two tiles of the result, too.

@@ -20,7 +20,7 @@ except ImportError:  # run as a program
 
 @gluon.jit
 def along_k(item, shares, K, SPAN: gl.constexpr):
-    """Where an item begins and ends along K: one of `shares` of a tile, each SPAN long."""
+    """Return the begin and end of an item along K: one of `shares` of a tile, each SPAN long."""
     first = item % shares * SPAN
     return first, gl.minimum(first + SPAN, K)
 

@@ -1,6 +1,6 @@
 """Products of matrices side by side: one order over the tiles of all of them.
 
-Tensors have a dimension more, and tiles one that is 1 there: what is behind the end of a matrix is zero,
+Tensors have a dimension more, and tiles one that is 1 there: elements behind the end of a matrix are zero,
 not the next matrix. The stream of instructions is that of `matmul.py`, across the border between two
 tiles and between two matrices.
 """

@@ -5,8 +5,8 @@ finished tiles from tensor memory and store them. There are two accumulators, so
 stored while the next is multiplied. Each program walks over many tiles.
 
 With CTAS=2 (from Triton 3.8 on) the two blocks of a cluster multiply one tile: each copies and keeps
-half of A's rows, B's columns and C's rows, and the even one issues for both. Barriers that say what
-both have done stand in the even block.
+half of A's rows, B's columns and C's rows, and the even one issues for both. Barriers at which
+both arrive are in the even block.
 """
 
 from typing import Any
@@ -71,7 +71,7 @@ def store_tiles(sums, writer, tiles):
 @gluon.jit
 def begin(a_desc, b_desc, c_desc, M, N, BLOCKS: gl.constexpr, STAGES: gl.constexpr,
           GROUP: gl.constexpr, CTAS: gl.constexpr):  # fmt: skip
-    """What the roles share: slots of tiles, accumulators, buffers of results, and the order of tiles."""
+    """Allocate everything that the roles share: slots of tiles, accumulators, buffers of results, and the order of tiles."""
     if CTAS == 2:
         layout: gl.constexpr = TensorMemoryLayout(
             [BLOCKS[0] // 2, BLOCKS[1]], col_stride=1, cga_layout=[[1, 0]], two_ctas=True

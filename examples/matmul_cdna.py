@@ -22,7 +22,7 @@ def log2(size):
 
 @gluon.constexpr_function
 def staged_bases(rows, columns, bits):
-    """Where each bit of an offset in LDS moves: along a row, then to other rows.
+    """Return the move of each bit of an offset in LDS: along a row, then to other rows.
 
     A warp's copy writes 1 KiB, after which there is a gap. It takes rows that are 16 apart, so that
     the 16 rows that an instruction reads lie in 16 such pieces, shifted by the gaps.
@@ -45,7 +45,7 @@ def staged_layout(rows, columns, bits):
 
 @gluon.constexpr_function
 def copy_layout(rows, columns, bits, num_warps):
-    """Who copies what into it: 16 bytes per lane, the lanes of a warp one after the other."""
+    """Return the layout of copies into it: 16 bytes per lane, the lanes of a warp one after the other."""
     bases = staged_bases(rows, columns, bits)
     vector = log2(128 // bits)
     warps = vector + 6 + log2(num_warps)
@@ -208,7 +208,7 @@ def matmul_cdna4(
 
 @gluon.constexpr_function
 def scale_copy_layout(rows, columns, num_warps):
-    """Who copies scales to LDS: 4 bytes per lane, row after row; what is left over repeats."""
+    """Return the layout of copies of scales to LDS: 4 bytes per lane, row after row; the rest repeats."""
     bases = [[0, 1 << i] for i in range(log2(columns))] + [[1 << i, 0] for i in range(log2(rows))]
     bases = bases + [[0, 0]] * (8 + log2(num_warps) - len(bases))
     warps = 8 + log2(num_warps)

@@ -2,7 +2,7 @@
 
 Each part of the work has its own warps. One warp issues the copies; two groups of four warps each
 multiply half of a tile and store it. They wait for nobody but the copies: while one stores, the
-other keeps the matrix unit busy. Between them lies a ring of slots.
+other keeps the matrix unit busy. Between them is a ring of slots.
 
 `b` is [K, N], or [N, K] with TRANSPOSED, which 8-bit types need: `wgmma` reads them along K only.
 `matmul.py` becomes the same units in one stream of instructions.

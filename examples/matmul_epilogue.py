@@ -1,4 +1,4 @@
-"""A linear layer, written once: a product, and what is done to it before it is stored.
+"""A linear layer, written once: a product, and the steps on it before it is stored.
 
 `act(a @ b * scale of its row * scale of its column + bias) + residual`: each is left out where it is
 None. An epilogue does it part by part of a tile, and a writer stores the parts: by TMA while the next
@@ -113,7 +113,7 @@ def configure(activation, block, num_warps):
 
 
 def choices(target):
-    """What an epilogue reads takes registers: where accumulators are in them, more warps have them."""
+    """Choose more warps where accumulators are in registers: an epilogue's operands take some, too."""
     wide = {"num_warps": 8} if target.has("nvidia.mma_v2") else {}
     return of_products(target) or wide
 

@@ -56,7 +56,7 @@ def promoted(total, part, by):
         total += part
     else:
         total += part * by[:, None]
-    # What comes next begins behind this sum, so that it may use the registers of `part`.
+    # The next product begins behind this sum, so that it may use the registers of `part`.
     return warpgroup_mma_wait(0, deps=[total])
 
 
