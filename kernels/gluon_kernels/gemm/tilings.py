@@ -146,6 +146,10 @@ def fits(tiling: Tiling, size: Size) -> bool:
         return True
     if m < 64 and size.m > 16 * m:
         return False
+    if (
+        m < 16 and size.transposed[0]
+    ):  # 8 columns are 16 bytes, too narrow to swizzle: an H100 reports a wrong address
+        return False
     if tiles // size.batch > 65535 or size.batch > 65535:
         return False
     if tiling.splits > 1:  # the programs of a tile wait for each other

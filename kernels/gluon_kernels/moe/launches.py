@@ -8,6 +8,7 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core.errors import LimitError
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.gemm.hopper import DTYPES, widths
 from gluon_kernels.moe.hopper import grouped_gemm
@@ -65,13 +66,25 @@ def plan(a: Tensor, b: Tensor, offs: Tensor, empty: Callable[[], Tensor]) -> Cal
         for width in widths(block_n)
     )
     pitch = x.stride(0) if rows > 1 else k
-    arguments = (
-        _described(x, [1, rows, k], [rows * pitch, pitch, 1], [1, half, block_k]),
-        columns, c, stored, n, offs, groups, rows, n, k, block_m, block_n, block_k, stages, 8,
-        max(32, 1 << (groups - 1).bit_length()), (False, transposed), 8,
-    )  # fmt: skip
+    matrix = _described(x, [1, rows, k], [rows * pitch, pitch, 1], [1, half, block_k])
     programs = multiprocessors(a) if gluon.multiprocessors(a) else 5
-    launch = Launch(grouped_gemm, (programs,), arguments, (x, y, c, offs), num_warps=4)
+    slots = max(32, 1 << (groups - 1).bit_length())
+
+    def launch_with(stages: int) -> Launch:
+        arguments = (
+            matrix, columns, c, stored, n, offs, groups, rows, n, k, block_m, block_n, block_k, stages, 8,
+            slots, (False, transposed), 8,
+        )  # fmt: skip
+        return Launch(grouped_gemm, (programs,), arguments, (x, y, c, offs), num_warps=4)
+
+    while True:
+        try:
+            launch = launch_with(stages)
+            break
+        except LimitError:  # conversions of layouts take shared memory that the compiler decides on
+            if stages == 2:
+                raise
+            stages -= 1
     copies = (x is not a, y is not b)
 
     def run(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
