@@ -30,7 +30,7 @@ def libraries(leaves: Any, grad: Any, length: int, shared: int, causal: bool) ->
     def side_by_side(t: Any) -> Any:
         return t.detach().unflatten(0, (-1, length)).transpose(1, 2).contiguous()
 
-    turned = [side_by_side(t).requires_grad_() for t in leaves]
+    transposed_leaves = [side_by_side(t).requires_grad_() for t in leaves]
     back, rivals = side_by_side(grad), {}
     for name, kind in (
         ("cuDNN", SDPBackend.CUDNN_ATTENTION),
@@ -38,11 +38,11 @@ def libraries(leaves: Any, grad: Any, length: int, shared: int, causal: bool) ->
     ):
         with sdpa_kernel([kind]):
             result = torch.nn.functional.scaled_dot_product_attention(
-                *turned, is_causal=causal, enable_gqa=shared > 1
+                *transposed_leaves, is_causal=causal, enable_gqa=shared > 1
             )
 
         def run(result: Any = result) -> Any:
-            return torch.autograd.grad(result, turned, back, retain_graph=True)
+            return torch.autograd.grad(result, transposed_leaves, back, retain_graph=True)
 
         rivals[name] = run
     return rivals

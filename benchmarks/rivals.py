@@ -213,13 +213,15 @@ def flash(q: Any, k: Any, v: Any, causal: bool) -> Optional[Callable[[], Any]]:
     except ImportError as problem:
         print(problem, file=sys.stderr)
         return None
-    turned = [t.transpose(1, 2).contiguous().requires_grad_(t.requires_grad) for t in (q, k, v)]
+    transposed_leaves = [
+        t.transpose(1, 2).contiguous().requires_grad_(t.requires_grad) for t in (q, k, v)
+    ]
 
     def run() -> Any:
-        result = flash_attn_func(*turned, causal=causal)
+        result = flash_attn_func(*transposed_leaves, causal=causal)
         return result[0] if isinstance(result, tuple) else result
 
-    run.leaves = turned  # type: ignore[attr-defined]
+    run.leaves = transposed_leaves  # type: ignore[attr-defined]
     return run if attempted("FlashAttention", run, lambda: 0.0) is not None else None
 
 

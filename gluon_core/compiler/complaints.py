@@ -39,7 +39,7 @@ def refused(error: Exception, source: str) -> Optional[StageError]:
 _CONSTRAINT = re.compile(r"^(?:.*: )?error: (.*constraint '([^']+)'.*)$", re.M)
 # "error: invalid instruction, did you mean: v_mov_b32?", then the line, then a caret below it
 _SHOWN = re.compile(r"^(?:.*: )?error: *(.+)\n\s*(\S+)(.*)\n *\^", re.M)
-# Messages with which LLVM aborts over inline assembly, after which nobody knows over which.
+# Messages with which LLVM aborts over inline assembly; they do not name the assembly.
 _ABORTED = re.compile(
     r"^.*(?:[Ii]nline ?[Aa]sm|failed to parse constraints|in prepareDAGLevelOperands|getCopyToParts).*$",
     re.M,

@@ -305,7 +305,7 @@ class Layout:
         """
         if "_verified" not in self.__dict__:
             self.verify()
-            if is_strict():  # otherwise nobody knows which were let pass
+            if is_strict():  # otherwise those let pass are unknown
                 object.__setattr__(self, "_verified", True)
         return self
 

@@ -46,7 +46,7 @@ class RankHost(Protocol):
 
 
 class Ranks(Protocol):
-    """The host code of several ranks side by side, their kernels in one simulation."""
+    """Run the host code of several ranks at once, their kernels in one simulation."""
 
     def __call__(self, bodies: Sequence[Callable[[RankHost], Any]]) -> list[Any]:
         """Run the host code of each rank and return the results.

@@ -204,7 +204,7 @@ def _persistent(
     by_rows = c.stride(-1) == 1 or call.n == 1
     if tiling.swapped:  # B transposed by A transposed
         a, b, left, right, rows, columns = b, a, right, left, columns, rows
-    turned = (left.transposed != tiling.swapped, right.transposed != tiling.swapped)
+    flipped = (left.transposed != tiling.swapped, right.transposed != tiling.swapped)
     m, n, k = tiling.block
     share = m // max(1, tiling.groups)
     stored = "rows" if by_rows != tiling.swapped else "columns"
@@ -225,11 +225,11 @@ def _persistent(
         descriptors = tuple(_descriptor(c, of_c, (share, min(box, w))) for w in widths(n))
     scales = call.scales if by_rows else call.scales[::-1]  # of the contiguous side last
     arguments = (
-        _descriptor(a, left, (k, share) if turned[0] else (share, k)),
-        tuple(_descriptor(b, right, (w, k) if turned[1] else (k, w)) for w in widths(n)),
+        _descriptor(a, left, (k, share) if flipped[0] else (share, k)),
+        tuple(_descriptor(b, right, (w, k) if flipped[1] else (k, w)) for w in widths(n)),
         c, descriptors, strides[0] if call.batch > 1 else 0, along, call.bias, scales,
         call.batch, rows, columns, call.k,
-        m, n, k, tiling.stages, tiling.walk, tiling.groups, stored, vector, turned, call.activation,
+        m, n, k, tiling.stages, tiling.walk, tiling.groups, stored, vector, flipped, call.activation,
     )  # fmt: skip
     grid = (min(tiling.tiles(size), size.processors),)
     tensors = (b, a, c) if tiling.swapped else (a, b, c)

@@ -42,8 +42,8 @@ def _rows(a: Tensor) -> Tensor:
 def _matrices(b: Tensor) -> Tensor:
     """Return `b`, or a contiguous copy where neither its rows nor its columns are contiguous."""
     plain = b.stride(2) == 1 and _aligned(b)
-    turned = b.stride(1) == 1 and _aligned(b.mT)
-    return b if plain or turned else b.contiguous()
+    by_columns = b.stride(1) == 1 and _aligned(b.mT)
+    return b if plain or by_columns else b.contiguous()
 
 
 def plan(a: Tensor, b: Tensor, offs: Tensor, empty: Callable[[], Tensor]) -> Callable[..., Tensor]:

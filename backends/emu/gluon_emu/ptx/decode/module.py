@@ -337,7 +337,8 @@ class _Modules(Reader):
 
     def variables(self, text: str, at: int) -> list[Variable]:
         match = _VARIABLE.match(text.strip())
-        assert match is not None
+        if match is None:
+            raise self.wrong("not a declaration of a variable", text.strip())
         return self.declared(match[2], match[1], at)
 
     def declared(self, text: str, space: str, at: int) -> list[Variable]:

@@ -115,7 +115,7 @@ def movmatrix(call: Any) -> Step:
     def run(group: Any) -> None:
         value = np.ascontiguousarray(group.full(get(group))).view(np.uint16)  # (warps, 64)
         matrix = value.reshape(-1, 8, 8)
-        turned = np.ascontiguousarray(matrix.swapaxes(1, 2)).reshape(-1, 64).view(np.uint32)
-        put(group, turned)
+        transposed = np.ascontiguousarray(matrix.swapaxes(1, 2)).reshape(-1, 64).view(np.uint32)
+        put(group, transposed)
 
     return synchronous(run)

@@ -130,9 +130,9 @@ def mma_async(call: Any) -> Step:
     flag = call.get(rest[0], TYPES["pred"])
     signs = [int(o.value) for o in rest[1:] if isinstance(o, Immediate)]
     sign = [1, 1] if len(signs) < 2 else signs[:2]
-    turned = signs[2:]
-    across_a = bool(turned[0]) if len(turned) == 2 and not registers else False
-    across_b = bool(turned[-1]) if turned else False
+    flipped = signs[2:]
+    across_a = bool(flipped[0]) if len(flipped) == 2 and not registers else False
+    across_b = bool(flipped[-1]) if flipped else False
     rows, columns = accumulator_places(16, n)
     rows_a, depth_a = left_places(16, k, each)
     generation = call.program.module.arch
