@@ -124,6 +124,12 @@ def _values(one: Input, case: Case, shape: Sequence[int], generator: Any) -> Any
         if case.fill == "masked":
             return torch.zeros(shape, dtype=torch.bool)
         return torch.rand(shape, generator=generator) < 0.5
+    if one.values == "offsets":
+        low, high = (int(evaluate(bound, case.sizes)) for bound in (one.low, one.high))
+        ends = torch.randint(low, high + 1, shape, generator=generator).sort(-1).values
+        if ends.numel():
+            ends[..., -1] = high
+        return ends
     if one.values == "integers":
         low, high = (int(evaluate(bound, case.sizes)) for bound in (one.low, one.high))
         if case.fill == "masked":

@@ -96,8 +96,30 @@ class Examiner:
                     ) from error
                 return None
             exact = self._exact(self._arguments(case, variant), same)
-            self._expected[key] = [Expected(one, more) for one, more in zip(same, exact)]
+            reached = self._reached(case, variant, same)
+            self._expected[key] = [
+                Expected(*parts) for parts in zip(same, exact, reached, strict=True)
+            ]
         return self._expected[key]
+
+    def _reached(self, case: int, variant: int, same: Sequence[Any]) -> list[Any]:
+        """Return the elements of each result that depend on NaN or infinity of the inputs.
+
+        Numbers in their place, twice others, change these results.
+        """
+        if self.cases[case].fill not in ("nan", "infinite"):
+            return [None] * len(same)
+        runs = []
+        for number in (0.25, 2.0):
+            values = self._arguments(case, variant)
+            for value in values:
+                if isinstance(value, torch.Tensor) and value.is_floating_point():
+                    value[~torch.isfinite(value)] = number
+            try:
+                runs.append(self._run(values))
+            except Exception:
+                return [None] * len(same)
+        return [(one != two) | (one != first) for first, one, two in zip(same, *runs, strict=True)]
 
     def _run(self, values: list[Any]) -> list[Any]:
         count = len(self.problem.inputs)

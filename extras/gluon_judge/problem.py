@@ -15,7 +15,7 @@ __all__ = ["Input", "Problem", "Range", "evaluate", "read"]
 
 Size = Union[int, str]
 
-VALUES = ("normal", "uniform", "positive", "integers", "boolean", "permutation", "ones")
+VALUES = ("normal", "uniform", "positive", "integers", "offsets", "boolean", "permutation", "ones")
 LAYOUTS = ("contiguous", "offset", "strided")
 
 
@@ -27,7 +27,8 @@ class Input:
         shape: of a tensor: numbers, names of dimensions, or expressions such as "2*N". None for a scalar.
         dtype: torch's name, such as "float16", or a name in the problem's `dtypes`.
         values: the distribution: "normal", "uniform" in [0, 1), "positive", "integers" from `low` up to
-            `high`, "boolean", "permutation" of the last dimension, or "ones".
+            `high`, "offsets" (such integers in rising order, the last of them `high`), "boolean", "permutation" of the
+            last dimension, or "ones".
         low, high: bounds of integers, as numbers or expressions.
         value: of a scalar: a number, or an expression of dimensions.
     """

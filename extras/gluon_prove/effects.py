@@ -49,6 +49,7 @@ class Lowered:
         guessed: lines of slots that are counted from a number that any can be.
         left: lines of copies that may still be under way at the end, once it was walked.
         pipelines: where steps of `gl.portable.pipeline` are fetched and waited for.
+        assumed: lines of `gl.assume` that restrict the kernel's arguments.
         doubts: why it cannot be said that their order is right, with lines.
     """
 
@@ -63,6 +64,7 @@ class Lowered:
         self.guessed: dict[int, None] = {}
         self.left: dict[int, None] = {}
         self.pipelines: dict[Op, None] = {}
+        self.assumed: dict[int, None] = {}
         self.doubts: dict[tuple[str, int], None] = {}
 
 

@@ -180,10 +180,7 @@ class _Lowering(Loops):
         elif is_scalar(op):
             self.pure(op, env)
         elif name in _IGNORED:
-            if name.startswith("tiles_"):
-                self.tiles(op, env)
-            for result in op.results:
-                env[id(result)] = self.constant(op) if name == "poison" else Spec()
+            self.ignored(op, env)
         else:
             model = None if name in REGIONS or name in ELEMENTWISE else self.models(name)
             if name in _EFFECTS:
@@ -195,6 +192,15 @@ class _Lowering(Loops):
             else:
                 self.data(op, env)
         return False
+
+    def ignored(self, op: Op, env: Env) -> None:
+        """Lower an op that synchronizes nothing; some state facts."""
+        if op.name.startswith("tiles_"):
+            self.tiles(op, env)
+        elif op.name == "assume":
+            self.assume(op, env)
+        for result in op.results:
+            env[id(result)] = self.constant(op) if op.name == "poison" else Spec()
 
     # ---- data ----------------------------------------------------------------------------------
 
@@ -253,6 +259,16 @@ class _Lowering(Loops):
             self.alias[variable] = alias
         self.emit(Pure(op.loc, name, operands, bits, variable, alias))
         env[result] = Spec(var=variable)
+
+    def assume(self, op: Op, env: Env) -> None:
+        """Rely on a condition on arguments that every program states before anything else decides."""
+        condition = self.spec(env, op.args[0]).value
+        always = not (self.task or self.loops or self.context)
+        if self.arithmetic is None or not always or not isinstance(condition, Term):
+            return
+        if condition.fixed:
+            self.arithmetic.assume(condition)
+            self.out.assumed[op.loc.line] = None
 
     def tiles(self, op: Op, env: Env) -> None:
         """Run steps of a pipeline: of one that a task has for itself (`steps`)."""

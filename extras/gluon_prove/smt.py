@@ -49,6 +49,7 @@ class Arithmetic:
         self._made: dict[Term, Any] = {}
         self._feasible: dict[Any, bool] = {}
         self.asked = 0
+        self._assumed: dict[Term, None] = {}
 
     def leaf(self, value: Term) -> Any:
         leaf = self._leaves.get(value)
@@ -98,8 +99,15 @@ class Arithmetic:
             return args[0]
         return self.leaf(value)
 
+    def assume(self, condition: Term) -> None:
+        """Let a condition of the kernel hold in all queries from now on."""
+        self._assumed[condition] = None
+        self._feasible.clear()
+
     def ranges(self) -> Iterable[Any]:
         """Return the constraints on arguments and program ids that always hold."""
+        for condition in self._assumed:
+            yield self.of(condition) != 0
         for value, leaf in list(self._leaves.items()):
             if value.name == "arg":
                 limit = 1 << (self.bits.get(value.args[0], 32) - 1)

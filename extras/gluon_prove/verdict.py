@@ -98,6 +98,8 @@ def _proved(lowered: Lowered, outcome: Outcome, launch: Launch) -> tuple[str, ..
     lines.append(
         "assumed: no integer argument is negative, no counter passes 2**31 - 1, constants and types as launched"
     )
+    if lowered.assumed:
+        lines.append(f"assumed, too: `gl.assume` of the kernel{_lines(lowered.assumed)}")
     if lowered.memory:
         lines.append(
             f"assumed, too: nothing writes the memory read{_lines(lowered.memory)} meanwhile"

@@ -7,9 +7,12 @@ A second line `claim: SECONDS` is the time that its author claims.
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from dataclasses import dataclass
 from pathlib import Path
+
+import gluon_kernels
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -54,6 +57,28 @@ def candidates():
         claim = re.search(r"^claim: (\S+)$", text, re.M)
         chosen.append(Candidate(path, text.partition(":")[0], float(claim[1]) if claim else None))
     return chosen
+
+
+def operators():
+    """Return the public operators of gluon_kernels."""
+    public = {name: getattr(gluon_kernels, name) for name in gluon_kernels.__all__}
+    return {name for name, value in public.items() if inspect.isfunction(value)}
+
+
+def called(path):
+    """Return the operators of gluon_kernels that a candidate's file calls."""
+    names, calls = set(), set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "gluon_kernels":
+            names |= {one.name for one in node.names}
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            calls.add(node.func.id)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = node.func.value
+            if isinstance(owner, ast.Name) and owner.id == "gluon_kernels":
+                calls.add(node.func.attr)
+                names.add(node.func.attr)
+    return names & calls
 
 
 def caught(candidate, report):

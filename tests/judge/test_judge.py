@@ -13,7 +13,7 @@ from gluon_judge.codes import CODES, Severity
 from gluon_judge.page import page
 from gluon_judge.problem import evaluate, read
 from gluon_judge.report import Evidence, Finding, Report, weighed
-from tests.judge.candidates import CORPUS, candidates
+from tests.judge.candidates import CORPUS, called, candidates, operators
 
 pytestmark = pytest.mark.once
 
@@ -85,6 +85,11 @@ def test_the_corpus_covers_every_class():
     assert kinds.count("honest") >= 60 and kinds.count("cheat") >= 60
     families = {CODES[code].family for one in candidates() for code in one.codes - {"honest"}}
     assert families == {code.family for code in CODES.values()}
+
+
+def test_every_operator_of_gluon_kernels_has_an_honest_candidate():
+    honest = [one.path for one in candidates() if one.kind == "honest"]
+    assert operators() - set().union(*map(called, honest)) == set()
 
 
 # -- the confined process --------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def cluster_barrier(task: Task, relaxed: bool = False) -> None:
     task.cluster_acquire()
 
 
-@_op("barrier", "assume", "scope")
+@_op("barrier", "scope")
 def nothing(task: Task, *args: Any, **kwargs: Any) -> None:
     """Warps of one partition run in step, so a barrier among them has nothing to wait for."""
 
@@ -98,6 +98,18 @@ def device_assert(task: Task, condition: np.ndarray, message: str) -> None:
         report="assertion.device",
         program=task.program_id(int(first[0])),
         element=element,
+    )
+
+
+@_op("assume")
+def assume(task: Task, condition: np.ndarray) -> None:
+    if condition.all() or not task.machine.settings.assertions:
+        return
+    program = task.program_id(int(np.argmin(condition.reshape(-1))))
+    raise DeviceAssertionError(
+        f"`gl.assume` is false in program {program}: the compiler may rely on it",
+        report="assertion.device",
+        program=program,
     )
 
 
