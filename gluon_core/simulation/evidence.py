@@ -14,6 +14,7 @@ from gluon_core.plugin.launcher import Compiled, Launcher
 
 __all__ = [
     "Launched",
+    "Pending",
     "Proved",
     "Raised",
     "Record",
@@ -146,8 +147,30 @@ class Record:
         self.raised.append(Raised(kernel, where, text, report))
 
 
-observers: list[Callable[[Callable[[], Any]], None]] = []
-"""Each gets the launches of simulators as functions without arguments, and runs them or does not."""
+@dataclass(frozen=True)
+class Pending:
+    """A launch that was asked for and has not begun; a call makes it.
+
+    Args:
+        compiled: the kernel.
+        grid: three positive sizes.
+        arguments: one for each parameter, constants included.
+        where: (file, line) of the call, outside of Gluon Core.
+        launch: makes the launch and keeps the records.
+    """
+
+    compiled: Compiled
+    grid: Any
+    arguments: tuple[Any, ...]
+    where: tuple[str, int]
+    launch: Callable[[], Any]
+
+    def __call__(self) -> Any:
+        return self.launch()
+
+
+observers: list[Callable[[Pending], None]] = []
+"""Each gets the launches of simulators before they begin, and makes them or does not."""
 
 _records: list[Record] = []
 _now = threading.local()
@@ -201,7 +224,8 @@ def _witness(compiled: Compiled, launch: Launcher, by: str) -> Callable[..., Any
 
     def seen(grid: Any, stream: int, *arguments: Any) -> Any:
         if observers:
-            observers[-1](lambda: seen(grid, stream, *arguments))
+            again: Callable[[], Any] = lambda: seen(grid, stream, *arguments)  # noqa: E731
+            observers[-1](Pending(compiled, grid, arguments, caller(), again))
             return None
         if not _records:
             return launch(grid, stream, *arguments)

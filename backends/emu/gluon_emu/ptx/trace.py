@@ -25,7 +25,8 @@ def digest(code: Code) -> str:
 
 
 def summary(launch: Launch, counts: Counts) -> dict[str, Any]:
-    """Return totals, and for each source line its instructions with their counts.
+    """Return totals, and for each source line its instructions with their counts; of each conditional branch its
+    index, the warps that jumped and those that went on.
 
     Bytes of global memory and cycles of banks are not counted; they are 0.
     """
@@ -56,6 +57,12 @@ def summary(launch: Launch, counts: Counts) -> dict[str, Any]:
         "mix": dict(mix.most_common()),
         "families": dict(families.most_common()),
         "counts": list(counts.counts),
+        "code_lines": [bound.source.line for bound in code.steps],
+        "branches": [
+            [bound.index, counts.jumped[bound.index], count - counts.whole[bound.index]]
+            for bound, count in zip(code.steps, counts.counts)
+            if bound.guard is not None and bound.source.statement.name == "bra"
+        ],
         "lines": [
             {"file": file, "line": line, "count": sum(e["count"] for e in entries), "instructions": entries}
             for (file, line), entries in sorted(lines.items())

@@ -62,10 +62,12 @@ def _branch(test: Any) -> Any:
 
         def step(b: Any) -> Any:
             taken = test(b)
-            if taken.all():
-                return target
-            if not taken.any():
+            jumped = int(taken.sum())
+            if not jumped:
                 return None
+            b.machine.tally.jumped[ins.index] += jumped
+            if jumped == taken.size:
+                return target
             other = b.split(taken)
             other.pc, b.pc = target, behind
             b.machine.add(other)

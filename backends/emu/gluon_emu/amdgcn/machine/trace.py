@@ -30,6 +30,7 @@ class Tally:
         moved: bytes of global memory.
         conflicts: cycles that banks of LDS cost beyond the first.
         useful: whether a wait ever had something to wait for.
+        jumped: of each conditional branch, the waves that jumped.
     """
 
     size: int
@@ -38,14 +39,16 @@ class Tally:
     moved: list[int] = field(default_factory=list)
     conflicts: list[int] = field(default_factory=list)
     useful: list[bool] = field(default_factory=list)
+    jumped: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.counts, self.moved = [0] * self.size, [0] * self.size
         self.conflicts, self.useful = [0] * self.size, [False] * self.size
+        self.jumped = [0] * self.size
 
     def add(self, other: Tally) -> None:
         """Add the counts of other workgroups of the launch."""
-        for name in ("counts", "moved", "conflicts"):
+        for name in ("counts", "moved", "conflicts", "jumped"):
             mine, theirs = getattr(self, name), getattr(other, name)
             mine[:] = [a + b for a, b in zip(mine, theirs)]
         self.useful[:] = [a or b for a, b in zip(self.useful, other.useful)]
@@ -103,6 +106,12 @@ def summary(code: Any, tally: Tally, grid: tuple[int, int, int]) -> dict[str, An
         "mix": dict(mix.most_common()),
         "families": dict(families.most_common()),
         "counts": list(tally.counts),
+        "code_lines": [ins.line for ins in code.program.instructions],
+        "branches": [
+            [ins.index, tally.jumped[ins.index], count - tally.jumped[ins.index]]
+            for ins, count in zip(code.program.instructions, tally.counts)
+            if ins.name.startswith("s_cbranch_")
+        ],
         "useful": list(tally.useful),
         "lines": [
             {

@@ -12,9 +12,20 @@ __all__ = ["Counts", "Launch"]
 
 @dataclass
 class Counts:
-    """Count the warps that executed each instruction of a launch."""
+    """Count the warps that executed each instruction of a launch.
+
+    Args:
+        counts: of each instruction.
+        jumped: of each conditional branch, the warps of which some thread jumped.
+        whole: of each conditional branch, the warps of which all threads jumped.
+    """
 
     counts: list[int]
+    jumped: list[int] = field(default_factory=list)
+    whole: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.jumped, self.whole = [0] * len(self.counts), [0] * len(self.counts)
 
 
 @dataclass

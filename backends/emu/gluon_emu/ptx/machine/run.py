@@ -214,10 +214,15 @@ class Machine:
         """Move the masked threads to `target`, the others on."""
         if target <= group.pc:
             self._looped(group)
+        tally, pc = self.tally, group.pc
         if group.mask is None or group.active is not None and group.mask is group.active:
+            tally.jumped[pc] += group.size
+            tally.whole[pc] += group.size
             return target
         chosen = group.lanes()
         rest = group.everything() & ~chosen
+        tally.jumped[pc] += int(chosen.any(1).sum())
+        tally.whole[pc] += int((~rest.any(1)).sum())
         if not rest.any():
             return target
         taken, other = group.part(chosen), group.part(rest)

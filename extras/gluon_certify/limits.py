@@ -1,0 +1,58 @@
+"""Facts about the machine that neither the simulator nor the emulator has, as a certificate names them."""
+
+from __future__ import annotations
+
+import re
+from typing import Iterable, Iterator
+
+__all__ = ["not_modelled"]
+
+_ALWAYS = "time: neither executor knows how long an instruction takes"
+_NVIDIA = (
+    "ptxas and the cubin: the emulator executes the PTX that ptxas gets; the hash of the cubin is kept",
+    "races and weak memory in PTX: accesses happen in one order, and the simulator alone searches for races",
+)
+_AMD = (
+    "AMD's hardware: the manuals are the reference, no instruction was compared with silicon",
+    "ISA text: the emulator executes the assembly; the assembler's bytes are hashed and not decoded",
+)
+_FORMS = {
+    "setmaxnreg": "setmaxnreg: the number of registers of a warp",
+    "griddepcontrol": "griddepcontrol: the overlap with the kernels before and after",
+    "nanosleep": "nanosleep: a turn for the other warps, no time",
+    "createpolicy": "cache policies",
+    "prefetch": "prefetches",
+    "discard": "discarded lines of caches",
+    "tcgen05": "tcgen05: not compared with silicon",
+    "clusterlaunchcontrol": "clusterlaunchcontrol: not compared with silicon",
+}
+_INEXACT = re.compile(
+    r"^(ex2|lg2|sin|cos|tanh|rcp|sqrt|rsqrt|div)\.(approx|full)|^v_(exp|log|sin|cos|rcp|rsq|sqrt)_"
+)
+
+
+def not_modelled(backend: str, forms: Iterable[str], bare: Iterable[str]) -> list[str]:
+    """Return what the verdict on a kernel leaves out.
+
+    Args:
+        backend: of the architecture, "nvidia" or "amd".
+        forms: the executed instructions.
+        bare: pointer arguments that were given as numbers.
+    """
+    return list(dict.fromkeys(_all(backend, sorted(forms), bare)))
+
+
+def _all(backend: str, forms: list[str], bare: Iterable[str]) -> Iterator[str]:
+    yield _ALWAYS
+    yield from {"nvidia": _NVIDIA, "amd": _AMD}.get(backend, ())
+    for form in forms:
+        stem = form.partition(".")[0]
+        if stem in _FORMS:
+            yield _FORMS[stem]
+        if "L2::cache_hint" in form:
+            yield _FORMS["createpolicy"]
+    inexact = sorted({m[0].strip("_") for form in forms if (m := _INEXACT.match(form))})
+    if inexact:
+        yield f"the last bits of approximations: {', '.join(inexact)}"
+    for name in bare:
+        yield f"memory behind {name}, whose pointer is a number"

@@ -1,0 +1,153 @@
+"""`gluon certify`: verdicts, exit codes and the content of certificates."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from gluon_certify import Plan, certify
+from gluon_certify.text import lines
+
+pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore")]
+HEAD = """
+import numpy as np
+import gluon_core as gluon
+from gluon_core import language as gl
+"""
+
+
+def gluon(*arguments):
+    command = [sys.executable, "-m", "gluon_core", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def program(tmp_path, text):
+    path = tmp_path / "program.py"
+    path.write_text(HEAD + textwrap.dedent(text))
+    return str(path)
+
+
+TWICE = """
+@gluon.jit
+def twice(x, out, n, BLOCK: gl.constexpr):
+    i = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, gl.portable.blocked_layout([BLOCK], gl.float32))
+    if n > 10000:
+        gl.store(out, 7.0)
+    gl.store(out + i, gl.load(x + i, mask=i < n) * 2, mask=i < n)
+
+x = np.arange(500, dtype=np.float32)
+out = np.zeros_like(x)
+for _ in range(3):
+    twice[(2,)](x, out, 500, BLOCK=256)
+assert (out == 2 * x).all()
+"""
+
+# Each block of a cluster gathers within its own half: docs/known-compiler-bugs.md.
+GATHER = """
+@gluon.jit
+def reverse(x):
+    offsets = gl.arange(0, 256, gl.BlockedLayout([1], [32], [4], [0], cga_layout=[(1,)]))
+    gl.store(x + offsets, gl.gather(gl.load(x + offsets), 255 - offsets, 0))
+
+x = np.arange(256, dtype=np.float32)
+reverse[(1,)](x, num_ctas=2)
+assert x[0] == 255
+"""
+
+OUTSIDE = """
+@gluon.jit
+def shifted(out):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    i = gl.arange(0, 128, layout)
+    gl.store(out + i, i)
+    gl.store(out + i + 1, i)
+
+shifted[(1,)](np.zeros(128, np.int32))
+"""
+
+PLAN = Plan(schedules=3, launches=2)
+
+
+def test_right_kernels_are_certified_for_each_target(tmp_path):
+    certificate = certify(program(tmp_path, TWICE), ["sm_90", "gfx942"], plan=PLAN)
+    assert certificate.verdict == "certified" and certificate.exit == 0
+    assert [target.target for target in certificate.targets] == ["nvidia:sm_90", "amd:gfx942"]
+    for target in certificate.targets:
+        (kernel,) = target.kernels
+        assert kernel.name == "twice" and len(kernel.launches) == 2 and kernel.unexamined == 1
+        assert kernel.launches[0].simulated == ["latest", "eager", "random, seed 0"]
+        assert [one.differing for one in kernel.launches[0].arrays] == [0, 0]
+        assert 0 < kernel.coverage.executed < kernel.coverage.instructions
+        assert kernel.coverage.taken < kernel.coverage.sides
+        assert any("7.0" in text or "40e00000" in text.lower() or "st.global" in text or "store" in text
+                   for text in kernel.coverage.missed)  # fmt: skip
+        assert kernel.not_modelled
+    nvidia, amd = (target.kernels[0].code for target in certificate.targets)
+    assert {"ttgir", "ptx", "cubin"} <= nvidia.keys() and {"ttgir", "amdgcn", "hsaco"} <= amd.keys()
+    again = certify(program(tmp_path, TWICE), ["sm_90", "gfx942"], plan=PLAN)
+    assert again.as_json() == certificate.as_json()
+
+
+def test_wrong_machine_code_is_found_and_the_program_goes_on_with_the_right_results(tmp_path):
+    certificate = certify(program(tmp_path, GATHER), ["sm_90"], plan=PLAN)
+    (kernel,) = certificate.targets[0].kernels
+    assert certificate.verdict == "wrong" and certificate.exit == 1
+    assert certificate.targets[0].problem == ""  # the program saw what the simulator computed
+    assert [finding.of for finding in kernel.findings] == ["results"]
+    (array,) = kernel.launches[0].arrays
+    assert array.differing == 256 and not array.passed
+    assert "256 of 256 elements differ" in "\n".join(lines(certificate.as_json()))
+
+
+def test_a_report_of_the_simulator_is_the_kernels_mistake(tmp_path):
+    certificate = certify(program(tmp_path, OUTSIDE), ["sm_80"], plan=PLAN)
+    (kernel,) = certificate.targets[0].kernels
+    assert certificate.verdict == "wrong" and kernel.findings[0].of == "simulator"
+    assert kernel.findings[0].file == "program.py" and kernel.findings[0].line == 11
+
+
+def test_nothing_launched_and_other_targets_are_no_success(tmp_path):
+    nothing = certify(program(tmp_path, "x = 1"), ["sm_90"], plan=PLAN)
+    assert nothing.verdict == "incomplete" and nothing.exit == 3
+    fixed = TWICE.replace("BLOCK=256)", 'BLOCK=256, target="sim:gfx942")')
+    elsewhere = certify(program(tmp_path, fixed), ["sm_90"], plan=PLAN)
+    assert elsewhere.exit == 3 and elsewhere.targets[0].elsewhere == ["twice on sim:gfx942"]
+
+
+def test_a_program_that_fails_is_not_certified(tmp_path):
+    failing = certify(program(tmp_path, TWICE + "raise SystemExit(4)"), ["sm_80"], plan=PLAN)
+    assert failing.exit == 3 and "exit code 4" in failing.targets[0].problem
+
+
+def test_only_the_named_kernel_is_examined(tmp_path):
+    both = TWICE + OUTSIDE.replace("import", "")
+    certificate = certify(program(tmp_path, both), ["sm_80"], plan=PLAN, kernel="twice")
+    assert [one.name for one in certificate.targets[0].kernels] == ["twice"]
+
+
+def test_the_command_prints_and_writes_the_certificate(tmp_path):
+    path, output = program(tmp_path, TWICE), tmp_path / "certificate.json"
+    done = gluon("certify", path, "--target", "sm_80", "--schedules", "2", "--output", str(output))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("certified: ") and "coverage: " in done.stdout
+    content = json.loads(output.read_text())
+    assert content["format"] == "gluon-certificate/1" and content["verdict"] == "certified"
+    assert gluon("certify", path, "--target", "sm_80", "--schedules", "0").returncode == 2
+    assert gluon("certify", path, "--target", "nowhere").returncode == 2
+    assert gluon("certify", str(tmp_path / "none.py"), "--target", "sm_80").returncode == 2
+
+
+def test_differences_are_judged_by_the_narrowest_type():
+    from gluon_certify.examine import compared
+    from gluon_certify.regions import Memory, Region
+
+    x = np.ones(8, np.float32)
+    memory = Memory((Region("x", "fp32", x.view(np.uint8)),), (), ())
+    other = np.ones(8, np.float32)
+    other[3] += 2.0**-10
+    (strict,) = compared(memory, [other.view(np.uint8)], 0.0)
+    (loose,) = compared(memory, [other.view(np.uint8)], 2.0**-6)
+    assert not strict.passed and loose.passed and strict.differing == loose.differing == 1
