@@ -198,7 +198,7 @@ class TargetPart:
 
 @dataclass
 class Certificate:
-    """What ran, what was compared, and the outcome.
+    """The launches that ran, their comparison, and the outcome.
 
     Args:
         file: the program.

@@ -39,7 +39,7 @@ def certify(
     schedules: Annotated[
         int, typer.Option("--schedules", metavar="N", help="Runs of each launch by each executor.")
     ] = 10,
-    seed: Annotated[int, typer.Option("--seed", help="Of the random schedules.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="The first seed of random schedules.")] = 0,
     launches: Annotated[
         int, typer.Option("--launches", metavar="N", help="Examine so many launches of one form.")
     ] = 4,
