@@ -12,7 +12,11 @@ from pathlib import Path
 import tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
-PROJECTS = (ROOT, *(ROOT / "backends" / name for name in ("nvidia", "amd", "sim")))
+PROJECTS = (
+    ROOT,
+    *(ROOT / "backends" / name for name in ("nvidia", "amd", "sim", "emu")),
+    *(ROOT / name for name in ("runtime", "extras", "kernels")),
+)
 
 
 def write(folder: Path) -> list[Path]:

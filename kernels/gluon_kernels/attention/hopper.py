@@ -33,13 +33,15 @@ def copy_tiles(queries, keys, values, sizes, SHARED: gl.constexpr, SETTINGS: gl.
         if head < sizes[0]:
             batch = head // sizes[3]
             head = head % sizes[3]
-            for i in gl.static_range(len(queries)):
-                queries[i].fetch(query, [[batch, head, row + i * 64, 0]])
+            with gl.scope("copy Q"):
+                for i in gl.static_range(len(queries)):
+                    queries[i].fetch(query, [[batch, head, row + i * 64, 0]])
             query = query.next()
             for j in range(count):
                 key = (count - 1 - j) * BLOCK_N
-                keys.fetch(at, [[batch, head // SHARED, key, 0]])
-                values.fetch(at, [[batch, head // SHARED, key, 0]])
+                with gl.scope("copy K and V"):
+                    keys.fetch(at, [[batch, head // SHARED, key, 0]])
+                    values.fetch(at, [[batch, head // SHARED, key, 0]])
                 at = at.next()
 
 
@@ -80,7 +82,8 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
                     at = at.next()
                 count = gl.minimum(count, seen)
 
-            q_tile = queries.wait(query).reshape([ROWS, D])
+            with gl.scope("wait for Q"):
+                q_tile = queries.wait(query).reshape([ROWS, D])
             if not OVERLAP:
                 # There are registers for it, and less is read from shared memory.
                 q_tile = q_tile.load(gl.DotOperandLayout(0, score_layout, 2))
@@ -100,23 +103,29 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
             behind, at = at, at.next()
 
             for _ in range(1, count):
-                k_tile = keys.wait(at).reshape([BLOCK_N, D]).permute((1, 0))
+                with gl.scope("wait for K"):
+                    k_tile = keys.wait(at).reshape([BLOCK_N, D]).permute((1, 0))
                 coming = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False, is_async=True)
-                v_tile = values.wait(behind).reshape([BLOCK_N, D])
+                with gl.scope("wait for V"):
+                    v_tile = values.wait(behind).reshape([BLOCK_N, D])
                 acc = warpgroup_mma(p_tile, v_tile, acc, is_async=True)
-                score = warpgroup_mma_wait(1, deps=[coming])
+                with gl.scope("wait for the scores"):
+                    score = warpgroup_mma_wait(1, deps=[coming])
                 keys.release(at)
+                gl.scope_begin("softmax")
                 higher = gl.maximum(top, gl.max(score, 1) * scale)
                 kept = gl.exp2(top - higher)
                 p = gl.exp2(score * scale - higher[:, None])
                 fresh = sums_of_lanes(p)
                 total = total * gl.convert_layout(kept, lanes)[:, None] + fresh
                 top = higher
+                gl.scope_end("softmax")
                 if OVERLAP:
                     # Came long ago. But ptxas moves a wait for `wgmma` up to the last branch, and here
                     # that is one behind softmax.
                     queries.wait(query)
-                done = warpgroup_mma_wait(0, deps=[acc])
+                with gl.scope("wait for the sums"):
+                    done = warpgroup_mma_wait(0, deps=[acc])
                 values.release(behind)
                 acc = warpgroup_mma_init(
                     done * gl.convert_layout(kept, gl.SliceLayout(1, out_layout))[:, None]
@@ -135,7 +144,8 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
             result = result * gl.convert_layout(1 / whole, gl.SliceLayout(1, out_layout))[:, None]
             if logsums is not None:
                 gl.store(logsums + head * length + rows, top + gl.log2(whole), mask=rows < length)
-            writer.store([head // of_sequence, head % of_sequence, first, 0], result)
+            with gl.scope("store"):
+                writer.store([head // of_sequence, head % of_sequence, first, 0], result)
     writer.close()
 
 

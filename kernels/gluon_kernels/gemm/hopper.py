@@ -84,7 +84,8 @@ def copy_tiles(ring, tiles, batch, K, SHAPES: gl.constexpr, TRANSPOSED: gl.const
             for i in gl.static_range(len(WIDTHS)):
                 places = places + ([matrix, left, k] if TRANSPOSED[1] else [matrix, k, left],)
                 left += WIDTHS[i]
-            ring.fetch(at, places)
+            with gl.scope("copy A and B"):
+                ring.fetch(at, places)
             at = at.next()
 
 
@@ -124,25 +125,31 @@ def multiplied(slot, sums, GROUP: gl.constexpr, GROUPS: gl.constexpr, TRANSPOSED
     """Start a step of each accumulator, and wait until the step before is over."""
     a = left_of(slot[GROUP], TRANSPOSED)
     started = ()
-    for i in gl.static_range(len(sums)):
-        b = right_of(slot[GROUPS + i], TRANSPOSED)
-        started = started + (warpgroup_mma(a, b, sums[i], is_async=True),)
+    with gl.scope("issue products"):
+        for i in gl.static_range(len(sums)):
+            b = right_of(slot[GROUPS + i], TRANSPOSED)
+            started = started + (warpgroup_mma(a, b, sums[i], is_async=True),)
+    gl.scope_begin("wait for products")
     if len(sums) == 1:
-        return (warpgroup_mma_init(warpgroup_mma_wait(1, deps=[started[0]])),)
+        waited = (warpgroup_mma_wait(1, deps=[started[0]]),)
     else:
         waited = warpgroup_mma_wait(len(sums), deps=started)
-        again = ()
-        for i in gl.static_range(len(sums)):
-            again = again + (warpgroup_mma_init(waited[i]),)
-        return again
+    gl.scope_end("wait for products")
+    again = ()
+    for i in gl.static_range(len(sums)):
+        again = again + (warpgroup_mma_init(waited[i]),)
+    return again
 
 
 @gluon.jit
 def finished(sums):
+    gl.scope_begin("wait for the last products")
     if len(sums) == 1:
-        return (warpgroup_mma_wait(0, deps=[sums[0]]),)
+        done = (warpgroup_mma_wait(0, deps=[sums[0]]),)
     else:
-        return warpgroup_mma_wait(0, deps=sums)
+        done = warpgroup_mma_wait(0, deps=sums)
+    gl.scope_end("wait for the last products")
+    return done
 
 
 @gluon.jit
@@ -176,11 +183,15 @@ def multiply_own_tiles(
     first = gl.program_id(0) + partition * gl.num_programs(0)
     for tile in range(first, tiles.count() * batch, 2 * gl.num_programs(0)):
         sums = cleared(tiles.block[0], SHAPES[1], ring.dtype.primitive_bitwidth)
-        order.wait(turn)
+        with gl.scope("wait for the turn"):
+            order.wait(turn)
         for step in range(steps):
-            sums = multiplied(ring.wait(at), sums, 0, 1, TRANSPOSED)
+            with gl.scope("wait for A and B"):
+                slot = ring.wait(at)
+            sums = multiplied(slot, sums, 0, 1, TRANSPOSED)
             # The step before is over: its slot takes the tiles that come next.
-            ring.release(at.before(), pred=step > 0)
+            with gl.scope("release A and B"):
+                ring.release(at.before(), pred=step > 0)
             at = at.next()
         order.arrive(turn)
         turn = turn.next()
@@ -188,7 +199,8 @@ def multiply_own_tiles(
         ring.release(at.before(), pred=steps > 0)
         at = at.next(steps)
         matrix, row, column = place_of(tile, tiles)
-        store(outs, sums, matrix, row, column, FORM, VECTOR)
+        with gl.scope("store"):
+            store(outs, sums, matrix, row, column, FORM, VECTOR)
     close(outs, FORM)
 
 
@@ -203,13 +215,17 @@ def multiply_share(
     for tile in range(gl.program_id(0), tiles.count() * batch, gl.num_programs(0)):
         sums = cleared(ROWS, SHAPES[1], ring.dtype.primitive_bitwidth)
         for k in range(0, K, SHAPES[2]):
-            sums = multiplied(ring.wait(at), sums, group, len(SHAPES[0]), TRANSPOSED)
-            ring.release(at.before(), pred=k > 0)
+            with gl.scope("wait for A and B"):
+                slot = ring.wait(at)
+            sums = multiplied(slot, sums, group, len(SHAPES[0]), TRANSPOSED)
+            with gl.scope("release A and B"):
+                ring.release(at.before(), pred=k > 0)
             at = at.next()
         sums = finished(sums)
         ring.release(at.before(), pred=K > 0)
         matrix, row, column = place_of(tile, tiles)
-        store(outs, sums, matrix, row + group * ROWS, column, FORM, VECTOR)
+        with gl.scope("store"):
+            store(outs, sums, matrix, row + group * ROWS, column, FORM, VECTOR)
     close(outs, FORM)
 
 
