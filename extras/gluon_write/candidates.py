@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from itertools import permutations
-from typing import Callable, Iterator, Optional, Sequence
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 from gluon_core.errors import GluonError
 from gluon_core.layouts import BlockedLayout, DistributedLayout
-from gluon_write.graph import Graph, Unknown
+from gluon_write.buffers import shared_candidates
+from gluon_write.graph import AnyLayout, Graph, Unknown
 
 __all__ = ["candidates"]
 
@@ -70,13 +71,15 @@ def _square(shape: Sequence[int], lanes: int, warps: int) -> Iterator[Distribute
             yield BlockedLayout([side, side], threads, parts, [1, 0])
 
 
-def candidates(graph: Graph) -> dict[int, list[DistributedLayout]]:
+def candidates(graph: Graph) -> dict[int, list[AnyLayout]]:
     """Return the layouts that each unknown may have, by its number, in a fixed order."""
-    lists: dict[int, list[DistributedLayout]] = {one.number: [] for one in graph.unknowns}
+    lists: dict[int, list[AnyLayout]] = {one.number: [] for one in graph.unknowns}
     products = {r.result.number for r in graph.relations if r.kind == "operand"}
     for one in graph.unknowns:
         if one.fixed is not None:
             lists[one.number] = [one.fixed]
+        elif one.first is not None:
+            lists[one.number] += shared_candidates(one.shape, one.bits, one.first)
         elif one.number in products:
             lists[one.number] += _square(one.shape, graph.lanes, graph.warps)
         elif one.accesses or one.reductions:
@@ -89,7 +92,7 @@ def candidates(graph: Graph) -> dict[int, list[DistributedLayout]]:
     return lists
 
 
-def _pass_on(graph: Graph, lists: dict[int, list[DistributedLayout]]) -> None:
+def _pass_on(graph: Graph, lists: dict[int, list[Any]]) -> None:
     """Add the layouts that relations give at their other end, until nothing is new."""
     changed = True
     while changed:
@@ -100,7 +103,7 @@ def _pass_on(graph: Graph, lists: dict[int, list[DistributedLayout]]) -> None:
                 (source, result, relation.forward),
                 (result, source, relation.backward),
             ):
-                if end.fixed is None:
+                if end.fixed is None and relation.kind != "view":
                     changed |= _add(lists[start.number], lists[end.number], rule, end)
 
 

@@ -10,9 +10,8 @@ import numpy as np
 
 from gluon_core import _triton, language
 from gluon_core.errors import GluonError, LayoutError, SourceSpan
-from gluon_core.layouts import DistributedLayout
 from gluon_core.plugin.targets import Target
-from gluon_write.graph import Graph, build
+from gluon_write.graph import AnyLayout, Graph, build
 from gluon_write.sketch import Place, place_of, sketch
 from gluon_write.solve import Solution, plan_of, solve
 
@@ -29,11 +28,11 @@ class Edits:
         conversions: place of an expression -> the layout that it is converted to.
     """
 
-    names: dict[DistributedLayout, str] = field(default_factory=dict)
-    layouts: dict[Place, DistributedLayout] = field(default_factory=dict)
-    conversions: dict[Place, DistributedLayout] = field(default_factory=dict)
+    names: dict[AnyLayout, str] = field(default_factory=dict)
+    layouts: dict[Place, Any] = field(default_factory=dict)
+    conversions: dict[Place, Any] = field(default_factory=dict)
 
-    def name(self, layout: DistributedLayout) -> str:
+    def name(self, layout: AnyLayout) -> str:
         """Return the name of a layout, a new one for a new layout."""
         return self.names.setdefault(layout, f"layout_{len(self.names)}")
 
@@ -114,7 +113,7 @@ def edits_of(graph: Graph, solution: Solution) -> Edits:
     return edits
 
 
-def _agree(place: Place, one: DistributedLayout, other: DistributedLayout) -> None:
+def _agree(place: Place, one: AnyLayout, other: AnyLayout) -> None:
     if one != other:
         raise LayoutError(
             f"the expression in line {place[1]} of the kernel is evaluated with two shapes, and would "

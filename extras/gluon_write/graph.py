@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from gluon_core.layouts import (
     AutoLayout,
     DistributedLayout,
     DotOperandLayout,
+    SharedLayout,
     SliceLayout,
     infer,
 )
 from gluon_sim.tracing.live import HANDS_ON, links
-from gluon_sim.tracing.types import PointerType, TensorType
+from gluon_sim.tracing.types import MemDescType, PointerType, TensorType
+from gluon_write.buffers import View, is_open
 from gluon_write.sketch import Place, Sketch
 from gluon_write.strides import Strides
 
 __all__ = ["Access", "Graph", "Relation", "Unknown", "build"]
 
 Key = tuple[Any, ...]
+AnyLayout = Union[DistributedLayout, SharedLayout]
 _MADE = ("make_range", "splat", "constant", "poison")
 _LAYOUT_FREE = ("arange", "full", "zeros")
+_VIEWS = frozenset("memdesc_index memdesc_subslice memdesc_trans memdesc_reshape".split())
+_COPIES = ("async_copy_global_to_local", "buffer_load_to_local")
+_ANY_BUFFER = frozenset(  # ops that take a buffer in any layout; all others demand the first one
+    "local_load local_store local_alloc local_dealloc local_gather local_scatter "
+    "local_atomic_scatter_rmw memdesc_reinterpret".split()
+).union(_VIEWS, _COPIES, HANDS_ON)
 _SHAPES = frozenset("broadcast expand_dims trans convert_layout reduce reshape join split".split())
 _ROUNDS = 8  # that a loop is taken to make
 
@@ -40,7 +49,7 @@ class Access:
 
 @dataclass
 class Unknown:
-    """Hold one unknown layout.
+    """Hold one unknown layout, of tensors or of one shared buffer.
 
     Attributes:
         shape: of the largest value with it.
@@ -50,12 +59,13 @@ class Unknown:
         steps: elementwise ops, those in loops counted often.
         sites: calls that make a tensor with it.
         line: the first line where it occurs.
+        first: of a buffer, the layout with which the kernel was traced; None of tensors.
     """
 
     number: int
     shape: tuple[int, ...] = ()
     bits: int = 32
-    fixed: Optional[DistributedLayout] = None
+    fixed: Optional[AnyLayout] = None
     fixed_by: str = ""
     accesses: list[Access] = field(default_factory=list)
     reductions: list[tuple[int, tuple[int, ...], int]] = field(default_factory=list)
@@ -63,6 +73,7 @@ class Unknown:
     sites: list[Place] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     line: int = 0
+    first: Optional[SharedLayout] = None
 
 
 @dataclass
@@ -70,8 +81,9 @@ class Relation:
     """Hold an op between two unknown layouts, and the expression where a conversion can go.
 
     Attributes:
-        kind: "same", "expand", "reduce", "trans", "infer" or "operand".
-        detail: axis, order, function, or operand index.
+        kind: "same", "expand", "reduce", "trans", "infer", "operand", or "view": of a shared buffer, the
+            result, from a tensor's registers.
+        detail: axis, order, function, operand index, or `View`.
         wrap: ("before" or "after", place), None where no conversion is possible.
     """
 
@@ -139,6 +151,8 @@ class _Builder:
         self.values: dict[Key, Any] = {}
         self.pending: list[tuple[Any, ...]] = []
         self.strides = Strides()
+        self.views: dict[Key, tuple[Key, Any, tuple[Any, ...]]] = {}  # buffer, its value, steps
+        self.open: set[Key] = set()  # buffers whose layout was left out
         self.about: list[
             tuple[Key, Any, int]
         ] = []  # key -> a change of its unknown, with its weight
@@ -214,12 +228,14 @@ class _Builder:
         results = [v for v in op.results if isinstance(v.type, TensorType)]
         for value in (*tensors, *results):
             self.key(context, value)
+        self._buffers(op, context, tensors, results)
         if name == "call":
             self._call(op, context, results)
         elif name in HANDS_ON:
             for value, source in links(op):
                 if isinstance(value.type, TensorType):
                     self.join(self.key(context, value), self.key(context, source))
+                self.hand_on(context, value, context, source)
                 self.strides.link(context, value, source)
         elif name in _MADE:
             self._made(op, context, results)
@@ -227,8 +243,12 @@ class _Builder:
             self._shaped(op, context, tensors, results)
         elif name == "mma":
             self._mma(op, context, tensors, results)
-        elif "load" in name or "store" in name or "atomic" in name:
+        elif name == "as_operand":
+            self._demand(op, context, tensors[0], results[0].type.layout, 0)
+        elif "load" in name or "store" in name or "atomic" in name or name in _COPIES:
             self._memory(op, context, tensors, results)
+        elif name in ("gather", "local_gather"):  # the result has the layout of the indices
+            self.join(self.key(context, tensors[-1]), self.key(context, results[0]))
         else:
             alike = [*tensors, *results]
             if alike and all(v.type.dims == alike[0].type.dims for v in alike):
@@ -266,6 +286,7 @@ class _Builder:
         for parameter, argument in zip(function.arguments, args):
             if isinstance(parameter.type, TensorType):
                 self.join(self.key(inner, parameter), self.key(context, argument))
+            self.hand_on(inner, parameter, context, argument)
             self.strides.across(inner, parameter, context, argument)
         self.walk(function.body, inner)
         for block in function.body.blocks[:1]:
@@ -283,8 +304,71 @@ class _Builder:
             node = self.drawn.nodes.get(id(op)) if not context else None
             called = self.drawn.functions.get(node, "") if node else ""
             if node and called.rpartition(".")[2] in _LAYOUT_FREE:
-                if isinstance(value.type.layout, (AutoLayout, type(None))):
+                left_out = isinstance(value.type.layout, (AutoLayout, type(None)))
+                if left_out or node in self.drawn.accumulators:
                     self.note(context, value, ("site", node))
+                if not left_out:
+                    self.note(context, value, ("fixed", value.type.layout, "the matrix unit"))
+
+    # -- shared memory --------------------------------------------------------------------------
+
+    def hand_on(self, inner: Any, value: Any, outer: Any, source: Any) -> None:
+        """Let a value of control flow or a parameter be the view that it comes from."""
+        if not isinstance(getattr(source, "type", None), MemDescType):
+            return
+        view = self.views.get((outer, id(source.resolve())))
+        if view is None:
+            return
+        known = self.views.setdefault((inner, id(value.resolve())), view)
+        self.join(known[0], view[0])
+
+    def _buffers(self, op: Any, context: Any, tensors: list[Any], results: list[Any]) -> None:
+        """Note the buffers that an op makes, views, reads and writes."""
+        name = op.name
+        if name == "local_alloc":
+            result = op.results[0]
+            self.views[(context, id(result.resolve()))] = (self.key(context, result), result, ())
+            node = self.drawn.nodes.get(id(op)) if not context else None
+            if node in self.drawn.opened:
+                self.note(context, result, ("site", node))
+                if is_open(result.type.layout):
+                    self.open.add(self.key(context, result))
+            if tensors:
+                self._seen(op, context, tensors[0], result)
+            return
+        operands = [v for v in op.operands() if isinstance(v.type, MemDescType)]
+        for value in operands:
+            view = self.views.get((context, id(value.resolve())))
+            if view is None:
+                continue
+            key, root, steps = view
+            if name in _VIEWS:
+                if name in ("memdesc_trans", "memdesc_reshape"):
+                    kind = "permute" if name == "memdesc_trans" else "reshape"
+                    steps = (*steps, (kind, tuple(op.args[1]), tuple(value.type.shape)))
+                self.views[(context, id(op.results[0].resolve()))] = (key, root, steps)
+            elif name == "local_load":
+                node = self.drawn.nodes.get(id(op)) if not context else None
+                if node in self.drawn.opened:
+                    self.note(context, results[0], ("site", node))
+                self._seen(op, context, results[0], value)
+            elif name in ("local_store", *_COPIES) and tensors:
+                self._seen(op, context, tensors[0], value)
+            elif name not in _ANY_BUFFER or name == "memdesc_reinterpret":
+                demand = "fixed", root.type.layout, f"{op.called}, line {op.loc.line}"
+                self.about.append((key, demand, 1))
+
+    def _seen(self, op: Any, context: Any, registers: Any, buffer: Any) -> None:
+        """Relate a tensor to the buffer that it is copied to or from."""
+        key, _, steps = self.views[(context, id(buffer.resolve()))]
+        bits = getattr(buffer.type.element, "bits", 32)
+        view = View(
+            steps, tuple(buffer.type.shape), bits, self.drawn.banks, op.name in _COPIES, op.name,
+            op.loc.line,
+        )  # fmt: skip
+        self.pending.append(
+            ("view", self.key(context, registers), key, view, None, op, self.weight)
+        )
 
     def _inferred(self, op: Any, context: Any, tensors: list[Any], results: list[Any]) -> None:
         if op.name == "join":
@@ -311,22 +395,26 @@ class _Builder:
             return
         self.note(context, acc, ("fixed", wanted[2], f"the matrix unit, line {op.loc.line}"))
         for index, operand in enumerate((a, b)):
-            key = ("mma", context, id(op), index)
-            self.parent[key], self.values[key] = key, operand
-            self.about.append(
-                (key, ("fixed", wanted[index], f"the matrix unit, line {op.loc.line}"), 1)
-            )
-            at = None if context else self.operand_at(op, operand)
-            self.pending.append(
-                ("same", self.key(context, operand), key, None, at, op, self.weight)
-            )
+            self._demand(op, context, operand, wanted[index], index)
+
+    def _demand(self, op: Any, context: Any, operand: Any, layout: Any, index: int) -> None:
+        """Give an operand of a matrix unit the layout that it demands, or a conversion to it."""
+        key = ("mma", context, id(op), index)
+        self.parent[key], self.values[key] = key, operand
+        self.about.append((key, ("fixed", layout, f"the matrix unit, line {op.loc.line}"), 1))
+        at = None if context else self.operand_at(op, operand)
+        self.pending.append(("same", self.key(context, operand), key, None, at, op, self.weight))
 
     def _memory(self, op: Any, context: Any, tensors: list[Any], results: list[Any]) -> None:
         pointers = [v for v in tensors if isinstance(v.type.element, PointerType)]
-        if len(pointers) != 1:
+        bases = [v for v in op.operands() if isinstance(v.type, PointerType)]
+        if len(pointers) == 1:
+            pointer, pointee = pointers[0], pointers[0].type.element.pointee
+        elif len(bases) == 1 and tensors:  # a base and a tensor of offsets
+            pointer, pointee = _offsets(tensors), bases[0].type.pointee
+        else:
             return
-        pointer = pointers[0]
-        self.note(context, pointer, ("access", op, pointer.type.dims, context))
+        self.note(context, pointer, ("access", op, pointer, pointee, context))
         for value in results:
             self.join(self.key(context, pointer), self.key(context, value))
         for value in tensors:
@@ -341,18 +429,21 @@ def build(drawn: Sketch, lanes: int, warps: int) -> Graph:
     work.walk(kernel.body, ())
     unknowns: dict[Key, Unknown] = {}
     for key, value in work.values.items():
-        if not isinstance(value.type, TensorType):
+        if not isinstance(value.type, (TensorType, MemDescType)):
             continue
         root = work.find(key)
         one = unknowns.setdefault(root, Unknown(len(unknowns)))
         dims = value.type.dims
         if not one.shape or _size(dims) > _size(one.shape):
             one.shape = dims
-        bits = getattr(value.type.element, "bits", 32)
+        bits = _bits(value.type)
         one.bits = max(1 if bits == 1 else bits, one.bits) if one.shape else bits
         layout = value.type.layout
-        if layout is not None and not isinstance(layout, AutoLayout) and key[0] != "mma":
-            one.fixed, one.fixed_by = layout, "the kernel's source"
+        if isinstance(value.type, MemDescType):
+            one.first = layout
+        stays = layout is not None and not isinstance(layout, AutoLayout) and key[0] != "mma"
+        if stays and key not in work.open:
+            one.fixed, one.fixed_by = layout, one.fixed_by or "the kernel's source"
         name = getattr(value, "name", None)
         if name and name not in one.names and not key[0]:
             one.names.append(name)
@@ -367,7 +458,7 @@ def build(drawn: Sketch, lanes: int, warps: int) -> Graph:
         first, second = (unknowns[work.find(k)] for k in (source, result))
         if first is second and kind == "same":
             continue
-        bits = getattr(ends[0].element, "bits", 32)
+        bits = _bits(ends[0])
         node = drawn.nodes.get(id(op))
         called = (drawn.functions.get(node, "") if node else "") or op.name
         relations.append(
@@ -399,11 +490,22 @@ def _apply(one: Unknown, change: tuple[Any, ...], strides: Strides, weight: int)
     elif kind == "reduction":
         one.reductions.append((change[1], change[2].dims, weight))
     else:
-        _, op, dims, context = change
-        pointer = next(v for v in op.operands() if isinstance(v.type.element, PointerType))
-        bits = getattr(pointer.type.element.pointee, "bits", 32)
+        _, op, pointer, pointee, context = change
+        dims, bits = pointer.type.dims, getattr(pointee, "bits", 32)
         steps = strides.of(context, pointer, len(dims))
         one.accesses.append(Access(op.name, op.loc.line, steps, dims, bits, weight))
+
+
+def _bits(type: Any) -> int:
+    """Return the bits of an element; pointers have 64."""
+    if isinstance(type.element, PointerType):
+        return 64
+    return int(getattr(type.element, "bits", 32))
+
+
+def _offsets(tensors: list[Any]) -> Any:
+    """Return the offsets among the operands of an access to a base: the first integers of 32 bits."""
+    return next((v for v in tensors if str(v.type.element) == "i32"), tensors[0])
 
 
 def _size(dims: tuple[int, ...]) -> int:

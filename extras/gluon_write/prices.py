@@ -134,7 +134,8 @@ def reasons(layout: DistributedLayout, unknown: Unknown) -> list[str]:
         vector = vector_of(layout, access)
         sectors = sectors_of(layout, access)
         moved = vector * access.bits // 8
-        kind = "store" if "store" in access.name else "load" if "load" in access.name else "atomic"
+        kinds = "copy", "store", "load", "atomic"
+        kind = next((k for k in kinds if k in access.name), "access")
         words.append(
             f"{kind}, line {access.line}: {moved} bytes a thread, {sectors} sectors a warp"
         )

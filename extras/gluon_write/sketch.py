@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import re
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional
 
 from gluon_core import portable
 from gluon_core._triton import tl, unwrap
-from gluon_core.errors import CapabilityError
+from gluon_core.errors import CapabilityError, GluonError, LayoutError
 from gluon_core.frontend.generator import KernelGenerator
 from gluon_core.frontend.trace import trace
 from gluon_core.language.reductions import dot_fma
+from gluon_core.layouts import AutoLayout, DotOperandLayout
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.semantic.base import shape_of
+from gluon_core.values import distributed_type, shared_memory_descriptor
+from gluon_core.values.tensors import describe, unwrap_shape
+from gluon_write.buffers import first_layout
 
 __all__ = ["Place", "Sketch", "place_of", "sketch"]
 
+# Functions on shared memory -> the position of their layout.
+_ON_SHARED = {"gl.allocate_shared_memory": 2, "shared_memory_descriptor.load": 0}
+# Functions that make tensors -> the position of their layout.
+_MAKERS = {"gl.full": 3, "gl.zeros": 2, "full": 3, "zeros": 2}
 Place = tuple[str, int, int, int, int]  # kind of node, first line and column, last line and column
 
 
@@ -31,6 +41,9 @@ class Sketch:
         returned: place of an expression -> the values that it had.
         within: place of an expression -> places of the expressions in it, outermost first.
         functions: place of a call -> public name of the function.
+        opened: places of calls on shared memory whose layout was left out.
+        banks: of shared memory.
+        accumulators: place of a call that makes an accumulator -> the layout of its matrix unit.
     """
 
     program: Any = None
@@ -38,6 +51,9 @@ class Sketch:
     returned: dict[Place, list[Any]] = field(default_factory=dict)
     within: dict[Place, list[Place]] = field(default_factory=dict)
     functions: dict[Place, str] = field(default_factory=dict)
+    opened: set[Place] = field(default_factory=set)
+    banks: int = 32
+    accumulators: dict[Place, Any] = field(default_factory=dict)
     kept: list[Any] = field(default_factory=list)  # ops, so that no id is used twice
 
 
@@ -47,6 +63,10 @@ def place_of(node: Any) -> Optional[Place]:
         return None
     last = (node.end_lineno or node.lineno, node.end_col_offset or 0)
     return (type(node).__name__, node.lineno, node.col_offset, *last)
+
+
+class _AnotherTrace(GluonError):
+    """A layout is known now that an op before needs."""
 
 
 class _Sketcher(KernelGenerator):
@@ -88,35 +108,166 @@ class _Sketcher(KernelGenerator):
         finally:
             self.path.pop()
         if isinstance(value, tl.tensor):
-            self.drawn.returned.setdefault(place, []).append(value.handle)
+            value._flatten_ir(
+                self.drawn.returned.setdefault(place, [])
+            )  # hand it on, do not read it
         return value
 
     def visit_Call(self, node: Any) -> Any:
         if not self.is_kernel:
             return super().visit_Call(node)
         called = unwrap(self.visit(node.func))
-        name = getattr(called, "public", None) or getattr(called, "__name__", "")
+        if any(isinstance(part, ast.Call) for part in ast.walk(node.func)):
+            node = self._bound(
+                node, ast.Call(self._name("function", called), node.args, node.keywords)
+            )
+        name = str(getattr(called, "public", None) or getattr(called, "__name__", ""))
         place = place_of(node)
         if place is not None:
-            self.drawn.functions[place] = str(name)
-        if called not in (portable.mma, dot_fma):
-            return super().visit_Call(node)
-        named = dict(zip(("a", "b", "acc"), (self.visit(arg) for arg in node.args)))
-        named |= {word.arg: self.visit(word.value) for word in node.keywords}
+            self.drawn.functions[place] = name
+        if name in _ON_SHARED and not _names_layout(node, name):
+            return self._open(node, name, called, place)
+        if name in _MAKERS and place in self.drawn.accumulators and not _names_layout(node, name):
+            return self._with_layout(node, self.drawn.accumulators[place])
+        if called in (portable.mma, dot_fma):
+            return self._mma(node, called)
+        if _multiplies(name, called):
+            return self._unit(node, called)
+        if name.endswith("mma_init"):
+            named = self._operands(node, called)
+            value = next(iter(named.values()), None)
+            if isinstance(value, tl.tensor) and isinstance(value.type.layout, AutoLayout):
+                return value  # the product that takes it decides
+            return self._with_values(node, named)
+        return super().visit_Call(node)
+
+    def _operands(self, node: Any, called: Any) -> dict[str, Any]:
+        """Return the evaluated arguments of a call by name."""
+        names = list(inspect.signature(called).parameters)
+        named = dict(zip(names, (self.visit(arg) for arg in node.args)))
+        return named | {word.arg: self.visit(word.value) for word in node.keywords}
+
+    def _layouts(self, a: Any, b: Any, acc: Any, operands: str, **how: Any) -> Any:
+        """Return the layouts that the target's matrix unit wants."""
+        (m, k), n = shape_of(a)[-2:], shape_of(b)[-1]
+        layouts_of: Any = portable.mma_layouts
+        return unwrap(
+            layouts_of(
+                m, n, k, a.dtype, b.dtype, acc.dtype, operands=operands,
+                _semantic=self.semantic, **how,
+            )
+        )  # fmt: skip
+
+    def _mma(self, node: Any, called: Any) -> Any:
+        """Record a product whose operands may have any layout."""
+        named = self._operands(node, called)
         values = [self.semantic.require_tensor(named.get(n), n, rank=2) for n in ("a", "b", "acc")]
         a, b, acc = values
-        (m, k), (_, n) = shape_of(a), shape_of(b)
         op = self.builder.record("mma", tuple(v.handle for v in values), [acc.handle.type])
         if called is portable.mma:
-            layouts_of: Any = portable.mma_layouts
-            layouts = layouts_of(
-                m, n, k, a.dtype, b.dtype, acc.dtype,
-                input_precision=named.get("input_precision"), operands="registers",
-                _semantic=self.semantic,
-            )  # fmt: skip
-            chosen = unwrap(layouts)
+            precision = named.get("input_precision")
+            chosen = self._layouts(a, b, acc, "registers", input_precision=precision)
             op.attrs["layouts"] = [unwrap(getattr(chosen, f)) for f in ("a", "b", "accumulator")]
         return self.semantic.make_tensor(op.results[0], acc.type)
+
+    def _unit(self, node: Any, called: Any) -> Any:
+        """Evaluate a call of a vendor's matrix unit: its operands take the layouts that it demands.
+
+        An accumulator without a layout gets one where it is made, and the kernel is traced again.
+        """
+        named = self._operands(node, called)
+        a, b, acc = (named.get(n) for n in ("a", "b", "acc"))
+        if not isinstance(acc, tl.tensor) or not hasattr(b, "type"):
+            return self._with_values(node, named)
+        chosen = self._layouts(
+            a, b, acc, "shared" if isinstance(b, shared_memory_descriptor) else "registers"
+        )
+        if isinstance(acc.type.layout, AutoLayout):
+            self.drawn.accumulators[self._maker(acc)] = unwrap(chosen.accumulator)
+            raise _AnotherTrace("the layout of an accumulator is known now")
+        for index, (name, value) in enumerate((("a", a), ("b", b))):
+            if not isinstance(value, tl.tensor) or not isinstance(value.type.layout, AutoLayout):
+                continue
+            own = unwrap(getattr(chosen, name))
+            bits = value.dtype.primitive_bitwidth
+            width = own.k_width if isinstance(own, DotOperandLayout) else max(1, 32 // bits)
+            layout = DotOperandLayout(index, acc.type.layout, width)
+            kind = distributed_type(value.dtype, shape_of(value), layout)
+            types = [kind.to_ir(self.builder)]
+            op = self.builder.record("as_operand", (value.handle,), types)
+            named[name] = self.semantic.make_tensor(op.results[0], kind)
+        return self._with_values(node, named)
+
+    def _with_values(self, node: Any, named: Mapping[str, Any]) -> Any:
+        """Evaluate a call with arguments that are values already: none is evaluated twice."""
+        words = [ast.keyword(name, self._name(name, value)) for name, value in named.items()]
+        return super().visit_Call(self._bound(node, ast.Call(node.func, [], words)))
+
+    def _name(self, word: str, value: Any) -> ast.Name:
+        """Return an expression for a value; no kernel has variables with such names."""
+        self.lscope[f"the {word}"] = value
+        return ast.Name(f"the {word}", ast.Load())
+
+    def _bound(self, node: Any, call: ast.Call) -> Any:
+        return ast.fix_missing_locations(ast.copy_location(call, node))
+
+    def _maker(self, acc: Any) -> Place:
+        """Return the place of the call that makes an accumulator.
+
+        Raises:
+            LayoutError: it is computed, and its layout must be written.
+        """
+        op = acc.handle.resolve().get_defining_op()
+        place = self.drawn.nodes.get(id(op)) if op is not None else None
+        if place is None or self.drawn.functions.get(place, "") not in _MAKERS:
+            raise LayoutError(
+                "the accumulator of a matrix unit is computed from other tensors",
+                argument="acc",
+                expected="a tensor that gl.zeros or gl.full makes in this kernel",
+                got=describe(acc),
+                remedy="Use gl.portable.mma, or write the layout of the accumulator.",
+            )
+        return place
+
+    def _open(self, node: Any, name: str, called: Any, place: Optional[Place]) -> Any:
+        """Evaluate a call on shared memory whose layout was left out, with one to begin with."""
+        layout: Any = AutoLayout()
+        if name == "gl.allocate_shared_memory":
+            named = self._operands(node, called)
+            if set(named) >= {"element_ty", "shape"}:
+                shape = unwrap_shape(named["shape"])
+                target, warps = self.semantic.target, self.semantic.num_warps
+                layout = first_layout(target, warps, unwrap(named["element_ty"]), shape)
+            node = self._bound(
+                node,
+                ast.Call(
+                    node.func, [], [ast.keyword(n, self._name(n, v)) for n, v in named.items()]
+                ),
+            )
+        if place is not None:
+            self.drawn.opened.add(place)
+        return self._with_layout(node, layout)
+
+    def _with_layout(self, node: Any, layout: Any) -> Any:
+        word = ast.keyword("layout", ast.Constant(layout))
+        return super().visit_Call(
+            self._bound(node, ast.Call(node.func, node.args, [*node.keywords, word]))
+        )
+
+
+def _names_layout(node: Any, name: str) -> bool:
+    """Return True if a call passes the layout."""
+    words = {word.arg for word in node.keywords}
+    starred = None in words or any(isinstance(arg, ast.Starred) for arg in node.args)
+    position = _ON_SHARED.get(name, _MAKERS.get(name, 0))
+    return starred or len(node.args) > position or "layout" in words
+
+
+def _multiplies(name: str, called: Any) -> bool:
+    """Return True for a vendor's matrix unit with operands a, b and acc."""
+    if not re.search(r"mma|mfma", name.rpartition(".")[2]) or not callable(called):
+        return False
+    return {"a", "b", "acc"} <= set(inspect.signature(called).parameters)
 
 
 def sketch(
@@ -143,10 +294,17 @@ def sketch(
     twin = Target("sim", target.architecture)
     asked = {"num_warps": int(options.num_warps), "num_ctas": int(options.num_ctas)}
     asked["sanitize_overflow"] = False  # its checks are no ops of the kernel
-    drawn = Sketch()
-    kind = type("Sketcher", (_Sketcher,), {"drawn": drawn})
-    drawn.program = trace(
-        fn, signature, constexprs, attrs, backend=backend, target=twin,
-        options=backend.compiler.options(twin, asked), kind=kind,
-    )  # fmt: skip
-    return drawn
+    accumulators: dict[Place, Any] = {}
+    while True:
+        known = len(accumulators)
+        drawn = Sketch(banks=target.architecture.banks, accumulators=accumulators)
+        kind = type("Sketcher", (_Sketcher,), {"drawn": drawn})
+        try:
+            drawn.program = trace(
+                fn, signature, constexprs, attrs, backend=backend, target=twin,
+                options=backend.compiler.options(twin, asked), kind=kind,
+            )  # fmt: skip
+        except _AnotherTrace:
+            assert len(accumulators) > known
+            continue
+        return drawn

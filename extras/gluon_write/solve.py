@@ -10,8 +10,9 @@ import numpy as np
 
 from gluon_core.errors import GluonError
 from gluon_core.layouts import DistributedLayout
+from gluon_write.buffers import shared_price
 from gluon_write.candidates import candidates
-from gluon_write.graph import Graph, Relation, Unknown
+from gluon_write.graph import AnyLayout, Graph, Relation, Unknown
 from gluon_write.prices import conversion_price, price
 
 __all__ = ["Solution", "plan_of", "solve"]
@@ -31,14 +32,14 @@ class Solution:
         lists: the candidates.
     """
 
-    chosen: dict[int, DistributedLayout]
+    chosen: dict[int, Any]
     price: float
     exact: bool
     bound: float
-    lists: dict[int, list[DistributedLayout]]
+    lists: dict[int, list[AnyLayout]]
     problem: "_Problem"
 
-    def next_best(self, number: int) -> Optional[tuple[DistributedLayout, float]]:
+    def next_best(self, number: int) -> Optional[tuple[AnyLayout, float]]:
         """Return the best other layout of an unknown, and the total price with it."""
         index = self.lists[number].index(self.chosen[number])
         totals = self.problem.totals(number)
@@ -55,13 +56,16 @@ class Solution:
 
 
 def plan_of(
-    relation: Relation, source: DistributedLayout, result: DistributedLayout, warps: int
+    relation: Relation, source: Any, result: Any, warps: int
 ) -> tuple[float, Optional[tuple[DistributedLayout, DistributedLayout]]]:
     """Return the price of a relation between two layouts, and the conversion (from, to) that it takes.
 
     The price is infinite where no conversion can be written there.
     """
     try:
+        if relation.kind == "view":
+            cost = shared_price(source, result, relation.detail, warps) * relation.weight
+            return cost, None
         if relation.wrap is None or relation.wrap[0] == "after":
             inferred = relation.forward(source)
             if inferred == result:
@@ -83,7 +87,7 @@ def plan_of(
 
 
 class _Problem:
-    def __init__(self, graph: Graph, lists: dict[int, list[DistributedLayout]]):
+    def __init__(self, graph: Graph, lists: dict[int, list[AnyLayout]]):
         self.graph, self.lists = graph, lists
         self.factors: list[tuple[tuple[int, ...], np.ndarray]] = []
         for one in graph.unknowns:
@@ -92,7 +96,9 @@ class _Problem:
         for relation in graph.relations:
             self._relate(relation)
 
-    def _own(self, layout: DistributedLayout, one: Unknown) -> float:
+    def _own(self, layout: Any, one: Unknown) -> float:
+        if one.first is not None:
+            return 0.0  # a buffer: its accesses are relations
         try:
             return price(layout, one, self.graph.warps)
         except GluonError:
@@ -185,7 +191,7 @@ def solve(graph: Graph) -> Solution:
     return Solution(chosen, total, exact, total if exact else problem.bound(), lists, problem)
 
 
-def _descend(problem: _Problem, lists: dict[int, list[DistributedLayout]]) -> dict[int, int]:
+def _descend(problem: _Problem, lists: dict[int, list[AnyLayout]]) -> dict[int, int]:
     """Return a choice that no change of one unknown makes cheaper."""
     picked = {n: 0 for n in lists}
     until = time.monotonic() + _SECONDS

@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from types import ModuleType
 from typing import Any, Iterable, Mapping
 
-from gluon_core.layouts import DistributedLayout
+from gluon_core import language
+from gluon_core.layouts import SharedLayout
 from gluon_core.layouts.base import Layout
+from gluon_write.buffers import conflicts_of
 from gluon_write.explicit import Edits, space_of
-from gluon_write.graph import Graph
+from gluon_write.graph import AnyLayout, Graph, Unknown
 from gluon_write.prices import reasons
 from gluon_write.solve import Solution
 
@@ -21,9 +24,36 @@ _SHORT = ("BlockedLayout", "SliceLayout")  # readers know the order of their arg
 Insertion = tuple[int, int, int, int, str]  # line, column in bytes, order there, and the text
 
 
+@dataclass(frozen=True)
+class Space:
+    """Hold how a kernel's file spells the names of the language.
+
+    Attributes:
+        name: of the language. modules: those that the file imports, by name.
+    """
+
+    name: str
+    modules: tuple[tuple[str, ModuleType], ...]
+
+    @classmethod
+    def of(cls, scope: Mapping[str, Any]) -> Space:
+        modules = [(n, value) for n, value in scope.items() if isinstance(value, ModuleType)]
+        return cls(space_of(scope) or "gl", tuple(modules))
+
+    def of_layout(self, kind: type) -> str:
+        """Return the expression for a class of layouts; the language has most of them itself."""
+        name = kind.__name__
+        if getattr(language, name, None) is kind:
+            return f"{self.name}.{name}"
+        for prefix, module in self.modules:
+            if getattr(module, name, None) is kind:
+                return f"{prefix}.{name}"
+        return f"{self.name}.{name}"
+
+
 def explicit_text(fn: Any, graph: Graph, solution: Solution, edits: Edits) -> str:
     """Return the kernel's definition, without decorators, with its layouts, conversions and reasons."""
-    space = space_of(fn.get_capture_scope()) or "gl"
+    space = Space.of(fn.get_capture_scope())
     names = _names(fn, graph, solution, edits)
     lines = [line.encode() for line in fn.src.splitlines()]
     for line, column, _, _, text in sorted(_insertions(edits, names, lines, space), reverse=True):
@@ -44,9 +74,9 @@ def explicit_text(fn: Any, graph: Graph, solution: Solution, edits: Edits) -> st
     return b"\n".join([*lines[:at], *definitions, *lines[at:]]).decode() + "\n"
 
 
-def _names(fn: Any, graph: Graph, solution: Solution, edits: Edits) -> dict[DistributedLayout, str]:
+def _names(fn: Any, graph: Graph, solution: Solution, edits: Edits) -> dict[AnyLayout, str]:
     """Return the layouts in use with their names, those that others are made of first."""
-    wanted: list[DistributedLayout] = []
+    wanted: list[AnyLayout] = []
 
     def want(layout: Any) -> None:
         parent = getattr(layout, "parent", None)
@@ -58,7 +88,7 @@ def _names(fn: Any, graph: Graph, solution: Solution, edits: Edits) -> dict[Dist
     for layout in edits.names:
         want(layout)
     taken = set(re.findall(r"\w+", fn.src))
-    named: dict[DistributedLayout, str] = {}
+    named: dict[AnyLayout, str] = {}
     for layout in wanted:
         users = [u for u in graph.unknowns if solution.chosen[u.number] == layout]
         users.sort(key=lambda u: (-len(u.accesses), u.number))
@@ -73,7 +103,7 @@ def _names(fn: Any, graph: Graph, solution: Solution, edits: Edits) -> dict[Dist
 
 
 def _insertions(
-    edits: Edits, names: Mapping[DistributedLayout, str], lines: list[bytes], space: str
+    edits: Edits, names: Mapping[AnyLayout, str], lines: list[bytes], space: Space
 ) -> Iterable[Insertion]:
     for (_, _, _, line, column), layout in edits.layouts.items():
         before = b" ".join([*lines[: line - 1], lines[line - 1][: column - 1]]).rstrip()
@@ -82,15 +112,15 @@ def _insertions(
     for (_, line, column, last, end), layout in edits.conversions.items():
         size = (last - line) * 10_000 + end - column
         # Written from the back: of those at one place, what is written first ends up last.
-        yield line, column, 2, size, f"{space}.convert_layout("
+        yield line, column, 2, size, f"{space.name}.convert_layout("
         yield last, end, 1, -size, f", {names[layout]})"
 
 
 def _definition(
-    layout: DistributedLayout,
+    layout: AnyLayout,
     name: str,
-    names: Mapping[DistributedLayout, str],
-    space: str,
+    names: Mapping[AnyLayout, str],
+    space: Space,
     graph: Graph,
     solution: Solution,
 ) -> list[str]:
@@ -102,7 +132,10 @@ def _definition(
         if one.fixed is not None:
             words.append(f"demanded by {one.fixed_by}")
             continue
-        words += reasons(layout, one)
+        if isinstance(layout, SharedLayout):
+            words += _passes(graph, solution, one)
+        else:
+            words += reasons(layout, one)
         other = solution.next_best(one.number) if one.accesses or one.reductions else None
         if other is not None:
             more = 100 * (other[1] / solution.price - 1)
@@ -112,12 +145,31 @@ def _definition(
         for word in dict.fromkeys(words)
         for line in textwrap.wrap(word, 92, initial_indent="# ", subsequent_indent="#   ")
     ]
-    return [*notes, f"{name}: {space}.constexpr = {_spelled(layout, names, space)}"]
+    return [*notes, f"{name}: {space.name}.constexpr = {_spelled(layout, names, space)}"]
 
 
-def _spelled(layout: Layout, names: Mapping[Any, str], space: str) -> str:
+def _passes(graph: Graph, solution: Solution, buffer: Unknown) -> list[str]:
+    """Describe the accesses to a buffer of shared memory."""
+    words = []
+    for relation in graph.relations:
+        if relation.kind != "view" or relation.result is not buffer:
+            continue
+        view, registers = relation.detail, solution.chosen[relation.source.number]
+        vector, extra = conflicts_of(registers, solution.chosen[buffer.number], view)
+        kind = "copy to" if view.copied else "load from" if "load" in view.name else "store to"
+        conflicts = f"{extra} extra passes for banks" if extra else "no bank conflicts"
+        words.append(
+            f"{kind} it, line {view.line}: {vector * view.bits // 8} bytes a thread, {conflicts}"
+        )
+    return words
+
+
+def _spelled(layout: Layout, names: Mapping[Any, str], space: Space) -> str:
     """Return the expression that makes a layout, its parts by name."""
     parts = []
+    home = space.of_layout(type(layout))
+    if home.rpartition(".")[0] != space.name and layout == type(layout)():  # a barrier's
+        return f"{home}()"
     for field in fields(layout):  # type: ignore[arg-type]
         value = getattr(layout, field.name)
         if field.name == "cga_layout" and not value:
@@ -128,7 +180,7 @@ def _spelled(layout: Layout, names: Mapping[Any, str], space: str) -> str:
             text = repr(value)
         short = type(layout).__name__ in _SHORT
         parts.append(text if short else f"{field.name}={text}")
-    return f"{space}.{type(layout).__name__}({', '.join(parts)})"
+    return f"{home}({', '.join(parts)})"
 
 
 def replaced(text: str, kernel: str, line: int, head: str, definition: str) -> str:

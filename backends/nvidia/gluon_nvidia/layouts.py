@@ -22,7 +22,7 @@ from gluon_core.layouts.dialect import follows
 from gluon_core.layouts.linear import LinearLayout
 from gluon_nvidia.features import NVMMA_RANK_MANGLED, OPERAND_ROWS
 
-__all__ = ["NVMMADistributedLayout", "NVMMASharedLayout"]
+__all__ = ["NVMMADistributedLayout", "NVMMASharedLayout", "default_for"]
 
 # A TMA box has at most this many elements in each dimension.
 _TMA_BOX = 256
@@ -349,7 +349,7 @@ class NVMMASharedLayout(SharedLayout):
         transposed = Layout.check_bool(transposed, "transposed")
         fp4_padded = Layout.check_bool(fp4_padded, "fp4_padded")
         cga = Layout.check_cga(cga_layout, len(shape))
-        return _default_for(tuple(shape), bits, transposed, fp4_padded, Layout.freeze(cga))
+        return default_for(tuple(shape), bits, transposed, fp4_padded, Layout.freeze(cga))
 
     @property
     def alignment(self) -> int:
@@ -458,13 +458,14 @@ class NVMMASharedLayout(SharedLayout):
 
 
 @functools.lru_cache(maxsize=256)  # host code asks for the same few again and again
-def _default_for(
+def default_for(
     shape: tuple[int, ...],
     bits: int,
-    transposed: bool,
-    fp4_padded: bool,
-    cga: tuple[tuple[int, ...], ...],
+    transposed: bool = False,
+    fp4_padded: bool = False,
+    cga: tuple[tuple[int, ...], ...] = (),
 ) -> NVMMASharedLayout:
+    """Return the layout with the widest swizzle that a buffer of `shape` can have; `bits` of an element."""
     bases = [list(basis) for basis in cga]
     blocks = Layout.cga_linear(bases, len(shape)).out_dims.values()
     per_block = [max(1, size // count) for size, count in zip(shape, blocks)]

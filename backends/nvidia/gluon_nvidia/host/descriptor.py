@@ -11,7 +11,7 @@ from gluon_core.layouts.base import Layout
 from gluon_core.layouts.dialect import follows
 from gluon_core.plugin.host_descriptor import HostDescriptor, HostTensor
 from gluon_nvidia.features import DESCRIPTOR_ROWS_CHECKED, IM2COL
-from gluon_nvidia.layouts import NVMMASharedLayout
+from gluon_nvidia.layouts import NVMMASharedLayout, default_for
 from gluon_runtime import native
 
 __all__ = ["TensorDescriptor", "TensorDescriptorIm2Col"]
@@ -169,7 +169,7 @@ class TensorDescriptor(HostDescriptor):
     def from_tensor(
         tensor: HostTensor,
         block_shape: Sequence[int],
-        layout: NVMMASharedLayout,
+        layout: Optional[NVMMASharedLayout] = None,
         padding: str = "zero",
         round_f32_to_tf32: bool = False,
     ) -> TensorDescriptor:
@@ -179,11 +179,14 @@ class TensorDescriptor(HostDescriptor):
             tensor: a torch tensor or NumPy array, aligned to 16 bytes, whose last stride is 1 and
                 whose other strides are multiples of 16 bytes.
             block_shape: of the box that one copy moves, powers of two.
-            layout, padding, round_f32_to_tf32: as in the class.
+            layout: of the box; that of `NVMMASharedLayout.get_default_for` by default.
+            padding, round_f32_to_tf32: as in the class.
 
         Raises:
             ArgumentError, ShapeError, LayoutError, DtypeError: TMA cannot copy such boxes.
         """
+        if layout is None:
+            layout = default_for(tuple(block_shape), 8 * tensor.dtype.itemsize)
         known = _known(tensor, block_shape, layout, padding, round_f32_to_tf32)
         if known is not None:
             return known
@@ -308,7 +311,7 @@ class TensorDescriptorIm2Col(TensorDescriptor):
     def from_tensor(
         tensor: HostTensor,
         block_shape: Sequence[int],
-        layout: NVMMASharedLayout,
+        layout: Optional[NVMMASharedLayout] = None,
         padding: str = "zero",
         round_f32_to_tf32: bool = False,
         element_strides: Optional[Sequence[int]] = None,
@@ -320,7 +323,8 @@ class TensorDescriptorIm2Col(TensorDescriptor):
         Args:
             tensor: a torch tensor or NumPy array of images, as in `TensorDescriptor.from_tensor`.
             block_shape: pixels and channels of one copy, powers of two.
-            layout, padding, round_f32_to_tf32, element_strides, pixel_box_lower_corner,
+            layout: of the box; that of `NVMMASharedLayout.get_default_for` by default.
+            padding, round_f32_to_tf32, element_strides, pixel_box_lower_corner,
                 pixel_box_upper_corner: as in the class.
 
         Raises:
@@ -331,7 +335,7 @@ class TensorDescriptorIm2Col(TensorDescriptor):
             tensor.shape,
             HostDescriptor.strides_of(tensor),
             block_shape,
-            layout,
+            layout or default_for(tuple(block_shape), 8 * tensor.dtype.itemsize),
             padding,
             round_f32_to_tf32,
             element_strides,

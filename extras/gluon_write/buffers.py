@@ -1,0 +1,154 @@
+"""Shared buffers without a layout: the layouts that they may have, and the price of an access."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Iterator, Sequence
+
+from gluon_core._triton import VERSION
+from gluon_core.errors import GluonError
+from gluon_core.layouts import (
+    DistributedLayout,
+    SharedLayout,
+    SwizzledSharedLayout,
+    bank_conflicts,
+    infer,
+)
+from gluon_core.layouts.cost import vector_elements
+from gluon_core.plugin.targets import Target
+from gluon_core.portable.requests import TileRequest
+from gluon_core.portable.selection import available, code
+from gluon_core.semantic.copies import consecutive_elements
+from gluon_core.values import MBarrierLayout
+
+__all__ = ["View", "conflicts_of", "first_layout", "is_open", "shared_candidates", "shared_price"]
+
+_ISSUE = 4.0  # an access, next to an arithmetic instruction; as of memory
+_LEAST_COPY = 4  # bytes that an asynchronous copy moves per thread
+_PASS_BITS = 1024  # of all banks at once, where there are 32
+_ALIGNED = 16
+
+
+@dataclass(frozen=True)
+class View:
+    """Hold how an access sees a buffer.
+
+    Attributes:
+        steps: ("permute" or "reshape", detail, shape before) of each view, the first outermost.
+        shape: of the view. bits: of an element. banks: of the target.
+        copied: by an asynchronous copy from global memory, which moves at least 4 bytes a thread.
+        name, line: of the access.
+    """
+
+    steps: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
+    shape: tuple[int, ...]
+    bits: int
+    banks: int
+    copied: bool
+    name: str
+    line: int
+
+    def layout(self, buffer: SharedLayout) -> SharedLayout:
+        """Return the layout of the view of a buffer.
+
+        Raises:
+            GluonError: the buffer's layout has no such view.
+        """
+        for kind, detail, shape in self.steps:
+            rule = infer.memdesc_permute if kind == "permute" else infer.memdesc_reshape
+            buffer = rule(buffer, list(shape), list(detail))
+        return buffer
+
+
+def first_layout(target: Target, warps: int, dtype: Any, shape: Sequence[int]) -> SharedLayout:
+    """Return the layout with which a kernel is traced first: the one that the target's unit for copies
+    of tiles wants, or that of a barrier."""
+    if str(dtype) == "int64" and shape[-1] == 1 and len(shape) <= 2:
+        return MBarrierLayout()
+    for block in (shape, shape[1:]):
+        if not 1 <= len(block) <= 5 or any(size & (size - 1) for size in block):
+            continue
+        aligned = tuple(_ALIGNED for _ in block[1:])
+        request = TileRequest(
+            target, warps, VERSION, None, [None] * len(block), [*aligned, 1], dtype, tuple(block),
+            None, aligned, _ALIGNED,
+        )  # fmt: skip
+        if len(block) < 2 or len(block) > 2 and block is shape:
+            continue  # a ring of tiles: the first dimension counts them
+        for lowering in available("tile_copy", target, VERSION):
+            try:
+                layout: SharedLayout = code(lowering, "layout")(request)
+                layout.to_linear(list(block))
+            except GluonError:
+                continue
+            return layout
+    return SwizzledSharedLayout(1, 1, 1, list(reversed(range(len(shape)))))
+
+
+def is_open(layout: Any) -> bool:
+    """Return True for layouts that the solver may exchange: no barrier's."""
+    return not isinstance(layout, MBarrierLayout)
+
+
+def shared_candidates(
+    shape: Sequence[int], bits: int, first: SharedLayout
+) -> Iterator[SharedLayout]:
+    """Yield layouts of a buffer, plain ones first, each once."""
+    rank = first.rank or len(shape)
+    inner = list(shape)[len(shape) - rank :]
+    seen: set[Any] = set()
+    orders = [list(reversed(range(rank)))]
+    if rank == 2:
+        orders.append([0, 1])
+    for order in orders:
+        for layout in _swizzles(inner, order, bits):
+            if layout not in seen:
+                seen.add(layout)
+                yield layout
+    if first not in seen:
+        yield first
+
+
+def _swizzles(shape: Sequence[int], order: list[int], bits: int) -> Iterator[SharedLayout]:
+    yield SwizzledSharedLayout(1, 1, 1, order)
+    if len(shape) < 2:
+        return
+    columns = shape[order[0]]
+    row_bytes = max(1, columns * bits // 8)
+    for vector_bytes in (16, 8, 4, 2, 1):
+        vector = max(1, vector_bytes * 8 // bits)
+        per_phase = max(1, 128 // row_bytes)
+        phases = min(columns // vector, max(1, 128 // max(vector_bytes, bits // 8)) // per_phase)
+        while phases > 1:
+            yield SwizzledSharedLayout(vector, per_phase, phases, order)
+            phases //= 2
+
+
+@lru_cache(maxsize=1 << 16)
+def conflicts_of(register: DistributedLayout, buffer: SharedLayout, view: View) -> tuple[int, int]:
+    """Return (elements per instruction of a thread, extra passes over the banks).
+
+    Raises:
+        GluonError: the layouts do not fit the view.
+    """
+    layout = view.layout(buffer)
+    bits, shape = max(view.bits, 8), list(view.shape)
+    vector = vector_elements(register, layout, shape, bits)
+    return vector, bank_conflicts(register, layout, shape, bits, view.banks)
+
+
+@lru_cache(maxsize=1 << 16)
+def shared_price(
+    register: DistributedLayout, buffer: SharedLayout, view: View, warps: int
+) -> float:
+    """Return the price of an access to a buffer from registers; infinite where it is impossible."""
+    vector, extra = conflicts_of(register, buffer, view)
+    if view.copied:
+        whole = consecutive_elements(register, view.layout(buffer), list(view.shape)) or 1
+        if whole * view.bits < _LEAST_COPY * 8:
+            return float("inf")
+        vector = whole
+    registers = register.to_linear(list(view.shape)).in_size("register")
+    passes = max(1, vector * view.bits * 32 // _PASS_BITS)
+    return warps * registers / vector * (_ISSUE + passes * (1 + extra))

@@ -1,0 +1,148 @@
+"""Kernels with shared memory and without layouts: right, and with the layouts that the hardware wants."""
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.errors import LayoutError
+from gluon_core.language.nvidia.ampere import async_copy, mma_v2
+from gluon_core.language.nvidia.hopper import (
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+from gluon_core.nvidia.hopper import TensorDescriptor
+
+
+@gluon.jit(layouts="auto")
+def transpose(x, out, M, N, BLOCK: gl.constexpr):
+    top = gl.program_id(0) * BLOCK
+    left = gl.program_id(1) * BLOCK
+    i = gl.arange(0, BLOCK)[:, None]
+    j = gl.arange(0, BLOCK)[None, :]
+    buffer = gl.allocate_shared_memory(gl.float32, [BLOCK, BLOCK])
+    buffer.store(gl.load(x + (top + i) * N + left + j))
+    transposed = buffer.permute((1, 0)).load()
+    gl.store(out + (left + i) * M + top + j, transposed)
+
+
+@gluon.jit
+def fetch(a_at, b_at, N, k, left, right):
+    async_copy.async_copy_global_to_shared(left, a_at + k)
+    async_copy.async_copy_global_to_shared(right, b_at + k * N)
+    async_copy.commit_group()
+
+
+@gluon.jit(layouts="auto")
+def ampere_matmul(a, b, c, M, N, K, BLOCK: gl.constexpr, STEP: gl.constexpr):
+    rows = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK)[:, None]
+    columns = gl.program_id(1) * BLOCK + gl.arange(0, BLOCK)[None, :]
+    a_at = a + rows * K + gl.arange(0, STEP)[None, :]
+    b_at = b + gl.arange(0, STEP)[:, None] * N + columns
+    left = gl.allocate_shared_memory(a.dtype.element_ty, [2, BLOCK, STEP])
+    right = gl.allocate_shared_memory(b.dtype.element_ty, [2, STEP, BLOCK])
+    acc = gl.zeros([BLOCK, BLOCK], gl.float32)
+    fetch(a_at, b_at, N, 0, left.index(0), right.index(0))
+    for step in range(K // STEP):
+        ahead = (step + 1) % (K // STEP)
+        fetch(a_at, b_at, N, ahead * STEP, left.index((step + 1) % 2), right.index((step + 1) % 2))
+        async_copy.wait_group(1)
+        acc = mma_v2(left.index(step % 2).load(), right.index(step % 2).load(), acc)
+    async_copy.wait_group(0)
+    gl.store(c + rows * N + columns, acc.to(c.dtype.element_ty))
+
+
+@gluon.jit
+def fetch_tiles(a, b, left, right, arrived, row, column, k, pred):
+    mbarrier.expect(arrived, a.block_type.nbytes + b.block_type.nbytes, pred=pred)
+    tma.async_copy_global_to_shared(a, [row, k], arrived, left, pred=pred)
+    tma.async_copy_global_to_shared(b, [k, column], arrived, right, pred=pred)
+
+
+@gluon.jit(layouts="auto")
+def hopper_matmul(a, b, c, K, BLOCK: gl.constexpr, STEP: gl.constexpr, STAGES: gl.constexpr):
+    row = gl.program_id(0) * BLOCK
+    column = gl.program_id(1) * BLOCK
+    left = gl.allocate_shared_memory(a.dtype, [STAGES, BLOCK, STEP])
+    right = gl.allocate_shared_memory(b.dtype, [STAGES, STEP, BLOCK])
+    arrived = gl.allocate_shared_memory(gl.int64, [STAGES, 1])
+    for i in gl.static_range(STAGES):
+        mbarrier.init(arrived.index(i), count=1)
+    steps = K // STEP
+    for i in gl.static_range(STAGES - 1):
+        here = arrived.index(i)
+        fetch_tiles(a, b, left.index(i), right.index(i), here, row, column, i * STEP, i < steps)
+    acc = warpgroup_mma_init(gl.zeros([BLOCK, BLOCK], gl.float32))
+    for step in range(steps):
+        slot = step % STAGES
+        mbarrier.wait(arrived.index(slot), step // STAGES & 1)
+        acc = warpgroup_mma(left.index(slot), right.index(slot), acc, is_async=True)
+        acc = warpgroup_mma_init(warpgroup_mma_wait(1, deps=[acc]))
+        ahead = step + STAGES - 1
+        free = ahead % STAGES
+        fetch_tiles(
+            a, b, left.index(free), right.index(free), arrived.index(free), row, column,
+            ahead * STEP, ahead < steps,
+        )  # fmt: skip
+    result = warpgroup_mma_wait(0, deps=[acc])
+    out = gl.allocate_shared_memory(c.dtype, [BLOCK, BLOCK])
+    out.store(result.to(c.dtype))
+    gl.nvidia.hopper.fence_async_shared()
+    tma.async_copy_shared_to_global(c, [row, column], out)
+    tma.store_wait(0)
+
+
+@pytest.mark.parametrize("target", ["sim:sm_80", "sim:hopper", "sim:gfx942", "sim:gfx1250"])
+def test_transpose_through_a_buffer(target):
+    x = np.arange(64 * 96, dtype=np.float32).reshape(64, 96)
+    out = np.zeros((96, 64), np.float32)
+    transpose[(2, 3)](x, out, 64, 96, 32, target=target)
+    assert (out == x.T).all()
+
+
+def operands(size=128):
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((size, size)).astype(np.float16) for _ in range(2))
+    return a, b, np.zeros((size, size), np.float16)
+
+
+def test_asynchronous_copies_and_mma():
+    a, b, c = operands()
+    ampere_matmul[(2, 2)](a, b, c, 128, 128, 128, 64, 32, target="sim:sm_80")
+    assert np.allclose(c, a.astype(np.float32) @ b.astype(np.float32), atol=0.05)
+
+
+def test_tma_and_wgmma():
+    a, b, c = operands()
+    shapes = ([64, 32], [32, 64], [64, 64])
+    boxes = [TensorDescriptor.from_tensor(x, shape) for x, shape in zip((a, b, c), shapes)]
+    assert boxes[0].layout == gl.NVMMASharedLayout.get_default_for([64, 32], gl.float16)
+    hopper_matmul[(2, 2)](*boxes, 128, 64, 32, 3, target="sim:hopper")
+    assert np.allclose(c, a.astype(np.float32) @ b.astype(np.float32), atol=0.05)
+
+
+def test_chosen_buffers_have_few_conflicts():
+    """The transposed buffer of 32 x 32 floats: 32 passes without a swizzle."""
+    compiled = gluon.compile(
+        transpose,
+        target="sm_90",
+        signature={"x": "*fp32:16", "out": "*fp32:16", "M": "i32:16", "N": "i32:16"},
+        constexprs={"BLOCK": 32},
+    )
+    assert "swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1" not in compiled.asm["ttgir"]
+    assert "swizzled_shared" in compiled.asm["ttgir"]
+
+
+@gluon.jit(layouts="auto")
+def computed_accumulator(x, y, out, B: gl.constexpr):
+    i = gl.arange(0, B)[:, None] * B + gl.arange(0, B)[None, :]
+    gl.store(out + i, mma_v2(gl.load(x + i), gl.load(y + i), gl.load(out + i)))
+
+
+def test_an_accumulator_that_is_loaded_needs_a_layout():
+    a, b, _ = operands(32)
+    with pytest.raises(LayoutError, match="acc: the accumulator of a matrix unit is computed"):
+        computed_accumulator[(1,)](a, b, np.zeros((32, 32), np.float32), 32, target="sim:sm_80")
