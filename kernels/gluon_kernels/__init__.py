@@ -1,6 +1,12 @@
 """Kernels as a product: operators of PyTorch that launch kernels written in Gluon Core."""
 
-from gluon_kernels.attention import attention, attention_decode, rotary
+from gluon_kernels.attention import (
+    attention,
+    attention_decode,
+    attention_varlen,
+    mla_decode,
+    rotary,
+)
 from gluon_kernels.gemm import bmm, linear_cross_entropy, matmul, matmul_fp8
 from gluon_kernels.moe import grouped_matmul, moe
 from gluon_kernels.norm import cross_entropy, layer_norm, rms_norm, softmax, swiglu
@@ -11,6 +17,7 @@ __all__ = [
     "TopK",
     "attention",
     "attention_decode",
+    "attention_varlen",
     "bmm",
     "cross_entropy",
     "cumsum",
@@ -19,6 +26,7 @@ __all__ = [
     "linear_cross_entropy",
     "matmul",
     "matmul_fp8",
+    "mla_decode",
     "moe",
     "quantize",
     "rms_norm",

@@ -15,7 +15,7 @@ from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.attention import hopper, hopper_backward, hopper_repeatable, sums
 from gluon_kernels.plans import Launch, allocator, multiprocessors
 
-__all__ = ["backward_plan", "forward_plan", "width_of"]
+__all__ = ["GROUP", "STAGES", "backward_plan", "descriptor_of", "forward_plan", "width_of"]
 
 Plan = Callable[..., Any]
 
@@ -30,7 +30,7 @@ def width_of(width: int) -> int:
     return 64 if width <= 64 else 128
 
 
-def _described(x: Tensor, *block: int) -> TensorDescriptor:
+def descriptor_of(x: Tensor, *block: int) -> TensorDescriptor:
     dtype = DTYPES[x.dtype]
     if dtype == gl.float32:
         layout = gl.NVMMASharedLayout(0, 32, rank=len(block))
@@ -89,7 +89,7 @@ def forward_plan(
     logsums = empty_logsums() if keep else None
     count = -(-length // rows) * batch * heads
     described = [
-        _described(x, 1, 1, size, width_of(width))
+        descriptor_of(x, 1, 1, size, width_of(width))
         for x, size in zip((*tensors, written), (64, keys, keys, 64))
     ]
     sizes = (batch * heads, length, depth, heads, scale * LOG2E)
@@ -102,7 +102,7 @@ def forward_plan(
         num_warps=4,
     )
 
-    def run(q: Tensor, k: Tensor, v: Tensor, causal: Any, scale: Any, keep: Any, out: Any) -> Any:
+    def run(q: Tensor, k: Tensor, v: Tensor, out: Optional[Tensor]) -> Any:
         result = new(q, out)
         logsums = empty_logsums() if keep else None
         if not plain:
@@ -161,9 +161,7 @@ def backward_plan(
             of_both.append(part.contiguous())
         return of_queries.contiguous(), *of_both
 
-    def run(
-        grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, *settings: Any
-    ) -> Any:
+    def run(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor) -> Any:
         gradients = new()
         inputs = (flat(q), flat_keys(k), flat_keys(v), flat(grad))
         launch(inputs, flat(out), logsums, gradients)
@@ -208,9 +206,9 @@ def _atomic_launches(
     step = 128 * 64 // width
     whole = depth % 128 == 0 or (causal and depth >= length)
     described = (
-        _described(q, 1, step, width), _described(k, 1, 128, width), _described(v, 1, 128, width),
-        _described(grad, 1, step, width), _described(statistics, step), _described(to_k, 1, 64, width),
-        _described(to_v, 1, 64, width), _described(added, 16, 256),
+        descriptor_of(q, 1, step, width), descriptor_of(k, 1, 128, width), descriptor_of(v, 1, 128, width),
+        descriptor_of(grad, 1, step, width), descriptor_of(statistics, step), descriptor_of(to_k, 1, 64, width),
+        descriptor_of(to_v, 1, 64, width), descriptor_of(added, 16, 256),
     )  # fmt: skip
     main = Launch(
         hopper_backward.gradients_atomic,
@@ -259,8 +257,8 @@ def _repeatable_launches(
     ) -> Launch:
         mine, theirs = (64, 128) if keys else (128, 64)
         described = (
-            _described(q, 1, mine, width), _described(k, 1, theirs, width), _described(v, 1, theirs, width),
-            _described(grad, 1, mine, width), *(_described(x, 1, 64, width) for x in outs),
+            descriptor_of(q, 1, mine, width), descriptor_of(k, 1, theirs, width), descriptor_of(v, 1, theirs, width),
+            descriptor_of(grad, 1, mine, width), *(descriptor_of(x, 1, 64, width) for x in outs),
         )  # fmt: skip
         return Launch(
             kernel,

@@ -1,22 +1,24 @@
-"""Attention over whole sequences as an operator of PyTorch: checks, registration, gradients."""
+"""Attention over batches of sequences as an operator of PyTorch: checks, registration, gradients."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 import torch
 from torch import Tensor
 
 import gluon_core as gluon
-from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, ShapeError
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_kernels.attention import routes
+from gluon_kernels.attention.masks import Mask
 from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gradient
 from gluon_kernels.norm.views import check_apart, check_out
-from gluon_kernels.plans import Plans, current_target, key
+from gluon_kernels.plans import Plans, key
 
 __all__ = ["attention"]
 
-WIDEST = 128
+WIDEST = 256
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -43,11 +45,11 @@ def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
                 expected=str(q.device),
                 got=str(x.device),
             )
-    if k.shape != v.shape:
+    if k.shape[:3] != v.shape[:3]:
         raise ShapeError(
-            "keys and values have one shape",
+            "each key has a value",
             argument="v",
-            expected=list(k.shape),
+            expected=f"{[*k.shape[:3]]} and a width",
             got=list(v.shape),
         )
     if k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
@@ -64,64 +66,66 @@ def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
             expected=f"a divisor of {q.shape[1]} heads",
             got=k.shape[1],
         )
-    if not 0 < q.shape[3] <= WIDEST:
-        raise ShapeError(
-            "heads are too wide", argument="q", expected=f"1 to {WIDEST} elements", got=q.shape[3]
-        )
+    for name, x in (("q", q), ("v", v)):
+        if not 0 < x.shape[3] <= WIDEST:
+            raise ShapeError(
+                "no such width of heads",
+                argument=name,
+                expected=f"1 to {WIDEST} elements",
+                got=x.shape[3],
+            )
     if not k.shape[2] and q.numel():
         raise ShapeError("there is no key to attend to", argument="k", got=list(k.shape))
 
 
-def _launches() -> Any:
-    target = current_target()
-    if not (target.has("nvidia.wgmma") and target.has("nvidia.tma")):
-        raise CapabilityError(
-            "this attention is written for Hopper",
-            argument="target",
-            expected="a device with wgmma and TMA, such as sm_90",
-            got=str(target),
-        )
-    from gluon_kernels.attention import launches
-
-    return launches
-
-
 def _build(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, keep: bool, out: Optional[Tensor]
-) -> Any:
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, window: Any, softcap: float, scale: float, keep: bool,
+    out: Optional[Tensor],
+) -> Any:  # fmt: skip
     _check(q, k, v)
-    launches = _launches()
+    mask = Mask.of(causal, window, softcap).shortened(k.shape[2] + q.shape[2])
     if not q.numel():
 
-        def nothing(q: Tensor, *rest: Any) -> Any:
+        def nothing(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
             logsums = q.new_empty(q.shape[:3], dtype=torch.float32)
-            return (torch.empty_like(q) if rest[-1] is None else rest[-1]), logsums
+            result = q.new_empty((*q.shape[:3], v.shape[3])) if rest[-1] is None else rest[-1]
+            return result, logsums
 
         return nothing
-    return launches.forward_plan(q, k, v, causal, scale, keep, out)
+    plan = routes.batch_forward(q, k, v, mask, scale, keep, out)
+    return lambda q, k, v, causal, window, softcap, scale, keep, out: plan(q, k, v, out)
 
 
 def _build_gradients(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, causal: bool, scale: float,
-    repeatable: bool,
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, causal: bool, window: Any,
+    softcap: float, scale: float, repeatable: bool,
 ) -> Any:  # fmt: skip
+    mask = Mask.of(causal, window, softcap).shortened(k.shape[2] + q.shape[2])
     if not q.numel():
         return lambda grad, q, k, v, *rest: (
             torch.zeros_like(q),
             torch.zeros_like(k),
             torch.zeros_like(v),
         )
-    plan = _launches().backward_plan
-    return plan(grad, q, k, v, out, logsums, causal, scale, repeatable)
+    plan = routes.batch_backward(grad, q, k, v, out, logsums, mask, scale, repeatable)
+    return lambda grad, q, k, v, out, logsums, *settings: plan(grad, q, k, v, out, logsums)
 
 
 _plans = Plans(_build)
 _gradient_plans = Plans(_build_gradients)
 
 
+def _bounds(left: Optional[int], right: Optional[int]) -> Any:
+    return None if left is None and right is None else (left, right)
+
+
 @gluon.torch.op(
     "gluon_kernels::attention_backward",
-    shape=lambda grad, q, k, v, out, logsums, causal, scale: [q.shape, k.shape, v.shape],
+    shape=lambda grad, q, k, v, out, logsums, causal, scale, left, right, softcap: [
+        q.shape,
+        k.shape,
+        v.shape,
+    ],
 )
 def _backward(
     grad: Tensor,
@@ -132,37 +136,52 @@ def _backward(
     logsums: Tensor,
     causal: bool,
     scale: float,
+    left: Optional[int] = None,
+    right: Optional[int] = None,
+    softcap: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     repeatable = torch.are_deterministic_algorithms_enabled()
-    known_by = (key(q, k, v), causal, scale, repeatable)
-    arguments = (grad, q, k, v, out, logsums, causal, scale, repeatable)
-    to_q, to_k, to_v = _gradient_plans(known_by, *arguments)
+    settings = (causal, _bounds(left, right), softcap, scale, repeatable)
+    to_q, to_k, to_v = _gradient_plans(
+        (key(q, k, v), *settings), grad, q, k, v, out, logsums, *settings
+    )
     return to_q, to_k, to_v
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    q, k, v, ctx.causal, ctx.scale = inputs
+    q, k, v, *ctx.settings = inputs
     ctx.save_for_backward(q, k, v, *output)
     ctx.mark_non_differentiable(output[1])
 
 
 def _gradients(ctx: Any, grad: Tensor, _: Any) -> Any:
-    return (*_backward(grad, *ctx.saved_tensors, ctx.causal, ctx.scale), None, None)
+    gradients = _backward(grad, *ctx.saved_tensors, *ctx.settings)
+    return (*gradients, *(None for _ in ctx.settings))
 
 
 @gluon.torch.op(
     "gluon_kernels::attention",
-    shape=lambda q, k, v, causal, scale: [q.shape, (q.shape[:3], torch.float32)],
+    shape=lambda q, k, v, causal, scale, left, right, softcap: [
+        (*q.shape[:3], v.shape[3]),
+        (q.shape[:3], torch.float32),
+    ],
     backward=_gradients,
     setup_context=_keep,
     vmap="one_by_one",
 )
 def _attention(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool,
+    scale: float,
+    left: Optional[int] = None,
+    right: Optional[int] = None,
+    softcap: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Return the result, and the logarithm (base 2) of each row's sum."""
-    known_by = (key(q, k, v), causal, scale, True)
-    result, logsums = _plans(known_by, q, k, v, causal, scale, True, None)
+    settings = (causal, _bounds(left, right), softcap, scale, True)
+    result, logsums = _plans((key(q, k, v), *settings), q, k, v, *settings, None)
     return result, logsums
 
 
@@ -171,11 +190,64 @@ _watched = differentiable(_attention.function, _keep, _gradients)
 
 @gluon.torch.op("gluon_kernels::attention_out", mutates_args=("out",))
 def _attention_out(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, out: Tensor
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool,
+    scale: float,
+    left: Optional[int],
+    right: Optional[int],
+    softcap: float,
+    out: Tensor,
 ) -> None:
     check_apart(out, q=q, k=k, v=v)
-    known_by = (key(q, k, v, out), causal, scale)
-    _plans(known_by, q, k, v, causal, scale, False, out)
+    settings = (causal, _bounds(left, right), softcap, scale, False)
+    _plans((key(q, k, v, out), *settings), q, k, v, *settings, out)
+
+
+def _build_scored(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool,
+    window: Any,
+    scale: float,
+    score: Any,
+    extra: Any,
+    *more: Tensor,
+) -> Any:
+    _check(q, k, v)
+    mask = Mask.of(causal, window, 0.0).shortened(k.shape[2] + q.shape[2])
+    tensors = iter(more)
+    extra = tuple(next(tensors) if isinstance(x, Tensor) else x for x in extra)
+    if len(extra) == 1:
+        (extra,) = extra
+    plan = routes.score_forward(q, k, v, mask, scale, None, score, extra)
+    return lambda q, k, v, causal, window, scale, score, extra, *more: plan(q, k, v, None, *more)
+
+
+_score_plans = Plans(_build_scored)
+
+
+def _scored(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, window: Any, scale: float, score: Any, extra: Any
+) -> Tensor:
+    _check(q, k, v)
+    more = tuple(x for x in extra if isinstance(x, Tensor))
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *more)):
+        raise ArgumentError(
+            "a function of scores has no gradient",
+            argument="score_mod",
+            expected="tensors that need none",
+            got="requires_grad=True",
+            remedy="Call it under torch.no_grad().",
+        )
+    numbers = tuple(x for x in extra if not isinstance(x, Tensor))
+    if not q.numel():
+        return q.new_empty((*q.shape[:3], v.shape[3]))
+    known_by = (key(q, k, v), key(*more), causal, window, scale, score, numbers)
+    result: Tensor = _score_plans(known_by, q, k, v, causal, window, scale, score, extra, *more)
+    return result
 
 
 def attention(
@@ -184,46 +256,68 @@ def attention(
     v: Tensor,
     *,
     causal: bool = False,
+    window: Optional[Sequence[Optional[int]]] = None,
+    softcap: float = 0.0,
     scale: Optional[float] = None,
+    score_mod: Any = None,
+    score_args: Sequence[Any] = (),
     out: Optional[Tensor] = None,
 ) -> Tensor:
-    """Return `softmax(q @ k.mT * scale) @ v` of each head, on Hopper.
+    """Return `softmax(q @ k.mT * scale) @ v` of each head.
 
-    Scores and sums are float32. Gradients flow to `q`, `k` and `v`; those of `q` are added up in any order, unless
-    `torch.use_deterministic_algorithms` asks for equal bits. Under `torch.autocast` operands are cast. TMA reads tensors whose strides
-    are multiples of 16 bytes in place; others, and heads of other widths than 64 and 128, are copied.
+    Scores and sums are float32. Gradients flow to `q`, `k` and `v`; on Hopper those of `q` are added up in any order, unless
+    `torch.use_deterministic_algorithms` asks for equal bits. Under `torch.autocast` operands are cast. On Hopper, TMA reads tensors whose
+    strides are multiples of 16 bytes in place; others, and heads of other widths than 64 and 128, are copied.
 
     Args:
-        q: [batch, heads, length, width], float16 or bfloat16 of any strides, up to 128 wide.
-        k, v: [batch, heads of keys, length of keys, width] of the same dtype; the heads of queries are a multiple of
-            those of keys (GQA).
+        q: [batch, heads, length, width], float16 or bfloat16 of any strides, up to 256 wide.
+        k: [batch, heads of keys, length of keys, width] of the same dtype; the heads of queries are a multiple of those of keys (GQA).
+        v: like `k`, of any width up to 256.
         causal: a query sees the keys up to its own place.
+        window: `(before, after)`: a query at place i sees the keys from `i - before` to `i + after`; None or -1 is no bound. A query
+            that sees no key has a result of zeros.
+        softcap: scores become `softcap * tanh(score / softcap)`; 0 leaves them.
         scale: of the scores; 1 / sqrt(width) by default.
-        out: the result is stored here, of the shape of `q`; not for calls with gradients.
+        score_mod: a jit function `f(score, row, key, head, extra) -> score`, called for tiles of scores times log2(e) with the places of
+            their queries and keys; without gradients, and not together with `softcap` and `out`.
+        score_args: tensors and numbers that it gets as `extra`; one alone is passed by itself.
+        out: the result is stored here, of the shape of the result; not for calls with gradients.
 
     Returns:
-        [batch, heads, length, width].
+        [batch, heads, length, width of values].
 
     Raises:
         DtypeError, ShapeError: tensors of other dtypes or shapes.
-        ArgumentError: tensors on different devices, or `out` where a gradient is wanted.
-        CapabilityError: another device than Hopper.
+        ArgumentError: tensors on different devices, a window or cap that is none, or `out` where a gradient is wanted.
     """
-    plain = out is None and not is_compiling() and is_plain(q, k, v)
+    plain = out is None and score_mod is None and not is_compiling() and is_plain(q, k, v)
     if not plain and not q.is_meta and torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1)) if q.ndim else 1.0
+    if type(window) is list:
+        window = tuple(window)
     result: Tensor
     if plain:
-        known_by = (key(q, k, v), causal, scale, False)
-        result, _ = _plans(known_by, q, k, v, causal, scale, False, None)
+        settings = (causal, window, softcap, scale, False)
+        result, _ = _plans((key(q, k, v), *settings), q, k, v, *settings, None)
         return result
+    if score_mod is not None:
+        if softcap or out is not None:
+            raise ArgumentError(
+                "a function of scores excludes softcap and out",
+                argument="score_mod",
+                got=f"softcap={softcap}, out={'None' if out is None else 'a tensor'}",
+                remedy="Let the function cap the scores.",
+            )
+        return _scored(q, k, v, causal, window, scale, score_mod, tuple(score_args))
     _check(q, k, v)
+    mask = Mask.of(False, window, softcap)
+    settings = (causal, scale, mask.left, mask.right, mask.cap)
     if out is None:
-        result, _ = (_watched if wants_gradient(q, k, v) else _attention)(q, k, v, causal, scale)
+        result, _ = (_watched if wants_gradient(q, k, v) else _attention)(q, k, v, *settings)
         return result
-    check_out(out, q.shape, q.dtype, q, k, v)
-    _attention_out(q, k, v, causal, scale, out)
+    check_out(out, (*q.shape[:3], v.shape[3]), q.dtype, q, k, v)
+    _attention_out(q, k, v, *settings, out)
     return out

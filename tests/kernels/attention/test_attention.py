@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, ShapeError
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels import attention, eager
 from gluon_kernels.attention import ops
-from gluon_kernels.attention.problem import PROBLEMS
+from gluon_kernels.attention.problem import ATTENTION, GRADIENTS
 from gluon_kernels.problem import error_of
 
 pytestmark = pytest.mark.once
 
+PROBLEMS = (ATTENTION, GRADIENTS)
 CASES = [pytest.param(p, s, id=f"{p.name}-{i}") for p in PROBLEMS for i, s in enumerate(p.small)]
 
 
@@ -100,19 +103,100 @@ def test_autocast_and_meta():
     assert attention(q, k, v).shape == q.shape
 
 
+def masked(q, k, v, left=None, right=None, softcap=0.0, scores=lambda s: s):
+    """Return attention in float64, and 0 for queries that see no key."""
+    q, k, v = q.double(), k.double(), v.double()
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    score = scores(q @ k.mT * q.shape[-1] ** -0.5)
+    if softcap:
+        score = softcap * torch.tanh(score / softcap)
+    away = torch.arange(k.shape[2]) - torch.arange(q.shape[2])[:, None]
+    seen = torch.ones_like(away, dtype=torch.bool)
+    if left is not None:
+        seen &= away >= -left
+    if right is not None:
+        seen &= away <= right
+    return score.masked_fill(~seen, -torch.inf).softmax(-1).nan_to_num(0.0) @ v
+
+
+FORMS = [
+    (dict(queries=70, keys=100, width=64), dict(window=(20, 5))),
+    (dict(queries=100, keys=40, width=128), dict(window=(30, -1), softcap=4.0, causal=True)),
+    (dict(queries=70, keys=70, width=192, values=128), dict(causal=True)),
+    (dict(queries=40, keys=50, width=200), dict()),
+]
+
+
+def shaped(queries, keys, width, values=None):
+    q = torch.randn(2, 4, queries, width).bfloat16()
+    k = torch.randn(2, keys, 2, width).bfloat16().transpose(1, 2)
+    return q, k, torch.randn(2, 2, keys, values or width).bfloat16()
+
+
+TARGETS = [("sim:sm_90", n) for n in range(len(FORMS))]
+TARGETS += [("sim:sm_80", 1), ("sim:gfx942", 1), ("sim:gfx942", 2), ("sim:sm_100", 2)]
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("target, number", TARGETS)
+def test_windows_caps_and_widths(target, number, monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", target)
+    sizes, options = FORMS[number]
+    tensors = [x.requires_grad_() for x in shaped(**sizes)]
+    left, right = (None if x == -1 else x for x in options.get("window", (None, None)))
+    right = 0 if options.get("causal") else right
+    result = attention(*tensors, **options)
+    right = masked(*tensors, left, right, options.get("softcap", 0.0))
+    assert error_of(result, right) < 2e-2
+    grad = torch.randn_like(result)
+    ours = torch.autograd.grad(result, tensors, grad)
+    for one, other in zip(ours, torch.autograd.grad(right, tensors, grad.double())):
+        assert error_of(one, other) < 2e-2
+
+
+@gluon.jit
+def halved(score, row, key, head, extra):
+    return score * 0.5
+
+
+@gluon.jit
+def biased(score, row, key, head, extra):
+    bias, count, factor = extra
+    offsets = row * count + key
+    inside = (row < count) & (key < count)
+    return score + gl.load(bias + offsets, mask=inside, other=0.0) * factor
+
+
+def test_functions_of_scores():
+    q, k, v = heads(40)
+    half = attention(q, k, v, causal=True, score_mod=halved)
+    assert error_of(half, masked(q, k, v, right=0, scores=lambda s: s / 2)) < 2e-2
+    for _ in range(2):
+        bias = torch.randn(40, 40)
+        result = attention(q, k, v, score_mod=biased, score_args=(bias, 40, 1.4426950408889634))
+        assert error_of(result, masked(q, k, v, scores=lambda s: s + bias)) < 2e-2
+    assert len(ops._score_plans) == 2
+    with pytest.raises(ArgumentError, match="score_mod: "):
+        attention(q.requires_grad_(), k, v, score_mod=halved)
+
+
 X = torch.zeros(1, 2, 8, 64).bfloat16()
 MISTAKES = [
     (lambda: attention(X.float(), X.float(), X.float()), DtypeError, "q: "),
     (lambda: attention(X, X.half(), X), DtypeError, "k: "),
     (lambda: attention(X[0], X[0], X[0]), ShapeError, "q: "),
     (lambda: attention(X, X, X[:, :1]), ShapeError, "v: "),
+    (lambda: attention(X, X, X, window=(3,)), ArgumentError, "window: "),
+    (lambda: attention(X, X, X, window=(-2, 0)), ArgumentError, "window: "),
+    (lambda: attention(X, X, X, softcap=-1.0), ArgumentError, "softcap: "),
+    (lambda: attention(X, X, X, score_mod=halved, out=X.clone()), ArgumentError, "score_mod: "),
     (lambda: attention(X, X[..., :32], X[..., :32]), ShapeError, "k: "),
     (lambda: attention(X[:, :1], X, X), ShapeError, "k: .*divisor"),
     (lambda: attention(X, X[:, :, :0], X[:, :, :0]), ShapeError, "k: "),
     (lambda: attention(X, X.to("meta"), X), ArgumentError, "k: "),
     (lambda: attention(X, X, X, out=X[:, :1]), ShapeError, "out: "),
     (lambda: attention(X.clone(), X, X.clone(), out=X), ArgumentError, "out: .*k does not share"),
-    (lambda: attention(*[torch.zeros(1, 1, 8, 256).half()] * 3), ShapeError, "q: "),
+    (lambda: attention(*[torch.zeros(1, 1, 8, 264).half()] * 3), ShapeError, "q: "),
 ]
 
 
@@ -121,9 +205,3 @@ def test_mistakes_are_named_before_a_launch(number):
     call, error, words = MISTAKES[number]
     with pytest.raises(error, match=words):
         call()
-
-
-def test_other_devices_are_named(monkeypatch):
-    monkeypatch.setenv("GLUON_TARGET", "sim:gfx942")
-    with pytest.raises(CapabilityError, match="Hopper"):
-        attention(X, X, X)

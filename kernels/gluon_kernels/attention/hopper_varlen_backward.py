@@ -1,0 +1,184 @@
+"""The gradients of attention over packed sequences on Hopper in one kernel, which adds to those of queries as it goes.
+
+The roles and their exchange are those of `hopper_backward.py`; tiles, weights and rows that end within a tile those of
+`hopper_varlen_gradients.py`. The sums have the rows of the statistics: each sequence's begin with a step of their own. In which
+order programs add is not known, so that equal inputs have nearly equal bits only.
+"""
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    tma_ring,
+    tma_writer,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+from gluon_kernels.attention.hopper_varlen_gradients import own_tile, store_rows, walk, weights_of
+from gluon_kernels.attention.sums import in_order_of_registers
+from gluon_kernels.attention.varlen_sums import padded_start
+
+
+@gluon.jit
+def gradients_of_half(
+    rings, exchange, outs, lists, scales, rows, half: gl.constexpr, SETTINGS: gl.constexpr
+):
+    """Compute the gradients of half of the keys, and half of each sum of queries."""
+    own, others = rings
+    changes, written, used = exchange
+    writer, to_keys, to_values, sums = outs
+    dtype: gl.constexpr = own.dtype
+    SIZE: gl.constexpr = SETTINGS[0][0]
+    ROWS: gl.constexpr = SIZE // 2
+    STEP: gl.constexpr = SETTINGS[0][1]
+    D: gl.constexpr = own.block_shape[2]
+    # This group has half of the sums of queries, which are 64 x 128 or 128 x 64 in each step.
+    ROW: gl.constexpr = half * (STEP - 64)
+    COLUMN: gl.constexpr = half * (D - 64)
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, STEP, 16])
+    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
+    sum_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    operand: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
+    column: gl.constexpr = gl.SliceLayout(0, layout)
+    work = own_tile(lists, 4, SETTINGS)
+    sequence = work[0][0]
+    start, stop = work[3]
+    row = work[0][1] + half * ROWS
+    low = row + work[2][1] - (work[1][1] - work[1][0])
+    # Keys that are not there must not add to gradients of queries; a causal mask hides them.
+    valid = None
+    if SETTINGS[1][0] is None or SETTINGS[1][0] != 0:
+        valid = work[1][1] - work[1][0] - row
+    if sequence < lists[2]:
+        zeros = gl.zeros([ROWS, STEP], gl.float32, layout)
+        no_sum = gl.zeros([64, 64], gl.float32, sum_layout)
+        for_keys = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
+        for_values = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
+        buffer = gl.allocate_shared_memory(gl.float32, [16, 256], sums.layout)
+        k, v = own.wait(own.consumer())
+        k_columns = k.reshape([SIZE, D]).slice(COLUMN, 64, dim=1)
+        k = k.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
+        v = v.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
+        position = others.consumer()
+        # A step adds the changes of the one before; before the first there are none.
+        changes.index(1).slice(half * ROWS, ROWS, dim=0).store(zeros.to(dtype))
+        fence_async_shared()
+        mbarrier.arrive(written.index(1))
+        i = start
+        # Where a step's sums lie, 16 rows for half of them.
+        to = gl.program_id(1) * SETTINGS[5] * rows + padded_start(work[2][0], sequence, STEP)
+        to = to // STEP * 32 + start * 32 + half * 16
+        previous = to
+        for _ in range(SETTINGS[5] * (stop - start)):
+            q, grad, statistics = others.wait(position)
+            q, grad = q.reshape([STEP, D]), grad.reshape([STEP, D])
+            before = position.index ^ 1
+            # With 128 columns registers are too few for both products at a time, and for one in addition
+            # to a cap's slope.
+            ORDER: gl.constexpr = 2 if SETTINGS[2] else 1 if D == 128 else 0
+            grad_transposed = grad.permute((1, 0))
+            score = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            change = zeros
+            if ORDER == 0:
+                change = warpgroup_mma(v, grad_transposed, zeros, use_acc=False, is_async=True)
+            score = warpgroup_mma_wait(1 if ORDER == 0 else 0, deps=[score])
+            if ORDER == 1:
+                change = warpgroup_mma(v, grad_transposed, zeros, use_acc=False, is_async=True)
+            logsum = statistics.slice(0, STEP).load(column)[None, :]
+            p, slope = weights_of(score, logsum, low, i, valid, scales[1], SETTINGS)
+            weights = gl.convert_layout(p.to(dtype), operand)
+            if ORDER == 2:
+                change = warpgroup_mma(v, grad_transposed, zeros, use_acc=False, is_async=True)
+            change = warpgroup_mma_wait(0, deps=[change])
+            delta = statistics.slice(STEP, STEP).load(column)[None, :]
+            change = (slope * (change - delta)).to(dtype)
+            if D == 128:
+                for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
+            mbarrier.wait(used.index(position.index), position.phase ^ before)
+            changes.index(position.index).slice(half * ROWS, ROWS, dim=0).store(change)
+            fence_async_shared()
+            mbarrier.arrive(written.index(position.index))
+            if D == 64:
+                for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
+            mbarrier.wait(written.index(before), position.phase)
+            every = changes.index(before).permute((1, 0)).slice(ROW, 64, dim=0)
+            product = warpgroup_mma(every, k_columns, no_sum, use_acc=False, is_async=True)
+            for_keys = warpgroup_mma(gl.convert_layout(change, operand), q, for_keys, is_async=True)
+            product, for_values = warpgroup_mma_wait(1, deps=[product, for_values])
+            for_values = warpgroup_mma_init(for_values)
+            mbarrier.arrive(used.index(before))
+            tma.store_wait(0)
+            buffer.store(in_order_of_registers(product))
+            fence_async_shared()
+            tma.async_atomic_add(sums, [previous, 0], buffer)
+            for_keys = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[for_keys]))
+            others.release(position)
+            position = position.next()
+            previous = to
+            last_step = i + 1 == stop  # the next head's
+            to += gl.where(last_step, rows // STEP - (stop - start) + 1, 1) * 32
+            i = gl.where(last_step, start, i + 1)
+        if start < stop:
+            mbarrier.wait(written.index(position.index ^ 1), position.phase)
+            every = changes.index(position.index ^ 1).permute((1, 0)).slice(ROW, 64, dim=0)
+            product = warpgroup_mma(every, k_columns, no_sum, use_acc=False)
+            tma.store_wait(0)
+            buffer.store(in_order_of_registers(product))
+            fence_async_shared()
+            tma.async_atomic_add(sums, [previous, 0], buffer)
+            tma.store_wait(0)
+        done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
+        # Computed again: numbers that the loop does not need would take registers in it.
+        tile = own_tile(lists, 4, SETTINGS)
+        place = (tile[1][0] + tile[0][1] + half * ROWS, tile[1][1], gl.program_id(1))
+        store_rows(writer, to_values, done[0], place, SETTINGS)
+        store_rows(writer, to_keys, done[1] * scales[0], place, SETTINGS)
+    writer.close()
+
+
+@gluon.jit
+def varlen_gradients_atomic(
+    q_desc, k_desc, v_desc, grad_desc, to_keys, to_values, keys, values, statistics, sums, rows,
+    of_queries, of_keys, count, scale, log_scale, cap, SHARED: gl.constexpr, STAGES: gl.constexpr,
+    WINDOW: gl.constexpr, CAPPED: gl.constexpr, MOST: gl.constexpr,
+):  # fmt: skip
+    """Store the gradients of keys and values, and add to those of queries.
+
+    Operands are those of `varlen_key_gradients`; `statistics` have STEP rows at a time, and `sums` [heads, rows, D] are 64 x 64
+    elements after each other in the order of registers.
+    """
+    SIZE: gl.constexpr = k_desc.block_type.shape[0]
+    STEP: gl.constexpr = q_desc.block_type.shape[0]
+    D: gl.constexpr = k_desc.block_type.shape[2]
+    gl.static_assert(STEP * D == 64 * 128, "128 queries of 64 elements in a step, or 64 of 128")
+    gl.static_assert(STAGES == 2, "as many slots as there are of changes")
+    REVERSED: gl.constexpr = (WINDOW[1], WINDOW[0])
+    SETTINGS: gl.constexpr = ((SIZE, STEP), REVERSED, CAPPED, MOST, True, SHARED)
+    rings = (
+        tma_ring([k_desc, v_desc], 1, consumers=2),
+        tma_ring([q_desc, grad_desc, statistics], STAGES, consumers=2),
+    )
+    changed: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
+    changes = gl.allocate_shared_memory(q_desc.dtype, [2, SIZE, STEP], changed)
+    written = mbarrier.allocate_mbarrier(batch=2)
+    used = mbarrier.allocate_mbarrier(batch=2)
+    for slot in gl.static_range(2):
+        mbarrier.init(written.index(slot), 2)
+        mbarrier.init(used.index(slot), 2)
+    exchange = (changes, written, used)
+    upper = (tma_writer(to_values), (to_keys, keys), (to_values, values), sums)
+    lower = (tma_writer(to_values), (to_keys, keys), (to_values, values), sums)
+    lists = (of_keys, of_queries, count)
+    scales = (scale, (log_scale, cap))
+    gl.warp_specialize(
+        [
+            (gradients_of_half, (rings, exchange, upper, lists, scales, rows, 0, SETTINGS)),
+            (gradients_of_half, (rings, exchange, lower, lists, scales, rows, 1, SETTINGS)),
+            (walk, (rings, lists, rows, SETTINGS)),
+        ],
+        [4, 1],
+        [240, 24],
+    )

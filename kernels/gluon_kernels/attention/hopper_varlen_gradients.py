@@ -1,0 +1,258 @@
+"""The roles of the gradients of attention over packed sequences: the producer, and the consumers of half of a tile's rows.
+
+SETTINGS are the own rows and the others of a tile, the window of an own row over others, True for a soft cap, the power of two
+that bounds the sequences, True where own rows are keys, and how many heads share these.
+"""
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.language.nvidia.hopper import (
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+from gluon_kernels.attention.packed import add, bounds, select
+from gluon_kernels.attention.varlen_sums import padded_start
+
+
+@gluon.jit
+def own_tile(lists, warps: gl.constexpr, SETTINGS: gl.constexpr):
+    """Return the tile of a program and the others that it walks over.
+
+    The results are: the sequence, past the last for none, and the tile's first row in it; the sequence's first token and the one
+    past its last; the first token of its others and how many they are; the first tile of others that is seen and the one past the
+    last.
+
+    `lists` have the own rows first; own row i sees others from i - WINDOW[0] to i + WINDOW[1].
+    """
+    SIZE: gl.constexpr = SETTINGS[0][0]
+    STEP: gl.constexpr = SETTINGS[0][1]
+    WINDOW: gl.constexpr = SETTINGS[1]
+    flat: gl.constexpr = gl.BlockedLayout([1], [32], [warps], [0])
+    index = gl.arange(0, SETTINGS[3], flat)
+    first, end, _, _ = bounds(lists, index)
+    tiles = gl.cdiv(end - first, SIZE)
+    above = gl.associative_scan(tiles, 0, add)
+    nth = gl.program_id(0)
+    sequence = gl.sum((above <= nth).to(gl.int32), 0)
+    here = index == sequence
+    nth = select(above, here) - 1 - nth  # long tiles first: the last ones of a sequence
+    if WINDOW[1] is None:  # without that bound the first ones see most
+        nth = select(tiles, here) - 1 - nth
+    first, end, first_other, last_other = bounds(lists, sequence)
+    length = last_other - first_other
+    row = nth * SIZE
+    low = row + length - (end - first)
+    start = 0
+    stop = length
+    if WINDOW[0] is not None:
+        start = gl.maximum(low - WINDOW[0], 0) // STEP
+    if WINDOW[1] is not None:
+        stop = gl.minimum(low + SIZE + WINDOW[1], length)
+    stop = gl.maximum(gl.cdiv(stop, STEP), start)
+    return (sequence, row), (first, end), (first_other, length), (start, stop)
+
+
+@gluon.jit
+def walk(rings, lists, rows, SETTINGS: gl.constexpr):
+    """Copy the program's own tiles, then those that it walks over, of each head."""
+    own, others = rings
+    STEP: gl.constexpr = SETTINGS[0][1]
+    (sequence, row), (first, _), (other, _), (start, stop) = own_tile(lists, 1, SETTINGS)
+    head = gl.program_id(1)
+    if sequence < lists[2]:
+        own.fetch(own.producer(), [[first + row, head, 0], [first + row, head, 0]])
+        position = others.producer()
+        if SETTINGS[4]:
+            for of in range(head * SETTINGS[5], (head + 1) * SETTINGS[5]):
+                begin = 2 * (of * rows + padded_start(other, sequence, STEP))
+                for i in range(start, stop):
+                    line = other + i * STEP
+                    others.fetch(position, [[line, of, 0], [line, of, 0], [begin + 2 * i * STEP]])
+                    position = position.next()
+        else:
+            of = head // SETTINGS[5]
+            for i in range(start, stop):
+                line = other + i * STEP
+                others.fetch(position, [[line, of, 0], [line, of, 0]])
+                position = position.next()
+
+
+@gluon.jit
+def weights_of(score, logsums, low, tile, length, scale, SETTINGS: gl.constexpr):
+    """Return the weights of a tile of scores, and their derivatives by the scores; both are 0 where nothing is seen.
+
+    Row 0 is at the others' place `low`. `length`, if not None, is the number of rows where these are keys, else that of others;
+    rows of statistics without a query have an infinite logarithm.
+    """
+    STEP: gl.constexpr = SETTINGS[0][1]
+    WINDOW: gl.constexpr = SETTINGS[1]
+    if SETTINGS[2]:
+        # tanh(s / cap) is 1 - 2 away, and its derivative 4 away (1 - away)
+        away = 1 / (gl.exp2(score * scale[0]) + 1)
+        p = gl.exp2(scale[1] - 2 * scale[1] * away - logsums)
+    else:
+        away = None
+        p = gl.exp2(score * scale[0] - logsums)
+    first = tile * STEP
+    last = first + STEP - 1
+    crossed = False
+    if length is not None:
+        crossed = (p.shape[0] if SETTINGS[4] else last + 1) > length
+    if WINDOW[0] is not None:
+        crossed = crossed | (first < low + p.shape[0] - 1 - WINDOW[0])
+    if WINDOW[1] is not None:
+        crossed = crossed | (last > low + WINDOW[1])
+    if crossed:
+        other = (first + gl.arange(0, STEP, gl.SliceLayout(0, p.type.layout)))[None, :]
+        place = low + gl.arange(0, p.shape[0], gl.SliceLayout(1, p.type.layout))[:, None]
+        inside = other >= 0
+        if length is not None:
+            inside = inside & ((place - low if SETTINGS[4] else other) < length)
+        if WINDOW[0] is not None:
+            inside = inside & (other >= place - WINDOW[0])
+        if WINDOW[1] is not None:
+            inside = inside & (other <= place + WINDOW[1])
+        p = gl.where(inside, p, 0.0)
+    if away is not None:
+        slope = p * (4 * away * (1 - away))
+    else:
+        slope = p
+    return p, slope
+
+
+@gluon.jit
+def store_rows(writer, outputs, result, place, SETTINGS: gl.constexpr):
+    """Store the rows of a head that the sequence has."""
+    desc, out = outputs
+    line, end, head = place
+    ROWS: gl.constexpr = result.shape[0]
+    D: gl.constexpr = result.shape[1]
+    if line + ROWS <= end:
+        writer.store([line, head, 0], result, desc)
+    else:
+        # Rows past the sequence's last belong to the next one.
+        lines = line + gl.arange(0, ROWS, gl.SliceLayout(1, result.type.layout))
+        columns = gl.arange(0, D, gl.SliceLayout(0, result.type.layout))
+        rows = lines.to(gl.int64) * gl.num_programs(1) + head
+        to = out + rows[:, None] * D + columns[None, :]
+        gl.store(to, result.to(out.dtype.element_ty), mask=(lines < end)[:, None])
+
+
+@gluon.jit
+def key_gradients_of_half(
+    rings, writer, outputs, lists, scales, half: gl.constexpr, SETTINGS: gl.constexpr
+):
+    """Compute the gradients of half of a tile of keys."""
+    own, others = rings
+    to_keys, to_values = outputs
+    scale, log_scale = scales
+    dtype: gl.constexpr = own.dtype
+    SIZE: gl.constexpr = SETTINGS[0][0]
+    ROWS: gl.constexpr = SIZE // 2
+    STEP: gl.constexpr = SETTINGS[0][1]
+    D: gl.constexpr = own.block_shape[2]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, STEP, 16])
+    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
+    operand: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
+    column: gl.constexpr = gl.SliceLayout(0, layout)
+    (sequence, row), (first, end), (_, length), (start, stop) = own_tile(lists, 4, SETTINGS)
+    row += half * ROWS
+    low = row + length - (end - first)
+    # With 128 columns registers are too few for a cap's slope beside two products.
+    LATE: gl.constexpr = SETTINGS[2] and D == 128
+    if sequence < lists[2]:
+        zeros = gl.zeros([ROWS, STEP], gl.float32, layout)
+        for_keys = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
+        for_values = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
+        k, v = own.wait(own.consumer())
+        k = k.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
+        v = v.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
+        position = others.consumer()
+        i = start
+        for _ in range(SETTINGS[5] * (stop - start)):
+            q, grad, sums = others.wait(position)
+            q, grad = q.reshape([STEP, D]), grad.reshape([STEP, D])
+            grad_transposed = grad.permute((1, 0))
+            score = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            change = zeros
+            if not LATE:
+                change = warpgroup_mma(v, grad_transposed, zeros, use_acc=False, is_async=True)
+            score = warpgroup_mma_wait(0 if LATE else 1, deps=[score])
+            logsum = sums.slice(0, STEP).load(column)[None, :]
+            p, slope = weights_of(score, logsum, low, i, None, log_scale, SETTINGS)
+            weights = gl.convert_layout(p.to(dtype), operand)
+            if LATE:
+                change = warpgroup_mma(v, grad_transposed, zeros, use_acc=False, is_async=True)
+            change = warpgroup_mma_wait(0, deps=[change])
+            for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
+            change = slope * (change - sums.slice(STEP, STEP).load(column)[None, :])
+            change = gl.convert_layout(change.to(dtype), operand)
+            for_keys = warpgroup_mma(change, q, for_keys, is_async=True)
+            for_values, for_keys = warpgroup_mma_wait(0, deps=[for_values, for_keys])
+            for_values = warpgroup_mma_init(for_values)
+            for_keys = warpgroup_mma_init(for_keys)
+            others.release(position)
+            position = position.next()
+            i = gl.where(i + 1 < stop, i + 1, start)  # of the next head
+        done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
+        # Computed again: numbers that the loop does not need would take registers in it.
+        tile = own_tile(lists, 4, SETTINGS)
+        line = tile[1][0] + tile[0][1] + half * ROWS
+        place = (line, tile[1][1], gl.program_id(1))
+        store_rows(writer, to_values, done[0], place, SETTINGS)
+        store_rows(writer, to_keys, done[1] * scale, place, SETTINGS)
+    writer.close()
+
+
+@gluon.jit
+def query_gradients_of_half(
+    rings, writer, output, lists, known, scales, half: gl.constexpr, SETTINGS: gl.constexpr
+):
+    """Compute the gradients of half of a tile of queries."""
+    own, others = rings
+    statistics, rows = known
+    scale, log_scale = scales
+    dtype: gl.constexpr = own.dtype
+    SIZE: gl.constexpr = SETTINGS[0][0]
+    ROWS: gl.constexpr = SIZE // 2
+    STEP: gl.constexpr = SETTINGS[0][1]
+    D: gl.constexpr = own.block_shape[2]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, STEP, 16])
+    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
+    operand: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
+    (sequence, row), (first, end), (_, length), (start, stop) = own_tile(lists, 4, SETTINGS)
+    row += half * ROWS
+    low = row + length - (end - first)
+    head = gl.program_id(1)
+    if sequence < lists[2]:
+        near = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+        row_position = (
+            statistics + 2 * (head * rows + padded_start(first, sequence, 64) + row) + near - row
+        )
+        valid = near < end - first
+        logsum = gl.load(row_position, mask=valid, other=float("inf"))
+        delta = gl.load(row_position + 64, mask=valid, other=0.0)[:, None]
+        zeros = gl.zeros([ROWS, STEP], gl.float32, layout)
+        acc = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
+        q, grad = own.wait(own.consumer())
+        q = q.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
+        grad = grad.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
+        position = others.consumer()
+        for i in range(start, stop):
+            k, v = others.wait(position)
+            k = k.reshape([STEP, D])
+            v = v.reshape([STEP, D]).permute((1, 0))
+            score = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            change = warpgroup_mma(grad, v, zeros, use_acc=False, is_async=True)
+            score = warpgroup_mma_wait(1, deps=[score])
+            p, slope = weights_of(score, logsum[:, None], low, i, length, log_scale, SETTINGS)
+            change = warpgroup_mma_wait(0, deps=[change])
+            change = gl.convert_layout((slope * (change - delta)).to(dtype), operand)
+            acc = warpgroup_mma(change, k, acc, is_async=True)
+            acc = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[acc]))
+            others.release(position)
+            position = position.next()
+        done = warpgroup_mma_wait(0, deps=[acc])
+        store_rows(writer, output, done * scale, (first + row, end, head), SETTINGS)
+    writer.close()

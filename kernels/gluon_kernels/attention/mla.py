@@ -1,0 +1,205 @@
+"""Multi-head latent attention of one new token of each sequence against pages, as an operator of PyTorch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+import gluon_core as gluon
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_kernels.attention import portable_mla
+from gluon_kernels.attention.masks import LOG2E
+from gluon_kernels.eager import is_compiling, is_plain
+from gluon_kernels.plans import Launch, Plans, allocator, current_target, key, multiprocessors
+
+__all__ = ["mla_decode"]
+
+LATENT = (64, 128, 256, 512)
+ROTATED = (16, 32, 64, 128)
+
+
+def _check(q: Tensor, cache: Tensor, table: Tensor, lengths: Tensor, latent: int) -> None:
+    for name, x in (("q", q), ("cache", cache)):
+        if x.dtype not in (torch.float16, torch.bfloat16) or x.dtype != q.dtype:
+            raise DtypeError(
+                "attention takes tensors of one 16-bit dtype",
+                argument=name,
+                expected="float16 or bfloat16, both alike",
+                got=str(x.dtype),
+            )
+    if q.ndim != 3:
+        raise ShapeError(
+            "queries are one token of each sequence",
+            argument="q",
+            expected="[sequences, heads, latent + rotated elements]",
+            got=list(q.shape),
+        )
+    if latent not in LATENT or q.shape[2] - latent not in ROTATED:
+        raise ShapeError(
+            "no such width of latent and rotated elements",
+            argument="latent",
+            expected=f"one of {LATENT}, and one of {ROTATED} more elements in a query",
+            got=f"{latent} of {q.shape[2]}",
+        )
+    if cache.ndim != 3 or cache.shape[2] != q.shape[2] or not cache.shape[1]:
+        raise ShapeError(
+            "the cache holds pages of tokens that all heads share",
+            argument="cache",
+            expected=f"[pages, tokens of a page, {q.shape[2]}]",
+            got=list(cache.shape),
+        )
+    for name, x, rank in (("page_table", table, 2), ("lengths", lengths, 1)):
+        if x.dtype != torch.int32:
+            raise DtypeError("not int32", argument=name, expected="int32", got=str(x.dtype))
+        if x.ndim != rank or x.shape[0] != q.shape[0]:
+            raise ShapeError(
+                "one for each sequence",
+                argument=name,
+                expected=[q.shape[0], "pages"][:rank],
+                got=list(x.shape),
+            )
+    for name, x in (("cache", cache), ("page_table", table), ("lengths", lengths)):
+        if x.device != q.device:
+            raise ArgumentError(
+                "the tensors are on different devices",
+                argument=name,
+                expected=str(q.device),
+                got=str(x.device),
+            )
+        if name != "page_table" and not x.is_contiguous():
+            raise ArgumentError(
+                "cache and lengths are read in place",
+                argument=name,
+                expected="a contiguous tensor",
+                got=f"strides {list(x.stride())}",
+            )
+
+
+def _chunk(capacity: int) -> int:
+    """Return the tokens of a part; the batch must not matter, so that bits do not depend on it."""
+    return 512 if capacity <= 32768 else 2048
+
+
+def _blocks(latent: int) -> dict[str, int]:
+    target = current_target()
+    if latent >= 256 and target.has("nvidia.wgmma"):
+        return {"BLOCK_M": 64, "BLOCK": 64, "STAGES": 2, "num_warps": 8}
+    if latent >= 256 and not target.has("nvidia.cp_async"):
+        warps = 256 // int(target.warp_size)
+        return {"BLOCK_M": 16, "BLOCK": 16, "STAGES": 2, "num_warps": warps}
+    return {"BLOCK_M": 16, "BLOCK": 32, "STAGES": 2 if latent >= 256 else 3, "num_warps": 4}
+
+
+def _build(
+    q: Tensor, cache: Tensor, table: Tensor, lengths: Tensor, latent: int, scale: float
+) -> Any:
+    _check(q, cache, table, lengths, latent)
+    (sequences, heads, width), page = q.shape, cache.shape[1]
+    empty = allocator((sequences, heads, latent), q.dtype, q.device)
+    if not q.numel() or not table.shape[1]:
+        return lambda *unused: empty().zero_()
+    dense = table.stride(1) == 1
+    src, pages, out = q.contiguous(), table if dense else table.contiguous(), empty()
+    blocks = _blocks(latent)
+    capacity = pages.shape[1] * page
+    chunk = _chunk(capacity)
+    most = gluon.cdiv(capacity, chunk)
+    new_parts = allocator((sequences, heads, most, latent), torch.float32, q.device)
+    new_logsums = allocator((sequences, heads, most), torch.float32, q.device)
+    parts, logsums = new_parts(), new_logsums()
+    tiles = gluon.cdiv(heads, blocks["BLOCK_M"])
+    programs = min(most, max(1, gluon.cdiv(2 * multiprocessors(q), tiles * sequences)))
+    tensors = (src, cache, pages, lengths, parts, logsums)
+    constants = (
+        latent,
+        width - latent,
+        page,
+        chunk,
+        blocks["BLOCK_M"],
+        blocks["BLOCK"],
+        blocks["STAGES"],
+    )
+    attend = Launch(
+        portable_mla.mla_decode,
+        (tiles, sequences, programs),
+        (*tensors, heads, most, pages.stride(0), scale * LOG2E, *constants),
+        tensors,
+        num_warps=blocks["num_warps"],
+    )
+    combine = Launch(
+        portable_mla.combine,
+        (heads, sequences),
+        (parts, logsums, lengths, out, heads, most, chunk, latent),
+        (parts, logsums, lengths, out),
+        num_warps=4,
+    )
+
+    def run(
+        q: Tensor, cache: Tensor, table: Tensor, lengths: Tensor, latent: Any, scale: Any
+    ) -> Tensor:
+        parts, logsums, out = new_parts(), new_logsums(), empty()
+        table = table if dense else table.contiguous()
+        attend(q.contiguous(), cache, table, lengths, parts, logsums)
+        combine(parts, logsums, lengths, out)
+        return out
+
+    return run
+
+
+_plans = Plans(_build)
+
+
+@gluon.torch.op(
+    "gluon_kernels::mla_decode",
+    shape=lambda q, cache, page_table, lengths, latent, scale: (*q.shape[:2], latent),
+)
+def _mla_decode(
+    q: Tensor, cache: Tensor, page_table: Tensor, lengths: Tensor, latent: int, scale: float
+) -> Tensor:
+    tensors = (q, cache, page_table, lengths)
+    result: Tensor = _plans((key(*tensors), latent, scale), *tensors, latent, scale)
+    return result
+
+
+def mla_decode(
+    q: Tensor,
+    cache: Tensor,
+    page_table: Tensor,
+    lengths: Tensor,
+    *,
+    latent: int = 512,
+    scale: Optional[float] = None,
+) -> Tensor:
+    """Return the latent attention (MLA) of one new token of each sequence against its tokens in pages.
+
+    A token's first `latent` elements are key and value of all heads, its other elements, which carry the rotary embedding, key only.
+    Queries are those that the up-projection of keys has been absorbed into (DeepSeek-V2, arXiv:2405.04434). A sequence's result has
+    the same bits for every batch. There are no gradients.
+
+    Args:
+        q: [sequences, heads, latent + rotated elements], float16 or bfloat16; 16, 32, 64 or 128 rotated elements.
+        cache: contiguous [pages, tokens of a page, latent + rotated elements] of the same dtype.
+        page_table: int32 [sequences, pages of the longest]: the pages of each sequence, in order.
+        lengths: int32 [sequences]: the tokens of each; a sequence without tokens has a result of zeros.
+        latent: elements of a value: 64, 128, 256 or 512.
+        scale: of the scores; 1 / sqrt(width of q) by default. DeepSeek-V2 and V3 take 1 / sqrt(192), of their heads before absorption.
+
+    Returns:
+        [sequences, heads, latent].
+
+    Raises:
+        DtypeError, ShapeError: tensors of other dtypes or shapes.
+        ArgumentError: tensors on different devices, or a cache that is not contiguous.
+    """
+    scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
+    tensors = (q, cache, page_table, lengths)
+    result: Tensor
+    if not is_compiling() and is_plain(*tensors):
+        result = _plans((key(*tensors), latent, scale), *tensors, latent, scale)
+        return result
+    _check(*tensors, latent)
+    result = _mla_decode(*tensors, latent, scale)
+    return result

@@ -1,0 +1,166 @@
+"""Sequences packed one behind the other: the tile of queries that a program works on, and the keys that the tile sees.
+
+How many tiles a sequence has is known only when the kernel runs. Each role of a program reads where the sequences begin,
+and finds the tiles of its rounds from sums over all sequences. The settings are a tuple: (BLOCK_M, BLOCK_N), the window
+(keys before, keys after; None is no bound), True for a soft cap, the power of two that bounds the sequences, where the second
+part of wide queries begins (0: one part), and how many heads are walked together.
+"""
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_kernels.attention.tiles import dealt
+
+__all__ = [
+    "add",
+    "bounds",
+    "fetch_rows",
+    "rounds",
+    "score_products",
+    "select",
+    "sequences",
+    "work_at",
+]
+
+
+@gluon.jit
+def add(a, b):
+    """Return the sum, for scans."""
+    return a + b
+
+
+@gluon.jit
+def bounds(lists, index):
+    """Return where the queries and the keys of the sequences `index` begin and end; 0 past the last sequence."""
+    of_queries, of_keys, count = lists
+    valid = index < count
+    first = gl.load(of_queries + index, mask=valid, other=0)
+    last = gl.load(of_queries + index + 1, mask=valid, other=0)
+    first_key = gl.load(of_keys + index, mask=valid, other=0)
+    last_key = gl.load(of_keys + index + 1, mask=valid, other=0)
+    return first, last, first_key, last_key
+
+
+@gluon.jit
+def levels(packed, spread, BLOCK_M: gl.constexpr):
+    """Return the level above a sequence's longest tile, and its number of tiles; tiles with more work have higher levels."""
+    first, last, first_key, last_key = packed
+    return gl.cdiv(last_key - first_key, BLOCK_M) * spread, gl.cdiv(last - first, BLOCK_M)
+
+
+@gluon.jit
+def sequences(lists, warps: gl.constexpr, SETTINGS: gl.constexpr):
+    """Return for each sequence the level above its longest tile, the level of its shortest one, and how many tiles of all
+    sequences are above each.
+
+    Under a mask that falls to the right each tile has a level less than the one behind it, and one level
+    has the tiles of many sequences. Otherwise all tiles of a sequence have equal work, and its levels are
+    below those of any with more keys.
+    """
+    BLOCK_M: gl.constexpr = SETTINGS[0][0]
+    WINDOW: gl.constexpr = SETTINGS[1]
+    flat: gl.constexpr = gl.BlockedLayout([1], [32], [warps], [0])
+    both: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [warps, 1], [1, 0])
+    packed = bounds(lists, gl.arange(0, SETTINGS[3], flat))
+    spread = 1
+    if WINDOW[1] is None:
+        spread += gl.max(levels(packed, 1, BLOCK_M)[1], 0)
+    high, tiles = levels(packed, spread, BLOCK_M)
+    low = high - tiles
+    from_high = gl.convert_layout(high, gl.SliceLayout(1, both))[:, None]
+    from_low = gl.convert_layout(low, gl.SliceLayout(1, both))[:, None]
+    above_high = gl.zeros([SETTINGS[3]], gl.int32, gl.SliceLayout(1, both))
+    above_low = above_high
+    for base in range(0, lists[2], 8):
+        others = bounds(lists, base + gl.arange(0, 8, gl.SliceLayout(0, both)))
+        top, most = levels(others, spread, BLOCK_M)
+        top, most = top[None, :], most[None, :]
+        above_high += gl.sum(gl.minimum(gl.maximum(top - from_high, 0), most), 1)
+        above_low += gl.sum(gl.minimum(gl.maximum(top - from_low, 0), most), 1)
+    return high, low, gl.convert_layout(above_high, flat), gl.convert_layout(above_low, flat)
+
+
+@gluon.jit
+def rounds(packed, heads):
+    """Return how many tiles a program works on at most."""
+    return gl.cdiv(gl.max(packed[3], 0) * heads, gl.num_programs(0))
+
+
+@gluon.jit
+def select(values, mask):
+    """Return the only value under a mask."""
+    return gl.sum(gl.where(mask, values, 0), 0)
+
+
+@gluon.jit
+def tile_at(nth, packed):
+    """Return the sequence of the tile that `nth` tiles are above, and the tile's number in it."""
+    high, low, above_high, above_low = packed
+    begun, over = above_high <= nth, above_low <= nth
+    # Between two of these levels no sequence begins or ends: each has a tile on every level.
+    before = gl.max(gl.where(over, above_low, gl.where(begun, above_high, 0)), 0)
+    least = gl.minimum(gl.where(over, low, 2**30), gl.where(begun, high, 2**30))
+    valid = begun & (above_low > nth)
+    many = gl.maximum(gl.sum(valid.to(gl.int32), 0), 1)
+    level = gl.min(least, 0) - 1 - (nth - before) // many
+    here = valid & (gl.associative_scan(valid.to(gl.int32), 0, add) == (nth - before) % many + 1)
+    index = gl.arange(0, here.shape[0], here.type.layout)
+    return select(index, here), level - select(low, here)
+
+
+@gluon.jit
+def work_at(round, lists, packed, heads, SETTINGS: gl.constexpr):
+    """Return the work of a round.
+
+    The results are: the head; the first token of the sequence, the tile's first row in it, and the token past its last; the first
+    token of its keys and how many they are; the key of row 0; the first tile of keys and the one past the last. All programs get
+    equal work, as in `tiles.py`.
+    """
+    BLOCKS: gl.constexpr = SETTINGS[0]
+    WINDOW: gl.constexpr = SETTINGS[1]
+    total = gl.maximum(gl.max(packed[3], 0), 1)
+    m, head = dealt(round, total, heads, SETTINGS[5])
+    index, m = tile_at(total - 1 - m, packed)
+    first, end, first_key, last_key = bounds(lists, index)
+    length = last_key - first_key
+    row = m * BLOCKS[0]
+    shift = length - (end - first)
+    start = 0
+    stop = length
+    if WINDOW[0] is not None:
+        start = gl.maximum(row + shift - WINDOW[0], 0) // BLOCKS[1]
+    if WINDOW[1] is not None:
+        stop = gl.minimum(row + BLOCKS[0] + shift + WINDOW[1], length)
+    stop = gl.maximum(
+        gl.cdiv(stop, BLOCKS[1]), start + 1
+    )  # where no key is seen, one tile all masked
+    return head, first, row, end, first_key, length, shift, start, stop
+
+
+@gluon.jit
+def fetch_rows(ring, position, row, head, MORE: gl.constexpr):
+    """Copy rows of a head's queries or keys: in two parts, if MORE says where the second one begins."""
+    if MORE:
+        ring.fetch(position, [[row, head, 0], [row, head, MORE]])
+    else:
+        ring.fetch(position, [[row, head, 0]])
+
+
+@gluon.jit
+def product(queries, keys, acc, use_acc: gl.constexpr):
+    """Start to multiply one part of queries with keys."""
+    D: gl.constexpr = queries.shape[2]
+    k_tile = keys.reshape([keys.shape[0], D]).permute((1, 0))
+    q_tile = queries.reshape([queries.shape[0], D])
+    mma: gl.constexpr = gl.nvidia.hopper.warpgroup_mma
+    return mma(q_tile, k_tile, acc, use_acc=use_acc, is_async=True)
+
+
+@gluon.jit
+def score_products(queries, keys, zeros, MORE: gl.constexpr):
+    """Start to multiply queries with keys, of one part or of two."""
+    if MORE:
+        pending = product(queries[0], keys[0], zeros, False)
+        pending = product(queries[1], keys[1], pending, True)
+    else:
+        pending = product(queries, keys, zeros, False)
+    return pending

@@ -1,0 +1,163 @@
+"""The kernels of attention that a device and the widths of heads ask for."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+import torch
+from torch import Tensor
+
+from gluon_kernels.attention.masks import Mask
+from gluon_kernels.plans import current_target
+
+__all__ = ["batch_backward", "batch_forward", "packed_backward", "packed_forward", "score_forward"]
+
+Plan = Callable[..., Any]
+
+
+def _on_hopper() -> bool:
+    target = current_target()
+    return target.has("nvidia.wgmma") and target.has("nvidia.tma")
+
+
+def packed_forward(
+    q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor, mask: Mask, scale: float, keep: bool,
+    out: Optional[Tensor],
+) -> Plan:  # fmt: skip
+    """Return `run(q, k, v, of_queries, of_keys, out) -> (result, logarithms of sums)` for packed sequences."""
+    if _on_hopper():
+        from gluon_kernels.attention import varlen_launches
+
+        return varlen_launches.forward_plan(q, k, v, of_queries, of_keys, mask, scale, keep, out)
+    from gluon_kernels.attention import portable_launches
+
+    plan = portable_launches.forward_plan(q, k, v, (of_queries, of_keys), mask, scale, keep, out)
+    return lambda q, k, v, of_queries, of_keys, out: plan(q, k, v, (of_queries, of_keys), out)
+
+
+def packed_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, of_queries: Tensor, of_keys: Tensor,
+    mask: Mask, scale: float, repeatable: bool,
+) -> Plan:  # fmt: skip
+    """Return `run(grad, q, k, v, out, logsums, of_queries, of_keys) -> (gradients of q, k and v)`."""
+    if _on_hopper():
+        from gluon_kernels.attention import varlen_launches
+
+        if varlen_launches.differentiates(q.shape[-1], v.shape[-1]):
+            return varlen_launches.backward_plan(
+                grad, q, k, v, out, logsums, of_queries, of_keys, mask, scale, repeatable
+            )
+    from gluon_kernels.attention import portable_launches
+
+    lists = (of_queries, of_keys)
+    plan = portable_launches.backward_plan(grad, q, k, v, out, logsums, lists, mask, scale)
+    return lambda grad, q, k, v, out, logsums, *lists: plan(grad, q, k, v, out, logsums, lists)
+
+
+def _as_packed(x: Tensor) -> Tensor:
+    """Return [batch, heads, length, ...] as [tokens, heads, ...], without a copy where memory has that order."""
+    return x.transpose(1, 2).flatten(0, 1)
+
+
+def _as_batch(x: Tensor, batch: int) -> Tensor:
+    return x.unflatten(0, (batch, -1)).transpose(1, 2).contiguous()
+
+
+def _lists(batch: int, length: int, device: torch.device) -> Tensor:
+    return torch.arange(0, (batch + 1) * length, max(length, 1), dtype=torch.int32, device=device)
+
+
+def batch_forward(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, keep: bool, out: Optional[Tensor]
+) -> Plan:
+    """Return `run(q, k, v, out) -> (result, logarithms of sums)` for [batch, heads, length, width]."""
+    if _on_hopper():
+        from gluon_kernels.attention import launches
+
+        if mask.is_plain and q.shape[-1] == v.shape[-1] <= 128:
+            causal = mask.right is not None
+            return launches.forward_plan(q, k, v, causal, scale, keep, out)
+        return _packed_batches(q, k, v, mask, scale, keep)
+    from gluon_kernels.attention import portable_launches
+
+    plan = portable_launches.forward_plan(q, k, v, None, mask, scale, keep, out)
+    return lambda q, k, v, out: plan(q, k, v, None, out)
+
+
+def _packed_batches(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, keep: bool) -> Plan:
+    """Return the plan of batches as packed sequences of one length."""
+    batch, length, keys = q.shape[0], q.shape[2], k.shape[2]
+    lists = _lists(batch, length, q.device), _lists(batch, keys, q.device)
+    packed = [_as_packed(x) for x in (q, k, v)]
+    shifted = mask.shifted(keys - length)
+    plan = packed_forward(packed[0], packed[1], packed[2], *lists, shifted, scale, keep, None)
+
+    def run(q: Tensor, k: Tensor, v: Tensor, out: Optional[Tensor]) -> Any:
+        result, logsums = plan(_as_packed(q), _as_packed(k), _as_packed(v), *lists, None)
+        result = _as_batch(result, batch) if out is None else out.copy_(_as_batch(result, batch))
+        return result, None if logsums is None else _as_batch(logsums, batch)
+
+    return run
+
+
+def batch_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, mask: Mask, scale: float,
+    repeatable: bool,
+) -> Plan:  # fmt: skip
+    """Return `run(grad, q, k, v, out, logsums) -> (gradients of q, k and v)` for [batch, heads, length, width]."""
+    if _on_hopper():
+        from gluon_kernels.attention import launches, varlen_launches
+
+        if mask.is_plain and q.shape[-1] == v.shape[-1] <= 128:
+            causal = mask.right is not None
+            return launches.backward_plan(grad, q, k, v, out, logsums, causal, scale, repeatable)
+        if varlen_launches.differentiates(q.shape[-1], v.shape[-1]):
+            return _packed_batch_gradients(grad, q, k, v, out, logsums, mask, scale, repeatable)
+    from gluon_kernels.attention import portable_launches
+
+    plan = portable_launches.backward_plan(grad, q, k, v, out, logsums, None, mask, scale)
+    return lambda grad, q, k, v, out, logsums: plan(grad, q, k, v, out, logsums, None)
+
+
+def _packed_batch_gradients(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, mask: Mask, scale: float,
+    repeatable: bool,
+) -> Plan:  # fmt: skip
+    batch, length, keys = q.shape[0], q.shape[2], k.shape[2]
+    lists = _lists(batch, length, q.device), _lists(batch, keys, q.device)
+
+    def packed(*tensors: Tensor) -> Any:
+        # Logarithms are read as [tokens, heads] in a row.
+        return [*(_as_packed(x) for x in tensors[:-1]), _as_packed(tensors[-1]).contiguous()]
+
+    operands = packed(grad, q, k, v, out, logsums)
+    shifted = mask.shifted(keys - length)
+    grad, q, k, v, out, logsums = operands
+    plan = packed_backward(grad, q, k, v, out, logsums, *lists, shifted, scale, repeatable)
+
+    def run(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor) -> Any:
+        gradients = plan(*packed(grad, q, k, v, out, logsums), *lists)
+        return tuple(_as_batch(x, batch) for x in gradients)
+
+    return run
+
+
+def score_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask,
+    scale: float,
+    out: Optional[Tensor],
+    score: Any,
+    extra: Any,
+) -> Plan:
+    """Return `run(q, k, v, out, *tensors of extra) -> result` with a function of scores."""
+    from gluon_kernels.attention import portable_launches
+
+    plan = portable_launches.forward_plan(q, k, v, None, mask, scale, False, out, score, extra)
+
+    def run(q: Tensor, k: Tensor, v: Tensor, out: Optional[Tensor], *more: Tensor) -> Any:
+        return plan(q, k, v, None, out, *more)[0]
+
+    return run

@@ -1,0 +1,317 @@
+"""Attention over sequences of any lengths packed one behind the other, as an operator of PyTorch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Optional, Sequence
+
+import torch
+from torch import Tensor
+
+import gluon_core as gluon
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_kernels.attention import routes
+from gluon_kernels.attention.masks import Mask
+from gluon_kernels.attention.ops import WIDEST
+from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gradient
+from gluon_kernels.norm.views import check_apart, check_out
+from gluon_kernels.plans import Plans, key
+
+__all__ = ["attention_varlen"]
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dtype not in (torch.float16, torch.bfloat16) or x.dtype != q.dtype:
+            raise DtypeError(
+                "attention takes tensors of one 16-bit dtype",
+                argument=name,
+                expected="float16 or bfloat16, as q has" if name != "q" else "float16 or bfloat16",
+                got=str(x.dtype),
+                remedy="Convert them: q.bfloat16().",
+            )
+        if x.ndim != 3 or not 0 < x.shape[2] <= WIDEST:
+            raise ShapeError(
+                "attention takes heads of packed tokens",
+                argument=name,
+                expected=f"[tokens, heads, width], 1 to {WIDEST} wide",
+                got=list(x.shape),
+            )
+    if k.shape[2] != q.shape[2]:
+        raise ShapeError(
+            "queries and keys have one width", argument="k", expected=q.shape[2], got=k.shape[2]
+        )
+    if k.shape[:2] != v.shape[:2]:
+        raise ShapeError(
+            "each key has a value",
+            argument="v",
+            expected=[*k.shape[:2], "width"],
+            got=list(v.shape),
+        )
+    if not k.shape[1] or q.shape[1] % k.shape[1]:
+        raise ShapeError(
+            "each head of keys serves as many heads of queries",
+            argument="k",
+            expected=f"a divisor of {q.shape[1]} heads",
+            got=k.shape[1],
+        )
+    for name, x in (("cu_seqlens_q", of_queries), ("cu_seqlens_k", of_keys)):
+        if x.dtype != torch.int32:
+            raise DtypeError(
+                "the first tokens of sequences are int32",
+                argument=name,
+                expected="int32",
+                got=str(x.dtype),
+                remedy=f"Convert them: {name}.int().",
+            )
+        if x.ndim != 1 or not x.shape[0] or not x.is_contiguous():
+            raise ShapeError(
+                "the first token of each sequence, and the number of all tokens",
+                argument=name,
+                expected="[sequences + 1], contiguous",
+                got=list(x.shape),
+            )
+    if of_queries.shape != of_keys.shape:
+        raise ShapeError(
+            "as many sequences of keys as of queries",
+            argument="cu_seqlens_k",
+            expected=list(of_queries.shape),
+            got=list(of_keys.shape),
+        )
+    for name, x in (
+        ("k", k), ("v", v), ("cu_seqlens_q", of_queries), ("cu_seqlens_k", of_keys),
+    ):  # fmt: skip
+        if x.device != q.device:
+            raise ArgumentError(
+                "the tensors are on different devices",
+                argument=name,
+                expected=str(q.device),
+                got=str(x.device),
+            )
+    if (
+        q.device.type == "cpu" and not is_compiling()
+    ):  # elsewhere a look at the values would wait for the device
+        _check_values("cu_seqlens_q", of_queries, q.shape[0])
+        _check_values("cu_seqlens_k", of_keys, k.shape[0])
+
+
+def _check_values(name: str, firsts: Tensor, tokens: int) -> None:
+    if type(firsts) is not Tensor:  # a fake one has no values
+        return
+    values = firsts.tolist()
+    if values[0] != 0 or values[-1] != tokens or values != sorted(values):
+        raise ArgumentError(
+            "the first tokens of sequences ascend",
+            argument=name,
+            expected=f"numbers from 0 up to {tokens}",
+            got=values[:8],
+        )
+
+
+def _is_empty(q: Tensor, k: Tensor, of_queries: Tensor) -> bool:
+    return not q.numel() or not k.shape[0] or of_queries.shape[0] == 1
+
+
+def _build(
+    q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor, causal: bool, window: Any, softcap: float,
+    scale: float, keep: bool, out: Optional[Tensor],
+) -> Any:  # fmt: skip
+    _check(q, k, v, of_queries, of_keys)
+    mask = Mask.of(causal, window, softcap).shortened(k.shape[0] + q.shape[0])
+    if _is_empty(q, k, of_queries):
+
+        def nothing(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
+            logsums = q.new_full(q.shape[:2], -math.inf, dtype=torch.float32)
+            out = rest[-1]
+            return q.new_zeros((*q.shape[:2], v.shape[2])) if out is None else out.zero_(), logsums
+
+        return nothing
+    plan = routes.packed_forward(q, k, v, of_queries, of_keys, mask, scale, keep, out)
+
+    def run(
+        q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor, causal: Any, window: Any, softcap: Any,
+        scale: Any, keep: Any, out: Optional[Tensor],
+    ) -> Any:  # fmt: skip
+        return plan(q, k, v, of_queries, of_keys, out)
+
+    return run
+
+
+def _build_gradients(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, of_queries: Tensor, of_keys: Tensor,
+    causal: bool, window: Any, softcap: float, scale: float, repeatable: bool,
+) -> Any:  # fmt: skip
+    mask = Mask.of(causal, window, softcap).shortened(k.shape[0] + q.shape[0])
+    if _is_empty(q, k, of_queries):
+        return lambda grad, q, k, v, *rest: tuple(torch.zeros_like(x) for x in (q, k, v))
+    plan = routes.packed_backward(
+        grad, q, k, v, out, logsums, of_queries, of_keys, mask, scale, repeatable
+    )
+    return lambda grad, q, k, v, out, logsums, of_queries, of_keys, *settings: plan(
+        grad, q, k, v, out, logsums, of_queries, of_keys
+    )
+
+
+_plans = Plans(_build)
+_gradient_plans = Plans(_build_gradients)
+
+
+@gluon.torch.op(
+    "gluon_kernels::attention_varlen_backward",
+    shape=lambda grad, q, k, v, out, logsums, of_queries, of_keys, causal, scale, left, right, softcap: [
+        q.shape,
+        k.shape,
+        v.shape,
+    ],
+)  # fmt: skip
+def _backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    logsums: Tensor,
+    of_queries: Tensor,
+    of_keys: Tensor,
+    causal: bool,
+    scale: float,
+    left: Optional[int],
+    right: Optional[int],
+    softcap: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    repeatable = torch.are_deterministic_algorithms_enabled()
+    settings = (causal, (left, right), softcap, scale, repeatable)
+    tensors = (grad, q, k, v, out, logsums, of_queries, of_keys)
+    known_by = (key(q, k, v, of_queries, of_keys), *settings)
+    to_q, to_k, to_v = _gradient_plans(known_by, *tensors, *settings)
+    return to_q, to_k, to_v
+
+
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    q, k, v, of_queries, of_keys, *ctx.settings = inputs
+    ctx.save_for_backward(q, k, v, *output, of_queries, of_keys)
+    ctx.mark_non_differentiable(output[1])
+
+
+def _gradients(ctx: Any, grad: Tensor, _: Any) -> Any:
+    gradients = _backward(grad, *ctx.saved_tensors, *ctx.settings)
+    return (*gradients, None, None, *(None for _ in ctx.settings))
+
+
+@gluon.torch.op(
+    "gluon_kernels::attention_varlen",
+    shape=lambda q, k, v, cu_seqlens_q, cu_seqlens_k, causal, scale, left, right, softcap: [
+        (*q.shape[:2], v.shape[2]),
+        (q.shape[:2], torch.float32),
+    ],
+    backward=_gradients,
+    setup_context=_keep,
+)
+def _varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    causal: bool,
+    scale: float,
+    left: Optional[int],
+    right: Optional[int],
+    softcap: float,
+) -> tuple[Tensor, Tensor]:
+    """Return the result, and the logarithm (base 2) of each row's sum."""
+    settings = (causal, (left, right), softcap, scale, True)
+    tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k)
+    result, logsums = _plans((key(*tensors), *settings), *tensors, *settings, None)
+    return result, logsums
+
+
+_watched = differentiable(_varlen.function, _keep, _gradients)
+
+
+@gluon.torch.op("gluon_kernels::attention_varlen_out", mutates_args=("out",))
+def _varlen_out(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    causal: bool,
+    scale: float,
+    left: Optional[int],
+    right: Optional[int],
+    softcap: float,
+    out: Tensor,
+) -> None:
+    check_apart(out, q=q, k=k, v=v)
+    settings = (causal, (left, right), softcap, scale, False)
+    tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k)
+    _plans((key(*tensors, out), *settings), *tensors, *settings, out)
+
+
+def attention_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Optional[Tensor] = None,
+    *,
+    causal: bool = False,
+    window: Optional[Sequence[Optional[int]]] = None,
+    softcap: float = 0.0,
+    scale: Optional[float] = None,
+    out: Optional[Tensor] = None,
+) -> Tensor:
+    """Return the attention of each of several sequences, packed one behind the other.
+
+    With fewer or more queries than keys, the last query of a sequence is at the place of its last key. Scores and sums are float32.
+    Gradients flow to `q`, `k` and `v`; on Hopper those of `q` are added up in any order, unless
+    `torch.use_deterministic_algorithms` asks for equal bits. Values must be finite, those of padding tokens included. Under
+    `torch.autocast` operands are cast. The host reads no lengths: a CUDA graph serves any of them.
+
+    Args:
+        q: [tokens, heads, width], float16 or bfloat16, up to 256 wide.
+        k: [tokens of keys, heads of keys, width] of the same dtype; the heads of queries are a multiple of those of keys (GQA).
+        v: like `k`, of any width up to 256.
+        cu_seqlens_q: int32 [sequences + 1]: the first token of each sequence, and the number of all tokens.
+        cu_seqlens_k: the same of keys; `cu_seqlens_q` by default.
+        causal: a query sees the keys up to its own place.
+        window: `(before, after)`: a query at place i sees the keys from `i - before` to `i + after`; None or -1 is no bound. A query
+            that sees no key has a result of zeros.
+        softcap: scores become `softcap * tanh(score / softcap)`; 0 leaves them.
+        scale: of the scores; 1 / sqrt(width) by default.
+        out: the result is stored here; not for calls with gradients.
+
+    Returns:
+        [tokens, heads, width of values].
+
+    Raises:
+        DtypeError, ShapeError: tensors of other dtypes or shapes.
+        ArgumentError: tensors on different devices, a window or cap that is none, first tokens on a CPU that do not ascend, or
+            `out` where a gradient is wanted.
+    """
+    if cu_seqlens_k is None:
+        cu_seqlens_k = cu_seqlens_q
+    plain = out is None and not is_compiling() and is_plain(q, k, v, cu_seqlens_q, cu_seqlens_k)
+    if not plain and not q.is_meta and torch.is_autocast_enabled(q.device.type):
+        dtype = torch.get_autocast_dtype(q.device.type)
+        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    if scale is None:
+        scale = 1 / math.sqrt(max(q.shape[-1], 1)) if q.ndim else 1.0
+    if type(window) is list:
+        window = tuple(window)
+    tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k)
+    result: Tensor
+    if plain:
+        settings = (causal, window, softcap, scale, False)
+        result, _ = _plans((key(*tensors), *settings), *tensors, *settings, None)
+        return result
+    _check(*tensors)
+    mask = Mask.of(False, window, softcap)
+    rest = (causal, scale, mask.left, mask.right, mask.cap)
+    if out is None:
+        result, _ = (_watched if wants_gradient(q, k, v) else _varlen)(*tensors, *rest)
+        return result
+    check_out(out, (*q.shape[:2], v.shape[2]), q.dtype, q, k, v)
+    _varlen_out(*tensors, *rest, out)
+    return out

@@ -1,0 +1,301 @@
+"""The plans of attention over packed sequences on Hopper: descriptors, tiles and prepared launches for each key."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gluon_core import language as gl
+from gluon_kernels.attention import hopper_varlen, hopper_varlen_backward, hopper_varlen_repeatable
+from gluon_kernels.attention import varlen_sums as sums
+from gluon_kernels.attention.launches import GROUP, STAGES, descriptor_of
+from gluon_kernels.attention.masks import Mask
+from gluon_kernels.plans import Launch, allocator, multiprocessors
+
+__all__ = ["backward_plan", "differentiates", "forward_plan"]
+
+Plan = Callable[..., Any]
+SEQUENCES = 256  # of one launch: each thread of a producer holds 8 of them
+
+
+def blocks_of(depth: int, width: int) -> tuple[int, int]:
+    """Return the widths of queries and values that a kernel has for these."""
+    if depth <= 64 and width <= 64:
+        return 64, 64
+    if depth <= 128 and width <= 128:
+        return 128, 128
+    return (192, 128) if depth <= 192 and width <= 128 else (256, 256)
+
+
+def differentiates(depth: int, width: int) -> bool:
+    """Return True if the kernels for Hopper have gradients of heads of these widths."""
+    return max(depth, width) <= 128
+
+
+def _as_readable(x: Tensor, width: int) -> Tensor:
+    """Return [tokens, heads, width] that TMA copies, padded with zeros."""
+    more = width - x.shape[-1]
+    if more:
+        return F.pad(x, (0, more))
+    steps = all(step * x.element_size() % 16 == 0 and step > 0 for step in x.stride()[:-1])
+    if x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and steps:
+        return x
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+def _reads(x: Tensor, width: int) -> bool:
+    return x.shape[-1] == width and _as_readable(x, width) is x
+
+
+def _bound(count: int) -> int:
+    """Return the power of two that bounds the sequences of a launch."""
+    return max(32, 1 << (count - 1).bit_length())
+
+
+def _slices(count: int) -> list[tuple[int, int]]:
+    """Return the first sequence and the number of sequences of each launch."""
+    return [(first, min(SEQUENCES, count - first)) for first in range(0, count, SEQUENCES)]
+
+
+def _parts(lists: tuple[Tensor, ...], count: int) -> list[tuple[Tensor, ...]]:
+    """Return the lists of each launch."""
+    if count <= SEQUENCES:
+        return [lists]
+    return [tuple(x[first : first + many + 1] for x in lists) for first, many in _slices(count)]
+
+
+def forward_plan(
+    q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor, mask: Mask, scale: float,
+    keep: bool, out: Optional[Tensor],
+) -> Plan:  # fmt: skip
+    """Return `run(q, k, v, of_queries, of_keys, out) -> (result, logarithms of sums)`, the last None if `keep` is not set."""
+    (tokens, heads, depth), width = q.shape, v.shape[2]
+    wide, narrow = blocks_of(depth, width)
+    plain = _reads(q, wide) and _reads(k, wide) and _reads(v, narrow)
+    exact = width == narrow
+    target = out if out is not None and exact and out.is_contiguous() else None
+    if target is not None and target.data_ptr() % 16:
+        target = None
+    empty = allocator((tokens, heads, narrow), q.dtype, q.device)
+    empty_logsums = allocator((tokens, heads), torch.float32, q.device)
+    count = of_queries.shape[0] - 1
+
+    def new(out: Optional[Tensor]) -> Tensor:
+        return empty() if target is None or out is None else out
+
+    tensors = (_as_readable(q, wide), _as_readable(k, wide), _as_readable(v, narrow))
+    written, logsums = new(out), empty_logsums() if keep else None
+    rows, keys = 128, 128 if narrow <= 128 else 64
+    more = 128 if wide != narrow else 0
+    widths = (128, 64) if more else (wide,)
+    descriptors = [
+        tuple(descriptor_of(x, size, 1, part) for part in widths)
+        for x, size in zip(tensors, (rows // 2, keys))
+    ]
+    flat = descriptors if more else [one for (one,) in descriptors]
+    result = descriptor_of(written, rows // 2, 1, 64 if wide > 128 else narrow)
+    programs = min(multiprocessors(q), (tokens // rows + min(count, SEQUENCES)) * heads)
+    factors = mask.scales(scale)
+
+    def prepared(lists: tuple[Tensor, ...]) -> Launch:
+        many = lists[0].shape[0] - 1
+        sizes = (many, heads, heads * narrow, *factors)
+        window = (mask.left, mask.right)
+        constants = (
+            heads // k.shape[1],
+            rows,
+            keys,
+            STAGES,
+            window,
+            bool(mask.cap),
+            _bound(many),
+            more,
+            GROUP,
+        )
+        return Launch(
+            hopper_varlen.attention_varlen,
+            (programs,),
+            (*flat, descriptor_of(tensors[2], keys, 1, narrow), result, written, logsums, *lists, *sizes, *constants),
+            (*tensors, written, logsums, *lists),
+            num_warps=4,
+        )  # fmt: skip
+
+    launches = [prepared(lists) for lists in _parts((of_queries, of_keys), count)]
+    (launch, *others) = launches
+
+    def run(
+        q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor, out: Optional[Tensor]
+    ) -> Any:
+        result = new(out)
+        logsums = empty_logsums() if keep else None
+        if not plain:
+            q, k, v = _as_readable(q, wide), _as_readable(k, wide), _as_readable(v, narrow)
+        if not others:
+            launch(q, k, v, result, logsums, of_queries, of_keys)
+        else:
+            for each, lists in zip(launches, _parts((of_queries, of_keys), count)):
+                each(q, k, v, result, logsums, *lists)
+        if not exact:
+            result = result[..., :width].contiguous() if out is None else result[..., :width]
+        if out is not None and result is not out:
+            result = out.copy_(result)
+        return result, logsums
+
+    return run
+
+
+def backward_plan(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, of_queries: Tensor,
+    of_keys: Tensor, mask: Mask, scale: float, repeatable: bool,
+) -> Plan:  # fmt: skip
+    """Return `run(grad, q, k, v, out, logsums, of_queries, of_keys) -> (gradients of q, k and v)`."""
+    (tokens, heads, depth), width = q.shape, v.shape[2]
+    wide, _ = blocks_of(depth, width)
+    device, count = q.device, of_queries.shape[0] - 1
+    new = [allocator((x.shape[0], x.shape[1], wide), q.dtype, device) for x in (q, k, v)]
+    step = 64 if repeatable else 128 * 64 // wide
+    rows = sums.rows_of(tokens, min(count, SEQUENCES), step)
+    new_statistics = allocator((2 * heads * rows,), torch.float32, device)
+    new_sums = allocator(
+        (1 if repeatable else heads * rows * wide // 256, 256), torch.float32, device
+    )
+    make = _repeatable_launches if repeatable else _atomic_launches
+
+    def padded(x: Tensor) -> Tensor:
+        return _as_readable(x, wide)
+
+    def dense(x: Tensor) -> Tensor:
+        return padded(x).contiguous()
+
+    operands = (padded(q), padded(k), padded(v), dense(grad), dense(out), logsums)
+    gradients = [f() for f in new]
+    workspace = (new_statistics(), new_sums())
+    # The sums of a slice cover the tokens before it, too: those of earlier slices are stored later.
+    slices = [
+        make(operands, lists, gradients, workspace, mask, scale, rows)
+        for lists in reversed(_parts((of_queries, of_keys), count))
+    ]
+
+    def run(
+        grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, of_queries: Tensor, of_keys: Tensor,
+    ) -> Any:  # fmt: skip
+        operands = (padded(q), padded(k), padded(v), dense(grad), dense(out), logsums)
+        gradients = [f() for f in new]
+        workspace = (new_statistics(), new_sums())
+        parts = reversed(_parts((of_queries, of_keys), count))
+        for launch, lists in zip(slices, parts):
+            launch(operands, lists, gradients, workspace)
+        if wide == depth == width:
+            return tuple(gradients)
+        ends = (depth, depth, width)
+        return tuple(x[..., :end].contiguous() for x, end in zip(gradients, ends))
+
+    return run
+
+
+def _prepare(
+    operands: Any, lists: Any, statistics: Tensor, added: Optional[Tensor], rows: int, step: int
+) -> Launch:
+    _, _, _, grad, out, logsums = operands
+    heads, wide, count = grad.shape[1], grad.shape[2], lists[0].shape[0] - 1
+    layout = gl.BlockedLayout([1, 8], [256 // wide, wide // 8], [4, 1], [1, 0])
+    return Launch(
+        sums.prepare,
+        (rows // step, heads),
+        (out, grad, logsums, statistics, added, lists[0], count, heads, wide, _bound(count), step, layout),
+        (out, grad, logsums, statistics, added, lists[0]),
+        num_warps=4,
+    )  # fmt: skip
+
+
+def _atomic_launches(
+    operands: Any, lists: Any, gradients: Any, workspace: Any, mask: Mask, scale: float, rows: int
+) -> Plan:
+    """Return `launch(operands, lists, gradients, workspace)`: one kernel, which adds to the gradient of queries."""
+    q, k, v, grad, _, _ = operands
+    to_q, to_k, to_v = gradients
+    statistics, added = workspace
+    heads, wide, count = grad.shape[1], grad.shape[2], lists[0].shape[0] - 1
+    step = 128 * 64 // wide
+    prepare = _prepare(operands, lists, statistics, added, rows, step)
+    factors = (scale, *mask.scales(scale))
+    constants = (heads // k.shape[1], 2, (mask.left, mask.right), bool(mask.cap), _bound(count))
+    main = Launch(
+        hopper_varlen_backward.varlen_gradients_atomic,
+        (k.shape[0] // 128 + count, k.shape[1]),
+        (
+            descriptor_of(q, step, 1, wide), descriptor_of(k, 128, 1, wide), descriptor_of(v, 128, 1, wide),
+            descriptor_of(grad, step, 1, wide), descriptor_of(to_k, 64, 1, wide), descriptor_of(to_v, 64, 1, wide),
+            to_k, to_v, descriptor_of(statistics, 2 * step), descriptor_of(added, 16, 256), rows, *lists, count,
+            *factors, *constants,
+        ),
+        (q, k, v, grad, to_k, to_v, statistics, added, *lists),
+        num_warps=4,
+    )  # fmt: skip
+    flat = gl.BlockedLayout([4], [32], [4], [0])
+    tile = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    finish = Launch(
+        sums.finish,
+        (rows // 64 * (wide // 64), heads),
+        (added, to_q, lists[0], count, heads, scale, wide, _bound(count), step, flat, tile),
+        (added, to_q, lists[0]),
+        num_warps=4,
+    )
+
+    def launch(operands: Any, lists: Any, gradients: Any, workspace: Any) -> None:
+        q, k, v, grad, out, logsums = operands
+        to_q, to_k, to_v = gradients
+        statistics, added = workspace
+        prepare(out, grad, logsums, statistics, added, lists[0])
+        main(q, k, v, grad, to_k, to_v, statistics, added, *lists)
+        finish(added, to_q, lists[0])
+
+    return launch
+
+
+def _repeatable_launches(
+    operands: Any, lists: Any, gradients: Any, workspace: Any, mask: Mask, scale: float, rows: int
+) -> Plan:
+    """Return `launch(operands, lists, gradients, workspace)`: two kernels whose results have equal bits each time."""
+    q, k, v, grad, _, _ = operands
+    to_q, to_k, to_v = gradients
+    statistics, _ = workspace
+    heads, wide, count = grad.shape[1], grad.shape[2], lists[0].shape[0] - 1
+    prepare = _prepare(operands, lists, statistics, None, rows, 64)
+    factors = (scale, *mask.scales(scale))
+    constants = (heads // k.shape[1], 2, (mask.left, mask.right), bool(mask.cap), _bound(count))
+
+    def prepared(kernel: Any, own: Tensor, outs: tuple[Tensor, ...], known: Any) -> Launch:
+        mine, theirs = (64, 128) if own is k else (128, 64)
+        descriptors = (
+            descriptor_of(q, mine, 1, wide), descriptor_of(k, theirs, 1, wide), descriptor_of(v, theirs, 1, wide),
+            descriptor_of(grad, mine, 1, wide), *(descriptor_of(x, 64, 1, wide) for x in outs),
+        )  # fmt: skip
+        return Launch(
+            kernel,
+            (own.shape[0] // 128 + count, own.shape[1]),
+            (*descriptors, *outs, known, rows, *lists, count, *factors, *constants),
+            (q, k, v, grad, *outs, statistics, *lists),
+            num_warps=4,
+        )
+
+    of_keys = prepared(
+        hopper_varlen_repeatable.varlen_key_gradients,
+        k,
+        (to_k, to_v),
+        descriptor_of(statistics, 128),
+    )
+    of_queries = prepared(hopper_varlen_repeatable.varlen_query_gradients, q, (to_q,), statistics)
+
+    def launch(operands: Any, lists: Any, gradients: Any, workspace: Any) -> None:
+        q, k, v, grad, out, logsums = operands
+        to_q, to_k, to_v = gradients
+        statistics, _ = workspace
+        prepare(out, grad, logsums, statistics, None, lists[0])
+        of_keys(q, k, v, grad, to_k, to_v, statistics, *lists)
+        of_queries(q, k, v, grad, to_q, statistics, *lists)
+
+    return launch

@@ -1,0 +1,77 @@
+"""Around the gradients of attention over packed sequences: statistics of rows before, and the order of sums after."""
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit
+def padded_start(begin, sequence, UNIT: gl.constexpr):
+    """Return the row where a sequence's statistics begin: UNIT rows belong to one sequence."""
+    return (begin + UNIT * sequence) // UNIT * UNIT
+
+
+@gluon.jit
+def tokens_at(base, near, lists, count, MOST: gl.constexpr, UNIT: gl.constexpr):
+    """Return the tokens that have the statistics from `base` on, and the token past the last of their sequence."""
+    index = gl.arange(0, MOST, near.type.layout)
+    last_step = gl.load(lists + index + 1, mask=index < count, other=0)
+    past = (index < count) & (padded_start(last_step, index + 1, UNIT) <= base)
+    sequence = gl.sum(past.to(gl.int32), 0)
+    begin = gl.load(lists + sequence, mask=sequence < count, other=0)
+    end = gl.load(lists + sequence + 1, mask=sequence < count, other=0)
+    return begin + base + near - padded_start(begin, sequence, UNIT), end
+
+
+@gluon.jit
+def prepare(
+    out, grad, logsums, statistics, sums, lists, count, heads, D: gl.constexpr, MOST: gl.constexpr,
+    UNIT: gl.constexpr, LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """Store the logarithm of each query's sum and the sum of `out * grad`, and set `sums` to 0.
+
+    Statistics are [heads, rows / UNIT, 2, UNIT], infinite and 0 in rows without a query. `out` and `grad` are [tokens, heads, D],
+    `logsums` [tokens, heads], `lists` the first tokens of the sequences, `sums` [heads, rows, D] or None.
+    """
+    base = gl.program_id(0) * UNIT
+    head = gl.program_id(1)
+    near = gl.arange(0, UNIT, gl.SliceLayout(1, LAYOUT))
+    line, end = tokens_at(base, near, lists, count, MOST, UNIT)
+    valid = line < end
+    place = line.to(gl.int64) * heads + head
+    column = gl.arange(0, D, gl.SliceLayout(0, LAYOUT))
+    position = place[:, None] * D + column[None, :]
+    x = gl.load(out + position, mask=valid[:, None], other=0.0).to(gl.float32)
+    y = gl.load(grad + position, mask=valid[:, None], other=0.0).to(gl.float32)
+    logsum = gl.load(logsums + place, mask=valid, other=float("inf"))
+    rows = gl.num_programs(0) * UNIT
+    to = statistics + 2 * (head * rows + base) + near
+    gl.store(to, logsum)
+    gl.store(to + UNIT, gl.sum(x * y, 1))
+    if sums is not None:
+        position = (head * rows + base + near).to(gl.int64)[:, None] * D + column[None, :]
+        gl.store(sums + position, gl.zeros_like(x))
+
+
+@gluon.jit
+def finish(
+    sums, result, lists, count, heads, scale, D: gl.constexpr, MOST: gl.constexpr,
+    UNIT: gl.constexpr, LAYOUT: gl.constexpr, OUT: gl.constexpr,
+):  # fmt: skip
+    """Bring each 64 x 64 elements of the sums back into their order, scale them, and store the rows of tokens."""
+    ACROSS: gl.constexpr = D // 64
+    tile = gl.program_id(0)
+    head = gl.program_id(1)
+    first = (head * gl.num_programs(0) + tile).to(gl.int64) * 4096
+    x = gl.load(sums + first + gl.arange(0, 4096, LAYOUT)) * scale
+    x = x.reshape([8, 4, 8, 4, 2, 2]).permute((1, 4, 2, 0, 3, 5)).reshape([64, 64])
+    x = gl.convert_layout(x.to(result.dtype.element_ty), OUT)
+    inside = tile // ACROSS * 64 % UNIT + gl.arange(0, 64, gl.SliceLayout(1, OUT))
+    line, end = tokens_at(tile // ACROSS * 64 // UNIT * UNIT, inside, lists, count, MOST, UNIT)
+    column = tile % ACROSS * 64 + gl.arange(0, 64, gl.SliceLayout(0, OUT))
+    position = (line.to(gl.int64) * heads + head)[:, None] * D + column[None, :]
+    gl.store(result + position, x, mask=(line < end)[:, None])
+
+
+def rows_of(tokens, sequences, unit=64):
+    """Return how many rows the statistics have."""
+    return (tokens // unit + sequences) * unit

@@ -1,0 +1,80 @@
+"""`gluon_kernels.mla_decode` through its public door."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_kernels import mla_decode
+from gluon_kernels.attention import mla
+from gluon_kernels.problem import error_of
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture(autouse=True)
+def hopper(monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    mla._plans.forget()
+    yield
+    mla._plans.forget()
+
+
+def inputs(lengths, heads=5, latent=64, rotated=32, page=16, dtype=torch.bfloat16):
+    pages = -(-max(lengths) // page)
+    table = torch.randperm(len(lengths) * pages).reshape(len(lengths), pages).int()
+    cache = torch.randn(len(lengths) * pages, page, latent + rotated).to(dtype)
+    q = torch.randn(len(lengths), heads, latent + rotated).to(dtype)
+    return q, cache, table, torch.tensor(lengths, dtype=torch.int32)
+
+
+def reference(q, cache, table, lengths, latent, scale=None):
+    out = torch.zeros((*q.shape[:2], latent), dtype=torch.float64)
+    scale = q.shape[2] ** -0.5 if scale is None else scale
+    for i, length in enumerate(lengths.tolist()):
+        tokens = cache[table[i].long()].flatten(0, 1)[:length].double()
+        if length:
+            out[i] = (q[i].double() @ tokens.T * scale).softmax(-1) @ tokens[:, :latent]
+    return out
+
+
+@pytest.mark.parametrize("target", ["sim:sm_90", "sim:sm_80", "sim:gfx942"])
+def test_sequences_of_any_lengths(target, monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", target)
+    tensors = inputs([70, 1, 0, 150])
+    assert error_of(mla_decode(*tensors, latent=64), reference(*tensors, 64)) < 2e-2
+
+
+def test_width_of_deepseek_and_parts(monkeypatch):
+    monkeypatch.setattr(mla, "_chunk", lambda capacity: 64)
+    tensors = inputs([100, 37], 17, 512, 64, 7, torch.float16)
+    result = mla_decode(*tensors, scale=192**-0.5)
+    assert error_of(result, reference(*tensors, 512, 192**-0.5)) < 1e-2
+    q, cache, table, lengths = tensors
+    alone = mla_decode(q[1:], cache, table[1:], lengths[1:], scale=192**-0.5)
+    assert torch.equal(alone[0], result[1])
+
+
+def test_declaration():
+    tensors = inputs([40, 20])
+    op = torch.ops.gluon_kernels.mla_decode.default
+    assert set(torch.library.opcheck(op, (*tensors, 64, 0.125)).values()) == {"SUCCESS"}
+    compiled = torch.compile(lambda *t: mla_decode(*t, latent=64), backend="eager", fullgraph=True)
+    assert torch.equal(compiled(*tensors), mla_decode(*tensors, latent=64))
+
+
+def test_mistakes_are_named_before_a_launch():
+    q, cache, table, lengths = inputs([40, 20])
+    for call, error, words in (
+        (lambda: mla_decode(q.float(), cache, table, lengths, latent=64), DtypeError, "q: "),
+        (lambda: mla_decode(q, cache.half(), table, lengths, latent=64), DtypeError, "cache: "),
+        (lambda: mla_decode(q, cache, table, lengths), ShapeError, "latent: "),
+        (lambda: mla_decode(q, cache[0], table, lengths, latent=64), ShapeError, "cache: "),
+        (lambda: mla_decode(q, cache, table.long(), lengths, latent=64), DtypeError, "page_table: "),
+        (lambda: mla_decode(q, cache, table, lengths[:1], latent=64), ShapeError, "lengths: "),
+        (lambda: mla_decode(q, cache, table, lengths.to("meta"), latent=64), ArgumentError, "lengths: "),
+        (lambda: mla_decode(q, cache[:, ::2], table, lengths, latent=64), ArgumentError, "cache: "),
+    ):  # fmt: skip
+        with pytest.raises(error, match=words):
+            call()

@@ -1,0 +1,156 @@
+"""`gluon_kernels.attention_varlen` through its public door."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_kernels import attention, attention_varlen, eager
+from gluon_kernels.attention import varlen, varlen_launches
+from gluon_kernels.attention.problem import VARLEN, VARLEN_GRADIENTS, lists_of
+from gluon_kernels.problem import error_of
+
+pytestmark = pytest.mark.once
+
+CASES = [pytest.param(s, id=str(i)) for i, s in enumerate(VARLEN_GRADIENTS.small)]
+
+
+@pytest.fixture(autouse=True)
+def hopper(monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    for plans in (varlen._plans, varlen._gradient_plans):
+        plans.forget()
+    yield
+    for plans in (varlen._plans, varlen._gradient_plans):
+        plans.forget()
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("shape", CASES)
+def test_every_form(shape):
+    assert VARLEN_GRADIENTS.check(shape, "cpu") is None
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("number", [0, 2])
+def test_repeatable_gradients(number):
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert VARLEN_GRADIENTS.check(VARLEN_GRADIENTS.small[number], "cpu") is None
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("target", ["sim:sm_80", "sim:gfx942", "sim:sm_100"])
+def test_other_targets(target, monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", target)
+    assert VARLEN_GRADIENTS.check(VARLEN_GRADIENTS.small[2], "cpu") is None
+
+
+@pytest.mark.campaign
+def test_launches_for_many_sequences(monkeypatch):
+    monkeypatch.setattr(varlen_launches, "SEQUENCES", 2)
+    shape = {**VARLEN.small[0], "lengths": (30, 1, 0, 70, 40)}
+    shape.pop("keys", None)
+    assert VARLEN_GRADIENTS.check(shape, "cpu") is None
+
+
+def tensors(lengths=(40, 30), width=64):
+    total = sum(lengths)
+    q, k, v = (torch.randn(total, 2, width).bfloat16() for _ in "qkv")
+    return q, k, v, lists_of(lengths, "cpu")
+
+
+def test_equal_lengths_are_a_batch():
+    q, k, v, lists = tensors((40, 40))
+    batch = [x.unflatten(0, (2, 40)).transpose(1, 2) for x in (q, k, v)]
+    result = attention_varlen(q, k, v, lists, causal=True)
+    right = attention(*batch, causal=True).transpose(1, 2).flatten(0, 1)
+    assert error_of(result, right) < 1e-2
+    out = torch.empty(80, 4, 64).bfloat16()[:, ::2]
+    assert attention_varlen(q, k, v, lists, causal=True, out=out) is out
+    assert torch.equal(out, result)
+
+
+def test_one_plan_serves_other_lengths(monkeypatch):
+    monkeypatch.setattr(varlen, "is_plain", lambda *tensors: True)
+    q, k, v, lists = tensors((40, 30))
+    attention_varlen(q, k, v, lists)
+    result = attention_varlen(q, k, v, lists_of((10, 60), "cpu"))
+    assert len(varlen._plans) == 1
+    right = [
+        attention(*(x[a:b].transpose(0, 1)[None] for x in (q, k, v)))
+        for a, b in ((0, 10), (10, 70))
+    ]
+    right = torch.cat([x[0].transpose(0, 1) for x in right])
+    assert error_of(result, right) < 1e-2
+
+
+def test_calls_past_the_operators(monkeypatch):
+    """The way of tensors on a GPU."""
+
+    def plain(*tensors):
+        return not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
+
+    monkeypatch.setattr(eager, "is_plain", plain)
+    monkeypatch.setattr(varlen, "is_plain", plain)
+    for problem in (VARLEN, VARLEN_GRADIENTS):
+        assert problem.check(problem.small[1], "cpu") is None
+
+
+def test_no_tokens_and_no_sequences():
+    q, k, v, lists = tensors((0, 0))
+    assert attention_varlen(q, k, v, lists).shape == (0, 2, 64)
+    q, _, _, lists = tensors((3, 2))
+    assert not attention_varlen(q, k, v, lists, torch.zeros(3).int()).any()
+
+
+def test_declaration():
+    q, k, v, lists = tensors()
+    q, k, v = (x.requires_grad_() for x in (q, k, v))
+    op = torch.ops.gluon_kernels.attention_varlen.default
+    arguments = (q, k, v, lists, lists, True, 0.125, None, None, 0.0)
+    done = torch.library.opcheck(op, arguments, rtol=2e-2, atol=2e-2)
+    assert set(done.values()) == {"SUCCESS"}
+    compiled = torch.compile(
+        lambda q, k, v, s: attention_varlen(q * 2, k, v, s), backend="eager", fullgraph=True
+    )
+    assert torch.equal(compiled(q, k, v, lists), attention_varlen(q * 2, k, v, lists))
+
+
+def test_autocast_and_meta():
+    q, k, v, lists = tensors()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert attention_varlen(q.float(), k.float(), v.float(), lists).dtype is torch.bfloat16
+    q, k, v, lists = (x.to("meta") for x in (q, k, v, lists))
+    assert attention_varlen(q, k, v, lists).shape == q.shape
+
+
+X = torch.zeros(8, 2, 64).bfloat16()
+S = torch.tensor([0, 8], dtype=torch.int32)
+MISTAKES = [
+    (lambda: attention_varlen(X.float(), X.float(), X.float(), S), DtypeError, "q: "),
+    (lambda: attention_varlen(X, X.half(), X, S), DtypeError, "k: "),
+    (lambda: attention_varlen(X[0], X, X, S), ShapeError, "q: "),
+    (lambda: attention_varlen(X, X, X[:4], S), ShapeError, "v: "),
+    (lambda: attention_varlen(X, X[..., :32], X, S), ShapeError, "k: "),
+    (lambda: attention_varlen(X[:, :1], X, X, S), ShapeError, "k: .*divisor"),
+    (lambda: attention_varlen(X, X, X, S.long()), DtypeError, "cu_seqlens_q: "),
+    (lambda: attention_varlen(X, X, X, S[None]), ShapeError, "cu_seqlens_q: "),
+    (lambda: attention_varlen(X, X, X, S, S[:1]), ShapeError, "cu_seqlens_k: "),
+    (lambda: attention_varlen(X, X, X, S - 1), ArgumentError, "cu_seqlens_q: .*ascend"),
+    (lambda: attention_varlen(X, X, X, S, 2 * S), ArgumentError, "cu_seqlens_k: .*ascend"),
+    (lambda: attention_varlen(X, X, X, S, S.to("meta")), ArgumentError, "cu_seqlens_k: "),
+    (lambda: attention_varlen(X, X, X, S, window=3), ArgumentError, "window: "),
+    (lambda: attention_varlen(X, X, X, S, out=X[:, :1]), ShapeError, "out: "),
+]
+
+
+@pytest.mark.parametrize("number", range(len(MISTAKES)))
+def test_mistakes_are_named_before_a_launch(number):
+    call, error, words = MISTAKES[number]
+    with pytest.raises(error, match=words):
+        call()
