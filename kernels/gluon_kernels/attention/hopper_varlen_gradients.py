@@ -159,7 +159,7 @@ def key_gradients_of_half(
     (sequence, row), (first, end), (_, length), (start, stop) = own_tile(lists, 4, SETTINGS)
     row += half * ROWS
     low = row + length - (end - first)
-    # With 128 columns registers are too few for a cap's slope beside two products.
+    # With 128 columns registers are too few for a cap's slope in addition to two products.
     LATE: gl.constexpr = SETTINGS[2] and D == 128
     if sequence < lists[2]:
         zeros = gl.zeros([ROWS, STEP], gl.float32, layout)
