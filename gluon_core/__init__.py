@@ -16,10 +16,12 @@ import importlib as _importlib
 import os as _os
 import typing as _typing
 
+from gluon_core import errors as _errors
 from gluon_core._version import __version__
+from gluon_core.layouts import pictures as _pictures
 from gluon_core.registry import CORE_PLUGINS as _CORE_PLUGINS
-from gluon_core.registry import namespaces as _namespaces
 from gluon_core.registry import own_modules as _own_modules
+from gluon_core.registry.namespaces import Space as _Space
 
 if _typing.TYPE_CHECKING:
     from gluon_core import errors as errors
@@ -56,7 +58,7 @@ __all__ = [
     "uninitialised",
 ]
 
-_SPACE = _namespaces.Space(__name__, "gluon", lambda backend: backend.language.host).open()
+_SPACE = _Space(__name__, "module").open()
 _CORE_PLUGINS.append(f"{__name__}.portable.lowerings")
 
 _WHERE = {
@@ -98,11 +100,39 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *_MODULES, *_SPACE.offered()})
 
 
+def _service(name: str) -> _typing.Any:
+    from gluon_core.registry.load import registry
+
+    return registry().service(name)
+
+
+def _services() -> _typing.Sequence[str]:
+    """Return the services of plugins; none while plugins load, or where they cannot be."""
+    from gluon_core.registry.load import registry
+
+    try:
+        return [*registry().offers("service")]
+    except _errors.GluonError:  # the launch reports it
+        return []
+
+
+def _error(name: str) -> _typing.Any:
+    """Return the error class of a plugin that offers its module of errors as a service."""
+    for service in _services():
+        if service.endswith(".errors") and name in _service(service).__all__:
+            return getattr(_service(service), name)
+    raise AttributeError(
+        f"module 'gluon_core.errors' has no attribute {name!r}, and no installed plugin adds it"
+    )
+
+
 def _stand_in() -> None:
     """Give Triton a driver where the user chose a simulated target and a plugin has one."""
     wanted = _os.environ.get("GLUON_TARGET")
-    if wanted:
-        _namespaces.stand_in(wanted)
+    if wanted and "standin" in _services():
+        _service("standin").activate(wanted)
 
 
+_errors.set_source(_error)
+_pictures.set_source(lambda: _service("pictures"))
 _stand_in()

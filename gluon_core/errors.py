@@ -339,7 +339,7 @@ _elsewhere: Callable[[str], Any]
 
 
 def set_source(source: Callable[[str], Any]) -> None:
-    """Say who finds the error classes of plugins. The registry does this once, on import."""
+    """Set the function that finds the error classes of plugins; `gluon_core` does, on import."""
     global _elsewhere
     _elsewhere = source
 

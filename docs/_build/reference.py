@@ -233,7 +233,7 @@ def lowerings(op: str) -> str:
     rows = ["| lowering | of | needs |", "| --- | --- | --- |"]
     for one in choices:
         wanted = ", ".join(f"`{c}`" for c in one.requires) or "nothing"
-        rows.append(f"| `{one.name}` | `{registry().contributor(one)}` | {wanted} |")
+        rows.append(f"| `{one.name}` | `{registry().contributor(one).plugin}` | {wanted} |")
     return f"`{op}` becomes the first of these that the target has and the operands fit:\n\n" + (
         "\n".join(rows) + "\n"
     )

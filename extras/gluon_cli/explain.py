@@ -52,7 +52,7 @@ def show(
         rows: list[Any] = []
         for op in result.ops:
             s = op.selection
-            taken = f"{s.chosen.name} ({registry().contributor(s.chosen)})"
+            taken = f"{s.chosen.name} ({registry().contributor(s.chosen).plugin})"
             said = verdict(op)
             taken = taken if said is None else f"{taken}\n{said}"
             rows += [(f"{s.op}\n{near_place(s.where)}", taken, not_taken(op)), None]

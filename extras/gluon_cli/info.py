@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import asdict
 from importlib import metadata
-from typing import Any, Optional
+from typing import Any, Mapping, Optional
 
 from rich.markup import escape
 from rich.text import Text
@@ -14,8 +13,9 @@ from gluon_cli.output import Exit, byte_count, console, print_json, table
 from gluon_cli.types import current
 from gluon_core import __version__
 from gluon_core.errors import GluonError, TargetError, did_you_mean
+from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.targets import Architecture
-from gluon_core.registry.load import registry
+from gluon_core.registry.load import Contribution, registry
 
 __all__ = ["gather", "show"]
 
@@ -26,16 +26,7 @@ def gather() -> dict[str, Any]:
     return {
         "versions": _versions(),
         "default_target": _default_target(),
-        "plugins": [
-            {
-                "name": plugin.name,
-                "distribution": plugin.distribution,
-                "backends": list(plugin.backends),
-                "lowerings": list(plugin.lowerings),
-                "offers": list(plugin.offers),
-            }
-            for plugin in plugins.plugins.values()
-        ],
+        "plugins": [_plugin(plugin, plugins.backends) for plugin in plugins.plugins.values()],
         "broken": [
             {
                 "name": failure.name,
@@ -45,7 +36,7 @@ def gather() -> dict[str, Any]:
             }
             for failure in plugins.failures.values()
         ],
-        "clashes": [asdict(clash) for clash in plugins.clashes],
+        "clashes": [clash._asdict() for clash in plugins.clashes],
         "left_out": sorted(plugins.skipped),
         "types": current(),
         "devices": _devices(),
@@ -53,6 +44,19 @@ def gather() -> dict[str, Any]:
         "capabilities": {
             name: [arch.name for arch in archs] for name, archs in plugins.capabilities().items()
         },
+    }
+
+
+def _plugin(plugin: Contribution, backends: Mapping[str, Backend]) -> dict[str, Any]:
+    """Return what a plugin contributes, without backends whose name another plugin claims, too."""
+    own = [backend for backend in plugin.backends if backends.get(backend.name) is backend]
+    lowerings = (*(low for b in own for low in b.language.lowerings), *plugin.lowerings)
+    return {
+        "name": plugin.plugin,
+        "distribution": plugin.distribution,
+        "backends": [backend.name for backend in own],
+        "lowerings": [f"{low.op}/{low.name}" for low in lowerings],
+        "offers": [f"{kind} {name}" for kind, names in plugin.offers.items() for name in names],
     }
 
 

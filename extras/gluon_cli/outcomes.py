@@ -56,7 +56,8 @@ def not_taken(op: OpOutcome) -> str:
     foreign = [
         low.name
         for low, _ in selection.rejected
-        if registry().contributor(low) != own and not all(map(selection.target.has, low.requires))
+        if registry().contributor(low).plugin != own
+        and not all(map(selection.target.has, low.requires))
     ]
     lines = [f"{low.name}: {why}" for low, why in selection.rejected if low.name not in foreign]
     if foreign:
@@ -70,7 +71,7 @@ def op_as_dict(op: OpOutcome) -> dict[str, Any]:
         "op": selection.op,
         "where": selection.where,
         "taken": selection.chosen.name,
-        "contributed_by": registry().contributor(selection.chosen),
+        "contributed_by": registry().contributor(selection.chosen).plugin,
         "kept": op.kept,
         "instead": dict(op.instead),
         "not_taken": {low.name: reason for low, reason in selection.rejected},

@@ -17,7 +17,7 @@ __all__ = ["find", "names"]
 def names() -> list[str]:
     """Return the commands of all plugins."""
     try:
-        return list(registry().commands())
+        return list(registry().offers("command"))
     except GluonError:  # the command itself reports the error
         return []
 
@@ -28,11 +28,11 @@ def find(name: str) -> Optional[Any]:
     In place of a command that cannot be loaded it returns one that says so, for the others to be listed.
     """
     try:
-        offer = registry().commands().get(name)
+        offer = registry().offers("command").get(name)
         if offer is None:
             registry().refuse_clash("command", name)
             return None
-        value = load_named(offer.path, f"plugin {offer.by.origin}, command {name!r}")
+        value = load_named(offer.value, f"plugin {offer.by.origin}, command {name!r}")
     except GluonError as error:
         value = _refusing(error)
     if not isinstance(value, typer.Typer):

@@ -201,7 +201,7 @@ def _together(runs: Runs, wish: Optional[Watch]) -> None:
 
 def _stand_in() -> Any:
     """Return the substitute for a device that is not there; None where no plugin does."""
-    return registry().service("standin") if "standin" in registry().services() else None
+    return registry().service("standin") if "standin" in registry().offers("service") else None
 
 
 def _verdict(file: str, target: Optional[str], runs: Runs) -> Verdict:

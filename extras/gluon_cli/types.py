@@ -94,9 +94,13 @@ def package(plugins: Registry) -> dict[str, str]:
     languages = {
         name: b.language.namespace for name, b in plugins.backends.items() if b.language.namespace
     }
-    modules = {name: offer.path for name, offer in plugins.modules().items()}
+    paths = {kind: plugins.offers(kind).items() for kind in ("module", "export")}
+    modules = {name: c.value for name, c in paths["module"] if name not in plugins.backends}
     exports = [
-        line for name, path in plugins.exports().items() for line in _as(name, *path.split(":"))
+        line
+        for name, c in paths["export"]
+        if ":" in c.value
+        for line in _as(name, *c.value.split(":"))
     ]
     top = (*_public("gluon_core"), *_own("gluon_core", (*gluon_core._MODULES, *hosts, *modules)))
     vendors = (*_own("gluon_core.language", languages), *exports)

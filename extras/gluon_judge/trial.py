@@ -620,7 +620,7 @@ class Trial:
             )
             self._graded("limits", before, text)
         simulated_ones = any(not by for _, by in self._counts.launches)
-        if "prove" not in registry().services() or not simulated_ones:
+        if "prove" not in registry().offers("service") or not simulated_ones:
             text = "no kernel for the prover" if not simulated_ones else "no prover is installed"
             self._evidence("proof", "skipped", text, needed=False)
             return

@@ -35,5 +35,5 @@ def simulated(target: Optional[str]) -> Target:
 def on_target(target: str) -> None:
     """Let this process launch kernels on a simulated target, and let the stand-in answer for its device."""
     os.environ["GLUON_TARGET"] = target
-    if "standin" in registry().services():
+    if "standin" in registry().offers("service"):
         registry().service("standin").begin(target, None, True)

@@ -152,9 +152,9 @@ def _plugins() -> Iterator[Finding]:
         yield Finding("plugins", "failed", str(error), "unset GLUON_PLUGINS")
         return
     for plugin in known.plugins.values():
-        backends = ", ".join(plugin.backends) or "lowerings only"
+        backends = ", ".join(backend.name for backend in plugin.backends) or "lowerings only"
         text = f"{plugin.distribution or 'registered by a program'}, {backends}"
-        yield Finding(f"plugin {plugin.name}", "ok", text)
+        yield Finding(f"plugin {plugin.plugin}", "ok", text)
     for failure in known.failures.values():
         package = (failure.distribution or f"gluon-{failure.name}").split()[0]
         remedy = f"pip install --force-reinstall {package}, or pip uninstall {package}"

@@ -22,8 +22,8 @@ from gluon_core.plugin.language import OPS
 from gluon_core.plugin.options import further, whole
 from gluon_core.plugin.targets import Target
 from gluon_core.processes import ForkLock
-from gluon_core.registry.answers import checked
 from gluon_core.registry.load import registry
+from gluon_core.registry.verify import checked
 from gluon_core.values.constants import Identity
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from gluon_core.plugin.compiler import Report
 from gluon_core.plugin.launcher import Launcher
 from gluon_core.plugin.machine_code import Loop
 from gluon_core.plugin.targets import Target
-from gluon_core.registry.answers import checked
 from gluon_core.registry.load import registry
+from gluon_core.registry.verify import checked
 from gluon_core.simulation.evidence import witnessed
 
 if TYPE_CHECKING:

@@ -228,14 +228,16 @@ class GluonASTSource(_triton.ASTSource):  # type: ignore[misc]  # Triton has no 
         """
         check_unchanged(self.fn)
         tops = {type(b).__module__.partition(".")[0] for b in registry().backends.values()}
-        writer = registry().services().get("write") if getattr(self.fn, "layouts", None) else None
+        writer = (
+            registry().offers("service").get("write") if getattr(self.fn, "layouts", None) else None
+        )
         parts = (
             content_hash(("gluon_core", *sorted(tops - {"gluon_core"}))),
             (identity or self.identity()).text,
             sorted(self.attrs.items()),
             list(self.signature.items()),
             self.strict,
-            writer and content_hash((writer.path.partition(".")[0],)),
+            writer and content_hash((writer.value.partition(".")[0],)),
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 

@@ -31,8 +31,8 @@ from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.compiler import Stage
 from gluon_core.plugin.targets import Target
 from gluon_core.processes import Ended, Link, Process, fork_lock
-from gluon_core.registry.answers import checked
 from gluon_core.registry.load import registry
+from gluon_core.registry.verify import checked
 
 __all__ = ["Recipe", "Result", "isolation_enabled", "processes", "run_stages"]
 

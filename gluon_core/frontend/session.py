@@ -11,7 +11,7 @@ from gluon_core.plugin.builder import Builder
 from gluon_core.plugin.options import Options, further
 from gluon_core.plugin.targets import Target
 from gluon_core.portable.selection import Selection
-from gluon_core.registry.answers import checked
+from gluon_core.registry.verify import checked
 from gluon_core.semantic.multiples import Multiples, PassedMultiples
 from gluon_core.values.accesses import Access
 from gluon_core.values.descriptors import translate_layout

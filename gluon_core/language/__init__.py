@@ -19,6 +19,8 @@ from gluon_core._triton import tl_tuple as _tuple
 from gluon_core._triton import tuple_type as tuple_type
 from gluon_core.language import extra as extra
 from gluon_core.language import fpsan as fpsan
+from gluon_core.language._adopted import adopt as _adopt
+from gluon_core.language._adopted import withhold as _withhold
 from gluon_core.language._standard import full_like as full_like
 from gluon_core.language._standard import zeros as zeros
 from gluon_core.language._standard import zeros_like as zeros_like
@@ -144,7 +146,7 @@ from gluon_core.layouts import SharedLinearLayout as SharedLinearLayout
 from gluon_core.layouts import SliceLayout as SliceLayout
 from gluon_core.layouts import SwizzledSharedLayout as SwizzledSharedLayout
 from gluon_core.plugin.ops import open_to_kernels as _open_to_kernels
-from gluon_core.registry import namespaces as _namespaces
+from gluon_core.registry.namespaces import Space as _Space
 from gluon_core.values import CachePolicy as CachePolicy
 from gluon_core.values import distributed_type as distributed_type
 from gluon_core.values import shared_memory_descriptor as shared_memory_descriptor
@@ -163,9 +165,7 @@ tuple = _tuple
 _open_to_kernels(PaddedSharedLayout)
 
 
-_SPACE = _namespaces.Space(
-    __name__, "gl", lambda backend: backend.language.namespace, _open_to_kernels
-).open()
+_SPACE = _Space(__name__, "export", _adopt).open()
 
 
 def __getattr__(name: str) -> _typing.Any:
@@ -182,4 +182,4 @@ def __dir__() -> list[str]:
     return sorted({*own, "portable", *_SPACE.offered()})
 
 
-_namespaces.withhold(_sys.modules[__name__], "gl")
+_withhold(_sys.modules[__name__], "gl")

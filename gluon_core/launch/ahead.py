@@ -16,8 +16,8 @@ from gluon_core.compiler.driver import compile_source
 from gluon_core.compiler.source import GluonASTSource
 from gluon_core.compiler.workers import limit
 from gluon_core.errors import ArgumentError
-from gluon_core.registry.answers import checked
 from gluon_core.registry.load import registry
+from gluon_core.registry.verify import checked
 
 __all__ = ["compile_configurations", "preload"]
 

@@ -71,7 +71,7 @@ _source: Callable[[], Pictures]
 
 
 def set_source(source: Callable[[], Pictures]) -> None:
-    """Say who finds the plugin that draws. The registry does this once, on import."""
+    """Set the function that finds the plugin that draws; `gluon_core` does, on import."""
     global _source
     _source = source
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from gluon_core.plugin.compiler import Compiler
 from gluon_core.plugin.device import Device
 from gluon_core.plugin.language import Language
+from gluon_core.plugin.paths import Name
 from gluon_core.plugin.simulation import HARDWARE, Simulation
 from gluon_core.plugin.targets import Architecture
 
@@ -37,7 +38,7 @@ class Backend:
         api_version: the contract version that this backend was written for.
     """
 
-    name: str
+    name: Name
     architectures: tuple[Architecture, ...] = ()
     compiler: Compiler = field(default_factory=Compiler)
     device: Device = field(default_factory=Device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Callable, Mapping, Optional, Sequence
 
 from gluon_core.errors import CapabilityError
 from gluon_core.plugin.machine_code import (
@@ -17,6 +17,7 @@ from gluon_core.plugin.machine_code import (
     of_module,
 )
 from gluon_core.plugin.options import CompileOptions, Options
+from gluon_core.plugin.paths import Form
 from gluon_core.plugin.targets import Target
 
 if TYPE_CHECKING:
@@ -141,7 +142,9 @@ class Compiler:
     isolate: bool = False
     derives: Sequence[str] = ()
     listings: Sequence[str] = ("ttgir",)
-    pointer_range_bits: Optional[int] = None
+    pointer_range_bits: Optional[
+        Annotated[int, Form(r"[2-9]|\d\d+", "must be a number of bits")]
+    ] = None
 
     def options(self, target: Target, requested: Mapping[str, Any]) -> Options:
         """Return the compile options for `target`: a frozen dataclass.

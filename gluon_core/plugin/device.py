@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Callable, ContextManager, Mapping, Optional
 
 from gluon_core.errors import CapabilityError, LimitError
+from gluon_core.plugin.paths import Words
 from gluon_core.plugin.targets import Target
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class Device:
         raw_pointers: the launcher takes pointers as addresses; otherwise it gets the tensors.
     """
 
-    tensor_device: Optional[str] = None
+    tensor_device: Optional[Words] = None
     raw_pointers: bool = False
 
     def target(self, index: int = 0) -> Optional[Target]:

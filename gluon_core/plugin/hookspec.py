@@ -17,12 +17,13 @@ entry point group `gluon_core.extras` and the same hooks. `GLUON_PLUGINS` narrow
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Sequence
+from typing import Annotated, Any, Mapping, Sequence, Union
 
 import pluggy
 
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.language import Lowering
+from gluon_core.plugin.paths import CodePath, Form, ModulePath, Name
 from gluon_core.plugin.targets import Target
 
 __all__ = ["ENTRY_POINTS", "EXTRAS", "PROJECT", "hookimpl", "hookspec"]
@@ -30,6 +31,9 @@ __all__ = ["ENTRY_POINTS", "EXTRAS", "PROJECT", "hookimpl", "hookspec"]
 PROJECT = "gluon_core"
 ENTRY_POINTS = "gluon_core.backends"
 EXTRAS = "gluon_core.extras"
+
+CommandName = Annotated[str, Form(r"[a-z][a-z0-9-]*", "not the name of a command")]
+ServiceName = Annotated[str, Form(r"[a-z][a-z0-9_.]*", "not the name of a service")]
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
@@ -51,7 +55,7 @@ def gluon_lowerings() -> Sequence[Lowering]:
 
 
 @hookspec
-def gluon_commands() -> Mapping[str, str]:
+def gluon_commands() -> Mapping[CommandName, CodePath]:
     """Return commands of `gluon`: name -> path of a `typer.Typer`, or of a function whose parameters
     are Typer's.
 
@@ -61,13 +65,13 @@ def gluon_commands() -> Mapping[str, str]:
 
 
 @hookspec
-def gluon_modules() -> Mapping[str, str]:
+def gluon_modules() -> Mapping[Name, ModulePath]:
     """Return modules that users import as `gluon_core.<name>`: name -> path of the module."""
     raise NotImplementedError
 
 
 @hookspec
-def gluon_services() -> Mapping[str, str]:
+def gluon_services() -> Mapping[ServiceName, Union[ModulePath, CodePath]]:
     """Return services, which others ask for by name: name -> path of a module or an object.
 
     `registry().service(name)` loads it. A name begins with that of the extra of gluon-core that

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Mapping, Optional, Sequence, Union
+from typing import Annotated, Mapping, Optional, Sequence, Union
 
 from gluon_core.features import OLDEST
+from gluon_core.plugin.paths import Capability, CodePath, Form, ModulePath, Words
 
 __all__ = ["FURTHER", "OPS", "TAKES", "Language", "Lowering"]
 
@@ -108,14 +109,14 @@ class Lowering:
     """
 
     op: str
-    name: str
-    implement: str
-    requires: tuple[str, ...] = ()
+    name: Words
+    implement: CodePath
+    requires: tuple[Capability, ...] = ()
     priority: int = 0
-    accepts: Optional[str] = None
-    extras: Mapping[str, str] = field(default_factory=dict)
+    accepts: Optional[CodePath] = None
+    extras: Mapping[str, CodePath] = field(default_factory=dict)
     min_triton: tuple[int, int] = OLDEST
-    gives_up: Union[str, tuple[str, ...], None] = None
+    gives_up: Union[Words, tuple[Words, ...], None] = None
     expects: tuple[str, ...] = ()
 
 
@@ -136,10 +137,14 @@ class Language:
             that the core does not know is passed to a kernel.
     """
 
-    namespace: Optional[str] = None
-    host: Optional[str] = None
-    exports: Mapping[str, str] = field(default_factory=dict)
-    reference: Optional[str] = None
+    namespace: Optional[ModulePath] = None
+    host: Optional[ModulePath] = None
+    exports: Mapping[Annotated[str, Form(r"[^\W\d]\w*", "must be an identifier")], CodePath] = (
+        field(default_factory=dict)
+    )
+    reference: Optional[ModulePath] = None
     lowerings: Sequence[Lowering] = ()
-    descriptors: Mapping[str, str] = field(default_factory=dict)
-    argument_kinds: Sequence[str] = ()
+    descriptors: Mapping[
+        Annotated[str, Form(r"tensordesc\w*", "heads begin with 'tensordesc'")], CodePath
+    ] = field(default_factory=dict)
+    argument_kinds: Sequence[CodePath] = ()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, ContextManager, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, Mapping, Optional, Sequence
 
 from gluon_core.errors import CapabilityError
+from gluon_core.plugin.paths import CodePath
 
 if TYPE_CHECKING:
     from gluon_core.plugin.launcher import Compiled
@@ -85,9 +86,9 @@ class Simulation:
     unasked: bool = True
     machine_code: bool = False
     stands_in_for: Optional[tuple[str, ...]] = None
-    watches: tuple[str, ...] = ("profile", "profile_json", "profile_html", "trace", "debug")
-    settings: Optional[str] = None
-    ranks: Optional[str] = None
+    watches: Sequence[str] = ("profile", "profile_json", "profile_html", "trace", "debug")
+    settings: Optional[CodePath] = None
+    ranks: Optional[CodePath] = None
 
     def watch(self, wish: Watch) -> ContextManager[Any]:
         """Watch the launches inside.

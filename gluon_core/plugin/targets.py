@@ -7,11 +7,20 @@ registry (`gluon_core.registry.load`) knows the spellings, this module knows no 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Mapping, Optional, Union
+from typing import Annotated, Any, Mapping, Optional, Union
 
 from gluon_core.features import OLDEST, Feature
+from gluon_core.plugin.paths import Capability, Form
 
 __all__ = ["Architecture", "Limits", "Target"]
+
+Spelling = Annotated[
+    str,
+    Form(
+        r"[a-z0-9][a-z0-9_.+-]*",
+        "a spelling is lower case letters, digits, '_', '-', '.' or '+'",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -84,14 +93,14 @@ class Architecture:
         no_constraints: constraints of inline assembly on which its compiler ends the process.
     """
 
-    name: str
+    name: Spelling
     backend: str
-    aliases: tuple[str, ...] = ()
+    aliases: tuple[Spelling, ...] = ()
     arch: Union[int, str] = _NEEDED
     triton_backend: Optional[str] = _NEEDED
-    warp_size: int = _NEEDED
+    warp_size: Annotated[int, Form(r"[1248]|16|32|64|128", "must be a power of two")] = _NEEDED
     limits: Limits = _NEEDED
-    capabilities: frozenset[str] = field(default_factory=frozenset)
+    capabilities: frozenset[Capability] = field(default_factory=frozenset)
     min_triton: tuple[int, int] = OLDEST
     banks: int = 32
     description: str = ""

@@ -79,7 +79,7 @@ def code(lowering: Lowering, what: str = "implement") -> Callable[..., Any]:
     """
     own = {"implement": lowering.implement, "accepts": lowering.accepts}
     path = own[what] if what in own else lowering.extras[what]
-    contributor = registry().contributor(lowering)
+    contributor = registry().contributor(lowering).plugin
     whose = f"lowering {lowering.op}/{lowering.name} of plugin {contributor!r}"
     function = load_named(str(path), f"{whose}, {what}")
     if not callable(function):
@@ -160,7 +160,7 @@ def select(
 
 
 def _tie(op: str, target: Target, known: Registry, one: Lowering, other: Lowering) -> PluginError:
-    plugins = f"{known.contribution(one).origin} and {known.contribution(other).origin}"
+    plugins = f"{known.contributor(one).origin} and {known.contributor(other).origin}"
     return PluginError(
         f"lowerings {one.name!r} and {other.name!r} of gl.portable.{op}, of plugins {plugins}, "
         f"both fit on {target} and share priority {one.priority}",

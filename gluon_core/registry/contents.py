@@ -16,27 +16,7 @@ from gluon_core.plugin.targets import Architecture, Target
 from gluon_core.registry.names import CORE, Claim, Clash, Contribution, Names
 from gluon_core.registry.waiting import Waiting
 
-__all__ = ["Contents", "Plugin", "PluginFailure"]
-
-
-@dataclass(frozen=True)
-class Plugin:
-    """One registered plugin.
-
-    Args:
-        name: its entry point's name, or the one that `Registry.register` got. Where several have one
-            name, it is followed by the module path in parentheses.
-        distribution: `name version` of the package that ships it, None when registered by hand.
-        backends: the names of its backends, without those that another plugin has.
-        lowerings: `op/name` of each lowering it contributes, likewise.
-        offers: its commands, modules and services, such as `command tune`.
-    """
-
-    name: str
-    distribution: Optional[str]
-    backends: tuple[str, ...]
-    lowerings: tuple[str, ...]
-    offers: tuple[str, ...] = ()
+__all__ = ["Contents", "PluginFailure"]
 
 
 @dataclass(frozen=True)
@@ -68,30 +48,29 @@ class PluginFailure:
 
 
 class Contents:
-    """The part of a registry that is asked; `gluon_core.registry.load` fills it."""
+    """The part of a registry that is asked; `gluon_core.registry.load` fills it.
+
+    Attributes:
+        backends: name -> backend, without names that several plugins claim.
+        failures: entry point name -> the reason why that plugin is not there.
+        skipped: entry points that `GLUON_PLUGINS` left out.
+    """
+
+    backends: Mapping[str, Backend]
 
     def __init__(self) -> None:
+        self.failures: dict[str, PluginFailure] = {}
+        self.skipped: set[str] = set()
         self._contributions: dict[str, Contribution] = {}
-        self._failures: dict[str, PluginFailure] = {}
-        self._skipped: set[str] = set()
-        self._services: dict[str, Any] = {}
         self._answered: set[str] = set()
         self._publish()
 
     def _publish(self) -> None:
         """Compute the answers from the contributions so far."""
         names = self._names = Names(self._contributions.values())
-        self._backends: Mapping[str, Backend] = MappingProxyType(
-            {name: claim.value for name, claim in names.held("backend").items()}
-        )
-        simulators = names.held("simulator").values()
-        self._simulator: Optional[Backend] = next((claim.value for claim in simulators), None)
-        self._paths = {  # by kind
-            kind: MappingProxyType(
-                {name: c for name, c in names.held(kind).items() if isinstance(c.value, str)}
-            )
-            for kind in ("export", "command", "module", "service")
-        }
+        self._held = {k: names.held(k) for k in ("export", "command", "module", "service")}
+        held = names.held("backend")
+        self.backends = MappingProxyType({name: claim.value for name, claim in held.items()})
         self._lowerings: dict[str, list[Claim]] = {}
         claims = names.claimed("lowering")
         for claim in sorted(claims, key=lambda c: (-c.value.priority, c.value.name)):
@@ -100,46 +79,27 @@ class Contents:
     # -- what is there ---------------------------------------------------------------------------
 
     @property
-    def backends(self) -> Mapping[str, Backend]:
-        """Name -> backend, without names that several plugins claim."""
-        return self._backends
-
-    @property
-    def plugins(self) -> Mapping[str, Plugin]:
-        """Name -> what that plugin contributed."""
-        lowerings = [claim for group in self._lowerings.values() for claim in group]
-        return MappingProxyType(
-            {
-                name: Plugin(
-                    name,
-                    by.distribution,
-                    tuple(b.name for b in by.backends if self._backends.get(b.name) is b),
-                    tuple(claim.name for claim in lowerings if claim.by is by),
-                    tuple(f"{kind} {offer}" for kind in by.offers for offer in by.offers[kind]),
-                )
-                for name, by in self._contributions.items()
-                if name != CORE
-            }
-        )
-
-    @property
-    def failures(self) -> Mapping[str, PluginFailure]:
-        """Entry point name -> why that plugin is not there."""
-        return MappingProxyType(self._failures)
+    def plugins(self) -> Mapping[str, Contribution]:
+        """Name -> the contribution of that plugin."""
+        return {name: by for name, by in self._contributions.items() if name != CORE}
 
     @property
     def clashes(self) -> tuple[Clash, ...]:
         """Return the names that several plugins claim."""
         return self._names.clashes()
 
-    @property
-    def skipped(self) -> frozenset[str]:
-        """Entry points that `GLUON_PLUGINS` left out."""
-        return frozenset(self._skipped)
+    def offers(self, kind: str) -> Mapping[str, Claim]:
+        """Return the claims that one plugin alone has, by name.
+
+        Args:
+            kind: `export` (to `gl`: values and namespaces), `module` (of `gluon_core`), `command` or
+                `service`.
+        """
+        return self._held[kind]
 
     def architectures(self) -> tuple[Architecture, ...]:
         """Return every architecture of every plugin, in the order of their backends."""
-        return tuple(arch for b in self._backends.values() for arch in b.architectures)
+        return tuple(arch for b in self.backends.values() for arch in b.architectures)
 
     def capabilities(self) -> Mapping[str, tuple[Architecture, ...]]:
         """Return capability -> the architectures that have it, sorted by capability."""
@@ -151,35 +111,15 @@ class Contents:
         """Return the lowerings of a portable op, highest priority first; empty for an unknown op."""
         return tuple(claim.value for claim in self._lowerings.get(op, ()))
 
-    def contribution(self, lowering: Lowering) -> Contribution:
+    def contributor(self, lowering: Lowering) -> Contribution:
         """Return the contribution of the plugin that `lowering` comes from."""
         claims = self._lowerings.get(lowering.op, ())
         core = Contribution(CORE, None)
         return next((claim.by for claim in claims if claim.value is lowering), core)
 
-    def contributor(self, lowering: Lowering) -> str:
-        """Return the plugin that contributes `lowering`; `gluon_core` for the core's own."""
-        return self.contribution(lowering).plugin
-
-    def exports(self) -> Mapping[str, str]:
-        """Return the vendor names that `gl` itself offers -> path of the value."""
-        return {name: claim.path for name, claim in self._paths["export"].items()}
-
-    def commands(self) -> Mapping[str, Claim]:
-        """Return the commands that plugins add to `gluon`."""
-        return self._paths["command"]
-
-    def modules(self) -> Mapping[str, Claim]:
-        """Return the modules behind `gluon_core.<name>` that belong to no backend."""
-        return self._paths["module"]
-
-    def services(self) -> Mapping[str, Claim]:
-        """Return the services of plugins, which `service` loads."""
-        return self._paths["service"]
-
     def simulator(self) -> Optional[Backend]:
         """Return the simulator that runs kernels unasked, None without one, or with several."""
-        return self._simulator
+        return next((claim.value for claim in self._names.held("simulator").values()), None)
 
     # -- what is asked for, or the error of its absence --------------------------------------------
 
@@ -190,15 +130,12 @@ class Contents:
             PluginError: it is installed and did not load; `__cause__` is its exception.
             TargetError: nobody contributes it.
         """
-        backend = self._backends.get(name)
-        if backend is not None:
-            return backend
-        self.raise_if_failed(name)
-        message, remedy = (
-            f"no plugin contributes a backend {name!r}",
-            self.remedy(name, self._backends),
-        )
-        raise TargetError(message, argument="backend", got=repr(name), remedy=remedy)
+        if name not in self.backends:
+            self.raise_if_failed(name)
+            message = f"no plugin contributes a backend {name!r}"
+            remedy = self.remedy(name, self.backends)
+            raise TargetError(message, argument="backend", got=repr(name), remedy=remedy)
+        return self.backends[name]
 
     def service(self, name: str) -> Any:
         """Return the service `name` of a plugin, loaded.
@@ -206,16 +143,12 @@ class Contents:
         Raises:
             PluginError: no plugin has it, or several, or it cannot be loaded.
         """
-        if name not in self._services:
-            claim = self.services().get(name)
-            if claim is None:
-                self.refuse_clash("service", name)
-                extra = name.partition(".")[0]
-                remedy = f'Install it: pip install "gluon-core[{extra}]".'
-                raise PluginError(f"no installed plugin offers {name!r}", remedy=remedy)
-            where = f"plugin {claim.by.origin}, {name!r}"
-            self._services[name] = load_named(claim.path, where)
-        return self._services[name]
+        claim = self.offers("service").get(name)
+        if claim is None:
+            self.refuse_clash("service", name)
+            remedy = f'Install it: pip install "gluon-core[{name.partition(".")[0]}]".'
+            raise PluginError(f"no installed plugin offers {name!r}", remedy=remedy)
+        return load_named(claim.value, f"plugin {claim.by.origin}, {name!r}")
 
     def refuse_clash(
         self, kind: str, name: str, error: type[GluonError] = PluginError, prefix: str = ""
@@ -229,16 +162,15 @@ class Contents:
     def raise_if_failed(self, name: str, error: type[PluginError] = PluginError) -> None:
         """Raise `error` with the remembered cause if the plugin or backend `name` did not load, or if
         several plugins claim that name."""
-        failure = self._failures.get(name) or next(
-            (f for f in self._failures.values() if getattr(f.error, "backend_name", None) == name),
-            None,
-        )
+        failures = self.failures.values()
+        of_backend = (f for f in failures if getattr(f.error, "backend_name", None) == name)
+        failure = self.failures.get(name) or next(of_backend, None)
         if failure is not None:
             message = f"{failure.source} is installed but did not load: {failure.reason}"
             remedy = "`gluon info` shows its traceback."
             raise error(message, argument=name, remedy=remedy) from failure.error
         self.refuse_clash("backend", name, error)
-        if name in self._skipped:
+        if name in self.skipped:
             message = f"plugin {name!r} is installed but left out"
             remedy = f"Add it to GLUON_PLUGINS (now {os.environ.get('GLUON_PLUGINS', '')!r})."
             raise error(message, argument=name, remedy=remedy)
@@ -255,23 +187,23 @@ class Contents:
 
     def installed(self) -> str:
         """Return a line that names the installed backends and those that failed, for the end of an error."""
-        text = f"Installed backends: {', '.join(sorted(self._backends)) or 'none'}."
-        if self._failures:
-            text += f" Failed to load: {', '.join(self._failures)} (see `gluon info`)."
+        text = f"Installed backends: {', '.join(sorted(self.backends)) or 'none'}."
+        if self.failures:
+            text += f" Failed to load: {', '.join(self.failures)} (see `gluon info`)."
         return text
 
     def problems(self) -> tuple[str, ...]:
         """Return a line for each plugin that did not load and each name that several claim."""
-        broken = [f"{one.source} did not load: {one.reason}" for one in self._failures.values()]
+        broken = [f"{one.source} did not load: {one.reason}" for one in self.failures.values()]
         return (*broken, *(clash.text for clash in self.clashes))
 
     # -- waiting ----------------------------------------------------------------------------------
 
     def waiting_for(self, backend: Backend, method: str) -> Waiting:
         """Call `method` of `backend` inside, which may take long."""
-        claim = self._names.held("backend").get(backend.name)
-        origin = claim.by.origin if claim is not None else repr(backend.name)
-        return Waiting(origin, f"{method} of its backend")
+        by = (by for by in self._contributions.values() if backend in by.backends)
+        origins = (*(one.origin for one in by), repr(backend.name))
+        return Waiting(origins[0], f"{method} of its backend")
 
     def device_of(self, backend: Backend) -> Optional[Target]:
         """Return `backend.device.target()`; the first time it may take as long as a driver needs to start."""

@@ -16,7 +16,7 @@ import os
 import threading
 import traceback
 from importlib import metadata
-from typing import Any, Callable, Iterable, Mapping, Optional, Sequence, Union, cast
+from typing import Any, Callable, Iterable, Optional, Sequence, Union, cast
 
 import pluggy
 
@@ -25,13 +25,23 @@ from gluon_core.plugin import hookspec
 from gluon_core.plugin.paths import load_path
 from gluon_core.plugin.targets import Architecture, Target
 from gluon_core.registry import CORE_PLUGINS
-from gluon_core.registry.contents import Contents, Plugin, PluginFailure
+from gluon_core.registry.contents import Contents, PluginFailure
 from gluon_core.registry.names import CORE, Contribution
 from gluon_core.registry.spelling import Spellings
-from gluon_core.registry.verify import HOOKS, check, check_offers
+from gluon_core.registry.verify import check, check_answer
 from gluon_core.registry.waiting import Waiting
 
-__all__ = ["Plugin", "PluginFailure", "Registry", "load", "registry"]
+__all__ = ["Contribution", "PluginFailure", "Registry", "load", "registry"]
+
+
+# Hook -> the kind of what it answers.
+_HOOKS = {
+    "gluon_backends": "backends",
+    "gluon_lowerings": "lowerings",
+    "gluon_commands": "command",
+    "gluon_modules": "module",
+    "gluon_services": "service",
+}
 
 
 class Registry(Contents):
@@ -46,8 +56,6 @@ class Registry(Contents):
         for path in CORE_PLUGINS:
             self._register(load_path(path), Contribution(CORE, None), Waiting(CORE, ""))
         self._publish()
-
-    # -- targets ---------------------------------------------------------------------------------
 
     def target(self, spec: Union[str, Target, Any, None] = None) -> Target:
         """Return the target that `spec` spells.
@@ -67,8 +75,6 @@ class Registry(Contents):
     def default_architecture(self) -> Architecture:
         """Return the architecture that the simulator runs kernels for when nobody names one."""
         return self._spellings.default_architecture()
-
-    # -- observers -------------------------------------------------------------------------------
 
     def stage_done(self, stage: str, module: Any, target: Target) -> None:
         """Tell the observers that `stage` finished; costs an attribute read when there are none.
@@ -95,7 +101,7 @@ class Registry(Contents):
 
     def register(
         self, plugin: Any, name: Optional[str] = None, distribution: Optional[str] = None
-    ) -> Plugin:
+    ) -> Contribution:
         """Verify `plugin` (a module or any object with hook implementations) and add it, whole or
         not at all.
 
@@ -104,12 +110,6 @@ class Registry(Contents):
         """
         with self._lock:
             name = name or str(getattr(plugin, "__name__", type(plugin).__name__))
-            if name in self._contributions:
-                raise PluginError(
-                    f"a plugin {name!r} is registered already",
-                    argument="name",
-                    remedy="Give it another name.",
-                )
             by = Contribution(name, distribution)
             with Waiting(by.origin, "its hooks") as wait:
                 self._register(plugin, by, wait)
@@ -117,51 +117,35 @@ class Registry(Contents):
             return self.plugins[name]
 
     def _register(self, plugin: Any, by: Contribution, wait: Waiting) -> None:
-        if self._frozen:
-            raise PluginError(
-                "the registry is frozen",
-                argument="plugin",
-                got=repr(by.plugin),
-                remedy="Pass it to gluon_core.registry.load.load(plugins=[...]).",
-            )
+        if self._frozen or by.plugin in self._contributions:
+            why, remedy = f"a plugin {by.plugin!r} is registered already", "Give it another name."
+            if self._frozen:
+                why = "the registry is frozen"
+                remedy = "Pass it to gluon_core.registry.load.load(plugins=[...])."
+            raise PluginError(why, argument="plugin", got=repr(by.plugin), remedy=remedy)
         try:
-            try:
-                self._manager.register(plugin, name=by.plugin)
-                self._manager.check_pending()
-            except (pluggy.PluginValidationError, ValueError) as error:
+            self._manager.register(plugin, name=by.plugin)
+            self._manager.check_pending()
+            parts: dict[str, Any] = {"backends": (), "lowerings": (), "offers": {}}
+            for hook, kind in _HOOKS.items():
+                wait.hook = f"{hook}()"
+                for answer in self._alone(plugin, hook)():
+                    check_answer(wait.plugin, hook, answer)
+                    if kind in parts:
+                        parts[kind] += tuple(answer)
+                    else:
+                        parts["offers"][kind] = dict(answer)
+            check(by._replace(**parts))
+        except BaseException as error:
+            if self._manager.get_plugin(by.plugin) is not None:
+                self._manager.unregister(name=by.plugin)
+            if isinstance(error, (pluggy.PluginValidationError, ValueError)):
                 raise PluginError(
                     f"plugin {by.origin} breaks the hook specification: {error}",
                     remedy="gluon_core/plugin/hookspec.py lists the hooks and their arguments.",
                 ) from error
-            by = by._replace(
-                backends=self._asked(plugin, "gluon_backends", wait),
-                lowerings=self._asked(plugin, "gluon_lowerings", wait),
-            )
-            check(by)
-            offers = {
-                kind: check_offers(by.origin, hook, self._asked(plugin, hook, wait))
-                for hook, (kind, _, _) in HOOKS.items()
-            }
-        except BaseException:
-            if self._manager.get_plugin(by.plugin) is not None:
-                self._manager.unregister(name=by.plugin)
             raise
-        self._contributions[by.plugin] = by._replace(offers=offers)
-
-    def _asked(self, plugin: Any, hook: str, wait: Waiting) -> tuple[Any, ...]:
-        """Return the answer of `plugin` alone to `hook`, as a tuple."""
-        wait.hook = f"{hook}()"
-        values: list[Any] = []
-        for answer in self._alone(plugin, hook)():
-            if isinstance(answer, (str, bytes)) or not isinstance(answer, Iterable):
-                raise PluginError(
-                    f"plugin {wait.plugin}: {hook}() must return a list",
-                    argument=hook,
-                    expected="a list or tuple",
-                    got=type(answer).__name__,
-                )
-            values.extend(answer.items() if isinstance(answer, Mapping) else answer)
-        return tuple(values)
+        self._contributions[by.plugin] = by._replace(**parts)
 
     def _alone(self, plugin: Any, hook: str) -> Callable[..., Any]:
         """Return the hook of `plugin` and of no other."""
@@ -172,7 +156,7 @@ class Registry(Contents):
         super()._publish()
         self._spellings = Spellings(self, self._names)
         hooks = self._manager.hook.gluon_stage_done.get_hookimpls()
-        self._observers: list[tuple[str, Callable[..., Any]]] = [
+        self._observers = [
             (
                 self._contributions[impl.plugin_name].origin,
                 self._alone(impl.plugin, "gluon_stage_done"),
@@ -186,11 +170,10 @@ class Registry(Contents):
         dist = getattr(entry, "dist", None)
         distribution = f"{dist.name} {dist.version}" if dist is not None else None
         name = entry.name
-        if name in self._contributions or name in self._failures:
+        if name in self._contributions or name in self.failures:
             name += f" ({entry.value})"  # two distributions use the name: keep both
-        origin = f"{name!r} ({distribution or entry.value})"
         try:
-            with Waiting(origin, "its import") as wait:
+            with Waiting(f"{name!r} ({distribution or entry.value})", "its import") as wait:
                 plugin = entry.load()
                 with self._lock:
                     self._register(plugin, Contribution(name, distribution), wait)
@@ -201,7 +184,7 @@ class Registry(Contents):
             raise
         except BaseException as error:  # a plugin may raise anything, SystemExit included
             text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-            self._failures[name] = PluginFailure(entry.name, entry.value, distribution, error, text)
+            self.failures[name] = PluginFailure(entry.name, entry.value, distribution, error, text)
 
     def freeze(self) -> Registry:
         """End of loading: `register` raises from here on."""
@@ -246,7 +229,7 @@ def load(
                 got=repr(wanted),
                 remedy=did_you_mean(unknown, known) or listed,
             )
-        loaded._skipped.update(known - keep)
+        loaded.skipped.update(known - keep)
         entry_points = [e for e in entry_points if e.group == hookspec.EXTRAS or e.name in keep]
     for entry in entry_points:
         loaded.load_entry_point(entry)

@@ -6,17 +6,27 @@ distributions, and everything else of both plugins works. `GLUON_PLUGINS` keeps 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional
 
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.language import Lowering
 from gluon_core.plugin.targets import Architecture
 
-__all__ = ["Claim", "Clash", "Contribution", "Names", "key_of"]
-
+__all__ = ["CORE", "Claim", "Clash", "Contribution", "Names", "key_of"]
 
 CORE = "gluon_core"  # the name of the plugin that the core itself is, and its package
+
+# Kind of name -> its words in errors.
+_KINDS = {
+    "backend": "the backend name {!r}",
+    "spelling": "the spelling {!r}",
+    "simulator": "{} where nobody names a target",
+    "export": "gl.{}",
+    "lowering": "the lowering {!r}",
+    "command": "the command gluon {}",
+    "module": "gluon_core.{}",
+    "service": "the service {!r}",
+}
 
 
 def key_of(spelling: str) -> str:
@@ -28,7 +38,8 @@ class Contribution(NamedTuple):
     """The verified contribution of one plugin.
 
     Args:
-        plugin: its name.
+        plugin: its entry point's name, or the one that `Registry.register` got. Where several have one
+            name, it is followed by the module path in parentheses.
         distribution: `name version` of the package that ships it, None when registered by hand.
         backends: in its order.
         lowerings: beyond those of its backends.
@@ -47,18 +58,9 @@ class Contribution(NamedTuple):
         return f"{self.plugin!r} ({self.distribution})" if self.distribution else repr(self.plugin)
 
 
-@dataclass(frozen=True)
-class Clash:
-    """A name that several plugins claim.
-
-    Args:
-        kind: `backend`, `spelling`, `simulator`, `export`, `lowering`, `command`, `module` or
-            `service`.
-        name: as the first of them writes it.
-        plugins: their names.
-        text: one sentence that names all of them.
-        remedy: how to keep one.
-    """
+class Clash(NamedTuple):
+    """A name of one kind (a backend, a spelling, a command) that several plugins claim: a sentence that
+    names all of them, and how to keep one."""
 
     kind: str
     name: str
@@ -68,67 +70,49 @@ class Clash:
 
 
 class Claim(NamedTuple):
-    """The claim of one plugin: the name, a value, and the words of a message for it."""
+    """The claim of one plugin to a name, for a backend, an architecture, a lowering, or a path."""
 
     by: Contribution
     name: str
     value: Any
-    words: str
 
-    @property
-    def path(self) -> str:
-        """Return the path of a command, a module or a service."""
-        return str(self.value)
-
-
-_KINDS = {
-    "backend": "the backend name {!r}",
-    "spelling": "the spelling {!r}",
-    "simulator": "{} where nobody names a target",
-    "export": "gl.{}",
-    "lowering": "the lowering {!r}",
-    "command": "the command gluon {}",
-    "module": "gluon_core.{}",
-    "service": "the service {!r}",
-}
+    def __str__(self) -> str:
+        value, words = self.value, str(self.value)
+        if isinstance(value, Backend):
+            words = f"the backend {value.name!r}"
+        elif isinstance(value, Architecture):
+            words = f"{value.backend}:{value.name}"
+        elif isinstance(value, Lowering):
+            words = value.implement
+        return f"{words} (plugin {self.by.origin})"
 
 
 class Names:
     """Every name that some contributions claim, by kind."""
 
     def __init__(self, contributions: Iterable[Contribution]):
-        self._contributions = list(contributions)
-        self._claims: dict[tuple[str, str], list[Claim]] = {}
-        for by in self._contributions:
-            for backend in by.backends:
-                self._claim("backend", backend.name, by, backend, f"backend {backend.name!r}")
-            for kind, paths in by.offers.items():
-                for name, path in paths.items():
-                    self._claim(kind, name, by, path, path)
+        self._plugins: list[str] = []
+        self._claims: dict[str, dict[str, list[Claim]]] = {kind: {} for kind in _KINDS}
+        for by in contributions:
+            self._plugins += [by.plugin] if by.plugin != CORE else []
+            for names in _names_of(by):
+                self._claim(by, *names)
         for claim in self.held("backend").values():  # a backend that two claim claims nothing
-            for kind, name, value, words in _names_of(claim.value):
-                self._claim(kind, name, claim.by, value, words)
-        for by in self._contributions:
-            for lowering in by.lowerings:
-                self._claim(
-                    "lowering", f"{lowering.op}/{lowering.name}", by, lowering, lowering.implement
-                )
+            for names in _names_of_backend(claim.value):
+                self._claim(claim.by, *names)
 
-    def _claim(self, kind: str, name: str, by: Contribution, value: Any, words: str) -> None:
-        group = self._claims.setdefault(_key(kind, name), [])
+    def _claim(self, by: Contribution, kind: str, name: str, value: Any) -> None:
+        group = self._claims[kind].setdefault(key_of(name) if kind == "spelling" else name, [])
         if all(claim.value is not value for claim in group):  # one may repeat its own spelling
-            group.append(Claim(by, name, value, words))
+            group.append(Claim(by, name, value))
 
-    def claimed(self, kind: str) -> Iterator[Claim]:
-        """Yield each claim of a kind, those that clash included."""
-        for (of, _), group in self._claims.items():
-            if of == kind:
-                yield from group
+    def claimed(self, kind: str) -> list[Claim]:
+        """Return each claim of a kind, those that clash included."""
+        return [claim for group in self._claims[kind].values() for claim in group]
 
     def held(self, kind: str) -> dict[str, Claim]:
         """Return name -> claim of each name of a kind that one plugin alone claims."""
-        groups = self._claims.items()
-        return {name: group[0] for (of, name), group in groups if of == kind and len(group) == 1}
+        return {name: group[0] for name, group in self._claims[kind].items() if len(group) == 1}
 
     def clash(self, kind: str, name: str, prefix: str = "") -> Optional[Clash]:
         """Return the clash of that kind about `name`, None where there is none.
@@ -136,50 +120,46 @@ class Names:
         Args:
             prefix: of the spelling of a target, such as "sim:".
         """
-        group = self._claims.get(_key(kind, name), [])
+        group = self._claims[kind].get(key_of(name) if kind == "spelling" else name, [])
         if len(group) < 2:
             return None
         name = group[0].name
-        listed = " and by ".join(f"{c.words} (plugin {c.by.origin})" for c in group)
-        full = [
-            f"'{prefix}{claim.value.backend}:{name}'"
-            for claim in group
-            if kind == "spelling" and isinstance(claim.value, Architecture)
-        ]
-        say = f"Say {' or '.join(full)}. " if full else ""
+        architectures = [c.value for c in group if isinstance(c.value, Architecture)]
+        full = " or ".join(f"'{prefix}{arch.backend}:{name}'" for arch in architectures)
         rivals = dict.fromkeys(claim.by.plugin for claim in group)
         leave = " or ".join(repr(plugin) for plugin in rivals if plugin != CORE)
-        installed = ",".join(by.plugin for by in self._contributions if by.plugin != CORE)
-        return Clash(
-            kind,
-            name,
-            tuple(rivals),
-            f"{_KINDS[kind].format(name)} is claimed twice: by {listed}",
-            f"{say}GLUON_PLUGINS, the plugins to load, keeps one: leave {leave} out of {installed}.",
+        text = (
+            f"{_KINDS[kind].format(name)} is claimed twice: by {' and by '.join(map(str, group))}"
         )
+        remedy = (
+            f"{f'Say {full}. ' if full else ''}GLUON_PLUGINS, the plugins to load, keeps one: "
+            f"leave {leave} out of {','.join(self._plugins)}."
+        )
+        return Clash(kind, name, tuple(rivals), text, remedy)
 
     def clashes(self) -> tuple[Clash, ...]:
         """Return every clash."""
-        return tuple(filter(None, (self.clash(kind, name) for kind, name in self._claims)))
+        each = (self.clash(kind, name) for kind, names in self._claims.items() for name in names)
+        return tuple(filter(None, each))
 
 
-def _key(kind: str, name: str) -> tuple[str, str]:
-    return kind, key_of(name) if kind == "spelling" else name
+def _names_of(by: Contribution) -> Iterator[tuple[str, str, Any]]:
+    """Yield kind, name and value of each name that a plugin claims, but for those of its backends."""
+    yield from (("backend", backend.name, backend) for backend in by.backends)
+    yield from (("lowering", f"{low.op}/{low.name}", low) for low in by.lowerings)
+    for kind, paths in by.offers.items():
+        yield from ((kind, name, path) for name, path in paths.items())
 
 
-def _names_of(backend: Backend) -> Iterator[tuple[str, str, Any, str]]:
-    """Yield kind, name, value and words of each name that a backend claims besides its own."""
-    words = f"the backend {backend.name!r}"
-    yield "spelling", backend.name, backend, words
-    yield "module", backend.name, backend, words
+def _names_of_backend(backend: Backend) -> Iterator[tuple[str, str, Any]]:
+    name, language = backend.name, backend.language
+    yield "spelling", name, backend
     for arch in backend.architectures:
-        for spelling in arch.spellings:
-            yield "spelling", spelling, arch, f"{backend.name}:{arch.name}"
+        yield from (("spelling", spelling, arch) for spelling in arch.spellings)
     if backend.simulates and backend.simulation.unasked:
-        yield "simulator", "simulating", backend, words
-    for name, path in backend.language.exports.items():
-        yield "export", name, path, path
-    if backend.language.namespace is not None:  # gl.<name> is its namespace
-        yield "export", backend.name, backend, words
-    for lowering in backend.language.lowerings:
-        yield "lowering", f"{lowering.op}/{lowering.name}", lowering, lowering.implement
+        yield "simulator", "simulating", backend
+    yield "module", name, language.host or backend
+    yield from (("export", export, path) for export, path in language.exports.items())
+    if language.namespace is not None:
+        yield "export", name, language.namespace
+    yield from (("lowering", f"{low.op}/{low.name}", low) for low in language.lowerings)

@@ -21,10 +21,7 @@ class Spellings:
 
     def __init__(self, registry: Contents, names: Names):
         self._registry = registry
-        held = names.held("spelling").items()
-        self._by_key: dict[str, Architecture] = {
-            key: claim.value for key, claim in held if isinstance(claim.value, Architecture)
-        }
+        self._by_key = {key: claim.value for key, claim in names.held("spelling").items()}
         self._parsed: dict[str, Target] = {}
 
     def target(self, spec: Any) -> Target:
@@ -50,24 +47,23 @@ class Spellings:
         )
 
     def _default(self) -> Target:
-        wanted = os.environ.get("GLUON_TARGET")
+        plugins, wanted = self._registry, os.environ.get("GLUON_TARGET")
         if wanted:
             try:
                 return self.target(wanted)
             except TargetError as error:
                 error.argument = "GLUON_TARGET"
                 raise
-        backends = self._registry.backends.values()
-        for backend in backends:
-            device = self._registry.device_of(backend)
-            if device is not None:
-                return device
-        simulator = self._registry.simulator()
-        if simulator is not None:
-            return Target(simulator.name, self.default_architecture())
-        self._registry.refuse_clash("simulator", "simulating", TargetError)
+        backends = plugins.backends.values()
+        device = next(filter(None, map(plugins.device_of, backends)), None)
+        simulator = plugins.simulator()
+        if device is None and simulator is not None:
+            device = Target(simulator.name, self.default_architecture())
+        if device is not None:
+            return device
+        plugins.refuse_clash("simulator", "simulating", TargetError)
         problems = [backend.device.problem() for backend in backends]
-        remedies = (*problems, "Name one with target= or GLUON_TARGET.", self._registry.installed())
+        remedies = (*problems, "Name one with target= or GLUON_TARGET.", plugins.installed())
         raise TargetError(
             "no target was named, no device is plugged in, and no simulator is installed",
             argument="target",
@@ -93,9 +89,9 @@ class Spellings:
     def _parse(self, spec: str) -> Target:
         plugins = self._registry
         head, colon, tail = spec.strip().partition(":")
+        backend = plugins.backends.get(head.lower())
         if not colon:
             return self._parse_bare(head, spec)
-        backend = plugins.backends.get(head.lower())
         if backend is None:
             # Triton's own spelling, `backend:arch[:warp_size]`
             if head.lower() in {arch.triton_backend for arch in plugins.architectures()}:
@@ -104,24 +100,25 @@ class Spellings:
                 return self._of_triton(head.lower(), name, size, spec)
             plugins.raise_if_failed(head.lower())
             raise self._unknown(head, plugins.backends, "backend", spec)
-        if not backend.simulates:
-            return Target(backend.name, self._among(backend.architectures, tail, spec))
-        owner, colon, rest = tail.partition(":")
-        if colon:
-            owned = plugins.backend(owner.lower()).architectures
-            return Target(backend.name, self._among(owned, rest, spec))
-        plugins.refuse_clash("spelling", tail, TargetError, f"{backend.name}:")
-        other = plugins.backends.get(tail.lower())
-        if other not in (None, backend) and key_of(tail) not in self._by_key:
-            return Target(backend.name, self._default_of(other.architectures, f"{spec!r}"))
-        return Target(backend.name, self._among(plugins.architectures(), tail, spec))
+        among, word = backend.architectures, tail
+        if backend.simulates:
+            owner, colon, rest = tail.partition(":")
+            other: Any = plugins.backends.get(tail.lower())
+            if colon:
+                among, word = plugins.backend(owner.lower()).architectures, rest
+            else:
+                plugins.refuse_clash("spelling", tail, TargetError, f"{backend.name}:")
+                among = plugins.architectures()
+            if self._by_key.get(key_of(tail)) is other not in (None, backend):
+                return Target(backend.name, self._default_of(other.architectures, f"{spec!r}"))
+        return Target(backend.name, self._among(among, word, spec))
 
     def _parse_bare(self, word: str, spec: str) -> Target:
         plugins = self._registry
         plugins.refuse_clash("spelling", word, TargetError)
-        arch = self._by_key.get(key_of(word))
-        if arch is not None:
-            return Target(arch.backend, arch)
+        meant = self._by_key.get(key_of(word))
+        if isinstance(meant, Architecture):
+            return Target(meant.backend, meant)
         backend = plugins.backends.get(word.lower())
         if backend is None:
             plugins.raise_if_failed(word.lower())
@@ -168,27 +165,20 @@ class Spellings:
             got=f"warp_size={warp_size}",
         )
 
-    def _some(self, names: Sequence[str]) -> str:
-        """Return names to begin with: all, or the newest architectures of each backend where there are many."""
-        if len(names) <= _MOST_NAMES:
-            return f"Known: {', '.join(names)}."
-        newest = []
-        for backend in self._registry.backends.values():
-            own = [arch.name for arch in backend.architectures if arch.name.lower() in names]
-            newest += [f"{', '.join(own[-_NEWEST:])} ({backend.name})"] if own else []
-        return f"Among others: {'; '.join(newest)}. `gluon info` lists all."
-
     def _unknown(self, word: str, known: Iterable[str], what: str, spec: str) -> TargetError:
         names = list(known)
         hint = did_you_mean(word.lower(), names)
         if hint is None and what != "backend":
-            hint = self._some(names)
-        return TargetError(
-            f"unknown {what} {word!r}",
-            argument="target",
-            got=repr(spec),
-            remedy=" ".join(filter(None, (hint, self._registry.installed()))),
-        )
+            hint = f"Known: {', '.join(names)}."
+            if len(names) > _MOST_NAMES:
+                newest = []
+                for backend in self._registry.backends.values():
+                    own = [a.name for a in backend.architectures if a.name.lower() in names]
+                    newest += [f"{', '.join(own[-_NEWEST:])} ({backend.name})"] if own else []
+                hint = f"Among others: {'; '.join(newest)}. `gluon info` lists all."
+        remedy = " ".join(filter(None, (hint, self._registry.installed())))
+        message = f"unknown {what} {word!r}"
+        return TargetError(message, argument="target", got=repr(spec), remedy=remedy)
 
 
 def _spellings(among: Iterable[Architecture]) -> list[str]:

@@ -13,20 +13,7 @@ PATIENCE = 10.0  # seconds until a call is named
 
 
 class PluginInterrupted(KeyboardInterrupt):
-    """Ctrl-C came while a plugin was at work.
-
-    Args:
-        plugin: its name, and the distribution where that is known.
-        hook: its function that was called.
-    """
-
-    def __init__(self, plugin: str, hook: str):
-        self.plugin = plugin
-        self.hook = hook
-        super().__init__(
-            f"interrupted while waiting for plugin {plugin}, {hook}. If it hangs, start without it: "
-            "GLUON_PLUGINS lists the plugins to load."
-        )
+    """Ctrl-C came while a plugin was at work."""
 
 
 class Waiting:
@@ -50,13 +37,16 @@ class Waiting:
     def __exit__(self, kind: Optional[type[BaseException]], error: Any, _: Any) -> None:
         self._timer.cancel()
         if kind is KeyboardInterrupt:  # its subclasses say more already
-            raise PluginInterrupted(self.plugin, self.hook) from error
+            raise PluginInterrupted(
+                f"interrupted while waiting for plugin {self.plugin}, {self.hook}. If it hangs, "
+                "start without it: GLUON_PLUGINS lists the plugins to load."
+            ) from error
 
     def _name(self) -> None:
-        """Name the call on standard error."""
-        text = (
+        print(
             f"gluon: plugin {self.plugin}, {self.hook}: no answer after {PATIENCE:g} s, still waiting. "
             "Ctrl-C ends it; GLUON_PLUGINS, a list of the plugins to load, starts without it "
-            "(`gluon info` lists them)."
+            "(`gluon info` lists them).",
+            file=sys.stderr,
+            flush=True,
         )
-        print(text, file=sys.stderr, flush=True)

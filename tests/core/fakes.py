@@ -73,11 +73,12 @@ def complete(name, *architectures, simulates=False, api_version=API_VERSION, **a
 class Plugin:
     """A plugin object that returns its argument."""
 
-    def __init__(self, name, *backends, lowerings=(), commands=(), modules=(), services=()):
+    def __init__(self, name, *backends, lowerings=(), commands=None, modules=None, services=None):
         self.__name__ = name
         self._backends = backends
         self._lowerings = lowerings
-        self._offers = {"commands": commands, "modules": modules, "services": services}
+        offers = {"commands": commands, "modules": modules, "services": services}
+        self._offers = {kind: {} if names is None else names for kind, names in offers.items()}
 
     @hookimpl
     def gluon_backends(self):

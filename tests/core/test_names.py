@@ -8,6 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+import gluon_core.language  # noqa: F401
 from gluon_core.errors import PluginError, TargetError
 from gluon_core.portable.requests import LoadRequest
 from gluon_core.portable.selection import select
@@ -27,7 +28,7 @@ from tests.core.fakes import (
 
 pytestmark = pytest.mark.once  # plugins are found and verified without Triton
 
-LANGUAGE = Space("gluon_core.language", "gl", lambda b: b.language.namespace, lambda cls: cls)
+LANGUAGE = Space("gluon_core.language", "export")
 
 
 @pytest.fixture
@@ -108,9 +109,9 @@ def test_a_backends_name_that_two_plugins_claim_is_nobodys(installed):
     for registry in installed(Plugin("p", acme(), roadrunner()), Plugin("q", late, forge())):
         the(registry, "p", "q")
         assert set(registry.backends) == {"roadrunner", "forge"}
-        assert "Late" not in registry.exports()
+        assert "Late" not in registry.offers("export")
         assert [low.name for low in registry.lowerings("load")] == ["global_load"]
-        assert registry.plugins["q"].backends == ("forge",)
+        assert [b.name for b in registry.plugins["q"].backends] == ["acme", "forge"]
         with pytest.raises(PluginError, match="'acme' is claimed twice.*'p'.*'q'|'q'.*'p'"):
             registry.backend("acme")
         with pytest.raises(PluginError, match="'acme' is claimed twice.*GLUON_PLUGINS"):
@@ -157,7 +158,7 @@ def test_an_export_of_two_plugins_names_both(installed, monkeypatch):
     one, two = acme(exports={"Odd": "a.b:Odd"}), roadrunner(exports={"Odd": "c.d:Odd"})
     for registry in installed(Plugin("p", one), Plugin("q", two)):
         the(registry, "p", "q")
-        assert not registry.exports()
+        assert not registry.offers("export")
         monkeypatch.setattr(plugins, "_default", registry)
         with pytest.raises(AttributeError, match="gl.Odd is claimed twice.*GLUON_PLUGINS"):
             LANGUAGE.resolve("Odd")
@@ -201,7 +202,7 @@ def test_offers_of_one_name_name_both_and_the_others_work(installed):
     )
     for registry in installed(smith, farrier):
         assert not registry.failures and len(registry.clashes) == 2
-        assert set(registry.commands()) == {"smith", "farrier"}
+        assert set(registry.offers("command")) == {"smith", "farrier"}
         with pytest.raises(PluginError, match="the command gluon anvil is claimed twice"):
             registry.refuse_clash("command", "anvil")
         with pytest.raises(
@@ -212,7 +213,7 @@ def test_offers_of_one_name_name_both_and_the_others_work(installed):
 
 
 def test_a_module_named_like_a_backend_names_both(installed, monkeypatch):
-    host = Space("gluon_core", "gluon", lambda backend: backend.language.host)
+    host = Space("gluon_core", "module")
     registry = load([], [Plugin("p", acme(host="acme.host")), Plugin("q", modules={"acme": "a"})])
     monkeypatch.setattr(plugins, "_default", registry)
     with pytest.raises(AttributeError, match="gluon_core.acme is claimed twice"):
@@ -238,7 +239,7 @@ def test_a_lowerings_name_of_two_plugins_is_an_error_where_it_would_be_taken(ins
         with pytest.raises(PluginError, match="'load/fast' is claimed twice"):
             chosen(registry, "a1")
         assert chosen(registry, "a2").name == "global_load"
-        assert registry.contributor(one) == "p" and registry.contributor(two) == "q"
+        assert registry.contributor(one).plugin == "p" and registry.contributor(two).plugin == "q"
 
 
 def test_a_lowering_named_like_the_cores_own_names_the_plugin_to_leave_out(installed):

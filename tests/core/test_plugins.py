@@ -275,13 +275,13 @@ def lazy(**facets):
         (lazy(device=WrongOptional()), ["device.scope", "scope(index)", "scope()"]),
         (lazy(device=WrongOptional), ["device: must be a Device", "WrongOptional"]),
         (lazy(language="gluon_acme"), ["language: must be a Language", "'gluon_acme'"]),
-        (object(), ["gluon_backends()", "not a backend", "object object"]),
+        (object(), ["gluon_backends()", "must be a Backend", "object object"]),
         (complete("Acme", architecture("a", "Acme")), ["name", "'Acme'"]),
         (complete("layouts", architecture("a", "layouts")), ["gluon_core.layouts", "core"]),
         (complete("acme"), ["architectures", "empty", "simulation="]),
         (complete("acme", "a1"), ["architectures[0]", "Architecture", "'a1'"]),
         (complete("acme", architecture("a1", "else")), ["backend", "'acme'", "'else'"]),
-        (complete("acme", architecture("a1", "acme", "A 1")), ["spellings", "'A 1'"]),
+        (complete("acme", architecture("a1", "acme", "A 1")), ["aliases", "'A 1'"]),
         (complete("acme", architecture("a1", "acme", warp_size=48)), ["warp_size", "48"]),
         (
             complete("acme", architecture("a1", "acme", capabilities=frozenset({"unit"}))),
@@ -368,8 +368,8 @@ def test_lowerings_come_highest_priority_first_with_the_cores_own_last():
         "global_load",
     ]
     assert registry.lowerings("nothing") == ()
-    assert registry.contributor(high) == "third"
-    assert registry.plugins["third"].lowerings == ("load/high",)
+    assert registry.contributor(high).plugin == "third"
+    assert registry.plugins["third"].lowerings == (high,)
 
 
 def test_a_priority_tie_that_an_architecture_can_meet_is_refused():

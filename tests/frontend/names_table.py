@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gluon_core import _triton
-from gluon_core.registry.namespaces import NotInReleaseError
+from gluon_core.language._adopted import NotInReleaseError
 from gluon_core.testing import TRITON_VERSION
 
 __all__ = ["Row", "check", "read"]

@@ -208,7 +208,7 @@ def proving(prover: Callable[[Launch], Verdict]) -> Iterator[None]:
 def _prover() -> Callable[[Launch], Verdict]:
     if _provers:
         return _provers[-1]
-    if "prove" not in registry().services():
+    if "prove" not in registry().offers("service"):
         raise CapabilityError(
             "proofs need a prover, and none is installed",
             argument="prove",

@@ -97,6 +97,12 @@ ANVIL_BACKEND = backend.Backend(
 print(ANVIL_BACKEND.compiler.options(target, {}).hammers, paths.load_path("math:sqrt")(9.0), paths.load_named("math:floor", "a unit")(9.5))
 #> 1 3.0 9
 
+# -- gluon_core.plugin.paths.Form, gluon_core.plugin.paths.Name, gluon_core.plugin.paths.ModulePath, gluon_core.plugin.paths.CodePath, gluon_core.plugin.paths.Capability, gluon_core.plugin.paths.Words: the texts in fields of the contract, which the registry checks
+field_types = {"a backend": paths.Name, "a module": paths.ModulePath, "code": paths.CodePath, "a capability": paths.Capability, "a text": paths.Words}
+forms: dict[str, paths.Form] = {what: declared.__metadata__[0] for what, declared in field_types.items()}
+print(forms["a backend"].pattern, forms["code"].words)
+#> [a-z][a-z0-9_]* not a path such as 'package.module:attribute'
+
 # -- gluon_core.plugin.hookspec.hookimpl, gluon_core.plugin.hookspec.hookspec, gluon_core.plugin.hookspec.PROJECT, gluon_core.plugin.hookspec.ENTRY_POINTS, gluon_core.plugin.hookspec.EXTRAS: the hooks, and the entry points by which plugins are found
 class AnvilPlugin:
     @hookspec.hookimpl
@@ -107,16 +113,16 @@ class AnvilPlugin:
 print(hookspec.PROJECT, hookspec.ENTRY_POINTS, hookspec.EXTRAS, callable(hookspec.hookspec))
 #> gluon_core gluon_core.backends gluon_core.extras True
 
-# -- gluon_core.registry.load.load, gluon_core.registry.load.registry, gluon_core.registry.load.Registry, gluon_core.registry.load.Plugin, gluon_core.registry.load.PluginFailure: the installed plugins, and the reasons of failures
+# -- gluon_core.registry.load.load, gluon_core.registry.load.registry, gluon_core.registry.load.Registry, gluon_core.registry.load.Contribution, gluon_core.registry.load.PluginFailure: the installed plugins, and the reasons of failures
 own: plugins.Registry = plugins.load(entry_points=[], plugins=[AnvilPlugin()])
 print(own.target("forge"), [one.name for one in own.lowerings("load")])
-plugin: plugins.Plugin = next(iter(own.plugins.values()))
-print(plugin.backends, plugin.lowerings, "nvidia" in plugins.registry().backends)
+plugin: plugins.Contribution = next(iter(own.plugins.values()))
+print([b.name for b in plugin.backends], plugin.origin, "nvidia" in plugins.registry().backends)
 missing = EntryPoint("gone", "no_such_module", hookspec.ENTRY_POINTS)
 failure = plugins.load(entry_points=[missing]).failures["gone"]
 print(isinstance(failure, plugins.PluginFailure), failure.reason)
 #> anvil:anvil1 ['anvil_load', 'global_load']
-#> ('anvil',) ('load/anvil_load',) True
+#> ['anvil'] 'AnvilPlugin' True
 #> True ModuleNotFoundError: No module named 'no_such_module'
 
 # -- gluon_core.portable.requests.Request, gluon_core.portable.requests.LoadRequest, gluon_core.portable.requests.StoreRequest, gluon_core.portable.requests.AsyncCopyRequest, gluon_core.portable.requests.MmaRequest, gluon_core.portable.requests.MmaLayouts, gluon_core.portable.requests.TileRequest, gluon_core.portable.requests.TileStoreRequest, gluon_core.portable.requests.TileSchedulerRequest: the argument of lowerings and their predicates

@@ -22,8 +22,8 @@ from gluon_core.plugin.options import further
 from gluon_core.plugin.paths import load_named
 from gluon_core.plugin.targets import Architecture, Target
 from gluon_core.portable.selection import code
-from gluon_core.registry.answers import checked
 from gluon_core.registry.load import registry
+from gluon_core.registry.verify import checked
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -217,6 +217,8 @@ def test_lowering(lowering: Lowering) -> None:
         arguments = [None] * positional
         inspect.signature(code(lowering, what)).bind(*arguments, **dict.fromkeys(keywords))
     assert lowering in registry().lowerings(lowering.op)
+    for pattern in lowering.expects:
+        re.compile(pattern)
     able = [
         arch
         for arch in registry().architectures()

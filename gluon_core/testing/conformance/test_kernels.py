@@ -13,8 +13,8 @@ from gluon_core.compiler.source import GluonASTSource
 from gluon_core.errors import BackendError, CapabilityError, LayoutError
 from gluon_core.plugin.compiler import Report
 from gluon_core.plugin.targets import Target
-from gluon_core.registry.answers import checked
 from gluon_core.registry.load import registry
+from gluon_core.registry.verify import checked
 from gluon_core.testing.conformance.conftest import targets_of
 from gluon_core.testing.conformance.kernels import COLS, KERNELS, ROWS, Portable
 

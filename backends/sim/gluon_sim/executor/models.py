@@ -96,5 +96,5 @@ def models_for(target: Target) -> Models:
                 dialect = getattr(module, "ASSEMBLY", None)
                 remedies = getattr(module, "REMEDIES", None)
     service = f"assembly.{dialect}"
-    assembler = registry().service(service) if service in registry().services() else dialect
+    assembler = registry().service(service) if service in registry().offers("service") else dialect
     return Models(modules, arithmetic, lockstep, assembler, target, remedies)
