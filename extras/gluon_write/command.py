@@ -11,11 +11,13 @@ from typing import Any, Optional
 from gluon_cli.launched import forms
 from gluon_cli.output import Exit, UsageError, file_and_kernel
 from gluon_cli.run import Runs, run_file
-from gluon_core.errors import GluonError
+from gluon_core.errors import GluonError, LayoutError
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import Record
-from gluon_write.explicit import chosen_for, edits_of
+from gluon_write.explicit import Edits, chosen_for, edits_of
+from gluon_write.graph import Graph
+from gluon_write.solve import Solution
 from gluon_write.source import explicit_text, replaced
 
 __all__ = ["show", "written"]
@@ -77,16 +79,42 @@ def written(spec: str, target: Target) -> tuple[str, list[str]]:
         graph, solution = chosen_for(
             fn, source.signature, source.constants, source.attrs, target, options
         )
-        definition = explicit_text(fn, graph, solution, edits_of(graph, solution))
+        edits = edits_of(graph, solution)
+        definition = explicit_text(edits, graph, solution)
         head = f"# Layouts for {target}, {form.types}.\n"
         if not solution.exact:
             part = 100 * (1 - solution.bound / solution.price)
             head += f"# The best within the time; none is more than {part:.0f}% cheaper.\n"
-        definitions.append((code.co_firstlineno, form.name, head, definition))
+        definitions.append(
+            (code.co_firstlineno, form.name, _helpers(edits, graph, solution) + head, definition)
+        )
         done.append(form.name)
     for line, name, head, definition in sorted(definitions, reverse=True):
         text = replaced(text, name, line, head, definition)
     return text, done
+
+
+def _helpers(edits: Edits, graph: Graph, solution: Solution) -> str:
+    """Return the definitions of the explicit functions that a kernel calls.
+
+    Raises:
+        LayoutError: one comes from another file, whose names the kernel's file lacks.
+    """
+    text = ""
+    for called in edits.all():
+        if called is edits:
+            continue
+        here, there = (one.fn.fn.__code__.co_filename for one in (edits, called))
+        if here != there:
+            raise LayoutError(
+                f"{called.fn.__name__} leaves layouts out, and comes from another file",
+                argument="layouts",
+                expected=here,
+                got=there,
+                remedy="Move the function to the kernel's file, or write its layouts.",
+            )
+        text += f"@gluon.jit\n{explicit_text(called, graph, solution)}\n\n"
+    return text
 
 
 def _proofs(text: str, file: Path, target: Target, kernels: list[str]) -> tuple[list[str], bool]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
+import copy
 from dataclasses import dataclass, field
-from typing import Any, Mapping, Optional
+from typing import Any, Iterator, Mapping, Optional
 
 import numpy as np
 
 from gluon_core import _triton, language
 from gluon_core.errors import GluonError, LayoutError, SourceSpan
 from gluon_core.plugin.targets import Target
-from gluon_write.graph import AnyLayout, Graph, build
+from gluon_write.graph import AnyLayout, Graph, Unknown, build
 from gluon_write.sketch import Place, place_of, sketch
 from gluon_write.solve import Solution, plan_of, solve
 
@@ -20,21 +21,32 @@ __all__ = ["Edits", "chosen_for", "edits_of", "explicit"]
 
 @dataclass
 class Edits:
-    """Hold the parts that make a kernel explicit.
+    """Hold the parts that make one function explicit, as it is called in one place.
 
     Attributes:
-        names: layout -> the name that the kernel's body has for it.
+        fn: the function. name: of its explicit copy; a kernel keeps its own.
+        names: layout -> the name that the function's body has for it.
         layouts: place of a call that makes a tensor -> its layout.
         conversions: place of an expression -> the layout that it is converted to.
+        calls: place of a call -> the edits of the function that it calls.
     """
 
+    fn: Any
+    name: str
     names: dict[AnyLayout, str] = field(default_factory=dict)
     layouts: dict[Place, Any] = field(default_factory=dict)
     conversions: dict[Place, Any] = field(default_factory=dict)
+    calls: dict[Place, Edits] = field(default_factory=dict)
 
-    def name(self, layout: AnyLayout) -> str:
+    def name_of(self, layout: AnyLayout) -> str:
         """Return the name of a layout, a new one for a new layout."""
         return self.names.setdefault(layout, f"layout_{len(self.names)}")
+
+    def all(self) -> Iterator[Edits]:
+        """Yield the edits of the functions that are called, innermost first, and these."""
+        for called in self.calls.values():
+            yield from called.all()
+        yield self
 
 
 def chosen_for(
@@ -60,6 +72,9 @@ def chosen_for(
         )
     drawn = sketch(fn, signature, constexprs, attrs, target, options)
     graph = build(drawn, target.warp_size, int(options.num_warps))
+    for one in graph.unknowns:
+        if one.conflict is not None:
+            raise _conflict(fn, one)
     solution = solve(graph)
     if not np.isfinite(solution.price):
         raise _no_solution(fn, graph, solution)
@@ -72,6 +87,19 @@ def _span(fn: Any, line: int) -> SourceSpan:
     file = fn.fn.__code__.co_filename
     text = linecache.getline(file, line).rstrip("\n")
     return SourceSpan(file, line, len(text) - len(text.lstrip()), None, text or None)
+
+
+def _conflict(fn: Any, one: Unknown) -> GluonError:
+    """Return the error of a value that two ops demand in different layouts."""
+    layout, by = one.conflict or (None, "")
+    return LayoutError(
+        "two ops demand different layouts of one value",
+        argument=one.names[0] if one.names else "layouts",
+        expected=f"for {one.fixed_by}: {one.fixed}",
+        got=f"for {by}: {layout}",
+        remedy="Put gl.convert_layout between the two ops.",
+        span=_span(fn, one.line),
+    )
 
 
 def _no_solution(fn: Any, graph: Graph, solution: Solution) -> GluonError:
@@ -95,21 +123,37 @@ def _no_solution(fn: Any, graph: Graph, solution: Solution) -> GluonError:
 
 def edits_of(graph: Graph, solution: Solution) -> Edits:
     """Return the layouts and conversions to write, in the order of the source."""
-    edits = Edits()
+    kernel = Edits(graph.jits[0], graph.jits[0].__name__)
     for one in graph.unknowns:
-        for site in one.sites:
-            other = edits.layouts.setdefault(site, solution.chosen[one.number])
-            _agree(site, other, solution.chosen[one.number])
+        for context, place in one.sites:
+            layouts = _within(kernel, context, graph).layouts
+            other = layouts.setdefault(place, solution.chosen[one.number])
+            _agree(place, other, solution.chosen[one.number])
     for relation in graph.relations:
         source, result = (solution.chosen[e.number] for e in (relation.source, relation.result))
         pair = plan_of(relation, source, result, graph.warps)[1]
         if pair is not None and relation.wrap is not None:
-            other = edits.conversions.setdefault(relation.wrap[1], pair[1])
-            _agree(relation.wrap[1], other, pair[1])
-    for place in sorted({*edits.layouts, *edits.conversions}, key=lambda p: p[1:]):
-        for kind in (edits.layouts, edits.conversions):
-            if place in kind:
-                edits.name(kind[place])
+            context, place = relation.wrap[1]
+            conversions = _within(kernel, context, graph).conversions
+            _agree(place, conversions.setdefault(place, pair[1]), pair[1])
+    for edits in kernel.all():
+        for place in sorted({*edits.layouts, *edits.conversions}, key=lambda p: p[1:]):
+            for kind in (edits.layouts, edits.conversions):
+                if place in kind:
+                    edits.name_of(kind[place])
+    return kernel
+
+
+def _within(kernel: Edits, context: tuple[Place, ...], graph: Graph) -> Edits:
+    """Return the edits of the function that a chain of calls enters."""
+    edits = kernel
+    for call in context:
+        if call not in edits.calls:
+            fn = graph.called[call]
+            number = 1 + sum(1 for one in kernel.all() if one.fn is fn)
+            name = f"{fn.__name__}_{kernel.name}" + (f"_{number}" if number > 1 else "")
+            edits.calls[call] = Edits(fn, name)
+        edits = edits.calls[call]
     return edits
 
 
@@ -126,22 +170,26 @@ def _agree(place: Place, one: AnyLayout, other: AnyLayout) -> None:
 
 
 class _Writer(ast.NodeTransformer):
-    """Put layouts and conversions into a copy of a kernel's tree, at the nodes' own places."""
+    """Put layouts and conversions into a copy of a function's tree, at the nodes' own places."""
 
-    def __init__(self, edits: Edits, space: str):
-        self.edits, self.space = edits, space
+    def __init__(self, edits: Edits, number: int, space: str):
+        self.edits, self.number, self.space = edits, number, space
 
     def visit(self, node: Any) -> Any:
-        place = place_of(node)
+        place = place_of(node, self.number)
         if isinstance(node, ast.FunctionDef):  # annotations and defaults are not the kernel's ops
             node.body = [self.visit(statement) for statement in node.body]
             return node
         node = self.generic_visit(node)
+        if place in self.edits.calls and isinstance(node, ast.Call):
+            node.func = ast.copy_location(
+                ast.Name(self.edits.calls[place].name, ast.Load()), node.func
+            )
         if place in self.edits.layouts and isinstance(node, ast.Call):
-            name = self.edits.name(self.edits.layouts[place])
+            name = self.edits.name_of(self.edits.layouts[place])
             node.keywords.append(ast.keyword("layout", ast.Name(name, ast.Load())))
         if place in self.edits.conversions:
-            name = self.edits.name(self.edits.conversions[place])
+            name = self.edits.name_of(self.edits.conversions[place])
             function = ast.Attribute(ast.Name(self.space, ast.Load()), "convert_layout", ast.Load())
             wrapped = ast.Call(function, [node, ast.Name(name, ast.Load())], [])
             return ast.fix_missing_locations(ast.copy_location(wrapped, node))
@@ -168,12 +216,29 @@ def explicit(
         CapabilityError: the simulator, which records the kernel, is not installed.
     """
     graph, solution = chosen_for(fn, signature, constexprs, attrs, target, options)
-    edits = edits_of(graph, solution)
+    return _explicit(edits_of(graph, solution), graph)
+
+
+def _explicit(edits: Edits, graph: Graph) -> tuple[Any, dict[str, Any]]:
+    """Return the tree of a function, and its scope with the explicit copies that it calls."""
+    fn = edits.fn
     scope = dict(fn.get_capture_scope())
     space = space_of(scope)
     if space is None:
         space = "gl"
         scope[space] = language
-    tree = _Writer(edits, space).visit(ast.parse(fn.src))
+    number = next(i for i, one in enumerate(graph.jits) if one is fn)
+    tree = _Writer(edits, number, space).visit(ast.parse(fn.src))
     scope |= {name: _triton.constexpr(layout) for layout, name in edits.names.items()}
+    scope |= {called.name: _copy(called, graph) for called in edits.calls.values()}
     return tree, scope
+
+
+def _copy(edits: Edits, graph: Graph) -> Any:
+    """Return a function that compiles to the explicit form of another one."""
+    tree, scope = _explicit(edits, graph)
+    own: Any = copy.copy(edits.fn)
+    own.__qualname__ = edits.name  # modules name functions by it
+    own.parse = lambda: tree
+    own.get_capture_scope = lambda: scope
+    return own

@@ -16,7 +16,7 @@ from gluon_core.layouts import (
 from gluon_sim.tracing.live import HANDS_ON, links
 from gluon_sim.tracing.types import MemDescType, PointerType, TensorType
 from gluon_write.buffers import View, is_open
-from gluon_write.sketch import Place, Sketch
+from gluon_write.sketch import Place, Site, Sketch
 from gluon_write.strides import Strides
 
 __all__ = ["Access", "Graph", "Relation", "Unknown", "build"]
@@ -57,8 +57,9 @@ class Unknown:
         accesses: those to global memory through pointers with it.
         reductions: (axis, shape, weight) of each.
         steps: elementwise ops, those in loops counted often.
-        sites: calls that make a tensor with it.
+        sites: calls that make a tensor with it, each with the calls around it.
         line: the first line where it occurs.
+        conflict: another layout that is demanded, and by which op.
         first: of a buffer, the layout with which the kernel was traced; None of tensors.
     """
 
@@ -70,9 +71,10 @@ class Unknown:
     accesses: list[Access] = field(default_factory=list)
     reductions: list[tuple[int, tuple[int, ...], int]] = field(default_factory=list)
     steps: int = 0
-    sites: list[Place] = field(default_factory=list)
+    sites: list[Site] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     line: int = 0
+    conflict: Optional[tuple[Any, str]] = None
     first: Optional[SharedLayout] = None
 
 
@@ -84,7 +86,7 @@ class Relation:
         kind: "same", "expand", "reduce", "trans", "infer", "operand", or "view": of a shared buffer, the
             result, from a tensor's registers.
         detail: axis, order, function, operand index, or `View`.
-        wrap: ("before" or "after", place), None where no conversion is possible.
+        wrap: ("before" or "after", site), None where no conversion is possible.
     """
 
     kind: str
@@ -94,7 +96,7 @@ class Relation:
     source_shape: tuple[int, ...]
     result_shape: tuple[int, ...]
     bits: int
-    wrap: Optional[tuple[str, Place]]
+    wrap: Optional[tuple[str, Site]]
     op: str
     line: int
     weight: int = 1
@@ -138,10 +140,21 @@ class Relation:
 
 @dataclass
 class Graph:
+    """Hold the unknown layouts of a kernel.
+
+    Attributes:
+        unknowns: in the order of the program. relations: between two of them.
+        lanes: of a warp. warps: of the program.
+        jits: the kernel and the functions that it calls, by number.
+        called: place of a call -> the function.
+    """
+
     unknowns: list[Unknown]
     relations: list[Relation]
     lanes: int
     warps: int
+    jits: list[Any]
+    called: dict[Place, Any]
 
 
 class _Builder:
@@ -213,11 +226,9 @@ class _Builder:
     def relate(
         self, kind: str, context: Any, source: Any, result: Any, detail: Any, op: Any, after: bool
     ) -> None:
-        at = None
-        if not context:
-            at = self.result_at(op) if after else self.operand_at(op, source)
+        place = self.result_at(op) if after else self.operand_at(op, source)
         keys = self.key(context, source), self.key(context, result)
-        self.pending.append((kind, *keys, detail, at, op, self.weight))
+        self.pending.append((kind, *keys, detail, _sited(place, context), op, self.weight))
 
     def note(self, context: Any, value: Any, change: Any) -> None:
         self.about.append((self.key(context, value), change, self.weight))
@@ -279,10 +290,12 @@ class _Builder:
     def _call(self, op: Any, context: tuple[Any, ...], results: list[Any]) -> None:
         function, args = op.args[0], op.args[1]
         tensors = [a for a in args if isinstance(getattr(a, "type", None), TensorType)]
-        if results and not tensors:  # makes tensors
+        node = self.drawn.nodes.get(id(op))
+        called = self.drawn.functions.get(node, "") if node else ""
+        if results and not tensors and called.rpartition(".")[2] in _LAYOUT_FREE:
             self._made(op, context, results)
             return
-        inner = (*context, id(op))
+        inner = (*context, node or id(op))
         for parameter, argument in zip(function.arguments, args):
             if isinstance(parameter.type, TensorType):
                 self.join(self.key(inner, parameter), self.key(context, argument))
@@ -294,19 +307,20 @@ class _Builder:
             if end is None or end.name != "ret":
                 continue
             for value, result in zip(end.operands(), op.results):
+                self.strides.across(context, result, inner, value)
                 if isinstance(result.type, TensorType):
-                    at = None if context else self.result_at(op)
+                    wrap = _sited(self.result_at(op), context)
                     keys = self.key(inner, value), self.key(context, result)
-                    self.pending.append(("same", *keys, None, at, op, self.weight))
+                    self.pending.append(("same", *keys, None, wrap, op, self.weight))
 
     def _made(self, op: Any, context: tuple[Any, ...], results: list[Any]) -> None:
         for value in results:
-            node = self.drawn.nodes.get(id(op)) if not context else None
+            node = self.drawn.nodes.get(id(op))
             called = self.drawn.functions.get(node, "") if node else ""
             if node and called.rpartition(".")[2] in _LAYOUT_FREE:
                 left_out = isinstance(value.type.layout, (AutoLayout, type(None)))
                 if left_out or node in self.drawn.accumulators:
-                    self.note(context, value, ("site", node))
+                    self.note(context, value, ("site", (context, node)))
                 if not left_out:
                     self.note(context, value, ("fixed", value.type.layout, "the matrix unit"))
 
@@ -328,9 +342,9 @@ class _Builder:
         if name == "local_alloc":
             result = op.results[0]
             self.views[(context, id(result.resolve()))] = (self.key(context, result), result, ())
-            node = self.drawn.nodes.get(id(op)) if not context else None
+            node = self.drawn.nodes.get(id(op))
             if node in self.drawn.opened:
-                self.note(context, result, ("site", node))
+                self.note(context, result, ("site", (context, node)))
                 if is_open(result.type.layout):
                     self.open.add(self.key(context, result))
             if tensors:
@@ -348,9 +362,9 @@ class _Builder:
                     steps = (*steps, (kind, tuple(op.args[1]), tuple(value.type.shape)))
                 self.views[(context, id(op.results[0].resolve()))] = (key, root, steps)
             elif name == "local_load":
-                node = self.drawn.nodes.get(id(op)) if not context else None
+                node = self.drawn.nodes.get(id(op))
                 if node in self.drawn.opened:
-                    self.note(context, results[0], ("site", node))
+                    self.note(context, results[0], ("site", (context, node)))
                 self._seen(op, context, results[0], value)
             elif name in ("local_store", *_COPIES) and tensors:
                 self._seen(op, context, tensors[0], value)
@@ -402,8 +416,8 @@ class _Builder:
         key = ("mma", context, id(op), index)
         self.parent[key], self.values[key] = key, operand
         self.about.append((key, ("fixed", layout, f"the matrix unit, line {op.loc.line}"), 1))
-        at = None if context else self.operand_at(op, operand)
-        self.pending.append(("same", self.key(context, operand), key, None, at, op, self.weight))
+        wrap = _sited(self.operand_at(op, operand), context)
+        self.pending.append(("same", self.key(context, operand), key, None, wrap, op, self.weight))
 
     def _memory(self, op: Any, context: Any, tensors: list[Any], results: list[Any]) -> None:
         pointers = [v for v in tensors if isinstance(v.type.element, PointerType)]
@@ -443,12 +457,12 @@ def build(drawn: Sketch, lanes: int, warps: int) -> Graph:
             one.first = layout
         stays = layout is not None and not isinstance(layout, AutoLayout) and key[0] != "mma"
         if stays and key not in work.open:
-            one.fixed, one.fixed_by = layout, one.fixed_by or "the kernel's source"
+            one.fixed, one.fixed_by = layout, "the kernel's source"
         name = getattr(value, "name", None)
-        if name and name not in one.names and not key[0]:
+        if name and name not in one.names:
             one.names.append(name)
         line = value.get_loc().line
-        if line and not key[0]:
+        if line:
             one.line = min(one.line or line, line)
     for key, change, weight in work.about:
         _apply(unknowns[work.find(key)], change, work.strides, weight)
@@ -476,7 +490,7 @@ def build(drawn: Sketch, lanes: int, warps: int) -> Graph:
                 weight,
             )
         )
-    return Graph(list(unknowns.values()), relations, lanes, warps)
+    return Graph(list(unknowns.values()), relations, lanes, warps, drawn.jits, drawn.called)
 
 
 def _apply(one: Unknown, change: tuple[Any, ...], strides: Strides, weight: int) -> None:
@@ -486,6 +500,9 @@ def _apply(one: Unknown, change: tuple[Any, ...], strides: Strides, weight: int)
     elif kind == "site":
         one.sites.append(change[1])
     elif kind == "fixed":
+        if one.fixed_by and one.fixed is not None and one.fixed != change[1]:
+            one.conflict = one.conflict or (change[1], change[2])
+            return
         one.fixed, one.fixed_by = change[1], change[2]
     elif kind == "reduction":
         one.reductions.append((change[1], change[2].dims, weight))
@@ -494,6 +511,13 @@ def _apply(one: Unknown, change: tuple[Any, ...], strides: Strides, weight: int)
         dims, bits = pointer.type.dims, getattr(pointee, "bits", 32)
         steps = strides.of(context, pointer, len(dims))
         one.accesses.append(Access(op.name, op.loc.line, steps, dims, bits, weight))
+
+
+def _sited(place: Optional[tuple[str, Place]], context: tuple[Any, ...]) -> Any:
+    """Return a place with the calls around it; None where one of them has no place."""
+    if place is None or not all(isinstance(call, tuple) for call in context):
+        return None
+    return place[0], (context, place[1])
 
 
 def _bits(type: Any) -> int:

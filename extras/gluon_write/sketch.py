@@ -12,8 +12,10 @@ from gluon_core import portable
 from gluon_core._triton import tl, unwrap
 from gluon_core.errors import CapabilityError, GluonError, LayoutError
 from gluon_core.frontend.generator import KernelGenerator
+from gluon_core.frontend.host_calls import is_library
 from gluon_core.frontend.trace import trace
 from gluon_core.language.reductions import dot_fma
+from gluon_core.launch.jit import GluonJITFunction
 from gluon_core.layouts import AutoLayout, DotOperandLayout
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
@@ -22,13 +24,15 @@ from gluon_core.values import distributed_type, shared_memory_descriptor
 from gluon_core.values.tensors import describe, unwrap_shape
 from gluon_write.buffers import first_layout
 
-__all__ = ["Place", "Sketch", "place_of", "sketch"]
+__all__ = ["Place", "Site", "Sketch", "place_of", "sketch"]
 
 # Functions on shared memory -> the position of their layout.
 _ON_SHARED = {"gl.allocate_shared_memory": 2, "shared_memory_descriptor.load": 0}
 # Functions that make tensors -> the position of their layout.
 _MAKERS = {"gl.full": 3, "gl.zeros": 2, "full": 3, "zeros": 2}
-Place = tuple[str, int, int, int, int]  # kind of node, first line and column, last line and column
+# Kind of node, first line and column, last line and column, and the number of the function.
+Place = tuple[str, int, int, int, int, int]
+Site = tuple[tuple[Any, ...], Place]  # the calls around a place of a function, outermost first
 
 
 @dataclass
@@ -37,32 +41,36 @@ class Sketch:
 
     Attributes:
         program: the recorded ops, with `AutoLayout` wherever a layout was left out.
-        nodes: id of an op of the kernel itself -> the expression that was evaluated.
+        jits: the kernel and the functions that it calls, by number; no library's.
+        nodes: id of an op of theirs -> the expression that was evaluated.
         returned: place of an expression -> the values that it had.
         within: place of an expression -> places of the expressions in it, outermost first.
         functions: place of a call -> public name of the function.
+        called: place of a call -> the function of the user's that it calls.
         opened: places of calls on shared memory whose layout was left out.
         banks: of shared memory.
         accumulators: place of a call that makes an accumulator -> the layout of its matrix unit.
     """
 
     program: Any = None
+    jits: list[Any] = field(default_factory=list)
     nodes: dict[int, Place] = field(default_factory=dict)
     returned: dict[Place, list[Any]] = field(default_factory=dict)
     within: dict[Place, list[Place]] = field(default_factory=dict)
     functions: dict[Place, str] = field(default_factory=dict)
+    called: dict[Place, Any] = field(default_factory=dict)
     opened: set[Place] = field(default_factory=set)
     banks: int = 32
     accumulators: dict[Place, Any] = field(default_factory=dict)
     kept: list[Any] = field(default_factory=list)  # ops, so that no id is used twice
 
 
-def place_of(node: Any) -> Optional[Place]:
-    """Return the place of an expression, by which another parse of the source finds it."""
+def place_of(node: Any, number: int) -> Optional[Place]:
+    """Return the place of an expression, by which another parse of function `number` has it."""
     if not isinstance(node, ast.expr) or getattr(node, "lineno", None) is None:
         return None
     last = (node.end_lineno or node.lineno, node.end_col_offset or 0)
-    return (type(node).__name__, node.lineno, node.col_offset, *last)
+    return (type(node).__name__, node.lineno, node.col_offset, *last, number)
 
 
 class _AnotherTrace(GluonError):
@@ -77,8 +85,10 @@ class _Sketcher(KernelGenerator):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.path: list[Place] = []
-        if self.is_kernel:
-            type(self).top = self
+        self.own = self.is_kernel or not is_library(self.file_name)
+        if self.own and self.jit_fn not in self.drawn.jits:
+            self.drawn.jits.append(self.jit_fn)
+        self.number = self.drawn.jits.index(self.jit_fn) if self.own else -1
         semantic: Any = self.semantic
         semantic._check_split = lambda value, shape: None  # only a chosen layout can be checked
         builder: Any = self.builder
@@ -87,7 +97,7 @@ class _Sketcher(KernelGenerator):
         def recorded(*args: Any, **kwargs: Any) -> Any:
             op = record(*args, **kwargs)
             path = self.path
-            if self.is_kernel and path:
+            if self.own and path:
                 self.drawn.nodes[id(op)] = path[-1]
                 self.drawn.kept.append(op)
             return op
@@ -95,7 +105,7 @@ class _Sketcher(KernelGenerator):
         builder.record = recorded
 
     def visit(self, node: Any) -> Any:
-        place = place_of(node) if self.is_kernel else None
+        place = place_of(node, self.number) if self.own else None
         if place is None:
             return super().visit(node)
         for outer in self.path:
@@ -114,7 +124,7 @@ class _Sketcher(KernelGenerator):
         return value
 
     def visit_Call(self, node: Any) -> Any:
-        if not self.is_kernel:
+        if not self.own:
             return super().visit_Call(node)
         called = unwrap(self.visit(node.func))
         if any(isinstance(part, ast.Call) for part in ast.walk(node.func)):
@@ -122,9 +132,11 @@ class _Sketcher(KernelGenerator):
                 node, ast.Call(self._name("function", called), node.args, node.keywords)
             )
         name = str(getattr(called, "public", None) or getattr(called, "__name__", ""))
-        place = place_of(node)
+        place = place_of(node, self.number)
         if place is not None:
             self.drawn.functions[place] = name
+            if isinstance(called, GluonJITFunction):
+                self.drawn.called[place] = called
         if name in _ON_SHARED and not _names_layout(node, name):
             return self._open(node, name, called, place)
         if name in _MAKERS and place in self.drawn.accumulators and not _names_layout(node, name):

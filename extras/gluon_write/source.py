@@ -51,8 +51,9 @@ class Space:
         return f"{self.name}.{name}"
 
 
-def explicit_text(fn: Any, graph: Graph, solution: Solution, edits: Edits) -> str:
-    """Return the kernel's definition, without decorators, with its layouts, conversions and reasons."""
+def explicit_text(edits: Edits, graph: Graph, solution: Solution) -> str:
+    """Return a function's definition, without decorators, with its layouts, conversions and reasons."""
+    fn = edits.fn
     space = Space.of(fn.get_capture_scope())
     names = _names(fn, graph, solution, edits)
     lines = [line.encode() for line in fn.src.splitlines()]
@@ -71,7 +72,8 @@ def explicit_text(fn: Any, graph: Graph, solution: Solution, edits: Edits) -> st
         for line in _definition(layout, name, names, space, graph, solution)
     ]
     at = first.lineno - 1
-    return b"\n".join([*lines[:at], *definitions, *lines[at:]]).decode() + "\n"
+    text = b"\n".join([*lines[:at], *definitions, *lines[at:]]).decode() + "\n"
+    return re.sub(rf"\bdef {fn.__name__}\b", f"def {edits.name}", text, count=1)
 
 
 def _names(fn: Any, graph: Graph, solution: Solution, edits: Edits) -> dict[AnyLayout, str]:
@@ -105,11 +107,15 @@ def _names(fn: Any, graph: Graph, solution: Solution, edits: Edits) -> dict[AnyL
 def _insertions(
     edits: Edits, names: Mapping[AnyLayout, str], lines: list[bytes], space: Space
 ) -> Iterable[Insertion]:
-    for (_, _, _, line, column), layout in edits.layouts.items():
+    for (_, line, column, _, _, _), called in edits.calls.items():
+        callee = called.fn.__name__.encode()
+        start = lines[line - 1].index(callee, column) + len(callee)
+        yield line, start, 0, 0, called.name[len(callee) :]
+    for (_, _, _, line, column, _), layout in edits.layouts.items():
         before = b" ".join([*lines[: line - 1], lines[line - 1][: column - 1]]).rstrip()
         comma = "" if before.endswith(b"(") else " " if before.endswith(b",") else ", "
         yield line, column - 1, 0, 0, f"{comma}layout={names[layout]}"
-    for (_, line, column, last, end), layout in edits.conversions.items():
+    for (_, line, column, last, end, _), layout in edits.conversions.items():
         size = (last - line) * 10_000 + end - column
         # Written from the back: of those at one place, what is written first ends up last.
         yield line, column, 2, size, f"{space.name}.convert_layout("

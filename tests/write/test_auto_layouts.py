@@ -226,15 +226,65 @@ def differences(values):
 
 
 @gluon.jit(layouts="auto")
-def conflict(x, out, BLOCK: gl.constexpr):
+def table(x, out, BLOCK: gl.constexpr):
     i = gl.arange(0, BLOCK)
-    table = differences(gl.load(x + i))
-    gl.store(out + i, gl.sum(table, 1))
+    gl.store(out + i, gl.sum(differences(gl.load(x + i)), 1))
 
 
-def test_no_solution_names_the_op_and_both_layouts():
-    x = np.zeros(64, np.float32)
-    with pytest.raises(LayoutError, match="no layouts fit") as error:
-        conflict[(1,)](x, x.copy(), 64, target="sim:hopper")
+def test_conversions_within_functions():
+    x = np.arange(64, dtype=np.float32)
+    out = np.zeros_like(x)
+    table[(1,)](x, out, 64, target="sim:hopper")
+    assert np.allclose(out, (x[:, None] - x[None, :]).sum(1))
+
+
+@gluon.jit(layouts="auto")
+def conflict(x, y, out, B: gl.constexpr):
+    i = gl.arange(0, B)
+    place = i[:, None] * B + i[None, :]
+    half, byte = gl.load(x + place), gl.load(y + place)
+    first = gl.portable.mma(half, half, gl.zeros([B, B], gl.float32))
+    second = gl.portable.mma(byte, byte, gl.zeros([B, B], gl.int32))
+    gl.store(out + place, first + second.to(gl.float32))
+
+
+def test_conflict_names_the_ops_and_both_layouts():
+    x, y = np.zeros((64, 64), np.float16), np.zeros((64, 64), np.int8)
+    with pytest.raises(LayoutError, match="two ops demand different layouts") as error:
+        conflict[(1,)](x, y, x.astype(np.float32), 64, target="sim:gfx942")
     text = str(error.value)
-    assert text.count("line ") >= 2 and "convert_layout" in text
+    assert text.count("the matrix unit, line ") == 2 and "convert_layout" in text
+    assert text.count("AMDMFMALayout(") == 2
+
+
+@gluon.jit
+def places_of(row, N, BLOCK: gl.constexpr):
+    column = gl.arange(0, BLOCK)
+    return row[:, None] * N + column[None, :], (column < N)[None, :]
+
+
+@gluon.jit
+def normalized(values):
+    values = gl.exp(values - gl.max(values, 1)[:, None])
+    return values / gl.sum(values, 1)[:, None]
+
+
+@gluon.jit(layouts="auto")
+def softmax_with_functions(x, out, wide, N, ROWS: gl.constexpr, BLOCK: gl.constexpr):
+    row = gl.program_id(0) * ROWS + gl.arange(0, ROWS)
+    place, inside = places_of(row, N, BLOCK)
+    values = gl.load(x + place, mask=inside, other=-float("inf"))
+    gl.store(out + place, normalized(values), mask=inside)
+    place, inside = places_of(row, 2 * N, 2 * BLOCK)
+    gl.store(wide + place, place.to(gl.float32), mask=inside)
+
+
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:gfx942"])
+def test_functions_make_tensors_of_their_own(target):
+    x = np.random.default_rng(0).standard_normal((16, 100)).astype(np.float32)
+    out, wide = np.zeros_like(x), np.zeros((16, 200), np.float32)
+    softmax_with_functions[(2,)](x, out, wide, 100, 8, 128, target=target)
+    powers = np.exp(x - x.max(1, keepdims=True))
+    assert np.allclose(out, powers / powers.sum(1, keepdims=True), atol=1e-6)
+    assert (wide.ravel() == np.arange(3200)).all()
+    assert places_of.fn.__name__ == "places_of"  # the copies with layouts are others
