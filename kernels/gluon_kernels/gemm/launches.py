@@ -14,6 +14,7 @@ from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.gemm.call import Call
 from gluon_kernels.gemm.hopper import DTYPES, gemm, widths
 from gluon_kernels.gemm.hopper_small_m import gemm_split_k
+from gluon_kernels.gemm.hopper_stream_k import gemm_stream_k
 from gluon_kernels.gemm.pad import Padding, pad
 from gluon_kernels.gemm.tilings import Size, Tiling, choose, ranked
 from gluon_kernels.plans import Counters, allocator, multiprocessors
@@ -224,19 +225,36 @@ def _persistent(
         box = tiling.box(size) // c.element_size()
         descriptors = tuple(_descriptor(c, of_c, (share, min(box, w))) for w in widths(n))
     scales = call.scales if by_rows else call.scales[::-1]  # of the contiguous side last
-    arguments = (
+    forms = (stored, vector, flipped, call.activation)
+    arguments: tuple[Any, ...] = (
         _descriptor(a, left, (k, share) if flipped[0] else (share, k)),
         tuple(_descriptor(b, right, (w, k) if flipped[1] else (k, w)) for w in widths(n)),
         c, descriptors, strides[0] if call.batch > 1 else 0, along, call.bias, scales,
         call.batch, rows, columns, call.k,
-        m, n, k, tiling.stages, tiling.walk, tiling.groups, stored, vector, flipped, call.activation,
     )  # fmt: skip
-    grid = (min(tiling.tiles(size), size.processors),)
     tensors = (b, a, c) if tiling.swapped else (a, b, c)
-    launch: Callable[..., None] = gluon.torch.prepare(
-        gemm, grid, arguments, (*tensors[:2], call.bias, c, *_given(call.scales)), num_warps=4
-    )
+    tensors = (*tensors[:2], call.bias, c, *_given(call.scales))
+    if tiling.kernel == "stream_k":
+        return _stream_k(arguments, tensors, tiling, size, forms)
+    arguments += (m, n, k, tiling.stages, tiling.walk, tiling.groups, *forms)
+    grid = (min(tiling.tiles(size), size.processors),)
+    launch: Callable[..., None] = gluon.torch.prepare(gemm, grid, arguments, tensors, num_warps=4)
     return launch
+
+
+def _stream_k(
+    arguments: tuple[Any, ...], tensors: tuple[Any, ...], tiling: Tiling, size: Size, forms: tuple[Any, ...]
+) -> Callable[..., None]:  # fmt: skip
+    m, n, k = tiling.block
+    programs = min(size.processors, tiling.tiles(size) * gluon.cdiv(size.k, k))
+    shape, device = (programs, m, n), tensors[0].device
+    empty, counters = allocator(shape, torch.float32, device), Counters(2 * programs)
+    parts, signals = empty(), counters(device)
+    arguments += (parts, signals, tiling.shared_tiles(size), m, n, k, tiling.stages, tiling.walk)
+    launch = gluon.torch.prepare(
+        gemm_stream_k, (programs,), (*arguments, *forms), (*tensors, parts, signals), num_warps=4
+    )
+    return lambda *tensors: launch(*tensors, empty(), counters(device))
 
 
 def _given(scales: tuple[Optional[torch.Tensor], ...]) -> tuple[torch.Tensor, ...]:

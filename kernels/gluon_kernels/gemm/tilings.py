@@ -43,11 +43,11 @@ class Tiling:
     """A kernel and its compile-time choices.
 
     Args:
-        kernel: "pingpong", "cooperative" or "split_k".
+        kernel: "pingpong", "cooperative", "stream_k" or "split_k".
         block: rows, columns and depth of a tile.
         stages: slots of the ring.
         splits: programs that share a tile; 1 but for "split_k".
-        groups: groups of warps that share a tile; 0 but for "cooperative".
+        groups: groups of warps that share a tile; 0 but for "cooperative" and "stream_k".
         swapped: the transposed result is computed, whose columns are the rows of A.
         walk: rows of tiles that are walked at a time.
     """
@@ -70,6 +70,10 @@ class Tiling:
         """Return the number of tiles of all matrices."""
         rows, columns = (size.n, size.m) if self.swapped else (size.m, size.n)
         return cdiv(rows, self.block[0]) * cdiv(columns, self.block[1]) * size.batch
+
+    def shared_tiles(self, size: Size) -> int:
+        """Return how many tiles programs share along K: those that do not fill a round of the processors."""
+        return self.tiles(size) % size.processors
 
     def shared(self, size: Size, box: int = 128) -> int:
         """Return the bytes of shared memory of a block, where results are stored in boxes of so many bytes."""
@@ -107,6 +111,11 @@ _COOPERATIVE = (
     (2, (256, 128, 64), 4), (2, (256, 160, 64), 3), (2, (256, 192, 64), 3),
     (3, (192, 128, 64), 4), (3, (192, 192, 64), 3),
 )  # fmt: skip
+_STREAM_K = (
+    (False, (128, 128, 64), 6), (False, (128, 256, 64), 4), (False, (128, 192, 64), 5),
+    (False, (128, 64, 64), 8), (True, (128, 96, 64), 6), (True, (128, 64, 128), 4),
+    (True, (128, 160, 64), 5),
+)  # fmt: skip
 _SWAPPED = (
     (2, (128, 304, 64), 3), (2, (128, 256, 64), 4), (2, (128, 224, 64), 4), (2, (128, 160, 64), 5),
     (2, (256, 128, 64), 4), (2, (256, 160, 64), 3), (2, (128, 96, 64), 6), (2, (128, 64, 128), 4),
@@ -120,6 +129,8 @@ def _tilings() -> Iterator[Tiling]:
         yield Tiling("cooperative", block, stages, groups=groups)
     for groups, block, stages in _SWAPPED:
         yield Tiling("cooperative", block, stages, groups=groups, swapped=True)
+    for swapped, block, stages in _STREAM_K:
+        yield Tiling("stream_k", block, stages, groups=2, swapped=swapped)
     for splits in (1, 2, 4, 8):
         yield Tiling("split_k", (128, 128, 64), 6, splits)
         yield Tiling("split_k", (128, 64, 128), 4, splits)
@@ -142,6 +153,8 @@ def fits(tiling: Tiling, size: Size) -> bool:
     tiles = tiling.tiles(size)
     if size.m < m and m > 64 and tiles * m * n > 3 * size.m * size.n * size.batch:
         return False
+    if tiling.kernel == "stream_k":
+        return _shares(tiling, size)
     if tiling.kernel != "split_k":
         return True
     if m < 64 and size.m > 16 * m:
@@ -158,9 +171,18 @@ def fits(tiling: Tiling, size: Size) -> bool:
     return True
 
 
+def _shares(tiling: Tiling, size: Size) -> bool:
+    """Return True if programs gain by a share of the last round's tiles: it is not nearly full, and a share has several steps."""
+    shared, steps = tiling.shared_tiles(size), cdiv(size.k, tiling.block[2])
+    if not 0 < shared <= 0.9 * size.processors or steps < 4:
+        return False
+    total = shared * steps
+    return 4 * size.processors <= total and total * size.processors < 2**31
+
+
 def features(tiling: Tiling, size: Size) -> tuple[float, ...]:
     """Return the quantities in which the time of a tiling is linear: 1, tiles one after the other, steps of these, steps of one
-    tile, rows of these steps that do not begin at a sector of memory, and bytes moved in all."""
+    tile or under stream-K its parts, rows of these steps that do not begin at a sector of memory, and bytes moved in all."""
     m, n, k = tiling.block
     steps = cdiv(cdiv(size.k, k), tiling.splits)
     waves = cdiv(tiling.tiles(size) * tiling.splits, size.processors)
@@ -170,12 +192,17 @@ def features(tiling: Tiling, size: Size) -> tuple[float, ...]:
     b_side = size.k if size.transposed[1] else size.n
     uneven = [side * size.bits // 8 % 32 != 0 for side in (a_side, b_side)]
     rows = sum(x for x, y in zip((n, m) if tiling.swapped else (m, n), uneven) if y)
+    across = float(waves * steps)
+    if tiling.kernel == "stream_k":  # the last round has a share of the steps; a tile's parts are added one after the other
+        shared = tiling.shared_tiles(size)
+        across = (waves - 1) * steps + float(cdiv(shared * steps, size.processors))
+        steps = cdiv(size.processors, shared)
     return (
         1.0,
         float(waves),
-        float(waves * steps),
+        across,
         float(steps),
-        waves * steps * rows / 128,
+        across * rows / 128,
         float(moved),
     )
 

@@ -1,0 +1,199 @@
+"""Stream-K on Hopper: the cooperative schedule of `hopper.py`, where programs share tiles along K in one launch.
+
+Tiles that do not fill a round of the processors are cut along K, so that every program has the same number of steps
+(Osama et al., arXiv:2301.03598). A program walks over its share from the last step to the first. A segment that does not
+reach the end of K leaves its sums in memory and signals; the program that has the end of a tile's K adds these sums to its own, in a fixed
+order, and stores the tile: equal inputs give equal bits. A program waits for programs of lower numbers only, which began
+before it, so that the launch ends whatever number of programs runs at a time.
+"""
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.language.nvidia.hopper import tma_ring
+from gluon_kernels.gemm.epilogue import of_columns
+from gluon_kernels.gemm.hopper import (
+    cleared,
+    close,
+    finished,
+    multiplied,
+    place_of,
+    store,
+    widths,
+    writers_for,
+)
+
+
+@gluon.jit
+def share_of(program, shared, steps):
+    """Return the first step of a program's share of `shared` tiles with `steps` each; the next program's is its end."""
+    return program * (shared * steps) // gl.num_programs(0)
+
+
+@gluon.jit
+def owner_of(step, shared, steps):
+    """Return the program whose share has a step."""
+    total = shared * steps
+    return ((step + 1) * gl.num_programs(0) - 1) // total
+
+
+@gluon.jit
+def segment_of(left, whole, begin, steps):
+    """Return a tile and its steps from `low` to below `high`: the last ones left of the share, then all of a tile that is not shared."""
+    cut = left > begin
+    tile = gl.where(cut, (left - 1) // steps, whole)
+    low = gl.where(cut, gl.maximum(begin - tile * steps, 0), 0)
+    high = gl.where(cut, left - tile * steps, steps)
+    return tile, low, high
+
+
+@gluon.jit
+def after(left, whole, begin, tile, low, steps):
+    """Return the rest of the share, and the next tile that is not shared, after a segment."""
+    cut = left > begin
+    left = gl.where(cut, tile * steps + low, left)
+    return left, gl.where(cut, whole, whole + gl.num_programs(0))
+
+
+@gluon.jit
+def copy_segments(ring, tiles, batch, shared, K, SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr):
+    HEIGHTS: gl.constexpr = SHAPES[0]
+    WIDTHS: gl.constexpr = SHAPES[1]
+    steps = gl.cdiv(K, SHAPES[2])
+    begin = share_of(gl.program_id(0), shared, steps)
+    left = share_of(gl.program_id(0) + 1, shared, steps)
+    whole = shared + gl.program_id(0)
+    count = tiles.count() * batch
+    at = ring.producer()
+    while (left > begin) | (whole < count):
+        tile, low, high = segment_of(left, whole, begin, steps)
+        matrix, row, column = place_of(tile, tiles)
+        for step in range(low, high):
+            k = step * SHAPES[2]
+            places = ()
+            top = row
+            for i in gl.static_range(len(HEIGHTS)):
+                places = places + ([matrix, k, top] if TRANSPOSED[0] else [matrix, top, k],)
+                top += HEIGHTS[i]
+            side = column
+            for i in gl.static_range(len(WIDTHS)):
+                places = places + ([matrix, side, k] if TRANSPOSED[1] else [matrix, k, side],)
+                side += WIDTHS[i]
+            ring.fetch(at, places)
+            at = at.next()
+        left, whole = after(left, whole, begin, tile, low, steps)
+
+
+@gluon.jit
+def places_of(parts, value):
+    """Return where a group leaves its sums: 8 columns of all rows at a time, so that a warp writes 256 bytes that follow each other."""
+    ROWS: gl.constexpr = value.shape[0]
+    rows = gl.arange(0, ROWS, gl.SliceLayout(1, value.type.layout))
+    columns = gl.arange(0, value.shape[1], gl.SliceLayout(0, value.type.layout))
+    return parts + rows[:, None] * 8 + (columns // 8 * (8 * ROWS) + columns % 8)[None, :]
+
+
+@gluon.jit
+def leave(parts, sums):
+    for i in gl.static_range(len(sums)):
+        gl.store(places_of(parts, sums[i]), sums[i])
+        parts += sums[i].shape[0] * sums[i].shape[1]
+
+
+@gluon.jit
+def added(parts, sums):
+    """Return sums with those that another program left."""
+    totals = ()
+    for i in gl.static_range(len(sums)):
+        more = gl.load(places_of(parts, sums[i]), cache_modifier=".cg")
+        totals = totals + (sums[i] + more,)
+        parts += sums[i].shape[0] * sums[i].shape[1]
+    return totals
+
+
+@gluon.jit
+def multiply_segments(
+    ring, tiles, batch, shared, outs, scratch, K, group: gl.constexpr,
+    SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr, FORM: gl.constexpr, VECTOR: gl.constexpr,
+):  # fmt: skip
+    """Multiply a group's rows of each segment of the program."""
+    GROUPS: gl.constexpr = len(SHAPES[0])
+    ROWS: gl.constexpr = SHAPES[0][0]
+    COLUMNS: gl.constexpr = tiles.block[1]
+    parts, signals = scratch
+    steps = gl.cdiv(K, SHAPES[2])
+    program = gl.program_id(0)
+    begin = share_of(program, shared, steps)
+    left = share_of(program + 1, shared, steps)
+    whole = shared + program
+    count = tiles.count() * batch
+    at = ring.consumer()
+    while (left > begin) | (whole < count):
+        tile, low, high = segment_of(left, whole, begin, steps)
+        sums = cleared(ROWS, SHAPES[1], ring.dtype.primitive_bitwidth)
+        for step in range(low, high):
+            sums = multiplied(ring.wait(at), sums, group, GROUPS, TRANSPOSED)
+            ring.release(at.before(), pred=step > low)
+            at = at.next()
+        sums = finished(sums)
+        ring.release(at.before())
+        if high < steps:
+            number = program * GROUPS + group
+            leave(parts + number.to(gl.int64) * (ROWS * COLUMNS), sums)
+            gl.portable.signal(signals + number, "gpu")
+        else:
+            if low > 0:
+                first = owner_of(tile * steps, shared, steps)
+                other = program - 1
+                while other >= first:
+                    number = other * GROUPS + group
+                    gl.portable.wait_signal(signals + number, "gpu")
+                    sums = added(parts + number.to(gl.int64) * (ROWS * COLUMNS), sums)
+                    other -= 1
+            matrix, row, column = place_of(tile, tiles)
+            store(outs, sums, matrix, row + group * ROWS, column, FORM, VECTOR)
+        left, whole = after(left, whole, begin, tile, low, steps)
+    close(outs, FORM)
+
+
+@gluon.jit(do_not_specialize=["batch", "M", "N", "K", "c_row", "shared"])
+def gemm_stream_k(
+    a_desc, b_descs, c, c_descs, c_matrix, c_row, bias, scales, batch, M, N, K, parts, signals, shared,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    STAGES: gl.constexpr, GROUP: gl.constexpr, FORM: gl.constexpr, VECTOR: gl.constexpr,
+    TRANSPOSED: gl.constexpr, ACTIVATION: gl.constexpr,
+):  # fmt: skip
+    """Multiply [batch, M, K] by [batch, K, N]; the arguments are those of `gemm` with two groups that share a tile.
+
+    The first `shared` tiles are cut along K, in equal shares of the programs; the others are done whole. `parts` has room for a tile of
+    float32 for each program, `signals` two zeros, which are zero again at the end.
+    """
+    gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
+    SHAPES: gl.constexpr = ((BLOCK_M // 2,) * 2, widths(BLOCK_N), BLOCK_K)
+    ring = tma_ring((a_desc,) * 2 + b_descs, STAGES, consumers=2)
+    tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
+    if FORM == "columns":
+        end = of_columns(N, M, bias, ACTIVATION, scales[0], scales[1])
+    else:
+        end = of_columns(M, N, bias, ACTIVATION, scales[0], scales[1])
+    PLAIN: gl.constexpr = (
+        bias is None and ACTIVATION is None and scales[0] is None and scales[1] is None
+    )
+    rest = (c, (c_matrix, c_row), (M, N), end)
+    first = (writers_for(c_descs, end, SHAPES[1], PLAIN),) + rest
+    second = (writers_for(c_descs, end, SHAPES[1], PLAIN),) + rest
+    scratch = (parts, signals)
+    gl.warp_specialize(
+        [
+            (
+                multiply_segments,
+                (ring, tiles, batch, shared, first, scratch, K, 0, SHAPES, TRANSPOSED, FORM, VECTOR),
+            ),
+            (
+                multiply_segments,
+                (ring, tiles, batch, shared, second, scratch, K, 1, SHAPES, TRANSPOSED, FORM, VECTOR),
+            ),
+            (copy_segments, (ring, tiles, batch, shared, K, SHAPES, TRANSPOSED)),
+        ],
+        [4, 1],
+        [240, 24],
+    )
