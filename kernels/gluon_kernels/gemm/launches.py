@@ -13,10 +13,11 @@ from gluon_core.errors import LimitError
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.gemm.call import Call
 from gluon_kernels.gemm.hopper import DTYPES, gemm, widths
+from gluon_kernels.gemm.hopper_direct import gemm_direct
 from gluon_kernels.gemm.hopper_small_m import gemm_split_k
 from gluon_kernels.gemm.hopper_stream_k import gemm_stream_k
 from gluon_kernels.gemm.pad import Padding, pad
-from gluon_kernels.gemm.tilings import Size, Tiling, choose, ranked
+from gluon_kernels.gemm.tilings import IN_PARTS, Size, Tiling, choose, ranked
 from gluon_kernels.plans import Counters, allocator, multiprocessors
 
 __all__ = ["plan", "takes"]
@@ -100,9 +101,12 @@ def plan(call: Call, out: Optional[torch.Tensor], tiling: Optional[Tiling] = Non
     if not (has_contiguous_side(call.a) and has_contiguous_side(call.b)):
         return _contiguous(call, out, tiling)
     left, right = operand(call.a), operand(call.b)
+    pairs = ((call.a, left), (call.b, right))
     size = Size(
         call.batch, call.m, call.n, call.k, call.a.element_size() * 8,
         call.out_dtype.itemsize * 8, (left.transposed, right.transposed), multiprocessors(call.a),
+        tuple(_vector_of(x, of.transposed) for x, of in pairs),
+        sum(x.numel() * x.element_size() for x, of in pairs if of.padding is not None),
     )  # fmt: skip
     if tiling is None:
         return _first_that_fits(call, out, size)
@@ -111,15 +115,17 @@ def plan(call: Call, out: Optional[torch.Tensor], tiling: Optional[Tiling] = Non
     if (
         result.stride(-1) != 1
         and call.n > 1
-        and (result.stride(-2) != 1 or tiling.kernel == "split_k")
+        and (result.stride(-2) != 1 or tiling.kernel in IN_PARTS)
     ):
         return _through(plan(call, None, tiling))
     paddings = (left.padding, right.padding)
     a, b, padded = call.a, call.b, None
-    if paddings != (None, None):
+    if paddings != (None, None) and tiling.kernel != "direct":
         padded = pad(a, b, paddings)
         a, b = padded(a, b)
-    if tiling.kernel == "split_k":
+    if tiling.kernel == "direct":
+        launch = _direct(call, tiling, size, result)
+    elif tiling.kernel == "split_k":
         launch = _split_k(call, tiling, (a, b, result), (left, right))
     else:
         launch = _persistent(call, tiling, size, (a, b, result), (left, right))
@@ -261,36 +267,81 @@ def _given(scales: tuple[Optional[torch.Tensor], ...]) -> tuple[torch.Tensor, ..
     return tuple(scale for scale in scales if scale is not None)
 
 
+def _rows(matrix: torch.Tensor, transposed: bool) -> torch.Tensor:
+    """Return [batch, rows, columns] as it is stored, columns contiguous."""
+    wide = matrix if matrix.ndim == 3 else matrix.unsqueeze(0)
+    return wide.mT if transposed else wide
+
+
+def _row_strides(stored: torch.Tensor) -> tuple[int, int]:
+    of_batch, of_row = (s if n > 1 else 0 for s, n in zip(stored.stride(), stored.shape[:2]))
+    return of_batch, of_row
+
+
+def _vector_of(matrix: torch.Tensor, transposed: bool) -> int:
+    """Return how many elements of an operand one load takes."""
+    stored = _rows(matrix, transposed)
+    if stored.data_ptr() % _ROW:
+        return 1
+    return _vector(stored, stored.shape[2], *_row_strides(stored))
+
+
+def _direct(call: Call, tiling: Tiling, size: Size, c: torch.Tensor) -> Callable[..., None]:
+    stored = [_rows(x, t) for x, t in zip((call.a, call.b), size.transposed)]
+    first = (call.a, call.b)
+    rest = (*_row_strides(stored[0]), *_row_strides(stored[1]))
+    forms = (tiling.splits, size.vectors, size.transposed, call.activation)
+    m, n, k = tiling.block
+    across = gluon.cdiv(call.n, n)
+    strides = (0, *c.stride()) if c.ndim == 2 else c.stride()
+    vector = _vector(c, call.n, strides[1], strides[0])
+
+    def arguments(sums: torch.Tensor, count: torch.Tensor) -> tuple[Any, ...]:
+        return (
+            *first, c, sums, count, call.bias, call.m, call.n, call.k, *rest, strides[0], strides[1],
+            across, m, n, k, forms[0], vector, *forms[1:],
+        )  # fmt: skip
+
+    return _in_parts(gemm_direct, call, tiling, (*first, call.bias, c), arguments)
+
+
 def _split_k(
     call: Call, tiling: Tiling, tensors: Tensors, operands: tuple[Operand, Operand]
 ) -> Callable[..., None]:
     (a, b, c), (left, right) = tensors, operands
     m, n, k = tiling.block
-    across = gluon.cdiv(call.n, n)
-    tiles = across * gluon.cdiv(call.m, m)
-    splits = tiling.splits
-    shape = (call.batch * tiles, splits, m, n) if splits > 1 else (1,)
-    sums = torch.empty(shape, dtype=torch.float32, device=c.device)
-    counters = Counters(call.batch * tiles if splits > 1 else 1)
-    count = counters(c.device)
     strides = (0, *c.stride()) if c.ndim == 2 else c.stride()
     vector = _vector(c, call.n, strides[1], strides[0])
-    arguments = (
-        _descriptor(a, left, (k, m) if left.transposed else (m, k)),
-        _descriptor(b, right, (n, k) if right.transposed else (k, n)),
-        c, sums, count, call.bias,
-        call.m, call.n, call.k, strides[0], strides[1], across,
-        m, n, k, tiling.stages, splits, vector, (left.transposed, right.transposed), call.activation,
-    )  # fmt: skip
+    transposed = (left.transposed, right.transposed)
+
+    def arguments(sums: torch.Tensor, count: torch.Tensor) -> tuple[Any, ...]:
+        return (
+            _descriptor(a, left, (k, m) if left.transposed else (m, k)),
+            _descriptor(b, right, (n, k) if right.transposed else (k, n)),
+            c, sums, count, call.bias,
+            call.m, call.n, call.k, strides[0], strides[1], gluon.cdiv(call.n, n),
+            m, n, k, tiling.stages, tiling.splits, vector, transposed, call.activation,
+        )  # fmt: skip
+
+    return _in_parts(gemm_split_k, call, tiling, (a, b, call.bias, c), arguments)
+
+
+def _in_parts(
+    kernel: Any, call: Call, tiling: Tiling, tensors: tuple[Any, ...],
+    arguments: Callable[[torch.Tensor, torch.Tensor], tuple[Any, ...]],
+) -> Callable[..., None]:  # fmt: skip
+    """Return the launch of a kernel whose programs have a tile, or a part of its K."""
+    m, n, _ = tiling.block
+    tiles, splits = gluon.cdiv(call.m, m) * gluon.cdiv(call.n, n), tiling.splits
+    device, number = call.a.device, call.batch * tiles if splits > 1 else 1
+    shape = (number, splits, m, n) if splits > 1 else (1,)
+    counters, empty = Counters(number), allocator(shape, torch.float32, device)
+    sums, count = empty(), counters(device)
     launch = gluon.torch.prepare(
-        gemm_split_k, (splits, tiles, call.batch), arguments, (a, b, call.bias, c, sums, count),
-        num_warps=4,
+        kernel, (splits, tiles, call.batch), arguments(sums, count), (*tensors, sums, count), num_warps=4
     )  # fmt: skip
-    device = c.device
     if splits == 1:
         return lambda a, b, bias, out: launch(a, b, bias, out, sums, count)
-
-    empty = allocator(shape, torch.float32, device)
 
     def parts(a: torch.Tensor, b: torch.Tensor, bias: Any, out: torch.Tensor) -> None:
         launch(a, b, bias, out, empty(), counters(device))

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Iterator, Optional
 
-__all__ = ["TILINGS", "Size", "Tiling", "choose", "features", "fits"]
+__all__ = ["IN_PARTS", "TILINGS", "Size", "Tiling", "choose", "features", "fits"]
 
 SHARED = 232448  # bytes of shared memory that a block of sm_90 may have
 L2 = 9.0e6  # bytes per microsecond that all processors together copied from the L2 cache of an H100
+PAD = (2.0, 1.0e6)  # microseconds of a launch that copies operands, and bytes that it reads in one
 FILE = Path(__file__).parent / "tuned" / "hopper.json"
 
 
@@ -26,7 +27,16 @@ def cdiv(a: int, b: int) -> int:
 
 @dataclass(frozen=True)
 class Size:
-    """The facts that decide the choice: sizes, bytes of an element and of one of the result, orientation, processors."""
+    """Hold the facts that decide the choice of a tiling.
+
+    Args:
+        batch, m, n, k: sizes.
+        bits, out_bits: of an element, and of one of the result.
+        transposed: A is stored as [K, M], B as [N, K].
+        processors: of the device.
+        vectors: elements of A and of B that one load of a thread takes.
+        padded: bytes of the operands that TMA reads from a padded copy only.
+    """
 
     batch: int
     m: int
@@ -36,6 +46,8 @@ class Size:
     out_bits: int = 16
     transposed: tuple[bool, bool] = (False, True)
     processors: int = 132
+    vectors: tuple[int, int] = (8, 8)
+    padded: int = 0
 
 
 @dataclass(frozen=True)
@@ -43,10 +55,10 @@ class Tiling:
     """A kernel and its compile-time choices.
 
     Args:
-        kernel: "pingpong", "cooperative", "stream_k" or "split_k".
+        kernel: "pingpong", "cooperative", "stream_k", "split_k" or "direct".
         block: rows, columns and depth of a tile.
         stages: slots of the ring.
-        splits: programs that share a tile; 1 but for "split_k".
+        splits: programs that share a tile; 1 but for "split_k" and "direct".
         groups: groups of warps that share a tile; 0 but for "cooperative" and "stream_k".
         swapped: the transposed result is computed, whose columns are the rows of A.
         walk: rows of tiles that are walked at a time.
@@ -79,7 +91,7 @@ class Tiling:
         """Return the bytes of shared memory of a block, where results are stored in boxes of so many bytes."""
         m, n, k = self.block
         ring = (m + n) * k * self.stages * size.bits // 8 + 1024
-        if self.kernel == "split_k":
+        if self.kernel in IN_PARTS:
             return ring
         if self.swapped:  # a part at a time, through registers
             return ring + 2 * max(1, self.groups) * 4 * 128 * 17
@@ -102,6 +114,7 @@ def parts_of(columns: int) -> tuple[int, ...]:
     return tuple(parts)
 
 
+IN_PARTS = ("split_k", "direct")  # kernels whose programs have a tile, or a part of its K
 _PINGPONG = (
     ((128, 192, 64), 4), ((128, 192, 32), 8), ((128, 160, 64), 4), ((128, 128, 64), 6),
     ((64, 256, 64), 5), ((64, 192, 64), 6), ((64, 128, 64), 8),
@@ -115,6 +128,9 @@ _STREAM_K = (
     (False, (128, 128, 64), 6), (False, (128, 256, 64), 4), (False, (128, 192, 64), 5),
     (False, (128, 64, 64), 8), (True, (128, 96, 64), 6), (True, (128, 64, 128), 4),
     (True, (128, 160, 64), 5),
+)  # fmt: skip
+_DIRECT = (
+    (16, 64, 128), (16, 128, 64), (32, 64, 64), (32, 128, 64), (64, 64, 64), (64, 128, 64), (128, 64, 64),
 )  # fmt: skip
 _SWAPPED = (
     (2, (128, 304, 64), 3), (2, (128, 256, 64), 4), (2, (128, 224, 64), 4), (2, (128, 160, 64), 5),
@@ -137,6 +153,8 @@ def _tilings() -> Iterator[Tiling]:
         for rows in (64, 32, 16, 8):
             yield Tiling("split_k", (rows, 64, 128), 6, splits)
             yield Tiling("split_k", (rows, 128, 64), 6, splits)
+        for block in _DIRECT:
+            yield Tiling("direct", block, 3, splits)
     yield Tiling("split_k", (64, 64, 64), 4)
     yield Tiling("split_k", (64, 128, 64), 3)
     yield Tiling("split_k", (128, 128, 64), 3)
@@ -155,7 +173,9 @@ def fits(tiling: Tiling, size: Size) -> bool:
         return False
     if tiling.kernel == "stream_k":
         return _shares(tiling, size)
-    if tiling.kernel != "split_k":
+    if tiling.kernel == "direct" and not _loads_pay(size):
+        return False
+    if tiling.kernel not in IN_PARTS:
         return True
     if m < 64 and size.m > 16 * m:
         return False
@@ -167,8 +187,15 @@ def fits(tiling: Tiling, size: Size) -> bool:
         return False
     if tiling.splits > 1:  # the programs of a tile wait for each other
         steps = cdiv(size.k, tiling.block[2])
-        return tiles * tiling.splits <= size.processors and steps >= 2 * tiling.splits
+        most = size.processors * (2 if tiling.kernel == "direct" else 1)
+        return tiles * tiling.splits <= most and steps >= 2 * tiling.splits
     return True
+
+
+def _loads_pay(size: Size) -> bool:
+    """Return True for products that loads of threads may bring sooner than TMA: small ones, and those that it reads from copies only."""
+    products = size.batch * size.m * size.n * size.k
+    return size.bits == 16 and products <= (2**36 if size.padded else 2**31)
 
 
 def _shares(tiling: Tiling, size: Size) -> bool:
@@ -182,7 +209,7 @@ def _shares(tiling: Tiling, size: Size) -> bool:
 
 def features(tiling: Tiling, size: Size) -> tuple[float, ...]:
     """Return the quantities in which the time of a tiling is linear: 1, tiles one after the other, steps of these, steps of one
-    tile or under stream-K its parts, rows of these steps that do not begin at a sector of memory, and bytes moved in all."""
+    tile or under stream-K its parts, rows of these steps that do not begin at a sector of memory or loads of threads, and bytes moved in all."""
     m, n, k = tiling.block
     steps = cdiv(cdiv(size.k, k), tiling.splits)
     waves = cdiv(tiling.tiles(size) * tiling.splits, size.processors)
@@ -193,16 +220,21 @@ def features(tiling: Tiling, size: Size) -> tuple[float, ...]:
     uneven = [side * size.bits // 8 % 32 != 0 for side in (a_side, b_side)]
     rows = sum(x for x, y in zip((n, m) if tiling.swapped else (m, n), uneven) if y)
     across = float(waves * steps)
-    if tiling.kernel == "stream_k":  # the last round has a share of the steps; a tile's parts are added one after the other
+    if (
+        tiling.kernel == "stream_k"
+    ):  # the last round has a share of the steps; a tile's parts are added one after the other
         shared = tiling.shared_tiles(size)
         across = (waves - 1) * steps + float(cdiv(shared * steps, size.processors))
         steps = cdiv(size.processors, shared)
+    loaded = across * rows / 128
+    if tiling.kernel == "direct":
+        loaded = across * k * (m / size.vectors[0] + n / size.vectors[1]) / 8192
     return (
         1.0,
         float(waves),
         across,
         float(steps),
-        across * rows / 128,
+        loaded,
         float(moved),
     )
 
@@ -221,7 +253,10 @@ def predicted(tiling: Tiling, size: Size) -> Optional[float]:
     time = float(sum(a * b for a, b in zip(numbers, features(tiling, size))))
     m, n, k = tiling.block
     copied = tiling.tiles(size) * cdiv(size.k, k) * (m + n) * k * size.bits / 8
-    return max(time, float(numbers[0]) + copied / L2)
+    time = max(time, float(numbers[0]) + copied / L2)
+    if size.padded and tiling.kernel != "direct":
+        time += PAD[0] + size.padded / PAD[1]
+    return time
 
 
 def ranked(size: Size, persistent: bool = False) -> list[Tiling]:
@@ -229,11 +264,11 @@ def ranked(size: Size, persistent: bool = False) -> list[Tiling]:
 
     Args:
         size: of the product.
-        persistent: without those of "split_k".
+        persistent: without those whose programs have one tile each.
     """
     times = []
     for tiling in TILINGS.values():
-        if fits(tiling, size) and not (persistent and tiling.kernel == "split_k"):
+        if fits(tiling, size) and not (persistent and tiling.kernel in IN_PARTS):
             time = predicted(tiling, size)
             if time is not None:
                 times.append((time, tiling))
