@@ -9,7 +9,7 @@ import torch
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
 
-__all__ = ["ACTIVATIONS", "Call", "check_apart", "checked", "result_dtype", "result_shape"]
+__all__ = ["ACTIVATIONS", "Call", "check_apart", "check_devices", "check_out", "checked", "result_dtype", "result_shape"]
 
 ACTIVATIONS = ("relu", "silu", "gelu", "gelu_tanh")
 _OUT_OF_HALF = (torch.float16, torch.bfloat16, torch.float32)
@@ -126,9 +126,9 @@ def checked(
             got=repr(activation),
             remedy=did_you_mean(activation, ACTIVATIONS) or None,
         )
-    _check_devices({"a": a, "b": b, "bias": bias, "out": out})
+    check_devices({"a": a, "b": b, "bias": bias, "out": out})
     if out is not None:
-        _check_out(out, shape, dtype)
+        check_out(out, shape, dtype)
     batch = a.shape[0] if a.ndim == 3 else 1
     m, k = a.shape[-2:]
     return Call(a, b, bias, activation, dtype, batch, m, b.shape[-1], k)
@@ -153,7 +153,7 @@ def _check_bias(bias: Optional[torch.Tensor], columns: int) -> None:
         )
 
 
-def _check_devices(tensors: dict[str, Optional[torch.Tensor]]) -> None:
+def check_devices(tensors: dict[str, Optional[torch.Tensor]]) -> None:
     devices = {name: t.device for name, t in tensors.items() if t is not None}
     for name, device in devices.items():
         if device != devices["a"]:
@@ -165,7 +165,7 @@ def _check_devices(tensors: dict[str, Optional[torch.Tensor]]) -> None:
             )
 
 
-def _check_out(out: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
+def check_out(out: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
     if tuple(out.shape) != tuple(shape):
         raise ShapeError(
             "not the shape of the result",

@@ -32,15 +32,25 @@ def activation(name):
 
 
 @gluon.jit
-def of_columns(M, N, bias, ACTIVATION: gl.constexpr, row_scale=None, column_scale=None):
-    """Return the epilogue of a product; without a bias, an activation and scales of rows and columns, one that does nothing."""
+def of_columns(M, N, bias, ACTIVATION: gl.constexpr, scales=None):
+    """Return the epilogue of a product: scales, a bias of the columns and an activation; without them, one that does nothing.
+
+    `scales` are those of rows, those of columns, and a tuple of scalar pointers to numbers that all sums are multiplied with.
+    """
+    scale, row_scale, column_scale = None, None, None
+    if scales is not None:
+        row_scale, column_scale = scales[0], scales[1]
+        if len(scales[2]) > 0:
+            scale = gl.load(scales[2][0])
+            for i in gl.static_range(1, len(scales[2])):
+                scale *= gl.load(scales[2][i])
     if ACTIVATION is None:
         return gl.portable.epilogue(
-            [M, N], row_scale=row_scale, column_scale=column_scale, bias=bias
+            [M, N], scale=scale, row_scale=row_scale, column_scale=column_scale, bias=bias
         )
     else:
         return gl.portable.epilogue(
-            [M, N], row_scale=row_scale, column_scale=column_scale, bias=bias,
+            [M, N], scale=scale, row_scale=row_scale, column_scale=column_scale, bias=bias,
             activation=activation(ACTIVATION),
         )  # fmt: skip
 

@@ -260,7 +260,7 @@ def gemm(
     the ping-pong schedule. FORM says how C is stored: by "tma" through `c_descs`, else by pointers as "rows" of `c`, or as its "columns",
     which are contiguous then; `c_matrix` and `c_row` are the strides of matrices and of rows, or columns; VECTOR
     divides them and the contiguous side. `bias` belongs to the contiguous side of C, `scales` to the other side and to this one,
-    each None or float32.
+    each None or float32, and a tuple of numbers in memory for all.
     """
     gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
     CTAS: gl.constexpr = gl.num_ctas()
@@ -269,12 +269,13 @@ def gemm(
     ring = tma_ring((a_desc,) * SHARES + b_descs, STAGES, consumers=SHARES, multicast=CTAS == 2)
     tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
     if FORM == "columns":
-        end = of_columns(N, M, bias, ACTIVATION, scales[0], scales[1])
+        end = of_columns(N, M, bias, ACTIVATION, scales)
     else:
-        end = of_columns(M, N, bias, ACTIVATION, scales[0], scales[1])
-    PLAIN: gl.constexpr = (
-        bias is None and ACTIVATION is None and scales[0] is None and scales[1] is None
+        end = of_columns(M, N, bias, ACTIVATION, scales)
+    SCALED: gl.constexpr = (
+        scales[0] is not None or scales[1] is not None or len(scales[2]) > 0
     )
+    PLAIN: gl.constexpr = bias is None and ACTIVATION is None and not SCALED
     rest = (c, (c_matrix, c_row), (M, N), end)
     first = (writers_for(c_descs, end, SHAPES[1], PLAIN),) + rest
     second = (writers_for(c_descs, end, SHAPES[1], PLAIN),) + rest

@@ -172,12 +172,13 @@ def gemm_stream_k(
     ring = tma_ring((a_desc,) * 2 + b_descs, STAGES, consumers=2)
     tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
     if FORM == "columns":
-        end = of_columns(N, M, bias, ACTIVATION, scales[0], scales[1])
+        end = of_columns(N, M, bias, ACTIVATION, scales)
     else:
-        end = of_columns(M, N, bias, ACTIVATION, scales[0], scales[1])
-    PLAIN: gl.constexpr = (
-        bias is None and ACTIVATION is None and scales[0] is None and scales[1] is None
+        end = of_columns(M, N, bias, ACTIVATION, scales)
+    SCALED: gl.constexpr = (
+        scales[0] is not None or scales[1] is not None or len(scales[2]) > 0
     )
+    PLAIN: gl.constexpr = bias is None and ACTIVATION is None and not SCALED
     rest = (c, (c_matrix, c_row), (M, N), end)
     first = (writers_for(c_descs, end, SHAPES[1], PLAIN),) + rest
     second = (writers_for(c_descs, end, SHAPES[1], PLAIN),) + rest

@@ -20,7 +20,7 @@ from gluon_kernels.gemm.pad import Padding, pad
 from gluon_kernels.gemm.tilings import IN_PARTS, Size, Tiling, choose, ranked
 from gluon_kernels.plans import Counters, allocator, multiprocessors
 
-__all__ = ["plan", "takes"]
+__all__ = ["Operand", "describe", "operand", "plan", "split_scales", "takes", "vector_of"]
 
 Run = Callable[..., Any]
 EIGHT = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -83,7 +83,7 @@ def has_contiguous_side(matrix: torch.Tensor) -> bool:
     )
 
 
-def _descriptor(base: torch.Tensor, of: Operand, block: tuple[int, int]) -> Any:
+def describe(base: torch.Tensor, of: Operand, block: tuple[int, int]) -> Any:
     layout = gl.NVMMASharedLayout.get_default_for(
         [1, *block], DTYPES[str(base.dtype).rpartition(".")[2]]
     )
@@ -105,7 +105,7 @@ def plan(call: Call, out: Optional[torch.Tensor], tiling: Optional[Tiling] = Non
     size = Size(
         call.batch, call.m, call.n, call.k, call.a.element_size() * 8,
         call.out_dtype.itemsize * 8, (left.transposed, right.transposed), multiprocessors(call.a),
-        tuple(_vector_of(x, of.transposed) for x, of in pairs),
+        tuple(own_vector(x, of.transposed) for x, of in pairs),
         sum(x.numel() * x.element_size() for x, of in pairs if of.padding is not None),
     )  # fmt: skip
     if tiling is None:
@@ -190,7 +190,7 @@ def _contiguous(call: Call, out: Optional[torch.Tensor], tiling: Optional[Tiling
     return copied
 
 
-def _vector(c: torch.Tensor, *extents: int) -> int:
+def vector_of(c: torch.Tensor, *extents: int) -> int:
     """Return how many elements of the result one store can take: a divisor of `extents`."""
     for vector in (8, 4, 2):
         if c.data_ptr() % min(_ROW, vector * c.element_size()) == 0:
@@ -219,7 +219,7 @@ def _persistent(
     along = strides[1] if by_rows else strides[2]
     across = call.n if by_rows else call.m
     unit = _ROW // c.element_size()
-    vector = _vector(c, across, along, strides[0] if call.batch > 1 else 0)
+    vector = vector_of(c, across, along, strides[0] if call.batch > 1 else 0)
     descriptors: tuple[Any, ...] = ()
     fitting = strides[1] % unit == strides[0] % unit == 0 and c.data_ptr() % _ROW == 0
     if stored == "rows" and by_rows and fitting and (call.m == 1 or strides[1] >= call.n):
@@ -229,12 +229,13 @@ def _persistent(
         of_batch = strides[0] if call.batch > 1 else call.m * of_rows
         of_c = Operand(shape, (of_batch, of_rows, 1), False)
         box = tiling.box(size) // c.element_size()
-        descriptors = tuple(_descriptor(c, of_c, (share, min(box, w))) for w in widths(n))
-    scales = call.scales if by_rows else call.scales[::-1]  # of the contiguous side last
+        descriptors = tuple(describe(c, of_c, (share, min(box, w))) for w in widths(n))
+    extents = (call.m, call.n)
+    scales = split_scales(call.scales if by_rows else call.scales[::-1], extents if by_rows else extents[::-1])  # fmt: skip
     forms = (stored, vector, flipped, call.activation)
     arguments: tuple[Any, ...] = (
-        _descriptor(a, left, (k, share) if flipped[0] else (share, k)),
-        tuple(_descriptor(b, right, (w, k) if flipped[1] else (k, w)) for w in widths(n)),
+        describe(a, left, (k, share) if flipped[0] else (share, k)),
+        tuple(describe(b, right, (w, k) if flipped[1] else (k, w)) for w in widths(n)),
         c, descriptors, strides[0] if call.batch > 1 else 0, along, call.bias, scales,
         call.batch, rows, columns, call.k,
     )  # fmt: skip
@@ -263,6 +264,16 @@ def _stream_k(
     return lambda *tensors: launch(*tensors, empty(), counters(device))
 
 
+Scales = tuple[Optional[torch.Tensor], Optional[torch.Tensor], tuple[torch.Tensor, ...]]
+
+
+def split_scales(scales: tuple[Optional[torch.Tensor], ...], extents: tuple[int, int]) -> Scales:
+    """Return the scales of rows, of columns, and those of a whole operand."""
+    vectors = [s if s is not None and tuple(s.shape) == (e,) else None for s, e in zip(scales, extents)]  # fmt: skip
+    numbers = tuple(s for s, v in zip(scales, vectors) if s is not None and v is None)
+    return vectors[0], vectors[1], numbers
+
+
 def _given(scales: tuple[Optional[torch.Tensor], ...]) -> tuple[torch.Tensor, ...]:
     return tuple(scale for scale in scales if scale is not None)
 
@@ -278,12 +289,12 @@ def _row_strides(stored: torch.Tensor) -> tuple[int, int]:
     return of_batch, of_row
 
 
-def _vector_of(matrix: torch.Tensor, transposed: bool) -> int:
+def own_vector(matrix: torch.Tensor, transposed: bool) -> int:
     """Return how many elements of an operand one load takes."""
     stored = _rows(matrix, transposed)
     if stored.data_ptr() % _ROW:
         return 1
-    return _vector(stored, stored.shape[2], *_row_strides(stored))
+    return vector_of(stored, stored.shape[2], *_row_strides(stored))
 
 
 def _direct(call: Call, tiling: Tiling, size: Size, c: torch.Tensor) -> Callable[..., None]:
@@ -294,7 +305,7 @@ def _direct(call: Call, tiling: Tiling, size: Size, c: torch.Tensor) -> Callable
     m, n, k = tiling.block
     across = gluon.cdiv(call.n, n)
     strides = (0, *c.stride()) if c.ndim == 2 else c.stride()
-    vector = _vector(c, call.n, strides[1], strides[0])
+    vector = vector_of(c, call.n, strides[1], strides[0])
 
     def arguments(sums: torch.Tensor, count: torch.Tensor) -> tuple[Any, ...]:
         return (
@@ -311,13 +322,13 @@ def _split_k(
     (a, b, c), (left, right) = tensors, operands
     m, n, k = tiling.block
     strides = (0, *c.stride()) if c.ndim == 2 else c.stride()
-    vector = _vector(c, call.n, strides[1], strides[0])
+    vector = vector_of(c, call.n, strides[1], strides[0])
     transposed = (left.transposed, right.transposed)
 
     def arguments(sums: torch.Tensor, count: torch.Tensor) -> tuple[Any, ...]:
         return (
-            _descriptor(a, left, (k, m) if left.transposed else (m, k)),
-            _descriptor(b, right, (n, k) if right.transposed else (k, n)),
+            describe(a, left, (k, m) if left.transposed else (m, k)),
+            describe(b, right, (n, k) if right.transposed else (k, n)),
             c, sums, count, call.bias,
             call.m, call.n, call.k, strides[0], strides[1], gluon.cdiv(call.n, n),
             m, n, k, tiling.stages, tiling.splits, vector, transposed, call.activation,

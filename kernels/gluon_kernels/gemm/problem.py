@@ -144,20 +144,41 @@ BMM = Problem(
 
 def _fp8_arguments(shape: Shape, device: Any) -> dict[str, Any]:
     m, n, k = (shape[x] for x in "MNK")
-    by_row = shape.get("scales", "row") == "row"
+    kind = shape.get("scales", "row")
     a, b = (torch.randn(s, device=device).to(torch.float8_e4m3fn) for s in ((m, k), (n, k)))
-    scales = (torch.rand(x if by_row else 1, device=device) + 0.5 for x in (m, n))
-    return {"a": a, "b": b.mT, **dict(zip(("a_scale", "b_scale"), scales))}
+    steps = -(-k // 128)
+    of_a, of_b = {
+        "row": ((m,), (n,)),
+        "tensor": ((1,), (1,)),
+        "block": ((steps, m), (-(-n // 128), steps)),
+    }[kind]
+    scales = [torch.rand(x, device=device) + 0.5 for x in (of_a, of_b)]
+    if kind == "block":
+        scales = [scale.mT for scale in scales]
+    more = {"fast_accum": False} if shape.get("exact") else {}
+    return {"a": a, "b": b.mT, **dict(zip(("a_scale", "b_scale"), scales)), **more}
 
 
-def _fp8_reference(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor) -> Tensor:
+def _fp8_reference(
+    a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, fast_accum: bool = True
+) -> Tensor:
+    if a_scale.ndim == 2:
+        x = a.float() * a_scale.repeat_interleave(128, 1)[:, : a.shape[1]]
+        wide = b_scale.repeat_interleave(128, 0).repeat_interleave(128, 1)
+        return x @ (b.float() * wide[: b.shape[0], : b.shape[1]])
     return (a.float() @ b.float()) * a_scale.reshape(-1, 1) * b_scale.reshape(1, -1)
 
 
-def _scaled_mm(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor) -> Tensor:
+def _scaled_mm(
+    a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, fast_accum: bool = True
+) -> Tensor:
     by_row = a_scale.numel() > 1
-    scales = (a_scale[:, None], b_scale[None, :]) if by_row else (a_scale, b_scale)
-    result: Tensor = torch._scaled_mm(a, b, *scales, out_dtype=torch.bfloat16, use_fast_accum=True)
+    scales = (a_scale, b_scale)
+    if a_scale.ndim == 2:
+        fast_accum = False
+    elif by_row:
+        scales = (a_scale[:, None], b_scale[None, :])
+    result: Tensor = torch._scaled_mm(a, b, *scales, out_dtype=torch.bfloat16, use_fast_accum=fast_accum)  # fmt: skip
     return result
 
 
@@ -165,7 +186,10 @@ def _draw_fp8(draw: random.Random) -> Shape:
     while True:
         m, n, k = (max(16, int(2 ** draw.uniform(5, 13.5)) // 16 * 16) for _ in range(3))
         if 1e6 < 2.0 * m * n * k < _MOST_FLOPS:
-            return {"M": m, "N": n, "K": k, "scales": draw.choice(("row", "tensor"))}
+            kind = draw.choice(("row", "tensor", "block"))
+            unit = 128 if kind == "block" else 16  # torch takes whole blocks only
+            n, k = (max(unit, x // unit * unit) for x in (n, k))
+            return {"M": m, "N": n, "K": k, "scales": kind}
 
 
 MATMUL_FP8 = Problem(
@@ -182,8 +206,17 @@ MATMUL_FP8 = Problem(
         {"M": 136, "N": 272, "K": 400},
         {"M": 40, "N": 24, "K": 80, "scales": "tensor"},
         {"M": 33, "N": 50, "K": 72},
+        {"M": 136, "N": 272, "K": 400, "scales": "block"},
+        {"M": 9, "N": 200, "K": 300, "scales": "block"},
+        {"M": 40, "N": 136, "K": 264, "exact": True},
+        {"M": 70, "N": 136, "K": 264, "scales": "tensor", "exact": True},
     ),
-    named=({"M": 8192, "N": 8192, "K": 8192}, {"M": 4096, "N": 7168, "K": 2048}),
+    named=(
+        {"M": 8192, "N": 8192, "K": 8192},
+        {"M": 4096, "N": 7168, "K": 2048},
+        {"M": 4096, "N": 7168, "K": 16384, "scales": "block"},
+        {"M": 64, "N": 7168, "K": 2048, "scales": "block"},
+    ),
 )
 
 PROBLEMS = (MATMUL, BMM, MATMUL_FP8)

@@ -1,0 +1,82 @@
+"""The launches of products of 8-bit floats with float32 sums on Hopper."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+import torch
+from torch import Tensor
+
+import gluon_core as gluon
+from gluon_kernels.gemm.hopper_promoted import gemm_promoted, gemm_promoted_few
+from gluon_kernels.gemm.launches import Operand, describe, operand, split_scales, vector_of
+from gluon_kernels.plans import allocator, multiprocessors
+
+__all__ = ["BLOCK", "plan"]
+
+BLOCK = 128  # elements of K, and rows and columns of B, that share a scale
+_FEW = 64  # rows up to which the transposed product is computed
+
+
+def columns_for(m: int, n: int, processors: int) -> int:
+    """Return 256, or 128 where the processors do the last round of tiles sooner."""
+    rounds = {w: -(-(-(-m // 128) * -(-n // w)) // processors) for w in (256, 128)}
+    return 256 if 256 * rounds[256] <= 1.1 * 128 * rounds[128] else 128
+
+
+def plan(
+    a: Tensor, b: Tensor, out_dtype: torch.dtype, by_rows: tuple[Optional[Tensor], ...],
+    scales: Optional[tuple[Tensor, Tensor]], out: Optional[Tensor],
+) -> Callable[..., Tensor]:  # fmt: skip
+    """Return `run(a, b, by_rows, scales, out)` for `a` and `b.mT` with contiguous rows that TMA reads.
+
+    Args:
+        a, b: [M, K] and [K, N].
+        by_rows: scales of rows and of columns, or None for each.
+        scales: of 128 elements of K of each row, [M, K / 128], and of blocks, [K / 128, N / 128]; or None.
+        out: a result of this form; None for a new one.
+    """
+    (m, k), n = a.shape, b.shape[1]
+    empty = allocator((m, n), out_dtype, a.device)
+    result = empty() if out is None else out
+    if result.stride(1) != 1 and n > 1:
+        through = plan(a, b, out_dtype, by_rows, scales, None)
+        return lambda a, b, by_rows, scales, out: out.copy_(through(a, b, by_rows, scales, None))
+    left, right = operand(a), operand(b)
+    of_blocks: Any = None
+    if scales is not None:
+        of_blocks = (*scales, (*scales[0].stride(), *scales[1].stride()))
+    processors = multiprocessors(a)
+    row = result.stride(0) if m > 1 else n
+    vector = vector_of(result, n, row)
+    described: tuple[Any, ...]
+    if m <= _FEW:
+        rows = max(8, 1 << (m - 1).bit_length())
+        kernel, tiles = gemm_promoted_few, -(-n // 64)
+        described = (describe(a, left, (rows, BLOCK)), describe(b, right, (64, BLOCK)), result, row)
+        rest: tuple[Any, ...] = (m, n, k, rows, 64, 12 if rows <= 32 else 8, vector)
+    else:
+        columns = columns_for(m, n, processors)
+        kernel, tiles = gemm_promoted, -(-m // 128) * -(-n // columns)
+        parts = columns // 128
+        unit = 16 // result.element_size()
+        form, stored = "rows", ()
+        if row % unit == 0 and result.data_ptr() % 16 == 0:
+            of_c = Operand((1, m, n), (m * row, row, 1), False)
+            form, stored = "tma", (describe(result, of_c, (64, 128 // result.element_size())),) * parts  # fmt: skip
+        described = (
+            describe(a, left, (64, BLOCK)), (describe(b, right, (128, BLOCK)),) * parts, result, stored, 0, row,
+        )  # fmt: skip
+        stages = 4 if columns == 256 and result.element_size() == 2 else 3 if columns == 256 else 5
+        rest = (1, m, n, k, 128, stages, 8, form, vector)
+    tensors = [a, b, result, *(x for x in (*by_rows, *(scales or ())) if x is not None)]
+    launch = gluon.torch.prepare(
+        kernel, (min(tiles, processors),), (*described, split_scales(by_rows, (m, n)), of_blocks, *rest), tensors, num_warps=4
+    )  # fmt: skip
+
+    def run(a: Tensor, b: Tensor, by_rows: Any, scales: Any, out: Optional[Tensor]) -> Tensor:
+        result = empty() if out is None else out
+        launch(a, b, result, *(x for x in (*by_rows, *(scales or ())) if x is not None))
+        return result
+
+    return run
