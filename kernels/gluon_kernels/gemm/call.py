@@ -9,7 +9,16 @@ import torch
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError, did_you_mean
 
-__all__ = ["ACTIVATIONS", "Call", "check_apart", "check_devices", "check_out", "checked", "result_dtype", "result_shape"]
+__all__ = [
+    "ACTIVATIONS",
+    "Call",
+    "check_apart",
+    "check_devices",
+    "check_out",
+    "checked",
+    "result_dtype",
+    "result_shape",
+]
 
 ACTIVATIONS = ("relu", "silu", "gelu", "gelu_tanh")
 _OUT_OF_HALF = (torch.float16, torch.bfloat16, torch.float32)

@@ -32,18 +32,8 @@ def activation(name):
 
 
 @gluon.jit
-def of_columns(M, N, bias, ACTIVATION: gl.constexpr, scales=None):
-    """Return the epilogue of a product: scales, a bias of the columns and an activation; without them, one that does nothing.
-
-    `scales` are those of rows, those of columns, and a tuple of scalar pointers to numbers that all sums are multiplied with.
-    """
-    scale, row_scale, column_scale = None, None, None
-    if scales is not None:
-        row_scale, column_scale = scales[0], scales[1]
-        if len(scales[2]) > 0:
-            scale = gl.load(scales[2][0])
-            for i in gl.static_range(1, len(scales[2])):
-                scale *= gl.load(scales[2][i])
+def of_columns(M, N, bias, ACTIVATION: gl.constexpr, scale=None, row_scale=None, column_scale=None):
+    """Return the epilogue of a product: scales, a bias of the columns and an activation; without them, one that does nothing."""
     if ACTIVATION is None:
         return gl.portable.epilogue(
             [M, N], scale=scale, row_scale=row_scale, column_scale=column_scale, bias=bias
@@ -53,6 +43,17 @@ def of_columns(M, N, bias, ACTIVATION: gl.constexpr, scales=None):
             [M, N], scale=scale, row_scale=row_scale, column_scale=column_scale, bias=bias,
             activation=activation(ACTIVATION),
         )  # fmt: skip
+
+
+@gluon.jit
+def of_scaled(M, N, bias, ACTIVATION: gl.constexpr, scales):
+    """Return the epilogue with the scales of rows, those of columns, and a tuple of pointers to numbers that all sums are multiplied with."""
+    scale = None
+    if len(scales[2]) > 0:
+        scale = gl.load(scales[2][0])
+        for i in gl.static_range(1, len(scales[2])):
+            scale *= gl.load(scales[2][i])
+    return of_columns(M, N, bias, ACTIVATION, scale, scales[0], scales[1])
 
 
 @gluon.jit

@@ -24,7 +24,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_core.nvidia.hopper import TensorDescriptor
-from gluon_kernels.gemm.epilogue import of_columns, store_part
+from gluon_kernels.gemm.epilogue import of_scaled, store_part
 
 DTYPES = {
     "float32": gl.float32,
@@ -269,12 +269,10 @@ def gemm(
     ring = tma_ring((a_desc,) * SHARES + b_descs, STAGES, consumers=SHARES, multicast=CTAS == 2)
     tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
     if FORM == "columns":
-        end = of_columns(N, M, bias, ACTIVATION, scales)
+        end = of_scaled(N, M, bias, ACTIVATION, scales)
     else:
-        end = of_columns(M, N, bias, ACTIVATION, scales)
-    SCALED: gl.constexpr = (
-        scales[0] is not None or scales[1] is not None or len(scales[2]) > 0
-    )
+        end = of_scaled(M, N, bias, ACTIVATION, scales)
+    SCALED: gl.constexpr = scales[0] is not None or scales[1] is not None or len(scales[2]) > 0
     PLAIN: gl.constexpr = bias is None and ACTIVATION is None and not SCALED
     rest = (c, (c_matrix, c_row), (M, N), end)
     first = (writers_for(c_descs, end, SHAPES[1], PLAIN),) + rest

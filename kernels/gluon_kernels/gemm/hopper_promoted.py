@@ -9,7 +9,7 @@ each, and one promotes while the other multiplies. With few rows the transposed 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import tma_ring, warpgroup_mma, warpgroup_mma_wait
-from gluon_kernels.gemm.epilogue import of_columns, store_part
+from gluon_kernels.gemm.epilogue import of_scaled, store_part
 from gluon_kernels.gemm.hopper import (
     close,
     copy_tiles,
@@ -120,7 +120,7 @@ def gemm_promoted(
 ):  # fmt: skip
     """Multiply [batch, M, K] by [batch, N, K], 8-bit floats; `a_desc` is of half the rows of a tile, `b_descs` of 128 columns each.
 
-    `by_rows` are the scales of `of_columns`. `scales` is None, or the scales of steps of rows, of blocks, and their strides:
+    `by_rows` are the scales of `of_scaled`. `scales` is None, or the scales of steps of rows, of blocks, and their strides:
     of rows and steps, of steps and blocks. The other arguments are those of `gemm`.
     """
     gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
@@ -130,7 +130,7 @@ def gemm_promoted(
     TRANSPOSED: gl.constexpr = (False, True)
     ring = tma_ring((a_desc,) * 2 + b_descs, STAGES, consumers=2)
     tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, COLUMNS], GROUP)
-    end = of_columns(M, N, None, None, by_rows)
+    end = of_scaled(M, N, None, None, by_rows)
     PLAIN: gl.constexpr = by_rows[0] is None and by_rows[1] is None and len(by_rows[2]) == 0
     rest = (c, (c_matrix, c_row), (M, N), end)
     first = (writers_for(c_descs, end, WIDTHS, PLAIN),) + rest
@@ -243,7 +243,7 @@ def gemm_promoted_few(
     gl.static_assert(128 % BLOCK_N == 0, "a tile has the scales of one block")
     ring = tma_ring([a_desc, b_desc], STAGES)
     tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], 8)
-    end = of_columns(M, N, None, None, by_rows)
+    end = of_scaled(M, N, None, None, by_rows)
     gl.warp_specialize(
         [
             (multiply_few, (ring, tiles, c, c_row, end, scales, (M, N, K), VECTOR)),

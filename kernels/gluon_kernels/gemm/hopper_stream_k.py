@@ -10,7 +10,7 @@ before it, so that the launch ends whatever number of programs runs at a time.
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import tma_ring
-from gluon_kernels.gemm.epilogue import of_columns
+from gluon_kernels.gemm.epilogue import of_scaled
 from gluon_kernels.gemm.hopper import (
     cleared,
     close,
@@ -172,12 +172,10 @@ def gemm_stream_k(
     ring = tma_ring((a_desc,) * 2 + b_descs, STAGES, consumers=2)
     tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], GROUP)
     if FORM == "columns":
-        end = of_columns(N, M, bias, ACTIVATION, scales)
+        end = of_scaled(N, M, bias, ACTIVATION, scales)
     else:
-        end = of_columns(M, N, bias, ACTIVATION, scales)
-    SCALED: gl.constexpr = (
-        scales[0] is not None or scales[1] is not None or len(scales[2]) > 0
-    )
+        end = of_scaled(M, N, bias, ACTIVATION, scales)
+    SCALED: gl.constexpr = scales[0] is not None or scales[1] is not None or len(scales[2]) > 0
     PLAIN: gl.constexpr = bias is None and ACTIVATION is None and not SCALED
     rest = (c, (c_matrix, c_row), (M, N), end)
     first = (writers_for(c_descs, end, SHAPES[1], PLAIN),) + rest
