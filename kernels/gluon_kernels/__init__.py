@@ -10,7 +10,7 @@ from gluon_kernels.attention import (
 from gluon_kernels.gemm import bmm, linear_cross_entropy, matmul, matmul_fp8
 from gluon_kernels.moe import grouped_matmul, moe
 from gluon_kernels.norm import cross_entropy, layer_norm, rms_norm, softmax, swiglu
-from gluon_kernels.quant import quantize
+from gluon_kernels.quant import linear, quantize
 from gluon_kernels.topk import TopK, cumsum, topk
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "cumsum",
     "grouped_matmul",
     "layer_norm",
+    "linear",
     "linear_cross_entropy",
     "matmul",
     "matmul_fp8",

@@ -126,15 +126,8 @@ def checked(
             remedy="8-bit floats: matmul_fp8.",
         )
     dtype = result_dtype(a, out_dtype)
-    _check_bias(bias, shape[-1])
-    if activation is not None and activation not in ACTIVATIONS:
-        raise ArgumentError(
-            "unknown activation",
-            argument="activation",
-            expected=", ".join(ACTIVATIONS),
-            got=repr(activation),
-            remedy=did_you_mean(activation, ACTIVATIONS) or None,
-        )
+    check_bias(bias, shape[-1])
+    check_activation(activation)
     check_devices({"a": a, "b": b, "bias": bias, "out": out})
     if out is not None:
         check_out(out, shape, dtype)
@@ -143,7 +136,28 @@ def checked(
     return Call(a, b, bias, activation, dtype, batch, m, b.shape[-1], k)
 
 
-def _check_bias(bias: Optional[torch.Tensor], columns: int) -> None:
+def check_activation(activation: Optional[str]) -> None:
+    """Check the name of an activation.
+
+    Raises:
+        ArgumentError: there is none of this name.
+    """
+    if activation is not None and activation not in ACTIVATIONS:
+        raise ArgumentError(
+            "unknown activation",
+            argument="activation",
+            expected=", ".join(ACTIVATIONS),
+            got=repr(activation),
+            remedy=did_you_mean(activation, ACTIVATIONS) or None,
+        )
+
+
+def check_bias(bias: Optional[torch.Tensor], columns: int) -> None:
+    """Check a bias of so many columns.
+
+    Raises:
+        ShapeError, DtypeError: it is no contiguous vector of them.
+    """
     if bias is None:
         return
     if tuple(bias.shape) != (columns,) or (columns > 1 and bias.stride(0) != 1):
@@ -162,19 +176,29 @@ def _check_bias(bias: Optional[torch.Tensor], columns: int) -> None:
         )
 
 
-def check_devices(tensors: dict[str, Optional[torch.Tensor]]) -> None:
+def check_devices(tensors: dict[str, Optional[torch.Tensor]], first: str = "a") -> None:
+    """Check that tensors are on the device of the first.
+
+    Raises:
+        ArgumentError: one is not.
+    """
     devices = {name: t.device for name, t in tensors.items() if t is not None}
     for name, device in devices.items():
-        if device != devices["a"]:
+        if device != devices[first]:
             raise ArgumentError(
                 "the tensors are on different devices",
                 argument=name,
-                expected=str(devices["a"]),
+                expected=str(devices[first]),
                 got=str(device),
             )
 
 
 def check_out(out: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
+    """Check the tensor that a result is stored in.
+
+    Raises:
+        ShapeError, DtypeError: it has another shape or dtype.
+    """
     if tuple(out.shape) != tuple(shape):
         raise ShapeError(
             "not the shape of the result",

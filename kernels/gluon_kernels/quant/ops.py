@@ -53,29 +53,31 @@ def _check(x: Tensor, dtype: torch.dtype, scaling: str) -> None:
         )
 
 
-def _shapes(x: Tensor, dtype: torch.dtype, scaling: str) -> list[Any]:
+def _new_scales(x: Tensor, scaling: str) -> Tensor:
+    """Return empty scales; those of blocks of 128 have contiguous rows, as `matmul_fp8` reads them."""
     front = x.shape[:-1]
     if scaling == "row":
-        return [(x.shape, dtype), (front, torch.float32)]
-    blocks = -(-x.shape[-1] // BLOCKS[scaling])
+        return x.new_empty(front, dtype=torch.float32)
+    blocks = (x.shape[-1] + BLOCKS[scaling] - 1) // BLOCKS[scaling]
     if scaling == "mx":
-        return [(x.shape, dtype), ((*front, blocks), torch.uint8)]
-    rows = 1
-    for size in front:
-        rows *= size
-    return [(x.shape, dtype), ((blocks, rows), torch.float32)]
+        return x.new_empty((*front, blocks), dtype=torch.uint8)
+    return x.new_empty((blocks, *front), dtype=torch.float32).movedim(0, -1)
+
+
+def _fake(x: Tensor, dtype: torch.dtype, scaling: str) -> tuple[Tensor, Tensor]:
+    _check(x, dtype, scaling)
+    return x.new_empty(x.shape, dtype=dtype), _new_scales(x, scaling)
 
 
 def _build(x: Tensor, dtype: torch.dtype, scaling: str) -> Any:
     _check(x, dtype, scaling)
-    (shape, _), (of_scales, scale_dtype) = _shapes(x, dtype, scaling)
-    new, new_scales = (
-        allocator(tuple(shape), dtype, x.device),
-        allocator(tuple(of_scales), scale_dtype, x.device),
-    )
+    new = allocator(tuple(x.shape), dtype, x.device)
     if not x.numel():
-        return lambda x, dtype, scaling: (new(), new_scales().fill_(1))
-    src, written, scales = Rows.of(x), new(), new_scales()
+        return lambda x, dtype, scaling: (new(), _new_scales(x, scaling).fill_(1))
+    src, written, scales = Rows.of(x), new(), _new_scales(x, scaling)
+    by_columns = scaling == "block"
+    stored = scales.movedim(-1, 0) if by_columns else scales
+    new_scales = allocator(tuple(stored.shape), scales.dtype, x.device)
     dst = Rows.of(written)
     if scaling == "row":
         tiles = tiling_of(src, dst)
@@ -100,7 +102,7 @@ def _build(x: Tensor, dtype: torch.dtype, scaling: str) -> Any:
     vector = min(align, 128 // (8 * x.element_size()))
     threads = min(warp, WIDTH // vector)
     layout = gl.BlockedLayout([1, vector], [warp // threads, threads], [warps, 1], [1, 0])
-    tensors = (src.tensor, written, scales)
+    tensors = (src.tensor, written, stored)
     launch = prepared(
         portable.quantize_blocks,
         (math.ceil(src.count / ROWS), math.ceil(src.columns / WIDTH)),
@@ -117,7 +119,7 @@ def _build(x: Tensor, dtype: torch.dtype, scaling: str) -> Any:
     def by_block(x: Tensor, dtype: Any, scaling: Any) -> Any:
         result, scales = new(), new_scales()
         launch(x.contiguous() if src.copied else x, result, scales)
-        return result, scales
+        return result, scales.movedim(0, -1) if by_columns else scales
 
     return by_block
 
@@ -125,7 +127,7 @@ def _build(x: Tensor, dtype: torch.dtype, scaling: str) -> Any:
 _plans = Plans(_build)
 
 
-@gluon.torch.op("gluon_kernels::quantize", shape=_shapes)
+@gluon.torch.op("gluon_kernels::quantize", fake=_fake)
 def _quantize(x: Tensor, dtype: torch.dtype, scaling: str) -> tuple[Tensor, Tensor]:
     result, scales = _plans((key(x), dtype, scaling), x, dtype, scaling)
     return result, scales
@@ -140,7 +142,7 @@ def quantize(
         x: [..., columns], float16, bfloat16 or float32 of any strides.
         dtype: torch.float8_e4m3fn (the default), torch.float8_e5m2 or torch.int8.
         scaling: "row" for a float32 scale of each row, [...]; "block" for one of each 128 elements of a row,
-            [columns / 128, rows], rounded up, as `matmul_fp8` takes them; "mx" for a power of two of each 32 elements, the
+            [..., columns / 128], rounded up, stored column by column, as `matmul_fp8` takes them; "mx" for a power of two of each 32 elements, the
             exponents of mxfp8 as uint8 [..., columns / 32] (OCP Microscaling, 2023).
 
     Returns:

@@ -30,7 +30,7 @@ def restored(values, scales, scaling):
         return values * scales[..., None]
     if scaling == "mx":
         return values * torch.exp2(scales.float() - 127).repeat_interleave(32, -1)[..., :columns]
-    return values * scales.repeat_interleave(128, 0)[:columns].T.reshape(values.shape)
+    return values * scales.repeat_interleave(128, -1)[..., :columns]
 
 
 CASES = [(dtype, scaling) for dtype in ERRORS for scaling in ("row", "block", "mx")]
@@ -62,12 +62,12 @@ def test_rows_of_several_programs(monkeypatch):
 
 
 def test_declaration():
-    done = torch.library.opcheck(
-        torch.ops.gluon_kernels.quantize.default, (torch.randn(3, 40), torch.int8, "row")
-    )
-    assert set(done.values()) == {"SUCCESS"}
+    for scaling in ("row", "block"):
+        args = (torch.randn(2, 3, 140), torch.int8, scaling)
+        done = torch.library.opcheck(torch.ops.gluon_kernels.quantize.default, args)
+        assert set(done.values()) == {"SUCCESS"}
     values, scales = quantize(torch.randn(3, 40).to("meta"), scaling="block")
-    assert values.is_meta and scales.shape == (1, 3)
+    assert values.is_meta and scales.shape == (3, 1)
 
 
 X = torch.zeros(4, 8)

@@ -1,0 +1,152 @@
+"""Products of few rows with weights of 8 or 4 bits on Hopper: weights go from shared memory to the registers that `wgmma` reads.
+
+The transposed product is computed: rows of the weights are the rows of `wgmma`, whose left operand may be in registers, and
+the rows of `x` its columns, of which 8 are enough. A byte is loaded to the thread that needs its weights, so that they never
+return to shared memory. Weights stay integers there: the sum of each group along K is scaled in float32, while the weights of
+the next group are converted.
+"""
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.language.nvidia.hopper import tma_ring, warpgroup_mma, warpgroup_mma_wait
+from gluon_kernels.gemm.epilogue import of_columns, store_part
+from gluon_kernels.gemm.hopper_small_m import add_up, wait_for_all
+from gluon_kernels.quant.weights import dtype_of, mxfp4, packed, power_of_two
+
+
+@gluon.constexpr_function
+def bits_of(size):
+    return [1 << i for i in range(size.bit_length() - 1)]
+
+
+@gluon.constexpr_function
+def raw_layout(rows, columns, PACKED, warps):
+    """Return where bytes of [rows, columns] are, so that their weights are where `wgmma` reads a left operand from registers.
+
+    A thread has two adjacent elements of each 8 of a row, and rows 8 apart (PTX ISA, wgmma, register fragments of A).
+    """
+    along = bits_of(columns)
+    own = (
+        [[0, along[0]]] if PACKED == 1 else []
+    )  # the second of two adjacent ones is in the same byte
+    lanes = along[1:3] if PACKED == 1 else along[:2]
+    rest = along[len(own) + 2 :]
+    down = bits_of(rows)
+    group = down[4:6] + down[6 : 6 + len(bits_of(warps)) - 2]
+    registers = own + [[8, 0]] + [[0, b] for b in rest] + [[r, 0] for r in down[4 + len(group) :]]
+    return gl.DistributedLinearLayout(
+        registers, [[0, b] for b in lanes] + [[r, 0] for r in down[:3]], [[r, 0] for r in group], [], [rows, columns]
+    )  # fmt: skip
+
+
+@gluon.jit
+def pairs(raw, dtype: gl.constexpr):
+    """Return both integers of 4 bits of each byte as floats of 16 bits in 32: they take the last bits of a float's mantissa, whose
+    value is subtracted again."""
+    byte = raw.to(gl.int32)
+    code = (byte | (byte << 12)) & 0x000F000F
+    if dtype == gl.bfloat16:
+        return gl.inline_asm_elementwise(
+            "{ .reg .b32 base; mov.b32 base, 0x43084308; sub.rn.bf16x2 $0, $1, base; }",
+            "=r,r", [code ^ 0x43084308], gl.int32, True, 1,
+        )  # fmt: skip
+    else:
+        return gl.inline_asm_elementwise(
+            "{ .reg .b32 base; mov.b32 base, 0x64086408; sub.rn.f16x2 $0, $1, base; }",
+            "=r,r", [code ^ 0x64086408], gl.int32, True, 1,
+        )  # fmt: skip
+
+
+@gluon.jit
+def left_operand(raw, dtype: gl.constexpr, FORMAT: gl.constexpr, SHAPE: gl.constexpr, layout: gl.constexpr):  # fmt: skip
+    """Return the weights of a tile as the left operand of `wgmma`."""
+    if FORMAT == "int4":
+        both = pairs(raw, dtype)
+        low = (both & 0xFFFF).to(gl.int16).to(dtype, bitcast=True)
+        high = (both >> 16).to(gl.int16).to(dtype, bitcast=True)
+        numbers = gl.join(low, high).reshape(SHAPE)
+    elif FORMAT == "mxfp4":
+        numbers = gl.join(mxfp4(raw & 15), mxfp4(raw >> 4)).reshape(SHAPE).to(dtype)
+    else:
+        numbers = raw.to(dtype_of(FORMAT), bitcast=True).to(dtype)
+    return gl.convert_layout(numbers, layout)
+
+
+@gluon.jit
+def scale_at(scales, strides, rows, N, group, pred):
+    of_row = scales + rows.to(gl.int64) * strides[0] + group * strides[1]
+    return gl.load(of_row, mask=(rows < N) & pred, other=0)
+
+
+@gluon.jit
+def fetch(ring, put, row, column, k, pred, PACKED: gl.constexpr):
+    ring.fetch(put, [[column, k // PACKED], [row, k]], pred=pred)
+
+
+@gluon.jit(do_not_specialize=["M", "N", "K", "c_row", "tiles_n", "group_size"])
+def linear_few(
+    w_desc, x_desc, c, sums, counters, bias, scales, strides, M, N, K, c_row, tiles_n, group_size,
+    FORMAT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    STAGES: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr, ACTIVATION: gl.constexpr,
+):  # fmt: skip
+    """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes.
+
+    `scales` is None, or has a scale for `group_size` weights along K of each row, a multiple of BLOCK_K. The other arguments are
+    those of `gemm_split_k`.
+    """
+    PACKED: gl.constexpr = packed(FORMAT)
+    dtype: gl.constexpr = x_desc.dtype
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, BLOCK_M, 16])
+    operand: gl.constexpr = gl.DotOperandLayout(0, layout, 2)
+    bytes_at: gl.constexpr = raw_layout(BLOCK_N, BLOCK_K // PACKED, PACKED, gl.num_warps())
+    SHAPE: gl.constexpr = [BLOCK_N, BLOCK_K]
+    ring = tma_ring([w_desc, x_desc], STAGES)
+    split = gl.program_id(0)
+    tile = gl.program_id(1)
+    row = tile // tiles_n * BLOCK_M
+    column = tile % tiles_n * BLOCK_N
+    steps = gl.cdiv(K, BLOCK_K)
+    share = gl.cdiv(steps, SPLITS)
+    first = split * share
+    count = gl.minimum(share, steps - first)
+    put = ring.producer()
+    for i in gl.static_range(STAGES):
+        fetch(ring, put, row, column, (first + i) * BLOCK_K, i < count, PACKED)
+        put = put.next()
+    at = ring.consumer()
+    nothing = gl.zeros([BLOCK_N, BLOCK_M], gl.float32, layout)
+    total = nothing
+    rows = column + gl.arange(0, BLOCK_N, gl.SliceLayout(1, layout))
+    if scales is not None:
+        coming = scale_at(scales, strides, rows, N, first * BLOCK_K // group_size, count > 0)
+    for step in range(count):
+        w_tile, x_tile = ring.wait(at)
+        weights = left_operand(w_tile.load(bytes_at), dtype, FORMAT, SHAPE, operand)
+        part = warpgroup_mma(weights, x_tile.permute((1, 0)), nothing, use_acc=False, is_async=True)
+        if scales is not None:
+            scale = coming
+            k = (first + step + 1) * BLOCK_K
+            coming = scale_at(scales, strides, rows, N, k // group_size, step + 1 < count)
+        part = warpgroup_mma_wait(0, deps=[part])
+        if scales is not None:
+            total += part * power_of_two(scale)[:, None]
+        else:
+            total += part
+        ring.release(at)
+        at = at.next()
+        more = step + STAGES < count
+        fetch(ring, put, row, column, (first + step + STAGES) * BLOCK_K, more, PACKED)
+        put = put.next()
+    gl.barrier()  # all warps have read the slots, whose memory the store may use
+    result = gl.permute(total, (1, 0))
+    end = of_columns(M, N, bias, ACTIVATION)
+    if SPLITS == 1:
+        store_part(c, result, row, column, (M, N), c_row, end, False, VECTOR)
+    else:
+        sums += tile.to(gl.int64) * SPLITS * BLOCK_M * BLOCK_N
+        down = gl.arange(0, BLOCK_M, gl.SliceLayout(1, result.type.layout))
+        across = gl.arange(0, BLOCK_N, gl.SliceLayout(0, result.type.layout))
+        mine = sums + split * BLOCK_M * BLOCK_N
+        gl.store(mine + down[:, None] * BLOCK_N + across[None, :], result)
+        wait_for_all(counters + tile, SPLITS)
+        add_up(c, sums, result, (row, column), (M, N), c_row, end, SPLITS, VECTOR)

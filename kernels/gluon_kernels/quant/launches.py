@@ -1,0 +1,128 @@
+"""The launches of layers with quantized weights."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+import torch
+from torch import Tensor
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_kernels.plans import Counters, allocator
+from gluon_kernels.quant.weights import restore_weights
+
+__all__ = ["few_rows", "restoring"]
+
+_ROW = 16  # bytes that addresses and strides of TMA are multiples of
+
+
+def restoring(
+    weight: Tensor, scales: Optional[Tensor], format: str, dtype: torch.dtype, k: int, group: int
+) -> Callable[..., Tensor]:
+    """Return `run(weight, scales) -> [N, K]`, the weights times their scales."""
+    n = weight.shape[0]
+    empty = allocator((n, k), dtype, weight.device)
+    if n * k == 0:
+        return lambda weight, scales: empty()
+    copied = weight.stride(1) != 1
+    raw, result = _bytes(weight), empty()
+    packed = k // raw.shape[1]
+    vector = 8 // packed
+    while k % (vector * packed) or raw.stride(0) % vector:
+        vector //= 2
+    rows, columns = 8, 512
+    strides = (1, 1) if scales is None else (*scales.stride(), 0)[:2]
+    grid = (gluon.cdiv(k, columns), gluon.cdiv(n, rows))
+    arguments = (
+        raw, scales, result, n, k, raw.stride(0), strides, k, 1, format, group, rows, columns, vector
+    )  # fmt: skip
+    tensors = [x for x in (raw, scales, result) if x is not None]
+    launch = gluon.torch.prepare(restore_weights, grid, arguments, tensors, num_warps=4)
+
+    def run(weight: Tensor, scales: Optional[Tensor]) -> Tensor:
+        result = empty()
+        raw = _bytes(weight.contiguous() if copied else weight)
+        launch(*(x for x in (raw, scales, result) if x is not None))
+        return result
+
+    return run
+
+
+def _bytes(weight: Tensor) -> Tensor:
+    return (weight if weight.stride(1) == 1 else weight.contiguous()).view(torch.uint8)
+
+
+def _readable(rows: Tensor) -> bool:
+    """Return True if TMA reads the rows of a matrix."""
+    size = rows.element_size()
+    good = rows.stride(1) == 1 and rows.stride(0) * size % _ROW == 0
+    return good and rows.stride(0) >= rows.shape[1] and rows.data_ptr() % _ROW == 0
+
+
+def _parts(tiles: int, steps: int, processors: int) -> int:
+    """Return how many programs share the K of a tile: as many as fill the processors twice, with several steps each."""
+    splits = 1
+    while splits < 8 and tiles * splits * 2 <= 2 * processors and steps >= 8 * splits:
+        splits *= 2
+    return splits
+
+
+def few_rows(
+    layer: Any, x: Tensor, weight: Tensor, scales: Optional[Tensor], bias: Optional[Tensor],
+    activation: Optional[str], out: Optional[Tensor], processors: int,
+) -> Optional[Callable[..., Tensor]]:  # fmt: skip
+    """Return `run(x, weight, scales, bias, out)` for up to 64 rows on Hopper; None where TMA cannot read the operands."""
+    from gluon_kernels.gemm.hopper import DTYPES
+    from gluon_kernels.gemm.launches import vector_of
+    from gluon_kernels.quant.hopper import linear_few
+
+    k, n, m = layer.k, layer.n, layer.rows
+    if not x.is_contiguous() or (out is not None and not out.is_contiguous()):
+        return None
+    rows, raw = x.view(m, k), weight
+    if weight.stride(1) != 1 or not (_readable(rows) and _readable(weight)):
+        return None
+    raw = weight.view(torch.uint8)
+    packed = k // raw.shape[1]
+    depth = next(d for d in (128, 64, 32) if layer.group % d == 0)
+    block_m, block_n = max(8, 1 << (m - 1).bit_length()), 64
+    tiles, steps = gluon.cdiv(n, block_n), gluon.cdiv(k, depth)
+    splits = _parts(tiles, steps, processors)
+    splits = min(splits, block_m)
+    slot = block_n * depth // packed + block_m * depth * 2
+    stages = max(2, min(8, 80_000 // slot))
+    empty = allocator(layer.shape, layer.dtype, x.device)
+    result = empty() if out is None else out
+    shape = (tiles, splits, block_m, block_n) if splits > 1 else (1,)
+    new_sums, counters = allocator(shape, torch.float32, x.device), Counters(tiles)
+    sums, count = new_sums(), counters(x.device)
+    strides = (0, 0) if scales is None else (*scales.stride(), 0)[:2]
+    dtype = DTYPES[str(x.dtype).rpartition(".")[2]]
+    described = (
+        _described(raw, (n, raw.shape[1]), gl.uint8, (block_n, depth // packed)),
+        _described(rows, (m, k), dtype, (block_m, depth)),
+    )
+    arguments = (
+        *described, result, sums, count, bias, scales, strides, m, n, k, n, tiles,
+        layer.group or 1 << 30, layer.format, block_m, block_n, depth, stages, splits,
+        vector_of(result, n), activation,
+    )  # fmt: skip
+    tensors = [t for t in (raw, rows, result, sums, count, bias, scales) if t is not None]
+    launch = gluon.torch.prepare(linear_few, (splits, tiles, 1), arguments, tensors, num_warps=4)
+    device = x.device
+
+    def run(x: Tensor, weight: Tensor, scales: Any, bias: Any, out: Optional[Tensor]) -> Tensor:
+        result = empty() if out is None else out
+        parts, counted = (sums, count) if splits == 1 else (new_sums(), counters(device))
+        tensors = (weight, x, result, parts, counted, bias, scales)
+        launch(*(t for t in tensors if t is not None))
+        return result
+
+    return run
+
+
+def _described(base: Tensor, shape: tuple[int, int], dtype: Any, block: tuple[int, int]) -> Any:
+    layout = gl.NVMMASharedLayout.get_default_for(list(block), dtype)
+    return TensorDescriptor(base, list(shape), [base.stride(0), 1], list(block), layout)

@@ -1,0 +1,124 @@
+"""The cases of `linear` with quantized weights, for tests and benchmarks."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from gluon_kernels.gemm.ops import activated
+from gluon_kernels.problem import Problem, Shape
+from gluon_kernels.quant.linear import linear
+
+__all__ = ["LINEAR", "PROBLEMS"]
+
+_MX = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
+
+
+def _arguments(shape: Shape, device: Any) -> dict[str, Any]:
+    m, n, k = (shape[x] for x in "MNK")
+    format, group = shape["format"], shape.get("group", 128)
+    x = torch.randn(m, k, device=device).to(getattr(torch, shape.get("dtype", "bfloat16")))
+    if format in ("int4", "mxfp4"):
+        weight = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8, device=device)
+    elif format == "int8":
+        weight = torch.randint(-127, 128, (n, k), dtype=torch.int8, device=device)
+    else:
+        weight = torch.randn(n, k, device=device).to(torch.float8_e4m3fn)
+    size = (n, k // group) if group else (n,)
+    if format == "mxfp4":
+        scales = torch.randint(120, 130, size, dtype=torch.uint8, device=device)
+    else:
+        scales = (torch.rand(size, device=device) / 64 + 1e-3).to(torch.bfloat16)
+    arguments = {"x": x, "weight": weight, "scales": scales}
+    if shape.get("bias"):
+        arguments["bias"] = torch.randn(n, device=device).to(x.dtype)
+    if shape.get("activation"):
+        arguments["activation"] = shape["activation"]
+    return arguments
+
+
+def restored(weight: Tensor, scales: Tensor, wide: torch.dtype) -> Tensor:
+    """Return what weights stand for, [N, K], by torch."""
+    if weight.dtype is torch.uint8:
+        code = torch.stack([weight & 15, weight >> 4], -1).flatten(1).long()
+        if scales.dtype is torch.uint8:
+            table = torch.tensor([*_MX, *(-x for x in _MX)], dtype=wide, device=weight.device)
+            numbers = table[code]
+        else:
+            numbers = torch.where(code > 7, code - 16, code).to(wide)
+    else:
+        numbers = weight.to(wide)
+    factors = torch.exp2(scales.to(wide) - 127) if scales.dtype is torch.uint8 else scales.to(wide)
+    factors = factors[:, None] if factors.ndim == 1 else factors
+    return numbers * factors.repeat_interleave(numbers.shape[1] // factors.shape[1], 1)
+
+
+def _reference(
+    x: Tensor, weight: Tensor, scales: Tensor, bias: Optional[Tensor] = None,
+    activation: Optional[str] = None,
+) -> Tensor:  # fmt: skip
+    wide = torch.float64 if x.device.type == "cpu" else torch.float32
+    result = x.to(wide) @ restored(weight, scales, wide).mT
+    return activated(result if bias is None else result + bias.to(wide), activation)
+
+
+class Unquantized:
+    """`torch.nn.functional.linear` with weights restored once: as fast as a layer that was not quantized."""
+
+    def __init__(self) -> None:
+        self._known: tuple[Optional[Tensor], Optional[Tensor]] = (None, None)
+
+    def __call__(self, x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
+        if self._known[0] is not weight:
+            self._known = (weight, restored(weight, scales, torch.float32).to(x.dtype))
+        return torch.nn.functional.linear(x, self._known[1])
+
+
+def _draw(draw: random.Random) -> Shape:
+    while True:
+        m = draw.randint(1, 64) if draw.random() < 0.75 else int(2 ** draw.uniform(6, 12))
+        n, k = (128 * int(2 ** draw.uniform(2, 7)) for _ in range(2))
+        format, group = draw.choice((("int4", 128), ("int8", 128), ("int8", 0), ("e4m3", 0), ("mxfp4", 32)))  # fmt: skip
+        if 2e6 < n * k < 2e8:
+            return {"M": m, "N": n, "K": k, "format": format, "group": group}
+
+
+def _case(m: int, n: int, k: int, format: str, group: int, **more: Any) -> Shape:
+    return {"M": m, "N": n, "K": k, "format": format, "group": group, **more}
+
+
+_BITS = {"int4": 4, "mxfp4": 4}
+
+LINEAR = Problem(
+    name="linear",
+    op=linear,
+    arguments=_arguments,
+    reference=_reference,
+    rivals={"torch, bfloat16 weights": Unquantized()},
+    draw=_draw,
+    flops=lambda s: 2.0 * s["M"] * s["N"] * s["K"],
+    bytes=lambda s: s["N"] * s["K"] * _BITS.get(s["format"], 8) / 8 + 2.0 * s["M"] * (s["N"] + s["K"]),
+    tolerance=8e-3,
+    small=(
+        _case(5, 136, 384, "int4", 64, bias=True, activation="silu"),
+        _case(1, 72, 256, "int8", 0),
+        _case(20, 200, 512, "int8", 128, dtype="float16"),
+        _case(9, 136, 256, "mxfp4", 32),
+        _case(33, 72, 160, "e4m3", 0, bias=True),
+        _case(70, 136, 192, "int4", 96),
+    ),
+    named=(
+        _case(16, 8192, 8192, "int4", 128),
+        _case(64, 8192, 8192, "int4", 128),
+        _case(1, 8192, 8192, "int4", 128),
+        _case(16, 8192, 8192, "int8", 0),
+        _case(16, 8192, 8192, "mxfp4", 32),
+        _case(16, 8192, 8192, "e4m3", 0),
+        _case(2048, 8192, 8192, "int4", 128),
+    ),
+)  # fmt: skip
+
+PROBLEMS = (LINEAR,)

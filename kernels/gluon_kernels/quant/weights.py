@@ -1,0 +1,89 @@
+"""Weights of 8 or 4 bits as floats: a kernel for any device that restores them, and the parts that products share."""
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.constexpr_function
+def packed(FORMAT):
+    """Return how many weights a byte holds."""
+    return 2 if FORMAT in ("int4", "mxfp4") else 1
+
+
+@gluon.jit
+def mxfp4(code):
+    """Return bfloat16 of 4 bits: sign, two bits of exponent and one of mantissa, which bfloat16 has at other places."""
+    bits = code.to(gl.int16)
+    bits = ((bits & 8) << 12) | ((bits & 7) << 6)
+    return (bits.to(gl.bfloat16, bitcast=True) * 2.0**126).to(gl.bfloat16)
+
+
+@gluon.constexpr_function
+def dtype_of(FORMAT):
+    """Return the dtype that a byte of weights has."""
+    return {"int8": gl.int8, "e4m3": gl.float8e4nv, "e5m2": gl.float8e5}[FORMAT]
+
+
+@gluon.jit
+def restored(raw, FORMAT: gl.constexpr, SHAPE: gl.constexpr):
+    """Return the numbers of a tile of bytes, float32; of two in a byte the low half is first."""
+    if FORMAT == "int4":
+        low = ((raw & 15) ^ 8).to(gl.float32) - 8.0
+        high = ((raw >> 4) ^ 8).to(gl.float32) - 8.0
+        return gl.join(low, high).reshape(SHAPE)
+    elif FORMAT == "mxfp4":
+        low = mxfp4(raw & 15).to(gl.float32)
+        return gl.join(low, mxfp4(raw >> 4).to(gl.float32)).reshape(SHAPE)
+    else:
+        return raw.to(dtype_of(FORMAT), bitcast=True).to(gl.float32)
+
+
+@gluon.jit
+def power_of_two(scale):
+    """Return the scale; an exponent of 8 bits as the float32 that it stands for, as in OCP Microscaling."""
+    if scale.dtype == gl.uint8:
+        bits = scale.to(gl.int32) << 23
+        return gl.where(bits == 0, 2.0**-127, bits.to(gl.float32, bitcast=True))
+    else:
+        return scale.to(gl.float32)
+
+
+@gluon.jit(do_not_specialize=["N", "K", "groups"])
+def restore_weights(
+    weight, scales, out, N, K, row_bytes, scale_strides, out_row, groups, FORMAT: gl.constexpr,
+    GROUP: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr, VECTOR: gl.constexpr,
+):  # fmt: skip
+    """Store weights times their scales in `out` [N, K]; `weight` is [N, K], or half as many columns, in bytes. The grid is [columns / COLUMNS, rows / ROWS].
+
+    GROUP weights along K share a scale, 0 for all of a row. VECTOR bytes divide a row of `weight` and K of `out`.
+    """
+    PACKED: gl.constexpr = packed(FORMAT)
+    BYTES: gl.constexpr = COLUMNS // PACKED
+    lanes: gl.constexpr = min(BYTES // VECTOR, gl.target.warp_size())
+    layout: gl.constexpr = gl.BlockedLayout(
+        [1, VECTOR], [gl.target.warp_size() // lanes, lanes], [gl.num_warps(), 1], [1, 0]
+    )
+    row = gl.program_id(1) * ROWS
+    left = gl.program_id(0) * BYTES
+    rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    columns = left + gl.arange(0, BYTES, gl.SliceLayout(0, layout))
+    bytes_of_row = K // PACKED // VECTOR * VECTOR
+    pitch = row_bytes // VECTOR * VECTOR
+    inside = (rows < N)[:, None] & (columns < bytes_of_row)[None, :]
+    raw = gl.load(weight + rows.to(gl.int64)[:, None] * pitch + columns[None, :], mask=inside, other=0)  # fmt: skip
+    numbers = restored(raw, FORMAT, [ROWS, COLUMNS])
+    wide: gl.constexpr = numbers.type.layout
+    rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, wide))
+    columns = left * PACKED + gl.arange(0, COLUMNS, gl.SliceLayout(0, wide))
+    extent = K // (PACKED * VECTOR) * (PACKED * VECTOR)
+    inside = (rows < N)[:, None] & (columns < extent)[None, :]
+    if scales is not None:
+        of_row = scales + rows.to(gl.int64) * scale_strides[0]
+        if GROUP == 0:
+            scale = gl.load(of_row, mask=rows < N, other=0)[:, None]
+        else:
+            group = columns // GROUP * scale_strides[1]
+            scale = gl.load(of_row[:, None] + group[None, :], mask=inside, other=0)
+        numbers = numbers * power_of_two(scale)
+    to = out + rows.to(gl.int64)[:, None] * (out_row // VECTOR * VECTOR) + columns[None, :]
+    gl.store(to, numbers.to(out.dtype.element_ty), mask=inside)
