@@ -105,7 +105,7 @@ def plan(call: Call, out: Optional[torch.Tensor], tiling: Optional[Tiling] = Non
     size = Size(
         call.batch, call.m, call.n, call.k, call.a.element_size() * 8,
         call.out_dtype.itemsize * 8, (left.transposed, right.transposed), multiprocessors(call.a),
-        tuple(own_vector(x, of.transposed) for x, of in pairs),
+        (own_vector(call.a, left.transposed), own_vector(call.b, right.transposed)),
         sum(x.numel() * x.element_size() for x, of in pairs if of.padding is not None),
     )  # fmt: skip
     if tiling is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from torch import Tensor
 
@@ -12,9 +12,10 @@ from gluon_core.errors import LimitError
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.gemm.hopper import DTYPES, widths
 from gluon_kernels.moe.hopper import grouped_gemm
+from gluon_kernels.moe.hopper_gated import gated_gemm
 from gluon_kernels.plans import Launch, multiprocessors
 
-__all__ = ["block_for", "plan"]
+__all__ = ["block_for", "gated", "matrices_for", "plan", "rows_for", "slots_for"]
 
 
 def block_for(rows: int, groups: int, n: int) -> tuple[tuple[int, int, int], int]:
@@ -35,22 +36,48 @@ def _aligned(x: Tensor) -> bool:
     )
 
 
-def _rows(a: Tensor) -> Tensor:
+def rows_for(a: Tensor) -> Tensor:
     return a if a.stride(1) == 1 and _aligned(a) else a.contiguous()
 
 
-def _matrices(b: Tensor) -> Tensor:
+def matrices_for(b: Tensor) -> Tensor:
     """Return `b`, or a contiguous copy where neither its rows nor its columns are contiguous."""
     plain = b.stride(2) == 1 and _aligned(b)
     by_columns = b.stride(1) == 1 and _aligned(b.mT)
     return b if plain or by_columns else b.contiguous()
 
 
+def slots_for(groups: int) -> int:
+    """Return for how many groups a kernel is compiled."""
+    return max(32, 1 << (groups - 1).bit_length())
+
+
+def gated(
+    x: Tensor, gate_up: Tensor, order: Tensor, ends: Tensor, hidden: Tensor, choices: int, activation: str
+) -> Launch:  # fmt: skip
+    """Return the launch of the first product of a mixture of experts on (x, gate_up, order, ends, hidden)."""
+    n, (groups, k, _) = hidden.shape[1], gate_up.shape
+    block_m, block_n, block_k, stages = (128, 128, 64, 4)
+    transposed = gate_up.stride(2) != 1
+    view = gate_up.mT if transposed else gate_up
+    columns = _described(
+        gate_up, list(view.shape), [view.stride(0), view.stride(1), 1],
+        [1, block_n, block_k] if transposed else [1, block_k, block_n],
+    )  # fmt: skip
+    programs = multiprocessors(x) if gluon.multiprocessors(x) else 5
+    arguments = (
+        x, columns, hidden, order, choices, ends, groups, n, k, block_m, block_n, block_k, stages, 8,
+        slots_for(groups), transposed, 8, activation,
+    )  # fmt: skip
+    tensors = (x, gate_up, order, ends, hidden)
+    return Launch(gated_gemm, (programs,), arguments, tensors, num_warps=4)
+
+
 def plan(a: Tensor, b: Tensor, offs: Tensor, empty: Callable[[], Tensor]) -> Callable[..., Tensor]:
     """Return `run(a, b, offs) -> result`."""
     (rows, k), (groups, _, n) = a.shape, b.shape
     (block_m, block_n, block_k), stages = block_for(rows, groups, n)
-    x, y, c = _rows(a), _matrices(b), empty()
+    x, y, c = rows_for(a), matrices_for(b), empty()
     transposed = y.stride(2) != 1
     view = y.mT if transposed else y
     half = block_m // 2
@@ -68,7 +95,7 @@ def plan(a: Tensor, b: Tensor, offs: Tensor, empty: Callable[[], Tensor]) -> Cal
     pitch = x.stride(0) if rows > 1 else k
     matrix = _described(x, [1, rows, k], [rows * pitch, pitch, 1], [1, half, block_k])
     programs = multiprocessors(a) if gluon.multiprocessors(a) else 5
-    slots = max(32, 1 << (groups - 1).bit_length())
+    slots = slots_for(groups)
 
     def launch_with(stages: int) -> Launch:
         arguments = (
@@ -87,9 +114,9 @@ def plan(a: Tensor, b: Tensor, offs: Tensor, empty: Callable[[], Tensor]) -> Cal
             stages -= 1
     copies = (x is not a, y is not b)
 
-    def run(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
-        out = empty()
-        launch(_rows(a) if copies[0] else a, _matrices(b) if copies[1] else b, out, offs)
+    def run(a: Tensor, b: Tensor, offs: Tensor, out: Optional[Tensor] = None) -> Tensor:
+        out = empty() if out is None else out
+        launch(rows_for(a) if copies[0] else a, matrices_for(b) if copies[1] else b, out, offs)
         return out
 
     return run

@@ -1,4 +1,4 @@
-"""Grouped products and a mixture of experts as operators of PyTorch."""
+"""Grouped products as operators of PyTorch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_kernels.gemm.call import check_apart, check_devices, check_out
 from gluon_kernels.moe import portable
 from gluon_kernels.plans import Launch, Plans, allocator, current_target
 
-__all__ = ["grouped_matmul", "moe"]
+__all__ = ["grouped_matmul"]
 
 is_plain, signature, is_compiling = (
     gluon.torch.is_plain,
@@ -85,7 +86,7 @@ def _build(a: Tensor, b: Tensor, offs: Tensor) -> Callable[..., Tensor]:
     rows, n = _checked(a, b, offs)
     empty = allocator((rows, n), a.dtype, a.device)
     if rows * n * a.shape[1] * b.shape[0] == 0:
-        return lambda a, b, offs: empty().zero_()
+        return lambda a, b, offs, out=None: (empty() if out is None else out).zero_()
     target = current_target()
     if target.has("nvidia.wgmma"):
         from gluon_kernels.moe import launches
@@ -107,8 +108,8 @@ def _build(a: Tensor, b: Tensor, offs: Tensor) -> Callable[..., Tensor]:
         num_warps=warps,
     )
 
-    def run(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
-        out = empty()
+    def run(a: Tensor, b: Tensor, offs: Tensor, out: Optional[Tensor] = None) -> Tensor:
+        out = empty() if out is None else out
         launch(a.contiguous(), b.contiguous(), out, offs)
         return out
 
@@ -178,7 +179,20 @@ def _grouped(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
     return _run(a, b, offs)
 
 
-def grouped_matmul(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
+@gluon.torch.op("gluon_kernels::grouped_matmul_out", mutates_args=("out",))
+def _grouped_out(a: Tensor, b: Tensor, offs: Tensor, out: Tensor) -> None:
+    _into(a, b, offs, out)
+
+
+def _into(a: Tensor, b: Tensor, offs: Tensor, out: Tensor) -> None:
+    check_apart(out, a, b)
+    if out.is_contiguous() and out.data_ptr() % 16 == 0:
+        plans.find((signature(a, b, offs), "out"), a, b, offs)(a, b, offs, out)
+    else:
+        out.copy_(_run(a, b, offs))
+
+
+def grouped_matmul(a: Tensor, b: Tensor, offs: Tensor, *, out: Optional[Tensor] = None) -> Tensor:
     """Multiply groups of rows, each with a matrix of its own, as a mixture of experts needs it.
 
     Group i has the rows of `a` from offs[i - 1] (0 for the first) up to offs[i]; the numbers are read on the device. Rows behind the
@@ -188,6 +202,7 @@ def grouped_matmul(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
         a: [rows, K], float16 or bfloat16; K divisible by 8.
         b: [groups, K, N] of the same dtype, contiguous or transposed; N divisible by 8.
         offs: [groups], int32, not falling, at most `rows`.
+        out: the result is stored here, [rows, N]; not for calls with gradients.
 
     Returns:
         [rows, N].
@@ -198,73 +213,22 @@ def grouped_matmul(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
     if not a.is_meta and torch.is_autocast_enabled(a.device.type):
         dtype = torch.get_autocast_dtype(a.device.type)
         a, b = a.to(dtype), b.to(dtype)
+    if out is not None:
+        check_out(out, _checked(a, b, offs), a.dtype)
+        check_devices({"a": a, "out": out})
+        if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+            raise ArgumentError(
+                "a result in memory of yours has no gradient",
+                argument="out",
+                remedy="Drop out=, or call under torch.no_grad().",
+            )
+        if not is_compiling() and is_plain(a, b, offs, out):
+            torch.autograd.graph.increment_version(out)
+            _into(a, b, offs, out)
+        else:
+            _grouped_out.overload(a, b, offs, out)
+        return out
     if not is_compiling() and is_plain(a, b, offs):
         return _run(a, b, offs)
     result: Tensor = _grouped.overload(a, b, offs)
     return result
-
-
-def moe(
-    x: Tensor,
-    weights: Tensor,
-    experts: Tensor,
-    gate_up: Tensor,
-    down: Tensor,
-    *,
-    activation: Optional[str] = "silu",
-) -> Tensor:
-    """Apply the chosen experts to each token: gather, GEMM, SwiGLU, GEMM, weighted sum.
-
-    Tokens are sorted by expert, so that each expert's are multiplied at once, and results are summed token by token in the order
-    of the choices: equal inputs give equal bits. Gradients flow to `x`, `weights`, `gate_up` and `down`.
-
-    Args:
-        x: [tokens, width], float16 or bfloat16.
-        weights: [tokens, choices], floating-point: the weight of each chosen expert.
-        experts: [tokens, choices], int32 or int64: the chosen experts.
-        gate_up: [experts, width, 2 * inner]: the gates, then the values that they are multiplied with.
-        down: [experts, inner, width].
-        activation: of the gates, "silu", "gelu" or "relu".
-
-    Returns:
-        [tokens, width].
-
-    Raises:
-        ShapeError, DtypeError, ArgumentError: the arguments do not fit each other.
-    """
-    functions = {
-        "silu": torch.nn.functional.silu,
-        "gelu": torch.nn.functional.gelu,
-        "relu": torch.nn.functional.relu,
-    }
-    if activation not in functions:
-        raise ArgumentError(
-            "unknown activation",
-            argument="activation",
-            expected=", ".join(functions),
-            got=repr(activation),
-        )
-    if experts.shape != weights.shape or experts.ndim != 2 or experts.shape[0] != x.shape[0]:
-        raise ShapeError(
-            "not an expert and a weight for each choice of each token",
-            argument="weights, experts",
-            expected=f"[{x.shape[0]}, choices] both",
-            got=f"{list(weights.shape)} and {list(experts.shape)}",
-        )
-    if gate_up.shape[0] != down.shape[0] or gate_up.shape[2] != 2 * down.shape[1]:
-        raise ShapeError(
-            "the matrices of the experts do not fit each other",
-            argument="gate_up, down",
-            expected="[experts, width, 2 * inner] and [experts, inner, width]",
-            got=f"{list(gate_up.shape)} and {list(down.shape)}",
-        )
-    tokens, choices = experts.shape
-    flat = experts.reshape(-1)
-    order = torch.argsort(flat, stable=True)
-    numbers = torch.arange(gate_up.shape[0], device=x.device, dtype=flat.dtype)
-    offs = torch.searchsorted(flat[order], numbers, right=True).to(torch.int32)
-    gates, values = grouped_matmul(x[order // choices], gate_up, offs).chunk(2, dim=1)
-    inner = functions[activation](gates) * values
-    back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=x.device))
-    results = grouped_matmul(inner, down, offs)[back].view(tokens, choices, -1)
-    return (results * weights.to(results.dtype)[..., None]).sum(1)

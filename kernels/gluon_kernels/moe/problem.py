@@ -1,4 +1,4 @@
-"""The cases of `grouped_matmul`, for tests and benchmarks."""
+"""The cases of `grouped_matmul` and `moe`, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gluon_kernels.moe.layer import moe
 from gluon_kernels.moe.ops import grouped_matmul
 from gluon_kernels.problem import Problem, Shape
 
-__all__ = ["GROUPED_MATMUL", "PROBLEMS"]
+__all__ = ["GROUPED_MATMUL", "MOE", "PROBLEMS"]
 
 
 def _draw(draw: random.Random) -> Shape:
@@ -75,4 +76,91 @@ GROUPED_MATMUL = Problem(
     ),
 )
 
-PROBLEMS = (GROUPED_MATMUL,)
+
+def _draw_layer(draw: random.Random) -> Shape:
+    while True:
+        experts = draw.choice((8, 16, 64, 128))
+        choices = draw.choice((1, 2, 4, 8))
+        tokens = int(2 ** draw.uniform(0, 13))
+        width, inner = (128 * int(2 ** draw.uniform(2, 5.5)) for _ in range(2))
+        if experts * width * inner * 6 < 8e9 and choices <= experts:
+            return {"tokens": tokens, "choices": choices, "experts": experts, "width": width, "inner": inner}  # fmt: skip
+
+
+def _layer_arguments(shape: Shape, device: Any) -> dict[str, Any]:
+    tokens, choices, experts, width, inner = (
+        shape[x] for x in ("tokens", "choices", "experts", "width", "inner")
+    )
+    dtype = getattr(torch, shape.get("dtype", "bfloat16"))
+    x = torch.randn(tokens, width, device=device).to(dtype)
+    scores = torch.rand(tokens, experts, device=device)
+    weights, ids = scores.topk(choices, dim=1)
+    if shape.get("dropped"):
+        ids[:: shape["dropped"], 0] = -1
+    gate_up = torch.empty(experts, 2 * inner, width, device=device, dtype=dtype)
+    gate_up = gate_up.normal_(std=width**-0.5).mT
+    down = torch.empty(experts, width, inner, device=device, dtype=dtype)
+    down = down.normal_(std=inner**-0.5).mT
+    if shape.get("stored") == "N":
+        gate_up, down = gate_up.contiguous(), down.contiguous()
+    ids = ids.to(getattr(torch, shape.get("ids", "int64")))
+    return {"x": x, "weights": weights, "experts": ids, "gate_up": gate_up, "down": down}
+
+
+def _layer_reference(
+    x: Tensor, weights: Tensor, experts: Tensor, gate_up: Tensor, down: Tensor
+) -> Tensor:
+    result = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    for expert in range(len(gate_up)):
+        tokens, choices = torch.where(experts == expert)
+        if len(tokens):
+            gates, values = (x[tokens].float() @ gate_up[expert].float()).chunk(2, 1)
+            rows = (torch.nn.functional.silu(gates) * values) @ down[expert].float()
+            result.index_add_(0, tokens, rows * weights[tokens, choices].float()[:, None])
+    return result
+
+
+def _torch_layer(
+    x: Tensor, weights: Tensor, experts: Tensor, gate_up: Tensor, down: Tensor
+) -> Tensor:
+    """Return the layer by torch's grouped product and indexing."""
+    tokens, choices = experts.shape
+    flat = experts.reshape(-1)
+    listed, order = flat.sort(stable=True)
+    numbers = torch.arange(len(gate_up), device=x.device, dtype=flat.dtype)
+    offs = torch.searchsorted(listed, numbers, right=True).to(torch.int32)
+    gates, values = torch._grouped_mm(x[order // choices], gate_up, offs=offs).chunk(2, 1)
+    rows = torch._grouped_mm(torch.nn.functional.silu(gates) * values, down, offs=offs)
+    rows = rows * weights.reshape(-1)[order, None].to(rows.dtype)
+    return torch.zeros_like(x).index_add_(0, order // choices, rows)
+
+
+def _layer(tokens: int, choices: int, experts: int, width: int, inner: int, **more: Any) -> Shape:
+    return {"tokens": tokens, "choices": choices, "experts": experts, "width": width, "inner": inner, **more}  # fmt: skip
+
+
+MOE = Problem(
+    name="moe",
+    op=moe,
+    arguments=_layer_arguments,
+    reference=_layer_reference,
+    rivals={"torch._grouped_mm and indexing": _torch_layer},
+    draw=_draw_layer,
+    flops=lambda s: 6.0 * s["tokens"] * s["choices"] * s["width"] * s["inner"],
+    bytes=lambda s: 6.0 * min(s["experts"], s["tokens"] * s["choices"]) * s["width"] * s["inner"],
+    tolerance=2e-2,
+    small=(
+        _layer(40, 2, 4, 72, 40),
+        _layer(150, 3, 5, 136, 144, stored="N", dtype="float16"),
+        _layer(1, 4, 40, 64, 64, ids="int32"),
+        _layer(33, 2, 3, 64, 24, dropped=3),
+    ),
+    named=(
+        _layer(4096, 8, 64, 2048, 1408),
+        _layer(8192, 2, 8, 4096, 4096),
+        _layer(64, 8, 128, 2048, 768),
+        _layer(1, 8, 128, 2048, 768),
+    ),
+)
+
+PROBLEMS = (GROUPED_MATMUL, MOE)

@@ -56,9 +56,9 @@ def _bytes(weight: Tensor) -> Tensor:
 
 def _readable(rows: Tensor) -> bool:
     """Return True if TMA reads the rows of a matrix."""
-    size = rows.element_size()
-    good = rows.stride(1) == 1 and rows.stride(0) * size % _ROW == 0
-    return good and rows.stride(0) >= rows.shape[1] and rows.data_ptr() % _ROW == 0
+    pitch = rows.stride(0) * rows.element_size()
+    aligned = pitch % _ROW == 0 and rows.data_ptr() % _ROW == 0
+    return bool(aligned and rows.stride(1) == 1 and rows.stride(0) >= rows.shape[1])
 
 
 def _parts(tiles: int, steps: int, processors: int) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gluon_kernels.gemm.ops import activated
 from gluon_kernels.problem import Problem, Shape
-from gluon_kernels.quant.linear import linear
+from gluon_kernels.quant.layer import linear
 
 __all__ = ["LINEAR", "PROBLEMS"]
 

@@ -57,6 +57,10 @@ TILINGS = [
         "split_k 16x64x128 s6/4",
         "cooperative 192x192x64 s3",
         "cooperative 128x304x64 s3 swapped",
+        "stream_k 128x64x64 s8",
+        "stream_k 128x96x64 s6 swapped",
+        "direct 64x64x64 s3/2",
+        "direct 16x128x64 s3",
     )
 ]
 
@@ -71,7 +75,7 @@ def test_every_kernel_multiplies_any_orientation(name, stored, monkeypatch):
     monkeypatch.setattr(launches, "multiprocessors", lambda tensor: 3)
     shape = {"M": 136, "N": 208, "K": 520, "dtype": "bfloat16", "stored": stored, "bias": True}
     assert MATMUL.check({**shape, "activation": "silu"}, "cpu") is None
-    assert len(TILINGS) == 8
+    assert len(TILINGS) == 12
 
 
 def test_a_plan_serves_all_calls_of_its_key():
