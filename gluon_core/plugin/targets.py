@@ -91,6 +91,7 @@ class Architecture:
         no_ops: ops that its compiler rejects for a dtype, (op of `gl`, short name of the dtype), and
             the releases of Triton that have them all the same; None where none does.
         no_constraints: constraints of inline assembly on which its compiler ends the process.
+        timing: path of its `gluon_core.plugin.timing.Timing`; None where no time can be predicted.
     """
 
     name: Spelling
@@ -110,6 +111,7 @@ class Architecture:
     casts_by_float32: Mapping[tuple[str, str], Feature] = field(default_factory=dict, compare=False)
     no_ops: Mapping[tuple[str, str], Optional[Feature]] = field(default_factory=dict, compare=False)
     no_constraints: tuple[str, ...] = field(default=(), compare=False)
+    timing: Optional[str] = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         missing = [f.name for f in fields(self) if getattr(self, f.name) is _NEEDED]

@@ -46,6 +46,8 @@ from gluon_core.plugin.targets import Architecture, Limits
 from gluon_nvidia.features import SM_107, SM_110, TURING_CASTS
 from gluon_nvidia.peaks import PEAKS
 
+TIMED = (90,)  # architectures with a table in `timing`
+
 __all__ = ["ARCHITECTURES", "properties"]
 
 # ptxas refuses the code that later releases emit for these: it needs sm_80.
@@ -118,6 +120,7 @@ def _arch(
         # It goes by e4m3, for which Ada brought the conversion.
         no_ops={} if "fp8" in features else {("fp4_to_fp", "fp16"): None},
         no_constraints=("o", "V", "p"),
+        timing=f"gluon_nvidia.timing:SM_{number}" if number in TIMED else None,
     )
 
 

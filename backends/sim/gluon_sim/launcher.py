@@ -21,6 +21,7 @@ from gluon_sim.memory.global_memory import GlobalMemory
 from gluon_sim.memory.guided import Guided
 from gluon_sim.sanitizer.addresses import arguments_aligned
 from gluon_sim.settings import Settings, launch_number, of_launch
+from gluon_sim.timing.session import predicted
 from gluon_sim.tools.debug import watched
 
 __all__ = ["Launch", "SimulatedKernel", "Verdict", "make_launcher", "proving"]
@@ -135,6 +136,8 @@ class Launch:
         Raises:
             GluonError: a mistake in the kernel.
         """
+        if predicted(self):
+            return
         settings = self.settings
         if settings.prove in ("*", self.kernel.entry.name):
             self.prove()

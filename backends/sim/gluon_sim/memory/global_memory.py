@@ -189,6 +189,11 @@ class GlobalMemory:
             return self._all[at]
         return None
 
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all allocations."""
+        return sum(allocation.data.nbytes for allocation in self._all)
+
     def behind(self, arguments: Sequence[Any], positions: Iterable[int]) -> list[Allocation]:
         """Return the allocations into which arguments, pointers or descriptors, point."""
         values = (arguments[position] for position in positions)

@@ -26,7 +26,7 @@ from gluon_sim.tracing.dtypes import numpy_dtype
 from gluon_sim.tracing.ir import TERMINATORS, Location, Op
 from gluon_sim.tracing.source import in_library
 
-__all__ = ["Launch", "Watcher", "watchers_now", "watching"]
+__all__ = ["Launch", "Observed", "Watcher", "watchers_now", "watching"]
 
 _LEAVES = TERMINATORS | {"warp_specialize_partitions"}
 
@@ -63,6 +63,12 @@ class Watcher:
 
     def resumes(self, launch: "Launch", task: Task, step: Step) -> None:
         """Report that the task goes on."""
+
+    def forks(self, launch: "Launch", task: Task, step: Step) -> None:
+        """Report that the task is about to start partitions."""
+
+    def joins(self, launch: "Launch", task: Task, step: Step) -> None:
+        """Report that all partitions of the task have ended."""
 
     def event(self, launch: "Launch", task: Task, op: Op, what: str, *details: Any) -> None:
         """Report that a vendor's model called a method of the machine: `what` is its name."""
@@ -149,6 +155,14 @@ class Launch:
         """Is the task inside the combine function of a reduction or the like?"""
         return bool(self._regions.get(task))
 
+    def meaning(self, step: Step) -> Callable[..., Any]:
+        """Return the function that a step executes."""
+        return step.run
+
+    def machine_of(self, task: Task) -> Any:
+        """Return the machine that a vendor's model sees."""
+        return Observed(self, task)
+
     # ---- the copy ---------------------------------------------------------------------------
 
     def _copy(self, program: CompiledProgram) -> CompiledProgram:
@@ -186,17 +200,18 @@ class Launch:
         if step.control:
             return lambda task, new: self._control(task, step, step.run(task, new))
         portable = step.op.name in OPS or step.op.name in ELEMENTWISE
+        perform = self.meaning(step)
 
         def run(task: Task, *args: Any, **named: Any) -> Any:
             for watcher in self.watchers:
                 watcher.before(self, task, step)
             try:
                 if step.simple:
-                    value = step.run(*args)
+                    value = perform(*args)
                 elif portable:
-                    value = step.run(task, *args, **named)
+                    value = perform(task, *args, **named)
                 else:
-                    value = step.run(Observed(self, task), *args, **named)
+                    value = perform(self.machine_of(task), *args, **named)
             except Exception as error:
                 self._fail(task, step, error)
                 raise
@@ -222,6 +237,9 @@ class Launch:
             self._regions[task] = self._regions.get(task, 0) + 1
         elif name == "call":
             self.calls(task).append((task.frame, step.op))
+        elif name == "warp_specialize":
+            for watcher in self.watchers:
+                watcher.forks(self, task, step)
         try:
             value = yield from self._pass_on(task, step, run)
         finally:
@@ -232,6 +250,9 @@ class Launch:
         if name in REGIONS:
             for watcher in self.watchers:
                 watcher.after(self, task, step, ())
+        elif name == "warp_specialize":
+            for watcher in self.watchers:
+                watcher.joins(self, task, step)
         return value
 
     def _pass_on(self, task: Task, step: Step, run: Turns[Any]) -> Turns[Any]:

@@ -1,0 +1,497 @@
+"""The clock of one multiprocessor: the blocks that it holds share its schedulers, matrix unit, copy engine and port to memory.
+
+Events happen in the order of time. Instructions of several tasks slow each other down where together they exceed a pipe; units of
+their own serve one piece of work after the other; a wait ends when what it waits for has happened, and remembers it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Any, Callable, Generator, Iterable, Optional
+
+from gluon_core.plugin.timing import Timing
+from gluon_sim.timing.stream import (
+    Arrive,
+    Block,
+    Commit,
+    Compute,
+    Expect,
+    Fork,
+    Init,
+    Join,
+    Mark,
+    Need,
+    Place,
+    Start,
+    Stream,
+    Sync,
+    WaitBarrier,
+    WaitGroups,
+    Where,
+)
+
+__all__ = ["Lane", "Memory", "Span", "Stuck", "Unit"]
+
+_ISSUE = 4.0  # cycles of an instruction that starts something
+_PASS = 16.0  # cycles of a wait that has nothing to wait for
+
+
+class Stuck(Exception):
+    """No event is left while tasks wait: the sample lacks what they wait for."""
+
+
+@dataclass
+class Memory:
+    """Global memory as one unit sees it.
+
+    Args:
+        rate: bytes per cycle of its port.
+        cost: bytes -> cycles of the port, for (reads, writes).
+        latency: cycles until the first bytes come.
+    """
+
+    read: Callable[[int], float]
+    write: Callable[[int], float]
+    latency: float
+    store_latency: float
+
+
+@dataclass
+class Span:
+    """One activity of a lane from `begin` to `end`, in cycles.
+
+    Args:
+        kind: "compute", "issue", "wait", "scope", or "work" of a unit of its own.
+        cause: of a wait, the span that ended it: its lane, and the time at which it signalled.
+    """
+
+    where: Where
+    begin: float
+    end: float
+    kind: str
+    cause: Optional["Cause"] = None
+    depth: int = 0
+
+
+@dataclass
+class Lane:
+    """A task of a block, or a unit that works for it.
+
+    Args:
+        name: of the task or the unit.
+        warps: first warp and number of warps; None for a unit.
+    """
+
+    name: str
+    block: int
+    warps: Optional[tuple[int, int]] = None
+    spans: list[Span] = field(default_factory=list)
+
+
+Cause = tuple[Lane, float]  # whose signal ended a wait, and when it came
+
+
+class _Job:
+    """Instructions that are executed now."""
+
+    __slots__ = ("left", "loads", "rate", "resume")
+
+    def __init__(self, left: float, loads: list[tuple[str, float]], resume: Callable[[], None]):
+        self.left = left
+        self.loads = loads
+        self.rate = 1.0
+        self.resume = resume
+
+
+class _Barrier:
+    __slots__ = ("by", "bytes", "count", "pending", "phase", "waiting")
+
+    def __init__(self, count: int):
+        self.count = self.pending = count
+        self.bytes = 0
+        self.phase = 0
+        self.by: Optional[Cause] = None
+        self.waiting: list[Callable[[], None]] = []
+
+
+class _Done:
+    """The end of a piece of work."""
+
+    __slots__ = ("by", "read", "time")
+
+    def __init__(self, time: float, read: float, by: Cause):
+        self.time = time
+        self.read = read
+        self.by = by
+
+
+class Unit:
+    """One multiprocessor.
+
+    Args:
+        timing: of the architecture.
+        memory: its share of the memory.
+        keep: keep spans of so many blocks.
+    """
+
+    def __init__(self, timing: Timing, memory: Memory, keep: int = 1):
+        self.timing = timing
+        self.memory = memory
+        self.keep = keep
+        self.now = 0.0
+        self.lanes: list[Lane] = []
+        self.busy: dict[str, float] = {}
+        self.ends: list[tuple[float, float]] = []
+        self.moved = 0
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = 0
+        self._jobs: list[_Job] = []
+        self._updated = 0.0
+        self._version = 0
+        self._matrix = self._engine = self._port = self._threads = 0.0
+        self._drained = 0.0
+
+    # ---- time -------------------------------------------------------------------------------------
+
+    def at(self, time: float, call: Callable[[], None]) -> None:
+        self._number += 1
+        heapq.heappush(self._heap, (max(time, self.now), self._number, call))
+
+    def run(self, blocks: Iterable[Block], resident: int, gap: float = 0.0) -> float:
+        """Run blocks, `resident` at a time, and return the cycles until the last store has arrived.
+
+        Args:
+            gap: cycles from the end of a block to the start of the next one in its place.
+
+        Raises:
+            Stuck: tasks wait for what never happens.
+        """
+        waiting = iter(list(blocks))
+        left = [0]
+        numbers = count()
+
+        def start(delay: float = 0.0) -> None:
+            block = next(waiting, None)
+            if block is not None:
+                left[0] += 1
+                self.at(self.now + delay, lambda: _begin(block))
+
+        def _begin(block: Block) -> None:
+            _Run(self, next(numbers), block, end)
+
+        def end(begin: float) -> None:
+            left[0] -= 1
+            self.ends.append((begin, self.now))
+            start(gap)
+
+        for _ in range(resident):
+            start()
+        while self._heap:
+            self.now, _, call = heapq.heappop(self._heap)
+            call()
+        if left[0]:
+            raise Stuck
+        return max(self.now, self._drained)
+
+    # ---- instructions -------------------------------------------------------------------------------
+
+    def compute(self, price: Compute, warps: int, resume: Callable[[], None]) -> None:
+        """Execute instructions of a task, then go on."""
+        alone = max(price.busy(), 1.0)
+        share = min(1.0, warps / self.timing.schedulers)
+        loads = [("issue", price.issue * share / alone)]
+        for pipe, cycles in price.pipes.items():
+            loads.append((pipe, cycles * (1.0 if pipe == "shared" else share) / alone))
+            self.busy[pipe] = self.busy.get(pipe, 0.0) + cycles * (
+                1.0 if pipe == "shared" else share
+            )
+        self.busy["issue"] = self.busy.get("issue", 0.0) + price.issue * share
+        self._progress()
+        self._jobs.append(_Job(alone, loads, resume))
+        self._rates()
+
+    def _progress(self) -> None:
+        passed = self.now - self._updated
+        if passed:
+            for job in self._jobs:
+                job.left -= passed * job.rate
+        self._updated = self.now
+
+    def _rates(self) -> None:
+        """Set the rates of all jobs anew, and the time at which the next one ends."""
+        self._version += 1
+        jobs = self._jobs
+        if not jobs:
+            return
+        if len(jobs) == 1:
+            jobs[0].rate = 1.0
+        else:
+            total: dict[str, float] = {}
+            for job in jobs:
+                for pipe, load in job.loads:
+                    total[pipe] = total.get(pipe, 0.0) + load
+            for job in jobs:
+                job.rate = 1.0 / max(
+                    1.0, *(total[pipe] for pipe, load in job.loads if load > 0.02), 1.0
+                )
+        first = min(job.left / job.rate for job in jobs)
+        version = self._version
+        self.at(self.now + max(first, 0.0), lambda: self._ended(version))
+
+    def _ended(self, version: int) -> None:
+        if version != self._version:
+            return
+        self._progress()
+        done = [job for job in self._jobs if job.left <= 1e-6]
+        self._jobs = [job for job in self._jobs if job.left > 1e-6]
+        self._rates()
+        for job in done:
+            job.resume()
+
+    # ---- units of their own -----------------------------------------------------------------------------
+
+    def serve(self, start: Start, run: "_Run") -> _Done:
+        """Return when work ends that is started now; the units that do it are busy meanwhile."""
+        timing = self.timing
+        if start.unit == "matrix":
+            begin = max(self.now, self._matrix)
+            self._matrix = begin + start.busy
+            self.busy["matrix"] = self.busy.get("matrix", 0.0) + start.busy
+            done = self._matrix + start.latency
+            lane = run.unit_lane("matrix unit")
+            lane.spans.append(Span(start.where, begin, self._matrix, "work"))
+            return _Done(done, done, (lane, done))
+        self.moved += start.bytes
+        if start.unit == "copy":
+            begin = max(self.now, self._engine)
+            self._engine = begin + max(
+                timing.copy_issue * start.requests, start.bytes / timing.copy_bytes
+            )
+            ready, extra = self._engine, timing.latency["copy"]
+            lane = run.unit_lane("copies out" if start.writes else "copies in")
+        else:
+            begin = max(self.now, self._threads)
+            self._threads = begin + start.requests
+            ready, extra = begin + _ISSUE, 0.0
+            lane = run.unit_lane("stores" if start.writes else "loads")
+        if not start.bytes:
+            return _Done(ready, ready, (lane, ready))
+        served = max(ready, self._port)
+        self._port = served + (self.memory.write if start.writes else self.memory.read)(start.bytes)
+        self.busy["memory"] = self.busy.get("memory", 0.0) + self._port - served
+        latency = self.memory.store_latency if start.writes else self.memory.latency
+        if start.unit == "atomic":
+            latency = start.latency
+        done = self._port + latency + extra
+        lane.spans.append(Span(start.where, begin, done, "work"))
+        self._drained = max(self._drained, done)
+        return _Done(done, self._port if start.writes else done, (lane, done))
+
+
+_Resume = Callable[[], None]
+_Wait = Callable[[_Resume], None]  # calls the function when it is time to go on
+_Steps = Generator[_Wait, None, None]
+
+
+class _Run:
+    """One block on a unit."""
+
+    def __init__(self, unit: Unit, number: int, block: Block, end: Callable[[float], None]):
+        self.unit = unit
+        self.number = number
+        self.kept = number < unit.keep
+        self.barriers: dict[Place, _Barrier] = {}
+        self.done: dict[int, _Done] = {}
+        self.ended: set[int] = set()
+        self.awaiting: dict[int, list[_Resume]] = {}
+        self._units: dict[str, Lane] = {}
+        self._begin = unit.now
+        self._end = end
+        assert block.main is not None
+        self._main = block.main
+        self.go(block.main)
+
+    def unit_lane(self, name: str) -> Lane:
+        """Return the lane of a unit that works for the block."""
+        lane = self._units.get(name)
+        if lane is None:
+            lane = self._units[name] = Lane(name, self.number)
+            if self.kept:
+                self.unit.lanes.append(lane)
+        elif not self.kept:
+            lane.spans.clear()
+        return lane
+
+    def go(self, stream: Stream) -> None:
+        """Start a task."""
+        lane = Lane(stream.name, self.number, (stream.first_warp, stream.warps))
+        if self.kept:
+            self.unit.lanes.append(lane)
+        steps = _Task(self, stream, lane).steps()
+
+        def step() -> None:
+            wait = next(steps, None)
+            if wait is not None:
+                wait(step)
+                return
+            self.ended.add(id(stream))
+            for resume in self.awaiting.pop(id(stream), ()):
+                resume()
+            if stream is self._main:
+                self._end(self._begin)
+
+        step()
+
+    def barrier(self, place: Place) -> _Barrier:
+        barrier = self.barriers.get(place)
+        if barrier is None:
+            barrier = self.barriers[place] = _Barrier(1)
+        return barrier
+
+    def signal(self, place: Place, kind: str, count: int, by: tuple[Lane, float]) -> None:
+        """Count arrivals or bytes at a barrier, and wake those who wait for its phase."""
+        barrier = self.barrier(place)
+        if kind == "bytes":
+            barrier.bytes -= count
+        else:
+            barrier.pending -= count
+        if barrier.pending <= 0 and barrier.bytes <= 0:
+            barrier.phase += 1
+            barrier.pending = barrier.count
+            barrier.by = by
+            waiting, barrier.waiting = barrier.waiting, []
+            for resume in waiting:
+                resume()
+
+
+class _Task:
+    """A task of a block, which passes the events of its stream."""
+
+    def __init__(self, run: _Run, stream: Stream, lane: Lane):
+        self.run, self.unit = run, run.unit
+        self.stream = stream
+        self.lane = lane
+        self.groups: dict[str, list[list[_Done]]] = {}
+        self.open: dict[str, list[_Done]] = {}
+        self.scopes: list[Span] = []
+
+    def steps(self) -> _Steps:
+        """Pass all events; each yielded function makes the task wait."""
+        table: dict[type, Callable[[Any], _Steps]] = {
+            Compute: self.compute, Start: self.start, Need: self.need, Commit: self.commit,
+            WaitGroups: self.wait_groups, Init: self.init, Expect: self.expect, Arrive: self.arrive,
+            WaitBarrier: self.wait_barrier, Sync: self.sync, Mark: self.mark, Fork: self.fork, Join: self.join,
+        }  # fmt: skip
+        for event in self.stream.events:
+            yield from table[type(event)](event)
+
+    def until(self, time: float) -> _Wait:
+        return lambda resume: self.unit.at(time, resume)
+
+    def span(self, where: Where, begin: float, kind: str, cause: Optional[Cause] = None) -> None:
+        """Note what the task did since `begin`."""
+        if self.run.kept and self.unit.now > begin:
+            depth = len(self.scopes)
+            self.lane.spans.append(Span(where, begin, self.unit.now, kind, cause, depth))
+
+    def compute(self, event: Compute) -> _Steps:
+        begin = self.unit.now
+        yield lambda resume: self.unit.compute(event, self.stream.warps, resume)
+        self.span(event.where, begin, "compute")
+
+    def start(self, event: Start) -> _Steps:
+        begin = self.unit.now
+        yield self.until(begin + _ISSUE + event.issue)
+        done = self.unit.serve(event, self.run)
+        self.run.done[id(event)] = done
+        if event.queue:
+            self.open.setdefault(event.queue, []).append(done)
+        for place, kind, amount in event.signals:
+            self.unit.at(done.time, partial(self.run.signal, place, kind, amount, done.by))
+        self.span(event.where, begin, "issue")
+
+    def need(self, event: Need) -> _Steps:
+        begin, done = self.unit.now, self.run.done[id(event.start)]
+        if done.time > begin:
+            yield self.until(done.time)
+            self.span(event.where, begin, "wait", done.by)
+
+    def commit(self, event: Commit) -> _Steps:
+        self.groups.setdefault(event.queue, []).append(self.open.pop(event.queue, []))
+        return
+        yield
+
+    def wait_groups(self, event: WaitGroups) -> _Steps:
+        begin, known = self.unit.now, self.groups.get(event.queue, [])
+        over = max(0, len(known) - event.pending)
+        ends = [(done.read if event.reads else done.time, done) for group in known[:over] for done in group]  # fmt: skip
+        if not event.reads:
+            self.groups[event.queue] = known[over:]
+        if ends:
+            time, last = max(ends, key=lambda end: end[0])
+            if time > begin:
+                yield self.until(time)
+                self.span(event.where, begin, "wait", last.by)
+
+    def init(self, event: Init) -> _Steps:
+        self.run.barriers[event.place] = _Barrier(event.count)
+        return
+        yield
+
+    def expect(self, event: Expect) -> _Steps:
+        self.run.barrier(event.place).bytes += event.bytes
+        return
+        yield
+
+    def arrive(self, event: Arrive) -> _Steps:
+        yield self.until(self.unit.now + _ISSUE)
+        self.run.signal(event.place, "arrive", event.count, (self.lane, self.unit.now))
+
+    def wait_barrier(self, event: WaitBarrier) -> _Steps:
+        begin, barrier = self.unit.now, self.run.barrier(event.place)
+        if barrier.phase & 1 != event.parity:
+            yield self.until(begin + _PASS)
+            self.span(event.where, begin, "compute")
+            return
+        delay = self.unit.timing.latency["signal"]
+
+        def wait(resume: _Resume) -> None:
+            barrier.waiting.append(lambda: self.unit.at(self.unit.now + delay, resume))
+
+        yield wait
+        self.span(event.where, begin, "wait", barrier.by)
+
+    def sync(self, event: Sync) -> _Steps:
+        begin = self.unit.now
+        yield self.until(begin + self.unit.timing.latency[event.kind])
+        self.span(event.where, begin, "wait")
+
+    def mark(self, event: Mark) -> _Steps:
+        now = self.unit.now
+        if event.begins:
+            where = Where(event.name, event.line, event.file)
+            self.scopes.append(Span(where, now, now, "scope", None, len(self.scopes)))
+        elif self.scopes:
+            scope = self.scopes.pop()
+            scope.end = now
+            if self.run.kept:
+                self.lane.spans.append(scope)
+        return
+        yield
+
+    def fork(self, event: Fork) -> _Steps:
+        for child in event.children:
+            self.run.go(child)
+        return
+        yield
+
+    def join(self, event: Join) -> _Steps:
+        for child in event.fork.children:
+            if id(child) not in self.run.ended:
+                yield partial(self._await, child)
+
+    def _await(self, child: Stream, resume: _Resume) -> None:
+        self.run.awaiting.setdefault(id(child), []).append(resume)

@@ -1,0 +1,274 @@
+"""From a sample of blocks to the time of a launch: occupancy, the share of the memory, waves, the clock."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Optional, Sequence
+
+from gluon_core.plugin.timing import Timing
+from gluon_sim.timing.engine import Lane, Memory, Stuck, Unit
+from gluon_sim.timing.stream import Block, Start
+
+__all__ = ["Prediction", "Resources", "predict", "resident_blocks", "sample"]
+
+_STEADY = 3  # rounds of resident blocks that are replayed; the rest follows their rhythm
+_THREADS = 2048
+
+
+@dataclass(frozen=True)
+class Resources:
+    """The resources that a block takes of a multiprocessor.
+
+    Args:
+        warps: of a block, those of partitions included.
+        shared: bytes of shared memory.
+        registers: of a thread.
+        blocks: of a cluster.
+    """
+
+    warps: int
+    shared: int
+    registers: int
+    blocks: int = 1
+
+
+@dataclass
+class Prediction:
+    """The predicted time of a launch.
+
+    Args:
+        kernel: its name.
+        device: the device of the model.
+        nanoseconds: of the launch among others in a graph.
+        span: of them, from the first block's begin to the last one's end.
+        clock: GHz that was assumed.
+        lanes: of the first sampled block, in cycles since it began.
+        block: index of that block in the grid.
+        length: cycles of that block.
+        busy: unit -> share of the time in which it works, on a multiprocessor that has blocks.
+        limits: (what limits the launch, share of its time), the largest first.
+        moved: bytes asked of global memory; `missed` those that the cache does not have.
+        resident: blocks on a multiprocessor at a time; `waves` how often it is filled.
+    """
+
+    kernel: str
+    device: str
+    nanoseconds: float
+    span: float
+    clock: float
+    lanes: list[Lane] = field(default_factory=list)
+    block: int = 0
+    length: float = 0.0
+    busy: dict[str, float] = field(default_factory=dict)
+    limits: list[tuple[str, float]] = field(default_factory=list)
+    moved: int = 0
+    missed: int = 0
+    resident: int = 1
+    waves: float = 1.0
+    note: str = ""
+
+
+def resident_blocks(timing: Timing, use: Resources) -> int:
+    """Return how many blocks a multiprocessor holds at a time; 0 where none fits."""
+    limits = [timing.blocks, timing.warps // max(use.warps, 1)]
+    taken = use.shared + timing.block_shared
+    limits.append(timing.shared // taken)
+    granted = ceil(use.registers / 8) * 8
+    limits.append(timing.registers // max(1, granted * 32 * use.warps))
+    return max(0, min(limits))
+
+
+def sample(total: int, most: int) -> list[int]:
+    """Return indices of programs spread over a grid, the first and the last among them."""
+    if total <= most:
+        return list(range(total))
+    return sorted({round(i * (total - 1) / (most - 1)) for i in range(most)})
+
+
+@dataclass
+class _Traffic:
+    """Bytes that all blocks read and write, and the share of these that reaches the memory."""
+
+    reads: float
+    writes: float
+    read_misses: float
+    write_misses: float
+
+
+def _traffic(
+    timing: Timing, blocks: Sequence[Block], total: int, touched: int, wave: Optional[float],
+    warm: bool,
+) -> _Traffic:  # fmt: skip
+    """Return the traffic of the launch.
+
+    Args:
+        touched: bytes of the arrays that the launch reaches.
+        wave: of the bytes that the blocks of a wave read, the share that is not read by another one as well.
+        warm: the same launch ran just before.
+    """
+    reads = writes = 0.0
+    for block in blocks:
+        for stream in block.streams:
+            for event in stream.events:
+                if isinstance(event, Start) and event.bytes:
+                    if event.writes:
+                        writes += event.bytes
+                    else:
+                        reads += event.bytes
+    scale = total / max(1, len(blocks))
+    reads, writes = reads * scale, writes * scale
+    unique = min(reads, float(max(touched - min(writes, touched / 2), 1)))
+    footprint = min(reads + writes, float(touched))
+    if footprint <= timing.cache_size:
+        misses = 0.0 if warm else unique
+        return _Traffic(reads, writes, misses / max(reads, 1.0), 0.0 if warm else 1.0)
+    share = unique / max(reads, 1.0) if wave is None else max(wave, unique / max(reads, 1.0))
+    return _Traffic(reads, writes, min(1.0, share), 1.0)
+
+
+def _memory(timing: Timing, traffic: _Traffic, active: int, clock: float) -> Memory:
+    """Return the memory as one of `active` multiprocessors sees it."""
+
+    def cycles(nanoseconds: float) -> float:
+        return nanoseconds * clock
+
+    port = 1.0 / timing.port_bytes
+    cache = cycles(active / timing.cache_bytes)
+    read = cycles(active * traffic.read_misses / timing.memory_bytes)
+    write = cycles(active * traffic.write_misses / timing.write_bytes)
+    each_read, each_write = max(port, cache, read), max(port, cache, write)
+    hit, miss = timing.latency["L2"], timing.latency["memory"]
+    return Memory(
+        lambda size: size * each_read,
+        lambda size: size * each_write,
+        hit + (miss - hit) * min(1.0, traffic.read_misses),
+        timing.latency["store"],
+    )
+
+
+def predict(
+    timing: Timing, name: str, blocks: Sequence[Block], numbers: Sequence[int], total: int, use: Resources,
+    touched: int, wave: Optional[float] = None, warm: bool = True,
+) -> Prediction:  # fmt: skip
+    """Return the time of a launch of `total` blocks, of which `blocks` were recorded.
+
+    Args:
+        numbers: index of each of `blocks` in the grid.
+
+    Raises:
+        Stuck: a block waits for others that were not recorded.
+    """
+    held = resident_blocks(timing, use)
+    if held < 1:
+        raise Stuck
+    units = timing.units
+    active = min(units, total)
+    traffic = _traffic(timing, blocks, total, touched, wave, warm)
+    clock = timing.clock
+    for _ in range(2):
+        memory = _memory(timing, traffic, active, clock)
+        cycles, unit, length = _span(timing, memory, blocks, numbers, total, held, clock)
+        # Under full load the matrix units lower the clock.
+        load = unit.busy.get("matrix", 0.0) / max(unit.now, 1.0) * min(1.0, active / units)
+        clock = timing.clock - (timing.clock - timing.matrix_clock) * _throttled(
+            load, cycles / clock
+        )
+    span = cycles / clock
+    out = Prediction(
+        name, timing.device, span + timing.launch["kernel"], span, clock, unit.lanes, numbers[0], length,
+        moved=int(traffic.reads + traffic.writes),
+        missed=int(traffic.reads * traffic.read_misses + traffic.writes * traffic.write_misses),
+        resident=min(held, ceil(total / units)), waves=total / (units * held),
+    )  # fmt: skip
+    out.busy = {k: v / max(unit.now, 1.0) for k, v in sorted(unit.busy.items())}
+    out.limits = _limits(out, unit)
+    if any(block.cut for block in blocks):
+        out.note = "a sampled program was cut short"
+    return out
+
+
+def _throttled(load: float, nanoseconds: float) -> float:
+    """Return how far the clock falls, 0 to 1, where the matrix units work for the share `load` of the time."""
+    return max(0.0, min(1.0, (load - 0.4) / 0.6))
+
+
+def _span(
+    timing: Timing, memory: Memory, blocks: Sequence[Block], numbers: Sequence[int], total: int, held: int,
+    clock: float,
+) -> tuple[float, Unit, float]:  # fmt: skip
+    """Return cycles from the first begin to the last end, the replayed unit, and the cycles of its first block."""
+    units = timing.units
+    gap = timing.launch["block"] * clock
+    each = ceil(total / units)  # blocks of the unit that gets most
+    if each <= held * _STEADY or len(blocks) > 1 and each <= held:
+        # All blocks of one unit: the slowest of those that samples stand for.
+        spans, slowest = [], None
+        for first in range(len(blocks)):
+            order = [blocks[(first + i) % len(blocks)] for i in range(each)]
+            unit = Unit(timing, memory)
+            spans.append(unit.run(order, held, gap))
+            if slowest is None or spans[-1] >= max(spans):
+                slowest = unit
+            if len(blocks) * each > 64 and first >= 3:
+                break
+        assert slowest is not None
+        begin, end = slowest.ends[0]
+        return max(spans), slowest, end - begin
+    times = []
+    kept: Optional[Unit] = None
+    for block in blocks:
+        few, many = Unit(timing, memory), Unit(timing, memory)
+        one = few.run([block] * held, held, gap)
+        more = many.run([block] * (held * _STEADY), held, gap)
+        times.append((one, (more - one) / (_STEADY - 1)))
+        kept = kept or many
+    assert kept is not None
+    cycles = _scheduled(times, numbers, total, units * held)
+    begin, end = kept.ends[0]
+    return cycles, kept, end - begin
+
+
+def _scheduled(
+    times: Sequence[tuple[float, float]], numbers: Sequence[int], total: int, slots: int
+) -> float:
+    """Return when the last of all blocks ends, each started where one ended, in the order of the grid.
+
+    Args:
+        times: cycles of the first round and of each further one, for each sampled block.
+    """
+    extra = max(first - later for first, later in times)
+    later = [time for _, time in times]
+    if max(later) - min(later) < 0.02 * max(later):
+        mean = sum(later) / len(later)
+        return max(extra, 0.0) + mean * (
+            total / slots if total > 4 * slots else ceil(total / slots)
+        )
+
+    def duration(number: int) -> float:
+        for i in range(1, len(numbers)):
+            if number <= numbers[i]:
+                low, high = numbers[i - 1], numbers[i]
+                part = (number - low) / max(1, high - low)
+                return later[i - 1] + part * (later[i] - later[i - 1])
+        return later[-1]
+
+    heap = [0.0] * min(slots, total)
+    end = 0.0
+    for number in range(total):
+        time = heapq.heappop(heap) + duration(number)
+        end = max(end, time)
+        heapq.heappush(heap, time)
+    return max(extra, 0.0) + end
+
+
+def _limits(out: Prediction, unit: Unit) -> list[tuple[str, float]]:
+    """Return what the launch waits for, from the units' loads: a unit that works all the time limits it."""
+    names = {
+        "matrix": "matrix unit", "memory": "memory", "issue": "issue", "special": "special functions",
+        "fma": "float32 pipe", "alu": "integer pipe", "shared": "shared memory", "shuffle": "shuffles",
+    }  # fmt: skip
+    rows = [(names.get(pipe, pipe), min(1.0, load)) for pipe, load in out.busy.items()]
+    rows.append(("launch", (out.nanoseconds - out.span) / max(out.nanoseconds, 1e-9)))
+    return sorted(rows, key=lambda row: -row[1])

@@ -1,0 +1,189 @@
+"""Predict the time of launches: run a sample of programs, replay them against the clock."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Iterator, Optional
+
+import numpy as np
+
+from gluon_core.errors import CapabilityError
+from gluon_core.plugin.paths import load_path
+from gluon_core.plugin.timing import Timing
+from gluon_sim.errors import SimulatorError
+from gluon_sim.executor.parallel import keep, restore
+from gluon_sim.timing.engine import Stuck
+from gluon_sim.timing.grid import Prediction, Resources, predict, sample
+from gluon_sim.timing.hollow import HollowLaunch
+from gluon_sim.timing.recorder import Enough, Recorder
+from gluon_sim.tracing.types import PointerType, TensorType
+
+__all__ = ["Wish", "predicted", "predicting", "timing_of"]
+
+Launch = Any  # of `gluon_sim.launcher`, which imports this module
+SAMPLE = 4
+LIMIT = 400_000
+FIRST = 2_000  # events of programs that are recorded for the traffic of a wave alone
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A request to predict the launches inside `predicting`.
+
+    Args:
+        tell: called with the `Prediction` of each launch.
+        only: predict alone: the launches' results are not computed.
+        warm: assume that the same launch ran just before.
+    """
+
+    tell: Callable[[Prediction], None]
+    only: bool = False
+    warm: bool = True
+
+
+_wish: ContextVar[Optional[Wish]] = ContextVar("gluon_sim_predicting", default=None)
+
+
+@contextmanager
+def predicting(wish: Wish) -> Iterator[None]:
+    """Predict the launches inside."""
+    token = _wish.set(wish)
+    try:
+        yield
+    finally:
+        _wish.reset(token)
+
+
+def timing_of(target: Any) -> Timing:
+    """Return the model of time of a target's architecture.
+
+    Raises:
+        CapabilityError: it has none.
+    """
+    path = target.architecture.timing
+    if path is None:
+        raise CapabilityError(
+            "no model of time is known for this architecture",
+            got=target.architecture.name,
+            remedy="Predict for one whose plugin has a table of its latencies and rates.",
+        )
+    timing: Timing = load_path(path)
+    return timing
+
+
+def predicted(launch: Launch) -> bool:
+    """Predict a launch if that is asked for; return True if its results are not wanted."""
+    wish = _wish.get()
+    if wish is None:
+        return False
+    wish.tell(predict_launch(launch, wish.warm))
+    return wish.only
+
+
+def predict_launch(launch: Launch, warm: bool = True) -> Prediction:
+    """Return the predicted time of a launch; memory is as before afterwards."""
+    kernel = launch.kernel
+    timing = timing_of(kernel.target)
+    program = kernel.program
+    total = launch.grid[0] * launch.grid[1] * launch.grid[2]
+    settings = replace(
+        launch.settings, schedule="eager", races=False, overflow=False, uninitialised=False, alignment=False,
+        barriers=False, leaks=False, progress=False, deadlocks=False, workers=1,
+    )  # fmt: skip
+    quiet = replace(launch, settings=settings)
+    recorder = Recorder(timing, LIMIT)
+    numbers = (
+        list(range(total)) if program.spins and total <= 2 * timing.units else sample(total, SAMPLE)
+    )
+    if program.spins and len(numbers) < total:
+        raise CapabilityError(
+            "the programs wait for each other, and there are too many to execute them all",
+            expected=f"at most {2 * timing.units} programs",
+            got=str(total),
+        )
+    kept = keep(program.program, launch.memory, launch.values)
+    try:
+        _record(quiet, recorder, numbers)
+        wave = _wave(quiet, timing, total) if total > 1 and not program.spins else None
+    finally:
+        restore(kept)
+    use = Resources(
+        kernel.num_warps + program.worker_warps,
+        program.shared_bytes,
+        _registers(launch),
+        kernel.num_ctas,
+    )
+    touched = launch.memory.nbytes
+    try:
+        return predict(
+            timing,
+            kernel.entry.name,
+            recorder.blocks,
+            numbers,
+            total * kernel.num_ctas,
+            use,
+            touched,
+            wave,
+            warm,
+        )
+    except Stuck:
+        raise SimulatorError(
+            "the time cannot be predicted: a program waits for what the sampled programs never do",
+            remedy="Launch a smaller grid, of which all programs are executed.",
+        ) from None
+
+
+def _record(launch: Launch, recorder: Recorder, numbers: list[int]) -> None:
+    """Execute programs one after the other and record them."""
+    kernel = launch.kernel
+    watched = HollowLaunch(kernel.program, kernel.compiled, launch.grid, [recorder])
+    recorder.begin(watched)
+    with np.errstate(all="ignore"):
+        if kernel.program.spins:
+            raise CapabilityError(
+                "kernels whose programs wait for each other cannot be predicted yet"
+            )
+        for number in numbers:
+            machine = launch.machine(program=watched.program)
+            machine.watched = True
+            x, rest = number % launch.grid[0], number // launch.grid[0]
+            recorder.start((x, rest % launch.grid[1], rest // launch.grid[1]))
+            try:
+                machine.step(np.array([number], np.int64), launch.values)
+            except Enough:
+                pass
+            machine.release()
+
+
+def _wave(launch: Launch, timing: Timing, total: int) -> Optional[float]:
+    """Return how much of what the blocks of a wave read is read by no other one: bytes of different boxes of all bytes."""
+    return None
+
+
+def _registers(launch: Launch) -> int:
+    """Return an estimate of a thread's registers: the widest live tensors, addresses and scalars."""
+    kernel = launch.kernel
+    limits = kernel.target.limits
+    requested = [
+        op.attrs.get("requested_registers") for op in kernel.program.program.walk_ops()
+        if op.name == "warp_specialize"
+    ]  # fmt: skip
+    warps = kernel.num_warps + kernel.program.worker_warps
+    if any(requested):
+        return int(min(limits.register_file // (32 * max(warps, 1)) // 8 * 8, limits.max_registers))
+    widest = 0
+    threads = kernel.num_warps * kernel.target.warp_size
+    for op in kernel.program.program.walk_ops():
+        live = 0
+        for type in (*(v.type for v in op.operands()), *(r.type for r in op.results)):
+            if isinstance(type, TensorType):
+                size = 1
+                for extent in type.shape:
+                    size *= extent
+                element: Any = type.element
+                bits = 64 if isinstance(element, PointerType) else getattr(element, "bits", 32)
+                live += max(1, size // threads) * bits // 32
+        widest = max(widest, live)
+    return int(min(limits.max_registers, 24 + widest))
