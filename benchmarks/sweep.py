@@ -6,7 +6,8 @@
 
 A family is a package of `gluon_kernels` whose module `problem` has `PROBLEMS`. The ratio of a shape is the time of the fastest
 rival over ours. "Eager" is the time per call of a loop of calls, host time included; "graph" is that of a CUDA graph of
-calls. Results are compared with the reference first. `--jobs` processes compile in advance.
+calls. Results are compared with the reference first. `--jobs` processes compile in advance. `--limit` ends a sweep after so many
+seconds, compilation included; the table is of the shapes that were measured.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from gluon_kernels.problem import Problem, Shape, error_of  # noqa: E402
 GRAPH = 400e-6  # seconds that one graph takes
 EAGER = 2e-3  # seconds that one loop of eager calls takes
 ROUNDS = 5
+COMPILING = 0.5  # of the limit that compilation in advance may take
 
 Call = Callable[[], Any]
 
@@ -214,8 +216,12 @@ def compile_ahead(chosen: argparse.Namespace) -> None:
         subprocess.Popen([*base, "--warm", f"{i}/{chosen.jobs}"], stdout=subprocess.DEVNULL)
         for i in range(chosen.jobs)
     ]
+    end = time.time() + COMPILING * chosen.limit
     for job in jobs:
-        job.wait()
+        try:
+            job.wait(max(1.0, end - time.time()))
+        except subprocess.TimeoutExpired:
+            job.kill()
 
 
 def warm(problems: list[tuple[Problem, Shape]], share: str) -> None:

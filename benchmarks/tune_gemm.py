@@ -1,6 +1,7 @@
 """Measure every tiling of a product on Hopper for shapes of all kinds, and fit the table that chooses between them.
 
     python benchmarks/tune_gemm.py --measure times.json [--count 60] [--seed 1]     # on the GPU
+    python benchmarks/tune_gemm.py --measure times.json --shapes 84x3936x4096:NN,1000x1000x1000:NT
     python benchmarks/tune_gemm.py --fit times.json                                 # writes tuned/hopper.json, anywhere
 
 `--fit` prints the shapes that the model gets wrong by more than 5 %; those get an entry of their own.
@@ -10,13 +11,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
@@ -28,6 +31,7 @@ from gluon_kernels.gemm import tilings  # noqa: E402
 from gluon_kernels.gemm.problem import BMM, MATMUL  # noqa: E402
 
 EACH = 400e-6  # seconds of a graph
+PROCESSORS = torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else 132  # fmt: skip
 
 
 def graph_of(call: Callable[[], Any], seconds: float) -> tuple[Any, int]:
@@ -69,7 +73,14 @@ def seconds_of(graphs: dict[str, tuple[Any, int]], rounds: int) -> dict[str, flo
     return {name: statistics.median(samples) for name, samples in times.items()}
 
 
-def shapes_of(seed: int, count: int) -> list[dict[str, Any]]:
+def shapes_of(seed: int, count: int, listed: str = "") -> list[dict[str, Any]]:
+    """Return the listed shapes, M x N x K and how operands are stored, or random ones."""
+    if listed:
+        parts = [one.split(":") for one in listed.split(",")]
+        return [
+            {**dict(zip("MNK", map(int, sizes.split("x")))), "dtype": "bfloat16", "stored": stored}
+            for sizes, stored in parts
+        ]
     draw = random.Random(seed)
     drawn = [dict(MATMUL.draw(draw)) for _ in range(count)]
     drawn += [dict(BMM.draw(draw)) for _ in range(count // 10)]
@@ -77,42 +88,79 @@ def shapes_of(seed: int, count: int) -> list[dict[str, Any]]:
 
 
 def size_of(shape: dict[str, Any]) -> tilings.Size:
-    stored = shape["stored"]
+    """Return the size of a shape of 16-bit contiguous operands."""
+    stored = tuple(x == "T" for x in shape["stored"])
+    batch, m, n, k = (shape.get(x, 1) for x in ("batch", "M", "N", "K"))
+    sides = ((m if stored[0] else k, m * k), (k if stored[1] else n, k * n))
+    vectors = tuple(math.gcd(side, 8) for side, _ in sides)
+    padded = sum(2 * batch * elements for side, elements in sides if side % 8)
     return tilings.Size(
-        shape.get("batch", 1), shape["M"], shape["N"], shape["K"],
-        transposed=(stored[0] == "T", stored[1] == "T"),
-    )  # fmt: skip
+        batch, m, n, k, transposed=stored, vectors=vectors, padded=padded, processors=PROCESSORS
+    )
 
 
-def candidates(size: tilings.Size) -> list[tilings.Tiling]:
-    return [tiling for tiling in tilings.TILINGS.values() if tilings.fits(tiling, size)]
+class Pick(NamedTuple):
+    """Say which tilings of a shape are measured.
+
+    Args:
+        near: none that the model expects to be so many times slower than the best.
+        most: of each kernel, the best ones by the model.
+    """
+
+    near: float
+    most: int
 
 
-def warm(seed: int, count: int, share: tuple[int, int]) -> None:
+def candidates(size: tilings.Size, pick: Pick) -> list[tilings.Tiling]:
+    """Return the tilings that fit and are picked."""
+    fitting = [tiling for tiling in tilings.TILINGS.values() if tilings.fits(tiling, size)]
+    expected = {t.name: tilings.predicted(t, size) for t in fitting}
+    least = min((x for x in expected.values() if x is not None), default=0.0)
+    counts: Counter[str] = Counter()
+    picked = []
+    for tiling in sorted(fitting, key=lambda t: expected[t.name] or 0.0):
+        counts[tiling.kernel] += 1
+        if counts[tiling.kernel] <= pick.most:
+            if (expected[tiling.name] or 0.0) <= pick.near * least + 1.0:
+                picked.append(tiling)
+    return picked
+
+
+def forms(shapes: list[dict[str, Any]], pick: Pick) -> list[tuple[dict[str, Any], tilings.Tiling]]:
+    """Return a shape for each kernel that the measurements compile."""
+    wanted: dict[Any, tuple[dict[str, Any], tilings.Tiling]] = {}
+    for shape in shapes:
+        size = size_of(shape)
+        for tiling in candidates(size, pick):
+            loads = size.vectors if tiling.kernel == "direct" else None
+            form = (tiling.name, shape["stored"], math.gcd(shape["N"], 8), loads)
+            wanted.setdefault(form, ({**shape, "M": min(shape["M"], 256)}, tiling))
+    return list(wanted.values())
+
+
+def warm(shapes: list[dict[str, Any]], pick: Pick, share: tuple[int, int]) -> None:
     """Compile this process's share of the measured configurations."""
+    for shape, tiling in forms(shapes, pick)[share[0] :: share[1]]:
+        compiled(shape, tiling)
+
+
+def compiled(shape: dict[str, Any], tiling: tilings.Tiling) -> None:
     from gluon_kernels.gemm import launches
     from gluon_kernels.gemm.call import checked
 
-    wanted: dict[tuple[str, str, bool], tuple[dict[str, Any], tilings.Tiling]] = {}
-    for shape in shapes_of(seed, count):
-        for tiling in candidates(size_of(shape)):
-            form = (tiling.name, shape["stored"], shape["N"] % 8 == 0)
-            smaller = {**shape, "M": min(shape["M"], 256), "K": min(shape["K"], 4096)}
-            wanted.setdefault(form, (smaller, tiling))
-    for number, (shape, tiling) in enumerate(wanted.values()):
-        if number % share[1] == share[0]:
-            arguments = MATMUL.arguments(shape, "cuda")
-            call = checked("matmul", arguments["a"], arguments["b"], None, None, None)
-            launches.plan(call, None, tiling)
+    arguments = MATMUL.arguments(shape, "cuda")
+    call = checked("matmul", arguments["a"], arguments["b"], None, None, None)
+    launches.plan(call, None, tiling)
 
 
-def measure(seed: int, count: int, limit: float) -> dict[str, Any]:
+def measure(shapes: list[dict[str, Any]], pick: Pick, limit: float) -> dict[str, Any]:
     from gluon_kernels.gemm import launches
     from gluon_kernels.gemm.call import checked
 
     started, rows = time.time(), []
-    for shape in shapes_of(seed, count):
+    for shape in shapes:
         if time.time() - started > limit:
+            print(f"ended after {limit:.0f} s with {len(shapes) - len(rows)} shapes left")
             break
         arguments = MATMUL.arguments(shape, "cuda")
         a, b = arguments["a"], arguments["b"]
@@ -120,7 +168,7 @@ def measure(seed: int, count: int, limit: float) -> dict[str, Any]:
         call = checked("matmul", a, b, None, None, None)
         runs: dict[str, Callable[[], Any]] = {"torch": lambda a=a, b=b: torch.matmul(a, b)}
         wrong = []
-        for tiling in candidates(size_of(shape)):
+        for tiling in candidates(size_of(shape), pick):
             try:
                 run = launches.plan(call, None, tiling)
                 got = run(a, b, None, None)
@@ -144,6 +192,8 @@ def measure(seed: int, count: int, limit: float) -> dict[str, Any]:
         )
         ours = {n: t for n, t in rows[-1]["times"].items() if n != "torch"}
         best = min(ours, key=ours.__getitem__)
+        near_best = sorted(ours, key=ours.__getitem__)[:6]
+        print("   ", ", ".join(f"{n} {ours[n] * 1e6:.1f}" for n in near_best))
         print(shape, best, f"{ours[best] * 1e6:.1f} us, torch {rows[-1]['times']['torch'] * 1e6:.1f} us, "
               f"ratio {rows[-1]['times']['torch'] / ours[best]:.3f}", *wrong, flush=True)  # fmt: skip
         del graphs
@@ -211,30 +261,31 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--limit", type=float, default=200, help="seconds of measuring")
     parser.add_argument("--jobs", type=int, default=12)
+    parser.add_argument("--shapes", default="", help="MxNxK:STORED,... instead of random ones")
+    parser.add_argument(
+        "--near", type=float, default=2.0, help="skip tilings expected so many times slower"
+    )
+    parser.add_argument("--most", type=int, default=100, help="tilings of each kernel")
     chosen = parser.parse_args()
+    pick = Pick(chosen.near, chosen.most)
+    if chosen.fit:
+        fit(json.loads(chosen.fit.read_text()), tilings.FILE)
+        return
+    shapes = shapes_of(chosen.seed, chosen.count, chosen.shapes)
     if chosen.warm:
         number, parts = map(int, chosen.warm.split("/"))
-        warm(chosen.seed, chosen.count, (number, parts))
-    elif chosen.measure:
-        begin = time.time()
-        command = [
-            sys.executable,
-            __file__,
-            "--seed",
-            str(chosen.seed),
-            "--count",
-            str(chosen.count),
-        ]
-        jobs = [
-            subprocess.Popen([*command, "--warm", f"{i}/{chosen.jobs}"]) for i in range(chosen.jobs)
-        ]
-        for job in jobs:
-            job.wait()
-        print(f"compiled in {time.time() - begin:.1f} s", flush=True)
-        measured = measure(chosen.seed, chosen.count, chosen.limit)
-        chosen.measure.write_text(json.dumps(measured))
-    else:
-        fit(json.loads(chosen.fit.read_text()), tilings.FILE)
+        warm(shapes, pick, (number, parts))
+        return
+    begin = time.time()
+    command = [sys.executable, __file__, *sys.argv[1:]]
+    jobs = [
+        subprocess.Popen([*command, "--warm", f"{i}/{chosen.jobs}"]) for i in range(chosen.jobs)
+    ]
+    for job in jobs:
+        job.wait()
+    print(f"compiled in {time.time() - begin:.1f} s", flush=True)
+    measured = measure(shapes, pick, chosen.limit)
+    chosen.measure.write_text(json.dumps(measured))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Products and grouped products on a GPU: named and random shapes, CUDA graphs, several streams, and the host's way."""
+"""Products, layers and mixtures of experts on a GPU: named and random shapes, CUDA graphs, several streams, and the host's way."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import gluon_kernels
 from gluon_kernels.gemm import problem as gemm
 from gluon_kernels.moe import problem as moe
 from gluon_kernels.problem import error_of
+from gluon_kernels.quant import problem as quant
 
 pytestmark = pytest.mark.gpu
 
-PROBLEMS = [*gemm.PROBLEMS, *moe.PROBLEMS]
+PROBLEMS = [*gemm.PROBLEMS, *moe.PROBLEMS, *quant.PROBLEMS]
 NAMED = [pytest.param(p, s, id=f"{p.name}-{i}") for p in PROBLEMS for i, s in enumerate(p.named)]
 
 
