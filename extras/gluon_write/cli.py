@@ -10,9 +10,10 @@ import typer
 from gluon_cli.options import TargetName
 from gluon_cli.output import command
 
-__all__ = ["app"]
+__all__ = ["app", "port_app"]
 
 app = typer.Typer(add_completion=False)
+port_app = typer.Typer(add_completion=False)
 
 
 @app.command("write")
@@ -41,3 +42,29 @@ def write(
     from gluon_write.command import show
 
     return show(kernel, target, to, prove)
+
+
+@port_app.command("port")
+@command(runs="file")
+def port(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file with @triton.jit kernels.")],
+    to: Annotated[
+        Optional[Path],
+        typer.Option("--to", metavar="PATH", help="Write there, not to the screen."),
+    ] = None,
+    explicit: Annotated[
+        bool, typer.Option("--explicit", help="Choose the layouts, too; the file must launch them.")
+    ] = False,
+    target: TargetName = None,
+    prove: Annotated[
+        bool,
+        typer.Option("--prove/--no-prove", help="Prove explicit kernels before they are kept."),
+    ] = True,
+) -> int:
+    """Port kernels of plain Triton to Gluon without layouts; the rest of the file stays as it is.
+
+    Exit code 0: written. 1: a kernel uses an op without a counterpart; the report names its line.
+    """
+    from gluon_write.command import show_port
+
+    return show_port(file, to, explicit, target, prove)

@@ -17,10 +17,11 @@ from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import Record
 from gluon_write.explicit import Edits, chosen_for, edits_of
 from gluon_write.graph import Graph
+from gluon_write.port import port
 from gluon_write.solve import Solution
 from gluon_write.source import explicit_text, replaced
 
-__all__ = ["show", "written"]
+__all__ = ["show", "show_port", "written"]
 
 
 def show(spec: str, targets: Optional[str], to: Optional[Path], prove: bool) -> int:
@@ -55,6 +56,39 @@ def show(spec: str, targets: Optional[str], to: Optional[Path], prove: bool) -> 
         place = to / f"{file.stem}_{chosen.architecture.name}.py"
         place.write_text(text)
         print(f"wrote {place}: {', '.join(kernels)}")
+    return Exit.OK
+
+
+def show_port(
+    file: Path, to: Optional[Path], explicit: bool, targets: Optional[str], prove: bool
+) -> int:
+    """Print or keep a file with its kernels of plain Triton ported to Gluon.
+
+    Args:
+        to: the new file, or with `explicit` the folder of new files.
+
+    Raises:
+        UsageError: no such file.
+        KernelSyntaxError: an op without a counterpart, with its line.
+    """
+    if not file.is_file():
+        raise UsageError("no such file", argument="FILE", got=str(file))
+    ported = port(file.read_text(), str(file))
+    if explicit:
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / file.name
+            copy.write_text(ported.text)
+            sys.path.insert(0, str(file.parent.resolve()))
+            try:
+                return show(str(copy), targets, to, prove)
+            finally:
+                sys.path.remove(str(file.parent.resolve()))
+    if to is None:
+        print(ported.text, end="")
+        return Exit.OK
+    to.write_text(ported.text)
+    functions = f"; functions: {', '.join(ported.functions)}" if ported.functions else ""
+    print(f"wrote {to}: {', '.join(ported.kernels)}{functions}")
     return Exit.OK
 
 

@@ -192,15 +192,17 @@ class _Builder:
     # -- places ---------------------------------------------------------------------------------
 
     def operand_at(self, op: Any, value: Any) -> Optional[tuple[str, Place]]:
-        """Return the expression of an operand, within that of the op."""
+        """Return the expression of an operand, within that of the op: one of its own parts first."""
         node = self.drawn.nodes.get(id(op))
         value = value.resolve()
-        for place in self.drawn.within.get(node, ()) if node else ():
+        inner = self.drawn.within.get(node, {}) if node else {}
+        for place in sorted(inner, key=lambda place: not inner[place]):
             if any(v.resolve() is value for v in self.drawn.returned.get(place, ())):
                 return "before", place
         return None
 
     def result_at(self, op: Any) -> Optional[tuple[str, Place]]:
+        """Return the expression of the result of an op."""
         node = self.drawn.nodes.get(id(op))
         if node is None:
             return None
@@ -416,7 +418,8 @@ class _Builder:
         key = ("mma", context, id(op), index)
         self.parent[key], self.values[key] = key, operand
         self.about.append((key, ("fixed", layout, f"the matrix unit, line {op.loc.line}"), 1))
-        wrap = _sited(self.operand_at(op, operand), context)
+        place = op.attrs["places"][index]
+        wrap = _sited(("before", place) if place else None, context)
         self.pending.append(("same", self.key(context, operand), key, None, wrap, op, self.weight))
 
     def _memory(self, op: Any, context: Any, tensors: list[Any], results: list[Any]) -> None:

@@ -9,7 +9,7 @@ from gluon_core.plugin.hookspec import hookimpl
 
 @hookimpl
 def gluon_commands() -> Mapping[str, str]:
-    return {"write": "gluon_write.cli:app"}
+    return {"write": "gluon_write.cli:app", "port": "gluon_write.cli:port_app"}
 
 
 @hookimpl

@@ -44,7 +44,7 @@ class Sketch:
         jits: the kernel and the functions that it calls, by number; no library's.
         nodes: id of an op of theirs -> the expression that was evaluated.
         returned: place of an expression -> the values that it had.
-        within: place of an expression -> places of the expressions in it, outermost first.
+        within: place of an expression -> the places in it, and whether each is a part of its own.
         functions: place of a call -> public name of the function.
         called: place of a call -> the function of the user's that it calls.
         opened: places of calls on shared memory whose layout was left out.
@@ -56,7 +56,7 @@ class Sketch:
     jits: list[Any] = field(default_factory=list)
     nodes: dict[int, Place] = field(default_factory=dict)
     returned: dict[Place, list[Any]] = field(default_factory=dict)
-    within: dict[Place, list[Place]] = field(default_factory=dict)
+    within: dict[Place, dict[Place, bool]] = field(default_factory=dict)
     functions: dict[Place, str] = field(default_factory=dict)
     called: dict[Place, Any] = field(default_factory=dict)
     opened: set[Place] = field(default_factory=set)
@@ -109,9 +109,8 @@ class _Sketcher(KernelGenerator):
         if place is None:
             return super().visit(node)
         for outer in self.path:
-            inner = self.drawn.within.setdefault(outer, [])
-            if place not in inner:
-                inner.append(place)
+            inner = self.drawn.within.setdefault(outer, {})
+            inner[place] = inner.get(place, False) or outer == self.path[-1]
         self.path.append(place)
         try:
             value = super().visit(node)
@@ -159,6 +158,12 @@ class _Sketcher(KernelGenerator):
         named = dict(zip(names, (self.visit(arg) for arg in node.args)))
         return named | {word.arg: self.visit(word.value) for word in node.keywords}
 
+    def _places(self, node: Any, called: Any) -> list[Optional[Place]]:
+        """Return the places of the operands a and b of a call."""
+        names = list(inspect.signature(called).parameters)
+        nodes = dict(zip(names, node.args)) | {word.arg: word.value for word in node.keywords}
+        return [place_of(nodes.get(name), self.number) for name in ("a", "b")]
+
     def _layouts(self, a: Any, b: Any, acc: Any, operands: str, **how: Any) -> Any:
         """Return the layouts that the target's matrix unit wants."""
         (m, k), n = shape_of(a)[-2:], shape_of(b)[-1]
@@ -176,6 +181,7 @@ class _Sketcher(KernelGenerator):
         values = [self.semantic.require_tensor(named.get(n), n, rank=2) for n in ("a", "b", "acc")]
         a, b, acc = values
         op = self.builder.record("mma", tuple(v.handle for v in values), [acc.handle.type])
+        op.attrs["places"] = self._places(node, called)
         if called is portable.mma:
             precision = named.get("input_precision")
             chosen = self._layouts(a, b, acc, "registers", input_precision=precision)
@@ -207,6 +213,7 @@ class _Sketcher(KernelGenerator):
             kind = distributed_type(value.dtype, shape_of(value), layout)
             types = [kind.to_ir(self.builder)]
             op = self.builder.record("as_operand", (value.handle,), types)
+            op.attrs["places"] = [self._places(node, called)[index]]
             named[name] = self.semantic.make_tensor(op.results[0], kind)
         return self._with_values(node, named)
 

@@ -1,0 +1,112 @@
+"""`gluon port`: kernels of plain Triton become Gluon without layouts, and compute the same."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gluon_core.errors import KernelSyntaxError
+from gluon_write.port import port
+
+torch = pytest.importorskip("torch")
+FOLDER = Path(__file__).parent / "triton_kernels"
+FILES = sorted(FOLDER.glob("*.py"))
+
+
+def imported(path, name):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def cases():
+    for file in FILES:
+        text = file.read_text()
+        names = text[text.index("CASES = [") :].replace("\n", " ").partition("]")[0]
+        for name in names.partition("[")[2].split(","):
+            if name.strip():
+                yield f"{file.stem}:{name.strip()}"
+
+
+@pytest.fixture(scope="session")
+def ported(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ported")
+    modules = {}
+    for file in FILES:
+        path = folder / file.name
+        path.write_text(port(file.read_text(), str(file)).text)
+        modules[file.stem] = imported(path, f"ported_{file.stem}")
+    return modules
+
+
+@pytest.mark.once
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:gfx942", "sim:sm_80"])
+@pytest.mark.parametrize("case", list(cases()))
+def test_ported_kernels(ported, case, target, monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", target)
+    file, _, name = case.partition(":")
+    result, wanted = getattr(ported[file], name)()
+    atol = 2e-2 if result.dtype == torch.float16 else 2e-3
+    torch.testing.assert_close(result.float(), wanted.float(), atol=atol, rtol=1e-2)
+
+
+def test_text_stays_but_for_the_kernels():
+    text = (FOLDER / "matmul.py").read_text()
+    result = port(text, "matmul.py")
+    assert result.kernels == ["matmul_kernel"] and result.functions == ["leaky_relu"]
+    assert '@gluon.jit(layouts="auto")\ndef matmul_kernel(' in result.text
+    assert "@gluon.jit\ndef leaky_relu(x):" in result.text
+    assert (
+        'acc = gl.portable.mma(a, b, acc, input_precision="tf32")  # the accumulator' in result.text
+    )
+    assert "import triton.language" not in result.text and "import triton\n" in result.text
+    assert text.split("\ndef product(")[1] == result.text.split("\ndef product(")[1]
+
+
+@pytest.mark.parametrize(
+    "body, words",
+    [
+        ("x = tl.flip(tl.load(p))", "tl.flip has no counterpart"),
+        ("q = tl.make_block_ptr(p, (4,), (1,), (0,), (4,), (0,))", "tl.make_block_ptr"),
+        ("x = tl.dot_scaled(p, p, p, p)", "tl.dot_scaled has no counterpart"),
+    ],
+)
+def test_ops_without_a_counterpart(body, words):
+    text = f"import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef k(p):\n    {body}\n"
+    with pytest.raises(KernelSyntaxError, match=words) as error:
+        port(text, "kernels.py")
+    assert "kernels.py:7:" in str(error.value) and "^" in str(error.value)
+
+
+def test_files_without_kernels():
+    with pytest.raises(KernelSyntaxError, match="no kernel of plain Triton"):
+        port("import triton\nx = 1\n", "plain.py")
+    with pytest.raises(KernelSyntaxError, match="does not parse"):
+        port("def (:\n", "broken.py")
+
+
+def test_command(tmp_path):
+    source = tmp_path / "kernels.py"
+    source.write_text(
+        "import numpy as np\nimport triton\nfrom triton import language as tl\n\n\n"
+        "@triton.jit(debug=False)\ndef double(x, n, B: tl.constexpr):\n"
+        "    i = tl.program_id(0) * B + tl.arange(0, B)\n"
+        "    tl.store(x + i, 2 * tl.load(x + i, mask=i < n), mask=i < n)\n\n\n"
+        'if __name__ == "__main__":\n    x = np.arange(100, dtype=np.float32)\n'
+        "    double[(2,)](x, 100, 64)\n    assert (x == 2 * np.arange(100)).all()\n"
+    )
+    command = [sys.executable, "-m", "gluon_cli", "port", str(source)]
+    out = tmp_path / "ported.py"
+    done = subprocess.run([*command, "--to", str(out)], capture_output=True, text=True)
+    assert done.returncode == 0 and "double" in done.stdout, done.stderr
+    assert '@gluon.jit(debug=False, layouts="auto")' in out.read_text()
+    whole = [*command, "--explicit", "--target", "sm_90", "--to", str(tmp_path / "written")]
+    done = subprocess.run(whole, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "gl.BlockedLayout([" in (tmp_path / "written" / "kernels_sm_90.py").read_text()
+    missing = subprocess.run([*command[:-1], "no.py"], capture_output=True, text=True)
+    assert missing.returncode == 2 and "no such file" in missing.stderr
