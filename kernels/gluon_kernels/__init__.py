@@ -8,6 +8,7 @@ from gluon_kernels.attention import (
     rotary,
 )
 from gluon_kernels.gemm import bmm, linear_cross_entropy, matmul, matmul_fp8
+from gluon_kernels.linear_attention import gated_delta_rule, gated_linear_attention
 from gluon_kernels.moe import grouped_matmul, moe
 from gluon_kernels.norm import cross_entropy, layer_norm, rms_norm, softmax, swiglu
 from gluon_kernels.quant import linear, quantize
@@ -21,6 +22,8 @@ __all__ = [
     "bmm",
     "cross_entropy",
     "cumsum",
+    "gated_delta_rule",
+    "gated_linear_attention",
     "grouped_matmul",
     "layer_norm",
     "linear",

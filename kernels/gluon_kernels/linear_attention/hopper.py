@@ -1,0 +1,204 @@
+"""The walk over chunks of linear attention on Hopper: TMA, `wgmma` and warp specialization.
+
+It computes `portable.recur`. A group of four warps has 64 columns of a head's values. Its state, transposed, stays in registers: it is
+the sum of one product and the left operand of the next ones, as are the values of a chunk, so that nothing but results passes through
+shared memory. One warp copies tiles of keys, queries, values, P and T ahead; two groups share them.
+"""
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.language.nvidia.hopper import (
+    tma_ring,
+    tma_writer,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+
+__all__ = ["recur"]
+
+
+@gluon.jit
+def place_of(sizes, GROUPS: gl.constexpr):
+    """Return the batch, the head, the tile of columns, the first chunk and the one past the last, and the segment."""
+    heads, chunks, per_segment, _, _ = sizes
+    head = gl.program_id(1) % heads
+    segment = gl.program_id(1) // heads
+    first = segment * per_segment
+    last = gl.minimum(first + per_segment, chunks)
+    return gl.program_id(2), head, gl.program_id(0) * (64 * GROUPS), first, last, segment
+
+
+@gluon.jit
+def copy_chunks(ring, sizes, SHARED: gl.constexpr, SETTINGS: gl.constexpr):
+    """Copy the tiles of each chunk; columns of the map get values past the last column, which are zeros."""
+    C: gl.constexpr = SETTINGS[0]
+    batch, head, first_column, first, last, _ = place_of(sizes, SETTINGS[4])
+    position = ring.producer()
+    place = (batch * sizes[0] + head) * sizes[1]
+    of_keys = head // SHARED
+    for chunk in range(first, last):
+        row = chunk * C
+        matrix = (place + chunk) * C
+        key = [batch, row, of_keys, 0]
+        value = [batch, row, head, first_column]
+        decay = [(place + chunk) * (4 * C) + C]
+        if SETTINGS[1] and SETTINGS[2]:
+            ring.fetch(position, [key, value, decay, key, [matrix, 0], [matrix, 0]])
+        elif SETTINGS[1]:
+            ring.fetch(position, [key, value, decay, [matrix, 0]])
+        elif SETTINGS[2]:
+            ring.fetch(position, [key, value, decay, key, [matrix, 0]])
+        else:
+            ring.fetch(position, [key, value, decay])
+        position = position.next()
+
+
+@gluon.jit
+def walk(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS: gl.constexpr):
+    """Compute 64 columns of each chunk."""
+    C: gl.constexpr = SETTINGS[0]
+    DELTA: gl.constexpr = SETTINGS[1]
+    OUTPUT: gl.constexpr = SETTINGS[2]
+    SAVE: gl.constexpr = SETTINGS[3]
+    GROUPS: gl.constexpr = SETTINGS[4]
+    dtype: gl.constexpr = ring.dtype
+    K: gl.constexpr = ring.block_shape[3]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
+    state_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, K, 16])
+    operand: gl.constexpr = gl.DotOperandLayout(0, layout, 2)
+    state_operand: gl.constexpr = gl.DotOperandLayout(0, state_layout, 2)
+    column: gl.constexpr = gl.SliceLayout(0, layout)
+    writer, states_writer = writers
+    initial, final, rows = states
+    heads, chunks, _, _, width = sizes
+    batch, head, first_column, first, last, segment = place_of(sizes, GROUPS)
+    first_column += group * 64
+    mapped = first_column >= width
+    of_head = batch * heads + head
+    segments = gl.num_programs(1) // heads
+    of_segment = (of_head * segments + segment).to(gl.int64)
+    state_row = first_column + gl.arange(0, 64, gl.SliceLayout(1, state_layout))
+    state_column = gl.arange(0, K, gl.SliceLayout(0, state_layout))
+    offsets = state_row[:, None] * K + state_column[None, :]
+    state = gl.zeros([64, K], gl.float32, state_layout)
+    if initial is not None:
+        state = gl.load(initial + of_segment * (K * width) + offsets)
+    if mapped:
+        unit = state_row - width
+        state = gl.where(unit[:, None] == state_column[None, :], 1.0, 0.0)
+    zeros = gl.zeros([64, C], gl.float32, layout)
+    near = gl.arange(0, C, column)
+    position = ring.consumer()
+    for chunk in range(first, last):
+        tiles = ring.wait(position)
+        k = tiles[0].reshape([C, K])
+        v = tiles[1].reshape([C, 64 * GROUPS]).slice(group * 64, 64, dim=1).permute((1, 0))
+        from_first = tiles[2].slice(0, C).load(column)
+        to_last = tiles[2].slice(C, C).load(column)[None, :]
+        whole = gl.sum(gl.where(near == C - 1, from_first, 0.0), 0)
+        left = gl.convert_layout(state.to(dtype), operand)
+        if SAVE:
+            states_writer.store([(of_head * chunks + chunk) * width + first_column, 0], state)
+        if DELTA:
+            inverse = tiles[5 if OUTPUT else 3].permute((1, 0))
+            fresh = warpgroup_mma(v, inverse, zeros, use_acc=False, is_async=True)
+            seen = warpgroup_mma(left, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            result = zeros
+            if OUTPUT:
+                q = tiles[3].reshape([C, K]).permute((1, 0))
+                result = warpgroup_mma(left, q, zeros, use_acc=False, is_async=True)
+            seen, fresh = warpgroup_mma_wait(1 if OUTPUT else 0, deps=[seen, fresh])
+            seen = gl.convert_layout((seen * -from_first[None, :]).to(dtype), operand)
+            fresh = warpgroup_mma(seen, inverse, warpgroup_mma_init(fresh), is_async=True)
+            if OUTPUT:
+                fresh, result = warpgroup_mma_wait(0, deps=[fresh, result])
+            else:
+                fresh = warpgroup_mma_wait(0, deps=[fresh])
+        else:
+            result = zeros
+            if OUTPUT:
+                q = tiles[3].reshape([C, K]).permute((1, 0))
+                result = warpgroup_mma(left, q, zeros, use_acc=False, is_async=True)
+            fresh = v.load(layout).to(gl.float32)
+            if OUTPUT:
+                result = warpgroup_mma_wait(0, deps=[result])
+        decayed = gl.convert_layout((fresh * to_last).to(dtype), state_operand)
+        sums = warpgroup_mma(decayed, k, warpgroup_mma_init(state * whole), is_async=True)
+        if OUTPUT:
+            value = gl.convert_layout(fresh.to(dtype), operand)
+            result = warpgroup_mma_init(result * (from_first * scale)[None, :])
+            weights = tiles[4].permute((1, 0))
+            result = warpgroup_mma(value, weights, result, is_async=True)
+            state, result = warpgroup_mma_wait(0, deps=[sums, result])
+            ring.release(position)
+            writer.store([batch, chunk * C, head, first_column], result.permute((1, 0)))
+        else:
+            state = warpgroup_mma_wait(0, deps=[sums])
+            ring.release(position)
+            if SAVE:
+                writer.store([batch, chunk * C, head, first_column], fresh.permute((1, 0)))
+        position = position.next()
+    if final is not None:
+        gl.store(final + of_segment * (K * rows) + offsets, state)
+    if OUTPUT or SAVE:
+        writer.close()
+    if SAVE:
+        states_writer.close()
+
+
+@gluon.jit
+def recur(
+    q_desc, k_desc, v_desc, decays, weights, inverses, out_desc, states_desc, initial, final, heads, chunks,
+    per_segment, rows, width, scale, SHARED: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
+):  # fmt: skip
+    """Walk over the chunks of a segment; the grid has tiles of columns, heads x segments, and batches.
+
+    Descriptors are of blocks [1, C, 1, K] of keys and queries, [1, C, 1, 64 GROUPS] of values, [2 C] of decays, [C, C] of P and T, and
+    [1, C, 1, 64] of the result; None leaves out what needs them. With `states_desc`, [64, K], of the states before each chunk, the
+    result is N. `initial` and `final` are those of `portable.recur`, `width` is V, a multiple of 64, and `rows` those of a final state.
+    """
+    C: gl.constexpr = k_desc.block_type.shape[1]
+    DELTA: gl.constexpr = inverses is not None
+    OUTPUT: gl.constexpr = q_desc is not None
+    SAVE: gl.constexpr = states_desc is not None
+    SETTINGS: gl.constexpr = (C, DELTA, OUTPUT, SAVE, GROUPS)
+    if DELTA and OUTPUT:
+        ring = tma_ring(
+            [k_desc, v_desc, decays, q_desc, weights, inverses], STAGES, consumers=GROUPS
+        )
+    elif DELTA:
+        ring = tma_ring([k_desc, v_desc, decays, inverses], STAGES, consumers=GROUPS)
+    elif OUTPUT:
+        ring = tma_ring([k_desc, v_desc, decays, q_desc, weights], STAGES, consumers=GROUPS)
+    else:
+        ring = tma_ring([k_desc, v_desc, decays], STAGES, consumers=GROUPS)
+    sizes = (heads, chunks, per_segment, rows, width)
+    states = (initial, final, rows)
+    first = (
+        tma_writer(out_desc) if OUTPUT or SAVE else None,
+        tma_writer(states_desc) if SAVE else None,
+    )
+    if GROUPS == 2:
+        second = (
+            tma_writer(out_desc) if OUTPUT or SAVE else None,
+            tma_writer(states_desc) if SAVE else None,
+        )
+        gl.warp_specialize(
+            [
+                (walk, (ring, first, states, sizes, scale, 0, SETTINGS)),
+                (walk, (ring, second, states, sizes, scale, 1, SETTINGS)),
+                (copy_chunks, (ring, sizes, SHARED, SETTINGS)),
+            ],
+            [4, 1],
+            [232, 40],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (walk, (ring, first, states, sizes, scale, 0, SETTINGS)),
+                (copy_chunks, (ring, sizes, SHARED, SETTINGS)),
+            ],
+            [1],
+            [40],
+        )

@@ -1,0 +1,328 @@
+"""The plans of linear attention: chunks, segments and prepared launches for each key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gluon_kernels.attention.launches import descriptor_of
+from gluon_kernels.linear_attention import portable
+from gluon_kernels.plans import Launch, allocator, current_target, multiprocessors
+
+__all__ = ["CHUNK", "Sizes", "forward_plan"]
+
+Plan = Callable[..., Any]
+CHUNK = 64
+LEAST_CHUNKS = 4  # of a segment
+TILE = 64  # columns of values of a group of warps
+STAGES = 2
+
+
+def _power(size: int) -> int:
+    return max(16, 1 << (size - 1).bit_length())
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a call, those of padded heads, and the segments that a sequence is cut into.
+
+    Args:
+        width, columns: of keys and of values, padded where TMA and `wgmma` read them.
+        segments: parts of a sequence that are walked at a time; each has `per_segment` chunks but the last.
+        hopper: the kernels for Hopper walk.
+        groups: of warps that share the tiles of a program.
+    """
+
+    batch: int
+    length: int
+    heads: int
+    shared: int
+    width: int
+    columns: int
+    chunks: int
+    segments: int
+    per_segment: int
+    delta: bool
+    hopper: bool
+    groups: int
+
+    @classmethod
+    def of(cls, k: Tensor, v: Tensor, delta: bool) -> Sizes:
+        batch, length, heads, columns = v.shape
+        width = k.shape[3]
+        target = current_target()
+        hopper = target.has("nvidia.wgmma") and target.has("nvidia.tma") and width <= 128
+        if hopper:
+            width = 64 if width <= 64 else 128
+            columns = -(-columns // TILE) * TILE
+        chunks = -(-length // CHUNK)
+        walks = batch * heads * -(-columns // (2 * TILE))
+        segments = multiprocessors(v) // walks
+        # A segment is walked twice, once for its map: fewer than four gain nothing.
+        per_segment = max(-(-chunks // segments), LEAST_CHUNKS) if segments >= 4 else chunks
+        segments = -(-chunks // max(per_segment, 1))
+        if segments < 4:
+            segments, per_segment = 1, chunks
+        pairs = columns % (2 * TILE) == 0 and width % (2 * TILE) == 0
+        busy = 2 * walks * segments > multiprocessors(v)  # else a program for each group
+        return cls(
+            batch, length, heads, heads // k.shape[2], width, columns, chunks, segments, per_segment, delta, hopper,
+            2 if pairs and busy else 1,
+        )  # fmt: skip
+
+    @property
+    def mapped(self) -> int:
+        """Return the rows of the final state of a segment, those of its map included."""
+        return self.columns + (self.width if self.delta else 0)
+
+    def readable(self, x: Tensor, width: int) -> Tensor:
+        """Return heads of this width, which TMA copies where the kernels for Hopper do."""
+        more = width - x.shape[3]
+        if more:
+            return F.pad(x, (0, more))
+        if x.stride(3) != 1:
+            return x.contiguous()
+        if self.hopper:
+            steps = all(s * x.element_size() % 16 == 0 and s > 0 for s in x.stride()[:3])
+            if not steps or x.data_ptr() % 16:
+                return x.clone(memory_format=torch.contiguous_format)
+        return x
+
+
+def strides_of(x: Tensor) -> tuple[int, int, int]:
+    """Return the strides of batches, rows and heads."""
+    return x.stride(0), x.stride(1), x.stride(2)
+
+
+def prepare_launch(
+    sizes: Sizes,
+    q: Optional[Tensor],
+    k: Tensor,
+    g: Tensor,
+    beta: Optional[Tensor],
+    results: Any,
+    scale: float,
+) -> Launch:
+    """Return `launch(q, k, g, beta, decays, weights, inverses, unscaled)`."""
+    strides = (strides_of(k if q is None else q), strides_of(k))
+    tensors = (q, k, g, beta, *results)
+    width = k.shape[3]
+    constants = (_power(width), CHUNK, sizes.shared, width)
+    return Launch(
+        portable.prepare,
+        (sizes.chunks, sizes.heads, sizes.batch),
+        (*tensors, strides, sizes.length, sizes.heads, scale, *constants),
+        tensors,
+        num_warps=4,
+    )
+
+
+def walk_launch(
+    sizes: Sizes, q: Optional[Tensor], k: Tensor, v: Tensor, prepared: Any, outs: Any, initial: Optional[Tensor],
+    final: Optional[Tensor], scale: float, segments: int, mapped: bool,
+) -> Plan:  # fmt: skip
+    """Return `launch(q, k, v, decays, weights, inverses, out, news, states, initial, final)`.
+
+    Args:
+        mapped: the maps of segments are computed, too.
+    """
+    decays, weights, inverses = prepared
+    out, news, states = outs
+    per_segment = sizes.per_segment if segments > 1 else sizes.chunks
+    rows = sizes.mapped if mapped else sizes.columns
+    if not sizes.hopper:
+        written = out if out is not None else v
+        strides = tuple(strides_of(x) for x in (k if q is None else q, k, v, written))
+        tensors = (q, k, v, decays, weights, inverses, out, news, states, initial, final)
+        # A processor of AMD has 64 KiB of shared memory: room for one slot of narrow tiles.
+        tile, stages = (TILE, 2) if current_target().has("nvidia.cp_async") else (TILE // 2, 1)
+        constants = (_power(sizes.width), CHUNK, tile, sizes.shared, stages)
+        tiles = -(-sizes.columns // tile)
+        if mapped and sizes.delta:
+            tiles += -(-sizes.width // tile)
+        return Launch(
+            portable.recur,
+            (tiles, sizes.heads * segments, sizes.batch),
+            (
+                *tensors, strides, sizes.length, sizes.heads, sizes.chunks, per_segment, scale,
+                (sizes.width, sizes.columns), *constants,
+            ),
+            tensors,
+            num_warps=4,
+        )  # fmt: skip
+    from gluon_kernels.linear_attention import hopper
+
+    width, groups = sizes.width, sizes.groups
+    flat = [None if x is None else x.view(-1, CHUNK) for x in (weights, inverses)]
+    squares = [None if x is None else descriptor_of(x, CHUNK, CHUNK) for x in flat]
+    lines = decays.view(-1)
+    target = out if out is not None else news
+    columns = None if states is None else states.view(-1, width)
+    arguments = (
+        None if q is None else descriptor_of(q, 1, CHUNK, 1, width),
+        descriptor_of(k, 1, CHUNK, 1, width),
+        descriptor_of(v, 1, CHUNK, 1, TILE * groups),
+        descriptor_of(lines, 2 * CHUNK),
+        *squares,
+        None if target is None else descriptor_of(target, 1, CHUNK, 1, TILE),
+        None if columns is None else descriptor_of(columns, TILE, width),
+        initial,
+        final,
+    )
+    launch = Launch(
+        hopper.recur,
+        (rows // (TILE * groups), sizes.heads * segments, sizes.batch),
+        (
+            *arguments, sizes.heads, sizes.chunks, per_segment, rows, sizes.columns, scale, sizes.shared, STAGES,
+            groups,
+        ),
+        (q, k, v, lines, *flat, target, columns, initial, final),
+        num_warps=4,
+    )  # fmt: skip
+
+    def run(
+        q: Any, k: Any, v: Any, decays: Any, weights: Any, inverses: Any, out: Any, news: Any, states: Any,
+        initial: Any, final: Any,
+    ) -> None:  # fmt: skip
+        squares = [None if x is None else x.view(-1, CHUNK) for x in (weights, inverses)]
+        target = out if out is not None else news
+        columns = None if states is None else states.view(-1, width)
+        launch(q, k, v, decays.view(-1), *squares, target, columns, initial, final)
+
+    return run
+
+
+def combine_launch(
+    sizes: Sizes, fresh: Tensor, maps: Tensor, decays: Tensor, initial: Optional[Tensor], firsts: Tensor,
+    final: Tensor, reverse: bool,
+) -> Launch:  # fmt: skip
+    """Return `launch(fresh, maps, decays, initial, firsts, final)`."""
+    tensors = (fresh, maps, decays, initial, firsts, final)
+    tile = 16
+    return Launch(
+        portable.combine,
+        (-(-sizes.columns // tile), sizes.batch * sizes.heads),
+        (
+            *tensors, (sizes.segments, sizes.per_segment, sizes.chunks, fresh.shape[-2]), (sizes.width, sizes.columns),
+            _power(sizes.width), CHUNK, tile, sizes.delta, reverse,
+        ),
+        tensors,
+        num_warps=8,
+    )  # fmt: skip
+
+
+class Workspace:
+    """The tensors between the launches of a call."""
+
+    def __init__(self, sizes: Sizes, dtype: torch.dtype, device: torch.device):
+        heads = (sizes.batch, sizes.heads)
+        chunks = (*heads, sizes.chunks)
+        state = (sizes.columns, sizes.width)
+        self.decays = allocator((*chunks, 4, CHUNK), torch.float32, device)
+        self.square = allocator((*chunks, CHUNK, CHUNK), dtype, device)
+        self.maps = allocator(
+            (*heads, sizes.segments, sizes.mapped, sizes.width), torch.float32, device
+        )
+        self.segments = allocator((*heads, sizes.segments, *state), torch.float32, device)
+        self.state = allocator((*heads, *state), torch.float32, device)
+        self.states = allocator((*chunks, *state), dtype, device)
+        self.values = allocator(
+            (sizes.batch, sizes.length, sizes.heads, sizes.columns), dtype, device
+        )
+
+
+def padded_state(x: Optional[Tensor], sizes: Sizes) -> Optional[Tensor]:
+    """Return [batch, heads, V, K], float32 and contiguous, padded with zeros."""
+    if x is None:
+        return None
+    more = (sizes.width - x.shape[3], sizes.columns - x.shape[2])
+    if any(more):
+        x = F.pad(x, (0, more[0], 0, more[1]))
+    return x.float().contiguous()
+
+
+def forward_plan(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Optional[Tensor],
+    initial: Optional[Tensor],
+    scale: float,
+) -> Plan:
+    """Return `run(q, k, v, g, beta, initial) -> (out, final state)`; states are [batch, heads, V, K], float32."""
+    sizes = Sizes.of(k, v, beta is not None)
+    width, columns = k.shape[3], v.shape[3]
+    new = Workspace(sizes, v.dtype, v.device)
+    exact = (width, columns) == (sizes.width, sizes.columns)
+
+    def operands(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return (
+            sizes.readable(q, sizes.width),
+            sizes.readable(k, sizes.width),
+            sizes.readable(v, sizes.columns),
+        )
+
+    q, k, v = operands(q, k, v)
+    initial = padded_state(initial, sizes)
+    decays, weights = new.decays(), new.square()
+    inverses = new.square() if sizes.delta else None
+    prepared = (decays, weights, inverses)
+    prepare = prepare_launch(sizes, q, k, g, beta, (*prepared, None), scale)
+    out, final = new.values(), new.state()
+    many = sizes.segments > 1
+    if many:
+        maps, firsts = new.maps(), new.segments()
+        nothing = (None, None, None)
+        mapping = walk_launch(
+            sizes,
+            None,
+            k,
+            v,
+            (decays, None, inverses),
+            nothing,
+            None,
+            maps,
+            scale,
+            sizes.segments,
+            True,
+        )
+        combine = combine_launch(sizes, maps, maps.detach(), decays, initial, firsts, final, False)
+        walk = walk_launch(
+            sizes, q, k, v, prepared, (out, None, None), firsts, None, scale, sizes.segments, False
+        )
+    else:
+        walk = walk_launch(
+            sizes, q, k, v, prepared, (out, None, None), initial, final, scale, 1, False
+        )
+
+    def run(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Optional[Tensor],
+        initial: Optional[Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        q, k, v = operands(q, k, v)
+        initial = padded_state(initial, sizes)
+        decays, weights = new.decays(), new.square()
+        inverses = new.square() if sizes.delta else None
+        prepare(q, k, g, beta, decays, weights, inverses, None)
+        out, final = new.values(), new.state()
+        if many:
+            maps, firsts = new.maps(), new.segments()
+            mapping(None, k, v, decays, None, inverses, None, None, None, None, maps)
+            combine(maps, maps, decays, initial, firsts, final)
+            walk(q, k, v, decays, weights, inverses, out, None, None, firsts, None)
+        else:
+            walk(q, k, v, decays, weights, inverses, out, None, None, initial, final)
+        if not exact:
+            out, final = out[..., :columns].contiguous(), final[..., :columns, :width].contiguous()
+        return out, final
+
+    return run

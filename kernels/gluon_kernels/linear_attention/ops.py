@@ -1,0 +1,227 @@
+"""Linear attention as operators of PyTorch: the gated delta rule, and state space duality."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Optional, Union
+
+import torch
+from torch import Tensor
+
+import gluon_core as gluon
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_kernels.eager import is_compiling, is_plain
+from gluon_kernels.linear_attention import launches
+from gluon_kernels.norm.views import FLOATS
+from gluon_kernels.plans import Plans, key
+
+__all__ = ["gated_delta_rule", "gated_linear_attention"]
+
+WIDEST = 256  # keys
+
+
+def _check(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor], initial: Optional[Tensor]
+) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dtype not in (torch.float16, torch.bfloat16) or x.dtype != q.dtype:
+            raise DtypeError(
+                "linear attention takes tensors of one 16-bit dtype",
+                argument=name,
+                expected="float16 or bfloat16, as q has" if name != "q" else "float16 or bfloat16",
+                got=str(x.dtype),
+                remedy="Convert them: q.bfloat16().",
+            )
+        if x.ndim != 4 or not x.shape[3]:
+            raise ShapeError(
+                "linear attention takes heads of sequences",
+                argument=name,
+                expected="[batch, length, heads, width]",
+                got=list(x.shape),
+            )
+    if k.shape != q.shape:
+        raise ShapeError(
+            "queries and keys have one shape",
+            argument="k",
+            expected=list(q.shape),
+            got=list(k.shape),
+        )
+    if q.shape[3] > WIDEST:
+        raise ShapeError(
+            "keys are too wide", argument="q", expected=f"1 to {WIDEST}", got=q.shape[3]
+        )
+    if v.shape[:2] != q.shape[:2]:
+        raise ShapeError(
+            "each key has a value",
+            argument="v",
+            expected=f"{list(q.shape[:2])}, heads, width",
+            got=list(v.shape),
+        )
+    if not q.shape[2] or v.shape[2] % q.shape[2]:
+        raise ShapeError(
+            "each head of keys serves as many heads of values",
+            argument="v",
+            expected=f"a multiple of {q.shape[2]} heads",
+            got=v.shape[2],
+        )
+    for name, gate in (("g", g), ("beta", beta)):
+        if gate is None:
+            continue
+        if gate.dtype not in FLOATS:
+            raise DtypeError(
+                "gates are floating-point numbers",
+                argument=name,
+                expected="float16, bfloat16 or float32",
+                got=str(gate.dtype),
+            )
+        if gate.shape != v.shape[:3]:
+            raise ShapeError(
+                "a gate for each token and head of values",
+                argument=name,
+                expected=list(v.shape[:3]),
+                got=list(gate.shape),
+            )
+    state = (v.shape[0], v.shape[2], q.shape[3], v.shape[3])
+    if initial is not None and (initial.shape != state or initial.dtype != torch.float32):
+        raise ShapeError(
+            "the state of each head is a float32 matrix",
+            argument="initial_state",
+            expected=f"float32 {list(state)}",
+            got=f"{initial.dtype} {list(initial.shape)}",
+        )
+    for name, other in (("k", k), ("v", v), ("g", g), ("beta", beta), ("initial_state", initial)):
+        if other is not None and other.device != q.device:
+            raise ArgumentError(
+                "the tensors are on different devices",
+                argument=name,
+                expected=str(q.device),
+                got=str(other.device),
+            )
+
+
+def _build(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Optional[Tensor],
+    initial: Optional[Tensor],
+    scale: float,
+) -> Any:
+    if not v.numel():
+
+        def nothing(
+            q: Tensor, k: Tensor, v: Tensor, g: Any, beta: Any, initial: Any, scale: Any
+        ) -> Any:
+            if initial is not None:
+                return torch.empty_like(v), initial.clone()
+            shape = (v.shape[0], v.shape[2], v.shape[3], q.shape[3])
+            return torch.empty_like(v), v.new_zeros(shape, dtype=torch.float32)
+
+        return nothing
+    plan = launches.forward_plan(q, k, v, g, beta, initial, scale)
+    return lambda q, k, v, g, beta, initial, scale: plan(q, k, v, g, beta, initial)
+
+
+_plans = Plans(_build)
+
+
+@gluon.torch.op(
+    "gluon_kernels::linear_attention",
+    shape=lambda q, k, v, g, beta, initial, scale: [
+        v.shape,
+        ((v.shape[0], v.shape[2], v.shape[3], q.shape[3]), torch.float32),
+    ],
+)
+def _linear(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Optional[Tensor],
+    initial: Optional[Tensor],
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """Return the result, and the final states transposed, [batch, heads, V, K]."""
+    g, beta = g.contiguous(), None if beta is None else beta.contiguous()
+    tensors = (q, k, v, g, beta, initial)
+    out, final = _plans((key(*tensors), scale), *tensors, scale)
+    return out, final
+
+
+def _call(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor], scale: Optional[float],
+    initial_state: Optional[Tensor], return_state: bool,
+) -> Any:  # fmt: skip
+    if scale is None:
+        scale = 1 / math.sqrt(max(q.shape[-1], 1)) if q.ndim else 1.0
+    _check(q, k, v, g, beta, initial_state)
+    initial = None if initial_state is None else initial_state.mT.contiguous()
+    if not is_compiling() and is_plain(q, k, v, g, beta, initial):
+        out, final = _linear.function(q, k, v, g, beta, initial, scale)
+    else:
+        out, final = _linear(q, k, v, g, beta, initial, scale)
+    return (out, final.mT) if return_state else out
+
+
+def gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    *,
+    scale: Optional[float] = None,
+    initial_state: Optional[Tensor] = None,
+    return_state: bool = False,
+) -> Union[Tensor, tuple[Tensor, Tensor]]:
+    """Return the outputs of the gated delta rule (Yang et al., arXiv:2412.06464), in chunks of 64 tokens.
+
+    Each head has a state S of K x V, zeros at first. Token by token
+
+        S = exp(g) * S;  S += beta * k (v - S^T k)^T;  o = scale * S^T q
+
+    Products take 16-bit operands and add up in float32, states are float32. Keys are expected with norms of at most about 1, such as
+    after `torch.nn.functional.normalize`. Long sequences of few heads are cut into segments that are walked at a time.
+
+    Args:
+        q, k: [batch, length, heads of keys, K], float16 or bfloat16 of any strides, K up to 256.
+        v: [batch, length, heads, V] of the same dtype; the heads are a multiple of those of keys.
+        g: [batch, length, heads], the natural logarithms of decays, at most 0.
+        beta: [batch, length, heads], the rates.
+        scale: of the results; 1 / sqrt(K) by default.
+        initial_state: float32 [batch, heads, K, V].
+        return_state: return the states after the last token, too.
+
+    Returns:
+        [batch, length, heads, V]; with `return_state` also float32 [batch, heads, K, V].
+
+    Raises:
+        DtypeError, ShapeError: tensors of other dtypes or shapes.
+        ArgumentError: tensors on different devices.
+    """
+    result: Union[Tensor, tuple[Tensor, Tensor]] = _call(
+        q, k, v, g, beta, scale, initial_state, return_state
+    )
+    return result
+
+
+def gated_linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    *,
+    scale: Optional[float] = None,
+    initial_state: Optional[Tensor] = None,
+    return_state: bool = False,
+) -> Union[Tensor, tuple[Tensor, Tensor]]:
+    """Return the outputs of linear attention with a decay for each token and head, `S = exp(g) * S + k v^T; o = scale * S^T q`.
+
+    Arguments, results and errors are those of `gated_delta_rule`, without `beta`. With `q`, `k`, `v` and `g` as C, B, `dt * x` and `dt * A` it
+    is Mamba-2's state space duality (Dao and Gu, arXiv:2405.21060).
+    """
+    result: Union[Tensor, tuple[Tensor, Tensor]] = _call(
+        q, k, v, g, None, scale, initial_state, return_state
+    )
+    return result

@@ -1,0 +1,409 @@
+"""Linear attention with decay, and with the delta rule, in chunks of 64 tokens, on any device.
+
+A head's state S [K, V] decays and takes in one key and value at each token. The gated delta rule (Yang et al., arXiv:2412.06464) is
+
+    S_t = a_t (S_{t-1} - b_t k_t (k_t^T S_{t-1})) + b_t k_t v_t^T,    o_t = scale * q_t^T S_t
+
+and without the delta rule, S_t = a_t S_{t-1} + k_t v_t^T, it is Mamba-2's state space duality (Dao and Gu, arXiv:2405.21060).
+Within a chunk, with e the products of the decays from its first token on, D_ij = e_i / e_j and the chunk's first state S,
+
+    A = tril(b_i D_ij k_i^T k_j, -1),  T = (I + A)^-1 diag(b),  P = scale * tril(D_ij q_i^T k_j)
+    N = T (V - e K S),    O = scale e Q S + P N,    S' = e_C S + K^T (e_C / e) N
+
+N = V without the delta rule. `prepare` computes T and P of all chunks at a time; `recur` walks over the chunks with S transposed in
+registers.
+"""
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+__all__ = ["combine", "prepare", "recur"]
+
+
+@gluon.jit
+def add(a, b):
+    """Return the sum, for scans."""
+    return a + b
+
+
+@gluon.constexpr_function
+def column_layout(warps, lanes):
+    """Return a layout of [4, 16, 16] that gives a column of one of the 4 blocks to each thread."""
+    return gl.BlockedLayout([1, 16, 1], [1, 1, lanes], [warps, 1, 1], [2, 1, 0])
+
+
+@gluon.constexpr_function
+def factor_layout(warps, lanes):
+    """Return the layout of a column of each block, [1, 4, 16], that `column_layout` broadcasts."""
+    whole = gl.BlockedLayout([1, 1, 16, 1], [1, 1, 1, lanes], [1, warps, 1, 1], [3, 2, 1, 0])
+    return gl.SliceLayout(3, whole)
+
+
+@gluon.constexpr_function
+def block_layout(warps, lanes):
+    """Return a layout of [4, 16, 4, 16]."""
+    return gl.BlockedLayout([1, 4, 1, 4], [1, 1, lanes // 4, 4], [1, warps, 1, 1], [3, 2, 1, 0])
+
+
+@gluon.jit
+def tile_rows(
+    pointer, first, rows, stride, width, layout: gl.constexpr, C: gl.constexpr, D: gl.constexpr
+):
+    """Load rows from `first` on, zeros past the last row and column."""
+    row = first + gl.arange(0, C, gl.SliceLayout(1, layout))
+    column = gl.arange(0, D, gl.SliceLayout(0, layout))
+    offsets = row.to(gl.int64)[:, None] * stride + column[None, :]
+    return gl.portable.load(pointer, offsets, (row < rows)[:, None] & (column < width)[None, :])
+
+
+@gluon.jit
+def unit_lower_inverse(lower):
+    """Return (I + lower)^-1 of a strictly lower triangle of 64 x 64, float32.
+
+    Four blocks on the diagonal are inverted by substitution, and joined in pairs: the inverse of [[A, 0], [B, C]] has -C^-1 B A^-1
+    below its diagonal.
+    """
+    warps: gl.constexpr = gl.num_warps()
+    lanes: gl.constexpr = gl.target.warp_size
+    columns: gl.constexpr = column_layout(warps, lanes)
+    blocks: gl.constexpr = block_layout(warps, lanes)
+    products: gl.constexpr = gl.portable.mma_layouts(
+        64, 64, 64, gl.float32, gl.float32, input_precision="tf32"
+    )
+    layout: gl.constexpr = products.accumulator
+    lower = gl.convert_layout(lower, layout)
+    row = gl.arange(0, 64, gl.SliceLayout(1, layout))[:, None]
+    column = gl.arange(0, 64, gl.SliceLayout(0, layout))[None, :]
+
+    own = gl.where(row // 16 == column // 16, lower, 0.0).reshape([4, 16, 4, 16])
+    own = gl.convert_layout(gl.sum(gl.convert_layout(own, blocks), 2), columns)
+    by_column: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
+    buffer = gl.allocate_shared_memory(gl.float32, [16, 4, 16], by_column)
+    buffer.permute((1, 2, 0)).store(own)
+    i = gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(2, columns)))[None, :, None]
+    j = gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(1, columns)))[None, None, :]
+    x = gl.where(i == j, 1.0, own * 0.0)
+    for m in gl.static_range(15):
+        solved = gl.sum(gl.where(i == m, x, 0.0), 1)
+        factors = buffer.slice(m, 1, dim=0).load(factor_layout(warps, lanes)).reshape([4, 16])
+        factors = gl.convert_layout(factors, gl.SliceLayout(2, columns))
+        x = x - factors[:, :, None] * solved[:, None, :]
+    x = gl.convert_layout(x, gl.SliceLayout(2, blocks))[:, :, None, :]
+    first = gl.arange(0, 4, gl.SliceLayout(1, gl.SliceLayout(2, gl.SliceLayout(3, blocks))))
+    second = gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, blocks))))
+    same = first[:, None, None, None] == second[None, None, :, None]
+    inverse = gl.convert_layout(gl.where(same, x, 0.0).reshape([64, 64]), layout)
+    for level in gl.static_range(2):
+        size = 16 << level
+        below = (row // size % 2 == 1) & (row // size == column // size + 1)
+        part = gl.where(below, lower, 0.0)
+        right = gl.convert_layout(inverse, products.b)
+        zero = gl.zeros([64, 64], gl.float32, layout)
+        product = gl.portable.mma(
+            gl.convert_layout(part, products.a), right, zero, input_precision="tf32"
+        )
+        left = gl.convert_layout(inverse, products.a)
+        product = gl.convert_layout(product, products.b)
+        inverse = inverse - gl.portable.mma(left, product, zero, input_precision="tf32")
+    return inverse
+
+
+@gluon.jit
+def prepare(
+    q, k, g, beta, decays, weights, inverses, unscaled, strides, length, heads, scale, K: gl.constexpr, C: gl.constexpr,
+    SHARED: gl.constexpr, WIDTH: gl.constexpr,
+):  # fmt: skip
+    """Store decays, P and T of a chunk; the grid has chunks, heads and batches.
+
+    `q` and `k` are [batch, length, heads / SHARED, WIDTH], covered by K columns; `strides` are theirs of batches, rows and heads. `g`, the
+    natural logarithms of decays, and `beta` are contiguous [batch, length, heads]. Results are `decays` [batch, heads, chunks, 4, C],
+    float32: the logarithms (base 2) of e, then e, e_C / e and b; and `weights` (P), `inverses` (T) and, if not None, `unscaled`
+    (T without b), [batch, heads, chunks, C, C]. Without `beta` there is no T; without `q` no P.
+    """
+    chunk = gl.program_id(0)
+    head = gl.program_id(1)
+    batch = gl.program_id(2).to(gl.int64)
+    dtype: gl.constexpr = k.dtype.element_ty
+    products: gl.constexpr = gl.portable.mma_layouts(C, C, K, dtype, dtype)
+    rows: gl.constexpr = gl.portable.blocked_layout([C, K], dtype)
+    layout: gl.constexpr = products.accumulator
+    first = chunk * C
+    place = ((batch * heads + head) * gl.num_programs(0) + chunk).to(gl.int64)
+
+    near_row = gl.arange(0, C, gl.SliceLayout(1, layout))
+    near_column = gl.arange(0, C, gl.SliceLayout(0, layout))
+    offset = (batch * length + first + near_row) * heads + head
+    inside = first + near_row < length
+    flat: gl.constexpr = gl.portable.blocked_layout([C], gl.float32)
+    row = first + gl.arange(0, C, flat)
+    decay = gl.load(g + (batch * length + row) * heads + head, mask=row < length, other=0.0)
+    decay = gl.associative_scan(decay.to(gl.float32) * 1.4426950408889634, 0, add)
+    decay = gl.convert_layout(decay, gl.SliceLayout(1, layout))
+    whole = gl.sum(gl.where(near_row == C - 1, decay, 0.0), 0)
+    gl.store(decays + place * (4 * C) + near_row, decay)
+    gl.store(decays + place * (4 * C) + C + near_row, gl.exp2(decay))
+    gl.store(decays + place * (4 * C) + 2 * C + near_row, gl.exp2(whole - decay))
+    from_first = gl.convert_layout(decay, gl.SliceLayout(0, layout))
+    away = decay[:, None] - from_first[None, :]
+    lower = near_row[:, None] >= near_column[None, :]
+    ratio = gl.exp2(gl.where(lower, away, -float("inf")))
+
+    of_keys = (head // SHARED).to(gl.int64)
+    k += batch * strides[1][0] + of_keys * strides[1][2]
+    k_tile = tile_rows(k, first, length, strides[1][1], WIDTH, rows, C, K)
+    k_smem = gl.allocate_shared_memory(dtype, [C, K], products.b_shared, k_tile)
+    k_columns = k_smem.permute((1, 0)).load(products.b)
+    zero = gl.zeros([C, C], gl.float32, layout)
+    matrix = place * (C * C)
+    out_layout: gl.constexpr = gl.portable.blocked_layout([C, C], dtype)
+    out_row = gl.arange(0, C, gl.SliceLayout(1, out_layout))[:, None]
+    out_offsets = out_row * C + gl.arange(0, C, gl.SliceLayout(0, out_layout))[None, :]
+    if q is not None:
+        q += batch * strides[0][0] + of_keys * strides[0][2]
+        q_tile = tile_rows(q, first, length, strides[0][1], WIDTH, rows, C, K)
+        q_tile = gl.convert_layout(q_tile, products.a)
+        weight = gl.portable.mma(q_tile, k_columns, zero) * ratio * scale
+        weight = gl.convert_layout(weight.to(dtype), out_layout)
+        gl.portable.store(weights + matrix, out_offsets, weight)
+    if beta is not None:
+        product = gl.portable.mma(k_smem.load(products.a), k_columns, zero)
+        rate = gl.load(beta + offset, mask=inside, other=0.0).to(gl.float32)
+        gl.store(decays + place * (4 * C) + 3 * C + near_row, rate)
+        below = near_row[:, None] > near_column[None, :]
+        product = gl.where(below, product * ratio * rate[:, None], 0.0)
+        inverse = unit_lower_inverse(product)
+        if unscaled is not None:
+            result = gl.convert_layout(inverse.to(dtype), out_layout)
+            gl.portable.store(unscaled + matrix, out_offsets, result)
+        column_rate = gl.convert_layout(rate, gl.SliceLayout(0, layout))[None, :]
+        inverse = gl.convert_layout(inverse, layout) * column_rate
+        result = gl.convert_layout(inverse.to(dtype), out_layout)
+        gl.portable.store(inverses + matrix, out_offsets, result)
+
+
+@gluon.jit
+def fetch(buffers, pointers, chunk, place, length, strides, widths, SETTINGS: gl.constexpr):
+    """Start copying the tiles of a chunk to its slot."""
+    q, k, v, weights, inverses = pointers
+    C: gl.constexpr = SETTINGS[0]
+    dtype: gl.constexpr = buffers[1].dtype
+    K: gl.constexpr = buffers[1].shape[2]
+    BV: gl.constexpr = buffers[2].shape[2]
+    rows: gl.constexpr = gl.portable.blocked_layout([C, K], dtype)
+    columns: gl.constexpr = gl.portable.blocked_layout([C, BV], dtype)
+    square: gl.constexpr = gl.portable.blocked_layout([C, C], dtype)
+    slot = chunk % SETTINGS[3]
+    row = chunk * C + gl.arange(0, C, gl.SliceLayout(1, rows))
+    column = gl.arange(0, K, gl.SliceLayout(0, rows))
+    inside = (row < length)[:, None] & (column < widths[0])[None, :]
+    offsets = row.to(gl.int64)[:, None] * strides[1][1] + column[None, :]
+    gl.portable.async_copy(buffers[1].index(slot), k, offsets, inside)
+    if SETTINGS[2]:
+        offsets = row.to(gl.int64)[:, None] * strides[0][1] + column[None, :]
+        gl.portable.async_copy(buffers[0].index(slot), q, offsets, inside)
+    row = chunk * C + gl.arange(0, C, gl.SliceLayout(1, columns))
+    column = gl.arange(0, BV, gl.SliceLayout(0, columns))
+    inside = (row < length)[:, None] & (column < widths[1])[None, :]
+    offsets = row.to(gl.int64)[:, None] * strides[2][1] + column[None, :]
+    gl.portable.async_copy(buffers[2].index(slot), v, offsets, inside)
+    row = gl.arange(0, C, gl.SliceLayout(1, square))[:, None]
+    offsets = row * C + gl.arange(0, C, gl.SliceLayout(0, square))[None, :]
+    matrix = (place + chunk) * (C * C)
+    if SETTINGS[2]:
+        gl.portable.async_copy(buffers[3].index(slot), weights + matrix, offsets)
+    if SETTINGS[1]:
+        gl.portable.async_copy(buffers[4].index(slot), inverses + matrix, offsets)
+    gl.portable.commit()
+
+
+@gluon.jit
+def recur(
+    q, k, v, decays, weights, inverses, out, news, states, initial, final, strides, length, heads, chunks,
+    per_segment, scale, widths, K: gl.constexpr, C: gl.constexpr, BV: gl.constexpr, SHARED: gl.constexpr,
+    STAGES: gl.constexpr,
+):  # fmt: skip
+    """Walk over the chunks of a segment with the state of some columns; the grid has column tiles, heads x segments, batches.
+
+    Operands are those of `prepare`; `v` and `out` are [batch, length, heads, V], `strides` those of `q`, `k`, `v` and `out`, `widths` K and V
+    without padding. `initial` and `final`, float32 [batch, heads, segments, V, K], are the states of segments, transposed, or None; `news`
+    [batch, length, heads, V] (N) and `states` [batch, heads, chunks, V, K] (before each chunk) are kept for gradients, or None. Column tiles past
+    those of V, if the grid has them, begin with rows of the identity and take in no values: their final states are columns of
+    the map that the segment applies to its first state.
+    """
+    dtype: gl.constexpr = k.dtype.element_ty
+    DELTA: gl.constexpr = inverses is not None
+    OUTPUT: gl.constexpr = out is not None
+    SETTINGS: gl.constexpr = (C, DELTA, OUTPUT, STAGES)
+    by_state: gl.constexpr = gl.portable.mma_layouts(BV, C, K, dtype, dtype)
+    by_chunk: gl.constexpr = gl.portable.mma_layouts(BV, C, C, dtype, dtype)
+    to_state: gl.constexpr = gl.portable.mma_layouts(BV, K, C, dtype, dtype)
+    layout: gl.constexpr = by_chunk.accumulator
+    state_layout: gl.constexpr = to_state.accumulator
+    column: gl.constexpr = gl.SliceLayout(0, layout)
+    tile = gl.program_id(0)
+    head = gl.program_id(1) % heads
+    segment = gl.program_id(1) // heads
+    segments = gl.num_programs(1) // heads
+    batch = gl.program_id(2)
+    of_head = (batch * heads + head).to(gl.int64)
+    place = of_head * chunks
+    of_keys = (head // SHARED).to(gl.int64)
+    value_tiles = gl.cdiv(widths[1], BV)
+    mapped = tile >= value_tiles  # columns of the map
+    first_column = tile * BV
+    left = gl.where(mapped, 0, widths[1] - first_column)
+    k += batch.to(gl.int64) * strides[1][0] + of_keys * strides[1][2]
+    v += batch.to(gl.int64) * strides[2][0] + head.to(gl.int64) * strides[2][2] + first_column
+    if OUTPUT:
+        q += batch.to(gl.int64) * strides[0][0] + of_keys * strides[0][2]
+        out += batch.to(gl.int64) * strides[3][0] + head.to(gl.int64) * strides[3][2] + first_column
+    k_buffers = gl.allocate_shared_memory(dtype, [STAGES, C, K], to_state.b_shared)
+    v_buffers = gl.allocate_shared_memory(dtype, [STAGES, C, BV], to_state.b_shared)
+    q_buffers = k_buffers
+    weight_buffers = k_buffers
+    inverse_buffers = k_buffers
+    if OUTPUT:
+        q_buffers = gl.allocate_shared_memory(dtype, [STAGES, C, K], to_state.b_shared)
+        weight_buffers = gl.allocate_shared_memory(dtype, [STAGES, C, C], by_chunk.b_shared)
+    if DELTA:
+        inverse_buffers = gl.allocate_shared_memory(dtype, [STAGES, C, C], by_chunk.b_shared)
+    buffers = (q_buffers, k_buffers, v_buffers, weight_buffers, inverse_buffers)
+    pointers = (q, k, v, weights, inverses)
+    sizes = (widths[0], left)
+    first = segment * per_segment
+    last = gl.minimum(first + per_segment, chunks)
+
+    state_row = gl.arange(0, BV, gl.SliceLayout(1, state_layout))
+    state_column = gl.arange(0, K, gl.SliceLayout(0, state_layout))
+    state = gl.zeros([BV, K], gl.float32, state_layout)
+    in_state = (first_column + state_row < widths[1])[:, None] & (state_column < widths[0])[None, :]
+    state_offsets = (first_column + state_row)[:, None] * widths[0] + state_column[None, :]
+    of_segment = of_head * segments + segment
+    if initial is not None:
+        source = initial + of_segment * (widths[0] * widths[1])
+        state = gl.load(source + state_offsets, mask=in_state, other=0.0)
+    if mapped:
+        unit = (tile - value_tiles) * BV + state_row
+        state = gl.where(unit[:, None] == state_column[None, :], 1.0, 0.0)
+    if STAGES == 2 and first < last:
+        fetch(buffers, pointers, first, place, length, strides, sizes, SETTINGS)
+    near = gl.arange(0, C, column)
+    value_row = gl.arange(0, BV, gl.SliceLayout(1, layout))
+    for chunk in range(first, last):
+        slot = chunk % STAGES
+        row = chunk * C + near
+        if STAGES == 1:
+            fetch(buffers, pointers, chunk, place, length, strides, sizes, SETTINGS)
+        from_first = gl.load(decays + (place + chunk) * (4 * C) + C + near)
+        to_last = gl.load(decays + (place + chunk) * (4 * C) + 2 * C + near)
+        whole = gl.load(decays + (place + chunk) * (4 * C) + 2 * C - 1)
+        gl.portable.wait(0)
+        if STAGES == 2 and chunk + 1 < last:
+            fetch(buffers, pointers, chunk + 1, place, length, strides, sizes, SETTINGS)
+        k_tile = buffers[1].index(slot)
+        zero = gl.zeros([BV, C], gl.float32, by_state.accumulator)
+        operand = gl.convert_layout(state.to(dtype), by_state.a)
+        if states is not None:
+            target = states + (place + chunk) * (widths[0] * widths[1])
+            gl.store(target + state_offsets, state.to(dtype), mask=in_state)
+        value = buffers[2].index(slot).permute((1, 0)).load(layout).to(gl.float32)
+        if DELTA:
+            seen = gl.portable.mma(operand, k_tile.permute((1, 0)).load(by_state.b), zero)
+            seen = gl.convert_layout(seen, layout)
+            value = value - from_first[None, :] * seen
+            inverse = buffers[4].index(slot).permute((1, 0)).load(by_chunk.b)
+            zero_value = gl.zeros([BV, C], gl.float32, layout)
+            value = gl.portable.mma(
+                gl.convert_layout(value.to(dtype), by_chunk.a), inverse, zero_value
+            )
+        offsets = row.to(gl.int64)[None, :]
+        inside = (row < length)[None, :] & (value_row < left)[:, None]
+        if news is not None:
+            target = news + (batch.to(gl.int64) * length * heads + head) * widths[1] + first_column
+            gl.store(
+                target + offsets * (heads * widths[1]) + value_row[:, None],
+                value.to(dtype),
+                mask=inside,
+            )
+        if OUTPUT:
+            q_tile = buffers[0].index(slot).permute((1, 0)).load(by_state.b)
+            result = gl.convert_layout(gl.portable.mma(operand, q_tile, zero), layout)
+            result = result * (from_first * scale)[None, :]
+            weight = buffers[3].index(slot).permute((1, 0)).load(by_chunk.b)
+            result = gl.portable.mma(gl.convert_layout(value.to(dtype), by_chunk.a), weight, result)
+            gl.store(
+                out + offsets * strides[3][1] + value_row[:, None], result.to(dtype), mask=inside
+            )
+        value = value * to_last[None, :]
+        operand = gl.convert_layout(value.to(dtype), to_state.a)
+        state = gl.portable.mma(operand, k_tile.load(to_state.b), state * whole)
+    gl.portable.wait(0)
+    if final is not None:
+        rows = widths[1] + widths[0] * (gl.num_programs(0) > value_tiles).to(gl.int32)
+        target = final + of_segment * (widths[0] * rows)
+        place_row = (
+            gl.where(mapped, widths[1] + (tile - value_tiles) * BV, first_column) + state_row
+        )
+        limit = gl.where(mapped, rows, widths[1])
+        target_offsets = place_row[:, None] * widths[0] + state_column[None, :]
+        in_final = (place_row < limit)[:, None] & (state_column < widths[0])[None, :]
+        gl.store(target + target_offsets, state, mask=in_final)
+
+
+@gluon.jit
+def combine(
+    fresh, maps, decays, initial, firsts, final, sizes, widths, K: gl.constexpr, C: gl.constexpr, BV: gl.constexpr,
+    DELTA: gl.constexpr, REVERSE: gl.constexpr,
+):  # fmt: skip
+    """Store the first state of each segment, and the last one; the grid has column tiles and heads of batches.
+
+    `sizes` are the segments, the chunks of one, all chunks, and the rows of a state in `fresh`, [heads, segments, rows, K]: the final states of
+    segments that began with zeros. `maps` [heads, segments, V + K, K] have, with the delta rule, the transposed maps of first states
+    in their last K rows; without it a segment multiplies its first state by its decays. `initial` and `final` are [heads, V, K], `firsts`
+    [heads, segments, V, K]; `initial` may be None. REVERSE walks from the last segment to the first, with maps of gradients.
+    """
+    products: gl.constexpr = gl.portable.mma_layouts(
+        BV, K, K, gl.float32, gl.float32, input_precision="tf32"
+    )
+    layout: gl.constexpr = products.accumulator
+    segments, per_segment, chunks, rows = sizes
+    head = gl.program_id(1).to(gl.int64)
+    row = gl.program_id(0) * BV + gl.arange(0, BV, gl.SliceLayout(1, layout))
+    column = gl.arange(0, K, gl.SliceLayout(0, layout))
+    inside = (row < widths[1])[:, None] & (column < widths[0])[None, :]
+    offsets = row[:, None] * widths[0] + column[None, :]
+    size = widths[0] * widths[1]
+    state = gl.zeros([BV, K], gl.float32, layout)
+    if initial is not None:
+        state = gl.load(initial + head * size + offsets, mask=inside, other=0.0)
+    map_layout: gl.constexpr = gl.portable.blocked_layout([K, K], gl.float32)
+    map_row = gl.arange(0, K, gl.SliceLayout(1, map_layout))[:, None]
+    map_column = gl.arange(0, K, gl.SliceLayout(0, map_layout))[None, :]
+    in_map = (map_row < widths[0]) & (map_column < widths[0])
+    map_offsets = map_row * widths[0] + map_column
+    if REVERSE:
+        map_offsets = map_column * widths[0] + map_row
+    for step in range(segments):
+        segment = step
+        if REVERSE:
+            segment = segments - 1 - step
+        gl.store(firsts + (head * segments + segment) * size + offsets, state, mask=inside)
+        source = fresh + (head * segments + segment) * (rows * widths[0])
+        taken = gl.load(source + offsets, mask=inside, other=0.0)
+        if DELTA:
+            source = (
+                maps + (head * segments + segment) * ((widths[1] + widths[0]) * widths[0]) + size
+            )
+            factor = gl.load(source + map_offsets, mask=in_map, other=0.0)
+            state = gl.portable.mma(
+                gl.convert_layout(state, products.a), gl.convert_layout(factor, products.b), taken,
+                input_precision="tf32",
+            )  # fmt: skip
+        else:
+            total = gl.to_tensor(0.0)
+            for chunk in range(
+                segment * per_segment, gl.minimum((segment + 1) * per_segment, chunks)
+            ):
+                total += gl.load(decays + (head * chunks + chunk) * (4 * C) + C - 1)
+            state = state * gl.exp2(total) + taken
+    gl.store(final + head * size + offsets, state, mask=inside)

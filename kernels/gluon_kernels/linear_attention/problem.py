@@ -1,0 +1,232 @@
+"""The cases of linear attention, for tests and benchmarks."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gluon_kernels.linear_attention.ops import gated_delta_rule, gated_linear_attention
+from gluon_kernels.problem import Problem, Shape
+
+__all__ = ["DELTA", "LINEAR", "PROBLEMS", "chunked", "recurrence"]
+
+
+def recurrence(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Optional[Tensor] = None,
+    scale: Optional[float] = None,
+    initial_state: Optional[Tensor] = None,
+) -> tuple[Tensor, Tensor]:
+    """Return the results and final states token by token, in float64 on a CPU, else float32."""
+    wide = torch.float64 if v.device.type == "cpu" else torch.float32
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    shared = v.shape[2] // q.shape[2]
+    q, k = (x.to(wide).repeat_interleave(shared, 2) for x in (q, k))
+    v, decay = v.to(wide), g.to(wide).exp()
+    shape = (v.shape[0], v.shape[2], k.shape[3], v.shape[3])
+    state = v.new_zeros(shape) if initial_state is None else initial_state.to(wide)
+    results = []
+    for t in range(v.shape[1]):
+        state = state * decay[:, t, :, None, None]
+        value = v[:, t]
+        if beta is not None:
+            value = value - (state * k[:, t, :, :, None]).sum(-2)
+            value = value * beta[:, t, :, None].to(wide)
+        state = state + k[:, t, :, :, None] * value[:, :, None, :]
+        results.append(scale * (state * q[:, t, :, :, None]).sum(-2))
+    return torch.stack(results, 1), state
+
+
+def chunked(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Optional[Tensor] = None,
+    scale: Optional[float] = None,
+    initial_state: Optional[Tensor] = None,
+) -> tuple[Tensor, Tensor]:
+    """Return what `recurrence` returns, by chunks of 64 tokens: a thousand products instead of many thousand steps."""
+    wide = torch.float64 if v.device.type == "cpu" else torch.float32
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    length, shared = v.shape[1], v.shape[2] // q.shape[2]
+    more = -length % 64
+
+    def parts(x: Tensor) -> Tensor:  # [chunks, batch, heads, 64, width]
+        x = F.pad(x.to(wide), (0, 0, 0, 0, 0, more)).unflatten(1, (-1, 64))
+        return x.permute(1, 0, 3, 2, 4)
+
+    q, k = (parts(x.repeat_interleave(shared, 2)) for x in (q, k))
+    v, decay = parts(v), parts(g[..., None])[..., 0].cumsum(-1)
+    ratio = (decay[..., :, None] - decay[..., None, :]).tril().exp().tril()
+    weights = scale * (q @ k.mT) * ratio
+    identity = torch.eye(64, dtype=wide, device=v.device)
+    inverses = None
+    if beta is not None:
+        rates = parts(beta[..., None])
+        lower = (rates * (k @ k.mT) * ratio).tril(-1)
+        inverses = torch.linalg.solve_triangular(identity + lower, identity, upper=False)
+        inverses = inverses * rates.mT
+    shape = (*v.shape[1:3], k.shape[4], v.shape[4])
+    state = v.new_zeros(shape) if initial_state is None else initial_state.to(wide)
+    results = []
+    for i in range(v.shape[0]):
+        from_first = decay[i, ..., None].exp()
+        to_last = (decay[i, ..., -1:] - decay[i]).exp()[..., None]
+        value = v[i]
+        if inverses is not None:
+            value = inverses[i] @ (value - from_first * (k[i] @ state))
+        results.append(scale * from_first * (q[i] @ state) + weights[i] @ value)
+        state = from_first[..., -1:, :] * state + k[i].mT @ (to_last * value)
+    result = torch.stack(results, 2).flatten(2, 3)[:, :, :length].transpose(1, 2)
+    return result, state
+
+
+def _arguments(delta: bool) -> Any:
+    def arguments(shape: Shape, device: Any) -> dict[str, Any]:
+        batch, length, heads = shape["batch"], shape["length"], shape["heads"]
+        of_keys = shape.get("heads of keys", heads)
+        width, columns = shape["width"], shape.get("values", shape["width"])
+        dtype = getattr(torch, shape.get("dtype", "bfloat16"))
+
+        def drawn(*sizes: int) -> Tensor:
+            return torch.randn(sizes, device=device)
+
+        q, k = (F.normalize(drawn(batch, length, of_keys, width), dim=-1).to(dtype) for _ in "qk")
+        result = {
+            "q": q,
+            "k": k,
+            "v": drawn(batch, length, heads, columns).to(dtype),
+            "g": F.logsigmoid(drawn(batch, length, heads)) / 16,
+        }
+        if delta:
+            result["beta"] = drawn(batch, length, heads).sigmoid()
+        if shape.get("state"):
+            result["initial_state"] = drawn(batch, heads, width, columns)
+        return result
+
+    return arguments
+
+
+def _with_state(function: Any) -> Any:
+    def run(**arguments: Any) -> Any:
+        return function(**arguments, return_state=True)
+
+    return run
+
+
+def _fla(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, initial_state: Any = None
+) -> Any:
+    from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+
+    shared = v.shape[2] // q.shape[2]
+    if shared > 1:
+        q, k = (x.repeat_interleave(shared, 2) for x in (q, k))
+    return chunk_gated_delta_rule(
+        q, k, v, g, beta, initial_state=initial_state, output_final_state=True
+    )
+
+
+def _fla_simple(q: Tensor, k: Tensor, v: Tensor, g: Tensor, initial_state: Any = None) -> Any:
+    from fla.ops.simple_gla import chunk_simple_gla
+
+    shared = v.shape[2] // q.shape[2]
+    if shared > 1:
+        q, k = (x.repeat_interleave(shared, 2) for x in (q, k))
+    return chunk_simple_gla(q, k, v, g, initial_state=initial_state, output_final_state=True)
+
+
+def _flops(delta: bool, times: float) -> Any:
+    """Count the products of chunks of 64 tokens, without those of the inverse."""
+
+    def flops(shape: Shape) -> float:
+        width, columns = shape["width"], shape.get("values", shape["width"])
+        tokens = shape["batch"] * shape["length"] * shape["heads"]
+        pair = 64 * (width + columns) + 2 * width * columns
+        rule = 64 * (width + columns) + width * columns if delta else 0
+        return float(times * 2 * tokens * (pair + rule))
+
+    return flops
+
+
+def _bytes(times: float) -> Any:
+    def moved(shape: Shape) -> float:
+        tokens = shape["batch"] * shape["length"]
+        heads, of_keys = shape["heads"], shape.get("heads of keys", shape["heads"])
+        columns = shape.get("values", shape["width"])
+        return float(
+            times * tokens * (4 * of_keys * shape["width"] + 4 * heads * columns + 8 * heads)
+        )
+
+    return moved
+
+
+def _draw(delta: bool) -> Any:
+    def draw(draw: random.Random) -> Shape:
+        while True:
+            batch, heads = draw.choice((1, 1, 2, 4, 8)), draw.choice((2, 4, 8, 16, 32))
+            length = int(2 ** draw.uniform(9, 16))
+            if 4096 <= batch * heads * length <= 2**20:
+                break
+        shared = draw.choice((1, 1, 2, 4))
+        width = draw.choice((64, 128, 128))
+        return {
+            "batch": batch,
+            "length": length,
+            "heads": heads,
+            "heads of keys": max(heads // shared, 1),
+            "width": width,
+            "values": width if delta else 64,
+        }
+
+    return draw
+
+
+def _case(batch: int, length: int, heads: int, width: int, **more: Any) -> Shape:
+    return {"batch": batch, "length": length, "heads": heads, "width": width, **more}
+
+
+SMALL = (
+    _case(1, 150, 2, 64, **{"heads of keys": 1, "state": True}),
+    _case(2, 70, 1, 128, dtype="float16"),
+    _case(1, 100, 2, 80, values=40, state=True),
+)
+NAMED = [
+    _case(1, 65536, 8, 128, **{"heads of keys": 2}),
+    _case(1, 65536, 32, 128, **{"heads of keys": 16}),
+    _case(1, 32768, 16, 128),
+    _case(4, 8192, 16, 128),
+    _case(8, 4096, 32, 128, **{"heads of keys": 16}),
+    _case(1, 8192, 32, 128, **{"heads of keys": 16}),
+    _case(16, 2048, 16, 128),
+    _case(4, 1024, 16, 64),
+]
+
+
+def _problem(name: str, op: Any, delta: bool, rival: Any) -> Problem:
+    return Problem(
+        name=name,
+        op=_with_state(op),
+        arguments=_arguments(delta),
+        reference=chunked,
+        rivals={"fla": rival},
+        draw=_draw(delta),
+        flops=_flops(delta, 1),
+        bytes=_bytes(1),
+        tolerance=2e-2,
+        small=SMALL,
+        named=NAMED if delta else [{**shape, "values": 64} for shape in NAMED],
+    )
+
+
+DELTA = _problem("gated_delta_rule", gated_delta_rule, True, _fla)
+LINEAR = _problem("gated_linear_attention", gated_linear_attention, False, _fla_simple)
+PROBLEMS = (DELTA, LINEAR)
