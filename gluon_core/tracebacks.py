@@ -47,7 +47,7 @@ def name_of_cell(file: str) -> Optional[str]:
 
 
 # Top-level packages whose frames do not help the author of a kernel; plugins add theirs.
-MACHINERY = {"gluon_core", "triton", "pluggy"}
+MACHINERY = {"gluon_core", "gluon_runtime", "triton", "pluggy"}
 _LIBRARIES = {"numpy", "torch", "ml_dtypes", "importlib", *sys.stdlib_module_names}
 
 

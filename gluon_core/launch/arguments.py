@@ -11,17 +11,24 @@ from __future__ import annotations
 import inspect
 import operator
 from dataclasses import dataclass
-from typing import Any, Optional, Sequence, cast
+from typing import Any, Callable, Iterable, Optional, Sequence, cast
 
 from gluon_core import _triton
 from gluon_core.compiler import parameters as of_kernel
-from gluon_core.errors import ArgumentError, DeviceError, DtypeError, IntegerError
+from gluon_core.errors import (
+    ArgumentError,
+    CallError,
+    DeviceError,
+    DtypeError,
+    IntegerError,
+    did_you_mean,
+)
 from gluon_core.launch.memory import check_array, check_memory, number, through_dlpack
 from gluon_core.plugin.host_descriptor import HostDescriptor
 from gluon_core.plugin.launcher import ArgumentKind, checked_kind
 from gluon_core.plugin.paths import load_named
 from gluon_core.registry.load import registry
-from gluon_core.values.constants import text_of
+from gluon_core.values.constants import identity, text_of
 from gluon_core.values.descriptors import descriptor_text
 from gluon_runtime import rules
 from gluon_runtime.rules import ABSENT, RULES
@@ -182,12 +189,7 @@ def describe(
         check_memory(value)
         address = value.data_ptr() if what == "pointer" else value.ctypes.data
         kind_name = f"*{'k' if const else ''}{dtype_name(value.dtype)}"
-        if not specialize:
-            return Described(kind_name, None)
-        marks = "D" if align and address % RULES.divisibility == 0 else ""
-        if pointer_range_bits is not None and small_storage(value, pointer_range_bits):
-            marks += "S"
-        return Described(kind_name, marks)
+        return Described(kind_name, _marks(value, address, specialize, align, pointer_range_bits))
     remedy = "Annotate the parameter `: gl.constexpr` to make it a compile-time constant."
     if type(value).__module__.startswith("triton.") and "Descriptor" in type(value).__name__:
         remedy = (
@@ -213,10 +215,19 @@ def _describe_int(value: int, specialize: bool, align: bool) -> Described:
     return Described(name, "D" if align and RULES.is_divisible(value) else "")
 
 
-def small_storage(value: Any, bits: int) -> bool:
-    """Return whether offsets into the storage of `value` fit a signed integer of `bits` bits."""
-    size = rules.storage_size(value)
-    return size is not None and size < 2 ** (bits - 1)
+def _marks(
+    value: Any, address: int, specialize: bool, align: bool, bits: Optional[int]
+) -> Optional[str]:
+    """Return the marks of a tensor.
+
+    Args:
+        bits: mark it as small if offsets into its storage fit a signed integer of so many; None for no such mark.
+    """
+    if not specialize:
+        return None
+    size = None if bits is None else rules.storage_size(value)
+    small = bits is not None and size is not None and size < 2 ** (bits - 1)
+    return "D" * (align and RULES.is_divisible(address)) + "S" * small
 
 
 # The attributes that marks stand for.
@@ -255,12 +266,6 @@ def _disagree(places: set[tuple[str, int]]) -> tuple[str, int]:
     raise DeviceError("the tensors of a launch are on different devices", got=listed)
 
 
-def home_of(tensor: Any) -> Any:
-    """Return the fact that `place_of` depends on, faster: the index of a torch tensor's device."""
-    get_device = getattr(tensor, "get_device", None)
-    return place_of(tensor) if get_device is None else get_device()
-
-
 class Placeholder:
     """A row-major tensor without memory: its address is divisible by 16, and its storage is small.
 
@@ -293,24 +298,6 @@ class Placeholder:
 # Descriptors
 # ---------------------------------------------------------------------------------------------
 
-LAYOUTS: dict[int, int] = {}  # identity of a layout that is kept alive -> token of its value
-_kept_layouts: list[Any] = []
-_layout_tokens: dict[str, int] = {}
-_MOST_LAYOUTS = 1024
-
-
-def layout_token(layout: Any) -> int:
-    """Return a positive number that equal layouts share. Generated code looks into `LAYOUTS` first."""
-    token = LAYOUTS.get(id(layout))
-    if token is None:
-        if len(_kept_layouts) >= _MOST_LAYOUTS:
-            LAYOUTS.clear()
-            _kept_layouts.clear()
-        token = _layout_tokens.setdefault(text_of(layout), len(_layout_tokens) + 1)
-        _kept_layouts.append(layout)
-        LAYOUTS[id(layout)] = token
-    return token
-
 
 def _describe_descriptor(value: HostDescriptor) -> tuple[str, None]:
     value.check_launch()
@@ -326,7 +313,7 @@ def _descriptor_key(value: HostDescriptor) -> tuple[Any, ...]:
     return (
         value.base.dtype,
         value.input_rank,
-        layout_token(value.layout),
+        text_of(value.layout),
         *value.block_shape,
     )
 
@@ -344,6 +331,35 @@ DESCRIPTORS = register_argument_kind(
 # ---------------------------------------------------------------------------------------------
 # Arguments of a parameter
 # ---------------------------------------------------------------------------------------------
+
+
+class Tokens:
+    """Small ints for constants that are costly to compare: equal constants share one.
+
+    A constant that cannot change is recognised by its address first, and is then kept alive so
+    that the address stays its own; the memory is bounded.
+    """
+
+    def __init__(self, size: int = 1024):
+        self._by_id: dict[int, int] = {}
+        self._kept: list[Any] = []
+        self._by_text: dict[str, int] = {}
+        self._size = size
+
+    def __call__(self, value: Any) -> int:
+        token = self._by_id.get(id(value))
+        return self._add(value) if token is None else token
+
+    def _add(self, value: Any) -> int:
+        known = identity(value)
+        token = self._by_text.setdefault(known.text, len(self._by_text))
+        if known.settled:
+            if len(self._kept) >= self._size:
+                self._by_id.clear()
+                self._kept.clear()
+            self._kept.append(value)
+            self._by_id[id(value)] = token
+        return token
 
 
 class Parameter(of_kernel.Parameter):
@@ -365,6 +381,29 @@ class Parameter(of_kernel.Parameter):
             return Described(self.annotation_type, marks if isinstance(marks, str) else "")
         return described
 
+    def fact(self, value: Any, token: Callable[[Any], Any], bits: Optional[int]) -> Any:
+        """Return the part of a call's key for `value`: equal for values that compile alike and are in one place.
+
+        Args:
+            token: stands for a constant.
+            bits: see `describe`.
+        """
+        if self.is_constexpr:
+            return type(value), token(value)
+        what = kind_of(value)
+        if what == "pointer":
+            marks = _marks(value, value.data_ptr(), self.specialize, self.align, bits)
+            return type(value), value.dtype, getattr(value, "device", None), marks
+        if what == "registered":
+            kind = registered_kind(type(value))
+            assert kind is not None
+            return type(value), kind.key(value), place_of(value)
+        known = self.describe(value, bits)
+        if what in ("int", "float"):
+            return known.kind, known.attributes
+        # the text names the classes of named tuples
+        return repr(known.kind), token(known.attributes), place_of(value)
+
     def of_call(self) -> rules.Parameter:
         """Return the parameter as the launch engine knows it."""
         flags = rules.CONSTANT * self.is_constexpr
@@ -382,13 +421,10 @@ def parameters_of(kernel: Any) -> tuple[Parameter, ...]:
     return cast("tuple[Parameter, ...]", of_kernel.parameters_of(kernel, Parameter))
 
 
-def looked_at(
-    parameters: Sequence[Parameter], values: Sequence[Any], where: str
-) -> tuple[tuple[Any, ...], dict[str, tuple[str, int]]]:
-    """Return the arguments of a call as kernels take them, and their `places_of`."""
+def viewed_all(parameters: Sequence[Parameter], values: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the arguments of a call as kernels take them."""
     pairs = zip(parameters, values)
-    seen = tuple([number(v) if p.is_constexpr else viewed(v) for p, v in pairs])
-    return seen, places_of(parameters, seen, where)
+    return tuple([number(v) if p.is_constexpr else viewed(v) for p, v in pairs])
 
 
 def places_of(
@@ -431,3 +467,35 @@ def all_described(
             error.argument = f"{where}({parameter.name})"
             raise
     return tuple(described)
+
+
+def missing(
+    parameters: Sequence[Parameter], names: Sequence[str], where: str, options: Iterable[str]
+) -> CallError:
+    """Return the error of Python for missing arguments.
+
+    Args:
+        names: of the parameters without one.
+        options: the keywords that no parameter took; one that resembles a name is suggested.
+    """
+    absent = [p for p in parameters if p.name in names]
+    keyword = [p for p in absent if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    named = keyword if len(keyword) == len(absent) else [p for p in absent if p not in keyword]
+    words = [repr(p.name) for p in named]
+    if len(words) > 1:
+        words[-1] = f"and {words[-1]}"
+    kind = "keyword-only" if named is keyword else "positional"
+    text = f"{where}() missing {len(words)} required {kind} argument{'s' * (len(words) > 1)}: " + (
+        ", " if len(words) > 2 else " "
+    ).join(words)
+    for name in names:
+        for option in options:
+            if did_you_mean(option, [name]):
+                return CallError(text, got=option, remedy=f"Did you mean {name!r}?")
+    if not options:
+        return CallError(text)
+    return CallError(
+        text,
+        expected=", ".join(p.name for p in parameters),
+        got=f"{', '.join(options)} by name",
+    )

@@ -37,7 +37,6 @@ from gluon_core.registry.namespaces import when_imported
 if TYPE_CHECKING:
     from gluon_core.compiler import CompiledKernel
     from gluon_core.launch.miss import Dispatcher
-    from gluon_runtime.calls import Calls
 
 __all__ = ["GluonJITFunction", "Grid", "Launch", "jit", "must_use_result"]
 
@@ -118,7 +117,6 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
             )
         self.layouts = layouts
         self._dispatcher: Optional[Dispatcher] = None
-        self._calls: Optional[Calls] = None
         opaque.arm()
         functools.update_wrapper(self, fn, updated=())
 
@@ -138,7 +136,6 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
 
                 registry().service("timeline.process")()
             dispatcher = self._dispatcher = Dispatcher(self)
-            self._calls = dispatcher.calls
         return dispatcher
 
     if TYPE_CHECKING:  # a method of an aggregate is bound to it
@@ -156,8 +153,8 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
     @opaque.closed
     def __getitem__(self, grid: Grid) -> Launch[P]:
         """`kernel[grid]`: a function of the kernel's arguments that launches it."""
-        calls = self._calls or self.dispatcher.calls
-        return functools.partial(calls.call, grid)
+        dispatcher = self._dispatcher or self.dispatcher
+        return functools.partial(dispatcher.call, grid)
 
     __getitem__._torchdynamo_inline = opaque.subscript  # type: ignore[attr-defined]
 
@@ -170,7 +167,7 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
         """
         if warmup:
             return self.dispatcher.warmup(args, kwargs)
-        launched: Optional[CompiledKernel] = self.dispatcher.calls.call(grid, *args, **kwargs)
+        launched: Optional[CompiledKernel] = self.dispatcher.call(grid, *args, **kwargs)
         return launched
 
     @opaque.closed
@@ -199,7 +196,7 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
 
     def forget(self) -> None:
         """Drop the compiled kernels that this process holds; those on disk stay."""
-        self._dispatcher = self._calls = None
+        self._dispatcher = None
 
     @property
     def cache_key(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -69,6 +70,16 @@ def check_array(value: Any) -> None:
 _OP = 'launch from a function under @gluon_core.torch.op("library::name", mutates_args=...)'
 
 
+@functools.cache
+def _wrapper(cls: Any) -> str:
+    """Return the name of the class that tells how a tensor is made of others; "" for one with memory of its own."""
+    names = {base.__name__ for base in cls.__mro__}
+    for name in ("FakeTensor", "FunctionalTensor", "DTensor"):
+        if name in names:
+            return name
+    return cls.__name__ if hasattr(cls, "__tensor_flatten__") else ""
+
+
 def check_memory(value: Any) -> None:
     """Check that a tensor of torch has an address.
 
@@ -78,8 +89,9 @@ def check_memory(value: Any) -> None:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         return
-    classes = {cls.__name__ for cls in type(value).__mro__}
-    if classes & {"FakeTensor", "FunctionalTensor"}:
+    cls: Any = type(value)
+    wrapper = _wrapper(cls)
+    if wrapper in ("FakeTensor", "FunctionalTensor"):
         raise TensorError(
             # Dynamo shows this sentence alone.
             "torch is tracing, and the tensor has a shape but no memory: launch in an op, and there with "
@@ -87,7 +99,7 @@ def check_memory(value: Any) -> None:
             got=type(value).__name__,
             remedy=f"For torch.compile, torch.export and make_fx, {_OP}.",
         )
-    if "DTensor" in classes:
+    if wrapper == "DTensor":
         raise TensorError(
             "the tensor is spread over devices",
             got=f"DTensor with {getattr(value, 'placements', '')}",
@@ -105,7 +117,7 @@ def check_memory(value: Any) -> None:
             "torch.func (vmap, grad) is at work, and the tensor stands for others",
             remedy=f"For vmap and grad, {_OP} with vmap= and backward=.",
         )
-    if hasattr(value, "__tensor_flatten__"):
+    if wrapper:
         raise TensorError(
             "the tensor is made of others and has no memory of its own",
             got=type(value).__name__,

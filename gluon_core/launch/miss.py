@@ -1,23 +1,20 @@
 """A launch that no hit answers: decides on the form, launches it, and teaches the calls that follow.
 
-A `Dispatcher` belongs to one kernel. Its `calls`, an engine of `gluon_runtime`, answer all that they have learned;
-every other call comes to `miss`.
+A `Dispatcher` belongs to one kernel. As one of `gluon_runtime.calls` it answers all calls that it has learned; every
+other call comes to `miss`.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
-import operator
 import os
 import sys
-from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
+from typing import Any, Callable, Mapping, Optional, Sequence, TypeVar
 
 from gluon_core import _triton
-from gluon_core.compiler import grid
+from gluon_core.compiler.grid import measured
 from gluon_core.compiler.kernel import CompiledKernel
 from gluon_core.errors import (
-    ArgumentError,
     CallError,
     GluonError,
     RecompileError,
@@ -26,57 +23,55 @@ from gluon_core.errors import (
 )
 from gluon_core.launch import opaque
 from gluon_core.launch.arguments import (
-    Parameter,
     Placeholder,
-    looked_at,
+    Tokens,
+    missing,
     parameters_of,
     places_of,
-    small_storage,
-    viewed,
+    viewed_all,
 )
 from gluon_core.launch.cache import Forms
 from gluon_core.launch.key import Specialization, specialize
-from gluon_core.launch.reading import Tokens, readings
 from gluon_core.plugin.backend import Backend
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import refused
-from gluon_runtime.calls import Calls
-from gluon_runtime.native import Hit, Watch
+from gluon_runtime.calls import Calls, Hit, Watch
 from gluon_runtime.rules import ABSENT, RULES
 
 __all__ = ["OBSERVERS", "Dispatcher"]
 
 # Each is called with the source, target, options and grid (None: no program ran) of every launch that
 # takes no fast way; while a launch hook of Triton's is set, none does.
+_SMALL_BITS = 32  # of offsets into small storage
+
 OBSERVERS: list[Callable[..., None]] = []
 
 
-class Dispatcher:
-    """Launches one kernel: the `gluon_runtime.calls.Kernel` of its calls.
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _door(function: F) -> F:
+    """Return `function`, which torch does not trace, and whose frame in tracebacks names no file of the machinery."""
+    function.__code__ = function.__code__.replace(co_filename="<gluon launch>")
+    return opaque.closed(function)
+
+
+class Dispatcher(Calls):
+    """Launches one kernel.
 
     Args:
         kernel: the jit function.
     """
 
-    rules = RULES
-    takes_stream = False
-    mistakes = GluonError
-    grids = grid.TABLE
-    trimmed = staticmethod(trimmed)
-    view = staticmethod(viewed)
-    sealed = staticmethod(opaque.closed)
-
     def __init__(self, kernel: Any):
         self.kernel = kernel
-        self.name: str = kernel.__name__
         self.parameters = parameters_of(kernel)
         self.names = tuple(p.name for p in self.parameters)
         self.forms = Forms(kernel, self.names)
-        self.token = Tokens()
-        self.readings = functools.partial(readings, self.token)
+        self._token = Tokens()
         self._lookup: Optional[Callable[..., Any]] = None
         runtime = self._runtime = _triton.knobs.runtime
-        self.watch = Watch(
+        watch = Watch(
             runtime,
             runtime.launch_enter_hook,
             getattr(runtime.launch_enter_hook, "calls", ()),
@@ -86,70 +81,99 @@ class Dispatcher:
             self.forms.globals,
             self.forms.globals_changed,
         )
-        self.calls = Calls(self, [p.of_call() for p in self.parameters])
+        super().__init__(kernel.__name__, [p.of_call() for p in self.parameters], RULES, watch)
 
-    # -- questions of the calls ------------------------------------------------------------------------
+    # -- as one of `calls` -----------------------------------------------------------------------------
+
+    @_door
+    def entry(self, grid: Any, /, *arguments: Any, **named: Any) -> Any:
+        __tracebackhide__ = True
+        try:
+            return super().entry(grid, *arguments, **named)
+        except GluonError as error:
+            raise trimmed(error)  # noqa: B904  # the same error
+
+    @_door
+    def run(self, hit: Hit, grid: Any, stream: Any, values: tuple[Any, ...]) -> Any:
+        __tracebackhide__ = True
+        try:
+            return super().run(hit, grid, stream, values)
+        except GluonError as error:
+            raise trimmed(error)  # noqa: B904  # the same error
+
+    def view(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        return viewed_all(self.parameters, values)
+
+    def facts(self, values: tuple[Any, ...]) -> Sequence[Any]:
+        bits = _SMALL_BITS if self.ranged else None
+        return [p.fact(value, self._token, bits) for p, value in zip(self.parameters, values)]
 
     def measure(
-        self, sizes: Any, values: tuple[Any, ...], hit: Optional[Hit] = None
+        self, grid: Any, values: tuple[Any, ...], hit: Optional[Hit] = None
     ) -> Optional[tuple[int, int, int]]:
-        """See `grid.measured`."""
-        return grid.measured(sizes, self.names, values)
+        return measured(grid, self.names, values)
 
-    def size_key(self, value: Any) -> bool:
-        return small_storage(value, 32)
-
-    def refuse(self, values: tuple[Any, ...], error: Exception) -> Exception:
-        """Return the error for a tensor without an address, or an array that kernels cannot work on; torch and
-        NumPy refuse them with errors of their own."""
-        try:
-            places_of(self.parameters, values, self.name)
-        except ArgumentError as ours:
-            return ours
-        return error
-
-    def too_many(self, surplus: Sequence[Any]) -> CallError:
-        """Return the error for a launch with `surplus` arguments by place."""
+    def mistake(
+        self, kind: str, names: Sequence[str], count: int, options: Mapping[str, Any]
+    ) -> CallError:
+        """Return the error with the text of Python's."""
+        if kind == "missing":
+            return missing(self.parameters, names, self.name, options)
+        if kind == "twice":
+            return CallError(f"{self.name}() got multiple values for argument {names[0]!r}")
+        if kind == "unknown":
+            text = f"{self.name}() got an unexpected keyword argument {names[0]!r}"
+            return CallError(text, remedy=did_you_mean(names[0], self.names))
         places = sum(p.kind is not inspect.Parameter.KEYWORD_ONLY for p in self.parameters)
         return CallError(
-            f"{self.name}() takes {places} positional argument{'s' * (places != 1)} "
-            f"but {places + len(surplus)} were given",
+            f"{self.name}() takes {places} positional argument{'s' * (places != 1)} but {count} were given",
             expected=", ".join(self.names),
         )
 
-    def miss(self, sizes: Any, values: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-        """Launch where no hit answers; the next call of this kind will be one."""
-        if "config" in options:
-            filled, left = self.lookup(values, options)
-            _require_all(self.parameters, filled, self.name, options)
-            return self.calls.again(sizes, filled, left)
-        _require_all(self.parameters, values, self.name, options)
-        seen, places = looked_at(self.parameters, values, self.name)
-        if any(map(operator.is_not, seen, values)):
-            return self.calls.again(sizes, seen, options)
+    def miss(
+        self, grid: Any, stream: Any, values: tuple[Any, ...], options: Mapping[str, Any]
+    ) -> Any:
+        values, options = self._completed(values, options)
         for hook in self.kernel.pre_run_hooks:
             hook(*values, **options)
         try:
-            specialization = specialize(self.kernel, self.parameters, values, options, places)
+            specialization = self.specialize(values, options)
             compiled = self.forms.obtain(specialization, values, warmup=False)
         except GluonError as error:
             refused(self.name, error)
             raise
         if compiled is None:  # Triton's jit_cache_hook took over
             return None
-        measured = grid.measured(sizes, self.names, values)
+        sizes = measured(grid, self.names, values)
         hit = self._learn(specialization, values, options, compiled)
         for observe in OBSERVERS:
-            observe(compiled.src, specialization.target, specialization.options, measured)
-        if measured is not None:
-            stream = hit.stream_of(hit.device)
-            record = compiled.launch_metadata(measured, stream, *values)
+            observe(compiled.src, specialization.target, specialization.options, sizes)
+        if sizes is not None:
+            on = hit.stream_of(hit.device)
+            record = compiled.launch_metadata(sizes, on, *values)
             if not _triton.hook_is_empty(self._runtime.launch_enter_hook):
                 self._runtime.launch_enter_hook(record)
-            hit.launch(measured, stream, *values)
+            hit.launch(sizes, on, *values)
             if not _triton.hook_is_empty(self._runtime.launch_exit_hook):
                 self._runtime.launch_exit_hook(record)
         return compiled
+
+    def _completed(
+        self, values: tuple[Any, ...], options: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the values of a call, those of its configuration included, and the options that are left.
+
+        Raises:
+            CallError: a parameter has no argument.
+        """
+        left = dict(options)
+        if "config" in options:
+            values, left = self.lookup(values, options)
+            values = self.view(values)
+        names = [name for name, value in zip(self.names, values) if value is ABSENT]
+        if names:
+            raise self.mistake("missing", names, 0, left)
+        return values, left
 
     @property
     def lookup(self) -> Callable[..., Any]:
@@ -172,32 +196,21 @@ class Dispatcher:
     ) -> Hit:
         """Return the hit of this call, which answers the next ones."""
         backend = specialization.backend
-        hit, _ = self._hit(specialization, compiled, raw=False)
+        hit = self._hit(specialization, compiled)
         if backend.simulates:
             hit = hit._replace(launch=self._guard_environment(hit.launch, options))
-        self.calls.learn(
-            values,
-            options,
-            hit,
-            raw=backend.device.raw_pointers,
-            ranged=backend.compiler.pointer_range_bits is not None,
-            lasting=specialization.lasting,
-        )
+        ranged = backend.compiler.pointer_range_bits is not None
+        self.learn(values, options, hit, ranged=ranged, lasting=specialization.lasting)
         return hit
 
     @staticmethod
-    def _hit(
-        specialization: Specialization, compiled: CompiledKernel, raw: bool
-    ) -> tuple[Hit, Any]:
-        """Return the launch of a compiled form, and `bind` of a backend that binds grid and stream faster."""
+    def _hit(specialization: Specialization, compiled: CompiledKernel) -> Hit:
+        """Return the launch of a compiled form."""
         backend, device = specialization.backend, specialization.device
-        launch = compiled.launcher(device)
-        bind = getattr(launch, "bind", None)
-        if raw:
-            launch = getattr(launch, "raw", launch)
+        launch: Callable[..., Any] = compiled.launcher(device)
         if not backend.simulates and backend.device.count() > 1:
             launch = _on_device(launch, backend, device)
-        return Hit(launch, backend.device.stream_getter(), device, compiled), bind
+        return Hit(launch, backend.device.stream_getter(), device, compiled)
 
     def _guard_environment(
         self, launch: Callable[..., Any], options: Mapping[str, Any]
@@ -208,7 +221,7 @@ class Dispatcher:
         def guarded(sizes: Any, stream: int, *values: Any) -> Any:
             if os.environ.get("GLUON_TARGET") != wanted:
                 self.forget()
-                return self.miss(sizes, values, options)
+                return self.miss(sizes, None, values, options)
             launch(sizes, stream, *values)
             return None
 
@@ -218,19 +231,16 @@ class Dispatcher:
         """Drop all forms and calls in memory; the next call decides anew. The disk cache stays."""
         self.forms.forget()
         self._lookup = None
-        self.calls.forget()
+        super().forget()
 
     # -- ahead of a call -------------------------------------------------------------------------------
 
     def bind(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the values of all parameters in order, and the options that are left."""
-        values, options = self.calls.bind(args, kwargs)
-        if "config" in options:
-            values, options = self.lookup(values, options)
-        _require_all(self.parameters, values, self.name, options)
-        return values, options
+        """Return the values of all parameters in order, as kernels take them, and the options that are left."""
+        values, options = self.placed(args, kwargs)
+        return self._completed(self.view(values), options)
 
     def specialize(
         self, values: tuple[Any, ...], options: Mapping[str, Any], running: bool = True
@@ -250,20 +260,14 @@ class Dispatcher:
         self, args: Sequence[Any], sizes: Any, kwargs: Mapping[str, Any]
     ) -> Callable[..., None]:
         """See `GluonJITFunction.prepare`."""
-        passed, options = self.bind(args, kwargs)
-        values, places = looked_at(self.parameters, passed, self.name)
-        specialization = specialize(self.kernel, self.parameters, values, options, places)
+        passed, _ = self.placed(args, kwargs)
+        values, options = self.bind(args, kwargs)
+        specialization = self.specialize(values, options)
         compiled = self.forms.obtain(specialization, values, warmup=True)
         if compiled is None:
             raise RecompileError(f"a jit_cache_hook kept {self.name} from being compiled")
-        raw = specialization.backend.device.raw_pointers
-        hit, bind = self._hit(specialization, compiled, raw)
-        measured = self.measure(sizes, values)
-        handle = self.calls.handle(passed, hit, measured, raw)
-        if bind is None or measured is None:
-            return handle
-        bound: Callable[..., None] = bind(measured, hit.stream_of, hit.device, handle)
-        return bound
+        hit = self._hit(specialization, compiled)
+        return self.handle(passed, hit, self.measure(sizes, values))
 
 
 def _on_device(launch: Callable[..., Any], backend: Backend, device: int) -> Callable[..., Any]:
@@ -276,7 +280,8 @@ def _on_device(launch: Callable[..., Any], backend: Backend, device: int) -> Cal
         with backend.device.scope(device):
             return launch(*values, **named)
 
-    launch_there.engine = getattr(launch, "engine", None)  # type: ignore[attr-defined]
+    for name in ("bind", "engine"):
+        setattr(launch_there, name, getattr(launch, name, None))
     return launch_there
 
 
@@ -289,39 +294,3 @@ def _stand_in(value: Any) -> Any:
     if numpy is not None and isinstance(value, numpy.dtype):
         return Placeholder(value)
     return value
-
-
-def _require_all(
-    parameters: Sequence[Parameter], values: Sequence[Any], where: str, options: Iterable[str] = ()
-) -> None:
-    """Raise the error of Python for missing arguments, if `values` lack some.
-
-    Args:
-        options: the keywords that no parameter took.
-
-    Raises:
-        CallError: a parameter has no argument; a keyword that resembles its name is suggested.
-    """
-    missing = [p for p, value in zip(parameters, values) if value is ABSENT]
-    if not missing:
-        return
-    keyword = [p for p in missing if p.kind is inspect.Parameter.KEYWORD_ONLY]
-    named = keyword if len(keyword) == len(missing) else [p for p in missing if p not in keyword]
-    names = [repr(p.name) for p in named]
-    if len(names) > 1:
-        names[-1] = f"and {names[-1]}"
-    kind = "keyword-only" if named is keyword else "positional"
-    text = f"{where}() missing {len(names)} required {kind} argument{'s' * (len(names) > 1)}: " + (
-        ", " if len(names) > 2 else " "
-    ).join(names)
-    for parameter in missing:
-        for option in options:
-            if did_you_mean(option, [parameter.name]):
-                raise CallError(text, got=option, remedy=f"Did you mean {parameter.name!r}?")
-    if not options:
-        raise CallError(text)
-    raise CallError(
-        text,
-        expected=", ".join(p.name for p in parameters),
-        got=f"{', '.join(options)} by name",
-    )

@@ -24,11 +24,9 @@ class Device:
 
     Attributes:
         tensor_device: the torch device type of the tensors that kernels take, such as `cpu`.
-        raw_pointers: the launcher takes pointers as addresses; otherwise it gets the tensors.
     """
 
     tensor_device: Optional[Words] = None
-    raw_pointers: bool = False
 
     def target(self, index: int = 0) -> Optional[Target]:
         """Return the target of device `index`, None where there is no such device. Never raises."""

@@ -71,8 +71,7 @@ class Launcher(Protocol):
             grid: three positive sizes.
             stream: from the device's `stream_getter`.
             arguments: one for each parameter of the kernel in order, those that are constants in this
-                specialization included. With `Device.raw_pointers` a pointer is an address (int) or
-                the tensor, else the tensor.
+                specialization included; the tensor or array for a pointer.
         """
 
 
@@ -80,13 +79,10 @@ class FastLauncher(Launcher, Protocol):
     """Attributes that a launcher may have, so that a launch costs less. The core asks for each.
 
     Attributes:
-        raw: the same launch where every pointer outside of tuples is an address; asked of backends
-            with `raw_pointers`.
         engine: the same launch in the C engine of `gluon_runtime`, which then finds it for calls that came
             before without a step in Python.
     """
 
-    raw: Launcher
     engine: Engaged
 
     def bind(

@@ -152,8 +152,6 @@ def _backend(origin: str, backend: Backend) -> Faults:
     yield from _not_ours("name", backend.name)
     for name, declared in _hints(Backend).items():
         yield from _faults(name, getattr(backend, name), declared)
-    if backend.device.raw_pointers and backend.device.tensor_device is None:
-        yield "device.raw_pointers", "needs a tensor_device: which tensors have addresses?", {}
     names = [arch.name for arch in backend.architectures]
     if backend.simulates and names:
         message = "a backend that simulates runs kernels for the architectures of the others "

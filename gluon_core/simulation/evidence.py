@@ -212,11 +212,7 @@ def witnessed(compiled: Compiled, launch: Launcher, by: str = "") -> Launcher:
     """
     if not (compiled.target.simulated or _records):
         return launch
-    seen: Any = _witness(compiled, launch, by)
-    raw: Optional[Launcher] = getattr(launch, "raw", None)
-    if raw is not None:
-        seen.raw = _witness(compiled, raw, by)
-    return cast(Launcher, seen)
+    return cast(Launcher, _witness(compiled, launch, by))
 
 
 def _witness(compiled: Compiled, launch: Launcher, by: str) -> Callable[..., Any]:

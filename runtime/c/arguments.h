@@ -48,11 +48,12 @@ typedef struct {
 } Packed;
 
 /* Attributes of objects of Python; PyInit__engine interns them. */
-enum { BASE, BLOCK_SHAPE, DATA_PTR, DICT, ENTER, ENTRY, LAYOUT, LEAVE, PADDING, ROUND, SELF, SHAPE, STRIDES, NAMES };
+enum { BASE, BLOCK_SHAPE, DATA_PTR, DICT, ENTER, ENTRY, LAYOUT, LEAVE, PADDING, ROUND, RUN, SELF,
+       SHAPE, STRIDES, NAMES };
 static const char *const texts[NAMES] = {
     "base",   "block_shape",      "data_ptr", "__dict__",          "launch_enter_hook", "entry",
-    "layout", "launch_exit_hook", "padding",  "round_f32_to_tf32", "__self__",          "shape",
-    "strides"};
+    "layout", "launch_exit_hook", "padding",  "round_f32_to_tf32", "run",               "__self__",
+    "shape",  "strides"};
 static PyObject *names[NAMES];
 
 #define LAUNCH "gluon.launch" /* the name of capsules */
@@ -121,26 +122,33 @@ typedef struct {
     int (*current_stream)(int32_t device_type, int32_t index, void **out);
 } Exchange;
 
-/* Exact classes of tensors whose library offers that table; they live as long as the process. */
+/* Exact classes of tensors whose library offers that table, and of descriptors, which have no `read`; they live as long
+ * as the process. */
 static struct {
     PyTypeObject *cls;
     ReadView read;
-} tensors[MAX_TENSORS];
-static int tensors_known;
-static int (*streams)(int32_t device_type, int32_t index, void **out); /* of that library */
+} classes[MAX_CLASSES];
+static int classes_known;
+static int (*streams)(int32_t device_type, int32_t index, void **out); /* of the library of the tensors */
+
+/* Return the place of a class among these, below 0 for any other. */
+static inline int class_of(const PyTypeObject *cls)
+{
+    int i = classes_known;
+    while (i-- > 0 && classes[i].cls != cls) {
+    }
+    return i;
+}
 
 /* 1 after reading a tensor of a known class, 0 for other objects and for tensors without memory. */
 static int view_of(PyObject *value, View *out)
 {
-    PyTypeObject *cls = Py_TYPE(value);
-    int i;
-    for (i = 0; i < tensors_known; i++)
-        if (tensors[i].cls == cls) {
-            if (tensors[i].read(value, out) == 0)
-                return 1;
-            PyErr_Clear(); /* data_ptr() says why */
-            return 0;
-        }
+    int i = class_of(Py_TYPE(value));
+    if (i < 0 || classes[i].read == NULL)
+        return 0;
+    if (classes[i].read(value, out) == 0)
+        return 1;
+    PyErr_Clear(); /* data_ptr() says why */
     return 0;
 }
 

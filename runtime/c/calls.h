@@ -19,10 +19,11 @@ typedef struct {
     uint64_t *words;
     size_t count;
     PyObject *answer; /* a tuple that owns these, and the objects whose addresses are words: */
-    PyObject *stream_of, *device, *compiled;
+    PyObject *hit, *stream_of, *device, *compiled;
     PyObject *sizes;     /* the grid where a call names none, or None */
     PyObject *constants; /* the values that a grid function gets for constants; None: the call's */
-    const Launch *launch;
+    const Launch *launch; /* NULL: the door makes the launch of `hit` */
+    int (*current_device)(int *index); /* cuCtxGetDevice; NULL where there is one device */
     int index;
 } Known;
 
@@ -36,9 +37,10 @@ typedef struct {
                                                                                runtime may be None */
     PyObject *globals, *changed;
     PyObject *stream; /* the name that calls give a stream by, or None */
+    PyObject *is_small; /* returns whether the storage of a tensor is small */
+    int ranged;         /* that matters */
     Rules rules;
-    int (*current_device)(int *index); /* cuCtxGetDevice; NULL where there is one device */
-    Known *table;                      /* a power of two, at most half full */
+    Known *table; /* a power of two, at most half full */
     size_t size, used;
 } Calls;
 
@@ -168,6 +170,7 @@ static inline int read_call(const Calls *self, Call *call)
 {
     Py_ssize_t i;
     start(&call->reader, &self->rules);
+    call->reader.is_small = self->ranged ? self->is_small : NULL;
     for (i = 0; i < self->count; i++)
         if (read_value(&call->reader, call->values[i], self->parameters[i].flags))
             return -1;
@@ -217,6 +220,22 @@ static PyObject *answer(const Calls *self, Call *call, const Known *known, PyObj
     return NULL;
 }
 
+/* Have Python make a launch that is none of this engine. */
+static PyObject *run(const Calls *self, const Call *call, const Known *known, PyObject *grid)
+{
+    PyObject *values = PyTuple_New(self->count), *result = NULL;
+    PyObject *stream = call->stream == NULL ? Py_None : call->stream;
+    Py_ssize_t i;
+    for (i = 0; values != NULL && i < self->count; i++) {
+        Py_INCREF(call->values[i]);
+        PyTuple_SetItem(values, i, call->values[i]);
+    }
+    if (values != NULL)
+        result = PyObject_CallMethodObjArgs(self->door, names[RUN], known->hit, grid, stream, values, NULL);
+    Py_XDECREF(values);
+    return result;
+}
+
 static PyObject *calls_call(PyObject *object, PyObject *const *args, Py_ssize_t count,
                             PyObject *keywords)
 {
@@ -231,13 +250,18 @@ static PyObject *calls_call(PyObject *object, PyObject *const *args, Py_ssize_t 
         (place = find(self, hash_words(reader->word, reader->words), reader->word,
                       reader->words)) == NULL ||
         place->words == NULL ||
-        (self->current_device != NULL &&
-         (self->current_device(&here) != 0 || here != place->index))) {
+        (place->current_device != NULL &&
+         (place->current_device(&here) != 0 || here != place->index))) {
         PyErr_Clear();
         return decide(self, args, count, keywords);
     }
     known = *place; /* functions that are called from here on may make this object forget the call */
     Py_INCREF(known.answer);
+    if (known.launch == NULL) {
+        result = run(self, &call, &known, args[0]);
+        Py_DECREF(known.answer);
+        return result;
+    }
     result = answer(self, &call, &known, args[0], &asked);
     if (result == NULL && !PyErr_Occurred()) {
         PyObject *others[2 + MAX_PARAMETERS + MAX_OPTIONS];
@@ -326,16 +350,22 @@ static PyObject *calls_remember(PyObject *object, PyObject *args)
 {
     Calls *self = (Calls *)object;
     PyObject *values, *options, *answer, *launch, *owners;
+    unsigned long long current_device;
+    int ranged;
     Call call;
     Known known, *place;
     size_t bytes;
-    if (!PyArg_ParseTuple(args, "O!O!O!", &PyTuple_Type, &values, &PyDict_Type, &options, &PyTuple_Type,
-                          &answer) ||
-        !PyArg_ParseTuple(answer, "OOO!OOOO", &launch, &known.stream_of, &PyLong_Type, &known.device,
-                          &known.compiled, &known.sizes, &known.constants, &owners))
+    if (!PyArg_ParseTuple(args, "O!O!O!Kp", &PyTuple_Type, &values, &PyDict_Type, &options, &PyTuple_Type,
+                          &answer, &current_device, &ranged) ||
+        !PyArg_ParseTuple(answer, "OOOO!OOOO", &known.hit, &launch, &known.stream_of, &PyLong_Type,
+                          &known.device, &known.compiled, &known.sizes, &known.constants, &owners))
         return NULL;
-    known.launch = launch_of(launch);
-    if (known.launch == NULL || read_all(&call, self, values, options) < 0) {
+    if (ranged && !self->ranged)
+        forget_calls(self);
+    self->ranged |= ranged;
+    known.launch = launch == Py_None ? NULL : launch_of(launch);
+    known.current_device = (int (*)(int *))(uintptr_t)current_device;
+    if (PyErr_Occurred() || read_all(&call, self, values, options) < 0) {
         PyErr_Clear();
         Py_RETURN_FALSE;
     }
@@ -401,15 +431,14 @@ static void calls_free(PyObject *object)
 
 static PyObject *calls_new(PyTypeObject *cls, PyObject *args, PyObject *keywords)
 {
-    PyObject *parameters, *absent, *door, *watch, *stream, *described;
-    unsigned long long current_device;
+    PyObject *parameters, *absent, *door, *watch, *stream, *is_small;
     Py_ssize_t i;
     allocfunc allocate = (allocfunc)PyType_GetSlot(cls, Py_tp_alloc);
     Rules rules;
     Calls *self;
-    if (!PyArg_ParseTuple(args, "O!OOO!OO!K(LLLL)", &PyTuple_Type, &parameters, &absent, &door,
-                          &PyTuple_Type, &watch, &stream, &PyTuple_Type, &described, &current_device,
-                          &rules.divides, &rules.constant, &rules.least, &rules.most))
+    if (!PyArg_ParseTuple(args, "O!OOO!OO(LLLL)", &PyTuple_Type, &parameters, &absent, &door,
+                          &PyTuple_Type, &watch, &stream, &is_small, &rules.divides, &rules.constant,
+                          &rules.least, &rules.most))
         return NULL;
     if (PyTuple_Size(parameters) > MAX_PARAMETERS) {
         PyErr_SetString(PyExc_ValueError, "too many parameters");
@@ -438,11 +467,10 @@ static PyObject *calls_new(PyTypeObject *cls, PyObject *args, PyObject *keywords
         Py_DECREF(self);
         return NULL;
     }
-    rules.described = described;
     self->rules = rules;
     self->door = door;
+    self->is_small = is_small;
     self->stream = stream; /* interned, as names in calls are */
-    self->current_device = (int (*)(int *))(uintptr_t)current_device;
     return (PyObject *)self;
 }
 
@@ -452,10 +480,11 @@ static PyMethodDef calls_methods[] = {
     {"key", calls_key, METH_VARARGS,
      "key(values, options)\n\nReturn the key as bytes; None where only Python can."},
     {"remember", calls_remember, METH_VARARGS,
-     "remember(values, options, answer)\n\n"
-     "Answer calls like this one from now on; False where C cannot. The answer is a tuple: launch,\n"
-     "stream_of, device, the result of the call, the grid of calls that give None for it, the constants\n"
-     "that grid functions get (one per parameter, or None), and objects to keep alive."},
+     "remember(values, options, answer, current_device, ranged)\n\n"
+     "Answer calls like this one from now on; False where C cannot. The answer is a tuple: hit, launch (None for\n"
+     "one that the door makes), stream_of, device, the result of the call, the grid of calls that give None for\n"
+     "it, the constants that grid functions get (one per parameter, or None), and objects to keep alive. The code\n"
+     "depends on the size of storages if `ranged`."},
     {"forget", calls_forget, METH_NOARGS, "forget()\n\nForget all calls."},
     {NULL, NULL, 0, NULL}};
 

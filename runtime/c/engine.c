@@ -11,14 +11,14 @@
 #include <stdint.h>
 #include <string.h>
 
-#define VERSION 8      /* of this interface; native.py leaves any other alone */
+#define VERSION 9      /* of this interface; native.py leaves any other alone */
 #define MAX_KINDS 512  /* letters that describe the arguments, brackets of tuples included */
 #define MAX_PARAMETERS 128
 #define MAX_VALUES 512 /* parameters of the kernel, scratch memory included */
 #define MAX_MAPS 16
 #define CACHE_SIZE 1024 /* tensor maps kept; a power of two */
 #define DEVICE_CUDA 2   /* DLPack's number */
-#define MAX_TENSORS 4   /* classes of tensors read without a call into Python */
+#define MAX_CLASSES 8   /* of tensors and descriptors that are read without a call into Python */
 
 #include "driver.h"
 #include "arguments.h"
@@ -320,24 +320,27 @@ static PyObject *forget_maps(PyObject *module, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static PyObject *teach(PyObject *module, PyObject *cls)
+static PyObject *teach(PyObject *module, PyObject *args)
 {
-    PyObject *capsule = PyObject_GetAttrString(cls, "__dlpack_c_exchange_api__");
-    const Exchange *table = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
-    int i;
+    PyObject *cls, *capsule;
+    const Exchange *table;
+    int described, usable;
+    if (!PyArg_ParseTuple(args, "Op", &cls, &described))
+        return NULL;
+    capsule = PyObject_GetAttrString(cls, "__dlpack_c_exchange_api__");
+    table = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    usable = table != NULL && table->major == 1 && table->read != NULL;
     PyErr_Clear();
     Py_XDECREF(capsule);
-    if (table == NULL || table->major != 1 || table->read == NULL)
-        Py_RETURN_FALSE;
-    for (i = 0; i < tensors_known; i++)
-        if ((PyObject *)tensors[i].cls == cls)
-            Py_RETURN_TRUE;
-    if (tensors_known == MAX_TENSORS)
+    if (class_of((PyTypeObject *)cls) >= 0)
+        Py_RETURN_TRUE;
+    if (classes_known == MAX_CLASSES || !(usable || described))
         Py_RETURN_FALSE;
     Py_INCREF(cls); /* for good */
-    tensors[tensors_known].cls = (PyTypeObject *)cls;
-    tensors[tensors_known++].read = table->read;
-    streams = table->current_stream;
+    classes[classes_known].cls = (PyTypeObject *)cls;
+    classes[classes_known++].read = usable ? table->read : NULL;
+    if (usable)
+        streams = table->current_stream;
     Py_RETURN_TRUE;
 }
 
@@ -387,9 +390,9 @@ static PyMethodDef methods[] = {
     {"signature", (PyCFunction)(void (*)(void))signature, METH_FASTCALL,
      "signature(*tensors)\n\nReturn dtype, device, sizes, strides and alignment to 16 bytes of each as bytes;\n"
      "None where C cannot read one."},
-    {"teach", teach, METH_O,
-     "teach(cls)\n\nRead tensors of exactly this class through DLPack's table of functions, which the\n"
-     "class must offer; False where it does not."},
+    {"teach", teach, METH_VARARGS,
+     "teach(cls, described)\n\nRead tensors of exactly this class through DLPack's table of functions, which the\n"
+     "class must offer, or descriptors by their fields; False where it does not."},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_engine", NULL, -1, methods,

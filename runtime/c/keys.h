@@ -16,7 +16,6 @@
 /* gluon_runtime.rules: a mask for divisible numbers, and the usual integers. */
 typedef struct {
     long long divides, constant, least, most;
-    PyObject *described; /* classes of descriptors */
 } Rules;
 
 /* One value of a call, tuples taken apart: one for each letter of a launch's `kinds`. */
@@ -29,6 +28,7 @@ enum { PLAIN, ADDRESS, NUMBER, DESCRIPTOR };
 
 typedef struct {
     const Rules *rules;
+    PyObject *is_small; /* asked of tensors; NULL where the size of their storages does not matter */
     size_t words, leaves, descriptors;
     Leaf leaf[MAX_LEAVES];
     Key keys[MAX_MAPS];
@@ -156,6 +156,15 @@ static int read_number(Reader *to, PyObject *value, int flags)
     return add(to, (uint64_t)(wide | even << 1 | one << 2 | width << 3));
 }
 
+/* Read whether the storage of a tensor is small, which Python says. */
+static int add_size(Reader *to, PyObject *value)
+{
+    PyObject *answer = PyObject_CallFunctionObjArgs(to->is_small, value, NULL);
+    int failed = answer == NULL || add(to, answer == Py_True);
+    Py_XDECREF(answer);
+    return failed;
+}
+
 /* Read one argument: its class, and the facts that the choice depends on. Below 0 where C does not know it; then
  * there may be an exception, too. */
 static int read_value(Reader *to, PyObject *value, int flags)
@@ -169,9 +178,10 @@ static int read_value(Reader *to, PyObject *value, int flags)
         return -1;
     if (view_of(value, &view)) {
         int aligned = (flags & SPECIALIZE) && (flags & ALIGN);
-        return add_leaf(to, value, ADDRESS, start_of(&view))
-                   ? -1
-                   : add(to, word_of_view(&view, aligned ? (uint64_t)to->rules->divides : 0));
+        if (add_leaf(to, value, ADDRESS, start_of(&view)) ||
+            (to->is_small != NULL && flags & SPECIALIZE && add_size(to, value)))
+            return -1;
+        return add(to, word_of_view(&view, aligned ? (uint64_t)to->rules->divides : 0));
     }
     if (cls == &PyLong_Type)
         return read_number(to, value, flags);
@@ -186,10 +196,7 @@ static int read_value(Reader *to, PyObject *value, int flags)
                 return -1;
         return 0;
     }
-    for (i = 0, count = PyTuple_Size(to->rules->described); i < count; i++)
-        if (PyTuple_GetItem(to->rules->described, i) == (PyObject *)cls)
-            return read_descriptor(to, value);
-    return -1;
+    return class_of(cls) >= 0 ? read_descriptor(to, value) : -1;
 }
 
 static int read_option(Reader *to, PyObject *name, PyObject *value)

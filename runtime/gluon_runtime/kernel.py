@@ -9,7 +9,7 @@ from typing import Any, Callable, Mapping, Optional, Protocol, Sequence, Union
 
 from gluon_runtime import manifest as manifests
 from gluon_runtime.arrays import Seen
-from gluon_runtime.calls import Calls, Reading, stream_handle
+from gluon_runtime.calls import Calls
 from gluon_runtime.driver import Driver
 from gluon_runtime.errors import (
     BundleArgumentError,
@@ -20,7 +20,7 @@ from gluon_runtime.errors import (
 from gluon_runtime.manifest import Constant, Form, Kernel
 from gluon_runtime.native import Engaged, Hit
 from gluon_runtime.pack import Packer
-from gluon_runtime.rules import ABSENT, ALIGN, CONSTANT, SPECIALIZE, WIDTH, Parameter, storage_size
+from gluon_runtime.rules import ABSENT, ALIGN, CONSTANT, SPECIALIZE, WIDTH, Parameter
 from gluon_runtime.select import select
 from gluon_runtime.values import look
 
@@ -29,15 +29,14 @@ __all__ = ["BundledKernel", "Grid"]
 Grid = Union[int, Sequence[int], Callable[[dict[str, Any]], Any]]
 _MOST = (2**31 - 1, 65535, 65535)
 _MOST_MAPS = 4096  # of one form that are kept
-_MOST_GRIDS = 4096  # that are kept
 
 
 class _Loaded:
-    """One form on one device: launches it with one value per parameter, addresses for tensors.
+    """One form on one device: launches it with one value per parameter.
 
     Attributes:
         engine: the same in C, where that was built.
-        sizes: the grid of the bundle, if it names one.
+        bind: binds a grid and a stream to it; None without C.
     """
 
     def __init__(self, driver: Driver, form: Form, device: int, code: bytes, names: Sequence[str]):
@@ -46,14 +45,14 @@ class _Loaded:
         self._driver = driver
         self.loaded = driver.load(device, code, form.launch)
         self._packer = Packer(form.packing, names)
-        self._fields_of = _getter([field.path for field in form.packing.fields])
-        self.sizes = None if form.grid is None else _checked(form.grid)
+        self._paths = [field.path for field in form.packing.fields]
         self._scratch = form.launch.global_scratch[0] or form.launch.profile_scratch[0]
         fields = enumerate(form.packing.fields)
         self._maps = [(index, field.map) for index, field in fields if field.map is not None]
         self._encoded: dict[Any, tuple[Any, ...]] = {}
         make = None if self._scratch else getattr(driver, "engaged", None)
         self.engine: Optional[Engaged] = make and make(self.loaded, form, self._again)
+        self.bind = self.engine and self.engine.bind
         alone = self.engine is not None and not self.engine.several  # no device to be made current
         self._in_c = self.engine.launch if self.engine is not None and alone else None
 
@@ -62,7 +61,7 @@ class _Loaded:
             try:
                 self._in_c(sizes, stream, *values)
                 return
-            except (OverflowError, TypeError, ValueError):  # nothing was launched: Python says why
+            except (AttributeError, OverflowError, TypeError, ValueError):  # nothing was launched
                 pass
         self._again(0, sizes, stream, *values)
 
@@ -82,7 +81,9 @@ class _Loaded:
 
     def _again(self, _: int, sizes: tuple[int, int, int], stream: int, *values: Any) -> None:
         """Launch in Python, as where the driver refused a launch of the engine."""
-        flat = self._fields_of(values)
+        flat: Sequence[Any] = [
+            look(reduce(operator.getitem, path, values)).value for path in self._paths
+        ]
         if self._maps:
             flat = self._mapped(flat)
         owned: list[int] = []
@@ -117,13 +118,6 @@ class _Loaded:
         return start + -start % alignment
 
 
-def _getter(paths: Sequence[tuple[int, ...]]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Return a function from the arguments to those at `paths`, which lead into tuples."""
-    if len(paths) > 1 and all(len(path) == 1 for path in paths):
-        return operator.itemgetter(*[index for (index,) in paths])
-    return lambda values: [reduce(operator.getitem, path, values) for path in paths]
-
-
 class Source(Protocol):
     """The bundle of a kernel, see `gluon_runtime.bundle.Bundle`."""
 
@@ -136,7 +130,7 @@ class Source(Protocol):
     def member(self, name: str) -> bytes: ...
 
 
-class BundledKernel:
+class BundledKernel(Calls):
     """A kernel of a bundle: `kernel[grid](*arguments)` launches it.
 
     Compile-time constants may be left out if only one form of the bundle is left then. `stream=`
@@ -144,22 +138,10 @@ class BundledKernel:
     `num_warps`, which choose among forms.
     """
 
-    call: Callable[..., None]  # set by the calls
-
-    # As a `gluon_runtime.calls.Kernel`:
-    watch = None  # nobody listens to the launches of bundles
-    mistakes = ()
-    token = staticmethod(repr)
-    trimmed = sealed = view = staticmethod(lambda value: value)
-
     def __init__(self, bundle: Source, name: str, kernel: Kernel):
         self.bundle = bundle
-        self.name = name
         self.kernel = kernel
         self.names = [parameter.name for parameter in kernel.parameters]
-        self.rules = bundle.manifest.rules
-        self.takes_stream = "stream" not in self.names
-        self.grids: dict[Any, Optional[tuple[int, int, int]]] = {}
         self._ranged = any(
             getattr(pattern, "small", False)
             for form in kernel.forms
@@ -167,7 +149,9 @@ class BundledKernel:
         )
         self._loaded: dict[tuple[str, int], _Loaded] = {}
         self._lock = threading.Lock()
-        self._calls = Calls(self, [_parameter(p) for p in kernel.parameters], door=self)
+        declared = [_parameter(p) for p in kernel.parameters]
+        takes_stream = "stream" not in self.names
+        super().__init__(name, declared, bundle.manifest.rules, takes_stream=takes_stream)
 
     def __repr__(self) -> str:
         return f"BundledKernel({self.name}, {len(self.kernel.forms)} forms)"
@@ -186,75 +170,57 @@ class BundledKernel:
         """
         self.call(None, *arguments, **named)
 
-    def entry(self, grid: Optional[Grid], /, *arguments: Any, **named: Any) -> None:
-        """Answer any launch, with the errors for arguments that Python could not bind."""
-        try:
-            self._calls.entry(grid, *arguments, **named)
-        except TypeError as error:
-            raise self._mistaken(error, arguments, named) from None
-
     def prepare(
         self, *arguments: Any, grid: Optional[Grid] = None, **named: Any
     ) -> Callable[..., None]:
         """Return `handle(*arguments)`, which launches on the current stream and decides nothing: its
         arguments must have the dtypes, alignment, constants and device of those given here."""
-        try:
-            values, options = self._calls.bind(arguments, named)
-        except TypeError as error:
-            raise self._mistaken(error, arguments, named) from None
+        values, options = self.placed(arguments, named)
         options.pop("stream", None)
         hit = self._choose(values, options)
-        sizes = self.measure(grid, values, hit)
-        readings = [
-            reading and (reading[0], _TOLERANT if reading[1].memory else reading[1])
-            for reading in self.readings(self._calls.parameters, values)
+        return self.handle(values, hit, self.measure(grid, values, hit))
+
+    # -- as one of `calls` -----------------------------------------------------------------------------
+
+    def facts(self, values: Sequence[Any]) -> Sequence[Any]:
+        return [
+            (type(value), value if type(value) in (int, bool, str) else repr(value))
+            if parameter.constexpr
+            else self._key_of(look(value))
+            for parameter, value in zip(self.kernel.parameters, values)
         ]
-        fast, tolerant = (
-            self._calls.handle(values, hit, sizes, True, known, lacking=True)
-            for known in (None, readings)
-        )
 
-        def handle(*passed: Any) -> None:
-            try:
-                try:
-                    fast(*passed)
-                except AttributeError:  # an address instead of a tensor: nothing was launched
-                    tolerant(*passed)
-            except (AttributeError, TypeError) as error:
-                raise self._mistaken(error, passed, {}) from None
+    def _key_of(self, seen: Seen) -> Any:
+        rules = self.rules
+        if seen.kind == "tuple":
+            return tuple(map(self._key_of, seen.value))
+        if seen.kind == "pointer":
+            small = self.ranged and rules.is_small(seen.size)
+            divisible = rules.is_divisible(seen.value)
+            return type(seen.owner), seen.dtype, divisible, small, seen.device
+        if seen.kind == "descriptor":
+            spread = seen.value
+            return seen.dtype, len(spread.shape), spread.box, spread.layout, seen.device
+        if seen.kind == "int":
+            return rules.integer_key(seen.value)
+        return seen.kind, repr(seen.value) if seen.kind == "other" else None
 
-        engine: Optional[Engaged] = hit.launch.engine  # type: ignore[attr-defined]
-        if engine is None or sizes is None:
-            return handle
-        return engine.bind(sizes, hit.stream_of, hit.device, handle)
-
-    # -- as a kernel of `calls` ----------------------------------------------------------------------
-
-    def miss(self, grid: Any, values: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+    def miss(self, grid: Any, stream: Any, values: Any, options: Mapping[str, Any]) -> None:
         """Choose a form, launch it, and have the next call of this kind find it."""
-        left = dict(options)
-        stream = left.pop("stream", None) if self.takes_stream else None
-        hit = self._choose(values, left)
-        sizes = self.measure(grid, values, hit)
+        hit = self._choose(values, options)
         parameters, form = self.kernel.parameters, hit.launch.form  # type: ignore[attr-defined]
-        self._calls.learn(
+        self.learn(
             values,
-            left,
+            options,
             hit,
             ranged=self._ranged,
             lasting=all(_settled(v) for p, v in zip(parameters, values) if p.constexpr),
             grid=form.grid,
             constants=tuple(map(_known, form.arguments, values)),
         )
-        if sizes is not None:
-            passed = [
-                v if p.constexpr else self._read(p.name, v)[1] for p, v in zip(parameters, values)
-            ]
-            on = hit.stream_of(hit.device) if stream is None else stream_handle(stream)
-            hit.launch(sizes, on, *passed)
+        self.run(hit, grid, stream, values)
 
     def measure(self, grid: Any, values: Sequence[Any], hit: Any) -> Optional[tuple[int, int, int]]:
-        """Return three sizes, None for an empty grid."""
         form = hit.launch.form
         if grid is None:
             if form.grid is None:
@@ -263,72 +229,23 @@ class BundledKernel:
                     argument="grid",
                     remedy=f'Give it: bundle["{self.name}"][grid](...).',
                 )
-            sizes: Optional[tuple[int, int, int]] = hit.launch.sizes
-            return sizes
+            grid = form.grid
         if callable(grid):
             known = map(_known, form.arguments, values)
             grid = grid(dict(zip(self.names, known)))
-        sizes = _checked(grid)
-        if type(grid) is tuple and len(grid) < 3 and all(type(size) is int for size in grid):
-            if len(self.grids) >= _MOST_GRIDS:
-                self.grids.clear()
-            self.grids[grid] = sizes
-        return sizes
+        return _checked(grid)
 
-    def refuse(self, values: tuple[Any, ...], error: Exception) -> Exception:
-        """Return the error for a tensor that has no address."""
-        for parameter, value in zip(self.kernel.parameters, values):
-            if not parameter.constexpr:
-                try:
-                    self._look(parameter.name, value)
-                except BundleArgumentError as ours:
-                    return ours
-        return error
-
-    def too_many(self, surplus: Sequence[Any]) -> Exception:
-        count = sum(p.kind == "plain" for p in self.kernel.parameters) + len(surplus)
-        return self._wrong(None, f"{len(self.names)} arguments", str(count))
-
-    def size_key(self, value: Any) -> bool:
-        return self.rules.is_small(storage_size(value))
-
-    def readings(
-        self, parameters: Sequence[Parameter], values: Sequence[Any]
-    ) -> list[Optional[tuple[Any, Reading]]]:
-        return [
-            None if p.flags & CONSTANT else self._reading(p.name, value)
-            for p, value in zip(parameters, values)
-        ]
-
-    def _reading(self, name: str, value: Any) -> Optional[tuple[Any, Reading]]:
-        seen = self._look(name, value)
-        if seen.kind in ("int", "float", "bool", "none"):
-            return None
-        if seen.owner is value and seen.device is not None and hasattr(value, "data_ptr"):
-            key = ("{it}.dtype", "{it}.device")
-            return value, Reading(key, read="{it}.data_ptr()", value="{own}", memory=True)
-        names = {"look": partial(self._read, name)}
-        return value, Reading(("{own}[0]",), read="{look}({it})", value="{own}[1]", names=names)
-
-    def _read(self, name: str, value: Any) -> tuple[Any, Any]:
-        """Return the part of the key for an argument, and the argument as it is passed."""
-        return self._key_of(self._look(name, value))
-
-    def _key_of(self, seen: Seen) -> tuple[Any, Any]:
-        rules = self.rules
-        if seen.kind == "tuple":
-            pairs = [self._key_of(item) for item in seen.value]
-            return tuple(part for part, _ in pairs), tuple(passed for _, passed in pairs)
-        if seen.kind == "pointer":
-            small = self._ranged and rules.is_small(seen.size)
-            return (seen.dtype, rules.is_divisible(seen.value), small, seen.device), seen.value
-        if seen.kind == "descriptor":
-            spread = seen.value
-            key = (seen.dtype, len(spread.shape), spread.box, spread.layout, seen.device)
-            return key, spread
-        if seen.kind == "int":
-            return rules.integer_key(seen.value), seen.value
-        return (seen.kind, repr(seen.value) if seen.kind == "other" else None), seen.value
+    def mistake(
+        self, kind: str, names: Sequence[str], count: int, options: Mapping[str, Any]
+    ) -> Exception:
+        listed, message = ", ".join(names), f"{self.name} takes {', '.join(self.names)}"
+        if kind == "twice":
+            return BundleArgumentError(f"{self.name} got it twice", argument=listed)
+        if kind == "surplus":
+            most = f"{len(self.names)} arguments"
+            return BundleArgumentError(message, expected=most, got=str(count))
+        expected, got = ("a value", "none") if kind == "missing" else ("no such keyword", "one")
+        return BundleArgumentError(message, argument=listed, expected=expected, got=got)
 
     # -- deciding ------------------------------------------------------------------------------------
 
@@ -339,7 +256,7 @@ class BundledKernel:
         parameters = self.kernel.parameters
         missing = [p.name for p, v in zip(parameters, values) if v is ABSENT and not p.constexpr]
         if missing:
-            raise self._wrong(", ".join(missing), "a value", "none")
+            raise self.mistake("missing", missing, len(values), options)
         for parameter, value in zip(parameters, values):
             if parameter.constexpr:
                 seen.append(value)
@@ -359,24 +276,6 @@ class BundledKernel:
         forms = self._forms_for(device)
         form = select(self.name, self.kernel, forms, seen, options, self.rules)
         return Hit(self._load(form, device), self.bundle.driver.stream, device, None)
-
-    def _mistaken(
-        self, error: Exception, arguments: Sequence[Any], named: Mapping[str, Any]
-    ) -> Exception:
-        """Return the error for arguments that Python could not bind; `error` itself if it is another."""
-        left = [p for p in self.kernel.parameters[len(arguments) :] if p.name not in named]
-        missing = [p.name for p in left if p.default is None and not p.constexpr]
-        twice = set(self.names[: len(arguments)]) & set(named)
-        if twice:
-            argument = ", ".join(sorted(twice))
-            return BundleArgumentError(f"{self.name} got it twice", argument=argument)
-        if missing:
-            return self._wrong(", ".join(missing), "a value", "none")
-        return error
-
-    def _wrong(self, argument: Optional[str], expected: str, got: str) -> BundleArgumentError:
-        message = f"{self.name} takes {', '.join(self.names)}"
-        return BundleArgumentError(message, argument=argument, expected=expected, got=got)
 
     def _look(self, name: str, value: Any) -> Seen:
         try:
@@ -431,17 +330,6 @@ class BundledKernel:
                     loaded = _Loaded(self.bundle.driver, form, device, code, self.names)
                     self._loaded[form.key, device] = loaded
         return loaded
-
-
-def _address(value: Any) -> Any:
-    try:
-        return value.data_ptr()
-    except AttributeError:
-        return value if type(value) is int else look(value).value
-
-
-# The reading, by a prepared launch, of an argument that was a tensor when it was prepared.
-_TOLERANT = Reading(read="{address}({it})", value="{own}", names={"address": _address})
 
 
 def _parameter(parameter: manifests.Parameter) -> Parameter:

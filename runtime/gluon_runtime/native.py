@@ -1,7 +1,7 @@
 """The door to the C engine, `c/engine.c`: launches of one compiled kernel, and the calls of one kernel.
 
 It is built with the wheel if a C compiler is there. Without it, from another state of its source, or with
-`GLUON_NATIVE_LAUNCH=0`, generated Python does the same.
+`GLUON_NATIVE_LAUNCH=0`, `calls` does the same in Python.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
     "teach",
 ]
 
-_VERSION = 8  # of the interface of `engine.c`
+_VERSION = 9  # of the interface of `engine.c`
 
 
 def module() -> Any:
@@ -73,7 +73,7 @@ class Engaged(NamedTuple):
         Args:
             handle: does the same with keywords, and while another device is current.
         """
-        engine, asked = module(), self.asked
+        engine, asked = importlib.import_module("gluon_runtime._engine"), self.asked
         if asked is None:
             return handle
         stream = _stream(engine, stream_of, device)
@@ -94,8 +94,8 @@ def teach(engine: Any) -> None:
     """Let C read torch's tensors without a call into Python, if torch offers that (from 2.10)."""
     torch = sys.modules.get("torch")
     if torch is not None:
-        engine.teach(torch.Tensor)
-        engine.teach(torch.nn.Parameter)
+        engine.teach(torch.Tensor, False)
+        engine.teach(torch.nn.Parameter, False)
 
 
 _streams: dict[int, bool] = {}  # device -> whether C may find the stream
@@ -177,31 +177,43 @@ class Watch(NamedTuple):
     globals: Sequence[Any] = ()
     changed: Optional[Callable[[], bool]] = None
 
+    def is_on(self) -> bool:
+        """Return True if somebody listens to launches, or a global has another value."""
+        return bool(
+            self.runtime.launch_enter_hook is not self.enter
+            or self.runtime.launch_exit_hook is not self.leave
+            or self.enter_calls
+            or self.leave_calls
+            or self.before
+            or (self.globals and self.changed is not None and self.changed())
+        )
+
 
 def front(
     door: Any,
-    engaged: Engaged,
     parameters: Sequence[Parameter],
     rules: Rules,
     watch: Optional[Watch],
     stream: Optional[str],
+    is_small: Callable[[Any], bool],
 ) -> Any:
     """Return the engine in front of the calls of a kernel, an object with `call(grid, *arguments, **options)`;
-    None where it cannot tell them apart, or cannot apply the rules: one constant, and a power of two.
+    None where it was not built, or cannot apply the rules: one constant, and a power of two.
 
     Args:
-        door: its `entry` answers calls that the engine does not know.
+        door: its `entry` answers calls that the engine does not know, its `run` makes those of other launches.
         stream: the keyword that names a stream.
+        is_small: returns whether the storage of a tensor is small.
     """
     engine, power = module(), rules.divisibility & (rules.divisibility - 1) == 0
-    if engine is None or engaged.asked is None or len(parameters) > engine.MOST_PARAMETERS:
+    if engine is None or len(parameters) > engine.MOST_PARAMETERS:
         return None
     if any(p.kind == "variadic" for p in parameters) or len(rules.constants) != 1 or not power:
         return None
+    teach(engine)
     interned = tuple(p._replace(name=sys.intern(p.name)) for p in parameters)
     table = (rules.divisibility - 1, rules.constants[0], *rules.integers[0][1:])
-    watched, described = watch or Watch(), engaged.described
-    return engine.Calls(interned, ABSENT, door, watched, stream, described, engaged.asked, table)
+    return engine.Calls(interned, ABSENT, door, watch or Watch(), stream, is_small, table)
 
 
 def remember(
@@ -209,18 +221,25 @@ def remember(
     parameters: Sequence[Parameter],
     values: tuple[Any, ...],
     options: dict[str, Any],
-    engaged: Engaged,
     hit: Hit,
     grid: Any,
     constants: Any,
+    ranged: bool,
 ) -> None:
     """Have the engine answer calls like this one, see `calls.Calls.learn`."""
+    engine = importlib.import_module("gluon_runtime._engine")
+    engaged: Optional[Engaged] = getattr(hit.launch, "engine", None)
+    launcher, stream, asked = None, None, engaged and engaged.asked
+    if engaged is not None and asked is not None:
+        launcher, stream = engaged.launch, _stream(engine, hit.stream_of, hit.device)
+        for cls in engaged.described:
+            engine.teach(cls, True)
+    teach(engine)
     owners: list[Any] = [*options, *options.values()]
     for parameter, value in zip(parameters, values):
         owners.extend([value] if parameter.flags & CONSTANT else _owned(value))
-    stream = _stream(module(), hit.stream_of, hit.device)
-    answer = (engaged.launch, stream, hit.device, hit.result, grid, constants, owners)
-    calls.remember(values, options, answer)
+    answer = (hit, launcher, stream, hit.device, hit.result, grid, constants, owners)
+    calls.remember(values, options, answer, asked or 0, ranged)
 
 
 def _owned(value: Any) -> Iterator[Any]:

@@ -140,10 +140,10 @@ def test_each_call_launches_what_python_would(bundle_file, monkeypatch):
         return form.key, grid, content
 
     machine = Machine()
-    kernel, _ = opened(bundle_file, machine)
     monkeypatch.setenv("GLUON_NATIVE_LAUNCH", "0")
+    kernel, _ = opened(bundle_file, machine)
     expected = [outcome(kernel, machine, call) for call in CALLS]
-    assert kernel._calls.front is None
+    assert kernel.front is None
     assert 3 < expected.count(errors.BundleMissingError) < len(CALLS) // 2
     monkeypatch.setenv("GLUON_NATIVE_LAUNCH", "1")
     kernel, calls = opened(bundle_file, machine)
@@ -151,7 +151,7 @@ def test_each_call_launches_what_python_would(bundle_file, monkeypatch):
     for step in (1, -1, 1):
         assert [outcome(kernel, machine, call) for call in CALLS[::step]] == expected[::step]
         came.append(len(calls))
-    assert kernel._calls.front is not None
+    assert kernel.front is not None
     assert came[2] - came[0] == 2 * expected.count(errors.BundleMissingError)
 
 

@@ -177,7 +177,7 @@ class TestChoice:
         kernel, declared = _everything()
         driver = Double()
         kernel.bundle._driver = driver
-        kernel._calls.forget()
+        kernel.forget()
         kernel._loaded.clear()
         from gluon_core.launch import arguments
 

@@ -27,7 +27,7 @@ class Undeclared(Exception):
 
 ASKED: set[tuple[str, str]] = set()  # (what, name) that the core asked for
 
-OURS = ("gluon_core.", "triton.")
+OURS = ("gluon_core.", "gluon_runtime.", "triton.")
 
 
 def check(what, name, declared):
@@ -139,7 +139,6 @@ class ProbeDevice(Device):
     """Launches by recording the arguments."""
 
     tensor_device = "cpu"
-    raw_pointers = True
 
     def __init__(self, launched, count, fast):
         self.launched, self._count, self.fast = launched, count, fast
@@ -156,7 +155,6 @@ class ProbeDevice(Device):
     def launcher(self, compiled):
         probe = ProbeLauncher(self.launched, "plain")
         if self.fast:
-            probe.raw = ProbeLauncher(self.launched, "raw")
             probe.bind = lambda grid, stream_of, device, handle: (
                 lambda *values: self.launched.append(("bound", grid, values))
             )

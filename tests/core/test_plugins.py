@@ -315,7 +315,6 @@ def lazy(**facets):
         (acme(argument_kinds="a:b"), ["argument_kinds", "sequence"]),
         (acme(argument_kinds=["a.b"]), ["argument_kinds[0]", "'a.b'"]),
         (acme(isolate=1), ["isolate", "bool"]),
-        (acme(raw_pointers=True), ["raw_pointers", "tensor_device"]),
         (acme(tensor_device=0), ["tensor_device", "0"]),
         (acme(pointer_range_bits="32"), ["pointer_range_bits", "'32'"]),
         (simulator("s", settings="a.b"), ["simulation.settings", "'a.b'"]),

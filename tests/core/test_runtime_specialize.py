@@ -15,8 +15,8 @@ from triton.runtime.jit import create_function_from_signature, native_specialize
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError
 from gluon_core.launch import arguments
+from gluon_core.launch.arguments import Tokens
 from gluon_core.launch.cache import source_of
-from gluon_core.launch.reading import Tokens
 
 Pair = namedtuple("Pair", ["a", "b"])
 

@@ -68,7 +68,6 @@ class NvidiaDevice(TritonDevice):
     """GPUs behind the CUDA driver."""
 
     tensor_device = "cuda"
-    raw_pointers = True
 
     def problem(self) -> Optional[str]:
         from gluon_nvidia import driver

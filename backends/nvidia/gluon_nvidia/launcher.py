@@ -107,17 +107,15 @@ class Layout:
     Args:
         signature: the type of each parameter of the kernel, nested for tuples.
         expressions: source of each parameter's value.
-        raw: pointers outside of tuples are addresses already.
     """
 
-    def __init__(self, signature: Any, expressions: Sequence[str], raw: bool = False):
+    def __init__(self, signature: Any, expressions: Sequence[str]):
         self.format = ""
         self.offsets: list[int] = []
         self.size = 0
         self.values: list[str] = []
         self.written = ""
         self.prepare: list[str] = []
-        self._raw = raw
         for kind, expression in zip(signature, expressions):
             self._add(kind, expression)
 
@@ -131,9 +129,6 @@ class Layout:
         descriptor = split_descriptor(kind)
         if descriptor is not None:
             self._descriptor(descriptor.rank, expression)
-            return
-        if kind.startswith("*") and self._raw and not expression.endswith("]"):
-            self._field("Q", expression)
             return
         if kind.startswith("*"):
             value = f"{expression} if {expression}.__class__ is int else address({expression})"
@@ -272,14 +267,10 @@ def make_launcher(compiled: Any, cuda: Optional[Driver] = None) -> Callable[...,
 def generate(
     signature: Any, metadata: Any, handle: int, cuda: Driver, index: int
 ) -> Callable[..., None]:
-    """Return the launch function of one loaded kernel.
-
-    `launch.raw` is the same for pointers that are addresses already.
-    """
+    """Return the launch function of one loaded kernel."""
     writer = _Writer(signature, metadata, handle, cuda, index)
-    launch: Any = writer.function(raw=False)
+    launch: Any = writer.function()
     engine = writer.engine(handle)
-    launch.raw = engine or writer.function(raw=True)
     if engine is not None:
         several, current = cuda.device_count > 1, cuda.current_device_address
         launch.engine = native.Engaged(engine, several, current, (TensorDescriptor,))
@@ -306,7 +297,7 @@ class _Writer:
         encoder = TensorMaps(cuda, index)
         self.expanders = [encoder.expander(kind) for kind in self.maps]
         self.allocate = scratch_module.allocator(metadata, cuda, index)
-        layout = self._layout(self.names, False)
+        layout = self._layout(self.names)
         pool: list[Any] = []
         self._retrying: set[int] = set()
         self.namespace: dict[str, Any] = {
@@ -326,15 +317,15 @@ class _Writer:
         for number, expand in enumerate(self.expanders):
             self.namespace[f"expand{number}"] = expand
 
-    def _layout(self, expressions: Sequence[str], raw: bool) -> Layout:
-        layout = Layout(self.signature, expressions, raw)
+    def _layout(self, expressions: Sequence[str]) -> Layout:
+        layout = Layout(self.signature, expressions)
         for kind in ("global", "profile"):
             size = getattr(self.metadata, f"{kind}_scratch_size", 0)
             layout.scratch(f"{kind}_scratch" if size else "")
         return layout
 
-    def function(self, raw: bool) -> Callable[..., None]:
-        layout = self._layout(self.names, raw)
+    def function(self) -> Callable[..., None]:
+        layout = self._layout(self.names)
         num_ctas = self.metadata.num_ctas
         names = "".join(f"{name}, " for name in self.names)
         times = f" * {num_ctas}" if num_ctas != 1 else ""
@@ -376,7 +367,7 @@ class _Writer:
             attributes=(self.attributes, self.number),
             num_ctas=self.metadata.num_ctas,
             count=len(letters),
-            values=len(self._layout(self.names, False).values),
+            values=len(self._layout(self.names).values),
             again=self._again,
             allocate=self.allocate,
             maps=tuple(kind.packed() for kind in self.maps),

@@ -20,7 +20,6 @@ from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_core.registry.load import registry
 from gluon_nvidia import driver
 from gluon_runtime import native
-from gluon_runtime.rules import RULES
 from tests.backends.fake_cuda import FakeCuda
 
 pytestmark = [
@@ -71,8 +70,8 @@ class Counted:
 
     def __init__(self, kernel, monkeypatch):
         self.count = 0
-        self.entry = kernel.dispatcher.calls.entry
-        monkeypatch.setattr(kernel.dispatcher.calls, "entry", self)
+        self.entry = kernel.dispatcher.entry
+        monkeypatch.setattr(kernel.dispatcher, "entry", self)
 
     def __call__(self, *args, **kwargs):
         self.count += 1
@@ -386,15 +385,14 @@ constants = st.one_of(scalars, st.sampled_from(["a", "b", L, ROWS, gl.float32, g
 CALL = st.tuples(values, tensors, values, integers, integers, constants, values, values, integers)
 
 
-def keys(call, path, dispatcher):
+def keys(call, dispatcher):
     """The keys that C and Python give a call: None where C leaves it to Python, or Python refuses it."""
-    in_c = path.key(call, {})
+    in_c = dispatcher.front.key(call, {})
     try:
-        classes = tuple(map(type, call))
-        in_python = dispatcher.calls._variant(classes, call, True, False).key_of(*call)
+        in_python = tuple(dispatcher.facts(dispatcher.view(call)))
     except (GluonError, OverflowError):
         return in_c, None
-    return in_c, (classes, in_python)
+    return in_c, in_python
 
 
 @pytest.fixture(scope="module")
@@ -403,13 +401,9 @@ def teller():
     before = driver._state
     driver._state = driver.Driver(FakeCuda())
     try:
-        native.teach(native.module())
+        native.module().teach(TensorDescriptor, True)
         dispatcher = Dispatcher(anything)
-        calls = dispatcher.calls
-        launch = native.Engaged(print, False, 0, (TensorDescriptor,))
-        path = native.front(calls, launch, calls.parameters, RULES, dispatcher.watch, None)
-        assert path is not None
-        yield lambda call: keys(call, path, dispatcher)
+        yield lambda call: keys(call, dispatcher)
     finally:
         driver._state = before
 
@@ -441,7 +435,6 @@ ORDINARY = (F32, F32, 3, 2, 4, 64, (F32, 1, None), DESCRIPTORS[0], 3)
         (0, F32, F32[1:], True),  # misaligned
         (1, F32, F32[1:], False),  # which does not matter to y
         (0, F32, BASE[torch.int32], True),
-        (0, F32, PARAMETER, True),
         (2, 3, 5, False),
         (2, 3, 1, True),
         (2, 3, 16, True),
@@ -477,6 +470,11 @@ def test_calls_are_distinguished(teller, place, one, other, differ):
     (in_c, in_python), (in_c_too, in_python_too) = calls
     assert None not in (in_c, in_c_too)
     assert (in_c != in_c_too, in_python != in_python_too) == (differ, differ)
+
+
+def test_c_takes_a_parameter_of_torch_for_another_class(teller):
+    tensor, parameter = (teller((value, *ORDINARY[1:]))[0] for value in (F32, PARAMETER))
+    assert None not in (tensor, parameter) and tensor != parameter
 
 
 def test_c_takes_ordinary_calls(teller):

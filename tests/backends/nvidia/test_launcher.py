@@ -53,7 +53,7 @@ def test_tuples_are_flattened():
     fake = FakeCuda([8, 4, 4])
     launch = launcher([("*fp32", "constexpr", ("i32",)), "i32"], fake)
     launch((1, 1, 1), 0, (Address(64), None, (5,)), 6)
-    launch.raw((1, 1, 1), 0, (Address(64), None, (5,)), 6)
+    launch((1, 1, 1), 0, (64, None, (5,)), 6)
     for recorded in fake.launches:
         values = [struct.unpack(f, raw)[0] for f, raw in zip("Qii", recorded.parameters)]
         assert values == [64, 5, 6]

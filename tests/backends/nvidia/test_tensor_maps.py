@@ -47,7 +47,9 @@ def form(request, monkeypatch):
 def prepared(fake, signature, meta, **fields):
     entries = {"name": "kernel", "num_warps": 4, "num_ctas": 1, "shared": 0, **fields}
     metadata = SimpleNamespace(**entries, tensordesc_meta=meta)
-    return generate(signature, metadata, 0x30, Driver(fake), 0).raw
+    launch = generate(signature, metadata, 0x30, Driver(fake), 0)
+    engine = getattr(launch, "engine", None)
+    return launch if engine is None else engine.launch
 
 
 def test_a_descriptor_is_a_map_then_shape_and_strides(form):
