@@ -226,7 +226,7 @@ def conflicts(
     bound, rest = kernel.dispatcher.bind(values, {**options, "target": target})
     chosen = kernel.dispatcher.specialize(bound, rest, running=False)
     sessions: list[Any] = []
-    source = source_of(kernel, chosen, bound)
+    source = source_of(kernel, chosen)
     trace_source(source, target, chosen.options, on_session=sessions.append)
     most = 0
     for count in sessions[0].shared_accesses:

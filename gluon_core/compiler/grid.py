@@ -9,32 +9,16 @@ import numpy as np
 
 from gluon_core.errors import LaunchError
 
-__all__ = ["TABLE", "check_grid", "measured", "normalize"]
+__all__ = ["check_grid", "measured"]
 
 _LIMITS = (2**31 - 1, 65535, 65535)
-_CACHED = 4096
-
-# Grids of one or two ints that were checked before; None where there is nothing to run. Generated code
-# reads it, and looks at the classes of the first and the last: 1.0 equals 1.
-TABLE: dict[Any, Optional[tuple[int, int, int]]] = {}
-
 
 def measured(
     grid: Any, names: Sequence[str], values: Sequence[Any]
 ) -> Optional[tuple[int, int, int]]:
     """Return `grid`, which may be a function of the arguments by name, as three ints; None when one is 0."""
-    return normalize(grid(dict(zip(names, values))) if callable(grid) else grid)
-
-
-def normalize(grid: Any) -> Optional[tuple[int, int, int]]:
-    """`grid` as three ints, None when one is 0."""
-    sizes = check_grid(grid)
-    checked = sizes if all(sizes) else None
-    if type(grid) is tuple and len(grid) < 3 and all(type(size) is int for size in grid):
-        if len(TABLE) >= _CACHED:
-            TABLE.clear()
-        TABLE[grid] = checked
-    return checked
+    sizes = check_grid(grid(dict(zip(names, values))) if callable(grid) else grid)
+    return sizes if all(sizes) else None
 
 
 def check_grid(grid: Any) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""An argument of a launch: type, marks and place, and how generated code reads it.
+"""An argument of a launch: type, marks and place.
 
 The decisions are Triton's, so that the same call compiles to the same code: pointers and integers
 divisible by 16 are marked `D`, pointers into small storage `S` (where the backend asks for it),
@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from dataclasses import dataclass
-from typing import Any, Callable, Iterable, Optional, Sequence, cast
+from typing import Any, Callable, Iterable, NamedTuple, Optional, Sequence, cast
 
 from gluon_core import _triton
 from gluon_core.compiler import parameters as of_kernel
@@ -137,13 +136,29 @@ def dtype_name(dtype: Any) -> str:
     return name
 
 
-@dataclass(frozen=True)
-class Described:
+class Described(NamedTuple):
     """An argument as the compiler sees it: `kind` a type string (nested for tuples), `attributes`
     the marks `D` and `S`, or the value of a constant."""
 
     kind: Any
     attributes: Any
+
+
+class Argument(NamedTuple):
+    """The classification of an argument.
+
+    Args:
+        value: as kernels take it.
+        kind, attributes: see `Described`.
+        place: see `place_of`.
+        fact: its part of a call's key, equal for values that compile alike and are in one place.
+    """
+
+    value: Any
+    kind: Any
+    attributes: Any
+    place: Optional[tuple[str, int]]
+    fact: Any
 
 
 def describe(
@@ -189,7 +204,13 @@ def describe(
         check_memory(value)
         address = value.data_ptr() if what == "pointer" else value.ctypes.data
         kind_name = f"*{'k' if const else ''}{dtype_name(value.dtype)}"
-        return Described(kind_name, _marks(value, address, specialize, align, pointer_range_bits))
+        if not specialize:
+            return Described(kind_name, None)
+        marks = "D" if align and address % RULES.divisibility == 0 else ""
+        if pointer_range_bits is not None:
+            size = rules.storage_size(value)
+            marks += "S" * (size is not None and size < 2 ** (pointer_range_bits - 1))
+        return Described(kind_name, marks)
     remedy = "Annotate the parameter `: gl.constexpr` to make it a compile-time constant."
     if type(value).__module__.startswith("triton.") and "Descriptor" in type(value).__name__:
         remedy = (
@@ -207,27 +228,11 @@ def describe(
 def _describe_int(value: int, specialize: bool, align: bool) -> Described:
     if specialize and value in RULES.constants:
         return Described("constexpr", int(value))
-    name = RULES.integer_type(value)
-    if name is None:
-        raise IntegerError("the integer does not fit 64 bits", got=value)
-    if not specialize:
-        return Described(name, None)
-    return Described(name, "D" if align and RULES.is_divisible(value) else "")
-
-
-def _marks(
-    value: Any, address: int, specialize: bool, align: bool, bits: Optional[int]
-) -> Optional[str]:
-    """Return the marks of a tensor.
-
-    Args:
-        bits: mark it as small if offsets into its storage fit a signed integer of so many; None for no such mark.
-    """
-    if not specialize:
-        return None
-    size = None if bits is None else rules.storage_size(value)
-    small = bits is not None and size is not None and size < 2 ** (bits - 1)
-    return "D" * (align and RULES.is_divisible(address)) + "S" * small
+    for name, least, most in RULES.integers:
+        if least <= value <= most:
+            divisible = align and value % RULES.divisibility == 0
+            return Described(name, "D" * divisible if specialize else None)
+    raise IntegerError("the integer does not fit 64 bits", got=value)
 
 
 # The attributes that marks stand for.
@@ -381,28 +386,32 @@ class Parameter(of_kernel.Parameter):
             return Described(self.annotation_type, marks if isinstance(marks, str) else "")
         return described
 
-    def fact(self, value: Any, token: Callable[[Any], Any], bits: Optional[int]) -> Any:
-        """Return the part of a call's key for `value`: equal for values that compile alike and are in one place.
+    def read(
+        self, value: Any, bits: Optional[int], token: Callable[[Any], Any], running: bool = True
+    ) -> Argument:
+        """Return the classification of an argument; `value` may be `ABSENT`.
 
         Args:
-            token: stands for a constant.
             bits: see `describe`.
+            token: returns the stand-in of a constant in a key.
+            running: False for values that are not worked on, such as tensors without memory.
         """
-        if self.is_constexpr:
-            return type(value), token(value)
-        what = kind_of(value)
-        if what == "pointer":
-            marks = _marks(value, value.data_ptr(), self.specialize, self.align, bits)
-            return type(value), value.dtype, getattr(value, "device", None), marks
-        if what == "registered":
-            kind = registered_kind(type(value))
-            assert kind is not None
-            return type(value), kind.key(value), place_of(value)
-        known = self.describe(value, bits)
-        if what in ("int", "float"):
-            return known.kind, known.attributes
-        # the text names the classes of named tuples
-        return repr(known.kind), token(known.attributes), place_of(value)
+        if self.is_constexpr or value is ABSENT:
+            if hasattr(value, "dtype"):
+                value = number(value)
+            return Argument(value, "constexpr", value, None, (type(value), token(value)))
+        seen = viewed(value) if running else value
+        kind, attributes = self.describe(seen, bits)
+        try:
+            place = place_of(seen)
+        except ArgumentError:
+            if running:
+                raise
+            place = None
+        # the text of types in a tuple has the classes of named tuples
+        text = kind if type(kind) is str else repr(kind)
+        marks = attributes if type(attributes) is str else token(attributes)
+        return Argument(seen, kind, attributes, place, (type(seen), text, marks, place))
 
     def of_call(self) -> rules.Parameter:
         """Return the parameter as the launch engine knows it."""
@@ -419,54 +428,6 @@ class Parameter(of_kernel.Parameter):
 def parameters_of(kernel: Any) -> tuple[Parameter, ...]:
     """Return the parameters of a jit function, in order."""
     return cast("tuple[Parameter, ...]", of_kernel.parameters_of(kernel, Parameter))
-
-
-def viewed_all(parameters: Sequence[Parameter], values: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the arguments of a call as kernels take them."""
-    pairs = zip(parameters, values)
-    return tuple([number(v) if p.is_constexpr else viewed(v) for p, v in pairs])
-
-
-def places_of(
-    parameters: Sequence[Parameter], values: Sequence[Any], where: str, running: bool = True
-) -> dict[str, tuple[str, int]]:
-    """Return parameter -> (device type, index) of its tensor.
-
-    Args:
-        running: False for values that are not worked on, such as tensors without memory.
-    """
-    places: dict[str, tuple[str, int]] = {}
-    for parameter, value in zip(parameters, values):
-        if parameter.is_constexpr:
-            continue
-        try:
-            place = place_of(value)
-        except ArgumentError as error:
-            if not running:
-                continue
-            error.argument = f"{where}({parameter.name})"
-            raise
-        if place is not None:
-            places[parameter.name] = place
-    return places
-
-
-def all_described(
-    parameters: Sequence[Parameter], values: Sequence[Any], where: str, bits: Optional[int]
-) -> tuple[Described, ...]:
-    """Return all arguments as the compiler sees them.
-
-    Args:
-        bits: see `describe`.
-    """
-    described = []
-    for parameter, value in zip(parameters, values):
-        try:
-            described.append(parameter.describe(value, bits))
-        except ArgumentError as error:
-            error.argument = f"{where}({parameter.name})"
-            raise
-    return tuple(described)
 
 
 def missing(

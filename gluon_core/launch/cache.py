@@ -55,9 +55,7 @@ class Forms:
             for held in (self._compiled, self._compiling, self._known, self.globals, self._reads):
                 held.clear()
 
-    def obtain(
-        self, specialization: Specialization, values: tuple[Any, ...], warmup: bool
-    ) -> Optional[CompiledKernel]:
+    def obtain(self, specialization: Specialization, warmup: bool) -> Optional[CompiledKernel]:
         """Return the compiled kernel, from memory, from disk or by compiling; None where a hook of Triton's
         took over.
 
@@ -69,7 +67,7 @@ class Forms:
         compiled = self._compiled.get(key)
         if compiled is not None and self._is_current(key):
             return compiled
-        source = source_of(self._kernel, specialization, values)
+        source = source_of(self._kernel, specialization)
         reads = source.identity().reads
         if backend.compiler.isolate:
             compile_configurations(self._kernel)
@@ -169,25 +167,35 @@ class Forms:
         return current
 
 
-def source_of(kernel: Any, specialization: Specialization, values: Sequence[Any]) -> GluonASTSource:
+def source_of(kernel: Any, specialization: Specialization) -> GluonASTSource:
     """Return the kernel with the types, constants and attributes of a call."""
-    signature: dict[str, Any] = {}
-    constants: dict[tuple[int, ...], Any] = {}
-    attrs: dict[tuple[int, ...], list[Any]] = {}
+    parts = signature_of(kernel.arg_names, specialization.described)
+    return GluonASTSource(kernel, *parts, specialization.strict)
 
-    def walk(kind: Any, marks: Any, value: Any, path: tuple[int, ...]) -> None:
+
+def signature_of(
+    names: Sequence[str], described: Sequence[Any]
+) -> tuple[dict[str, Any], dict[tuple[int, ...], Any], dict[tuple[int, ...], list[Any]]]:
+    """Return the types of parameters by name, and the constants and attributes of a source by their paths.
+
+    Args:
+        described: a `Described` or `Argument` for each.
+    """
+    constants: dict[tuple[int, ...], Any] = {}
+    attributes: dict[tuple[int, ...], list[Any]] = {}
+
+    def walk(kind: Any, marks: Any, path: tuple[int, ...]) -> None:
         if isinstance(kind, tuple):
             for index, item in enumerate(kind):
-                walk(item, marks[index], value[index], (*path, index))
+                walk(item, marks[index], (*path, index))
         elif kind == "constexpr":
-            constants[path] = value
+            constants[path] = marks
         elif isinstance(marks, str) and marks:
-            attrs[path] = [list(ATTRIBUTES[mark]) for mark in marks]
+            attributes[path] = [list(ATTRIBUTES[mark]) for mark in marks]
 
-    for index, (name, known) in enumerate(zip(kernel.arg_names, specialization.described)):
-        signature[name] = known.kind
-        walk(known.kind, known.attributes, values[index], (index,))
-    return GluonASTSource(kernel, signature, constants, attrs, specialization.strict)
+    for index, known in enumerate(described):
+        walk(known.kind, known.attributes, (index,))
+    return dict(zip(names, [known.kind for known in described])), constants, attributes
 
 
 def _another(message: str, differences: list[tuple[str, str, str]], remedy: str) -> RecompileError:

@@ -8,8 +8,7 @@ from typing import Any, Mapping, Sequence
 from gluon_core import _triton
 from gluon_core.compiler.driver import requested_options
 from gluon_core.errors import LimitError, OptionError, did_you_mean
-from gluon_core.launch.arguments import Described, Parameter, all_described
-from gluon_core.launch.place import Places, chosen
+from gluon_core.launch.arguments import Argument
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.targets import Target
 from gluon_core.values.constants import identity, text_of
@@ -34,7 +33,7 @@ class Specialization:
 
     target: Target
     device: int
-    described: tuple[Described, ...]
+    described: tuple[Argument, ...]
     options: Any
     strict: bool
     key: str
@@ -61,30 +60,28 @@ class Specialization:
 
 def specialize(
     kernel: Any,
-    parameters: Sequence[Parameter],
-    values: Sequence[Any],
+    names: Sequence[str],
+    described: Sequence[Argument],
     requested: Mapping[str, Any],
-    places: Places,
-    running: bool = True,
+    place: tuple[Target, int, Backend],
 ) -> Specialization:
-    """Return the specialization of a call with `values`.
+    """Return the specialization of a call.
 
     Args:
+        names: of the parameters.
+        described: the arguments.
         requested: the options of the call.
-        places: of its tensors.
-        running: whether the tensors are there to be worked on; False for a warm-up.
+        place: where it runs.
     """
-    where = kernel.__name__
-    target, device, backend = chosen(requested.get("target"), places, running)
-    described = all_described(parameters, values, where, backend.compiler.pointer_range_bits)
-    constants: dict[str, Any] = {}
-    for parameter, value in zip(parameters, values):
-        if parameter.is_constexpr:
-            constants[parameter.name] = value
+    where, (target, device, backend) = kernel.__name__, place
+    constants = {
+        parameter.name: known.value
+        for parameter, known in zip(kernel.params, described)
+        if parameter.is_constexpr
+    }
     try:
         parsed, strict = requested_options(kernel, requested, constants, backend, target)
     except OptionError as error:
-        names = [p.name for p in parameters]
         near = error.argument in requested and did_you_mean(error.argument or "", names)
         if near:
             error.message = f"{where} has no such parameter, and {error.message}"
@@ -93,16 +90,16 @@ def specialize(
     except LimitError as error:
         raise _triton.caught_as(error) from None
     text, lasting = [str(target), str(device), repr(parsed)], True
-    for parameter, known in zip(parameters, described):
+    for name, known in zip(names, described):
         of_constant = identity(known.attributes)
         text.append(f"{known.kind!r}={of_constant.text}")
-        lasting &= of_constant.settled or not parameter.is_constexpr
+        lasting &= of_constant.settled or name not in constants
     text += [] if strict else ["strict=False"]
     key = "\n".join(text)
-    return Specialization(target, device, described, parsed, strict, key, lasting, backend)
+    return Specialization(target, device, tuple(described), parsed, strict, key, lasting, backend)
 
 
-def _spoken(described: Described) -> str:
+def _spoken(described: Argument) -> str:
     if described.kind == "constexpr":
         return f"constant {described.attributes!r}"
     words = [str(described.kind)]

@@ -9,12 +9,13 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from typing import Any, Callable, Mapping, Optional, Sequence, TypeVar
+from typing import Any, Callable, Mapping, Optional, Sequence
 
 from gluon_core import _triton
 from gluon_core.compiler.grid import measured
 from gluon_core.compiler.kernel import CompiledKernel
 from gluon_core.errors import (
+    ArgumentError,
     CallError,
     GluonError,
     RecompileError,
@@ -22,16 +23,10 @@ from gluon_core.errors import (
     trimmed,
 )
 from gluon_core.launch import opaque
-from gluon_core.launch.arguments import (
-    Placeholder,
-    Tokens,
-    missing,
-    parameters_of,
-    places_of,
-    viewed_all,
-)
+from gluon_core.launch.arguments import Argument, Placeholder, Tokens, missing, parameters_of
 from gluon_core.launch.cache import Forms
 from gluon_core.launch.key import Specialization, specialize
+from gluon_core.launch.place import chosen
 from gluon_core.plugin.backend import Backend
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import refused
@@ -47,13 +42,20 @@ _SMALL_BITS = 32  # of offsets into small storage
 OBSERVERS: list[Callable[..., None]] = []
 
 
-F = TypeVar("F", bound=Callable[..., Any])
+def _door(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function that programs call: torch does not trace it, and errors of ours leave it trimmed. Its frame names
+    no file, so that a traceback shows none of the machinery."""
 
+    def door(*values: Any, **named: Any) -> Any:
+        __tracebackhide__ = True
+        try:
+            return function(*values, **named)
+        except GluonError as error:
+            raise trimmed(error)  # noqa: B904  # the same error
 
-def _door(function: F) -> F:
-    """Return `function`, which torch does not trace, and whose frame in tracebacks names no file of the machinery."""
-    function.__code__ = function.__code__.replace(co_filename="<gluon launch>")
-    return opaque.closed(function)
+    code = door.__code__
+    door.__code__ = code.replace(co_filename="<gluon launch>", co_name=function.__name__)
+    return opaque.closed(door)
 
 
 class Dispatcher(Calls):
@@ -85,31 +87,31 @@ class Dispatcher(Calls):
 
     # -- as one of `calls` -----------------------------------------------------------------------------
 
-    @_door
-    def entry(self, grid: Any, /, *arguments: Any, **named: Any) -> Any:
-        __tracebackhide__ = True
-        try:
-            return super().entry(grid, *arguments, **named)
-        except GluonError as error:
-            raise trimmed(error)  # noqa: B904  # the same error
+    entry, run = _door(Calls.entry), _door(Calls.run)
 
-    @_door
-    def run(self, hit: Hit, grid: Any, stream: Any, values: tuple[Any, ...]) -> Any:
-        __tracebackhide__ = True
-        try:
-            return super().run(hit, grid, stream, values)
-        except GluonError as error:
-            raise trimmed(error)  # noqa: B904  # the same error
+    def sealed(self, handle: Callable[..., Any]) -> Callable[..., Any]:
+        return _door(handle)
 
-    def view(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        return viewed_all(self.parameters, values)
+    def read(
+        self, passed: Sequence[Any], bits: Any = ABSENT, running: bool = True
+    ) -> tuple[Argument, ...]:
+        """Return the arguments of a call.
 
-    def facts(self, values: tuple[Any, ...]) -> Sequence[Any]:
-        bits = _SMALL_BITS if self.ranged else None
-        return [p.fact(value, self._token, bits) for p, value in zip(self.parameters, values)]
+        Args:
+            bits, running: see `Parameter.read`; without bits, those of the targets that calls had.
+        """
+        bits = (_SMALL_BITS if self.ranged else None) if bits is ABSENT else bits
+        seen: list[Argument] = []
+        for parameter, value in zip(self.parameters, passed):
+            try:
+                seen.append(parameter.read(value, bits, self._token, running))
+            except ArgumentError as error:
+                error.argument = f"{self.name}({parameter.name})"
+                raise
+        return tuple(seen)
 
     def measure(
-        self, grid: Any, values: tuple[Any, ...], hit: Optional[Hit] = None
+        self, grid: Any, values: tuple[Any, ...], hit: Hit
     ) -> Optional[tuple[int, int, int]]:
         return measured(grid, self.names, values)
 
@@ -131,26 +133,37 @@ class Dispatcher(Calls):
         )
 
     def miss(
-        self, grid: Any, stream: Any, values: tuple[Any, ...], options: Mapping[str, Any]
+        self,
+        grid: Any,
+        stream: Any,
+        values: tuple[Any, ...],
+        seen: Sequence[Argument],
+        options: Mapping[str, Any],
     ) -> Any:
-        values, options = self._completed(values, options)
+        if "config" in options:
+            return self.answer(grid, stream, *self._completed(values, options))
+        self._completed(values, options)
         for hook in self.kernel.pre_run_hooks:
             hook(*values, **options)
         try:
-            specialization = self.specialize(values, options)
-            compiled = self.forms.obtain(specialization, values, warmup=False)
+            specialization = self._specialized(seen, options)
+            compiled = self.forms.obtain(specialization, warmup=False)
         except GluonError as error:
             refused(self.name, error)
             raise
         if compiled is None:  # Triton's jit_cache_hook took over
             return None
         sizes = measured(grid, self.names, values)
-        hit = self._learn(specialization, values, options, compiled)
+        hit = self._hit(specialization, compiled)
+        if specialization.backend.simulates:
+            hit = hit._replace(launch=self._guard_environment(hit.launch, options))
+        on = hit.stream_of(hit.device)
+        record = compiled.launch_metadata(sizes, on, *values) if sizes else None
+        ranged = specialization.backend.compiler.pointer_range_bits is not None
+        self.learn(values, seen, options, hit, ranged=ranged, lasting=specialization.lasting)
         for observe in OBSERVERS:
             observe(compiled.src, specialization.target, specialization.options, sizes)
         if sizes is not None:
-            on = hit.stream_of(hit.device)
-            record = compiled.launch_metadata(sizes, on, *values)
             if not _triton.hook_is_empty(self._runtime.launch_enter_hook):
                 self._runtime.launch_enter_hook(record)
             hit.launch(sizes, on, *values)
@@ -169,7 +182,6 @@ class Dispatcher(Calls):
         left = dict(options)
         if "config" in options:
             values, left = self.lookup(values, options)
-            values = self.view(values)
         names = [name for name, value in zip(self.names, values) if value is ABSENT]
         if names:
             raise self.mistake("missing", names, 0, left)
@@ -186,22 +198,6 @@ class Dispatcher(Calls):
             make = registry().service("tune.configurations")
             self._lookup = make(self.kernel, self.parameters)
         return self._lookup
-
-    def _learn(
-        self,
-        specialization: Specialization,
-        values: tuple[Any, ...],
-        options: Mapping[str, Any],
-        compiled: CompiledKernel,
-    ) -> Hit:
-        """Return the hit of this call, which answers the next ones."""
-        backend = specialization.backend
-        hit = self._hit(specialization, compiled)
-        if backend.simulates:
-            hit = hit._replace(launch=self._guard_environment(hit.launch, options))
-        ranged = backend.compiler.pointer_range_bits is not None
-        self.learn(values, options, hit, ranged=ranged, lasting=specialization.lasting)
-        return hit
 
     @staticmethod
     def _hit(specialization: Specialization, compiled: CompiledKernel) -> Hit:
@@ -221,7 +217,7 @@ class Dispatcher(Calls):
         def guarded(sizes: Any, stream: int, *values: Any) -> Any:
             if os.environ.get("GLUON_TARGET") != wanted:
                 self.forget()
-                return self.miss(sizes, None, values, options)
+                return self.answer(sizes, None, values, options)
             launch(sizes, stream, *values)
             return None
 
@@ -239,35 +235,47 @@ class Dispatcher(Calls):
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the values of all parameters in order, as kernels take them, and the options that are left."""
-        values, options = self.placed(args, kwargs)
-        return self._completed(self.view(values), options)
+        return self._completed(*self.placed(args, kwargs))
 
     def specialize(
-        self, values: tuple[Any, ...], options: Mapping[str, Any], running: bool = True
+        self, values: Sequence[Any], options: Mapping[str, Any], running: bool = True
     ) -> Specialization:
-        """Return the specialization of a call with `values`, see `key.specialize`."""
-        places = places_of(self.parameters, values, self.name, running)
-        return specialize(self.kernel, self.parameters, values, options, places, running)
+        """Return the specialization of a call with `values`.
+
+        Args:
+            running: whether the tensors are there to be worked on; False for a warm-up.
+        """
+        return self._specialized(self.read(values, running=running), options, running)
+
+    def _specialized(
+        self, seen: Sequence[Argument], options: Mapping[str, Any], running: bool = True
+    ) -> Specialization:
+        places = {name: a.place for name, a in zip(self.names, seen) if a.place is not None}
+        place = _, _, backend = chosen(options.get("target"), places, running)
+        bits = backend.compiler.pointer_range_bits
+        if bits != (_SMALL_BITS if self.ranged else None):
+            seen = self.read([argument.value for argument in seen], bits, running)
+        return specialize(self.kernel, self.names, seen, options, place)
 
     def warmup(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Optional[CompiledKernel]:
         """Compile for a call without making it."""
         values, options = self.bind([_stand_in(value) for value in args], kwargs)
-        values = tuple(map(_stand_in, values))
-        specialization = self.specialize(values, options, running=False)
-        return self.forms.obtain(specialization, values, warmup=True)
+        specialization = self.specialize([*map(_stand_in, values)], options, running=False)
+        return self.forms.obtain(specialization, warmup=True)
 
     def prepare(
         self, args: Sequence[Any], sizes: Any, kwargs: Mapping[str, Any]
     ) -> Callable[..., None]:
         """See `GluonJITFunction.prepare`."""
-        passed, _ = self.placed(args, kwargs)
-        values, options = self.bind(args, kwargs)
-        specialization = self.specialize(values, options)
-        compiled = self.forms.obtain(specialization, values, warmup=True)
+        passed, options = self.bind(args, kwargs)
+        seen = self.read(passed)
+        specialization = self._specialized(seen, options)
+        compiled = self.forms.obtain(specialization, warmup=True)
         if compiled is None:
             raise RecompileError(f"a jit_cache_hook kept {self.name} from being compiled")
         hit = self._hit(specialization, compiled)
-        return self.handle(passed, hit, self.measure(sizes, values))
+        values = tuple([argument.value for argument in seen])
+        return self.handle(passed, hit, self.measure(sizes, values, hit))
 
 
 def _on_device(launch: Callable[..., Any], backend: Backend, device: int) -> Callable[..., Any]:

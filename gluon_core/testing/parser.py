@@ -8,7 +8,7 @@ from typing import Any, Mapping, Optional, Sequence
 
 from gluon_core import _triton
 from gluon_core._triton import ir, passes
-from gluon_core.compiler.source import GluonASTSource, Path, jit_function
+from gluon_core.compiler.source import GluonASTSource, jit_function
 from gluon_core.errors import ArgumentError, OptionError, StageError, TargetError
 from gluon_core.launch.arguments import Placeholder
 from gluon_core.plugin.targets import Target
@@ -54,6 +54,7 @@ def bind(
         ArgumentError: the arguments do not fit the parameters.
     """
     from gluon_core.launch.arguments import parameters_of
+    from gluon_core.launch.cache import signature_of
 
     fn = jit_function(kernel)
     parameters = parameters_of(fn)
@@ -70,30 +71,9 @@ def bind(
             f"{fn.__name__}{inspect.signature(fn.fn)} cannot be called so: {error}", argument="args"
         ) from None
     bound.apply_defaults()
-    signature: dict[str, Any] = {}
-    constants: dict[tuple[int, ...], Any] = {}
-    attrs: dict[tuple[int, ...], list[Any]] = {}
-    for index, parameter in enumerate(parameters):
-        value = bound.arguments[parameter.name]
-        description = parameter.describe(value, pointer_range_bits)
-        signature[parameter.name] = description.kind
-        _collect((index,), description.kind, description.attributes, constants, attrs)
-    return GluonASTSource(fn, signature, constants, attrs, strict), options
-
-
-def _collect(
-    path: Path, kind: Any, mark: Any, constants: dict[Path, Any], attrs: dict[Path, list[Any]]
-) -> None:
-    """Yield the constants and attributes at `path`, and below it in a tuple."""
-    from gluon_core.launch.arguments import ATTRIBUTES
-
-    if isinstance(kind, tuple):
-        for index, (inner, marks) in enumerate(zip(kind, mark)):
-            _collect((*path, index), inner, marks, constants, attrs)
-    elif kind == "constexpr":
-        constants[path] = mark
-    elif isinstance(mark, str):
-        attrs[path] = [list(ATTRIBUTES[one]) for one in mark]
+    described = [p.describe(bound.arguments[p.name], pointer_range_bits) for p in parameters]
+    parts = signature_of([p.name for p in parameters], described)
+    return GluonASTSource(fn, *parts, strict), options
 
 
 def run_parser(

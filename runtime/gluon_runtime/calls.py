@@ -9,16 +9,56 @@ or calls `run`. This file is the plain form of the same, for all other arguments
 from __future__ import annotations
 
 import operator
-from typing import Any, Callable, Mapping, Optional, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
 from gluon_runtime import native
-from gluon_runtime.native import Hit, Watch
 from gluon_runtime.rules import ABSENT, CONSTANT, Parameter, Rules, storage_size
 
 __all__ = ["Calls", "Hit", "Parameter", "Watch", "stream_handle"]
 
 _MOST = 4096  # calls of a kernel that are kept; then all are forgotten
 Values = tuple[Any, ...]
+Options = Mapping[str, Any]
+
+
+class Hit(NamedTuple):
+    """A launch that fits a call: `launch(sizes, stream_of(device), *arguments)`, and the result of the call."""
+
+    launch: Callable[..., Any]
+    stream_of: Callable[[int], int]
+    device: int
+    result: Any
+
+
+class Watch(NamedTuple):
+    """The state that keeps calls from their fast way: launch hooks that are set, and globals that changed.
+
+    Args:
+        runtime: has the attributes `launch_enter_hook` and `launch_exit_hook`.
+        enter, leave: their values while nobody listens; `enter_calls` and `leave_calls` are empty then.
+        before: another such sequence.
+        globals: a list; if it has entries, `changed()` returns whether calls go to `entry`.
+    """
+
+    runtime: Any = None
+    enter: Any = None
+    enter_calls: Sequence[Any] = ()
+    leave: Any = None
+    leave_calls: Sequence[Any] = ()
+    before: Sequence[Any] = ()
+    globals: Sequence[Any] = ()
+    changed: Optional[Callable[[], bool]] = None
+
+    def is_on(self) -> bool:
+        """Return True if somebody listens to launches, or a global has another value."""
+        return bool(
+            self.runtime.launch_enter_hook is not self.enter
+            or self.runtime.launch_exit_hook is not self.leave
+            or self.enter_calls
+            or self.leave_calls
+            or self.before
+            or (self.globals and self.changed is not None and self.changed())
+        )
 
 
 class Calls:
@@ -55,21 +95,25 @@ class Calls:
         self._table: dict[Any, Hit] = {}
         self.ranged = False
         self.front = native.front(
-            self, self._declared, rules, watch, "stream" if takes_stream else None, self._is_small
+            self,
+            self._declared,
+            rules,
+            watch or Watch(),
+            "stream" if takes_stream else None,
+            self._is_small,
         )
         self.call = self.entry if self.front is None else self.front.call
 
     # -- asked of a kernel -------------------------------------------------------------------------------
 
-    def view(self, values: Values) -> Values:
-        """Return the arguments as kernels take them."""
-        return values
-
-    def facts(self, values: Values) -> Sequence[Any]:
-        """Return, per parameter, the facts that the choice of the code depends on. Any error sends the call to `miss`."""
+    def read(self, passed: Values) -> Sequence[Any]:
+        """Return the classification of each argument: an object with `value`, the argument as kernels take it, and `fact`,
+        on which the choice of the code depends."""
         raise NotImplementedError
 
-    def miss(self, grid: Any, stream: Any, values: Values, options: Mapping[str, Any]) -> Any:
+    def miss(
+        self, grid: Any, stream: Any, values: Values, seen: Sequence[Any], options: Options
+    ) -> Any:
         """Launch a call that was not learned."""
         raise NotImplementedError
 
@@ -77,9 +121,7 @@ class Calls:
         """Return three sizes; None for an empty grid."""
         raise NotImplementedError
 
-    def mistake(
-        self, kind: str, names: Sequence[str], count: int, options: Mapping[str, Any]
-    ) -> Exception:
+    def mistake(self, kind: str, names: Sequence[str], count: int, options: Options) -> Exception:
         """Return the error for a call that does not fit the parameters.
 
         Args:
@@ -90,21 +132,30 @@ class Calls:
         """
         raise NotImplementedError
 
+    def sealed(self, handle: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a prepared launch as programs get it."""
+        return handle
+
     # -- answering ---------------------------------------------------------------------------------------
 
     def entry(self, grid: Any, /, *arguments: Any, **named: Any) -> Any:
         """Answer any call."""
         passed, options = self.placed(arguments, named)
         stream = options.pop("stream", None) if self._takes_stream else None
-        values = self.view(passed)
-        hit = None
-        if self._watch is None or not self._watch.is_on():
+        return self.answer(grid, stream, passed, options)
+
+    def answer(self, grid: Any, stream: Any, passed: Values, options: Options) -> Any:
+        """Answer a call with one value for each parameter."""
+        hit, watched = None, self._watch is not None and self._watch.is_on()
+        seen = self.read(passed)
+        values = tuple([argument.value for argument in seen])
+        if not watched:
             try:
-                hit = self._table.get(self._key(values, options))
-            except Exception:
-                pass  # `miss` reports it
+                hit = self._table.get(self._key(seen, options))
+            except TypeError:
+                pass  # an option that cannot be part of a key
         if hit is None:
-            return self.miss(grid, stream, values, options)
+            return self.miss(grid, stream, values, seen, options)
         return self.run(hit, grid, stream, values)
 
     def run(self, hit: Hit, grid: Any, stream: Any, values: Values) -> Any:
@@ -137,8 +188,11 @@ class Calls:
             raise self.mistake("surplus", [], len(arguments), options)
         return tuple(values), options
 
-    def _key(self, values: Values, options: Mapping[str, Any]) -> Any:
-        return (*self.facts(values), *[(name, type(v), v) for name, v in options.items()])
+    def _key(self, seen: Sequence[Any], options: Options) -> Any:
+        return (
+            *[argument.fact for argument in seen],
+            *[(name, type(v), v) for name, v in options.items()],
+        )
 
     def _is_small(self, value: Any) -> bool:
         return self.rules.is_small(storage_size(value))
@@ -148,7 +202,8 @@ class Calls:
     def learn(
         self,
         values: Values,
-        options: Mapping[str, Any],
+        seen: Sequence[Any],
+        options: Options,
         hit: Hit,
         ranged: bool = False,
         lasting: bool = True,
@@ -168,7 +223,7 @@ class Calls:
             self._table.clear()
         self.ranged |= ranged
         try:
-            self._table[self._key(values, options)] = hit
+            self._table[self._key(seen, options)] = hit
         except TypeError:
             return  # an option that cannot be part of a key: every call is a miss
         if self.front is not None and lasting:
@@ -192,7 +247,7 @@ class Calls:
         launch, stream_of, device, _ = hit
         count = len(self._declared)
         plain = all(p.kind != "variadic" for p in self._declared)
-        plain &= all(map(operator.is_, self.view(passed), passed))
+        plain &= all(a.value is value for a, value in zip(self.read(passed), passed))
 
         def handle(*values: Any, **named: Any) -> None:
             grid = sizes
@@ -201,10 +256,10 @@ class Calls:
             if grid is not None:
                 launch(grid, stream_of(device), *values)
 
-        bind = getattr(launch, "bind", None)
+        door, bind = self.sealed(handle), getattr(launch, "bind", None)
         if bind is None or sizes is None:
-            return handle
-        bound: Callable[..., None] = bind(sizes, stream_of, device, handle)
+            return door
+        bound: Callable[..., None] = bind(sizes, stream_of, device, door)
         return bound
 
     def _bound(
@@ -218,8 +273,8 @@ class Calls:
         if missing or options:
             kind = "missing" if missing else "unknown"
             raise self.mistake(kind, missing or list(options), len(arguments), options)
-        seen = self.view(values)
-        return seen, sizes if grid is None else self.measure(grid, seen, hit)
+        values = tuple([argument.value for argument in self.read(values)])
+        return values, sizes if grid is None else self.measure(grid, values, hit)
 
 
 def stream_handle(stream: Any) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import operator
 import threading
 from functools import partial, reduce
-from typing import Any, Callable, Mapping, Optional, Protocol, Sequence, Union
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Protocol, Sequence, Union
 
 from gluon_runtime import manifest as manifests
 from gluon_runtime.arrays import Seen
-from gluon_runtime.calls import Calls
+from gluon_runtime.calls import Calls, Hit
 from gluon_runtime.driver import Driver
 from gluon_runtime.errors import (
     BundleArgumentError,
@@ -18,7 +18,7 @@ from gluon_runtime.errors import (
     BundleTargetError,
 )
 from gluon_runtime.manifest import Constant, Form, Kernel
-from gluon_runtime.native import Engaged, Hit
+from gluon_runtime.native import Engaged
 from gluon_runtime.pack import Packer
 from gluon_runtime.rules import ABSENT, ALIGN, CONSTANT, SPECIALIZE, WIDTH, Parameter
 from gluon_runtime.select import select
@@ -118,6 +118,14 @@ class _Loaded:
         return start + -start % alignment
 
 
+class _Argument(NamedTuple):
+    """An argument of a launch, its part of a call's key, and its properties: a `Seen`, or a constant."""
+
+    value: Any
+    fact: Any
+    seen: Any
+
+
 class Source(Protocol):
     """The bundle of a kernel, see `gluon_runtime.bundle.Bundle`."""
 
@@ -177,18 +185,24 @@ class BundledKernel(Calls):
         arguments must have the dtypes, alignment, constants and device of those given here."""
         values, options = self.placed(arguments, named)
         options.pop("stream", None)
-        hit = self._choose(values, options)
+        hit = self._choose(self.read(values), options)
         return self.handle(values, hit, self.measure(grid, values, hit))
 
     # -- as one of `calls` -----------------------------------------------------------------------------
 
-    def facts(self, values: Sequence[Any]) -> Sequence[Any]:
-        return [
-            (type(value), value if type(value) in (int, bool, str) else repr(value))
-            if parameter.constexpr
-            else self._key_of(look(value))
-            for parameter, value in zip(self.kernel.parameters, values)
-        ]
+    def read(self, passed: Sequence[Any]) -> list[_Argument]:
+        return [self._read(p, value) for p, value in zip(self.kernel.parameters, passed)]
+
+    def _read(self, parameter: manifests.Parameter, value: Any) -> _Argument:
+        if parameter.constexpr or value is ABSENT:
+            plain = type(value) in (int, bool, str)
+            return _Argument(value, (type(value), value if plain else repr(value)), value)
+        try:
+            seen = look(value)
+        except BundleArgumentError as error:
+            error.argument = f"{self.name}({parameter.name})"
+            raise
+        return _Argument(value, self._key_of(seen), seen)
 
     def _key_of(self, seen: Seen) -> Any:
         rules = self.rules
@@ -205,12 +219,15 @@ class BundledKernel(Calls):
             return rules.integer_key(seen.value)
         return seen.kind, repr(seen.value) if seen.kind == "other" else None
 
-    def miss(self, grid: Any, stream: Any, values: Any, options: Mapping[str, Any]) -> None:
+    def miss(
+        self, grid: Any, stream: Any, values: Any, seen: Sequence[Any], options: Mapping[str, Any]
+    ) -> None:
         """Choose a form, launch it, and have the next call of this kind find it."""
-        hit = self._choose(values, options)
+        hit = self._choose(seen, options)
         parameters, form = self.kernel.parameters, hit.launch.form  # type: ignore[attr-defined]
         self.learn(
             values,
+            seen,
             options,
             hit,
             ranged=self._ranged,
@@ -249,40 +266,28 @@ class BundledKernel(Calls):
 
     # -- deciding ------------------------------------------------------------------------------------
 
-    def _choose(self, values: Sequence[Any], options: Mapping[str, Any]) -> Hit:
+    def _choose(self, seen: Sequence[Any], options: Mapping[str, Any]) -> Hit:
         """Return the launch of the form that fits, on the device of the arguments."""
-        seen: list[Any] = []
         places: dict[str, tuple[str, int]] = {}
-        parameters = self.kernel.parameters
-        missing = [p.name for p, v in zip(parameters, values) if v is ABSENT and not p.constexpr]
+        arguments = [argument.seen for argument in seen]
+        pairs = [(p.name, a) for p, a in zip(self.kernel.parameters, arguments) if not p.constexpr]
+        missing = [name for name, argument in pairs if argument is ABSENT]
         if missing:
-            raise self.mistake("missing", missing, len(values), options)
-        for parameter, value in zip(parameters, values):
-            if parameter.constexpr:
-                seen.append(value)
-                continue
-            argument = self._look(parameter.name, value)
+            raise self.mistake("missing", missing, len(seen), options)
+        for name, argument in pairs:
             if argument.kind == "other":
                 raise BundleArgumentError(
                     "kernels cannot take a value of this type",
-                    argument=f"{self.name}({parameter.name})",
+                    argument=f"{self.name}({name})",
                     expected="a tensor, an array with __cuda_array_interface__ or __dlpack__, an int, "
                     "float, bool, None, tuple, gluon_runtime.TensorDescriptor or Pointer",
-                    got=type(value).__name__,
+                    got=type(argument.value).__name__,
                 )
-            _places(parameter.name, argument, places)
-            seen.append(argument)
+            _places(name, argument, places)
         device = self._device(places)
         forms = self._forms_for(device)
-        form = select(self.name, self.kernel, forms, seen, options, self.rules)
+        form = select(self.name, self.kernel, forms, arguments, options, self.rules)
         return Hit(self._load(form, device), self.bundle.driver.stream, device, None)
-
-    def _look(self, name: str, value: Any) -> Seen:
-        try:
-            return look(value)
-        except BundleArgumentError as error:
-            error.argument = f"{self.name}({name})"
-            raise
 
     def _device(self, places: Mapping[str, tuple[str, int]]) -> int:
         driver = self.bundle.driver

@@ -16,8 +16,6 @@ from gluon_runtime.rules import ABSENT, CONSTANT, Parameter, Rules
 
 __all__ = [
     "Engaged",
-    "Hit",
-    "Watch",
     "address_of",
     "front",
     "launch",
@@ -149,51 +147,11 @@ def launch(
     return launcher
 
 
-class Hit(NamedTuple):
-    """A launch that fits a call: `launch(sizes, stream_of(device), *arguments)`, and the result of the call."""
-
-    launch: Callable[..., Any]
-    stream_of: Callable[[int], int]
-    device: int
-    result: Any
-
-
-class Watch(NamedTuple):
-    """The state that keeps calls from their fast way: launch hooks that are set, and globals that changed.
-
-    Args:
-        runtime: has the attributes `launch_enter_hook` and `launch_exit_hook`.
-        enter, leave: their values while nobody listens; `enter_calls` and `leave_calls` are empty then.
-        before: another such sequence.
-        globals: a list; if it has entries, `changed()` returns whether calls go to `entry`.
-    """
-
-    runtime: Any = None
-    enter: Any = None
-    enter_calls: Sequence[Any] = ()
-    leave: Any = None
-    leave_calls: Sequence[Any] = ()
-    before: Sequence[Any] = ()
-    globals: Sequence[Any] = ()
-    changed: Optional[Callable[[], bool]] = None
-
-    def is_on(self) -> bool:
-        """Return True if somebody listens to launches, or a global has another value."""
-        return bool(
-            self.runtime.launch_enter_hook is not self.enter
-            or self.runtime.launch_exit_hook is not self.leave
-            or self.enter_calls
-            or self.leave_calls
-            or self.before
-            or (self.globals and self.changed is not None and self.changed())
-        )
-
-
 def front(
     door: Any,
     parameters: Sequence[Parameter],
     rules: Rules,
-    watch: Optional[Watch],
+    watch: Sequence[Any],
     stream: Optional[str],
     is_small: Callable[[Any], bool],
 ) -> Any:
@@ -201,6 +159,7 @@ def front(
     None where it was not built, or cannot apply the rules: one constant, and a power of two.
 
     Args:
+        watch: the fields of a `calls.Watch`.
         door: its `entry` answers calls that the engine does not know, its `run` makes those of other launches.
         stream: the keyword that names a stream.
         is_small: returns whether the storage of a tensor is small.
@@ -213,7 +172,7 @@ def front(
     teach(engine)
     interned = tuple(p._replace(name=sys.intern(p.name)) for p in parameters)
     table = (rules.divisibility - 1, rules.constants[0], *rules.integers[0][1:])
-    return engine.Calls(interned, ABSENT, door, watch or Watch(), stream, is_small, table)
+    return engine.Calls(interned, ABSENT, door, tuple(watch), stream, is_small, table)
 
 
 def remember(
@@ -221,12 +180,16 @@ def remember(
     parameters: Sequence[Parameter],
     values: tuple[Any, ...],
     options: dict[str, Any],
-    hit: Hit,
+    hit: Any,
     grid: Any,
     constants: Any,
     ranged: bool,
 ) -> None:
-    """Have the engine answer calls like this one, see `calls.Calls.learn`."""
+    """Have the engine answer calls like this one, see `calls.Calls.learn`.
+
+    Args:
+        hit: a `calls.Hit`.
+    """
     engine = importlib.import_module("gluon_runtime._engine")
     engaged: Optional[Engaged] = getattr(hit.launch, "engine", None)
     launcher, stream, asked = None, None, engaged and engaged.asked

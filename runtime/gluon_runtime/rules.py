@@ -1,8 +1,7 @@
 """The rules of specialization: which facts about an argument choose the compiled code.
 
-A table, `RULES`, and the functions that read it. The just-in-time compiler describes arguments by it,
-`calls` writes the launch code of Python from it, `c/calls.h` gets it from `calls`, and a bundle carries a copy
-that its loaders, `select` and `c/gluon_bundle.c`, read.
+A table, `RULES`, and the functions that read it. The just-in-time compiler describes arguments by it, `c/calls.h` gets
+it from `calls`, and a bundle carries a copy that its loaders, `select` and `c/gluon_bundle.c`, read.
 """
 
 from __future__ import annotations

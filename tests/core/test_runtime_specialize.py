@@ -129,7 +129,7 @@ def test_signature_constants_and_attributes_are_tritons(target, options, call):
 
     dispatcher = ours.dispatcher
     values, rest = dispatcher.bind(call, {"target": target})
-    source = source_of(ours, dispatcher.specialize(values, rest, running=False), values)
+    source = source_of(ours, dispatcher.specialize(values, rest, running=False))
     assert source.signature == signature
     assert source.constants == constants
     # Triton lists the marks of a text constant as (empty) attributes; they say nothing.
@@ -143,7 +143,7 @@ def test_a_string_constant_is_not_taken_for_marks():
 
     values, options = kernel.dispatcher.bind((TENSOR[1:], "DS"), {"target": "sm_80"})
     specialization = kernel.dispatcher.specialize(values, options, running=False)
-    assert source_of(kernel, specialization, values).attrs == {}
+    assert source_of(kernel, specialization).attrs == {}
 
 
 def test_plugins_can_register_a_kind_of_argument(monkeypatch):

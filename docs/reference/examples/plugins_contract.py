@@ -224,7 +224,7 @@ launch((1, 1, 1), 0, x, x)
 print(sorted(builder.members(launcher.FastLauncher)))
 #> twice nvidia:sm_90 True
 #> launched on (1, 1, 1) with 2 arguments
-#> ['bind', 'engine', 'raw']
+#> ['bind', 'engine']
 
 # -- gluon_core.plugin.launcher.ArgumentKind, gluon_core.plugin.launcher.checked_kind: objects of a class of one's own as arguments
 class Meters(float):
