@@ -13,6 +13,7 @@ __all__ = ["check_grid", "measured"]
 
 _LIMITS = (2**31 - 1, 65535, 65535)
 
+
 def measured(
     grid: Any, names: Sequence[str], values: Sequence[Any]
 ) -> Optional[tuple[int, int, int]]:
