@@ -144,7 +144,7 @@ def walk_launch(
         tiles = -(-sizes.columns // tile)
         if mapped and sizes.delta:
             tiles += -(-sizes.width // tile)
-        return Launch(
+        portable_launch: Plan = Launch(
             portable.recur,
             (tiles, sizes.heads * segments, sizes.batch),
             (
@@ -154,6 +154,7 @@ def walk_launch(
             tensors,
             num_warps=4,
         )  # fmt: skip
+        return portable_launch
     from gluon_kernels.linear_attention import hopper
 
     width, groups = sizes.width, sizes.groups

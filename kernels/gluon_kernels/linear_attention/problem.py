@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 from typing import Any, Optional
 
@@ -125,23 +126,19 @@ def _with_state(function: Any) -> Any:
 def _fla(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, initial_state: Any = None
 ) -> Any:
-    from fla.ops.gated_delta_rule import chunk_gated_delta_rule
-
+    chunk = importlib.import_module("fla.ops.gated_delta_rule").chunk_gated_delta_rule
     shared = v.shape[2] // q.shape[2]
     if shared > 1:
         q, k = (x.repeat_interleave(shared, 2) for x in (q, k))
-    return chunk_gated_delta_rule(
-        q, k, v, g, beta, initial_state=initial_state, output_final_state=True
-    )
+    return chunk(q, k, v, g, beta, initial_state=initial_state, output_final_state=True)
 
 
 def _fla_simple(q: Tensor, k: Tensor, v: Tensor, g: Tensor, initial_state: Any = None) -> Any:
-    from fla.ops.simple_gla import chunk_simple_gla
-
+    chunk = importlib.import_module("fla.ops.simple_gla").chunk_simple_gla
     shared = v.shape[2] // q.shape[2]
     if shared > 1:
         q, k = (x.repeat_interleave(shared, 2) for x in (q, k))
-    return chunk_simple_gla(q, k, v, g, initial_state=initial_state, output_final_state=True)
+    return chunk(q, k, v, g, initial_state=initial_state, output_final_state=True)
 
 
 def _flops(delta: bool, times: float) -> Any:
