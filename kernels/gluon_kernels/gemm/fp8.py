@@ -39,6 +39,25 @@ def _by_block(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor) -> bool:
     return tuple(a_scale.shape) == of_a and tuple(b_scale.shape) == of_b
 
 
+def _check_scales(a: Tensor, b: Tensor, scales: dict[str, Tensor]) -> None:
+    """Check that scales are of tensors or rows, or both of blocks."""
+    m, n = a.shape[0], b.shape[1]
+    blocks = dict(zip(scales, _blocks(a, b)))
+    rows: dict[str, tuple[tuple[int, ...], ...]] = {"a_scale": ((m,), (m, 1)), "b_scale": ((n,), (1, n))}  # fmt: skip
+    of_rows = [n for n, s in scales.items() if s.numel() == 1 or tuple(s.shape) in rows[n]]
+    of_blocks = [n for n, s in scales.items() if tuple(s.shape) == blocks[n]]
+    if len(of_rows) == 2 or len(of_blocks) == 2:
+        return
+    wrong = [n for n in scales if n not in of_blocks and (of_blocks or n not in of_rows)]
+    raise ShapeError(
+        "a scale belongs to the whole tensor, to each row of a and column of b, or to 128 elements of "
+        "a row of a and a block of 128 x 128 of b",
+        argument=wrong[0],
+        expected=f"1 number, {list(rows[wrong[0]][0])}, or {list(blocks[wrong[0]])} with scales of blocks for both",
+        got=list(scales[wrong[0]].shape),
+    )
+
+
 def _checked(
     a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out_dtype: torch.dtype,
     out: Optional[Tensor] = None,
@@ -56,18 +75,7 @@ def _checked(
     for name, scale in (("a_scale", a_scale), ("b_scale", b_scale)):
         if scale.dtype != torch.float32:
             raise DtypeError("not a scale", argument=name, expected="float32", got=str(scale.dtype))
-    if not _by_block(a, b, a_scale, b_scale):
-        of_rows = {"a_scale": (a_scale, [shape[0]], [shape[0], 1]), "b_scale": (b_scale, [shape[1]], [1, shape[1]])}  # fmt: skip
-        for name, (scale, flat, wide) in of_rows.items():
-            if scale.numel() != 1 and list(scale.shape) not in (flat, wide):
-                blocks = dict(zip(of_rows, _blocks(a, b)))[name]
-                raise ShapeError(
-                    "a scale belongs to the whole tensor, to each row of a and column of b, or to 128 elements of "
-                    "a row of a and a block of 128 x 128 of b",
-                    argument=name,
-                    expected=f"1 number, {flat}, or {list(blocks)} with scales of blocks for both operands",
-                    got=list(scale.shape),
-                )
+    _check_scales(a, b, {"a_scale": a_scale, "b_scale": b_scale})
     if out_dtype not in _OUT:
         raise DtypeError(
             "no such result",

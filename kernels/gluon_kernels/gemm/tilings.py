@@ -179,9 +179,9 @@ def fits(tiling: Tiling, size: Size) -> bool:
         return True
     if m < 64 and size.m > 16 * m:
         return False
-    if (
-        m < 16 and size.transposed[0]
-    ):  # 8 columns are 16 bytes, too narrow to swizzle: an H100 reports a wrong address
+    if m < 16 and size.transposed[0]:
+        # 8 columns are 16 bytes, too narrow to swizzle. Steps along K then add to the base offset of the descriptor, which PTX
+        # (ISA 9.7.15.5.1) wants to be 0 where a pattern begins at its alignment: an H100 reports an illegal address.
         return False
     if tiles // size.batch > 65535 or size.batch > 65535:
         return False

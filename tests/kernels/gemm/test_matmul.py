@@ -133,17 +133,6 @@ def test_gradients(activation):
         assert error_of(grad, wanted) < 1e-5
 
 
-def test_the_operators_declare_what_they_do():
-    a, b, bias = matrices((24, 16), (16, 40), (40,))
-    args = (a.requires_grad_(), b, bias, "relu", torch.float32)
-    done = torch.library.opcheck(torch.ops.gluon_kernels.matmul.default, args)
-    assert set(done.values()) == {"SUCCESS"}
-    out = torch.empty(24, 40).bfloat16()
-    args = (a.detach(), b, bias, None, out)
-    done = torch.library.opcheck(torch.ops.gluon_kernels.matmul_out.default, args)
-    assert set(done.values()) == {"SUCCESS"}
-
-
 def test_one_graph_serves_all_sizes():
     graphs = []
 
@@ -249,6 +238,28 @@ def test_products_of_8_bits_elsewhere_and_wrong_ones(monkeypatch):
         gluon_kernels.matmul_fp8(**{**arguments, "a_scale": torch.ones(7)})
     with pytest.raises(DtypeError, match="8-bit"):
         gluon_kernels.matmul_fp8(**{**arguments, "a": torch.ones(40, 80)})
+
+
+def test_products_of_8_bits_with_scales_of_blocks():
+    """The scales of `quantize` go in as they are; results are stored where the caller wants them."""
+    from gluon_kernels.gemm import fp8
+
+    fp8.plans.forget()
+    x, w = torch.randn(70, 300), torch.randn(140, 300)
+    a, a_scale = gluon_kernels.quantize(x, scaling="block")
+    b = w.to(torch.float8_e4m3fn)
+    b_scale = torch.rand(2, 3) + 0.5
+    wide = b.float() * b_scale.repeat_interleave(128, 0)[:140].repeat_interleave(128, 1)[:, :300]
+    right = (a.float() * a_scale.repeat_interleave(128, 1)[:, :300]) @ wide.mT
+    result = gluon_kernels.matmul_fp8(a, b.mT, a_scale, b_scale.mT, out_dtype=torch.float32)
+    assert error_of(result, right) < 1e-4  # sums of float32
+    for out in (torch.empty(70, 140), torch.empty(140, 70).mT, torch.empty(70, 280)[:, ::2]):
+        assert gluon_kernels.matmul_fp8(a, b.mT, a_scale, b_scale.mT, out=out) is out
+        assert torch.equal(out, result)
+    with pytest.raises(ShapeError, match="b_scale"):
+        gluon_kernels.matmul_fp8(a, b.mT, a_scale, b_scale)
+    with pytest.raises(DtypeError, match="out: "):
+        gluon_kernels.matmul_fp8(a, b.mT, a_scale, b_scale.mT, out=out, out_dtype=torch.float16)
 
 
 def test_a_tiling_without_room_gives_way_to_the_next(monkeypatch):

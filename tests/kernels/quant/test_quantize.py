@@ -61,11 +61,7 @@ def test_rows_of_several_programs(monkeypatch):
     assert torch.equal(quantize(x, torch.int8)[0], values)
 
 
-def test_declaration():
-    for scaling in ("row", "block"):
-        args = (torch.randn(2, 3, 140), torch.int8, scaling)
-        done = torch.library.opcheck(torch.ops.gluon_kernels.quantize.default, args)
-        assert set(done.values()) == {"SUCCESS"}
+def test_meta():
     values, scales = quantize(torch.randn(3, 40).to("meta"), scaling="block")
     assert values.is_meta and scales.shape == (3, 1)
 

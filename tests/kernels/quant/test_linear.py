@@ -1,0 +1,116 @@
+"""`gluon_kernels.linear` through its public door: formats of weights, gradients, results of the caller, errors."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+import gluon_kernels
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_kernels.problem import error_of
+from gluon_kernels.quant import layer
+from gluon_kernels.quant.problem import LINEAR
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture(autouse=True)
+def hopper(monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    for plans in (layer.plans, layer.restoring):
+        plans.forget()
+    yield
+    for plans in (layer.plans, layer.restoring):
+        plans.forget()
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("shape", LINEAR.small)
+def test_every_format(shape):
+    assert LINEAR.check(shape, "cpu") is None
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("target", ["sim:sm_80", "sim:gfx942"])
+def test_other_targets_restore_the_weights(target, monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", target)
+    assert LINEAR.check(LINEAR.small[0], "cpu") is None
+
+
+def test_few_rows_are_multiplied_in_one_launch(monkeypatch):
+    arguments = LINEAR.arguments(LINEAR.small[0], "cpu")
+    monkeypatch.setattr(layer, "_restored", None)  # more rows restore the weights first
+    assert error_of(LINEAR.op(**arguments), LINEAR.reference(**arguments)) < LINEAR.tolerance
+
+
+def test_weights_of_the_dtype_of_the_rows():
+    x, weight, bias = torch.randn(3, 16), torch.randn(24, 16), torch.randn(24)
+    right = torch.nn.functional.linear(x, weight, bias).relu()
+    result = gluon_kernels.linear(x, weight, bias, activation="relu")
+    assert error_of(result, right) < 1e-5
+    assert error_of(gluon_kernels.linear(x[0], weight, bias, activation="relu"), right[0]) < 1e-5
+
+
+def quantized(n=24, k=64, groups=2):
+    return torch.randint(0, 256, (n, k // 2), dtype=torch.uint8), torch.rand(n, groups)
+
+
+def test_results_in_memory_of_the_caller_and_more_dimensions():
+    weight, scales = quantized()
+    x = torch.randn(2, 3, 64).bfloat16()
+    result = gluon_kernels.linear(x, weight, scales=scales)
+    assert result.shape == (2, 3, 24)
+    for out in (torch.empty(2, 3, 24).bfloat16(), torch.empty(2, 3, 48).bfloat16()[..., ::2]):
+        assert gluon_kernels.linear(x, weight, scales=scales, out=out) is out
+        assert error_of(out, result) < 1e-2
+
+
+def test_one_graph_serves_all_sizes_and_autocast_casts():
+    weight, scales = quantized()
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    function = torch.compile(
+        lambda x: gluon_kernels.linear(x.sin(), weight, scales=scales) + 1,
+        backend=backend, fullgraph=True, dynamic=True,
+    )  # fmt: skip
+    for rows in (3, 5, 9):
+        x = torch.randn(rows, 64).bfloat16()
+        right = gluon_kernels.linear(x.sin(), weight, scales=scales) + 1
+        assert error_of(function(x), right) < 1e-2
+    assert len(graphs) == 1
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (
+            gluon_kernels.linear(torch.randn(3, 64), weight, scales=scales).dtype is torch.bfloat16
+        )
+
+
+X = torch.randn(3, 64).bfloat16()
+WRONG = [
+    (lambda w, s: gluon_kernels.linear(X, w), ArgumentError, "scales: .*integers"),
+    (lambda w, s: gluon_kernels.linear(X[:, :32], w, scales=s), ShapeError, "weight: .*32 / 2"),
+    (lambda w, s: gluon_kernels.linear(X, w.int(), scales=s), DtypeError, "weight: .*int8"),
+    (lambda w, s: gluon_kernels.linear(X.int(), w, scales=s), DtypeError, "x: "),
+    (lambda w, s: gluon_kernels.linear(X, w, scales=s[:, :1].expand(24, 3)), ShapeError, "scales: "),
+    (lambda w, s: gluon_kernels.linear(X, w, scales=s.expand(2, 24, 2)), ShapeError, "scales: "),
+    (lambda w, s: gluon_kernels.linear(X, w, scales=s.repeat(1, 2)), ShapeError, "scales: .*multiples of 32"),
+    (lambda w, s: gluon_kernels.linear(X, w, scales=s.int()), DtypeError, "scales: "),
+    (lambda w, s: gluon_kernels.linear(X, w, X[0], scales=s), ShapeError, "bias: "),
+    (lambda w, s: gluon_kernels.linear(X, w, scales=s, activation="gelo"), ArgumentError, "activation: .*gelu"),
+    (lambda w, s: gluon_kernels.linear(X, w, scales=s, out=X.clone()), ShapeError, "out: "),
+    (lambda w, s: gluon_kernels.linear(X, w, scales=s.to("meta")), ArgumentError, "scales: .*devices"),
+    (lambda w, s: gluon_kernels.linear(X, X, scales=s), ArgumentError, "scales: .*no scales"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call, error, text", WRONG)
+def test_wrong_arguments_end_before_a_launch(call, error, text):
+    with pytest.raises(error) as raised:
+        call(*quantized())
+    assert re.search(text, str(raised.value), re.S), raised.value
+    assert len(layer.plans) == 0
