@@ -75,6 +75,15 @@ from triton.runtime.jit import (  # noqa: E402
 )
 
 from gluon_core._triton.contexts import make_context, ready_context, use_spare_time  # noqa: E402
+from gluon_core._triton.drivers import (  # noqa: E402
+    active_driver,
+    disassembled,
+    given_driver,
+    own_driver,
+    profile_allocator,
+    set_active_driver,
+    user_allocator,
+)
 from gluon_core._triton.hooks import (  # noqa: E402
     Warnings,
     hook_is_empty,
@@ -89,6 +98,17 @@ from gluon_core._triton.library import (  # noqa: E402
     traceable,
 )
 from gluon_core._triton.recast import caught_as, combined  # noqa: E402
+from gluon_core._triton.storage import (  # noqa: E402
+    build_stamp,
+    cache_folder,
+    cache_manager,
+    compile_times,
+    invalidating_environment,
+    parse_module,
+    parse_text,
+    put_in_cache,
+    set_knobs,
+)
 
 if TYPE_CHECKING:  # the view of kernels on these classes, in a form that editors can read
     from triton.compiler import code_generator
@@ -146,9 +166,13 @@ __all__ = [
     "base_type",
     "base_value",
     "block_type",
+    "build_stamp",
+    "cache_folder",
+    "cache_manager",
     "caught_as",
     "code_generator",
     "combined",
+    "compile_times",
     "constexpr",
     "constexpr_function",
     "constexpr_type",
@@ -156,10 +180,12 @@ __all__ = [
     "disassembled",
     "dtype",
     "generator_class",
+    "given_driver",
     "gluon_ir",
     "gpu_target",
     "has",
     "hook_is_empty",
+    "invalidating_environment",
     "ir",
     "jit_hook_arguments",
     "knobs",
@@ -168,11 +194,18 @@ __all__ = [
     "make_context",
     "make_prototype",
     "op_builder",
+    "own_driver",
+    "parse_module",
+    "parse_text",
     "parsed_once",
     "passes",
     "pointer_type",
+    "profile_allocator",
+    "put_in_cache",
     "ready_context",
     "require",
+    "set_active_driver",
+    "set_knobs",
     "static_range",
     "tensor",
     "tl",
@@ -450,108 +483,6 @@ def tool(name: str) -> Optional[str]:
 
 
 # ---------------------------------------------------------------------------------------------
-# Compiling: caches, knobs, errors that Triton's own tools catch
-# ---------------------------------------------------------------------------------------------
-
-
-def parse_module(path: str, context: Any) -> Any:
-    """Return the MLIR module in the file `path`."""
-    module = ir.parse_mlir_module(path, context)
-    module.context = context
-    return module
-
-
-def parse_text(text: str, context: Any) -> Any:
-    """Return the MLIR module that `text` says; the binding reads files alone."""
-    with tempfile.NamedTemporaryFile("w", suffix=".ttgir") as file:
-        file.write(text)
-        file.flush()
-        return parse_module(file.name, context)
-
-
-def set_knobs() -> list[tuple[str, str, Any]]:
-    """Return Triton's knobs that were set in this process: group, name, the value or its stand-in."""
-    knobs_set = []
-    for group, knob in vars(knobs).items():
-        if isinstance(knob, knobs.base_knobs):
-            for name, value in vars(knob).items():
-                plain = isinstance(value, (str, int, float, bool, type(None)))
-                knobs_set.append((group, name, value if plain else id(value)))
-    return knobs_set
-
-
-def cache_manager(key: str, purpose: str = "") -> Any:
-    """Triton's cache manager for a hex key; `purpose` may be `override` or `dump`."""
-    from triton.runtime import cache
-
-    if purpose == "override":
-        return cache.get_override_manager(key)
-    if purpose == "dump":
-        return cache.get_dump_manager(key)
-    return cache.get_cache_manager(key)
-
-
-def put_in_cache(manager: Any, data: Any, name: str) -> str:
-    """Write text or bytes through a cache manager, atomically; answers the path.
-
-    Triton's own manager makes a folder for each file and removes it again, which takes time for a small
-    kernel. In its folders a file of another name is written and then renamed.
-    """
-    from triton.runtime.cache import FileCacheManager
-
-    binary = isinstance(data, bytes)
-    if type(manager) is not FileCacheManager or not manager.cache_dir:
-        path: str = manager.put(data, name, binary=binary)
-        return path
-    path = os.path.join(manager.cache_dir, name)
-    temporary = f"{path}.{os.getpid()}-{threading.get_ident()}.tmp"
-    try:
-        with open(temporary, "wb" if binary else "w") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    return path
-
-
-def cache_folder() -> str:
-    """Return the folder where Triton keeps compiled kernels."""
-    return str(knobs.cache.dir)
-
-
-def invalidating_environment() -> dict[str, str]:
-    """Return the environment variables that change the compiler's output."""
-    from triton._C.libtriton import get_cache_invalidating_env_vars
-
-    return dict(get_cache_invalidating_env_vars())
-
-
-def build_stamp() -> str:
-    """Version of Triton with size and time of its library, cheaper than hashing 200 MB."""
-    from triton._C import libtriton
-
-    status = os.stat(libtriton.__file__)
-    return f"{VERSION_TEXT}-{status.st_size}-{status.st_mtime_ns}"
-
-
-def compile_times(
-    started: float, traced: float, stages: Sequence[tuple[str, float]], stored: float
-) -> Any:
-    """Return the argument of a compilation listener, from seconds: `stages` holds (name, end)."""
-    durations, begin = [], traced
-    for name, end in stages:
-        durations.append((name, int((end - begin) * 1e6)))
-        begin = end
-    return knobs.CompileTimes(
-        ir_initialization=int((traced - started) * 1e6),
-        lowering_stages=durations,
-        store_results=int((stored - begin) * 1e6),
-    )
-
-
-# ---------------------------------------------------------------------------------------------
 # Running: types of arguments
 # ---------------------------------------------------------------------------------------------
 
@@ -579,75 +510,6 @@ def gluon_stages(compiler: Any, options: Any) -> dict[str, Any]:
 
 # The names under which a compiled kernel of Triton keeps the module that its stages begin with.
 SOURCE_ENTRIES = ("source", "glir") if VERSION >= (3, 9) else ("source",)
-
-
-# ---------------------------------------------------------------------------------------------
-# The active driver
-# ---------------------------------------------------------------------------------------------
-
-
-def given_driver() -> Optional[Any]:
-    """Return the driver that Triton uses from now on; None as long as nobody has asked for one."""
-    return triton.runtime.driver._active
-
-
-def active_driver() -> Any:
-    """Return the driver of launches.
-
-    Raises:
-        RuntimeError: there is no device.
-    """
-    return triton.runtime.driver.active
-
-
-def user_allocator(kind: str) -> Optional[Callable[[int, int, int], Any]]:
-    """Return the allocator of scratch memory, "global" or "profile", that the program set; else the one
-    that Triton brings, or None."""
-    from triton.runtime import _allocation
-
-    name = "_allocator" if kind == "global" else f"_{kind}_allocator"
-    allocator: Callable[[int, int, int], Any] = getattr(_allocation, name).get()
-    if type(allocator).__name__ != "NullAllocator":
-        return allocator
-    try:
-        return getattr(active_driver(), f"allocate_default_{kind}_scratch", None)
-    except RuntimeError:
-        return None
-
-
-@contextlib.contextmanager
-def profile_allocator(allocator: Callable[[int, int, Optional[int]], Any]) -> Iterator[None]:
-    """Take the scratch memory for profiles from `allocator(size, alignment, stream)` meanwhile."""
-    from triton.runtime import _allocation
-
-    token = _allocation._profile_allocator.get()
-    _allocation.set_profile_allocator(allocator)
-    try:
-        yield
-    finally:
-        _allocation.set_profile_allocator(token)
-
-
-def disassembled(code: bytes) -> str:
-    """Return machine code as the tool of Triton shows it."""
-    from triton.tools.disasm import get_sass
-
-    return str(get_sass(code))
-
-
-def own_driver() -> Optional[Any]:
-    """Return the driver of the one GPU that Triton finds, None without one. Asking may import torch."""
-    try:
-        return triton.runtime.driver.default
-    except RuntimeError:
-        return None
-
-
-def set_active_driver(driver: Any, default: bool = False) -> None:
-    """Make `driver` the value of `triton.runtime.driver.active`; with `default`, after a reset, too."""
-    triton.runtime.driver.set_active(driver)
-    if default:
-        triton.runtime.driver._default = driver
 
 
 if VERSION >= (3, 9):  # its bindings print the objects that they think have leaked
