@@ -12,7 +12,6 @@ import pytest
 import triton
 
 import gluon_core as gluon
-from gluon_core import _triton
 from gluon_core.compiler import cache, driver
 from gluon_core.errors import GluonError
 from tests.core import kernels_for_runtime as kernels
@@ -192,7 +191,7 @@ def test_a_disk_that_takes_nothing_costs_a_warning(folder, monkeypatch, runs, ca
 
     cache._warn_once.cache_clear()
     with monkeypatch.context() as full:
-        full.setattr(_triton if call == "open" else os, call, refuse, raising=False)
+        full.setattr(storage if call == "open" else os, call, refuse, raising=False)
         with pytest.warns(RuntimeWarning, match="are not kept.*TRITON_CACHE_DIR"):
             assert build().asm["cubin"][:4] == b"\x7fELF"
     assert not [path for path in folder.rglob("*") if path.is_file()]
