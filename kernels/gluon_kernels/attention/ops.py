@@ -185,7 +185,12 @@ def _attention(
     return result, logsums
 
 
-_watched = differentiable(_attention.function, _keep, _gradients)
+def _direct_gradients(ctx: Any, grad: Tensor, _: Any) -> Any:
+    gradients = _backward.function(grad, *ctx.saved_tensors, *ctx.settings)
+    return (*gradients, *(None for _ in ctx.settings))
+
+
+_watched = differentiable(_attention.function, _keep, _direct_gradients)
 
 
 @gluon.torch.op("gluon_kernels::attention_out", mutates_args=("out",))

@@ -226,7 +226,12 @@ def _varlen(
     return result, logsums
 
 
-_watched = differentiable(_varlen.function, _keep, _gradients)
+def _direct_gradients(ctx: Any, grad: Tensor, _: Any) -> Any:
+    gradients = _backward.function(grad, *ctx.saved_tensors, *ctx.settings)
+    return (*gradients, None, None, *(None for _ in ctx.settings))
+
+
+_watched = differentiable(_varlen.function, _keep, _direct_gradients)
 
 
 @gluon.torch.op("gluon_kernels::attention_varlen_out", mutates_args=("out",))

@@ -13,7 +13,19 @@ from gluon_kernels.attention.launches import descriptor_of
 from gluon_kernels.linear_attention import portable
 from gluon_kernels.plans import Launch, allocator, current_target, multiprocessors
 
-__all__ = ["CHUNK", "Sizes", "forward_plan"]
+__all__ = [
+    "CHUNK",
+    "TILE",
+    "Sizes",
+    "Workspace",
+    "combine_launch",
+    "forward_plan",
+    "padded_state",
+    "power",
+    "prepare_launch",
+    "strides_of",
+    "walk_launch",
+]
 
 Plan = Callable[..., Any]
 CHUNK = 64
@@ -22,7 +34,8 @@ TILE = 64  # columns of values of a group of warps
 STAGES = 2
 
 
-def _power(size: int) -> int:
+def power(size: int) -> int:
+    """Return the power of two that covers a width."""
     return max(16, 1 << (size - 1).bit_length())
 
 
@@ -111,7 +124,7 @@ def prepare_launch(
     strides = (strides_of(k if q is None else q), strides_of(k))
     tensors = (q, k, g, beta, *results)
     width = k.shape[3]
-    constants = (_power(width), CHUNK, sizes.shared, width)
+    constants = (power(width), CHUNK, sizes.shared, width)
     return Launch(
         portable.prepare,
         (sizes.chunks, sizes.heads, sizes.batch),
@@ -140,7 +153,7 @@ def walk_launch(
         tensors = (q, k, v, decays, weights, inverses, out, news, states, initial, final)
         # A processor of AMD has 64 KiB of shared memory: room for one slot of narrow tiles.
         tile, stages = (TILE, 2) if current_target().has("nvidia.cp_async") else (TILE // 2, 1)
-        constants = (_power(sizes.width), CHUNK, tile, sizes.shared, stages)
+        constants = (power(sizes.width), CHUNK, tile, sizes.shared, stages)
         tiles = -(-sizes.columns // tile)
         if mapped and sizes.delta:
             tiles += -(-sizes.width // tile)
@@ -209,7 +222,7 @@ def combine_launch(
         (-(-sizes.columns // tile), sizes.batch * sizes.heads),
         (
             *tensors, (sizes.segments, sizes.per_segment, sizes.chunks, fresh.shape[-2]), (sizes.width, sizes.columns),
-            _power(sizes.width), CHUNK, tile, sizes.delta, reverse,
+            power(sizes.width), CHUNK, tile, sizes.delta, reverse,
         ),
         tensors,
         num_warps=8,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Optional, Union
+from functools import partial
+from typing import Any, Callable, Optional, Union
 
 import torch
 from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels.eager import is_compiling, is_plain
-from gluon_kernels.linear_attention import launches
+from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gradient
+from gluon_kernels.linear_attention import gradients, launches
 from gluon_kernels.norm.views import FLOATS
 from gluon_kernels.plans import Plans, key
 
@@ -123,7 +124,78 @@ def _build(
     return lambda q, k, v, g, beta, initial, scale: plan(q, k, v, g, beta, initial)
 
 
+def _build_gradients(
+    grad: Tensor, grad_state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor],
+    initial: Optional[Tensor], scale: float,
+) -> Any:  # fmt: skip
+    if not v.numel():
+
+        def nothing(
+            grad: Any, grad_state: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any
+        ) -> Any:
+            zeros = (torch.zeros_like(x) for x in (q, k, v))
+            gates = v.new_zeros(v.shape[:3], dtype=torch.float32)
+            return (*zeros, gates, gates.clone(), grad_state.clone())
+
+        return nothing
+    plan = gradients.backward_plan(grad, grad_state, q, k, v, g, beta, initial, scale)
+    return lambda *arguments: plan(*arguments[:-1])
+
+
 _plans = Plans(_build)
+_gradient_plans = Plans(_build_gradients)
+
+
+def _gradient_shapes(
+    grad: Any, grad_state: Any, q: Any, k: Any, v: Any, g: Any, beta: Any, initial: Any, scale: Any
+) -> Any:
+    gates = (v.shape[:3], torch.float32)
+    state = ((v.shape[0], v.shape[2], v.shape[3], q.shape[3]), torch.float32)
+    empty = ((0,), torch.float32)
+    return [
+        (q.shape, q.dtype), (k.shape, k.dtype), (v.shape, v.dtype), gates,
+        empty if beta is None else gates, empty if initial is None else state,
+    ]  # fmt: skip
+
+
+@gluon.torch.op("gluon_kernels::linear_attention_backward", shape=_gradient_shapes)
+def _backward(
+    grad: Tensor,
+    grad_state: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Optional[Tensor],
+    initial: Optional[Tensor],
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return all gradients; those of what is None are empty."""
+    g, beta = g.contiguous(), None if beta is None else beta.contiguous()
+    tensors = (grad, grad_state, q, k, v, g, beta, initial)
+    results = list(_gradient_plans((key(*tensors), scale), *tensors, scale))
+    for index, x in ((4, beta), (5, initial)):
+        if x is None:
+            results[index] = torch.empty(0, dtype=torch.float32, device=v.device)
+    to_q, to_k, to_v, to_g, to_beta, to_initial = results
+    return to_q, to_k, to_v, to_g, to_beta, to_initial
+
+
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    *tensors, ctx.scale = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _gradients(
+    ctx: Any, grad: Tensor, grad_state: Tensor, backward: Callable[..., Any] = _backward
+) -> Any:
+    q, k, v, g, beta, initial = ctx.saved_tensors
+    results = backward(grad, grad_state, q, k, v, g, beta, initial, ctx.scale)
+    to_q, to_k, to_v, to_g, to_beta, to_initial = results
+    return (
+        to_q, to_k, to_v, to_g.to(g.dtype), None if beta is None else to_beta.to(beta.dtype),
+        None if initial is None else to_initial, None,
+    )  # fmt: skip
 
 
 @gluon.torch.op(
@@ -132,6 +204,8 @@ _plans = Plans(_build)
         v.shape,
         ((v.shape[0], v.shape[2], v.shape[3], q.shape[3]), torch.float32),
     ],
+    backward=_gradients,
+    setup_context=_keep,
 )
 def _linear(
     q: Tensor,
@@ -149,6 +223,9 @@ def _linear(
     return out, final
 
 
+_watched = differentiable(_linear.function, _keep, partial(_gradients, backward=_backward.function))
+
+
 def _call(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor], scale: Optional[float],
     initial_state: Optional[Tensor], return_state: bool,
@@ -159,6 +236,8 @@ def _call(
     initial = None if initial_state is None else initial_state.mT.contiguous()
     if not is_compiling() and is_plain(q, k, v, g, beta, initial):
         out, final = _linear.function(q, k, v, g, beta, initial, scale)
+    elif wants_gradient(q, k, v, g, beta, initial):
+        out, final = _watched(q, k, v, g, beta, initial, scale)
     else:
         out, final = _linear(q, k, v, g, beta, initial, scale)
     return (out, final.mT) if return_state else out
@@ -182,7 +261,8 @@ def gated_delta_rule(
         S = exp(g) * S;  S += beta * k (v - S^T k)^T;  o = scale * S^T q
 
     Products take 16-bit operands and add up in float32, states are float32. Keys are expected with norms of at most about 1, such as
-    after `torch.nn.functional.normalize`. Long sequences of few heads are cut into segments that are walked at a time.
+    after `torch.nn.functional.normalize`. Long sequences of few heads are cut into segments that are walked at a time. Gradients flow to
+    all tensors; for them the states of chunks are computed again. Equal inputs give equal bits.
 
     Args:
         q, k: [batch, length, heads of keys, K], float16 or bfloat16 of any strides, K up to 256.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import random
+from dataclasses import replace
 from typing import Any, Optional
 
 import torch
@@ -13,7 +14,15 @@ from torch import Tensor
 from gluon_kernels.linear_attention.ops import gated_delta_rule, gated_linear_attention
 from gluon_kernels.problem import Problem, Shape
 
-__all__ = ["DELTA", "LINEAR", "PROBLEMS", "chunked", "recurrence"]
+__all__ = [
+    "DELTA",
+    "DELTA_GRADIENTS",
+    "LINEAR",
+    "LINEAR_GRADIENTS",
+    "PROBLEMS",
+    "chunked",
+    "recurrence",
+]
 
 
 def recurrence(
@@ -208,6 +217,32 @@ NAMED = [
 ]
 
 
+def _with_gradients(function: Any) -> Any:
+    """Return the gradients of all tensors by the gradient `grad` of the result."""
+
+    def run(grad: Tensor, **arguments: Any) -> Any:
+        leaves = [x for x in arguments.values() if isinstance(x, Tensor)]
+        out = function(**arguments)
+        return torch.autograd.grad(out[0] if isinstance(out, tuple) else out, leaves, grad)
+
+    return run
+
+
+def _gradient_arguments(delta: bool) -> Any:
+    def arguments(shape: Shape, device: Any) -> dict[str, Any]:
+        result = _arguments(delta)(shape, device)
+        grad = torch.randn_like(result["v"])
+        return {**{name: x.requires_grad_() for name, x in result.items()}, "grad": grad}
+
+    return arguments
+
+
+def _gradient_reference(grad: Tensor, **arguments: Any) -> Any:
+    wide = torch.float64 if grad.device.type == "cpu" else torch.float32
+    leaves = {name: x.detach().to(wide).requires_grad_() for name, x in arguments.items()}
+    return torch.autograd.grad(chunked(**leaves)[0], list(leaves.values()), grad.to(wide))
+
+
 def _problem(name: str, op: Any, delta: bool, rival: Any) -> Problem:
     return Problem(
         name=name,
@@ -226,4 +261,24 @@ def _problem(name: str, op: Any, delta: bool, rival: Any) -> Problem:
 
 DELTA = _problem("gated_delta_rule", gated_delta_rule, True, _fla)
 LINEAR = _problem("gated_linear_attention", gated_linear_attention, False, _fla_simple)
-PROBLEMS = (DELTA, LINEAR)
+DELTA_GRADIENTS = replace(
+    DELTA,
+    name="gated_delta_rule and gradients",
+    op=_with_gradients(gated_delta_rule),
+    arguments=_gradient_arguments(True),
+    reference=_gradient_reference,
+    rivals={"fla": _with_gradients(_fla)},
+    flops=_flops(True, 3),
+    bytes=_bytes(3),
+)
+LINEAR_GRADIENTS = replace(
+    LINEAR,
+    name="gated_linear_attention and gradients",
+    op=_with_gradients(gated_linear_attention),
+    arguments=_gradient_arguments(False),
+    reference=_gradient_reference,
+    rivals={"fla": _with_gradients(_fla_simple)},
+    flops=_flops(False, 3),
+    bytes=_bytes(3),
+)
+PROBLEMS = (DELTA, LINEAR, DELTA_GRADIENTS, LINEAR_GRADIENTS)

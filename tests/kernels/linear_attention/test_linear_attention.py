@@ -6,9 +6,16 @@ import pytest
 import torch
 
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels import gated_delta_rule, gated_linear_attention
+from gluon_kernels import eager, gated_delta_rule, gated_linear_attention
 from gluon_kernels.linear_attention import launches, ops
-from gluon_kernels.linear_attention.problem import DELTA, LINEAR, PROBLEMS, chunked, recurrence
+from gluon_kernels.linear_attention.problem import (
+    DELTA,
+    DELTA_GRADIENTS,
+    LINEAR,
+    PROBLEMS,
+    chunked,
+    recurrence,
+)
 from gluon_kernels.problem import error_of
 
 pytestmark = pytest.mark.once
@@ -19,22 +26,27 @@ CASES = [pytest.param(p, s, id=f"{p.name}-{i}") for p in PROBLEMS for i, s in en
 @pytest.fixture(autouse=True)
 def hopper(monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
-    ops._plans.forget()
+    for plans in (ops._plans, ops._gradient_plans):
+        plans.forget()
     yield
-    ops._plans.forget()
+    for plans in (ops._plans, ops._gradient_plans):
+        plans.forget()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("problem, shape", CASES)
 def test_every_form(problem, shape):
     assert problem.check(shape, "cpu") is None
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", ["sim:sm_80", "sim:gfx942", "sim:sm_100"])
 def test_other_targets(target, monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", target)
-    assert DELTA.check(DELTA.small[2], "cpu") is None
+    assert DELTA_GRADIENTS.check(DELTA.small[2], "cpu") is None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
 def test_segments_and_groups_of_warps(problem, monkeypatch):
     long = {**problem.small[0], "length": 1100, "heads": 1, "width": 128, "values": 128}
@@ -45,7 +57,7 @@ def test_segments_and_groups_of_warps(problem, monkeypatch):
 
 def test_references_agree():
     """The chunked reference is the recurrence, token by token, in float64."""
-    for problem in PROBLEMS:
+    for problem in (DELTA, LINEAR):
         arguments = problem.arguments(problem.small[0], "cpu")
         for one, other in zip(chunked(**arguments), recurrence(**arguments)):
             assert error_of(one, other) < 1e-12
@@ -94,6 +106,47 @@ def test_strides_and_plans(monkeypatch):
     before = len(ops._plans)
     gated_delta_rule(*(x.clone() for x in (q, k, v, g, beta)))
     assert len(ops._plans) == before
+
+
+def test_gradients_through_final_states():
+    q, k, v, g, beta = (x.requires_grad_() for x in tensors())
+    state = torch.randn(1, 2, 64, 64, requires_grad=True)
+    inputs = (q, k, v, g, beta, state)
+    grads = torch.randn_like(v), torch.randn(1, 2, 64, 64)
+    results = gated_delta_rule(*inputs[:5], initial_state=state, return_state=True)
+    ours = torch.autograd.grad(results, inputs, grads)
+    wide = [x.detach().double().requires_grad_() for x in inputs]
+    results = recurrence(*wide[:5], initial_state=wide[5])
+    right = torch.autograd.grad(results, wide, [x.double() for x in grads])
+    for one, other, x in zip(ours, right, inputs):
+        assert one.dtype == x.dtype and error_of(one, other) < 2e-2
+
+
+def test_declaration():
+    q, k, v, g, beta = (x.requires_grad_() for x in tensors(70, 64))
+    op = torch.ops.gluon_kernels.linear_attention.default
+    for rates in (beta, None):
+        done = torch.library.opcheck(op, (q, k, v, g, rates, None, 0.125), rtol=2e-2, atol=2e-2)
+        assert set(done.values()) == {"SUCCESS"}
+    compiled = torch.compile(
+        lambda *t: gated_delta_rule(t[0] * 2, *t[1:]), backend="eager", fullgraph=True
+    )
+    inputs = (q, k, v, g, beta)
+    assert torch.equal(compiled(*inputs), gated_delta_rule(q * 2, *inputs[1:]))
+
+
+def test_calls_past_the_operators(monkeypatch):
+    """The way of tensors on a GPU."""
+
+    def plain(*tensors):
+        return not (
+            torch.is_grad_enabled() and any(t.requires_grad for t in tensors if t is not None)
+        )
+
+    monkeypatch.setattr(eager, "is_plain", plain)
+    monkeypatch.setattr(ops, "is_plain", plain)
+    for problem in (DELTA, DELTA_GRADIENTS):
+        assert problem.check(problem.small[2], "cpu") is None
 
 
 def test_no_tokens():
