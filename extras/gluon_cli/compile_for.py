@@ -20,7 +20,7 @@ from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import Record
 
-__all__ = ["Made", "compile_for", "compiled_row", "kernels_table"]
+__all__ = ["Made", "compile_for", "compiled_row", "hardware_kernel", "kernels_table"]
 
 _RUN = "the run of the file"  # which failed
 
@@ -102,7 +102,7 @@ def _by_one_run(
 
 def _made(kernel: Any, target: Target) -> Made:
     types = signature_of(kernel.src)
-    return compiled_row(kernel.src.name, types, target, lambda: _compiled(kernel, target))
+    return compiled_row(kernel.src.name, types, target, lambda: hardware_kernel(kernel, target))
 
 
 def compiled_row(name: str, types: str, target: Target, compiled: Callable[[], Any]) -> Made:
@@ -118,7 +118,8 @@ def compiled_row(name: str, types: str, target: Target, compiled: Callable[[], A
     return row
 
 
-def _compiled(kernel: Any, target: Target) -> Any:
+def hardware_kernel(kernel: Any, target: Target) -> Any:
+    """Return a kernel that a run recorded, compiled for the hardware of `target`."""
     if kernel.hardware is not None and kernel.target.architecture == target.architecture:
         return kernel.hardware.kernel()
     from gluon_core.compiler import compile

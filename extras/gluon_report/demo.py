@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
+import io
 import os
+import runpy
 import signal
 import sys
 import time
@@ -12,19 +15,22 @@ from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable, Mapping, Optional, Sequence
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 import gluon_core
+from gluon_cli.compile_for import hardware_kernel
+from gluon_cli.launched import gluon_kernels
 from gluon_cli.output import Exit, UsageError, console, errors, print_json
 from gluon_cli.packages import absent, install_line
-from gluon_core.errors import GluonError, did_you_mean
+from gluon_core.errors import CapabilityError, GluonError, did_you_mean
 from gluon_core.plugin.targets import Target
 from gluon_core.processes import Ended, each
 from gluon_core.registry.load import registry
+from gluon_core.simulation.evidence import Record, recording
 from gluon_report.demo_table import LEGEND, DemoTable, Row
-from gluon_report.example import Example, device_target
+from gluon_tune import device_target
 
-__all__ = ["examples_package", "load_examples", "run_one", "show"]
+__all__ = ["examples_package", "file_of", "run_one", "show"]
 
 PACKAGE = "gluon_examples"
 
@@ -57,70 +63,85 @@ def examples_package() -> ModuleType:
     return module
 
 
-def load_examples() -> tuple[dict[tuple[str, int], Example], dict[str, str]]:
-    """(file, index) -> example, and file -> why it cannot be imported here."""
-    examples: dict[tuple[str, int], Example] = {}
-    broken: dict[str, str] = {}
-    for name in examples_package().FILES:
-        try:
-            module = importlib.import_module(f"{PACKAGE}.{name}")
-        except (GluonError, ImportError) as error:
-            broken[name] = str(error).splitlines()[0]
-            continue
-        examples.update({(name, i): e for i, e in enumerate(module.EXAMPLES)})
-    return examples, broken
+def file_of(name: str) -> Path:
+    """Return the file of the example `name`, such as "gemm/portable"."""
+    return Path(examples_package().__path__[0]) / f"{name}.py"
 
 
 # -- one job -------------------------------------------------------------------------------------
 
 
-Key = tuple[str, int]  # file, index
-Job = tuple[str, Key, str]  # kind, example, target
+Job = tuple[str, str, str]  # kind, example, target
 
 
-def run_one(kind: str, key: Key, spec: str) -> Row:
-    """Simulate, compile or run one example on one target."""
-    module = importlib.import_module(f"{examples_package().__name__}.{key[0]}")
-    example: Example = module.EXAMPLES[key[1]]
+def run_one(kind: str, name: str, spec: str) -> Row:
+    """Simulate, compile or run one example on one target; "" simulates on the first one that has its capabilities."""
     started = time.perf_counter()
-    try:
-        target = registry().target(spec)
-        missing = example.lacks(target)
-        if missing:
-            reason = f"{target.architecture.name} has no {', '.join(missing)}"
-            return Row(example.name, str(target), kind, "skipped", reason)
-        return _job(kind, example, target, started)
-    except GluonError as error:
-        text = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-        seconds = time.perf_counter() - started
-        return Row(example.name, spec, kind, "failed", text, seconds)
+    tried = [registry().target(spec)] if spec else _simulated()
+    missing: Optional[CapabilityError] = None
+    for target in tried:
+        try:
+            return _job(kind, name, target, started)
+        except CapabilityError as error:
+            missing = error
+        except Exception as error:
+            text = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            seconds = time.perf_counter() - started
+            return Row(name, str(target), kind, "failed", text, seconds)
+    return Row(name, spec or str(tried[0]), kind, "skipped", str(missing).splitlines()[0])
 
 
-def _job(kind: str, example: Example, target: Target, started: float) -> Row:
-    rate, unit = None, ""
+def _job(kind: str, name: str, target: Target, started: float) -> Row:
     if kind != "compile":
-        check = example.check(target)
-        if check.problem or kind == "simulate":
-            result = "failed" if check.problem else "passed"
-            reason = check.problem or ""
-            return Row(example.name, str(target), kind, result, reason, check.seconds)
-        if example.bytes_moved or example.flops:
-            rate, unit = example.rate(target)
-    report = example.compile(target).report()
+        _run_file(name, target)
+        return Row(name, str(target), kind, "passed", seconds=time.perf_counter() - started)
+    simulator = registry().simulator()
+    record = Record()
+    with recording(record):
+        _run_file(name, Target(simulator.name if simulator else "", target.architecture))
+    # One row for each example: its largest kernel.
+    reports = [hardware_kernel(kernel, target).report() for kernel in gluon_kernels(record)]
+    report = max(reports, key=lambda report: report.registers or 0)
     return Row(
-        example.name,
+        name,
         str(target),
         kind,
         "passed",
         seconds=time.perf_counter() - started,
-        rate=rate,
-        unit=unit,
         registers=report.registers,
         spills=report.spills,
         shared_memory=report.shared_memory,
         instruction_count=report.instruction_count,
         instruction_mix=dict(report.instruction_mix),
     )
+
+
+def _run_file(name: str, target: Target) -> None:
+    """Run an example as a program on a target; it checks itself."""
+    with _environment("GLUON_TARGET", str(target)), contextlib.redirect_stdout(io.StringIO()):
+        runpy.run_path(str(file_of(name)), run_name="__main__")
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def _simulated() -> list[Target]:
+    """Return the simulated targets in the order in which they are tried: the default, those of the demo, all others."""
+    known = registry()
+    simulator = known.simulator()
+    assert simulator is not None
+    wanted = [known.default_architecture(), *known.architectures()]
+    return [Target(simulator.name, architecture) for architecture in dict.fromkeys(wanted)]
 
 
 # -- all of them ---------------------------------------------------------------------------------
@@ -136,24 +157,19 @@ def show(
     started = time.perf_counter()
     if not registry().backends:
         return _nothing(json)
-    examples, broken = load_examples()
-    chosen = _chosen(examples, only, everything)
+    chosen = _chosen(only, everything)
     compile_for = _targets(targets)
     device = device_target()
-    work = {key: _jobs(key, examples[key], compile_for, device) for key in chosen}
+    work = {name: _jobs(name, compile_for, device) for name in chosen}
     columns = [("compile", spec) for spec in compile_for]
     if registry().simulator() is not None:
         columns.insert(0, ("simulate", ""))
     if device is not None:
         columns.append(("run", str(device)))
-    names = [examples[key].name for key in chosen]
-    shown = DemoTable(columns, names, min(console().width, 100))
-    rows = [
-        Row(name, "", "import", "skipped", reason) for name, reason in broken.items() if not only
-    ]
+    shown = DemoTable(columns, chosen, min(console().width, 100))
+    rows: list[Row] = []
     if not json:
         _print(shown.header())
-        _print([f"{row.example}: skipped, {row.reason}" for row in rows])
 
     def finished(done: Sequence[Row]) -> None:
         rows.extend(done)
@@ -161,8 +177,8 @@ def show(
             _print(shown.lines(done))
 
     _run_all(work, jobs or min(os.cpu_count() or 1, 8), finished)
-    left = sum(map(len, work.values())) - sum(row.kind != "import" for row in rows)
-    lacks = _lacking(compile_for if targets is None else None, bool(broken) and not only)
+    left = sum(map(len, work.values())) - len(rows)
+    lacks = _lacking(compile_for if targets is None else None)
     counts = Counter(row.result for row in rows)
     code: int = Exit.OK
     if counts["failed"]:
@@ -177,7 +193,7 @@ def show(
         seconds = time.perf_counter() - started
         _print(["", *LEGEND, *_verdict(rows, left, device, seconds)])
         if not only and not everything:
-            _print([f"`gluon demo --all` takes all {len(examples)} examples."])
+            _print([f"`gluon demo --all` takes all {len(_names())} examples."])
     for line in lacks:
         errors().print(line, highlight=False, markup=False, soft_wrap=True)
     return code
@@ -189,12 +205,18 @@ def _print(lines: Sequence[str]) -> None:
     sys.stdout.flush()
 
 
-def _jobs(key: Key, example: Example, compile_for: Sequence[str], device: Any) -> list[Job]:
+def _names() -> tuple[str, ...]:
+    package = examples_package()
+    names: tuple[str, ...] = (*package.SHOWN, *package.MORE)
+    return names
+
+
+def _jobs(name: str, compile_for: Sequence[str], device: Any) -> list[Job]:
     """Return the jobs of an example, in the order of the columns."""
-    jobs: list[Job] = [("compile", key, spec) for spec in compile_for]
+    jobs: list[Job] = [("compile", name, spec) for spec in compile_for]
     if registry().simulator() is not None:
-        jobs.insert(0, ("simulate", key, _simulated(example, compile_for)))
-    return jobs if device is None else [*jobs, ("run", key, str(device))]
+        jobs.insert(0, ("simulate", name, ""))
+    return jobs if device is None else [*jobs, ("run", name, str(device))]
 
 
 def _nothing(json: bool) -> int:
@@ -212,7 +234,7 @@ def _verdict(rows: Sequence[Row], left: int, device: Any, seconds: float) -> lis
     passed = Counter(row.kind for row in rows if row.result == "passed")
     targets = len({row.target for row in rows if row.kind == "compile" and row.result == "passed"})
     parts = [
-        f"{passed['simulate']} simulated and compared with NumPy",
+        f"{passed['simulate']} simulated and compared with torch",
         f"{passed['compile']} compiled for {targets} target{'s' if targets != 1 else ''}",
         f"{passed['run']} run on the GPU" if device else "no GPU here",
     ]
@@ -223,18 +245,16 @@ def _verdict(rows: Sequence[Row], left: int, device: Any, seconds: float) -> lis
     return lines
 
 
-def _lacking(compile_for: Optional[Sequence[str]], broken: bool) -> list[str]:
+def _lacking(compile_for: Optional[Sequence[str]]) -> list[str]:
     """Return the reasons why the demo is partial, with their remedies.
 
     Args:
         compile_for: the targets of the demo that are there, None where the user chose them.
-        broken: whether examples could not be imported.
     """
     lacks = []
     if registry().simulator() is None:
         lacks.append("nothing was simulated: no simulator is installed")
-    few = compile_for is not None and len(compile_for) < len(examples_package().TARGETS)
-    if few or broken:
+    if compile_for is not None and len(compile_for) < len(examples_package().TARGETS):
         lacks.append("some of the demo was left out: plugins for its targets are not installed")
     return [*lacks, _remedy()] if lacks else []
 
@@ -247,23 +267,19 @@ def _remedy() -> str:
     return "see `gluon doctor` for the state of the plugins"
 
 
-def _chosen(
-    examples: Mapping[Key, Example], only: Optional[Sequence[str]], everything: bool
-) -> list[Key]:
+def _chosen(only: Optional[Sequence[str]], everything: bool) -> list[str]:
+    names = _names()
     if not only:
-        shown = examples_package().SHOWN
-        few = [(name, 0) for name in shown if (name, 0) in examples]
-        return list(examples) if everything else few
-    names = [e.name for e in examples.values()]
+        return list(names if everything else examples_package().SHOWN)
     for word in only:
-        if not any(word.lower() in name for name in map(str.lower, names)):
+        if not any(word.lower() in name for name in names):
             raise UsageError(
                 "no example is called that",
                 argument="--only",
                 got=repr(word),
                 remedy=did_you_mean(word, names) or f"There are: {'; '.join(names)}.",
             )
-    return [k for k, e in examples.items() if any(w.lower() in e.name.lower() for w in only)]
+    return [name for name in names if any(word.lower() in name for word in only)]
 
 
 def _targets(names: Optional[Sequence[str]]) -> list[str]:
@@ -279,56 +295,43 @@ def _targets(names: Optional[Sequence[str]]) -> list[str]:
     return targets
 
 
-def _simulated(example: Example, compile_for: Sequence[str]) -> str:
-    """Return the target to simulate an example on: the default, else the first target, else the first architecture,
-    that has its capabilities."""
-    known = registry()
-    simulator = known.simulator()
-    assert simulator is not None
-    default = known.default_architecture()
-    wanted = [default, *(known.target(spec).architecture for spec in compile_for)]
-    targets = [Target(simulator.name, arch) for arch in (*wanted, *known.architectures())]
-    return str(next((target for target in targets if not example.lacks(target)), targets[0]))
-
-
 def _run_all(
-    work: Mapping[Key, Sequence[Job]],
+    work: Mapping[str, Sequence[Job]],
     processes: int,
     finished: Callable[[Sequence[Row]], None],
 ) -> None:
     """Do all jobs, those of a device in this process; `finished` gets the rows of an example when it is done.
     An interruption ends it with the rows that there are."""
-    rows: dict[Key, dict[Job, Row]] = {key: {} for key in work}
+    rows: dict[str, dict[Job, Row]] = {name: {} for name in work}
 
-    def hand_over(key: Key) -> None:
-        finished([rows[key][job] for job in work[key] if job in rows[key]])
-        del rows[key]
+    def hand_over(name: str) -> None:
+        finished([rows[name][job] for job in work[name] if job in rows[name]])
+        del rows[name]
 
     def done(job: Job, row: Row) -> None:
-        key = job[1]
-        rows[key][job] = row
-        left = [other for other in work[key] if other not in rows[key]]
+        name = job[1]
+        rows[name][job] = row
+        left = [other for other in work[name] if other not in rows[name]]
         if all(other[0] == "run" for other in left):
-            rows[key].update({other: run_one(*other) for other in left})
-            hand_over(key)
+            rows[name].update({other: run_one(*other) for other in left})
+            hand_over(name)
 
     elsewhere = [job for jobs in work.values() for job in jobs if job[0] != "run"]
     try:
         _in_processes(elsewhere, processes, done)
-        for key, jobs in work.items():
+        for name, jobs in work.items():
             if jobs and all(job[0] == "run" for job in jobs):  # on a device alone
-                rows[key] = {job: run_one(*job) for job in jobs}
-                hand_over(key)
+                rows[name] = {job: run_one(*job) for job in jobs}
+                hand_over(name)
     except KeyboardInterrupt:
-        for key in list(rows):
-            hand_over(key)
+        for name in list(rows):
+            hand_over(name)
 
 
 def _in_processes(work: Sequence[Job], processes: int, done: Callable[[Job, Row], None]) -> None:
     # Fresh processes: a fork would inherit the threads and the device of this one.
     for job, row in each(f"{__name__}:run_one", work, processes):
         if isinstance(row, Ended):
-            kind, (name, index), target = job
-            module = sys.modules[f"{examples_package().__name__}.{name}"]
-            row = Row(module.EXAMPLES[index].name, target, kind, "failed", str(row))
+            kind, name, target = job
+            row = Row(name, target, kind, "failed", str(row))
         done(job, row)

@@ -21,7 +21,7 @@ class Row:
     """One result of the demo.
 
     Args:
-        kind: "simulate", "compile", "run" or "import".
+        kind: "simulate", "compile" or "run".
         result: "passed", "failed" or "skipped".
         reason: for a result that is not "passed".
     """
@@ -32,8 +32,6 @@ class Row:
     result: str
     reason: str = ""
     seconds: float = 0.0
-    rate: Optional[float] = None
-    unit: str = ""
     registers: Optional[int] = None
     spills: Optional[int] = None
     shared_memory: Optional[int] = None
@@ -114,6 +112,6 @@ def _cell(row: Row) -> str:
     if row.kind == "simulate":
         return f"{row.target.rpartition(':')[2]} {row.seconds:.1f} s"
     if row.kind == "run":
-        return "passed" if row.rate is None else f"{row.rate:.4g} {row.unit}"
+        return f"{row.seconds:.1f} s"
     spilled = f"+{row.spills}" if row.spills else ""
     return "passed" if row.registers is None else f"{row.registers}{spilled}"

@@ -24,16 +24,19 @@ from gluon_core.testing.parser import (
     run_parser,
     stub_target,
 )
+from gluon_core.testing.places import Place, place
 
 __all__ = [
     "TRITON_VERSION",
     "MatchError",
     "MockTensor",
     "ParsedModule",
+    "Place",
     "bind",
     "filecheck_test",
     "ir_of",
     "normalise",
+    "place",
     "run_filecheck",
     "run_filecheck_test",
     "run_parser",

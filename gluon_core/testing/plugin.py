@@ -11,10 +11,11 @@ which architectures to simulate. `--gluon-gpu` makes a missing GPU a failure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Iterator, Optional
 
 import pytest
+
+from gluon_core.testing.places import Place
 
 __all__ = ["Place"]
 
@@ -34,45 +35,6 @@ def pytest_addoption(parser: Any) -> None:
 def pytest_configure(config: Any) -> None:
     config.addinivalue_line("markers", "gpu: needs a GPU; skipped where there is none")
     config.addinivalue_line("markers", "gluon_targets(*specs): the targets to simulate")
-
-
-@dataclass(frozen=True)
-class Place:
-    """Hold the place where a test runs.
-
-    Args:
-        target: a `gluon_core.plugin.targets.Target`.
-        device: the torch device of its tensors, `cpu` for the simulator.
-    """
-
-    target: Any
-    device: str
-
-    @property
-    def simulated(self) -> bool:
-        return bool(self.target.simulated)
-
-    def array(self, values: Any) -> Any:
-        """Return a copy of a NumPy array that kernels can work on here: NumPy on the simulator, else
-        torch."""
-        import numpy
-
-        values = numpy.ascontiguousarray(values)
-        if self.device == "cpu":
-            return values.copy()
-        import torch
-
-        return torch.from_numpy(values.copy()).to(self.device)
-
-    def empty(self, shape: Any, dtype: Any) -> Any:
-        """Return an array for results, filled with zero."""
-        import numpy
-
-        return self.array(numpy.zeros(shape, dtype))
-
-    def numpy(self, values: Any) -> Any:
-        """Return the content of `array`'s result as NumPy; wait for the device."""
-        return values.cpu().numpy() if hasattr(values, "cpu") else values
 
 
 def pytest_generate_tests(metafunc: Any) -> None:
