@@ -22,7 +22,7 @@ import numpy as np  # noqa: E402
 import triton  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 
-from benchmarks.upstream import EXAMPLES, load, to_upstream, without_our_own  # noqa: E402
+from benchmarks.upstream import load, source_of, to_upstream, without_our_own  # noqa: E402
 from gluon_amd.inspect import instructions  # noqa: E402
 from gluon_core.compiler import GluonASTSource, compile  # noqa: E402
 from gluon_core.registry.load import registry  # noqa: E402
@@ -42,7 +42,7 @@ REPEATS = 5
 def examples() -> Iterator[tuple[str, int, Example, Any]]:
     """(file, index in it, example, target) of each that the target can take."""
     for file, names in FILES.items():
-        examples = load(f"ours_{file}", (EXAMPLES / f"{file}.py").read_text()).EXAMPLES
+        examples = load(f"ours_{file}", source_of(file)).EXAMPLES
         for index, example in enumerate(examples):
             for name in names:
                 target = registry().target(name)
@@ -67,7 +67,7 @@ def head(*cells: str) -> None:
 
 def machine_code(file: str, index: int, target: Any, theirs: bool) -> list[str]:
     """Return the instructions of an example's kernel at its large size, under either package."""
-    text = (EXAMPLES / f"{file}.py").read_text()
+    text = source_of(file)
     warps = load("probe", text).EXAMPLES[index].configure(target, True)["num_warps"]
     text = without_our_own(text, target, warps)
     example = load("example", to_upstream(text) if theirs else text).EXAMPLES[index]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import importlib
 import json
 import platform
 import statistics
@@ -18,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gluon_core.errors import GluonError  # noqa: E402
 from gluon_core.plugin.targets import Target  # noqa: E402
-from gluon_report.demo import examples_package  # noqa: E402
 from gluon_report.example import Example, device_target, measure  # noqa: E402
+from tests.kernels import cases  # noqa: E402
 
 __all__ = [
     "Result",
@@ -77,7 +76,7 @@ def device() -> Target:
 
 def example_module(name: str) -> Any:
     """Return a file of the examples."""
-    return importlib.import_module(f"{examples_package().__name__}.{name}")
+    return cases.module(name)
 
 
 def difference(got: Any, wanted: Any) -> float:

@@ -30,12 +30,12 @@ from gluon_core.testing.conformance.kernels import KERNELS
 from gluon_emu.amdgcn.decode.text import parse
 from gluon_emu.amdgcn.machine.code import bind, unknown
 from gluon_emu.settings import using
-from gluon_report.demo import load_examples
 from gluon_report.example import Arrays
 from tests.backends.emu.mutants import Subject, dependencies, distances, fences, mutants
+from tests.kernels import cases
 
 TARGETS = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250")
-EXAMPLES = [e for e in load_examples()[0].values() if not hasattr(e.kernel, "configs")]
+EXAMPLES = [e for e in cases.load_cases().values() if not hasattr(e.kernel, "configs")]
 MUTATED = {
     "gfx90a": ("row softmax", "matmul", "matmul, split-K"),
     "gfx942": (

@@ -20,7 +20,7 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from gluon_amd.inspect import instructions, note  # noqa: E402
 from gluon_core.plugin.machine_code import find_loops  # noqa: E402
 from gluon_core.registry.load import registry  # noqa: E402
-from gluon_report.demo import load_examples  # noqa: E402
+from tests.kernels import cases  # noqa: E402
 
 # Example, target.
 ROWS = [
@@ -159,7 +159,7 @@ def main():
     print(f"Triton {triton.__version__}\n")
     print("| " + " | ".join(head) + " |")
     print("|" + " --- |" * len(head))
-    examples = {e.name: e for e in load_examples()[0].values()}
+    examples = {e.name: e for e in cases.load_cases().values()}
     for name, target in ROWS:
         example, hardware = examples[name], registry().target(target)
         config = example.configure(hardware, large=True)

@@ -19,8 +19,8 @@ import triton  # noqa: E402
 
 from gluon_core.errors import GluonError  # noqa: E402
 from gluon_core.registry.load import registry  # noqa: E402
-from gluon_report.demo import load_examples  # noqa: E402
 from gluon_report.example import Example  # noqa: E402
+from tests.kernels import cases  # noqa: E402
 
 FILES = (
     "rows", "row_softmax", "row_cross_entropy", "row_norm", "row_norm_backward", "row_cumsum", "row_quantize",
@@ -98,7 +98,7 @@ def main() -> int:
     parser.add_argument("only", nargs="*", help="files and targets")
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
-    examples = load_examples()[0]
+    examples = cases.load_cases()
     by_name = {example.name: example for example in examples.values()}
     files = [name for name in FILES if name in chosen.only] or FILES
     targets = [name for name in TARGETS if name in chosen.only] or TARGETS

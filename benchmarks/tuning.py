@@ -53,7 +53,7 @@ def task_of(kernel: str, size: int) -> Reference:
         "matmul": (MATMUL, {"sizes": (size, size, size), "dtype": "bfloat16"}),
         "attention": (ATTENTION, {"shape": (32, size, 64)}),
     }[kernel]
-    return Reference.to(str(ROOT / "examples" / f"{kernel}.py"), space, [shape])
+    return Reference.to(str(ROOT / "tests" / "kernels" / "cases" / f"{kernel}.py"), space, [shape])
 
 
 def searched(

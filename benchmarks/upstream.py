@@ -1,4 +1,4 @@
-"""An example file with the imports of Triton's own Gluon: the same source, other import lines."""
+"""A file of kernels with the imports of Triton's own Gluon: the same source, other import lines."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 
 import triton
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-
-sys.path.append(str(EXAMPLES))  # files that examples share
+ROOT = Path(__file__).resolve().parents[1]
+CASES = ROOT / "tests" / "kernels" / "cases"
+KERNELS = re.compile(r"^from (gluon_kernels\.[\w.]+) import (?:\([^)]*\)|.*)\n", re.MULTILINE)
 
 # Ours -> upstream's. Nothing else of a file changes: host code imports the names of `gluon_core` alone
 # that it needs.
@@ -119,15 +119,19 @@ def load_file(name: str, path: Path) -> ModuleType:
 
 
 def source_of(name: str) -> str:
-    """Return the text of the example file `name`."""
-    return (EXAMPLES / f"{name}.py").read_text()
+    """Return the text of the cases' file `name`, with its kernels in place of their import."""
+
+    def text_of(match: re.Match[str]) -> str:
+        return (ROOT / "kernels" / f"{match[1].replace('.', '/')}.py").read_text() + "\n\n"
+
+    return KERNELS.sub(text_of, (CASES / f"{name}.py").read_text())
 
 
 def upstream_example(name: str) -> ModuleType:
-    """Return the example file `name` on Triton's own Gluon, which lacks our building blocks."""
+    """Return the cases' file `name` on Triton's own Gluon, which lacks our building blocks."""
     return load(f"upstream_{name}", to_upstream(source_of(name)))
 
 
 def our_example(name: str) -> ModuleType:
-    """Return the example file `name` unchanged."""
+    """Return the cases' file `name` unchanged."""
     return load(f"ours_{name}", source_of(name))

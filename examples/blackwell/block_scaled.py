@@ -1,8 +1,8 @@
-"""Block-scaled multiplication on Blackwell: mxfp8, a power of two for every 32 elements along K.
+"""Block-scaled multiplication on Blackwell: mxfp8, a scale for every 32 elements along K.
 
     python examples/blackwell/block_scaled.py
 
-`tcgen05.mma` reads the scales from tensor memory (PTX ISA, 9.7.16.10.7). A is [M, K] and B is [N, K].
+`tcgen05.mma` reads the scales from tensor memory (PTX ISA, 9.7.16.10.7).
 """
 
 import ml_dtypes
@@ -10,13 +10,7 @@ import numpy as np
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.language.nvidia.blackwell import (
-    TensorMemoryLayout,
-    TensorMemoryScalesLayout,
-    tcgen05_commit,
-    tcgen05_mma_scaled,
-)
-from gluon_core.language.nvidia.blackwell import allocate_tensor_memory as tensor_memory
+from gluon_core.language.nvidia import blackwell
 from gluon_core.language.nvidia.hopper import mbarrier, tma
 from gluon_core.nvidia.blackwell import TensorDescriptor
 
@@ -36,11 +30,11 @@ def scaled_kernel(a, b, a_scale, b_scale, c, N, K, block: gl.constexpr):
     RUNS: gl.constexpr = block[2] // 32
     a_smem = gl.allocate_shared_memory(a.dtype, [M, block[2]], a.layout)
     b_smem = gl.allocate_shared_memory(b.dtype, [block[1], block[2]], b.layout)
-    sums: gl.constexpr = TensorMemoryLayout([M, block[1]], col_stride=1)
-    acc = tensor_memory(gl.float32, [M, block[1]], sums)
-    scales: gl.constexpr = TensorMemoryScalesLayout()
-    s = tensor_memory(gl.uint8, [M, RUNS], scales)
-    t = tensor_memory(gl.uint8, [block[1], RUNS], scales)
+    sums: gl.constexpr = blackwell.TensorMemoryLayout([M, block[1]], col_stride=1)
+    acc = blackwell.allocate_tensor_memory(gl.float32, [M, block[1]], sums)
+    scales: gl.constexpr = blackwell.TensorMemoryScalesLayout()
+    s = blackwell.allocate_tensor_memory(gl.uint8, [M, RUNS], scales)
+    t = blackwell.allocate_tensor_memory(gl.uint8, [block[1], RUNS], scales)
     copied, multiplied = mbarrier.allocate_mbarrier(), mbarrier.allocate_mbarrier()
     mbarrier.init(copied, count=1)
     mbarrier.init(multiplied, count=1)
@@ -54,8 +48,8 @@ def scaled_kernel(a, b, a_scale, b_scale, c, N, K, block: gl.constexpr):
         load_scales(b_scale, column, k, K // 32, t, block[1], RUNS)
         mbarrier.wait(copied, phase)
         b_t = b_smem.permute((1, 0))
-        tcgen05_mma_scaled(a_smem, b_t, acc, s, t, "e4m3", "e4m3", use_acc=k > 0)
-        tcgen05_commit(multiplied)
+        blackwell.tcgen05_mma_scaled(a_smem, b_t, acc, s, t, "e4m3", "e4m3", use_acc=k > 0)
+        blackwell.tcgen05_commit(multiplied)
         mbarrier.wait(multiplied, phase)
     result = acc.load(acc.get_reg_layout())
     i = row + gl.arange(0, M, gl.SliceLayout(1, result.type.layout))
@@ -71,8 +65,8 @@ def main():
     c, boxes = place.empty((m, n), np.float32), ([block[0], block[2]], [block[1], block[2]])
     layouts = [gl.NVMMASharedLayout.get_default_for(box, gl.float8e4nv) for box in boxes]
     operands = map(TensorDescriptor.from_tensor, map(place.array, (a, b)), boxes, layouts)
-    grid, scales = (m // block[0], n // block[1]), map(place.array, (s, t))
-    scaled_kernel[grid](*operands, *scales, c, n, k, block, target=place.target)
+    scales = place.array(s), place.array(t)
+    scaled_kernel[(2, 2)](*operands, *scales, c, n, k, block, target=place.target)
     x, y = (v * np.repeat(2.0 ** (e.astype(int) - 127), 32, 1) for v, e in ((a, s), (b, t)))
     np.testing.assert_allclose(place.numpy(c), x @ y.T, rtol=1e-3, atol=0.01)
     print(f"mxfp8 GEMM on {place.target}: {m} x {n} x {k}")

@@ -1,4 +1,4 @@
-"""Matrix multiplications that hide the traffic between devices: Hopper, on the units of `matmul_cooperative_hopper`.
+"""Matrix multiplications that hide the traffic between devices: Hopper, on the units of gluon_kernels.
 
 All-gather, then multiply: each rank has a part of the rows of A. Programs begin with the rows that
 are there and wait for the others chunk by chunk, while copy engines, or a kernel on a side stream, bring them.
@@ -24,10 +24,16 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
-
-from ..matmul_cooperative_hopper import describe, multiply_tiles
+from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_kernels.gemm.hopper_cooperative import multiply_tiles
 
 ALWAYS = 1 << 30  # a count that is never waited for
+
+
+def describe(array, box):
+    """Return the TMA descriptor of boxes of an array."""
+    layout = gl.NVMMASharedLayout.get_default_for(box, getattr(gl, str(array.dtype).split(".")[-1]))
+    return TensorDescriptor.from_tensor(array, box, layout)
 
 
 def programs(tiles, most):
@@ -158,7 +164,7 @@ class GatheredMatmul:
         return counters
 
     def shard(self):
-        """This rank's rows of A for the next call."""
+        """Return this rank's rows of A for the next call."""
         first = self.group.rank * self.rows
         return self.buffers[self.calls % 2].local[first : first + self.rows]
 
@@ -260,7 +266,7 @@ def add_received(acc, inbox, source, row, column, rows, N):
 
 @gluon.jit
 def tell(counters, owner, number):
-    """What was stored for a tile of another rank is there."""
+    """Signal that the stores to a tile of another rank are done."""
     tma.store_wait(0, read_only=False)
     gl.portable.counter_add(gl.portable.peer(counters, owner) + number, 1)
 

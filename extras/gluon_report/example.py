@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import sys
 import time
 from dataclasses import dataclass
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 import numpy as np
 
-from gluon_core.errors import DeviceError, GluonError
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_report.differential import Difference, run_both
@@ -24,7 +21,6 @@ __all__ = [
     "Placeholders",
     "device_target",
     "do_bench",
-    "main",
     "measure",
 ]
 
@@ -201,50 +197,3 @@ def do_bench(call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]
         call()
         return [(time.perf_counter() - started) * 1e3] * len(quantiles)
     return [1e3 * float(t) for t in np.quantile(times(call, target, 10, warmup=3), quantiles)]
-
-
-def main(examples: Sequence[Example], arguments: Optional[Sequence[str]] = None) -> int:
-    """Run `examples` from a command line: check each, and measure it where there is a device.
-
-    Returns:
-        The exit code, one of the command line's: 1 when a kernel or a result was wrong, 2 for a usage
-        error, 3 when the target can run none of the examples.
-    """
-    from gluon_cli.output import Exit, code_of
-
-    parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
-    parser.add_argument(
-        "--target", help="such as sim:sm_90; the device or the simulator by default"
-    )
-    chosen = parser.parse_args(arguments)
-    failed = False
-    try:
-        target = registry().target(chosen.target)
-        for example in examples:
-            failed |= not _run(example, target)
-    except GluonError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return code_of(error)
-    if failed:
-        return Exit.FAILED
-    return Exit.OK if any(not e.lacks(target) for e in examples) else Exit.UNAVAILABLE
-
-
-def _run(example: Example, target: Target) -> bool:
-    if example.lacks(target):
-        print(f"{example.name}: {target} has no {', '.join(example.lacks(target))}")
-        return True
-    if not target.simulated and device_target() != target:
-        raise DeviceError(
-            f"there is no {target} on this machine", remedy=f"Try sim:{target.architecture.name}."
-        )
-    wrong = example.check(target)
-    if wrong.problem:
-        print(f"{example.name}: wrong on {target}: {wrong.problem}")
-        return False
-    line = f"{example.name}: right on {target}, {wrong.seconds:.2f} s"
-    if not target.simulated and (example.bytes_moved or example.flops):
-        value, unit = example.rate(target)
-        line += f"; {value:.3g} {unit}"
-    print(line)
-    return True

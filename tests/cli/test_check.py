@@ -82,10 +82,10 @@ def gluon(*arguments, code=0):
 
 
 def test_a_right_file(alone):
-    done = gluon(EXAMPLES / "softmax.py", "--check", "--target", "hopper")
+    done = gluon(EXAMPLES / "reductions" / "softmax.py", "--check", "--target", "hopper")
     assert "no mistake under 10 schedules on sim:sm_90, with every check on" in done.stdout
     assert "there is none on this machine" in done.stdout
-    done = gluon(EXAMPLES / "softmax.py", "--check", "--schedules", "3", "--json")
+    done = gluon(EXAMPLES / "reductions" / "softmax.py", "--check", "--schedules", "3", "--json")
     document = json.loads(done.stdout)
     assert document["exit"] == 0 and document["schedules"] == 3 and document["device"] is None
 
@@ -129,7 +129,7 @@ def test_a_target_is_simulated():
 
 def test_a_target_that_can_run_none_of_it_is_no_success():
     """Nothing was checked, so nothing is said to be without mistake."""
-    file = EXAMPLES / "matmul_cdna.py"
+    file = EXAMPLES / "amd" / "mfma_gemm.py"
     result = CliRunner().invoke(app, ["run", str(file), "--target", "sim:sm_90", "--check"])
     assert result.exit_code == 3
     assert "has no amd.mfma" in result.stdout and "no mistake" not in result.stdout
@@ -141,7 +141,7 @@ def test_an_example_without_its_device_is_unavailable():
 
     if device_target() is not None:
         pytest.skip("there is a device")
-    file = EXAMPLES / "scalar_copy.py"
+    file = EXAMPLES / "basics" / "copy_2d.py"
     result = CliRunner().invoke(app, ["run", str(file), "--target", "sm_90"])
     assert result.exit_code == 3 and "Try sim:sm_90" in result.stderr
 

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-COPY = f"{EXAMPLES / 'memcpy_1d.py'}:memcpy_1d"
+CASES = ROOT / "tests" / "kernels" / "cases"
+COPY = f"{CASES / 'memcpy_1d.py'}:memcpy_1d"
 
 
 def gluon(*arguments, code=0):
@@ -229,13 +230,13 @@ class TestCompile:
             assert "cvt.rn.bf16.f32" in ptx and "st.global.b16" in ptx
 
     def test_unknown_files_and_kernels(self):
-        text = gluon("compile", str(EXAMPLES / "memcpy1d.py") + ":memcpy_1d", code=2).stderr
+        text = gluon("compile", str(CASES / "memcpy1d.py") + ":memcpy_1d", code=2).stderr
         assert "Did you mean 'memcpy_1d.py'" in text.replace("\n", " ")
-        text = gluon("compile", str(EXAMPLES / "memcpy_1d.py") + ":memcpy1d", code=2).stderr
+        text = gluon("compile", str(CASES / "memcpy_1d.py") + ":memcpy1d", code=2).stderr
         assert "Did you mean 'memcpy_1d'" in text
 
     def test_limits_of_the_target(self):
-        file = EXAMPLES / "add_double_buffered.py"
+        file = EXAMPLES / "patterns" / "double_buffer.py"
         text = gluon("compile", file, "-t", "gfx942", code=3).stderr
         assert "CapabilityError" in text and "nvidia.cp_async" in text
 
@@ -287,12 +288,12 @@ class TestExplain:
         ],
     )
     def test_matmul(self, target, mma, copy):
-        file = EXAMPLES / "matmul.py"
+        file = EXAMPLES / "gemm" / "portable.py"
         ops = json.loads(gluon("explain", file, "-t", target, "--json").stdout)["ops"]
         taken = {op["op"]: op["taken"] for op in ops}
         assert taken["mma"] == mma and taken.get("async_copy", taken["tile_copy"]) == copy
         for op in ops:
-            assert "matmul.py:" in op["where"]
+            assert "portable.py:" in op["where"]
             assert all(op["not_taken"].values())
         text = gluon("explain", file, "-t", target).stdout
         assert mma in text and "why not" in text
@@ -306,8 +307,8 @@ class TestRun:
         monkeypatch.setenv("GLUON_TARGET", "sim:sm_80")
         monkeypatch.setattr(sys, "argv", list(sys.argv))
         monkeypatch.setattr(sys, "path", list(sys.path))
-        file = EXAMPLES / "scalar_copy.py"
-        assert "right on sim:gfx942" in gluon("run", file, "--target", "sim:cdna3").stdout
+        file = EXAMPLES / "basics" / "copy_2d.py"
+        assert "copy on sim:gfx942" in gluon("run", file, "--target", "sim:cdna3").stdout
 
     def test_arguments_and_exit_code(self, tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "argv", list(sys.argv))
@@ -533,7 +534,7 @@ def test_help_and_version():
 
 def test_a_command_ends_without_a_word_of_the_bindings():
     """Triton 3.9's report supposed leaks once the interpreter is torn down."""
-    kernel = f"{Path(__file__).parents[2] / 'examples' / 'matmul.py'}:matmul"
+    kernel = f"{Path(__file__).parents[2] / 'examples' / 'gemm' / 'portable.py'}:gemm_kernel"
     command = [sys.executable, "-m", "gluon_cli", "explain", kernel, "--target", "gfx942"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -55,7 +55,7 @@ def test_info_fits():
 
 
 def test_reports_fit_and_have_units():
-    out = gluon("compile", EXAMPLES / "softmax.py", "-t", "sm_90").stdout
+    out = gluon("compile", EXAMPLES / "reductions" / "softmax.py", "-t", "sm_90").stdout
     fits(out, "nvidia:sm_90")
     for text in ("32 B per block", "per thread", "warps per multiprocessor"):
         assert text in out
@@ -63,9 +63,9 @@ def test_reports_fit_and_have_units():
 
 def test_explain_fits(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # a file elsewhere is called by its name
-    out = gluon("explain", EXAMPLES / "matmul.py", "-t", "sm_90").stdout
+    out = gluon("explain", EXAMPLES / "gemm" / "portable.py", "-t", "sm_90").stdout
     fits(out, "tile_store", "tma_store", "NVMMADistributedLayout")
-    assert re.search(r"(?<!/)matmul\.py:\d+", out) and str(EXAMPLES) not in out
+    assert re.search(r"(?<!/)portable\.py:\d+", out) and str(EXAMPLES) not in out
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
@@ -74,20 +74,19 @@ def test_the_demo_fits(width, targets):
     from gluon_report import demo
     from gluon_report.demo_table import DemoTable
 
-    examples, _ = demo.load_examples()
-    names = [example.name for example in examples.values()]
+    package = demo.examples_package()
+    names = [*package.SHOWN, *package.MORE]
     columns = [("simulate", ""), *(("compile", t) for t in targets), ("run", "nvidia:sm_90")]
     table = DemoTable(columns, names, width)
     lines = table.header()
     for name in names:
         rows = [demo.Row(name, "sim:gfx1250", "simulate", "passed", seconds=12.3)]
         rows += [demo.Row(name, t, "compile", "passed", registers=255, spills=9) for t in targets]
-        measured = {"rate": 123.45, "unit": "TFLOP/s"}
-        rows.append(demo.Row(name, "nvidia:sm_90", "run", "passed", **measured))
+        rows.append(demo.Row(name, "nvidia:sm_90", "run", "passed", seconds=1.5))
         lines += table.lines(rows)
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
-    for word in ("gfx1250 12.3 s", "123.5 TFLOP/s", *(t.partition(":")[2] for t in targets)):
+    for word in ("gfx1250 12.3 s", "1.5 s", *(t.partition(":")[2] for t in targets)):
         assert word in text, word
     assert text.count("255+9") == len(names) * len(targets)
     reason = "TypeError: " + "a word " * 60

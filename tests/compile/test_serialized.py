@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import warnings
 
@@ -15,7 +14,7 @@ from gluon_core.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_init,
 from gluon_core.registry.load import registry
 from gluon_nvidia.assembler import slow_products
 from gluon_nvidia.inspect import disassemble
-from gluon_report.demo import examples_package, load_examples
+from tests.kernels import cases
 
 pytestmark = pytest.mark.once
 
@@ -101,16 +100,16 @@ def without_warning(example, large):
 @pytest.mark.parametrize("name", ["grouped_gemm_hopper"])
 def test_products_of_groups_stay_under_way(name):
     """They once did not, at half the speed."""
-    module = importlib.import_module(f"{examples_package().__name__}.{name}")
+    module = cases.module(name)
     wanted, waited = waits(without_warning(module.EXAMPLES[0], False))
     assert wanted == waited and "1" in waited
 
 
 @pytest.mark.campaign
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", [e.name for e in load_examples()[0].values()])
+@pytest.mark.parametrize("name", [e.name for e in cases.load_cases().values()])
 def test_products_of_examples_stay_under_way(name):
-    (example,) = (e for e in load_examples()[0].values() if e.name == name)
+    (example,) = (e for e in cases.load_cases().values() if e.name == name)
     if example.lacks(registry().target("sm_90")):
         pytest.skip("not for Hopper")
     without_warning(example, True)

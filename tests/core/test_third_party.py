@@ -227,7 +227,7 @@ PORTABLE = """
 import json, sys
 sys.path.insert(0, {root!r})
 from gluon_core.registry.load import registry
-from examples.matmul import EXAMPLES
+from tests.kernels.cases.matmul import EXAMPLES
 problem = EXAMPLES[0].check(registry().target("sim:acme1")).problem
 print(json.dumps(problem))
 """

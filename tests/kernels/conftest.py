@@ -1,10 +1,10 @@
-"""The examples as test parameters: all of them, or the first of each file (`first_example`)."""
+"""The cases as test parameters: all of them, or the first of each file (`first_example`)."""
 
 from __future__ import annotations
 
-from gluon_report.demo import load_examples
+from tests.kernels import cases
 
-EXAMPLES, BROKEN = load_examples()
+EXAMPLES = cases.load_cases()
 IDS = [example.name.replace(" ", "_").replace(",", "") for example in EXAMPLES.values()]
 
 

@@ -26,10 +26,10 @@ from gluon_core.plugin.ops import builtin
 from gluon_core.registry import load as plugins
 from gluon_core.testing import TRITON_VERSION
 from gluon_core.testing.conformance.kernels import COLS, KERNELS, ROWS
-from gluon_report.demo import load_examples
 from gluon_report.differential import Difference, run_both
 from gluon_report.example import Arrays
 from tests.frontend import oracle, snippets
+from tests.kernels import cases
 from tests.kernels.explained import INPUTS, TOLERANCE, left_out
 from tests.portable_kernels import NUMBERS, one_tile
 
@@ -173,11 +173,11 @@ def kept(source: str) -> str:
 
 def names(*targets: Any) -> list[str]:
     """Return the names of all cases that `targets` can run, such as `snippet:arange-0`."""
-    examples = load_examples()[0].values()
-    cases = [f"example:{e.name}" for e in examples if not any(e.lacks(t) for t in targets)]
-    cases += [f"conformance:{name}" for name in KERNELS]
-    cases += [f"product:{name}" for name in ("fp16", "bf16", "fp32", "i8")]
-    return cases + [f"snippet:{name}" for name in usable_snippets()]
+    examples = cases.load_cases().values()
+    names = [f"example:{e.name}" for e in examples if not any(e.lacks(t) for t in targets)]
+    names += [f"conformance:{name}" for name in KERNELS]
+    names += [f"product:{name}" for name in ("fp16", "bf16", "fp32", "i8")]
+    return names + [f"snippet:{name}" for name in usable_snippets()]
 
 
 def usable_snippets() -> list[str]:
@@ -199,7 +199,7 @@ class Case:
 
 
 def example_case(name: str, one: Any) -> Case:
-    (example,) = (e for e in load_examples()[0].values() if e.name == name)
+    (example,) = (e for e in cases.load_cases().values() if e.name == name)
 
     def launch(arguments: Any, target: Any) -> None:
         example.launch(arguments, example.configure(target), target=target)

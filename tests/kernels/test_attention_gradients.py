@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 
 import ml_dtypes
@@ -10,14 +9,14 @@ import numpy as np
 import pytest
 
 from gluon_core.registry.load import registry
-from gluon_report.demo import examples_package
 from gluon_report.example import Arrays
+from tests.kernels import cases
 
 SM90 = registry().target("sim:sm_90")
 
 
 def module(name):
-    return importlib.import_module(f"{examples_package().__name__}.{name}")
+    return cases.module(name)
 
 
 def weights(q, k, causal):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-
 import numpy as np
 import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.registry.load import registry
-from gluon_report.demo import examples_package
+from tests.kernels import cases
 
-tiles = importlib.import_module(f"{examples_package().__name__}.attention_tiles")
+tiles = cases.module("attention_tiles")
 rounds, work_at = tiles.rounds, tiles.work_at
-packed = importlib.import_module(f"{examples_package().__name__}.varlen")
+packed = cases.module("varlen")
 
 
 @gluon.jit

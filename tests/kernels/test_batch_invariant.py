@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-
 import numpy as np
 import pytest
 
 from gluon_core.registry.load import registry
-from gluon_report.demo import examples_package
 from gluon_report.example import Arrays, device_target
 from gluon_tune import numpy_of
+from tests.kernels import cases
 
 pytestmark = pytest.mark.once
 SIMULATED = ["sim:sm_90", "sim:gfx942"]
 
 
 def module(name):
-    return importlib.import_module(f"{examples_package().__name__}.{name}")
+    return cases.module(name)
 
 
 def bits(array):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-
 import ml_dtypes
 import numpy as np
 import pytest
 
 from gluon_core.registry.load import registry
-from gluon_report.demo import examples_package
 from gluon_report.example import Arrays
+from tests.kernels import cases
 
 pytestmark = pytest.mark.once
 
@@ -23,7 +21,7 @@ FORMS = [
 
 
 def example_of(file):
-    return importlib.import_module(f"{examples_package().__name__}.{file}").EXAMPLES[0]
+    return cases.module(file).EXAMPLES[0]
 
 
 def product(file, spec, counts, gathered, scattered, n=72, k=40, **choices):
@@ -84,7 +82,7 @@ def test_both_forms_agree():
 
 
 def test_weights_in_the_order_of_the_list():
-    module = importlib.import_module(f"{examples_package().__name__}.matmul_gather_scatter")
+    module = cases.module("matmul_gather_scatter")
     arguments = module.arguments(True)(Arrays(registry().target("sim:sm_90")), False, [6, 2], 8, 8)
     assert (
         arguments["targets"].tolist() != list(range(8))

@@ -4,15 +4,14 @@ side by side and shared, cross entropy of a linear layer."""
 from __future__ import annotations
 
 import dataclasses
-import importlib
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 from gluon_core.registry.load import registry
-from gluon_report.demo import examples_package
 from gluon_report.example import Arrays
+from tests.kernels import cases
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
@@ -20,7 +19,7 @@ SM90, CDNA = registry().target("sim:sm_90"), registry().target("sim:gfx942")
 
 
 def module(name):
-    return importlib.import_module(f"{examples_package().__name__}.{name}")
+    return cases.module(name)
 
 
 def examples_of(name):

@@ -12,8 +12,8 @@ import pytest
 from gluon_core.errors import CapabilityError
 from gluon_core.registry.load import registry
 from gluon_core.testing import TRITON_VERSION
-from gluon_report.demo import examples_package
 from gluon_report.example import Arrays, Placeholders
+from tests.kernels import cases
 
 SHAPES = ((1, 1), (1, 8), (3, 127), (5, 1024), (2, 1025), (9, 33))
 # (file, index of the example for whole rows, of the one for rows of any width)
@@ -35,7 +35,7 @@ PAIRS = {
 
 
 def examples_of(file):
-    module = importlib.import_module(f"{examples_package().__name__}.{file}")
+    module = cases.module(file)
     return [*module.EXAMPLES, *getattr(module, "MORE", ())]
 
 
@@ -104,17 +104,11 @@ def test_sums_of_columns_of_what_does_not_divide():
     assert sums.check(target).problem is None
 
 
-MORE = [
-    example
-    for file in examples_package().FILES
-    for example in getattr(
-        importlib.import_module(f"{examples_package().__name__}.{file}"), "MORE", ()
-    )
-]
+MORE = [example for file in cases.FILES for example in getattr(cases.module(file), "MORE", ())]
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("spec", examples_package().TARGETS)
+@pytest.mark.parametrize("spec", cases.TARGETS)
 @pytest.mark.parametrize("further", MORE, ids=lambda example: example.name.replace(" ", "_"))
 def test_kernels_outside_the_demo_compile(further, spec):
     target = registry().target(spec)

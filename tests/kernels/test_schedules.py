@@ -6,12 +6,10 @@ result wrong, and nothing is reported.
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 
 from gluon_core.registry.load import registry
-from gluon_report.demo import examples_package
+from tests.kernels import cases
 from tests.ranks import test_all_reduce, test_experts, test_matmul
 
 pytestmark = [pytest.mark.once, pytest.mark.campaign]
@@ -22,11 +20,11 @@ PORTABLE = ("gfx942",)
 
 
 def module(name):
-    return importlib.import_module(f"{examples_package().__name__}.{name}")
+    return cases.module(name)
 
 
 def runs():
-    for file in examples_package().FILES:
+    for file in cases.FILES:
         for example in [*module(file).EXAMPLES, *getattr(module(file), "MORE", ())]:
             able = [t for t in TARGETS if not example.lacks(registry().target(f"sim:{t}"))]
             # Not a set: tests come in the same order in each process.

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-
 import numpy as np
 import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.registry.load import registry
-from gluon_report.demo import examples_package
 from gluon_report.example import Arrays
+from tests.kernels import cases
 
 SM90 = registry().target("sim:sm_90")
 
 
 def module(name):
-    return importlib.import_module(f"{examples_package().__name__}.{name}")
+    return cases.module(name)
 
 
 packed = module("varlen")

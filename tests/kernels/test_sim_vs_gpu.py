@@ -23,7 +23,6 @@ import numpy as np
 import pytest
 
 from gluon_core.registry.load import registry
-from gluon_report.demo import load_examples
 from gluon_report.example import device_target
 from tests.frontend import snippets
 from tests.kernels import differential, explained
@@ -157,7 +156,7 @@ def test_a_difference_is_reported(targets, monkeypatch):
 
 def test_explained_names_exist():
     cases = {f"snippet:{name}" for name in snippets.CASES}
-    cases |= {f"example:{e.name}" for e in load_examples()[0].values()}
+    cases |= {f"example:{e.name}" for e in cases.load_cases().values()}
     for table_ in (explained.LEFT_OUT, explained.REPORTED, explained.KNOWN, explained.TOLERANCE):
         for pattern in table_:
             assert any(re.fullmatch(pattern, name) for name in cases), pattern

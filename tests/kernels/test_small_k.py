@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-
 import numpy as np
 import pytest
 import torch
 
 from gluon_core.registry.load import registry
 from gluon_core.testing import TRITON_VERSION
-from gluon_report.demo import examples_package
 from gluon_report.example import Arrays
+from tests.kernels import cases
 
 pytestmark = pytest.mark.once
 
@@ -19,7 +17,7 @@ SM90 = registry().target("sim:sm_90")
 
 
 def module(name):
-    return importlib.import_module(f"{examples_package().__name__}.{name}")
+    return cases.module(name)
 
 
 # One tile, one for each program, an odd number, many steps.

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-
 import numpy as np
 import pytest
 
 from gluon_core.compiler import compile
 from gluon_core.registry.load import registry
 from gluon_core.testing import bind
-from gluon_report.demo import examples_package
 from gluon_report.example import Arrays, Placeholders
+from tests.kernels import cases
 
 SM90 = registry().target("sim:sm_90")
 
 
 def module(name):
-    return importlib.import_module(f"{examples_package().__name__}.{name}")
+    return cases.module(name)
 
 
 # sequences, heads of keys, queries that share one, width, page, longest; parts, keys at a time

@@ -12,14 +12,14 @@ from benchmarks import amd, upstream
 from gluon_core import testing
 from gluon_core.registry.load import registry
 from gluon_core.testing import triton_at_least
-from gluon_report.demo import examples_package
+from tests.kernels import cases
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
 # `gl.portable`, `gl.target` and rings are ours alone, and kernels for AMD's units are below.
 FILES = [
     name
-    for name in examples_package().FILES
+    for name in cases.FILES
     if not any(
         word in upstream.source_of(name)
         for word in ("gl.portable", "gl.target", "AMDWMMALayout", "tma_ring")
@@ -115,8 +115,7 @@ def test_upstream_has_every_name_of_the_examples():
     gfx942 = registry().target("gfx942")
     texts = {name: upstream.source_of(name) for name in FILES}
     for name in amd.FILES:
-        text = (upstream.EXAMPLES / f"{name}.py").read_text()
-        texts[name] = upstream.without_our_own(text, gfx942, 4)
+        texts[name] = upstream.without_our_own(upstream.source_of(name), gfx942, 4)
     if not triton_at_least(3, 8):
         del texts["matmul_tdm"]  # imports what came later
     for name, text in texts.items():

@@ -169,12 +169,14 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 @pytest.mark.parametrize(
     "file, target",
     [
-        pytest.param("add_tma.py", "sim:sm_90", id="add"),
+        pytest.param("patterns/double_buffer.py", "sim:sm_80", id="add"),
         pytest.param("tutorials/step09_pipeline.py", "sim:sm_90", marks=pytest.mark.once),
         pytest.param("tutorials/step10_warp_specialized.py", "sim:sm_90", marks=pytest.mark.once),
         pytest.param("tutorials/step07_async.py", "sim:sm_80", marks=pytest.mark.once),
-        pytest.param("matmul_cooperative_hopper.py", "sim:sm_90", marks=pytest.mark.campaign),
-        pytest.param("matmul_blackwell.py", "sim:sm_100", marks=pytest.mark.campaign),
+        pytest.param("hopper/warp_specialized_gemm.py", "sim:sm_90", marks=pytest.mark.campaign),
+        pytest.param(
+            "blackwell/warp_specialized_gemm.py", "sim:sm_100", marks=pytest.mark.campaign
+        ),
     ],
 )
 def test_our_own_pipelines_are_proved(file, target, tmp_path):

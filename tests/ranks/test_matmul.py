@@ -130,9 +130,6 @@ def no_implied_fences(monkeypatch):
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("what, text", MUTANTS, ids=[what for what, _ in MUTANTS])
 def test_a_missing_signal_is_reported(what, text, tmp_path, world=2):
-    text = text.replace(
-        "from ..matmul_cooperative_hopper", "from examples.matmul_cooperative_hopper"
-    )
     module = mutants.load(text, tmp_path)
     with pytest.raises(SimulatorError):
         distributed.simulate(gathered(module), world, SIM)

@@ -10,7 +10,6 @@ import pytest
 
 from gluon_core.registry.load import Registry, registry
 from gluon_report import demo
-from gluon_report.example import Check, Example
 from tests.cli.test_cli import gluon
 
 pytestmark = pytest.mark.once
@@ -20,7 +19,7 @@ def test_a_part_of_it():
     call = (
         "demo",
         "--only",
-        "scalar",
+        "vector",
         "--only",
         "double",
         "-t",
@@ -34,10 +33,10 @@ def test_a_part_of_it():
     rows = [row for row in rows if row["kind"] != "run"]
     by_target = {(row["example"], row["target"]): row for row in rows}
     assert len(rows) == len(by_target) == 6
-    assert by_target["scalar copy", "sim:sm_90"]["result"] == "passed"
-    assert by_target["scalar copy", "nvidia:sm_90"]["registers"] > 0
-    assert by_target["scalar copy", "amd:gfx942"]["instruction_mix"]
-    skipped = by_target["add, double-buffered", "amd:gfx942"]
+    assert by_target["basics/vector_add", "sim:sm_90"]["result"] == "passed"
+    assert by_target["basics/vector_add", "nvidia:sm_90"]["registers"] > 0
+    assert by_target["basics/vector_add", "amd:gfx942"]["instruction_mix"]
+    skipped = by_target["patterns/double_buffer", "amd:gfx942"]
     assert skipped["result"] == "skipped" and "no nvidia.cp_async" in skipped["reason"]
 
 
@@ -45,9 +44,8 @@ def in_this_process(results=lambda row: row):
     """Return an `_in_processes` that runs nothing: every job passes, and `results` changes its row."""
 
     def run(work, processes, done):
-        examples, _ = demo.load_examples()
         for job in work:
-            row = demo.Row(examples[job[1]].name, job[2], job[0], "passed", registers=7)
+            row = demo.Row(job[1], job[2] or "sim:sm_90", job[0], "passed", registers=7)
             done(job, results(row))
 
     return run
@@ -55,12 +53,12 @@ def in_this_process(results=lambda row: row):
 
 def test_a_wrong_result_fails(monkeypatch):
     def wrong(row):
-        failed = row.example == "matmul" and row.kind == "simulate"
+        failed = row.example == "gemm/portable" and row.kind == "simulate"
         return replace(row, result="failed", reason="1 is wrong") if failed else row
 
     monkeypatch.setattr(demo, "_in_processes", in_this_process(wrong))
     out = gluon("demo", code=1).stdout
-    assert "1 failed" in out and re.search(r"^matmul  .*FAILED  +7 ", out, re.MULTILINE)
+    assert "1 failed" in out and re.search(r"^gemm/portable  .*FAILED  +7 ", out, re.MULTILINE)
     assert "FAILED on sim:sm_90: 1 is wrong" in out
 
 
@@ -76,14 +74,15 @@ def test_zero_evidence_is_unavailable(monkeypatch):
 
 def test_few_by_default_and_all_on_request(monkeypatch):
     monkeypatch.setattr(demo, "_in_processes", in_this_process())
-    examples, _ = demo.load_examples()
+    package = demo.examples_package()
+    names = {*package.SHOWN, *package.MORE}
     few = gluon("demo").stdout
     assert len(few.splitlines()) <= 60 and max(map(len, few.splitlines())) <= 100
-    assert f"`gluon demo --all` takes all {len(examples)} examples." in few
+    assert f"`gluon demo --all` takes all {len(names)} examples." in few
     rows = json.loads(gluon("demo", "--all", "--json").stdout)
-    assert {row["example"] for row in rows} == {example.name for example in examples.values()}
+    assert {row["example"] for row in rows} == names
     shown = {row["example"] for row in json.loads(gluon("demo", "--json").stdout)}
-    assert 8 <= len(shown) <= 12 and "attention" in shown
+    assert 8 <= len(shown) <= 12 and "attention/forward" in shown
 
 
 def test_a_line_is_printed_when_its_example_is_done(monkeypatch, capsys):
@@ -91,23 +90,26 @@ def test_a_line_is_printed_when_its_example_is_done(monkeypatch, capsys):
         printed = []
         for number, job in enumerate(work):
             in_this_process()([job], processes, done)
-            printed.append(capsys.readouterr().out.count("memcpy 1-D"))
+            printed.append(capsys.readouterr().out.count("basics/vector_add"))
         assert printed == [0] * 5 + [1] + [0] * (len(work) - 6), printed
 
     monkeypatch.setattr(demo, "_in_processes", run)
     assert demo.show(None, None, False, None, False) == 0
 
 
-def test_each_is_simulated_where_it_can_run(monkeypatch):
-    jobs = []
-    monkeypatch.setattr(demo, "_in_processes", lambda work, *_: jobs.extend(work))
-    gluon("demo", "--all", code=130)  # none of them was reached
-    examples, broken = demo.load_examples()
-    chosen = {key: spec for kind, key, spec in jobs if kind == "simulate"}
-    assert not broken and set(chosen) == set(examples)
-    for key, spec in chosen.items():
-        assert not examples[key].lacks(demo.registry().target(spec)), (key, spec)
-    assert chosen["memcpy_1d", 0] == "sim:sm_90" and "gfx" in chosen["attention_cdna", 0]
+@pytest.mark.parametrize(
+    "name, target", [("basics/vector_add", "sim:sm_90"), ("amd/buffer_copy", "sim:gfx908")]
+)
+def test_each_is_simulated_where_it_can_run(name, target):
+    row = demo.run_one("simulate", name, "")
+    assert (row.result, row.target) == ("passed", target), row
+
+
+def test_an_example_that_fails_has_a_reason(tmp_path, monkeypatch):
+    (tmp_path / "off.py").write_text("assert 1 == 2, 'one of 7 elements is wrong'")
+    monkeypatch.setattr(demo, "file_of", lambda name: tmp_path / "off.py")
+    row = demo.run_one("simulate", "off", "")
+    assert row.result == "failed" and row.reason == "AssertionError: one of 7 elements is wrong"
 
 
 def test_without_plugins_it_names_the_package_to_install(monkeypatch):
@@ -123,14 +125,13 @@ def test_without_plugins_it_names_the_package_to_install(monkeypatch):
 
 def test_with_a_gpu(monkeypatch):
     monkeypatch.setattr(demo, "device_target", lambda: registry().target("sm_90"))
-    monkeypatch.setattr(Example, "check", lambda self, target: Check(0.1))
-    monkeypatch.setattr(Example, "rate", lambda self, target: (4.25, "TB/s"))
-    call = ("demo", "--only", "memcpy 1-D", "-t", "gfx942", "-j", 1)
+    monkeypatch.setattr(demo, "_run_file", lambda name, target: None)
+    call = ("demo", "--only", "vector_add", "-t", "gfx942", "-j", 1)
     rows = json.loads(gluon(*call, "--json").stdout)
     (run,) = (row for row in rows if row["kind"] == "run")
-    assert run["rate"] == 4.25 and run["registers"] > 0 and run["target"] == "nvidia:sm_90"
+    assert run["result"] == "passed" and run["target"] == "nvidia:sm_90"
     out = gluon(*call).stdout
-    assert "4.25 TB/s" in out and "no GPU" not in out and "on sm_90" in out
+    assert "no GPU" not in out and "on sm_90" in out
     assert "1 run on the GPU" in out and "0 failed" in out
 
 

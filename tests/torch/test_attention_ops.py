@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 import torch
 
-from gluon_report.demo import examples_package
+from tests.kernels import cases
 
 pytestmark = pytest.mark.once
 
-ops = importlib.import_module(f"{examples_package().__name__}.attention_ops")
+ops = cases.module("attention_ops")
 
 
 @pytest.fixture(autouse=True)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from gluon_report.demo import examples_package
+from tests.kernels import cases
 
 pytestmark = pytest.mark.once
 
 
 def module(name):
-    return importlib.import_module(f"{examples_package().__name__}.{name}")
+    return cases.module(name)
 
 
 products, expert, serving, block = (

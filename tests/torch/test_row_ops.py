@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 import torch
 import torch.nn.functional as F
 
-from gluon_report.demo import examples_package
+from tests.kernels import cases
 
 pytestmark = pytest.mark.once
 
-ops = importlib.import_module(f"{examples_package().__name__}.row_ops")
+ops = cases.module("row_ops")
 
 
 @pytest.fixture(autouse=True)

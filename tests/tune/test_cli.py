@@ -87,7 +87,11 @@ def test_from_the_command_line(tmp_path):
         (("none.py",), 2, "cannot be read"),
         ((TASKS,), 2, "has several tasks. Name one: FILE:SCALE"),
         ((f"{TASKS}:SCAL",), 2, "Did you mean 'SCALE'"),
-        ((ROOT / "examples" / "softmax.py", "-t", "hopper"), 2, "--space BLOCK=128,256"),
+        (
+            (ROOT / "tests" / "kernels" / "cases" / "softmax.py", "-t", "hopper"),
+            2,
+            "--space BLOCK=128,256",
+        ),
         ((f"{TASKS}:SCALE", "--space", "VECTOR"), 2, "must be NAME=VALUE"),
         ((f"{TASKS}:SCALE", "--space", "x=1,2"), 2, "x: scale takes it as an argument"),
         ((f"{TASKS}:SCALE", "--objective", "speed"), 2, "objective: not an objective"),

@@ -11,11 +11,11 @@ from gluon_amd.arch import lanes_read_together
 from gluon_core import language as gl
 from gluon_core.layouts import cost
 from gluon_core.registry.load import registry
-from gluon_report.demo import load_examples
+from tests.kernels import cases
 
 pytestmark = pytest.mark.once
 
-FOUND, _ = load_examples()
+FOUND = cases.load_cases()
 EXAMPLES = {e.name: e for e in FOUND.values()}
 COMPILED = [
     ("matmul, CDNA3, bf16", "gfx942", 32 * 32 * 8),

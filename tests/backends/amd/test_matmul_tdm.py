@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
 
+from benchmarks import upstream
 from gluon_core import language as gl
 from gluon_core.layouts import bank_conflicts
 from gluon_core.registry.load import registry
@@ -16,17 +14,8 @@ from gluon_sim.settings import using
 
 pytestmark = pytest.mark.once
 
-SOURCE = Path(__file__).parents[3] / "examples" / "matmul_tdm.py"
-
-
-def load(path):
-    spec = importlib.util.spec_from_file_location(f"tdm_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-EXAMPLE = load(SOURCE).EXAMPLES[0]
+SOURCE = upstream.source_of("matmul_tdm")
+EXAMPLE = upstream.load("tdm", SOURCE).EXAMPLES[0]
 TARGET = registry().target("sim:gfx1250")
 
 
@@ -61,14 +50,12 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("name", list(MUTANTS))
-def test_omissions_are_reported(name, tmp_path):
+def test_omissions_are_reported(name):
     old, new, error = MUTANTS[name]
-    text = SOURCE.read_text()
-    assert text.count(old) == 1
-    path = tmp_path / f"{name.replace(' ', '_')}.py"
-    path.write_text(text.replace(old, new))
+    assert SOURCE.count(old) == 1
+    mutant = upstream.load(f"tdm_{name.replace(' ', '_')}", SOURCE.replace(old, new))
     with pytest.raises(error or (RaceError, UninitialisedError)):
-        load(path).EXAMPLES[0].check(TARGET)
+        mutant.EXAMPLES[0].check(TARGET)
 
 
 def test_isa():

@@ -11,8 +11,8 @@ from gluon_core.registry.load import registry
 from gluon_core.testing import TRITON_VERSION
 from gluon_core.testing.conformance.kernels import COLS, KERNELS, ROWS
 from gluon_emu.errors import MissingWaitError, RaceError
-from gluon_report.demo import load_examples
 from gluon_report.example import Arrays
+from tests.kernels import cases
 
 pytestmark = pytest.mark.once
 
@@ -21,7 +21,7 @@ ALL = ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250"]
 TARGETS = [
     t if t in ("gfx942", "gfx1250") else pytest.param(t, marks=pytest.mark.once) for t in ALL
 ]
-FOUND, _ = load_examples()
+FOUND = cases.load_cases()
 EXAMPLES = {e.name: e for e in FOUND.values()}
 # docs/known-compiler-bugs.md: waits that count copies which some waves do not issue
 RACES_BEFORE_3_8 = {

@@ -9,12 +9,11 @@ import pytest
 
 from gluon_core.registry.load import registry
 from gluon_emu.settings import using
-from gluon_report.demo import load_examples
 from gluon_report.example import Arrays
-from tests.kernels import differential
+from tests.kernels import cases, differential
 
 pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore")]
-EXAMPLES = {e.name: e for e in load_examples()[0].values()}
+EXAMPLES = {e.name: e for e in cases.load_cases().values()}
 SCHEDULES = ("latest", "eager", "random")
 # Snippets whose result the language leaves open, with the reason.
 OPEN = {

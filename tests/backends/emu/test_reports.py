@@ -398,9 +398,9 @@ global_store_dword v1, v2, s[6:7]
 
 @pytest.mark.parametrize("parts", [3, pytest.param(1, marks=pytest.mark.campaign)])
 def test_mutants_of_a_reduction(parts):
-    from gluon_report.demo import load_examples
+    from tests.kernels import cases
 
-    examples = {e.name: e for e in load_examples()[0].values()}
+    examples = {e.name: e for e in cases.load_cases().values()}
     subject = Subject(examples["row softmax"], "gfx942")
     assert subject.run(subject.text) is None
     np.testing.assert_array_equal(subject.result(), subject.wanted)

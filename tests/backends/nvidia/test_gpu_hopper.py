@@ -1,13 +1,10 @@
 """Hopper's matrix unit, barriers, partitions and clusters on a real GPU."""
 
-import importlib
-
 import pytest
 import torch
 
 from gluon_core.registry.load import registry
 from gluon_core.testing import TRITON_VERSION
-from gluon_report.demo import examples_package
 from tests.backends.nvidia.language.hopper_programs import GEMM
 from tests.backends.nvidia.language.test_hopper_compile import CLUSTER, DTYPES, PIPELINE, PRODUCT
 from tests.frontend import oracle
@@ -104,8 +101,7 @@ def test_async_store():
 @since(3, 8)
 @pytest.mark.parametrize("columns", [128, 192])
 def test_turns_of_pairs_of_blocks(columns):
-    name = f"{examples_package().__name__}.matmul_pingpong_hopper"
-    (example,) = importlib.import_module(name).EXAMPLES
+    (example,) = cases.module("matmul_pingpong_hopper").EXAMPLES
     m, n, k = 2000, 2064, 336
     a, b = whole(m, k, dtype=torch.bfloat16), whole(k, n, dtype=torch.bfloat16)
     c = torch.full((m, n), torch.nan, dtype=torch.bfloat16, device="cuda")

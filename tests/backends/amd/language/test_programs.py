@@ -1,4 +1,4 @@
-"""Whole programs for CDNA: the examples' kernels make the modules that upstream makes of them."""
+"""Whole programs for CDNA: the kernels of gluon_kernels make the modules that upstream makes of them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from pathlib import Path
 import pytest
 
 import gluon_core
+import gluon_kernels
 from gluon_core.testing import TRITON_VERSION
 from tests.frontend import oracle
 from tests.frontend.vendor_oracle import agree, since
 
-EXAMPLES = Path(__file__).parents[4] / "examples"
+FILE = Path(gluon_kernels.__file__).parent / "gemm" / "amd.py"
 OURS = r"^(import (numpy|gluon_core) .*|from gluon_core(\.cli\.example|) import .*)\n"
 
 
-def program(file, last, kernel, arguments, constants, num_warps):
-    """The source of a file up to the first line that begins with `last`, for either package."""
-    text = (EXAMPLES / file).read_text().split(f"\n{last}")[0]
+def program(kernel, arguments, constants, num_warps):
+    """The source of the kernels, for either package."""
+    text = FILE.read_text()
     text = re.sub(OURS, "", text, flags=re.MULTILINE).replace("gluon_core", "GLUON")
     # Upstream's kernels cannot ask what they are compiled for.
     text = re.sub(r"gl\.target\.require\(.*\)", "pass", text)
@@ -37,9 +38,7 @@ def matmul(kernel, dtype, block, depth, fp8, num_warps):
     constants = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), block))
     constants |= {"DEPTH": depth, "GROUP": 8, "FP8": fp8}
     pointers = f"ptr(gl.{dtype}), ptr(gl.{dtype}), ptr(gl.bfloat16), 4096, 4096, 4096"
-    return program(
-        "matmul_cdna.py", "def scaled_arguments_of", kernel, pointers, constants, num_warps
-    )
+    return program(kernel, pointers, constants, num_warps)
 
 
 MATMULS = [
@@ -64,14 +63,12 @@ def test_scaled_matmul(kind, dtype):
     constants |= {"KIND": kind, "GROUP": 8}
     operand = f"ptr(gl.{dtype}), ptr(gl.uint8)"
     arguments = f"{operand}, {operand}, ptr(gl.bfloat16), 4096, 4096, 4096"
-    source = program(
-        "matmul_cdna.py", "def scaled_arguments_of", "matmul_scaled_cdna4", arguments, constants, 8
-    )
+    source = program("matmul_scaled_cdna4", arguments, constants, 8)
     assert "dot_scaled" in agree(source, gpu("gfx950"))
 
 
 def test_a_program_is_what_it_says():
-    """The sources are those of the examples, imports aside."""
+    """The sources are those of the kernels, imports aside."""
     source = matmul(*MATMULS[2][1])
     assert "GLUON.language.amd" in source and "gluon_core" not in source
     assert "cli" not in source and hasattr(oracle, "load")

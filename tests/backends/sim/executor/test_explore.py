@@ -17,7 +17,6 @@ from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.language.nvidia.hopper import mbarrier, tma
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import Record, recording
-from gluon_report.demo import load_examples
 from gluon_report.example import Arrays
 from gluon_sim import launcher
 from gluon_sim.errors import BarrierError, DeadlockError, RaceError, SimulatorError
@@ -25,6 +24,7 @@ from gluon_sim.executor.explore import Exploration
 from gluon_sim.executor.reduction import Node, Walk
 from gluon_sim.settings import using
 from tests.backends.sim.hardware.boxes import F16_, REGISTERS, describe, numbers
+from tests.kernels import cases
 
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
@@ -257,7 +257,7 @@ def test_a_schedule_that_cannot_be_read(tmp_path):
 )
 def test_examples_have_one_schedule(example):
     target = registry().target("sim:sm_90")
-    one = load_examples()[0][example, 0]
+    one = cases.load_cases()[example, 0]
     record = Record()
     with using(schedule="explore"), recording(record):
         one.launch(one.arguments(Arrays(target), False), one.configure(target), target=target)

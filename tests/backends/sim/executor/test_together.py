@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from importlib import import_module
 
 import pytest
 
@@ -12,6 +11,7 @@ from gluon_core.registry.load import registry
 from gluon_report.example import Arrays
 from gluon_sim.executor.blas import one_thread
 from gluon_sim.executor.machine import Machine
+from tests.kernels import cases
 
 
 def test_blas_has_one_thread_while_a_launch_runs():
@@ -42,7 +42,7 @@ def test_partitioned_programs_run_in_batches_until_they_part(monkeypatch, progra
         return step(self, numbers, arguments, together)
 
     monkeypatch.setattr(Machine, "step", watched)
-    example = import_module("examples.add_tma").EXAMPLES[1]
+    example = cases.module("add_tma").EXAMPLES[1]
     example = replace(example, grid=lambda args, config: (programs,))
     target = registry().target("sim:sm_90")
     args = example.arguments(Arrays(target), False, (512, 32))  # 8 tiles

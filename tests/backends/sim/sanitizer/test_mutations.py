@@ -22,7 +22,6 @@ from gluon_core.language.nvidia.ampere import async_copy as cp
 from gluon_core.language.nvidia.ampere import mbarrier
 from gluon_core.registry.load import registry
 from gluon_core.testing import TRITON_VERSION
-from gluon_report.demo import load_examples
 from gluon_report.example import Arrays
 from gluon_sim.errors import SimulatorError, TimeLimitError
 from gluon_sim.executor.lookup import prepare
@@ -30,6 +29,7 @@ from gluon_sim.executor.models import models_for
 from gluon_sim.launcher import make_launcher
 from gluon_sim.settings import using
 from gluon_sim.tracing.ir import Op
+from tests.kernels import cases
 
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 L1 = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
@@ -335,7 +335,7 @@ def example_case(
     name: str, architecture: str, sizes: Optional[dict] = None, **choices: Any
 ) -> Case:
     """An example; `sizes` are arguments of its `arguments`, `choices` of its `config`."""
-    (example,) = (e for e in load_examples()[0].values() if e.name == name)
+    (example,) = (e for e in cases.load_cases().values() if e.name == name)
     target = registry().target(f"sim:{architecture}")
     config = example.configure(target, **choices)
 

@@ -1,0 +1,297 @@
+"""The gradients of attention on Hopper, in two kernels, without atomics: equal inputs, equal bits.
+
+`key_gradients` has a tile of keys and values for each program and walks over the queries;
+`query_gradients` has a tile of queries and walks over the keys. Both recompute the weights from the
+number that the forward pass has kept of each row: the logarithm (base 2) of its sum. Everything is transposed in
+the first, so that a result in registers is at once the left operand of the next product.
+
+One warp copies tiles into a ring; two groups of four warps have half of the program's tile each, and
+one's exponentials run while the other multiplies.
+"""
+
+import math
+
+import numpy as np
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.language.nvidia.hopper import (
+    tma_ring,
+    tma_writer,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_report.example import Example
+
+
+@gluon.jit
+def walk(ring, tile, first, last, head):
+    """Copy the program's own tiles, then those that it walks over."""
+    own, others = ring
+    SIZE: gl.constexpr = own.block_shape[1]
+    STEP: gl.constexpr = others.block_shape[1]
+    own.fetch(own.producer(), [[head, tile * SIZE, 0], [head, tile * SIZE, 0]])
+    at = others.producer()
+    for i in range(first, last):
+        others.fetch(at, [[head, i * STEP, 0], [head, i * STEP, 0]])
+        at = at.next()
+
+
+@gluon.jit
+def key_gradients_of_half(
+    rings, writers, statistics, place, scales, half: gl.constexpr, CAUSAL: gl.constexpr
+):
+    own, others = rings
+    to_keys, to_values = writers
+    logsums, deltas, length = statistics
+    tile, head, first, last = place
+    scale, log_scale = scales
+    dtype: gl.constexpr = own.dtype
+    SIZE: gl.constexpr = own.block_shape[1]
+    ROWS: gl.constexpr = SIZE // 2
+    STEP: gl.constexpr = others.block_shape[1]
+    D: gl.constexpr = own.block_shape[2]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, STEP, 16])
+    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
+    operand: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
+    start = tile * SIZE + half * ROWS
+    key = start + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    nothing = gl.zeros([ROWS, STEP], gl.float32, layout)
+    for_keys = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
+    for_values = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
+
+    k, v = own.wait(own.consumer())
+    k = k.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
+    v = v.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
+    at = others.consumer()
+    # Only the first queries need the mask. With 128 columns two loops have too few registers.
+    LOOPS: gl.constexpr = 2 if CAUSAL and D == 64 else 1
+    middle = gl.minimum(first + SIZE // STEP, last) if LOOPS == 2 else last
+    for loop in gl.static_range(LOOPS):
+        for i in range(first if loop == 0 else middle, middle if loop == 0 else last):
+            query = i * STEP + gl.arange(0, STEP, gl.SliceLayout(0, layout))
+            there = query < length
+            # The weights of queries that are not there are 0.
+            logsum = gl.load(logsums + head * length + query, mask=there, other=float("inf"))
+            delta = gl.load(deltas + head * length + query, mask=there, other=0.0)
+            q, grad = others.wait(at)
+            q, grad = q.reshape([STEP, D]), grad.reshape([STEP, D])
+            score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
+            change = warpgroup_mma(v, grad.permute((1, 0)), nothing, use_acc=False, is_async=True)
+            score = warpgroup_mma_wait(1, deps=[score])
+            p = gl.exp2(score * log_scale - logsum[None, :])
+            if CAUSAL and loop == 0:
+                if i * STEP < start + ROWS:
+                    p = gl.where(query[None, :] >= key[:, None], p, 0.0)
+            weights = gl.convert_layout(p.to(dtype), operand)
+            change = warpgroup_mma_wait(0, deps=[change])
+            for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
+            change = gl.convert_layout((p * (change - delta[None, :])).to(dtype), operand)
+            for_keys = warpgroup_mma(change, q, for_keys, is_async=True)
+            for_values, for_keys = warpgroup_mma_wait(0, deps=[for_values, for_keys])
+            for_values = warpgroup_mma_init(for_values)
+            for_keys = warpgroup_mma_init(for_keys)
+            others.release(at)
+            at = at.next()
+    done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
+    to_values.store([head, start, 0], done[0])
+    to_keys.store([head, start, 0], done[1] * scale)
+    to_values.close()
+
+
+@gluon.jit
+def key_gradients(
+    q_desc, k_desc, v_desc, grad_desc, to_keys, to_values, logsums, deltas, length, scale, log_scale,
+    STAGES: gl.constexpr, CAUSAL: gl.constexpr,
+):  # fmt: skip
+    """Tensors are [heads, length, D], `logsums` and `deltas` [heads, length]; `scale` is that of the
+    scores, `log_scale` the same times log2(e)."""
+    SIZE: gl.constexpr = k_desc.block_type.shape[1]
+    STEP: gl.constexpr = q_desc.block_type.shape[1]
+    rings = (
+        tma_ring([k_desc, v_desc], 1, consumers=2),
+        tma_ring([q_desc, grad_desc], STAGES, consumers=2),
+    )
+    upper = (tma_writer(to_keys), tma_writer(to_values))
+    lower = (tma_writer(to_keys), tma_writer(to_values))
+    tile = gl.program_id(0)
+    head = gl.program_id(1)
+    first = 0
+    if CAUSAL:
+        first = tile * SIZE // STEP
+    last = gl.cdiv(length, STEP)
+    place = (tile, head, first, last)
+    statistics = (logsums, deltas, length)
+    scales = (scale, log_scale)
+    gl.warp_specialize(
+        [
+            (key_gradients_of_half, (rings, upper, statistics, place, scales, 0, CAUSAL)),
+            (key_gradients_of_half, (rings, lower, statistics, place, scales, 1, CAUSAL)),
+            (walk, (rings, tile, first, last, head)),
+        ],
+        [4, 1],
+        [240, 24],
+    )
+
+
+@gluon.jit
+def query_gradients_of_half(
+    rings, writer, statistics, place, scales, half: gl.constexpr, CAUSAL: gl.constexpr
+):
+    own, others = rings
+    logsums, deltas, length = statistics
+    tile, head, last = place
+    scale, log_scale = scales
+    dtype: gl.constexpr = own.dtype
+    SIZE: gl.constexpr = own.block_shape[1]
+    ROWS: gl.constexpr = SIZE // 2
+    STEP: gl.constexpr = others.block_shape[1]
+    D: gl.constexpr = own.block_shape[2]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, STEP, 16])
+    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
+    operand: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
+    start = tile * SIZE + half * ROWS
+    query = start + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    there = query < length
+    logsum = gl.load(logsums + head * length + query, mask=there, other=float("inf"))[:, None]
+    delta = gl.load(deltas + head * length + query, mask=there, other=0.0)[:, None]
+    nothing = gl.zeros([ROWS, STEP], gl.float32, layout)
+    acc = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
+
+    q, grad = own.wait(own.consumer())
+    q = q.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
+    grad = grad.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
+    at = others.consumer()
+    for i in range(last):
+        k, v = others.wait(at)
+        k = k.reshape([STEP, D])
+        v = v.reshape([STEP, D]).permute((1, 0))
+        score = warpgroup_mma(q, k.permute((1, 0)), nothing, use_acc=False, is_async=True)
+        change = warpgroup_mma(grad, v, nothing, use_acc=False, is_async=True)
+        score = warpgroup_mma_wait(1, deps=[score])
+        power = score * log_scale - logsum
+        if not CAUSAL:
+            # A key that is not there is 0, and must not meet an infinity.
+            power = gl.minimum(power, 64.0)
+        p = gl.exp2(power)
+        if CAUSAL:
+            if (i + 1) * STEP > start:
+                key = i * STEP + gl.arange(0, STEP, gl.SliceLayout(0, layout))
+                p = gl.where(query[:, None] >= key[None, :], p, 0.0)
+        change = warpgroup_mma_wait(0, deps=[change])
+        change = gl.convert_layout((p * (change - delta)).to(dtype), operand)
+        acc = warpgroup_mma(change, k, acc, is_async=True)
+        acc = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[acc]))
+        others.release(at)
+        at = at.next()
+    writer.store([head, start, 0], warpgroup_mma_wait(0, deps=[acc]) * scale)
+    writer.close()
+
+
+@gluon.jit
+def query_gradients(
+    q_desc, k_desc, v_desc, grad_desc, to_queries, logsums, deltas, length, scale, log_scale,
+    STAGES: gl.constexpr, CAUSAL: gl.constexpr,
+):  # fmt: skip
+    SIZE: gl.constexpr = q_desc.block_type.shape[1]
+    STEP: gl.constexpr = k_desc.block_type.shape[1]
+    rings = (
+        tma_ring([q_desc, grad_desc], 1, consumers=2),
+        tma_ring([k_desc, v_desc], STAGES, consumers=2),
+    )
+    upper = tma_writer(to_queries)
+    lower = tma_writer(to_queries)
+    # The last tiles have the most keys: they come first.
+    tile = gl.num_programs(0) - 1 - gl.program_id(0)
+    head = gl.program_id(1)
+    end = length
+    if CAUSAL:
+        end = gl.minimum((tile + 1) * SIZE, length)
+    last = gl.cdiv(end, STEP)
+    place = (tile, head, last)
+    statistics = (logsums, deltas, length)
+    scales = (scale, log_scale)
+    gl.warp_specialize(
+        [
+            (query_gradients_of_half, (rings, upper, statistics, place, scales, 0, CAUSAL)),
+            (query_gradients_of_half, (rings, lower, statistics, place, scales, 1, CAUSAL)),
+            (walk, (rings, tile, 0, last, head)),
+        ],
+        [4, 1],
+        [240, 24],
+    )
+
+
+def describe(array, rows):
+    block = [1, rows, array.shape[-1]]
+    layout = gl.NVMMASharedLayout.get_default_for(block, gl.bfloat16)
+    return TensorDescriptor.from_tensor(array, block, layout)
+
+
+def operands(args, config, size=128, step=64):
+    """Return the operands of `key_gradients` if `args` has room for its results, else of `query_gradients`."""
+    keys = "for_keys" in args
+    blocks = {name: (step, size)[(name in "kv") == keys] for name in ("q", "k", "v", "grad")}
+    outs = ("for_keys", "for_values") if keys else ("for_queries",)
+    blocks.update({name: size // 2 for name in outs})
+    scale = 1 / math.sqrt(args["q"].shape[-1])
+    described = [describe(args[name], rows) for name, rows in blocks.items()]
+    rest = (args["q"].shape[1], scale, scale * math.log2(math.e))
+    return (*described, args["logsums"], args["deltas"], *rest)
+
+
+def arguments(depth, outs):
+    def make(new, large, shape=None):
+        shape = shape or ((128, 8192, depth) if large else (2, 200, depth))
+        tensors = {name: new.random(shape, "bfloat16") for name in ("q", "k", "v", "grad")}
+        kept = {name: new.random(shape[:2]) for name in ("logsums", "deltas")}
+        return {**tensors, **{out: new.empty(shape, "bfloat16") for out in outs}, **kept}
+
+    return make
+
+
+def gradients(args, causal):
+    """Return the gradients of queries, keys and values in float64, for the logarithms and deltas in `args`."""
+    names = ("q", "k", "v", "grad", "logsums", "deltas")
+    q, k, v, grad, logsums, deltas = (args[name].astype(np.float64) for name in names)
+    scale = 1 / math.sqrt(q.shape[-1])
+    p = np.exp2(q @ k.transpose(0, 2, 1) * scale * math.log2(math.e) - logsums[..., None])
+    if causal:
+        p = np.where(np.tri(p.shape[1], dtype=bool), p, 0)
+    change = p * (grad @ v.transpose(0, 2, 1) - deltas[..., None])
+    across = p.transpose(0, 2, 1), change.transpose(0, 2, 1)
+    return change @ k * scale, across[1] @ q * scale, across[0] @ grad
+
+
+def example(causal, depth, keys):
+    products, who = (4, "keys") if keys else (3, "queries")
+    outs = ("for_keys", "for_values") if keys else ("for_queries",)
+
+    def flops(args):
+        heads, length, _ = args["q"].shape
+        return 2 * products * heads * length * length * depth // (2 if causal else 1)
+
+    return Example(
+        name=f"attention backward, {who}, {'causal' if causal else 'full'}, head {depth}",
+        kernel=key_gradients if keys else query_gradients,
+        arguments=arguments(depth, outs),
+        operands=operands,
+        grid=lambda args, config: (gluon.cdiv(args["q"].shape[1], 128), args["q"].shape[0]),
+        config=lambda warp_size, stages=2: {"STAGES": stages, "CAUSAL": causal, "num_warps": 4},
+        reference=lambda args: gradients(args, causal)[1 if keys else 0],
+        output=outs[0],
+        flops=flops,
+        requires=("nvidia.wgmma", "nvidia.tma"),
+        tolerance=1e-2,
+    )
+
+
+EXAMPLES = [example(True, 64, True), example(False, 128, False)]
+MORE = [
+    example(causal, depth, keys)
+    for causal in (False, True)
+    for depth in (64, 128)
+    for keys in (True, False)
+]
