@@ -161,13 +161,13 @@ def exampled() -> dict[str, sections.Section]:
 def used_in_examples() -> dict[str, list[str]]:
     """Map each identifier to the files of `examples/` whose kernels use it; tests run these on the simulator."""
     files: dict[str, list[str]] = {}
-    for file in sorted((ROOT / "examples").glob("*.py")):
+    for file in sorted((ROOT / "examples").glob("*/*.py")):
         names = set()
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, (ast.Attribute, ast.Name)):
                 names.add(node.attr if isinstance(node, ast.Attribute) else node.id)
         for name in names:
-            files.setdefault(name, []).append(file.name)
+            files.setdefault(name, []).append(f"{file.parent.name}/{file.name}")
     return files
 
 

@@ -21,12 +21,12 @@ def add_kernel(x, y, out, n, BLOCK: gl.constexpr):
 
 def main():
     place = gluon.testing.place()
-    x, y = np.random.default_rng(0).standard_normal((2, 5000), np.float32)
-    out = place.empty(5000, np.float32)
-    grid = (gluon.cdiv(5000, 1024),)
-    add_kernel[grid](place.array(x), place.array(y), out, 5000, BLOCK=1024, target=place.target)
+    x, y = np.random.default_rng(0).standard_normal((2, 10_000), np.float32)
+    out = place.empty(10_000, np.float32)
+    grid = (gluon.cdiv(10_000, 1024),)
+    add_kernel[grid](place.array(x), place.array(y), out, 10_000, BLOCK=1024, target=place.target)
     np.testing.assert_array_equal(place.numpy(out), x + y)
-    print(f"vector add on {place.target}: 5000 elements as NumPy adds them")
+    print(f"vector add on {place.target}: 10000 elements as NumPy adds them")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any, ContextManager, Optional, Sequence
 from gluon_cli.check import Verdict, against_device, simulated_twin
 from gluon_cli.evidence import weigh
 from gluon_cli.output import Exit, UsageError, print_json
-from gluon_core.errors import PluginError, did_you_mean
+from gluon_core.errors import CapabilityError, PluginError, did_you_mean
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.paths import load_named
 from gluon_core.plugin.simulation import Watch
@@ -234,6 +234,9 @@ def _run_all(file: str, wish: Optional[Watch], runs: Runs, target: Optional[str]
                 code = _run(file, watching)
             if code:
                 return code
+        except CapabilityError:  # the target cannot run it: no failure of a schedule
+            code = Exit.UNAVAILABLE
+            raise
         finally:
             if code not in (Exit.OK, Exit.UNAVAILABLE) and runs.count is not None:
                 print(hidden.getvalue(), end="")

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from gluon_core.errors import CapabilityError
+from gluon_core.errors import CapabilityError, DeviceError
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 
@@ -68,6 +68,7 @@ def place(*capabilities: str) -> Place:
 
     Raises:
         CapabilityError: `GLUON_TARGET` lacks one of them, or every architecture does.
+        DeviceError: `GLUON_TARGET` is a GPU that is not in this machine.
         TargetError: `GLUON_TARGET` is unknown.
     """
     known = registry()
@@ -82,6 +83,11 @@ def place(*capabilities: str) -> Place:
     if chosen is None:
         raise CapabilityError(f"{target} has no {', '.join(_missing(target, capabilities))}")
     backend = known.backend(chosen.backend)
+    if not backend.simulates and known.device_of(backend) != chosen:
+        raise DeviceError(
+            f"there is no {chosen} on this machine",
+            remedy=f"Try sim:{chosen.architecture.name}." if simulator is not None else None,
+        )
     device = None if backend.simulates else backend.device.tensor_device
     return Place(chosen, device or "cpu")
 

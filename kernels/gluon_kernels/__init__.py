@@ -7,7 +7,7 @@ from gluon_kernels.attention import (
     mla_decode,
     rotary,
 )
-from gluon_kernels.gemm import bmm, linear_cross_entropy, matmul, matmul_fp8
+from gluon_kernels.gemm import bmm, linear_cross_entropy, matmul, matmul_batch_invariant, matmul_fp8
 from gluon_kernels.linear_attention import gated_delta_rule, gated_linear_attention
 from gluon_kernels.moe import grouped_matmul, moe
 from gluon_kernels.norm import cross_entropy, layer_norm, rms_norm, softmax, swiglu
@@ -29,6 +29,7 @@ __all__ = [
     "linear",
     "linear_cross_entropy",
     "matmul",
+    "matmul_batch_invariant",
     "matmul_fp8",
     "mla_decode",
     "moe",

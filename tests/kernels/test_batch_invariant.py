@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+import gluon_core as gluon
+import gluon_kernels
 from gluon_core.registry.load import registry
 from gluon_report.example import Arrays, device_target
 from gluon_tune import numpy_of
@@ -61,6 +64,32 @@ def test_products_of_one_row_and_of_many(target):
     assert np.abs(numpy_of(many) - wanted).max() < 1e-5 * np.abs(wanted).max()
     # Where a sum is cut does matter: this test can fail.
     assert not same(product(target, a, b, chunk=32), many)
+
+
+@pytest.mark.parametrize("spec", [*SIMULATED, pytest.param("gpu", marks=pytest.mark.gpu)])
+def test_the_operator(spec, monkeypatch):
+    if spec != "gpu":
+        monkeypatch.setenv("GLUON_TARGET", spec)
+    elif device_target() is None:
+        pytest.skip("no GPU")
+    device = "cpu" if spec != "gpu" else "cuda"
+    torch.manual_seed(0)
+    b = torch.randn(1100, 72, device=device).bfloat16()
+    a = torch.randn(100, 1100, device=device).bfloat16().requires_grad_()
+    many = gluon_kernels.matmul_batch_invariant(a, b, out_dtype=torch.float32)
+    wanted = a.double() @ b.double()
+    assert (many - wanted).abs().max() < 1e-5 * wanted.abs().max()
+    for rows in (slice(0, 1), slice(63, 66)):
+        few = gluon_kernels.matmul_batch_invariant(a[rows], b, out_dtype=torch.float32)
+        assert torch.equal(few, many[rows])
+    torch.library.opcheck(torch.ops.gluon_kernels.matmul_batch_invariant, (a, b))
+    (grad,) = torch.autograd.grad(many[:3].sum(), a)
+    assert (grad[:3] - b.float().sum(1)).abs().max() < 0.01 * grad.abs().max()
+    assert not grad[3:].any()
+    empty = gluon_kernels.matmul_batch_invariant(a[:, :0].detach(), b[:0])
+    assert empty.shape == (100, 72) and not empty.any()
+    with pytest.raises(gluon.errors.ShapeError, match="multiplies matrices"):
+        gluon_kernels.matmul_batch_invariant(a[None].detach(), b[None])
 
 
 @pytest.mark.parametrize("index", [0, 1, 4])

@@ -19,7 +19,7 @@ def along_k(item, shares, K, SPAN: gl.constexpr):
 
 
 @gluon.jit
-def matmul_batch_invariant(
+def gemm_batch_invariant(
     a, b, c, sums, counters, M, N, K,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     CHUNK: gl.constexpr, SHARED: gl.constexpr, STAGES: gl.constexpr,

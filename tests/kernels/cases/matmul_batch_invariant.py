@@ -1,7 +1,7 @@
 """The cases of `gluon_kernels.gemm.batch_invariant`."""
 
 import gluon_core as gluon
-from gluon_kernels.gemm.batch_invariant import matmul_batch_invariant
+from gluon_kernels.gemm.batch_invariant import gemm_batch_invariant
 from gluon_report.example import Example
 from tests.kernels.cases.gemm_parts import GEMM, flops, matrices
 from tests.kernels.cases.matmul import at_a_time
@@ -38,7 +38,7 @@ def grid(args, config):
 EXAMPLES = [
     Example(
         name="matmul, batch-invariant",
-        kernel=matmul_batch_invariant,
+        kernel=gemm_batch_invariant,
         arguments=arguments,
         grid=grid,
         config=config,
