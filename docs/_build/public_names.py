@@ -159,20 +159,21 @@ def exampled() -> dict[str, sections.Section]:
 
 
 def used_in_examples() -> dict[str, list[str]]:
-    """Map each identifier to the files of `examples/` whose kernels use it; tests run these on the simulator."""
+    """Map each identifier to the files of examples and of gluon_kernels that use it; tests run these on the simulator."""
     files: dict[str, list[str]] = {}
-    for file in sorted((ROOT / "examples").glob("*/*.py")):
+    files_of = (ROOT / "examples").glob("*/*.py"), (ROOT / "kernels" / "gluon_kernels").rglob("*.py")
+    for file in (*sorted(files_of[0]), *sorted(files_of[1])):
         names = set()
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, (ast.Attribute, ast.Name)):
                 names.add(node.attr if isinstance(node, ast.Attribute) else node.id)
         for name in names:
-            files.setdefault(name, []).append(f"{file.parent.name}/{file.name}")
+            files.setdefault(name, []).append(str(file.relative_to(ROOT)))
     return files
 
 
 def missing(vendor: Optional[str] = None) -> list[str]:
-    """Names without an example of their own, and that no file of `examples/` uses."""
+    """Names without an example of their own, and that no example or kernel uses."""
     have = exampled()
     if vendor is None:
         # A layout is shown under its name in the language.

@@ -297,7 +297,7 @@ def _vendor_page(vendor: str) -> str:
         else:
             where = used.get(name.rpartition(".")[2], [])
             if where:
-                out.append(f"Used in {', '.join(f'`examples/{f}`' for f in where[:4])}.\n")
+                out.append(f"Used in {', '.join(f'`{f}`' for f in where[:4])}.\n")
     return "\n".join(out)
 
 

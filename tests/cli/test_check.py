@@ -132,7 +132,10 @@ def test_a_target_that_can_run_none_of_it_is_no_success():
     file = EXAMPLES / "amd" / "mfma_gemm.py"
     result = CliRunner().invoke(app, ["run", str(file), "--target", "sim:sm_90", "--check"])
     assert result.exit_code == 3
-    assert "has no amd.mfma" in str(result.exception) + result.output and "no mistake" not in result.stdout
+    assert (
+        "has no amd.mfma" in str(result.exception) + result.output
+        and "no mistake" not in result.stdout
+    )
     assert "failed; repeat" not in result.stderr
 
 

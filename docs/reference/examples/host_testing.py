@@ -1,3 +1,5 @@
+import numpy as np
+
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core import testing
@@ -55,3 +57,10 @@ print(gluon.compile(source, "sm_90", options).n_spills, testing.stub_target())
 # -- gluon.testing.TRITON_VERSION, gluon.testing.triton_at_least: the installed release of Triton, for tests that depend on it
 print(testing.TRITON_VERSION >= (3, 6), testing.triton_at_least(3, 6))
 #> True True
+
+# -- gluon.testing.place, gluon.testing.Place: the device and the target for kernels that need a capability
+here: testing.Place = testing.place("nvidia.wgmma")
+x = here.array(np.arange(128, dtype=np.int32))
+twice[(1,)](x, 128, target=here.target)
+print(here.target, here.simulated, here.numpy(x)[:3])
+#> sim:sm_90 True [0 2 4]
