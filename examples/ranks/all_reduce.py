@@ -5,7 +5,7 @@ elements and writes the sums to all. The first takes one trip through the links,
 two ranks moves more.
 
 `Inbox` is the one shot for a tensor in ordinary memory: each rank copies its own into one of two
-buffers that take turns. Who is in a launch has left the one before, so no rank has to wait at the end
+alternating buffers. A rank in a launch has left the one before, so no rank has to wait at the end
 until the others have read.
 """
 

@@ -1,8 +1,8 @@
-"""Mixtures of experts: tokens travel to the ranks of their experts, and what those make of them back.
+"""Mixtures of experts: tokens travel to the ranks of their experts, and the results back.
 
 Each rank holds `experts` of all experts and a part of the tokens; a token goes to several experts. To
 dispatch, a rank stores each row straight into the memory of the expert's rank, at a place that it has
-for rows from there, and counts. To combine, it reads what the experts made where they made it.
+for rows from there, and counts. To combine, it reads the experts' results in place.
 
 Buffers need not take turns: who combines has its rows back before it dispatches again, and a rank
 waits for the rows of all before its experts write.
@@ -73,7 +73,7 @@ class Experts:
     Args:
         tokens, choices: each rank's tokens, and how many experts each goes to.
         H: elements of a token.
-        dtype, index: torch.bfloat16 and torch.int32, or what else the tokens are of.
+        dtype, index: torch.bfloat16 and torch.int32, or another dtype of the tokens.
     """
 
     def __init__(self, group, experts, tokens, choices, H, dtype, index, programs=256):
@@ -87,7 +87,7 @@ class Experts:
         self.calls = 0
 
     def places(self, expert):
-        """Of each slot its place among those that go to the same rank, and how many go to each."""
+        """Return for each slot its place among those to the same rank, and the number to each rank."""
         import torch
 
         to = (expert // self.experts)[:, None] == torch.arange(
@@ -99,7 +99,7 @@ class Experts:
     def dispatch(self, x, expert):
         """Send the rows of `x`, (tokens, H); `expert` holds the numbers of (tokens * choices) experts.
 
-        Returns the places, for `combine`. What comes stands in `inbox.local`: from rank r,
+        Returns the places, for `combine`. Arriving rows are in `inbox.local`: from rank r,
         `sizes.local[r]` rows from `r * capacity` on, for the experts of this rank in `labels.local`.
         """
         place, totals = self.places(expert)
@@ -115,7 +115,7 @@ class Experts:
         return place
 
     def combine(self, y, expert, place, weight):
-        """`y`, (tokens, H), = the weighted sums of what stands in all ranks' `outbox`.
+        """`y`, (tokens, H), = the weighted sums of the rows in all ranks' `outbox`.
 
         Args:
             weight: float32, (tokens * choices).

@@ -4,10 +4,10 @@ All-gather, then multiply: each rank has a part of the rows of A. Programs begin
 are there and wait for the others chunk by chunk, while copy engines, or a kernel on a side stream, bring them.
 
 Multiply, then reduce-scatter: each rank has a part of K. Programs begin with the tiles that other
-ranks are to sum up and store them in those ranks' memory by TMA; their own tiles come last, when what
-the others sent for them is there, and are added to that. With GATHER every rank gets all sums.
+ranks are to sum up and store them in those ranks' memory by TMA; their own tiles come last, when the
+tiles of the others are there, and are added to those. With GATHER every rank gets all sums.
 
-Buffers that others write or read take turns: whoever is in a call has left the one before.
+Buffers that others write or read alternate: a rank in a call has left the one before.
 """
 
 from typing import Any
@@ -42,13 +42,13 @@ def programs(tiles, most):
 
 
 class Launches:
-    """Prepared launches of one kernel, by what does not change from call to call."""
+    """Prepared launches of one kernel, by the arguments that stay from call to call."""
 
     def __init__(self, kernel):
         self.kernel, self.known = kernel, {}
 
     def __call__(self, key, grid, make, count):
-        """Launch with what `make()` answers: the arguments before the count, and after it."""
+        """Launch with the results of `make()`: the arguments before the count, and after it."""
         launch = self.known.get(key)
         if launch is None:
             before, after = make()
@@ -181,7 +181,7 @@ class GatheredMatmul:
         side = None if self.engines else self.group.side_stream()
         if side is None:
             self._bring(turn, times)
-            grid = grid and grid - 1  # what brings the shards needs a place to meet
+            grid = grid and grid - 1  # the copies of the shards need a place to meet
         else:
             self.meet[turn](a)  # all shards are there
             times *= self.programs
@@ -254,7 +254,7 @@ def multiply_steps(ring, at, acc, steps, half: gl.constexpr):
 
 @gluon.jit
 def add_received(acc, inbox, source, row, column, rows, N):
-    """`acc` and what a rank sent for the tile at `row` and `column` of this rank's rows."""
+    """Return the sum of `acc` and the tile that a rank sent for `row` and `column` of this rank's rows."""
     layout: gl.constexpr = acc.type.layout
     y = row + gl.arange(0, acc.shape[0], layout=gl.SliceLayout(1, layout))
     x = column + gl.arange(0, acc.shape[1], layout=gl.SliceLayout(0, layout))
@@ -265,7 +265,7 @@ def add_received(acc, inbox, source, row, column, rows, N):
 
 
 @gluon.jit
-def tell(counters, owner, number):
+def signal_stored(counters, owner, number):
     """Signal that the stores to a tile of another rank are done."""
     tma.store_wait(0, read_only=False)
     gl.portable.counter_add(gl.portable.peer(counters, owner) + number, 1)
@@ -296,7 +296,7 @@ def multiply_and_send(
     steps = (K + BLOCK_K - 1) // BLOCK_K
     late = steps // 4
     phase = 0
-    sent_to, sent = -1, 0  # a tile on its way, which its owner is told of during the next product
+    sent_to, sent = -1, 0  # a tile on its way, signaled to its owner during the next product
     for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
         row, column = tiles.at(tile)
         owner = row // rows
@@ -306,10 +306,10 @@ def multiply_and_send(
         acc = start_tile(ROWS, COLUMNS, ring.dtype)
         acc, at = multiply_steps(ring, at, acc, steps - late, half)
         if sent_to >= 0:
-            tell(counters, sent_to, sent)
+            signal_stored(counters, sent_to, sent)
         sent_to = -1
         if owner == rank:
-            # What the next rank sent comes into the buffer during the last steps.
+            # The tile of the next rank comes into the buffer during the last steps.
             gl.portable.counter_wait(gl.portable.peer(counters, rank) + number, least)
             tma.store_wait(0)
             mbarrier.expect(came, box.nbytes_per_cta)
@@ -334,7 +334,7 @@ def multiply_and_send(
                     store(buffer, result, boxes[other], rank * rows + first, column)
             sent_to, sent = owner, number
     if sent_to >= 0:
-        tell(counters, sent_to, sent)
+        signal_stored(counters, sent_to, sent)
     tma.store_wait(0, read_only=False)
 
 
@@ -375,7 +375,7 @@ def matmul_scattered(
     tiles = gl.portable.swizzled_tiles(
         [world * rows, N], [BLOCK_M, BLOCK_N], GROUP, first_row=after
     )
-    # Room for a whole tile: what other ranks get is on its way while the next product goes on.
+    # Room for a whole tile: the tiles of other ranks are on their way while the next product goes on.
     half: gl.constexpr = [BLOCK_M // 2, BLOCK_N]
     first = gl.allocate_shared_memory(box.dtype, half, box.layout)
     second = gl.allocate_shared_memory(box.dtype, half, box.layout)
@@ -422,7 +422,7 @@ class MatmulScattered:
         return self.outs[(self.calls - 1) % 2].local
 
     def __call__(self, a, b, out=None, stages=3, grid=None, together=16):
-        """Where all rows are gathered there is no `out`."""
+        """Multiply; `out` is for the rows of this rank alone, and not for gathered ones."""
         turn = self.calls % 2
         m, n, k = self.block
         box, counters = self.boxes[turn], self.counters[turn]

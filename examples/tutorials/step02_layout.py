@@ -1,6 +1,6 @@
 """Step 2: the layout decides the instructions. Four neighbours in a thread are one load of 16 bytes.
 
-New: `size_per_thread`, looking at what a kernel became, pictures of layouts.
+New: `size_per_thread`, the module of a kernel, pictures of layouts.
 """
 
 import gluon_core as gluon
@@ -34,7 +34,7 @@ def main():
         ptx = compiled.asm["ptx"]
         wide, narrow = ptx.count("ld.global.v4"), ptx.count("ld.global.b32")
         print(f"{name}: {wide} loads of 16 bytes, {narrow} loads of 4")
-    # LAYOUTS["four each"].show([512]).save("copy.svg") draws who holds what.
+    # LAYOUTS["four each"].show([512]).save("copy.svg") draws the elements of each thread.
     print(LAYOUTS["four each"].show([512]))
 
 

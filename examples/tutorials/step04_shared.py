@@ -21,9 +21,9 @@ def transpose(x, out, M, N, BLOCK: gl.constexpr, rows: gl.constexpr, shared: gl.
     j = gl.arange(0, BLOCK, gl.SliceLayout(0, rows))[None, :]
     buffer = gl.allocate_shared_memory(gl.float32, [BLOCK, BLOCK], shared)
     buffer.store(gl.load(x + (top + i) * N + left + j))
-    # Reading the turned view waits for the stores: the compiler puts the barrier there.
-    turned = buffer.permute((1, 0)).load(rows)
-    gl.store(out + (left + i) * M + top + j, turned)
+    # Reading the transposed view waits for the stores: the compiler puts the barrier there.
+    transposed = buffer.permute((1, 0)).load(rows)
+    gl.store(out + (left + i) * M + top + j, transposed)
 
 
 def launch(x, out, BLOCK=32, shared=SWIZZLED, **options):
@@ -33,7 +33,7 @@ def launch(x, out, BLOCK=32, shared=SWIZZLED, **options):
 
 def main():
     x = np.arange(64 * 96, dtype=np.float32).reshape(64, 96)
-    columns = gl.BlockedLayout([1, 1], [32, 1], [1, 4], [0, 1])  # what the turned view is read by
+    columns = gl.BlockedLayout([1, 1], [32, 1], [1, 4], [0, 1])  # reads the transposed view
     for name, shared in (("plain", PLAIN), ("swizzled", SWIZZLED)):
         out = np.zeros((96, 64), np.float32)
         launch(x, out, shared=shared, target="sim:hopper")

@@ -21,7 +21,7 @@ def matmul(a, b, c, M, N, K, BLOCK: gl.constexpr, STEP: gl.constexpr, tile: gl.c
     for k in range(0, K, STEP):
         left = gl.load(a + rows * K + k + along_a).to(gl.float32)
         right = gl.load(b + (k + along_b) * N + columns).to(gl.float32)
-        # An operand of a product lies so that each thread has what its part of C needs.
+        # The layout of an operand gives each thread the elements that its part of C needs.
         left = gl.convert_layout(left, gl.DotOperandLayout(0, tile, 0))
         right = gl.convert_layout(right, gl.DotOperandLayout(1, tile, 0))
         acc = gl.dot_fma(left, right, acc)
@@ -40,11 +40,11 @@ def operands(M=128, N=128, K=256):
     return a, b, np.zeros((M, N), np.float16)
 
 
-def main(launch=launch, what="multiply-add"):
+def main(launch=launch, unit="multiply-add"):
     a, b, c = operands()
     launch(a, b, c, target="sim:hopper")
     wanted = a.astype(np.float32) @ b.astype(np.float32)
-    print(f"{what}: right to {np.abs(c - wanted).max() / np.abs(wanted).max():.0e} of the largest")
+    print(f"{unit}: right to {np.abs(c - wanted).max() / np.abs(wanted).max():.0e} of the largest")
 
 
 if __name__ == "__main__":

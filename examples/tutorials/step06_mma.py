@@ -1,4 +1,4 @@
-"""Step 6: the matrix unit. `mma.sync` multiplies 16x8x16 in a warp; its layouts say which lane has what.
+"""Step 6: the matrix unit. `mma.sync` multiplies 16x8x16 in a warp; its layouts place elements in lanes.
 
 New: `NVMMADistributedLayout`, operands in registers, `k_width`.
 """

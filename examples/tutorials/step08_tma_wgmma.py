@@ -33,7 +33,7 @@ def matmul(a, b, c, K, BLOCK: gl.constexpr, STEP: gl.constexpr):
 
     out = gl.allocate_shared_memory(c.dtype, [BLOCK, BLOCK], c.layout)
     out.store(acc.to(c.dtype))
-    gl.nvidia.hopper.fence_async_shared()  # TMA sees what threads stored only after this
+    gl.nvidia.hopper.fence_async_shared()  # TMA sees the stores of threads only after this
     tma.async_copy_shared_to_global(c, [row, column], out)
     tma.store_wait(0)
 

@@ -43,7 +43,7 @@ def products(c, left, right, full, empty, row, column, K, STEP: gl.constexpr, ST
         mbarrier.wait(full.index(slot), step // STAGES & 1)
         acc = warpgroup_mma(left.index(slot), right.index(slot), acc, is_async=True)
         acc = warpgroup_mma_init(warpgroup_mma_wait(1, deps=[acc]))
-        # What the step before read is read: its stage may be filled again.
+        # The reads of the step before are done: its stage may be filled again.
         mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1, pred=step > 0)
     result = warpgroup_mma_wait(0, deps=[acc])
     out = gl.allocate_shared_memory(c.dtype, c.block_type.shape, c.layout)

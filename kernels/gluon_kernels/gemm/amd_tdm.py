@@ -1,7 +1,7 @@
 """Matrix multiplication on gfx1250: the tensor data mover fills LDS while WMMA multiplies.
 
 Each step's tiles of A and B come by TDM into one of STAGES buffers, and copies for the next steps
-are under way while one is multiplied. What lies outside the matrices arrives as zero, so neither
+are under way while one is multiplied. Elements outside of the matrices arrive as zeros, so neither
 the loads nor the loop need masks. Rows in LDS are padded by 16 bytes, which TDM does on its way:
 lanes that read one column of 16-byte pieces then hit different banks.
 

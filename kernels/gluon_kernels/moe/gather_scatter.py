@@ -47,7 +47,7 @@ def group_tile_at(tile, tiling, N, BLOCKS: gl.constexpr, GROUP: gl.constexpr):
 
 @gluon.jit
 def rows_at(rows, end, places):
-    """Where `rows` of the list stand; those from `end` on are another group's."""
+    """Return the places of `rows` of the list; those from `end` on are another group's."""
     if places is not None:
         rows = gl.load(places + rows, mask=rows < end, other=0)
     return rows

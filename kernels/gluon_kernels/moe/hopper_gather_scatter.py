@@ -1,10 +1,9 @@
-"""`matmul_gather_scatter.py` in roles: products of a mixture of experts whose rows are read where they stand and
-written where they belong (Hopper).
+"""`gather_scatter.py`, warp-specialized: GEMMs of a mixture of experts with gathered and scattered rows (Hopper).
 
-TMA of sm_90 copies boxes, no rows that stand anywhere. So four warps copy A with an address for each row
+TMA of sm_90 copies boxes, no lists of rows. So four warps copy A with an address for each row
 (`cp.async`, which arrives at a barrier when its bytes are there) and one of their threads B by TMA; two
-groups of four warps multiply. What `cp.async` writes is not at once visible to `wgmma`: who multiplies
-puts a fence between the wait and the product. Where the rows of the next tile stand is read while this
+groups of four warps multiply. The bytes of `cp.async` are not at once visible to `wgmma`: the consumers
+put a fence between the wait and the product. The places of the next tile's rows are read while this
 one is copied.
 """
 
