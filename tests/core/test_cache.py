@@ -12,6 +12,7 @@ import pytest
 import triton
 
 import gluon_core as gluon
+from gluon_core._triton import storage
 from gluon_core.compiler import cache, driver
 from gluon_core.errors import GluonError
 from tests.core import kernels_for_runtime as kernels
@@ -203,6 +204,7 @@ def test_a_disk_that_takes_nothing_costs_a_warning(folder, monkeypatch, runs, ca
 KILLED = """
 import os, sys
 import gluon_core as gluon
+from gluon_core._triton import storage
 from tests.core import kernels_for_runtime as kernels
 left = int(sys.argv[1])
 real = os.replace
