@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Optional, Sequence
 
-from gluon_core.plugin.reference import wants_machine
 from gluon_prove.code import (
     Branch,
     Code,
@@ -28,6 +27,7 @@ from gluon_prove.symbols import CASTS, PROGRAM, is_scalar, symbolic, whole
 from gluon_prove.values import CannotSay, Term, term
 from gluon_sim.executor.assembly import is_data
 from gluon_sim.executor.compile import CompiledProgram
+from gluon_sim.executor.lookup import wants_machine
 from gluon_sim.executor.ops import OPS
 from gluon_sim.executor.regions import REGIONS
 from gluon_sim.memory.shared import SharedView

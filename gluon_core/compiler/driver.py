@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Iterable, Iterator, Literal, Mapping, Opt
 from gluon_core import _triton
 from gluon_core.compiler import cache
 from gluon_core.compiler.kernel import CompiledKernel
+from gluon_core.compiler.options import whole
 from gluon_core.compiler.source import GluonASTSource, check_mapping, strictness, trace_source
 from gluon_core.compiler.stages import Recipe, run_stages
 from gluon_core.errors import ArgumentError, KernelWarning, StageError, trims
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.compiler import Stage
 from gluon_core.plugin.language import OPS
-from gluon_core.plugin.options import further, whole
+from gluon_core.plugin.options import further
 from gluon_core.plugin.targets import Target
 from gluon_core.processes import ForkLock
 from gluon_core.registry.load import registry

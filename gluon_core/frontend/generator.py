@@ -31,9 +31,9 @@ from gluon_core.language.control import (
     static_print,
 )
 from gluon_core.language.target import ANSWERS
-from gluon_core.plugin.call_sites import CallSite
 from gluon_core.semantic import Semantic
 from gluon_core.semantic.multiples import PassedMultiples
+from gluon_core.simulation.recorder import CallSite
 from gluon_core.values.descriptors import is_layout
 
 __all__ = ["KernelGenerator"]

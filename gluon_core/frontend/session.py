@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence
 from gluon_core.errors import CapabilityError, LimitError
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.builder import Builder
-from gluon_core.plugin.options import Options, further
+from gluon_core.plugin.options import CompileOptions, further
 from gluon_core.plugin.targets import Target
 from gluon_core.portable.selection import Selection
 from gluon_core.registry.verify import checked
@@ -32,7 +32,7 @@ class Session:
 
     backend: Backend
     target: Target
-    options: Options
+    options: CompileOptions
     context: Any
     selections: list[Selection] = field(default_factory=list)
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)

@@ -21,6 +21,7 @@ from gluon_core.language import extra as extra
 from gluon_core.language import fpsan as fpsan
 from gluon_core.language._adopted import adopt as _adopt
 from gluon_core.language._adopted import withhold as _withhold
+from gluon_core.language._library import open_to_kernels as _open_to_kernels
 from gluon_core.language._standard import full_like as full_like
 from gluon_core.language._standard import zeros as zeros
 from gluon_core.language._standard import zeros_like as zeros_like
@@ -145,7 +146,6 @@ from gluon_core.layouts import PaddedSharedLayout as PaddedSharedLayout
 from gluon_core.layouts import SharedLinearLayout as SharedLinearLayout
 from gluon_core.layouts import SliceLayout as SliceLayout
 from gluon_core.layouts import SwizzledSharedLayout as SwizzledSharedLayout
-from gluon_core.plugin.ops import open_to_kernels as _open_to_kernels
 from gluon_core.registry.namespaces import Space as _Space
 from gluon_core.values import CachePolicy as CachePolicy
 from gluon_core.values import distributed_type as distributed_type

@@ -15,9 +15,8 @@ from gluon_core.errors import (
 )
 from gluon_core.features import INLINE_ASM
 from gluon_core.plugin.ops import builtin, code_generator, semantic_layer
-from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Const, Dtype, KernelFunction, Operand, Scalar, Values
-from gluon_core.semantic import layer
+from gluon_core.semantic import Semantic, layer
 from gluon_core.values.tensors import describe
 
 __all__ = [
@@ -239,7 +238,7 @@ class scope:
 
     __triton_builtin__ = True
 
-    def __init__(self, name: Const[str], *, _semantic: Optional[SemanticLayer] = None):
+    def __init__(self, name: Const[str], *, _semantic: Optional[Semantic] = None):
         if _semantic is None:
             raise NotInKernelError(
                 "gl.scope was used outside a kernel",
@@ -262,7 +261,7 @@ def scope_begin(name: Const[str]) -> None:
     Raises:
         ArgumentError: no text of one line, or the function ends before the span.
     """
-    semantic_layer().mark_scope(unwrap(name), True)
+    layer().mark_scope(unwrap(name), True)
 
 
 @builtin
@@ -272,7 +271,7 @@ def scope_end(name: Const[str]) -> None:
     Raises:
         ArgumentError: the innermost open span has another name, or none is open.
     """
-    semantic_layer().mark_scope(unwrap(name), False)
+    layer().mark_scope(unwrap(name), False)
 
 
 @builtin(name="breakpoint()")

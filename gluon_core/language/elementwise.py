@@ -11,7 +11,8 @@ from gluon_core import _triton
 from gluon_core._triton import constexpr, tensor, tl, tl_core, tl_math, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError, DtypeError
 from gluon_core.features import FDIV_APPROX, FDIV_PROMOTES
-from gluon_core.plugin.ops import builtin, code_generator, library, semantic_layer
+from gluon_core.language._library import library
+from gluon_core.plugin.ops import builtin, code_generator, semantic_layer
 from gluon_core.plugin.typing import Const, Dtype, KernelFunction, Operand, Scalar, Values
 from gluon_core.semantic import layer
 from gluon_core.values.tensors import describe

@@ -10,7 +10,8 @@ from typing import Any, Optional, TypeVar, Union, overload
 
 from gluon_core._triton import constexpr, tensor, tl, tl_core, tl_tuple, unwrap
 from gluon_core.errors import ArgumentError
-from gluon_core.plugin.ops import builtin, code_generator, library, semantic_layer
+from gluon_core.language._library import library
+from gluon_core.plugin.ops import builtin, code_generator, semantic_layer
 from gluon_core.plugin.typing import Const, Dtype, KernelFunction, RegisterLayout, Values
 from gluon_core.semantic import layer
 

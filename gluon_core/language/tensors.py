@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any, Optional, Sequence, Union
 
 from gluon_core._triton import constexpr, tensor, tl, tl_core, unwrap
-from gluon_core.plugin.ops import builtin, library, semantic_layer
+from gluon_core.language._library import library
+from gluon_core.plugin.ops import builtin, semantic_layer
 from gluon_core.plugin.typing import Const, Dtype, Operand, RegisterLayout, Scalar, Shape
 from gluon_core.semantic import layer
 from gluon_core.values import unwrap_shape

@@ -23,18 +23,18 @@ if _typing.TYPE_CHECKING:
     from gluon_core.plugin.triton_compiler import TritonCompiler
 
 _WHERE = {
-    "backend": ("Backend",),
-    "compiler": ("Compiler", "Report", "Stage"),
-    "device": ("Device",),
-    "hookspec": ("hookimpl",),
-    "host_descriptor": ("HostDescriptor",),
-    "language": ("Language", "Lowering"),
-    "options": ("CompileOptions",),
-    "simulation": ("Simulation",),
-    "targets": ("Architecture", "Limits", "Target"),
-    "triton_compiler": ("TritonCompiler",),
+    "backend": "Backend",
+    "compiler": "Compiler Report Stage",
+    "device": "Device",
+    "hookspec": "hookimpl",
+    "host_descriptor": "HostDescriptor",
+    "language": "Language Lowering",
+    "options": "CompileOptions",
+    "simulation": "Simulation",
+    "targets": "Architecture Limits Target",
+    "triton_compiler": "TritonCompiler",
 }
-_MODULE_OF = {name: f"{__name__}.{module}" for module, names in _WHERE.items() for name in names}
+_MODULE_OF = {name: f"{__name__}.{of}" for of, names in _WHERE.items() for name in names.split()}
 
 __all__ = [
     "Architecture", "Backend", "CompileOptions", "Compiler", "Device", "HostDescriptor", "Language", "Limits",

@@ -12,25 +12,13 @@ vendor's language module calls those. The conformance suite asks a builder for e
 
 from __future__ import annotations
 
+import re
 from types import MappingProxyType
-from typing import Any, Callable, Mapping, Optional, Protocol, Sequence
+from typing import Any, Callable, Mapping, Protocol, Sequence
 
-from gluon_core.plugin.call_sites import CallSite
-from gluon_core.plugin.options import Options
+from gluon_core.plugin.options import CompileOptions
 
-__all__ = [
-    "EXPERIMENTS",
-    "METHODS",
-    "Block",
-    "Builder",
-    "Function",
-    "Module",
-    "Operation",
-    "Recorder",
-    "Region",
-    "Value",
-    "members",
-]
+__all__ = ["EXPERIMENTS", "METHODS", "RESULTS", "Builder", "Value", "members", "methods_of"]
 
 # Opaque to the core: it gets them from one method of a builder and hands them to another.
 Type = Any
@@ -138,96 +126,32 @@ class Value(Protocol):
         """Replace a loop's placeholder by its induction variable."""
 
 
-class Block(Protocol):
-    """Ops in order."""
-
-    def add_argument(self, type: Type) -> Value: ...
-    def add_argument_at(self, type: Type, location: Location) -> Value: ...
-    def arg(self, index: int) -> Value: ...
-    def get_parent(self) -> Region: ...
-    def has_terminator(self) -> bool: ...
-    def merge_block_before(self, other: Any) -> None:
-        """Move all ops to the front of `other`."""
-
-    def replace_use_in_block_with(self, old: Any, new: Any) -> None: ...
-    def erase(self) -> None: ...
-
-
-class Region(Protocol):
-    """Blocks that an op holds."""
-
-    def size(self) -> int: ...
-    def push_back(self, block: Any) -> None: ...
-
-
-class Operation(Protocol):
-    """An op that has no result, several, or regions.
-
-    Each has the methods of its kind: only an `if` has a then-block.
-    """
-
-    def get_result(self, index: int) -> Value: ...
-    def get_num_results(self) -> int: ...
-    def get_operation(self) -> Any: ...
-    def set_attr(self, name: str, value: Attribute) -> None: ...
-    def verify(self) -> bool:
-        """Return True if a reduction or scan is well formed."""
-
-    # `for`
-    def get_body(self, index: int) -> Block: ...
-    def get_induction_var(self) -> Value: ...
-    # `while`: the region of the condition, and that of the body
-    def get_before(self) -> Region: ...
-    def get_after(self) -> Region: ...
-    # `if`
-    def get_then_block(self) -> Block: ...
-    def get_else_block(self) -> Block: ...
-    # `warp_specialize`, reductions and scans
-    def get_region(self, index: int) -> Region: ...
-    def get_default_region(self) -> Region: ...
-    def get_partition_op_holder(self) -> Region: ...
-    def set_requested_registers(self, registers: Sequence[int]) -> None:
-        """Set the registers of a thread of each partition."""
-
-
-class Function(Protocol):
-    """A kernel, or a function that kernels call."""
-
-    def add_entry_block(self) -> Block: ...
-    def args(self, index: int) -> Value: ...
-    def get_num_args(self) -> int: ...
-    def set_arg_attr(self, index: int, name: str, value: Any) -> None:
-        """Promise a property of a parameter, such as `tt.divisibility` 16."""
-
-    def set_attr(self, name: str, value: Attribute) -> None: ...
-    def reset_type(self, type: Type) -> None:
-        """Set the type with the results, which are known once the body was traced."""
-
-    def finalize(self) -> None:
-        """Complete the body."""
-
-
-class Module(Protocol):
-    """A traced kernel with all that it calls: the input of the first stage of a pipeline.
-
-    Attributes:
-        context: the MLIR context it was traced in; the core sets it.
-    """
-
-    context: Any
-
-    def push_back(self, function: Any) -> None: ...
-    def has_function(self, name: str) -> bool: ...
-    def get_function(self, name: str) -> Function: ...
-    def set_attr(self, name: str, value: Attribute) -> None:
-        """Set `ttg.target` (`Compiler.target_attribute`), `ttg.num-warps`, `ttg.num-ctas`,
-        `ttg.threads-per-warp`, and `ttg.maxnreg` where that is an option."""
-
-    def verify(self) -> bool:
-        """Return True if it is well formed; print the reason to standard error if not."""
-
-    def str_nodebug(self) -> str:
-        """Return it as text without locations."""
+# The further results of its methods, and their methods by parameters.
+RESULTS: Mapping[str, str] = MappingProxyType(
+    {
+        # Ops in order. `merge_block_before` moves all ops to the front of the other.
+        "block": """add_argument(type) add_argument_at(type, location) arg(index) get_parent() erase()
+            has_terminator() merge_block_before(block) replace_use_in_block_with(old, new)""",
+        # Blocks that an op holds.
+        "region": "size() push_back(block)",
+        # An op that has no result, several, or regions. Each has the methods of its kind: only an `if` has
+        # a then-block; `verify` is of reductions and scans; registers are those of a thread of each partition.
+        "operation": """get_result(index) get_num_results() get_operation() set_attr(name, attribute) verify()
+            get_body(index) get_induction_var() get_before() get_after() get_then_block() get_else_block()
+            get_region(index) get_default_region() get_partition_op_holder()
+            set_requested_registers(registers)""",
+        # A kernel, or a function that kernels call. Attributes of arguments promise properties, such as
+        # `tt.divisibility` 16; `reset_type` comes with the results, once the body was traced.
+        "function": """add_entry_block() args(index) get_num_args() set_arg_attr(index, name, value)
+            set_attr(name, attribute) reset_type(type) finalize()""",
+        # A traced kernel with all that it calls: the input of the first stage. The core sets its `context`,
+        # and the attributes `ttg.target` (`Compiler.target_attribute`), `ttg.num-warps`, `ttg.num-ctas`,
+        # `ttg.threads-per-warp`, and `ttg.maxnreg` where that is an option. `verify` prints a
+        # fault to standard error; `str_nodebug` is the text without locations.
+        "module": """context push_back(function) has_function(name) get_function(name) verify() str_nodebug()
+            set_attr(name, attribute)""",
+    }
+)
 
 
 class Builder(Protocol):
@@ -241,7 +165,7 @@ class Builder(Protocol):
         module_map: the answer of `Compiler.module_map`; the core sets it.
     """
 
-    options: Options
+    options: CompileOptions
     codegen_fns: Mapping[str, Any]
     module_map: Mapping[str, Any]
 
@@ -293,73 +217,6 @@ class Builder(Protocol):
         """Return the layout of a view of shared memory, likewise."""
 
 
-class Recorder(Builder, Protocol):
-    """A builder that makes no MLIR may have these methods besides; the core asks for each by name."""
-
-    def get_layout(self, layout: Any) -> Attribute:
-        """Return a layout of ours as this builder keeps it, instead of all `get_x_layout`."""
-
-    def hint(self, values: Sequence[int]) -> Attribute:
-        """Return a promise about each dimension of a value, for `Value.set_attr`; else an MLIR attribute."""
-
-    def bind_name(self, name: str, values: Sequence[Any]) -> None:
-        """Note that the kernel assigned these values, or one constant, to a variable; each part of a tuple
-        or an aggregate comes by itself, under the expression for it."""
-
-    def enter_call(self, site: Optional[CallSite]) -> Optional[CallSite]:
-        """Ascribe the next ops to this call of the kernel; return the call before, which is entered
-        again behind it."""
-
-    def call_buffer(self, value: Value, name: str, remedy: str) -> None:
-        """Name the shared memory that a building block allocated, such as the barriers of a ring, with
-        the remedy where a wait there never ends or too many arrive."""
-
-    def mark_scope(self, name: str, begins: bool, line: int) -> None:
-        """Mark the begin or the end of a span of the kernel, which began in this line."""
-
-    def create_breakpoint(self) -> None:
-        """Add `breakpoint()` of a kernel; without this method that is an error."""
-
-    # Portable copies and products that a target executes at once are asynchronous by their contract. A
-    # recorder that has the methods below can hold kernels to it.
-
-    def deferred_store(
-        self, dest: Value, value: Value, pointer: Value, mask: Optional[Value]
-    ) -> None:
-        """Store to shared memory a value loaded from `pointer`: a portable copy, done only after its group
-        was closed and waited for. Without this method, `create_local_store`."""
-
-    def deferred_commit(self) -> None:
-        """Close the group of those stores."""
-
-    def deferred_wait(self, pending: int) -> None:
-        """Wait until at most `pending` groups of them are left."""
-
-    def deferred_read(self, buffers: Sequence[Value], is_async: bool, alone: bool) -> None:
-        """Note that a portable product reads buffers, by the contract through the async proxy (after a
-        `deferred_fence`), and with `is_async` until a `deferred_read_wait`. `alone` says that the
-        target's unit does so, too: then the next op reads them."""
-
-    def deferred_read_wait(self, pending: int) -> None:
-        """Wait until at most `pending` of those are left."""
-
-    def deferred_fence(self) -> None:
-        """Make stores of threads to shared memory visible to those."""
-
-    def tiles_begun(self, ring: Value) -> None:
-        """Begin a pipeline of tiles; `ring` is the first of its buffers, and has a stage per entry."""
-
-    def tiles_fetched(self, ring: Value, step: Value, pred: Optional[Value]) -> None:
-        """Note that the tiles of a step (int32) are fetched next; none where `pred` is false."""
-
-    def tiles_awaited(self, ring: Value, step: Value, pending: int) -> None:
-        """Note that the kernel waits for them next, while `pending` later steps may be in flight."""
-
-    def tile_placed(self, place: Sequence[Value], pred: Optional[Value]) -> None:
-        """Note that the next copy or store is of a tile whose first element is at `place`, an int32 for each
-        dimension; by the contract none is negative, except where `pred` is false."""
-
-
 def members(protocol: type) -> frozenset[str]:
     """Return the names of the attributes and methods that a protocol declares, inherited ones included."""
     names: set[str] = set()
@@ -371,3 +228,8 @@ def members(protocol: type) -> frozenset[str]:
         for method, ops in METHODS.items():
             names.update(method.partition("(")[0].format(op) for op in ops.split())
     return frozenset(names)
+
+
+def methods_of(result: str) -> frozenset[str]:
+    """Return the names in `RESULTS` of a kind of result."""
+    return frozenset(re.sub(r"\([^)]*\)", "", RESULTS[result]).split())

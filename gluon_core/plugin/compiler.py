@@ -7,16 +7,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Annotated, Any, Callable, Mapping, Optional, Sequence
 
-from gluon_core.errors import CapabilityError
-from gluon_core.plugin.machine_code import (
-    CodeLine,
-    Instruction,
-    Loop,
-    find_loops,
-    of_assembly,
-    of_module,
-)
-from gluon_core.plugin.options import CompileOptions, Options
+from gluon_core.plugin.machine_code import CodeLine, Instruction, Loop, find_loops
+from gluon_core.plugin.options import CompileOptions
 from gluon_core.plugin.paths import Form
 from gluon_core.plugin.targets import Target
 
@@ -35,7 +27,7 @@ class Stage:
     the options' fields, and the core reads `name` (of the kernel in the machine code), `shared` (bytes
     of shared memory of a block), `num_warps`, `num_ctas` and, where there are any, `warnings`: texts, reported as
     `KernelWarning`s. The first stage gets the module of the builder
-    (`gluon_core.plugin.builder.Module`), the result of the last one is bytes. `name` is also the
+    (`module` of `gluon_core.plugin.builder.RESULTS`), the result of the last one is bytes. `name` is also the
     key in `CompiledKernel.asm`.
     """
 
@@ -146,7 +138,7 @@ class Compiler:
         Annotated[int, Form(r"[2-9]|\d\d+", "must be a number of bits")]
     ] = None
 
-    def options(self, target: Target, requested: Mapping[str, Any]) -> Options:
+    def options(self, target: Target, requested: Mapping[str, Any]) -> CompileOptions:
         """Return the compile options for `target`: a frozen dataclass.
 
         A backend with options of its own derives a class from `CompileOptions`, whose `of` checks.
@@ -176,7 +168,7 @@ class Compiler:
         Raises:
             CapabilityError: this backend has no compiler.
         """
-        raise _lacks_compiler(target)
+        raise target.lacks("compiler")
 
     def codegen(self, target: Target, options: Any) -> Mapping[str, Any]:
         """Return the functions that Triton's frontend asks the vendor for.
@@ -196,7 +188,7 @@ class Compiler:
         Raises:
             CapabilityError: this backend has no compiler.
         """
-        raise _lacks_compiler(target)
+        raise target.lacks("compiler")
 
     def process(self, target: Target) -> str:
         """Return a key: the stages of targets with equal keys may run in one process.
@@ -226,8 +218,11 @@ class Compiler:
             BackendError: no tool here reads it.
             KeyError: there is none of that name.
         """
+        from gluon_core._triton.listing import of_assembly, of_module
+
         text = str(asm[name])
-        return of_module(text) if " loc(" in text else of_assembly(text)
+        lines = of_module(text) if " loc(" in text else of_assembly(text)
+        return tuple(CodeLine(*line) for line in lines)
 
     def inspect(self, compiled: Compiled) -> Report:
         """Return registers, spills, shared memory and instruction mix, read from the machine code.
@@ -236,7 +231,7 @@ class Compiler:
             BackendError: no tool here reads it.
             CapabilityError: this backend has no compiler.
         """
-        raise _lacks_compiler(compiled.target)
+        raise compiled.target.lacks("compiler")
 
     def emitted(self, compiled: Compiled) -> Sequence[Instruction]:
         """Return the machine instructions that reach global memory, and matrix products, each with its
@@ -246,10 +241,3 @@ class Compiler:
             BackendError: the tool that reads it failed.
         """
         return ()
-
-
-def _lacks_compiler(target: Target) -> CapabilityError:
-    return CapabilityError(
-        f"the backend {target.backend} has no compiler",
-        remedy=f"Run on a simulator, as with GLUON_TARGET=sim:{target.architecture.name}.",
-    )

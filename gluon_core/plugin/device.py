@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Callable, ContextManager, Mapping, Optional
 
-from gluon_core.errors import CapabilityError, LimitError
+from gluon_core.errors import LimitError
 from gluon_core.plugin.paths import Words
 from gluon_core.plugin.targets import Target
 
@@ -63,21 +63,18 @@ class Device:
             LaunchError: the driver refused to load the kernel.
             LimitError: the kernel needs more than the device has.
         """
-        target = compiled.target
-        raise CapabilityError(
-            f"the backend {target.backend} has no launcher",
-            remedy=f"Run on a simulator, as with GLUON_TARGET=sim:{target.architecture.name}.",
-        )
+        raise compiled.target.lacks("launcher")
 
     @staticmethod
     def check_shared(compiled: Compiled, most: int) -> None:
         """Raise LimitError unless the kernel's shared memory is at most `most` bytes, those of the device."""
-        if compiled.metadata.shared > most:
+        needed = compiled.metadata.shared
+        if needed > most:
             raise LimitError(
                 "the kernel needs more shared memory than the device has",
                 argument=compiled.name,
                 expected=f"at most {most} bytes",
-                got=f"{compiled.metadata.shared} bytes",
+                got=f"{needed} bytes",
                 remedy="Use smaller blocks, fewer stages or buffers, or a narrower dtype.",
             )
 

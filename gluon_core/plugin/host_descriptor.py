@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Mapping, Optional, Protocol, Sequence
 
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core.errors import ArgumentError, DtypeError, GluonError, LayoutError, ShapeError
 from gluon_core.features import Feature
 from gluon_core.layouts.base import SharedLayout, is_int, is_power_of_two
 
@@ -69,71 +69,51 @@ class HostDescriptor:
 
     def check(self) -> None:
         """Raise unless the fields are legal together; vendors extend this."""
+        rank, refuse = len(self.shape), self._refuse
         if not hasattr(self.base, "dtype") or not hasattr(self.base, "shape"):
-            raise ArgumentError(
-                "not a tensor",
-                argument=self._field("base"),
-                expected="a torch tensor, or a NumPy array",
-                got=type(self.base).__name__,
-            )
-        rank = len(self.shape)
+            tensor, got = "a torch tensor, or a NumPy array", type(self.base).__name__
+            refuse(ArgumentError, "base", "not a tensor", expected=tensor, got=got)
         if not 1 <= rank <= self.most_rank:
-            raise ShapeError(
-                "no descriptor has that many dimensions",
-                argument=self._field("shape"),
-                expected=f"1 to {self.most_rank}",
-                got=f"{rank}: {tuple(self.shape)}",
-            )
+            most, got = f"1 to {self.most_rank}", f"{rank}: {tuple(self.shape)}"
+            message = "no descriptor has that many dimensions"
+            refuse(ShapeError, "shape", message, expected=most, got=got)
         self._check_lengths(rank)
-        for extent in self.shape:
-            if not is_int(extent) or not 0 < extent <= _MOST_EXTENT:
-                raise ShapeError(
-                    "an illegal extent",
-                    argument=self._field("shape"),
-                    expected=f"integers from 1 to {_MOST_EXTENT}",
-                    got=list(self.shape),
-                )
-        for stride in self.strides:
-            if not is_int(stride) or stride < 0:
-                raise ShapeError(
-                    "an illegal stride",
-                    argument=self._field("strides"),
-                    expected="non-negative integers, in elements",
-                    got=list(self.strides),
-                )
+        if not all(is_int(extent) and 0 < extent <= _MOST_EXTENT for extent in self.shape):
+            most = f"integers from 1 to {_MOST_EXTENT}"
+            refuse(ShapeError, "shape", "an illegal extent", expected=most, got=[*self.shape])
+        strides = [*self.strides]
+        if not all(is_int(stride) and stride >= 0 for stride in self.strides):
+            legal = "non-negative integers, in elements"
+            refuse(ShapeError, "strides", "an illegal stride", expected=legal, got=strides)
         if self.strides[-1] != 1:
-            raise ShapeError(
-                "the elements of the last dimension must be contiguous",
-                argument=self._field("strides"),
-                expected="1 at the end",
-                got=list(self.strides),
-                remedy="Describe the transposed tensor, or copy it with .contiguous().",
-            )
-        for size in self.block_shape:
-            if not is_power_of_two(size):
-                raise ShapeError(
-                    "the box has an extent that is not a power of two",
-                    argument=self._field("block_shape"),
-                    got=list(self.block_shape),
-                )
+            message = "the elements of the last dimension must be contiguous"
+            about = {"expected": "1 at the end", "got": strides}
+            remedy = "Describe the transposed tensor, or copy it with .contiguous()."
+            refuse(ShapeError, "strides", message, **about, remedy=remedy)
+        if not all(map(is_power_of_two, self.block_shape)):
+            message = "the box has an extent that is not a power of two"
+            refuse(ShapeError, "block_shape", message, got=[*self.block_shape])
         if not isinstance(self.layout, SharedLayout):
-            raise LayoutError(
-                "not a layout for shared memory",
-                argument=self._field("layout"),
-                got=type(self.layout).__name__,
-                remedy="Layouts of Triton's own Gluon are other classes: take those of gluon_core."
-                if type(self.layout).__module__.startswith("triton.")
-                else None,
-            )
-        own = self.layout._rank_or_none()
-        if own is not None and own != len(self.block_shape):
-            raise LayoutError(
+            kind, remedy = type(self.layout), None
+            if kind.__module__.startswith("triton."):
+                remedy = (
+                    "Layouts of Triton's own Gluon are other classes: take those of gluon_core."
+                )
+            message = "not a layout for shared memory"
+            refuse(LayoutError, "layout", message, got=kind.__name__, remedy=remedy)
+        own, box = self.layout._rank_or_none(), [*self.block_shape]
+        if own is not None and own != len(box):
+            message, wanted = (
                 "the rank of the layout is not that of the box",
-                argument=self._field("layout"),
-                expected=f"rank {len(self.block_shape)} for {list(self.block_shape)}",
-                got=f"rank {own}",
+                f"rank {len(box)} for {box}",
             )
-        self._check_padding()
+            refuse(LayoutError, "layout", message, expected=wanted, got=f"rank {own}")
+        if self.padding not in ("zero", "nan"):
+            about = {"expected": '"zero" or "nan"', "got": repr(self.padding)}
+            refuse(ArgumentError, "padding", "no such padding", **about)
+        if self.padding == "nan" and not self.is_floating:
+            message = 'the padding "nan" is for floating-point elements'
+            refuse(DtypeError, "padding", message, got=str(self.base.dtype))
 
     def check_launch(self) -> None:
         """Raise unless copies can be made with it as it is now: `check`, and the rules of a box that a
@@ -141,29 +121,14 @@ class HostDescriptor:
         self.check()
 
     def _check_lengths(self, rank: int) -> None:
+        expected = f"{rank} entries, as in shape {tuple(self.shape)}"
         for name in ("strides", "block_shape"):
             if len(getattr(self, name)) != rank:
-                raise ShapeError(
-                    "the ranks differ",
-                    argument=self._field(name),
-                    expected=f"{rank} entries, as in shape {tuple(self.shape)}",
-                    got=list(getattr(self, name)),
-                )
+                got = [*getattr(self, name)]
+                self._refuse(ShapeError, name, "the ranks differ", expected=expected, got=got)
 
-    def _check_padding(self) -> None:
-        if self.padding not in ("zero", "nan"):
-            raise ArgumentError(
-                "no such padding",
-                argument=self._field("padding"),
-                expected='"zero" or "nan"',
-                got=repr(self.padding),
-            )
-        if self.padding == "nan" and not self.is_floating:
-            raise DtypeError(
-                'the padding "nan" is for floating-point elements',
-                argument=self._field("padding"),
-                got=str(self.base.dtype),
-            )
+    def _refuse(self, error: type[GluonError], field: str, message: str, **about: Any) -> None:
+        raise error(message, argument=self._field(field), **about)
 
     @classmethod
     def _field(cls, name: str) -> str:

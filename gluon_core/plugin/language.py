@@ -11,34 +11,11 @@ from gluon_core.plugin.paths import Capability, CodePath, Form, ModulePath, Word
 
 __all__ = ["FURTHER", "OPS", "TAKES", "Language", "Lowering"]
 
-# Portable op -> the companions that every lowering of it must name in `extras`:
-#   commit(*, _semantic)             closes the group of copies issued so far
-#   wait(outstanding, *, _semantic)  until at most `outstanding` groups are in flight
-#   layouts(request)                 the `MmaLayouts` this lowering wants, at compile time
-#   layout(request)                  the shared layout this lowering wants of a tile, at compile time
-#   begin(stages, tiles, *, _semantic)   the values (barriers) that a pipeline carries along; `tiles` are
-#                                copied in each step
-#   fetch(fetch, *, _semantic)   starts the copies of one step, a `gluon_core.portable.tiles.Fetch`
-#   arrived(state, slot, phase, pending, *, _semantic)   waits for the copies of one step
-#   end(state, stages, *, _semantic)   no copies will follow
-#   first(state, values, facts, count, *, _semantic) -> values   a partition's first tile of a scheduler
-#   next(state, values, facts, count, *, _semantic) -> values    the tile after one
-# The values of a tile begin with its number, an int32 scalar. The code of `tile_scheduler` gets the
-# `TileSchedulerFacts` of `gluon_core.portable.tile_schedulers` and returns the values that all partitions share.
-#
-# A lowering of `mma` whose unit reads shared memory on its own names these, too, and then gets
-# operands in shared memory; where they are missing, operands are loaded before and accumulators are
-# tensors. `parts` are the values that stand for an accumulator.
-#   accumulator(layouts, start, *, _semantic) -> parts   zeros where `start` is None
-#   mma_wait(parts, pending, deps, *, _semantic) -> parts
-#   read(parts, *, _semantic) -> tensor             waits for all; the accumulator is used up
-#   fence(*, _semantic)                             makes stores to shared memory known to the unit
-#
-# A lowering of `tile_store` that stores through buffers of its own, while the kernel goes on, names these;
-# `gl.portable.writer` asks for it with a request without a value.
-#   open(tile, parts, *, _semantic) -> state        `parts` tiles side by side are stored at once
-#   put(request, state, epilogue, *, _semantic)     `epilogue` is a `tile_epilogue` or None
-#   close(state, *, _semantic)                      waits until the buffers are free
+# Portable op -> the companions that every lowering of it must name in `extras`, and those that it may name
+# besides. A lowering of `mma` with an accumulator has a unit that reads shared memory on its own: it gets operands in shared
+# memory; otherwise operands are loaded before, and accumulators are tensors. One of `tile_store` that opens a writer
+# stores through buffers of its own, while the kernel goes on: `gl.portable.writer` asks for it with a
+# request without a value.
 OPS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "load": frozenset(),
@@ -50,37 +27,39 @@ OPS: Mapping[str, frozenset[str]] = MappingProxyType(
         "tile_scheduler": frozenset({"first", "next"}),
     }
 )
-# Portable op -> the companions that a lowering may name besides; an accumulator comes with a wait and a read.
 FURTHER: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "mma": frozenset({"accumulator", "mma_wait", "read", "fence"}),
         "tile_store": frozenset({"open", "put", "close"}),
     }
 )
-
-# The parameters of a lowering's code: how many are positional, and the keywords.
-_SEMANTIC = ("_semantic",)
-TAKES: Mapping[str, tuple[int, tuple[str, ...]]] = MappingProxyType(
+# The code of a lowering -> its positional parameters, and whether `_semantic` follows. The values of a tile
+# begin with its number, an int32 scalar; `facts` are those of `gluon_core.portable.tile_schedulers`;
+# `parts` are the values of an accumulator.
+TAKES: Mapping[str, tuple[str, bool]] = MappingProxyType(
     {
-        "implement": (1, _SEMANTIC),
-        "accepts": (1, ()),
-        "commit": (0, _SEMANTIC),
-        "wait": (1, _SEMANTIC),
-        "layouts": (1, ()),
-        "layout": (1, ()),
-        "begin": (2, _SEMANTIC),
-        "fetch": (1, _SEMANTIC),
-        "arrived": (4, _SEMANTIC),
-        "end": (2, _SEMANTIC),
-        "first": (4, _SEMANTIC),
-        "next": (4, _SEMANTIC),
-        "accumulator": (2, _SEMANTIC),
-        "mma_wait": (3, _SEMANTIC),
-        "read": (1, _SEMANTIC),
-        "fence": (0, _SEMANTIC),
-        "open": (2, _SEMANTIC),
-        "put": (3, _SEMANTIC),
-        "close": (1, _SEMANTIC),
+        "implement": ("request", True),
+        "accepts": ("request", False),  # True, or the reason why not
+        "commit": ("", True),  # close the group of copies issued so far
+        "wait": ("outstanding", True),  # until at most so many groups are in flight
+        "layouts": ("request", False),  # the `MmaLayouts` of operands and result
+        "layout": ("request", False),  # the shared layout of a tile
+        "begin": ("stages tiles", True),  # the values of a pipeline (barriers); tiles of each step
+        "fetch": (
+            "fetch",
+            True,
+        ),  # start the copies of one step, a `gluon_core.portable.tiles.Fetch`
+        "arrived": ("state slot phase pending", True),  # wait for the copies of one step
+        "end": ("state stages", True),  # no copies follow
+        "first": ("state values facts count", True),  # the values of a partition's first tile
+        "next": ("state values facts count", True),  # those of the tile after one
+        "accumulator": ("layouts start", True),  # its parts: zeros where `start` is None
+        "mma_wait": ("parts pending deps", True),  # the parts
+        "read": ("parts", True),  # wait for all, return the tensor; the accumulator is used up
+        "fence": ("", True),  # make stores to shared memory known to the unit
+        "open": ("tile parts", True),  # the state of a writer of `parts` tiles side by side
+        "put": ("request state epilogue", True),  # store; `epilogue` is a `tile_epilogue` or None
+        "close": ("state", True),  # wait until the buffers are free
     }
 )
 

@@ -9,13 +9,7 @@ from gluon_core.errors import ArgumentError
 from gluon_core.plugin.targets import Target
 from gluon_runtime.native import Engaged
 
-__all__ = [
-    "ArgumentKind",
-    "Compiled",
-    "FastLauncher",
-    "Launcher",
-    "checked_kind",
-]
+__all__ = ["ArgumentKind", "Compiled", "FastLauncher", "Launcher", "checked_kind"]
 
 Grid = tuple[int, int, int]
 
@@ -122,6 +116,13 @@ class ArgumentKind:
     key: Callable[[Any], Any]
     place: Optional[Callable[[Any], Any]] = None
 
+    def __post_init__(self) -> None:
+        for name, part in vars(self).items():
+            if not callable(part) and (name, part) != ("place", None):
+                raise ArgumentError(
+                    "must be a function", argument=f"ArgumentKind.{name}", got=repr(part)
+                )
+
     def is_for(self, cls: type) -> bool:
         """Return True for the class of such values."""
         if isinstance(self.matches, type):
@@ -130,21 +131,8 @@ class ArgumentKind:
 
 
 def checked_kind(kind: Any) -> ArgumentKind:
-    """Return `kind` if it is an `ArgumentKind`.
-
-    Raises:
-        ArgumentError: it is none, or a part of it cannot be called.
-    """
+    """Return `kind` if it is an `ArgumentKind`; ArgumentError for anything else."""
     if not isinstance(kind, ArgumentKind):
-        raise ArgumentError(
-            "not a kind of argument", argument="kind", expected="an ArgumentKind", got=repr(kind)
-        )
-    parts = {"matches": kind.matches, "describe": kind.describe, "key": kind.key}
-    if kind.place is not None:
-        parts["place"] = kind.place
-    for name, part in parts.items():
-        if not callable(part):
-            raise ArgumentError(
-                "must be a function", argument=f"ArgumentKind.{name}", got=repr(part)
-            )
+        message, expected = "not a kind of argument", "an ArgumentKind"
+        raise ArgumentError(message, argument="kind", expected=expected, got=repr(kind))
     return kind

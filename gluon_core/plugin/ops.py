@@ -11,7 +11,6 @@ this one imports Triton.
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import threading
@@ -48,38 +47,13 @@ if TYPE_CHECKING:  # a kernel's definition imports this module
     from gluon_core.plugin.semantic import SemanticLayer
 
 __all__ = [
-    "JITFunction",
-    "base_type",
-    "base_value",
-    "block_type",
-    "builtin",
-    "code_generator",
-    "compile_time",
-    "constexpr",
-    "constexpr_function",
-    "constexpr_type",
-    "dtype",
-    "gluon_ir",
-    "has",
-    "ir",
-    "is_builtin",
-    "library",
-    "op_builder",
-    "open_to_kernels",
-    "passes",
-    "require",
-    "semantic_layer",
-    "tensor",
-    "tl",
-    "tl_core",
-    "tl_tuple",
-    "traced",
-    "tuple_type",
-    "unwrap",
-]
+    "JITFunction", "TracedFunction", "base_type", "base_value", "block_type", "builtin",
+    "code_generator", "compile_time", "constexpr", "constexpr_function", "constexpr_type", "dtype",
+    "gluon_ir", "has", "ir", "is_builtin", "op_builder", "passes", "require", "semantic_layer",
+    "tensor", "tl", "tl_core", "tl_tuple", "traced", "tuple_type", "unwrap",
+]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
-C = TypeVar("C", bound=type)
 
 _MARK = "__triton_builtin__"  # Triton's code generator looks for it
 _HIDDEN = ("_semantic", "_generator")  # it passes them where `signature.parameters` has them
@@ -243,11 +217,11 @@ def compile_time(fn: F) -> F:
 def traced(fn: F) -> F:
     """`fn`, written in the language: kernels that call it trace it."""
     function: Any = functools.update_wrapper(_triton.JITFunction(fn), fn, updated=())
-    function.__class__ = _InKernels
+    function.__class__ = TracedFunction
     return cast(F, function)
 
 
-class _InKernels(_triton.ParsedOnce):
+class TracedFunction(_triton.ParsedOnce):
     """A function of the language that kernels trace; host code calls `host`, if there is one."""
 
     host: Optional[Callable[..., Any]] = None
@@ -259,33 +233,6 @@ class _InKernels(_triton.ParsedOnce):
             f"gl.{self.__name__} was called outside a kernel",
             remedy="Call it from a function decorated with @gluon.jit.",
         )
-
-
-def library(fn: Any, host: Optional[Callable[..., Any]] = None) -> Callable[[F], F]:
-    """`@library(fn)` over a declaration: `fn`, a function of Triton's library that is written in the
-    language, with the signature and the documentation of the declaration. Outside of kernels it is
-    `host`, if there is one."""
-    fn = _triton.traceable(fn)
-
-    def put(declared: F) -> F:
-        # Its module and qualified name stay: they are the function's name in IR.
-        shown = ("__name__", "__doc__")
-        function: Any = functools.update_wrapper(copy.copy(fn), declared, shown, ())
-        if isinstance(function, _triton.JITFunction):
-            function.__class__ = _InKernels
-            function.host = host
-        return cast(F, function)
-
-    return put
-
-
-def open_to_kernels(cls: C) -> C:
-    """Let kernels call the public static methods of a class, such as a layout's constructors."""
-    for name, member in list(vars(cls).items()):
-        if isinstance(member, staticmethod) and not name.startswith("_"):
-            if not is_builtin(member.__func__):
-                setattr(cls, name, staticmethod(compile_time(member.__func__)))
-    return cls
 
 
 def is_builtin(value: Any) -> bool:

@@ -1,32 +1,49 @@
-"""Compile options: the fields that the core and Triton's frontend read, and a class with all of them."""
+"""Compile options: the fields that the core and Triton's frontend read, and their checks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from numbers import Number
-from typing import Any, Collection, Mapping, Optional, Protocol, TypeVar
+from types import MappingProxyType
+from typing import Any, Collection, Mapping, TypeVar
 
 from gluon_core.errors import LimitError, OptionError, did_you_mean
 from gluon_core.plugin.targets import Target
 
-__all__ = [
-    "CompileOptions",
-    "FurtherOptions",
-    "Options",
-    "check_given",
-    "further",
-    "whole",
-]
+__all__ = ["FURTHER", "CompileOptions", "check_given", "further"]
 
 
-class Options(Protocol):
-    """Compile options, from `Compiler.options`: a frozen dataclass with at least these fields.
+# Options that a backend may have besides; where it has not, they count as None.
+FURTHER: Mapping[str, str] = MappingProxyType(
+    {
+        "maxnreg": "the most 32-bit registers of a thread",
+        "ir_override": "path of a file that replaces the stage its suffix names",
+        "num_stages": "stages of pipelined loops",
+        "enable_fp_fusion": "contract a multiplication and an addition",
+        "launch_cooperative_grid": "all programs of a grid are resident at once",
+        "extern_libs": "libraries of device code",
+        "instrumentation_mode": "where Triton's knob of this name is set",
+        "fpsan_homomorphic_casts": "where Triton's knob of this name is set",
+        "hash": "a method: the options as text, files that they name by their content",
+    }
+)
 
-    Its fields become `CompiledKernel.metadata`, and its `repr` tells compiled kernels apart. Options of
-    equal `repr` may still differ in the content of files; a method `hash() -> str` then says so to
-    the cache on disk.
 
-    Attributes:
+def further(options: Any, name: str) -> Any:
+    """Return one of the options in `FURTHER`, None where the backend has no such option."""
+    return getattr(options, name, None)
+
+
+_Kind = TypeVar("_Kind", bound="CompileOptions")
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """The compile options that each backend has, from `Compiler.options`; derive from it to add some.
+
+    A backend with a compiler of Triton's has that one's class instead, with at least these fields. They
+    become `CompiledKernel.metadata`, and the `repr` tells compiled kernels apart.
+
+    Args:
         num_warps: warps of a block.
         num_ctas: blocks of a cluster.
         debug: keep the assertions of kernels.
@@ -38,73 +55,6 @@ class Options(Protocol):
         allowed_dot_input_precisions: the choices of a kernel.
         max_num_imprecise_acc_default: for `tl.dot` of 8-bit floats.
     """
-
-    @property
-    def num_warps(self) -> int: ...
-    @property
-    def num_ctas(self) -> int: ...
-    @property
-    def debug(self) -> bool: ...
-    @property
-    def sanitize_overflow(self) -> bool: ...
-    @property
-    def arch(self) -> str: ...
-    @property
-    def supported_fp8_dtypes(self) -> Collection[str]: ...
-    @property
-    def deprecated_fp8_dot_operand_dtypes(self) -> Collection[str]: ...
-    @property
-    def default_dot_input_precision(self) -> str: ...
-    @property
-    def allowed_dot_input_precisions(self) -> Collection[str]: ...
-    @property
-    def max_num_imprecise_acc_default(self) -> Optional[int]: ...
-
-
-class FurtherOptions(Options, Protocol):
-    """Options that a backend may have; where it has not, they count as None.
-
-    Attributes:
-        maxnreg: the most 32-bit registers of a thread.
-        ir_override: path of a file that stands in for the stage its suffix names.
-        num_stages, enable_fp_fusion, launch_cooperative_grid, extern_libs: for those who listen to
-            compilations through Triton's hooks.
-        instrumentation_mode, fpsan_homomorphic_casts: given where Triton's knobs of these names are set.
-    """
-
-    @property
-    def maxnreg(self) -> Optional[int]: ...
-    @property
-    def ir_override(self) -> Optional[str]: ...
-    @property
-    def num_stages(self) -> Optional[int]: ...
-    @property
-    def enable_fp_fusion(self) -> Optional[bool]: ...
-    @property
-    def launch_cooperative_grid(self) -> Optional[bool]: ...
-    @property
-    def extern_libs(self) -> Any: ...
-    @property
-    def instrumentation_mode(self) -> Optional[str]: ...
-    @property
-    def fpsan_homomorphic_casts(self) -> Optional[bool]: ...
-
-    def hash(self) -> str:
-        """Return the options as text, files that they name by their content."""
-
-
-def further(options: Any, name: str) -> Any:
-    """Return one of `FurtherOptions`, None where the backend has no such option."""
-    return getattr(options, name, None)
-
-
-_COUNTS = ("num_warps", "num_ctas", "num_stages", "maxnreg")
-_Kind = TypeVar("_Kind", bound="CompileOptions")
-
-
-@dataclass(frozen=True)
-class CompileOptions:
-    """Options of a backend without a compiler of Triton's; derive from it to add some."""
 
     num_warps: int = 4
     num_ctas: int = 1
@@ -138,30 +88,9 @@ def check_precision(options: Any) -> None:
     """
     precision, allowed = options.default_dot_input_precision, options.allowed_dot_input_precisions
     if precision not in allowed:
-        raise OptionError(
-            "no such precision",
-            argument="default_dot_input_precision",
-            expected=" or ".join(map(repr, allowed)),
-            got=repr(precision),
-        )
-
-
-def whole(requested: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with integers for numbers that equal one: a launch finds its kernel again by options that
-    are equal to those of an earlier one, as 4.0 is to 4, and no launch is to depend on the one before."""
-    return {name: _whole(name, value) for name, value in requested.items()}
-
-
-def _whole(name: str, value: Any) -> Any:
-    flag = isinstance(value, bool) and name not in _COUNTS
-    if type(value) is int or flag or not isinstance(value, Number):
-        return value
-    exact: Any = value
-    try:
-        number = int(getattr(exact, "real", exact))
-    except (TypeError, ValueError, OverflowError):
-        return value
-    return number if number == exact else value
+        name, choices = "default_dot_input_precision", " or ".join(map(repr, allowed))
+        message = "no such precision"
+        raise OptionError(message, argument=name, expected=choices, got=repr(precision))
 
 
 def check_given(target: Target, requested: Mapping[str, Any], known: Collection[str]) -> None:
@@ -179,47 +108,27 @@ def check_given(target: Target, requested: Mapping[str, Any], known: Collection[
                 remedy=did_you_mean(key, known) or f"Options: {', '.join(known)}.",
             )
     limits = target.limits
-    what = {"num_warps": "warps", "num_ctas": "blocks together"}
-    for key, most in (("num_warps", limits.max_warps), ("num_ctas", limits.max_ctas_per_cluster)):
+    counts = (
+        ("num_warps", limits.max_warps, "warps"),
+        ("num_ctas", limits.max_ctas_per_cluster, "blocks together"),
+    )
+    for key, most, what in counts:
         value = requested.get(key)
         if value is None:
             continue
-        if (
-            not isinstance(value, int)
-            or isinstance(value, bool)
-            or value < 1
-            or value & (value - 1)
-        ):
-            raise OptionError(
-                f"{key} must be a power of two",
-                argument=key,
-                expected=f"1 to {most}",
-                got=repr(value),
-            )
+        if not isinstance(value, int) or value is True or value < 1 or value & (value - 1):
+            message = f"{key} must be a power of two"
+            raise OptionError(message, argument=key, expected=f"1 to {most}", got=repr(value))
         if value > most:
-            error = LimitError(
-                f"{target} cannot run that many {what[key]}",
-                argument=key,
-                expected=f"at most {most}",
-                got=value,
-            )
-            error.required, error.limit, error.resource = value, most, what[key]
+            message, expected = f"{target} cannot run that many {what}", f"at most {most}"
+            error = LimitError(message, argument=key, expected=expected, got=value)
+            error.required, error.limit, error.resource = value, most, what
             raise error
-    stages = requested.get("num_stages")
+    stages, registers = requested.get("num_stages"), requested.get("maxnreg")
     if stages is not None and not (isinstance(stages, int) and stages >= 0):
-        raise OptionError(
-            "must be an integer",
-            argument="num_stages",
-            expected="0 or more",
-            got=repr(stages),
-        )
-    registers = requested.get("maxnreg")
-    if registers is not None and not (
-        isinstance(registers, int) and 1 <= registers <= limits.max_registers
-    ):
-        raise OptionError(
-            "maxnreg is the most 32-bit registers a thread may have",
-            argument="maxnreg",
-            expected=f"1 to {limits.max_registers}",
-            got=repr(registers),
-        )
+        message, name, got = "must be an integer", "num_stages", repr(stages)
+        raise OptionError(message, argument=name, expected="0 or more", got=got)
+    most, got = limits.max_registers, repr(registers)
+    if registers is not None and not (isinstance(registers, int) and 1 <= registers <= most):
+        message = "maxnreg is the most 32-bit registers a thread may have"
+        raise OptionError(message, argument="maxnreg", expected=f"1 to {most}", got=got)

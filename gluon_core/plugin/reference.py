@@ -23,21 +23,14 @@ Without it an op whose first argument is a type has that result type, any other 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Iterator, Mapping, Optional, Protocol, Sequence, TypeVar
 
 import numpy as np
 
 __all__ = [
-    "MATH",
-    "MORE_MATH",
-    "Descriptor",
-    "Machine",
-    "SharedBuffer",
-    "like",
-    "returns",
-    "wants_machine",
-]
+    "MATH", "MORE_MATH", "Descriptor", "Machine", "Remedies", "SharedBuffer", "like", "returns",
+]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
 V = TypeVar("V")
@@ -76,12 +69,6 @@ def returns(types: Optional[Callable[..., Any]] = None, claims: bool = False) ->
 def like(position: int) -> Callable[[F], F]:
     """Declare one result of the type of the operand at `position`."""
     return returns(lambda *operands, **named: operands[position].type)
-
-
-def wants_machine(model: Callable[..., Any]) -> bool:
-    """Return True if the model's first parameter is called `machine`."""
-    code = getattr(model, "__code__", None)
-    return code is not None and code.co_argcount > 0 and code.co_varnames[0] == "machine"
 
 
 def _flat(value: Any) -> np.ndarray:
@@ -444,3 +431,30 @@ class Machine(Protocol):
 
     def blocked(self, ready: Callable[[], bool], describe: str) -> Any:
         """Wait, by `yield`, until `ready()`; `describe` is for the error when that never is."""
+
+
+@dataclass(frozen=True)
+class Remedies:
+    """The calls with which kernels order asynchronous work: `REMEDIES` of a vendor's reference module.
+
+    Each text is a call by the op's public name. `{pending}`, `{barrier}` and `{result}` are filled
+    with the number of groups that may be unfinished, the barrier, and the result of the work. From
+    several texts a report takes the one whose namespace is closest to the op that started the work.
+
+    Args:
+        waits: by queue, the call that waits for groups.
+        finishes: the same, of queues whose work `waits` may find to have read its sources alone.
+        commits: by queue, the call that closes a group.
+        signals: by queue, the call that lets a barrier track earlier work.
+        fences: by proxy, the fence between the generic proxy and that one.
+        barrier_waits: the call that waits for a phase of a barrier.
+        barrier_arrives: the call that arrives at one.
+    """
+
+    waits: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    finishes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    commits: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    signals: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    fences: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    barrier_waits: Sequence[str] = ()
+    barrier_arrives: Sequence[str] = ()

@@ -10,43 +10,54 @@ from __future__ import annotations
 from typing import Any, Callable, Mapping, Optional, Protocol, Sequence, TypeVar, Union
 
 from gluon_core._triton import base_type, dtype, tensor
-from gluon_core.errors import GluonError
 from gluon_core.features import Feature
 from gluon_core.layouts.base import DistributedLayout, Layout, SharedLayout
 from gluon_core.plugin.builder import Builder, Enum, Value
-from gluon_core.plugin.options import Options
-from gluon_core.plugin.semantic_memory import Global, OnChip
+from gluon_core.plugin.options import CompileOptions
 from gluon_core.plugin.targets import Target
 from gluon_core.plugin.typing import (
+    BufferLayout,
     Const,
+    Dtype,
     KernelFunction,
     Operand,
     RegisterLayout,
+    Scalar,
     Shape,
 )
 
-__all__ = ["SemanticLayer"]
+__all__ = ["Memory", "MemoryType", "SemanticLayer"]
 
 T = TypeVar("T")
+V = TypeVar("V")
+M = TypeVar("M", bound="Memory")
 Argument = Optional[Const[str]]
 
 
-class Session(Protocol):
-    """The trace of one kernel, with all functions that it calls.
+class MemoryType(Protocol):
+    """Type of a view of on-chip memory."""
 
-    Attributes:
-        refused: why lowerings cannot be taken in this kernel, by op and lowering.
-        selections: the lowerings that were selected, for `gluon explain`.
-    """
+    element_ty: dtype
+    shape: list[int]
+    layout: Any
+    alloc_shape: list[int]
 
-    refused: Mapping[tuple[str, str], str]
-    selections: list[Any]
 
-    def check_layout(self, layout: Layout) -> None:
-        """Raise LayoutError where the target has no such layout."""
+class Memory(Protocol):
+    """A view of on-chip memory, such as a `shared_memory_descriptor`."""
 
-    def translate_layout(self, layout: Any) -> Layout:
-        """Return the class of this package for a layout that a builder returned."""
+    handle: Value
+
+    @property
+    def type(self) -> MemoryType: ...
+    @property
+    def dtype(self) -> dtype: ...
+    @property
+    def shape(self) -> list[int]: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def layout(self) -> Any: ...
 
 
 class Trace(Protocol):
@@ -54,7 +65,6 @@ class Trace(Protocol):
 
     Attributes:
         builder: makes the ops; see `gluon_core.plugin.builder`.
-        session: shared by all functions of the kernel.
         num_warps: warps that run the function.
         passed: grows with all that may wait or be skipped: control flow, calls, waits. A note of a
             function holds as long as it has not grown; an op that waits adds 1.
@@ -63,7 +73,6 @@ class Trace(Protocol):
     """
 
     builder: Builder
-    session: Session
     num_warps: int
     passed: int
     until_passed: list[Callable[[], None]]
@@ -72,7 +81,7 @@ class Trace(Protocol):
     @property
     def target(self) -> Target: ...
     @property
-    def options(self) -> Options: ...
+    def options(self) -> CompileOptions: ...
     @property
     def num_ctas(self) -> int:
         """Blocks of a cluster."""
@@ -102,12 +111,6 @@ class Trace(Protocol):
 
     def warn(self, text: str) -> None:
         """Warn at the line that is being traced of code that is legal and hardly meant."""
-
-    def pass_on(self, error: GluonError) -> None:
-        """Warn of a refused use in a kernel that is not strict."""
-
-    def note_access(self, offsets: tensor, element: dtype) -> None:
-        """Note the width that the layout of an access to global memory permits."""
 
 
 class Operands(Protocol):
@@ -159,6 +162,12 @@ class Operands(Protocol):
             ShapeError: the dimensions are not positive powers of two.
         """
 
+    def check_available(self, layout: Layout) -> None:
+        """Raise CapabilityError where the target has no such layout."""
+
+    def translate_layout(self, layout: Any) -> Layout:
+        """Return the class of this package for a layout that a builder returned."""
+
     def same_places(self, a: Layout, b: Layout, shape: Sequence[int]) -> bool:
         """Return True if both layouts put each element in the same places, however they are spelled."""
 
@@ -181,9 +190,6 @@ class Operands(Protocol):
 
     def scalar_int32(self, value: object, argument: str) -> tensor:
         """Return an integer scalar as int32; DtypeError or ShapeError for anything else."""
-
-    def view_index(self, value: object) -> tensor:
-        """Return the index of a view as int32; DtypeError for one of more bits, ShapeError for tensors."""
 
     def handle_or_absent(self, value: Any) -> Optional[Value]:
         """Return the handle of an optional operand as the builder takes it."""
@@ -242,6 +248,182 @@ class Products(Protocol):
 
     def scale_format(self, name: str) -> Enum:
         """Return the builder's enum of a format of scaled products, such as "e4m3"."""
+
+
+class OnChip(Protocol):
+    """Shared memory, barriers there, and views of any memory on the chip."""
+
+    def allocate_shared(
+        self,
+        element_ty: Dtype,
+        shape: Shape,
+        layout: BufferLayout,
+        value: Optional[tensor] = None,
+    ) -> Any:
+        """Allocate a `shared_memory_descriptor`, with `value` in it. See `gl.allocate_shared_memory`."""
+
+    def shared_load(self, mem: Memory, layout: Optional[RegisterLayout]) -> tensor:
+        """Load a buffer; see `shared_memory_descriptor.load`."""
+
+    def shared_store(self, mem: Memory, value: tensor) -> None:
+        """Store to a buffer; see `shared_memory_descriptor.store`."""
+
+    def memdesc_index(self, mem: M, index: Scalar[int], remedy: Optional[str] = None) -> M:
+        """Return one of several buffers, in shared memory or other.
+
+        Args:
+            remedy: for a view of one buffer.
+
+        Raises:
+            ShapeError: the view has no dimension that counts buffers, or is of parts of them, or the
+                index is known and leaves it.
+            DtypeError: the index is not an integer of up to 32 bits.
+        """
+
+    def shared_memory(self, value: V, argument: str) -> V:
+        """Return `value` if it is a view of shared memory that can be used; else DtypeError or ShapeError."""
+
+    def require_unbatched(self, mem: Memory) -> None:
+        """Raise LayoutError where the first dimension of a buffer counts copies."""
+
+    def check_barrier(self, value: V, argument: str, remedy: str, seen: Optional[int] = None) -> V:
+        """Return `value` if it is a barrier in shared memory.
+
+        Args:
+            remedy: how such a barrier is allocated.
+            seen: barriers of a cluster that its shape counts; those of its layout by default.
+
+        Raises:
+            DtypeError: no shared memory, or not of 64-bit integers.
+            LayoutError: not the layout of a barrier.
+            ShapeError: not one barrier per block.
+        """
+
+    def check_stored(self, memory: MemoryType, value: object, first: bool = False) -> None:
+        """Raise ShapeError or DtypeError unless `value` is a tensor that fits a buffer's type.
+
+        Args:
+            first: the value initializes an allocation; integers may be of the other sign.
+        """
+
+    def check_view_size(
+        self, have: int, want: int, unit: str, memory: Optional[Memory] = None
+    ) -> None:
+        """Raise ShapeError for another view of memory that the installed compiler refuses.
+
+        Args:
+            have: size of the view that there is, which `memory` may give.
+            want: that of the one to be made of it.
+            unit: of these sizes, in the plural.
+        """
+
+    def check_copied(
+        self, memory: Memory, source: tensor, element: dtype, argument: str, bits: bool = False
+    ) -> None:
+        """Raise unless a buffer has the dtype and shape of the elements that `source` points to.
+
+        Args:
+            bits: a dtype of the same width does, too.
+
+        Raises:
+            DtypeError, ShapeError: it has not.
+        """
+
+    def consecutive_elements(
+        self, layout: DistributedLayout, shared: SharedLayout, shape: Sequence[int]
+    ) -> Optional[int]:
+        """Return how many consecutive registers of each thread go to consecutive addresses of `shared`;
+        None where a layout has no linear form."""
+
+    # -- for who records the kernel ---------------------------------------------------------------
+
+    def record(self, event: str, *values: Any) -> None:
+        """Pass an event, with handles of values, to a builder that records the kernel
+        (`gluon_core.simulation.recorder.Recorder`); others ignore it."""
+
+    def deferred_store(
+        self, mem: Memory, value: tensor, ptr: Any, offsets: Any, mask: Optional[Operand]
+    ) -> None:
+        """Store a value loaded from `ptr` + `offsets`: a copy that counts as done after a wait."""
+
+
+class Global(Protocol):
+    """Global memory."""
+
+    def check_pointer(self, pointer: object, argument: str = "pointer") -> tensor:
+        """Return `pointer` if it is one, or a tensor of pointers; DtypeError for anything else."""
+
+    def check_mask(
+        self, pointer: tensor, mask: Optional[Operand], argument: str = "mask"
+    ) -> Optional[tensor]:
+        """Return the mask of an access as booleans that may accompany `pointer`."""
+
+    def masked(
+        self,
+        source: tensor,
+        element: dtype,
+        mask: Optional[Operand],
+        other: Optional[Operand] = None,
+        what: str = "pointer",
+        other_alone: bool = False,
+    ) -> tuple[Optional[tensor], Optional[tensor]]:
+        """Return the mask of an access and the values where it is false, with the shape and layout of
+        `source`.
+
+        Args:
+            source: tensor of the pointers or offsets that are accessed.
+            element: dtype that `other` is cast to.
+            what: the name of `source` in errors.
+            other_alone: `other` may come without a mask, which changes nothing.
+
+        Raises:
+            DtypeError: the mask is not boolean.
+            ShapeError: mask or other do not fit.
+            ArgumentError: `other` without a mask.
+        """
+
+    def like(self, source: tensor, value: tensor, argument: str, what: str) -> tensor:
+        """Return `value` with the shape and layout of `source`; `what` is its name in errors."""
+
+    def cache_operands(
+        self, cache: Argument, eviction: Argument = None, policy: Any = None, store: bool = False
+    ) -> tuple[Any, ...]:
+        """Return the hints of an asynchronous copy as its builder takes them.
+
+        Raises:
+            ArgumentError: no such hint, or the two strings and the policy that replaces them.
+        """
+
+    def cache_modifier(
+        self, name: Argument, store: bool = False, argument: str = "cache_modifier"
+    ) -> Enum:
+        """Return the builder's enum of a cache modifier of loads or stores; ArgumentError if none."""
+
+    def memory_order(self, sem: Argument, scope: Argument) -> tuple[Enum, Enum]:
+        """Return the builder's enums of the order and the scope of an atomic op; ArgumentError if none."""
+
+    def load_global(
+        self,
+        pointer: Operand,
+        mask: Optional[Operand] = None,
+        other: Optional[Operand] = None,
+        cache_modifier: Argument = None,
+        eviction_policy: Argument = None,
+        volatile: Const[bool] = False,
+        cache_policy: Any = None,
+    ) -> tensor:
+        """See `gl.load`."""
+
+    def store_global(
+        self,
+        pointer: Operand,
+        value: Operand,
+        mask: Optional[Operand] = None,
+        cache_modifier: Argument = None,
+        eviction_policy: Argument = None,
+        cache_policy: Any = None,
+    ) -> Any:
+        """See `gl.store`."""
 
 
 class Registers(Protocol):
@@ -320,19 +502,12 @@ class Registers(Protocol):
     def where(self, condition: tensor, x: Operand, y: Operand) -> tensor: ...
     def dot_fma(self, a: tensor, b: tensor, acc: tensor) -> tensor: ...
 
-    def known_multiple(self, value: Any) -> int:
-        """Return the largest power of two, at most 16, that a scalar is known to be a multiple of; for a
-        pointer, in bytes."""
-
 
 class Control(Protocol):
     """Threads rather than data."""
 
     def barrier(self, cluster: Const[bool] = False) -> None:
         """See `gl.barrier`."""
-
-    def mark_scope(self, name: object, begins: bool) -> None:
-        """Mark the begin or the end of a span; see `gl.scope`."""
 
     def program_number(self, place: Optional[Sequence[tensor]] = None) -> tensor:
         """Return the number of the program at `place`, an id for each axis; of this one by default."""

@@ -96,9 +96,8 @@ class Simulation:
         Raises:
             CapabilityError: this backend cannot.
         """
-        raise CapabilityError(
-            "this backend cannot watch its kernels", remedy="Run them on the simulator."
-        )
+        message, remedy = "this backend cannot watch its kernels", "Run them on the simulator."
+        raise CapabilityError(message, remedy=remedy)
 
     def hardware_options(self, options: Any) -> Any:
         """Return the options of the architecture's own backend in `options`.
@@ -114,11 +113,9 @@ class Simulation:
             CapabilityError: this backend does not execute machine code instruction by instruction.
             ArgumentError: the file is none of these, or has no launch of the kernel.
         """
-        raise CapabilityError(
-            f"the backend {compiled.target.backend} does not count executed instructions",
-            got=str(compiled.target),
-            remedy="Compile for a target that executes machine code on the CPU, as the launches did.",
-        )
+        message = f"the backend {compiled.target.backend} does not count executed instructions"
+        remedy = "Compile for a target that executes machine code on the CPU, as the launches did."
+        raise CapabilityError(message, got=str(compiled.target), remedy=remedy)
 
 
 HARDWARE = Simulation()

@@ -6,9 +6,10 @@ registry (`gluon_core.registry.load`) knows the spellings, this module knows no 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Mapping, Optional, Union
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Annotated, Mapping, Optional, Union
 
+from gluon_core.errors import CapabilityError
 from gluon_core.features import OLDEST, Feature
 from gluon_core.plugin.paths import Capability, Form
 
@@ -54,16 +55,6 @@ class Limits:
     remote_shared: bool = True
 
 
-class _Needed:
-    """The default of a field that must be given: a field before it may be left out."""
-
-    def __repr__(self) -> str:
-        return "<needed>"
-
-
-_NEEDED: Any = _Needed()
-
-
 @dataclass(frozen=True)
 class Architecture:
     """One hardware generation that a backend can compile for.
@@ -97,10 +88,11 @@ class Architecture:
     name: Spelling
     backend: str
     aliases: tuple[Spelling, ...] = ()
-    arch: Union[int, str] = _NEEDED
-    triton_backend: Optional[str] = _NEEDED
-    warp_size: Annotated[int, Form(r"[1248]|16|32|64|128", "must be a power of two")] = _NEEDED
-    limits: Limits = _NEEDED
+    _: KW_ONLY
+    arch: Union[int, str]
+    triton_backend: Optional[str]
+    warp_size: Annotated[int, Form(r"[1248]|16|32|64|128", "must be a power of two")]
+    limits: Limits
     capabilities: frozenset[Capability] = field(default_factory=frozenset)
     min_triton: tuple[int, int] = OLDEST
     banks: int = 32
@@ -112,11 +104,6 @@ class Architecture:
     no_ops: Mapping[tuple[str, str], Optional[Feature]] = field(default_factory=dict, compare=False)
     no_constraints: tuple[str, ...] = field(default=(), compare=False)
     timing: Optional[str] = field(default=None, compare=False)
-
-    def __post_init__(self) -> None:
-        missing = [f.name for f in fields(self) if getattr(self, f.name) is _NEEDED]
-        if missing:
-            raise TypeError(f"Architecture {self.name!r} needs {' and '.join(missing)}")
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -153,6 +140,11 @@ class Target:
     def has(self, capability: str) -> bool:
         """Return True if the hardware has `capability`; each op checks the installed Triton."""
         return capability in self.architecture.capabilities
+
+    def lacks(self, what: str) -> CapabilityError:
+        """Return the error of a backend without a compiler, or without a launcher."""
+        remedy = f"Run on a simulator, as with GLUON_TARGET=sim:{self.architecture.name}."
+        return CapabilityError(f"the backend {self.backend} has no {what}", remedy=remedy)
 
     def __str__(self) -> str:
         return self.name

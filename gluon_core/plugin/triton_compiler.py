@@ -25,6 +25,13 @@ __all__ = ["TritonCompiler", "TritonDevice", "check_limits"]
 StageFunction = Callable[[Any, "dict[str, Any]"], Any]
 
 
+def _triton() -> Any:
+    """Return the door to Triton, which importing a plugin leaves closed."""
+    from gluon_core import _triton
+
+    return _triton
+
+
 class TritonCompiler(Compiler):
     """A compiler of Triton's; it compiles with no device present.
 
@@ -42,21 +49,18 @@ class TritonCompiler(Compiler):
     isolate = True  # MLIR and LLVM abort on some inputs
 
     def options(self, target: Target, requested: Mapping[str, Any]) -> Any:
-        from gluon_core import _triton
-
         known = load_path(self.options_path).__dataclass_fields__
         check_given(target, requested, tuple(known))
         chosen = dict(requested)
         if chosen.get("enable_fp_fusion") is None and "enable_fp_fusion" in known:
             # Triton 3.9 warns, on behalf of its next release, where its default is left to it.
-            chosen["enable_fp_fusion"] = _triton.knobs.language.default_fp_fusion
+            chosen["enable_fp_fusion"] = _triton().knobs.language.default_fp_fusion
         try:
             options = self.of(target).parse_options(chosen)
         except (AssertionError, TypeError, ValueError, OSError) as error:
             listed = ", ".join(f"{key}={value!r}" for key, value in chosen.items())
-            raise OptionError(
-                f"illegal compile options for {target}: {error}", got=listed
-            ) from error
+            message = f"illegal compile options for {target}: {error}"
+            raise OptionError(message, got=listed) from error
         check_precision(options)
         return options
 
@@ -69,10 +73,8 @@ class TritonCompiler(Compiler):
         return str(target.architecture.arch)
 
     def builder(self, context: Any, target: Target) -> Any:
-        from gluon_core import _triton
-
         more = load_path(self.ops_path) if self.ops_path else None
-        return _triton.op_builder(context, self.builder_arch(target), more)
+        return _triton().op_builder(context, self.builder_arch(target), more)
 
     def codegen(self, target: Target, options: Any) -> Mapping[str, Any]:
         functions: Mapping[str, Any] = self.of(target).get_codegen_implementation(options)
@@ -91,26 +93,20 @@ class TritonCompiler(Compiler):
     @staticmethod
     def has(feature: Feature) -> bool:
         """Return True if the installed Triton has `feature`."""
-        from gluon_core import _triton
-
-        return _triton.has(feature)
+        return bool(_triton().has(feature))
 
     @staticmethod
     def knobs() -> Any:
         """Return Triton's settings."""
-        from gluon_core import _triton
-
-        return _triton.knobs
+        return _triton().knobs
 
     @staticmethod
     def run_passes(module: Any, *passes: str) -> None:
         """Run passes over a module; each is named with its dialect, as in `gluon.add_inliner`."""
-        from gluon_core import _triton
-
-        manager = _triton.ir.pass_manager(module.context)
+        manager = _triton().ir.pass_manager(module.context)
         for name in passes:
             dialect, _, add = name.partition(".")
-            getattr(getattr(_triton.passes, dialect), add)(manager)
+            getattr(getattr(_triton().passes, dialect), add)(manager)
         manager.run(module, "plugin")
 
     @staticmethod
@@ -120,9 +116,7 @@ class TritonCompiler(Compiler):
         Raises:
             BackendError: there is no such program, or it fails.
         """
-        from gluon_core import _triton
-
-        tool = _triton.tool(name)
+        tool = _triton().tool(name)
         if tool is None:
             raise BackendError(f"the installed Triton ships no {name}")
         handle, path = tempfile.mkstemp(suffix=".cubin")
@@ -153,13 +147,11 @@ class TritonCompiler(Compiler):
         self.of(Target(arch.backend, arch)).load_dialects(context)
 
     def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
-        from gluon_core import _triton
-
         around: dict[str, Callable[[StageFunction], StageFunction]] = {
             "llir": functools.partial(_limited, target),
             **self.around(target, options),
         }
-        stages = _triton.gluon_stages(self.of(target), options)
+        stages = _triton().gluon_stages(self.of(target), options)
         return tuple(
             Stage(name, around[name](run) if name in around else run)
             for name, run in stages.items()
@@ -175,9 +167,7 @@ class TritonDevice(Device):
     @staticmethod
     def driver() -> Any:
         """Return Triton's active driver."""
-        from gluon_core import _triton
-
-        return _triton.active_driver()
+        return _triton().active_driver()
 
     @staticmethod
     def user_allocator(kind: str) -> Optional[Callable[[int, int, int], Any]]:
@@ -188,16 +178,13 @@ class TritonDevice(Device):
         Args:
             kind: "global" or "profile".
         """
-        from gluon_core import _triton
-
-        return _triton.user_allocator(kind)
+        allocator: Optional[Callable[[int, int, int], Any]] = _triton().user_allocator(kind)
+        return allocator
 
 
 @functools.lru_cache(maxsize=None)
 def _compiler(path: str, target: Target) -> Any:
-    from gluon_core import _triton
-
-    return load_path(path)(_triton.gpu_target(target))
+    return load_path(path)(_triton().gpu_target(target))
 
 
 def _limited(target: Target, run: StageFunction) -> StageFunction:
@@ -225,13 +212,11 @@ def check_limits(target: Target, metadata: Mapping[str, Any]) -> None:
     )
     for what, unit, need, most in needs:
         if need and need > most:
-            error = LimitError(
-                f"the kernel needs more {what} than a block of {target} has",
-                expected=f"at most {most} {unit}",
-                got=f"{need} {unit}",
-                remedy="Use smaller blocks, fewer buffers or stages, or a narrower dtype."
-                if what != "warps"
-                else "Lower num_warps or the warps of the partitions.",
-            )
+            message = f"the kernel needs more {what} than a block of {target} has"
+            remedy = "Use smaller blocks, fewer buffers or stages, or a narrower dtype."
+            if what == "warps":
+                remedy = "Lower num_warps or the warps of the partitions."
+            expected, got = f"at most {most} {unit}", f"{need} {unit}"
+            error = LimitError(message, expected=expected, got=got, remedy=remedy)
             error.required, error.limit, error.resource = need, most, what
             raise error

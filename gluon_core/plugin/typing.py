@@ -8,16 +8,9 @@ from gluon_core._triton import constexpr, dtype, tensor, tl_tuple
 from gluon_core.layouts.base import DistributedLayout, SharedLayout
 
 __all__ = [
-    "BufferLayout",
-    "Const",
-    "Dtype",
-    "KernelFunction",
-    "Operand",
-    "RegisterLayout",
-    "Scalar",
-    "Shape",
-    "Values",
-]
+    "BufferLayout", "Const", "Dtype", "KernelFunction", "Operand", "RegisterLayout", "Scalar",
+    "Shape", "Values",
+]  # fmt: skip
 
 T = TypeVar("T")
 

@@ -12,6 +12,7 @@ from gluon_core.plugin.ops import code_generator, semantic_layer
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.portable.requests import AsyncCopyRequest, LoadRequest, Request, StoreRequest
 from gluon_core.portable.selection import Selection, code, select
+from gluon_core.semantic import layer
 
 __all__ = [
     "around",
@@ -61,7 +62,7 @@ def _where(generator: Any) -> Optional[str]:
 
 def choose(op: str, request: Request) -> Selection:
     """Select a lowering and remember it for `gluon explain`."""
-    semantic, generator = semantic_layer(), code_generator()
+    semantic, generator = layer(), code_generator()
     refused = semantic.session.refused
     selection = select(op, request, request.target, request.triton, refused=refused)
     selections = semantic.session.selections

@@ -267,7 +267,7 @@ class tile_output(Record):
                 got=shape_of(held),
             )
         place = tile_place(semantic, tile, coordinates)
-        semantic.told_of_place(place)
+        semantic.record("tile_placed", list(place), None)
         finish = end.values[0] if end.values else None
         request = TileStoreRequest(*around(semantic), tile, place, held, held.type.layout)
         chosen = choose("tile_store", request).chosen

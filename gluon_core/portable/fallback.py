@@ -63,13 +63,13 @@ def copy_through_registers(request: AsyncCopyRequest, _semantic: SemanticLayer) 
 
 def commit(_semantic: SemanticLayer) -> None:
     """Nothing is in flight: the copy was done when it was issued."""
-    _semantic.deferred_commit()
+    _semantic.record("deferred_commit")
 
 
 def wait(outstanding: int, _semantic: SemanticLayer) -> None:
     """Nothing to wait for: the compiler puts the barrier between a store to shared memory and the
     loads of other threads by itself."""
-    _semantic.deferred_wait(outstanding)
+    _semantic.record("deferred_wait", outstanding)
 
 
 def mma_accepts(request: MmaRequest) -> Union[bool, str]:

@@ -17,6 +17,7 @@ from gluon_core.portable.records import AccumulatorFacts, mma_accumulator
 from gluon_core.portable.requests import MmaLayouts, MmaRequest
 from gluon_core.portable.selection import available, code, named, select
 from gluon_core.portable.tiles import row_swizzle
+from gluon_core.semantic import layer
 from gluon_core.semantic.base import shape_of
 from gluon_core.semantic.operands import compile_time_int
 from gluon_core.values import shared_memory_descriptor, unwrap_shape
@@ -122,7 +123,7 @@ def mma_layouts(
 
 def _layouts_for(request: MmaRequest) -> MmaLayouts:
     """Return the layouts of the best lowering for operands that are where the request says."""
-    refused = semantic_layer().session.refused
+    refused = layer().session.refused
     chosen = select("mma", request, request.target, request.triton, refused=refused).chosen
     layouts: MmaLayouts = code(chosen, "layouts")(request)
     if request.b_transposed and isinstance(layouts.b_shared, SwizzledSharedLayout):
@@ -321,7 +322,8 @@ def _mma_shared(request: MmaRequest) -> Any:
             remedy="Make it of the gl.portable.mma_layouts(...) that the operands have.",
         )
     reads_shared = _reads_shared(chosen)
-    semantic.deferred_read([request.a, request.b], request.is_async, reads_shared)
+    buffers = [request.a, request.b]
+    semantic.record("deferred_read", buffers, request.is_async, reads_shared)
     if reads_shared:
         request = replace(request, acc=acc.parts)
         parts = code(chosen)(request, _semantic=semantic)
@@ -365,7 +367,7 @@ def mma_wait(
     count = compile_time_int(pending, "pending", 0, _MOST_PENDING)
     lowering = named("mma", acc.facts.lowering)
     if "mma_wait" not in lowering.extras:
-        semantic_layer().deferred_read_wait(count)
+        semantic_layer().record("deferred_read_wait", count)
         return acc
     items = unwrap(deps)
     listed = list(items) if isinstance(items, (list, tuple, tl_tuple)) else [items]
@@ -391,7 +393,7 @@ def read(acc: mma_accumulator) -> tensor:
     if "read" in lowering.extras:
         value = code(lowering, "read")(acc.parts, _semantic=semantic)
     else:
-        semantic.deferred_read_wait(0)
+        semantic.record("deferred_read_wait", 0)
         value = acc.parts[0]
     read_as = acc.facts.read_as
     return value if read_as is None else semantic.convert_layout(value, read_as)
@@ -406,7 +408,7 @@ def fence() -> None:
     fences = {low.extras["fence"]: low for low in known if "fence" in low.extras}
     for lowering in fences.values():
         code(lowering, "fence")(_semantic=semantic)
-    semantic.deferred_fence()
+    semantic.record("deferred_fence")
 
 
 def _reads_shared(lowering: Lowering) -> bool:

@@ -30,6 +30,7 @@ from gluon_core.portable.common import around, check_base, choose, lower
 from gluon_core.portable.records import PipelineFacts, Record, TileFacts
 from gluon_core.portable.requests import TileRequest, TileStoreRequest
 from gluon_core.portable.selection import available, code, named
+from gluon_core.semantic import layer
 from gluon_core.semantic.base import shape_of
 from gluon_core.semantic.operands import compile_time_int, predicate, scalar_int32
 from gluon_core.values import check_block_shape, unwrap_shape
@@ -179,8 +180,8 @@ def descriptor(
         dtype,
         block,
         layout,
-        tuple(semantic.known_multiple(step) for step in plain),
-        semantic.known_multiple(base),
+        tuple(layer().known_multiple(step) for step in plain),
+        layer().known_multiple(base),
     )
     chosen = choose("tile_copy", request).chosen
     layout = layout or _own_layout(request, chosen)
@@ -242,10 +243,9 @@ class tile_pipeline(Record):
         slot, _ = _place(semantic, step, self.facts.stages)
         plain = unwrap(pred)
         when = None if plain is True else predicate(semantic, plain)
-        handle = None if when is None else when.handle
-        semantic.told_of_tiles("fetched", buffers[0], step, handle)
+        _record(semantic, "tiles_fetched", buffers[0], step, when)
         for place in spots:
-            semantic.told_of_place(place, when)
+            semantic.record("tile_placed", list(place), when)
         views = [semantic.memdesc_index(buffer, slot) for buffer in buffers]
         for name, state in zip(_lowerings(self.facts), states):
             mine = [i for i, tile in enumerate(tiles) if tile.facts.lowering == name]
@@ -279,7 +279,7 @@ class tile_pipeline(Record):
         stages = self.facts.stages
         least = max(stages - 2, 0)
         count = least if unwrap(pending) is None else compile_time_int(pending, "pending", 0)
-        semantic.told_of_tiles("awaited", buffers[0], step, count)
+        _record(semantic, "tiles_awaited", buffers[0], step, count)
         slot, phase = _place(semantic, step, stages)
         for name, state in zip(_lowerings(self.facts), states):
             arrived = code(named("tile_copy", name), "arrived")
@@ -326,7 +326,7 @@ def pipeline(
         semantic.allocate_shared(tile.dtype, [count, *tile.block_shape], tile.layout)
         for tile in tiles
     ]
-    semantic.told_of_tiles("begun", buffers[0])
+    semantic.record("tiles_begun", buffers[0])
     states = []
     for name in _lowerings(facts):
         begin = code(named("tile_copy", name), "begin")
@@ -348,7 +348,7 @@ def store_tile(tile: tile_descriptor, coordinates: Any, value: Operand) -> None:
             got=shape,
         )
     place = tile_place(semantic, tile, coordinates)
-    semantic.told_of_place(place)
+    semantic.record("tile_placed", list(place), None)
     request = TileStoreRequest(
         *around(semantic),
         tile,
@@ -415,6 +415,12 @@ def _scalar(semantic: SemanticLayer, value: Any, dtype: Any, argument: str) -> A
     if isinstance(value, tl.tensor) and not value.type.is_block() and value.dtype.is_int():
         return semantic.cast(value, dtype)
     raise DtypeError("must be integers", argument=argument, expected=dtype, got=describe(value))
+
+
+def _record(semantic: SemanticLayer, event: str, ring: Any, step: Any, more: Any) -> None:
+    """Record that a step of the pipeline `ring` is fetched or awaited; only then `step` becomes a value."""
+    if hasattr(semantic.builder, event):
+        semantic.record(event, ring, semantic.scalar_int32(step, "step"), more)
 
 
 def _place(semantic: SemanticLayer, step: Any, stages: int) -> tuple[Any, Any]:

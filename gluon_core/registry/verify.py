@@ -56,7 +56,12 @@ _SEVERAL: Mapping[Any, tuple[Any, str]] = {
     abc.Sequence: ((tuple, list), "must be a sequence: a list or tuple"),
     abc.Mapping: (abc.Mapping, "must be a mapping"),
 }
-_hints = functools.cache(functools.partial(get_type_hints, include_extras=True))
+
+
+@functools.cache
+def _hints(declared: Any) -> dict[str, Any]:
+    hints = get_type_hints(declared, include_extras=True)
+    return {name: kind for name, kind in hints.items() if name != "_"}  # KW_ONLY
 
 
 def _faults(where: str, value: Any, kind: Any) -> Faults:

@@ -26,7 +26,7 @@ from gluon_core.values.accesses import Access, vector_bytes
 from gluon_core.values.tensors import describe
 
 if TYPE_CHECKING:
-    from gluon_core.plugin.options import Options
+    from gluon_core.plugin.options import CompileOptions
 
 __all__ = ["SemanticBase"]
 
@@ -65,8 +65,8 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
         return self.session.target
 
     @property
-    def options(self) -> Options:
-        options: Options = self.session.options
+    def options(self) -> CompileOptions:
+        options: CompileOptions = self.session.options
         return options
 
     @property
@@ -106,6 +106,13 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
             called, self.until_passed = self.until_passed, []
             for call in called:
                 call()
+
+    def check_available(self, layout: Layout) -> None:
+        self.session.check_layout(layout)
+
+    def translate_layout(self, layout: Any) -> Layout:
+        translated: Layout = self.session.translate_layout(layout)
+        return translated
 
     def note_access(self, offsets: Any, element: Any) -> None:
         """Note the width that the layout of an access to global memory permits."""

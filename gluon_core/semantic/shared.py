@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, Optional, Sequence, TypeVar
+from typing import Any, Optional, TypeVar
 
 from gluon_core import _triton
 from gluon_core._triton import ir, tl, unwrap
@@ -26,7 +26,6 @@ from gluon_core.semantic.operands import (
     check_even,
     check_stored,
     compile_time_int,
-    scalar_int32,
     view_index,
     wrap_axis,
 )
@@ -168,41 +167,11 @@ class SharedOps(SemanticBase):
             pointers, mask = self.broadcast_impl_value(pointers, self.to_tensor(mask))
         store(mem.handle, value.handle, pointers.handle, mask.handle if mask is not None else None)
 
-    def deferred_commit(self) -> None:
-        getattr(self.builder, "deferred_commit", lambda: None)()
-
-    def deferred_wait(self, pending: int) -> None:
-        getattr(self.builder, "deferred_wait", lambda pending: None)(pending)
-
-    def deferred_read(self, buffers: Sequence[Any], is_async: bool, alone: bool) -> None:
-        """Record that a multiplication reads these, at once or on its own."""
-        record = getattr(self.builder, "deferred_read", None)
-        if record is not None:
-            record([mem.handle for mem in buffers], is_async, alone)
-
-    def deferred_read_wait(self, pending: int) -> None:
-        getattr(self.builder, "deferred_read_wait", lambda pending: None)(pending)
-
-    def deferred_fence(self) -> None:
-        getattr(self.builder, "deferred_fence", lambda: None)()
-
-    def call_buffer(self, mem: Any, name: str, remedy: str) -> None:
-        """Record the name in reports of memory that a building block allocates, and the likely mistake
-        of its user where a barrier there never completes, or has too many arrivals."""
-        getattr(self.builder, "call_buffer", lambda *what: None)(mem.handle, name, remedy)
-
-    def told_of_tiles(self, what: str, ring: Any, step: Any = None, *rest: Any) -> None:
-        """Record a pipeline's `begun`, `fetched` or `awaited`."""
-        tell = getattr(self.builder, f"tiles_{what}", None)
-        if tell is not None:
-            arguments = () if step is None else (scalar_int32(self, step, "step").handle, *rest)
-            tell(ring.handle, *arguments)
-
-    def told_of_place(self, place: Sequence[Any], pred: Any = None) -> None:
-        """Record the first element of a tile."""
-        tell = getattr(self.builder, "tile_placed", None)
-        if tell is not None:
-            tell([scalar.handle for scalar in place], None if pred is None else pred.handle)
+    def record(self, event: str, *values: Any) -> None:
+        """Pass an event to a builder that records the kernel; others have no method of that name."""
+        note = getattr(self.builder, event, None)
+        if note is not None:
+            note(*map(_handles, values))
 
     def shared_dealloc(self, mem: Any) -> None:
         self.builder.create_local_dealloc(mem.handle)
@@ -499,3 +468,8 @@ def _rounded(layout: Any, shape: list[int]) -> list[int]:
     if fixed or shape[0] < 1 or any(any(row) for row in layout.cga_layout):
         return shape
     return [1 << (shape[0] - 1).bit_length(), *shape[1:]]
+
+
+def _handles(value: Any) -> Any:
+    """Return the handles of values, and anything else as it is."""
+    return [*map(_handles, value)] if isinstance(value, list) else getattr(value, "handle", value)

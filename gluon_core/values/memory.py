@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Optional, TypeAlias
+from typing import Any, Optional, Protocol, TypeAlias, TypeVar, cast
 
 from gluon_core import _triton
 from gluon_core._triton import tensor, unwrap
@@ -28,6 +28,27 @@ __all__ = [
     "shared_memory_descriptor",
     "shared_memory_descriptor_type",
 ]
+
+V = TypeVar("V")
+
+
+class _Views(Protocol):
+    """The methods of the semantic layer behind those of a view; an op calls the view's."""
+
+    def memdesc_slice(self, mem: V, start: Any, length: Any, dim: Any) -> V: ...
+    def memdesc_permute(self, mem: V, order: list[int]) -> V: ...
+    def memdesc_reshape(self, mem: V, shape: list[int]) -> V: ...
+    def memdesc_reinterpret(self, mem: V, dtype: Any, shape: list[int], layout: Any) -> V: ...
+    def shared_dealloc(self, mem: Any) -> None: ...
+    def shared_gather(self, mem: Any, indices: tensor, axis: Any) -> tensor: ...
+    def shared_scatter(self, mem: Any, values: tensor, indices: tensor, axis: Any) -> None: ...
+    def shared_atomic_scatter(
+        self, op: str, mem: Any, values: tensor, indices: tensor, axis: Any, mask: Any
+    ) -> tensor: ...
+
+
+def _views() -> _Views:
+    return cast(_Views, semantic_layer())
 
 
 class memory_descriptor_type(handle_value.Type):
@@ -188,7 +209,7 @@ class shared_memory_descriptor(memory_descriptor):
     ) -> shared_memory_descriptor:
         """Return the sub-view `[start, start + length)` of dimension `dim`; both are compile-time
         integers."""
-        return semantic_layer().memdesc_slice(self, unwrap(start), unwrap(length), unwrap(dim))
+        return _views().memdesc_slice(self, unwrap(start), unwrap(length), unwrap(dim))
 
     @builtin(name="shared_memory_descriptor.index")
     def index(self, index: Scalar[int]) -> shared_memory_descriptor:
@@ -198,12 +219,12 @@ class shared_memory_descriptor(memory_descriptor):
     @builtin(name="shared_memory_descriptor.permute")
     def permute(self, order: Shape) -> shared_memory_descriptor:
         """Return the view with its dimensions in `order`; no data moves."""
-        return semantic_layer().memdesc_permute(self, unwrap_shape(order, "order"))
+        return _views().memdesc_permute(self, unwrap_shape(order, "order"))
 
     @builtin(name="shared_memory_descriptor.reshape")
     def reshape(self, shape: Shape) -> shared_memory_descriptor:
         """Return the view with another shape of the same number of elements; no data moves."""
-        return semantic_layer().memdesc_reshape(self, unwrap_shape(shape))
+        return _views().memdesc_reshape(self, unwrap_shape(shape))
 
     @builtin(name="shared_memory_descriptor.reinterpret")
     def reinterpret(
@@ -216,7 +237,7 @@ class shared_memory_descriptor(memory_descriptor):
 
         Omitted arguments stay as they are. From Triton 3.9 `shape` and `layout` may be left out.
         """
-        return semantic_layer().memdesc_reinterpret(
+        return _views().memdesc_reinterpret(
             self,
             unwrap(dtype) if unwrap(dtype) is not None else self.dtype,
             unwrap_shape(shape) if unwrap(shape) is not None else list(self.shape),
@@ -228,18 +249,18 @@ class shared_memory_descriptor(memory_descriptor):
     @builtin(name="shared_memory_descriptor._keep_alive")
     def _keep_alive(self) -> None:
         """Keep the allocation alive up to here."""
-        semantic_layer().shared_dealloc(self)
+        _views().shared_dealloc(self)
 
     @builtin(name="shared_memory_descriptor.gather", since=SHARED_GATHER)
     def gather(self, indices: tensor, axis: Const[int]) -> tensor:
         """Return a tensor of `indices`' shape and layout: `result[i..] = self[.., indices[i..], ..]`
         along `axis`."""
-        return semantic_layer().shared_gather(self, indices, unwrap(axis))
+        return _views().shared_gather(self, indices, unwrap(axis))
 
     @builtin(name="shared_memory_descriptor.scatter", since=SHARED_GATHER)
     def scatter(self, values: tensor, indices: tensor, axis: Const[int]) -> None:
         """`self[.., indices[i..], ..] = values[i..]` along `axis`."""
-        semantic_layer().shared_scatter(self, values, indices, unwrap(axis))
+        _views().shared_scatter(self, values, indices, unwrap(axis))
 
     @builtin(name="shared_memory_descriptor.atomic_scatter_add", since=SHARED_ATOMICS)
     def atomic_scatter_add(
@@ -293,6 +314,4 @@ class shared_memory_descriptor(memory_descriptor):
     def _atomic_scatter(
         self, op: str, values: tensor, indices: tensor, axis: Const[int], mask: Optional[Operand]
     ) -> tensor:
-        return semantic_layer().shared_atomic_scatter(
-            op, self, values, indices, unwrap(axis), unwrap(mask)
-        )
+        return _views().shared_atomic_scatter(op, self, values, indices, unwrap(axis), unwrap(mask))

@@ -10,14 +10,15 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from gluon_core.plugin.backend import Backend
-from gluon_core.plugin.builder import EXPERIMENTS, Builder, Recorder, members
+from gluon_core.plugin.builder import EXPERIMENTS, Builder, members
 from gluon_core.plugin.compiler import Compiler, Report, Stage
 from gluon_core.plugin.device import Device
 from gluon_core.plugin.language import Language
 from gluon_core.plugin.launcher import FastLauncher
-from gluon_core.plugin.options import CompileOptions, FurtherOptions
+from gluon_core.plugin.options import FURTHER, CompileOptions
 from gluon_core.plugin.simulation import Simulation
 from gluon_core.plugin.targets import Target
+from gluon_core.simulation.recorder import Recorder
 from tests.core.fakes import architecture
 
 
@@ -54,9 +55,9 @@ def guarded(what, declared):
     return {"__getattribute__": get, "__setattr__": put}
 
 
-def guard(monkeypatch, cls, *protocols):
-    """For the length of a test, instances of `cls` answer the core only what `protocols` declare."""
-    declared = frozenset().union(*map(members, protocols))
+def guard(monkeypatch, cls, *names):
+    """For the length of a test, instances of `cls` answer the core only these sets of names."""
+    declared = frozenset().union(*names)
     for name, method in guarded(cls.__name__, declared).items():
         monkeypatch.setattr(cls, name, method, raising=False)
 
@@ -97,7 +98,7 @@ class ProbeOptions(CompileOptions):
     maxnreg: int = 64
 
     def __getattribute__(self, name):
-        check("the options", name, members(FurtherOptions))
+        check("the options", name, members(CompileOptions) | FURTHER.keys())
         return object.__getattribute__(self, name)
 
 

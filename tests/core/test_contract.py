@@ -16,11 +16,12 @@ from gluon_core.compiler import compile
 from gluon_core.errors import ArgumentError, BackendError, GluonError, PluginError
 from gluon_core.launch import arguments
 from gluon_core.plugin.backend import Backend
-from gluon_core.plugin.builder import EXPERIMENTS, Builder, Recorder, members
+from gluon_core.plugin.builder import EXPERIMENTS, Builder, members
 from gluon_core.plugin.compiler import Stage
 from gluon_core.plugin.launcher import ArgumentKind
-from gluon_core.plugin.options import CompileOptions, FurtherOptions
+from gluon_core.plugin.options import FURTHER, CompileOptions
 from gluon_core.registry import load as plugins
+from gluon_core.simulation.recorder import Recorder
 from gluon_core.testing.conformance.kernels import KERNELS
 from tests.core import recording
 from tests.core.fakes import Plugin, architecture, complete, lowering
@@ -172,7 +173,8 @@ def test_the_wall_has_no_holes(use, monkeypatch):
 
 _DECLARED = {
     "builder": members(Builder) | members(Recorder) | EXPERIMENTS,
-    "options": members(FurtherOptions)
+    "options": members(CompileOptions)
+    | FURTHER.keys()
     | {"get", "items", "pop"},  # also of the options that a launch gives
     "backend": recording.declared(Backend),
 }
@@ -376,10 +378,10 @@ def test_a_plugin_brings_kinds_of_arguments(use):
     assert with_boxes.launched[0][2][2] is box
 
 
-@pytest.mark.parametrize("kind", [Box, ArgumentKind(Box, lambda box: box, None)])
+@pytest.mark.parametrize("kind", [lambda: Box, lambda: ArgumentKind(Box, lambda box: box, None)])
 def test_a_kind_of_argument_is_checked(use, kind):
     with pytest.raises(ArgumentError, match="ArgumentKind"):
-        gluon.register_argument_kind(kind)
+        gluon.register_argument_kind(kind())
 
 
 def test_compile_options_check_what_they_are_given():

@@ -355,8 +355,8 @@ from gluon_core.plugin.hookspec import hookimpl
 from gluon_core.plugin.targets import Architecture, Limits
 
 ARCHITECTURES = (
-    Architecture("forge1", "forge", ("hopper", "amboss"), "f1", None, 32, Limits(65536)),
-    Architecture("sm_80", "forge", (), "f2", None, 32, Limits(65536)),
+    Architecture("forge1", "forge", ("hopper", "amboss"), arch="f1", triton_backend=None, warp_size=32, limits=Limits(65536)),
+    Architecture("sm_80", "forge", (), arch="f2", triton_backend=None, warp_size=32, limits=Limits(65536)),
 )
 
 @hookimpl

@@ -67,7 +67,7 @@ def fetch(fetch: Any, _semantic: SemanticLayer) -> None:
 
 def arrived(state: Any, slot: Any, phase: Any, pending: int, _semantic: SemanticLayer) -> None:
     mbarrier.wait(_semantic.memdesc_index(state.values[0], slot), phase)
-    _semantic.deferred_fence()  # data that arrived needs none, whatever the target
+    _semantic.record("deferred_fence")  # data that arrived needs none, whatever the target
 
 
 def end(state: Any, stages: int, _semantic: SemanticLayer) -> None:

@@ -25,7 +25,7 @@ from gluon_core.plugin import (
 )
 from gluon_core.portable import requests
 from gluon_core.registry import load as plugins
-from gluon_core.simulation import assembly, host_memory, ranks, settings
+from gluon_core.simulation import assembly, host_memory, ranks, recorder, settings
 
 LINE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 x = np.arange(128, dtype=np.float32)
@@ -59,20 +59,18 @@ target = targets.Target("anvil", ANVIL)
 print(target, target.has("anvil.clamp"), ANVIL.limits.shared_memory)
 #> anvil:anvil1 True 49152
 
-# -- gluon_core.plugin.options.CompileOptions, gluon_core.plugin.options.Options, gluon_core.plugin.options.FurtherOptions, gluon_core.plugin.options.check_given, gluon_core.plugin.options.whole, gluon_core.plugin.options.further: compile options
+# -- gluon_core.plugin.options.CompileOptions, gluon_core.plugin.options.FURTHER, gluon_core.plugin.options.check_given, gluon_core.plugin.options.further: compile options
 @dataclass(frozen=True)
 class AnvilOptions(options.CompileOptions):
     hammers: int = 1
 
 
-chosen: options.Options = AnvilOptions.of(target, {"hammers": 2})
+chosen: options.CompileOptions = AnvilOptions.of(target, {"hammers": 2})
 print(chosen.num_warps, chosen.hammers, options.further(chosen, "max_registers"))
-print(sorted(builder.members(options.FurtherOptions))[:3])
-print(options.whole({"num_warps": 4.0, "debug": True, "hammers": 1.5}))
+print(options.FURTHER["maxnreg"])
 refused(lambda: options.check_given(target, {"anvils": 3}, [f.name for f in fields(AnvilOptions)]))
 #> 4 2 None
-#> ['allowed_dot_input_precisions', 'arch', 'debug']
-#> {'num_warps': 4, 'debug': True, 'hammers': 1.5}
+#> the most 32-bit registers of a thread
 #> OptionError: anvils: anvil has no compile option 'anvils'. Options: num_warps, num_ctas, debug, sanitize_overflow, arch, supported_fp8_dtypes, deprecated_fp8_dot_operand_dtypes, default_dot_input_precision, allowed_dot_input_precisions, max_num_imprecise_acc_default, hammers.
 
 # -- gluon_core.plugin.backend.Backend, gluon_core.plugin.backend.API_VERSION, gluon_core.plugin.compiler.Compiler, gluon_core.plugin.device.Device, gluon_core.plugin.language.Language, gluon_core.plugin.language.Lowering, gluon_core.plugin.paths.load_path, gluon_core.plugin.paths.load_named: the parts of a plugin
@@ -156,26 +154,27 @@ print([f.name for f in fields(requests.MmaLayouts)])
 print(sorted(language.OPS), sorted(language.OPS["async_copy"]))
 print(sorted(language.FURTHER["mma"]), language.TAKES["wait"])
 #> ['async_copy', 'load', 'mma', 'store', 'tile_copy', 'tile_scheduler', 'tile_store'] ['commit', 'wait']
-#> ['accumulator', 'fence', 'mma_wait', 'read'] (1, ('_semantic',))
+#> ['accumulator', 'fence', 'mma_wait', 'read'] ('outstanding', True)
 
-# -- gluon_core.plugin.builder.Builder, gluon_core.plugin.builder.METHODS, gluon_core.plugin.builder.members, gluon_core.plugin.builder.EXPERIMENTS, gluon_core.plugin.builder.Recorder: the methods that the core calls on a builder; protocols, from which nothing derives
+# -- gluon_core.plugin.builder.Builder, gluon_core.plugin.builder.METHODS, gluon_core.plugin.builder.members, gluon_core.plugin.builder.EXPERIMENTS, gluon_core.simulation.recorder.Recorder, gluon_core.simulation.recorder.CallSite: the methods that the core calls on a builder; protocols, from which nothing derives
 asked = builder.members(builder.Builder)
 print(len(asked) > 100, "create_local_alloc" in asked, len(builder.EXPERIMENTS))
 print(builder.METHODS["create_{}(x, y, z)"])
-print(sorted(builder.members(builder.Recorder))[-3:])
+print(sorted(builder.members(recorder.Recorder))[-3:])
+site = recorder.CallSite("tma.load", "tma.load(x)", None)
 #> True True 2
 #> fma select cond_branch
 #> ['tiles_awaited', 'tiles_begun', 'tiles_fetched']
 
-# -- gluon_core.plugin.builder.Module, gluon_core.plugin.builder.Function, gluon_core.plugin.builder.Region, gluon_core.plugin.builder.Block, gluon_core.plugin.builder.Operation, gluon_core.plugin.builder.Value: the results of its methods
-for kind in (builder.Module, builder.Function, builder.Region, builder.Block, builder.Operation):
-    print(kind.__name__, sorted(builder.members(kind))[:3])
+# -- gluon_core.plugin.builder.RESULTS, gluon_core.plugin.builder.methods_of, gluon_core.plugin.builder.Value: the results of its methods
+for kind in builder.RESULTS:
+    print(kind, sorted(builder.methods_of(kind))[:3])
 print("get_type" in builder.members(builder.Value))
-#> Module ['context', 'get_function', 'has_function']
-#> Function ['add_entry_block', 'args', 'finalize']
-#> Region ['push_back', 'size']
-#> Block ['add_argument', 'add_argument_at', 'arg']
-#> Operation ['get_after', 'get_before', 'get_body']
+#> block ['add_argument', 'add_argument_at', 'arg']
+#> region ['push_back', 'size']
+#> operation ['get_after', 'get_before', 'get_body']
+#> function ['add_entry_block', 'args', 'finalize']
+#> module ['context', 'get_function', 'has_function']
 #> True
 
 # -- gluon_core.plugin.compiler.Stage, gluon_core.plugin.compiler.Report: a pipeline of pure steps, and the facts of `inspect` about the machine code
@@ -280,7 +279,7 @@ memory: host_memory.Storage = host_memory.storage_of("x", x[32:], "Anvil")
 print(host_memory.address_of("x", x) == x.ctypes.data, memory.data.nbytes, memory.writable)
 #> True 512 True
 
-# -- gluon_core.plugin.reference.Machine, gluon_core.plugin.reference.SharedBuffer, gluon_core.plugin.reference.Descriptor, gluon_core.plugin.reference.wants_machine: the models of ops: functions of NumPy arrays, and of the machine where they start work
+# -- gluon_core.plugin.reference.Machine, gluon_core.plugin.reference.SharedBuffer, gluon_core.plugin.reference.Descriptor: the models of ops: functions of NumPy arrays, and of the machine where they start work
 def anvil_add_clamped(a, b, low, high):
     return np.minimum(np.maximum(a + b, low), high)
 
@@ -304,9 +303,7 @@ def anvil_next_program(machine):
 
 
 print(anvil_add_clamped(x[:3], 1.0, 0.0, 2.0))
-print(reference.wants_machine(anvil_start_copy), reference.wants_machine(anvil_add_clamped))
 #> [1. 2. 2.]
-#> True False
 
 # -- gluon_core.plugin.reference.returns, gluon_core.plugin.reference.like: the types of results
 @reference.like(0)
@@ -354,12 +351,12 @@ loop: machine_code.Loop
 print(loop.label, loop.depth, dict(loop.instruction_mix))
 #> again 1 {'fma': 1, 'add': 1, 'branch': 1}
 
-# -- gluon_core.plugin.machine_code.CodeLine, gluon_core.plugin.machine_code.of_assembly, gluon_core.plugin.machine_code.of_module: which line of a kernel a line of code is for
+# -- gluon_core.plugin.machine_code.CodeLine: which line of a kernel a line of code is for
 text = '\t.file 1 "anvil.py"\n\t.loc 1 7 0\n\tadd r0, r1\n'
 line: machine_code.CodeLine
-(line,) = machine_code.of_assembly(text)
+(line,) = AnvilCompiler().listing("asm", {"asm": text})
 print(line.text.strip(), line.file, line.line)
-print(machine_code.of_module('#loc1 = loc("anvil.py":3:5)\nop loc(#loc1)\n')[0])
+print(AnvilCompiler().listing("ttgir", {"ttgir": '#loc1 = loc("anvil.py":3:5)\nop loc(#loc1)\n'})[0])
 #> add r0, r1 anvil.py 7
 #> CodeLine(text='op', file='anvil.py', line=3)
 
@@ -373,6 +370,11 @@ print(kernel.kernel, kernel.target, kernel.columns[:2], busy.line == kernel.line
 print(*(f.name for f in fields(simulation.Executed)[:4]))
 #> twice sim:sm_90 ('least time', 'ops') True
 #> launches warps instructions instruction_mix
+
+# -- gluon_core.plugin.reference.Remedies: the calls that order asynchronous work, for reports of a missing one
+remedies = reference.Remedies(waits={"anvil": ("gl.anvil.wait({pending})",)})
+print(remedies.waits["anvil"][0].format(pending=0))
+#> gl.anvil.wait(0)
 
 # -- gluon_core.plugin.reference.MATH, gluon_core.plugin.reference.MORE_MATH: functions of a vendor's math library that the simulator computes
 print("erf" in reference.MATH, reference.MORE_MATH[:2])

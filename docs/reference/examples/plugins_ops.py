@@ -5,7 +5,7 @@ from gluon_core import errors, values
 from gluon_core import language as gl
 from gluon_core.features import Feature
 from gluon_core.plugin import ops
-from gluon_core.plugin.semantic import SemanticLayer
+from gluon_core.plugin.semantic import Memory, MemoryType, SemanticLayer
 from gluon_core.plugin.typing import Const, Operand, Scalar
 
 LINE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
@@ -71,7 +71,6 @@ def box(a: ops.tensor, axis: Const[int], at: Scalar[int], pred: Operand = True) 
     semantic: SemanticLayer = ops.semantic_layer()
     print(semantic.shape_of(a), semantic.wrap_axis(axis, 1))
     print([semantic.scalar_int32(one, "at").dtype for one in semantic.items_of(at)])
-    print(semantic.view_index(1).dtype)
     print(semantic.predicate(pred).dtype, semantic.handle_or_absent(None))
 
 
@@ -83,16 +82,16 @@ def boxes(x, n):
 run(boxes, x, 7)
 #> [128] 0
 #> [triton.language.int32, triton.language.int32]
-#> int32
 #> int1 None
 
-# -- gluon_core.plugin.semantic.SemanticLayer: buffers and barriers
+# -- gluon_core.plugin.semantic.SemanticLayer, gluon_core.plugin.semantic.Memory, gluon_core.plugin.semantic.MemoryType: buffers and barriers
 @ops.builtin(name="gl.anvil.fill")
-def fill(buffer, value, barrier) -> None:
+def fill(buffer: Memory, value, barrier) -> None:
     semantic: SemanticLayer = ops.semantic_layer()
     held = semantic.shared_memory(buffer, "buffer")
-    semantic.check_stored(held.type, value)
-    semantic.check_view_size(held.type.shape[0], 128, "elements")
+    kind: MemoryType = held.type
+    semantic.check_stored(kind, value)
+    semantic.check_view_size(kind.shape[0], 128, "elements")
     semantic.check_barrier(barrier, "barrier", "allocate_mbarrier() makes one.")
     print(held.dtype, semantic.same_bits(gl.int32, gl.uint32), semantic.same_bits(gl.int32, gl.float32))
     buffer.store(value)
@@ -182,36 +181,8 @@ print(ops.constexpr_function is gluon.constexpr_function)
 #> [64. 32. 27.] 5 True
 #> True
 
-# -- gluon_core.plugin.ops.library, gluon_core.plugin.ops.open_to_kernels, gluon_core.plugin.ops.is_builtin: functions of the language under a declaration, and constructors that kernels call
-@gluon.jit
-def rises(v, by):
-    return v + by
-
-
-@ops.library(rises, host=lambda v, by: v + by)
-def raised(v: ops.tensor, by: Operand) -> ops.tensor:
-    """Return `v` with `by` added to each element."""
-
-
-@ops.open_to_kernels
-class Tile:
-    @staticmethod
-    def rows(size: int) -> int:
-        return 2 * size
-
-
-rows = Tile.rows
-
-
-@gluon.jit
-def raises(out, N: gl.constexpr):
-    gl.store(out, raised(3.0, rows(N)))
-
-
-run(raises, out, N=4)
-print(out[0], raised(3, 8), Tile.rows(4), raised.__doc__)
-print(ops.is_builtin(scaled), ops.is_builtin(raised), ops.is_builtin(Tile.rows))
-#> 11.0 11 8 Return `v` with `by` added to each element.
+# -- gluon_core.plugin.ops.is_builtin, gluon_core.plugin.ops.TracedFunction: ops, and functions that kernels trace
+print(ops.is_builtin(scaled), ops.is_builtin(cubed), isinstance(cubed, ops.TracedFunction))
 #> True False True
 
 # -- gluon_core.plugin.ops.base_value, gluon_core.plugin.ops.base_type: the base classes of values in kernels and of their types

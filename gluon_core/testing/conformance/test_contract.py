@@ -211,9 +211,9 @@ def test_lowering(lowering: Lowering) -> None:
     if lowering.accepts is not None:
         paths["accepts"] = lowering.accepts
     for what in paths:
-        positional, keywords = TAKES[what]
-        arguments = [None] * positional
-        inspect.signature(code(lowering, what)).bind(*arguments, **dict.fromkeys(keywords))
+        parameters, semantic = TAKES[what]
+        keywords = {"_semantic": None} if semantic else {}
+        inspect.signature(code(lowering, what)).bind(*parameters.split(), **keywords)
     assert lowering in registry().lowerings(lowering.op)
     for pattern in lowering.expects:
         re.compile(pattern)

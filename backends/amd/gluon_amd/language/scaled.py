@@ -141,7 +141,7 @@ def get_scaled_upcast_fp4_scale_layout(
         raise LayoutError(
             f"no layout of the scales fits: {error}", argument="src", got=repr(src.type.layout)
         ) from None
-    return tl.constexpr(semantic.session.translate_layout(layout))
+    return tl.constexpr(semantic.translate_layout(layout))
 
 
 @builtin(

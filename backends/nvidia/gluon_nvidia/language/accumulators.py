@@ -175,8 +175,8 @@ def accumulator_ring(
     memory = allocate_tensor_memory(tl.float32, [count, *size], chosen)
     full = mbarrier.allocate_mbarrier(batch=count)
     empty = mbarrier.allocate_mbarrier(batch=count, two_ctas=chosen.two_ctas)
-    semantic.call_buffer(full, "the full accumulators", _FULL)
-    semantic.call_buffer(empty, "the empty accumulators", _EMPTY)
+    semantic.record("call_buffer", full, "the full accumulators", _FULL)
+    semantic.record("call_buffer", empty, "the empty accumulators", _EMPTY)
     for slot in range(count):
         mbarrier.init(semantic.memdesc_index(full, slot), 1)
         mbarrier.init(semantic.memdesc_index(empty, slot), 1)

@@ -89,8 +89,10 @@ def begin(facts: Any, _semantic: SemanticLayer) -> list[shared_memory_descriptor
     full = mbarrier.allocate_mbarrier(batch=facts.slots)
     # The even block of a pair asks for both: it waits for the partitions of both.
     empty = mbarrier.allocate_mbarrier(batch=facts.slots, two_ctas=blocks > 1)
-    _semantic.call_buffer(full, "the answers", _FULL)
-    _semantic.call_buffer(empty, "the answers that were read", _EMPTY.format(facts.partitions))
+    _semantic.record("call_buffer", full, "the answers", _FULL)
+    _semantic.record(
+        "call_buffer", empty, "the answers that were read", _EMPTY.format(facts.partitions)
+    )
     for slot in range(facts.slots):
         mbarrier.init(_semantic.memdesc_index(full, slot), 1)
         mbarrier.init(_semantic.memdesc_index(empty, slot), facts.partitions)

@@ -104,7 +104,7 @@ def ordered_barrier(partitions: Const[int]) -> ordered_barrier_type:
     semantic = semantic_layer()
     count = semantic.compile_time_int(partitions, "partitions", 2)
     barriers = mbarrier.allocate_mbarrier(batch=count)
-    semantic.call_buffer(barriers, "the ordered barrier", _PASS)
+    semantic.record("call_buffer", barriers, "the ordered barrier", _PASS)
     for partition in range(count):
         mbarrier.init(semantic.memdesc_index(barriers, partition), 1)
     return ordered_barrier_type([barriers], OrderedBarrierFacts(count))

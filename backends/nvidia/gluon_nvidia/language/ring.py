@@ -303,9 +303,9 @@ def tma_ring(
     empties = [mbarrier.allocate_mbarrier(batch=count)]
     if any(shared):
         empties.append(mbarrier.allocate_mbarrier(batch=count, two_ctas=True))
-    semantic.call_buffer(full, "the full slots", _FULL)
+    semantic.record("call_buffer", full, "the full slots", _FULL)
     for empty in empties:
-        semantic.call_buffer(empty, "the empty slots", _EMPTY.format(users))
+        semantic.record("call_buffer", empty, "the empty slots", _EMPTY.format(users))
     for slot in range(count):
         mbarrier.init(semantic.memdesc_index(full, slot), 1)
         for empty in empties:

@@ -62,7 +62,7 @@ def check_buffer(
             expected="TensorMemoryLayout or TensorMemoryScalesLayout",
             got=repr(layout),
         )
-    semantic.session.check_layout(layout)
+    semantic.check_available(layout)
     check_dtype(dtype, layout)
     if len(shape) not in (2, 3):
         raise ShapeError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gluon_core.plugin.call_sites import Remedies
+from gluon_core.plugin.reference import Remedies
 from gluon_nvidia.reference.proxy import ASYNC
 
 __all__ = ["REMEDIES"]

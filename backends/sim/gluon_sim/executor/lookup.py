@@ -7,7 +7,6 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from gluon_core.errors import LayoutError
-from gluon_core.plugin.reference import wants_machine
 from gluon_sim.errors import SimulatorError
 from gluon_sim.executor.assembly import runs_text
 from gluon_sim.executor.compile import CompiledProgram, compile_program
@@ -97,3 +96,9 @@ def prepare(program: Program, models: Optional[Models] = None) -> CompiledProgra
     compiled.unused_barriers = spare_barriers(program)
     compiled.asynchronous = not names.isdisjoint(_DEFERRED) or any(map(_issues, used_models))
     return compiled
+
+
+def wants_machine(model: Callable[..., Any]) -> bool:
+    """Return True if the model's first parameter is called `machine`."""
+    code = getattr(model, "__code__", None)
+    return code is not None and code.co_argcount > 0 and code.co_varnames[0] == "machine"

@@ -7,7 +7,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
-from gluon_core.plugin.call_sites import Remedies
+from gluon_core.plugin.reference import Remedies
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.simulation.assembly import Assembler

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Mapping, Optional, Sequence
 
-from gluon_core.plugin.call_sites import Remedies
+from gluon_core.plugin.reference import Remedies
 from gluon_sim.sanitizer.agents import Task
 from gluon_sim.sanitizer.observed import View
 from gluon_sim.tracing.calls import spelled

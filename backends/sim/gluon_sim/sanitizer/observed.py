@@ -6,7 +6,7 @@ from typing import Any, Iterable, Optional, Protocol, Sequence
 
 import numpy as np
 
-from gluon_core.plugin.call_sites import Remedies
+from gluon_core.plugin.reference import Remedies
 from gluon_sim.settings import Settings
 from gluon_sim.tracing.ir import Op
 from gluon_sim.tracing.program import Program

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any, Mapping, Optional, Sequence
 
-from gluon_core.plugin.call_sites import CallSite
+from gluon_core.simulation.recorder import CallSite
 
 __all__ = ["spelled"]
 

@@ -7,7 +7,7 @@ from typing import Any, Iterator, Optional, Sequence, Union
 
 import numpy as np
 
-from gluon_core.plugin.call_sites import CallSite
+from gluon_core.simulation.recorder import CallSite
 from gluon_sim.tracing.types import FunctionType, Type
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 from typing import Any, Optional, Sequence
 
-from gluon_core.plugin.call_sites import CallSite
+from gluon_core.simulation.recorder import CallSite
 from gluon_sim.errors import SimulatorError
 from gluon_sim.tracing.ir import Block, Function, InsertPoint, Location, Op, Region, Value
 from gluon_sim.tracing.program import Program

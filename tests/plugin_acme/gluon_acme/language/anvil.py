@@ -3,7 +3,7 @@
 from gluon_acme.language.tiles import start_tile, tile_map
 from gluon_core.plugin import errors
 from gluon_core.plugin.ops import builtin, semantic_layer, tensor
-from gluon_core.plugin.semantic_memory import Memory
+from gluon_core.plugin.semantic import Memory
 from gluon_core.plugin.typing import Operand
 
 __all__ = ["add_clamped", "finish_copies", "start_copy", "start_tile", "tile_map"]

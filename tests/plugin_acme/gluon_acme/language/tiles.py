@@ -2,7 +2,7 @@
 
 from gluon_core.plugin import errors
 from gluon_core.plugin.ops import builtin, semantic_layer
-from gluon_core.plugin.semantic_memory import Memory
+from gluon_core.plugin.semantic import Memory
 from gluon_core.plugin.typing import Scalar
 from gluon_core.values import descriptors
 
