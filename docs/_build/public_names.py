@@ -32,7 +32,7 @@ ROOMS = (
             "reference semantic simulation targets triton_compiler"
         ).split()
     ),
-    *(f"simulation.{name}" for name in ("assembly", "host_memory", "ranks", "recorder", "settings")),
+    *(f"simulation.{name}" for name in ("assembly", "host_memory", "ranks", "recorder", "settings", "watch")),
     "portable.requests",
     "registry.load",
 )

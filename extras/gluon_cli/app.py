@@ -327,8 +327,8 @@ def run(
     """
     from gluon_cli.output import UsageError
     from gluon_cli.run import Runs, run_file
-    from gluon_core.plugin.simulation import Watch
     from gluon_core.registry.load import registry
+    from gluon_core.simulation.watch import Watch
 
     _nearly(context)
     if watch:

@@ -15,8 +15,8 @@ from gluon_cli.outcomes import line_as_dict, line_rows, line_table
 from gluon_cli.output import Exit, UsageError, byte_count, console, print_json, table
 from gluon_cli.parse import parse_assignments
 from gluon_core.errors import GluonError, did_you_mean
-from gluon_core.plugin.simulation import Executed
 from gluon_core.registry.load import registry
+from gluon_core.simulation.watch import Executed
 
 if TYPE_CHECKING:
     from gluon_cli.outcome import LineOutcome

@@ -18,10 +18,10 @@ from gluon_cli.output import Exit, UsageError, print_json
 from gluon_core.errors import CapabilityError, PluginError, did_you_mean
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.paths import load_named
-from gluon_core.plugin.simulation import Watch
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import Record, recording
+from gluon_core.simulation.watch import Watch
 
 __all__ = ["Runs", "run_file"]
 

@@ -15,10 +15,10 @@ import torch
 
 from gluon_core.errors import GluonError
 from gluon_core.plugin.paths import load_named
-from gluon_core.plugin.simulation import Watch
 from gluon_core.processes import Link
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import Record, recording
+from gluon_core.simulation.watch import Watch
 from gluon_judge.confine import Layer, confine
 from gluon_judge.messages import Call, Outcome, Packed, Sample, Spec
 from gluon_judge.observe import Observer, Snapshot

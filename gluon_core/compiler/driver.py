@@ -20,7 +20,6 @@ from gluon_core.errors import ArgumentError, KernelWarning, StageError, trims
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.compiler import Stage
 from gluon_core.plugin.language import OPS
-from gluon_core.plugin.options import further
 from gluon_core.plugin.targets import Target
 from gluon_core.processes import ForkLock
 from gluon_core.registry.load import registry
@@ -180,7 +179,7 @@ def cache_key(
 
 
 def _options_text(options: Any) -> str:
-    hashed = further(options, "hash")
+    hashed = getattr(options, "hash", None)
     return hashed() if callable(hashed) else repr(options)
 
 
@@ -404,7 +403,7 @@ def _overrides(
 ) -> Any:
     """Return the function that swaps in a user's files (`TRITON_KERNEL_OVERRIDE`, `ir_override`), or
     None."""
-    by_option = further(options, "ir_override")
+    by_option = getattr(options, "ir_override", None)
     manager = None
     if _triton.knobs.compilation.override:
         manager = _triton.cache_manager(source.hash(), "override")

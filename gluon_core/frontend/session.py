@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence
 from gluon_core.errors import CapabilityError, LimitError
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.builder import Builder
-from gluon_core.plugin.options import CompileOptions, further
+from gluon_core.plugin.options import CompileOptions
 from gluon_core.plugin.targets import Target
 from gluon_core.portable.selection import Selection
 from gluon_core.registry.verify import checked
@@ -50,7 +50,7 @@ class Session:
         self.options = checked(self.backend, "options", self.options)
         self.num_warps = int(self.options.num_warps)
         self.num_ctas = int(self.options.num_ctas)
-        self.maxnreg: Optional[int] = further(self.options, "maxnreg")
+        self.maxnreg: Optional[int] = getattr(self.options, "maxnreg", None)
         self.packages = self._packages()
         self.codegen = dict(self.backend.compiler.codegen(self.target, self.options))
         self.module_map = dict(self.backend.compiler.module_map(self.target))

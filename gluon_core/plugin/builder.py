@@ -12,13 +12,12 @@ vendor's language module calls those. The conformance suite asks a builder for e
 
 from __future__ import annotations
 
-import re
 from types import MappingProxyType
 from typing import Any, Callable, Mapping, Protocol, Sequence
 
 from gluon_core.plugin.options import CompileOptions
 
-__all__ = ["EXPERIMENTS", "METHODS", "RESULTS", "Builder", "Value", "members", "methods_of"]
+__all__ = ["EXPERIMENTS", "METHODS", "RESULTS", "Builder", "Value"]
 
 # Opaque to the core: it gets them from one method of a builder and hands them to another.
 Type = Any
@@ -215,21 +214,3 @@ class Builder(Protocol):
 
     def get_gluon_layout_from_memdesc(self, value: Any) -> Any:
         """Return the layout of a view of shared memory, likewise."""
-
-
-def members(protocol: type) -> frozenset[str]:
-    """Return the names of the attributes and methods that a protocol declares, inherited ones included."""
-    names: set[str] = set()
-    for cls in protocol.__mro__:
-        if cls.__module__.startswith("gluon_core."):
-            names.update(cls.__dict__.get("__annotations__", ()))  # noqa: RUF063
-            names.update(name for name in vars(cls) if not name.startswith("_"))
-    if Builder in protocol.__mro__:
-        for method, ops in METHODS.items():
-            names.update(method.partition("(")[0].format(op) for op in ops.split())
-    return frozenset(names)
-
-
-def methods_of(result: str) -> frozenset[str]:
-    """Return the names in `RESULTS` of a kind of result."""
-    return frozenset(re.sub(r"\([^)]*\)", "", RESULTS[result]).split())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from html import escape
 from typing import TYPE_CHECKING, Annotated, Any, Callable, Mapping, Optional, Sequence
 
+from gluon_core.listing import Table, of_assembly, of_module
 from gluon_core.plugin.machine_code import CodeLine, Instruction, Loop, find_loops
 from gluon_core.plugin.options import CompileOptions
 from gluon_core.plugin.paths import Form
@@ -36,7 +36,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Table):
     """Numbers that the machine code gives of itself.
 
     Args:
@@ -98,21 +98,6 @@ class Report:
             *((f"instructions, {kind}", count) for kind, count in mix if count),
         ]
         return [(name, str(value)) for name, value in parts if value is not None]
-
-    def _repr_html_(self) -> str:
-        cells = "".join(
-            f"<tr><th style='text-align:left'>{escape(name)}</th><td>{escape(text)}</td></tr>"
-            for name, text in self.rows()
-        )
-        return f"<table>{cells}</table>"
-
-    def __rich__(self) -> Any:
-        from rich.table import Table
-
-        table = Table("", "", show_header=False)
-        for row in self.rows():
-            table.add_row(*row)
-        return table
 
 
 class Compiler:
@@ -218,8 +203,6 @@ class Compiler:
             BackendError: no tool here reads it.
             KeyError: there is none of that name.
         """
-        from gluon_core._triton.listing import of_assembly, of_module
-
         text = str(asm[name])
         lines = of_module(text) if " loc(" in text else of_assembly(text)
         return tuple(CodeLine(*line) for line in lines)

@@ -68,13 +68,12 @@ class Device:
     @staticmethod
     def check_shared(compiled: Compiled, most: int) -> None:
         """Raise LimitError unless the kernel's shared memory is at most `most` bytes, those of the device."""
-        needed = compiled.metadata.shared
-        if needed > most:
+        if compiled.metadata.shared > most:
             raise LimitError(
                 "the kernel needs more shared memory than the device has",
                 argument=compiled.name,
                 expected=f"at most {most} bytes",
-                got=f"{needed} bytes",
+                got=f"{compiled.metadata.shared} bytes",
                 remedy="Use smaller blocks, fewer stages or buffers, or a narrower dtype.",
             )
 

@@ -9,28 +9,22 @@ from typing import Annotated, Mapping, Optional, Sequence, Union
 from gluon_core.features import OLDEST
 from gluon_core.plugin.paths import Capability, CodePath, Form, ModulePath, Words
 
-__all__ = ["FURTHER", "OPS", "TAKES", "Language", "Lowering"]
+__all__ = ["OPS", "TAKES", "Language", "Lowering"]
 
 # Portable op -> the companions that every lowering of it must name in `extras`, and those that it may name
 # besides. A lowering of `mma` with an accumulator has a unit that reads shared memory on its own: it gets operands in shared
 # memory; otherwise operands are loaded before, and accumulators are tensors. One of `tile_store` that opens a writer
 # stores through buffers of its own, while the kernel goes on: `gl.portable.writer` asks for it with a
 # request without a value.
-OPS: Mapping[str, frozenset[str]] = MappingProxyType(
+OPS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "load": frozenset(),
-        "store": frozenset(),
-        "async_copy": frozenset({"commit", "wait"}),
-        "mma": frozenset({"layouts"}),
-        "tile_copy": frozenset({"layout", "begin", "fetch", "arrived", "end"}),
-        "tile_store": frozenset(),
-        "tile_scheduler": frozenset({"first", "next"}),
-    }
-)
-FURTHER: Mapping[str, frozenset[str]] = MappingProxyType(
-    {
-        "mma": frozenset({"accumulator", "mma_wait", "read", "fence"}),
-        "tile_store": frozenset({"open", "put", "close"}),
+        "load": ("", ""),
+        "store": ("", ""),
+        "async_copy": ("commit wait", ""),
+        "mma": ("layouts", "accumulator mma_wait read fence"),
+        "tile_copy": ("layout begin fetch arrived end", ""),
+        "tile_store": ("", "open put close"),
+        "tile_scheduler": ("first next", ""),
     }
 )
 # The code of a lowering -> its positional parameters, and whether `_semantic` follows. The values of a tile

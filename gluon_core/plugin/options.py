@@ -9,7 +9,7 @@ from typing import Any, Collection, Mapping, TypeVar
 from gluon_core.errors import LimitError, OptionError, did_you_mean
 from gluon_core.plugin.targets import Target
 
-__all__ = ["FURTHER", "CompileOptions", "check_given", "further"]
+__all__ = ["FURTHER", "CompileOptions", "check_given"]
 
 
 # Options that a backend may have besides; where it has not, they count as None.
@@ -26,11 +26,6 @@ FURTHER: Mapping[str, str] = MappingProxyType(
         "hash": "a method: the options as text, files that they name by their content",
     }
 )
-
-
-def further(options: Any, name: str) -> Any:
-    """Return one of the options in `FURTHER`, None where the backend has no such option."""
-    return getattr(options, name, None)
 
 
 _Kind = TypeVar("_Kind", bound="CompileOptions")

@@ -7,9 +7,6 @@ limits are refused here, the same way for each.
 from __future__ import annotations
 
 import functools
-import os
-import subprocess
-import tempfile
 from typing import Any, Callable, Mapping, Optional
 
 from gluon_core.errors import BackendError, LimitError, OptionError
@@ -110,27 +107,16 @@ class TritonCompiler(Compiler):
         manager.run(module, "plugin")
 
     @staticmethod
-    def run_tool(name: str, code: bytes, *arguments: str) -> str:
-        """Run a program of Triton's wheel, such as `cuobjdump`, on a file with `code`; return its output.
+    def tool(name: str) -> str:
+        """Return the path of a program of Triton's wheel, such as `cuobjdump`.
 
         Raises:
-            BackendError: there is no such program, or it fails.
+            BackendError: there is no such program.
         """
-        tool = _triton().tool(name)
-        if tool is None:
+        path: Optional[str] = _triton().tool(name)
+        if path is None:
             raise BackendError(f"the installed Triton ships no {name}")
-        handle, path = tempfile.mkstemp(suffix=".cubin")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(code)
-            command = [tool, *arguments, path]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-        finally:
-            os.remove(path)
-        if done.returncode:
-            error = done.stderr.strip()[:400]
-            raise BackendError(f"{name} could not read the machine code", got=error)
-        return done.stdout
+        return path
 
     def disassembled(self, code: bytes) -> str:
         """Return machine code as Triton shows it."""

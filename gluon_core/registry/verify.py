@@ -36,7 +36,7 @@ from gluon_core.plugin.backend import API_VERSION, Backend
 from gluon_core.plugin.builder import Builder
 from gluon_core.plugin.compiler import Compiler, Stage
 from gluon_core.plugin.device import Device
-from gluon_core.plugin.language import FURTHER, OPS, Lowering
+from gluon_core.plugin.language import OPS, Lowering
 from gluon_core.plugin.options import CompileOptions
 from gluon_core.plugin.simulation import Simulation
 from gluon_core.registry import own_modules
@@ -132,8 +132,8 @@ def _lowering(where: str, lowering: Lowering, kind: type) -> Faults:
         yield where, f"{lowering.op!r} is not a portable op", about
         return
     yield from _attributes(where, lowering, kind)
-    named, needed = set(lowering.extras), set(OPS[lowering.op])
-    further = FURTHER.get(lowering.op, frozenset())
+    named = set(lowering.extras)
+    needed, further = (set(names.split()) for names in OPS[lowering.op])
     if "open" in named or "accumulator" in named:
         needed |= further - {"fence"}
     if needed - named:

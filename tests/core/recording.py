@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from gluon_core.plugin.backend import Backend
-from gluon_core.plugin.builder import EXPERIMENTS, Builder, members
+from gluon_core.plugin.builder import EXPERIMENTS, Builder
 from gluon_core.plugin.compiler import Compiler, Report, Stage
 from gluon_core.plugin.device import Device
 from gluon_core.plugin.language import Language
@@ -19,6 +19,7 @@ from gluon_core.plugin.options import FURTHER, CompileOptions
 from gluon_core.plugin.simulation import Simulation
 from gluon_core.plugin.targets import Target
 from gluon_core.simulation.recorder import Recorder
+from gluon_core.testing.declared import members
 from tests.core.fakes import architecture
 
 

@@ -16,13 +16,14 @@ from gluon_core.compiler import compile
 from gluon_core.errors import ArgumentError, BackendError, GluonError, PluginError
 from gluon_core.launch import arguments
 from gluon_core.plugin.backend import Backend
-from gluon_core.plugin.builder import EXPERIMENTS, Builder, members
+from gluon_core.plugin.builder import EXPERIMENTS, Builder
 from gluon_core.plugin.compiler import Stage
 from gluon_core.plugin.launcher import ArgumentKind
 from gluon_core.plugin.options import FURTHER, CompileOptions
 from gluon_core.registry import load as plugins
 from gluon_core.simulation.recorder import Recorder
 from gluon_core.testing.conformance.kernels import KERNELS
+from gluon_core.testing.declared import members
 from tests.core import recording
 from tests.core.fakes import Plugin, architecture, complete, lowering
 from tests.core.recording import ProbeBackend, Undeclared

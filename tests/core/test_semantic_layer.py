@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gluon_core.plugin.builder import members
 from gluon_core.plugin.semantic import SemanticLayer, Trace
 from gluon_core.semantic import Semantic
+from gluon_core.testing.declared import members
 
 BACKENDS = Path(__file__).parents[2] / "backends"
 FILES = [file for name in ("nvidia", "amd", "sim") for file in BACKENDS.glob(f"{name}/**/*.py")]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from gluon_core.errors import ArgumentError
-from gluon_core.plugin.simulation import Executed
+from gluon_core.simulation.watch import Executed
 
 __all__ = ["counted"]
 

@@ -5,10 +5,14 @@ Read with the `cuobjdump` that ships in the Triton wheel, so no GPU is needed.
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import tempfile
 from dataclasses import replace
 from typing import Any, Sequence
 
+from gluon_core.errors import BackendError
 from gluon_core.plugin.compiler import Report
 from gluon_core.plugin.machine_code import CodeLine, Instruction
 from gluon_core.plugin.triton_compiler import TritonCompiler
@@ -42,14 +46,14 @@ _USAGE = re.compile(r"\b(REG|STACK|SHARED|LOCAL):(\d+)")
 def resource_usage(cubin: bytes) -> dict[str, int]:
     """Return `REG`, `STACK`, `SHARED` and `LOCAL` of the kernel in `cubin`."""
     facts: dict[str, int] = {}
-    for key, value in _USAGE.findall(TritonCompiler.run_tool("cuobjdump", cubin, "-res-usage")):
+    for key, value in _USAGE.findall(_run_tool("cuobjdump", cubin, "-res-usage")):
         facts.setdefault(key, int(value))
     return facts
 
 
 def disassemble(cubin: bytes) -> str:
     """Return the machine code of `cubin` as text."""
-    return TritonCompiler.run_tool("cuobjdump", cubin, "-sass")
+    return _run_tool("cuobjdump", cubin, "-sass")
 
 
 _PLACE = re.compile(r'^\s*//## File "(.*)", line (\d+)( inlined at .*)?$')
@@ -60,7 +64,7 @@ def listing(cubin: bytes) -> tuple[CodeLine, ...]:
     """Return the instructions and labels of `cubin`, each instruction with the line that it is for."""
     lines = []
     file, line, fresh = "", 0, True
-    for row in TritonCompiler.run_tool("nvdisasm", cubin, "-g", "-c").splitlines():
+    for row in _run_tool("nvdisasm", cubin, "-g", "-c").splitlines():
         place = _PLACE.match(row)
         if place is not None:
             if fresh:  # of several, the innermost function comes first
@@ -156,3 +160,23 @@ def report(compiled: Any) -> Report:
         scratch=scratch,
         occupancy=None if not registers else occupancy(architecture, registers, warps, shared),
     )
+
+
+def _run_tool(name: str, cubin: bytes, *arguments: str) -> str:
+    """Return the output of a tool on machine code.
+
+    Raises:
+        BackendError: there is no such tool, or it fails.
+    """
+    tool = TritonCompiler.tool(name)
+    handle, path = tempfile.mkstemp(suffix=".cubin")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(cubin)
+        done = subprocess.run([tool, *arguments, path], capture_output=True, text=True, check=False)
+    finally:
+        os.remove(path)
+    if done.returncode:
+        error = done.stderr.strip()[:400]
+        raise BackendError(f"{name} could not read the machine code", got=error)
+    return done.stdout

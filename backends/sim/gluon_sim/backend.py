@@ -10,8 +10,9 @@ from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.compiler import Compiler, Report, Stage
 from gluon_core.plugin.device import Device
 from gluon_core.plugin.paths import load_path
-from gluon_core.plugin.simulation import Simulation, Watch
+from gluon_core.plugin.simulation import Simulation
 from gluon_core.plugin.targets import Target
+from gluon_core.simulation.watch import Watch
 from gluon_sim.settings import Settings
 
 if TYPE_CHECKING:

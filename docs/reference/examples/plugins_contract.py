@@ -25,7 +25,8 @@ from gluon_core.plugin import (
 )
 from gluon_core.portable import requests
 from gluon_core.registry import load as plugins
-from gluon_core.simulation import assembly, host_memory, ranks, recorder, settings
+from gluon_core.testing import declared
+from gluon_core.simulation import assembly, host_memory, ranks, recorder, settings, watch
 
 LINE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 x = np.arange(128, dtype=np.float32)
@@ -59,14 +60,14 @@ target = targets.Target("anvil", ANVIL)
 print(target, target.has("anvil.clamp"), ANVIL.limits.shared_memory)
 #> anvil:anvil1 True 49152
 
-# -- gluon_core.plugin.options.CompileOptions, gluon_core.plugin.options.FURTHER, gluon_core.plugin.options.check_given, gluon_core.plugin.options.further: compile options
+# -- gluon_core.plugin.options.CompileOptions, gluon_core.plugin.options.FURTHER, gluon_core.plugin.options.check_given: compile options
 @dataclass(frozen=True)
 class AnvilOptions(options.CompileOptions):
     hammers: int = 1
 
 
 chosen: options.CompileOptions = AnvilOptions.of(target, {"hammers": 2})
-print(chosen.num_warps, chosen.hammers, options.further(chosen, "max_registers"))
+print(chosen.num_warps, chosen.hammers, getattr(chosen, "max_registers", None))
 print(options.FURTHER["maxnreg"])
 refused(lambda: options.check_given(target, {"anvils": 3}, [f.name for f in fields(AnvilOptions)]))
 #> 4 2 None
@@ -150,26 +151,26 @@ print([f.name for f in fields(requests.MmaLayouts)])
 #> TileSchedulerRequest num_ctas
 #> ['accumulator', 'a', 'b', 'a_shared', 'b_shared', 'lowering', 'shape', 'acc_dtype', 'in_shared']
 
-# -- gluon_core.plugin.language.OPS, gluon_core.plugin.language.FURTHER, gluon_core.plugin.language.TAKES: portable ops, the companions of their lowerings, and their arguments
-print(sorted(language.OPS), sorted(language.OPS["async_copy"]))
-print(sorted(language.FURTHER["mma"]), language.TAKES["wait"])
-#> ['async_copy', 'load', 'mma', 'store', 'tile_copy', 'tile_scheduler', 'tile_store'] ['commit', 'wait']
-#> ['accumulator', 'fence', 'mma_wait', 'read'] ('outstanding', True)
+# -- gluon_core.plugin.language.OPS, gluon_core.plugin.language.TAKES: portable ops, the companions of their lowerings, and their arguments
+print(sorted(language.OPS), language.OPS["async_copy"])
+print(language.OPS["mma"], language.TAKES["wait"])
+#> ['async_copy', 'load', 'mma', 'store', 'tile_copy', 'tile_scheduler', 'tile_store'] ('commit wait', '')
+#> ('layouts', 'accumulator mma_wait read fence') ('outstanding', True)
 
-# -- gluon_core.plugin.builder.Builder, gluon_core.plugin.builder.METHODS, gluon_core.plugin.builder.members, gluon_core.plugin.builder.EXPERIMENTS, gluon_core.simulation.recorder.Recorder, gluon_core.simulation.recorder.CallSite: the methods that the core calls on a builder; protocols, from which nothing derives
-asked = builder.members(builder.Builder)
+# -- gluon_core.plugin.builder.Builder, gluon_core.plugin.builder.METHODS, gluon_core.plugin.builder.EXPERIMENTS, gluon_core.simulation.recorder.Recorder, gluon_core.simulation.recorder.CallSite: the methods that the core calls on a builder; protocols, from which nothing derives
+asked = declared.members(builder.Builder)
 print(len(asked) > 100, "create_local_alloc" in asked, len(builder.EXPERIMENTS))
 print(builder.METHODS["create_{}(x, y, z)"])
-print(sorted(builder.members(recorder.Recorder))[-3:])
+print(sorted(declared.members(recorder.Recorder))[-3:])
 site = recorder.CallSite("tma.load", "tma.load(x)", None)
 #> True True 2
 #> fma select cond_branch
 #> ['tiles_awaited', 'tiles_begun', 'tiles_fetched']
 
-# -- gluon_core.plugin.builder.RESULTS, gluon_core.plugin.builder.methods_of, gluon_core.plugin.builder.Value: the results of its methods
+# -- gluon_core.plugin.builder.RESULTS, gluon_core.plugin.builder.Value: the results of its methods
 for kind in builder.RESULTS:
-    print(kind, sorted(builder.methods_of(kind))[:3])
-print("get_type" in builder.members(builder.Value))
+    print(kind, sorted(declared.methods_of(kind))[:3])
+print("get_type" in declared.members(builder.Value))
 #> block ['add_argument', 'add_argument_at', 'arg']
 #> region ['push_back', 'size']
 #> operation ['get_after', 'get_before', 'get_body']
@@ -199,7 +200,7 @@ print(report.registers, report.instruction_mix)
 vendors = plugins.registry().backends
 print(isinstance(vendors["nvidia"].compiler, triton_compiler.TritonCompiler))
 print(isinstance(vendors["nvidia"].device, triton_compiler.TritonDevice))
-refused(lambda: vendors["nvidia"].compiler.run_tool("no-such-tool", b""))
+refused(lambda: vendors["nvidia"].compiler.tool("no-such-tool"))
 refused(lambda: triton_compiler.check_limits(target, {"shared": 1 << 20, "num_warps": 4, "num_ctas": 1}))
 #> True
 #> True
@@ -208,7 +209,7 @@ refused(lambda: triton_compiler.check_limits(target, {"shared": 1 << 20, "num_wa
 
 # -- gluon_core.plugin.launcher.Compiled, gluon_core.plugin.launcher.Launcher, gluon_core.plugin.launcher.FastLauncher: a compiled kernel, and its launcher
 compiled: launcher.Compiled = gluon.compile(twice, "sm_90", signature={"x": "*fp32", "out": "*fp32"})
-print(compiled.name, compiled.target, builder.members(launcher.Compiled) >= {"asm", "metadata"})
+print(compiled.name, compiled.target, declared.members(launcher.Compiled) >= {"asm", "metadata"})
 
 
 class Printing:
@@ -220,7 +221,7 @@ class Printing:
 
 launch: launcher.Launcher = Printing()
 launch((1, 1, 1), 0, x, x)
-print(sorted(builder.members(launcher.FastLauncher)))
+print(sorted(declared.members(launcher.FastLauncher)))
 #> twice nvidia:sm_90 True
 #> launched on (1, 1, 1) with 2 arguments
 #> ['bind', 'engine']
@@ -240,7 +241,7 @@ runs: simulation.Simulation = simulator.simulation
 with paths.load_path(simulator.simulation.settings)(schedule="eager", races=False):
     twice[(1,)](x, out := np.zeros_like(x), target="sim:hopper")
 print(out[:3], callable(settings.Settings), vendors["nvidia"].simulation is simulation.HARDWARE)
-print(sorted(builder.members(ranks.RankHost))[-2:], sorted(builder.members(ranks.Ranks)))
+print(sorted(declared.members(ranks.RankHost))[-2:], sorted(declared.members(ranks.Ranks)))
 #> [0. 2. 4.] True True
 #> ['side_stream', 'world'] []
 
@@ -360,14 +361,14 @@ print(AnvilCompiler().listing("ttgir", {"ttgir": '#loc1 = loc("anvil.py":3:5)\no
 #> add r0, r1 anvil.py 7
 #> CodeLine(text='op', file='anvil.py', line=3)
 
-# -- gluon_core.plugin.simulation.Watch, gluon_core.plugin.simulation.Executed: watching kernels while they run
+# -- gluon_core.simulation.watch.Watch, gluon_core.simulation.watch.Executed: watching kernels while they run
 findings = []
-with simulator.simulation.watch(simulation.Watch(findings=findings.append)):
+with simulator.simulation.watch(watch.Watch(findings=findings.append)):
     twice[(1,)](x, out, target="sim:hopper")
 kernel = findings[0].kernels[0]
 busy = max(kernel.lines, key=lambda one: one.numbers)
 print(kernel.kernel, kernel.target, kernel.columns[:2], busy.line == kernel.line + 2)
-print(*(f.name for f in fields(simulation.Executed)[:4]))
+print(*(f.name for f in fields(watch.Executed)[:4]))
 #> twice sim:sm_90 ('least time', 'ops') True
 #> launches warps instructions instruction_mix
 

@@ -12,8 +12,8 @@ from gluon_cli.many import on_each
 from gluon_cli.output import UsageError
 from gluon_cli.run import Runs, run_file
 from gluon_core.errors import GluonError
-from gluon_core.plugin.simulation import Watch
 from gluon_core.simulation.evidence import Record
+from gluon_core.simulation.watch import Watch
 from gluon_report.report.gather import gathered
 from gluon_report.report.render import pages_of, render
 from gluon_sim.findings import Findings

@@ -11,6 +11,7 @@ from gluon_core.errors import GluonError
 from gluon_core.plugin import builder as contract
 from gluon_core.simulation.recorder import Recorder
 from gluon_core.testing.conformance.kernels import KERNELS
+from gluon_core.testing.declared import members, methods_of
 from gluon_sim.tracing import ir
 from gluon_sim.tracing.builder import SimBuilder
 from gluon_sim.tracing.program import Program
@@ -22,15 +23,13 @@ def guarded(monkeypatch):
     """Values of the builder answer the core nothing else."""
     monkeypatch.setenv("GLUON_TARGET", "sim")
     recording.ASKED.clear()
-    recording.guard(
-        monkeypatch, SimBuilder, contract.members(contract.Builder), contract.members(Recorder)
-    )
-    recording.guard(monkeypatch, Program, contract.methods_of("module"))
-    recording.guard(monkeypatch, ir.Function, contract.methods_of("function"))
-    recording.guard(monkeypatch, ir.Region, contract.methods_of("region"))
-    recording.guard(monkeypatch, ir.Block, contract.methods_of("block"))
-    recording.guard(monkeypatch, ir.Op, contract.methods_of("operation"))
-    recording.guard(monkeypatch, ir.Value, contract.members(contract.Value))
+    recording.guard(monkeypatch, SimBuilder, members(contract.Builder), members(Recorder))
+    recording.guard(monkeypatch, Program, methods_of("module"))
+    recording.guard(monkeypatch, ir.Function, methods_of("function"))
+    recording.guard(monkeypatch, ir.Region, methods_of("region"))
+    recording.guard(monkeypatch, ir.Block, methods_of("block"))
+    recording.guard(monkeypatch, ir.Op, methods_of("operation"))
+    recording.guard(monkeypatch, ir.Value, members(contract.Value))
     return recording.ASKED
 
 
@@ -102,7 +101,7 @@ def test_portable_kernels(guarded, name):
 
 
 def test_the_guard_is_needed(guarded, monkeypatch):
-    recording.guard(monkeypatch, ir.Value, contract.methods_of("region"))
+    recording.guard(monkeypatch, ir.Value, methods_of("region"))
     structures.forget()
     with pytest.raises(GluonError, match="asks Value for '.*Undeclared"):
         launch()

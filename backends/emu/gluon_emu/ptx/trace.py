@@ -7,7 +7,7 @@ import json
 from collections import Counter, defaultdict
 from typing import Any
 
-from gluon_core.plugin.simulation import Executed
+from gluon_core.simulation.watch import Executed
 from gluon_emu.counted import counted
 from gluon_emu.ptx.loaded import code_of
 from gluon_emu.ptx.machine.code import Code

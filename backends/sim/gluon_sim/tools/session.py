@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ContextManager, Iterator, Optional, TextIO
 
 from gluon_core.errors import ArgumentError
-from gluon_core.plugin.simulation import Watch
+from gluon_core.simulation.watch import Watch
 from gluon_sim.tools.watcher import Watcher, watching
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gluon_core.plugin.simulation import Executed
+from gluon_core.simulation.watch import Executed
 from gluon_emu.amdgcn.decode.program import Program
 from gluon_emu.amdgcn.decode.text import parse
 from gluon_emu.amdgcn.isa import table

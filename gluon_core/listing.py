@@ -1,11 +1,12 @@
-"""The places of a kernel in texts that Triton's compilers print: MLIR with locations, and assembly."""
+"""The places of a kernel in code that compilers print, and figures as tables."""
 
 from __future__ import annotations
 
 import re
-from typing import Iterator, Optional
+from html import escape
+from typing import Any, Iterator, Optional, Sequence
 
-__all__ = ["Line", "of_assembly", "of_module"]
+__all__ = ["Line", "Table", "of_assembly", "of_module"]
 
 Line = tuple[
     str, str, int
@@ -62,3 +63,26 @@ def of_module(text: str) -> list[Line]:
             yield _USE.sub("", row), file, line
 
     return [*lines()]
+
+
+class Table:
+    """Figures that notebooks and rich show as a table of their `rows`."""
+
+    def rows(self) -> Sequence[tuple[str, str]]:
+        """Return (name, text) of each row."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{escape(name)}</th><td>{escape(text)}</td></tr>"
+            for name, text in self.rows()
+        )
+        return f"<table>{cells}</table>"
+
+    def __rich__(self) -> Any:
+        from rich.table import Table as Rich
+
+        table = Rich("", "", show_header=False)
+        for row in self.rows():
+            table.add_row(*row)
+        return table
