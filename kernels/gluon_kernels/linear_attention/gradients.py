@@ -7,6 +7,7 @@ from typing import Any, Callable, Optional
 import torch
 from torch import Tensor
 
+from gluon_kernels.attention.launches import descriptor_of
 from gluon_kernels.linear_attention import portable_backward
 from gluon_kernels.linear_attention.launches import (
     CHUNK,
@@ -32,6 +33,8 @@ def _walk_back_launch(
     final: Optional[Tensor], scale: float,
 ) -> Plan:  # fmt: skip
     """Return `launch(q, k, grad, decays, weights, unscaled, changes, states, initial, final)`."""
+    if sizes.hopper:
+        return _hopper_launch(sizes, q, k, grad, prepared, outs, initial, final, scale)
     tile = TILE if current_target().has("nvidia.cp_async") else TILE // 2
     tensors = (q, k, grad, *prepared, *outs, initial, final)
     launch: Plan = Launch(
@@ -46,6 +49,48 @@ def _walk_back_launch(
         num_warps=4,
     )  # fmt: skip
     return launch
+
+
+def _hopper_launch(
+    sizes: Sizes, q: Tensor, k: Tensor, grad: Tensor, prepared: Any, outs: Any, initial: Optional[Tensor],
+    final: Optional[Tensor], scale: float,
+) -> Plan:  # fmt: skip
+    from gluon_kernels.linear_attention import hopper_backward
+
+    width, groups = sizes.width, sizes.groups
+
+    def flat(decays: Tensor, weights: Tensor, unscaled: Any, changes: Any, states: Any) -> Any:
+        squares = [None if x is None else x.view(-1, CHUNK) for x in (weights, unscaled)]
+        return (
+            decays.view(-1),
+            *squares,
+            changes,
+            None if states is None else states.view(-1, width),
+        )
+
+    lines, weights, unscaled, changes, states = flat(*prepared, *outs)
+    launch: Plan = Launch(
+        hopper_backward.recur_back,
+        (sizes.columns // (TILE * groups), sizes.heads * sizes.segments, sizes.batch),
+        (
+            descriptor_of(q, 1, CHUNK, 1, width), descriptor_of(k, 1, CHUNK, 1, width),
+            descriptor_of(grad, 1, CHUNK, 1, TILE * groups), descriptor_of(lines, 4 * CHUNK),
+            descriptor_of(weights, CHUNK, CHUNK), None if unscaled is None else descriptor_of(unscaled, CHUNK, CHUNK),
+            None if changes is None else descriptor_of(changes, 1, CHUNK, 1, TILE),
+            None if states is None else descriptor_of(states, TILE, width), initial, final, sizes.heads, sizes.chunks,
+            sizes.per_segment, sizes.columns, scale, sizes.shared, 1 if groups == 2 else 2, groups,
+        ),
+        (q, k, grad, lines, weights, unscaled, changes, states, initial, final),
+        num_warps=4,
+    )  # fmt: skip
+
+    def run(
+        q: Tensor, k: Tensor, grad: Tensor, decays: Tensor, weights: Tensor, unscaled: Any, changes: Any, states: Any,
+        initial: Any, final: Any,
+    ) -> None:  # fmt: skip
+        launch(q, k, grad, *flat(decays, weights, unscaled, changes, states), initial, final)
+
+    return run
 
 
 def _chunk_launch(sizes: Sizes, tensors: Any, scale: float) -> Launch:
@@ -112,7 +157,9 @@ def backward_plan(
     initial, last = padded_state(initial, sizes), padded_state(grad_state, sizes)
     decays, (weights, inverses, unscaled) = new.decays(), squares()
     prepare = prepare_launch(sizes, q, k, g, beta, (decays, weights, inverses, unscaled), scale)
-    maps, firsts, fresh, lasts = (f() if many else None for f in (new.maps, *[new.segments] * 3))
+    # Between the segments, where there are several.
+    between: Any = [f() if many else None for f in (new.maps, *[new.segments] * 3)]
+    maps, firsts, fresh, lasts = between
     news, states, changes, state_changes, state = (
         f() for f in (new.values, new.states, new.values, new.states, new.state)
     )

@@ -1,0 +1,160 @@
+"""The walk back over chunks of linear attention on Hopper: TMA, `wgmma` and warp specialization.
+
+It computes `portable_backward.recur_back`, with the roles of `hopper.py`.
+"""
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.language.nvidia.hopper import (
+    tma_ring,
+    tma_writer,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+from gluon_kernels.linear_attention.hopper import place_of
+
+__all__ = ["recur_back"]
+
+
+@gluon.jit
+def copy_chunks_back(ring, sizes, SHARED: gl.constexpr, SETTINGS: gl.constexpr):
+    """Copy the tiles of each chunk, the last one first."""
+    C: gl.constexpr = SETTINGS[0]
+    batch, head, first_column, first, last, _ = place_of(sizes, SETTINGS[3])
+    position = ring.producer()
+    place = (batch * sizes[0] + head) * sizes[1]
+    of_keys = head // SHARED
+    for step in range(last - first):
+        chunk = last - 1 - step
+        row = chunk * C
+        matrix = [(place + chunk) * C, 0]
+        key = [batch, row, of_keys, 0]
+        grad = [batch, row, head, first_column]
+        decay = [(place + chunk) * (4 * C)]
+        if SETTINGS[1]:
+            ring.fetch(position, [key, key, grad, decay, matrix, matrix])
+        else:
+            ring.fetch(position, [key, key, grad, decay, matrix])
+        position = position.next()
+
+
+@gluon.jit
+def walk_back(ring, writers, states, sizes, scale, group: gl.constexpr, SETTINGS: gl.constexpr):
+    """Compute 64 columns of each chunk."""
+    C: gl.constexpr = SETTINGS[0]
+    DELTA: gl.constexpr = SETTINGS[1]
+    SAVE: gl.constexpr = SETTINGS[2]
+    GROUPS: gl.constexpr = SETTINGS[3]
+    dtype: gl.constexpr = ring.dtype
+    K: gl.constexpr = ring.block_shape[3]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, C, 16])
+    state_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, K, 16])
+    operand: gl.constexpr = gl.DotOperandLayout(0, layout, 2)
+    state_operand: gl.constexpr = gl.DotOperandLayout(0, state_layout, 2)
+    column: gl.constexpr = gl.SliceLayout(0, layout)
+    writer, states_writer = writers
+    initial, final = states
+    heads, chunks, _, _, width = sizes
+    batch, head, first_column, first, last, segment = place_of(sizes, GROUPS)
+    first_column += group * 64
+    of_head = batch * heads + head
+    segments = gl.num_programs(1) // heads
+    of_segment = (of_head * segments + segment).to(gl.int64)
+    state_row = first_column + gl.arange(0, 64, gl.SliceLayout(1, state_layout))
+    offsets = state_row[:, None] * K + gl.arange(0, K, gl.SliceLayout(0, state_layout))[None, :]
+    offsets = of_segment * (K * width) + offsets
+    state = gl.zeros([64, K], gl.float32, state_layout)
+    if initial is not None:
+        state = gl.load(initial + offsets)
+    zeros = gl.zeros([64, C], gl.float32, layout)
+    near = gl.arange(0, C, column)
+    position = ring.consumer()
+    for step in range(last - first):
+        chunk = last - 1 - step
+        tiles = ring.wait(position)
+        k = tiles[0].reshape([C, K])
+        q = tiles[1].reshape([C, K])
+        grad = tiles[2].reshape([C, 64 * GROUPS]).slice(group * 64, 64, dim=1).permute((1, 0))
+        from_first = tiles[3].slice(C, C).load(column)
+        to_last = tiles[3].slice(2 * C, C).load(column)[None, :]
+        whole = gl.sum(gl.where(near == C - 1, from_first, 0.0), 0)
+        left = gl.convert_layout(state.to(dtype), operand)
+        if SAVE:
+            states_writer.store([(of_head * chunks + chunk) * width + first_column, 0], state)
+        change = warpgroup_mma(left, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        out = grad.load(state_operand).to(gl.float32)
+        scaled: gl.constexpr = gl.SliceLayout(0, state_operand)
+        factor = gl.convert_layout(from_first * scale, scaled)[None, :]
+        out = (out * factor).to(dtype)
+        change = warpgroup_mma_wait(0, deps=[change])
+        sums = warpgroup_mma(out, q, warpgroup_mma_init(state * whole), is_async=True)
+        change = warpgroup_mma(grad, tiles[4], warpgroup_mma_init(change * to_last), is_async=True)
+        if DELTA:
+            sums, change = warpgroup_mma_wait(0, deps=[sums, change])
+            change = gl.convert_layout(change.to(dtype), operand)
+            change = warpgroup_mma(change, tiles[5], zeros, use_acc=False)
+            rate = tiles[3].slice(3 * C, C).load(column)
+            taken = (change * -(from_first * rate)[None, :]).to(dtype)
+            taken = gl.convert_layout(taken, state_operand)
+            sums = warpgroup_mma(taken, k, warpgroup_mma_init(sums), is_async=True)
+            state = warpgroup_mma_wait(0, deps=[sums])
+        else:
+            state, change = warpgroup_mma_wait(0, deps=[sums, change])
+        ring.release(position)
+        if SAVE:
+            writer.store([batch, chunk * C, head, first_column], change.permute((1, 0)))
+        position = position.next()
+    if final is not None:
+        gl.store(final + offsets, state)
+    if SAVE:
+        writer.close()
+        states_writer.close()
+
+
+@gluon.jit
+def recur_back(
+    q_desc, k_desc, grad_desc, decays, weights, unscaled, changes_desc, states_desc, initial, final, heads, chunks,
+    per_segment, width, scale, SHARED: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
+):  # fmt: skip
+    """Walk over the chunks of a segment, last one first; the grid has tiles of columns, heads x segments, and batches.
+
+    Descriptors are of blocks [1, C, 1, K] of keys and queries, [1, C, 1, 64 GROUPS] of dO, [4 C] of decays, [C, C] of P and R, and, if
+    not None, [1, C, 1, 64] of dY and [64, K] of G. Without the delta rule `unscaled` (R) is None.
+    """
+    C: gl.constexpr = k_desc.block_type.shape[1]
+    DELTA: gl.constexpr = unscaled is not None
+    SAVE: gl.constexpr = states_desc is not None
+    SETTINGS: gl.constexpr = (C, DELTA, SAVE, GROUPS)
+    if DELTA:
+        ring = tma_ring(
+            [k_desc, q_desc, grad_desc, decays, weights, unscaled], STAGES, consumers=GROUPS
+        )
+    else:
+        ring = tma_ring([k_desc, q_desc, grad_desc, decays, weights], STAGES, consumers=GROUPS)
+    sizes = (heads, chunks, per_segment, width, width)
+    states = (initial, final)
+    first = (tma_writer(changes_desc) if SAVE else None, tma_writer(states_desc) if SAVE else None)
+    if GROUPS == 2:
+        second = (
+            tma_writer(changes_desc) if SAVE else None,
+            tma_writer(states_desc) if SAVE else None,
+        )
+        gl.warp_specialize(
+            [
+                (walk_back, (ring, first, states, sizes, scale, 0, SETTINGS)),
+                (walk_back, (ring, second, states, sizes, scale, 1, SETTINGS)),
+                (copy_chunks_back, (ring, sizes, SHARED, SETTINGS)),
+            ],
+            [4, 1],
+            [232, 40],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (walk_back, (ring, first, states, sizes, scale, 0, SETTINGS)),
+                (copy_chunks_back, (ring, sizes, SHARED, SETTINGS)),
+            ],
+            [1],
+            [40],
+        )
