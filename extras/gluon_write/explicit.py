@@ -15,6 +15,7 @@ from gluon_core.plugin.targets import Target
 from gluon_write.graph import AnyLayout, Graph, Unknown, build
 from gluon_write.sketch import Place, place_of, sketch
 from gluon_write.solve import Solution, plan_of, solve
+from gluon_write.stage import staged
 
 __all__ = ["Edits", "chosen_for", "edits_of", "explicit"]
 
@@ -70,6 +71,7 @@ def chosen_for(
             got=int(options.num_ctas),
             remedy="Write the layouts, with their cga_layout.",
         )
+    fn = staged(fn, int(getattr(options, "num_stages", None) or 1))
     drawn = sketch(fn, signature, constexprs, attrs, target, options)
     graph = build(drawn, target.warp_size, int(options.num_warps))
     for one in graph.unknowns:

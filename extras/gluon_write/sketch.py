@@ -18,6 +18,7 @@ from gluon_core.language.reductions import dot_fma
 from gluon_core.launch.jit import GluonJITFunction
 from gluon_core.layouts import AutoLayout, DotOperandLayout
 from gluon_core.plugin.targets import Target
+from gluon_core.portable.tile_ops import tile_descriptor
 from gluon_core.registry.load import registry
 from gluon_core.semantic.base import shape_of
 from gluon_core.values import distributed_type, shared_memory_descriptor
@@ -142,6 +143,8 @@ class _Sketcher(KernelGenerator):
             return self._with_layout(node, self.drawn.accumulators[place])
         if called in (portable.mma, dot_fma):
             return self._mma(node, called)
+        if called is portable.store:
+            return self._store(node, called)
         if _multiplies(name, called):
             return self._unit(node, called)
         if name.endswith("mma_init"):
@@ -178,6 +181,8 @@ class _Sketcher(KernelGenerator):
     def _mma(self, node: Any, called: Any) -> Any:
         """Record a product whose operands may have any layout."""
         named = self._operands(node, called)
+        if isinstance(named.get("a"), shared_memory_descriptor):
+            return self._with_values(node, named)  # of a staged loop, with an accumulator
         values = [self.semantic.require_tensor(named.get(n), n, rank=2) for n in ("a", "b", "acc")]
         a, b, acc = values
         op = self.builder.record("mma", tuple(v.handle for v in values), [acc.handle.type])
@@ -187,6 +192,15 @@ class _Sketcher(KernelGenerator):
             chosen = self._layouts(a, b, acc, "registers", input_precision=precision)
             op.attrs["layouts"] = [unwrap(getattr(chosen, f)) for f in ("a", "b", "accumulator")]
         return self.semantic.make_tensor(op.results[0], acc.type)
+
+    def _store(self, node: Any, called: Any) -> Any:
+        """Record the store of a tile, which takes a value of any layout."""
+        named = self._operands(node, called)
+        value = named.get("value")
+        if isinstance(named.get("ptr"), tile_descriptor) and isinstance(value, tl.tensor):
+            self.builder.record("tile_store", (value.handle,), ())
+            return None
+        return self._with_values(node, named)
 
     def _unit(self, node: Any, called: Any) -> Any:
         """Evaluate a call of a vendor's matrix unit: its operands take the layouts that it demands.

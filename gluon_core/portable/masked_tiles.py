@@ -11,6 +11,7 @@ from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.portable.common import lower
 from gluon_core.portable.requests import (
     AsyncCopyRequest,
+    LoadRequest,
     StoreRequest,
     TileRequest,
     TileStoreRequest,
@@ -24,6 +25,7 @@ __all__ = [
     "end",
     "fetch",
     "layout",
+    "load",
     "make",
     "store",
 ]
@@ -82,6 +84,14 @@ def store(request: TileStoreRequest, _semantic: SemanticLayer) -> None:
             request.target, request.num_warps, request.triton, base, offsets, value, mask
         )
         lower("store", asked)
+
+
+def load(tile: Any, place: Sequence[Any], _semantic: SemanticLayer) -> Any:
+    """Return a tile in registers, zero where it leaves the tensor."""
+    base, offsets, mask = _addresses(_semantic, tile, place, tile.block_shape)
+    around = (_semantic.target, _semantic.num_warps, _triton.VERSION)
+    zero = _semantic.scalar_constant(0, tile.dtype)
+    return lower("load", LoadRequest(*around, base, offsets, mask, zero, ""))
 
 
 def _blocked(semantic: SemanticLayer, shape: Sequence[int], bits: int) -> Any:

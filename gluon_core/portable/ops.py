@@ -47,7 +47,13 @@ from gluon_core.portable.signals import (
     wait_signal,
 )
 from gluon_core.portable.stream_k import split_k_reduce, stream_k_tiles
-from gluon_core.portable.tile_ops import descriptor, pipeline, store_tile, tile_descriptor
+from gluon_core.portable.tile_ops import (
+    descriptor,
+    load_tile,
+    pipeline,
+    store_tile,
+    tile_descriptor,
+)
 from gluon_core.portable.tile_orders import swizzled_tiles
 from gluon_core.portable.tile_schedulers import static_tile_scheduler, tile_scheduler
 from gluon_core.portable.tiles import blocked_layout as _blocked
@@ -92,17 +98,19 @@ __all__ = [
 
 @builtin(name="gl.portable.load")
 def load(
-    ptr: tensor,
-    offsets: tensor,
+    ptr: Union[tensor, tile_descriptor],
+    offsets: Union[tensor, Values],
     mask: Optional[Operand] = None,
     other: Optional[Operand] = None,
     cache_modifier: Const[str] = "",
 ) -> tensor:
-    """Read `ptr + offsets` from global memory.
+    """Read `ptr + offsets` from global memory, or a tile.
 
     Args:
-        ptr: scalar pointer.
-        offsets: integer tensor in elements; its shape and layout are the result's.
+        ptr: scalar pointer, or a result of `descriptor`.
+        offsets: integer tensor in elements; its shape and layout are the result's. For a descriptor,
+            where the tile begins: an integer scalar per dimension, from 0 on; the result has
+            the layout of `blocked_layout`, and is zero where the tile leaves the tensor.
         mask: bool tensor; where False nothing is read.
         other: scalar or tensor for where `mask` is False, 0 by default.
         cache_modifier: "", ".ca", ".cg", ".cs" or ".cv".
@@ -110,6 +118,10 @@ def load(
     Raises:
         DtypeError: `ptr` is no scalar pointer, or `offsets` are not integers.
     """
+    if isinstance(ptr, tile_descriptor):
+        if unwrap(mask) is not None or unwrap(other) is not None:
+            raise ArgumentError("a tile needs none", argument="mask", got=str(mask))
+        return load_tile(ptr, offsets)
     semantic = semantic_layer()
     check_address(semantic, ptr, offsets)
     where, filling = optional_tensor(semantic, mask), optional_tensor(semantic, other)

@@ -27,6 +27,7 @@ from gluon_core.plugin.ops import builtin, semantic_layer
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import BufferLayout, Const, Operand, Scalar, Shape, Values
 from gluon_core.portable.common import around, check_base, choose, lower
+from gluon_core.portable.masked_tiles import load
 from gluon_core.portable.records import PipelineFacts, Record, TileFacts
 from gluon_core.portable.requests import TileRequest, TileStoreRequest
 from gluon_core.portable.selection import available, code, named
@@ -39,6 +40,7 @@ from gluon_core.values.tensors import describe
 __all__ = [
     "Fetch",
     "descriptor",
+    "load_tile",
     "pipeline",
     "store_tile",
     "tile_descriptor",
@@ -333,6 +335,14 @@ def pipeline(
         copied = sum(tile.lowering == name for tile in facts.tiles)
         states.append(tl_tuple(list(begin(count, copied, _semantic=semantic))))
     return tile_pipeline([tl_tuple(tiles), tl_tuple(buffers), tl_tuple(states)], facts)
+
+
+def load_tile(tile: tile_descriptor, coordinates: Any) -> tensor:
+    """`gl.portable.load` of a tile."""
+    semantic = semantic_layer()
+    place = tile_place(semantic, tile, coordinates)
+    semantic.told_of_place(place)
+    return load(tile, place, semantic)
 
 
 def store_tile(tile: tile_descriptor, coordinates: Any, value: Operand) -> None:

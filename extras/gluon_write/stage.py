@@ -1,0 +1,343 @@
+"""Pipeline the mainloop of a GEMM: tiles that a loop loads for a matrix unit are copied steps ahead.
+
+    for k in range(0, K, BK):
+        x = gl.portable.load(a_tiles, [row, k])
+        y = gl.portable.load(b_tiles, [k, column])
+        acc = gl.portable.mma(x, y, acc)
+
+becomes a ring of buffers in shared memory that copies fill in the background, and products that read
+it. The text of the rest stays.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import re
+from dataclasses import dataclass, field
+from typing import Any, Iterator, Optional
+
+from gluon_core import language, portable
+from gluon_core._triton import unwrap
+
+__all__ = ["staged"]
+
+_INDENT = "    "
+
+
+@dataclass
+class _Loop:
+    """Hold a loop that can be staged.
+
+    Attributes:
+        node: the loop; its bounds as text are `first`, `last` and `step`.
+        loads: name of a tile -> (name of its descriptor, text of its coordinates, its statement).
+        products: the statements of products; `acc` names their accumulator.
+    """
+
+    node: ast.For
+    first: str
+    last: str
+    step: str
+    acc: str = ""
+    loads: dict[str, tuple[str, list[str], ast.stmt]] = field(default_factory=dict)
+    product: Optional[ast.Assign] = None
+
+
+def staged(fn: Any, stages: int) -> Any:
+    """Return a function with its mainloop pipelined; `fn` itself where it has none of that form.
+
+    Args:
+        stages: buffers for each tile.
+    """
+    if stages < 2:
+        return fn
+    text = _Stager(fn).text(stages)
+    if text is None:
+        return fn
+    own: Any = copy.copy(fn)
+    own._unsafe_update_src(text)
+    return own
+
+
+class _Stager:
+    def __init__(self, fn: Any):
+        self.fn = fn
+        self.source: str = fn.src
+        self.tree = ast.parse(self.source).body[0]
+        self.scope = fn.get_capture_scope()
+        self.lines = self.source.splitlines()
+        self.descriptors = self._assigned(portable.descriptor)
+        self.accumulators = self._assigned(language.zeros)
+
+    # -- names ----------------------------------------------------------------------------------
+
+    def _called(self, node: ast.AST) -> Any:
+        """Return the function that a call names, None where it is computed."""
+        if not isinstance(node, ast.Call):
+            return None
+        parts: list[str] = []
+        place: Any = node.func
+        while isinstance(place, ast.Attribute):
+            parts.insert(0, place.attr)
+            place = place.value
+        if not isinstance(place, ast.Name):
+            return None
+        value = self.scope.get(place.id)
+        for part in parts:
+            value = getattr(value, part, None)
+        return unwrap(value)
+
+    def _assigned(self, function: Any) -> dict[str, ast.Assign]:
+        """Return names that are assigned once, by a call of `function`."""
+        counts: dict[str, int] = {}
+        assigned: dict[str, ast.Assign] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                counts[node.id] = counts.get(node.id, 0) + 1
+            if isinstance(node, ast.Assign) and self._called(node.value) is function:
+                target = node.targets[0]
+                if len(node.targets) == 1 and isinstance(target, ast.Name):
+                    assigned[target.id] = node
+        once = function is language.zeros  # an accumulator is assigned by its products, too
+        return {name: node for name, node in assigned.items() if once or counts[name] == 1}
+
+    def _text(self, node: ast.AST) -> str:
+        return ast.get_source_segment(self.source, node) or ast.unparse(node)
+
+    # -- the loop -------------------------------------------------------------------------------
+
+    def _loops(self) -> Iterator[_Loop]:
+        for node in ast.walk(self.tree):
+            if not isinstance(node, ast.For) or not isinstance(node.target, ast.Name):
+                continue
+            bounds = node.iter
+            if not isinstance(bounds, ast.Call) or node.orelse or bounds.keywords:
+                continue
+            if self._called(bounds) is not range and self._text(bounds.func) != "range":
+                continue
+            texts = [self._text(arg) for arg in bounds.args]
+            first, last, step = (
+                ("0", *texts, "1")
+                if len(texts) == 1
+                else (*texts, "1")
+                if len(texts) == 2
+                else texts
+            )
+            loop = self._read(_Loop(node, first, last, step))
+            if loop is not None:
+                yield loop
+
+    def _read(self, loop: _Loop) -> Optional[_Loop]:
+        """Return the loop with its loads and its product; None if it is another loop."""
+        assert isinstance(loop.node.target, ast.Name)
+        changed = {
+            n.id
+            for n in ast.walk(loop.node)
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        } - {loop.node.target.id}
+        for statement in loop.node.body:
+            if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+                continue
+            called, target = self._called(statement.value), statement.targets[0]
+            if not isinstance(target, ast.Name) or not isinstance(statement.value, ast.Call):
+                continue
+            if called is portable.load:
+                tile = self._load(statement.value, changed)
+                if tile is not None:
+                    loop.loads[target.id] = (*tile, statement)
+            elif called is portable.mma:
+                if loop.product is not None or not self._multiplies(statement, loop):
+                    return None
+                loop.product, loop.acc = statement, target.id
+        if loop.product is None or len(loop.loads) != 2:
+            return None
+        names = [n.id for n in ast.walk(loop.node) if isinstance(n, ast.Name)]
+        acc_uses = names.count(loop.acc)
+        tile_uses = [names.count(name) for name in loop.loads]
+        return loop if acc_uses == 2 and tile_uses == [2, 2] else None
+
+    def _load(self, call: ast.Call, changed: set[str]) -> Optional[tuple[str, list[str]]]:
+        """Return the descriptor and the coordinates of a tile that depends on the step alone."""
+        if len(call.args) != 2 or call.keywords or not isinstance(call.args[0], ast.Name):
+            return None
+        tiles, place = call.args
+        if call.args[0].id not in self.descriptors or not isinstance(place, (ast.List, ast.Tuple)):
+            return None
+        if any(isinstance(n, ast.Name) and n.id in changed for n in ast.walk(place)):
+            return None
+        return self._text(tiles), [self._text(entry) for entry in place.elts]
+
+    def _multiplies(self, statement: ast.Assign, loop: _Loop) -> bool:
+        """Return True for `acc = mma(x, y, acc)` with both tiles of the loop."""
+        call, target = statement.value, statement.targets[0]
+        assert isinstance(call, ast.Call) and isinstance(target, ast.Name)
+        words = {word.arg: word.value for word in call.keywords}
+        operands = [
+            *call.args,
+            *(words[n] for n in ("a", "b", "acc")[len(call.args) :] if n in words),
+        ]
+        if len(operands) != 3 or not all(isinstance(one, ast.Name) for one in operands):
+            return False
+        a, b, acc = (one.id for one in operands if isinstance(one, ast.Name))
+        known = list(loop.loads) == [a, b] or set(loop.loads) == {a, b}
+        if known and list(loop.loads) != [a, b]:
+            loop.loads = {name: loop.loads[name] for name in (a, b)}
+        return known and acc == target.id and acc in self.accumulators
+
+    # -- the text -------------------------------------------------------------------------------
+
+    def text(self, stages: int) -> Optional[str]:
+        """Return the function with its first such loop staged; None without one."""
+        loop = next(self._loops(), None)
+        if loop is None or not self._operands_fit(loop):
+            return None
+        taken = set(re.findall(r"\w+", self.source))
+        names = {word: self._free(word, taken) for word in ("tiles", "step", "steps", "layouts")}
+        space = next(n for n, value in self.scope.items() if value is language)
+        edits = [*self._before(loop, names, space), *self._loop(loop, names, space, stages)]
+        lines = list(self.lines)
+        for first, last, new in sorted(edits, reverse=True):
+            lines[first - 1 : last] = new
+        return "\n".join(lines) + "\n"
+
+    def _free(self, word: str, taken: set[str]) -> str:
+        name, number = word, 2
+        while name in taken:
+            name, number = f"{word}_{number}", number + 1
+        return name
+
+    def _operands_fit(self, loop: _Loop) -> bool:
+        """Return True if both descriptors leave their layout out, and lie outside the loop."""
+        inside = {id(node) for node in ast.walk(loop.node)}
+        for tiles, _, _ in loop.loads.values():
+            node = self.descriptors[tiles]
+            call = node.value
+            assert isinstance(call, ast.Call)
+            if id(node) in inside or len(call.args) != 4 or call.keywords:
+                return False
+            if not isinstance(call.args[3], (ast.List, ast.Tuple)) or len(call.args[3].elts) != 2:
+                return False
+        return id(self.accumulators[loop.acc]) not in inside
+
+    def _before(self, loop: _Loop, names: dict[str, str], space: str) -> list[Any]:
+        """Return edits that give the descriptors and the accumulator the layouts of the unit."""
+        (a, _, _), (b, _, _) = loop.loads.values()
+        calls = []
+        for tiles in (a, b):
+            call = self.descriptors[tiles].value
+            assert isinstance(call, ast.Call)
+            calls.append(call)
+        blocks = [
+            [self._text(size) for size in call.args[3].elts]  # type: ignore[attr-defined]
+            for call in calls
+        ]
+        dtypes = [f"{self._text(call.args[0])}.dtype.element_ty" for call in calls]
+        sizes = f"{blocks[0][0]}, {blocks[1][1]}, {blocks[0][1]}"
+        earliest = min((self.descriptors[t] for t in (a, b)), key=lambda node: node.lineno)
+        indent = " " * earliest.col_offset
+        head = [
+            f"{indent}{names['layouts']}: {space}.constexpr = {space}.portable.mma_layouts(",
+            f'{indent}    {sizes}, {", ".join(dtypes)}, operands="shared"',
+            f"{indent})",
+        ]
+        edits = []
+        for tiles, call, part in zip((a, b), calls, ("a_shared", "b_shared")):
+            node = self.descriptors[tiles]
+            args = ", ".join(self._text(arg) for arg in call.args)
+            new = [
+                f"{' ' * node.col_offset}{tiles} = {self._text(call.func)}(",
+                f"{' ' * node.col_offset}    {args}, {names['layouts']}.{part}",
+                f"{' ' * node.col_offset})",
+            ]
+            edits.append(
+                (node.lineno, node.end_lineno, [*(head if node is earliest else []), *new])
+            )
+        start = self.accumulators[loop.acc]
+        indent = " " * start.col_offset
+        new_start = f"{indent}{loop.acc} = {space}.portable.accumulator({names['layouts']})"
+        edits.append((start.lineno, start.end_lineno, [new_start]))
+        return edits
+
+    def _loop(self, loop: _Loop, names: dict[str, str], space: str, stages: int) -> list[Any]:
+        """Return edits that fetch the first steps, wait within the loop, and fetch ahead."""
+        assert isinstance(loop.node.target, ast.Name) and loop.product is not None
+        outer = " " * loop.node.col_offset
+        inner = " " * loop.node.body[0].col_offset
+        variable, tiles, step = loop.node.target.id, names["tiles"], names["step"]
+        steps = names["steps"]
+        one = loop.step == "1"
+        count = loop.last if loop.first == "0" else f"{loop.last} - ({loop.first})"
+        total = count if one else f"{space}.cdiv({count}, {loop.step})"
+
+        def at(number: str) -> str:
+            moved = number if one else f"{_factor(number)} * {_factor(loop.step)}"
+            return moved if loop.first == "0" else f"{loop.first} + {moved}"
+
+        def fetch(indent: str, number: str) -> list[str]:
+            places = [
+                "[" + ", ".join(_replaced(text, variable, at(number)) for text in place) + "]"
+                for _, place, _ in loop.loads.values()
+            ]
+            return [
+                f"{indent}{tiles}.fetch(",
+                f"{indent}    {number}, [{', '.join(places)}], pred={number} < {steps}",
+                f"{indent})",
+            ]
+
+        rings = ", ".join(name for name, _, _ in loop.loads.values())
+        before = [
+            f"{outer}# A ring of {stages} buffers for each tile: copies run {stages - 1} ahead of the products.",
+            f"{outer}{tiles} = {space}.portable.pipeline([{rings}], {stages})",
+            f"{outer}{steps} = {total}",
+            f"{outer}for {step} in {space}.static_range({stages - 1}):",
+            *fetch(outer + _INDENT, step),
+            f"{outer}for {step} in range({steps}):",
+        ]
+        body = loop.node.body
+        others = [s for s in body if all(s is not load for _, _, load in loop.loads.values())]
+        if any(isinstance(n, ast.Name) and n.id == variable for s in others for n in ast.walk(s)):
+            before.append(f"{inner}{variable} = {at(step)}")
+        edits: list[Any] = [(loop.node.lineno, body[0].lineno - 1, before)]
+        statements = [statement for _, _, statement in loop.loads.values()]
+        last_load = max(statements, key=lambda node: node.lineno)
+        taken = f"{inner}{', '.join(loop.loads)} = {tiles}.wait({step})"
+        for statement in statements:
+            new = [taken] if statement is last_load else []
+            edits.append((statement.lineno, statement.end_lineno, new))
+        call = loop.product.value
+        assert isinstance(call, ast.Call)
+        words = [
+            f", {w.arg}={self._text(w.value)}"
+            for w in call.keywords
+            if w.arg not in ("a", "b", "acc")
+        ]
+        operands = ", ".join([*loop.loads, loop.acc])
+        product = [
+            f"{inner}{loop.acc} = {self._text(call.func)}({operands}{''.join(words)}, is_async=True)",
+            f"{inner}{loop.acc} = {space}.portable.mma_wait({loop.acc}, pending=1)  # frees the step before",
+            *fetch(inner, f"{step} + {stages - 1}"),
+        ]
+        edits.append((loop.product.lineno, loop.product.end_lineno, product))
+        end = loop.node.end_lineno or loop.node.lineno
+        after = [
+            f"{outer}{loop.acc} = {space}.portable.read({loop.acc})",
+            f"{outer}{tiles}.close()",
+        ]
+        if body[-1] is loop.product:
+            edits[-1] = (edits[-1][0], edits[-1][1], [*product, *after])
+        else:
+            edits.append((end + 1, end, after))
+        return edits
+
+
+def _factor(text: str) -> str:
+    """Return an expression as a factor, in parentheses where it needs them."""
+    return text if re.fullmatch(r"\w+", text) else f"({text})"
+
+
+def _replaced(text: str, name: str, new: str) -> str:
+    """Return an expression with a name replaced by another expression."""
+    if re.fullmatch(rf"\s*{name}\s*", text):
+        return new
+    return re.sub(rf"\b{name}\b", f"({new})", text)

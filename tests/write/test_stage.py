@@ -1,0 +1,105 @@
+"""Mainloops of layout-free GEMMs: pipelined through shared memory where the form allows it."""
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_write.stage import staged
+
+
+@gluon.jit(layouts="auto")
+def matmul(a, b, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    row, column = gl.program_id(0) * BM, gl.program_id(1) * BN
+    a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BM, BK])
+    b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BK, BN])
+    c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BM, BN])
+    acc = gl.zeros([BM, BN], gl.float32)
+    for k in range(0, K, BK):
+        x = gl.portable.load(a_tiles, [row, k])
+        y = gl.portable.load(b_tiles, [k, column])
+        acc = gl.portable.mma(x, y, acc)
+    gl.portable.store(c_tiles, [row, column], gl.maximum(acc, 0.0))
+
+
+@gluon.jit(layouts="auto")
+def from_middle(a, b, c, first, K, BM: gl.constexpr, BK: gl.constexpr):
+    """Sum the products of columns from `first` on, and how many there are."""
+    a_tiles = gl.portable.descriptor(a, [BM, K], [K, 1], [BM, BK])
+    b_tiles = gl.portable.descriptor(b, [K, BM], [BM, 1], [BK, BM])
+    tiles = gl.zeros([BM, BM], gl.float32)
+    counted = 0
+    for k in range(first, K, BK):
+        y = gl.portable.load(b_tiles, [k, 0])
+        x = gl.portable.load(a_tiles, [0, k])
+        tiles = gl.portable.mma(x, acc=tiles, b=y)
+        counted += gl.minimum(K - k, BK)
+    i = gl.arange(0, BM)
+    gl.store(c + i[:, None] * BM + i[None, :], tiles + counted)
+
+
+@gluon.jit(layouts="auto")
+def scaled(a, b, c, K, BM: gl.constexpr, BK: gl.constexpr):
+    """Use a tile twice: no form that is staged."""
+    a_tiles = gl.portable.descriptor(a, [BM, K], [K, 1], [BM, BK])
+    b_tiles = gl.portable.descriptor(b, [K, BM], [BM, 1], [BK, BM])
+    acc = gl.zeros([BM, BM], gl.float32)
+    for k in range(0, K, BK):
+        x = gl.portable.load(a_tiles, [0, k])
+        y = gl.portable.load(b_tiles, [k, 0])
+        acc = gl.portable.mma(x * 2, y, acc)
+    i = gl.arange(0, BM)
+    gl.store(c + i[:, None] * BM + i[None, :], acc)
+
+
+def operands(m, n, k):
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype(np.float16) for s in ((m, k), (k, n)))
+    return a, b, np.zeros((m, n), np.float32), a.astype(np.float32) @ b.astype(np.float32)
+
+
+@pytest.mark.parametrize("target", ["sim:sm_80", "sim:hopper", "sim:sm_100", "sim:gfx942"])
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_matmul(target, stages):
+    a, b, c, wanted = operands(96, 72, 168)
+    launch = matmul[(2, 2)]
+    launch(a, b, c, 96, 72, 168, 64, 64, 32, num_stages=stages, target=target)
+    assert np.allclose(c, np.maximum(wanted, 0), atol=1e-3)
+
+
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:gfx942"])
+def test_other_forms(target):
+    a, b, c, _ = operands(32, 32, 144)
+    wanted = a[:, 32:].astype(np.float32) @ b[32:].astype(np.float32)
+    from_middle[(1,)](a, b, c, 32, 144, 32, 32, target=target)
+    assert np.allclose(c, wanted + 112, atol=1e-3)
+    scaled[(1,)](a, b, c, 144, 32, 32, target=target)
+    assert np.allclose(c, 2 * a.astype(np.float32) @ b.astype(np.float32), atol=1e-3)
+
+
+def test_ring_is_written_where_the_form_allows_it():
+    text = staged(matmul, 3).src
+    assert "gl.portable.pipeline([a_tiles, b_tiles], 3)" in text and "is_async=True" in text
+    assert staged(matmul, 1) is matmul and staged(scaled, 3) is scaled
+    text = staged(from_middle, 2).src
+    assert "tiles_2 = gl.portable.pipeline(" in text  # `tiles` is the kernel's own
+    assert "k = first + step * BK" in text  # counted needs it
+    assert "tiles.fetch" not in matmul.src
+
+
+def test_wgmma_reads_the_ring():
+    compiled = gluon.compile(
+        matmul,
+        target="sm_90",
+        signature={
+            "a": "*fp16:16",
+            "b": "*fp16:16",
+            "c": "*fp32:16",
+            "M": "i32:16",
+            "N": "i32:16",
+            "K": "i32:16",
+        },  # fmt: skip
+        constexprs={"BM": 128, "BN": 128, "BK": 64},
+    )
+    assert "wgmma.mma_async" in compiled.asm["ptx"]
+    assert "cp.async.bulk.tensor" in compiled.asm["ptx"]
