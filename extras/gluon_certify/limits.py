@@ -10,7 +10,7 @@ __all__ = ["not_modelled"]
 _ALWAYS = "time: neither executor knows how long an instruction takes"
 _NVIDIA = (
     "ptxas and the cubin: the emulator executes the PTX that ptxas gets; the hash of the cubin is kept",
-    "races and weak memory in PTX: accesses happen in one order, and the simulator alone searches for races",
+    "values that weak memory may return: accesses happen in one order, and missing order is reported instead",
 )
 _AMD = (
     "AMD's hardware: the manuals are the reference, no instruction was compared with silicon",

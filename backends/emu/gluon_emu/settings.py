@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Mapping, Optional
+from typing import Any, ClassVar, Mapping, Optional
 
 from gluon_core.simulation.settings import LaunchSettings, Scopes
 
@@ -26,6 +26,8 @@ class Settings(LaunchSettings):
             compiler's.
         resident: waves that run at once; None chooses.
         processes: that share a launch which takes seconds; None for one per core.
+        search: of PTX: report accesses that nothing orders, between threads, proxies and asynchronous work; on
+            where all checks are asked for.
         schedule, seed: of PTX: copies happen when they are waited for ("latest"), at once ("eager"), or they and the
             warps go in a random order. They change nothing for AMD, where an operation that may be late is reported
             in any case.
@@ -35,6 +37,7 @@ class Settings(LaunchSettings):
     PREFIX: ClassVar[str] = "GLUON_EMU"
     RUNNER: ClassVar[str] = "emulator"
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {"schedule": ("latest", "eager", "random")}
+    STRICT: ClassVar[Mapping[str, Any]] = {"search": True}
     POSITIVE: ClassVar[tuple[str, ...]] = ("timeout", "resident", "processes")
 
     waits: bool = True
@@ -47,6 +50,7 @@ class Settings(LaunchSettings):
     assembly: Optional[str] = None
     resident: Optional[int] = None
     processes: Optional[int] = None
+    search: bool = False
     schedule: str = "latest"
     seed: int = 0
     progress: bool = False

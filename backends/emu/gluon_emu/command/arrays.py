@@ -37,6 +37,7 @@ def show(
     arrays: dict[int, np.ndarray],
     ran: int,
     warps: str = "waves",
+    said: str = "nothing wrong",
 ) -> None:
     """Print the changes that the kernel made to its arrays."""
     rows: list[dict[str, Any]] = []
@@ -48,9 +49,13 @@ def show(
             "first": [value.item() for value in array.reshape(-1)[:_SHOWN]],
         })  # fmt: skip
     if json:
-        print(json_.dumps({"kernel": name, "instructions": ran, "arrays": rows}, indent=2))
+        print(
+            json_.dumps(
+                {"kernel": name, "instructions": ran, "verdict": said, "arrays": rows}, indent=2
+            )
+        )
         return
-    print(f"{name}: {ran} instructions of {warps}, nothing wrong")
+    print(f"{name}: {ran} instructions of {warps}, {said}")
     for row in rows:
         shape = "x".join(map(str, row["shape"]))
         values = [f"{v:g}" if isinstance(v, float) else str(v) for v in row["first"]]

@@ -67,6 +67,21 @@ def emu(
     timeout: Annotated[
         Optional[float], typer.Option("--timeout", metavar="SECONDS", help="End after that time.")
     ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Search PTX for races between threads, proxies and asynchronous work, too; AMD's code always "
+            "has all checks.",
+        ),
+    ] = False,
+    schedules: Annotated[
+        int,
+        typer.Option(
+            "--schedules", metavar="N", min=1, help="Runs of PTX: latest, eager, random ones."
+        ),
+    ] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="The first seed of random schedules.")] = 0,
     coverage: Annotated[
         bool,
         typer.Option(
@@ -82,7 +97,7 @@ def emu(
     from gluon_emu.amdgcn.replaced import code_in
     from gluon_emu.arguments import allocation_of
     from gluon_emu.command.arrays import saved, show
-    from gluon_emu.command.ptx import is_ptx, run_ptx, show_coverage
+    from gluon_emu.command.ptx import Schedules, is_ptx, run_ptx, show_coverage
     from gluon_emu.command.values import value_of
     from gluon_emu.settings import current, using
 
@@ -104,6 +119,7 @@ def emu(
             save or [],
             json,
             (trace_isa, timeout),
+            Schedules(schedules, seed, check),
         )
     code = code_in(file, kernel)
     name, texts = code.program.info.name, arg or []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json as json_
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional, Sequence
+from typing import Any, Iterator, Optional, Sequence
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from gluon_core.errors import ArgumentError
 from gluon_emu.arguments import allocation_of
 from gluon_emu.command.arrays import saved, show
 from gluon_emu.command.values import value_of
+from gluon_emu.errors import EmulatorError
 from gluon_emu.ptx.decode.module import Parameter, parse_module
 from gluon_emu.ptx.isa.families import find
 from gluon_emu.ptx.launcher import execute, prepared
@@ -20,7 +22,7 @@ from gluon_emu.ptx.loaded import code_in
 from gluon_emu.ptx.machine.code import Code
 from gluon_emu.settings import current, using
 
-__all__ = ["is_ptx", "run_ptx", "show_coverage"]
+__all__ = ["Schedules", "is_ptx", "run_ptx", "show_coverage"]
 
 _SHARED = 227 << 10  # bytes of a block
 Three = tuple[int, int, int]
@@ -32,6 +34,43 @@ def is_ptx(file: Path) -> bool:
     return not head.startswith(b"\x7fELF") and b".version" in head and b".target sm_" in head
 
 
+@dataclass(frozen=True)
+class Schedules:
+    """The runs of a kernel: one latest, one eager, then random ones.
+
+    Args:
+        count: of runs.
+        seed: of the first random one.
+        check: whether races are searched for.
+    """
+
+    count: int = 1
+    seed: int = 0
+    check: bool = False
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        if self.count == 1:
+            yield {}
+            return
+        named: list[dict[str, Any]] = [{"schedule": "latest"}, {"schedule": "eager"}]
+        seeds = range(self.seed, self.seed + max(0, self.count - 2))
+        yield from [*named, *({"schedule": "random", "seed": seed} for seed in seeds)]
+
+    def said(self) -> str:
+        """Return the verdict on runs without a report."""
+        if not self.check:
+            return (
+                "nothing wrong"
+                if self.count == 1
+                else f"nothing wrong under {self.count} schedules"
+            )
+        return f"no race and no other mistake under {_many(self.count)}"
+
+
+def _many(count: int) -> str:
+    return f"{count} schedules" if count > 1 else "one schedule"
+
+
 def run_ptx(
     file: Path,
     kernel: Optional[str],
@@ -41,6 +80,7 @@ def run_ptx(
     save: list[str],
     json: bool,
     watched: tuple[Optional[str], Optional[float]],
+    schedules: Schedules = Schedules(),
 ) -> int:
     """Run a kernel of a file, and print the changes that it made to its arrays.
 
@@ -49,6 +89,7 @@ def run_ptx(
         sizes: blocks of the grid, and threads of a block where the code does not say.
         shared: bytes that the code does not declare.
         watched: the file for a trace, and seconds.
+        schedules: the runs, each from the same arrays; the last one's results are printed.
 
     Raises:
         ArgumentError: there are too few values, too many, or others than the code takes.
@@ -72,14 +113,35 @@ def run_ptx(
     before = {number: array.copy() for number, array in arrays.items()}
     left = max(0, _SHARED - code.static_shared) if shared is None else shared
     trace, timeout = watched
-    with using(trace=trace or current().trace, timeout=timeout or current().timeout) as chosen:
-        scratch = [0] * (len(wanted) - len(values))
-        request = prepared(code, sizes[0], leaves, scratch, allocations, left, block=sizes[1])
-        counts = execute(request, chosen)
+    scratch = [0] * (len(wanted) - len(values))
+    first: dict[int, np.ndarray] = {}
+    varying: list[int] = []
+    always: dict[str, Any] = {"checks": True} if schedules.check else {}
+    for order in schedules:
+        for number, array in arrays.items():
+            array[...] = before[number]
+        limits: dict[str, Any] = {
+            "trace": trace or current().trace,
+            "timeout": timeout or current().timeout,
+        }
+        with using(**limits, **always, **order) as chosen:
+            request = prepared(code, sizes[0], leaves, scratch, allocations, left, block=sizes[1])
+            try:
+                counts = execute(request, chosen)
+            except EmulatorError as error:
+                seed = f", seed {order['seed']}" if "seed" in order else ""
+                under = f"\n  under schedule {order['schedule']}{seed}" if order else ""
+                error.message += under
+                raise
+        first = first or {number: array.copy() for number, array in arrays.items()}
+        varying += [n for n, array in arrays.items() if array.tobytes() != first[n].tobytes()]
     for number, path in targets.items():
         with path.open("wb") as out:
             np.save(out, arrays[number])
-    show(json, name, before, arrays, sum(counts.counts), "warps")
+    show(json, name, before, arrays, sum(counts.counts), "warps", schedules.said())
+    if varying and not json:
+        names = ", ".join(str(number) for number in sorted(set(varying)))
+        print(f"  the results in argument {names} depend on the schedule")
     return 0
 
 

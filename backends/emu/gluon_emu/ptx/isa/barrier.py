@@ -54,9 +54,7 @@ def _uniform(group: Any, value: np.ndarray, words: str) -> Optional[int]:
 @instruction("bar", "barrier")
 def barrier(call: Any) -> Step:
     if call.flag("warp"):
-        call.flag("sync")
-        call.count(1)
-        return synchronous(lambda group: None, call.get(call.operands[0], TYPES["b32"]))
+        return _warp(call)
     if call.name == "barrier" and call.flag("cluster"):
         return _cluster(call)
     call.flag("cta"), call.flag("aligned")
@@ -102,6 +100,18 @@ def barrier(call: Any) -> Step:
     return run
 
 
+def _warp(call: Any) -> Step:
+    call.flag("sync")
+    call.count(1)
+    members = call.get(call.operands[0], TYPES["b32"])
+
+    def meet(group: Any) -> None:
+        if group.machine.observer is not None:
+            group.machine.observer.warps(group, members(group))
+
+    return synchronous(meet, members)
+
+
 def _first(value: np.ndarray) -> int:
     return int(np.asarray(value).flat[0])
 
@@ -115,15 +125,21 @@ def _reduced(group: Any, number: int, reduction: Optional[str]) -> np.ndarray:
 
 def _cluster(call: Any) -> Step:
     kind = call.one_of("arrive", "wait")
-    call.one_of("release", "acquire", "relaxed")
+    ordered = call.one_of("release", "acquire", "relaxed") != "relaxed"
     call.flag("aligned")
     call.count(0)
     if kind is None or call.left:
         raise call.refuse("the cluster's barrier is `.arrive` or `.wait`")
 
     def run(group: Any) -> Any:
+        barriers, observer = group.machine.barriers, group.machine.observer
         if kind == "arrive":
-            return group.machine.barriers.cluster_arrive(group)
-        return group.machine.barriers.cluster_wait(group)
+            if observer is not None and ordered:
+                observer.arrive(group, "cluster")
+            return barriers.cluster_arrive(group)
+        outcome = barriers.cluster_wait(group)
+        if outcome is None and observer is not None and ordered:
+            observer.passed(group, "cluster")
+        return outcome
 
     return synchronous(run)

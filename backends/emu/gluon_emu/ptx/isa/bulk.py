@@ -14,6 +14,7 @@ from gluon_emu.ptx.isa.memory import address_of, addresses
 from gluon_emu.ptx.isa.table import Step, instruction
 from gluon_emu.ptx.isa.tensor import box_of, move
 from gluon_emu.ptx.machine.agents import Task
+from gluon_emu.ptx.machine.observe import Places
 from gluon_emu.ptx.numbers import uint
 from gluon_emu.ptx.program import TYPES
 from gluon_emu.ptx.tensormap import BYTES, FIELDS
@@ -90,8 +91,8 @@ def groups(call: Any) -> Step:
     call.flag("async"), call.flag("bulk")
     if call.flag("commit_group"):
         return lambda group: group.machine.agents.commit(group, "bulk")
-    newest = int(call.operands[0].value)
-    return lambda group: group.machine.agents.wait(group, "bulk", newest)
+    newest, reads = int(call.operands[0].value), "read" in call.left
+    return lambda group: group.machine.agents.wait(group, "bulk", newest, reads)
 
 
 @instruction("cp.async.bulk.prefetch")
@@ -198,9 +199,16 @@ def _launch(
         for block in blocks:
             machine.mbarriers.at(block * stride + barrier % stride)
     thread = np.array([int(group.rows[lane[0]]) * 32 + lane[1]])
-    task = Task("bulk", copy, thread)
+    task = Task("bulk", copy, thread, group.pc, barrier is not None)
     if machine.observer is not None:
-        machine.observer.copy(group, "tensor", task)
+        inside = np.flatnonzero(box.inside)
+        far = box.source[inside] - memory.arrays.low
+        near = [block * stride + box.places(start) for block in blocks]
+        shared: Places = [("shared", at if load else at[inside], None) for at in near]
+        elsewhere: Places = [("global", far, None)]
+        signals = [] if barrier is None else [block * stride + barrier % stride for block in blocks]
+        both = (elsewhere, shared) if load else (shared, elsewhere)
+        machine.observer.bulk(group, lane, *both, box.unit, signals, reduction is not None)
     machine.agents.start(task, grouped=barrier is None)
 
 
@@ -332,10 +340,23 @@ def _copy_range(
                 machine.mbarriers.complete(place, range_.size)
 
     thread = np.array([int(group.rows[lane[0]]) * 32 + lane[1]])
-    task = Task("bulk", copy, thread)
-    if machine.observer is not None:
-        machine.observer.copy(group, "bulk", task)
+    task = Task("bulk", copy, thread, group.pc, barrier is not None)
+    if machine.observer is not None and range_.size:
+        units = np.arange(0, range_.size, 16)
+        offsets = [0] if peers is None else [block * memory.stride for block in peers]
+        reads: Places = [(_name(range_.source[1]), range_.source[0] + units, None)]
+        writes: Places = [
+            (_name(range_.target[1]), range_.target[0] + far + units, None) for far in offsets
+        ]
+        signals = [] if barrier is None else [barrier]
+        if barrier is not None and peers is not None:
+            signals = [far + barrier % memory.stride for far in offsets]
+        machine.observer.bulk(group, lane, reads, writes, 16, signals, fold is not None)
     machine.agents.start(task, grouped=barrier is None)
+
+
+def _name(shared: bool) -> str:
+    return "shared" if shared else "global"
 
 
 @instruction("st.async", "red.async")
@@ -375,7 +396,12 @@ def store_async(call: Any) -> Step:
             for place, number in zip(*np.unique(places, return_counts=True)):
                 machine.mbarriers.complete(int(place), int(number) * size * count)
 
-        machine.agents.start(Task("bulk", come, machine.agents.threads_of(group)))
+        if machine.observer is not None:
+            for number, lane in enumerate(_lanes(group)):
+                into: Places = [("shared", at[number : number + 1] * size, None)]
+                signal = [int(places[number])]
+                machine.observer.bulk(group, lane, [], into, size * count, signal, bool(reduction))
+        machine.agents.start(Task("bulk", come, machine.agents.threads_of(group), group.pc, True))
 
     return run
 

@@ -72,7 +72,7 @@ def cp_async(call: Any) -> Step:
         start, bytes_ = start[lanes], count[lanes]
         task = Task("cp", lambda: _copy(memory, place, start, bytes_, size), _threads(group))
         if group.machine.observer is not None:
-            group.machine.observer.copy(group, "cp.async", task)
+            group.machine.observer.copied(group, task, place, lanes, size)
         group.machine.agents.start(task, grouped=True)
 
     return run
@@ -141,6 +141,10 @@ def arrive(call: Any) -> Step:
         if not counted:
             for place, count in zip(unique, counts):
                 machine.mbarriers.at(int(place)).pending += int(count)
+
+        if machine.observer is not None:
+            for place in unique:
+                machine.observer.noted(group, int(place), threads[places == place])
 
         def come() -> None:
             machine.agents.wait_of(threads, "cp", 0, True)

@@ -16,18 +16,19 @@ __all__ = ["places_of"]
 _U32, _B64 = TYPES["u32"], TYPES["b64"]
 
 
-def places_of(group: Any, space: str, at: np.ndarray) -> np.ndarray:
+def places_of(group: Any, space: str, at: np.ndarray, kind: str = "mbarrier") -> np.ndarray:
     """Return the byte of the objects in all of the shared memory, (warps, 32)."""
     places = group.machine.memory.places(group, space, at, 8, True)
     if len(places) != 1 or places[0][0] != "shared":
         raise ValueError("an mbarrier that is not in shared memory")
     if group.machine.observer is not None:
-        group.machine.observer.access("mbarrier", group, places, 8)
+        group.machine.observer.access(kind, group, places, 8)
     return np.asarray(group.full(places[0][1]))
 
 
 def _prefix(call: Any) -> str:
-    call.one_of("release", "acquire", "relaxed")
+    """Take what all instructions share; return the space, and let `call.ordered` say if threads are ordered."""
+    call.ordered = call.one_of("release", "acquire", "relaxed") != "relaxed"
     call.one_of("cta", "cluster")
     space = space_of(call)
     if call.type() != _B64:
@@ -35,10 +36,12 @@ def _prefix(call: Any) -> str:
     return space
 
 
-def _each(group: Any, space: str, at: Any, value: Optional[np.ndarray] = None) -> Any:
+def _each(
+    group: Any, space: str, at: Any, value: Optional[np.ndarray] = None, kind: str = "mbarrier"
+) -> Any:
     """Yield (place, number, value) of each object, and each value that threads have for it."""
     lanes = group.lanes()
-    where = places_of(group, space, at)[lanes]
+    where = places_of(group, space, at, kind)[lanes]
     if value is None:
         for place, count in zip(*np.unique(where, return_counts=True)):
             yield int(place), int(count), 0
@@ -59,7 +62,8 @@ def change(call: Any) -> Step:
     def run(group: Any) -> None:
         objects = group.machine.mbarriers
         act = {"init": objects.init, "expect_tx": objects.expect, "complete_tx": objects.complete}
-        for place, count, value in _each(group, space, where(group), amount(group)):
+        access = "mbarrier.init" if kind == "init" else "mbarrier"
+        for place, count, value in _each(group, space, where(group), amount(group), access):
             act[str(kind)](place, value if kind == "init" else count * value)
 
     return run
@@ -73,7 +77,7 @@ def inval(call: Any) -> Step:
     where = addresses(call, call.operands[0])
 
     def run(group: Any) -> None:
-        for place, _, _ in _each(group, space, where(group)):
+        for place, _, _ in _each(group, space, where(group), kind="mbarrier.init"):
             group.machine.mbarriers.invalidate(place)
 
     return run
@@ -95,10 +99,14 @@ def arrive(call: Any) -> Step:
         raise call.refuse("`mbarrier.arrive` takes an address and a count")
     where = addresses(call, operands[0])
     amount = call.get(operands[1], _U32) if len(operands) == 2 else None
+    releases = call.ordered
 
     def run(group: Any) -> None:
         objects, at = group.machine.mbarriers, where(group)
         value = None if amount is None else amount(group)
+        observer = group.machine.observer
+        if observer is not None:
+            observer.signal(group, places_of(group, space, at), releases)
         if put is not None:
             lanes, state = group.lanes(), np.zeros((group.rows.size, 32), np.uint64)
             places = places_of(group, space, at)
@@ -126,6 +134,7 @@ def wait(call: Any) -> Step:
     phase = call.get(call.operands[2], _U32 if parity else _B64)
     if len(call.operands) == 4:
         call.get(call.operands[3], _U32)
+    acquires = call.ordered
 
     def run(group: Any) -> Any:
         objects = group.machine.mbarriers
@@ -141,6 +150,8 @@ def wait(call: Any) -> Step:
         if not tries or group.passed or ready.all():
             group.polled = group.polled or not tries or group.passed
             group.passed = False
+            if group.machine.observer is not None:
+                group.machine.observer.observed(group, places, done, acquires)
             put(group, done)
             return None
         every = group.everything()

@@ -9,11 +9,12 @@ import numpy as np
 from gluon_emu.ptx.isa.atomics import at_once, update_of
 from gluon_emu.ptx.isa.table import Step, instruction
 from gluon_emu.ptx.machine.access import LOCAL_WINDOW, SHARED_WINDOW
+from gluon_emu.ptx.machine.observe import BLOCK, CLUSTER, DEVICE, Order
 from gluon_emu.ptx.numbers import uint
 from gluon_emu.ptx.program import TYPES, Type
 from gluon_emu.ptx.text import Address, Immediate, Operand, Register, Vector
 
-__all__ = ["address_of", "addresses", "space_of"]
+__all__ = ["address_of", "addresses", "order_of", "space_of"]
 
 _SPACES = {
     "global": "global", "shared": "shared", "shared::cta": "shared", "shared::cluster": "shared",
@@ -27,6 +28,7 @@ _HINTS = (
 )  # fmt: skip
 _ORDERS = ("acquire", "release", "acq_rel", "relaxed", "volatile", "mmio", "sc")
 _SCOPES = ("cta", "cluster", "gpu", "sys")
+_FENCES = {"cta": "cta", "cluster": "cluster", "gpu": "gpu", "sys": "sys", "gl": "gpu"}
 
 
 def space_of(call: Any) -> str:
@@ -52,11 +54,20 @@ def address_of(call: Any, base: Operand, offset: int = 0) -> Callable[[Any], np.
     return lambda group: get(group).astype(np.int64) + far
 
 
-def _prefix(call: Any) -> tuple[str, Optional[str]]:
+def order_of(word: Optional[str], scope: Optional[str]) -> Optional[Order]:
+    """Return the semantics of a strong access; None for a weak one (PTX ISA 8.4, 8.5)."""
+    if word is None:
+        return None
+    width = {"cta": BLOCK, "cluster": CLUSTER}.get(scope or "gpu", DEVICE)
+    every = word in ("acq_rel", "sc")
+    return Order(width, every or word == "acquire", every or word == "release")
+
+
+def _prefix(call: Any) -> tuple[str, Optional[Order]]:
     """Take what all accesses share; return the space, and the order."""
-    order = call.one_of(*_ORDERS)
+    word = call.one_of(*_ORDERS)
     space = space_of(call)
-    call.one_of(*_SCOPES)
+    order = order_of(word, call.one_of(*_SCOPES))
     call.hinted = "L2::cache_hint" in call.left
     while call.one_of(*_HINTS):
         pass
@@ -103,7 +114,7 @@ def ld(call: Any) -> Step:
     dtype = type.dtype
 
     def run(group: Any) -> None:
-        values = group.machine.memory.load(group, space, where(group), size, len(puts))
+        values = group.machine.memory.load(group, space, where(group), size, len(puts), order)
         if polls:
             group.polled = True
         for put, value in zip(puts, values):
@@ -128,7 +139,7 @@ def _load_variable(name: str, puts: list[Any], type: Type) -> Step:
 
 @instruction("st")
 def st(call: Any) -> Step:
-    space, _ = _prefix(call)
+    space, order = _prefix(call)
     if len(call.operands) < 2:
         raise call.refuse("`st` takes an address and a value")
     items = _items(call, call.operands[1])
@@ -151,7 +162,7 @@ def st(call: Any) -> Step:
 
     def run(group: Any) -> None:
         values = [np.asarray(get(group)).view(raw) for get in gets]
-        group.machine.memory.store(group, space, where(group), size, values)
+        group.machine.memory.store(group, space, where(group), size, values, order)
 
     return run
 
@@ -163,7 +174,9 @@ _ATOMIC = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 def atom(call: Any) -> Step:
     """Update each element of a pair or a vector by itself, the threads one after the other."""
     returns = call.name == "atom"
-    space, _ = _prefix(call)
+    scope = next((word for word in _SCOPES if word in call.left), None)
+    space, order = _prefix(call)
+    order = order or order_of("relaxed", scope)
     call.flag("noftz")
     kind = call.one_of(*_ATOMIC)
     if kind is None:
@@ -194,7 +207,9 @@ def atom(call: Any) -> Step:
         for i, get in enumerate(gets):
             new = [np.asarray(g(group)).view(raw) for g in (get, *extra)]
             olds.append(
-                group.machine.memory.update(group, space, at + i * size, size, update, new, fast)
+                group.machine.memory.update(
+                    group, space, at + i * size, size, update, new, fast, order
+                )
             )
         for put, old in zip(puts, olds):
             put(group, old.view(type.dtype))
@@ -263,8 +278,20 @@ def mapa(call: Any) -> Step:
 
 @instruction("membar", "fence")
 def fence(call: Any) -> Step:
-    """Order accesses, which happen in the order of the program here."""
-    return lambda group: None
+    """Order accesses, which happen in the order of the program here; watchers see it."""
+    words = list(call.left)
+    scope = next((_FENCES[word] for word in words if word in _FENCES), "gpu")
+    proxy, order = "", None
+    if "proxy" in words[:-1]:
+        proxy = words[words.index("proxy") + 1].partition("::")[0]
+    elif "mbarrier_init" not in words:
+        order = order_of(next((word for word in words if word in _ORDERS), "sc"), scope)
+
+    def run(group: Any) -> None:
+        if group.machine.observer is not None:
+            group.machine.observer.fence(group, order, proxy)
+
+    return run
 
 
 @instruction("createpolicy")

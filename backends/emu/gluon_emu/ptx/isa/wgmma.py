@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluon_emu.errors import AccessError
+from gluon_emu.ptx.isa.barrier import synchronous
 from gluon_emu.ptx.isa.mma import accumulator_places, left_places
 from gluon_emu.ptx.isa.products import ELEMENTS, integer_products, products, unpack
 from gluon_emu.ptx.isa.table import Step, instruction
@@ -16,7 +17,7 @@ from gluon_emu.ptx.isa.tensor import swizzled
 from gluon_emu.ptx.machine.code import SHARED_START
 from gluon_emu.ptx.numbers import decode
 from gluon_emu.ptx.program import TYPES
-from gluon_emu.ptx.text import Immediate, Vector
+from gluon_emu.ptx.text import Immediate, Register, Vector
 
 __all__: list[str] = []
 
@@ -26,8 +27,17 @@ _MODES = {0: 0, 1: 3, 2: 2, 3: 1}  # of descriptors -> 1 for 32, 2 for 64, 3 for
 
 @instruction("wgmma.fence", "wgmma.commit_group", "wgmma.wait_group")
 def order(call: Any) -> Step:
-    """Products are done when they are started."""
-    return lambda group: None
+    """Products are done when they are started; watchers see the order that is asked for."""
+    call.flag("sync"), call.flag("aligned")
+    if call.name != "wgmma" or "fence" in call.left:
+        return lambda group: None
+    newest = int(call.operands[0].value) if call.operands else None
+
+    def run(group: Any) -> None:
+        if group.machine.observer is not None:
+            group.machine.observer.groups(group, "wgmma", newest)
+
+    return synchronous(run)
 
 
 @lru_cache(maxsize=256)
@@ -63,6 +73,14 @@ def _matrices(
     """Return the matrices (warpgroups, extent, depth) that descriptors point to, as float64."""
     memory, size = group.machine.memory, ELEMENTS[kind] // 8
     blocks = group.block[::4]
+    if group.machine.observer is not None:
+        every = [
+            _places(
+                memory, blocks[i : i + 1], descriptors[i : i + 1], (extent, depth, size), across
+            )
+            for i in range(descriptors.size)
+        ]
+        group.machine.observer.product(group, [np.concatenate(every)], size)
     first = int(descriptors[0])
     shape = first >> 14
     if ((descriptors.astype(np.int64) >> 14) != shape).any():
@@ -84,6 +102,19 @@ def _some(
     memory: Any, blocks: np.ndarray, descriptors: np.ndarray, extent: int, depth: int, size: int,
     across: bool,
 ) -> np.ndarray:  # fmt: skip
+    index = _places(memory, blocks, descriptors, (extent, depth, size), across)
+    return np.asarray(memory.view("shared", size)[index // size])
+
+
+def _places(
+    memory: Any,
+    blocks: np.ndarray,
+    descriptors: np.ndarray,
+    shape: tuple[int, int, int],
+    across: bool,
+) -> np.ndarray:
+    """Return the byte of each element in all of the shared memory."""
+    extent, depth, size = shape
     first = int(descriptors[0])
     leading, stride = (first >> 16 & 0x3FFF) << 4, (first >> 32 & 0x3FFF) << 4
     mode = _MODES[first >> 62 & 3]
@@ -96,8 +127,7 @@ def _some(
             f"a matrix from {low:#x} to {high:#x} of shared memory, which is from {SHARED_START:#x} "
             f"to {memory.shared_bytes:#x}"
         )
-    index = (blocks * memory.stride)[:, None, None] + at
-    return np.asarray(memory.view("shared", size)[index // size])
+    return np.asarray((blocks * memory.stride)[:, None, None] + at)
 
 
 @instruction("wgmma.mma_async")
@@ -125,6 +155,8 @@ def mma_async(call: Any) -> Step:
     word = TYPES["b32"]
     gets, puts = [call.get(i, word) for i in items], [call.put(i, word) for i in items]
     registers = isinstance(a, Vector)
+    names = [i.name for i in items if isinstance(i, Register)]
+    factors = [i.name for i in a.items if isinstance(i, Register)] if registers else []
     get_a: Any = [call.get(i, word) for i in a.items] if registers else call.get(a, TYPES["b64"])
     get_b = call.get(b, TYPES["b64"])
     flag = call.get(rest[0], TYPES["pred"])
@@ -141,6 +173,9 @@ def mma_async(call: Any) -> Step:
         here = group.machine.warpgroups(group)
         if here is not None:
             return group.machine.await_warps(group, here)
+        observer = group.machine.observer
+        if observer is not None:
+            observer.products(group, names, factors)
         count = group.rows.size // 4
         y = _matrices(group, group.full(get_b(group))[::4, 0], n, k, right, across_b)
         y = np.swapaxes(y, 1, 2)

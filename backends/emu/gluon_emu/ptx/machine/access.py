@@ -14,6 +14,7 @@ from gluon_emu.errors import AccessError
 from gluon_emu.memory import GlobalMemory
 from gluon_emu.ptx.machine.code import SHARED_START
 from gluon_emu.ptx.machine.group import LANES, Group
+from gluon_emu.ptx.machine.observe import Order
 
 __all__ = ["LOCAL_WINDOW", "SHARED_WINDOW", "Memory"]
 
@@ -184,12 +185,13 @@ class Memory:
     # -- accesses --
 
     def load(
-        self, group: Group, space: str, at: np.ndarray, size: int, count: int = 1
-    ) -> list[np.ndarray]:
+        self, group: Group, space: str, at: np.ndarray, size: int, count: int = 1,
+        order: Optional[Order] = None,
+    ) -> list[np.ndarray]:  # fmt: skip
         """Return `count` elements of `size` bytes from each address, as unsigned integers."""
         places = self.places(group, space, at, size * count, False)
         if self.machine.observer is not None:
-            self.machine.observer.access("load", group, places, size * count)
+            self.machine.observer.access("load", group, places, size * count, order)
         if len(places) == 1:
             kind, offset, _ = places[0]
             view = self.view(kind, size)
@@ -203,13 +205,14 @@ class Memory:
         return results
 
     def store(
-        self, group: Group, space: str, at: np.ndarray, size: int, values: list[np.ndarray]
-    ) -> None:
+        self, group: Group, space: str, at: np.ndarray, size: int, values: list[np.ndarray],
+        order: Optional[Order] = None,
+    ) -> None:  # fmt: skip
         """Store elements of `size` bytes from each address on; of several to one the last stays."""
         places = self.places(group, space, at, size * len(values), True)
         self.machine.changes += 1
         if self.machine.observer is not None:
-            self.machine.observer.access("store", group, places, size * len(values))
+            self.machine.observer.access("store", group, places, size * len(values), order)
         for kind, offset, mask in places:
             view, index = self.view(kind, size), offset >> _LOG[size]
             if mask is None:
@@ -235,6 +238,7 @@ class Memory:
         at_once: Optional[
             Callable[[np.ndarray, np.ndarray, list[np.ndarray]], Optional[np.ndarray]]
         ] = None,
+        order: Optional[Order] = None,
     ) -> np.ndarray:
         """Apply `new = fn(old, values)` to elements, one thread after the other; return the old ones.
 
@@ -243,7 +247,7 @@ class Memory:
         """
         places = self.places(group, space, at, size, True)
         if self.machine.observer is not None:
-            self.machine.observer.access("atomic", group, places, size)
+            self.machine.observer.access("atomic", group, places, size, order)
         old = np.zeros((group.rows.size, LANES), _UINT[size])
         for kind, offset, mask in places:
             view = self.view(kind, size)

@@ -25,11 +25,15 @@ class Task:
         kind: "cp" (of cp.async), or "bulk".
         run: does it.
         threads: numbers of the threads that started it, over all resident warps; their groups count it.
+        place: index of its instruction.
+        barrier: whether it signals an mbarrier.
     """
 
     kind: str
     run: Callable[[], None]
     threads: np.ndarray
+    place: int = 0
+    barrier: bool = False
     done: bool = False
 
 
@@ -63,11 +67,16 @@ class Agents:
         """
         if self.eager or self.random is not None and self.random.integers(2):
             self._do(task)
+            if grouped and self.machine.observer is not None:
+                self._count(task)  # nobody has waited for it yet
             return
-        self.tasks.append(task)
         if grouped:
-            number = self.committed[task.kind][task.threads].copy()
-            self.grouped[task.kind].append((task, task.threads, number))
+            self._count(task)
+        self.tasks.append(task)
+
+    def _count(self, task: Task) -> None:
+        number = self.committed[task.kind][task.threads].copy()
+        self.grouped[task.kind].append((task, task.threads, number))
 
     def _do(self, task: Task) -> None:
         if not task.done:
@@ -92,11 +101,18 @@ class Agents:
 
     def commit(self, group: Group, kind: str) -> None:
         self.committed[kind][self.threads_of(group)] += 1
+        if self.machine.observer is not None:
+            self.machine.observer.groups(group, kind, None)
 
-    def wait(self, group: Group, kind: str, newest: int) -> None:
-        """Finish the tasks of all groups of these threads but the newest ones."""
-        threads = self.threads_of(group)
-        self.wait_of(threads, kind, newest)
+    def wait(self, group: Group, kind: str, newest: int, reads: bool = False) -> None:
+        """Finish the tasks of all groups of these threads but the newest ones.
+
+        Args:
+            reads: the threads wait for the reads of these tasks alone.
+        """
+        self.wait_of(self.threads_of(group), kind, newest)
+        if self.machine.observer is not None:
+            self.machine.observer.groups(group, kind, newest, reads)
 
     def wait_of(self, threads: np.ndarray, kind: str, newest: int, opened: bool = False) -> None:
         here = np.zeros(self.committed[kind].size, bool)
@@ -105,9 +121,16 @@ class Agents:
         left = []
         for entry in self.grouped[kind]:
             task, owners, number = entry
-            if not task.done and (here[owners] & (number < last[owners])).any():
-                self._do(task)
-            if not task.done:
+            mine = here[owners] & (number < last[owners])
+            if mine.any():
+                if self.machine.observer is not None and kind == "cp":
+                    self.machine.observer.drained(task, owners[mine])
+                    if not mine.all():
+                        left.append((task, owners[~mine], number[~mine]))
+                if not task.done:
+                    self._do(task)
+                continue
+            if not task.done or self.machine.observer is not None and kind == "cp":
                 left.append(entry)
         self.grouped[kind] = left
         if any(task.done for task in self.tasks):

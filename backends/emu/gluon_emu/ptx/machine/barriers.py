@@ -65,6 +65,9 @@ class Barriers:
         if here is not None:
             return machine.await_warps(group, here)
         machine.changes += 1
+        observer = machine.observer
+        if observer is not None:
+            observer.arrive(group, number)
         count = np.bincount(group.block, minlength=machine.blocks) * LANES
         mine = count > 0
         wanted = -1 if threads is None else threads
@@ -88,6 +91,10 @@ class Barriers:
         complete = self._complete(number)
         if vote is None and complete[group.block].all() and not self.waiting.get(number):
             self._reset(number, complete)
+            if observer is not None:
+                observer.complete(number, complete)
+                if waits:
+                    observer.passed(group, number)
             return None
         if waits:
             self.waiting.setdefault(number, []).append(group)
@@ -119,7 +126,9 @@ class Barriers:
         """Let the warps of complete blocks go on."""
         if not complete.any():
             return
-        machine = self.machine
+        machine, observer = self.machine, self.machine.observer
+        if observer is not None:
+            observer.complete(number, complete)
         for place in (0, 1):
             self.outcome[place, number][complete] = self.votes[place, number][complete]
             self.votes[place, number][complete] = 0
@@ -144,6 +153,9 @@ class Barriers:
                 parts = [group]
             for part in parts:
                 part.passed = True
+                if observer is not None:
+                    part.mask = part.active
+                    observer.passed(part, number)
             machine.place(*parts)
         if left:
             self.waiting[number] = left
@@ -193,6 +205,8 @@ class Barriers:
         wanted = np.bincount(cluster, living, self.cluster_arrived.size)
         complete = (self.cluster_arrived > 0) & (self.cluster_arrived >= wanted)
         if complete.any():
+            if machine.observer is not None:
+                machine.observer.complete("cluster", complete)
             self.cluster_phase[complete] += 1
             self.cluster_arrived[complete] = 0
             waiting, self.cluster_waiting = self.cluster_waiting, []

@@ -44,6 +44,7 @@ class Bound:
     leads: bool = False
     reads: frozenset[str] = frozenset()
     writes: frozenset[str] = frozenset()
+    touches: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -242,6 +243,7 @@ class Code:
             except NotModelled as error:
                 self.unknown.append((instruction, error))
             bound.reads, bound.writes = frozenset(self.reading), frozenset(self.written.now)
+            bound.touches = bound.reads | bound.writes
         if not function.instructions:
             raise EmulatorError(f"{function.name} has no instructions")
 

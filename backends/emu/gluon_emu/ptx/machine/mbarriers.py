@@ -42,6 +42,7 @@ class Mbarriers:
     def __init__(self, machine: Any):
         self.machine = machine
         self.objects: dict[int, Mbarrier] = {}
+        self.total: dict[int, int] = {}  # phases of all objects that were at a place
         self.waiting: dict[int, list[Group]] = {}  # id of a group -> [it]
         self.places: dict[int, np.ndarray] = {}
         self.timed_out = 0
@@ -58,6 +59,7 @@ class Mbarriers:
         if not 1 <= count <= _MOST:
             raise EmulatorError(f"an mbarrier for {count} arrivals, and 1 to {_MOST} are possible")
         self.objects[place] = Mbarrier(count, count)
+        self.total[place] = self.total.get(place, 0) + 1
         self.machine.changes += 1
 
     def invalidate(self, place: int) -> None:
@@ -72,7 +74,7 @@ class Mbarriers:
         """Bytes came."""
         one = self.at(place)
         one.bytes -= count
-        self._check(one)
+        self._check(one, place)
 
     def arrive(self, place: int, count: int = 1, drop: bool = False, late: bool = False) -> int:
         """Arrive; return the phase before.
@@ -91,14 +93,17 @@ class Mbarriers:
         if drop:
             one.expected -= count
         one.pending -= count
-        self._check(one)
+        self._check(one, place)
         return phase
 
-    def _check(self, one: Mbarrier) -> None:
+    def _check(self, one: Mbarrier, place: int) -> None:
         self.machine.changes += 1
         if one.pending or one.bytes:
             return
         one.phase += 1
+        self.total[place] += 1
+        if self.machine.observer is not None:
+            self.machine.observer.complete(("mbarrier", place))
         one.pending = one.expected
         if self.waiting:
             waiting = [g for groups in self.waiting.values() for g in groups]

@@ -18,6 +18,8 @@ from gluon_emu.ptx.machine.code import SWITCH, Bound, Code
 from gluon_emu.ptx.machine.group import LANES, Group, merged, move
 from gluon_emu.ptx.machine.launch import Launch
 from gluon_emu.ptx.machine.mbarriers import Mbarriers
+from gluon_emu.ptx.machine.observe import Observer
+from gluon_emu.ptx.machine.races import search
 from gluon_emu.ptx.numbers import uint
 from gluon_emu.settings import Settings
 
@@ -25,7 +27,7 @@ __all__ = ["Machine"]
 
 _IDLE = 400_000  # jumps back in a row without any change to memory, after which a loop is endless
 _SHOWN = 12
-_SPINS = 8  # polls after which a copy comes to its end
+_SPINS = 4  # polls after which copies come to their end, until another warp can go on
 
 
 class Machine:
@@ -35,8 +37,9 @@ class Machine:
         block_of: of each warp (row), among the resident blocks.
         thread_of: (rows, 32), the number of each thread in its block.
         exited: (rows, 32).
+        flying: registers that `wgmma` may still read or write, for watchers; empty without one.
         changes: how often anything changed that a thread may wait for.
-        observer: gets each access; None for nobody.
+        observer: gets the events (`machine.observe`); None for nobody.
     """
 
     def __init__(
@@ -74,9 +77,12 @@ class Machine:
         self.parked: list[Group] = []
         self.changes = self.idle = self.polls = self.counted = 0
         self.clock = 1 << 20
-        self.observer: Any = None
+        self.observer: Optional[Observer] = None
         self.complaints: list[str] = []
         self.limit: Any = None
+        self.flying: dict[str, np.ndarray] = {}
+        if settings.search:
+            self.observer = search(self)
         self.random = (
             np.random.default_rng(settings.seed) if settings.schedule == "random" else None
         )
@@ -109,12 +115,14 @@ class Machine:
         while True:
             if self.ready:
                 self._advance(self._next())
-            elif self.agents.pending():
+            elif self.parked and self.agents.pending():
                 self.agents.run_oldest()
             elif not self.mbarriers.time_out():
                 break
         if self.parked:
             raise self._deadlock()
+        if self.observer is not None:
+            self.observer.ended()
         self.agents.finish()
 
     def _unset(self, name: str) -> np.ndarray:
@@ -197,6 +205,12 @@ class Machine:
                 if not mask.any():
                     return None
                 group.mask = None if mask.all() else mask
+            if (
+                self.flying
+                and not bound.touches.isdisjoint(self.flying)
+                and self.observer is not None
+            ):
+                self.observer.registers(group, bound)
             return bound.step(group)
         except EmulatorError as error:
             raise self._placed(error, bound, group) from None
@@ -271,7 +285,9 @@ class Machine:
             group.polled = False
             self.polls += 1
             if self.polls > _SPINS and self.agents.pending():
-                self.agents.run_oldest()
+                ready = len(self.ready)
+                while self.agents.pending() and len(self.ready) == ready:
+                    self.agents.run_oldest()
                 self.polls = 0
 
     def call(self, group: Group, target: int, back: int, results: Any) -> Any:
@@ -309,6 +325,8 @@ class Machine:
     def leave(self, group: Group) -> Any:
         """End the masked threads."""
         lanes = group.lanes() & group.everything()
+        if self.observer is not None:
+            self.observer.left(group, lanes)
         self.exited[group.rows] |= lanes
         rest = group.everything() & ~lanes
         self.changes += 1

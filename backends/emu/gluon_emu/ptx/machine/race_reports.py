@@ -1,0 +1,96 @@
+"""The reports of the search for races."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gluon_emu.errors import MissingWaitError, OrderError, RaceError
+from gluon_emu.ptx.machine.clocks import CAUSAL
+
+__all__ = ["refuse", "spoken"]
+
+
+def refuse(
+    races: Any, group: Any, earlier: Any, unit: Any, thread: tuple[Any, Any], how: tuple[str, bool, int],
+    wrote: bool, proxy: bool,
+) -> None:  # fmt: skip
+    machine = races.machine
+    space, writes, _ = how
+    bound = machine.steps[group.pc]
+    agent, place = int(earlier.agent), int(earlier.place)
+    row = int(np.flatnonzero(group.rows == thread[0])[0])
+    verb, other = ("write" if writes else "read"), ("write" if wrote else "read")
+    before = f"the {other} by {spoken(machine, place)}"
+    kind: Any = RaceError if space == "shared" else OrderError
+    if agent > 0:
+        before += f" of {_thread(machine, agent)}"
+    remedy = None
+    words = f"{_where(races, space, int(unit))}: this {verb} and {before} have no order"
+    if proxy:
+        words += " between the generic and the async proxy"
+        remedy = "Put `fence.proxy.async` behind the write, before the barrier that follows it."
+    elif agent < 0:
+        kind = MissingWaitError
+        words = f"{_where(races, space, int(unit))}: this {verb} does not wait for {before}"
+        remedy = _wait(machine, place)
+    elif _signalled_for_others(races, thread, earlier):
+        remedy = "Another lane of that warp signalled: put `bar.warp.sync` before its signal."
+    elif races.narrow is not None and space == "global":
+        remedy = f"{races.narrow}"
+    elif space == "shared":
+        remedy = "Put a barrier between the two."
+    raise machine.report(kind, words, bound, group, (row, int(thread[1])), remedy)
+
+
+def _signalled_for_others(races: Any, thread: tuple[Any, Any], earlier: Any) -> bool:
+    row = int(earlier.agent) - 1 >> 5
+    if row == int(thread[0]):
+        return False
+    if races.cluster_of[row] != races.cluster_of[int(thread[0])]:
+        return False
+    return bool(races.clock.some[CAUSAL, int(thread[0]), int(races.own[row])] >= earlier.epoch)
+
+
+def spoken(machine: Any, place: int) -> str:
+    source = machine.steps[place].source
+    where = source.location
+    line = f"line {source.line} of the PTX"
+    near = f"{where.file}:{where.line}, {line}" if where is not None else line
+    text = source.text if len(source.text) < 90 else source.text[:87] + "..."
+    return f"`{text}` ({near})"
+
+
+def _thread(machine: Any, agent: int) -> str:
+    row, lane = agent - 1 >> 5, agent - 1 & 31
+    block = tuple(int(i) for i in machine.block_ids[machine.block_of[row]])
+    return f"block {block}, warp {row % machine.warps}, lane {lane}"
+
+
+def _where(races: Any, space: str, unit: int) -> str:
+    if space == "shared":
+        byte = unit * races.shared.unit
+        block = tuple(int(i) for i in races.machine.block_ids[byte // races.machine.memory.stride])
+        return f"byte {byte % races.machine.memory.stride:#x} of the shared memory of block {block}"
+    assert races.globals is not None
+    byte = unit * races.globals.unit
+    piece = int(np.searchsorted(races.bases, byte, "right")) - 1
+    arrays = races.machine.memory.arrays
+    address = byte - int(races.bases[piece]) + int(races.low[piece]) + arrays.low
+    for one in arrays.allocations:
+        if one.start <= address + races.globals.unit - 1 and address < one.end:
+            return f"byte {max(0, address - one.start)} of {one.name}"
+    return f"address {address:#x}"
+
+
+def _wait(machine: Any, place: int) -> str:
+    name = machine.steps[place].source.statement.name
+    modifiers = machine.steps[place].source.statement.modifiers
+    if name == "wgmma":
+        return "Wait for the product: `wgmma.commit_group`, `wgmma.wait_group`."
+    if "bulk" not in modifiers:
+        return "Wait for the copy: `cp.async.wait_group`, then a barrier for other threads."
+    if "mbarrier::complete_tx::bytes" in modifiers or name in ("st", "red"):
+        return "Wait for its mbarrier: `mbarrier.try_wait`."
+    return "Wait for the copy: `cp.async.bulk.commit_group`, `cp.async.bulk.wait_group`, then a barrier."

@@ -1,0 +1,60 @@
+"""The last accesses to each unit of memory: the write, and up to two reads after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Accesses", "Shadow"]
+
+
+@dataclass(frozen=True)
+class Accesses:
+    """Accesses, one for each unit.
+
+    Args:
+        agent: row * 32 + lane + 1 of a thread; below 0 of what works asynchronously; 0 for none.
+        epoch: of the agent.
+        place: index of the instruction.
+        strong: the scope, 0 of a weak access.
+    """
+
+    agent: np.ndarray
+    epoch: np.ndarray
+    place: np.ndarray
+    strong: np.ndarray
+
+    def of(self, index: Any) -> "Accesses":
+        return Accesses(self.agent[index], self.epoch[index], self.place[index], self.strong[index])
+
+    def put(self, index: Any, other: "Accesses") -> None:
+        self.agent[index], self.epoch[index] = other.agent, other.epoch
+        self.place[index], self.strong[index] = other.place, other.strong
+
+    @classmethod
+    def empty(cls, size: int) -> "Accesses":
+        agent, epoch, place = (np.zeros(size, np.int32) for _ in range(3))
+        return cls(agent, epoch, place, np.zeros(size, np.int8))
+
+
+class Shadow:
+    """The accesses to a space.
+
+    Args:
+        size: bytes.
+        unit: the bytes of one record.
+    """
+
+    def __init__(self, size: int, unit: int):
+        self.unit = unit
+        count = -(-size // unit)
+        self.write = Accesses.empty(count)
+        self.reads = (Accesses.empty(count), Accesses.empty(count))
+
+    def units(self, places: np.ndarray, size: int) -> np.ndarray:
+        """Return the units of accesses of `size` bytes from each place on, (accesses, units of one)."""
+        first = places // self.unit
+        count = max(1, size // self.unit)
+        return np.asarray(first[:, None] + np.arange(count))

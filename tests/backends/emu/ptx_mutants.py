@@ -1,0 +1,199 @@
+"""PTX of pipelined kernels with one wait, fence, arrival or commit deleted or weakened, and the emulator's report.
+
+python -m tests.backends.emu.ptx_mutants [CASE] prints the table of docs/emulator-ptx.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Iterator, Optional
+from unittest.mock import patch
+
+import torch
+
+import gluon_kernels
+from gluon_core.errors import GluonError
+from gluon_core.simulation.evidence import recording
+from gluon_emu.settings import using
+
+_PATTERNS = {
+    "wait at an mbarrier": r"mbarrier\.try_wait\.\S+ complete, .*",
+    "arrival at an mbarrier": r"(@\S+ )?(cp\.async\.)?mbarrier\.arrive\.(?!expect_tx).*",
+    "bytes that an mbarrier expects": r"(@\S+ )?mbarrier\.arrive\.expect_tx.*",
+    "barrier of warps": r"(bar|barrier)\.(sync|cluster)\S*.*",
+    "barrier of a warp's lanes": r"bar\.warp\.sync.*",
+    "proxy fence": r"fence\.proxy\.async.*",
+    "fence of memory": r"(fence\.(acq_rel|sc)|membar).*",
+    "wgmma.fence": r"wgmma\.fence.*",
+    "wgmma.commit_group": r"wgmma\.commit_group.*",
+    "wgmma.wait_group": r"wgmma\.wait_group.*",
+    "cp.async.commit_group": r"cp\.async\.commit_group.*",
+    "cp.async.wait_group": r"cp\.async\.wait_group.*",
+    "bulk commit_group": r"cp\.async\.bulk\.commit_group.*",
+    "bulk wait_group": r"cp\.async\.bulk\.wait_group.*",
+}
+_COUNTED = re.compile(r"(\.wait_group(?:\.read)?(?:\.sync\.aligned)?\s+)(\d+)")
+_ORDERED = re.compile(r"\.(acq_rel|release|acquire)\b")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """PTX in which `line` (from 1) has an instruction less, or a weaker one."""
+
+    kind: str
+    text: str
+    line: int
+    before: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}, line {self.line}: {self.before}"
+
+
+def mutants(text: str) -> Iterator[Mutant]:
+    """Yield each deletion and each weakening of an instruction that orders."""
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        code = line.strip().rstrip(";").strip()
+        for kind, pattern in _PATTERNS.items():
+            if re.fullmatch(pattern, code):
+                instead = "setp.eq.u32 complete, 0, 0;" if kind == "wait at an mbarrier" else ""
+                yield Mutant(kind, _with(lines, number, instead), number + 1, code)
+        counted = _COUNTED.search(line)
+        if counted is not None:
+            weaker = f"{line[: counted.start(2)]}{int(counted[2]) + 1}{line[counted.end(2) :]}"
+            yield Mutant(
+                "one more group may be pending", _with(lines, number, weaker), number + 1, code
+            )
+        if re.match(r"(@\S+ )?(atom|red|ld|st|fence)\b.*(global|gpu)", code) and _ORDERED.search(
+            code
+        ):
+            if not code.startswith("fence"):
+                weaker = _ORDERED.sub(".relaxed", line, 1)
+                yield Mutant("relaxed, not ordered", _with(lines, number, weaker), number + 1, code)
+            narrow = line.replace(".gpu", ".cta", 1)
+            yield Mutant("scope of the block", _with(lines, number, narrow), number + 1, code)
+
+
+def _with(lines: list[str], number: int, instead: str) -> str:
+    return "\n".join([*lines[:number], f"\t{instead}", *lines[number + 1 :]])
+
+
+@dataclass(frozen=True)
+class Case:
+    """A launch of one kernel.
+
+    Args:
+        target: the emulator's.
+        run: launches it; its result is compared by its bits.
+        tiling: of the GEMM kernels; None for their own choice.
+    """
+
+    target: str
+    run: Callable[[], Any]
+    tiling: Optional[str] = None
+
+
+def _bf16(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).bfloat16()
+
+
+def _product() -> Any:
+    return gluon_kernels.matmul(_bf16(40, 520), _bf16(520, 72))
+
+
+def _attention() -> Any:
+    return gluon_kernels.attention(*(_bf16(1, 1, 256, 64) for _ in range(3)), causal=True)
+
+
+def _grouped() -> Any:
+    offs = torch.tensor([40, 72, 150], dtype=torch.int32)
+    return gluon_kernels.grouped_matmul(_bf16(150, 136), _bf16(3, 136, 208), offs)
+
+
+CASES = {
+    "gemm, ping-pong": Case("emu:sm_90", _product, "pingpong 64x128x64 s8"),
+    "gemm, cooperative": Case("emu:sm_90", _product, "cooperative 256x128x64 s4"),
+    "gemm, split-K": Case("emu:sm_90", _product, "split_k 16x64x128 s6/4"),
+    "attention": Case("emu:sm_90", _attention),
+    "grouped GEMM": Case("emu:sm_90", _grouped),
+    "gemm, cp.async": Case("emu:sm_80", _product),
+}
+
+
+def _launched(case: Case) -> Any:
+    from gluon_kernels.gemm import launches, ops, tilings
+
+    ops.plans.forget()
+    with patch.dict(os.environ, {"GLUON_TARGET": case.target}):
+        if case.tiling is None:
+            return case.run()
+        chosen = tilings.TILINGS[case.tiling]
+        with patch.object(tilings, "choose", lambda size: chosen), patch.object(launches, "choose", lambda size: chosen), patch.object(launches, "multiprocessors", lambda tensor: 3):  # fmt: skip
+            return case.run()
+
+
+def code_of(case: Case) -> tuple[str, str]:
+    """Return the name of the kernel of a case with most code, and its PTX; its launch has no race."""
+    with recording() as record, using(search=True, timeout=100):
+        _launched(case)
+    kernel = max(record.kernels.values(), key=lambda one: len(one.asm["ptx"]))
+    return kernel.metadata.name, kernel.asm["ptx"]
+
+
+SCHEDULES: tuple[dict[str, Any], ...] = (
+    {"schedule": "latest"}, {"schedule": "eager"}, *({"schedule": "random", "seed": n} for n in range(3)),
+)  # fmt: skip
+
+
+def report(case: Case, kernel: str, mutant: Mutant, right: Any = None) -> Optional[str]:
+    """Return the class of the report on a mutant, "other result", or None where nothing shows it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "mutant.ptx"
+        path.write_text(mutant.text)
+        for order in SCHEDULES:
+            try:
+                with using(assembly=f"{kernel}={path}", search=True, timeout=60, **order):
+                    result = _launched(case)
+            except GluonError as error:
+                return type(error).__name__
+            if right is not None and not torch.equal(result, right):
+                return "other result"
+    return None
+
+
+def table(name: str) -> tuple[Counter[tuple[str, str]], list[Mutant]]:
+    """Return the reports on all mutants of a case by kind, and the mutants without one."""
+    case = CASES[name]
+    kernel, text = code_of(case)
+    right = _launched(case)
+    counts: Counter[tuple[str, str]] = Counter()
+    silent = []
+    for mutant in mutants(text):
+        begun = time.monotonic()
+        said = report(case, kernel, mutant, right)
+        counts[mutant.kind, said or "no report"] += 1
+        if said is None:
+            silent.append(mutant)
+        print(f"{name}: {mutant}: {said or 'no report'} ({time.monotonic() - begun:.1f} s)", file=sys.stderr, flush=True)  # fmt: skip
+    return counts, silent
+
+
+def main() -> None:
+    chosen = sys.argv[1:] or list(CASES)
+    for name in chosen:
+        counts, silent = table(name)
+        for (kind, said), count in sorted(counts.items()):
+            print(f"| {name} | {kind} | {said} | {count} |", flush=True)
+        for mutant in silent:
+            print(f"    {mutant}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
