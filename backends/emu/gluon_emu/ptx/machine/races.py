@@ -1,7 +1,7 @@
 """A search for races in running PTX: PTX ISA, chapter 8.
 
 Each access is compared with the last ones to the same memory: two of which one writes need an order, by barriers, by release
-and acquire at scopes that include both, or by the wait for asynchronous work. What goes through the async proxy (bulk
+and acquire at scopes that include both, or by the wait for asynchronous work. Work of the async proxy (bulk
 copies, `wgmma`) needs a proxy fence behind generic writes, too.
 """
 
