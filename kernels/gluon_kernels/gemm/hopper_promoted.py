@@ -12,7 +12,6 @@ from gluon_core.language.nvidia.hopper import tma_ring, warpgroup_mma, warpgroup
 from gluon_kernels.gemm.epilogue import of_scaled, store_part
 from gluon_kernels.gemm.hopper import (
     close,
-    copy_tiles,
     left_of,
     place_of,
     right_of,
@@ -24,21 +23,37 @@ DEPTH = gl.constexpr(128)  # elements of K that share a scale
 
 
 @gluon.jit
-def row_scales(scales, rows, M, K, step):
-    """Return the scales of rows for a step, zeros behind the last row or step."""
-    a_scales, strides = scales[0], scales[2]
-    inside = (rows < M) & (step < gl.cdiv(K, DEPTH))
-    at = rows.to(gl.int64) * strides[0] + step.to(gl.int64) * strides[1]
-    return gl.load(a_scales + at, mask=inside, other=0.0)
+def block_scales(scales, N, K, column, COUNT: gl.constexpr):
+    """Return pointers to the first step's scales of COUNT blocks of B from a column on, of the last block behind it."""
+    last = gl.cdiv(N, DEPTH) - 1
+    pointers = ()
+    for i in gl.static_range(COUNT):
+        block = gl.minimum(column // DEPTH + i, last)
+        pointers = pointers + (scales[0] + block.to(gl.int64) * scales[2],)
+    return pointers
 
 
 @gluon.jit
-def block_scale(scales, N, K, column, step):
-    """Return the scale of the block of B that has a column, of the last block behind it."""
-    b_scales, strides = scales[1], scales[2]
-    block = gl.minimum(column // DEPTH, gl.cdiv(N, DEPTH) - 1)
-    step = gl.minimum(step, gl.cdiv(K, DEPTH) - 1)
-    return gl.load(b_scales + step.to(gl.int64) * strides[2] + block.to(gl.int64) * strides[3])
+def copy_steps(ring, tiles, batch, K, SHAPES: gl.constexpr, BY_BLOCK: gl.constexpr):
+    """Fetch the tiles of each step, and the scales of its rows where steps have some."""
+    at = ring.producer()
+    for tile in range(gl.program_id(0), tiles.count() * batch, gl.num_programs(0)):
+        matrix, row, column = place_of(tile, tiles)
+        for step in range(gl.cdiv(K, DEPTH)):
+            k = step * DEPTH
+            places = ()
+            top = row
+            for i in gl.static_range(len(SHAPES[0])):
+                places = places + ([matrix, top, k],)
+                top += SHAPES[0][i]
+            side = column
+            for i in gl.static_range(len(SHAPES[1])):
+                places = places + ([matrix, side, k],)
+                side += SHAPES[1][i]
+            if BY_BLOCK:
+                places = places + ([step, row],)
+            ring.fetch(at, places)
+            at = at.next()
 
 
 @gluon.jit
@@ -77,22 +92,20 @@ def multiply_promoted(
         row += group * ROWS
         left = gl.zeros([ROWS, SHAPES[1][0]], gl.float32, layout)
         right = left
-        rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
         if BY_BLOCK:
-            first = gl.to_tensor(0)
-            coming = row_scales(scales, rows, M, K, first)
-            left_coming = block_scale(scales, N, K, column, first)
-            right_coming = block_scale(scales, N, K, column + DEPTH, first)
+            of_blocks = block_scales(scales, N, K, column, len(SHAPES[1]))
         for step in range(steps):
-            if BY_BLOCK:  # those of the next step are under way while this one is multiplied
-                by_left = coming * left_coming
-                by_right = coming * right_coming
-                coming = row_scales(scales, rows, M, K, step + 1)
-                left_coming = block_scale(scales, N, K, column, step + 1)
-                right_coming = block_scale(scales, N, K, column + DEPTH, step + 1)
+            if BY_BLOCK:
+                of_left = gl.load(of_blocks[0] + step * scales[1])
+                of_right = gl.load(of_blocks[len(SHAPES[1]) - 1] + step * scales[1])
+                slot = ring.wait(at)
+                flat = slot[len(SHAPES[0]) + len(SHAPES[1])].reshape([ROWS * 2])
+                by_row = flat.slice(group * ROWS, ROWS).load(gl.SliceLayout(1, layout))
+                by_left = by_row * of_left
+                by_right = by_row * of_right
             else:
+                slot = ring.wait(at)
                 by_left, by_right = None, None
-            slot = ring.wait(at)
             a = left_of(slot[group], (False, True))
             part = product(a, right_of(slot[2], (False, True)), layout)
             if TWO:
@@ -114,21 +127,24 @@ def multiply_promoted(
 
 @gluon.jit(do_not_specialize=["batch", "M", "N", "K", "c_row"])
 def gemm_promoted(
-    a_desc, b_descs, c, c_descs, c_matrix, c_row, by_rows, scales, batch, M, N, K,
+    a_desc, b_descs, scales_desc, c, c_descs, c_matrix, c_row, by_rows, scales, batch, M, N, K,
     BLOCK_M: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
     FORM: gl.constexpr, VECTOR: gl.constexpr,
 ):  # fmt: skip
     """Multiply [batch, M, K] by [batch, N, K], 8-bit floats; `a_desc` is of half the rows of a tile, `b_descs` of 128 columns each.
 
-    `by_rows` are the scales of `of_scaled`. `scales` is None, or the scales of steps of rows, of blocks, and their strides:
-    of rows and steps, of steps and blocks. The other arguments are those of `gemm`.
+    `by_rows` are the scales of `of_scaled`. `scales_desc` is None, or of the scales of steps of rows [K / 128, M], and `scales` has
+    those of blocks with the strides of steps and of blocks. The other arguments are those of `gemm`.
     """
     gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
     WIDTHS: gl.constexpr = (b_descs[0].block_type.shape[1],) * len(b_descs)
     COLUMNS: gl.constexpr = WIDTHS[0] * len(b_descs)
     SHAPES: gl.constexpr = ((BLOCK_M // 2,) * 2, WIDTHS, DEPTH)
-    TRANSPOSED: gl.constexpr = (False, True)
-    ring = tma_ring((a_desc,) * 2 + b_descs, STAGES, consumers=2)
+    BY_BLOCK: gl.constexpr = scales_desc is not None
+    if BY_BLOCK:
+        ring = tma_ring((a_desc,) * 2 + b_descs + (scales_desc,), STAGES, consumers=2)
+    else:
+        ring = tma_ring((a_desc,) * 2 + b_descs, STAGES, consumers=2)
     tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, COLUMNS], GROUP)
     end = of_scaled(M, N, None, None, by_rows)
     PLAIN: gl.constexpr = by_rows[0] is None and by_rows[1] is None and len(by_rows[2]) == 0
@@ -146,7 +162,7 @@ def gemm_promoted(
                 multiply_promoted,
                 (ring, tiles, batch, second, scales, sizes, 1, SHAPES, FORM, VECTOR),
             ),
-            (copy_tiles, (ring, tiles, batch, K, SHAPES, TRANSPOSED)),
+            (copy_steps, (ring, tiles, batch, K, SHAPES, BY_BLOCK)),
         ],
         [4, 1],
         [232, 40],
@@ -157,24 +173,20 @@ def gemm_promoted(
 
 
 @gluon.jit
-def started(ring, at, nothing):
-    """Return the transposed product of a step, under way."""
-    a, b = ring.wait(at)
-    a = left_of(a, (False, True))
-    b = right_of(b, (False, True))
-    return warpgroup_mma(
-        b.permute((1, 0)), a.permute((1, 0)), nothing, use_acc=False, is_async=True
-    )
-
-
-@gluon.jit
-def scales_of_step(scales, rows, sizes, column, step):
-    """Return a tuple of the scales of a step, of none where scales belong to rows and columns."""
-    M, N, K = sizes
-    if scales is None:
-        return ()
+def started(ring, at, of_block, nothing):
+    """Return the transposed product of a step, under way, and a tuple of the scales of its columns where it has some."""
+    ROWS: gl.constexpr = nothing.shape[1]
+    if len(of_block) == 0:
+        slot = ring.wait(at)
+        by = ()
     else:
-        return (row_scales(scales, rows, M, K, step) * block_scale(scales, N, K, column, step),)
+        scale = gl.load(of_block[0])
+        slot = ring.wait(at)
+        flat = slot[2].reshape([slot[2].shape[1]]).slice(0, ROWS)
+        by = (flat.load(gl.SliceLayout(0, nothing.type.layout)) * scale,)
+    a = left_of(slot[0], (False, True)).permute((1, 0))
+    b = right_of(slot[1], (False, True)).permute((1, 0))
+    return warpgroup_mma(b, a, nothing, use_acc=False, is_async=True), by
 
 
 @gluon.jit
@@ -184,6 +196,15 @@ def added(total, part, by):
     else:
         total += part * by[0][None, :]
     return total
+
+
+@gluon.jit
+def scale_of(scales, N, K, column, step):
+    """Return a tuple of a pointer to the scale of a block and step, of none where scales belong to rows and columns."""
+    if scales is None:
+        return ()
+    else:
+        return (block_scales(scales, N, K, column, 1)[0] + step * scales[1],)
 
 
 @gluon.jit
@@ -198,14 +219,13 @@ def multiply_few(ring, tiles, c, c_row, end, scales, sizes, VECTOR: gl.constexpr
     at = ring.consumer()
     for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
         row, column = tiles.at(tile)
-        rows = row + gl.arange(0, ROWS, gl.SliceLayout(0, layout))
         total = nothing
         for pair in range(steps // 2):
-            by_even = scales_of_step(scales, rows, sizes, column, 2 * pair)
-            even = started(ring, at, nothing)
+            of_even = scale_of(scales, N, K, column, 2 * pair)
+            even, by_even = started(ring, at, of_even, nothing)
             behind, at = at, at.next()
-            by_odd = scales_of_step(scales, rows, sizes, column, 2 * pair + 1)
-            odd = started(ring, at, nothing)
+            of_odd = scale_of(scales, N, K, column, 2 * pair + 1)
+            odd, by_odd = started(ring, at, of_odd, nothing)
             part = warpgroup_mma_wait(1, deps=[even])
             ring.release(behind)
             total = warpgroup_mma_wait(1, deps=[added(total, part, by_even)])
@@ -215,8 +235,8 @@ def multiply_few(ring, tiles, c, c_row, end, scales, sizes, VECTOR: gl.constexpr
             at = at.next()
             total = added(total, part, by_odd)
         if steps % 2 == 1:
-            by = scales_of_step(scales, rows, sizes, column, steps - 1)
-            part = warpgroup_mma_wait(0, deps=[started(ring, at, nothing)])
+            last, by = started(ring, at, scale_of(scales, N, K, column, steps - 1), nothing)
+            part = warpgroup_mma_wait(0, deps=[last])
             ring.release(at)
             at = at.next()
             total = added(total, part, by)
@@ -224,30 +244,25 @@ def multiply_few(ring, tiles, c, c_row, end, scales, sizes, VECTOR: gl.constexpr
         store_part(c, result, row, column, (M, N), c_row, end, False, VECTOR)
 
 
-@gluon.jit
-def copy_few(ring, tiles, K):
-    at = ring.producer()
-    for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
-        row, column = tiles.at(tile)
-        for k in range(0, K, DEPTH):
-            ring.fetch(at, [[0, row, k], [0, column, k]])
-            at = at.next()
-
-
 @gluon.jit(do_not_specialize=["M", "N", "K", "c_row"])
 def gemm_promoted_few(
-    a_desc, b_desc, c, c_row, by_rows, scales, M, N, K,
+    a_desc, b_desc, scales_desc, c, c_row, by_rows, scales, M, N, K,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, VECTOR: gl.constexpr,
 ):  # fmt: skip
     """Multiply [M, K] by [N, K] with few rows; the arguments are those of `gemm_promoted`."""
     gl.static_assert(128 % BLOCK_N == 0, "a tile has the scales of one block")
-    ring = tma_ring([a_desc, b_desc], STAGES)
+    SHAPES: gl.constexpr = ((BLOCK_M,), (BLOCK_N,))
+    BY_BLOCK: gl.constexpr = scales_desc is not None
+    if BY_BLOCK:
+        ring = tma_ring((a_desc, b_desc, scales_desc), STAGES)
+    else:
+        ring = tma_ring((a_desc, b_desc), STAGES)
     tiles = gl.portable.swizzled_tiles([M, N], [BLOCK_M, BLOCK_N], 8)
     end = of_scaled(M, N, None, None, by_rows)
     gl.warp_specialize(
         [
             (multiply_few, (ring, tiles, c, c_row, end, scales, (M, N, K), VECTOR)),
-            (copy_few, (ring, tiles, K)),
+            (copy_steps, (ring, tiles, 1, K, SHAPES, BY_BLOCK)),
         ],
         [1],
         [24],

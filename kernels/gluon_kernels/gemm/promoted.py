@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.gemm.hopper_promoted import gemm_promoted, gemm_promoted_few
 from gluon_kernels.gemm.launches import Operand, describe, operand, split_scales, vector_of
 from gluon_kernels.plans import allocator, multiprocessors
@@ -43,17 +45,30 @@ def plan(
         through = plan(a, b, out_dtype, by_rows, scales, None)
         return lambda a, b, by_rows, scales, out: out.copy_(through(a, b, by_rows, scales, None))
     left, right = operand(a), operand(b)
-    of_blocks: Any = None
+    few = m <= _FEW
+    of_blocks = of_steps = None
     if scales is not None:
-        of_blocks = (*scales, (*scales[0].stride(), *scales[1].stride()))
+        view = _ScaleRows(scales[0])
+        steps = view(scales[0])
+        layout = gl.NVMMASharedLayout(0, 32, rank=2)
+        box = [1, max(32, 1 << (m - 1).bit_length()) if few else 128]
+        shape = [steps.shape[0], m]
+        of_steps = TensorDescriptor(steps, shape, list(steps.stride()), box, layout)
+        of_blocks = (scales[1], *scales[1].stride())
     processors = multiprocessors(a)
     row = result.stride(0) if m > 1 else n
     vector = vector_of(result, n, row)
     described: tuple[Any, ...]
-    if m <= _FEW:
+    if few:
         rows = max(8, 1 << (m - 1).bit_length())
         kernel, tiles = gemm_promoted_few, -(-n // 64)
-        described = (describe(a, left, (rows, BLOCK)), describe(b, right, (64, BLOCK)), result, row)
+        described = (
+            describe(a, left, (rows, BLOCK)),
+            describe(b, right, (64, BLOCK)),
+            of_steps,
+            result,
+            row,
+        )
         rest: tuple[Any, ...] = (m, n, k, rows, 64, 12 if rows <= 32 else 8, vector)
     else:
         columns = columns_for(m, n, processors)
@@ -65,18 +80,40 @@ def plan(
             of_c = Operand((1, m, n), (m * row, row, 1), False)
             form, stored = "tma", (describe(result, of_c, (64, 128 // result.element_size())),) * parts  # fmt: skip
         described = (
-            describe(a, left, (64, BLOCK)), (describe(b, right, (128, BLOCK)),) * parts, result, stored, 0, row,
+            describe(a, left, (64, BLOCK)), (describe(b, right, (128, BLOCK)),) * parts, of_steps,
+            result, stored, 0, row,
         )  # fmt: skip
         stages = 4 if columns == 256 and result.element_size() == 2 else 3 if columns == 256 else 5
         rest = (1, m, n, k, 128, stages, 8, form, vector)
-    tensors = [a, b, result, *(x for x in (*by_rows, *(scales or ())) if x is not None)]
+    tensors = [a, b, result, *(x for x in by_rows if x is not None)]
+    if scales is not None:
+        tensors += [steps, scales[1]]
     launch = gluon.torch.prepare(
         kernel, (min(tiles, processors),), (*described, split_scales(by_rows, (m, n)), of_blocks, *rest), tensors, num_warps=4
     )  # fmt: skip
 
     def run(a: Tensor, b: Tensor, by_rows: Any, scales: Any, out: Optional[Tensor]) -> Tensor:
         result = empty() if out is None else out
-        launch(a, b, result, *(x for x in (*by_rows, *(scales or ())) if x is not None))
+        if scales is None:
+            launch(a, b, result, *(x for x in by_rows if x is not None))
+        else:
+            launch(a, b, result, view(scales[0]), scales[1])
         return result
 
     return run
+
+
+class _ScaleRows:
+    """Return scales of steps, [M, K / 128], as rows that TMA reads: [K / 128, M], those of the call or a copy."""
+
+    def __init__(self, scales: Tensor):
+        by_steps = scales.mT
+        good = by_steps.stride(1) == 1 and by_steps.stride(0) % 4 == 0
+        self._copied = not (good and by_steps.stride(0) >= scales.shape[0] and scales.data_ptr() % 16 == 0)  # fmt: skip
+
+    def __call__(self, scales: Tensor) -> Tensor:
+        rows = scales.mT
+        if not self._copied:
+            return rows
+        steps, m = rows.shape
+        return rows.new_empty(steps, -(-m // 4) * 4)[:, :m].copy_(rows)

@@ -54,14 +54,23 @@ def _check(x: Tensor, dtype: torch.dtype, scaling: str) -> None:
 
 
 def _new_scales(x: Tensor, scaling: str) -> Tensor:
-    """Return empty scales; those of blocks of 128 have contiguous rows, as `matmul_fp8` reads them."""
+    """Return empty scales; those of blocks of 128 are stored as `matmul_fp8` reads them: block by block, each from 16 bytes on."""
     front = x.shape[:-1]
     if scaling == "row":
         return x.new_empty(front, dtype=torch.float32)
     blocks = (x.shape[-1] + BLOCKS[scaling] - 1) // BLOCKS[scaling]
     if scaling == "mx":
         return x.new_empty((*front, blocks), dtype=torch.uint8)
-    return x.new_empty((blocks, *front), dtype=torch.float32).movedim(0, -1)
+    rows = 1
+    for size in front:
+        rows *= size
+    whole = x.new_empty((blocks, (rows + 3) // 4 * 4), dtype=torch.float32)
+    return (
+        whole[:, :rows]
+        .unflatten(1, front if front else (1,))
+        .movedim(0, -1)
+        .reshape(*front, blocks)
+    )
 
 
 def _fake(x: Tensor, dtype: torch.dtype, scaling: str) -> tuple[Tensor, Tensor]:
@@ -77,7 +86,11 @@ def _build(x: Tensor, dtype: torch.dtype, scaling: str) -> Any:
     src, written, scales = Rows.of(x), new(), _new_scales(x, scaling)
     by_columns = scaling == "block"
     stored = scales.movedim(-1, 0) if by_columns else scales
-    new_scales = allocator(tuple(stored.shape), scales.dtype, x.device)
+    blocks, pitch = stored.shape[0], (src.count + 3) // 4 * 4
+    new_scales = allocator(
+        (blocks, pitch) if by_columns else tuple(scales.shape), scales.dtype, x.device
+    )
+    of_scales, strides = scales.shape, scales.stride()
     dst = Rows.of(written)
     if scaling == "row":
         tiles = tiling_of(src, dst)
@@ -106,7 +119,7 @@ def _build(x: Tensor, dtype: torch.dtype, scaling: str) -> Any:
     launch = prepared(
         portable.quantize_blocks,
         (math.ceil(src.count / ROWS), math.ceil(src.columns / WIDTH)),
-        (*tensors, src.count, src.columns, src.stride, dst.stride, LIMITS[dtype], size),
+        (*tensors, src.count, src.columns, src.stride, dst.stride, pitch, LIMITS[dtype], size),
         tensors,
         EXPONENT=EXPONENTS[dtype] if scaling == "mx" else None,
         ALIGN=align,
@@ -119,7 +132,7 @@ def _build(x: Tensor, dtype: torch.dtype, scaling: str) -> Any:
     def by_block(x: Tensor, dtype: Any, scaling: Any) -> Any:
         result, scales = new(), new_scales()
         launch(x.contiguous() if src.copied else x, result, scales)
-        return result, scales.movedim(0, -1) if by_columns else scales
+        return result, scales.as_strided(of_scales, strides) if by_columns else scales
 
     return by_block
 

@@ -61,13 +61,13 @@ def power_of_two(largest, EXPONENT: gl.constexpr):
 
 @gluon.jit
 def quantize_blocks(
-    src, dst, scales, rows, columns, src_stride, dst_stride, LIMIT: gl.constexpr, SIZE: gl.constexpr,
+    src, dst, scales, rows, columns, src_stride, dst_stride, pitch, LIMIT: gl.constexpr, SIZE: gl.constexpr,
     EXPONENT: gl.constexpr, ALIGN: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr,
     layout: gl.constexpr,
 ):  # fmt: skip
     """Quantize with a scale for each SIZE elements of a row.
 
-    Scales are float32 [columns / SIZE, rows], or where there is an EXPONENT powers of two, [rows, columns / SIZE], both
+    Scales are float32 [columns / SIZE, rows], `pitch` from a row to the next, or where there is an EXPONENT powers of two, [rows, columns / SIZE], both
     rounded up.
     """
     row = gl.program_id(0) * ROWS
@@ -84,7 +84,7 @@ def quantize_blocks(
         gl.store(scales + near * blocks + block[None, :], scale, mask=exists)
     else:
         scale, factor = scale_of(largest, LIMIT)
-        gl.store(scales + block[None, :] * rows + near, scale, mask=exists)
+        gl.store(scales + block[None, :] * pitch + near, scale, mask=exists)
     value = narrowed(x * factor[:, :, None], dst.dtype.element_ty, LIMIT)
     value = gl.convert_layout(value.reshape([ROWS, WIDTH]), layout)
     store_piece(dst, value, row, rows, columns, start, dst_stride, ALIGN)
