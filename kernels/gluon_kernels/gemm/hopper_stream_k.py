@@ -1,7 +1,8 @@
 """Stream-K on Hopper: the cooperative schedule of `hopper.py`, where programs share tiles along K in one launch.
 
 Tiles that do not fill a round of the processors are cut along K, so that every program has the same number of steps
-(Osama et al., arXiv:2301.03598). A program walks over its share from the last step to the first. A segment that does not
+(Osama et al., arXiv:2301.03598). With as many programs as divide among few tiles, each tile has equal parts (split-K), and
+programs that share rows or columns are at the same step, so that the L2 cache serves them together. A program walks over its share from the last step to the first. A segment that does not
 reach the end of K leaves its sums in memory and signals; the program that has the end of a tile's K adds these sums to its own, in a fixed
 order, and stores the tile: equal inputs give equal bits. A program waits for programs of lower numbers only, which began
 before it, so that the launch ends whatever number of programs runs at a time.
@@ -143,12 +144,11 @@ def multiply_segments(
         else:
             if low > 0:
                 first = owner_of(tile * steps, shared, steps)
-                other = program - 1
-                while other >= first:
+                for other in range(first, program):
+                    gl.portable.wait_signal(signals + other * GROUPS + group, "gpu")
+                for other in range(first, program):
                     number = other * GROUPS + group
-                    gl.portable.wait_signal(signals + number, "gpu")
                     sums = added(parts + number.to(gl.int64) * (ROWS * COLUMNS), sums)
-                    other -= 1
             matrix, row, column = place_of(tile, tiles)
             store(outs, sums, matrix, row + group * ROWS, column, FORM, VECTOR)
         left, whole = after(left, whole, begin, tile, low, steps)

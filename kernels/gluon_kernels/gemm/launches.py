@@ -244,7 +244,7 @@ def _persistent(
     if tiling.kernel == "stream_k":
         return _stream_k(arguments, tensors, tiling, size, forms)
     arguments += (m, n, k, tiling.stages, tiling.walk, tiling.groups, *forms)
-    grid = (min(tiling.tiles(size), size.processors),)
+    grid = (tiling.programs(size),)
     launch: Callable[..., None] = gluon.torch.prepare(gemm, grid, arguments, tensors, num_warps=4)
     return launch
 
@@ -253,7 +253,7 @@ def _stream_k(
     arguments: tuple[Any, ...], tensors: tuple[Any, ...], tiling: Tiling, size: Size, forms: tuple[Any, ...]
 ) -> Callable[..., None]:  # fmt: skip
     m, n, k = tiling.block
-    programs = min(size.processors, tiling.tiles(size) * gluon.cdiv(size.k, k))
+    programs = tiling.programs(size)
     shape, device = (programs, m, n), tensors[0].device
     empty, counters = allocator(shape, torch.float32, device), Counters(2 * programs)
     parts, signals = empty(), counters(device)
@@ -349,7 +349,8 @@ def _in_parts(
     counters, empty = Counters(number), allocator(shape, torch.float32, device)
     sums, count = empty(), counters(device)
     launch = gluon.torch.prepare(
-        kernel, (splits, tiles, call.batch), arguments(sums, count), (*tensors, sums, count), num_warps=4
+        kernel, (splits, tiles, call.batch), arguments(sums, count), (*tensors, sums, count),
+        num_warps=tiling.warps,
     )  # fmt: skip
     if splits == 1:
         return lambda a, b, bias, out: launch(a, b, bias, out, sums, count)

@@ -78,6 +78,11 @@ class Tiling:
         splits = f"/{self.splits}" if self.splits > 1 else ""
         return f"{self.kernel} {m}x{n}x{k} s{self.stages}{splits}{' swapped' * self.swapped}"
 
+    @property
+    def warps(self) -> int:
+        """Return the warps of a program that has no roles: as many as hold the loads of a step."""
+        return 8 if self.kernel == "direct" and self.block[0] * self.block[1] > 8192 else 4
+
     def tiles(self, size: Size) -> int:
         """Return the number of tiles of all matrices."""
         rows, columns = (size.n, size.m) if self.swapped else (size.m, size.n)
@@ -86,6 +91,14 @@ class Tiling:
     def shared_tiles(self, size: Size) -> int:
         """Return how many tiles programs share along K: those that do not fill a round of the processors."""
         return self.tiles(size) % size.processors
+
+    def programs(self, size: Size) -> int:
+        """Return how many persistent programs there are: each tile has equal parts where it is shared and all fit in one round."""
+        tiles = self.tiles(size)
+        if self.kernel != "stream_k" or tiles >= size.processors:
+            return min(tiles, size.processors)
+        steps = cdiv(size.k, self.block[2])
+        return tiles * max(1, min(size.processors // tiles, steps // 4))
 
     def shared(self, size: Size, box: int = 128) -> int:
         """Return the bytes of shared memory of a block, where results are stored in boxes of so many bytes."""
@@ -125,15 +138,15 @@ _COOPERATIVE = (
     (3, (192, 128, 64), 4), (3, (192, 192, 64), 3),
 )  # fmt: skip
 _STREAM_K = (
-    (False, (128, 128, 64), 6), (False, (128, 256, 64), 4), (False, (128, 192, 64), 5),
-    (False, (128, 64, 64), 8), (True, (128, 96, 64), 6), (True, (128, 64, 128), 4),
-    (True, (128, 160, 64), 5),
+    (False, (128, 128, 64), 6), (False, (128, 192, 64), 5), (False, (128, 256, 64), 4),
+    (False, (256, 128, 64), 4), (False, (256, 160, 64), 3),
+    (True, (128, 96, 64), 6), (True, (128, 160, 64), 5), (True, (256, 128, 64), 4),
 )  # fmt: skip
 _DIRECT = (
-    (16, 64, 128), (16, 128, 64), (32, 64, 64), (32, 128, 64), (64, 64, 64), (64, 128, 64), (128, 64, 64),
+    (16, 64, 128), (16, 128, 64), (32, 64, 64), (32, 128, 64), (64, 64, 64), (64, 128, 64), (128, 64, 64), (128, 128, 64),
 )  # fmt: skip
 _SWAPPED = (
-    (2, (128, 304, 64), 3), (2, (128, 256, 64), 4), (2, (128, 224, 64), 4), (2, (128, 160, 64), 5),
+    (2, (128, 304, 64), 3), (2, (128, 304, 32), 7), (2, (128, 256, 64), 4), (2, (128, 224, 64), 4), (2, (128, 160, 64), 5),
     (2, (256, 128, 64), 4), (2, (256, 160, 64), 3), (2, (128, 96, 64), 6), (2, (128, 64, 128), 4),
 )  # fmt: skip
 
@@ -199,12 +212,12 @@ def _loads_pay(size: Size) -> bool:
 
 
 def _shares(tiling: Tiling, size: Size) -> bool:
-    """Return True if programs gain by a share of the last round's tiles: it is not nearly full, and a share has several steps."""
+    """Return True if programs gain by a share of the last round's tiles: half of them at most have one, and a share has several steps."""
     shared, steps = tiling.shared_tiles(size), cdiv(size.k, tiling.block[2])
-    if not 0 < shared <= 0.9 * size.processors or steps < 4:
-        return False
+    programs = tiling.programs(size)
     total = shared * steps
-    return 4 * size.processors <= total and total * size.processors < 2**31
+    few = 0 < 2 * shared <= programs
+    return few and 4 * programs <= total and total * programs < 2**31
 
 
 def features(tiling: Tiling, size: Size) -> tuple[float, ...]:
@@ -224,8 +237,10 @@ def features(tiling: Tiling, size: Size) -> tuple[float, ...]:
         tiling.kernel == "stream_k"
     ):  # the last round has a share of the steps; a tile's parts are added one after the other
         shared = tiling.shared_tiles(size)
-        across = (waves - 1) * steps + float(cdiv(shared * steps, size.processors))
-        steps = cdiv(size.processors, shared)
+        programs = tiling.programs(size)
+        waves = cdiv(tiling.tiles(size), programs)
+        across = (waves - 1) * steps + float(cdiv(shared * steps, programs))
+        steps = cdiv(programs, shared)
     loaded = across * rows / 128
     if tiling.kernel == "direct":
         loaded = across * k * (m / size.vectors[0] + n / size.vectors[1]) / 8192

@@ -3,7 +3,7 @@
 The transposed product is computed: rows of the weights are the rows of `wgmma`, whose left operand may be in registers, and
 the rows of `x` its columns, of which 8 are enough. A byte is loaded to the thread that needs its weights, so that they never
 return to shared memory. Weights stay integers there: the sum of each group along K is scaled in float32, while the weights of
-the next group are converted.
+the next group are converted. Groups of 32 with scales that are powers of two are scaled in registers, which is exact.
 """
 
 import gluon_core as gluon
@@ -57,6 +57,18 @@ def pairs(raw, dtype: gl.constexpr):
         )  # fmt: skip
 
 
+@gluon.constexpr_function
+def of_bytes(dtype):
+    """Return PTX that converts 4 signed bytes to 16-bit floats: a byte takes the last bits of a float32, whose value is subtracted again."""
+    lines = [".reg .b32 x, base, a<4>;", "xor.b32 x, $2, 0x80808080;", "mov.b32 base, 0x4B000000;"]
+    for i in range(4):
+        lines.append(f"prmt.b32 a{i}, x, base, 0x744{i};")
+        lines.append(f"sub.rn.f32 a{i}, a{i}, 0f4B000080;")
+    pair = "bf16x2" if dtype == gl.bfloat16 else "f16x2"
+    lines += [f"cvt.rn.{pair}.f32 $0, a1, a0;", f"cvt.rn.{pair}.f32 $1, a3, a2;"]
+    return "{ " + " ".join(lines) + " }"
+
+
 @gluon.jit
 def left_operand(raw, dtype: gl.constexpr, FORMAT: gl.constexpr, SHAPE: gl.constexpr, layout: gl.constexpr):  # fmt: skip
     """Return the weights of a tile as the left operand of `wgmma`."""
@@ -67,6 +79,8 @@ def left_operand(raw, dtype: gl.constexpr, FORMAT: gl.constexpr, SHAPE: gl.const
         numbers = gl.join(low, high).reshape(SHAPE)
     elif FORMAT == "mxfp4":
         numbers = gl.join(mxfp4(raw & 15), mxfp4(raw >> 4)).reshape(SHAPE).to(dtype)
+    elif FORMAT == "int8":
+        numbers = gl.inline_asm_elementwise(of_bytes(dtype), "=r,=r,r", [raw], dtype, True, 4)
     else:
         numbers = raw.to(dtype_of(FORMAT), bitcast=True).to(dtype)
     return gl.convert_layout(numbers, layout)
@@ -76,6 +90,21 @@ def left_operand(raw, dtype: gl.constexpr, FORMAT: gl.constexpr, SHAPE: gl.const
 def scale_at(scales, strides, rows, N, group, pred):
     of_row = scales + rows.to(gl.int64) * strides[0] + group * strides[1]
     return gl.load(of_row, mask=(rows < N) & pred, other=0)
+
+
+@gluon.jit
+def by_group(numbers):
+    """Return [rows, K] as [rows, groups, 32]."""
+    return numbers.reshape([numbers.shape[0], numbers.shape[1] // 32, 32])
+
+
+@gluon.jit
+def exponents_at(scales, strides, rows, groups, k, N, K, pred):
+    """Return the scales of the groups of a step, float32."""
+    group = k // 32 + groups
+    inside = (rows < N)[:, None] & (group < K // 32)[None, :] & pred
+    at = rows.to(gl.int64)[:, None] * strides[0] + (group * strides[1])[None, :]
+    return power_of_two(gl.load(scales + at, mask=inside, other=0))
 
 
 @gluon.jit
@@ -91,10 +120,12 @@ def linear_few(
 ):  # fmt: skip
     """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes.
 
-    `scales` is None, or has a scale for `group_size` weights along K of each row, a multiple of BLOCK_K. The other arguments are
+    `scales` is None, or has a scale for `group_size` weights along K of each row, a multiple of BLOCK_K, or for mxfp4 an exponent for 32. The other arguments are
     those of `gemm_split_k`.
     """
     PACKED: gl.constexpr = packed(FORMAT)
+    EXPONENTS: gl.constexpr = FORMAT == "mxfp4"
+    PROMOTED: gl.constexpr = scales is not None and FORMAT != "mxfp4"
     dtype: gl.constexpr = x_desc.dtype
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, BLOCK_M, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, layout, 2)
@@ -116,20 +147,33 @@ def linear_few(
     at = ring.consumer()
     nothing = gl.zeros([BLOCK_N, BLOCK_M], gl.float32, layout)
     total = nothing
-    rows = column + gl.arange(0, BLOCK_N, gl.SliceLayout(1, layout))
-    if scales is not None:
+    if EXPONENTS:
+        like = left_operand(gl.full([BLOCK_N, BLOCK_K // PACKED], 0, gl.uint8, bytes_at), dtype, FORMAT, SHAPE, operand)  # fmt: skip
+        grouped: gl.constexpr = by_group(like).type.layout
+        of_groups: gl.constexpr = gl.SliceLayout(2, grouped)
+        rows = column + gl.arange(0, BLOCK_N, gl.SliceLayout(1, of_groups))
+        groups = gl.arange(0, BLOCK_K // 32, gl.SliceLayout(0, of_groups))
+        coming = exponents_at(scales, strides, rows, groups, first * BLOCK_K, N, K, count > 0)
+    elif scales is not None:
+        rows = column + gl.arange(0, BLOCK_N, gl.SliceLayout(1, layout))
         coming = scale_at(scales, strides, rows, N, first * BLOCK_K // group_size, count > 0)
     for step in range(count):
         w_tile, x_tile = ring.wait(at)
         weights = left_operand(w_tile.load(bytes_at), dtype, FORMAT, SHAPE, operand)
+        if EXPONENTS:
+            scale = coming
+            k = (first + step + 1) * BLOCK_K
+            coming = exponents_at(scales, strides, rows, groups, k, N, K, step + 1 < count)
+            weights = (by_group(weights) * scale.to(dtype)[:, :, None]).reshape(SHAPE)
+            weights = gl.convert_layout(weights, operand)
         part = warpgroup_mma(weights, x_tile.permute((1, 0)), nothing, use_acc=False, is_async=True)
-        if scales is not None:
+        if PROMOTED:
             scale = coming
             k = (first + step + 1) * BLOCK_K
             coming = scale_at(scales, strides, rows, N, k // group_size, step + 1 < count)
         part = warpgroup_mma_wait(0, deps=[part])
-        if scales is not None:
-            total += part * power_of_two(scale)[:, None]
+        if PROMOTED:
+            total += part * scale.to(gl.float32)[:, None]
         else:
             total += part
         ring.release(at)

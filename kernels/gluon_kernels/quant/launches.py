@@ -15,6 +15,7 @@ from gluon_kernels.quant.weights import restore_weights
 
 __all__ = ["few_rows", "restoring"]
 
+_SHARED = 50_000  # bytes of the slots of a program, of which four share a processor
 _ROW = 16  # bytes that addresses and strides of TMA are multiples of
 
 
@@ -62,9 +63,9 @@ def _readable(rows: Tensor) -> bool:
 
 
 def _parts(tiles: int, steps: int, processors: int) -> int:
-    """Return how many programs share the K of a tile: as many as fill the processors twice, with several steps each."""
+    """Return how many programs share the K of a tile: as many as fill the processors four times, with several steps each."""
     splits = 1
-    while splits < 8 and tiles * splits * 2 <= 2 * processors and steps >= 8 * splits:
+    while splits < 8 and tiles * splits * 2 <= 4 * processors and steps >= 8 * splits:
         splits *= 2
     return splits
 
@@ -79,20 +80,23 @@ def few_rows(
     from gluon_kernels.quant.hopper import linear_few
 
     k, n, m = layer.k, layer.n, layer.rows
-    if not x.is_contiguous() or (out is not None and not out.is_contiguous()):
+    if out is not None and not out.is_contiguous():
         return None
+    copied = not x.is_contiguous()
+    x = x.contiguous()
     rows, raw = x.view(m, k), weight
     if weight.stride(1) != 1 or not (_readable(rows) and _readable(weight)):
         return None
     raw = weight.view(torch.uint8)
     packed = k // raw.shape[1]
-    depth = next(d for d in (128, 64, 32) if layer.group % d == 0)
+    mx = layer.format == "mxfp4"
+    depth = 128 if mx else next(d for d in (128, 64, 32) if layer.group % d == 0)
     block_m, block_n = max(8, 1 << (m - 1).bit_length()), 64
     tiles, steps = gluon.cdiv(n, block_n), gluon.cdiv(k, depth)
     splits = _parts(tiles, steps, processors)
     splits = min(splits, block_m)
     slot = block_n * depth // packed + block_m * depth * 2
-    stages = max(2, min(8, 80_000 // slot))
+    stages = max(2, min(6, _SHARED // slot))
     empty = allocator(layer.shape, layer.dtype, x.device)
     result = empty() if out is None else out
     shape = (tiles, splits, block_m, block_n) if splits > 1 else (1,)
@@ -116,7 +120,7 @@ def few_rows(
     def run(x: Tensor, weight: Tensor, scales: Any, bias: Any, out: Optional[Tensor]) -> Tensor:
         result = empty() if out is None else out
         parts, counted = (sums, count) if splits == 1 else (new_sums(), counters(device))
-        tensors = (weight, x, result, parts, counted, bias, scales)
+        tensors = (weight, x.contiguous() if copied else x, result, parts, counted, bias, scales)
         launch(*(t for t in tensors if t is not None))
         return result
 

@@ -157,7 +157,7 @@ def _build(
             return plan
 
     def run(x: Tensor, weight: Tensor, scales: Any, bias: Any, out: Optional[Tensor]) -> Tensor:
-        numbers = _restored(weight, scales, x.dtype, layer.k)
+        numbers = _restore(weight, scales, x.dtype, layer.k)
         return _plain(x, numbers, bias, activation, out, layer.dtype)
 
     return run
@@ -173,6 +173,10 @@ restoring = Plans(launches.restoring)
 )
 def _restored(weight: Tensor, scales: Optional[Tensor], dtype: torch.dtype, k: int) -> Tensor:
     """Return weights times their scales, [N, K]."""
+    return _restore(weight, scales, dtype, k)
+
+
+def _restore(weight: Tensor, scales: Optional[Tensor], dtype: torch.dtype, k: int) -> Tensor:
     known_by = (signature(weight, scales), dtype)
     group = _group(scales, _format(weight, scales), weight.shape[0], k)
     result: Tensor = restoring.find(

@@ -57,9 +57,9 @@ TILINGS = [
         "split_k 16x64x128 s6/4",
         "cooperative 192x192x64 s3",
         "cooperative 128x304x64 s3 swapped",
-        "stream_k 128x64x64 s8",
+        "stream_k 128x128x64 s6",
         "stream_k 128x96x64 s6 swapped",
-        "direct 64x64x64 s3/2",
+        "direct 128x128x64 s3/2",
         "direct 16x128x64 s3",
     )
 ]

@@ -41,7 +41,7 @@ def test_other_targets_restore_the_weights(target, monkeypatch):
 
 def test_few_rows_are_multiplied_in_one_launch(monkeypatch):
     arguments = LINEAR.arguments(LINEAR.small[0], "cpu")
-    monkeypatch.setattr(layer, "_restored", None)  # more rows restore the weights first
+    monkeypatch.setattr(layer, "_restore", None)  # more rows restore the weights first
     assert error_of(LINEAR.op(**arguments), LINEAR.reference(**arguments)) < LINEAR.tolerance
 
 
