@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import operator
 import random
 import statistics
 import subprocess
@@ -31,6 +32,9 @@ from gluon_kernels.gemm import tilings  # noqa: E402
 from gluon_kernels.gemm.problem import BMM, MATMUL  # noqa: E402
 
 EACH = 400e-6  # seconds of a graph
+PRIOR = 40  # shapes for which the table before counts as a measurement, of this weight
+PRIOR_WEIGHT = 0.1
+DOUBT = 1.05  # of what was not measured on this device
 PROCESSORS = torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else 132  # fmt: skip
 
 
@@ -201,7 +205,19 @@ def measure(shapes: list[dict[str, Any]], pick: Pick, limit: float) -> dict[str,
 
 
 def fit(measured: dict[str, Any], file: Path) -> None:
-    """Fit non-negative factors to each tiling's times, with relative errors, and write the table."""
+    """Fit non-negative factors to each tiling's times, with relative errors, and write the table.
+
+    The table before counts as measurements of little weight, so that a tiling that few shapes measured keeps its factors.
+    """
+    before = json.loads(file.read_text())["model"]
+    ratios = []
+    for row in measured["rows"]:
+        for name, seconds in row["times"].items():
+            if name in before:
+                expected = tilings.predicted(tilings.TILINGS[name], size_of(row["shape"]))
+                ratios.append(seconds * 1e6 / (expected or 1.0))
+    device = statistics.median(ratios)  # over the one that the table before was measured on
+    prior = [size_of(shape) for shape in shapes_of(99, PRIOR)]
     model: dict[str, list[float]] = {}
     for name, tiling in tilings.TILINGS.items():
         rows = []
@@ -210,7 +226,14 @@ def fit(measured: dict[str, Any], file: Path) -> None:
             if time is not None:
                 least = min(t for n, t in row["times"].items() if n != "torch")
                 weight = min(1.0, 1.2 * least / time)  # those far from the best need no exact time
-                rows.append((tilings.features(tiling, size_of(row["shape"])), time * 1e6, weight))
+                size = size_of(row["shape"])
+                own = time * 1e6 - (_padding(row) if tiling.kernel != "direct" else 0.0)
+                rows.append((tilings.features(tiling, size), max(own, 0.5 * time * 1e6), weight))
+        for size in prior:
+            if name in before and tilings.fits(tiling, size):
+                expected = sum(map(operator.mul, before[name], tilings.features(tiling, size)))
+                expected = max(expected, 1.0) * device * DOUBT
+                rows.append((tilings.features(tiling, size), expected, PRIOR_WEIGHT))
         if len(rows) >= 4:
             model[name] = _fitted(*zip(*rows))
     table: dict[str, Any] = {"model": model, "shapes": {}}
@@ -236,6 +259,12 @@ def fit(measured: dict[str, Any], file: Path) -> None:
     table["device"] = measured["device"]
     lines = json.dumps(table, indent=1)
     file.write_text(lines + "\n")
+
+
+def _padding(row: dict[str, Any]) -> float:
+    """Return the microseconds of a launch that pads operands."""
+    padded = size_of(row["shape"]).padded
+    return tilings.PAD[0] + padded / tilings.PAD[1] if padded else 0.0
 
 
 def _fitted(rows: Sequence[Any], times: Sequence[float], weights: Sequence[float]) -> list[float]:
