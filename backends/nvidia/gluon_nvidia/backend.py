@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Callable, ContextManager, Mapping, Optional, Sequence
 
+from gluon_core.plugin import machine_code
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.compiler import Report
 from gluon_core.plugin.language import Language
-from gluon_core.plugin.machine_code import CodeLine, Instruction
 from gluon_core.plugin.targets import Target
 from gluon_core.plugin.triton_compiler import TritonCompiler, TritonDevice
 from gluon_nvidia.arch import ARCHITECTURES, properties
@@ -46,14 +46,14 @@ class NvidiaCompiler(TritonCompiler):
             return self.disassembled(asm["cubin"])
         return super().derive(name, asm)
 
-    def listing(self, name: str, asm: Mapping[str, Any]) -> tuple[CodeLine, ...]:
+    def listing(self, name: str, asm: Mapping[str, Any]) -> tuple[machine_code.CodeLine, ...]:
         if name != "sass":
             return super().listing(name, asm)
         from gluon_nvidia.inspect import listing
 
         return listing(asm["cubin"])
 
-    def emitted(self, compiled: Any) -> Sequence[Instruction]:
+    def emitted(self, compiled: Any) -> Sequence[machine_code.Instruction]:
         from gluon_nvidia.inspect import emitted
 
         return emitted(self.listing("sass", compiled.asm))

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Mapping, NoReturn, Optional, Sequence
 
-from gluon_core.errors import ArgumentError, CapabilityError, LaunchError
-from gluon_core.values.descriptors import split_descriptor
+from gluon_core import errors
+from gluon_core.values import descriptors
 from gluon_nvidia.driver import SUCCESS, Driver
 
 if TYPE_CHECKING:
@@ -103,14 +103,14 @@ def map_kinds(name: str, signature: Sequence[Any], metadata: Any) -> list[MapKin
             for item in kind:
                 walk(item)
             return
-        descriptor = split_descriptor(kind)
+        descriptor = descriptors.split_descriptor(kind)
         if descriptor is not None:
             ranks.append(descriptor.rank)
 
     walk(tuple(signature))
     recorded = list(getattr(metadata, "tensordesc_meta", None) or ())
     if len(recorded) != len(ranks):
-        raise LaunchError(
+        raise errors.LaunchError(
             f"the compiled {name} does not say how its descriptors are encoded",
             expected=f"{len(ranks)} entries in tensordesc_meta",
             got=len(recorded),
@@ -167,7 +167,7 @@ class TensorMaps:
 
     def _map_of(self, kind: MapKind, descriptor: TensorDescriptor) -> bytes:
         if len(descriptor.shape) != kind.rank or len(descriptor.strides) != kind.rank:
-            raise ArgumentError(
+            raise errors.ArgumentError(
                 "the kernel was compiled for a descriptor of another rank",
                 argument=type(descriptor).__name__,
                 expected=kind.rank,
@@ -216,12 +216,12 @@ class TensorMaps:
         capability = self.cuda.capability(self.index)
         needed = 100 if kind.fp4_padded else 90
         if capability < needed:
-            raise CapabilityError(
+            raise errors.CapabilityError(
                 f"tensor maps{' of padded fp4' if kind.fp4_padded else ''} need sm_{needed}",
                 argument=type(descriptor).__name__,
                 got=f"sm_{capability}",
             )
-        raise LaunchError(
+        raise errors.LaunchError(
             "the driver cannot encode the descriptor",
             argument=repr(descriptor),
             expected=f"a tensor for copies of {list(kind.box)} elements of {kind.element_bytes} bytes",

@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Callable, ContextManager, Optional
 
-from gluon_core.errors import CapabilityError, DeviceError, LaunchError
+from gluon_core import errors
 
 __all__ = ["Driver", "Function", "driver", "problem"]
 
@@ -226,7 +226,7 @@ class Driver:
     ) -> tuple[int, bytes]:
         encode = getattr(self.calls, call, None)
         if encode is None:
-            raise CapabilityError(
+            raise errors.CapabilityError(
                 f"the driver has no {call}", expected="a driver for CUDA 12 or later"
             )
         room = (ctypes.c_char * 192)()  # 128 bytes, aligned to 64
@@ -270,7 +270,7 @@ class Driver:
 
     def check(self, status: int, call: str) -> None:
         if status != SUCCESS:
-            raise LaunchError(f"{call} failed", got=self.error_text(status))
+            raise errors.LaunchError(f"{call} failed", got=self.error_text(status))
 
 
 def _array(kind: Any, values: list[int]) -> Any:
@@ -307,7 +307,7 @@ def _open() -> Optional[Driver]:
             _problem = f"libcuda.so.1 is there, but cuInit failed with error {status}"
             return None
         driver = Driver(library)
-    except (AttributeError, LaunchError) as error:
+    except (AttributeError, errors.LaunchError) as error:
         _problem = f"libcuda.so.1 is too old or broken: {error}"
         return None
     return driver if driver.device_count else None
@@ -338,7 +338,7 @@ def driver() -> Driver:
     """
     driver = find()
     if driver is None:
-        raise DeviceError(
+        raise errors.DeviceError(
             _problem or "there is no NVIDIA device on this machine",
             remedy="Run on the simulator with GLUON_TARGET=sim, or gluon.compile without running.",
         )

@@ -12,9 +12,9 @@ import tempfile
 from dataclasses import replace
 from typing import Any, Sequence
 
-from gluon_core.errors import BackendError
+from gluon_core import errors
+from gluon_core.plugin import machine_code
 from gluon_core.plugin.compiler import Report
-from gluon_core.plugin.machine_code import CodeLine, Instruction
 from gluon_core.plugin.triton_compiler import TritonCompiler
 
 __all__ = [
@@ -60,7 +60,7 @@ _PLACE = re.compile(r'^\s*//## File "(.*)", line (\d+)( inlined at .*)?$')
 _MACHINE = re.compile(r"^\s*(/\*[0-9a-f]{4,}\*/\s|\.L_x_\d+:)")
 
 
-def listing(cubin: bytes) -> tuple[CodeLine, ...]:
+def listing(cubin: bytes) -> tuple[machine_code.CodeLine, ...]:
     """Return the instructions and labels of `cubin`, each instruction with the line that it is for."""
     lines = []
     file, line, fresh = "", 0, True
@@ -72,14 +72,14 @@ def listing(cubin: bytes) -> tuple[CodeLine, ...]:
             fresh = False
         elif _MACHINE.match(row):
             label = row.lstrip().startswith(".")
-            lines.append(CodeLine(row.strip(), *(("", 0) if label else (file, line))))
+            lines.append(machine_code.CodeLine(row.strip(), *(("", 0) if label else (file, line))))
             fresh = True
     while lines and "NOP" in lines[-1].text or lines and lines[-1].text.startswith("."):
         lines.pop()
     return tuple(lines)
 
 
-def instructions(sass: str) -> list[Instruction]:
+def instructions(sass: str) -> list[machine_code.Instruction]:
     """Return the kernel's instructions in order, named with their widths and shapes: `LDS.128`,
     `LDGSTS.128`, `HGMMA.64x128x16`; padding is left out."""
     instructions = []
@@ -90,7 +90,7 @@ def instructions(sass: str) -> list[Instruction]:
         kept = [modifier for modifier in modifiers if _SIZE.fullmatch(modifier)]
         target = _TARGET.search(line["rest"]) if first == "BRA" else None
         instructions.append(
-            Instruction(
+            machine_code.Instruction(
                 ".".join([first, *kept]),
                 (hex(int(line["at"], 16)),),
                 hex(int(target[1], 16)) if target else None,
@@ -100,16 +100,16 @@ def instructions(sass: str) -> list[Instruction]:
 
 
 _KINDS = (
-    (re.compile(r"LDGSTS$|UTMALDG|UTMASTG|UBLKCP|UTMAREDG"), Instruction.COPY),
-    (re.compile(r"LDG?$"), Instruction.LOAD),
-    (re.compile(r"STG?$"), Instruction.STORE),
-    (re.compile(r"[A-Z]*(MMA|MMA2)$"), Instruction.PRODUCT),
+    (re.compile(r"LDGSTS$|UTMALDG|UTMASTG|UBLKCP|UTMAREDG"), machine_code.Instruction.COPY),
+    (re.compile(r"LDG?$"), machine_code.Instruction.LOAD),
+    (re.compile(r"STG?$"), machine_code.Instruction.STORE),
+    (re.compile(r"[A-Z]*(MMA|MMA2)$"), machine_code.Instruction.PRODUCT),
 )
 _BITS = re.compile(r"[UFSB]?(8|16|32|64|128|256)$")
 _WHOLE_TILES = ("U",)  # engines that move whole boxes
 
 
-def emitted(lines: Sequence[CodeLine]) -> tuple[Instruction, ...]:
+def emitted(lines: Sequence[machine_code.CodeLine]) -> tuple[machine_code.Instruction, ...]:
     """Return the accesses of global memory and the matrix products among the lines of `listing`."""
     accesses = []
     for line in lines:
@@ -118,7 +118,11 @@ def emitted(lines: Sequence[CodeLine]) -> tuple[Instruction, ...]:
             kind = next((kind for pattern, kind in _KINDS if pattern.match(first)), None)
             if kind is not None:
                 sizes = [int(m[1]) for m in map(_BITS.match, modifiers) if m]
-                width = 0 if kind == Instruction.PRODUCT or first.startswith(_WHOLE_TILES) else 4
+                width = (
+                    0
+                    if kind == machine_code.Instruction.PRODUCT or first.startswith(_WHOLE_TILES)
+                    else 4
+                )
                 if width and sizes:
                     width = max(sizes) // 8
                 accesses.append(
@@ -178,5 +182,5 @@ def _run_tool(name: str, cubin: bytes, *arguments: str) -> str:
         os.remove(path)
     if done.returncode:
         error = done.stderr.strip()[:400]
-        raise BackendError(f"{name} could not read the machine code", got=error)
+        raise errors.BackendError(f"{name} could not read the machine code", got=error)
     return done.stdout

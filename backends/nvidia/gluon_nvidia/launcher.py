@@ -12,9 +12,9 @@ import struct
 import threading
 from typing import Any, Callable, NoReturn, Optional, Sequence
 
-from gluon_core.errors import ArgumentError, LaunchError, LimitError
+from gluon_core import errors
 from gluon_core.plugin.triton_compiler import TritonDevice
-from gluon_core.values.descriptors import split_descriptor
+from gluon_core.values import descriptors
 from gluon_nvidia import driver as driver_module
 from gluon_nvidia import scratch as scratch_module
 from gluon_nvidia.descriptor import (
@@ -71,7 +71,7 @@ def _native_kind(kind: Any) -> Optional[str]:
     if isinstance(kind, (tuple, list)):
         items = [_native_kind(item) for item in kind]
         return None if None in items else f"({''.join(items)})"  # type: ignore[arg-type]
-    if split_descriptor(kind) is not None:
+    if descriptors.split_descriptor(kind) is not None:
         return "T"
     if kind == "constexpr":
         return "x"
@@ -89,7 +89,7 @@ def _address(value: Any) -> int:
         return value
     data_ptr = getattr(value, "data_ptr", None)
     if data_ptr is None:
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "not a pointer",
             expected="a tensor, an object with data_ptr(), an int or None",
             got=type(value).__name__,
@@ -126,7 +126,7 @@ class Layout:
             return
         if kind == "constexpr":
             return
-        descriptor = split_descriptor(kind)
+        descriptor = descriptors.split_descriptor(kind)
         if descriptor is not None:
             self._descriptor(descriptor.rank, expression)
             return
@@ -136,7 +136,7 @@ class Layout:
             return
         code = _FORMATS.get(kind)
         if code is None:
-            raise ArgumentError(
+            raise errors.ArgumentError(
                 "the launcher cannot pass a value of this type",
                 expected=f"a pointer or one of {', '.join(_FORMATS)}",
                 got=kind,
@@ -249,7 +249,7 @@ def make_launcher(compiled: Any, cuda: Optional[Driver] = None) -> Callable[...,
     function = cuda.load(compiled.kernel, metadata.name, metadata.shared, metadata.num_ctas, index)
     threads = 32 * metadata.num_warps
     if threads > function.max_threads:
-        raise LimitError(
+        raise errors.LimitError(
             "the kernel needs so many registers that its block does not fit",
             argument=compiled.name,
             expected=f"at most {function.max_threads} threads",
@@ -382,7 +382,7 @@ class _Writer:
         return encoded
 
     def _refuse(self, problem: Exception, values: tuple[Any, ...]) -> NoReturn:
-        raise ArgumentError(
+        raise errors.ArgumentError(
             f"an argument does not fit its parameter: {problem}",
             expected=f"values of types {', '.join(map(str, self.signature))}",
             got=", ".join(f"{type(value).__name__}" for value in values),
@@ -400,7 +400,7 @@ class _Writer:
                 self._retrying.discard(me)
         num_ctas = self.metadata.num_ctas
         clusters = f"clusters of {num_ctas} blocks, each " if num_ctas != 1 else ""
-        raise LaunchError(
+        raise errors.LaunchError(
             "the driver refused the launch",
             got=self.cuda.error_text(status),
             expected=f"grid {tuple(grid)} of {clusters}{32 * self.metadata.num_warps} threads, "

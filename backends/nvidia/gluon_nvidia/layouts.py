@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Iterable, Optional, Protocol, Sequence
 
-from gluon_core.errors import LayoutError, refuse
+from gluon_core import errors
 from gluon_core.layouts.base import (
     DistributedLayout,
     Layout,
@@ -86,8 +86,8 @@ class NVMMADistributedLayout(DistributedLayout):
 
     def verify(self) -> None:
         if len(self.version) != 2:
-            refuse(
-                LayoutError(
+            errors.refuse(
+                errors.LayoutError(
                     "wrong rank", argument="version", expected="2 entries", got=self.version
                 )
             )
@@ -101,7 +101,7 @@ class NVMMADistributedLayout(DistributedLayout):
             LayoutError: no matrix unit has this version.
         """
         if not self.version or self.version[0] not in (2, 3):
-            raise LayoutError(
+            raise errors.LayoutError(
                 "no such matrix unit",
                 argument="version",
                 expected="[2, 0] for mma.sync or [3, 0] for wgmma",
@@ -118,7 +118,7 @@ class NVMMADistributedLayout(DistributedLayout):
         self.check_unit()
         self.check_powers(self.instr_shape, "instr_shape")
         if self.rank < 2 or self.rank > 2 and self.version[0] == 3:
-            raise LayoutError(
+            raise errors.LayoutError(
                 "an accumulator has two dimensions, and more only with mma.sync",
                 argument="warps_per_cta",
                 expected="2 entries",
@@ -129,7 +129,7 @@ class NVMMADistributedLayout(DistributedLayout):
         if len(sizes) != self.rank or min(sizes[-2:]) < 8:
             v2 = [*[1] * (self.rank - 2), 16, 8]
             expected = v2 if self.version[0] == 2 else "[16, N, K]"
-            raise LayoutError(
+            raise errors.LayoutError(
                 "not the tile of an instruction",
                 argument="instr_shape",
                 expected=expected,
@@ -144,7 +144,7 @@ class NVMMADistributedLayout(DistributedLayout):
         """
         self.check_tile()
         if self.warps_per_cta[0] % 4:
-            raise LayoutError(
+            raise errors.LayoutError(
                 "wgmma runs on groups of four warps, stacked along the rows",
                 argument="warps_per_cta",
                 expected="[4 * k, n]",
@@ -152,7 +152,7 @@ class NVMMADistributedLayout(DistributedLayout):
             )
         rows, columns = self.instr_shape[:2]
         if len(self.instr_shape) not in (2, 3) or rows != 16 or not 8 <= columns <= 256:
-            raise LayoutError(
+            raise errors.LayoutError(
                 "not a tile of wgmma",
                 argument="instr_shape",
                 expected="[16, N, K]: N from 8 to 256, K of 32 bytes",
@@ -198,7 +198,7 @@ class NVMMADistributedLayout(DistributedLayout):
             return _OPERAND_ROWS
         rows = self.instr_shape[self.rank - 2] if len(self.instr_shape) > self.rank - 2 else None
         if rows is None or operand_index == 0 and (rows < 8 or not self.is_power_of_two(rows)):
-            raise LayoutError(
+            raise errors.LayoutError(
                 "not the tile of an instruction",
                 argument="instr_shape",
                 expected=f"{_OPERAND_ROWS} rows at index {self.rank - 2}",
@@ -218,7 +218,7 @@ class NVMMADistributedLayout(DistributedLayout):
         shape = self.check_shape(shape, self.rank)
         operand_index = self.check_int(operand_index, "operand_index", 0, 1)
         if self.version[0] == 3 and operand_index == 1:
-            raise LayoutError(
+            raise errors.LayoutError(
                 "wgmma reads its second operand from shared memory only",
                 argument="operand_index",
                 expected=0,
@@ -227,7 +227,7 @@ class NVMMADistributedLayout(DistributedLayout):
             )
         k_width = self.unwrap(k_width)
         if not self.is_power_of_two(k_width):
-            raise LayoutError(
+            raise errors.LayoutError(
                 "not a power of two",
                 argument="k_width",
                 expected="32 // element bits, e.g. 2 for float16",
@@ -292,7 +292,7 @@ class NVMMASharedLayout(SharedLayout):
     def _check_widths(self) -> None:
         swizzle, bits = self.swizzle_byte_width, self.element_bitwidth
         if swizzle not in (0, 32, 64, 128):
-            raise LayoutError(
+            raise errors.LayoutError(
                 "no such swizzle",
                 argument="swizzle_byte_width",
                 expected="0, 32, 64 or 128",
@@ -300,7 +300,7 @@ class NVMMASharedLayout(SharedLayout):
                 remedy="NVMMASharedLayout.get_default_for picks the widest that fits.",
             )
         if bits not in (8, 16, 32, 64):
-            raise LayoutError(
+            raise errors.LayoutError(
                 "no such element", argument="element_bitwidth", expected="8, 16, 32 or 64", got=bits
             )
 
@@ -308,14 +308,14 @@ class NVMMASharedLayout(SharedLayout):
         swizzle, bits = self.swizzle_byte_width, self.element_bitwidth
         self.check_int(self.rank, "rank", 1)
         if self.rank == 1 and swizzle:
-            raise LayoutError(
+            raise errors.LayoutError(
                 "a one-dimensional buffer has no rows to swizzle",
                 argument="swizzle_byte_width",
                 expected=0,
                 got=swizzle,
             )
         if self.fp4_padded and (bits, swizzle) != (8, 128):
-            raise LayoutError(
+            raise errors.LayoutError(
                 "padded fp4 exists for 8-bit elements and the 128-byte swizzle only",
                 argument="fp4_padded",
                 expected="element_bitwidth=8, swizzle_byte_width=128",
@@ -345,7 +345,7 @@ class NVMMASharedLayout(SharedLayout):
         shape = Layout.check_ints(block_shape, "block_shape")
         bits = Layout.unwrap(getattr(Layout.unwrap(dtype), "primitive_bitwidth", None))
         if bits is None:
-            raise LayoutError("not an element type", argument="dtype", got=repr(dtype))
+            raise errors.LayoutError("not an element type", argument="dtype", got=repr(dtype))
         transposed = Layout.check_bool(transposed, "transposed")
         fp4_padded = Layout.check_bool(fp4_padded, "fp4_padded")
         cga = Layout.check_cga(cga_layout, len(shape))
@@ -390,7 +390,7 @@ class NVMMASharedLayout(SharedLayout):
         reshaped = replace(self, rank=len(new_shape))
         try:
             same = self.to_linear(shape).reshape(new_shape) == reshaped.to_linear(new_shape)
-        except LayoutError:
+        except errors.LayoutError:
             return None
         return reshaped if same else None
 
@@ -402,7 +402,7 @@ class NVMMASharedLayout(SharedLayout):
         # Fastest first.
         order = names if self.transposed else names[::-1]
         if self.transposed and self.rank > 2:
-            raise LayoutError(
+            raise errors.LayoutError(
                 "a transposed buffer of more than two dimensions has no matrix layout",
                 argument="shape",
                 got=list(shape),
@@ -430,7 +430,7 @@ class NVMMASharedLayout(SharedLayout):
         fast, *rest = order
         rows = {name: min(per_block[name], _TMA_BOX) for name in rest}
         if per_block[fast] < strip or prod(rows.values()) < _SWIZZLE_ROWS:
-            raise LayoutError(
+            raise errors.LayoutError(
                 "the buffer is too small for the swizzle",
                 argument="shape",
                 expected=f"in one block at least {strip} elements along {fast} and "

@@ -8,7 +8,7 @@ from typing import Any, Union
 from gluon_core.layouts import DotOperandLayout
 from gluon_core.plugin.ops import tl
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.portable.requests import AsyncCopyRequest, MmaLayouts, MmaRequest
+from gluon_core.portable import requests
 from gluon_nvidia.language import ampere
 from gluon_nvidia.language.fence import fence_async_shared
 from gluon_nvidia.layouts import NVMMADistributedLayout
@@ -39,7 +39,7 @@ _ACCUMULATORS = {
 }
 
 
-def async_copy_accepts(request: AsyncCopyRequest) -> Union[bool, str]:
+def async_copy_accepts(request: requests.AsyncCopyRequest) -> Union[bool, str]:
     if request.cache_modifier not in ("", ".ca", ".cg"):
         return f"cp.async has no cache modifier {request.cache_modifier!r}"
     copied = request.contiguous * request.dest.dtype.primitive_bitwidth // 8
@@ -48,7 +48,7 @@ def async_copy_accepts(request: AsyncCopyRequest) -> Union[bool, str]:
     return True
 
 
-def async_copy(request: AsyncCopyRequest, _semantic: SemanticLayer) -> Any:
+def async_copy(request: requests.AsyncCopyRequest, _semantic: SemanticLayer) -> Any:
     pointers = _semantic.add(request.ptr, request.offsets, True)
     return ampere.async_copy.async_copy_global_to_shared(
         request.dest, pointers, request.mask, request.cache_modifier
@@ -70,7 +70,7 @@ def fence(_semantic: SemanticLayer) -> None:
     fence_async_shared()
 
 
-def mma_accepts(request: MmaRequest) -> Union[bool, str]:
+def mma_accepts(request: requests.MmaRequest) -> Union[bool, str]:
     a, b, acc = (str(t) for t in (request.a_dtype, request.b_dtype, request.acc_dtype))
     if a != b or a not in _ACCUMULATORS:
         return f"mma.sync has no form for {a} times {b}"
@@ -94,12 +94,12 @@ def mma_accepts(request: MmaRequest) -> Union[bool, str]:
     return True
 
 
-def mma(request: MmaRequest, _semantic: SemanticLayer) -> Any:
+def mma(request: requests.MmaRequest, _semantic: SemanticLayer) -> Any:
     precision = "tf32" if request.a_dtype == tl.float32 else None
     return ampere.mma_v2(request.a, request.b, request.acc, input_precision=precision)
 
 
-def mma_layouts(request: MmaRequest) -> MmaLayouts:
+def mma_layouts(request: requests.MmaRequest) -> requests.MmaLayouts:
     a_bits = request.a_dtype.primitive_bitwidth
     b_bits = request.b_dtype.primitive_bitwidth
     accumulator = NVMMADistributedLayout(
@@ -113,7 +113,7 @@ def mma_layouts(request: MmaRequest) -> MmaLayouts:
             a=DotOperandLayout(0, accumulator, 32 // a_bits),
             b=DotOperandLayout(1, accumulator, 32 // b_bits),
         )
-    return MmaLayouts(
+    return requests.MmaLayouts(
         accumulator=accumulator,
         a=DotOperandLayout(0, accumulator, 32 // a_bits),
         b=DotOperandLayout(1, accumulator, 32 // b_bits),

@@ -10,7 +10,7 @@ from typing import Any, Sequence, Union
 
 from gluon_core.plugin.ops import tl
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.portable.requests import MmaLayouts, MmaRequest
+from gluon_core.portable import requests
 from gluon_nvidia.language import mbarrier, tcgen05
 from gluon_nvidia.language.tensor_memory import allocate_tensor_memory
 from gluon_nvidia.lower_wgmma import shared_layouts, shared_refusal
@@ -25,7 +25,7 @@ _MOST_COLUMNS = 256  # of one instruction
 _KINDS = ("fp16", "bf16", "fp32", "fp8e4nv", "fp8e5")
 
 
-def accepts(request: MmaRequest) -> Union[bool, str]:
+def accepts(request: requests.MmaRequest) -> Union[bool, str]:
     refusal = shared_refusal(request, "tcgen05")
     if refusal is not None:
         return refusal
@@ -57,13 +57,15 @@ def _memory_layout(shape: Sequence[int]) -> TensorMemoryLayout:
     return TensorMemoryLayout([min(m, 128), min(n, _MOST_COLUMNS)], col_stride=1)
 
 
-def layouts(request: MmaRequest) -> MmaLayouts:
+def layouts(request: requests.MmaRequest) -> requests.MmaLayouts:
     shape = [request.m, request.n]
     registers = register_layout(_memory_layout(shape), shape, 32, request.num_warps)
     return shared_layouts(request, registers)
 
 
-def accumulator(layouts: MmaLayouts, start: Any, _semantic: SemanticLayer) -> Sequence[Any]:
+def accumulator(
+    layouts: requests.MmaLayouts, start: Any, _semantic: SemanticLayer
+) -> Sequence[Any]:
     shape = list(layouts.shape)
     memory = allocate_tensor_memory(layouts.acc_dtype, shape, _memory_layout(shape))
     barriers = mbarrier.allocate_mbarrier(batch=_RING)
@@ -78,7 +80,7 @@ def accumulator(layouts: MmaLayouts, start: Any, _semantic: SemanticLayer) -> Se
     return memory, barriers, _semantic.scalar_constant(1, tl.int32)
 
 
-def mma(request: MmaRequest, _semantic: SemanticLayer) -> Sequence[Any]:
+def mma(request: requests.MmaRequest, _semantic: SemanticLayer) -> Sequence[Any]:
     memory, barriers, issued = request.acc.values
     # A barrier is used again: nobody may be left that has not seen its phase before.
     _wait_for(barriers, _plus(_semantic, issued, -_RING), (), _semantic)

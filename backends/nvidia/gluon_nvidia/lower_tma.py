@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import prod
 from typing import Any, Sequence, Union
 
-from gluon_core.errors import GluonError
+from gluon_core import errors
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.portable.requests import TileRequest, TileStoreRequest
+from gluon_core.portable import requests
 from gluon_nvidia.language import mbarrier, tma
 from gluon_nvidia.language.descriptor import check_box
 from gluon_nvidia.language.fence import fence_async_shared
@@ -33,7 +33,7 @@ _ALIGNMENT = 16  # of the base and of strides, in bytes
 _REMEDY = "declare it divisible by 16 (`:16` in a signature), or promise it with gl.multiple_of"
 
 
-def accepts(request: TileRequest) -> Union[bool, str]:
+def accepts(request: requests.TileRequest) -> Union[bool, str]:
     wanted = request.layout
     if wanted is not None and not isinstance(wanted, NVMMASharedLayout):
         return f"TMA writes NVMMASharedLayout only, not {type(wanted).__name__}"
@@ -41,12 +41,12 @@ def accepts(request: TileRequest) -> Union[bool, str]:
         return "TMA writes the last dimension as the fastest, and the layout has the first"
     try:
         check_box(request.dtype, list(request.block_shape), wanted or layout(request))
-    except GluonError as error:
+    except errors.GluonError as error:
         return str(error)
     return _aligned(request)
 
 
-def _aligned(request: TileRequest) -> Union[bool, str]:
+def _aligned(request: requests.TileRequest) -> Union[bool, str]:
     """Return True where base and strides are known to be multiples of 16 bytes, else the reason."""
     if request.alignment % _ALIGNMENT:
         return f"TMA needs an address divisible by {_ALIGNMENT}, and base is not known to be: {_REMEDY}"
@@ -63,11 +63,11 @@ def _aligned(request: TileRequest) -> Union[bool, str]:
     return True
 
 
-def layout(request: TileRequest) -> NVMMASharedLayout:
+def layout(request: requests.TileRequest) -> NVMMASharedLayout:
     return NVMMASharedLayout.get_default_for(list(request.block_shape), request.dtype)
 
 
-def make(request: TileRequest, _semantic: SemanticLayer) -> Sequence[Any]:
+def make(request: requests.TileRequest, _semantic: SemanticLayer) -> Sequence[Any]:
     return (tma.make_tensor_descriptor(*request.descriptor_operands(layout(request))),)
 
 
@@ -97,14 +97,14 @@ def end(state: Any, stages: int, _semantic: SemanticLayer) -> None:
         mbarrier.invalidate(_semantic.memdesc_index(state.values[0], slot))
 
 
-def store_accepts(request: TileStoreRequest) -> Union[bool, str]:
+def store_accepts(request: requests.TileStoreRequest) -> Union[bool, str]:
     facts = request.tile.facts
     if facts.lowering != "tma":
         return f"the descriptor is one of {facts.lowering}"
     return request.value is None or request.splits()
 
 
-def store(request: TileStoreRequest, _semantic: SemanticLayer) -> None:
+def store(request: requests.TileStoreRequest, _semantic: SemanticLayer) -> None:
     tile, width = request.tile, request.tile.block_shape[-1]
     parts = _semantic.split_columns(request.value, width)
     # Several buffers, where there is room: some are read by the copies before while the next is written.
@@ -130,7 +130,10 @@ def opened(tile: Any, parts: int, _semantic: SemanticLayer) -> Sequence[Any]:
 
 
 def put(
-    request: TileStoreRequest, state: Sequence[tile_writer], end: Any, _semantic: SemanticLayer
+    request: requests.TileStoreRequest,
+    state: Sequence[tile_writer],
+    end: Any,
+    _semantic: SemanticLayer,
 ) -> None:
     finishing(state[0], end).store(request.coordinates, request.value)
 

@@ -8,7 +8,7 @@ from typing import Any, Optional, Sequence, Union
 from gluon_core.layouts import DotOperandLayout
 from gluon_core.plugin.ops import tl
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.portable.requests import MmaLayouts, MmaRequest
+from gluon_core.portable import requests
 from gluon_nvidia.language import wgmma
 from gluon_nvidia.layouts import NVMMADistributedLayout, NVMMASharedLayout
 
@@ -34,7 +34,7 @@ _ACCUMULATORS = {
 }
 
 
-def shared_refusal(request: MmaRequest, unit: str) -> Optional[str]:
+def shared_refusal(request: requests.MmaRequest, unit: str) -> Optional[str]:
     """Return the reason why a unit cannot read the operands in place, None where it can."""
     if not request.shared:
         return f"{unit} reads shared memory, and the operands are in registers"
@@ -46,7 +46,7 @@ def shared_refusal(request: MmaRequest, unit: str) -> Optional[str]:
     return None
 
 
-def accepts(request: MmaRequest) -> Union[bool, str]:
+def accepts(request: requests.MmaRequest) -> Union[bool, str]:
     refusal = shared_refusal(request, "wgmma")
     if refusal is not None:
         return refusal
@@ -77,14 +77,14 @@ def accepts(request: MmaRequest) -> Union[bool, str]:
     return "the accumulator's layout is not one of wgmma"
 
 
-def _warpgroups(request: MmaRequest) -> tuple[int, int]:
+def _warpgroups(request: requests.MmaRequest) -> tuple[int, int]:
     """Warpgroups along M and N: as many as there are rows for, the others along N."""
     groups = request.num_warps // _WARPGROUP
     down = max(1, min(groups, request.m // _ROWS))
     return down, groups // down
 
 
-def layouts(request: MmaRequest) -> MmaLayouts:
+def layouts(request: requests.MmaRequest) -> requests.MmaLayouts:
     down, across = _warpgroups(request)
     bits = request.a_dtype.primitive_bitwidth
     columns = min(_MOST_COLUMNS, request.n // across)
@@ -101,11 +101,11 @@ def layouts(request: MmaRequest) -> MmaLayouts:
     )
 
 
-def shared_layouts(request: MmaRequest, accumulator: Any) -> MmaLayouts:
+def shared_layouts(request: requests.MmaRequest, accumulator: Any) -> requests.MmaLayouts:
     """For a unit that takes no operands in registers."""
     default = NVMMASharedLayout.get_default_for
     b_shape = [request.n, request.k] if request.b_transposed else [request.k, request.n]
-    return MmaLayouts(
+    return requests.MmaLayouts(
         accumulator=accumulator,
         a=None,
         b=None,
@@ -114,13 +114,15 @@ def shared_layouts(request: MmaRequest, accumulator: Any) -> MmaLayouts:
     )
 
 
-def accumulator(layouts: MmaLayouts, start: Any, _semantic: SemanticLayer) -> Sequence[Any]:
+def accumulator(
+    layouts: requests.MmaLayouts, start: Any, _semantic: SemanticLayer
+) -> Sequence[Any]:
     if start is None:
         start = _semantic.full(list(layouts.shape), 0, layouts.acc_dtype, layouts.accumulator)
     return (wgmma.warpgroup_mma_init(start),)
 
 
-def mma(request: MmaRequest, _semantic: SemanticLayer) -> Sequence[Any]:
+def mma(request: requests.MmaRequest, _semantic: SemanticLayer) -> Sequence[Any]:
     result = wgmma.warpgroup_mma(
         request.a,
         request.b,

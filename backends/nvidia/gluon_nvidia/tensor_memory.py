@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Optional, Sequence, TypeVar, Union
 
-from gluon_core.errors import LayoutError, refuse
+from gluon_core import errors
 from gluon_core.layouts.base import (
     Layout,
 )
@@ -73,12 +73,12 @@ def _cluster(cga_layout: Any, cta_split_num: Any) -> list[list[int]]:
         return Layout.check_bases(bases_or_split, "cga_layout", 2)
     split = Layout.check_ints(split, "cta_split_num", 2)
     if not all(Layout.is_power_of_two(count) for count in split):
-        raise LayoutError(
+        raise errors.LayoutError(
             "not powers of two", argument="cta_split_num", expected="e.g. [2, 1]", got=split
         )
     bases = _split_bases(split)
     if bases_or_split and Layout.check_bases(bases_or_split, "cga_layout", 2) != bases:
-        raise LayoutError(
+        raise errors.LayoutError(
             "cta_split_num and cga_layout disagree",
             argument="cta_split_num",
             expected=f"only one of them, or cga_layout={bases}",
@@ -95,7 +95,7 @@ def _emitted_split(cga_layout: list[list[int]]) -> list[int]:
     """Return the split for builders before Triton 3.8, which know one order of the blocks only."""
     split = _split_of(cga_layout)
     if [row for row in cga_layout if any(row)] != _split_bases(split):
-        raise LayoutError(
+        raise errors.LayoutError(
             f"without {TMEM_CLUSTERS.releases} the blocks of a cluster go along the rows first",
             argument="cga_layout",
             expected=_split_bases(split),
@@ -219,8 +219,8 @@ class TensorMemoryLayout(TensorMemoryBase):
         if not self.is_power_of_two(self.col_stride):
             raise self._no_stride()
 
-    def _no_stride(self) -> LayoutError:
-        return LayoutError(
+    def _no_stride(self) -> errors.LayoutError:
+        return errors.LayoutError(
             "not a stride within a 32-bit column",
             argument="col_stride",
             expected="1, 2 or 4",
@@ -231,7 +231,7 @@ class TensorMemoryLayout(TensorMemoryBase):
         super().verify()
         block, stride = self.block, self.col_stride
         if block[0] not in (64, 128) or not self.is_power_of_two(block[1]) or block[1] > COLUMNS:
-            raise LayoutError(
+            raise errors.LayoutError(
                 "no such block of tensor memory",
                 argument="block",
                 expected=f"[64 or 128, a power of two up to {COLUMNS}]",
@@ -240,7 +240,7 @@ class TensorMemoryLayout(TensorMemoryBase):
         if stride not in (1, 2, 4):
             raise self._no_stride()
         if self.fp4_padded and stride != 1:
-            raise LayoutError(
+            raise errors.LayoutError(
                 "padded fp4 has a stride of its own", argument="col_stride", expected=1, got=stride
             )
 
@@ -257,7 +257,7 @@ class TensorMemoryLayout(TensorMemoryBase):
                 self.block, self.col_stride, self.cga_layout, self.two_ctas, self.fp4_padded
             )
         if self.fp4_padded:
-            raise LayoutError(
+            raise errors.LayoutError(
                 f"fp4_padded needs {TMEM_PADDED_FP4.releases}", argument="fp4_padded", got=True
             )
         split = _emitted_split(self.cga_layout)
@@ -270,7 +270,7 @@ class TensorMemoryLayout(TensorMemoryBase):
             LayoutError: `two_ctas`, but the first bit of the cluster is not [1, 0].
         """
         if self.two_ctas and self.cga_layout[:1] != [[1, 0]]:
-            raise LayoutError(
+            raise errors.LayoutError(
                 "a pair of blocks splits the rows, by the lowest bit of the block index",
                 argument="cga_layout",
                 expected="[[1, 0], ...] with two_ctas",
@@ -284,7 +284,7 @@ class TensorMemoryLayout(TensorMemoryBase):
         # A slice may be narrower than the block, but not in a cluster that splits the columns.
         whole = width == shape[1] and follows(TMEM_NARROW_SLICES)
         if height < m or (width < n and not whole):
-            raise LayoutError(
+            raise errors.LayoutError(
                 "the buffer is smaller than a block of its layout",
                 argument="shape",
                 expected=f"at least {self.block} in one block of the cluster",
@@ -299,7 +299,7 @@ class TensorMemoryLayout(TensorMemoryBase):
             # Each of the pair has 64 rows; the right half of the columns is below the left one.
             self._check_old_pairs(per_block)
             if n < 2:
-                raise LayoutError(
+                raise errors.LayoutError(
                     "a pair of 64 rows splits the columns in two",
                     argument="block",
                     expected="N >= 2",
@@ -324,8 +324,8 @@ class TensorMemoryLayout(TensorMemoryBase):
         """Before Triton 3.8 pairs of 64 rows are laid out for one block of tensor memory only."""
         pairs = sum(bool(row[0]) for row in self.cga_layout)
         if not follows(TMEM_PAIRS_OF_64) and (list(per_block) != self.block or pairs != 1):
-            refuse(
-                LayoutError(
+            errors.refuse(
+                errors.LayoutError(
                     f"without {TMEM_PAIRS_OF_64.releases} a pair of blocks of 64 rows has one block of "
                     "tensor memory each",
                     argument="shape",
@@ -410,7 +410,7 @@ class RubinTensorMemoryScalesLayout(TensorMemoryScalesLayout):
     ):
         order = self.unwrap(block_rep_order)
         if order not in _REP_ORDERS:
-            raise LayoutError(
+            raise errors.LayoutError(
                 "no such order",
                 argument="block_rep_order",
                 expected=" or ".join(map(repr, _REP_ORDERS)),
@@ -466,7 +466,7 @@ class _TensorMemoryLinearLayout(TensorMemoryBase):
 
     def _linear(self, shape: tuple[int, ...]) -> LinearLayout:
         if list(shape) != self.shape:
-            raise LayoutError(
+            raise errors.LayoutError(
                 "a linear layout of tensor memory has one shape",
                 argument="shape",
                 expected=self.shape,

@@ -11,8 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, NoReturn, Optional, Sequence
 
-from gluon_core.errors import LayoutError
-from gluon_core.features import DROPS_REGISTER_COPIES
+from gluon_core import errors, features
 from gluon_core.layouts import DistributedLinearLayout
 from gluon_core.layouts.base import Layout
 from gluon_core.layouts.dialect import follows
@@ -67,7 +66,7 @@ def register_layout(
     """
     variant = Layout.unwrap(variant)
     if variant not in VARIANTS:
-        raise LayoutError(
+        raise errors.LayoutError(
             "no such instruction",
             argument="instr_variant",
             expected=", ".join(map(repr, VARIANTS)),
@@ -75,7 +74,7 @@ def register_layout(
         )
     num_warps = Layout.unwrap(num_warps)
     if not Layout.is_power_of_two(num_warps) or num_warps < 4:
-        raise LayoutError(
+        raise errors.LayoutError(
             "tensor memory is reached by groups of four warps",
             argument="num_warps",
             expected="4, 8, 16 or 32",
@@ -84,7 +83,7 @@ def register_layout(
     cga = None if not Layout.unwrap(cga_layout) else Layout.freeze(Layout.check_cga(cga_layout, 2))
     if alloc_shape is not None and layout.cga_layout and follows(TMEM_SLICE_BLOCKS):
         layout = _of_slice(layout, shape, list(alloc_shape)[-2:])
-    copies = not follows(DROPS_REGISTER_COPIES)
+    copies = not follows(features.DROPS_REGISTER_COPIES)
     return _make(layout, tuple(shape), bitwidth, num_warps, variant, cga, copies)
 
 
@@ -130,7 +129,7 @@ def _packed(
 ) -> tuple[Bases, Bases]:
     """Return the elements that share a 32-bit column, and the bits of the 32-bit columns."""
     if bitwidth not in (8, 16, 32):
-        raise LayoutError(
+        raise errors.LayoutError(
             "no element of tensor memory",
             argument="element_ty",
             expected="8, 16 or 32 bits",
@@ -143,7 +142,7 @@ def _packed(
     stride = getattr(layout, "col_stride", 1)
     lone = not any(map(any, cols)) and follows(TMEM_LONE_ELEMENTS)
     if low[: len(packed)] != packed or stride not in (1, 1 << bits) and not lone:
-        raise LayoutError(
+        raise errors.LayoutError(
             "elements are neither packed into 32-bit columns nor one to a column",
             argument="layout",
             expected=f"col_stride=1 or {1 << bits} for elements of {bitwidth} bits",
@@ -152,7 +151,7 @@ def _packed(
     cols = cols[bits:]
     others = any(row[0] for row in packed) or len(packed) < bits and any(map(any, cols))
     if stride == 1 and others:
-        raise LayoutError(
+        raise errors.LayoutError(
             "a block's row fills a part of a 32-bit column, and others follow it",
             argument="layout",
             expected=f"blocks of at least {COLUMN_BITS // bitwidth} columns, or col_stride={1 << bits}",
@@ -213,7 +212,7 @@ def _split_columns(
         if width == 1:
             return
     elif any(regs[-1]) and 1 << len(regs) <= COLUMN_BITS // bitwidth:
-        raise LayoutError(
+        raise errors.LayoutError(
             "too few registers to split",
             argument="instr_variant",
             expected=f"more than {COLUMN_BITS // bitwidth} registers of {bitwidth} bits in a lane",
@@ -225,7 +224,7 @@ def _split_columns(
         if wanted in bases and (bases is lanes or bases.index(wanted) >= 2):
             bases[bases.index(wanted)], regs[-1] = regs[-1], wanted
             return
-    raise LayoutError(
+    raise errors.LayoutError(
         "no lane or warp tells the halves of the columns apart",
         argument="instr_variant",
         expected=f"a basis {wanted} in lanes, in warps from 4 on, or in the last register",
@@ -235,7 +234,7 @@ def _split_columns(
 
 
 def _refuse(atom: str, layout: TensorMemoryBase, shape: Sequence[int], num_warps: int) -> NoReturn:
-    raise LayoutError(
+    raise errors.LayoutError(
         "the buffer is too narrow for the instruction",
         argument="instr_variant",
         expected="'32x32b', which every buffer has",
@@ -264,7 +263,7 @@ def fits_registers(
             tile = register_layout(
                 layout, shape, bitwidth, num_warps, variant, alloc_shape=alloc_shape
             )
-        except LayoutError:
+        except errors.LayoutError:
             continue
         if follows(TMEM_CLUSTERS) and mine["block"] != tile.block_bases:
             continue

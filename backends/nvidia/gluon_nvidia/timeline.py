@@ -26,7 +26,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
-from gluon_core.errors import OptionError
+from gluon_core import errors
 
 __all__ = ["HEADER", "MAGIC", "instrumented", "marker", "recorded"]
 
@@ -85,7 +85,7 @@ def instrumented(run: _Run, mode: str) -> _Run:
     parts = _MODE.fullmatch(mode)
     events = int(parts["events"] or _EVENTS) if parts else 0
     if parts is None or events < 2 or events & (events - 1):
-        raise OptionError(
+        raise errors.OptionError(
             "no such recording",
             argument="instrumentation_mode",
             expected="'timeline' or 'timeline:auto', and ':N' with a power of two of events per warp",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Callable, Mapping, Optional
 
-from gluon_core.plugin.timing import OpFacts, Timing, Work
+from gluon_core.plugin import timing
 
 __all__ = ["SM_90"]
 
@@ -31,20 +31,20 @@ _LAUNCH: Mapping[str, float] = {"kernel": 1200.0, "block": 400.0, "first": 600.0
 _DEPTH = {8: 32, 16: 16, 32: 8}
 
 
-def _wgmma(facts: OpFacts) -> Optional[Work]:
+def _wgmma(facts: timing.OpFacts) -> Optional[timing.Work]:
     """Return the time of a `warpgroup_mma`: instructions of 64 x N x 256 bits."""
     b = facts.operands[1]
     columns, rows = facts.results[0].shape[-1], facts.results[0].shape[-2]
     depth = b.shape[-2]
     each = max(columns / 2, 16.0)
     count = ceil(rows / 64) * ceil(depth / _DEPTH.get(b.bits, 16))
-    return Work(busy=count * each, latency=60.0, issue=2.0 * count)
+    return timing.Work(busy=count * each, latency=60.0, issue=2.0 * count)
 
 
-def _mma_sync(rate: float) -> Callable[[OpFacts], Optional[Work]]:
+def _mma_sync(rate: float) -> Callable[[timing.OpFacts], Optional[timing.Work]]:
     """Return the time of a `dot` by `mma.sync`, at `rate` FLOPs per cycle of a unit for 16-bit operands."""
 
-    def work(facts: OpFacts) -> Optional[Work]:
+    def work(facts: timing.OpFacts) -> Optional[timing.Work]:
         a = facts.operands[0]
         result = facts.results[0]
         if a.bits > 32 or "Blocked" in type(result.layout).__name__:
@@ -53,12 +53,12 @@ def _mma_sync(rate: float) -> Callable[[OpFacts], Optional[Work]]:
         for extent in result.shape:
             flops *= extent
         busy = flops / rate * (a.bits / 16)
-        return Work(busy=busy, latency=35.0, issue=0.0, serial=True)
+        return timing.Work(busy=busy, latency=35.0, issue=0.0, serial=True)
 
     return work
 
 
-SM_90 = Timing(
+SM_90 = timing.Timing(
     device="NVIDIA H100 SXM",
     source="estimate",
     measured=False,

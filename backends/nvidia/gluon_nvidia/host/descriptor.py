@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, ClassVar, Optional, Sequence
 
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
-from gluon_core.features import Feature
+from gluon_core import errors, features
 from gluon_core.layouts.base import Layout
 from gluon_core.layouts.dialect import follows
 from gluon_core.plugin.host_descriptor import HostDescriptor, HostTensor
@@ -86,7 +85,7 @@ class TensorDescriptor(HostDescriptor):
     def check(self) -> None:
         super().check()
         if not isinstance(self.layout, NVMMASharedLayout):
-            raise LayoutError(
+            raise errors.LayoutError(
                 "TMA writes another layout",
                 argument=self._field("layout"),
                 expected="NVMMASharedLayout",
@@ -105,7 +104,7 @@ class TensorDescriptor(HostDescriptor):
         bits = self.element_bits
         dtype = str(self.base.dtype)
         if bits not in _ELEMENT_BITS or dtype.endswith("bool"):
-            raise DtypeError(
+            raise errors.DtypeError(
                 "TMA has no such elements",
                 argument=self._field("base"),
                 expected="numbers of 8, 16, 32 or 64 bits",
@@ -113,14 +112,14 @@ class TensorDescriptor(HostDescriptor):
                 remedy="View the tensor as another dtype, such as x.view(torch.uint8).",
             )
         if self.layout.element_bitwidth != bits:
-            raise LayoutError(
+            raise errors.LayoutError(
                 "the layout is for elements of another width",
                 argument=self._field("layout"),
                 expected=f"element_bitwidth={bits} for {dtype}",
                 got=f"element_bitwidth={self.layout.element_bitwidth}",
             )
         if self.round_f32_to_tf32 and dtype.rpartition(".")[2] not in _FLOAT32:
-            raise DtypeError(
+            raise errors.DtypeError(
                 "only float32 can be rounded to tf32",
                 argument=self._field("round_f32_to_tf32"),
                 got=dtype,
@@ -131,7 +130,7 @@ class TensorDescriptor(HostDescriptor):
         padded = " for padded fp4" if self.layout.fp4_padded else ""
         address = self.address()
         if address is not None and address % _ALIGNMENT:
-            raise ArgumentError(
+            raise errors.ArgumentError(
                 f"the tensor is not aligned to {_ALIGNMENT} bytes",
                 argument=self._field("base"),
                 got=f"address {address:#x}",
@@ -140,7 +139,7 @@ class TensorDescriptor(HostDescriptor):
         size = self.element_bits // 8
         for stride in self.strides[:-1]:
             if stride * size % bound:
-                raise ShapeError(
+                raise errors.ShapeError(
                     f"a stride is no multiple of {bound} bytes{padded}",
                     argument=self._field("strides"),
                     expected=f"multiples of {bound // size} elements of {size} bytes, then 1",
@@ -155,7 +154,7 @@ class TensorDescriptor(HostDescriptor):
         row = self.block_shape[-1] // pieces
         least = width // size // (2 if self.layout.fp4_padded else 1)
         if row < least:
-            raise ShapeError(
+            raise errors.ShapeError(
                 "a row of the box is shorter than one copy writes"
                 + (" in one block" if pieces > 1 else ""),
                 argument=self._field("block_shape"),
@@ -253,14 +252,14 @@ class TensorDescriptorIm2Col(TensorDescriptor):
     pixel_box_upper_corner: Optional[Sequence[int]] = None
 
     head: ClassVar[str] = "tensordesc_im2col"
-    since: ClassVar[Optional[Feature]] = IM2COL
+    since: ClassVar[Optional[features.Feature]] = IM2COL
 
     def __post_init__(self) -> None:
         self.check()
 
     def _check_lengths(self, rank: int) -> None:
         if rank not in _CORNERS:
-            raise ShapeError(
+            raise errors.ShapeError(
                 "im2col is for tensors of images",
                 argument=self._field("shape"),
                 expected="3 to 5 dimensions: NWC, NHWC or NDHWC",
@@ -268,7 +267,7 @@ class TensorDescriptorIm2Col(TensorDescriptor):
             )
         for name, length in (("strides", rank), ("block_shape", 2)):
             if len(getattr(self, name)) != length:
-                raise ShapeError(
+                raise errors.ShapeError(
                     "the wrong number of entries",
                     argument=self._field(name),
                     expected=f"{length}" + (": pixels and channels" if length == 2 else ""),
@@ -285,7 +284,7 @@ class TensorDescriptorIm2Col(TensorDescriptor):
                 or len(corner) != rank - 2
                 or not all(Layout.is_int(c) and low <= c <= high for c in corner)
             ):
-                raise ArgumentError(
+                raise errors.ArgumentError(
                     "not a corner of a box of pixels",
                     argument=self._field(name),
                     expected=f"{rank - 2} integers from {low} to {high}",
@@ -296,7 +295,7 @@ class TensorDescriptorIm2Col(TensorDescriptor):
             len(steps) != rank
             or not all(Layout.is_int(s) and 1 <= s <= _MOST_ELEMENT_STRIDE for s in steps)
         ):
-            raise ArgumentError(
+            raise errors.ArgumentError(
                 "not the steps between pixels",
                 argument=self._field("element_strides"),
                 expected=f"{rank} integers from 1 to {_MOST_ELEMENT_STRIDE}, or None",

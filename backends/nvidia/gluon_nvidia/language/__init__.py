@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluon_core.errors import GluonError
+from gluon_core import errors
 from gluon_nvidia.language import ampere, blackwell, hopper, rubin
 
 __all__ = ["ampere", "blackwell", "hopper", "rubin"]
@@ -14,4 +14,4 @@ def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     text = f"gl.nvidia has no {name!r}"
-    raise AttributeError(str(GluonError(text, remedy=f"It has: {', '.join(__all__)}.")))
+    raise AttributeError(str(errors.GluonError(text, remedy=f"It has: {', '.join(__all__)}.")))

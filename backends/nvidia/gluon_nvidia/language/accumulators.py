@@ -18,16 +18,16 @@ is empty, at which the partition that stores arrives once it has read.
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Optional, Sequence, Union
+from typing import Any, Iterator, Optional, Sequence
 
-from gluon_core.errors import ArgumentError
+from gluon_core import errors
 from gluon_core.plugin.ops import (
     builtin,
     semantic_layer,
     tl,
     unwrap,
 )
-from gluon_core.plugin.typing import Const, Scalar, Shape, Values
+from gluon_core.plugin.typing import Const, Shape
 from gluon_core.portable.records import Record
 from gluon_nvidia.language import mbarrier
 from gluon_nvidia.language.mbarrier_counted import arrive
@@ -113,7 +113,7 @@ class tmem_ring(Record):
         self,
         at: ring_position,
         writer: tile_writer,
-        coordinates: Union[Values, Sequence[Scalar[int]]],
+        coordinates: Sequence[Any],
     ) -> None:
         """Wait until the accumulator is done, start storing it, and give it back as soon as its last
         part is in registers.
@@ -128,7 +128,7 @@ class tmem_ring(Record):
             ShapeError: the writer was made for other tiles.
         """
         if not isinstance(writer, tile_writer):
-            raise ArgumentError(
+            raise errors.ArgumentError(
                 "not a writer",
                 argument="writer",
                 expected="what gl.nvidia.hopper.tma_writer(...) returns",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from gluon_core.errors import LayoutError
+from gluon_core import errors
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.typing import Const, Operand
 from gluon_core.values import shared_memory_descriptor
@@ -141,7 +141,7 @@ def _check_destination(smem: shared_memory_descriptor, pointer: tl.tensor) -> No
     element = pointer.dtype.element_ty
     semantic.check_copied(smem, pointer, element, "smem", bits=not semantic.has(COPIES_VERIFIED))
     if getattr(smem.layout, "interval_padding_pairs", None):
-        raise LayoutError(
+        raise errors.LayoutError(
             "cp.async does not write padded buffers",
             argument="smem",
             expected="SwizzledSharedLayout or NVMMASharedLayout",
@@ -153,7 +153,7 @@ def _check_destination(smem: shared_memory_descriptor, pointer: tl.tensor) -> No
     held = semantic.consecutive_elements(layout, smem.layout, semantic.shape_of(pointer))
     if held is not None and held * element.primitive_bitwidth < 8 * _LEAST_BYTES:
         least = 8 * _LEAST_BYTES // element.primitive_bitwidth
-        raise LayoutError(
+        raise errors.LayoutError(
             f"cp.async copies 4, 8 or 16 bytes, and a thread holds fewer consecutive bytes of {element}",
             argument="pointer",
             expected=f"at least {least} consecutive elements per thread, also consecutive in smem",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
-from gluon_core.errors import ArgumentError
+from gluon_core import errors
 from gluon_core.plugin.ops import tl, unwrap
 from gluon_core.values import CachePolicy as PlainCachePolicy
 from gluon_core.values import one_of
@@ -48,7 +48,7 @@ class FractionalEvictionPolicy:
         fraction = fields["fraction"]
         number = isinstance(fraction, (int, float)) and not isinstance(fraction, bool)
         if not number or not 0 < fraction <= 1:
-            raise ArgumentError(
+            raise errors.ArgumentError(
                 "not a fraction", argument="fraction", expected="0 < fraction <= 1", got=fraction
             )
         for name, value in fields.items():
@@ -93,7 +93,7 @@ class CachePolicy:
     def __post_init__(self) -> None:
         fields = {name: unwrap(getattr(self, name)) for name in self.__dataclass_fields__}
         if all(value is None for value in fields.values()):
-            raise ArgumentError(
+            raise errors.ArgumentError(
                 "says nothing",
                 argument="CachePolicy",
                 expected="at least one of cache_modifier, l1, l2, l2_prefetch_size",
@@ -109,7 +109,7 @@ class CachePolicy:
                 one_of(name, fields[name], choices)
         l2 = fields["l2"]
         if l2 is not None and not isinstance(l2, FractionalEvictionPolicy):
-            raise ArgumentError(
+            raise errors.ArgumentError(
                 "not an L2 policy", argument="l2", expected="FractionalEvictionPolicy", got=repr(l2)
             )
         for name, value in fields.items():

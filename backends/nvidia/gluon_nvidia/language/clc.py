@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluon_core.errors import DtypeError, LayoutError, ShapeError
+from gluon_core import errors
 from gluon_core.layouts import SwizzledSharedLayout
 from gluon_core.plugin.ops import builtin, semantic_layer, tl
 from gluon_core.plugin.typing import Const
@@ -82,7 +82,7 @@ def _check_result(value: shared_memory_descriptor, argument: str) -> shared_memo
     """`value` if an answer fits into it: int64 [2], the same in each block of the cluster."""
     value = semantic_layer().shared_memory(value, argument)
     if value.dtype not in (tl.int64, tl.uint64):
-        raise DtypeError(
+        raise errors.DtypeError(
             "an answer is two 64-bit integers",
             argument=argument,
             expected="int64",
@@ -90,7 +90,7 @@ def _check_result(value: shared_memory_descriptor, argument: str) -> shared_memo
             remedy=_REMEDY,
         )
     if list(value.shape) != [2]:
-        raise ShapeError(
+        raise errors.ShapeError(
             "an answer is 16 bytes",
             argument=argument,
             expected=[2],
@@ -99,7 +99,7 @@ def _check_result(value: shared_memory_descriptor, argument: str) -> shared_memo
         )
     layout = value.layout
     if not isinstance(layout, SwizzledSharedLayout):
-        raise LayoutError(
+        raise errors.LayoutError(
             "the answer must lie plainly in memory",
             argument=argument,
             expected="SwizzledSharedLayout(1, 1, 1, [0])",
@@ -107,7 +107,7 @@ def _check_result(value: shared_memory_descriptor, argument: str) -> shared_memo
             remedy=_REMEDY,
         )
     if any(any(basis) for basis in layout.cga_layout):
-        raise LayoutError(
+        raise errors.LayoutError(
             "each block of the cluster gets the whole answer",
             argument=argument,
             expected=f"cga_layout={[[0] * len(b) for b in layout.cga_layout]}",

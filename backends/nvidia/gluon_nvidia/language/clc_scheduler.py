@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Union
 
-from gluon_core.errors import CapabilityError
+from gluon_core import errors
 from gluon_core.layouts import SwizzledSharedLayout
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, traced
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Const, Scalar
-from gluon_core.portable.requests import TileSchedulerRequest
+from gluon_core.portable import requests
 from gluon_core.portable.tile_orders import tile_order
 from gluon_core.portable.tile_schedulers import tile_scheduler_type
 from gluon_core.values import shared_memory_descriptor
@@ -36,7 +36,7 @@ _EMPTY = (
 _BYTES = 16
 
 
-def accepts(request: TileSchedulerRequest) -> Union[bool, str]:
+def accepts(request: requests.TileSchedulerRequest) -> Union[bool, str]:
     return _too_wide(request.num_ctas) or True
 
 
@@ -71,7 +71,7 @@ def tile_scheduler(
     """
     why = _too_wide(semantic_layer().num_ctas)
     if why:
-        raise CapabilityError(
+        raise errors.CapabilityError(
             why, remedy="Use gl.portable.static_tile_scheduler(tiles, partitions)."
         )
     return tile_scheduler_type.make("launch_control", tiles, partitions, slots)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gluon_core.features import CLUSTER_BARRIER, CLUSTER_BARRIER_OP
+from gluon_core import features
 from gluon_core.plugin.ops import builtin, semantic_layer, tl
 from gluon_core.plugin.typing import Const
 from gluon_core.values import shared_memory_descriptor
@@ -47,7 +47,7 @@ def wait() -> None:
     semantic_layer().builder.create_cluster_wait()
 
 
-@builtin(requires=_REQUIRES, since=CLUSTER_BARRIER, name=f"{_NAME}.barrier")
+@builtin(requires=_REQUIRES, since=features.CLUSTER_BARRIER, name=f"{_NAME}.barrier")
 def barrier(relaxed: Const[bool] = False) -> None:
     """Wait until every block of the cluster has come here.
 
@@ -61,7 +61,7 @@ def barrier(relaxed: Const[bool] = False) -> None:
     """
     semantic = semantic_layer()
     relaxed = semantic.compile_time_bool(relaxed, "relaxed")
-    if semantic.has(CLUSTER_BARRIER_OP):
+    if semantic.has(features.CLUSTER_BARRIER_OP):
         semantic.builder.create_cluster_barrier(relaxed)
     else:
         semantic.builder.create_cluster_arrive(relaxed)

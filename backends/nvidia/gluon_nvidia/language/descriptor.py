@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Sequence, Union
 
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core import errors
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Const, Scalar, Shape
@@ -56,7 +56,7 @@ class tensor_descriptor_type(core.tensor_descriptor_type):
     ):
         super().__init__(block_type, shape_type, strides_type, layout)
         if not isinstance(self.layout, NVMMASharedLayout):
-            raise LayoutError(
+            raise errors.LayoutError(
                 "TMA writes shared memory in its own layouts only",
                 argument="layout",
                 expected="NVMMASharedLayout",
@@ -160,7 +160,7 @@ def make_tensor_descriptor(
     sizes, steps = _listed(shape, "shape"), _listed(strides, "strides")
     for argument, values in (("strides", steps), ("block_shape", block)):
         if len(values) != len(sizes):
-            raise ShapeError(
+            raise errors.ShapeError(
                 "not one for each dimension of the tensor",
                 argument=argument,
                 expected=f"{len(sizes)} as in shape",
@@ -190,7 +190,7 @@ def check_blocks(semantic: SemanticLayer, kind: tensor_descriptor_type) -> None:
     """Raise unless the descriptor's layout is for the blocks that the cluster has."""
     ctas = 1 << len(kind.layout.cga_layout)
     if ctas != semantic.num_ctas:
-        raise LayoutError(
+        raise errors.LayoutError(
             "the layout's blocks are not those of the cluster",
             argument="layout",
             expected=f"num_ctas={semantic.num_ctas}",
@@ -203,26 +203,26 @@ def check_box(element: tl.dtype, block: list[int], layout: NVMMASharedLayout) ->
     """Raise unless TMA moves boxes like this."""
     bits = element.primitive_bitwidth
     if element.is_ptr() or bits not in (8, 16, 32, 64):
-        raise DtypeError(
+        raise errors.DtypeError(
             "TMA does not copy such elements (PTX 5.5.1)",
             argument="base",
             expected="numbers of 8, 16, 32 or 64 bits",
             got=element,
         )
     if not 1 <= len(block) <= _MOST_RANK:
-        raise ShapeError(
+        raise errors.ShapeError(
             "tensors have 1 to 5 dimensions (PTX 5.5)", argument="block_shape", got=block
         )
     check_block_shape(block, "the box of a descriptor")
     if block[-1] * bits < 8 * _LEAST_BYTES:
-        raise ShapeError(
+        raise errors.ShapeError(
             "a row of the box is a multiple of 16 bytes (PTX 5.5.3.1)",
             argument="block_shape",
             expected=f"at least {8 * _LEAST_BYTES // bits} x {element} in the last dimension",
             got=f"{block}: {block[-1] * bits // 8} bytes",
         )
     if layout.element_bitwidth != bits:
-        raise LayoutError(
+        raise errors.LayoutError(
             "the layout is for elements of another size",
             argument="layout",
             expected=f"element_bitwidth={bits} for {element}",
@@ -233,7 +233,7 @@ def check_box(element: tl.dtype, block: list[int], layout: NVMMASharedLayout) ->
 def _pointer(semantic: SemanticLayer, base: Any) -> Any:
     base = unwrap(base)
     if not isinstance(base, tl.tensor) or base.type.is_block() or not base.dtype.is_ptr():
-        raise DtypeError(
+        raise errors.DtypeError(
             "not a scalar pointer",
             argument="base",
             expected="a pointer",
@@ -246,7 +246,7 @@ def _listed(values: Any, argument: str) -> list[Any]:
     """Return the entries of a sequence, compile-time ones as Python values."""
     values = unwrap(values)
     if not isinstance(values, (list, tuple, tl.tuple)):
-        raise ShapeError(
+        raise errors.ShapeError(
             "not a sequence",
             argument=argument,
             expected="one entry for each dimension",
@@ -259,12 +259,14 @@ def _scalar(semantic: SemanticLayer, value: Any, dtype: Any, argument: str) -> A
     """Return an integer scalar as `dtype`."""
     if isinstance(value, tl.tensor):
         if value.type.is_block():
-            raise ShapeError("must be scalars", argument=argument, got=semantic.describe(value))
+            raise errors.ShapeError(
+                "must be scalars", argument=argument, got=semantic.describe(value)
+            )
         if value.dtype.is_int() and value.dtype != tl.int1:
             return semantic.cast(value, dtype)
     elif isinstance(value, int):
         return semantic.scalar_constant(int(value), dtype)
-    raise DtypeError(
+    raise errors.DtypeError(
         "must be integers", argument=argument, expected=dtype, got=semantic.describe(value)
     )
 
@@ -272,14 +274,14 @@ def _scalar(semantic: SemanticLayer, value: Any, dtype: Any, argument: str) -> A
 def _padding(option: Const[str], element: tl.dtype) -> str:
     padding: str = unwrap(option)
     if padding not in _PADDINGS:
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "no such padding",
             argument="padding_option",
             expected=", ".join(map(repr, _PADDINGS)),
             got=repr(padding),
         )
     if padding == "nan" and not element.is_floating():
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "only floats can be padded with NaN",
             argument="padding_option",
             expected="'zero'",
@@ -291,12 +293,12 @@ def _padding(option: Const[str], element: tl.dtype) -> str:
 def _check_sizes(sizes: list[Any], steps: list[Any], element: tl.dtype) -> None:
     """Check the facts of the tensor that are known while compiling; the simulator checks the rest."""
     if not 1 <= len(sizes) <= _MOST_RANK:
-        raise ShapeError(
+        raise errors.ShapeError(
             "tensors have 1 to 5 dimensions (PTX 5.5)", argument="shape", got=len(sizes)
         )
     for size in sizes:
         if isinstance(size, int) and not 0 < size <= _MOST_EXTENT:
-            raise ShapeError(
+            raise errors.ShapeError(
                 "an illegal extent",
                 argument="shape",
                 expected=f"1 to {_MOST_EXTENT}, which int32 holds",
@@ -304,7 +306,7 @@ def _check_sizes(sizes: list[Any], steps: list[Any], element: tl.dtype) -> None:
             )
     last = steps[-1]
     if isinstance(last, (bool, tl.tensor)) or last != 1:
-        raise ShapeError(
+        raise errors.ShapeError(
             "the elements of the last dimension must be contiguous (PTX 5.5.3)",
             argument="strides",
             expected="the constant 1 at the end",
@@ -316,7 +318,7 @@ def _check_sizes(sizes: list[Any], steps: list[Any], element: tl.dtype) -> None:
             continue  # there is no second row
         nbytes = step * element.primitive_bitwidth // 8 if isinstance(step, int) else 0
         if nbytes % _LEAST_BYTES or not 0 <= nbytes < _MOST_STRIDE_BYTES:
-            raise ShapeError(
+            raise errors.ShapeError(
                 "an illegal stride",
                 argument="strides",
                 expected="a multiple of 16 bytes below 2**40 (PTX 5.5.8)",

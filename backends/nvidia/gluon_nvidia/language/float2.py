@@ -9,7 +9,7 @@ Triton's own library has this up to 3.7, and `add2`, `fma2`, ... after it; here 
 
 from typing import Any
 
-from gluon_core.errors import DtypeError, ShapeError, refuse
+from gluon_core import errors
 from gluon_core.plugin.ops import builtin, constexpr_function, semantic_layer, tl, traced, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Const, Operand
@@ -41,7 +41,7 @@ def _compute(semantic: SemanticLayer, opcode: str, operands: list[Any]) -> Any:
 def _pairs(value: Any, argument: str) -> Any:
     """Return the tensor inside a `Float2Tensor`."""
     if not isinstance(value, Float2Tensor):
-        raise DtypeError(
+        raise errors.DtypeError(
             "not pairs of float32",
             argument=argument,
             expected="a Float2Tensor",
@@ -55,8 +55,8 @@ def _singles(semantic: SemanticLayer, value: Any, argument: str) -> Any:
     """Return a tensor of float32."""
     value = semantic.to_tensor(value)
     if value.dtype != tl.float32:
-        refuse(
-            DtypeError(
+        errors.refuse(
+            errors.DtypeError(
                 "pairs are of float32",
                 argument=argument,
                 expected="float32",
@@ -178,7 +178,7 @@ def pack(x: tl.tensor, axis: Const[int]) -> "Float2Tensor":
     shape = semantic.shape_of(x)
     axis = semantic.wrap_axis(axis, len(shape))
     if shape[axis] % 2:
-        raise ShapeError("an odd number cannot be paired", argument="x", got=shape)
+        raise errors.ShapeError("an odd number cannot be paired", argument="x", got=shape)
     apart = semantic.reshape(x, shape[:axis] + [shape[axis] // 2, 2] + shape[axis + 1 :])
     others = [dim for dim in range(len(shape) + 1) if dim != axis + 1]
     first, second = semantic.split(semantic.permute(apart, [*others, axis + 1]))

@@ -8,11 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Sequence, Union
 
-from gluon_core.errors import (
-    ArgumentError,
-    DtypeError,
-    LayoutError,
-)
+from gluon_core import errors
 from gluon_core.plugin.ops import (
     builtin,
     semantic_layer,
@@ -96,7 +92,7 @@ def allocate_mbarrier(
     semantic = semantic_layer()
     pairs = unwrap(two_ctas)
     if pairs and semantic.num_ctas < 2:
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "needs a cluster", argument="two_ctas", expected="num_ctas >= 2", got=semantic.num_ctas
         )
     layout = MBarrierLayout.multicta(semantic.num_ctas, pairs)
@@ -215,7 +211,7 @@ def emit_arrive(
         semantic.require(ARRIVE_MULTICAST, f"{public}(multicast_cta=...)")
         semantic.check_capabilities(f"{public}(multicast_cta=...)", _MULTICAST)
         if block is not None:
-            raise ArgumentError(
+            raise errors.ArgumentError(
                 "one block alone cannot arrive at the barriers of several",
                 argument="multicast_cta",
                 expected="0 together with from_cta",
@@ -251,7 +247,7 @@ def _check_one_per_block(
 ) -> None:
     own = MBarrierLayout.multicta(semantic.num_ctas).cga_layout
     if mbarrier.layout.cga_layout != own:
-        raise LayoutError(
+        raise errors.LayoutError(
             f"{why} needs one barrier for each block of the cluster",
             argument="mbarrier",
             expected=f"MBarrierLayout({own})",
@@ -332,7 +328,7 @@ def sync_cluster_init() -> None:
 def _memory_handle(value: Any) -> Any:
     value = unwrap(value)
     if isinstance(value, tl.tensor) or not hasattr(value, "handle"):
-        raise DtypeError(
+        raise errors.DtypeError(
             "not a memory descriptor",
             argument="deps",
             expected="descriptors of shared or tensor memory",

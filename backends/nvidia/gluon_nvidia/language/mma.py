@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from gluon_core.errors import ArgumentError, LayoutError, ShapeError
+from gluon_core import errors
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.plugin.typing import Const
@@ -106,7 +106,7 @@ def _check_shapes(a: tl.tensor, b: tl.tensor, acc: tl.tensor) -> None:
     least = 256 // a.dtype.primitive_bitwidth
     # Along M and N the compiler repeats tiles that are smaller than the instruction.
     if k < least:
-        raise ShapeError(
+        raise errors.ShapeError(
             "K is smaller than that of one instruction",
             argument="a",
             expected=f"K >= {least} for {a.dtype}",
@@ -118,7 +118,7 @@ def _check_shapes(a: tl.tensor, b: tl.tensor, acc: tl.tensor) -> None:
 def _check_layouts(semantic: SemanticLayer, a: tl.tensor, b: tl.tensor, acc: tl.tensor) -> None:
     layout = acc.type.layout
     if not isinstance(layout, NVMMADistributedLayout) or layout.version[0] != 2:
-        raise LayoutError(
+        raise errors.LayoutError(
             "not the accumulator of mma.sync",
             argument="acc",
             expected="NVMMADistributedLayout(version=[2, 0], ...)",
@@ -127,7 +127,7 @@ def _check_layouts(semantic: SemanticLayer, a: tl.tensor, b: tl.tensor, acc: tl.
     semantic.check_dot_operands(a, b, acc)
     tile = [1] * (layout.rank - 2) + [16, 8]
     if layout.instr_shape != tile:
-        raise LayoutError(
+        raise errors.LayoutError(
             "not the tile of mma.sync",
             argument="acc",
             expected=f"instr_shape={tile}",
@@ -144,14 +144,14 @@ def check_precision(precision: object, dtype: tl.dtype, argument: str, unit: str
     """
     name = precision.lower() if isinstance(precision, str) else ""
     if name not in _PRECISIONS:
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "no such precision",
             argument=argument,
             expected=", ".join(map(repr, _PRECISIONS)),
             got=repr(precision),
         )
     if dtype == tl.float32 and name != "tf32":
-        raise ArgumentError(
+        raise errors.ArgumentError(
             f"{unit} rounds float32 operands to tf32",
             argument=argument,
             expected="'tf32'",

@@ -10,12 +10,12 @@ The switch between the devices does it, so a sum moves each element once.
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError
+from gluon_core import errors
 from gluon_core.layouts import BlockedLayout
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
-from gluon_core.plugin.typing import Const, Operand, Scalar, Values
+from gluon_core.plugin.typing import Const, Operand, Scalar
 from gluon_nvidia.builder import MultimemOperands
 
 __all__ = ["load_reduce", "reduce", "store"]
@@ -33,7 +33,7 @@ _KINDS = {
 
 @builtin(requires=_REQUIRES, name=_NAME + "load_reduce")
 def load_reduce(
-    x: Values,
+    x: Sequence[Any],
     offsets: tl.tensor,
     mask: Optional[Scalar[bool]] = None,
     op: Const[str] = "add",
@@ -74,7 +74,7 @@ def load_reduce(
 
 @builtin(requires=_REQUIRES, name=_NAME + "store")
 def store(
-    x: Values,
+    x: Sequence[Any],
     offsets: tl.tensor,
     value: Operand,
     mask: Optional[Scalar[bool]] = None,
@@ -101,7 +101,7 @@ def store(
 
 @builtin(requires=_REQUIRES, name=_NAME + "reduce")
 def reduce(
-    x: Values,
+    x: Sequence[Any],
     offsets: tl.tensor,
     value: Operand,
     mask: Optional[Scalar[bool]] = None,
@@ -141,7 +141,7 @@ class _Access:
         self.peers, address = _copies(x)
         self.element = address.type.element_ty
         if self.element not in _KINDS:
-            raise DtypeError(
+            raise errors.DtypeError(
                 f"multimem.{name} has no form for these elements",
                 argument="x",
                 expected=", ".join(map(str, _KINDS)),
@@ -149,12 +149,12 @@ class _Access:
             )
         self.offsets = self.semantic.require_distributed(offsets, "offsets")
         if not self.offsets.dtype.is_int():
-            raise DtypeError(
+            raise errors.DtypeError(
                 "must be integers", argument="offsets", got=self.semantic.describe(self.offsets)
             )
         layout = self.offsets.type.layout
         if not isinstance(layout, BlockedLayout):
-            raise LayoutError(
+            raise errors.LayoutError(
                 "does not tell which elements are neighbours",
                 argument="offsets",
                 expected="a BlockedLayout",
@@ -191,7 +191,7 @@ class _Access:
             min(held, most) if unwrap(width) is None else width, "width", 1
         )
         if count & (count - 1) or count > most or count < least or held % count:
-            raise LayoutError(
+            raise errors.LayoutError(
                 "not so many neighbours of a thread",
                 argument="width",
                 expected=f"a power of two from {least} to {most} that divides {held}, which a thread has",
@@ -219,7 +219,7 @@ def _copies(x: Any) -> tuple[list[Any], Any]:
     try:
         peers, address = x.peers, x.address
     except (AttributeError, ValueError, TypeError):
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "not all copies of a tensor",
             argument="x",
             expected="the result of group.multicast for a symmetric tensor",

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gluon_core.errors import ArgumentError
+from gluon_core import errors
 from gluon_core.plugin.ops import builtin, semantic_layer, tl
 from gluon_core.plugin.typing import Const
 from gluon_core.portable.records import Record
@@ -112,7 +112,7 @@ def ordered_barrier(partitions: Const[int]) -> ordered_barrier_type:
 
 def _checked(at: Any) -> ring_position:
     if not isinstance(at, ring_position) or at.facts != _POSITION:
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "not a position of an ordered barrier",
             argument="at",
             expected="one of a partition",

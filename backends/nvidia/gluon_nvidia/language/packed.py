@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Callable, Optional, Sequence, TypeVar
 
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gluon_core import errors
 from gluon_core.layouts import BlockedLayout, DistributedLinearLayout
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
@@ -85,7 +85,7 @@ def _emit(
         if not _is_number(value):
             semantic.require_tensor(value, name)
     if not any(_has_layout(value) for value in operands.values()):
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "needs at least one tensor with a layout",
             argument=next(iter(operands)),
             got=", ".join(semantic.describe(value) for value in operands.values()),
@@ -132,7 +132,7 @@ def _unpacked(operands: dict[str, tl.tensor], result: tl.dtype) -> distributed_t
     floats = [value for value in operands.values() if not _is_fp4(value)]
     packed = {name: value for name, value in operands.items() if _is_fp4(value)}
     if floats and not _has_layout(floats[0]):
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "fp4 needs a tensor of fp8 as well, or fp4 alone",
             argument=next(name for name, value in operands.items() if value is floats[0]),
             expected="float8e4nv or float8e5",
@@ -148,7 +148,7 @@ def _unpacked(operands: dict[str, tl.tensor], result: tl.dtype) -> distributed_t
     layout = floats[0].type.layout if floats else _doubled(first.type.layout, half, axis)
     for name, value in packed.items():
         if semantic.shape_of(value) != half:
-            raise ShapeError(
+            raise errors.ShapeError(
                 "fp4 comes two to a byte, along one dimension",
                 argument=name,
                 expected=half,
@@ -156,10 +156,10 @@ def _unpacked(operands: dict[str, tl.tensor], result: tl.dtype) -> distributed_t
             )
         own = value.type.layout
         if semantic.is_placeholder(own) or semantic.is_placeholder(layout):
-            raise LayoutError("fp4 needs a known layout", argument=name, got=repr(own))
+            raise errors.LayoutError("fp4 needs a known layout", argument=name, got=repr(own))
         doubled = _doubled(own, half, axis)
         if not semantic.same_places(doubled, layout, shape):
-            raise LayoutError(
+            raise errors.LayoutError(
                 "a thread holds other elements of fp4 than of the result",
                 argument=name,
                 expected=f"a layout that unpacks to {layout!r}",
@@ -201,7 +201,9 @@ def _scalar(semantic: SemanticLayer, name: str, value: Any, dtype: tl.dtype) -> 
             return semantic.scalar_constant(unwrap(value), dtype)
         value = semantic.to_tensor(unwrap(value))
     if value.dtype.is_ptr():
-        raise DtypeError("a pointer is no number", argument=name, expected=dtype, got=value.dtype)
+        raise errors.DtypeError(
+            "a pointer is no number", argument=name, expected=dtype, got=value.dtype
+        )
     return semantic.cast(value, dtype)
 
 
@@ -209,7 +211,7 @@ def _result_dtype(kind: str, values: list[Any], wanted: Optional[Const[tl.dtype]
     wanted = unwrap(wanted)
     if wanted is not None:
         if not isinstance(wanted, tl.dtype) or not wanted.is_floating():
-            raise DtypeError(
+            raise errors.DtypeError(
                 "not a dtype of floats",
                 argument="dtype",
                 expected="float32",
@@ -223,7 +225,7 @@ def _result_dtype(kind: str, values: list[Any], wanted: Optional[Const[tl.dtype]
         return own
     widest = _widest([leader, *values])
     if widest is None:
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "fp4 operands alone do not say the result's dtype",
             argument="dtype",
             expected="float8e4nv or float8e5",
@@ -280,7 +282,7 @@ def _check_form(kind: str, names: list[str], dtypes: Sequence[tl.dtype], result:
     results = forms.get(tuple(dtypes))
     if results is None:
         known = dict.fromkeys(", ".join(map(str, form)) for form in forms)
-        raise DtypeError(
+        raise errors.DtypeError(
             f"no packed {kind} of these dtypes",
             argument=", ".join(names),
             expected="; ".join(known),
@@ -288,7 +290,7 @@ def _check_form(kind: str, names: list[str], dtypes: Sequence[tl.dtype], result:
             remedy="Convert the operands with .to(...), or use plain arithmetic.",
         )
     if result not in results:
-        raise DtypeError(
+        raise errors.DtypeError(
             f"packed {kind} of {', '.join(map(str, dtypes))} has no such result",
             argument="dtype",
             expected=" or ".join(map(str, results)),

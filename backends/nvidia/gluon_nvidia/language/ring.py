@@ -26,10 +26,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Sequence, Union
 
-from gluon_core.errors import ArgumentError, ShapeError
+from gluon_core import errors
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
-from gluon_core.plugin.typing import Const, Scalar, Values
+from gluon_core.plugin.typing import Const, Scalar
 from gluon_core.portable.records import Record
 from gluon_core.values import shared_memory_descriptor
 from gluon_nvidia.features import PAIRS_ARRIVE
@@ -161,7 +161,7 @@ class tile_ring(Record):
     def fetch(
         self,
         at: ring_position,
-        coordinates: Sequence[Union[Values, Scalar[int]]],
+        coordinates: Sequence[Any],
         pred: Scalar[bool] = True,
     ) -> None:
         """Wait until the slot is empty, then start copying its tiles.
@@ -180,7 +180,7 @@ class tile_ring(Record):
         descs, buffers, full, *empties = _parts(self)
         places = listed(coordinates)
         if len(places) != len(descs):
-            raise ShapeError(
+            raise errors.ShapeError(
                 "not one for each tensor",
                 argument="coordinates",
                 expected=len(descs),
@@ -196,7 +196,7 @@ class tile_ring(Record):
             tma.async_load(desc, place, ready, view, pred, shared)
 
     @builtin(name="tile_ring.wait")
-    def wait(self, at: ring_position) -> Union[shared_memory_descriptor, Values]:
+    def wait(self, at: ring_position) -> Union[shared_memory_descriptor, tl.tuple]:
         """Wait until the slot's tiles are there.
 
         Args:
@@ -243,7 +243,7 @@ class tile_ring(Record):
         """
         check_position(self.facts, at, "consumer")
         if any(self.facts.shared):
-            raise ArgumentError(
+            raise errors.ArgumentError(
                 "a slot that comes by multicast has two barriers",
                 argument="ring",
                 expected="one without multicast=True",
@@ -258,7 +258,7 @@ class tile_ring(Record):
 
 @builtin(requires=_REQUIRES, name=_SPACE + "tma_ring")
 def tma_ring(
-    descriptors: Union[tensor_descriptor, Sequence[tensor_descriptor], Values],
+    descriptors: Union[tensor_descriptor, Sequence[tensor_descriptor], Sequence[Any]],
     stages: Const[int],
     consumers: Const[int] = 1,
     two_ctas: Const[bool] = False,
@@ -293,7 +293,7 @@ def tma_ring(
     for desc in descs:
         check_descriptor(desc, "descriptors")
     if not descs:
-        raise ArgumentError("none", argument="descriptors", expected="at least one")
+        raise errors.ArgumentError("none", argument="descriptors", expected="at least one")
     shared = _shared(semantic, descs, multicast, two_ctas)
     buffers = [
         semantic.allocate_shared(desc.dtype, [count, *block_of(desc)], desc.layout)
@@ -347,14 +347,14 @@ def _shared(
         return (False,) * len(descs)
     semantic.require(PAIRS_ARRIVE, "tma_ring(multicast=True)")
     if semantic.num_ctas != 2:
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "needs a cluster of two blocks",
             argument="multicast",
             expected="num_ctas=2",
             got=semantic.num_ctas,
         )
     if semantic.compile_time_bool(two_ctas, "two_ctas"):
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "blocks that multiply together hold different parts",
             argument="multicast",
             expected="multicast or two_ctas",
@@ -363,7 +363,7 @@ def _shared(
     splits = [desc.layout.cga_layout for desc in descs]
     shared = tuple(bool(split) and not any(map(any, split)) for split in splits)
     if not any(shared):
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "the blocks share no tile",
             argument="multicast",
             expected="a descriptor whose layout has cga_layout=[[0, 0]]",
@@ -376,7 +376,7 @@ def check_position(facts: RingFacts, at: Any, role: str) -> None:
     wanted = PositionFacts(facts.stages, role)
     if not isinstance(at, ring_position) or at.facts != wanted:
         shown = at.facts if isinstance(at, ring_position) else semantic_layer().describe(at)
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "not a position to do this at",
             argument="at",
             expected=f"one of a {role}, in {wanted.stages} slots",

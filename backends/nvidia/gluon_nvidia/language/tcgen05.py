@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Optional, Sequence, Union
 
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, refuse
+from gluon_core import errors
 from gluon_core.plugin.ops import builtin, compile_time, semantic_layer, tl, unwrap
 from gluon_core.plugin.typing import Const, Scalar
 from gluon_core.values import shared_memory_descriptor
@@ -166,8 +166,8 @@ def tcgen05_mma_scaled(
         if value.dtype.primitive_bitwidth == 8 and value.dtype not in FORMATS[kind]:
             semantic.warn(f"{name}: the bits of {value.dtype} are multiplied as {kind}")
         elif value.dtype not in FORMATS[kind]:
-            refuse(
-                DtypeError(
+            errors.refuse(
+                errors.DtypeError(
                     f"not the dtype of {kind}",
                     argument=name,
                     expected=" or ".join(map(str, FORMATS[kind])),
@@ -178,8 +178,8 @@ def tcgen05_mma_scaled(
         check_operand(value, name)
     check_shapes(shapes[0], shapes[1], acc)
     if acc.dtype != tl.float32:
-        refuse(
-            DtypeError(
+        errors.refuse(
+            errors.DtypeError(
                 "scaled products are accumulated in float32",
                 argument="acc",
                 expected="float32",
@@ -188,8 +188,8 @@ def tcgen05_mma_scaled(
         )
     check_accumulator(acc, a)
     if acc.layout.block[0] != 128:
-        refuse(
-            LayoutError(
+        errors.refuse(
+            errors.LayoutError(
                 "scaled products have accumulators of 128 rows",
                 argument="acc",
                 expected="TensorMemoryLayout([128, N], ...)",
@@ -244,7 +244,7 @@ def tcgen05_commit(
     barrier = completion_barrier(semantic, barrier, "barrier")
     operands = [semantic.shared_memory(item, "descs") for item in semantic.items_of(descs)]
     if len(operands) > 2 and not semantic.has(COMMIT_ANY_OPERANDS):
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "a multiplication has two operands",
             argument="descs",
             expected=f"at most 2 buffers, or {COMMIT_ANY_OPERANDS.releases}",
@@ -279,9 +279,11 @@ def tcgen05_copy(src: shared_memory_descriptor, dst: tensor_memory_descriptor) -
     semantic = semantic_layer()
     src, dst = semantic.shared_memory(src, "src"), tensor_memory(dst, "dst")
     if src.dtype.primitive_bitwidth != dst.dtype.primitive_bitwidth:
-        raise DtypeError("not the dtype of dst", argument="src", expected=dst.dtype, got=src.dtype)
+        raise errors.DtypeError(
+            "not the dtype of dst", argument="src", expected=dst.dtype, got=src.dtype
+        )
     if list(src.shape) != list(dst.shape):
-        raise ShapeError(
+        raise errors.ShapeError(
             "not the shape of dst", argument="src", expected=list(dst.shape), got=list(src.shape)
         )
     check_copied(src, dst)
@@ -317,7 +319,7 @@ def tcgen05_mma_barrier_count(
     for item in operands if several else [operands]:
         layout = getattr(unwrap(item), "layout", None)
         if layout is None:
-            raise LayoutError("has no layout", argument="smems", got=repr(item))
+            raise errors.LayoutError("has no layout", argument="smems", got=repr(item))
         # Blocks that differ in a bit of basis zero have the same operand.
         shared = [bit for bit, row in enumerate(layout.cga_layout) if not any(row)]
         blocks = {0}

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Sequence, Union
 
-from gluon_core.errors import (
-    ArgumentError,
-    DtypeError,
-    LayoutError,
-    ShapeError,
-    refuse,
-)
-from gluon_core.features import Feature
+from gluon_core import errors, features
 from gluon_core.layouts.shared import SharedLinearLayout
 from gluon_core.plugin.ops import semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
@@ -78,7 +71,7 @@ def matrices(
     b, acc = semantic.shared_memory(b, "b"), tensor_memory(acc, "acc")
     for value, argument in ((a, "a"), (b, "b")):
         if len(value.shape) != 2:
-            raise ShapeError("must be a matrix", argument=argument, got=list(value.shape))
+            raise errors.ShapeError("must be a matrix", argument=argument, got=list(value.shape))
     return a, b, acc
 
 
@@ -86,7 +79,7 @@ def check_shapes(a: Sequence[int], b: Sequence[int], acc: tensor_memory_descript
     """Raise ShapeError unless [M, K] @ [K, N] is of the accumulator's shape."""
     (m, k), (rows, n) = a, b
     if rows != k or list(acc.shape) != [m, n]:
-        raise ShapeError(
+        raise errors.ShapeError(
             "the shapes do not multiply",
             expected="a [M, K], b [K, N], acc [M, N]",
             got=f"{list(a)}, {list(b)}, {list(acc.shape)}",
@@ -104,7 +97,7 @@ def check_dtypes(
         if a.dtype in _INT8:
             semantic.require(MMA_INT8, f"{_SPACE}tcgen05_mma of {a.dtype}")
         if acc.dtype not in accumulators:
-            raise DtypeError(
+            raise errors.DtypeError(
                 f"tcgen05.mma does not accumulate {a.dtype} in this dtype",
                 argument="acc",
                 expected=" or ".join(map(str, accumulators)),
@@ -112,7 +105,7 @@ def check_dtypes(
             )
         return
     known = sorted({str(dtype) for operands, _, _ in _KINDS for dtype in operands})
-    raise DtypeError(
+    raise errors.DtypeError(
         "tcgen05.mma does not multiply these dtypes",
         argument="b",
         expected=f"a and b of one kind, of {', '.join(known)}",
@@ -125,7 +118,7 @@ def check_operand(value: Matrix, argument: str) -> None:
     layout = value.layout
     if isinstance(value, tensor_memory_descriptor):
         if not isinstance(layout, TensorMemoryLayout) or layout.col_stride != 1:
-            raise LayoutError(
+            raise errors.LayoutError(
                 "an operand in tensor memory is packed",
                 argument=argument,
                 expected="TensorMemoryLayout([M, K], col_stride=1)",
@@ -135,7 +128,7 @@ def check_operand(value: Matrix, argument: str) -> None:
     if isinstance(layout, SharedLinearLayout):
         return
     if not isinstance(layout, NVMMASharedLayout) or layout.rank != 2:
-        raise LayoutError(
+        raise errors.LayoutError(
             "tcgen05.mma does not read this layout",
             argument=argument,
             expected="NVMMASharedLayout of rank 2",
@@ -145,7 +138,7 @@ def check_operand(value: Matrix, argument: str) -> None:
     bits = value.dtype.primitive_bitwidth
     # Without a swizzle rows lie as they come, whatever the width.
     if layout.swizzle_byte_width and layout.element_bitwidth != bits:
-        raise LayoutError(
+        raise errors.LayoutError(
             "the layout is for elements of another width",
             argument=argument,
             expected=f"element_bitwidth={bits}",
@@ -153,7 +146,7 @@ def check_operand(value: Matrix, argument: str) -> None:
         )
     fast = 1 if argument == "a" else 0
     if value.dtype == tl.float32 and layout.transposed == (fast == 1):
-        raise LayoutError(
+        raise errors.LayoutError(
             "operands of float32 lie with K contiguous",
             argument=argument,
             expected=f"transposed={fast == 0}",
@@ -165,7 +158,7 @@ def check_operand(value: Matrix, argument: str) -> None:
     if semantic_layer().has(MMA_SHORT_ROWS):  # whether transposed or not
         narrow = value.shape[1] * value.dtype.primitive_bitwidth // 8 == _CORE_BYTES
     if not layout.swizzle_byte_width and not narrow:
-        raise LayoutError(
+        raise errors.LayoutError(
             "a buffer that is not swizzled is as wide as one instruction",
             argument=argument,
             expected=f"a swizzle, or rows of {_INSTRUCTION_BYTES} bytes and {MMA_NARROW_PLAIN.releases}, "
@@ -180,7 +173,7 @@ def check_accumulator(acc: tensor_memory_descriptor, a: Matrix) -> None:
     layout = acc.layout
     stride = 32 // acc.dtype.primitive_bitwidth
     if not isinstance(layout, TensorMemoryLayout) or layout.col_stride != stride:
-        raise LayoutError(
+        raise errors.LayoutError(
             "not the accumulator of tcgen05.mma",
             argument="acc",
             expected=f"TensorMemoryLayout(..., col_stride={stride}) for {acc.dtype}",
@@ -191,8 +184,8 @@ def check_accumulator(acc: tensor_memory_descriptor, a: Matrix) -> None:
     n = min(n, per_block[1])
     least = 8 if m == 64 else 16
     if not least <= n <= 256:
-        refuse(
-            ShapeError(
+        errors.refuse(
+            errors.ShapeError(
                 "not the N of an instruction",
                 argument="acc",
                 expected=f"blocks of [{m}, {least} to 256]",
@@ -200,7 +193,7 @@ def check_accumulator(acc: tensor_memory_descriptor, a: Matrix) -> None:
             )
         )
     if isinstance(a, tensor_memory_descriptor) and a.layout.block[0] != m:
-        raise LayoutError(
+        raise errors.LayoutError(
             "an operand in tensor memory has the accumulator's rows",
             argument="a",
             expected=f"blocks of {m} rows",
@@ -211,7 +204,7 @@ def check_accumulator(acc: tensor_memory_descriptor, a: Matrix) -> None:
 def check_depth(nbytes: int, a: Matrix) -> None:
     """Raise ShapeError where K, in bytes, is smaller than one instruction's."""
     if nbytes < _INSTRUCTION_BYTES:
-        raise ShapeError(
+        raise errors.ShapeError(
             "K is smaller than that of one instruction",
             argument="a",
             expected=f"at least {_INSTRUCTION_BYTES} bytes along K",
@@ -220,7 +213,7 @@ def check_depth(nbytes: int, a: Matrix) -> None:
         )
 
 
-def multicast_flag(value: Const[bool], name: str, since: Feature) -> bool:
+def multicast_flag(value: Const[bool], name: str, since: features.Feature) -> bool:
     """Return a compile-time boolean that, if true, needs that Triton."""
     spread = semantic_layer().compile_time_bool(value, "multicast")
     if spread:
@@ -239,7 +232,7 @@ def control_operands(
     use = semantic.predicate(use_acc, "use_acc")
     run = semantic.predicate(pred, "pred")
     if isinstance(mbarriers, shared_memory_descriptor):
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "takes a list of barriers",
             argument="mbarriers",
             expected="a list or tuple",
@@ -251,7 +244,7 @@ def control_operands(
     ]
     predicates = semantic.items_of(mbarrier_preds)
     if predicates and len(predicates) != len(barriers):
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "not one for each barrier",
             argument="mbarrier_preds",
             expected=f"{len(barriers)} scalars",
@@ -275,7 +268,7 @@ def completion_barrier(
     barrier = check_mbarrier(barrier, argument)
     wanted = MBarrierLayout.multicta(semantic.num_ctas)
     if semantic.has(COMMIT_TO_EACH_BLOCK) and barrier.layout.cga_layout != wanted.cga_layout:
-        raise LayoutError(
+        raise errors.LayoutError(
             "a commit arrives at one barrier for each block of the cluster",
             argument=argument,
             expected=repr(wanted),
@@ -297,8 +290,8 @@ def check_padding(a: Matrix, b: shared_memory_descriptor, formats: list[str]) ->
         wanted = mixed and kind == "e2m1"
         padded = getattr(value.layout, "fp4_padded", None)
         if padded is not None and padded != wanted:
-            refuse(
-                LayoutError(
+            errors.refuse(
+                errors.LayoutError(
                     "fp4 is padded next to fp8, and only there",
                     argument=argument,
                     expected=f"fp4_padded={wanted}",
@@ -318,7 +311,7 @@ def check_scales(
     k = shapes[0][1]
     for scale, size, argument in zip(scales, acc.shape, ("a_scale", "b_scale")):
         if not isinstance(scale.layout, TensorMemoryScalesLayout):
-            raise LayoutError(
+            raise errors.LayoutError(
                 "not the layout of scales",
                 argument=argument,
                 expected="TensorMemoryScalesLayout()",
@@ -326,8 +319,8 @@ def check_scales(
             )
         fine = scale.dtype == tl.float8e4nv
         if not fine and scale.dtype not in _INT8:
-            refuse(
-                DtypeError(
+            errors.refuse(
+                errors.DtypeError(
                     "not the dtype of scales",
                     argument=argument,
                     expected="int8 or uint8 (e8m0), or float8e4nv",
@@ -336,7 +329,7 @@ def check_scales(
             )
         order = getattr(scale.layout, "block_rep_order", "mnThenK")
         if order != "mnThenK" and not (fine and argument == "a_scale"):
-            raise LayoutError(
+            raise errors.LayoutError(
                 "not the order of these scales",
                 argument=argument,
                 expected="block_rep_order='mnThenK'; another for a_scale of float8e4nv only",
@@ -344,8 +337,8 @@ def check_scales(
             )
         run = 16 if fine else 32
         if fine and formats != ["e2m1", "e2m1"]:
-            refuse(
-                DtypeError(
+            errors.refuse(
+                errors.DtypeError(
                     "scales of float8e4nv are for fp4",
                     argument=argument,
                     expected="int8 or uint8 with " + " and ".join(formats),
@@ -354,8 +347,8 @@ def check_scales(
             )
         wanted = [size, k // run]
         if list(scale.shape) != wanted:
-            refuse(
-                ShapeError(
+            errors.refuse(
+                errors.ShapeError(
                     f"not one scale for {run} elements of K",
                     argument=argument,
                     expected=wanted,
@@ -364,7 +357,7 @@ def check_scales(
             )
         runs.append(run)
     if runs[0] != runs[1]:
-        raise DtypeError(
+        raise errors.DtypeError(
             "both operands must have scales of one kind",
             argument="b_scale",
             expected=scales[0].dtype,
@@ -378,7 +371,7 @@ def check_copied(src: shared_memory_descriptor, dst: tensor_memory_descriptor) -
     plain = tiled and not src.layout.transposed and not src.layout.fp4_padded
     if isinstance(dst.layout, TensorMemoryScalesLayout):
         if tiled and (src.layout.swizzle_byte_width or not plain):
-            raise LayoutError(
+            raise errors.LayoutError(
                 "scales are copied from where they lie in order",
                 argument="src",
                 expected="swizzle_byte_width=0, neither transposed nor padded",
@@ -386,14 +379,14 @@ def check_copied(src: shared_memory_descriptor, dst: tensor_memory_descriptor) -
             )
         return
     if dst.dtype.primitive_bitwidth != 32 or dst.layout.block[0] != 128:
-        raise LayoutError(
+        raise errors.LayoutError(
             "tcgen05.cp of a matrix moves blocks of 128 rows of 32-bit elements",
             argument="dst",
             expected="TensorMemoryLayout([128, N], 1) of 32 bits",
             got=str(dst.type),
         )
     if tiled and not (plain and src.layout.swizzle_byte_width):
-        raise LayoutError(
+        raise errors.LayoutError(
             "tcgen05.cp does not read this layout",
             argument="src",
             expected="NVMMASharedLayout with a swizzle, neither transposed nor padded",

@@ -9,15 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Sequence, Union
 
-from gluon_core.errors import (
-    ArgumentError,
-    DtypeError,
-    GluonError,
-    LayoutError,
-    LimitError,
-    ShapeError,
-    refuse,
-)
+from gluon_core import errors
 from gluon_core.layouts import DistributedLinearLayout
 from gluon_core.layouts.base import DistributedLayout, Layout
 from gluon_core.plugin.ops import builtin, compile_time, semantic_layer, tl, unwrap
@@ -109,8 +101,8 @@ class tensor_memory_descriptor_type(memory_descriptor.Type):
         if warps is None:
             try:
                 warps = semantic_layer().num_warps
-            except GluonError:  # no kernel is being traced
-                raise ArgumentError(
+            except errors.GluonError:  # no kernel is being traced
+                raise errors.ArgumentError(
                     "needed outside a kernel", argument="num_warps", got=None
                 ) from None
         self.check_matrix()
@@ -326,7 +318,7 @@ class tensor_memory_descriptor(memory_descriptor):
         semantic.check_view_size(have, wanted, "columns of tensor memory", self)
         rows, more = rows_of(self.layout, self.shape), rows_of(new_layout, new_shape)
         if more > rows and semantic.has(TMEM_VIEWS_CHECKED):
-            raise ShapeError(
+            raise errors.ShapeError(
                 "the new view has more rows of tensor memory than the old one",
                 argument="shape",
                 expected=f"at most {rows}",
@@ -350,14 +342,14 @@ def tensor_memory(value: object, argument: str) -> tensor_memory_descriptor:
     """
     value = unwrap(value)
     if not isinstance(value, tensor_memory_descriptor):
-        raise DtypeError(
+        raise errors.DtypeError(
             "not tensor memory",
             argument=argument,
             expected="a tensor_memory_descriptor",
             got=semantic_layer().describe(value),
         )
     if value.rank != 2:
-        raise ShapeError(
+        raise errors.ShapeError(
             "several matrices",
             argument=argument,
             expected="[M, N]",
@@ -398,8 +390,8 @@ def allocate_tensor_memory(
     columns = check_buffer(semantic, dtype, shape, layout, shape)
     limit = min(COLUMNS, semantic.target.limits.tensor_memory_columns)
     if columns > limit:
-        refuse(
-            LimitError(
+        errors.refuse(
+            errors.LimitError(
                 f"one allocation needs {columns} columns of tensor memory",
                 argument="shape",
                 expected=f"at most {limit} columns of 32 bits on {semantic.target}",
@@ -441,7 +433,9 @@ def get_tmem_reg_layout(
     """
     dtype, layout = unwrap(element_ty), unwrap(layout)
     if not isinstance(layout, (TensorMemoryLayout, TensorMemoryScalesLayout)):
-        raise LayoutError("not a layout for tensor memory", argument="layout", got=repr(layout))
+        raise errors.LayoutError(
+            "not a layout for tensor memory", argument="layout", got=repr(layout)
+        )
     check_dtype(dtype, layout)
     return register_layout(
         layout,

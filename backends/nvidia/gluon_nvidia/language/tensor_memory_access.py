@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Union
 
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError
+from gluon_core import errors
 from gluon_core.layouts.base import DistributedLayout
 from gluon_core.plugin.ops import tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
@@ -26,7 +26,7 @@ __all__ = [
 
 def check_warps(semantic: SemanticLayer) -> None:
     if semantic.num_warps % 4:
-        raise LayoutError(
+        raise errors.LayoutError(
             "tensor memory is reached by groups of four warps",
             argument="num_warps",
             expected="a multiple of 4",
@@ -38,7 +38,7 @@ def check_reach(kind: Any, layout: DistributedLayout, semantic: SemanticLayer) -
     """Raise where a warp would hold elements that it cannot reach."""
     bits = kind.element_ty.primitive_bitwidth
     if not fits_registers(kind.layout, kind.shape, bits, layout, kind.alloc_shape):
-        raise LayoutError(
+        raise errors.LayoutError(
             "no instruction moves tensor memory to and from this layout",
             argument="layout",
             expected=f"e.g. {kind.get_reg_layout(semantic.num_warps)}",
@@ -52,7 +52,7 @@ def loaded_type(
 ) -> distributed_type:
     memory.type.check_matrix()
     if not isinstance(memory.layout, TensorMemoryLayout):
-        raise LayoutError(
+        raise errors.LayoutError(
             "Triton does not load scales",
             argument="self",
             expected="a view with TensorMemoryLayout",
@@ -64,7 +64,7 @@ def loaded_type(
         layout = memory.type.get_reg_layout(semantic.num_warps)
     layout = semantic.check_layout(layout, memory.shape)
     if semantic.is_placeholder(layout):
-        raise LayoutError(
+        raise errors.LayoutError(
             "the layout of the loaded tensor must be known",
             argument="layout",
             expected="none, or one of get_reg_layout()",
@@ -83,7 +83,7 @@ def stored_value(
     semantic.check_stored(kind, held, first)
     layout = held.type.layout
     if semantic.is_placeholder(layout):
-        raise LayoutError(
+        raise errors.LayoutError(
             "the layout of the stored tensor must be known",
             argument="value",
             got=repr(layout),
@@ -125,14 +125,14 @@ def load_reduced(
     nan = unwrap(propagate_nan)
     nan = tl.PropagateNan.NONE if nan is None else nan
     if not isinstance(nan, tl.PropagateNan):
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "no such choice",
             argument="propagate_nan",
             expected="triton.language.PropagateNan.NONE or PropagateNan.ALL",
             got=semantic.describe(nan),
         )
     if memory.dtype != tl.float32:
-        raise DtypeError(
+        raise errors.DtypeError(
             "tcgen05.ld.red compares float32",
             argument="self",
             expected="float32",
@@ -142,7 +142,7 @@ def load_reduced(
     bases = result.layout.to_linear(memory.shape).bases
     spread = [name for name in ("lane", "warp") if any(row[1] for row in bases[name])]
     if spread or any(row[0] for row in bases["register"]):
-        raise LayoutError(
+        raise errors.LayoutError(
             "a lane must hold one row, and all of it",
             argument="layout",
             expected="get_reg_layout() of a [128, N] block with four warps",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Sequence, TypeVar
 
-from gluon_core.errors import DtypeError, LayoutError, ShapeError
+from gluon_core import errors
 from gluon_core.plugin.ops import tl
 from gluon_core.plugin.semantic import SemanticLayer
 from gluon_core.values import memory_descriptor
@@ -31,19 +31,19 @@ M = TypeVar("M", bound=memory_descriptor)
 def check_dtype(dtype: tl.dtype, layout: object) -> None:
     bits = dtype.primitive_bitwidth if isinstance(dtype, tl.dtype) else 0
     if bits not in _BITS or dtype.is_ptr():
-        raise DtypeError(
+        raise errors.DtypeError(
             "no element of tensor memory",
             argument="element_ty",
             expected="a dtype of 8, 16 or 32 bits",
             got=repr(dtype),
         )
     if isinstance(layout, TensorMemoryScalesLayout) and bits != 8:
-        raise DtypeError(
+        raise errors.DtypeError(
             "scales have 8 bits", argument="element_ty", expected="int8 or uint8", got=dtype
         )
     stride = getattr(layout, "col_stride", 1) * (2 if getattr(layout, "fp4_padded", False) else 1)
     if stride * bits > 32:
-        raise LayoutError(
+        raise errors.LayoutError(
             "the stride leaves the 32-bit column",
             argument="layout",
             expected=f"col_stride <= {32 // bits} for {dtype}",
@@ -56,7 +56,7 @@ def check_buffer(
 ) -> int:
     """Return the 32-bit columns that a buffer takes; raises where none can be like this."""
     if not isinstance(layout, (TensorMemoryLayout, TensorMemoryScalesLayout)):
-        raise LayoutError(
+        raise errors.LayoutError(
             "not a layout for tensor memory",
             argument="layout",
             expected="TensorMemoryLayout or TensorMemoryScalesLayout",
@@ -65,14 +65,14 @@ def check_buffer(
     semantic.check_available(layout)
     check_dtype(dtype, layout)
     if len(shape) not in (2, 3):
-        raise ShapeError(
+        raise errors.ShapeError(
             "a buffer has two dimensions, or a third that counts copies",
             argument="shape",
             expected="[M, N] or [copies, M, N]",
             got=shape,
         )
     if len(shape) == 3 and isinstance(layout, TensorMemoryScalesLayout):
-        raise ShapeError(
+        raise errors.ShapeError(
             "scales have no copies",
             argument="shape",
             expected=shape[1:],
@@ -81,12 +81,12 @@ def check_buffer(
         )
     semantic.check_block_shape(shape[-2:], "a buffer in tensor memory")
     if shape[0] < 1:
-        raise ShapeError("must be positive", argument="shape", got=shape)
+        raise errors.ShapeError("must be positive", argument="shape", got=shape)
     blocks = 1 << len(layout.cga_layout)
     # Before Triton 3.8 an unsplit dimension is the same in all blocks; later releases state it.
     partly = not semantic.has(TMEM_CLUSTERS) and blocks < semantic.num_ctas
     if blocks != semantic.num_ctas and not partly:
-        raise LayoutError(
+        raise errors.LayoutError(
             "the layout's blocks are not those of the cluster",
             argument="layout",
             expected=f"num_ctas={semantic.num_ctas}: a basis of cga_layout for each of its bits",
@@ -98,7 +98,7 @@ def check_buffer(
 def check_matrix(shape: Sequence[int]) -> None:
     """Raise ShapeError unless a view of `shape` is one matrix."""
     if len(shape) != 2:
-        raise ShapeError(
+        raise errors.ShapeError(
             "the view counts copies",
             argument="self",
             expected="two dimensions",
@@ -114,7 +114,7 @@ def sliced(semantic: SemanticLayer, memory: M, start: Any, length: Any, dim: Any
     if not isinstance(layout, TensorMemoryLayout):
         semantic.require(TMEM_ROW_SLICES, f"{_SLICE} of scales")
         if dim not in (0, 1):
-            raise ShapeError("no such dimension", argument="dim", expected="0 or 1", got=dim)
+            raise errors.ShapeError("no such dimension", argument="dim", expected="0 or 1", got=dim)
         return _part(semantic, memory, start, length, dim)
     if memory.rank == 3 and dim == 0 and semantic.has(TMEM_ROW_SLICES):
         return _copies(semantic, memory, start, length)
@@ -122,12 +122,12 @@ def sliced(semantic: SemanticLayer, memory: M, start: Any, length: Any, dim: Any
         return _part(semantic, memory, start, length, dim)  # a view that nothing reads yet
     check_matrix(memory.shape)
     if dim not in (0, 1):
-        raise ShapeError("no such dimension", argument="dim", expected="0 or 1", got=dim)
+        raise errors.ShapeError("no such dimension", argument="dim", expected="0 or 1", got=dim)
     if dim == 0:
         semantic.require(TMEM_ROW_SLICES, f"{_SLICE}(dim=0)")
     size = memory.shape[dim]
     if length < 1 or length & (length - 1) or length > size:
-        raise ShapeError(
+        raise errors.ShapeError(
             "must be a power of two", argument="length", expected=f"1 to {size}", got=length
         )
     # Within one block the columns follow each other; further blocks lie in further places.
@@ -135,7 +135,7 @@ def sliced(semantic: SemanticLayer, memory: M, start: Any, length: Any, dim: Any
     if dim == 1 and size <= layout.block[1] and not semantic.has(TMEM_ALIGNED_SLICES):
         step = max(1, 32 // (memory.dtype.primitive_bitwidth * layout.col_stride))
     if start < 0 or start + length > size or start % step:
-        raise ShapeError(
+        raise errors.ShapeError(
             f"the slice is no part of dimension {dim}",
             argument="start",
             expected=f"a multiple of {step} from 0 to {size - length}",
@@ -155,7 +155,7 @@ def _copies(semantic: SemanticLayer, memory: M, start: int, length: int) -> M:
     """Return some of the copies that a view counts."""
     count = memory.shape[0]
     if start < 0 or length < 1 or start + length > count:
-        raise ShapeError(
+        raise errors.ShapeError(
             "the slice leaves the copies",
             argument="length",
             expected=f"at most {count} copies in all",
@@ -168,7 +168,7 @@ def _part(semantic: SemanticLayer, memory: M, start: int, length: int, dim: int)
     """Return a part of a dimension, in the layout of the whole."""
     size = memory.shape[dim]
     if length < 1 or length & (length - 1) or start < 0 or start + length > size:
-        raise ShapeError(
+        raise errors.ShapeError(
             f"the slice is no part of dimension {dim}",
             argument="length",
             expected=f"a power of two, at most {size} in all",

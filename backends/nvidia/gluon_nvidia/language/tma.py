@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Optional, Protocol, Sequence
 
-from gluon_core.errors import DtypeError
-from gluon_core.features import Feature
+from gluon_core import errors, features
 from gluon_core.layouts import BlockedLayout
 from gluon_core.plugin.ops import builtin, semantic_layer, tl
 from gluon_core.plugin.semantic import SemanticLayer
@@ -211,7 +210,7 @@ def _multicast(
     public: str,
     wanted: Const[bool],
     result: shared_memory_descriptor,
-    since: Feature,
+    since: features.Feature,
 ) -> bool:
     """Return True to load once for several blocks: where asked for, and where blocks share the box."""
     if not semantic.compile_time_bool(wanted, "multicast"):
@@ -415,7 +414,7 @@ def _reduce(
     desc = require_descriptor(semantic, desc, False)
     allowed = _REDUCED[kind]
     if desc.dtype.name not in allowed:
-        raise DtypeError(
+        raise errors.DtypeError(
             f"TMA cannot {kind} such elements (PTX 9.7.9.27.2)",
             argument="tensor_desc",
             expected=", ".join(allowed),

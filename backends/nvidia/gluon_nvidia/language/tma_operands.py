@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Optional, Sequence
 
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, refuse
+from gluon_core import errors
 from gluon_core.layouts.base import DistributedLayout
 from gluon_core.plugin.ops import semantic_layer, tl, unwrap
 from gluon_core.plugin.semantic import SemanticLayer
@@ -45,7 +45,7 @@ def require_descriptor(semantic: SemanticLayer, value: object, im2col: bool) -> 
     """`value` if it is a descriptor of that mode, for the blocks of this kernel."""
     wanted = tensor_descriptor_im2col if im2col else tensor_descriptor
     if not isinstance(value, tensor_descriptor) or type(value) is not wanted:
-        raise DtypeError(
+        raise errors.DtypeError(
             "not a descriptor of this mode"
             if isinstance(value, tensor_descriptor)
             else "not a descriptor",
@@ -59,7 +59,7 @@ def require_descriptor(semantic: SemanticLayer, value: object, im2col: bool) -> 
         )
     check_blocks(semantic, value.type)
     if value.layout.transposed:
-        raise LayoutError(
+        raise errors.LayoutError(
             "TMA keeps rows in the tensor's order",
             argument="tensor_desc",
             expected="a layout with transposed=False",
@@ -67,13 +67,13 @@ def require_descriptor(semantic: SemanticLayer, value: object, im2col: bool) -> 
             remedy="Copy without, and use result.permute([1, 0]).",
         )
     if im2col and (len(value.block_shape) != 2 or not 3 <= len(value.shape) <= 5):
-        raise ShapeError(
+        raise errors.ShapeError(
             "im2col mode copies [pixels, channels] of a tensor of rank 3 to 5 (PTX 5.5.4)",
             argument="tensor_desc",
             got=f"a box of rank {len(value.block_shape)} of a tensor of rank {len(value.shape)}",
         )
     if im2col and int(unwrap(value.block_shape[0])) > _MOST_PIXELS:
-        raise ShapeError(
+        raise errors.ShapeError(
             "too many pixels for one copy (PTX 5.5.4)",
             argument="tensor_desc",
             expected=f"at most {_MOST_PIXELS}",
@@ -89,8 +89,8 @@ def _check_elements(
     verified = semantic_layer().has(COPIES_VERIFIED)
     same = ours.primitive_bitwidth == theirs.primitive_bitwidth
     if ours != theirs and not (same and (not verified or ours.is_int() and theirs.is_int())):
-        refuse(
-            DtypeError(
+        errors.refuse(
+            errors.DtypeError(
                 "the elements are not the descriptor's",
                 argument=argument,
                 expected=theirs,
@@ -112,7 +112,7 @@ def _check_layout(desc: tensor_descriptor, buffer: shared_memory_descriptor, arg
         and all(getattr(ours, name) == getattr(theirs, name) for name in fields)
     ):
         return
-    raise LayoutError(
+    raise errors.LayoutError(
         "the layout is not the descriptor's",
         argument=argument,
         expected=repr(theirs),
@@ -136,7 +136,7 @@ def box_buffer(
     other = math.prod(shape) != math.prod(block) and semantic_layer().has(COPIES_VERIFIED)
     unlike = _without_ones(shape) != _without_ones(block)
     if unlike and (other or _message(desc, shape) != _message(desc, block)):
-        error = ShapeError(
+        error = errors.ShapeError(
             "the shape is not that of the descriptor's box",
             argument=argument,
             expected=block,
@@ -145,7 +145,7 @@ def box_buffer(
         )
         if other:  # compilers refuse or abort on it
             raise error
-        refuse(error)
+        errors.refuse(error)
     _check_layout(desc, buffer, argument)
     return buffer
 
@@ -171,7 +171,7 @@ def source_buffer(
 
 def _refuse_padded(desc: tensor_descriptor) -> None:
     if desc.layout.fp4_padded:
-        raise LayoutError(
+        raise errors.LayoutError(
             "TMA stores no padded fp4 (PTX 5.5.1)",
             argument="tensor_desc",
             expected="a layout with fp4_padded=False",
@@ -189,8 +189,8 @@ def rows_of(semantic: SemanticLayer, desc: tensor_descriptor, x_offsets: object)
     """Return the row indices of a gather or scatter."""
     block = [int(unwrap(size)) for size in desc.block_shape]
     if len(block) != 2 or block[0] != 1 or len(desc.shape) != 2:
-        refuse(
-            ShapeError(
+        errors.refuse(
+            errors.ShapeError(
                 "rows of a matrix are chosen with a box of one row (PTX 5.5.3.2)",
                 argument="tensor_desc",
                 expected="block_shape [1, columns]",
@@ -200,7 +200,7 @@ def rows_of(semantic: SemanticLayer, desc: tensor_descriptor, x_offsets: object)
     bits = desc.dtype.primitive_bitwidth
     least = 32 // bits * 8
     if block[1] < least:
-        raise ShapeError(
+        raise errors.ShapeError(
             "too few columns",
             argument="tensor_desc",
             expected=f"at least {least} x {desc.dtype}",
@@ -208,7 +208,7 @@ def rows_of(semantic: SemanticLayer, desc: tensor_descriptor, x_offsets: object)
         )
     rows = semantic.require_distributed(x_offsets, "x_offsets")
     if rows.dtype not in (tl.int32, tl.uint32):
-        raise DtypeError(
+        raise errors.DtypeError(
             "must be 32-bit integers",
             argument="x_offsets",
             expected="int32",
@@ -217,7 +217,7 @@ def rows_of(semantic: SemanticLayer, desc: tensor_descriptor, x_offsets: object)
         )
     shape = semantic.shape_of(rows)
     if len(shape) != 1 or shape[0] < _LEAST_ROWS:
-        raise ShapeError(
+        raise errors.ShapeError(
             "not a list of rows",
             argument="x_offsets",
             expected=f"a tensor of rank 1, at least {_LEAST_ROWS} rows",
@@ -230,7 +230,7 @@ def rows_of(semantic: SemanticLayer, desc: tensor_descriptor, x_offsets: object)
         problem = None if semantic.has(OPEN_ROWS) else "the compiler wants to know their layout"
     if problem is not None:
         warps = semantic.num_warps
-        raise LayoutError(
+        raise errors.LayoutError(
             problem,
             argument="x_offsets",
             expected=f"SliceLayout(0, BlockedLayout([1, 4], [32, 1], [1, {warps}], [1, 0]))",
@@ -265,7 +265,7 @@ def scattered_buffer(
     _check_elements(desc, buffer, argument)
     wanted = [semantic.shape_of(rows)[0], int(unwrap(desc.block_shape[1]))]
     if list(buffer.shape) != wanted:
-        raise ShapeError(
+        raise errors.ShapeError(
             "not [rows, columns] of the copied tensor",
             argument=argument,
             expected=wanted,
@@ -327,7 +327,7 @@ def _check_start(desc: tensor_descriptor, column: Scalar[int], argument: str) ->
     column = unwrap(column)
     bits = desc.dtype.primitive_bitwidth
     if isinstance(column, int) and column * bits % _START_BITS:
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "the box does not start where TMA can begin (an illegal instruction on sm_90)",
             argument=argument,
             expected=f"the last coordinate a multiple of {_START_BITS // bits} x {desc.dtype}, "
@@ -354,7 +354,7 @@ def _integers(
             if isinstance(values, (list, tuple, tl.tuple))
             else semantic.describe(values)
         )
-        raise ShapeError(
+        raise errors.ShapeError(
             "not one for each dimension",
             argument=argument,
             expected=f"{count} integers",
@@ -369,18 +369,18 @@ def _integer(semantic: SemanticLayer, value: object, argument: str, dtype: tl.dt
     if isinstance(value, int) and not isinstance(value, bool):
         if -(1 << (bits - 1)) <= value < 1 << (bits - 1):
             return semantic.scalar_constant(value, dtype)
-        refuse(
-            ArgumentError(
+        errors.refuse(
+            errors.ArgumentError(
                 "out of range", argument=argument, expected=f"a value of {dtype}", got=value
             )
         )
         low = value & ((1 << bits) - 1)
         return semantic.scalar_constant(low - (low >> (bits - 1) << bits), dtype)
     if isinstance(value, tl.tensor) and value.type.is_block():
-        raise ShapeError("must be scalars", argument=argument, got=semantic.describe(value))
+        raise errors.ShapeError("must be scalars", argument=argument, got=semantic.describe(value))
     wanted = (dtype, tl.uint32) if dtype == tl.int32 else (dtype,)
     if not isinstance(value, tl.tensor) or value.dtype not in wanted:
-        raise DtypeError(
+        raise errors.DtypeError(
             f"must be {dtype} (PTX 9.7.9.27.1)",
             argument=argument,
             expected=dtype,
@@ -400,7 +400,7 @@ def cache_policy_operands(
         return ()
     semantic_layer().require(CachePolicy.since, f"{public}(cache_policy=...)")
     if not isinstance(policy, (CachePolicy, PlainCachePolicy)):
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "not a cache policy",
             argument="cache_policy",
             expected="CachePolicy(l2=FractionalEvictionPolicy(...))",
@@ -413,7 +413,7 @@ def cache_policy_operands(
     }
     for field, value in refused.items():
         if value:
-            raise ArgumentError(
+            raise errors.ArgumentError(
                 "copies of the TMA go through L2 alone (PTX 9.7.9.27.1)",
                 argument="cache_policy",
                 expected="a policy with l2 alone",

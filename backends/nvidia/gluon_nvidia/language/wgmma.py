@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Optional, Sequence, Union, overload
 
-from gluon_core.errors import ArgumentError, DtypeError, LayoutError, ShapeError, refuse
+from gluon_core import errors
 from gluon_core.layouts import DotOperandLayout
 from gluon_core.layouts.base import DistributedLayout
 from gluon_core.layouts.shared import SharedLinearLayout
@@ -55,7 +55,7 @@ class warpgroup_mma_accumulator_type(handle_value.Type):
     def __init__(self, tensor_type: distributed_type):
         self.tensor_type = unwrap(tensor_type)
         if not isinstance(self.tensor_type, distributed_type):
-            raise DtypeError(
+            raise errors.DtypeError(
                 "not the type of a tensor", argument="tensor_type", got=repr(tensor_type)
             )
 
@@ -281,7 +281,7 @@ def warpgroup_mma_wait(
     deps = unwrap(deps)
     items = semantic.items_of(deps)
     if not items:
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "nothing to wait for",
             argument="deps",
             expected="the accumulators, such as deps=[acc]",
@@ -296,7 +296,7 @@ def warpgroup_mma_wait(
         ):
             kinds.append(item.type)
         else:
-            raise DtypeError(
+            raise errors.DtypeError(
                 "not an accumulator",
                 argument="deps",
                 expected="accumulators, tensors, or buffers in shared memory",
@@ -321,7 +321,7 @@ def warpgroup_mma_wait(
 
 def _check_warps(semantic: SemanticLayer) -> None:
     if semantic.num_warps % _WARPGROUP:
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "wgmma runs on warpgroups, four warps each (PTX 9.7.15)",
             argument="num_warps",
             expected="a multiple of 4",
@@ -332,7 +332,7 @@ def _check_warps(semantic: SemanticLayer) -> None:
 
 def _accumulator_layout(layout: object, argument: str, wanted: str = "...") -> None:
     if not isinstance(layout, NVMMADistributedLayout) or layout.version[0] != 3:
-        raise LayoutError(
+        raise errors.LayoutError(
             "not the accumulator of wgmma",
             argument=argument,
             expected=f"NVMMADistributedLayout(version=[3, 0], {wanted})",
@@ -364,8 +364,8 @@ def _signed(a: tl.dtype, b: tl.dtype) -> tuple[tl.dtype, tl.dtype]:
     """Return the dtypes that the compiler multiplies; it takes unsigned bytes for signed ones."""
     if tl.uint8 not in (a, b) or {a, b} - {tl.int8, tl.uint8}:
         return a, b
-    refuse(
-        DtypeError(
+    errors.refuse(
+        errors.DtypeError(
             "compilers multiply unsigned bytes as signed ones: from 128 on they are negative",
             argument="a" if a == tl.uint8 else "b",
             expected="int8",
@@ -386,7 +386,7 @@ def _check_instruction(
     depth = 256 // a.dtype.primitive_bitwidth
     _, n, *k = layout.instr_shape
     if k != [depth]:
-        raise LayoutError(
+        raise errors.LayoutError(
             f"the K of one instruction on {a.dtype} is {depth}, 32 bytes (PTX 9.7.15.1)",
             argument="acc",
             expected=f"instr_shape=[16, {n}, {depth}]",
@@ -400,7 +400,7 @@ def _check_instruction(
     least = (64, n, depth)
     for what, size, unit in zip("MNK", (rows, columns, semantic.shape_of(a)[1]), least):
         if size % unit:
-            raise ShapeError(
+            raise errors.ShapeError(
                 f"the {what} of one block is smaller than one instruction's (PTX 9.7.15.1)",
                 argument="b" if what == "N" else "a",
                 expected=f"{what} >= {unit}",
@@ -414,7 +414,7 @@ def _check_registers(a: Any, layout: DistributedLayout) -> None:
     width = 32 // a.dtype.primitive_bitwidth
     matches = isinstance(a_layout, DotOperandLayout) and a_layout.operand_index == 0
     if not matches or a_layout.parent != layout or a_layout.k_width != width:
-        raise LayoutError(
+        raise errors.LayoutError(
             "not the register operand of the accumulator (PTX 9.7.15.5.1)",
             argument="a",
             expected=f"DotOperandLayout(0, {layout}, {width})",
@@ -430,7 +430,7 @@ def _check_shared(value: Any, argument: str, fast: int) -> None:
     if isinstance(layout, SharedLinearLayout):
         return
     if not isinstance(layout, NVMMASharedLayout) or layout.rank != 2 or layout.fp4_padded:
-        raise LayoutError(
+        raise errors.LayoutError(
             "not a matrix in shared memory that wgmma reads (PTX 9.7.15.5.1)",
             argument=argument,
             expected=f"NVMMASharedLayout(swizzle, {bits}, rank=2)",
@@ -438,7 +438,7 @@ def _check_shared(value: Any, argument: str, fast: int) -> None:
         )
     # Without a swizzle rows lie as they come, whatever the width.
     if layout.swizzle_byte_width and layout.element_bitwidth != bits:
-        raise LayoutError(
+        raise errors.LayoutError(
             "the layout is for elements of another width",
             argument=argument,
             expected=f"element_bitwidth={bits} for {value.dtype}",
@@ -446,7 +446,7 @@ def _check_shared(value: Any, argument: str, fast: int) -> None:
         )
     width = value.shape[0 if layout.transposed else 1] * bits // 8
     if not layout.swizzle_byte_width and width != 16:
-        raise LayoutError(
+        raise errors.LayoutError(
             "without swizzle wgmma reads rows of 16 bytes (PTX 9.7.15.5.1)",
             argument=argument,
             expected="swizzle_byte_width=32, 64 or 128",
@@ -455,7 +455,7 @@ def _check_shared(value: Any, argument: str, fast: int) -> None:
         )
     if bits != 16 and layout.transposed != (fast == 0):
         turned = "[M, K]" if argument == "a" else "[K, N] stored as [N, K]"
-        raise LayoutError(
+        raise errors.LayoutError(
             f"wgmma transposes 16-bit operands only; K must be contiguous for {value.dtype} "
             "(PTX 9.7.15.5.1)",
             argument=argument,
@@ -470,7 +470,7 @@ def _check_blocks(value: Any, argument: str, d: int, acc: DistributedLayout) -> 
     wanted = [[step if i == d else 0 for i, step in enumerate(basis)] for basis in acc.cga_layout]
     cga = getattr(value.layout, "cga_layout", wanted)
     if cga != wanted:
-        raise LayoutError(
+        raise errors.LayoutError(
             "a block of the cluster lacks the operand of its part of the accumulator",
             argument=argument,
             expected=f"cga_layout={wanted} for an accumulator of {acc.cga_layout}",

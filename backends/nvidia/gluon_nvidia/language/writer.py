@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Iterator, Optional, Sequence, Union
 
-from gluon_core.errors import ArgumentError, ShapeError
+from gluon_core import errors
 from gluon_core.plugin.ops import builtin, semantic_layer, tl, unwrap
-from gluon_core.plugin.typing import Const, Operand, Scalar, Values
+from gluon_core.plugin.typing import Const, Operand
 from gluon_core.portable.epilogues import tile_epilogue
 from gluon_core.portable.records import Record
 from gluon_nvidia.language import tma
@@ -41,7 +41,7 @@ class tile_writer(Record):
     @builtin(name="tile_writer.store")
     def store(
         self,
-        coordinates: Union[Values, Sequence[Scalar[int]]],
+        coordinates: Sequence[Any],
         value: Union[Operand, tensor_memory_descriptor],
         descriptor: Optional[tensor_descriptor] = None,
     ) -> None:
@@ -71,7 +71,7 @@ class tile_writer(Record):
 
     def send(
         self,
-        coordinates: Union[Values, Sequence[Scalar[int]]],
+        coordinates: Sequence[Any],
         value: Union[Operand, tensor_memory_descriptor],
         parts: Iterator[Operand],
         descriptor: Optional[tensor_descriptor] = None,
@@ -84,7 +84,7 @@ class tile_writer(Record):
         block, shape = block_of(desc), semantic.shape_of(value)
         plain = [size for size in block if size > 1] if len(shape) < len(block) else block
         if shape != [*plain[:-1], plain[-1] * self.facts.parts]:
-            raise ShapeError(
+            raise errors.ShapeError(
                 "not that of the writer",
                 argument="value",
                 expected=f"{self.facts.parts} of {block} side by side",
@@ -163,7 +163,7 @@ def tma_writer(
     count = semantic.compile_time_int(buffer_count, "buffers", 1)
     # A tile begins with the first buffer: earlier stores still in flight are in the others.
     if blocks % count:
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "does not divide the parts",
             argument="buffers",
             expected=f"a divisor of {blocks}",
@@ -197,7 +197,7 @@ def block_of(desc: Any) -> list[int]:
 
 def check_descriptor(value: Any, argument: str) -> None:
     if not isinstance(value, tensor_descriptor):
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "not a descriptor",
             argument=argument,
             expected="a tensor_descriptor",
@@ -209,7 +209,7 @@ def _fitting(desc: Any, other: Any) -> Any:
     """Another descriptor, which stores from buffers that were made for `desc`."""
     check_descriptor(other, "descriptor")
     if other.type.block_type != desc.type.block_type or other.layout != desc.layout:
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "does not fit the writer's buffers",
             argument="descriptor",
             expected=f"{desc.type.block_type} in {desc.layout}",
@@ -221,7 +221,7 @@ def _fitting(desc: Any, other: Any) -> Any:
 def listed(values: Any) -> list[Any]:
     values = unwrap(values)
     if not isinstance(values, (list, tuple, tl.tuple)):
-        raise ShapeError(
+        raise errors.ShapeError(
             "not a sequence", argument="coordinates", got=semantic_layer().describe(values)
         )
     return [unwrap(value) for value in values]

@@ -6,7 +6,7 @@ from typing import Any, Optional, Sequence
 
 import numpy as np
 
-from gluon_core.errors import ArgumentError
+from gluon_core import errors
 from gluon_core.plugin.reference import Machine
 
 __all__ = ["multimem_load_reduce", "multimem_reduce", "multimem_store"]
@@ -83,7 +83,7 @@ def _check(
     good = live.all(axis=-1) & (groups[..., 0] % (size * width) == 0)
     good &= (np.diff(groups, axis=-1) == size).all(axis=-1)
     if (some & ~good).any():
-        raise ArgumentError(
+        raise errors.ArgumentError(
             f"{width} neighbours of a thread are no {width} neighbours in memory with one mask",
             argument="width",
             expected=f"offsets in runs of {width} that begin at a multiple of {width}",

@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
-from gluon_core.errors import ArgumentError
+from gluon_core import errors
 from gluon_core.layouts.dialect import follows
 from gluon_core.plugin.reference import Descriptor, Machine, SharedBuffer
 from gluon_nvidia.features import MULTICAST_WAITS
@@ -73,7 +73,7 @@ def _check(machine: Machine, descriptor: Descriptor) -> None:
             return
         position = int(np.argmax(bad))
         got = int(values[position if len(values) > 1 else 0])
-        raise ArgumentError(
+        raise errors.ArgumentError(
             f"make_tensor_descriptor got an illegal {what} in program "
             f"{machine.program_id(position)}",
             argument=what.split()[0],
@@ -112,7 +112,7 @@ def _starts(
     if not bad.any():
         return
     position = int(np.argmax(bad))
-    raise ArgumentError(
+    raise errors.ArgumentError(
         "the box does not start where TMA can begin (an illegal instruction on sm_90) in program "
         f"{machine.program_id(position)}",
         argument=argument,
@@ -157,7 +157,7 @@ def _aligned(buffer: SharedBuffer, argument: str) -> None:
     """Check that a box in shared memory starts at a multiple of 128 bytes (PTX 9.7.9.27.1)."""
     bad = buffer.offset % _SHARED_ALIGNMENT
     if bad.any():
-        raise ArgumentError(
+        raise errors.ArgumentError(
             "the view does not start where TMA can begin",
             argument=argument,
             expected=f"a multiple of {_SHARED_ALIGNMENT} bytes from the start of its allocation",
