@@ -27,20 +27,24 @@ from gluon_kernels.attention.sums import in_order_of_registers, wrapped
 
 
 @gluon.jit
-def walk(rings, place, CAUSAL: gl.constexpr):
+def walk(rings, place, CAUSAL: gl.constexpr, SHARED: gl.constexpr):
     """Copy the program's keys and values, then the queries that it walks over."""
     own, others = rings
-    first, last, steps, length, padded = place
+    first, last, steps, length, padded, of_sequence = place
     tile = gl.program_id(0)
     head = gl.program_id(1)
-    SIZE: gl.constexpr = own.block_shape[1]
-    STEP: gl.constexpr = others.block_shape[1]
-    own.fetch(own.producer(), [[head, tile * SIZE, 0], [head, tile * SIZE, 0]])
+    batch = head // of_sequence
+    of_batch = head % of_sequence
+    SIZE: gl.constexpr = own.block_shape[2]
+    STEP: gl.constexpr = others.block_shape[2]
+    key = [batch, of_batch // SHARED, tile * SIZE, 0]
+    own.fetch(own.producer(), [key, key])
     at = others.producer()
     for i in range(first, last):
         row = wrapped(i, steps, CAUSAL) * STEP
         statistic = 2 * head * padded + row
-        others.fetch(at, [[head, row, 0], [head, row, 0], [statistic], [statistic + padded]])
+        query = [batch, of_batch, row, 0]
+        others.fetch(at, [query, query, [statistic], [statistic + padded]])
         at = at.next()
 
 
@@ -50,15 +54,15 @@ def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS
     own, others = rings
     changes, written, used = exchange
     writer, to_keys, sums = outs
-    first, last, steps, length, padded = place
+    first, last, steps, length, padded, of_sequence = place
     SCALE: gl.constexpr = SETTINGS[0]
     CAUSAL: gl.constexpr = SETTINGS[1]
     WHOLE: gl.constexpr = SETTINGS[2]
     dtype: gl.constexpr = own.dtype
-    SIZE: gl.constexpr = own.block_shape[1]
+    SIZE: gl.constexpr = own.block_shape[2]
     ROWS: gl.constexpr = SIZE // 2
-    STEP: gl.constexpr = others.block_shape[1]
-    D: gl.constexpr = own.block_shape[2]
+    STEP: gl.constexpr = others.block_shape[2]
+    D: gl.constexpr = own.block_shape[3]
     # This group has half of the sums of queries, which are 64 x 128 or 128 x 64 in each step.
     ROW: gl.constexpr = half * (STEP - 64)
     COLUMN: gl.constexpr = half * (D - 64)
@@ -154,24 +158,26 @@ def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS
     tma.async_atomic_add(sums, [(tile + 2 * step) * 16, 0], buffer)
     tma.store_wait(0)
     done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
-    writer.store([head, start, 0], done[0])
-    writer.store([head, start, 0], done[1] * SCALE, to_keys)
+    batch = head // of_sequence
+    of_batch = head % of_sequence
+    writer.store([batch, of_batch, start, 0], done[0])
+    writer.store([batch, of_batch, start, 0], done[1] * SCALE, to_keys)
     writer.close()
 
 
 @gluon.jit
 def gradients_atomic(
     q_desc, k_desc, v_desc, grad_desc, statistics, to_keys, to_values, sums, length, key_length, padded,
-    SCALE: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr,
+    of_sequence, SCALE: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, SHARED: gl.constexpr,
 ):  # fmt: skip
     """Store the gradients of keys and values, and add to those of queries.
 
-    Tensors are [heads, length, D] of queries and [heads, key_length, D] of keys, `statistics` what `prepare` has made,
-    in a row. `SCALE` is that of the scores; `WHOLE` says that no key past the last one is seen.
+    Tensors are [batch, of_sequence, length, D] of queries and [batch, of_sequence / SHARED, key_length, D] of keys, the gradients of keys and
+    values [batch, of_sequence, key_length, D], one for each head of queries; `statistics` are what `prepare` has made, in a row. `SCALE` is that of the scores; `WHOLE` says that no key past the last one is seen.
     """
-    SIZE: gl.constexpr = k_desc.block_type.shape[1]
-    STEP: gl.constexpr = q_desc.block_type.shape[1]
-    D: gl.constexpr = k_desc.block_type.shape[2]
+    SIZE: gl.constexpr = k_desc.block_type.shape[2]
+    STEP: gl.constexpr = q_desc.block_type.shape[2]
+    D: gl.constexpr = k_desc.block_type.shape[3]
     gl.static_assert(STEP * D == 64 * 128, "128 queries of 64 elements in a step, or 64 of 128")
     rings = (
         tma_ring([k_desc, v_desc], 1, consumers=2),
@@ -192,13 +198,13 @@ def gradients_atomic(
     first = gl.program_id(0) * SIZE // STEP
     if not CAUSAL:
         first = first % steps
-    place = (first, steps if CAUSAL else first + steps, steps, key_length, padded)
+    place = (first, steps if CAUSAL else first + steps, steps, key_length, padded, of_sequence)
     SETTINGS: gl.constexpr = (SCALE, CAUSAL, WHOLE)
     gl.warp_specialize(
         [
             (gradients_of_half, (rings, exchange, upper, place, 0, SETTINGS)),
             (gradients_of_half, (rings, exchange, lower, place, 1, SETTINGS)),
-            (walk, (rings, place, CAUSAL)),
+            (walk, (rings, place, CAUSAL, SHARED)),
         ],
         [4, 1],
         [240, 24],

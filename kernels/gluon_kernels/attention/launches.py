@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -121,14 +121,108 @@ def backward_plan(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, causal: bool, scale: float,
     repeatable: bool,
 ) -> Plan:  # fmt: skip
-    """Return `run(...) -> (gradients of q, k and v)`."""
+    """Return `run(grad, q, k, v, out, logsums) -> (gradients of q, k and v)`."""
+    if repeatable:
+        return _repeatable_plan(q, k, causal, scale)
     batch, heads, length, width = q.shape
     of_keys, depth = k.shape[1:3]
     shared = heads // of_keys
     seen = min(depth, length) if causal else depth  # later keys are seen by no query
     wide = width_of(width)
+    exact = wide == width
+    dtype, device = q.dtype, q.device
+    new_q = allocator((batch, heads, length, wide), dtype, device)
+    new_k = allocator((batch, heads, seen, wide), dtype, device)
+    kept = sums.kept((batch * heads, length, wide))
+    new_statistics = allocator(kept["statistics"], torch.float32, device)
+    new_sums = allocator(kept["sums"], torch.float32, device)
+    known = [_as_readable(x) for x in (q, k, v, grad, out)]
+    launches = _atomic_launches(
+        known, logsums, (new_q(), new_k(), new_k()), new_statistics(), new_sums(), causal, scale
+    )
+    prepare, main, finish = launches
+
+    def of_shared(x: Tensor) -> Tensor:
+        if shared > 1:
+            x = x.view(batch, of_keys, shared, seen, wide).sum(2)
+        if seen < depth:
+            x = F.pad(x, (0, 0, 0, depth - seen))
+        return x if exact else x[..., :width].contiguous()
+
+    def run(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor) -> Any:
+        q, k, v = _as_readable(q), _as_readable(k), _as_readable(v)
+        grad, out = _as_readable(grad), _as_readable(out)
+        to_q, to_k, to_v = new_q(), new_k(), new_k()
+        statistics, added = new_statistics(), new_sums()
+        prepare(out, grad, logsums, statistics, added)
+        main(q, k, v, grad, statistics, to_k, to_v, added)
+        finish(added, to_q)
+        if not exact:
+            to_q = to_q[..., :width].contiguous()
+        return to_q, of_shared(to_k), of_shared(to_v)
+
+    return run
+
+
+def _atomic_launches(
+    known: Sequence[Tensor], logsums: Tensor, gradients: Sequence[Tensor], statistics: Tensor, added: Tensor,
+    causal: bool, scale: float,
+) -> tuple[Launch, Launch, Launch]:  # fmt: skip
+    """Return the launches before, of and after the kernel that adds to the gradient of queries."""
+    q, k, v, grad, out = known
+    to_q, to_k, to_v = gradients
+    batch, heads, length, width = q.shape
+    seen = to_k.shape[2]
+    rows = sums.padded(length)
+    strides = tuple(x.stride()[:3] for x in (out, grad))
+    by_row = gl.BlockedLayout([1, 8], [256 // width, width // 8], [4, 1], [1, 0])
+    prepare = Launch(
+        sums.prepare,
+        (rows // 64, batch * heads),
+        (out, grad, logsums, statistics, added, strides, heads, length, rows, width, by_row),
+        (out, grad, logsums, statistics, added),
+        num_warps=4,
+    )
+    step = 128 * 64 // width
+    whole = seen % 128 == 0 or (causal and seen >= length)
+    descriptors = (
+        descriptor_of(q, 1, 1, step, width), descriptor_of(k, 1, 1, 128, width), descriptor_of(v, 1, 1, 128, width),
+        descriptor_of(grad, 1, 1, step, width), descriptor_of(statistics, step), descriptor_of(to_k, 1, 1, 64, width),
+        descriptor_of(to_v, 1, 1, 64, width), descriptor_of(added, 16, 256),
+    )  # fmt: skip
+    constants = (scale, causal, whole, heads // k.shape[1])
+    main = Launch(
+        hopper_backward.gradients_atomic,
+        (gluon.cdiv(seen, 128), batch * heads),
+        (*descriptors, length, seen, rows, heads, *constants),
+        (q, k, v, grad, statistics, to_k, to_v, added),
+        num_warps=4,
+    )
+    flat = gl.BlockedLayout([4], [32], [4], [0])
+    tile = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    finish = Launch(
+        sums.finish,
+        (rows // 64 * (width // 64), batch * heads),
+        (added, to_q, length, rows, scale, width, flat, tile),
+        (added, to_q),
+        num_warps=4,
+    )
+    return prepare, main, finish
+
+
+Shape3 = tuple[int, int, int]
+
+
+def _repeatable_plan(q: Tensor, k: Tensor, causal: bool, scale: float) -> Plan:
+    """Return `run(grad, q, k, v, out, logsums) -> (gradients of q, k and v)`, with equal bits each time."""
+    batch, heads, length, width = q.shape
+    of_keys, depth = k.shape[1:3]
+    shared = heads // of_keys
+    seen = min(depth, length) if causal else depth
+    wide = width_of(width)
     own, other = (batch * heads, length, wide), (batch * heads, seen, wide)
     dtype, device = q.dtype, q.device
+    launch = _repeatable_launches(own, other, dtype, device, causal, scale)
 
     def flat(x: Tensor) -> Tensor:
         if x.shape[-1] != wide:
@@ -143,12 +237,6 @@ def backward_plan(
             x = x.repeat_interleave(shared, 1)
         return x.contiguous().view(other)
 
-    def new() -> list[Tensor]:
-        return [torch.empty(shape, dtype=dtype, device=device) for shape in (own, other, other)]
-
-    make = _repeatable_launches if repeatable else _atomic_launches
-    launch = make(own, other, dtype, device, causal, scale)
-
     def results(to_q: Tensor, to_k: Tensor, to_v: Tensor) -> Any:
         of_queries = to_q.view(batch, heads, length, wide)[..., :width]
         of_both = []
@@ -162,80 +250,14 @@ def backward_plan(
         return of_queries.contiguous(), *of_both
 
     def run(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor) -> Any:
-        gradients = new()
+        gradients = [
+            torch.empty(shape, dtype=dtype, device=device) for shape in (own, other, other)
+        ]
         inputs = (flat(q), flat_keys(k), flat_keys(v), flat(grad))
         launch(inputs, flat(out), logsums, gradients)
         return results(*gradients)
 
     return run
-
-
-Shape3 = tuple[int, int, int]
-
-
-def _atomic_launches(
-    own: Shape3, other: Shape3, dtype: torch.dtype, device: torch.device, causal: bool, scale: float
-) -> Plan:
-    """Return `launch(inputs, out, logsums, gradients)`: one kernel, which adds to the gradient of queries."""
-    heads, length, width = own
-    depth = other[1]
-
-    def workspace() -> tuple[Tensor, Tensor]:
-        kept = sums.kept(own)
-        return (
-            torch.empty(kept["statistics"], dtype=torch.float32, device=device),
-            torch.empty(kept["sums"], dtype=torch.float32, device=device),
-        )
-
-    def like(shape: Shape3) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=device)
-
-    q, grad, out, to_q = (like(own) for _ in range(4))
-    k, v, to_k, to_v = (like(other) for _ in range(4))
-    logsums = torch.empty(own[:2], dtype=torch.float32, device=device)
-    statistics, added = workspace()
-    rows = sums.padded(length)
-    by_row = gl.BlockedLayout([1, 8], [256 // width, width // 8], [4, 1], [1, 0])
-    prepare = Launch(
-        sums.prepare,
-        (rows // 64, heads),
-        (out, grad, logsums, statistics, added, length, rows, width, by_row),
-        (out, grad, logsums, statistics, added),
-        num_warps=4,
-    )
-    step = 128 * 64 // width
-    whole = depth % 128 == 0 or (causal and depth >= length)
-    described = (
-        descriptor_of(q, 1, step, width), descriptor_of(k, 1, 128, width), descriptor_of(v, 1, 128, width),
-        descriptor_of(grad, 1, step, width), descriptor_of(statistics, step), descriptor_of(to_k, 1, 64, width),
-        descriptor_of(to_v, 1, 64, width), descriptor_of(added, 16, 256),
-    )  # fmt: skip
-    main = Launch(
-        hopper_backward.gradients_atomic,
-        (gluon.cdiv(depth, 128), heads),
-        (*described, length, depth, rows, scale, causal, whole),
-        (q, k, v, grad, statistics, to_k, to_v, added),
-        num_warps=4,
-    )
-    flat = gl.BlockedLayout([4], [32], [4], [0])
-    tile = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    finish = Launch(
-        sums.finish,
-        (rows // 64 * (width // 64), heads),
-        (added, to_q, length, rows, scale, width, flat, tile),
-        (added, to_q),
-        num_warps=4,
-    )
-
-    def launch(inputs: Any, out: Tensor, logsums: Tensor, gradients: Any) -> None:
-        q, k, v, grad = inputs
-        to_q, to_k, to_v = gradients
-        statistics, added = workspace()
-        prepare(out, grad, logsums, statistics, added)
-        main(q, k, v, grad, statistics, to_k, to_v, added)
-        finish(added, to_q)
-
-    return launch
 
 
 def _repeatable_launches(

@@ -143,7 +143,7 @@ def _backward(
     repeatable = torch.are_deterministic_algorithms_enabled()
     settings = (causal, _bounds(left, right), softcap, scale, repeatable)
     to_q, to_k, to_v = _gradient_plans(
-        (key(q, k, v), *settings), grad, q, k, v, out, logsums, *settings
+        (key(grad, q, k, v, out), *settings), grad, q, k, v, out, logsums, *settings
     )
     return to_q, to_k, to_v
 

@@ -10,19 +10,26 @@ from gluon_core import language as gl
 
 @gluon.jit
 def prepare(
-    out, grad, logsums, statistics, sums, length, padded, D: gl.constexpr, LAYOUT: gl.constexpr
-):
+    out, grad, logsums, statistics, sums, strides, of_sequence, length, padded, D: gl.constexpr,
+    LAYOUT: gl.constexpr,
+):  # fmt: skip
     """Store of each row less the logarithm of its sum, and less the sum of `out * grad`, and set `sums` to 0.
 
-    `statistics` are [heads, 2, padded], 0 past the end of the rows; `sums` have as many padded rows.
+    `out` and `grad` are [batch, of_sequence, length, D], `strides` theirs of batches, heads and rows. `statistics` are [heads, 2, padded], 0 past the end of the rows; `sums` have as many padded rows.
     """
     row = gl.program_id(0) * 64 + gl.arange(0, 64, gl.SliceLayout(1, LAYOUT))
     column = gl.arange(0, D, gl.SliceLayout(0, LAYOUT))
     head = gl.program_id(1)
     there = row < length
-    at = (head * length + row).to(gl.int64)[:, None] * D + column[None, :]
-    x = gl.load(out + at, mask=there[:, None], other=0.0).to(gl.float32)
-    y = gl.load(grad + at, mask=there[:, None], other=0.0).to(gl.float32)
+    batch = (head // of_sequence).to(gl.int64)
+    of_batch = (head % of_sequence).to(gl.int64)
+    out += batch * strides[0][0] + of_batch * strides[0][1]
+    grad += batch * strides[1][0] + of_batch * strides[1][1]
+    rows = row.to(gl.int64)[:, None]
+    offsets = rows * strides[0][2] + column[None, :]
+    x = gl.load(out + offsets, mask=there[:, None], other=0.0).to(gl.float32)
+    offsets = rows * strides[1][2] + column[None, :]
+    y = gl.load(grad + offsets, mask=there[:, None], other=0.0).to(gl.float32)
     at = (head * padded + row).to(gl.int64)[:, None] * D + column[None, :]
     gl.store(sums + at, gl.zeros_like(x))
     logsum = gl.load(logsums + head * length + row, mask=there, other=0.0)

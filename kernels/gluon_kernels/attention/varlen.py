@@ -182,7 +182,7 @@ def _backward(
     repeatable = torch.are_deterministic_algorithms_enabled()
     settings = (causal, (left, right), softcap, scale, repeatable)
     tensors = (grad, q, k, v, out, logsums, of_queries, of_keys)
-    known_by = (key(q, k, v, of_queries, of_keys), *settings)
+    known_by = (key(grad, q, k, v, out, of_queries, of_keys), *settings)
     to_q, to_k, to_v = _gradient_plans(known_by, *tensors, *settings)
     return to_q, to_k, to_v
 
