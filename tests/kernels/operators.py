@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import gluon_kernels as kernels
+from gluon_kernels.linear_attention.problem import recurrence
 from gluon_kernels.quant.problem import restored
 
 CHECKS = (
@@ -123,11 +124,21 @@ def loss_backward() -> tuple[Any, ...]:
     return torch.rand(5), x, LABELS, logsum, -100
 
 
+def linear_attention() -> tuple[torch.Tensor, ...]:
+    """Return queries, keys, values, decays and rates of 70 tokens: a chunk and a part of one."""
+    q, k = (F.normalize(torch.randn(1, 70, 1, 16), dim=-1).bfloat16() for _ in "qk")
+    v, g = half(1, 70, 2, 16), F.logsigmoid(torch.randn(1, 70, 2)) / 16
+    return q, k, v, g, torch.rand(1, 70, 2)
+
+
 OPERATORS: dict[str, Case] = {
     "matmul": Case(lambda: (half(24, 16).requires_grad_(), half(16, 40), half(40), "relu", torch.float32)),
     "matmul_out": Case(lambda: (half(24, 16), half(16, 40), None, None, torch.empty(24, 40).bfloat16())),
     "matmul_fp8": Case(lambda: (fp8(40, 160), fp8(24, 160).mT, torch.rand(40, 2), torch.rand(2, 1), torch.bfloat16, True), OF_FP8),
     "matmul_fp8_out": Case(lambda: (fp8(40, 64), fp8(24, 64).mT, torch.rand(1), torch.rand(1), False, torch.empty(40, 24).bfloat16()), OF_FP8),
+    "linear_attention": Case(lambda: (*linear_attention(), None, 0.25)),
+    "linear_attention_backward": Case(lambda: (half(1, 70, 2, 16), torch.randn(1, 2, 16, 16), *linear_attention(), None, 0.25)),
+    "matmul_batch_invariant": Case(lambda: (half(24, 16).requires_grad_(), half(16, 40), torch.float32)),
     "linear": Case(lambda: (half(5, 64).requires_grad_(), *int4(), half(24), "silu", None)),
     "linear_out": Case(lambda: (half(5, 64), *int4(), None, None, torch.empty(5, 24).bfloat16())),
     "restore_weights": Case(lambda: (*int4(), torch.bfloat16, 64)),
@@ -215,6 +226,15 @@ GRADIENTS: dict[str, Gradients] = {
     "linear": Gradients(
         lambda x, bias: kernels.linear(x, int4()[0], bias, scales=int4()[1], activation="silu"),
         lambda: (half(5, 64), half(24)), quantized, HALF,
+    ),
+    "matmul_batch_invariant": Gradients(
+        kernels.matmul_batch_invariant, lambda: (torch.randn(24, 16), torch.randn(16, 40)), torch.matmul
+    ),
+    "gated_delta_rule": Gradients(
+        kernels.gated_delta_rule, linear_attention, lambda *x: recurrence(*x)[0], HALF
+    ),
+    "gated_linear_attention": Gradients(
+        kernels.gated_linear_attention, lambda: linear_attention()[:4], lambda *x: recurrence(*x)[0], HALF
     ),
     "grouped_matmul": Gradients(
         lambda a, b: kernels.grouped_matmul(a, b, ends(10, 30, 70)),
