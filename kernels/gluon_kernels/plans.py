@@ -112,7 +112,8 @@ def _distinct(arguments: tuple[Any, ...]) -> list[Any]:
 class Counters:
     """Zeros by which the programs of a launch wait for each other; kernels leave zeros, or count modulo a power of two.
 
-    Launches of one stream share them. A CUDA graph gets its own, since it may be replayed on any stream.
+    Launches of one stream share them. Each launch in a CUDA graph gets its own, since a graph may be replayed on any stream: from a reserve of zeros that
+    calls outside of graphs fill, so that a graph has no launch that clears them.
 
     Args:
         count: of int32.
@@ -126,16 +127,60 @@ class Counters:
         stream = 0
         if device.type == "cuda":
             if torch.cuda.is_current_stream_capturing():
-                return self._zeros(device)
+                reserved = _reserve_of(device).take(self._count)
+                return self._zeros(device) if reserved is None else reserved
             stream = torch._C._cuda_getCurrentRawStream(device.index)
         known_by = (device.index, stream)
         counters = self._by_stream.get(known_by)
         if counters is None:
             counters = self._by_stream[known_by] = self._zeros(device)
+        if device.type == "cuda":
+            _reserve_of(device).fill()
         return counters
 
     def _zeros(self, device: torch.device) -> torch.Tensor:
         return torch.zeros(self._count, dtype=torch.int32, device=device)
+
+
+class _Reserve:
+    """Zeros for launches in CUDA graphs of one device; what a graph has taken remains its own."""
+
+    SIZE = 1 << 18  # int32
+    MOST = (
+        1 << 13
+    )  # for one launch: where there are more, clearing them costs little next to the launch
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._zeros: list[
+            torch.Tensor
+        ] = []  # the last ones are handed out; graphs use those before
+        self._taken = 0
+
+    def fill(self) -> None:
+        """Make sure that half of the zeros are left; not while a graph is captured."""
+        if not self._zeros or 2 * self._taken > self.SIZE:
+            self._zeros.append(torch.zeros(self.SIZE, dtype=torch.int32, device=self._device))
+            torch.cuda.current_stream(self._device).synchronize()  # graphs run on any stream
+            self._taken = 0
+
+    def take(self, count: int) -> Optional[torch.Tensor]:
+        """Return zeros that no other launch has; None where too few are left."""
+        count = -(-count // 4) * 4  # from 16 bytes on, as a tensor of its own
+        if not self._zeros or count > self.MOST or self._taken + count > self.SIZE:
+            return None
+        self._taken += count
+        return self._zeros[-1][self._taken - count : self._taken]
+
+
+_reserves: dict[Optional[int], _Reserve] = {}
+
+
+def _reserve_of(device: torch.device) -> _Reserve:
+    reserve = _reserves.get(device.index)
+    if reserve is None:
+        reserve = _reserves[device.index] = _Reserve(device)
+    return reserve
 
 
 def current_target() -> Target:

@@ -61,6 +61,22 @@ def test_a_graph_and_streams_share_a_plan_with_parts_of_k():
     assert all(torch.equal(result, first) for result in (captured, *results))
 
 
+def test_a_graph_has_no_launch_that_clears_counters():
+    a, b = (torch.randn(s, device="cuda").bfloat16() for s in ((16, 8192), (8192, 64)))
+    gluon_kernels.matmul(a, b)
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph):
+        first = gluon_kernels.matmul(a, b)
+        second = gluon_kernels.matmul(a, b)
+    graph.instantiate()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        graph.replay()
+        torch.cuda.synchronize()
+    kernels = [e.name for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    assert len(kernels) == 2 and all("gemm" in name for name in kernels), kernels
+    assert torch.equal(first, second)
+
+
 def test_plain_calls_pass_the_dispatcher_by_and_others_do_not():
     a, b = torch.randn(2, 64, 64, device="cuda").bfloat16()
     assert gluon.torch.is_plain(a, b)
