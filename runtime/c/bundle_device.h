@@ -281,20 +281,20 @@ static int point(gb_device *self, const gb_form *form, const gb_value *values, u
     int used = 0;
     for (i = 0; i < argument_count(form); i++) {
         Argument argument = argument_at(form, i);
-        unsigned char *at = buffer + argument.offset;
+        unsigned char *at = buffer + argument.row.offset;
         int status = 0;
-        if (argument.kind != CONSTANT)
+        if (argument.row.kind != CONSTANT)
             pointers[used++] = at;
-        if (argument.kind != DESCRIPTOR)
+        if (argument.row.kind != DESCRIPTOR)
             continue;
-        status = encode(self, form->kernel->bundle->index + argument.code, descriptor_of(&values[i]), at);
+        status = encode(self, form->kernel->bundle->index + argument.row.code, descriptor_of(&values[i]), at);
         if (status) {
             fail(error, GB_DRIVER, "%s: the driver cannot encode the descriptor: error %d",
-                 gb_parameter_name(form->kernel, argument.parameter), status);
+                 gb_parameter_name(form->kernel, argument.row.parameter), status);
             return -1;
         }
-        for (d = 0; d < 2 * argument.flags; d++)
-            pointers[used++] = at + place_in(argument.flags, d);
+        for (d = 0; d < 2 * argument.row.rank; d++)
+            pointers[used++] = at + place_in(argument.row.rank, d);
     }
     pointers[used++] = buffer + word(form->row + 88);
     pointers[used++] = buffer + word(form->row + 92);

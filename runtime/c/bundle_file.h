@@ -1,12 +1,12 @@
 /* The file of a bundle, an archive with an index: part of gluon_bundle.c, which includes it. */
 
 #define FORMAT 1
-#define INDEX_VERSION 1
+#define INDEX_VERSION 2
 #define HEADER 40
 #define ROW_KERNEL 20
 #define ROW_PARAMETER 8
 #define ROW_FORM 100
-#define ROW_ARGUMENT 24
+#define ROW_ARGUMENT 80
 #define ROW_MAP 40
 #define NONE ((size_t)-1)
 
@@ -180,7 +180,8 @@ static gb_status read_form(gb_form *form, const char *where, gb_error *error)
             room = MAP_BYTES + 4 * (rank + rank % 2) + 8 * rank;
         }
         if (kind > 2 || word(argument + 8) >= self->strings_size || word(argument + 20) > buffer ||
-            buffer - word(argument + 20) < room || word(argument) >= word(form->kernel->row + 4))
+            buffer - word(argument + 20) < room || word(argument) >= word(form->kernel->row + 4) ||
+            word(argument + 24) == 0)
             return fail(error, GB_FORMAT, "%s: an argument leads out of the index", where);
     }
     code = find_member(self, text_at(self, word(row + 16)));
@@ -232,7 +233,7 @@ static gb_status read_index(gb_bundle *self, const char *where, gb_error *error)
     strings = word(data + 16);
     self->strings_size = word(data + 20);
     if (strings > index->size || self->strings_size != index->size - strings || !self->strings_size ||
-        data[index->size - 1] || !inside(self, HEADER, count, ROW_KERNEL) || !word(data + 24))
+        data[index->size - 1] || !inside(self, HEADER, count, ROW_KERNEL))
         return fail(error, GB_FORMAT, "%s: the index is not as the format says", where);
     self->strings = (const char *)data + strings;
     self->kernels = calloc(count ? count : 1, sizeof *self->kernels);

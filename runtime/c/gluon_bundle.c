@@ -86,24 +86,33 @@ void gb_form_get(const gb_form *form, gb_form_info *info)
 
 /* -- which form fits ------------------------------------------------------------------------------ */
 
+/* A row of the index: what an argument may be, as gluon_runtime.rules.Condition has it. */
 typedef struct {
-    uint32_t parameter, kind, flags, code, offset; /* of a descriptor: flags: rank, code: its map */
-    const char *text; /* the type, or the constant */
+    uint32_t parameter, kind, text, rank, code, offset, divisor, unused; /* code: a letter, or the place of a map */
+    int8_t scores[8];                                                    /* by gb_kind */
+    int64_t least;
+    uint64_t most;
+    int64_t narrow_least;
+    uint64_t narrow_most, small;
+} Row;
+
+typedef struct {
+    Row row;
+    const char *text; /* the type, the element type of a pointer, or the constant */
 } Argument;
 
-enum { CONSTANT, VALUE, DESCRIPTOR }; /* kinds */
-enum { DIVISIBLE = 1, SMALL = 2 };    /* flags of a value */
-enum { WIDER = -2, USED = 4, UNFIT = -1000 }; /* scores of an argument */
+enum { CONSTANT, VALUE, DESCRIPTOR };             /* kinds */
+enum { NEVER = -128, WIDER = -2, UNFIT = -1000 }; /* scores */
 
 static uint32_t argument_count(const gb_form *form) { return word(form->row + 76); }
-static uint32_t divisor_of(const gb_form *form) { return word(form->kernel->bundle->index + 24); }
 
 static Argument argument_at(const gb_form *form, uint32_t index)
 {
     const gb_bundle *self = form->kernel->bundle;
-    const unsigned char *at = self->index + word(form->row + 80) + ROW_ARGUMENT * (size_t)index;
-    return (Argument){word(at),      word(at + 4),  word(at + 12),
-                      word(at + 16), word(at + 20), text_at(self, word(at + 8))};
+    Argument argument;
+    memcpy(&argument.row, self->index + word(form->row + 80) + ROW_ARGUMENT * (size_t)index, ROW_ARGUMENT);
+    argument.text = text_at(self, argument.row.text);
+    return argument;
 }
 
 static const gb_descriptor *descriptor_of(const gb_value *value)
@@ -111,51 +120,21 @@ static const gb_descriptor *descriptor_of(const gb_value *value)
     return (const gb_descriptor *)(uintptr_t)value->bits;
 }
 
-static int same_element(const char *pattern, const char *element)
-{
-    const char *own = pattern + (pattern[1] == 'k' ? 2 : 1);
-    if (strcmp(own, "i1") == 0)
-        own = "u1";
-    return element == NULL || strcmp(own, strcmp(element, "i1") == 0 ? "u1" : element) == 0;
-}
-
-/* The integer types of `gluon_runtime.rules`: the first that holds an integer is its usual one. */
-static const struct {
-    const char *type;
-    int64_t least;
-    uint64_t most;
-} INTEGERS[] = {{"i32", INT32_MIN, INT32_MAX}, {"i64", INT64_MIN, INT64_MAX}, {"u64", 0, UINT64_MAX}};
-
 static int within(const gb_value *value, int64_t least, uint64_t most)
 {
     if (value->kind == GB_INTEGER && (int64_t)value->bits < 0)
-        return (int64_t)value->bits >= least;
-    return value->bits <= most;
-}
-
-/* Score an integer for `i8` ... `u64`: 0 where the type is the one that it would be compiled for. */
-static int integer_score(const char *type, const gb_value *value)
-{
-    int bits = atoi(type + 1), is_unsigned = type[0] == 'u';
-    size_t i = 0;
-    if ((type[0] != 'i' && type[0] != 'u') || (bits != 8 && bits != 16 && bits != 32 && bits != 64))
-        return UNFIT;
-    if (!within(value, is_unsigned ? 0 : INT64_MIN >> (64 - bits),
-                UINT64_MAX >> (64 - bits + !is_unsigned)))
-        return UNFIT;
-    while (!within(value, INTEGERS[i].least, INTEGERS[i].most))
-        i++;
-    return strcmp(type, INTEGERS[i].type) == 0 ? 0 : WIDER;
+        return (int64_t)value->bits >= least && (most > INT64_MAX || (int64_t)value->bits <= (int64_t)most);
+    return value->bits <= most && (least < 0 || value->bits >= (uint64_t)least);
 }
 
 /* Return whether a descriptor is of the element type, rank and box that an argument was compiled for. */
 static int descriptor_fits(const gb_form *form, const Argument *argument, const gb_value *value)
 {
     const gb_descriptor *it = descriptor_of(value);
-    const unsigned char *map = form->kernel->bundle->index + argument->code;
+    const unsigned char *map = form->kernel->bundle->index + argument->row.code;
     const char *element = strchr(argument->text, '<'), *end = strchr(argument->text, '[');
     uint32_t i, bytes = word(map + 8);
-    if (value->kind != GB_DESCRIPTOR || it->rank != argument->flags || element == NULL || end == NULL)
+    if (value->kind != GB_DESCRIPTOR || it->rank != argument->row.rank || element == NULL || end == NULL)
         return 0;
     if (it->type == NULL || strlen(it->type) != (size_t)(end - element - 1) ||
         memcmp(it->type, element + 1, strlen(it->type)) != 0)
@@ -170,78 +149,59 @@ static int descriptor_fits(const gb_form *form, const Argument *argument, const 
     return 1;
 }
 
-static int constant_score(const gb_form *form, const Argument *argument, const gb_value *value)
+static int is_constant(const Argument *argument, const gb_value *value)
 {
     char room[32];
     const char *text = room;
-    int is_constexpr = (int)(word(parameter(form->kernel, argument->parameter) + 4) & 1);
-    if (value->kind == GB_LEFT_OUT)
-        return is_constexpr ? 0 : UNFIT;
     if (value->kind == GB_CONSTANT)
         text = value->text;
     else if (value->kind == GB_INTEGER)
         snprintf(room, sizeof room, "%lld", (long long)value->bits);
     else if (value->kind == GB_UNSIGNED)
         snprintf(room, sizeof room, "%llu", (unsigned long long)value->bits);
-    else if (value->kind == GB_BOOLEAN && is_constexpr)
-        text = value->bits ? "true" : "false";
     else
-        return UNFIT;
-    return strcmp(text, argument->text) != 0 ? UNFIT : is_constexpr ? 0 : USED;
+        text = value->bits ? "true" : "false";
+    return value->kind == GB_LEFT_OUT || strcmp(text, argument->text) == 0;
 }
 
-static int value_score(const Argument *argument, const gb_value *value, uint32_t divisor, uint64_t small)
-{
-    const char *type = argument->text;
-    int divides = (argument->flags & DIVISIBLE) != 0, marks = divides + ((argument->flags & SMALL) != 0);
-    switch (value->kind) {
-    case GB_REAL:
-        return strcmp(type, "fp32") == 0 ? 0 : strchr("fb", type[0]) ? WIDER : UNFIT;
-    case GB_BOOLEAN:
-        return strcmp(type, "u1") == 0 || strcmp(type, "i1") == 0 ? 0 : UNFIT;
-    case GB_POINTER:
-        if (type[0] != '*' || !same_element(type, value->text) ||
-            (argument->flags & SMALL && value->size > small))
-            return UNFIT;
-        return divides && value->bits % divisor ? UNFIT : marks;
-    case GB_INTEGER:
-    case GB_UNSIGNED:
-        return divides && value->bits % divisor ? UNFIT : marks + integer_score(type, value);
-    default:
-        return UNFIT;
-    }
-}
-
-/* Score how much an argument makes of a value; at most UNFIT + 2 where it does not fit. */
+/* Return the score of a value, or UNFIT. */
 static int score(const gb_form *form, const Argument *argument, const gb_value *value)
 {
-    uint64_t small;
-    memcpy(&small, form->kernel->bundle->index + 32, 8);
-    if (argument->kind == CONSTANT)
-        return constant_score(form, argument, value);
-    if (argument->kind == DESCRIPTOR)
-        return descriptor_fits(form, argument, value) ? 0 : UNFIT;
-    return value_score(argument, value, divisor_of(form), small);
+    const Row *row = &argument->row;
+    int points = value->kind <= GB_DESCRIPTOR ? row->scores[value->kind] : NEVER;
+    int is_pointer = value->kind == GB_POINTER;
+    const char *element = is_pointer && value->text != NULL ? value->text : argument->text;
+    if (points == NEVER || (row->kind == CONSTANT && !is_constant(argument, value)) ||
+        (row->kind == DESCRIPTOR && !descriptor_fits(form, argument, value)))
+        return UNFIT;
+    if (row->kind != VALUE || (!is_pointer && value->kind != GB_INTEGER && value->kind != GB_UNSIGNED))
+        return points;
+    if (strcmp(strcmp(element, "i1") == 0 ? "u1" : element, argument->text) != 0 && is_pointer)
+        return UNFIT;
+    if (!within(value, row->least, row->most) || value->bits % row->divisor ||
+        (is_pointer && value->size > row->small))
+        return UNFIT;
+    return points + (within(value, row->narrow_least, row->narrow_most) ? WIDER : 0);
 }
-
-static int is_unfit(int points) { return points <= UNFIT + 2; }
 
 /* Report that no form fits an argument. */
 static gb_status misfit(const gb_form *form, const Argument *argument, const char *before, const char *after,
                         gb_error *error)
 {
     char text[200];
-    if (argument->kind == CONSTANT)
+    const Row *row = &argument->row;
+    const char *star = row->kind == VALUE && row->scores[GB_POINTER] != NEVER ? "*" : "";
+    if (row->kind == CONSTANT)
         snprintf(text, sizeof text, "constant %s", argument->text);
-    else if (argument->kind == DESCRIPTOR)
+    else if (row->kind == DESCRIPTOR)
         snprintf(text, sizeof text, "%.100s, of %u dimensions, its rows at multiples of 16 bytes",
-                 argument->text, argument->flags);
-    else if (argument->flags & DIVISIBLE)
-        snprintf(text, sizeof text, "%s divisible by %u", argument->text, divisor_of(form));
+                 argument->text, row->rank);
+    else if (row->divisor > 1)
+        snprintf(text, sizeof text, "%s%s divisible by %u", star, argument->text, row->divisor);
     else
-        snprintf(text, sizeof text, "%s", argument->text);
+        snprintf(text, sizeof text, "%s%s", star, argument->text);
     return fail(error, GB_MISSING, "%s: %s%s; expected %s",
-                gb_parameter_name(form->kernel, argument->parameter), before, after, text);
+                gb_parameter_name(form->kernel, row->parameter), before, after, text);
 }
 
 const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char *architecture,
@@ -266,7 +226,7 @@ const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char
         for (i = 0; i < expected; i++) {
             Argument argument = argument_at(form, i);
             int points = score(form, &argument, &values[i]);
-            if (is_unfit(points) && bad++ == 0)
+            if (points == UNFIT && bad++ == 0)
                 first = i;
             total += points;
         }
@@ -378,13 +338,13 @@ gb_status gb_pack(const gb_form *form, const gb_value *values, size_t count, voi
     memset(buffer, 0, word(form->row + 84));
     for (i = 0; i < count; i++) {
         Argument argument = argument_at(form, i);
-        unsigned char *at = (unsigned char *)buffer + argument.offset;
-        if (is_unfit(score(form, &argument, &values[i])))
+        unsigned char *at = (unsigned char *)buffer + argument.row.offset;
+        if (score(form, &argument, &values[i]) == UNFIT)
             return misfit(form, &argument, "not the argument that the form was compiled for", "", error);
-        if (argument.kind == DESCRIPTOR)
+        if (argument.row.kind == DESCRIPTOR)
             put_descriptor(at, descriptor_of(&values[i]));
-        else if (argument.kind == VALUE)
-            put(at, argument.code, &values[i]);
+        else if (argument.row.kind == VALUE)
+            put(at, argument.row.code, &values[i]);
     }
     return GB_OK;
 }

@@ -16,25 +16,29 @@ from gluon_runtime.manifest import (
     Form,
     Kernel,
     Manifest,
+    Rules,
     TensorMap,
     Value,
+    condition_of,
     leaves_of,
 )
-from gluon_runtime.rules import ALIGN, CONSTANT, SPECIALIZE
+from gluon_runtime.rules import ALIGN, CONSTANT, CONSTANT_SCORE, SPECIALIZE, Condition
 
 __all__ = ["MAGIC", "VERSION", "build"]
 
 MAGIC = b"GLBINDEX"
-VERSION = 1
+VERSION = 2
 _HEADER = struct.Struct("<8s6IQ")
 _KERNEL = struct.Struct("<5I")
 _PARAMETER = struct.Struct("<2I")
 _FORM = struct.Struct("<25I")
-_ARGUMENT = struct.Struct("<6I")
+_ARGUMENT = struct.Struct("<8I8bqQqQQ")
 _MAP = struct.Struct("<10I")
 
 _COOPERATIVE, _DEPENDENT, _GRID = 1, 2, 4
-_DIVISIBLE, _SMALL, _OPAQUE = 1, 2, 4
+# The kinds of values in C, `gb_kind`, and the score of one that code does not take.
+_KINDS = ("pointer", "integer", "unsigned", "real", "boolean", "constant", "left out", "descriptor")
+_NEVER = -128
 
 
 class _Strings:
@@ -76,7 +80,7 @@ def build(manifest: Manifest) -> bytes:
             _form(
                 form,
                 manifest.members[form.code],
-                put(b"".join(_arguments(form, strings, put))),
+                put(b"".join(_arguments(kernel, form, manifest.rules, strings, put))),
                 strings,
             )
             for form in kernel.forms
@@ -109,33 +113,53 @@ def _parameters(kernel: Kernel, strings: _Strings) -> list[bytes]:
     ]
 
 
-def _arguments(form: Form, strings: _Strings, put: Callable[[bytes], int]) -> list[bytes]:
+def _arguments(
+    kernel: Kernel, form: Form, rules: Rules, strings: _Strings, put: Callable[[bytes], int]
+) -> list[bytes]:
     fields = {field.path: field for field in form.packing.fields}
     rows = []
     for path, pattern in leaves_of(form.arguments):
+        parameter, field = kernel.parameters[path[0]], fields.get(path)
+        offset = 0 if field is None else field.offset
+        condition, code, rank = Condition({}, (0, 0), (1, 0)), 0, 0
         if isinstance(pattern, Value):
-            field = fields[path]
-            flags = _DIVISIBLE * pattern.divisible | _SMALL * pattern.small
+            assert field is not None
+            condition = condition_of(parameter, pattern, rules)
+            number, text = 1, condition.element or pattern.type
             code = ord("y") if field.code == "bf16" else ord(field.code)
-            rows.append(
-                _ARGUMENT.pack(path[0], 1, strings(pattern.type), flags, code, field.offset)
-            )
+            scores = _scores_of_value(condition, field.code)
         elif isinstance(pattern, Described):
-            field = fields[path]
-            assert field.map is not None
-            row = (
-                path[0],
-                2,
-                strings(pattern.text),
-                pattern.rank,
-                put(_map(field.map)),
-                field.offset,
-            )
-            rows.append(_ARGUMENT.pack(*row))
-        elif isinstance(pattern, Constant):
-            text = strings(text_of(pattern))
-            rows.append(_ARGUMENT.pack(path[0], 0, text, _OPAQUE * pattern.opaque, 0, 0))
+            assert field is not None and field.map is not None
+            number, text, rank, code = 2, pattern.text, pattern.rank, put(_map(field.map))
+            scores = {"descriptor": 0}
+        else:
+            assert isinstance(pattern, Constant)
+            number, text = 0, text_of(pattern)
+            scores = dict.fromkeys(("integer", "unsigned", "constant"), CONSTANT_SCORE)
+            if parameter.constexpr:
+                scores = dict.fromkeys((*scores, "boolean", "left out"), 0)
+        head = (path[0], number, strings(text), rank, code, offset, condition.divisor, 0)
+        listed = [scores.get(kind, _NEVER) for kind in _KINDS]
+        small = 2**64 - 1 if condition.small is None else condition.small
+        limits = (*condition.within, *condition.narrower)
+        least, most = (-(2**63), 0) * 2, (2**63 - 1, 2**64 - 1) * 2
+        clamped = [max(low, min(n, high)) for n, low, high in zip(limits, least, most)]
+        rows.append(_ARGUMENT.pack(*head, *listed, *clamped, small))
     return rows
+
+
+def _scores_of_value(condition: Condition, code: str) -> dict[str, int]:
+    """Return the scores of C's kinds of values. There an integer is no address and no float."""
+    known = dict(condition.scores)
+    number = None if condition.element or code in ("e", "bf16", "f", "d") else known.get("int")
+    scores = {
+        "pointer": known.get("pointer"),
+        "integer": number,
+        "unsigned": number,
+        "real": known.get("float"),
+        "boolean": known.get("bool"),
+    }
+    return {kind: score for kind, score in scores.items() if score is not None}
 
 
 def _map(encoding: TensorMap) -> bytes:

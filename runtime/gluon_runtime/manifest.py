@@ -12,7 +12,7 @@ from typing import Any, Mapping, Optional, Sequence, Union
 
 from gluon_runtime import schema
 from gluon_runtime.errors import BundleFormatError
-from gluon_runtime.rules import Rules
+from gluon_runtime.rules import Condition, Rules
 from gluon_runtime.schema import Natural, mistake, written
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "Tuple",
     "Value",
     "canonical",
+    "condition_of",
     "digest_of",
     "leaves_of",
     "parse",
@@ -138,6 +139,14 @@ class Parameter:
     def check(self) -> None:
         if self.kind not in ("plain", "keyword", "variadic"):
             raise mistake(".kind", "plain, keyword or variadic", self.kind)
+
+
+def condition_of(parameter: Parameter, pattern: Value, rules: Rules) -> Condition:
+    """Return the arguments that fit a value of a form."""
+    kind, annotated = pattern.type, parameter.type == pattern.type
+    if kind in ("u1", "i1"):
+        annotated = bool(parameter.type)
+    return rules.condition(kind, annotated, pattern.divisible, pattern.small)
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,11 @@ from gluon_runtime.manifest import (
     Rules,
     Tuple,
     Value,
+    condition_of,
 )
-from gluon_runtime.rules import ABSENT
+from gluon_runtime.rules import ABSENT, CONSTANT_SCORE
 
 __all__ = ["select", "spoken"]
-
-
-_CONSTANT, _MARK, _WIDER, _RAW = 4, 1, -2, -3
 
 
 def select(
@@ -121,28 +119,16 @@ def _fits(parameter: Parameter, pattern: Pattern, seen: Seen, rules: Rules) -> O
         return _descriptor_fits(pattern, seen)
     if isinstance(pattern, Constant):
         if seen.kind == "other":
-            return _CONSTANT if _constant_fits(pattern, seen.value) else None
+            return CONSTANT_SCORE if _constant_fits(pattern, seen.value) else None
         plain = seen.kind in ("int", "none") and not pattern.opaque
-        return _CONSTANT if plain and _same(pattern.value, seen.value) else None
-    if pattern.type.startswith("*"):
-        return _pointer_fits(pattern, seen, rules)
-    return _number_fits(parameter, pattern, seen, rules)
-
-
-def _pointer_fits(pattern: Value, seen: Seen, rules: Rules) -> Optional[int]:
-    if seen.kind not in ("pointer", "int") or not 0 <= seen.value < 2**64:
-        return None
-    if seen.dtype is not None and seen.dtype != _element(pattern.type):
-        return None
-    if pattern.divisible and not rules.is_divisible(seen.value):
-        return None
-    if pattern.small and not rules.is_small(seen.size):
-        return None
-    return (pattern.divisible + pattern.small) * _MARK + (_RAW if seen.kind == "int" else 0)
+        return CONSTANT_SCORE if plain and _same(pattern.value, seen.value) else None
+    condition = condition_of(parameter, pattern, rules)
+    return condition.score(seen.kind, seen.value, seen.dtype, seen.size)
 
 
 def _descriptor_fits(pattern: Described, seen: Seen) -> Optional[int]:
-    if seen.kind != "descriptor" or seen.dtype != _element(f"*{pattern.element}"):
+    element = "u1" if pattern.element == "i1" else pattern.element
+    if seen.kind != "descriptor" or seen.dtype != element:
         return None
     value = seen.value
     fits = (
@@ -151,40 +137,6 @@ def _descriptor_fits(pattern: Described, seen: Seen) -> Optional[int]:
         and value.layout in (None, pattern.layout)
     )
     return 0 if fits else None
-
-
-def _element(kind: str) -> str:
-    """Return the element type of a pointer type; `k` marks those that are only read."""
-    name = kind[2:] if kind.startswith("*k") else kind[1:]
-    return "u1" if name == "i1" else name
-
-
-def _number_fits(parameter: Parameter, pattern: Value, seen: Seen, rules: Rules) -> Optional[int]:
-    kind = pattern.type
-    if seen.kind == "float":
-        return 0 if kind in ("fp32", "f32") else _WIDER if kind[:2] in ("fp", "bf") else None
-    if seen.kind == "bool":
-        return 0 if kind in ("u1", "i1") else None
-    if seen.kind != "int":
-        return None
-    if kind[:2] in ("fp", "bf"):
-        return 0 if parameter.type == kind else None  # without an annotation it is another kernel
-    if kind in ("u1", "i1"):
-        return 0 if parameter.type and seen.value in (0, 1) else None
-    least, most = _range(kind)
-    if not least <= seen.value <= most:
-        return None
-    if pattern.divisible and not rules.is_divisible(seen.value):
-        return None
-    usual = rules.integer_type(seen.value) or kind
-    return _MARK * pattern.divisible + (0 if kind in (usual, parameter.type) else _WIDER)
-
-
-def _range(kind: str) -> tuple[int, int]:
-    bits = int(kind[1:]) if kind[:1] in "iu" and kind[1:].isdigit() else 0
-    if kind[:1] == "u":
-        return 0, 2**bits - 1
-    return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if bits else (1, 0)
 
 
 # -- messages of errors ----------------------------------------------------------------------------

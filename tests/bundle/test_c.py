@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import random
-import re
 import shutil
 import struct
 import subprocess
@@ -90,17 +89,18 @@ def test_the_header_is_c_plus_plus(tmp_path):
     assert subprocess.run([str(tmp_path / "a")]).returncode == 0
 
 
-def test_its_integer_types_are_those_of_the_rules():
-    """The rest of the rules comes with each bundle."""
-    text = (c_sources() / "gluon_bundle.c").read_text()
-    (table,) = re.findall(r"} INTEGERS\[\] = {(.*)};", text)
-    limits = {f"INT{b}_MIN": -(2 ** (b - 1)) for b in (32, 64)}
-    limits |= {f"INT{b}_MAX": 2 ** (b - 1) - 1 for b in (32, 64)} | {"UINT64_MAX": 2**64 - 1}
-    rows = re.findall(r'{"(\w+)", (\w+), (\w+)}', table)
-    assert (
-        tuple((name, limits.get(least, 0), limits[most]) for name, least, most in rows)
-        == RULES.integers
-    )
+@pytest.mark.parametrize("kind", ["i8", "u8", "i32", "u32", "i64", "u64"])
+def test_conditions_of_integers_are_those_of_the_rules(kind):
+    """A type costs nothing where the rules choose it, and two points where they choose a narrower one."""
+    bits, signed = int(kind[1:]), kind[0] == "i"
+    least, most = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
+    limits = [limit for b in (7, 8, 31, 32, 63, 64) for limit in (2**b, -(2**b))]
+    for value in {0, 3, *limits, *(n - 1 for n in limits), *(n + 1 for n in limits)}:
+        usual = RULES.integer_type(value) == kind
+        expected = (0 if usual else -2) if least <= value <= most else None
+        assert RULES.condition(kind, False).score("int", value, None, None) == expected, value
+        within = None if expected is None else 0
+        assert RULES.condition(kind, True).score("int", value, None, None) == within, value
 
 
 def test_it_reads_what_the_manifest_says(program, bundle_file):
