@@ -86,7 +86,7 @@ void gb_form_get(const gb_form *form, gb_form_info *info)
 
 /* -- which form fits ------------------------------------------------------------------------------ */
 
-/* A row of the index: what an argument may be, as gluon_runtime.rules.Condition has it. */
+/* A row of the index: the conditions of an argument, those of gluon_runtime.rules.Condition. */
 typedef struct {
     uint32_t parameter, kind, text, rank, code, offset, divisor, unused; /* code: a letter, or the place of a map */
     int8_t scores[8];                                                    /* by gb_kind */
