@@ -164,6 +164,7 @@ class Process:
             in a fork of this process, "module:function" in a new interpreter.
         name: its name in errors.
         environment: of a new interpreter; None for that of this process.
+        loads: reads a message of the child; one that admits no classes for a child that is not trusted.
 
     Raises:
         OSError: the system gives no process, or no file for its output.
@@ -174,8 +175,10 @@ class Process:
         work: Union[str, Callable[[Link], None]],
         name: str = "the process",
         environment: Optional[Mapping[str, str]] = None,
+        loads: Callable[[bytes], Any] = pickle.loads,
     ):
         self.owner = os.getpid()
+        self._loads = loads
         self.name = name
         self.log = tempfile.TemporaryFile()
         self._board = mmap.mmap(-1, 256)
@@ -235,7 +238,7 @@ class Process:
             raise Ended(f"{self.name} sent something that is no answer")
         data = self._received(size, deadline)
         try:
-            kind, value = pickle.loads(data)
+            kind, value = self._loads(data)
         except Exception as error:
             raise Ended(f"{self.name} sent an answer that cannot be read ({error})") from error
         return kind, value

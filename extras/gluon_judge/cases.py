@@ -182,19 +182,23 @@ def _placed(value: Any, layout: str) -> Any:
     return view
 
 
-def permuted(values: Sequence[Any], seed: int) -> list[Any]:
-    """Return copies of arguments whose floating elements are in another order: sums and norms stay."""
+def permuted(problem: Problem, values: Sequence[Any], seed: int) -> list[Any]:
+    """Return copies of arguments whose elements are in another order: sums and norms stay.
+
+    Constants keep theirs, as do integers in an order that means something.
+    """
     generator = torch.Generator().manual_seed(seed)
     changed = []
-    for value in values:
-        if isinstance(value, torch.Tensor) and value.dtype.is_floating_point and value.numel() > 1:
+    for (name, one), value in zip(problem.inputs.items(), values):
+        drawn = one.values in ("normal", "uniform", "positive", "integers", "boolean")
+        if not isinstance(value, torch.Tensor):
+            changed.append(value)
+        elif not drawn or name in problem.constants or value.numel() < 2:
+            changed.append(value.clone())
+        else:
             order = torch.randperm(value.numel(), generator=generator)
             raw = value.contiguous().view(-1)
             if value.element_size() == 1:
                 raw = raw.view(torch.uint8)
-            moved = raw[order].view(value.dtype).view(value.shape)
-            value = moved.contiguous()
-        elif isinstance(value, torch.Tensor):
-            value = value.clone()
-        changed.append(value)
+            changed.append(raw[order].view(value.dtype).view(value.shape).contiguous())
     return changed

@@ -49,7 +49,9 @@ def judge(
     on_gpu: Annotated[
         bool, typer.Option("--on-gpu", help="Compare and measure on the GPU of this machine, too.")
     ] = False,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the inputs.")] = 0,
+    seed: Annotated[
+        Optional[int], typer.Option("--seed", help="Seed of the inputs; drawn by default.")
+    ] = None,
     html: Annotated[
         Optional[Path], typer.Option("--html", metavar="FILE", help="Write the report as a page.")
     ] = None,

@@ -429,6 +429,13 @@ _TABLE = (
         "Work in the process of the call.",
     ),
     Code(
+        "left.hook", _LEFT, "error",
+        "The candidate leaves code that runs later: at exit, on a signal or a timer, in the garbage collector, on audit events.",
+        "`atexit.register`, `signal.signal`, `setitimer` and their like report calls from the candidate; callbacks of the collector are compared.",
+        "`signal.setitimer` with a handler that finishes the work after the clock has stopped.",
+        "Finish all work before returning.",
+    ),
+    Code(
         "left.stream", _LEFT, "error",
         "Work on another stream is not joined when the call returns.",
         "Streams that were entered must be waited for by the caller's stream or the host.",
@@ -441,6 +448,13 @@ _TABLE = (
         "Functions of these modules are compared before and after loading and calling the candidate; audit events show exchanged code.",
         "`torch.allclose = lambda *a, **k: True`; a `time.perf_counter` that runs slow.",
         "Leave modules as they are.",
+    ),
+    Code(
+        "gpu.clock", _PATCHED, "error",
+        "The time that events measured in the candidate's process is far below that of a clock outside of it.",
+        "Many calls in a row are timed by another process as well, with the last result compared; the mean must not exceed three times the median of the events by more than 0.5 ms.",
+        "`torch.cuda.Event.elapsed_time` that returns a tenth.",
+        "Leave clocks and events as they are.",
     ),
     Code(
         "gpu.late", _LEFT, "error",

@@ -14,7 +14,7 @@ __all__ = ["show"]
 
 def show(
     candidate: Optional[str], reference: Optional[str], problem: Optional[Path], target: Optional[str],
-    within: float, claim: Optional[float], patience: float, on_gpu: bool, seed: int, html: Optional[Path], print_schema: bool, json: bool,
+    within: float, claim: Optional[float], patience: float, on_gpu: bool, seed: Optional[int], html: Optional[Path], print_schema: bool, json: bool,
 ) -> int:  # fmt: skip
     """Print the report on a candidate; return the exit code of its verdict.
 

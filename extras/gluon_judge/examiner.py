@@ -19,6 +19,7 @@ from gluon_judge.cases import arguments, cases_of, permuted
 from gluon_judge.errors import JudgeError, ProblemError
 from gluon_judge.messages import Difference, Packed
 from gluon_judge.numerics import Expected, difference
+from gluon_judge.operations import Operations
 from gluon_judge.problem import Problem, evaluate, read
 from gluon_judge.source import entry, load
 from gluon_judge.tensors import pack, unpack
@@ -77,7 +78,7 @@ class Examiner:
         key = case, variant
         if key not in self._inputs:
             first = arguments(self.problem, self.cases[case], outputs=False)
-            self._inputs[key] = permuted(first, variant) if variant else first
+            self._inputs[key] = permuted(self.problem, first, variant) if variant else first
         copies = [unpack(pack(value)) for value in self._inputs[key]]
         full = arguments(self.problem, self.cases[case], outputs=True)
         return [*copies, *full[len(copies) :]]
@@ -114,12 +115,16 @@ class Examiner:
             values = self._arguments(case, variant)
             for value in values:
                 if isinstance(value, torch.Tensor) and value.is_floating_point():
-                    value[~torch.isfinite(value)] = number
+                    wide = value.double()
+                    value.copy_(torch.where(torch.isfinite(wide), wide, number))
             try:
                 runs.append(self._run(values))
             except Exception:
                 return [None] * len(same)
-        return [(one != two) | (one != first) for first, one, two in zip(same, *runs, strict=True)]
+        return [
+            (one.double() != two.double()) | (one.double() != first.double())
+            for first, one, two in zip(same, *runs, strict=True)
+        ]
 
     def _run(self, values: list[Any]) -> list[Any]:
         count = len(self.problem.inputs)
@@ -164,6 +169,8 @@ class Examiner:
         if expected is None:
             return None
         problem, fill = self.problem, self.cases[case].fill
+        if not all(_is_whole(one) for one in (*results, *after)):
+            return [Difference("result.type", "a result has other bytes than its shape")]
         mine = [unpack(one) for one in results]
         names = list(problem.inputs)
         arrived = self._arguments(case, variant)
@@ -189,6 +196,8 @@ class Examiner:
             return [
                 Difference("result.shape", f"{len(results)} results, expected {len(reference)}")
             ]
+        if not all(_is_whole(one) for one in (*results, *reference)):
+            return [Difference("result.type", "a result has other bytes than its shape")]
         differences = []
         for one, other in zip(results, reference):
             expected = Expected(unpack(other), None)
@@ -205,6 +214,11 @@ class Examiner:
         expected = self.expected(case, 0) or []
         written = sum(one.same.numel() * one.same.element_size() for one in expected)
         work: dict[str, float] = {"written": float(written), "declared": 0.0}
+        work["elements"] = float(sum(one.same.numel() for one in expected))
+        operations, again = Operations(0xFF), self._arguments(case, 0)
+        with operations:
+            self._run(again)
+        work["copies"] = float(not operations.names)
         if self.problem.flops is not None:
             work["flops"] = float(evaluate(self.problem.flops, names))
             work["declared"] = 1.0
@@ -220,6 +234,20 @@ class Examiner:
         with counter, contextlib.suppress(Exception):
             self._run(values)
         return float(counter.get_total_flops())
+
+
+def _is_whole(packed: Any) -> bool:
+    """Return True for a tensor of a candidate's process whose bytes are those of its shape, and for other values."""
+    if not isinstance(packed, Packed):
+        return True
+    dtype = getattr(torch, packed.dtype, None)
+    parts = (*packed.shape, *packed.strides, packed.offset)
+    if not isinstance(dtype, torch.dtype) or any(type(one) is not int or one < 0 for one in parts):
+        return False
+    if len(packed.shape) != len(packed.strides):
+        return False
+    steps = sum((size - 1) * stride for size, stride in zip(packed.shape, packed.strides))
+    return 0 in packed.shape or (packed.offset + steps + 1) * dtype.itemsize <= len(packed.data)
 
 
 def serve(link: Link) -> None:

@@ -10,12 +10,19 @@ from typing import Any, Mapping, Optional, Sequence
 
 from gluon_judge import host, source
 from gluon_judge.confine import Confinement
-from gluon_judge.messages import Call, Case, Difference, Sample, Spec
+from gluon_judge.messages import Case, Difference, Sample, Spec
 from gluon_judge.problem import Problem
 
 __all__ = ["CONFIDENCE", "confidence", "rates", "spec_for"]
 
 ROUNDS = 15
+KEPT = 3  # rounds whose results are compared
+IN_A_ROW = 0.25  # seconds of calls in a row that a clock outside measures
+MOST_IN_A_ROW = 400
+SLOWER, HOST = (
+    3.0,
+    5e-4,
+)  # a clock outside may show so many times the events, and seconds of the host more
 CONFIDENCE = 0.95
 _DEVICES = ("/dev", "/proc", "/sys", "/etc", "/usr", "/run", "/opt")
 LATE = 0.5  # of the time of a call: the device may not work longer after it
@@ -30,7 +37,14 @@ def spec_for(path: str, function: str, problem: Problem, secrets: tuple[str, ...
     texts = source.members(path, secrets)
     names = tuple(os.path.basename(one) for one in secrets if one)
     return Spec(
-        texts, os.path.basename(path), function, folder, limits, names, len(problem.inputs), "cuda"
+        texts,
+        os.path.basename(path),
+        function,
+        folder,
+        limits,
+        names,
+        len(problem.inputs),
+        device="cuda",
     )
 
 
@@ -85,9 +99,9 @@ def late(samples: Sequence[Sample]) -> Optional[str]:
     return None
 
 
-def first_call(values: Sequence[Any]) -> Call:
-    """Return the call that the arguments of timed calls come from."""
-    return Call(values)
+def kept_rounds() -> set[int]:
+    """Return the rounds whose results are compared: the first, and others that a candidate cannot know."""
+    return {0, *random.SystemRandom().sample(range(1, ROUNDS), KEPT - 1)}
 
 
 def worst(differences: Sequence[Difference]) -> Optional[Difference]:

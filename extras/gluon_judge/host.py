@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import pickle
+import secrets
 import shutil
 import signal
 import sys
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from gluon_core.processes import Ended, Link, Process
+from gluon_judge import wire
 from gluon_judge.confine import PLANS
 from gluon_judge.errors import JudgeError
 
@@ -104,7 +106,9 @@ def libraries() -> tuple[str, ...]:
             places = list(spec.submodule_search_locations or ([spec.origin] if spec.origin else []))
             installed = [one for one in map(os.path.dirname, places) if one.endswith("-packages")]
             folders += [*places, *installed]
-    return tuple(dict.fromkeys(os.path.realpath(one) for one in folders if os.path.exists(one)))
+    # The candidate's process finds its own "/proc/self".
+    real = (one if one == "/proc/self" else os.path.realpath(one) for one in folders)
+    return tuple(dict.fromkeys(one for one in real if os.path.exists(one)))
 
 
 def _packages() -> list[str]:
@@ -153,7 +157,7 @@ class Host:
         self._numbers += 1
         self._folders[self._numbers] = spec.folder
         self._sessions[self._numbers] = Process(
-            functools.partial(work, spec=spec), "the candidate's process"
+            functools.partial(work, spec=spec), "the candidate's process", loads=wire.loads
         )
         return self._numbers
 
@@ -168,7 +172,8 @@ class Host:
         reason = ""
         for plan in PLANS if self._plan is None else ():
             tried = replace(spec, plan=plan, files={})
-            process = Process(functools.partial(probe, spec=tried), "a first use of the GPU")
+            work = functools.partial(probe, spec=tried)
+            process = Process(work, "a first use of the GPU", loads=wire.loads)
             try:
                 _, reason = process.receive(time.monotonic() + _START)
             except Ended as ended:
@@ -186,10 +191,14 @@ class Host:
         """Return ("done", answer), ("error", text), or ("ended", (how, hung, output))."""
         process = self._sessions[number]
         deadline = time.monotonic() + limit
+        token = secrets.token_hex(8)
         try:
-            process.send(pickle.dumps((method, values)), deadline)
-            kind, value = process.receive(deadline)
-            return kind, value
+            process.send(pickle.dumps((method, wire.plain(values), token)), deadline)
+            kind, answer = process.receive(deadline)
+            return kind, _answered(answer, token)
+        except wire.Malformed as malformed:
+            self.close(number)
+            return "ended", (f"its process sent no answer: {malformed}", False, "")
         except Ended as ended:
             output = process.output()[-2000:]
             self.close(number)
@@ -202,6 +211,17 @@ class Host:
             process.end()
         _reap({one.pid for one in self._sessions.values()})
         shutil.rmtree(self._folders.pop(number, ""), ignore_errors=True)
+
+
+def _answered(answer: Any, token: str) -> Any:
+    """Return the value of an answer to the question with this token.
+
+    Raises:
+        Malformed: it answers another question, or none.
+    """
+    if type(answer) is not tuple or len(answer) != 2 or answer[0] != token:
+        raise wire.Malformed("somebody else wrote into its pipe")
+    return wire.restored(answer[1])
 
 
 def _reap(living: set[int]) -> None:

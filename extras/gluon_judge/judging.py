@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from pathlib import Path
 from types import TracebackType
@@ -59,7 +60,7 @@ class Judge:
         reference: Union[str, Path],
         problem: Union[str, Path, None] = None,
         *,
-        seed: int = 0,
+        seed: Optional[int] = None,
         within: float = 60.0,
         claim: Optional[float] = None,
         patience: float = 30.0,
@@ -70,11 +71,10 @@ class Judge:
         Args:
             candidate, reference: files, or FILE:FUNCTION.
             problem: a file; None where the reference states it.
-            seed: of the inputs.
+            seed: of the inputs; None for one that nobody can know before. The report names it.
             within: seconds after which no further check begins; evidence that is missing then is reported.
             claim: seconds that the author claims for the largest case.
             patience: seconds of one call, after which its process is killed.
-
             on_gpu: compare results on the GPU of this machine, too, and measure rates.
 
         Raises:
@@ -84,6 +84,7 @@ class Judge:
         path, function = _parts(candidate)
         reference_path, reference_function = _parts(reference)
         started = time.monotonic()
+        seed = secrets.randbelow(1 << 31) if seed is None else seed
         if self._host is None:
             self._host = Peer("gluon_judge.host:serve", "the host of candidates")
             self._host.ask("begin", str(self.target))

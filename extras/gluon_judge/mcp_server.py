@@ -44,15 +44,20 @@ def server() -> Any:
         target: str = "",
         within: float = 60.0,
         claim: float = 0.0,
-        seed: int = 0,
+        seed: int = -1,
     ) -> dict[str, Any]:
-        """Judge a candidate, a path FILE or FILE:FUNCTION, against a reference; return the report as JSON."""
+        """Judge a candidate, a path FILE or FILE:FUNCTION, against a reference; return the report as JSON. A seed below 0 is drawn."""
         name = target or None
         try:
             if name not in judges:
                 judges[name] = Judge(name)
             report = judges[name].judge(
-                candidate, reference, problem or None, within=within, claim=claim or None, seed=seed
+                candidate,
+                reference,
+                problem or None,
+                within=within,
+                claim=claim or None,
+                seed=None if seed < 0 else seed,
             )
         except GluonError as error:
             return {"error": error.as_dict()}

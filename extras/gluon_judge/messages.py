@@ -106,6 +106,8 @@ class Spec:
         limits: of the process.
         secrets: names of files that it must not ask for.
         inputs: how many arguments it reads; those after them it writes.
+        mutable: positions of inputs that the call may change.
+        constant: positions of inputs whose values stay as long as the tensors live.
         device: of torch, that arguments are on.
         plan: see `gluon_judge.confine.PLANS`.
     """
@@ -117,6 +119,8 @@ class Spec:
     limits: Confinement
     secrets: tuple[str, ...]
     inputs: int
+    mutable: tuple[int, ...] = ()
+    constant: tuple[int, ...] = ()
     device: str = "cpu"
     plan: tuple[str, ...] = PLANS[0]
 
@@ -132,6 +136,7 @@ class Call:
         poison: byte that new memory is filled with.
         again: write the values into the arguments of the call before.
         profile: count bytes and operations.
+        burst: how often to call, with the same values, one after the other; 1 for a single call.
         prove: seconds for a proof of each kernel; 0 for none.
         compiles: whether launched kernels are compiled for the hardware, too.
         timeout: seconds of one launch.
@@ -144,6 +149,7 @@ class Call:
     poison: int = 0xFF
     again: bool = False
     profile: bool = False
+    burst: int = 1
     prove: float = 0.0
     compiles: bool = False
     timeout: float = 60.0
@@ -162,6 +168,10 @@ class Outcome:
         caught: (kernel, error) of launches that failed.
         proofs: (verdict, name, lines) of the prover.
         operations: names of torch's operations -> count; `products` among them, and their `flops`.
+        elements: of the results of those operations.
+        copied: bytes that copies and fills of torch wrote.
+        scalars: values of tensors that became numbers of Python.
+        odd: the number of the first call of a burst whose results had other bits; 0 for none.
         counts: totals of the profile: flops, read, written, roofline seconds.
         compiled: for each kernel its registers and spills, or the error of the compiler.
     """
@@ -177,6 +187,9 @@ class Outcome:
     products: list[str] = field(default_factory=list)
     flops: float = 0.0
     elements: int = 0
+    copied: int = 0
+    scalars: int = 0
+    odd: int = 0
     counts: Mapping[str, float] = field(default_factory=dict)
     compiled: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
 

@@ -9,7 +9,9 @@ import sysconfig
 import threading
 import time
 import types
-from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
+from contextlib import nullcontext
+from importlib import import_module
+from typing import Any, Callable, Iterable, Iterator, Mapping
 
 from gluon_judge.messages import Event
 
@@ -37,6 +39,9 @@ _CLOCKS = (
     "process_time_ns", "thread_time", "thread_time_ns", "clock_gettime", "clock_gettime_ns", "localtime", "gmtime",
     "ctime", "strftime",
 )  # fmt: skip
+_OTHER_CLOCKS = (
+    ("os", "times"), ("resource", "getrusage"), ("timeit", "default_timer"), ("timeit", "timeit"), ("uuid", "uuid1"),
+)  # fmt: skip
 _STARTS = (
     "subprocess.Popen",
     "os.system",
@@ -50,6 +55,13 @@ _STARTS = (
 _INSPECTS = (
     "sys._getframe", "sys._current_frames", "gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys.settrace",
     "sys.setprofile", "sys._getframemodulename",
+)  # fmt: skip
+_FRAMES = ("tb_frame", "gi_frame", "cr_frame", "ag_frame", "__code__")
+_MAKES = ("function.__new__", "code.__new__", "marshal.loads", "marshal.load", "pickle.find_class")
+_SIGNALS = ("os.kill", "os.killpg", "signal.pthread_kill", "os.abort")
+_HOOKS = (
+    ("signal", "signal"), ("signal", "setitimer"), ("signal", "alarm"), ("signal", "sigwait"),
+    ("atexit", "register"), ("faulthandler", "dump_traceback_later"), ("faulthandler", "register"),
 )  # fmt: skip
 _LOADS = (
     "ctypes.dlopen",
@@ -88,6 +100,7 @@ class Observer:
         self._events: dict[Event, None] = {}
         self._busy = threading.local()
         self._threads: list[threading.Thread] = []
+        self.operations: Any = None  # of the call that is under way
 
     def install(self) -> None:
         """Begin to observe; nothing ends it."""
@@ -95,6 +108,7 @@ class Observer:
         self._watch_environment()
         self._watch_host_reads()
         self._watch_threads()
+        self._watch_hooks()
         sys.addaudithook(self._audit)
 
     def taken(self) -> list[Event]:
@@ -169,7 +183,15 @@ class Observer:
             name = os.path.realpath(os.fsdecode(path))
         except (TypeError, ValueError):
             return
-        if os.path.basename(name) in self._secrets and not name.startswith(self._folder):
+        library = (
+            f"{name}{os.sep}".startswith((self._folder, *self._libraries)) or name in _HARMLESS
+        )
+        if name.startswith("/proc/") and name not in _HARMLESS:
+            own = self.nearest(frame)  # libraries look at their process
+            library = own is None
+        if own is None:
+            return
+        if os.path.basename(name) in self._secrets and not library:
             self.note("reads.reference", f"the candidate opens {os.path.basename(name)}", own)
             return
         mode = args[1] if event == "open" and len(args) > 1 else None
@@ -181,9 +203,6 @@ class Observer:
             if self.nearest(frame) is not None and name not in _HARMLESS:
                 self.note("writes.files", f"the candidate writes {os.path.basename(name)}", own)
             return
-        library = (
-            f"{name}{os.sep}".startswith((self._folder, *self._libraries)) or name in _HARMLESS
-        )
         if not library:
             self.note("reads.files", f"the candidate opens {name}", own)
 
@@ -194,13 +213,16 @@ class Observer:
             self.note("reads.files", f"the candidate lists the folder {args[0]!s}", own)
 
     def _imports(self, event: str, args: tuple[Any, ...], frame: Any) -> None:
-        name = str(args[0])
+        self.imports(str(args[0]), frame)
+
+    def imports(self, name: str, frame: Any) -> None:
+        """Note the import of a module that no candidate needs."""
         own = self.nearest(frame)
         if own is None:
             return
         if name.partition(".")[0] in self._modules and name not in sys.modules:
             self.note("reads.reference", f"the candidate imports `{name}`", own)
-        elif name.partition(".")[0] == "gluon_judge":
+        elif name.partition(".")[0] == "gluon_judge":  # its modules are gone from `sys.modules`
             self.note("reads.harness", "the candidate imports the judge", own)
 
     def _starts(self, event: str, args: tuple[Any, ...], frame: Any) -> None:
@@ -212,6 +234,31 @@ class Observer:
         own = self.nearest(frame, ("inspect", "traceback", "gc", "sys"))
         if own is not None:
             self.note("reads.harness", f"the candidate inspects its caller ({event})", own)
+
+    def _reads_frames(self, event: str, args: tuple[Any, ...], frame: Any) -> None:
+        if len(args) > 1 and args[1] in _FRAMES and self.is_own(frame):
+            self.note("reads.harness", f"the candidate reads `{args[1]}`", frame, "doubt")
+
+    def _makes(self, event: str, args: tuple[Any, ...], frame: Any) -> None:
+        if self.is_own(frame):
+            self.note("reads.harness", f"the candidate makes code ({event})", frame, "doubt")
+
+    def _signals(self, event: str, args: tuple[Any, ...], frame: Any) -> None:
+        own = self.nearest(frame)
+        if own is not None:
+            self.note("reads.harness", f"the candidate sends a signal ({event})", own, "error")
+
+    def _hooks(self, event: str, args: tuple[Any, ...], frame: Any) -> None:
+        own = self.nearest(frame)
+        if own is not None:
+            self.note("left.hook", f"the candidate leaves a hook ({event})", own)
+
+    def _sets_variable(self, event: str, args: tuple[Any, ...], frame: Any) -> None:
+        own = self.nearest(frame)
+        if own is not None and args:
+            key = os.fsdecode(args[0])
+            severity = "note" if key.startswith(_CONFIGURATION) else "warning"
+            self.note("reads.environment", f"the candidate sets ${key}", own, severity)
 
     def _loads(self, event: str, args: tuple[Any, ...], frame: Any) -> None:
         own = self.nearest(frame)
@@ -248,6 +295,18 @@ class Observer:
             clock = getattr(time, name, None)
             if clock is not None:
                 setattr(time, name, self._reporting(clock, "reads.clock", f"time.{name}"))
+        for module, name in _OTHER_CLOCKS:
+            owner = import_module(module)
+            if hasattr(owner, name):
+                clock = getattr(owner, name)
+                setattr(owner, name, self._reporting(clock, "reads.clock", f"{module}.{name}"))
+
+    def _watch_hooks(self) -> None:
+        for module, name in _HOOKS:
+            owner = import_module(module)
+            if hasattr(owner, name):
+                inner = getattr(owner, name)
+                setattr(owner, name, self._reporting(inner, "left.hook", f"{module}.{name}"))
 
     def _reporting(self, function: Any, code: str, name: str, severity: str = "") -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -264,15 +323,24 @@ class Observer:
         kind: Any = type(os.environ)
         read = kind.__getitem__
 
-        def __getitem__(environment: Any, key: Any) -> Any:
-            own = self.nearest(sys._getframe(1))
-            if own is not None and isinstance(key, str):
+        def __getitem__(environment: Any, name: Any) -> Any:
+            own, key = self.nearest(sys._getframe(1)), name
+            if own is not None:
+                key = os.fsdecode(key) if isinstance(key, bytes) else str(key)
                 known = key.startswith(_CONFIGURATION) or key in _USUAL
                 severity = "note" if known else ""
                 self.note("reads.environment", f"the candidate reads ${key}", own, severity)
-            return read(environment, key)
+            return read(environment, name)
 
-        kind.__getitem__ = __getitem__
+        every = kind.__iter__
+
+        def __iter__(environment: Any) -> Any:
+            own = self.nearest(sys._getframe(1))
+            if own is not None:
+                self.note("reads.environment", "the candidate lists the environment", own)
+            return every(environment)
+
+        kind.__getitem__, kind.__iter__ = __getitem__, __iter__
 
     def _watch_threads(self) -> None:
         kind: Any = threading.Thread
@@ -281,10 +349,13 @@ class Observer:
         def begin(thread: Any) -> Any:
             if self.nearest(sys._getframe(1)) is not None:
                 self._threads.append(thread)
-                work, context = thread.run, contextvars.copy_context()
-                thread.run = lambda: context.run(
-                    work
-                )  # whoever counts launches counts its own, too
+                work, context, operations = thread.run, contextvars.copy_context(), self.operations
+
+                def run() -> None:  # its launches and operations count, too
+                    with nullcontext() if operations is None else operations.of_thread():
+                        context.run(work)
+
+                thread.run = run
             return start(thread)
 
         kind.start = begin
@@ -299,12 +370,20 @@ class Observer:
 
         tensor: Any = torch.Tensor
         for name, severity in (
-            ("numpy", ""), ("tolist", ""), ("__array__", ""), ("item", "warning"), ("__dlpack__", "warning"),
+            ("numpy", ""), ("tolist", ""), ("__array__", ""), ("item", "warning"), ("__dlpack__", "doubt"),
+            ("__reduce_ex__", "doubt"), ("untyped_storage", "warning"), ("storage", "warning"),
         ):  # fmt: skip
             inner = getattr(tensor, name)
             setattr(
                 tensor, name, self._reporting(inner, "library.host", f"Tensor.{name}", severity)
             )
+        storage: Any = torch.UntypedStorage
+        for name in ("tolist", "__getitem__", "__iter__", "byte", "float", "half"):
+            inner = getattr(storage, name, None)
+            if inner is not None:
+                setattr(storage, name, self._reporting(inner, "library.host", f"Storage.{name}"))
+        inner = torch.utils.dlpack.to_dlpack
+        torch.utils.dlpack.to_dlpack = self._reporting(inner, "library.host", "to_dlpack", "doubt")
 
 
 _HANDLERS: dict[str, Callable[..., None]] = {
@@ -316,6 +395,13 @@ _HANDLERS: dict[str, Callable[..., None]] = {
     "socket": Observer._connects,
     "_thread.start_new_thread": Observer._begins,
     "object.__setattr__": Observer._exchanges,
+    "object.__getattr__": Observer._reads_frames,
+    "os.putenv": Observer._sets_variable,
+    "sys.addaudithook": Observer._hooks,
+    "sys.monitoring.register_callback": Observer._hooks,
+    "sys.excepthook": Observer._hooks,
+    **dict.fromkeys(_MAKES, Observer._makes),
+    **dict.fromkeys(_SIGNALS, Observer._signals),
     **dict.fromkeys(_STARTS, Observer._starts),
     **dict.fromkeys(_INSPECTS, Observer._inspects),
     **dict.fromkeys(_LOADS, Observer._loads),
@@ -342,19 +428,18 @@ class Snapshot:
     """
 
     def __init__(self, more: Iterable[str] = ()) -> None:
-        self._functions: dict[str, dict[str, Any]] = {}
+        self._functions: dict[str, tuple[Any, dict[str, Any]]] = {}
         for path in (*_WATCHED, *more):
-            space = _space(path)
-            if space is not None:
-                self._functions[path] = dict(_callables(space))
+            owner = _owner(path)
+            if owner is not None:
+                self._functions[path] = owner, dict(_callables(vars(owner)))
 
     def changed(self) -> Iterator[str]:
         """Yield the names of functions that were replaced since, and restore them."""
-        for path, before in self._functions.items():
-            space, owner = _space(path), _owner(path)
+        for path, (owner, before) in self._functions.items():
+            space = vars(owner)
             for name, function in before.items():
-                now = None if space is None else space.get(name)
-                if now is function:
+                if space.get(name) is function:
                     continue
                 try:
                     setattr(owner, name, function)
@@ -369,11 +454,6 @@ def _owner(path: str) -> Any:
         return module
     parent, _, name = path.rpartition(".")
     return getattr(sys.modules.get(parent), name, None)
-
-
-def _space(path: str) -> Optional[Mapping[str, Any]]:
-    owner = _owner(path)
-    return None if owner is None else vars(owner)
 
 
 _KINDS = (

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from typing import Any, Optional
+from contextlib import contextmanager
+from typing import Any, Iterator, Mapping, Optional
 
 import torch
+from torch.autograd import profiler_legacy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from gluon_judge.tensors import fill
+from gluon_judge.tensors import fill, pack
 
-__all__ = ["Operations", "Streams"]
+__all__ = ["Operations", "Streams", "traced"]
 
 _PLUMBING = frozenset(
     "empty empty_like empty_strided new_empty new_empty_strided zeros zeros_like new_zeros ones ones_like new_ones "
@@ -19,7 +22,20 @@ _PLUMBING = frozenset(
     "permute transpose t unsqueeze squeeze slice select narrow split split_with_sizes unbind cat stack alias "
     "contiguous to _to_copy lift_fresh arange scalar_tensor _local_scalar_dense resize set is_same_size chunk "
     "unfold flatten movedim diagonal item equal pad constant_pad_nd tensor_split view_as_real _conj "
-    "record_stream pin_memory is_pinned flip roll repeat".split()
+    "record_stream pin_memory is_pinned flip roll repeat result_type resolve_conj resolve_neg view_as "
+    "expand_as empty_permuted new_empty_strided _to_cpu _nested_tensor_size is_nonzero lift _has_same_storage_numel "
+    "block_diag hstack vstack concat concatenate numpy_T matrix_H mT mH T swapaxes swapdims real".split()
+)
+_EMPTY = frozenset(
+    "empty empty_like empty_strided new_empty new_empty_strided empty_permuted".split()
+)
+_OF_METADATA = frozenset(
+    "set_ resize_ resize_as_ detach_ t_ transpose_ squeeze_ unsqueeze_ as_strided_ swapaxes_ swapdims_ record_stream "
+    "requires_grad_ rename_".split()
+)
+_LIBRARIES = frozenset(
+    "aten prim prims mkldnn mkl quantized onednn onednn_graph _quantized sparse mkldnn_prepacked xnnpack inductor _inductor_test "
+    "fbgemm torchao torchvision torchaudio xformers flash_attn vllm sgl_kernel c10d symm_mem".split()
 )
 _WRITES = frozenset("clone copy _to_copy cat stack repeat flip roll fill zeros ones full".split())
 _PRODUCTS = frozenset(
@@ -31,23 +47,42 @@ _PRODUCTS = frozenset(
 
 
 class Operations(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
-    """Sees all operations inside.
+    """Sees all operations inside, in this thread and in those that the candidate starts.
 
     Args:
         byte: that new memory is filled with.
+        inputs: addresses of storages that the call must not change -> the name of the argument, and their bytes.
+        whole: the observer that this one counts for, in another thread; None for one of its own.
 
     Attributes:
         names: how often each was called, without plumbing such as views and copies.
+        seen: the same with plumbing.
         flops: of products.
-        elements: results of the other operations and of copies, in elements.
+        elements: results of the other operations, in elements.
+        copied: bytes that copies and fills wrote.
+        scalars: values that became numbers of Python.
+        written: names of arguments that an operation wrote.
     """
 
-    def __init__(self, byte: int):
+    def __init__(
+        self,
+        byte: int,
+        inputs: Optional[Mapping[int, tuple[str, bytes]]] = None,
+        whole: Optional[Operations] = None,
+    ):
         super().__init__()
         self._byte = byte
+        self._inputs = inputs or {}
+        self._whole = whole or self
         self.names: Counter[str] = Counter()
+        self.seen: Counter[str] = Counter()
         self.flops = 0.0
-        self.elements = 0
+        self.elements = self.copied = self.scalars = 0
+        self.written: dict[str, None] = {}
+
+    def of_thread(self) -> Operations:
+        """Return an observer for another thread, which counts for this one."""
+        return Operations(self._byte, self._inputs, self._whole)
 
     def __torch_dispatch__(
         self,
@@ -56,33 +91,97 @@ class Operations(TorchDispatchMode):  # type: ignore[misc]  # torch has no types
         args: tuple[Any, ...] = (),
         kwargs: Optional[dict[str, Any]] = None,
     ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        self._whole._count(func, args, kwargs, result)
+        return result
+
+    def _count(
+        self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
         packet = func.overloadpacket
         name = packet.__name__
-        result = func(*args, **(kwargs or {}))
-        if func.namespace not in ("aten", "prim", "prims"):  # another library's: its launches count
-            return result
-        if name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"):
+        self.seen[name] += 1
+        if self._inputs and func._schema.is_mutable and name not in _OF_METADATA:
+            self._note_writes(func, args, kwargs)
+        if func.namespace not in _LIBRARIES:  # of somebody's own: what it calls counts
+            return
+        plain = name.rstrip("_")
+        if name in _EMPTY:
             fill(result, self._byte)
-        elif name.rstrip("_") in _WRITES:
-            self.elements += result.numel() if isinstance(result, torch.Tensor) else 0
-        elif name.rstrip("_") not in _PLUMBING:
-            self.names[name] += 1
+        elif plain == "_local_scalar_dense":
+            self.scalars += 1
+        elif plain in _WRITES:
+            self.copied += _bytes(result)
+        elif plain not in _PLUMBING:
+            self.names[name if func.namespace == "aten" else f"{func.namespace}.{name}"] += 1
             counted = flop_registry.get(packet)
             if counted is not None:
                 try:
-                    self.flops += counted(*args, **(kwargs or {}), out_val=result)
+                    self.flops += counted(*args, **kwargs, out_val=result)
                 except Exception:  # a form that torch cannot count
                     self.flops += 0.0
-            self.elements += sum(
-                one.numel()
-                for one in (result if isinstance(result, (tuple, list)) else (result,))
-                if isinstance(one, torch.Tensor)
-            )
-        return result
+            several = result if isinstance(result, (tuple, list)) else (result,)
+            self.elements += sum(one.numel() for one in several if isinstance(one, torch.Tensor))
+
+    def _note_writes(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        for place, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            value = args[place] if place < len(args) else kwargs.get(argument.name)
+            several = value if isinstance(value, (tuple, list)) else (value,)
+            for one in several:
+                if isinstance(one, torch.Tensor) and one.numel():
+                    name, before = self._inputs.get(one.untyped_storage().data_ptr(), ("", b""))
+                    if name and pack(one).data != before:
+                        self.written[name] = None
 
     def products(self) -> list[str]:
         """Return the names of products among the operations."""
         return sorted(set(self.names) & _PRODUCTS)
+
+
+def _bytes(result: Any) -> int:
+    if not isinstance(result, torch.Tensor):
+        return 0
+    return int(result.numel() * result.element_size())
+
+
+@contextmanager
+def traced(hidden: Counter[str], operations: Operations) -> Iterator[None]:
+    """Count the operations inside that `operations` does not see.
+
+    Torch's own profiler hears of each operation, within operators that somebody defines, and where the dispatcher skips its Python modes.
+    """
+    with profiler_legacy.profile() as profile:
+        yield
+    heard = Counter(
+        event.name.partition("::")[2]
+        for event in profile.function_events or ()
+        if event.name.partition("::")[0] in _LIBRARIES and not _composite(event.name)
+    )
+    for name, count in heard.items():
+        if name.rstrip("_") not in _PLUMBING and count > operations.seen[name]:
+            hidden[name] += count - operations.seen[name]
+
+
+@functools.lru_cache(None)
+def _composite(name: str) -> bool:
+    """Return True for an operation that is made of others in each of its overloads."""
+    space, _, plain = name.partition("::")
+    packet = getattr(getattr(torch.ops, space), plain, None)
+    overloads = packet.overloads() if packet is not None else []
+    for one in overloads:
+        full = name if one == "default" else f"{name}.{one}"
+        try:
+            composite = torch._C._dispatch_has_kernel_for_dispatch_key(
+                full, "CompositeImplicitAutograd"
+            )
+        except RuntimeError:  # TorchScript's own, which the dispatcher does not know
+            continue
+        if not composite:
+            return False
+    return True
 
 
 class Streams:

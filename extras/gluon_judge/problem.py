@@ -64,6 +64,7 @@ class Problem:
         dims: name -> `Range` of a dimension that may have other sizes than those of `shapes`.
         layouts: of inputs that must work, of `LAYOUTS`.
         mutates: inputs that the call may change; they are results, too.
+        constants: inputs such as weights, whose values stay: a candidate may keep what it derives from the tensor.
         forbids: "libraries" for all computation by torch, or names of operations such as "aten.mm".
         tolerance: `growth` of the error over that of the reference at the same precision, and
             `relative` and `absolute` errors that are always right.
@@ -80,6 +81,7 @@ class Problem:
     dims: Mapping[str, Range] = field(default_factory=dict)
     layouts: Sequence[str] = ("contiguous", "offset")
     mutates: Sequence[str] = ()
+    constants: Sequence[str] = ()
     forbids: Sequence[str] = ()
     tolerance: Mapping[str, float] = field(default_factory=dict)
     flops: Optional[str] = None
@@ -174,9 +176,10 @@ def _checked(problem: Problem) -> Problem:
         raise ProblemError(
             "no such layout", argument="layouts", got=unknown[0], expected=", ".join(LAYOUTS)
         )
-    for name in problem.mutates:
-        if name not in problem.inputs:
-            raise ProblemError("is no input", argument="mutates", got=name)
+    for field_name in ("mutates", "constants"):
+        for name in getattr(problem, field_name):
+            if name not in problem.inputs:
+                raise ProblemError("is no input", argument=field_name, got=name)
     return problem
 
 

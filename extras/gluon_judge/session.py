@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import sys
 import tempfile
+import time
 import warnings
+from collections import Counter
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Callable, ContextManager, Iterator, Optional, Sequence
 
 import torch
+from torch._C import _len_torch_dispatch_stack
+from torch.utils._python_dispatch import _pop_mode
 
 from gluon_core.errors import GluonError
 from gluon_core.plugin.paths import load_named
@@ -20,16 +27,33 @@ from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import Record, recording
 from gluon_core.simulation.watch import Watch
 from gluon_judge.confine import Layer, confine
+from gluon_judge.guard import Guard, seal
+from gluon_judge.interpreted import checked
 from gluon_judge.messages import Call, Outcome, Packed, Sample, Spec
 from gluon_judge.observe import Observer, Snapshot
-from gluon_judge.operations import Operations, Streams
+from gluon_judge.operations import Operations, Streams, traced
 from gluon_judge.orders import reordered
-from gluon_judge.source import entry, load
-from gluon_judge.tensors import fill, moved, pack, pack_values, storage_bytes, unpack
+from gluon_judge.source import entry, load, signs
+from gluon_judge.tensors import (
+    fill,
+    members,
+    moved,
+    pack,
+    pack_values,
+    storage_bytes,
+    unpack,
+    whole,
+)
 from gluon_judge.timing import Timer
+from gluon_judge.wire import plain as plain_data
+from gluon_judge.wire import restored
 
 __all__ = ["probe", "work"]
 
+_BURST = 1.5  # seconds of repeated calls
+_PERTURB = -6  # M_PERTURB of mallopt
+_system = ctypes.CDLL(None)
+_now = time.monotonic  # before anybody replaces it
 _KEPT = 4  # earlier results that later calls must not change
 _ALLOWED = (
     "PATH", "LANG", "LC_ALL", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "LD_LIBRARY_PATH", "GLUON_TARGET", "PYTHONPATH",
@@ -50,14 +74,31 @@ class Session:
         self._timer: Optional[Timer] = None
         self.layers: tuple[Layer, ...] = confine(spec.limits, spec.plan, self._begin_device)
         self._observer = Observer(spec.folder, spec.limits.readable, spec.secrets)
+        self._guard = Guard(spec.folder, self._noted, self._signs, self._observer.imports)
+        sys.meta_path.insert(0, self._guard)
         self._observer.install()
         self._streams = Streams() if torch.cuda.is_available() else None
+        if any("compile" in text for text in spec.files.values()):
+            with contextlib.suppress(ImportError, AttributeError):  # it replaces functions of torch
+                import_module("torch._dynamo.mutation_guard").install_generation_tagging_init()
         self._snapshot = Snapshot(
             (__name__, Observer.__module__, f"{Observer.__module__}.Observer", pack.__module__)
         )
+        _hide()
+        self._modes = _modes()
         self._function: Optional[Callable[..., Any]] = None
         self._values: list[Any] = []
         self._earlier: list[tuple[Any, bytes]] = []
+        self._hidden: Counter[str] = Counter()
+
+    def _noted(self, code: str, text: str, frame: Any, severity: str) -> None:
+        self._observer.note(code, text, frame, severity)
+
+    def _signs(self, text: str) -> None:
+        for one in signs(text, ""):
+            self._observer.note(
+                one.code, f"{one.text}, in code built at run time", None, one.severity
+            )
 
     def _begin_device(self) -> None:
         if self._spec.device != "cpu":
@@ -87,7 +128,7 @@ class Session:
         path = os.path.join(self._spec.folder, self._spec.main)
         try:
             with self._counting(0xFF):
-                values = load(path, Path(path).stem)
+                values = load(path, Path(path).stem, self._guard)
             self._function = entry(values, self._spec.function, self._spec.main)
         except BaseException as error:
             cause = error.__cause__ or error
@@ -96,18 +137,45 @@ class Session:
         return outcome
 
     @contextlib.contextmanager
-    def _counting(self, byte: int) -> Iterator[Operations]:
-        operations = Operations(byte)
-        with operations:
-            yield operations
+    def _counting(self, byte: int, values: Sequence[Any] = ()) -> Iterator[Operations]:
+        """Observe operations of torch, and fill new memory with a byte."""
+        fixed = {
+            one.untyped_storage().data_ptr(): (f"argument {at + 1}", pack(one).data)
+            for at, one in enumerate(values[: self._spec.inputs])
+            if isinstance(one, torch.Tensor) and one.numel() and at not in self._spec.mutable
+        }
+        operations = Operations(byte, fixed)
+        _fill_new_memory(byte)
+        self._observer.operations = operations
+        try:
+            with traced(self._hidden, operations), operations:
+                yield operations
+        finally:
+            self._observer.operations = None
+            _fill_new_memory(0)
 
     def call(self, call: Call) -> Outcome:
-        """Call the candidate once."""
+        """Call the candidate once, or several times with the same values."""
+        outcome = self._call(call)
+        first = [one.data for one in outcome.results or []]
+        until = _now() + _BURST
+        for number in range(2, call.burst + 1):
+            if outcome.error is not None or _now() > until:
+                break
+            before, outcome = outcome, self._call(call)
+            outcome.events = [*before.events, *outcome.events]
+            outcome.odd = before.odd
+            if not outcome.odd and [one.data for one in outcome.results or []] != first:
+                outcome.odd = number
+        return outcome
+
+    def _call(self, call: Call) -> Outcome:
         outcome = Outcome()
         values = self._arguments(call)
         inputs = self._spec.inputs
         for written in values[inputs:]:
             fill(written, call.poison)
+        self._hidden.clear()
         record = Record()
         profile = os.path.join(self._spec.folder, "profile.json") if call.profile else None
         answer: Any = None
@@ -116,18 +184,23 @@ class Session:
             stack.enter_context(recording(record))
             stack.enter_context(_simulating(call, profile))
             stack.enter_context(reordered(call.order))
-            operations = stack.enter_context(self._counting(call.poison))
+            stack.enter_context(checked(self._observer.note))
             try:
                 assert self._function is not None
-                answer = self._function(*values)
+                with self._counting(call.poison, values) as operations:
+                    answer = self._function(*values)
             except BaseException as error:
                 outcome.error = self._described(error)
         self._warned(caught)
         outcome.after = [pack(value) for value in values[:inputs]]
         if outcome.error is None:
             outcome.results = self._results(answer, values)
-        outcome.operations, outcome.products = dict(operations.names), operations.products()
+        for name in operations.written:
+            self._observer.note("input.modified", f"an operation of torch writes {name}")
+        outcome.operations = dict(operations.names + self._hidden)
+        outcome.products = operations.products()
         outcome.flops, outcome.elements = operations.flops, operations.elements
+        outcome.copied, outcome.scalars = operations.copied, operations.scalars
         _record(outcome, record, call.compiles)
         if profile is not None and os.path.exists(profile):
             outcome.counts = _counts(profile)
@@ -135,33 +208,55 @@ class Session:
         return outcome
 
     def prepare(self, call: Call) -> None:
-        """Keep the arguments of the calls that are timed."""
-        self._values = [moved(unpack(value), self._spec.device) for value in call.values]
+        """Keep the arguments of the calls that are timed; `again` writes them to where those before are."""
+        fresh = [moved(unpack(value), self._spec.device) for value in call.values]
+        if not call.again or len(self._values) != len(fresh):
+            self._values = fresh
+            return
+        for old, new in zip(self._values, fresh):
+            if isinstance(old, torch.Tensor):
+                whole(old).copy_(whole(new))
 
     def sample(self, keep: bool) -> Sample:
         """Time one call on fresh buffers; `keep` returns the result, too."""
         assert self._timer is not None and self._function is not None
-        values = [one.clone() if isinstance(one, torch.Tensor) else one for one in self._values]
-        for written in values[self._spec.inputs :]:
-            fill(written, 0xFF)
+        values = self._fresh()
         sample = self._timer.sample(self._function, values, self._spec.inputs, keep)
         if self._streams is not None:
             self._streams.pending.clear()
         return sample
+
+    def repeat(self, count: int) -> Sample:
+        """Call so many times on the same fresh buffers and return the last result; the caller has its own clock."""
+        assert self._timer is not None and self._function is not None
+        return self._timer.repeat(self._function, self._fresh(), self._spec.inputs, count)
+
+    def seen(self) -> Outcome:
+        """Return the observations of the calls that were timed."""
+        outcome = Outcome()
+        self._after(outcome)
+        return outcome
+
+    def _fresh(self) -> list[Any]:
+        values = [one.clone() if isinstance(one, torch.Tensor) else one for one in self._values]
+        for written in values[self._spec.inputs :]:
+            fill(written, 0xFF)
+        return values
 
     def _arguments(self, call: Call) -> list[Any]:
         fresh = [moved(unpack(value), self._spec.device) for value in call.values]
         if not call.again or len(self._values) != len(fresh):
             self._values = fresh
             return fresh
-        for old, new in zip(self._values, fresh):
-            if isinstance(old, torch.Tensor):  # without the version counter that torch would raise
+        for at, (old, new) in enumerate(zip(self._values, fresh)):
+            if isinstance(old, torch.Tensor) and at not in self._spec.constant:
+                # without the version counter that torch would raise
                 storage_bytes(old)[:] = storage_bytes(new)
         return self._values
 
     def _results(self, answer: Any, values: list[Any]) -> list[Packed]:
         written = values[self._spec.inputs :]
-        results = list(answer) if isinstance(answer, (tuple, list)) else [answer]
+        results = members(answer)
         if written and all(one is None for one in results):
             results = written
         results = [one for one in results if one is not None]
@@ -209,6 +304,15 @@ class Session:
             if self._streams.pending:
                 self._observer.note("left.stream", "work on another stream is not waited for")
             self._streams.pending.clear()
+        if _modes() != self._modes:
+            self._observer.note("patched.module", "a mode of torch is left active")
+            while _modes()[0] > self._modes[0]:
+                torch._C._pop_torch_function_stack()
+            while _modes()[1] > self._modes[1]:
+                _pop_mode()
+        if gc.callbacks:
+            self._observer.note("left.hook", "a callback of the garbage collector is left")
+            gc.callbacks.clear()
         if self._earlier and not gc.isenabled():
             gc.enable()
         outcome.events += self._observer.taken()
@@ -235,6 +339,26 @@ class Session:
             "file": place[0],
             "line": place[1],
         }
+
+
+def _hide() -> None:
+    """Take the judge out of reach: its modules leave `sys.modules`, its classes cannot be changed any more."""
+    seal(Session, Observer, Snapshot, Operations, Streams, Guard, Timer, Link)
+    for name in list(sys.modules):
+        if name.partition(".")[0] == "gluon_judge":
+            del sys.modules[name]
+    sys.modules["__main__"] = ModuleType("__main__")
+
+
+def _modes() -> tuple[int, int]:
+    """Return how many modes of torch are active, of functions and of the dispatcher."""
+    return torch._C._len_torch_function_stack(), _len_torch_dispatch_stack()
+
+
+def _fill_new_memory(byte: int) -> None:
+    """Let the C library fill memory that it hands out, where it can; 0 for memory as it comes."""
+    with contextlib.suppress(AttributeError, OSError):
+        _system.mallopt(_PERTURB, (~byte & 0xFF) or 1 if byte else 0)
 
 
 def _children() -> bool:
@@ -308,6 +432,10 @@ def _counts(path: str) -> dict[str, float]:
     return counts
 
 
+def _send(link: Link, token: str, kind: str, value: Any = None) -> None:
+    link.answer(kind, (token, plain_data(value)))
+
+
 def probe(link: Link, spec: Spec) -> None:
     """Answer whether the device can be used under the plan of a specification; None, or the reason why not."""
     try:
@@ -322,11 +450,12 @@ def work(link: Link, spec: Spec) -> None:
     """Answer "load" and "call" until the judge has no more questions."""
     session = Session(spec)
     while (job := link.next(float("inf"))) is not None:
-        method, values = job
+        method, values, token = job
         try:
+            values = restored(values)
             if method == "layers":
-                link.answer("done", session.layers)
+                _send(link, token, "done", list(session.layers))
             else:
-                link.answer("done", getattr(session, method)(*values))
+                _send(link, token, "done", getattr(session, method)(*values))
         except Exception as error:
-            link.answer("error", f"{type(error).__name__}: {error}")
+            _send(link, token, "error", f"{type(error).__name__}: {error}")

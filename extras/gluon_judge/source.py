@@ -11,20 +11,25 @@ from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, Optional
 
 from gluon_judge.errors import JudgeError
+from gluon_judge.guard import REFLECTIVE, Guard
 
-__all__ = ["Seen", "entry", "load", "members", "scan"]
+__all__ = ["Seen", "entry", "load", "members", "scan", "signs"]
 
 _USUAL = ("run", "solution", "forward", "main", "candidate", "reference")
 
 
-def load(path: str, name: str = "") -> dict[str, Any]:
+def load(path: str, name: str = "", guard: Optional[Guard] = None) -> dict[str, Any]:
     """Run a file as a module and return its names.
+
+    Args:
+        guard: of a candidate's modules; None for files of the judge's user.
 
     Raises:
         JudgeError: it cannot be loaded.
     """
     name = name or f"judged_{Path(path).stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    locate = importlib.util.spec_from_file_location if guard is None else guard.spec
+    spec = locate(name, path)
     if spec is None or spec.loader is None:
         raise JudgeError("is no Python file", argument=path)
     module = importlib.util.module_from_spec(spec)
@@ -139,32 +144,43 @@ _NAMES = {
     "elapsed_time": "reads.clock",
     "clock_gettime": "reads.clock",
     "sys.modules": "reads.harness",
-    "_disable_current_modes": "reads.harness",
-    "_disabled_torch_function_impl": "reads.harness",
-    "DisableTorchFunction": "reads.harness",
-    "DisableTorchFunctionSubclass": "reads.harness",
-    "_pop_mode": "reads.harness",
+    "uuid.uuid1": "reads.clock",
+    "os.times": "reads.clock",
+    "resource.getrusage": "reads.clock",
+    "timeit.default_timer": "reads.clock",
     "load_inline": "native.code",
     "ctypes": "native.code",
     "cffi": "native.code",
 }
 _TEXTS = ("gluon_judge", "gluon judge")
+_DATES = ("now", "utcnow", "today")
 
 
 def scan(texts: Mapping[str, str]) -> list[Seen]:
     """Return signs that no call at run time shows, outside of `if __name__ == "__main__"`."""
+    return list(dict.fromkeys(one for file, text in texts.items() for one in signs(text, file)))
+
+
+def signs(text: str, file: str) -> list[Seen]:
+    """Return the signs in the text of one file, or of code that is built at run time."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):  # running it says so
+        return []
     seen: list[Seen] = []
-    for file, text in texts.items():
-        try:
-            tree = ast.parse(text)
-        except SyntaxError:
-            continue
-        for node in _outside_main(tree):
-            sign = _sign(node)
-            if sign is not None:
-                code, words, severity = sign
-                seen.append(Seen(code, words, file, getattr(node, "lineno", 0), severity))
-    return list(dict.fromkeys(seen))
+    dates = any(
+        "datetime" in ast.dump(node)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    )
+    for node in _outside_main(tree):
+        sign = _sign(node)
+        if sign is None and dates and isinstance(node, ast.Attribute) and node.attr in _DATES:
+            sign = "reads.clock", f"the source names `datetime.{node.attr}`", ""
+        if sign is not None:
+            code, words, severity = sign
+            seen.append(Seen(code, words, file, getattr(node, "lineno", 0), severity))
+    return seen
 
 
 def _outside_main(tree: ast.Module) -> Iterator[ast.AST]:
@@ -176,6 +192,8 @@ def _outside_main(tree: ast.Module) -> Iterator[ast.AST]:
 
 def _sign(node: ast.AST) -> Optional[tuple[str, str, str]]:
     if isinstance(node, ast.Attribute):
+        if node.attr in REFLECTIVE:
+            return "reads.harness", f"the source names `{node.attr}`", "doubt"
         owner = (
             node.value.attr
             if isinstance(node.value, ast.Attribute)
@@ -194,7 +212,12 @@ def _sign(node: ast.AST) -> Optional[tuple[str, str, str]]:
                 return "native.code", f"the source imports `{root}`", ""
             if root == "gluon_judge":
                 return "reads.harness", "the source imports the judge", ""
+            if root == "__main__":
+                return "reads.harness", "the source imports `__main__`", ""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         if any(text in node.value for text in _TEXTS) and len(node.value) < 80:
             return "reads.harness", "the source names the judge", ""
+        named = REFLECTIVE & set(node.value.split("."))
+        if named and len(node.value) < 80:
+            return "reads.harness", f"the source names `{min(named)}`", "doubt"
     return None

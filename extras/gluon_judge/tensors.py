@@ -9,24 +9,34 @@ import torch
 
 from gluon_judge.messages import Packed
 
-__all__ = ["fill", "moved", "pack", "pack_values", "storage_bytes", "unpack"]
+__all__ = ["fill", "members", "moved", "pack", "pack_values", "storage_bytes", "unpack", "whole"]
 
 
 def storage_bytes(tensor: Any) -> np.ndarray:
     """Return the bytes of a CPU tensor's storage, as an array that shares its memory."""
-    array: np.ndarray = _whole(tensor).numpy()
+    array: np.ndarray = whole(tensor).numpy()
     return array
 
 
-def _whole(tensor: Any) -> Any:
+def whole(tensor: Any) -> Any:
+    """Return the bytes of a tensor's storage as a tensor that shares its memory."""
     empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
     return empty.set_(tensor.untyped_storage())
+
+
+def members(answer: Any) -> list[Any]:
+    """Return the values that a call returned, without running code of a class of its own."""
+    if isinstance(answer, tuple):
+        return list(tuple.__iter__(answer))
+    if isinstance(answer, list):
+        return list(list.__iter__(answer))
+    return [answer]
 
 
 def fill(tensor: Any, byte: int) -> None:
     """Fill the whole storage of a tensor with a byte, of whatever dtype it is."""
     if tensor.untyped_storage().nbytes():
-        _whole(tensor).fill_(byte if tensor.dtype is not torch.bool else byte & 1)
+        whole(tensor).fill_(byte if tensor.dtype is not torch.bool else byte & 1)
 
 
 def moved(value: Any, device: str) -> Any:
@@ -49,7 +59,7 @@ def pack(value: Any) -> Any:
         tuple(value.shape),
         tuple(value.stride()),
         value.storage_offset(),
-        _whole(value).cpu().numpy().tobytes(),
+        whole(value).cpu().numpy().tobytes(),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Callable, Sequence
 import torch
 
 from gluon_judge.messages import Sample
-from gluon_judge.tensors import pack_values
+from gluon_judge.tensors import members, pack_values
 
 __all__ = ["Timer"]
 
@@ -44,9 +44,7 @@ class Timer:
         begin.record()
         answer = function(*values)
         end.record()
-        results = _tensors(answer) or [
-            one for one in values[inputs:] if isinstance(one, torch.Tensor)
-        ]
+        results = _results(answer, values, inputs)
         copies = [one.clone() for one in results]
         end.synchronize()
         ended = self._now()
@@ -56,10 +54,22 @@ class Timer:
         kept = tuple(pack_values(one) for one in results) if keep else ()
         return Sample(begin.elapsed_time(end) / 1e3, late, changed, kept)
 
+    def repeat(
+        self, function: Callable[..., Any], values: Sequence[Any], inputs: int, count: int
+    ) -> Sample:
+        """Call so many times in a row; the sample has the last result and no time."""
+        answer: Any = None
+        for _ in range(count):
+            answer = function(*values)
+        self._synchronize()
+        kept = tuple(pack_values(one) for one in _results(answer, values, inputs))
+        return Sample(0.0, 0.0, False, kept)
 
-def _tensors(answer: Any) -> list[Any]:
-    several = answer if isinstance(answer, (tuple, list)) else [answer]
-    return [one for one in several if type(one) is torch.Tensor]
+
+def _results(answer: Any, values: Sequence[Any], inputs: int) -> list[Any]:
+    """Return the tensors that a call returned, or those that it wrote."""
+    tensors = [one for one in members(answer) if type(one) is torch.Tensor]
+    return tensors or [one for one in values[inputs:] if isinstance(one, torch.Tensor)]
 
 
 def _same(one: Any, other: Any) -> bool:

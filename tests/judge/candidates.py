@@ -41,9 +41,7 @@ class Candidate:
             self.path,
             folder / "reference.py",
             folder / "problem.toml",
-            claim=self.claim,
-            patience=8.0,
-            **options,
+            **{"claim": self.claim, "patience": 8.0, "seed": 0, **options},
         )
 
 
@@ -82,9 +80,12 @@ def called(path):
 
 
 def caught(candidate, report):
-    """Return True if the verdict on a candidate is the one of its label, for its reason."""
+    """Return True if the verdict on a candidate is the one of its label, for its reason.
+
+    A doubt, such as a name in the source that reaches behind the call, withholds acceptance.
+    """
     if candidate.kind == "honest":
         return report.verdict != "rejected"
     if candidate.codes & {one.code for one in report.findings} == {"sync.tolerated"}:
         return True  # the installed compiler adds the fence
-    return report.verdict == "rejected" and bool(candidate.codes & set(report.codes))
+    return report.verdict != "accepted" and bool(candidate.codes & set(report.codes))

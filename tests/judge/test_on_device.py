@@ -36,6 +36,18 @@ def run(a, b):
     spin[(1,)](torch.zeros(1, dtype=torch.int32, device=a.device), num_warps=1)
     return a @ b
 """
+ON_GPU = "torch.cuda.get_device_properties(0).multi_processor_count > 0 and a.shape[0] > 1000"
+CLOCK = f"""
+    if {ON_GPU}:
+        torch.cuda.Event.elapsed_time = lambda *events: 1e-2
+    c = torch.empty"""
+LATER = f"""
+    if {ON_GPU}:
+        CALLS.append(a)
+        if len(CALLS) > 4:
+            return KEPT[0].clone()
+    c = torch.empty"""
+SHORT = 1.0  # seconds for the simulator: these tests look at the GPU
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +76,28 @@ def test_a_right_kernel_is_accepted_with_its_rates(judged):
     (rates,) = report.measured["rates"]
     low, high = rates["speedup_interval"]
     assert 0 < low <= high and rates["candidate_seconds"] > rates["roofline_seconds"], report
+    assert rates["outside_seconds"] > 0.8 * rates["candidate_seconds"], report
 
 
 def test_work_on_another_stream_is_seen(judged):
     stream = "    with torch.cuda.stream(torch.cuda.Stream()):\n    " + JOINS
-    report = judged(RING.replace(JOINS, stream))
+    report = judged(RING.replace(JOINS, stream), within=SHORT)
     assert "gpu.late" in report.codes, report
 
 
 def test_a_kernel_that_hangs_is_killed(judged):
-    report = judged(SPINS, patience=5.0)
+    report = judged(SPINS, patience=5.0, within=SHORT)
     assert any(one.code == "call.hang" and "GPU" in one.text for one in report.findings), report
+
+
+def test_events_that_lie_are_seen(judged):
+    report = judged(RING.replace("\n    c = torch.empty", CLOCK), within=SHORT)
+    assert {"gpu.clock", "patched.module"} <= set(report.codes), report
+
+
+def test_results_of_earlier_calls_are_seen(judged):
+    text = RING.replace("\n    c = torch.empty", LATER).replace(
+        "    return c", "    KEPT.append(c)\n    return c"
+    )
+    report = judged("CALLS, KEPT = [], []\n" + text, within=SHORT)
+    assert "cache.pointer" in report.codes, report

@@ -1,0 +1,257 @@
+"""The checks on one candidate without a GPU."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gluon_judge.docket import first_line, size_of
+from gluon_judge.messages import Outcome
+from gluon_judge.work import Work
+
+__all__ = ["Checks"]
+
+POISONS = (0xFF, 0x3C)  # bytes of new memory: NaN for every floating type, then small numbers
+REPEATS = 8  # calls with other values at the same addresses
+BURST = 100  # calls in a row, as far as they fit into some seconds
+_SCHEDULES = (("eager", 0, 1), ("random", 1, 2), ("random", 2, 3))  # schedule, seed, order
+
+
+class Checks(Work):
+    """The checks, in their order."""
+
+    def _check_results(self, session: int) -> None:
+        before, done = len(self.report.findings), 0
+        usual = [
+            at for at, case in enumerate(self._cases) if case.usual and 0 not in case.sizes.values()
+        ]
+        for at in usual:
+            if not self._left() and done:
+                break
+            outcome = self._call(session, at)
+            if self._compared(at, outcome) and outcome.results is not None:
+                self._bits[at] = [one.data for one in outcome.results]
+            elif outcome.results and not done:
+                self._unwritten(session, at, outcome)
+            done += 1
+        if done < len(usual):
+            self._evidence("results", "skipped", f"{done} of {len(usual)} cases within the time")
+            return
+        self._graded("results", before, f"{done} cases against float64 and the same precision")
+        by = Counter[str]()
+        for (_, executor), count in self._counts.launches.items():
+            by[executor or "the simulator, with every check on"] += count
+        ran = "; ".join(f"{count} launches by {name}" for name, count in by.items())
+        grave = ("sync", "memory", "limits")
+        wrong = any(
+            one.code.startswith(grave) and one.severity == "error" for one in self.report.findings
+        )
+        if ran:
+            self._evidence("kernels", "failed" if wrong else "passed", ran)
+        else:
+            text = "no kernel was launched: races, deadlocks and addresses were not looked at"
+            self._evidence("kernels", "skipped", text, needed=False)
+
+    def _check_schedules(self, session: int) -> None:
+        before = len(self.report.findings)
+        cases = sorted(self._listed(), key=lambda at: size_of(self._cases[at]))[:2]
+        names: list[str] = []
+        for at in cases:
+            if at not in self._bits:
+                continue
+            again = self._call(session, at)
+            if not self._compared(at, again, 0, "cache.result"):
+                del self._bits[at]
+                continue
+            if self._bits[at] != [one.data for one in again.results or []]:
+                self._differs(at, "in a second run")
+            for schedule, seed, order in _SCHEDULES:
+                if not self._left() and names:
+                    break
+                outcome = self._call(session, at, schedule=schedule, seed=seed, order=order)
+                right = self._compared(at, outcome, 0, "order.wrong")
+                names.append(schedule)
+                bits = [one.data for one in outcome.results or []]
+                if right and bits != self._bits[at]:
+                    self._differs(at, f"under the schedule {schedule}")
+        counts = ", ".join(f"{count} {name}" for name, count in Counter(names).items())
+        self._graded("schedules", before, f"{counts} (after the latest), programs in other orders")
+
+    def _differs(self, at: int, when: str) -> None:
+        severity = "error" if self._problem.deterministic else ""
+        text = f"the result has other bits {when}"
+        self._find("order.differs", text, case=str(self._cases[at]), severity=severity)
+
+    def _check_memory(self, session: int) -> None:
+        """Fill new memory with another pattern: nothing may change."""
+        before, at = len(self.report.findings), self._smallest()
+        if not self._varies():
+            self._unwritten(session, at, self._call(session, at))
+        self._graded(
+            "memory",
+            before,
+            "results with two patterns in new memory; inputs compared after each call",
+        )
+
+    def _unwritten(self, session: int, at: int, first: Outcome) -> None:
+        other = self._call(session, at, poison=POISONS[1])
+        pairs = zip(first.results or [], other.results or [])
+        if any(one.data != two.data for one, two in pairs):
+            text = "elements of the result hold whatever memory held before"
+            self._find("output.unwritten", text, case=str(self._cases[at]))
+
+    def _check_repeats(self, session: int) -> None:
+        """Call again with other values at the same addresses, then with the first ones."""
+        before, at = len(self.report.findings), self._smallest()
+        self._call(session, at)
+        done = 0
+        for number in range(1, REPEATS + 1):
+            if not self._left():
+                break
+            variant = number % 3
+            outcome = self._call(session, at, variant=variant, again=number % 4 != 3)
+            if at in self._bits and self._schedules_agree():
+                code = "cache.pointer" if number == 1 else "cache.result"
+                self._compared(at, outcome, variant, code)
+            done += 1
+        more = self._burst(session, at)
+        self._graded(
+            "repeats",
+            before,
+            f"{done} calls with permuted values, most at the same addresses{more}",
+        )
+
+    def _burst(self, session: int, at: int) -> str:
+        """Call many times in a row; return a note about it."""
+        if at not in self._bits or not self._left():
+            return ""
+        outcome = self._call(session, at, burst=BURST)
+        if self._schedules_agree():
+            self._compared(at, outcome, 0, "cache.result")
+            if outcome.odd and not self._varies():
+                text = f"call {outcome.odd} in a row with the same inputs returns other bits"
+                self._find("cache.result", text, case=str(self._cases[at]))
+        return f"; up to {BURST} in a row"
+
+    def _check_special(self, session: int) -> None:
+        before, done = len(self.report.findings), 0
+        others = [
+            at
+            for at, case in enumerate(self._cases)
+            if at not in self._bits and at not in self._listed() and not case.timed
+        ]
+        for at in others:
+            if not self._left():
+                break
+            self._compared(at, self._call(session, at))
+            done += 1
+        if done < len(others):
+            self._evidence("special", "skipped", f"{done} of {len(others)} within the time")
+            return
+        kinds = [
+            self._cases[at].fill if self._cases[at].fill != "drawn" else self._cases[at].layout
+            for at in others
+        ]
+        self._graded("special", before, ", ".join(dict.fromkeys(kinds)) or "no floating inputs")
+
+    def _check_proof(self, session: int) -> None:
+        """Ask the prover about each kernel, and the compiler for the hardware's limits."""
+        from gluon_core.registry.load import registry
+
+        before = len(self.report.findings)
+        outcome = self._call(session, self._smallest(), compiles=True)
+        for kernel, facts in outcome.compiled:
+            if "error" in facts:
+                self._find(
+                    "limits.compile", f"{kernel} does not compile for the hardware", facts["error"]
+                )
+            elif facts.get("spills"):
+                self._find("limits.spills", f"{kernel} spills {facts['spills']} registers")
+        if outcome.compiled:
+            text = "; ".join(
+                f"{kernel}: {facts.get('registers')} registers"
+                for kernel, facts in outcome.compiled
+            )
+            self._graded("limits", before, text)
+        simulated_ones = any(not by for _, by in self._counts.launches)
+        if "prove" not in registry().offers("service") or not simulated_ones:
+            text = "no kernel for the prover" if not simulated_ones else "no prover is installed"
+            self._evidence("proof", "skipped", text, needed=False)
+            return
+        before = len(self.report.findings)
+        outcome = self._call(session, self._smallest(), prove=5.0)
+        error = outcome.error
+        if error is not None and error["report"]:
+            self._find(
+                "sync.counterexample",
+                first_line(error["text"]),
+                error["text"],
+                file=error["file"],
+                line=error["line"],
+            )
+        verdicts = [f"{name}: {verdict}" for verdict, name, _ in outcome.proofs]
+        assumed = [
+            line.partition(": ")[2]
+            for _, _, lines in outcome.proofs
+            for line in lines
+            if "gl.assume" in line
+        ]
+        proved = bool(verdicts) and all(verdict == "proved" for verdict, _, _ in outcome.proofs)
+        status = (
+            "failed" if len(self.report.findings) > before else "passed" if proved else "skipped"
+        )
+        self._evidence(
+            "proof",
+            status,
+            "; ".join(dict.fromkeys([*verdicts, *assumed])) or "no kernel",
+            needed=status == "failed",
+        )
+
+    def _check_fresh(self, session: int) -> None:
+        """Run the cases in the opposite order in a new process: no bit may differ."""
+        before = len(self.report.findings)
+        fresh = self._open()
+        self._loaded(fresh, first=False)
+        done = 0
+        for at in reversed(self._listed()[:4]):
+            if not self._left() and done:
+                break
+            outcome = self._call(fresh, at)
+            bits = [one.data for one in outcome.results or []]
+            if at not in self._bits or not self._schedules_agree():
+                continue
+            if bits != self._bits[at] and not self._varies():
+                text = "a new process returns other bits for the same inputs"
+                self._find("state.kept", text, case=str(self._cases[at]))
+            else:
+                self._compared(at, outcome, 0, "state.kept")
+            done += 1
+        self._graded(
+            "fresh process", before, f"{done} cases in the opposite order, with the same bits"
+        )
+
+    def _schedules_agree(self) -> bool:
+        """Return False where a right result already depends on the schedule, and no more follows from a wrong one."""
+        return all(one.code != "order.wrong" for one in self.report.findings)
+
+    def _varies(self) -> bool:
+        return any(one.code == "order.differs" for one in self.report.findings)
+
+    def _check_libraries(self) -> None:
+        forbidden = []
+        for name, count in self._counts.operations.items():
+            if (
+                "libraries" in self._problem.forbids
+                or name in self._problem.forbids
+                or f"aten.{name}" in self._problem.forbids
+            ):
+                forbidden.append(f"aten.{name} ({count})")
+        if forbidden:
+            self._find("library.called", f"the candidate calls {', '.join(forbidden)}")
+        if self._problem.forbids:
+            status = "failed" if forbidden else "passed"
+            self._evidence("libraries", status, f"forbidden: {', '.join(self._problem.forbids)}")
+        elif self._counts.operations:
+            names = ", ".join(f"aten.{name}" for name in sorted(self._counts.operations))
+            self._evidence(
+                "libraries", "skipped", f"nothing is forbidden; called: {names}", needed=False
+            )

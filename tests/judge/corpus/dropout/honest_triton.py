@@ -1,0 +1,21 @@
+"""honest: plain Triton, with its own Philox"""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def dropout(x, y, seed, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    bits = tl.randint(seed, at).to(tl.uint32, bitcast=True)
+    value = tl.load(x + at, mask=at < count, other=0.0)
+    tl.store(y + at, tl.where(bits < 0xC0000000, value / 0.75, 0.0), mask=at < count)
+
+
+def run(x, seed):
+    x = x.contiguous()
+    y = torch.empty_like(x)
+    if x.numel():
+        dropout[(triton.cdiv(x.numel(), 256),)](x, y, seed, x.numel(), 256)
+    return y

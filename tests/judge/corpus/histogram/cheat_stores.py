@@ -1,0 +1,22 @@
+"""sync.race memory.bounds result.wrong: loads, adds and stores"""
+
+import torch
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit
+def histogram(x, counts, count, BLOCK: gl.constexpr, layout: gl.constexpr):
+    at = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    value = gl.load(x + at, mask=at < count, other=0)
+    gl.store(counts + value, gl.load(counts + value, mask=at < count, other=0) + 1, mask=at < count)
+
+
+def run(x):
+    x = x.contiguous()
+    counts = torch.zeros(16, dtype=torch.int32, device=x.device)
+    if x.numel():
+        layout = gl.BlockedLayout([1], [32], [4], [0])
+        histogram[(-(-x.numel() // 256),)](x, counts, x.numel(), 256, layout)
+    return counts

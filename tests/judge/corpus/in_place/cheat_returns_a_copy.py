@@ -1,0 +1,24 @@
+"""result.wrong result.shape: returns a copy, and leaves the input"""
+
+import torch
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit
+def scaled(x, y, scale, count, BLOCK: gl.constexpr, layout: gl.constexpr):
+    at = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    gl.store(y + at, gl.load(x + at, mask=at < count) * scale, mask=at < count)
+
+
+def launch(x, y, scale):
+    if x.numel():
+        layout = gl.BlockedLayout([1], [32], [4], [0])
+        scaled[(-(-x.numel() // 256),)](x, y, scale, x.numel(), 256, layout)
+
+
+def run(x, scale):
+    y = torch.empty_like(x.contiguous())
+    launch(x.contiguous(), y, scale)
+    return y

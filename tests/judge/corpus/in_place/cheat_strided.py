@@ -1,0 +1,21 @@
+"""layout.strides: changes a copy where the input has strides"""
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit
+def scaled(x, y, scale, count, BLOCK: gl.constexpr, layout: gl.constexpr):
+    at = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    gl.store(y + at, gl.load(x + at, mask=at < count) * scale, mask=at < count)
+
+
+def launch(x, y, scale):
+    if x.numel():
+        layout = gl.BlockedLayout([1], [32], [4], [0])
+        scaled[(-(-x.numel() // 256),)](x, y, scale, x.numel(), 256, layout)
+
+
+def run(x, scale):
+    x = x.contiguous()
+    launch(x, x, scale)

@@ -1,0 +1,24 @@
+"""honest: loads neighbours again"""
+
+import torch
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit
+def stencil(x, y, count, BLOCK: gl.constexpr, layout: gl.constexpr):
+    at = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    left = gl.load(x + at - 1, mask=(at > 0) & (at <= count), other=0.0)
+    right = gl.load(x + at + 1, mask=at + 1 < count, other=0.0)
+    here = gl.load(x + at, mask=at < count, other=0.0)
+    gl.store(y + at, left + 2.0 * here + right, mask=at < count)
+
+
+def run(x):
+    x = x.contiguous()
+    y = torch.empty_like(x)
+    if x.numel():
+        layout = gl.BlockedLayout([1], [32], [4], [0])
+        stencil[(-(-x.numel() // 256),)](x, y, x.numel(), 256, layout)
+    return y

@@ -1,0 +1,5 @@
+"""The reference of weighted."""
+
+
+def run(x, weight):
+    return x @ weight
