@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Mapping
 
 from gluon_judge.docket import first_line, size_of
 from gluon_judge.messages import Outcome
@@ -236,15 +237,17 @@ class Checks(Work):
     def _varies(self) -> bool:
         return any(one.code == "order.differs" for one in self.report.findings)
 
+    def _forbidden(self, operations: Mapping[str, int]) -> list[str]:
+        """Return the operations that the problem forbids, with their counts."""
+        forbids = self._problem.forbids
+        return [
+            f"aten.{name} ({count})"
+            for name, count in operations.items()
+            if "libraries" in forbids or name in forbids or f"aten.{name}" in forbids
+        ]
+
     def _check_libraries(self) -> None:
-        forbidden = []
-        for name, count in self._counts.operations.items():
-            if (
-                "libraries" in self._problem.forbids
-                or name in self._problem.forbids
-                or f"aten.{name}" in self._problem.forbids
-            ):
-                forbidden.append(f"aten.{name} ({count})")
+        forbidden = self._forbidden(self._counts.operations)
         if forbidden:
             self._find("library.called", f"the candidate calls {', '.join(forbidden)}")
         if self._problem.forbids:

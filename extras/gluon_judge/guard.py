@@ -24,7 +24,7 @@ REFLECTIVE = frozenset(
     "_get_current_dispatch_mode _get_current_dispatch_mode_stack _pop_torch_function_stack "
     "_push_on_torch_function_stack redispatch _unsafe_set_version_counter _disable_profiler _enable_profiler "
     "_disable_profiler_legacy _enable_profiler_legacy _dispatch_call_boxed _jit_get_operation "
-    "_RestorePythonTLSSnapshot PyThreadState_SetAsyncExc".split()
+    "_dispatch_library _RestorePythonTLSSnapshot PyThreadState_SetAsyncExc".split()
 )
 """Names that reach behind a call: frames, other code's variables, and the observers of torch's dispatcher."""
 

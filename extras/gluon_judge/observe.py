@@ -382,8 +382,24 @@ class Observer:
             inner = getattr(storage, name, None)
             if inner is not None:
                 setattr(storage, name, self._reporting(inner, "library.host", f"Storage.{name}"))
+        self._watch_operators()
         inner = torch.utils.dlpack.to_dlpack
         torch.utils.dlpack.to_dlpack = self._reporting(inner, "library.host", "to_dlpack", "doubt")
+
+    def _watch_operators(self) -> None:
+        """Note implementations of the library's own operators."""
+        import torch.library
+
+        kind: Any = torch.library.Library
+        begin = kind.__init__
+
+        def __init__(library: Any, ns: str, *rest: Any, **named: Any) -> None:
+            own = self.within(sys._getframe(1))
+            if own is not None and ns in ("aten", "prims", "prim"):
+                self.note("patched.module", f"the candidate implements operators of `{ns}`", own)
+            begin(library, ns, *rest, **named)
+
+        kind.__init__ = __init__
 
 
 _HANDLERS: dict[str, Callable[..., None]] = {
@@ -420,6 +436,16 @@ _WATCHED = (
     "gluon_sim.tools.profile.Profiler", "gluon_sim.executor.machine.Machine", )  # fmt: skip
 
 
+_WHOLE = (
+    "gluon_sim.",
+    "gluon_core.simulation.",
+    "gluon_core.launch.",
+    "gluon_standin.",
+    "gluon_prove.",
+)
+"""Modules of which each class is watched, too: the simulator with its sanitizer, and the records of launches."""
+
+
 class Snapshot:
     """The functions of modules at one time.
 
@@ -432,7 +458,16 @@ class Snapshot:
         for path in (*_WATCHED, *more):
             owner = _owner(path)
             if owner is not None:
-                self._functions[path] = owner, dict(_callables(vars(owner)))
+                self._add(path, owner)
+        for name, module in list(sys.modules.items()):
+            if module is not None and f"{name}.".startswith(_WHOLE):
+                self._add(name, module)
+                for one in list(vars(module).values()):
+                    if isinstance(one, type) and one.__module__ == name:
+                        self._add(f"{name}.{one.__name__}", one)
+
+    def _add(self, path: str, owner: Any) -> None:
+        self._functions[path] = owner, dict(_callables(vars(owner)))
 
     def changed(self) -> Iterator[str]:
         """Yield the names of functions that were replaced since, and restore them."""

@@ -16,6 +16,7 @@ __all__ = ["Input", "Problem", "Range", "evaluate", "read"]
 Size = Union[int, str]
 
 VALUES = ("normal", "uniform", "positive", "integers", "offsets", "boolean", "permutation", "ones")
+SPECIAL = ("strict", "relaxed", "finite")
 LAYOUTS = ("contiguous", "offset", "strided")
 
 
@@ -70,7 +71,8 @@ class Problem:
             `relative` and `absolute` errors that are always right.
         flops, bytes: expressions of the dimensions, which no candidate undercuts.
         deterministic: whether results must have the same bits in every run.
-        special: "strict" where NaN and infinity of the inputs must reach the result as in the reference.
+        special: "strict" where NaN and infinity of the inputs must reach the result as in the reference, "relaxed" where
+            elements that depend on them may be anything, "finite" where inputs have none.
     """
 
     inputs: Mapping[str, Input]
@@ -171,6 +173,10 @@ def _checked(problem: Problem) -> Problem:
             raise ProblemError(
                 "no such distribution", argument=name, got=one.values, expected=", ".join(VALUES)
             )
+    if problem.special not in SPECIAL:
+        raise ProblemError(
+            "no such rule", argument="special", got=problem.special, expected=", ".join(SPECIAL)
+        )
     unknown = [name for name in problem.layouts if name not in LAYOUTS]
     if unknown:
         raise ProblemError(

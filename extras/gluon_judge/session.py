@@ -133,6 +133,7 @@ class Session:
         except BaseException as error:
             cause = error.__cause__ or error
             outcome.error = self._described(cause)
+        self._compare_functions()
         self._after(outcome)
         return outcome
 
@@ -157,6 +158,7 @@ class Session:
     def call(self, call: Call) -> Outcome:
         """Call the candidate once, or several times with the same values."""
         outcome = self._call(call)
+        self._compare_functions()
         first = [one.data for one in outcome.results or []]
         until = _now() + _BURST
         for number in range(2, call.burst + 1):
@@ -167,7 +169,13 @@ class Session:
             outcome.odd = before.odd
             if not outcome.odd and [one.data for one in outcome.results or []] != first:
                 outcome.odd = number
+        self._compare_functions()
+        outcome.events += self._observer.taken()
         return outcome
+
+    def _compare_functions(self) -> None:
+        for name in self._snapshot.changed():
+            self._observer.note("patched.module", f"the candidate replaces `{name}`")
 
     def _call(self, call: Call) -> Outcome:
         outcome = Outcome()
@@ -232,8 +240,13 @@ class Session:
         return self._timer.repeat(self._function, self._fresh(), self._spec.inputs, count)
 
     def seen(self) -> Outcome:
-        """Return the observations of the calls that were timed."""
+        """Return the observations of the calls that were timed, and the operations of one more."""
         outcome = Outcome()
+        with self._counting(0xFF) as operations:
+            assert self._function is not None
+            self._function(*self._fresh())
+        outcome.operations = dict(operations.names + self._hidden)
+        self._compare_functions()
         self._after(outcome)
         return outcome
 
@@ -294,8 +307,6 @@ class Session:
 
     def _after(self, outcome: Outcome) -> None:
         """Look at what the candidate left behind."""
-        for name in self._snapshot.changed():
-            self._observer.note("patched.module", f"the candidate replaces `{name}`")
         if self._observer.living_threads():
             self._observer.note("left.thread", "a thread of the candidate lives on")
         if _children():

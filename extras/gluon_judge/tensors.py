@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctypes import string_at as _string_at
 from typing import Any
 
 import numpy as np
@@ -63,10 +64,26 @@ def pack(value: Any) -> Any:
     )
 
 
+def _bytes_of(storage: Any) -> np.ndarray:
+    """Return a copy of the memory of a CPU storage; no operation of torch runs, which somebody may have replaced."""
+    size = storage.nbytes()
+    return np.frombuffer(_string_at(storage.data_ptr(), size) if size else b"", np.uint8)
+
+
 def pack_values(tensor: Any) -> Packed:
     """Return the elements of a tensor alone, in the order of its shape."""
-    own = tensor.detach().cpu()
-    return pack(own.clone(memory_format=torch.contiguous_format))  # type: ignore[no-any-return]
+    if tensor.device.type != "cpu" or tensor.is_neg() or tensor.is_conj():
+        own = tensor.detach().cpu().resolve_neg().resolve_conj()
+        return pack(own.clone(memory_format=torch.contiguous_format))  # type: ignore[no-any-return]
+    size, shape = tensor.element_size(), tuple(tensor.shape)
+    steps = tuple(step * size for step in tensor.stride())
+    raw = _bytes_of(tensor.untyped_storage())
+    values = np.lib.stride_tricks.as_strided(
+        raw[tensor.storage_offset() * size :], (*shape, size), (*steps, 1)
+    )
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    strides = tuple(int(np.prod(shape[at + 1 :], dtype=np.int64)) for at in range(len(shape)))
+    return Packed(dtype, shape, strides, 0, values.tobytes() if tensor.numel() else b"")
 
 
 def unpack(value: Any) -> Any:

@@ -63,7 +63,12 @@ class Trial(Checks):
             held = ", ".join(one.name for one in layers if one.holds)
             timed = [at for at, case in enumerate(self._cases) if case.timed]
             self.report.measured = {"rates": [self._rates(at, sessions) for at in timed]}
-            self._events(self._ask_gpu(sessions["candidate"], "candidate", "seen"), "on the GPU")
+            seen: Outcome = self._ask_gpu(sessions["candidate"], "candidate", "seen")
+            self._events(seen, "on the GPU")
+            forbidden = self._forbidden(seen.operations)
+            if forbidden:
+                text = f"on the GPU: the candidate calls {', '.join(forbidden)}"
+                self._find("library.called", text)
             text = f"{len(timed)} cases, {gpu.ROUNDS} rounds each; confined: {held}"
             self._graded("gpu", before, text)
         except Stopped as stopped:

@@ -173,6 +173,7 @@ def test_an_error_names_the_line(judged):
         ('[inputs.x]\nshape = ["N"]\nvalues = "odd"', "no such distribution"),
         ('[inputs.x]\nshape = ["N"]\nsize = 3', "is no field"),
         ("[inputs.x]", "needs a shape"),
+        ('special = "odd"\n[inputs.x]\nshape = [3]', "no such rule"),
         ('mutates = ["y"]\n[inputs.x]\nshape = [3]', "is no input"),
         ("[inputs.x", "no TOML"),
     ],

@@ -47,6 +47,10 @@ LATER = f"""
         if len(CALLS) > 4:
             return KEPT[0].clone()
     c = torch.empty"""
+LIBRARY = f"""
+    if {ON_GPU}:
+        return a @ b
+    c = torch.empty"""
 SHORT = 1.0  # seconds for the simulator: these tests look at the GPU
 
 
@@ -101,3 +105,8 @@ def test_results_of_earlier_calls_are_seen(judged):
     )
     report = judged("CALLS, KEPT = [], []\n" + text, within=SHORT)
     assert "cache.pointer" in report.codes, report
+
+
+def test_a_library_on_the_gpu_alone_is_seen(judged):
+    report = judged(RING.replace("\n    c = torch.empty", LIBRARY), within=SHORT)
+    assert "library.called" in report.codes, report
