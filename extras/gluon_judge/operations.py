@@ -155,12 +155,12 @@ def traced(hidden: Counter[str], operations: Operations) -> Iterator[None]:
     """
     with profiler_legacy.profile() as profile:
         yield
-    heard = Counter(
+    recorded = Counter(
         event.name.partition("::")[2]
         for event in profile.function_events or ()
         if event.name.partition("::")[0] in _LIBRARIES and not _composite(event.name)
     )
-    for name, count in heard.items():
+    for name, count in recorded.items():
         if name.rstrip("_") not in _PLUMBING and count > operations.seen[name]:
             hidden[name] += count - operations.seen[name]
 
