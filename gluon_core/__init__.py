@@ -18,9 +18,9 @@ import typing as _typing
 
 from gluon_core import errors as _errors
 from gluon_core._version import __version__
+from gluon_core.imports import own_modules as _own_modules
 from gluon_core.layouts import pictures as _pictures
 from gluon_core.registry import CORE_PLUGINS as _CORE_PLUGINS
-from gluon_core.registry import own_modules as _own_modules
 from gluon_core.registry.namespaces import Space as _Space
 
 if _typing.TYPE_CHECKING:

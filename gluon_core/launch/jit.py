@@ -31,8 +31,8 @@ from gluon_core.errors import (
     NotInKernelError,
     trims,
 )
+from gluon_core.imports import when_imported
 from gluon_core.launch import opaque
-from gluon_core.registry.namespaces import when_imported
 
 if TYPE_CHECKING:
     from gluon_core.compiler import CompiledKernel

@@ -19,7 +19,7 @@ import weakref
 from types import FunctionType
 from typing import Any, Callable, TypeVar
 
-from gluon_core.registry.namespaces import when_imported
+from gluon_core.imports import when_imported
 
 __all__ = ["arm", "closed", "no_triton_source", "subscript"]
 

@@ -341,7 +341,7 @@ def load_tile(tile: tile_descriptor, coordinates: Any) -> tensor:
     """`gl.portable.load` of a tile."""
     semantic = semantic_layer()
     place = tile_place(semantic, tile, coordinates)
-    semantic.told_of_place(place)
+    semantic.record("tile_placed", list(place), None)
     return load(tile, place, semantic)
 
 

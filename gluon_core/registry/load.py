@@ -16,18 +16,18 @@ import os
 import threading
 import traceback
 from importlib import metadata
-from typing import Any, Callable, Iterable, Optional, Sequence, Union, cast
+from typing import Any, Callable, Iterable, Optional, Sequence, cast
 
 import pluggy
 
 from gluon_core.errors import MACHINERY, GluonError, PluginError, did_you_mean
 from gluon_core.plugin import hookspec
 from gluon_core.plugin.paths import load_path
-from gluon_core.plugin.targets import Architecture, Target
+from gluon_core.plugin.targets import Target
 from gluon_core.registry import CORE_PLUGINS
-from gluon_core.registry.contents import Contents, PluginFailure
+from gluon_core.registry.contents import PluginFailure
 from gluon_core.registry.names import CORE, Contribution
-from gluon_core.registry.spelling import Spellings
+from gluon_core.registry.spelling import Targets
 from gluon_core.registry.verify import check, check_answer
 from gluon_core.registry.waiting import Waiting
 
@@ -44,7 +44,7 @@ _HOOKS = {
 }
 
 
-class Registry(Contents):
+class Registry(Targets):
     """The contributions of plugins. Mutable until `freeze`, read-only from then on."""
 
     def __init__(self) -> None:
@@ -56,25 +56,6 @@ class Registry(Contents):
         for path in CORE_PLUGINS:
             self._register(load_path(path), Contribution(CORE, None), Waiting(CORE, ""))
         self._publish()
-
-    def target(self, spec: Union[str, Target, Any, None] = None) -> Target:
-        """Return the target that `spec` spells.
-
-        Args:
-            spec: an architecture or alias (`hopper`, `gfx942`), `backend:architecture`
-                (`nvidia:sm_90`, `sim:hopper`), a backend alone, a `Target`, any object with
-                `backend`, `arch` and `warp_size` such as Triton's GPUTarget, or None for
-                `GLUON_TARGET`, else the device that is plugged in, else the simulator.
-
-        Raises:
-            TargetError: nobody knows it; the nearest spellings are named.
-            PluginError: it belongs to a plugin that did not load.
-        """
-        return self._spellings.target(spec)
-
-    def default_architecture(self) -> Architecture:
-        """Return the architecture that the simulator runs kernels for when nobody names one."""
-        return self._spellings.default_architecture()
 
     def stage_done(self, stage: str, module: Any, target: Target) -> None:
         """Tell the observers that `stage` finished; costs an attribute read when there are none.
@@ -154,7 +135,6 @@ class Registry(Contents):
 
     def _publish(self) -> None:
         super()._publish()
-        self._spellings = Spellings(self, self._names)
         hooks = self._manager.hook.gluon_stage_done.get_hookimpls()
         self._observers = [
             (

@@ -3,38 +3,50 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Iterable, Optional, Sequence
+from typing import Any, Iterable, Optional, Sequence, Union
 
 from gluon_core.errors import TargetError, did_you_mean
 from gluon_core.plugin.targets import Architecture, Target
 from gluon_core.registry.contents import Contents
-from gluon_core.registry.names import Names, key_of
+from gluon_core.registry.names import key_of
 
-__all__ = ["Spellings"]
+__all__ = ["Targets"]
 
 _MOST_NAMES = 12  # that an error lists
 _NEWEST = 4  # of each backend, where there are more
 
 
-class Spellings:
-    """Parses targets against the contents of one registry."""
+class Targets(Contents):
+    """The part of a registry that parses targets."""
 
-    def __init__(self, registry: Contents, names: Names):
-        self._registry = registry
-        self._by_key = {key: claim.value for key, claim in names.held("spelling").items()}
+    def _publish(self) -> None:
+        super()._publish()
+        self._by_key = {key: claim.value for key, claim in self._names.held("spelling").items()}
         self._parsed: dict[str, Target] = {}
 
-    def target(self, spec: Any) -> Target:
+    def target(self, spec: Union[str, Target, Any, None] = None) -> Target:
+        """Return the target that `spec` spells.
+
+        Args:
+            spec: an architecture or alias (`hopper`, `gfx942`), `backend:architecture`
+                (`nvidia:sm_90`, `sim:hopper`), a backend alone, a `Target`, any object with
+                `backend`, `arch` and `warp_size` such as Triton's GPUTarget, or None for
+                `GLUON_TARGET`, else the device that is plugged in, else the simulator.
+
+        Raises:
+            TargetError: nobody knows it; the nearest spellings are named.
+            PluginError: it belongs to a plugin that did not load.
+        """
         if spec is None:
             return self._default()
         if isinstance(spec, Target):
-            self._registry.backend(spec.backend)
+            self.backend(spec.backend)
             return spec
         if isinstance(spec, str):
             target = self._parsed.get(spec)
             if target is None:
                 target = self._parse(spec)
-                if spec.strip().lower() not in self._registry.backends:  # whose device may change
+                if spec.strip().lower() not in self.backends:  # whose device may change
                     self._parsed[spec] = target
             return target
         if all(hasattr(spec, name) for name in ("backend", "arch", "warp_size")):
@@ -47,23 +59,23 @@ class Spellings:
         )
 
     def _default(self) -> Target:
-        plugins, wanted = self._registry, os.environ.get("GLUON_TARGET")
+        wanted = os.environ.get("GLUON_TARGET")
         if wanted:
             try:
                 return self.target(wanted)
             except TargetError as error:
                 error.argument = "GLUON_TARGET"
                 raise
-        backends = plugins.backends.values()
-        device = next(filter(None, map(plugins.device_of, backends)), None)
-        simulator = plugins.simulator()
+        backends = self.backends.values()
+        device = next(filter(None, map(self.device_of, backends)), None)
+        simulator = self.simulator()
         if device is None and simulator is not None:
             device = Target(simulator.name, self.default_architecture())
         if device is not None:
             return device
-        plugins.refuse_clash("simulator", "simulating", TargetError)
+        self.refuse_clash("simulator", "simulating", TargetError)
         problems = [backend.device.problem() for backend in backends]
-        remedies = (*problems, "Name one with target= or GLUON_TARGET.", plugins.installed())
+        remedies = (*problems, "Name one with target= or GLUON_TARGET.", self.installed())
         raise TargetError(
             "no target was named, no device is plugged in, and no simulator is installed",
             argument="target",
@@ -71,7 +83,8 @@ class Spellings:
         )
 
     def default_architecture(self) -> Architecture:
-        return self._default_of(self._registry.architectures(), "the simulator")
+        """Return the architecture that the simulator runs kernels for when nobody names one."""
+        return self._default_of(self.architectures(), "the simulator")
 
     def _default_of(self, among: Sequence[Architecture], what: str) -> Architecture:
         chosen = [arch for arch in among if arch.default or len(among) == 1]
@@ -83,50 +96,48 @@ class Spellings:
             f"{what} needs an architecture: {'several are the default' if chosen else none}",
             argument="target",
             expected=f"one of {names}" if names else None,
-            remedy=None if names else self._registry.installed(),
+            remedy=None if names else self.installed(),
         )
 
     def _parse(self, spec: str) -> Target:
-        plugins = self._registry
         head, colon, tail = spec.strip().partition(":")
-        backend = plugins.backends.get(head.lower())
+        backend = self.backends.get(head.lower())
         if not colon:
             return self._parse_bare(head, spec)
         if backend is None:
             # Triton's own spelling, `backend:arch[:warp_size]`
-            if head.lower() in {arch.triton_backend for arch in plugins.architectures()}:
+            if head.lower() in {arch.triton_backend for arch in self.architectures()}:
                 name, _, warp = tail.partition(":")
                 size = int(warp) if warp.isdigit() else None
                 return self._of_triton(head.lower(), name, size, spec)
-            plugins.raise_if_failed(head.lower())
-            raise self._unknown(head, plugins.backends, "backend", spec)
+            self.raise_if_failed(head.lower())
+            raise self._unknown(head, self.backends, "backend", spec)
         among, word = backend.architectures, tail
         if backend.simulates:
             owner, colon, rest = tail.partition(":")
-            other: Any = plugins.backends.get(tail.lower())
+            other: Any = self.backends.get(tail.lower())
             if colon:
-                among, word = plugins.backend(owner.lower()).architectures, rest
+                among, word = self.backend(owner.lower()).architectures, rest
             else:
-                plugins.refuse_clash("spelling", tail, TargetError, f"{backend.name}:")
-                among = plugins.architectures()
+                self.refuse_clash("spelling", tail, TargetError, f"{backend.name}:")
+                among = self.architectures()
             if self._by_key.get(key_of(tail)) is other not in (None, backend):
                 return Target(backend.name, self._default_of(other.architectures, f"{spec!r}"))
         return Target(backend.name, self._among(among, word, spec))
 
     def _parse_bare(self, word: str, spec: str) -> Target:
-        plugins = self._registry
-        plugins.refuse_clash("spelling", word, TargetError)
+        self.refuse_clash("spelling", word, TargetError)
         meant = self._by_key.get(key_of(word))
         if isinstance(meant, Architecture):
             return Target(meant.backend, meant)
-        backend = plugins.backends.get(word.lower())
+        backend = self.backends.get(word.lower())
         if backend is None:
-            plugins.raise_if_failed(word.lower())
-            known = [*_spellings(plugins.architectures()), *plugins.backends]
+            self.raise_if_failed(word.lower())
+            known = [*_spellings(self.architectures()), *self.backends]
             raise self._unknown(word, known, "target", spec)
         if backend.simulates:
             return Target(backend.name, self.default_architecture())
-        return plugins.device_of(backend) or Target(
+        return self.device_of(backend) or Target(
             backend.name, self._default_of(backend.architectures, f"{backend.name!r}")
         )
 
@@ -139,7 +150,7 @@ class Spellings:
         raise self._unknown(word, _spellings(among), "architecture", spec)
 
     def _of_triton(self, backend: str, arch: Any, warp_size: Optional[int], spec: Any) -> Target:
-        known = self._registry.architectures()
+        known = self.architectures()
         family = [a for a in known if a.triton_backend == backend] or [
             a for a in known if a.backend == backend
         ]
@@ -153,7 +164,7 @@ class Spellings:
                 f"no plugin compiles for {backend}:{arch}",
                 argument="target",
                 got=str(spec),
-                remedy=self._registry.remedy(wanted, [str(a.arch) for a in family]),
+                remedy=self.remedy(wanted, [str(a.arch) for a in family]),
             )
         for one in fits:
             if warp_size in (None, one.warp_size):
@@ -172,11 +183,11 @@ class Spellings:
             hint = f"Known: {', '.join(names)}."
             if len(names) > _MOST_NAMES:
                 newest = []
-                for backend in self._registry.backends.values():
+                for backend in self.backends.values():
                     own = [a.name for a in backend.architectures if a.name.lower() in names]
                     newest += [f"{', '.join(own[-_NEWEST:])} ({backend.name})"] if own else []
                 hint = f"Among others: {'; '.join(newest)}. `gluon info` lists all."
-        remedy = " ".join(filter(None, (hint, self._registry.installed())))
+        remedy = " ".join(filter(None, (hint, self.installed())))
         message = f"unknown {what} {word!r}"
         return TargetError(message, argument="target", got=repr(spec), remedy=remedy)
 

@@ -31,6 +31,7 @@ from typing import (
 )
 
 from gluon_core.errors import BackendError, PluginError, did_you_mean
+from gluon_core.imports import own_modules
 from gluon_core.plugin import hookspec
 from gluon_core.plugin.backend import API_VERSION, Backend
 from gluon_core.plugin.builder import Builder
@@ -39,7 +40,6 @@ from gluon_core.plugin.device import Device
 from gluon_core.plugin.language import OPS, Lowering
 from gluon_core.plugin.options import CompileOptions
 from gluon_core.plugin.simulation import Simulation
-from gluon_core.registry import own_modules
 from gluon_core.registry.names import CORE, Contribution, Names
 
 __all__ = ["check", "check_answer", "checked"]
