@@ -15,7 +15,7 @@ from gluon_kernels.quant.weights import restore_weights
 
 __all__ = ["few_rows", "restoring"]
 
-_SHARED = 50_000  # bytes of the slots of a program, of which four share a processor
+_SHARED = 50_000  # bytes of the slots of a program, of which four share a processor; two with more than 64 rows
 _ROW = 16  # bytes that addresses and strides of TMA are multiples of
 
 
@@ -74,7 +74,7 @@ def few_rows(
     layer: Any, x: Tensor, weight: Tensor, scales: Optional[Tensor], bias: Optional[Tensor],
     activation: Optional[str], out: Optional[Tensor], processors: int,
 ) -> Optional[Callable[..., Tensor]]:  # fmt: skip
-    """Return `run(x, weight, scales, bias, out)` for up to 64 rows on Hopper; None where TMA cannot read the operands."""
+    """Return `run(x, weight, scales, bias, out)` for up to 128 rows on Hopper; None where TMA cannot read the operands."""
     from gluon_kernels.gemm.hopper import DTYPES
     from gluon_kernels.gemm.launches import vector_of
     from gluon_kernels.quant.hopper import linear_few
@@ -92,11 +92,13 @@ def few_rows(
     mx = layer.format == "mxfp4"
     depth = 128 if mx else next(d for d in (128, 64, 32) if layer.group % d == 0)
     block_m, block_n = max(8, 1 << (m - 1).bit_length()), 64
+    if block_m > 64:  # several slots must fit
+        depth = min(depth, 64)
     tiles, steps = gluon.cdiv(n, block_n), gluon.cdiv(k, depth)
     splits = _parts(tiles, steps, processors)
     splits = min(splits, block_m)
     slot = block_n * depth // packed + block_m * depth * 2
-    stages = max(2, min(6, _SHARED // slot))
+    stages = max(2, min(6, (_SHARED if block_m <= 64 else 2 * _SHARED) // slot))
     empty = allocator(layer.shape, layer.dtype, x.device)
     result = empty() if out is None else out
     shape = (tiles, splits, block_m, block_n) if splits > 1 else (1,)

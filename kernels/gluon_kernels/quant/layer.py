@@ -30,7 +30,7 @@ is_plain, signature, is_compiling = (
 )
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _FORMATS = {torch.int8: "int8", torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
-_FEW = 64  # rows up to which weights are restored within the product
+_FEW = 128  # rows up to which weights are restored within the product
 
 
 class Layer(NamedTuple):
@@ -259,7 +259,7 @@ def linear(
 ) -> Tensor:
     """Apply a layer: `activation(x @ weight.mT + bias)`, with weights that are floats or quantized.
 
-    With up to 64 rows Hopper converts quantized weights within the product, so that memory sends 8 or 4 bits of each; otherwise they
+    With up to 128 rows Hopper converts quantized weights within the product, so that memory sends 8 or 4 bits of each; otherwise they
     are restored first. Sums are float32. Equal inputs give equal bits. Gradients flow to `x` and `bias`, and to weights of
     the dtype of `x`; `torch.autocast` casts `x` as that of `torch.nn.functional.linear`.
 

@@ -79,7 +79,7 @@ class Unquantized:
 
 def _draw(draw: random.Random) -> Shape:
     while True:
-        m = draw.randint(1, 64) if draw.random() < 0.75 else int(2 ** draw.uniform(6, 12))
+        m = draw.randint(1, 128) if draw.random() < 0.75 else int(2 ** draw.uniform(6, 12))
         n, k = (128 * int(2 ** draw.uniform(2, 7)) for _ in range(2))
         format, group = draw.choice((("int4", 128), ("int8", 128), ("int8", 0), ("e4m3", 0), ("mxfp4", 32)))  # fmt: skip
         if 2e6 < n * k < 2e8:
@@ -109,10 +109,12 @@ LINEAR = Problem(
         _case(9, 136, 256, "mxfp4", 32),
         _case(33, 72, 160, "e4m3", 0, bias=True),
         _case(70, 136, 192, "int4", 96),
+        _case(130, 136, 192, "int8", 64),
     ),
     named=(
         _case(16, 8192, 8192, "int4", 128),
         _case(64, 8192, 8192, "int4", 128),
+        _case(128, 8192, 8192, "int4", 128),
         _case(1, 8192, 8192, "int4", 128),
         _case(16, 8192, 8192, "int8", 0),
         _case(16, 8192, 8192, "mxfp4", 32),
