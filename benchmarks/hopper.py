@@ -134,51 +134,6 @@ def narrow(target: Target) -> Result:
     )
 
 
-def attention(target: Target) -> list[Result]:
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    results = []
-    for example in our_example("attention_hopper").EXAMPLES:
-        args = example.arguments(Arrays(target), True)
-        causal = bool(example.configure(target, True)["CAUSAL"])
-        depth = args["q"].shape[-1]
-        q, k, v = (args[name].reshape(4, 32, -1, depth) for name in "qkv")
-
-        def library(q: Any = q, k: Any = k, v: Any = v, causal: bool = causal) -> Any:
-            with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
-                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
-
-        def exact(args: Any = args, causal: bool = causal, depth: int = depth) -> Any:
-            """In float32, a head at a time: the scores of all would not fit."""
-            logsums = torch.empty(args["q"].shape, dtype=torch.float32, device=args["q"].device)
-            length = logsums.shape[1]
-            above = torch.ones(length, length, dtype=torch.bool, device=logsums.device).triu(1)
-            for head in range(logsums.shape[0]):
-                score = args["q"][head].float() @ args["k"][head].float().T / depth**0.5
-                if causal:
-                    score.masked_fill_(above, float("-inf"))
-                logsums[head] = score.softmax(-1) @ args["v"][head].float()
-            return logsums
-
-        wanted = {"cuDNN": (">=", 1.0)} if depth == 128 else {}
-        case = f"{example.name}, 4x32x{args['q'].shape[1]} bf16"
-        results.append(
-            compare(
-                example.name,
-                "attention_hopper",
-                args,
-                ("cuDNN", library),
-                exact,
-                target,
-                wanted,
-                case,
-            )
-        )
-        torch.cuda.empty_cache()
-    return results
-
-
 def adds(target: Target) -> list[Result]:
     """1 GiB operands; `copy` is the rate of torch's copy, as bytes read and written."""
     import torch
@@ -208,7 +163,7 @@ def adds(target: Target) -> list[Result]:
 
 def results(only: str = "") -> list[Result]:
     target, results = device(), []
-    for name, run in (("matmul", matmuls), ("attention", attention), ("add", adds)):
+    for name, run in (("matmul", matmuls), ("add", adds)):
         if only in name:
             results += run(target)
     return results

@@ -22,12 +22,7 @@ from gluon_core.registry.load import registry  # noqa: E402
 from gluon_report.example import Example  # noqa: E402
 from tests.kernels import cases  # noqa: E402
 
-FILES = (
-    "rows", "row_softmax", "row_cross_entropy", "row_norm", "row_norm_backward", "row_cumsum", "row_quantize",
-    "row_topk_bitonic", "row_topk_radix", "rotary", "fused_linear_cross_entropy", "matmul", "matmul_batched", "matmul_stream_k",
-    "matmul_batch_invariant", "matmul_weight_only", "grouped_gemm", "matmul_gather_scatter", "matmul_split_k", "attention",
-    "attention_score_mod", "attention_paged", "attention_mla",
-)  # fmt: skip
+FILES = ("matmul", "matmul_stream_k", "matmul_batch_invariant", "matmul_split_k", "attention")
 TARGETS = (
     "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1200",
     "gfx1250",
@@ -40,8 +35,6 @@ PAIRS = (
     ("matmul", "matmul, CDNA4, bf16", "gfx950"),
     ("matmul", "matmul, RDNA4", "gfx1200"),
     ("matmul", "matmul by TDM", "gfx1250"),
-    ("grouped GEMM", "grouped GEMM, Hopper", "sm_90"),
-    ("attention", "attention, Hopper, full, head 64", "sm_90"),
     ("attention", "attention, CDNA", "gfx942"),
     ("attention", "attention, CDNA", "gfx950"),
 )

@@ -75,10 +75,6 @@ CASES = (
         (256, 256, 256, 64, 64, 32), "matmul", in_mean=False,
     ),
     Case(
-        "attention 1x2x512x64, TMA and wgmma", "attention_hopper", (2, 512, 64), {}, (), "",
-        in_mean=False, portable="attention 1x2x512x64",
-    ),
-    Case(
         "matmul 512x512x512, TMA and wgmma", "matmul_cooperative_hopper", (512, 512, 512), {}, (), "",
         in_mean=False, portable="matmul 512x512x512 fp16",
     ),

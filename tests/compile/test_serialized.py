@@ -12,9 +12,14 @@ from gluon_core import language as gl
 from gluon_core.errors import KernelWarning
 from gluon_core.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_init, warpgroup_mma_wait
 from gluon_core.registry.load import registry
+from gluon_kernels.attention.problem import PROBLEMS as ATTENTION
+from gluon_kernels.gemm.problem import PROBLEMS as GEMM
+from gluon_kernels.moe.problem import GROUPED_MATMUL
+from gluon_kernels.moe.problem import PROBLEMS as MOE
 from gluon_nvidia.assembler import slow_products
 from gluon_nvidia.inspect import disassemble
 from tests.kernels import cases
+from tests.kernels.launched import launches_of
 
 pytestmark = pytest.mark.once
 
@@ -97,11 +102,21 @@ def without_warning(example, large):
         return example.compile(registry().target("sm_90"), large)
 
 
-@pytest.mark.parametrize("name", ["grouped_gemm_hopper"])
-def test_products_of_groups_stay_under_way(name):
+def compiled_for_hopper(problem, shape):
+    """Return the kernels that a call launches, compiled; a warning of theirs is an error."""
+    arguments = problem.arguments(shape, "cpu")
+    launches = launches_of(lambda: problem.op(**arguments), "sim:sm_90")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", KernelWarning)
+        for launch in launches:
+            values, options = launch.fresh(), launch.options
+            yield launch.kernel.warmup(*values, grid=launch.grid, target="sm_90", **options)
+
+
+def test_products_of_groups_stay_under_way():
     """They once did not, at half the speed."""
-    module = cases.module(name)
-    wanted, waited = waits(without_warning(module.EXAMPLES[0], False))
+    (kernel,) = compiled_for_hopper(GROUPED_MATMUL, GROUPED_MATMUL.small[0])
+    wanted, waited = waits(kernel)
     assert wanted == waited and "1" in waited
 
 
@@ -113,3 +128,11 @@ def test_products_of_examples_stay_under_way(name):
     if example.lacks(registry().target("sm_90")):
         pytest.skip("not for Hopper")
     without_warning(example, True)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("problem", [*GEMM, *MOE, *ATTENTION], ids=lambda problem: problem.name)
+def test_products_of_operators_stay_under_way(problem):
+    for shape in problem.small:
+        assert list(compiled_for_hopper(problem, shape))

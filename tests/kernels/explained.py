@@ -52,7 +52,6 @@ TOLERANCE: dict[str, tuple[float, str]] = {
         1e-2,
         "a unit in the last place of bfloat16 (2**-7): fp8 products are summed in about 14 bits",
     ),
-    "example:matmul fp8, scales by block": (1e-2, "the same"),
 }
 
 # Cases that differ although they are in none of `INEXACT`.

@@ -12,6 +12,7 @@ from gluon_core.registry.load import registry
 from gluon_report.example import Arrays, device_target
 from gluon_tune import numpy_of
 from tests.kernels import cases
+from tests.kernels.launched import on_target
 
 pytestmark = pytest.mark.once
 SIMULATED = ["sim:sm_90", "sim:gfx942"]
@@ -92,78 +93,56 @@ def test_the_operator(spec, monkeypatch):
         gluon_kernels.matmul_batch_invariant(a[None].detach(), b[None])
 
 
-@pytest.mark.parametrize("index", [0, 1, 4])
-def test_norms(target, index):
+@pytest.fixture(params=[*SIMULATED, pytest.param("gpu", marks=pytest.mark.gpu)])
+def device(request):
+    """The device of tensors whose operators run on a target."""
+    if request.param == "gpu":
+        if device_target() is None:
+            pytest.skip("no GPU")
+        yield "cuda"
+        return
+    with on_target(request.param):
+        yield "cpu"
+
+
+def normal(device, *shape):
+    return torch.randn(shape, device=device).bfloat16()
+
+
+@pytest.mark.parametrize("columns", [300, 9000])
+def test_norms(device, columns):
     """The configuration comes from the columns alone."""
-    row_norm = module("row_norm")
-    example = [*row_norm.EXAMPLES, *row_norm.MORE][index]
-    many = example.arguments(Arrays(target), False, (9, 300))
-    config = example.configure(target, False, columns=300)
-    example.launch(many, config, target=target)
-    for rows in (slice(0, 1), slice(5, 8)):
-        few = example.arguments(Arrays(target), False, (rows.stop - rows.start, 300))
-        few.update(src=many["src"][rows], weight=many["weight"], bias=many["bias"])
-        example.launch(few, config, target=target)
-        assert same(few["dst"], many["dst"][rows]) and same(few["scale"], many["scale"][rows])
+    x, weight = normal(device, 9, columns), normal(device, columns)
+    for norm in (gluon_kernels.rms_norm, gluon_kernels.layer_norm):
+        many = norm(x, weight)
+        for rows in (slice(0, 1), slice(5, 8)):
+            assert torch.equal(norm(x[rows], weight), many[rows])
+    many = gluon_kernels.softmax(x)
+    assert torch.equal(gluon_kernels.softmax(x[3:4]), many[3:4])
 
 
-def sequences_of(args, chosen, *names):
-    """Arguments of some of the sequences only, with results that nobody has written."""
-    subset = {**args, **{name: args[name][chosen] for name in names}}
-    subset["parts"] = subset["parts"] * float("nan")
-    return subset
+def test_latent_attention_of_one_token(device):
+    """Alone, and among others whose longest sequence is longer."""
+    q, cache = normal(device, 3, 16, 96), normal(device, 12, 16, 96)
+    table = torch.arange(12, dtype=torch.int32, device=device).reshape(3, 4)
+    lengths = torch.tensor([64, 7, 40], dtype=torch.int32, device=device)
+    many = gluon_kernels.mla_decode(q, cache, table, lengths, latent=64, scale=0.1)
+    one = gluon_kernels.mla_decode(q[2:], cache, table[2:, :3], lengths[2:], latent=64, scale=0.1)
+    assert torch.equal(one, many[2:])
 
 
-def test_attention_of_one_token(target):
-    paged = module("attention_paged")
-    args = paged.arguments(Arrays(target), False)
-    config = paged.config(target.warp_size)
-    many = paged.decode(args, config, target=target)
-    queries = args["heads"] * 3
-    chosen = slice(1, 2)
-    alone = sequences_of(args, chosen, "q", "table", "lengths")
-    alone.update(parts=args["parts"][queries : 2 * queries] * 0)
-    assert same(paged.decode(alone, config, target=target)[0], many[1])
-
-
-def test_latent_attention_of_one_token(target):
-    """Alone, with one program for all of its parts, and among others with two."""
-    latent = module("attention_mla")
-    args = latent.arguments(Arrays(target), False)
-    config = latent.config(target.warp_size)
-    many = latent.decode(args, config, target=target)
-    alone = sequences_of(args, slice(2, 3), "q", "table", "lengths", "parts", "logsums")
-    assert same(latent.decode(alone, config, 1, target=target)[0], many[2])
-    # A batch whose longest sequence is longer has room for more parts.
-    longer = {**alone, "parts": np.empty((1, 5, 9, 64), np.float32), "most": 9}
-    longer["logsums"] = np.empty((1, 5, 9), np.float32)
-    if target.simulated:
-        assert same(latent.decode(longer, config, target=target)[0], many[2])
-        wanted = latent.attention(args)
-        assert np.abs(many.astype(np.float64) - wanted).max() < 1e-2 * np.abs(wanted).max()
-
-
-def test_attention_forward(target):
-    example = module("attention").EXAMPLES[0]
-    args = example.arguments(Arrays(target), False)
-    example.launch(args, example.configure(target), target=target)
-    alone = {name: args[name][1:] for name in ("q", "k", "v")}
-    alone = {**args, **alone, "out": args["out"][1:] * 0}
-    example.launch(alone, example.configure(target), target=target)
-    assert same(alone["out"][0], args["out"][1])
-
-
-@pytest.mark.parametrize("spec", ["sim:sm_90", pytest.param("gpu", marks=pytest.mark.gpu)])
-def test_attention_of_packed_sequences(spec):
-    target = registry().target(spec) if spec != "gpu" else device_target()
-    packed = module("attention_varlen_hopper")
-    example = packed.EXAMPLES[0]
-    if target is None or example.lacks(target):
-        pytest.skip("no Hopper")
-    args = example.arguments(Arrays(target), False, [130, 40], 4, [130, 50])
-    config = example.configure(target)
-    example.launch(args, config, target=target)
-    alone = example.arguments(Arrays(target), False, [40], 4, [50])
-    alone.update({name: args[name][130:] for name in "qkv"})
-    example.launch(alone, config, target=target)
-    assert same(alone["out"], args["out"][130:])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_of_packed_sequences(device, causal):
+    ends = torch.tensor([0, 130, 170], dtype=torch.int32, device=device)
+    q, k, v = (normal(device, 170, heads, 64) for heads in (4, 2, 2))
+    many = gluon_kernels.attention_varlen(q, k, v, ends, causal=causal)
+    alone = [x[130:] for x in (q, k, v)]
+    one = gluon_kernels.attention_varlen(*alone, ends[1:] - 130, causal=causal)
+    assert torch.equal(one, many[130:])
+    whole = gluon_kernels.attention(
+        *(x[None, 130:].transpose(1, 2) for x in (q, k, v)), causal=causal
+    )
+    again = gluon_kernels.attention(
+        *(x[None, 130:].transpose(1, 2).expand(2, -1, -1, -1) for x in (q, k, v)), causal=causal
+    )
+    assert torch.equal(again[1], whole[0])

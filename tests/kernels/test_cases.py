@@ -13,7 +13,6 @@ import torch
 
 from gluon_core.errors import GluonError
 from gluon_core.registry.load import registry
-from gluon_core.testing import TRITON_VERSION
 from gluon_report.example import Arrays, device_target
 from tests.kernels import cases
 
@@ -24,10 +23,7 @@ SIMULATED = ("sim:sm_75", "sim:sm_90", "sim:gfx942", "sim:gfx950", "sim:gfx1100"
 
 @pytest.mark.once
 def test_every_file_is_a_case():
-    # Operators of torch have no kernels of their own; what several files share is none.
-    others = {"__init__", "gemm_parts", "attention_sums", "attention_tiles", "varlen"}
-    others |= {"varlen_gradients", "varlen_statistics"}
-    others |= {f"{kind}_ops" for kind in ("row", "block", "gemm", "moe", "attention", "serving")}
+    others = {"__init__", "gemm_parts"}
     on_disk = {p.stem for p in Path(cases.__file__).parent.glob("*.py")} - others
     assert on_disk == set(cases.FILES)
 
@@ -76,16 +72,6 @@ def test_simulated(example, spec):
     assert example.check(target).problem is None
 
 
-SPILLED = {"latent attention of a part, paged": 8}  # of 64 x 512 sums, a softmax: 255 registers
-# Scalars, most of them for what comes after the loop.
-SPILLED["attention backward, atomic, full, head 128"] = 12
-SPILLED["varlen attention backward, atomic, causal, 4 heads share keys"] = 4
-if TRITON_VERSION < (3, 7):  # at the 168 registers of three warp groups
-    SPILLED["varlen attention, causal, 4 heads share keys"] = 12
-if TRITON_VERSION >= (3, 9):
-    SPILLED.update({f"attention, Hopper, {kind}, head 128": 2 for kind in ("full", "causal")})
-
-
 @pytest.mark.once
 @pytest.mark.sampled(120)
 @pytest.mark.parametrize("spec", cases.TARGETS)
@@ -98,7 +84,7 @@ def test_compiled(example, spec):
     report = example.compile(target).report()
     assert report.instruction_count == sum(report.instruction_mix.values()) > 5
     assert report.registers > 0
-    assert report.spills <= SPILLED.get(example.name, 0)
+    assert report.spills == 0
 
 
 # Kernels that exceeded 256 registers, with one Triton or another, before targets had their own choices.
@@ -106,10 +92,7 @@ TIGHT = (
     ("matmul, stream-K", "gfx1100"),
     ("matmul, stream-K", "gfx1200"),
     ("attention", "gfx1100"),
-    ("attention, 192 and 128 wide, causal", "gfx1100"),
     ("matmul, split-K", "gfx1200"),
-    ("norm, backward", "gfx1100"),
-    ("latent attention of a part, paged", "gfx1200"),
 )
 
 
@@ -167,17 +150,14 @@ def test_a_result_that_is_not_written_is_seen(first_example):
     nothing = dataclasses.replace(first_example, grid=lambda args, config: (0,))
     if hasattr(first_example.kernel, "configs"):
         pytest.skip("a tuned kernel is launched to be tuned")
-    # Accumulated outputs, and optional parts, start at zero; everything else as NaN, if its
-    # type has one.
-    zeros = {"split sum": "0.0", "latent attention of a part, paged": "0.0"}
-    before = {**zeros, "quantize rows": ""}.get(first_example.name, "nan")
+    before = "0.0" if first_example.name == "split sum" else "nan"  # the sum adds to zero
     assert f"{before} instead of" in nothing.check(somewhere(first_example)).problem
 
 
 @pytest.mark.once
 def test_references_on_a_device_are_those_on_the_host():
     examples = [e for e in cases.load_cases().values() if e.device_reference is not None]
-    assert len(examples) >= 9
+    assert len(examples) >= 5
     for example in examples:
         host = example.arguments(Arrays(registry().target("sim:sm_90")), False)
         tensors = {name: tensor_of(value) for name, value in host.items()}

@@ -1,7 +1,7 @@
 """Every example kernel under schedules of the simulator, with all checks: no order of asynchronous work makes a
 result wrong, and nothing is reported.
 
-    python -m pytest tests/kernels/test_schedules.py -m campaign -k attention_mla
+    python -m pytest tests/kernels/test_schedules.py -m campaign -k matmul_cdna
 """
 
 from __future__ import annotations

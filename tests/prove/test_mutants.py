@@ -6,6 +6,9 @@ from typing import Any, Iterator
 
 import pytest
 
+from gluon_kernels.attention.problem import GRADIENTS, VARLEN
+from gluon_kernels.gemm.problem import BMM, MATMUL, MATMUL_FP8
+from gluon_kernels.moe.problem import GROUPED_MATMUL
 from gluon_sim.errors import SimulatorError
 from gluon_sim.settings import using
 from gluon_sim.tracing.ir import Op
@@ -17,12 +20,12 @@ from tests.backends.sim.sanitizer.test_mutations import (
     Mutant,
     example_case,
     mutants,
+    operator_case,
 )
 
 pytest.importorskip("z3", reason="gluon-core[prove] is not installed")
 
 REPORTS = ("race.shared", "race.registers", "race.steps", "deadlock", "barrier.")
-GROUPS = {"counts": (40, 0, 150, 70), "n": 128, "k": 160}
 KINDS = [
     "add, TMA",
     "add, TMA, in roles",
@@ -41,32 +44,29 @@ KINDS = [
     "attention, causal",
 ]
 EXAMPLES: dict[str, tuple[Any, ...]] = {
-    "matmul fp8, by block": ("matmul fp8, scales by block", "sm_90", TILES),
-    "matmul fp8, by row": ("matmul fp8, scales by row", "sm_90", TILES),
-    "groups, Hopper": ("grouped GEMM, Hopper", "sm_90", GROUPS),
-    "groups": ("grouped GEMM", "sm_90", GROUPS),
-    "int4": ("matmul, weight-only, int4", "sm_90"),
     "few rows": ("matmul, split-K", "sm_90"),
-    "packed": ("varlen attention, causal, 4 heads share keys", "sm_90"),
-    "keys' gradients": ("attention backward, keys, causal, head 64", "sm_90"),
-    "queries' gradients": ("attention backward, queries, full, head 128", "sm_90"),
-    "gradients, adding": ("attention backward, atomic, full, head 128", "sm_90"),
     "attention, portable": ("attention", "sm_90"),
-    "attention, hooks": ("attention, 192 and 128 wide, causal", "sm_90"),
-    "paged": ("attention of a part, paged", "sm_90"),
-    "latent": ("latent attention of a part, paged", "sm_90"),
     "attention, CDNA": ("attention, CDNA", "gfx950"),
-    "linear": ("linear layer with gelu and residual", "sm_90"),
-    "batched": ("matmul, batched", "sm_90"),
     "stream-K": ("matmul, stream-K", "sm_90"),
-    "fp8, few rows": ("matmul fp8, small M", "sm_90"),
+    "batch-invariant": ("matmul, batch-invariant", "sm_90"),
     "walk by steps": ("matmul, Blackwell, static tile scheduler", "sm_100", TILES),
     "mxfp8": ("matmul, Blackwell, mxfp8", "sm_100", SCALED),
+}
+OPERATORS: dict[str, tuple[Any, ...]] = {
+    "linear": (MATMUL, {"M": 384, "N": 512, "K": 160}),
+    "batched": (BMM, {}),
+    "fp8": (MATMUL_FP8, {"M": 384, "N": 512, "K": 400}),
+    "groups": (GROUPED_MATMUL, {}),
+    "gradients": (GRADIENTS, {}, 2),
+    "packed": (VARLEN, {}),
 }
 MOST_GUARDS = 40  # of a kernel; most of them only mask data
 
 
 def made_of(case: str) -> Any:
+    if case in OPERATORS:
+        problem, shape, *number = OPERATORS[case]
+        return operator_case(problem, "sm_90", *number, **shape)
     return CASES[case]() if case in CASES else example_case(*EXAMPLES[case])
 
 
@@ -108,7 +108,7 @@ def judge(monkeypatch):
 @pytest.mark.campaign
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("no_implied_fences")
-@pytest.mark.parametrize("case", [*KINDS, *EXAMPLES])
+@pytest.mark.parametrize("case", [*KINDS, *EXAMPLES, *OPERATORS])
 def test_reported_kernels_are_not_proved(case, judge):
     subject = made_of(case)
     counts, program = Counter(), subject.compiled.asm["program"].program

@@ -28,8 +28,6 @@ RACES_BEFORE_3_8 = {
     ("gfx950", "matmul, CDNA4, mxfp8"),
     ("gfx950", "matmul, CDNA4, mxfp4"),
     ("gfx1250", "matmul"),
-    ("gfx1250", "attention of a part, paged"),
-    ("gfx1250", "grouped GEMM"),
 }
 
 

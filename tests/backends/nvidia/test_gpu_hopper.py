@@ -96,18 +96,3 @@ def test_async_store():
     c = torch.zeros((128, 64), device="cuda")
     kernel(CLUSTER.replace("STORE", store))[(1,)](whole(128, 64), b, c, num_ctas=2)
     torch.testing.assert_close(c, 2 * b.float().sum(0).expand(128, 64), rtol=0, atol=0)
-
-
-@since(3, 8)
-@pytest.mark.parametrize("columns", [128, 192])
-def test_turns_of_pairs_of_blocks(columns):
-    (example,) = cases.module("matmul_pingpong_hopper").EXAMPLES
-    m, n, k = 2000, 2064, 336
-    a, b = whole(m, k, dtype=torch.bfloat16), whole(k, n, dtype=torch.bfloat16)
-    c = torch.full((m, n), torch.nan, dtype=torch.bfloat16, device="cuda")
-    args = {"a": a, "b": b, "c": c, "M": m, "N": n, "K": k}
-    config = example.configure(registry().target("sm_90"), block=(128, columns, 32), ctas=2)
-    for _ in range(3):
-        example.launch(args, config)
-        torch.testing.assert_close(c, (a.float() @ b.float()).to(c.dtype), rtol=0, atol=0)
-        c.fill_(torch.nan)

@@ -252,9 +252,7 @@ def test_a_schedule_that_cannot_be_read(tmp_path):
         crossed[(1,)](*boxes(), True)
 
 
-@pytest.mark.parametrize(
-    "example", ["attention_hopper", "matmul_cooperative_hopper", "add_double_buffered"]
-)
+@pytest.mark.parametrize("example", ["add_tma", "matmul_cooperative_hopper", "add_double_buffered"])
 def test_examples_have_one_schedule(example):
     target = registry().target("sim:sm_90")
     one = cases.load_cases()[example, 0]

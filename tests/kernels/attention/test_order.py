@@ -8,16 +8,13 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.registry.load import registry
-from tests.kernels import cases
-
-tiles = cases.module("attention_tiles")
-rounds, work_at = tiles.rounds, tiles.work_at
-packed = cases.module("varlen")
+from gluon_kernels.attention import packed
+from gluon_kernels.attention.tiles import rounds, work_at
 
 
 @gluon.jit
 def visit(out, heads, length, SETTINGS: gl.constexpr):
-    sizes = (heads, length)
+    sizes = (heads, length, length, heads)
     for round in range(rounds(sizes, SETTINGS)):
         row, head, count = work_at(round, sizes, SETTINGS)
         if head < heads:
@@ -50,9 +47,9 @@ def visit_packed(
     SETTINGS: gl.constexpr = ((2, 2), WINDOW, False, 16, 0, GROUP)
     lists = (of_queries, of_keys, count)
     tiles = packed.sequences(lists, 4, SETTINGS)
-    for turn in range(packed.turns(tiles, heads)):
+    for round in range(packed.rounds(tiles, heads)):
         head, first, row, end, first_key, length, _, start, stop = packed.work_at(
-            turn, lists, tiles, heads, SETTINGS
+            round, lists, tiles, heads, SETTINGS
         )
         if head < heads:
             place = out + (head * tokens + first + row) * 5
@@ -86,8 +83,8 @@ def test_packed_sequences_give_programs_equal_work(lengths, keys, group, most, w
     sizes = (len(lengths), heads, tokens)
     visit_packed[(programs,)](out, *ends, *sizes, window, group, target=target)
     wanted = np.zeros((tokens, 4), np.int32)
-    for at, count in enumerate(lengths):
-        (begin, end), (first, last) = (each[at : at + 2].tolist() for each in ends)
+    for index, count in enumerate(lengths):
+        (begin, end), (first, last) = (each[index : index + 2].tolist() for each in ends)
         for row in range(0, count, block[0]):
             place = row + last - first - count
             low = 0 if window[0] is None else max(place - window[0], 0) // block[1]

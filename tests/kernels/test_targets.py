@@ -1,0 +1,84 @@
+"""The operators of `gluon_kernels` where no GPU is: machine code on the emulator, schedules of the simulator, spills."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import torch
+
+from gluon_core.registry.load import registry
+from gluon_emu.settings import using
+from tests.kernels.launched import launches_of, on_target
+
+pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore::UserWarning")]
+
+FAMILIES = ("gemm", "moe", "attention", "norm", "quant", "topk", "linear_attention")
+PROBLEMS = [
+    problem
+    for family in FAMILIES
+    for problem in getattr(importlib.import_module(f"gluon_kernels.{family}"), "PROBLEMS", ())
+    or getattr(importlib.import_module(f"gluon_kernels.{family}.problem"), "PROBLEMS", ())
+]
+SMALL = [
+    pytest.param(problem, shape, id=f"{problem.name}-{i}")
+    for problem in PROBLEMS
+    for i, shape in enumerate(problem.small)
+]
+SPECS = ("sm_80", "sm_90", "gfx942", "gfx1100", "gfx1201")
+
+
+def test_every_family_has_problems():
+    assert len({problem.name for problem in PROBLEMS}) >= 15
+
+
+@pytest.mark.sampled(300)
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("problem, shape", SMALL)
+def test_machine_code(problem, shape, spec):
+    with on_target(f"emu:{spec}"), using(timeout=110):
+        assert problem.check(shape, "cpu") is None
+
+
+@pytest.mark.sampled(300)
+@pytest.mark.parametrize("spec", ["sm_80", "sm_90", "sm_100", "gfx942", "gfx950", "gfx1250"])
+@pytest.mark.parametrize("problem, shape", SMALL)
+def test_compiled(problem, shape, spec):
+    """Each kernel that a call launches compiles, and at small sizes none spills much."""
+    arguments = problem.arguments(shape, "cpu")
+    for launch in launches_of(lambda: problem.op(**arguments), f"sim:{spec}"):
+        values = launch.fresh()
+        compiled = launch.kernel.warmup(
+            *values, grid=launch.grid, target=registry().target(spec), **launch.options
+        )
+        report = compiled.report()
+        assert report.registers > 0 and report.spills <= 64, (launch.kernel, report.spills)
+
+
+@pytest.mark.campaign
+@pytest.mark.gluon_schedules(6, checks=True)
+@pytest.mark.parametrize("spec", ["sm_90", "gfx942"])
+@pytest.mark.parametrize("problem, shape", SMALL)
+def test_under_schedules(problem, shape, spec):
+    with on_target(f"sim:{spec}"):
+        assert problem.check(shape, "cpu") is None
+
+
+def test_a_launch_runs_again():
+    """A recorded launch has the arrays as they were before it."""
+    problem, shape = PROBLEMS[0], PROBLEMS[0].small[0]
+    arguments = problem.arguments(shape, "cpu")
+    result = []
+    launches = launches_of(lambda: result.append(problem.op(**arguments)), "sim:sm_90")
+    assert len(launches) == 1
+    values = launches[0].fresh()
+    with on_target("sim:sm_90"):
+        launches[0].kernel[launches[0].grid](*values, **launches[0].options)
+    right = result[0]
+    before, after = launches[0].fresh(), values
+    changed = [
+        now
+        for was, now in zip(before, after)
+        if isinstance(now, torch.Tensor) and not torch.equal(was, now)
+    ]
+    assert any(now.shape == right.shape and torch.equal(now, right) for now in changed)
