@@ -367,22 +367,28 @@ def example_case(
     )
 
 
-def operator_case(problem: Problem, spec: str, number: int = 0, **shape: Any) -> Case:
+def operator_case(
+    problem: Problem, spec: str, number: int = 0, programs: int = 3, **shape: Any
+) -> Case:
     """A launch of an operator; `shape` replaces parts of its first small one, `number` counts its launches.
+
+    A persistent kernel runs as `programs`, so that each has several tiles and uses its buffers again.
 
     A result is right where it is that of the launch as it is.
     """
     torch.manual_seed(0)
     arguments = problem.arguments({**problem.small[0], **shape}, "cpu")
     launch = launches_of(lambda: problem.op(**arguments), f"sim:{spec}")[number]
-    names = launch.kernel.arg_names
+    names, grid = launch.kernel.arg_names, launch.grid
+    if len(grid) == 1:
+        grid = (min(programs, *grid),)
 
     def fresh() -> dict:
         return dict(zip(names, launch.fresh()))
 
     target = registry().target(f"sim:{spec}")
     before, after = fresh(), fresh()
-    compiled = launch.kernel[launch.grid](*after.values(), **launch.options, target=target)
+    compiled = launch.kernel[grid](*after.values(), **launch.options, target=target)
     changed = [
         name
         for name, value in after.items()
@@ -391,7 +397,7 @@ def operator_case(problem: Problem, spec: str, number: int = 0, **shape: Any) ->
     output = max(changed, key=lambda name: after[name].numel())
     right = after[output].clone()
     values = lambda args: list(args.values())  # noqa: E731
-    return Case(compiled, launch.grid, fresh, values, output, lambda args: right, 2e-2)
+    return Case(compiled, grid, fresh, values, output, lambda args: right, 2e-2)
 
 
 def kernel_case(kernel: Any, rounds: int, *constants: int) -> Case:
