@@ -216,9 +216,7 @@ def measure() -> dict[str, Counts]:
     packages: dict[str, Counts] = {}
     for path in tracked("*.py", "*.md", "*.c", "*.h"):
         place = str(path.relative_to(ROOT))
-        if place == ".ci/prose.py" or place.startswith(
-            ("docs/pictures", "docs/_build")
-        ):
+        if place == ".ci/prose.py" or place.startswith(("docs/pictures", "docs/_build")):
             continue
         text = path.read_text(encoding="utf-8")
         counts = packages.setdefault(package_of(path), Counts())

@@ -134,7 +134,6 @@ def linear_attention() -> tuple[torch.Tensor, ...]:
 OPERATORS: dict[str, Case] = {
     "matmul": Case(lambda: (half(24, 16).requires_grad_(), half(16, 40), half(40), "relu", torch.float32)),
     "matmul_out": Case(lambda: (half(24, 16), half(16, 40), None, None, torch.empty(24, 40).bfloat16())),
-    "matmul_batch_invariant": Case(lambda: (half(24, 16).requires_grad_(), half(16, 40), torch.float32)),
     "matmul_fp8": Case(lambda: (fp8(40, 160), fp8(24, 160).mT, torch.rand(40, 2), torch.rand(2, 1), torch.bfloat16, True), OF_FP8),
     "matmul_fp8_out": Case(lambda: (fp8(40, 64), fp8(24, 64).mT, torch.rand(1), torch.rand(1), False, torch.empty(40, 24).bfloat16()), OF_FP8),
     "linear_attention": Case(lambda: (*linear_attention(), None, 0.25)),
@@ -222,11 +221,6 @@ GRADIENTS: dict[str, Gradients] = {
         lambda a, b, bias: kernels.matmul(a, b, bias=bias, activation="gelu"),
         lambda: (torch.randn(24, 16), torch.randn(16, 40), torch.randn(40)),
         lambda a, b, bias: F.gelu(a @ b + bias),
-    ),
-    "matmul_batch_invariant": Gradients(
-        kernels.matmul_batch_invariant,
-        lambda: (torch.randn(24, 16), torch.randn(16, 40)),
-        lambda a, b: a @ b,
     ),
     "bmm": Gradients(kernels.bmm, lambda: (torch.randn(2, 9, 16), torch.randn(2, 16, 20)), torch.bmm),
     "linear": Gradients(
