@@ -134,10 +134,11 @@ static int (*streams)(int32_t device_type, int32_t index, void **out); /* of the
 /* Return the place of a class among these, below 0 for any other. */
 static inline int class_of(const PyTypeObject *cls)
 {
-    int i = classes_known;
-    while (i-- > 0 && classes[i].cls != cls) {
-    }
-    return i;
+    int i;
+    for (i = 0; i < classes_known; i++)
+        if (classes[i].cls == cls)
+            return i;
+    return -1;
 }
 
 /* 1 after reading a tensor of a known class, 0 for other objects and for tensors without memory. */
