@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -15,9 +16,10 @@ from gluon_core.plugin.timing import Timing
 from gluon_sim.errors import SimulatorError
 from gluon_sim.executor.parallel import keep, restore
 from gluon_sim.timing.engine import Stuck
-from gluon_sim.timing.grid import Prediction, Resources, predict, sample
+from gluon_sim.timing.grid import Prediction, Resources, predict, resident_blocks, sample
 from gluon_sim.timing.hollow import HollowLaunch
 from gluon_sim.timing.recorder import Enough, Recorder
+from gluon_sim.timing.stream import Start
 from gluon_sim.tracing.types import PointerType, TensorType
 
 __all__ = ["Wish", "predicted", "predicting", "timing_of"]
@@ -25,7 +27,9 @@ __all__ = ["Wish", "predicted", "predicting", "timing_of"]
 Launch = Any  # of `gluon_sim.launcher`, which imports this module
 SAMPLE = 4
 LIMIT = 400_000
-FIRST = 2_000  # events of programs that are recorded for the traffic of a wave alone
+FIRST = 100  # events of programs that are recorded for the traffic of a wave alone
+PROBED = 20  # such programs
+READS = 6  # of each of their tasks, that are compared
 
 
 @dataclass(frozen=True)
@@ -103,12 +107,6 @@ def predict_launch(launch: Launch, warm: bool = True) -> Prediction:
             expected=f"at most {2 * timing.units} programs",
             got=str(total),
         )
-    kept = keep(program.program, launch.memory, launch.values)
-    try:
-        _record(quiet, recorder, numbers)
-        wave = _wave(quiet, timing, total) if total > 1 and not program.spins else None
-    finally:
-        restore(kept)
     use = Resources(
         kernel.num_warps + program.worker_warps,
         program.shared_bytes,
@@ -116,6 +114,14 @@ def predict_launch(launch: Launch, warm: bool = True) -> Prediction:
         kernel.num_ctas,
     )
     touched = launch.memory.nbytes
+    kept = keep(program.program, launch.memory, launch.values)
+    wave = None
+    try:
+        numbers = _record_sample(quiet, recorder, numbers)
+        if touched > timing.cache_size:
+            wave = _wave(quiet, timing, total, max(1, resident_blocks(timing, use)))
+    finally:
+        restore(kept)
     try:
         return predict(
             timing,
@@ -157,9 +163,56 @@ def _record(launch: Launch, recorder: Recorder, numbers: list[int]) -> None:
             machine.release()
 
 
-def _wave(launch: Launch, timing: Timing, total: int) -> Optional[float]:
-    """Return how much of what the blocks of a wave read is read by no other one: bytes of different boxes of all bytes."""
-    return None
+def _record_sample(launch: Launch, recorder: Recorder, numbers: list[int]) -> list[int]:
+    """Record the first and the last program, and the others unless these two do the same; return the recorded ones."""
+    outer = sorted({numbers[0], numbers[-1]})
+    _record(launch, recorder, outer)
+    sizes = {tuple(sorted(len(s.events) for s in block.streams)) for block in recorder.blocks}
+    inner = [number for number in numbers if number not in outer]
+    if len(sizes) == 1 or not inner:
+        return outer
+    _record(launch, recorder, inner)
+    order = sorted(range(len(numbers)), key=lambda i: [*outer, *inner][i])
+    recorder.blocks = [recorder.blocks[i] for i in order]
+    return numbers
+
+
+def _wave(launch: Launch, timing: Timing, total: int, resident: int) -> Optional[float]:
+    """Return the share of the bytes that the blocks of a wave read at about the same time and that no other block reads.
+
+    The first reads of some blocks stand for all: how many of them coincide says how many blocks share a box.
+    """
+    recorder = Recorder(timing, FIRST)
+    wave = min(total, timing.units * resident)
+    chosen = sorted(random.Random(0).sample(range(wave), min(wave, PROBED)))
+    _record(launch, recorder, chosen)
+    groups: dict[tuple[int, int], list[Start]] = {}
+    for block in recorder.blocks:
+        for i, stream in enumerate(block.streams):
+            reads = [e for e in stream.events if isinstance(e, Start) and e.bytes and not e.writes]
+            for j, event in enumerate(reads[:READS]):
+                groups.setdefault((i, j), []).append(event)
+    size = distinct = 0.0
+    for events in groups.values():
+        share = _distinct(len(events), len({event.key for event in events}), wave)
+        size += sum(event.bytes for event in events)
+        distinct += sum(event.bytes for event in events) * share
+    return distinct / size if size else None
+
+
+def _distinct(drawn: int, seen: int, wave: int) -> float:
+    """Return the share of different boxes among those of a whole wave, of which `drawn` were seen, `seen` of them different.
+
+    Each box is taken to belong to the same number of blocks, c: of a sample, wave / c * (1 - (1 - drawn / wave) ** c) differ.
+    """
+    low, high = 1.0, float(wave)
+    for _ in range(40):
+        c = (low + high) / 2
+        if wave / c * (1 - max(0.0, 1 - drawn / wave) ** c) > seen:
+            low = c
+        else:
+            high = c
+    return 1 / low
 
 
 def _registers(launch: Launch) -> int:
