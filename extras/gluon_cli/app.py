@@ -174,8 +174,8 @@ TimelineFile = Annotated[
     typer.Option(
         "--timeline",
         metavar="FILE",
-        help="Record when each warp enters and leaves each gl.scope, on the device or an emulator: a page "
-        "(FILE.html) or JSON for ui.perfetto.dev (FILE.json).",
+        help="Record when each warp enters and leaves each gl.scope, on the device or an emulator, or predict "
+        "it on the simulator: a page (FILE.html) or JSON for ui.perfetto.dev (FILE.json).",
     ),
 ]
 TimelineAuto = Annotated[
@@ -369,14 +369,18 @@ def _timed(
         )
     chosen = registry().target(target)
     backend = registry().backend(chosen.backend)
-    if backend.simulates and not backend.simulation.machine_code:
+    pages = registry().service("timeline.page")
+    if not backend.simulates or backend.simulation.machine_code:
+        around.enter_context(pages.recorded(file, auto))
+        return
+    if chosen.architecture.timing is None:
         raise UsageError(
-            "the simulator has logical time alone",
+            "no model of time is known for this architecture",
             argument="--timeline",
             got=str(chosen),
             remedy=f"Use --trace, or --target emu:{chosen.architecture.name}, which runs machine code.",
         )
-    around.enter_context(registry().service("timeline.page").recorded(file, auto))
+    around.enter_context(pages.predicted(file, chosen))
 
 
 def _nearly(context: typer.Context) -> None:

@@ -10,7 +10,9 @@ from typing import Annotated, Any, Optional
 import typer
 
 from gluon_cli.output import UsageError, command
+from gluon_core.errors import ArgumentError
 from gluon_timeline import page
+from gluon_timeline.predictor import joined
 
 __all__ = ["timeline"]
 
@@ -21,6 +23,15 @@ def timeline(
         str, typer.Argument(help="A file that `gluon run --timeline FILE.json` wrote.")
     ],
     html: Annotated[str, typer.Option("--html", metavar="PAGE", help="The page to write.")],
+    predicted: Annotated[
+        Optional[str],
+        typer.Option(
+            "--predicted",
+            metavar="JSON",
+            help="Draw the predicted lanes of the same kernels below the measured ones: a file that `gluon run "
+            "--target sim:ARCH --timeline` wrote.",
+        ),
+    ] = None,
     below: Annotated[
         Optional[str],
         typer.Option(
@@ -38,6 +49,13 @@ def timeline(
         raise UsageError(
             "holds no recorded launch", argument="FILE", expected="the JSON of --timeline", got=file
         )
+    if predicted is not None:
+        try:
+            launches = joined(launches, _read(predicted, "--predicted").get("gluon") or [])
+        except ArgumentError as error:
+            raise UsageError(
+                error.message, argument=error.argument, expected=error.expected, got=error.got
+            ) from error
     others = None
     if below is not None:
         others = page.trace_data(_read(below, "--below"))

@@ -25,7 +25,11 @@ function show(launch, order) {
   const section = make("section", { class: "launch" });
   page.append(section);
   section.append(make("h2", {}, launch.kernel));
-  const facts = [time(launch.nanoseconds), `${launch.warps} warps recorded`];
+  const model = launch.predicted;
+  const facts = launch.blocks.length ? [time(launch.nanoseconds), `${launch.warps} warps recorded`] : [];
+  if (model) facts.push(`${time(model.nanoseconds)} predicted for ${model.device}`);
+  if (model && launch.blocks.length) facts.push(`predicted / measured ${(model.nanoseconds / Math.max(launch.nanoseconds, 1e-9)).toFixed(2)}`);
+  if (model?.note) facts.push(model.note);
   if (launch.dropped) facts.push(`${launch.dropped} oldest events dropped`);
   if (launch.unpaired) facts.push(`${launch.unpaired} events without a partner`);
   if (launch.left_out) facts.push(`lanes of ${launch.left_out} more blocks left out; shares count them`);
@@ -35,7 +39,7 @@ function show(launch, order) {
   const closer = make("button", { type: "button" }, "zoom in"), farther = make("button", { type: "button" }, "zoom out"), all = make("button", { type: "button" }, "all");
   const lanes = make("div", { class: "lanes" });
   const chosen = make("div", { id: order ? `chosen${order}` : "chosen", class: "chosen" }, "Click a span to see its line.");
-  section.append(make("div", { class: "tools" }, pick, ...(below.length ? [under] : []), closer, farther, all), lanes, chosen);
+  section.append(make("div", { class: "tools" }, ...(launch.blocks.length ? [pick] : []), ...(below.length ? [under] : []), closer, farther, all), lanes, chosen);
   let from = 0, span = 1, begin = 0, whole = 1;
   const choose = (node, lines) => {
     section.querySelectorAll(".chosen-span").forEach((one) => one.classList.remove("chosen", "chosen-span"));
@@ -43,10 +47,12 @@ function show(launch, order) {
     chosen.replaceChildren(...lines.map((line, i) => make(i ? "div" : "b", {}, i === lines.length - 1 && i ? make("code", {}, line) : line)));
   };
   const draw = () => {
-    const block = launch.blocks[pick.value], wide = Math.max(280, lanes.clientWidth || 280), names = NAMES();
+    const block = launch.blocks[pick.value] ?? { lanes: {} }, wide = Math.max(280, lanes.clientWidth || 280), names = NAMES();
     const entries = Object.entries(block.lanes).sort((a, b) => parseInt(a[0].slice(5)) - parseInt(b[0].slice(5)));
-    const other = below.length ? below[under.value] : null;
-    const rows = entries.length + (other ? other.lanes.length + 1 : 0);
+    const others = [];
+    if (model) others.push({ ...model, title: `predicted, block ${model.block}`, ns: true });
+    if (below.length) others.push({ ...below[under.value], title: "below: " + below[under.value].name });
+    const rows = entries.length + others.reduce((sum, other) => sum + other.lanes.length + 1, 0);
     span = Math.min(whole, Math.max(whole / 1e5, span));
     from = Math.max(begin, Math.min(begin + whole - span, from));
     const unit = (wide - names) / span, x = (at) => names + (at - from) * unit;
@@ -68,19 +74,27 @@ function show(launch, order) {
           [called, `${time(right - left)}, from ${time(left)} to ${time(right)}; ${name}`, `${file || "file unknown"}:${line}`, source || "no source at hand"]);
       }
     });
-    if (other) {
-      const head = entries.length;
-      label(head, "below: " + other.name);
-      const every = other.lanes.flatMap(([, spans]) => spans), low = Math.min(...every.map((one) => one[1])), high = Math.max(...every.map((one) => one[2]));
-      const scale = whole / Math.max(high - low, 1e-9), at = (t) => begin + (t - low) * scale;
+    let head = entries.length;
+    for (const other of others) {
+      const base = head;
+      label(base, other.title);
+      const every = other.lanes.flatMap(([, spans]) => spans), low = every.reduce((least, one) => Math.min(least, one[1]), Infinity), high = every.reduce((most, one) => Math.max(most, one[2]), -Infinity);
+      // Predicted nanoseconds are drawn as they are; another tool's units are scaled to the block above.
+      const scale = other.ns ? 1 : whole / Math.max(high - low, 1e-9), at = (t) => begin + (t - (other.ns ? 0 : low)) * scale;
       other.lanes.forEach(([name, spans], i) => {
-        label(head + 1 + i, name);
-        for (const [called, left, right, kind, line, waited] of spans)
-          bar((head + 1 + i) * ROW, at(left), at(right), kind === "scope" ? 0 : 1, { class: ["wait", "op", "scope"].includes(kind) ? kind : "other", "data-scope": "below" },
-            [called, ...(waited ? [`waited for ${waited}`] : []), `${(right - left).toFixed(1)} of its own units; scaled to the block above`, `line ${line ?? "unknown"}`]);
+        label(base + 1 + i, name);
+        for (const [called, left, right, kind, line, waited, file, source, depth] of spans)
+          bar((base + 1 + i) * ROW, at(left), at(right), kind === "scope" ? Math.min(depth ?? 0, 3) : 1 + Math.min(depth ?? 0, 3), { class: ["wait", "op", "scope", "compute", "issue", "work"].includes(kind) ? kind : "other", "data-scope": other.ns ? "predicted" : "below" },
+            [called, ...(waited ? [`waited for ${waited}`] : []), other.ns ? `${kind}, ${time(right - left)}, from ${time(left)} to ${time(right)}` : `${(right - left).toFixed(1)} of its own units; scaled to the block above`, file ? `${file}:${line}` : `line ${line ?? "unknown"}`, ...(source ? [source] : [])]);
       });
+      const clip = (t) => Math.min(wide, Math.max(names, x(at(t))));
       for (const [a, start, b, end] of other.flows)
-        svg.append(make("path", { class: "flow", d: `M${Math.max(names, x(at(start)))} ${(head + 1.5 + a) * ROW}L${Math.max(names, x(at(end)))} ${(head + 1.5 + b) * ROW}` }));
+        if (x(at(end)) >= names && x(at(start)) <= wide)
+          svg.append(make("path", { class: "flow", d: `M${clip(start)} ${(base + 1.5 + a) * ROW}L${clip(end)} ${(base + 1.5 + b) * ROW}` }));
+      for (const [row, start, end] of other.critical ?? [])
+        if (x(at(end)) >= names && x(at(start)) <= wide)
+          svg.append(make("path", { class: "critical", d: `M${clip(start)} ${(base + 2 + row) * ROW - 2}H${clip(end)}` }));
+      head += other.lanes.length + 1;
     }
     const axis = make("text", { x: names, y: rows * ROW + 15 });
     axis.textContent = `${time(from)} to ${time(from + span)}`;
@@ -88,9 +102,9 @@ function show(launch, order) {
     lanes.replaceChildren(svg);
   };
   const reset = () => {
-    const spans = Object.values(launch.blocks[pick.value].lanes).flat();
-    begin = spans.reduce((low, one) => Math.min(low, one[1]), Infinity);
-    whole = Math.max(1, spans.reduce((high, one) => Math.max(high, one[2]), 0) - begin);
+    const spans = Object.values(launch.blocks[pick.value]?.lanes ?? {}).flat();
+    begin = spans.length ? spans.reduce((low, one) => Math.min(low, one[1]), Infinity) : 0;
+    whole = Math.max(1, model?.length ?? 0, spans.reduce((high, one) => Math.max(high, one[2]), begin) - begin);
     from = begin; span = whole;
     draw();
   };
@@ -109,7 +123,16 @@ function show(launch, order) {
     draw();
   });
   addEventListener("resize", draw);
-  if (launch.blocks.length) reset();
+  if (launch.blocks.length || model) reset();
+  if (model) {
+    section.append(make("h3", {}, "What limits it, predicted"));
+    section.append(table(["share of the time", "part of the machine"], model.limits.map(([cause, part]) => [share(part), cell(cause, { class: "name" })])));
+    section.append(make("h3", {}, "Critical path, predicted"));
+    section.append(make("p", {}, "The red line marks the spans that the block's time consists of."));
+    section.append(table(["share", "time", "lane", "kind"], model.path.map(([lane, kind, ns, part]) => [share(part), cell(time(ns)), cell(lane, { class: "name" }), cell(kind)])));
+    section.append(make("p", {}, `Model: ${model.device}; ${model.source}`));
+  }
+  if (!launch.blocks.length) return;
   section.append(make("h3", {}, "What limits it"));
   if (launch.limits.length) section.append(table(["share of the warps' time", "waiting for"], launch.limits.map(([cause, part]) => [share(part), cell(cause, { class: "name" })])));
   else section.append(make("p", {}, "Unknown: record automatic scopes (auto=True, --timeline-auto), which name waits."));

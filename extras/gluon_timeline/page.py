@@ -11,7 +11,7 @@ from typing import Any, Mapping, Optional, Sequence
 import gluon_report.report
 from gluon_timeline.decode import Launch
 
-__all__ = ["launch_data", "render", "trace_data"]
+__all__ = ["launch_data", "predicted_alone", "render", "source", "trace_data"]
 
 BLOCKS = 16  # of a launch whose lanes a page can show
 SPANS = 20_000  # of a trace of other tools
@@ -43,7 +43,7 @@ def launch_data(launch: Launch) -> dict[str, Any]:
         "warps": launch.warps,
         "dropped": launch.dropped,
         "unpaired": launch.unpaired,
-        "scopes": [[name, line, file, _source(file, line)] for name, line, file in scopes],
+        "scopes": [[name, line, file, source(file, line)] for name, line, file in scopes],
         "blocks": [blocks[block] for block in kept],
         "left_out": len(ends) - len(kept),
         "shares": [list(row) for row in launch.shares()],
@@ -52,7 +52,16 @@ def launch_data(launch: Launch) -> dict[str, Any]:
     }
 
 
-def _source(file: str, line: int) -> str:
+def predicted_alone(predicted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a prediction as a launch without measured lanes."""
+    return {
+        "kernel": predicted["kernel"], "nanoseconds": predicted["nanoseconds"], "warps": 0, "dropped": 0, "unpaired": 0,
+        "scopes": [], "blocks": [], "left_out": 0, "shares": [], "roles": [], "limits": [], "predicted": predicted,
+    }  # fmt: skip
+
+
+def source(file: str, line: int) -> str:
+    """Return a line of a file, empty where it cannot be read."""
     return linecache.getline(file, line).strip() if file else ""
 
 

@@ -7,12 +7,12 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import ContextManager, Iterator, Optional
+from typing import Any, ContextManager, Iterator, Optional
 
 from gluon_core.errors import ArgumentError
 from gluon_timeline.recorder import Timeline, record
 
-__all__ = ["checked", "recorded", "start"]
+__all__ = ["checked", "predicted", "recorded", "start"]
 
 _running: Optional[ContextManager[None]] = None
 
@@ -50,6 +50,30 @@ def recorded(file: str, auto: bool = False) -> Iterator[None]:
     finally:
         recording.__exit__(None, None, None)
         _write(timeline, file)
+
+
+@contextlib.contextmanager
+def predicted(file: str, target: Any) -> Iterator[None]:
+    """Predict the launches of a `with` block on a simulated target and write them to a page or to JSON.
+
+    Raises:
+        ArgumentError: see `checked`.
+    """
+    from gluon_timeline.predictor import predicting
+
+    checked(file)
+    with predicting(target) as predictions:
+        yield
+    if not predictions.launches:
+        print(f"gluon: no kernel was launched, so {file} was not written.", file=sys.stderr)
+        return
+    print(predictions.table(), file=sys.stderr)
+    if file.endswith(".json"):
+        predictions.write_json(file)
+        print(f"wrote {file}: open it in https://ui.perfetto.dev", file=sys.stderr)
+    else:
+        predictions.write_html(file)
+        print(f"wrote {file}: open it in a browser", file=sys.stderr)
 
 
 def _write(timeline: Timeline, file: str) -> None:

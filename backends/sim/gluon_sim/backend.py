@@ -18,6 +18,7 @@ from gluon_sim.settings import Settings
 if TYPE_CHECKING:
     from gluon_core.plugin.builder import Builder
     from gluon_core.plugin.semantic import SemanticLayer
+    from gluon_core.plugin.timing import Predicted
     from gluon_sim.executor.compile import CompiledProgram
     from gluon_sim.tracing.program import Program
 
@@ -128,6 +129,11 @@ class Sim(Simulation):
         from gluon_sim.tools.session import watch
 
         return watch(wish)
+
+    def predict(self, tell: Callable[[Predicted], None], only: bool = False) -> ContextManager[Any]:
+        from gluon_sim.timing.session import Wish, predicting
+
+        return predicting(Wish(tell, only))
 
 
 def _attach(options: Any, settings: Mapping[str, Any]) -> None:

@@ -12,12 +12,13 @@ import numpy as np
 
 from gluon_core.errors import CapabilityError
 from gluon_core.plugin.paths import load_path
-from gluon_core.plugin.timing import Timing
+from gluon_core.plugin.timing import Predicted, Timing
 from gluon_sim.errors import SimulatorError
 from gluon_sim.executor.parallel import keep, restore
 from gluon_sim.timing.engine import Stuck
 from gluon_sim.timing.grid import Prediction, Resources, predict, resident_blocks, sample
 from gluon_sim.timing.hollow import HollowLaunch
+from gluon_sim.timing.picture import picture
 from gluon_sim.timing.recorder import Enough, Recorder
 from gluon_sim.timing.stream import Start
 from gluon_sim.tracing.types import PointerType, TensorType
@@ -37,12 +38,12 @@ class Wish:
     """A request to predict the launches inside `predicting`.
 
     Args:
-        tell: called with the `Prediction` of each launch.
+        tell: called with the prediction of each launch.
         only: predict alone: the launches' results are not computed.
         warm: assume that the same launch ran just before.
     """
 
-    tell: Callable[[Prediction], None]
+    tell: Callable[[Predicted], None]
     only: bool = False
     warm: bool = True
 
@@ -82,7 +83,8 @@ def predicted(launch: Launch) -> bool:
     wish = _wish.get()
     if wish is None:
         return False
-    wish.tell(predict_launch(launch, wish.warm))
+    prediction = predict_launch(launch, wish.warm)
+    wish.tell(picture(timing_of(launch.kernel.target), prediction))
     return wish.only
 
 
