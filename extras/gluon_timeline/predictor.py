@@ -146,10 +146,7 @@ def predict(target: Optional[str] = None) -> Iterator[Predictions]:
     """
     plugins = registry()
     chosen = plugins.target(target)
-    simulator = next(
-        (b for b in plugins.backends.values() if b.simulates and not b.simulation.machine_code),
-        None,
-    )
+    simulator = plugins.simulator()
     if simulator is None:
         raise CapabilityError("no simulator is installed", remedy="pip install gluon-sim")
     if chosen.architecture.timing is None:

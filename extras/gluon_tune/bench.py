@@ -16,12 +16,14 @@ from gluon_core.launch.arguments import Placeholder
 from gluon_core.launch.cache import source_of
 from gluon_core.launch.place import device_target
 from gluon_core.plugin.targets import Target
+from gluon_core.plugin.timing import Predicted
 from gluon_core.registry.load import registry
 from gluon_core.simulation.watch import Watch
 
 __all__ = [
     "Arrays",
     "Placeholders",
+    "Untouched",
     "begin",
     "conflicts",
     "device_count",
@@ -29,6 +31,7 @@ __all__ = [
     "device_name",
     "device_target",
     "numpy_of",
+    "predicted",
     "roofline",
     "target_of",
     "times",
@@ -80,6 +83,15 @@ class Arrays:
 
         size = (shape,) if isinstance(shape, int) else tuple(shape)
         return torch.full(size, float("nan"), dtype=getattr(torch, dtype), device=self._device)
+
+
+class Untouched(Arrays):
+    """Arrays for predictions: zeros, whose pages take no memory until they are touched; whole numbers are real."""
+
+    def random(self, shape: Any, dtype: str = "float32") -> Any:
+        return np.zeros(shape, _numpy_dtype(dtype))
+
+    empty = random
 
 
 class Placeholders:
@@ -159,6 +171,30 @@ def device_facts(target: Target, index: int = 0) -> dict[str, Any]:
         except Exception:  # torch asks the vendor's library, which need not be installed
             facts[what] = None
     return facts
+
+
+def predicted(target: Target, run: Callable[[Target], Any]) -> dict[str, Any]:
+    """Return the time that the model predicts for the launches of `run(simulated target)`.
+
+    Returns:
+        `seconds`, of all launches; `bound`: what limits the longest one.
+
+    Raises:
+        CapabilityError: no simulator is installed, or the architecture has no model of time.
+    """
+    simulator = registry().simulator()
+    if simulator is None:
+        raise CapabilityError("no simulator is installed", remedy="pip install gluon-sim.")
+    launches: list[Predicted] = []
+    with simulator.simulation.predict(launches.append, only=True):
+        run(Target(simulator.name, target.architecture))
+    if not launches:
+        raise CapabilityError("the task launches no kernel")
+    longest = max(launches, key=lambda launch: launch.nanoseconds)
+    return {
+        "seconds": sum(launch.nanoseconds for launch in launches) * 1e-9,
+        "bound": longest.limits[0][0],
+    }
 
 
 def roofline(target: Target, run: Callable[[Target], Any]) -> dict[str, Any]:

@@ -26,8 +26,10 @@ Objective = Annotated[
     str,
     typer.Option(
         "--objective",
-        help="time (on a device), roofline (counts of the simulator), instructions, registers.",
-        autocompletion=complete.one_of("time", "roofline", "instructions", "registers"),
+        help="time (on a device), predicted (by the model of time), roofline (counts of the simulator), instructions, registers.",
+        autocompletion=complete.one_of(
+            "time", "predicted", "roofline", "instructions", "registers"
+        ),
     ),
 ]
 Space = Annotated[

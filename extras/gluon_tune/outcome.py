@@ -19,7 +19,8 @@ class Settings:
 
     Args:
         target: the hardware, in any spelling; None for the device that is there.
-        objective: quantity to minimize: "time" on a device, "roofline" (seconds by what the
+        objective: quantity to minimize: "time" on a device, "predicted" (seconds by the simulator's model of time,
+            without compiling), "roofline" (seconds by what the
             simulator counts, see `estimate`), "instructions" or "registers" of the machine code.
         search: "auto" (all of them where they are at most 64), "exhaustive", "optuna" or "random".
         trials: how many configurations to try; None leaves it to the search, which then does not count

@@ -10,6 +10,8 @@ from gluon_tune.tuned.store import Trial
 
 __all__ = ["amount", "effects", "frontier", "gain", "headline", "page", "spoken"]
 
+SECONDS = ("time", "predicted", "roofline")  # objectives whose values are times
+
 
 def spoken(config: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in config.items())
@@ -26,7 +28,7 @@ def gain(outcome: Outcome) -> str:
     assert outcome.best is not None and outcome.start is not None
     best, start = outcome.best.value, outcome.start.value
     assert best and start
-    if outcome.key.objective in ("time", "roofline"):
+    if outcome.key.objective in SECONDS:
         return f"{start / best:.3f} times as fast as the default"
     return "as many as the default" if start == best else f"the default has {start:g}"
 
@@ -35,7 +37,7 @@ def amount(value: Optional[float], objective: str) -> str:
     """Return a value of an objective, with its unit."""
     if value is None:
         return "-"
-    if objective not in ("time", "roofline"):
+    if objective not in SECONDS:
         return f"{value:g}"
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if value >= size:

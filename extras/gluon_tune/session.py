@@ -112,8 +112,8 @@ def key_of(future: Future[dict[str, Any]], settings: Settings) -> tuple[Key, dic
         raise TuneWorkerError(
             f"there is no {about['target']} to measure on",
             argument="objective",
-            remedy="Without a device, let something be counted: --objective roofline, instructions "
-            "or registers.",
+            remedy="Without a device, let the time be predicted or something be counted: --objective predicted, "
+            "roofline, instructions or registers.",
         )
     names = ("kernel", "target", "device", "bucket", "versions")
     parts = {name: str(about[name]) for name in names}
@@ -439,7 +439,7 @@ class _Search:
         """Return True if a configuration is worth a measurement, compared with the needs of the default."""
         status, reason, detail = answer["status"], answer["reason"], answer["detail"]
         value = answer.get("value")
-        if status in ("ok", "compiled"):
+        if status in ("ok", "compiled") and "num_warps" in detail:  # it was compiled
             why = work.pruned(detail, self.settings.limits(), self.default)
             if why:
                 status, reason, value = "pruned", why, None

@@ -83,6 +83,9 @@ def compile_one(
     detail = result["detail"]
     patience = limits.get("patience")
     try:
+        if objective == "predicted":
+            detail.update(bench.call("predicted", shape, config, limit=limits["simulate"]))
+            return {**result, "status": "ok", "reason": "", "value": detail["seconds"]}
         detail.update(
             bench.call("compile", shape, config, limit=min(limits["compile"], patience or 1e9))
         )

@@ -128,6 +128,21 @@ class Workbench:
 
         return bench.roofline(self.target, run)
 
+    def predicted(self, shape: Shape, config: Config) -> dict[str, Any]:
+        """Return the model's prediction of one launch."""
+        whole = self.task.whole(config, self.target)
+        text = f"untouched {shape!r}"
+        if text not in self._args:
+            self._args.clear()
+            self._args[text] = self.task.arguments(bench.Untouched(self.target), **shape)
+        args = self._args[text]
+
+        def run(simulated: Any) -> None:
+            grid, values = self.task.grid(args, whole), self.task.values(args, whole)
+            self.task.function[grid](*values, target=simulated, **whole)
+
+        return bench.predicted(self.target, run)
+
     def prepare(self, shape: Shape, config: Config, number: int) -> float:
         """Load a configuration on the device, run it, and compare its result; seconds of one launch.
 

@@ -78,6 +78,16 @@ class TestWithoutADevice:
         assert "elements of y are wrong: the largest error is" in reason
         assert "tolerance=1e-05 (the default for float32)" in reason
 
+    def test_the_model_predicts_without_compiling(self, store, engine):
+        settings = tune.Settings(target="hopper", objective="predicted", trials=3, search="random")
+        (result,) = tune.search(tasks.SCALE, settings, store=store, engine=engine)
+        assert [trial.status for trial in result.trials] == ["ok"] * 3
+        assert 1e-6 < result.best.value < 20e-6 and "registers" not in result.best.detail
+        assert result.best.value == min(trial.value for trial in result.trials)
+        gfx = tune.Settings(target="gfx1201", objective="predicted", trials=1, search="random")
+        (unknown,) = tune.search(tasks.SCALE, gfx, store=store, engine=engine)
+        assert unknown.best is None and "no model of time" in unknown.trials[0].reason
+
     def test_there_is_nothing_to_measure_on(self, store, engine, monkeypatch):
         MadeUpMachine(monkeypatch, engine, lambda config: 1.0, devices=0)
         with pytest.raises(TuneWorkerError, match="no nvidia:sm_90 to measure on.*roofline"):

@@ -434,7 +434,7 @@ class _Task:
             time, last = max(ends, key=lambda end: end[0])
             if time > begin:
                 yield self.until(time)
-                self.span(event.where, begin, "wait", last.by)
+                self.span(event.where, begin, "wait", (last.by[0], time))
 
     def init(self, event: Init) -> _Steps:
         self.run.barriers[event.place] = _Barrier(event.count)
