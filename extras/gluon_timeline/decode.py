@@ -12,8 +12,8 @@ import numpy as np
 
 __all__ = ["Launch", "Span", "decoded"]
 
-_MAGIC = 0x6C676C74
-_HEADER = 4  # slots of four words before a ring
+_MAGIC = 0x6C676C75
+_HEADER = 64  # bytes of each warp in front of the rings
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Launch:
         kernel: its name.
         spans: in the order of blocks, warps and begins.
         nanoseconds: from the first begin of a warp to the last end.
-        dropped: events that rings lost because newer ones took their place.
-        unpaired: begins without an end, or ends without a begin, that no lost event explains.
+        dropped: spans that rings lost because newer ones took their place.
+        unpaired: spans of warps that did not reach their end, or that make no sense.
         warps: number of warps that recorded.
     """
 
@@ -163,27 +163,44 @@ def decoded(kernel: str, buffer: np.ndarray, table: Mapping[str, Any]) -> Launch
         buffer: uint8, of all blocks.
         table: the entry `timeline` of the kernel's metadata.
     """
-    events, warps = int(table["events"]), int(table["warps"])
-    words = buffer[: buffer.size // 16 * 16].view(np.uint32)
-    slots = words.reshape(-1, _HEADER + events, 4)
-    rows = [row for row in range(len(slots)) if slots[row, 0, 0] == _MAGIC]
+    events, warps, first = int(table["events"]), int(table["warps"]), int(table["ring"])
+    pitch = first + warps * events * 8  # bytes of a block
+    blocks = buffer[: buffer.size // pitch * pitch].reshape(-1, pitch)
+    heads = blocks[:, : warps * _HEADER].copy().view(np.uint32).reshape(-1, 4, 4)
+    rings = blocks[:, first:].copy().view(np.uint32).reshape(-1, events, 2)
+    rows = [row for row in range(len(heads)) if heads[row, 0, 0] == _MAGIC]
     if not rows:
         return Launch(kernel, (), 0.0, 0, 0, 0)
-    heads = slots[:, :_HEADER]
     times = _wide(heads[:, :, 2], heads[:, :, 3])  # begin ns, begin cycles, end ns, end cycles
     rate = _nanoseconds_per_cycle(times[rows])
     start = int(times[rows, 0].min())
-    stop = max(
-        float(times[row, 0] - start) + (times[row, 3] - times[row, 1]) * rate
-        for row in rows
-        if times[row, 3]
-    ) if any(times[row, 3] for row in rows) else 0.0  # fmt: skip
+    stop = max((float(times[row, 0] - start) + (times[row, 3] - times[row, 1]) * rate
+                for row in rows if times[row, 3]), default=0.0)  # fmt: skip
     counts = _Counts()
     for row in rows:
-        offset = float(times[row, 0] - start)
-        _pair(slots[row, _HEADER:], row, warps, int(heads[row, 0, 1]), int(times[row, 1]), offset, rate,
-              table["scopes"], counts)  # fmt: skip
+        warp = _Warp(*divmod(row, warps), int(heads[row, 0, 1]), int(times[row, 1]), int(times[row, 3]),
+                     float(times[row, 0] - start), int(heads[row, 2, 0]))  # fmt: skip
+        _spans(rings[row], warp, rate, table, counts)
     return Launch(kernel, tuple(counts.spans), stop, counts.dropped, counts.unpaired, len(rows))
+
+
+@dataclass(frozen=True)
+class _Warp:
+    """The header of a warp.
+
+    Args:
+        cycles, end: clock when it began and ended; `end` is 0 where it did not.
+        offset: nanoseconds from the first warp's begin to its own.
+        passed: spans that it wrote, those that others replaced included.
+    """
+
+    block: int
+    warp: int
+    sm: int
+    cycles: int
+    end: int
+    offset: float
+    passed: int
 
 
 def _wide(low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -200,29 +217,39 @@ def _nanoseconds_per_cycle(times: np.ndarray) -> float:
     return float(nanoseconds[longest].sum() / cycles[longest].sum())
 
 
-def _pair(
-    ring: np.ndarray, row: int, warps: int, sm: int, cycles: int, offset: float, rate: float,
-    scopes: Any, counts: _Counts,
-) -> None:  # fmt: skip
-    """Add the spans of one warp."""
-    used = ring[ring[:, 0] != 0]
-    used = used[np.argsort(used[:, 1], kind="stable")]
-    lost = int(used[0, 1]) if len(used) else 0
-    counts.dropped += lost
-    clocks = (_wide(used[:, 2], used[:, 3]) - cycles) * rate + offset
-    open_scopes: list[tuple[int, float]] = []
-    spans: list[Span] = []
-    for code, time in zip(used[:, 0], clocks):
-        number, ends = divmod(int(code), 2)
-        if not ends:
-            open_scopes.append((number, float(time)))
-        elif open_scopes and open_scopes[-1][0] == number:
-            _, begin = open_scopes.pop()
-            name, line, file = scopes[number - 1]
-            block, warp = divmod(row, warps)
-            depth = len(open_scopes)
-            spans.append(Span(block, warp, sm, name, line, begin, float(time), depth, file))
-        elif not lost:
+def _spans(
+    ring: np.ndarray, warp: _Warp, rate: float, table: Mapping[str, Any], counts: _Counts
+) -> None:
+    """Add the spans of one warp.
+
+    Begins have 32 bits and lengths fewer. The spans of a warp that ran for longer than a length can say are dropped.
+    """
+    scopes, bits = table["scopes"], int(table["bits"])
+    if not warp.end:  # how many spans it wrote is not known, and neither is their order
+        counts.unpaired += int(np.count_nonzero(ring[:, 1]))
+        return
+    kept = min(warp.passed, len(ring))
+    counts.dropped += warp.passed - kept
+    if warp.end - warp.cycles >= 1 << (32 - bits):
+        counts.dropped += kept
+        return
+    order = np.arange(warp.passed - kept, warp.passed) % len(ring)
+    begins = (ring[order, 0].astype(np.int64) - warp.cycles) & 0xFFFFFFFF
+    words = ring[order, 1].astype(np.int64)
+    ends, numbers = begins + (words >> bits), words & ((1 << bits) - 1)
+    rows = sorted(
+        zip(begins.tolist(), ends.tolist(), numbers.tolist()), key=lambda row: (row[0], -row[1])
+    )
+    around: list[int] = []  # ends of the spans that are open
+    for begin, end, number in rows:
+        if not 1 <= number <= len(scopes):
             counts.unpaired += 1
-    counts.unpaired += 0 if lost else len(open_scopes)
-    counts.spans.extend(sorted(spans, key=lambda span: (span.begin, span.depth)))
+            continue
+        while around and around[-1] < end:
+            around.pop()
+        name, line, file = scopes[number - 1]
+        counts.spans.append(
+            Span(warp.block, warp.warp, warp.sm, name, line, warp.offset + begin * rate,
+                 warp.offset + end * rate, len(around), file)
+        )  # fmt: skip
+        around.append(end)

@@ -30,8 +30,8 @@ function show(launch, order) {
   if (model) facts.push(`${time(model.nanoseconds)} predicted for ${model.device}`);
   if (model && launch.blocks.length) facts.push(`predicted / measured ${(model.nanoseconds / Math.max(launch.nanoseconds, 1e-9)).toFixed(2)}`);
   if (model?.note) facts.push(model.note);
-  if (launch.dropped) facts.push(`${launch.dropped} oldest events dropped`);
-  if (launch.unpaired) facts.push(`${launch.unpaired} events without a partner`);
+  if (launch.dropped) facts.push(`${launch.dropped} oldest spans dropped`);
+  if (launch.unpaired) facts.push(`${launch.unpaired} spans of warps that did not end`);
   if (launch.left_out) facts.push(`lanes of ${launch.left_out} more blocks left out; shares count them`);
   section.append(make("p", {}, facts.join(" · ")));
   const pick = make("select", { "aria-label": "block" }, ...launch.blocks.map((block, i) => make("option", { value: i }, `block ${block.block}, SM ${block.sm}`)));

@@ -72,8 +72,12 @@ class Timeline:
         for launch in self.launches:
             lines.append(
                 f"{launch.kernel}: {launch.nanoseconds / 1000:.1f} us, {launch.warps} warps"
-                + (f", {launch.dropped} events dropped" if launch.dropped else "")
-                + (f", {launch.unpaired} events without a partner" if launch.unpaired else "")
+                + (f", {launch.dropped} spans dropped" if launch.dropped else "")
+                + (
+                    f", {launch.unpaired} spans of warps that did not end"
+                    if launch.unpaired
+                    else ""
+                )
             )
             for name, line, count, mean, share in launch.shares():
                 lines.append(f"  {share:6.1%}  {mean:9.0f} ns x {count:<7} {name}, line {line}")
@@ -125,7 +129,9 @@ def _zeros(size: int, alignment: int) -> Any:
     """Return a buffer of zeros where the launch runs: on the GPU, or here for an emulator."""
     torch = _torch_with_gpu()
     if torch is not None:
-        return torch.zeros(size, dtype=torch.uint8, device="cuda")
+        room = torch.zeros(size + alignment, dtype=torch.uint8, device="cuda")
+        start = -room.data_ptr() % alignment
+        return room[start : start + size]
     raw = np.zeros(size + alignment, np.uint8)
     start = -raw.ctypes.data % alignment
     return raw[start : start + size]
@@ -140,7 +146,7 @@ def record(*, auto: bool = False, events: int = 256, launches: int = 16) -> Iter
 
     Args:
         auto: add scopes around waits, barriers and the issue of asynchronous work.
-        events: begins and ends that each warp keeps, a power of two; the oldest are dropped and counted.
+        events: spans that each warp keeps, a power of two; the oldest are dropped and counted.
         launches: the most that are kept; `timeline.skipped` counts the rest.
 
     Raises:

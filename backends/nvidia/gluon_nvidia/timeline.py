@@ -1,23 +1,25 @@
 """Time inside kernels: marks become PTX that writes the clock to a ring buffer in global memory.
 
 `gl.scope` leaves a marker in the PTX, an instruction without effect and a comment. While a timeline is recorded
-(the compile option `instrumentation_mode` names it), the stage that writes PTX replaces each marker by code that
-appends an event to the ring of its warp. The buffer is Triton's scratch memory for profiles, which every
-launch path already allocates per block. Automatic scopes enclose instructions that wait or issue
-asynchronous work.
+(the compile option `instrumentation_mode` names it), the stage that writes PTX replaces the marker of a begin by a
+read of the clock into a register, and that of an end by code that appends a span to the ring of its warp: six
+instructions for both. The buffer is Triton's scratch memory for profiles, which every launch path already allocates
+per block. Automatic scopes enclose instructions that wait or issue asynchronous work.
 
-One warp's part of the buffer, in slots of 16 bytes (four little-endian 32-bit words):
+A block's part of the buffer begins with 64 bytes for each warp, is padded to a multiple of a ring, and has a ring
+for each warp. In little-endian words of 32 bits:
 
-    0        MAGIC, %smid, %globaltimer (nanoseconds)
-    1        0, 0, %clock64 (cycles)           both when the warp began
-    2        events, 0, %globaltimer
-    3        0, 0, %clock64                    both when the warp ended
-    4...     code, number, %clock64            a ring; code is 2 * scope for a begin, + 1 for an end
+    0 to 3       MAGIC, %smid, %globaltimer (nanoseconds)
+    4 to 7       0, 0, %clock64 (cycles)           both when the warp began
+    8 to 11      spans, 0, %globaltimer
+    12 to 15     0, 0, %clock64                    both when the warp ended
+    ring         %clock at the begin, cycles << bits | scope
 
 The metadata of a compiled kernel says the rest: `timeline` has `scopes` (name, line and file, in the order of their
-numbers, which start at 1), `events` (slots of a ring) and `warps` (per block).
+numbers, which start at 1), `events` (spans of a ring), `warps` (per block), `ring` (the offset of the rings in bytes) and
+`bits`.
 
-Source: PTX ISA, 10 (special registers %clock64, %globaltimer, %smid).
+Source: PTX ISA, 10 (special registers %clock, %clock64, %globaltimer, %smid).
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ from gluon_core import errors
 
 __all__ = ["HEADER", "MAGIC", "instrumented", "marker", "recorded"]
 
-MAGIC = 0x6C676C74
-HEADER = 4  # slots before the ring
-_SLOT = 16  # bytes
+MAGIC = 0x6C676C75
+HEADER = 64  # bytes of a warp in front of the rings
+_SLOT = 8  # bytes of a span
 _EVENTS = 256
 
 _Run = Callable[[Any, "dict[str, Any]"], Any]
@@ -128,19 +130,28 @@ class _Writer:
         body = self._body(ptx[opening:closing].split("\n"))
         if not self.scopes:
             return ptx
+        bits = len(self.scopes).bit_length()
+        body = body.replace(_SCALE, str(1 << bits))
         parameters = head.count(".param")
+        ring = self.events * _SLOT
+        first = -(-warps * HEADER // ring) * ring  # where the rings begin, aligned to their size
         begin = _BEGIN.format(
             warps=warps,
-            region=(HEADER + self.events) * _SLOT,
+            block=first + warps * ring,
+            first=first,
+            ring=ring,
+            scopes=len(self.scopes) + 1,
             buffer=f"{entry[1]}_param_{parameters - 1}",
             magic=MAGIC,
         )
-        metadata["profile_scratch_size"] = warps * (HEADER + self.events) * _SLOT
-        metadata["profile_scratch_align"] = 128
+        metadata["profile_scratch_size"] = first + warps * ring
+        metadata["profile_scratch_align"] = max(128, ring)
         metadata["timeline"] = {
             "scopes": [[*scope, file] for scope, file in zip(self.scopes, self.places)],
             "events": self.events,
             "warps": warps,
+            "ring": first,
+            "bits": bits,
         }
         outside = len(_MARK.findall(ptx)) - len(_MARK.findall(ptx[opening:closing]))
         if outside:
@@ -206,7 +217,9 @@ class _Writer:
         return self.scopes[name, line]
 
     def _event(self, number: int, ends: bool) -> str:
-        return _EVENT.format(code=2 * number + ends, mask=self.events - 1)
+        if not ends:
+            return f"\tmov.u64 %gttime, %clock64;\n\tmov.b64 {{%gts{number}, %gtd}}, %gttime;"
+        return _SPAN.format(number=number, mask=self.events * _SLOT - 1, scale=_SCALE)
 
 
 def _end_of_body(ptx: str, at: int) -> int:
@@ -222,10 +235,13 @@ def _end_of_body(ptx: str, at: int) -> int:
         at = end + 1
 
 
-# `gt` is the prefix of the recorder's registers. A warp's first lane writes.
+_SCALE = "%gtscale"  # stands for the factor of cycles, which is known when all scopes are
+# `gt` is the prefix of the recorder's registers. A warp's first lane writes. The places of the others differ: this keeps
+# addresses out of uniform registers, from which each store would copy them. The clock is read as 64 bits, which the
+# assembler does in fewer cycles than for 32.
 _BEGIN = """\
 	.reg .b64 %gtbase, %gttime, %gtslot;
-	.reg .b32 %gtnumber, %gta, %gtb, %gtc, %gtd;
+	.reg .b32 %gta, %gtb, %gtc, %gtd, %gtlow, %gthigh, %gtnext, %gts<{scopes}>;
 	.reg .pred %gtfirst;
 	mov.u32 %gta, %ctaid.z;
 	mov.u32 %gtb, %nctaid.y;
@@ -236,13 +252,18 @@ _BEGIN = """\
 	mad.lo.u32 %gta, %gta, %gtb, %gtc;
 	mov.u32 %gtb, %tid.x;
 	and.b32 %gtc, %gtb, 31;
+	shl.b32 %gtnext, %gtc, 3;
 	setp.eq.u32 %gtfirst, %gtc, 0;
 	shr.u32 %gtb, %gtb, 5;
-	mad.lo.u32 %gta, %gta, {warps}, %gtb;
 	ld.param.b64 %gtbase, [{buffer}];
 	cvta.to.global.u64 %gtbase, %gtbase;
-	mad.wide.u32 %gtbase, %gta, {region}, %gtbase;
-	mov.u32 %gtnumber, 0;
+	mad.wide.u32 %gtbase, %gta, {block}, %gtbase;
+	mul.lo.u32 %gtc, %gtb, {ring};
+	add.u32 %gtc, %gtc, {first};
+	cvt.u64.u32 %gtslot, %gtc;
+	add.u64 %gtslot, %gtbase, %gtslot;
+	mov.b64 {{%gtlow, %gthigh}}, %gtslot;
+	mad.wide.u32 %gtbase, %gtb, 64, %gtbase;
 	mov.u32 %gta, {magic};
 	mov.u32 %gtb, %smid;
 	mov.u64 %gttime, %globaltimer;
@@ -253,14 +274,16 @@ _BEGIN = """\
 	mov.u32 %gta, 0;
 	@%gtfirst st.global.v4.b32 [%gtbase+16], {{%gta, %gta, %gtc, %gtd}};
 """
-_EVENT = """\
+_SPAN = """\
 	mov.u64 %gttime, %clock64;
-	mov.b64 {{%gtc, %gtd}}, %gttime;
-	and.b32 %gta, %gtnumber, {mask};
-	mad.wide.u32 %gtslot, %gta, 16, %gtbase;
-	mov.u32 %gta, {code};
-	@%gtfirst st.global.v4.b32 [%gtslot+64], {{%gta, %gtnumber, %gtc, %gtd}};
-	add.u32 %gtnumber, %gtnumber, 1;"""
+	mov.b64 {{%gtb, %gtd}}, %gttime;
+	sub.u32 %gtb, %gtb, %gts{number};
+	mad.lo.u32 %gtb, %gtb, {scale}, {number};
+	and.b32 %gtc, %gtnext, {mask};
+	or.b32 %gtc, %gtc, %gtlow;
+	mov.b64 %gtslot, {{%gtc, %gthigh}};
+	@%gtfirst st.global.v2.b32 [%gtslot], {{%gts{number}, %gtb}};
+	add.u32 %gtnext, %gtnext, 8;"""
 _END = """\
 	mov.u64 %gttime, %clock64;
 	mov.b64 {%gtc, %gtd}, %gttime;
@@ -268,4 +291,5 @@ _END = """\
 	@%gtfirst st.global.v4.b32 [%gtbase+48], {%gta, %gta, %gtc, %gtd};
 	mov.u64 %gttime, %globaltimer;
 	mov.b64 {%gtc, %gtd}, %gttime;
-	@%gtfirst st.global.v4.b32 [%gtbase+32], {%gtnumber, %gta, %gtc, %gtd};"""
+	shr.u32 %gtb, %gtnext, 3;
+	@%gtfirst st.global.v4.b32 [%gtbase+32], {%gtb, %gta, %gtc, %gtd};"""
