@@ -82,17 +82,20 @@ class Timing:
         instructions: class -> (pipe, cycles for which an instruction of a warp occupies the pipe of its scheduler).
             Classes: "fma", "add", "mul", "max", "integer", "multiply", "logic", "shift", "compare", "select", "special"
             (exp2 and its like), "convert", "half", "shuffle", "move".
-        latency: of what -> cycles: "arithmetic", "special", "shared", "L1", "L2", "memory" (global, missing all
-            caches), "copy" (of a copy engine, on top of the memory's), "atomic", "store", "signal" (an arrival until the waiting warp
-            goes on), "barrier" (of a block), "cluster", "shuffle", "launch_wait".
+        latency: cycles of "arithmetic", "special", "shuffle", "shared", "L1", "L2", "memory" (global, missing all
+            caches), "copy" (of a copy engine, on top of the memory's), "atomic", "store", "arrive" (at a barrier in shared
+            memory), "pass" (a wait that has nothing to wait for), "signal" (from an arrival until the waiting warp goes
+            on), "barrier" (of a block), "cluster".
         shared_bytes: per cycle of a unit.
-        copy_bytes: per cycle that the copy engine of a unit moves at most; `copy_issue` cycles for each copy.
+        copy_bytes: per cycle that the copy engine of a unit reads at most, and `store_bytes` that it writes; `copy_issue`
+            cycles for each copy.
         port_bytes: per cycle between a unit and the L2 cache.
-        cache_bytes: per nanosecond between all units and the L2 cache.
+        cache_bytes: per nanosecond between all units and the L2 cache, each byte for one unit; `shared_cache_bytes` where
+            all units read the same, and `cache_write_bytes` while they read as much.
         memory_bytes: per nanosecond of global memory, reading; `write_bytes` writing.
         cache_size: bytes of the L2 cache that keep their content, under common access patterns.
-        launch: nanoseconds: "kernel" (one more launch in a graph), "block" (one more block on a unit after another one), "first"
-            (from the start of a kernel until its first instructions), "last" (from its last instruction to the end).
+        launch: nanoseconds: "kernel" (one more empty launch in a graph), "block" (one more block on a unit that holds
+            others), "alone" (one more block on a unit that holds one at a time).
         works: op -> the time on the unit that executes it, for the vendor's ops and `dot`.
         matrix_queues: queues of asynchronous work that the matrix unit does.
     """
@@ -113,9 +116,12 @@ class Timing:
     latency: Mapping[str, float]
     shared_bytes: float
     copy_bytes: float
+    store_bytes: float
     copy_issue: float
     port_bytes: float
     cache_bytes: float
+    shared_cache_bytes: float
+    cache_write_bytes: float
     memory_bytes: float
     write_bytes: float
     cache_size: int

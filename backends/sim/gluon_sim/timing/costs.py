@@ -21,7 +21,7 @@ from gluon_sim.timing.stream import Compute, Where
 from gluon_sim.tracing.ir import Op, Value
 from gluon_sim.tracing.types import MemDescType, PointerType, ScalarType, TensorType, Type
 
-__all__ = ["Prices", "facts_of", "registers_of"]
+__all__ = ["Prices", "facts_of", "pure", "registers_of"]
 
 # op -> (class, instructions for an element); several pairs for several classes.
 _FLOAT: dict[str, tuple[tuple[str, float], ...]] = {
@@ -352,34 +352,12 @@ def _spread(
     return holders_of_row[0], holders_of_row[1]
 
 
-def invariant_ops(ops: Iterable[Op]) -> set[int]:
-    """Return the ids of ops in loops whose operands do not change in the loop around them."""
-    out: set[int] = set()
-    for loop in ops:
-        if loop.name not in ("for", "while"):
-            continue
-        for region in loop.regions:
-            for block in region.blocks:
-                inside = {id(result) for op in block.ops for result in op.results}
-                inside |= {id(argument) for argument in block.arguments}
-                for op in block.ops:
-                    if not op.results or op.regions or not _pure(op):
-                        continue
-                    if not any(id(value) in inside for value in op.operands()):
-                        out.add(id(op))
-                        inside -= {id(result) for result in op.results}
-    return out
-
-
-def _pure(op: Op) -> bool:
-    return (
+def pure(op: Op) -> bool:
+    """Return True for an op of one result that depends on its operands alone."""
+    return len(op.results) == 1 and (
         op.name in _FLOAT or op.name in _INTEGER or op.name in _FREE
         or op.name.startswith(("icmp", "fcmp", "fp_", "int_")) or op.name == "convert_layout"
     )  # fmt: skip
-
-
-def value_of(operand: Any) -> Any:
-    return operand.resolve() if isinstance(operand, Value) else operand
 
 
 def elements(mask: Optional[np.ndarray], shape: tuple[int, ...]) -> int:

@@ -7,6 +7,7 @@ their own serve one piece of work after the other; a wait ends when what it wait
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -36,7 +37,6 @@ from gluon_sim.timing.stream import (
 __all__ = ["Lane", "Memory", "Span", "Stuck", "Unit"]
 
 _ISSUE = 4.0  # cycles of an instruction that starts something
-_PASS = 16.0  # cycles of a wait that has nothing to wait for
 
 
 class Stuck(Exception):
@@ -118,14 +118,78 @@ class _Barrier:
 
 
 class _Done:
-    """The end of a piece of work."""
+    """The end of a piece of work: of the whole of it, and of its reads of shared memory.
 
-    __slots__ = ("by", "read", "time")
+    `time` is None as long as it is not known.
+    """
 
-    def __init__(self, time: float, read: float, by: Cause):
+    __slots__ = ("by", "read", "time", "waiting")
+
+    def __init__(self, lane: "Lane", time: Optional[float] = None, read: Optional[float] = None):
+        self.by = lane
         self.time = time
-        self.read = read
-        self.by = by
+        self.read = time if read is None else read
+        self.waiting: list[Callable[[], None]] = []
+
+    def known(self, time: float) -> None:
+        """Set the time, and tell those who asked for it."""
+        self.time = self.read = time
+        waiting, self.waiting = self.waiting, []
+        for call in waiting:
+            call()
+
+
+class _Matrix:
+    """The matrix unit: tasks that have work for it share it equally, each with its own work in order.
+
+    Hardware takes the instructions of several groups of warps in turns.
+    """
+
+    def __init__(self, unit: "Unit"):
+        self.unit = unit
+        self.queues: dict[int, deque[tuple[list[float], Start, _Done, list[float]]]] = {}
+        self._updated = 0.0
+        self._version = 0
+
+    def put(self, task: int, start: Start, done: _Done) -> None:
+        """Add work of a task."""
+        self._progress()
+        self.queues.setdefault(task, deque()).append(([max(start.busy, 1e-3)], start, done, []))
+        self._next()
+
+    def _progress(self) -> None:
+        now = self.unit.now
+        heads = [queue[0] for queue in self.queues.values()]
+        if heads:
+            each = (now - self._updated) / len(heads)
+            for left, _, _, begun in heads:
+                if not begun:
+                    begun.append(self._updated)
+                left[0] -= each
+        self._updated = now
+
+    def _next(self) -> None:
+        self._version += 1
+        version = self._version
+        heads = [queue[0] for queue in self.queues.values()]
+        if heads:
+            first = min(left[0] for left, *_ in heads) * len(heads)
+            self.unit.at(self.unit.now + max(0.0, first), lambda: self._ended(version))
+
+    def _ended(self, version: int) -> None:
+        if version != self._version:
+            return
+        self._progress()
+        over = []
+        for task, queue in list(self.queues.items()):
+            if queue[0][0][0] <= 1e-6:
+                over.append(queue.popleft())
+                if not queue:
+                    del self.queues[task]
+        self._next()
+        for _, start, done, begun in over:
+            done.by.spans.append(Span(start.where, begun[0], self.unit.now, "work"))
+            done.known(self.unit.now + start.latency)
 
 
 class Unit:
@@ -151,7 +215,8 @@ class Unit:
         self._jobs: list[_Job] = []
         self._updated = 0.0
         self._version = 0
-        self._matrix = self._engine = self._port = self._threads = 0.0
+        self._matrix = _Matrix(self)
+        self._engine = self._port = self._threads = 0.0
         self._drained = 0.0
 
     # ---- time -------------------------------------------------------------------------------------
@@ -253,23 +318,19 @@ class Unit:
 
     # ---- units of their own -----------------------------------------------------------------------------
 
-    def serve(self, start: Start, run: "_Run") -> _Done:
-        """Return when work ends that is started now; the units that do it are busy meanwhile."""
+    def serve(self, start: Start, run: "_Run", task: int) -> _Done:
+        """Return when work of a task ends that is started now; the units that do it are busy meanwhile."""
         timing = self.timing
         if start.unit == "matrix":
-            begin = max(self.now, self._matrix)
-            self._matrix = begin + start.busy
             self.busy["matrix"] = self.busy.get("matrix", 0.0) + start.busy
-            done = self._matrix + start.latency
-            lane = run.unit_lane("matrix unit")
-            lane.spans.append(Span(start.where, begin, self._matrix, "work"))
-            return _Done(done, done, (lane, done))
+            product = _Done(run.unit_lane("matrix unit"))
+            self._matrix.put(task, start, product)
+            return product
         self.moved += start.bytes
         if start.unit == "copy":
             begin = max(self.now, self._engine)
-            self._engine = begin + max(
-                timing.copy_issue * start.requests, start.bytes / timing.copy_bytes
-            )
+            rate = timing.store_bytes if start.writes else timing.copy_bytes
+            self._engine = begin + max(timing.copy_issue * start.requests, start.bytes / rate)
             ready, extra = self._engine, timing.latency["copy"]
             lane = run.unit_lane("copies out" if start.writes else "copies in")
         else:
@@ -278,7 +339,7 @@ class Unit:
             ready, extra = begin + _ISSUE, 0.0
             lane = run.unit_lane("stores" if start.writes else "loads")
         if not start.bytes:
-            return _Done(ready, ready, (lane, ready))
+            return _Done(lane, ready)
         served = max(ready, self._port)
         self._port = served + (self.memory.write if start.writes else self.memory.read)(start.bytes)
         self.busy["memory"] = self.busy.get("memory", 0.0) + self._port - served
@@ -288,7 +349,7 @@ class Unit:
         done = self._port + latency + extra
         lane.spans.append(Span(start.where, begin, done, "work"))
         self._drained = max(self._drained, done)
-        return _Done(done, self._port if start.writes else done, (lane, done))
+        return _Done(lane, done, self._port if start.writes else done)
 
 
 _Resume = Callable[[], None]
@@ -405,19 +466,38 @@ class _Task:
     def start(self, event: Start) -> _Steps:
         begin = self.unit.now
         yield self.until(begin + _ISSUE + event.issue)
-        done = self.unit.serve(event, self.run)
+        done = self.unit.serve(event, self.run, id(self))
         self.run.done[id(event)] = done
         if event.queue:
             self.open.setdefault(event.queue, []).append(done)
-        for place, kind, amount in event.signals:
-            self.unit.at(done.time, partial(self.run.signal, place, kind, amount, done.by))
+        for signal in event.signals:
+            call = partial(self._signal, done, signal)
+            if done.time is None:
+                done.waiting.append(call)
+            else:
+                call()
         self.span(event.where, begin, "issue")
 
     def need(self, event: Need) -> _Steps:
         begin, done = self.unit.now, self.run.done[id(event.start)]
-        if done.time > begin:
-            yield self.until(done.time)
-            self.span(event.where, begin, "wait", done.by)
+        yield from self._over(done, False)
+        assert done.time is not None
+        self.span(event.where, begin, "wait", (done.by, done.time))
+
+    def _signal(self, done: _Done, signal: tuple[Place, str, int]) -> None:
+        """Signal a barrier when work is over."""
+        assert done.time is not None
+        place, kind, amount = signal
+        call = partial(self.run.signal, place, kind, amount, (done.by, done.time))
+        self.unit.at(done.time, call)
+
+    def _over(self, done: _Done, reads: bool) -> _Steps:
+        """Wait until work is over, or its reads of shared memory are."""
+        if done.time is None:
+            yield done.waiting.append
+        time = done.read if reads else done.time
+        if time is not None and time > self.unit.now:
+            yield self.until(time)
 
     def commit(self, event: Commit) -> _Steps:
         self.groups.setdefault(event.queue, []).append(self.open.pop(event.queue, []))
@@ -427,14 +507,16 @@ class _Task:
     def wait_groups(self, event: WaitGroups) -> _Steps:
         begin, known = self.unit.now, self.groups.get(event.queue, [])
         over = max(0, len(known) - event.pending)
-        ends = [(done.read if event.reads else done.time, done) for group in known[:over] for done in group]  # fmt: skip
+        ends = [done for group in known[:over] for done in group]
         if not event.reads:
             self.groups[event.queue] = known[over:]
-        if ends:
-            time, last = max(ends, key=lambda end: end[0])
-            if time > begin:
-                yield self.until(time)
-                self.span(event.where, begin, "wait", (last.by[0], time))
+        last: Optional[Cause] = None
+        for done in ends:
+            before = self.unit.now
+            yield from self._over(done, event.reads)
+            if self.unit.now > before:
+                last = (done.by, self.unit.now)
+        self.span(event.where, begin, "wait", last)
 
     def init(self, event: Init) -> _Steps:
         self.run.barriers[event.place] = _Barrier(event.count)
@@ -447,13 +529,13 @@ class _Task:
         yield
 
     def arrive(self, event: Arrive) -> _Steps:
-        yield self.until(self.unit.now + _ISSUE)
+        yield self.until(self.unit.now + self.unit.timing.latency["arrive"])
         self.run.signal(event.place, "arrive", event.count, (self.lane, self.unit.now))
 
     def wait_barrier(self, event: WaitBarrier) -> _Steps:
         begin, barrier = self.unit.now, self.run.barrier(event.place)
         if barrier.phase & 1 != event.parity:
-            yield self.until(begin + _PASS)
+            yield self.until(begin + self.unit.timing.latency["pass"])
             self.span(event.where, begin, "compute")
             return
         delay = self.unit.timing.latency["signal"]

@@ -95,6 +95,7 @@ class _Traffic:
     writes: float
     read_misses: float
     write_misses: float
+    alone: float  # of the read bytes, the share that one unit reads alone
 
 
 def _traffic(
@@ -121,11 +122,12 @@ def _traffic(
     reads, writes = reads * scale, writes * scale
     unique = min(reads, float(max(touched - min(writes, touched / 2), 1)))
     footprint = min(reads + writes, float(touched))
+    alone = 1.0 if wave is None else wave
     if footprint <= timing.cache_size:
         misses = 0.0 if warm else unique
-        return _Traffic(reads, writes, misses / max(reads, 1.0), 0.0 if warm else 1.0)
+        return _Traffic(reads, writes, misses / max(reads, 1.0), 0.0 if warm else 1.0, alone)
     share = unique / max(reads, 1.0) if wave is None else max(wave, unique / max(reads, 1.0))
-    return _Traffic(reads, writes, min(1.0, share), 1.0)
+    return _Traffic(reads, writes, min(1.0, share), 1.0, alone)
 
 
 def _memory(timing: Timing, traffic: _Traffic, active: int, clock: float) -> Memory:
@@ -135,10 +137,12 @@ def _memory(timing: Timing, traffic: _Traffic, active: int, clock: float) -> Mem
         return nanoseconds * clock
 
     port = 1.0 / timing.port_bytes
-    cache = cycles(active / timing.cache_bytes)
+    alone = traffic.alone
+    cache = cycles(active * (alone / timing.cache_bytes + (1 - alone) / timing.shared_cache_bytes))
     read = cycles(active * traffic.read_misses / timing.memory_bytes)
     write = cycles(active * traffic.write_misses / timing.write_bytes)
-    each_read, each_write = max(port, cache, read), max(port, cache, write)
+    each_read = max(port, cache, read)
+    each_write = max(port, cycles(active / timing.cache_write_bytes), write)
     hit, miss = timing.latency["L2"], timing.latency["memory"]
     return Memory(
         lambda size: size * each_read,
@@ -200,7 +204,7 @@ def _span(
 ) -> tuple[float, Unit, float]:  # fmt: skip
     """Return cycles from the first begin to the last end, the replayed unit, and the cycles of its first block."""
     units = timing.units
-    gap = timing.launch["block"] * clock
+    gap = timing.launch["block" if held > 1 else "alone"] * clock
     each = ceil(total / units)  # blocks of the unit that gets most
     if each <= held * _STEADY or len(blocks) > 1 and each <= held:
         # All blocks of one unit: the slowest of those that samples stand for.

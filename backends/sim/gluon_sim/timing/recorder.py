@@ -12,7 +12,7 @@ from gluon_sim.executor.compile import Step
 from gluon_sim.executor.task import Task
 from gluon_sim.memory.shared import SharedView
 from gluon_sim.sanitizer.access import SECTOR, global_cost, holders
-from gluon_sim.timing.costs import Prices, elements, facts_of, invariant_ops
+from gluon_sim.timing.costs import Prices, elements, facts_of, pure
 from gluon_sim.timing.stream import (
     Arrive,
     Block,
@@ -45,6 +45,36 @@ _ATOMICS = ("atomic_rmw", "atomic_cas")
 _VIEWS = frozenset("splat broadcast expand_dims reshape trans bitcast join split unsplat".split())
 
 
+class Numbers:
+    """Numbers of values: equal for values that are known to be equal."""
+
+    LIMIT = 20_000
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, tuple[Any, int]] = {}  # with the array, so that its id stays its own
+        self._results: dict[Any, int] = {}
+        self._next = 0
+
+    def of(self, array: np.ndarray) -> int:
+        known = self._by_id.get(id(array))
+        if known is None:
+            self._next += 1
+            known = self._by_id[id(array)] = array, self._next
+        return known[1]
+
+    def same(self, key: Any, result: Any) -> bool:
+        """Return True if `key` was computed before; `result` is then the same value."""
+        if len(self._by_id) > self.LIMIT:
+            self._by_id.clear()
+            self._results.clear()
+        number = self._results.get(key)
+        if number is None:
+            number = self._results[key] = self.of(result)
+            return False
+        self._by_id[id(result)] = result, number
+        return True
+
+
 class Enough(BaseException):
     """The limit of events is reached: the rest of the program is not needed."""
 
@@ -68,7 +98,7 @@ class Recorder(Watcher):
         self._flights: dict[int, Start] = {}  # by token
         self._landed: dict[int, Start] = {}  # by op: the work whose signals come now
         self._traffic: dict[int, tuple[int, Any]] = {}
-        self._charged: set[tuple[int, int]] = set()
+        self._numbers: WeakKeyDictionary[Task, Numbers] = WeakKeyDictionary()
         self._wheres: dict[tuple[str, int, str], Where] = {}
         self._kept: list[Any] = []
         self._requests: dict[int, tuple[int, int]] = {}
@@ -82,7 +112,6 @@ class Recorder(Watcher):
         self.prices = Prices(self.timing, launch.target.warp_size, architecture.banks)
         ops = list(program.walk_ops())
         self.prices.learn(ops)
-        self._invariant = invariant_ops(ops)
         for op in ops:
             self._carried(op)
 
@@ -92,7 +121,6 @@ class Recorder(Watcher):
         self._count = 0
         self._forks = {}
         self._pending = {}
-        self._charged = set()
 
     def _carried(self, op: Op) -> None:
         """Note which values a loop carries: a loaded one arrives under another name."""
@@ -212,18 +240,26 @@ class Recorder(Watcher):
         elif name == "dot":
             self._worked(launch, task, op)
         else:
-            self._computed(launch, task, op)
+            self._computed(launch, task, op, args)
         self._landed.pop(id(op), None)
 
-    def _computed(self, launch: Launch, task: Task, op: Op) -> None:
-        if id(op) in self._invariant:
-            key = (id(task), id(op))
-            if key in self._charged:
-                return
-            self._charged.add(key)
+    def _computed(self, launch: Launch, task: Task, op: Op, args: Sequence[Any]) -> None:
+        if pure(op) and self._known(launch, task, op, args):
+            return
         price = self.prices.of(op, task.num_warps, self._where(launch, task, op))
         if price is not None:
             self._compute(task, price, self._where(launch, task, op))
+
+    def _known(self, launch: Launch, task: Task, op: Op, args: Sequence[Any]) -> bool:
+        """Return True if the task has computed the same of the same values: the compiler keeps that.
+
+        So are common subexpressions, and loops' invariants from the second round on.
+        """
+        numbers = self._numbers.setdefault(task, Numbers())
+        operands = tuple(
+            numbers.of(arg) if isinstance(arg, np.ndarray) else repr(arg) for arg in args
+        )
+        return numbers.same((op.name, op.results[0].type, operands), launch.value)
 
     def _compute(self, task: Task, price: Compute, where: Where) -> None:
         """Add to the instructions of the same line in front, or begin others."""

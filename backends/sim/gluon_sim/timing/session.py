@@ -120,7 +120,7 @@ def predict_launch(launch: Launch, warm: bool = True) -> Prediction:
     wave = None
     try:
         numbers = _record_sample(quiet, recorder, numbers)
-        if touched > timing.cache_size:
+        if total > 1 and not program.spins:
             wave = _wave(quiet, timing, total, max(1, resident_blocks(timing, use)))
     finally:
         restore(kept)

@@ -99,7 +99,10 @@ class Launch:
         program: to run instead of the one compiled.
         compiled: the `CompiledKernel`.
         grid: programs in x, y, z.
+        value: the result of the op that `Watcher.after` reports.
     """
+
+    value: Any = None
 
     def __init__(
         self,
@@ -217,6 +220,7 @@ class Launch:
                 raise
             if hasattr(value, "send"):
                 return self._drive(task, step, value, args)
+            self.value = value
             for watcher in self.watchers:
                 watcher.after(self, task, step, args)
             return value
@@ -224,7 +228,7 @@ class Launch:
         return run
 
     def _drive(self, task: Task, step: Step, run: Turns[Any], args: Sequence[Any]) -> Turns[Any]:
-        value = yield from self._pass_on(task, step, run)
+        value = self.value = yield from self._pass_on(task, step, run)
         for watcher in self.watchers:
             watcher.after(self, task, step, args)
         return value
