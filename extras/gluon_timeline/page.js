@@ -86,7 +86,7 @@ function show(launch, order) {
         const outer = (one) => (one[3] === "scope" ? 0 : 1);  // scopes first: what happens in them is drawn on top
         for (const [called, left, right, kind, line, waited, file, source, depth] of [...spans].sort((one, two) => outer(one) - outer(two)))
           bar((base + 1 + i) * ROW, at(left), at(right), kind === "scope" ? Math.min(depth ?? 0, 3) : 1 + Math.min(depth ?? 0, 3), { class: ["wait", "op", "scope", "compute", "issue", "work"].includes(kind) ? kind : "other", "data-scope": other.ns ? "predicted" : "below" },
-            [called, ...(waited ? [`waited for ${waited}`] : []), other.ns ? `${kind}, ${time(right - left)}, from ${time(left)} to ${time(right)}` : `${(right - left).toFixed(1)} of its own units; scaled to the block above`, file ? `${file}:${line}` : `line ${line ?? "unknown"}`, ...(source ? [source] : [])]);
+            [called, ...(waited ? [`${kind === "work" ? "issued by" : "waited for"} ${waited}`] : []), other.ns ? `${kind}, ${time(right - left)}, from ${time(left)} to ${time(right)}` : `${(right - left).toFixed(1)} of its own units; scaled to the block above`, file ? `${file}:${line}` : `line ${line ?? "unknown"}`, ...(source ? [source] : [])]);
       });
       const clip = (t) => Math.min(wide, Math.max(names, x(at(t))));
       for (const [a, start, b, end] of other.flows)

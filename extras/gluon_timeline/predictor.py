@@ -86,7 +86,8 @@ def predicted_data(launch: Predicted) -> dict[str, Any]:
             if span.cause is not None:
                 other, time = span.cause
                 waited = launch.lanes[other].name
-                flows.append([other, round(time, 1), i, round(span.end, 1)])
+                if span.kind == "wait":
+                    flows.append([other, round(time, 1), i, round(span.end, 1)])
             spans.append(
                 [span.name, round(span.begin, 1), round(span.end, 1), span.kind, span.line, waited, span.file,
                  page.source(span.file, span.line), span.depth]

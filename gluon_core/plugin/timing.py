@@ -95,7 +95,8 @@ class Timing:
         memory_bytes: per nanosecond of global memory, reading; `write_bytes` writing.
         cache_size: bytes of the L2 cache that keep their content, under common access patterns.
         launch: nanoseconds: "kernel" (one more empty launch in a graph), "block" (one more block on a unit that holds
-            others), "alone" (one more block on a unit that holds one at a time).
+            others), "alone" (one more block on a unit that holds one at a time); and "code", instructions that a unit fetches
+            per nanosecond when it executes them for the first time.
         works: op -> the time on the unit that executes it, for the vendor's ops and `dot`.
         matrix_queues: queues of asynchronous work that the matrix unit does.
     """
@@ -139,7 +140,8 @@ class PredictedSpan:
         line, file: of the source.
         begin, end: nanoseconds since the block began.
         kind: "compute", "issue", "wait", "scope", or "work" of a unit.
-        cause: of a wait: index of the lane whose signal ended it, and when that came; None where unknown.
+        cause: of a wait, index of the lane whose signal ended it, and when that came; of work, of the lane that
+            issued it, and when. None where unknown.
         depth: number of open scopes around it.
     """
 

@@ -2,11 +2,31 @@
 
 import pytest
 
+from gluon_core.plugin.timing import Predicted, PredictedLane, PredictedSpan
 from gluon_timeline import page
 from gluon_timeline.decode import Launch, Span
+from gluon_timeline.predictor import predicted_data
 from tests.browser.test_page import browser, opened  # noqa: F401
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]
+
+
+TASK = PredictedLane(
+    "the kernel",
+    (0, 4),
+    (
+        PredictedSpan("tma.copy", 5, __file__, 0.0, 10.0, "issue"),
+        PredictedSpan("mbarrier.wait", 6, __file__, 10.0, 120.0, "wait", (1, 115.0), 1),
+        PredictedSpan("load K", 5, __file__, 0.0, 120.0, "scope"),
+    ),
+)
+COPIES = PredictedLane(
+    "copies in", None, (PredictedSpan("tma.copy", 5, __file__, 10.0, 115.0, "work", (0, 10.0)),)
+)
+PREDICTED = Predicted(
+    "kernel", "a device", "a test", 180.0, 150.0, 0, 120.0, (TASK, COPIES),
+    ((0, 115.0, 120.0, "signal"), (1, 10.0, 115.0, "work")), (("matrix unit", 0.8), ("memory", 0.4)),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -22,12 +42,30 @@ def test_lanes_and_lines(opened, tmp_path, width):  # noqa: F811
         ]
     }
     launch = page.launch_data(Launch("kernel", tuple(spans), 200.0, 0, 0, 4))
+    launch["predicted"] = predicted_data(PREDICTED)
     path = tmp_path / "page.html"
     path.write_text(page.render([launch], page.trace_data(trace)), encoding="utf-8")
     shown = opened(path, width)
     assert shown.evaluate("document.documentElement.scrollWidth") <= width
-    assert shown.locator(".lanes rect[data-scope]").count() == 9
+    assert shown.locator(".lanes rect[data-scope='below']").count() == 1
+    assert shown.locator(".lanes rect[data-scope='predicted']").count() == 4
+    assert (
+        shown.locator(".lanes .flow").count() == 1
+        and shown.locator(".lanes .critical").count() == 2
+    )
+    assert shown.locator(".lanes rect[data-scope]").count() == 13
     shown.locator(".lanes rect[data-scope='1']").first.click()
     text = shown.locator("#chosen").inner_text()
     assert __file__ in text and ":" in text
-    assert "memory (data of TMA)" in shown.locator("main").inner_text()
+    words = shown.locator("main").inner_text()
+    assert "memory (data of TMA)" in words and "predicted / measured 0.90" in words
+    assert "matrix unit" in words and "Critical path, predicted" in words
+    shown.locator(".lanes rect.wait[data-scope='predicted']").click()
+    assert "waited for copies in" in shown.locator("#chosen").inner_text()
+    # A prediction alone.
+    path.write_text(
+        page.render([page.predicted_alone(predicted_data(PREDICTED))]), encoding="utf-8"
+    )
+    shown = opened(path, width)
+    assert shown.evaluate("document.documentElement.scrollWidth") <= width
+    assert shown.locator(".lanes rect[data-scope='predicted']").count() == 4

@@ -74,6 +74,35 @@ def test_a_page_of_a_run_below_it_the_trace_of_the_simulator(file, tmp_path):
     assert data["below"][0]["lanes"]
 
 
+def test_the_simulator_predicts_below_what_was_measured(file, tmp_path):
+    measured, predicted, page, wrong = (
+        tmp_path / name for name in ("m.json", "p.json", "p.html", "w.json")
+    )
+    gluon = ("-m", "gluon_cli")
+    code, said = run(*gluon, "run", file, "--target", "emu:sm_90", "--timeline", measured)
+    assert code == 0, said
+    code, said = run(*gluon, "run", file, "--target", "sim:sm_90", "--timeline", predicted)
+    assert code == 0 and "us predicted for NVIDIA H200" in said and "memory" in said
+    code, said = run(*gluon, "timeline", measured, "--predicted", predicted, "--html", page)
+    assert code == 0, said
+    (launch,) = launches(page)["launches"]
+    model = launch["predicted"]
+    assert launch["blocks"] and model["nanoseconds"] > 1000 and model["block"] == 0
+    names = [name for name, _ in model["lanes"]]
+    assert names[0] == "warps 0 to 3: the kernel" and "loads" in names
+    spans = model["lanes"][0][1]
+    assert [s[0] for s in spans if s[3] == "scope"] == ["load <x>"] * 3
+    assert {"wait", "compute", "issue"} <= {s[3] for s in spans}
+    # A wait is joined to the load that it waited for.
+    assert any(
+        names[a] == "loads" and names[b].startswith("warps") for a, _, b, _ in model["flows"]
+    )
+    assert model["path"] and sum(part for *_, part in model["path"]) == pytest.approx(1)
+    wrong.write_text(json.dumps({"gluon": [{**launch, "kernel": "other"}]}))
+    code, said = run(*gluon, "timeline", measured, "--predicted", wrong, "--html", page)
+    assert code == 2 and "predicts other kernels" in said and "add_one" in said
+
+
 def test_a_process_writes_a_page_at_its_end(file, tmp_path):
     code, said = run(
         file, GLUON_TARGET="emu:sm_90", GLUON_TIMELINE="1", GLUON_TIMELINE_DIR=str(tmp_path)
@@ -87,7 +116,7 @@ def test_a_process_writes_a_page_at_its_end(file, tmp_path):
     "options, words",
     [
         (["--timeline", "t.txt", "-t", "emu:sm_90"], "FILE.html or FILE.json"),
-        (["--timeline", "t.html", "-t", "sim:sm_90"], "logical time alone"),
+        (["--timeline", "t.html", "-t", "sim:gfx1201"], "no model of time is known"),
         (["--timeline-auto"], "belongs to --timeline"),
         (["--timeline", "t.html", "--targets", "emu:sm_90"], "goes with one target"),
         (["--timeline", "no/such/t.html", "-t", "emu:sm_90"], "folder does not exist"),

@@ -36,7 +36,7 @@ def _wgmma(facts: OpFacts) -> Optional[Work]:
     columns, rows = facts.results[0].shape[-1], facts.results[0].shape[-2]
     depth = b.shape[-2]
     wide = min(columns, 256)
-    each = max(wide / 2, 16.6 + wide / 4) + (7.0 if a.memory == "registers" else 0.0)
+    each = max(wide / 2, 16.6 + wide / 4) + (2.0 if a.memory == "registers" else 0.0)
     count = ceil(rows / 64) * ceil(columns / 256) * ceil(depth / _DEPTH.get(b.bits, 16))
     return Work(busy=count * each, latency=56.0, issue=2.0 * count)
 
@@ -91,7 +91,7 @@ SM_90 = Timing(
     memory_bytes=4500.0,
     write_bytes=4340.0,
     cache_size=45 * MIB,
-    launch={"kernel": 900.0, "block": 80.0, "alone": 270.0},
+    launch={"kernel": 900.0, "block": 80.0, "alone": 270.0, "code": 0.9},
     works={"warpgroup_mma": _wgmma, "dot": _mma_sync(_MMA_90)},
     matrix_queues=frozenset({"wgmma"}),
 )

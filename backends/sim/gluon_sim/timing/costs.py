@@ -21,7 +21,7 @@ from gluon_sim.timing.stream import Compute, Where
 from gluon_sim.tracing.ir import Op, Value
 from gluon_sim.tracing.types import MemDescType, PointerType, ScalarType, TensorType, Type
 
-__all__ = ["Prices", "facts_of", "pure", "registers_of"]
+__all__ = ["FREE", "Prices", "facts_of", "pure", "registers_of"]
 
 # op -> (class, instructions for an element); several pairs for several classes.
 _FLOAT: dict[str, tuple[tuple[str, float], ...]] = {
@@ -44,7 +44,7 @@ _INTEGER: dict[str, tuple[tuple[str, float], ...]] = {
     "sdiv": (("integer", 12), ("special", 2)), "udiv": (("integer", 10), ("special", 2)),
     "srem": (("integer", 14), ("special", 2)), "urem": (("integer", 12), ("special", 2)), "addptr": (("integer", 1),),
 }  # fmt: skip
-_FREE = frozenset(
+FREE = frozenset(
     "splat broadcast expand_dims reshape trans unsplat join split cat make_range bitcast int_to_ptr ptr_to_int constant poison "
     "memdesc_index memdesc_reinterpret memdesc_reshape memdesc_subslice memdesc_trans assume assert print breakpoint scope "
     "get_program_id get_num_programs local_dealloc deferred_fence tile_placed tiles_begun warpgroup_mma_init".split()
@@ -192,7 +192,7 @@ class Prices:
 
     def _price(self, op: Op, warps: int, where: Where) -> Optional[Compute]:
         name = op.name
-        if name in _FREE or not (op.results or name in ("barrier",)):
+        if name in FREE or not (op.results or name in ("barrier",)):
             return None
         if name in ("reduce", "scan"):
             return self._reduce(op, warps, where)
@@ -355,7 +355,7 @@ def _spread(
 def pure(op: Op) -> bool:
     """Return True for an op of one result that depends on its operands alone."""
     return len(op.results) == 1 and (
-        op.name in _FLOAT or op.name in _INTEGER or op.name in _FREE
+        op.name in _FLOAT or op.name in _INTEGER or op.name in FREE
         or op.name.startswith(("icmp", "fcmp", "fp_", "int_")) or op.name == "convert_layout"
     )  # fmt: skip
 

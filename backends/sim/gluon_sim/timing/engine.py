@@ -65,7 +65,7 @@ class Span:
 
     Args:
         kind: "compute", "issue", "wait", "scope", or "work" of a unit of its own.
-        cause: of a wait, the span that ended it: its lane, and the time at which it signalled.
+        cause: of a wait, whose signal ended it, and when that came; of work, the task that issued it, and when.
     """
 
     where: Where
@@ -139,6 +139,17 @@ class _Done:
             call()
 
 
+@dataclass
+class _Product:
+    """Work of the matrix unit, of which `left` cycles are left."""
+
+    left: float
+    start: Start
+    done: _Done
+    issued: Cause
+    begun: Optional[float] = None
+
+
 class _Matrix:
     """The matrix unit: tasks that have work for it share it equally, each with its own work in order.
 
@@ -147,14 +158,15 @@ class _Matrix:
 
     def __init__(self, unit: "Unit"):
         self.unit = unit
-        self.queues: dict[int, deque[tuple[list[float], Start, _Done, list[float]]]] = {}
+        self.queues: dict[int, deque[_Product]] = {}
         self._updated = 0.0
         self._version = 0
 
-    def put(self, task: int, start: Start, done: _Done) -> None:
+    def put(self, task: Lane, start: Start, done: _Done) -> None:
         """Add work of a task."""
         self._progress()
-        self.queues.setdefault(task, deque()).append(([max(start.busy, 1e-3)], start, done, []))
+        queue = self.queues.setdefault(id(task), deque())
+        queue.append(_Product(max(start.busy, 1e-3), start, done, (task, self.unit.now)))
         self._next()
 
     def _progress(self) -> None:
@@ -162,10 +174,10 @@ class _Matrix:
         heads = [queue[0] for queue in self.queues.values()]
         if heads:
             each = (now - self._updated) / len(heads)
-            for left, _, _, begun in heads:
-                if not begun:
-                    begun.append(self._updated)
-                left[0] -= each
+            for head in heads:
+                if head.begun is None:
+                    head.begun = self._updated
+                head.left -= each
         self._updated = now
 
     def _next(self) -> None:
@@ -173,7 +185,7 @@ class _Matrix:
         version = self._version
         heads = [queue[0] for queue in self.queues.values()]
         if heads:
-            first = min(left[0] for left, *_ in heads) * len(heads)
+            first = min(head.left for head in heads) * len(heads)
             self.unit.at(self.unit.now + max(0.0, first), lambda: self._ended(version))
 
     def _ended(self, version: int) -> None:
@@ -182,14 +194,17 @@ class _Matrix:
         self._progress()
         over = []
         for task, queue in list(self.queues.items()):
-            if queue[0][0][0] <= 1e-6:
+            if queue[0].left <= 1e-6:
                 over.append(queue.popleft())
                 if not queue:
                     del self.queues[task]
         self._next()
-        for _, start, done, begun in over:
-            done.by.spans.append(Span(start.where, begun[0], self.unit.now, "work"))
-            done.known(self.unit.now + start.latency)
+        for product in over:
+            begun = self.unit.now if product.begun is None else product.begun
+            where = product.start.where
+            span = Span(where, begun, self.unit.now, "work", product.issued)
+            product.done.by.spans.append(span)
+            product.done.known(self.unit.now + product.start.latency)
 
 
 class Unit:
@@ -318,7 +333,7 @@ class Unit:
 
     # ---- units of their own -----------------------------------------------------------------------------
 
-    def serve(self, start: Start, run: "_Run", task: int) -> _Done:
+    def serve(self, start: Start, run: "_Run", task: Lane) -> _Done:
         """Return when work of a task ends that is started now; the units that do it are busy meanwhile."""
         timing = self.timing
         if start.unit == "matrix":
@@ -347,7 +362,7 @@ class Unit:
         if start.unit == "atomic":
             latency = start.latency
         done = self._port + latency + extra
-        lane.spans.append(Span(start.where, begin, done, "work"))
+        lane.spans.append(Span(start.where, begin, done, "work", (task, self.now)))
         self._drained = max(self._drained, done)
         return _Done(lane, done, self._port if start.writes else done)
 
@@ -466,7 +481,7 @@ class _Task:
     def start(self, event: Start) -> _Steps:
         begin = self.unit.now
         yield self.until(begin + _ISSUE + event.issue)
-        done = self.unit.serve(event, self.run, id(self))
+        done = self.unit.serve(event, self.run, self.lane)
         self.run.done[id(event)] = done
         if event.queue:
             self.open.setdefault(event.queue, []).append(done)

@@ -179,7 +179,8 @@ def predict(
         clock = timing.clock - (timing.clock - timing.matrix_clock) * _throttled(
             load, cycles / clock
         )
-    span = cycles / clock
+    # The first block of a unit fetches the code.
+    span = cycles / clock + max(block.code for block in blocks) / timing.launch["code"]
     out = Prediction(
         name, timing.device, span + timing.launch["kernel"], span, clock, unit.lanes, numbers[0], length,
         moved=int(traffic.reads + traffic.writes),

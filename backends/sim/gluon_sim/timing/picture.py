@@ -82,11 +82,9 @@ def critical(lanes: Sequence[Lane]) -> list[tuple[Lane, float, float, str]]:
             lane, time = other, signalled
             continue
         path.append((lane, span.begin, min(span.end, time), span.kind))
-        if span.kind == "work":
-            issued = _issue_of(flat, lanes, span)
-            if issued is not None and not _queued(flat[id(lane)], span):
-                lane, time = issued
-                continue
+        if span.kind == "work" and span.cause is not None and span.cause[1] > span.begin - _CLOSE:
+            lane, time = span.cause  # it did not wait for the unit
+            continue
         time = span.begin
     return path
 
@@ -101,21 +99,3 @@ def _before(spans: Sequence[Span], time: float) -> Optional[Span]:
         else:
             high = middle
     return spans[low - 1] if low else None
-
-
-def _queued(spans: Sequence[Span], span: Span) -> bool:
-    """Return True if a unit begins work when it has finished other work."""
-    return any(other is not span and abs(other.end - span.begin) < _CLOSE for other in spans)
-
-
-def _issue_of(
-    flat: dict[int, list[Span]], lanes: Sequence[Lane], work: Span
-) -> Optional[tuple[Lane, float]]:
-    """Return the task that issued a unit's work, and when."""
-    for lane in lanes:
-        if lane.warps is None:
-            continue
-        span = _before(flat[id(lane)], work.begin + 2 * _CLOSE)
-        if span is not None and span.kind == "issue" and span.where == work.where:
-            return lane, span.end
-    return None

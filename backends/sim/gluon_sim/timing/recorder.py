@@ -12,7 +12,7 @@ from gluon_sim.executor.compile import Step
 from gluon_sim.executor.task import Task
 from gluon_sim.memory.shared import SharedView
 from gluon_sim.sanitizer.access import SECTOR, global_cost, holders
-from gluon_sim.timing.costs import Prices, elements, facts_of, pure
+from gluon_sim.timing.costs import FREE, Prices, elements, facts_of, pure
 from gluon_sim.timing.stream import (
     Arrive,
     Block,
@@ -42,6 +42,7 @@ __all__ = ["Enough", "Recorder"]
 _READS = ("load", "masked_load", "atomic_load", "atomic_poll")
 _WRITES = ("store", "masked_store", "atomic_store")
 _ATOMICS = ("atomic_rmw", "atomic_cas")
+_STARTS = 8.0  # instructions of an op that starts, waits or signals something
 _VIEWS = frozenset("splat broadcast expand_dims reshape trans bitcast join split unsplat".split())
 
 
@@ -98,6 +99,7 @@ class Recorder(Watcher):
         self._flights: dict[int, Start] = {}  # by token
         self._landed: dict[int, Start] = {}  # by op: the work whose signals come now
         self._traffic: dict[int, tuple[int, Any]] = {}
+        self._seen: set[tuple[int, int, bool]] = set()
         self._numbers: WeakKeyDictionary[Task, Numbers] = WeakKeyDictionary()
         self._wheres: dict[tuple[str, int, str], Where] = {}
         self._kept: list[Any] = []
@@ -121,6 +123,7 @@ class Recorder(Watcher):
         self._count = 0
         self._forks = {}
         self._pending = {}
+        self._seen = set()
 
     def _carried(self, op: Op) -> None:
         """Note which values a loop carries: a loaded one arrives under another name."""
@@ -150,6 +153,13 @@ class Recorder(Watcher):
                 block.main = block.main or stream
         return stream
 
+    def _emitted(self, task: Task, op: Op, instructions: float) -> None:
+        """Count the instructions of an op in the code of a task, once."""
+        key = (id(task), id(op), instructions > 0)
+        if key not in self._seen:
+            self._seen.add(key)
+            self.blocks[-1].code += instructions
+
     def _put(self, task: Task, event: Event) -> None:
         self._stream(task).events.append(event)
         self._count += 1
@@ -176,6 +186,8 @@ class Recorder(Watcher):
 
     def before(self, launch: Launch, task: Task, step: Step) -> None:
         op = step.op
+        if op.name not in FREE and not pure(op):
+            self._emitted(task, op, _STARTS)
         if launch.in_region(task) and op.name not in ("reduce", "scan"):
             return
         if op.name == "scope":
@@ -248,6 +260,8 @@ class Recorder(Watcher):
             return
         price = self.prices.of(op, task.num_warps, self._where(launch, task, op))
         if price is not None:
+            share = max(1.0, task.num_warps / self.timing.schedulers)
+            self._emitted(task, op, price.issue / share)
             self._compute(task, price, self._where(launch, task, op))
 
     def _known(self, launch: Launch, task: Task, op: Op, args: Sequence[Any]) -> bool:

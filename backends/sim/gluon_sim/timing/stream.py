@@ -202,9 +202,11 @@ class Block:
         program: its id.
         main: the stream of the kernel itself, which forks the others.
         cut: True where the recording ended before the program did.
+        code: instructions of its tasks, each counted once.
     """
 
     program: tuple[int, int, int]
     main: Optional[Stream] = None
     streams: list[Stream] = field(default_factory=list)
     cut: bool = False
+    code: float = 0.0
