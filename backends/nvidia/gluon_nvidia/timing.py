@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Callable, Mapping, Optional
 
-from gluon_core.plugin.timing import OpFacts, Timing, Work
+from gluon_core.plugin import timing
 
 __all__ = ["SM_90"]
 
@@ -30,7 +30,7 @@ _LATENCY: Mapping[str, float] = {
 _DEPTH = {8: 32, 16: 16, 32: 8}
 
 
-def _wgmma(facts: OpFacts) -> Optional[Work]:
+def _wgmma(facts: timing.OpFacts) -> Optional[timing.Work]:
     """Return the time of a `warpgroup_mma`: instructions of 64 x N x 256 bits, the sum of N in steps of at most 256."""
     a, b = facts.operands[:2]
     columns, rows = facts.results[0].shape[-1], facts.results[0].shape[-2]
@@ -38,17 +38,17 @@ def _wgmma(facts: OpFacts) -> Optional[Work]:
     wide = min(columns, 256)
     each = max(wide / 2, 16.6 + wide / 4) + (2.0 if a.memory == "registers" else 0.0)
     count = ceil(rows / 64) * ceil(columns / 256) * ceil(depth / _DEPTH.get(b.bits, 16))
-    return Work(busy=count * each, latency=56.0, issue=2.0 * count)
+    return timing.Work(busy=count * each, latency=56.0, issue=2.0 * count)
 
 
-def _mma_sync(rates: Mapping[str, float]) -> Callable[[OpFacts], Optional[Work]]:
+def _mma_sync(rates: Mapping[str, float]) -> Callable[[timing.OpFacts], Optional[timing.Work]]:
     """Return the time of a `dot` by `mma.sync`.
 
     Args:
         rates: dtype -> FLOPs per cycle of a multiprocessor.
     """
 
-    def work(facts: OpFacts) -> Optional[Work]:
+    def work(facts: timing.OpFacts) -> Optional[timing.Work]:
         a, result = facts.operands[0], facts.results[0]
         rate = rates.get(a.dtype)
         if rate is None or "Blocked" in type(result.layout).__name__:
@@ -56,7 +56,7 @@ def _mma_sync(rates: Mapping[str, float]) -> Callable[[OpFacts], Optional[Work]]
         flops = 2.0 * a.shape[-1]
         for extent in result.shape:
             flops *= extent
-        return Work(busy=flops / rate, latency=24.0, serial=True)
+        return timing.Work(busy=flops / rate, latency=24.0, serial=True)
 
     return work
 
@@ -65,7 +65,7 @@ _MMA_90 = {
     "bf16": 2686.0, "fp16": 2686.0, "fp32": 1343.0, "fp8e4nv": 3800.0, "fp8e5": 3800.0, "i8": 5372.0, "fp64": 512.0,
 }  # fmt: skip
 
-SM_90 = Timing(
+SM_90 = timing.Timing(
     device="NVIDIA H200",
     source="measured on 2026-11-28 by python benchmarks/microbenchmarks",
     measured=True,
