@@ -8,8 +8,8 @@ import os
 from typing import Any, Iterator, Mapping, Optional, Union
 
 from gluon_core.errors import ArgumentError, CapabilityError
-from gluon_core.plugin.timing import Predicted
 from gluon_core.registry.load import registry
+from gluon_core.simulation.predicted import Predicted
 from gluon_timeline import page
 
 __all__ = ["Predictions", "predict", "predicted_data"]
@@ -21,7 +21,7 @@ class Predictions:
     """The predictions of launches, in their order.
 
     Attributes:
-        launches: a `gluon_core.plugin.timing.Predicted` each.
+        launches: a `gluon_core.simulation.predicted.Predicted` each.
     """
 
     def __init__(self) -> None:

@@ -16,8 +16,8 @@ from gluon_core.launch.arguments import Placeholder
 from gluon_core.launch.cache import source_of
 from gluon_core.launch.place import device_target
 from gluon_core.plugin.targets import Target
-from gluon_core.plugin.timing import Predicted
 from gluon_core.registry.load import registry
+from gluon_core.simulation.predicted import Predicted
 from gluon_core.simulation.watch import Watch
 
 __all__ = [

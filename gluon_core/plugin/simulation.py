@@ -9,7 +9,6 @@ from gluon_core.plugin.paths import CodePath
 
 if TYPE_CHECKING:
     from gluon_core.plugin.launcher import Compiled
-    from gluon_core.plugin.timing import Predicted
 
 __all__ = ["HARDWARE", "Simulation"]
 
@@ -43,19 +42,16 @@ class Simulation:
         message, remedy = "this backend cannot watch its kernels", "Run them on the simulator."
         raise CapabilityError(message, remedy=remedy)
 
-    def predict(self, tell: Callable[[Predicted], None], only: bool = False) -> ContextManager[Any]:
-        """Predict the time of the launches inside, for the device of their architecture's `Timing`.
+    def predict(self, tell: Any, only: bool = False) -> ContextManager[Any]:
+        """Predict the time of the launches inside: `tell` gets a `gluon_core.simulation.predicted.Predicted` of each.
 
-        Args:
-            tell: called with the prediction of each launch.
-            only: compute no results: a sample of the programs is executed, without floating-point data.
+        With `only`, no results are computed.
 
         Raises:
             CapabilityError: this backend has no model of time.
         """
-        raise CapabilityError(
-            "this backend predicts no times", remedy="Run the kernels on the simulator."
-        )
+        message, remedy = "this backend predicts no times", "Run the kernels on the simulator."
+        raise CapabilityError(message, remedy=remedy)
 
     def hardware_options(self, options: Any) -> Any:
         """Return the options of the architecture's own backend in `options`.

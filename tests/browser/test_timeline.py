@@ -2,7 +2,7 @@
 
 import pytest
 
-from gluon_core.plugin.timing import Predicted, PredictedLane, PredictedSpan
+from gluon_core.simulation.predicted import Predicted, PredictedLane, PredictedSpan
 from gluon_timeline import page
 from gluon_timeline.decode import Launch, Span
 from gluon_timeline.predictor import predicted_data

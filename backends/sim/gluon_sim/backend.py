@@ -18,7 +18,7 @@ from gluon_sim.settings import Settings
 if TYPE_CHECKING:
     from gluon_core.plugin.builder import Builder
     from gluon_core.plugin.semantic import SemanticLayer
-    from gluon_core.plugin.timing import Predicted
+    from gluon_core.simulation.predicted import Predicted
     from gluon_sim.executor.compile import CompiledProgram
     from gluon_sim.tracing.program import Program
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Optional, Sequence
 
-from gluon_core.plugin.timing import Predicted, PredictedLane, PredictedSpan, Timing
+from gluon_core.plugin.timing import Timing
+from gluon_core.simulation.predicted import Predicted, PredictedLane, PredictedSpan
 from gluon_sim.timing.engine import Lane, Span
 from gluon_sim.timing.grid import Prediction
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from gluon_core.errors import CapabilityError
 from gluon_core.plugin.paths import load_path
-from gluon_core.plugin.timing import Predicted, Timing
+from gluon_core.plugin.timing import Timing
+from gluon_core.simulation.predicted import Predicted
 from gluon_sim.errors import SimulatorError
 from gluon_sim.executor.parallel import keep, restore
 from gluon_sim.timing.engine import Stuck
