@@ -161,7 +161,7 @@ def test_the_list_of_examples_has_every_file():
     listed = re.findall(
         r"^\| `(\w+/\w+\.py)` \|", (examples / "README.md").read_text(), re.MULTILINE
     )
-    others = ("ranks", "tutorials")
+    others = ("ranks", "tutorials", "written")
     on_disk = {
         str(p.relative_to(examples)) for p in examples.glob("*/*.py") if p.parent.name not in others
     }

@@ -9,6 +9,7 @@ import torch
 
 from gluon_core.registry.load import registry
 from gluon_emu.settings import using
+from gluon_kernels.gemm.problem import MATMUL
 from tests.kernels.launched import launches_of, on_target
 
 pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore::UserWarning")]
@@ -26,6 +27,34 @@ SMALL = [
     for i, shape in enumerate(problem.small)
 ]
 SPECS = ("sm_80", "sm_90", "gfx942", "gfx1100", "gfx1201")
+
+
+NAMED = [
+    ("sm_100", "NN", "matmul_blackwell"),
+    ("gfx942", "NT", "matmul_cdna3"),
+    ("gfx950", "NT", "matmul_cdna4"),
+    ("gfx1201", "NT", "matmul_rdna4"),
+    ("gfx1250", "NT", "matmul_tdm"),
+]
+
+
+@pytest.mark.parametrize("spec, stored, kernel", NAMED)
+@pytest.mark.parametrize(
+    "size", [(72, 200, 80), pytest.param((600, 520, 144), marks=pytest.mark.campaign)]
+)
+def test_a_target_takes_the_kernel_of_its_units(spec, stored, kernel, size):
+    """Others, such as the other way of storing B, or with a bias, are the portable kernel's."""
+    shape = {**dict(zip("MNK", size)), "dtype": "bfloat16"}
+
+    def name(**more):
+        arguments = MATMUL.arguments({**shape, **more}, "cpu")
+        (launch,) = launches_of(lambda: MATMUL.op(**arguments), f"sim:{spec}")
+        return launch.kernel.fn.__name__
+
+    with on_target(f"sim:{spec}"):
+        assert MATMUL.check({**shape, "stored": stored}, "cpu") is None
+    assert name(stored=stored) == kernel
+    assert name(stored=stored, bias=True) == name(stored="NT" if stored == "NN" else "NN") == "gemm"
 
 
 def test_every_family_has_problems():

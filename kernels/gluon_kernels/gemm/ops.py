@@ -18,12 +18,16 @@ __all__ = ["bmm", "matmul"]
 def _plan_of(call: Call, out: Optional[Tensor]) -> Callable[..., Any]:
     if call.empty:
         return _without_products(call)
-    if current_target().has("nvidia.wgmma"):
+    target = current_target()
+    if target.has("nvidia.wgmma"):
         from gluon_kernels.gemm import launches
 
         if launches.takes(call):
             return launches.plan(call, out)
-    return portable.plan(call, out)
+        return portable.plan(call, out)
+    from gluon_kernels.gemm import vendors
+
+    return vendors.plan(call, out, target) or portable.plan(call, out)
 
 
 def _without_products(call: Call) -> Callable[..., Any]:
