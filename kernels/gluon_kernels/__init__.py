@@ -3,12 +3,13 @@
 from gluon_kernels.attention import (
     attention,
     attention_decode,
+    attention_fp8,
     attention_varlen,
     mla_decode,
     rotary,
 )
 from gluon_kernels.gemm import bmm, linear_cross_entropy, matmul, matmul_batch_invariant, matmul_fp8
-from gluon_kernels.linear_attention import gated_delta_rule, gated_linear_attention
+from gluon_kernels.linear_attention import gated_delta_rule, gated_linear_attention, ssd
 from gluon_kernels.moe import grouped_matmul, moe
 from gluon_kernels.norm import cross_entropy, layer_norm, rms_norm, softmax, swiglu
 from gluon_kernels.quant import linear, quantize
@@ -18,6 +19,7 @@ __all__ = [
     "TopK",
     "attention",
     "attention_decode",
+    "attention_fp8",
     "attention_varlen",
     "bmm",
     "cross_entropy",
@@ -37,6 +39,7 @@ __all__ = [
     "rms_norm",
     "rotary",
     "softmax",
+    "ssd",
     "swiglu",
     "topk",
 ]

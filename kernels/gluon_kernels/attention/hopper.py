@@ -21,6 +21,8 @@ from gluon_core.language.nvidia.hopper import (
 )
 from gluon_kernels.attention.tiles import mask_scores, rounds, sums_of_lanes, work_at
 
+FP8_SHIFT = gl.constexpr(8)  # weights up to 256 use the range of e4m3
+
 
 @gluon.jit
 def copy_tiles(queries, keys, values, sizes, SHARED: gl.constexpr, SETTINGS: gl.constexpr):
@@ -41,14 +43,42 @@ def copy_tiles(queries, keys, values, sizes, SHARED: gl.constexpr, SETTINGS: gl.
                 key = (count - 1 - j) * BLOCK_N
                 with gl.scope("copy K and V"):
                     keys.fetch(at, [[batch, head // SHARED, key, 0]])
-                    values.fetch(at, [[batch, head // SHARED, key, 0]])
+                    if values.dtype.primitive_bitwidth == 8:  # transposed
+                        values.fetch(at, [[batch, head // SHARED, 0, key]])
+                    else:
+                        values.fetch(at, [[batch, head // SHARED, key, 0]])
                 at = at.next()
+
+
+@gluon.jit
+def weights_operand(p, dtype: gl.constexpr, layout: gl.constexpr):
+    """Return weights as the left operand of a product.
+
+    A thread has pairs of neighbouring sums, but four neighbouring 8-bit operands. Keys of a product may have any order: those of each 16
+    are renamed here, as they are in the values (see `fp8.transposed`), so that nothing moves between threads.
+    """
+    p = p.to(dtype)
+    if dtype.primitive_bitwidth == 8:
+        M: gl.constexpr = p.shape[0]
+        N: gl.constexpr = p.shape[1]
+        p = p.reshape([M, N // 16, 2, 4, 2]).permute((0, 1, 3, 2, 4)).reshape([M, N])
+    return gl.convert_layout(p, layout)
+
+
+@gluon.jit
+def value_tile(tile, BLOCK_N: gl.constexpr, D: gl.constexpr):
+    """Return a tile of values as [keys, D]; 8-bit ones are transposed in memory."""
+    if tile.dtype.primitive_bitwidth == 8:
+        values = tile.reshape([D, BLOCK_N]).permute((1, 0))
+    else:
+        values = tile.reshape([BLOCK_N, D])
+    return values
 
 
 @gluon.jit
 def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
     """Compute the result of 64 rows of each tile."""
-    rings, writer, logsums, sizes, scale = work
+    rings, writer, logsums, sizes, scale, scales = work
     queries, keys, values = rings
     heads, length, key_length, of_sequence = sizes
     CAUSAL: gl.constexpr = SETTINGS[2]
@@ -57,9 +87,11 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
     BLOCK_N: gl.constexpr = keys.block_shape[2]
     D: gl.constexpr = keys.block_shape[3]
     OVERLAP: gl.constexpr = D <= 64
-    score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
-    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
-    p_layout: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
+    WIDTH: gl.constexpr = 32 // dtype.primitive_bitwidth  # elements of a register
+    score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 8 * WIDTH])
+    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 8 * WIDTH])
+    p_layout: gl.constexpr = gl.DotOperandLayout(0, out_layout, WIDTH)
+    SHIFT: gl.constexpr = FP8_SHIFT if WIDTH == 4 else 0
     row: gl.constexpr = gl.SliceLayout(1, score_layout)
 
     at = keys.consumer()
@@ -69,6 +101,10 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
     for round in range(rounds(sizes, SETTINGS)):
         first, head, count = work_at(round, sizes, SETTINGS)
         if head < heads:
+            factor = scale
+            if scales is not None:
+                of_keys = head // SETTINGS[4]
+                factor = scale * gl.load(scales[0] + head) * gl.load(scales[1] + of_keys)
             first += part * ROWS
             rows = first + gl.arange(0, ROWS, layout=row)
             if CAUSAL and BLOCK_N % SETTINGS[0] != 0:
@@ -86,7 +122,7 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
                 q_tile = queries.wait(query).reshape([ROWS, D])
             if not OVERLAP:
                 # There are registers for it, and less is read from shared memory.
-                q_tile = q_tile.load(gl.DotOperandLayout(0, score_layout, 2))
+                q_tile = q_tile.load(gl.DotOperandLayout(0, score_layout, WIDTH))
                 queries.release(query)
                 query = query.next()
             k_tile = keys.wait(at).reshape([BLOCK_N, D]).permute((1, 0))
@@ -94,11 +130,11 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
             keys.release(at)
             score = mask_scores(score, rows, (count - 1) * BLOCK_N + key, key_length, CAUSAL)
             # Finite even where none of these keys is seen.
-            top = gl.maximum(gl.max(score, 1) * scale, -1e30)
-            p = gl.exp2(score * scale - top[:, None])
+            top = gl.maximum(gl.max(score, 1) * factor - SHIFT, -1e30)
+            p = gl.exp2(score * factor - top[:, None])
             total = sums_of_lanes(p)
             lanes: gl.constexpr = gl.SliceLayout(1, total.type.layout)
-            p_tile = gl.convert_layout(p.to(dtype), p_layout)
+            p_tile = weights_operand(p, dtype, p_layout)
             acc = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
             behind, at = at, at.next()
 
@@ -107,15 +143,15 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
                     k_tile = keys.wait(at).reshape([BLOCK_N, D]).permute((1, 0))
                 coming = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False, is_async=True)
                 with gl.scope("wait for V"):
-                    v_tile = values.wait(behind).reshape([BLOCK_N, D])
+                    v_tile = value_tile(values.wait(behind), BLOCK_N, D)
                 acc = warpgroup_mma(p_tile, v_tile, acc, is_async=True)
                 with gl.scope("wait for the scores"):
                     score = warpgroup_mma_wait(1, deps=[coming])
                 keys.release(at)
                 gl.scope_begin("softmax")
-                higher = gl.maximum(top, gl.max(score, 1) * scale)
+                higher = gl.maximum(top, gl.max(score, 1) * factor - SHIFT)
                 kept = gl.exp2(top - higher)
-                p = gl.exp2(score * scale - higher[:, None])
+                p = gl.exp2(score * factor - higher[:, None])
                 fresh = sums_of_lanes(p)
                 total = total * gl.convert_layout(kept, lanes)[:, None] + fresh
                 top = higher
@@ -130,18 +166,21 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
                 acc = warpgroup_mma_init(
                     done * gl.convert_layout(kept, gl.SliceLayout(1, out_layout))[:, None]
                 )
-                p_tile = gl.convert_layout(p.to(dtype), p_layout)
+                p_tile = weights_operand(p, dtype, p_layout)
                 behind, at = at, at.next()
 
             if OVERLAP:
                 queries.release(query)
                 query = query.next()
-            v_tile = values.wait(behind).reshape([BLOCK_N, D])
+            v_tile = value_tile(values.wait(behind), BLOCK_N, D)
             acc = warpgroup_mma(p_tile, v_tile, acc, is_async=True)
             whole = gl.convert_layout(gl.sum(total, 1), row)
             result = warpgroup_mma_wait(0, deps=[acc])
             values.release(behind)
-            result = result * gl.convert_layout(1 / whole, gl.SliceLayout(1, out_layout))[:, None]
+            share = 1 / whole
+            if scales is not None:
+                share = share * gl.load(scales[2] + head // SETTINGS[4])
+            result = result * gl.convert_layout(share, gl.SliceLayout(1, out_layout))[:, None]
             if logsums is not None:
                 gl.store(logsums + head * length + rows, top + gl.log2(whole), mask=rows < length)
             with gl.scope("store"):
@@ -151,7 +190,7 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
 
 @gluon.jit
 def attention_hopper(
-    q_desc, k_desc, v_desc, out_desc, logsums, heads, length, key_length, of_sequence, scale, SHARED: gl.constexpr,
+    q_desc, k_desc, v_desc, out_desc, logsums, scales, heads, length, key_length, of_sequence, scale, SHARED: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
     CAUSAL: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
@@ -159,7 +198,9 @@ def attention_hopper(
 
     Q and the result are [batch, of_sequence, length, D], K and V [batch, of_sequence / SHARED, key_length, D]; there are
     `heads` in all. For the gradients, the logarithm (base 2) of each row's sum, goes to `logsums`, [heads,
-    length], if that is not None. `scale` is that of the scores times log2(e): exponentials are powers of 2.
+    length], if that is not None. `scale` is that of the scores times log2(e): exponentials are powers of 2. Tensors of 8-bit floats have `scales`, pointers to one number for
+    each head of queries, keys and values; their values are [batch, of_sequence / SHARED, D, key_length], with keys renamed as in
+    `weights_operand`.
     """
     PARTS: gl.constexpr = BLOCK_M // 64
     gl.static_assert(PARTS == 2 or PARTS == 3, "two or three groups of warps with 64 rows each")
@@ -167,13 +208,13 @@ def attention_hopper(
     gl.assume(key_length > 0)  # without keys, groups would wait for tiles that nobody copies
     keys = tma_ring(k_desc, STAGES, consumers=PARTS)
     values = tma_ring(v_desc, STAGES, consumers=PARTS)
-    SETTINGS: gl.constexpr = (BLOCK_M, BLOCK_N, CAUSAL, GROUP)
+    SETTINGS: gl.constexpr = (BLOCK_M, BLOCK_N, CAUSAL, GROUP, SHARED)
     sizes = (heads, length, key_length, of_sequence)
     AHEAD: gl.constexpr = PARTS - 1  # three groups keep the rows until their last product
     q0 = tma_ring(q_desc, AHEAD)
     q1 = tma_ring(q_desc, AHEAD)
-    a = ((q0, keys, values), tma_writer(out_desc), logsums, sizes, scale)
-    b = ((q1, keys, values), tma_writer(out_desc), logsums, sizes, scale)
+    a = ((q0, keys, values), tma_writer(out_desc), logsums, sizes, scale, scales)
+    b = ((q1, keys, values), tma_writer(out_desc), logsums, sizes, scale, scales)
     if PARTS == 2:
         gl.warp_specialize(
             [
@@ -186,7 +227,7 @@ def attention_hopper(
         )
     else:
         q2 = tma_ring(q_desc, AHEAD)
-        c = ((q2, keys, values), tma_writer(out_desc), logsums, sizes, scale)
+        c = ((q2, keys, values), tma_writer(out_desc), logsums, sizes, scale, scales)
         gl.warp_specialize(
             [
                 (attend, (a, SETTINGS, 0)),

@@ -27,10 +27,10 @@ from gluon_kernels.attention.sums import in_order_of_registers, wrapped
 
 
 @gluon.jit
-def walk(rings, place, CAUSAL: gl.constexpr, SHARED: gl.constexpr):
+def walk(rings, place, of_sequence, CAUSAL: gl.constexpr, SHARED: gl.constexpr):
     """Copy the program's keys and values, then the queries that it walks over."""
     own, others = rings
-    first, last, steps, length, padded, of_sequence = place
+    first, last, steps, _, padded = place
     tile = gl.program_id(0)
     head = gl.program_id(1)
     batch = head // of_sequence
@@ -54,7 +54,7 @@ def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS
     own, others = rings
     changes, written, used = exchange
     writer, to_keys, sums = outs
-    first, last, steps, length, padded, of_sequence = place
+    first, last, steps, length, padded = place
     SCALE: gl.constexpr = SETTINGS[0]
     CAUSAL: gl.constexpr = SETTINGS[1]
     WHOLE: gl.constexpr = SETTINGS[2]
@@ -158,10 +158,8 @@ def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS
     tma.async_atomic_add(sums, [(tile + 2 * step) * 16, 0], buffer)
     tma.store_wait(0)
     done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
-    batch = head // of_sequence
-    of_batch = head % of_sequence
-    writer.store([batch, of_batch, start, 0], done[0])
-    writer.store([batch, of_batch, start, 0], done[1] * SCALE, to_keys)
+    writer.store([head, start, 0], done[0])
+    writer.store([head, start, 0], done[1] * SCALE, to_keys)
     writer.close()
 
 
@@ -173,7 +171,7 @@ def gradients_atomic(
     """Store the gradients of keys and values, and add to those of queries.
 
     Tensors are [batch, of_sequence, length, D] of queries and [batch, of_sequence / SHARED, key_length, D] of keys, the gradients of keys and
-    values [batch, of_sequence, key_length, D], one for each head of queries; `statistics` are what `prepare` has made, in a row. `SCALE` is that of the scores; `WHOLE` says that no key past the last one is seen.
+    values [batch * of_sequence, key_length, D], one for each head of queries; `statistics` are what `prepare` has made, in a row. `SCALE` is that of the scores; `WHOLE` says that no key past the last one is seen.
     """
     SIZE: gl.constexpr = k_desc.block_type.shape[2]
     STEP: gl.constexpr = q_desc.block_type.shape[2]
@@ -198,13 +196,13 @@ def gradients_atomic(
     first = gl.program_id(0) * SIZE // STEP
     if not CAUSAL:
         first = first % steps
-    place = (first, steps if CAUSAL else first + steps, steps, key_length, padded, of_sequence)
+    place = (first, steps if CAUSAL else first + steps, steps, key_length, padded)
     SETTINGS: gl.constexpr = (SCALE, CAUSAL, WHOLE)
     gl.warp_specialize(
         [
             (gradients_of_half, (rings, exchange, upper, place, 0, SETTINGS)),
             (gradients_of_half, (rings, exchange, lower, place, 1, SETTINGS)),
-            (walk, (rings, place, CAUSAL, SHARED)),
+            (walk, (rings, place, of_sequence, CAUSAL, SHARED)),
         ],
         [4, 1],
         [240, 24],

@@ -20,7 +20,12 @@ __all__ = ["GROUP", "STAGES", "backward_plan", "descriptor_of", "forward_plan", 
 Plan = Callable[..., Any]
 
 LOG2E = math.log2(math.e)
-DTYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.float32: gl.float32}
+DTYPES = {
+    torch.float16: gl.float16,
+    torch.bfloat16: gl.bfloat16,
+    torch.float32: gl.float32,
+    torch.float8_e4m3fn: gl.float8e4nv,
+}
 STAGES = 2
 GROUP = 8  # heads whose keys and values stay in the cache
 
@@ -97,7 +102,7 @@ def forward_plan(
     launch = Launch(
         hopper.attention_hopper,
         (min(count, processors),),
-        (*described, logsums, *sizes, *constants),
+        (*described, logsums, None, *sizes, *constants),
         (*tensors, written, logsums),
         num_warps=4,
     )
@@ -132,7 +137,7 @@ def backward_plan(
     exact = wide == width
     dtype, device = q.dtype, q.device
     new_q = allocator((batch, heads, length, wide), dtype, device)
-    new_k = allocator((batch, heads, seen, wide), dtype, device)
+    new_k = allocator((batch * heads, seen, wide), dtype, device)
     kept = sums.kept((batch * heads, length, wide))
     new_statistics = allocator(kept["statistics"], torch.float32, device)
     new_sums = allocator(kept["sums"], torch.float32, device)
@@ -145,6 +150,8 @@ def backward_plan(
     def of_shared(x: Tensor) -> Tensor:
         if shared > 1:
             x = x.view(batch, of_keys, shared, seen, wide).sum(2)
+        else:
+            x = x.view(batch, heads, seen, wide)
         if seen < depth:
             x = F.pad(x, (0, 0, 0, depth - seen))
         return x if exact else x[..., :width].contiguous()
@@ -172,7 +179,7 @@ def _atomic_launches(
     q, k, v, grad, out = known
     to_q, to_k, to_v = gradients
     batch, heads, length, width = q.shape
-    seen = to_k.shape[2]
+    seen = to_k.shape[1]
     rows = sums.padded(length)
     strides = tuple(x.stride()[:3] for x in (out, grad))
     by_row = gl.BlockedLayout([1, 8], [256 // width, width // 8], [4, 1], [1, 0])
@@ -187,8 +194,8 @@ def _atomic_launches(
     whole = seen % 128 == 0 or (causal and seen >= length)
     descriptors = (
         descriptor_of(q, 1, 1, step, width), descriptor_of(k, 1, 1, 128, width), descriptor_of(v, 1, 1, 128, width),
-        descriptor_of(grad, 1, 1, step, width), descriptor_of(statistics, step), descriptor_of(to_k, 1, 1, 64, width),
-        descriptor_of(to_v, 1, 1, 64, width), descriptor_of(added, 16, 256),
+        descriptor_of(grad, 1, 1, step, width), descriptor_of(statistics, step), descriptor_of(to_k, 1, 64, width),
+        descriptor_of(to_v, 1, 64, width), descriptor_of(added, 16, 256),
     )  # fmt: skip
     constants = (scale, causal, whole, heads // k.shape[1])
     main = Launch(

@@ -1,0 +1,239 @@
+"""Attention of 8-bit floats with a scale for each head, as an operator of PyTorch, on Hopper."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import gluon_core as gluon
+from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, ShapeError
+from gluon_kernels.attention.launches import GROUP, STAGES, descriptor_of
+from gluon_kernels.attention.masks import LOG2E
+from gluon_kernels.eager import is_compiling, is_plain
+from gluon_kernels.plans import Launch, Plans, allocator, current_target, key, multiprocessors
+
+__all__ = ["attention_fp8"]
+
+WIDTHS = (64, 128)
+DTYPE = torch.float8_e4m3fn
+TILE = 128
+
+
+def _check(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_scale: Tensor,
+    k_scale: Tensor,
+    v_scale: Tensor,
+    out_dtype: torch.dtype,
+) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dtype != DTYPE:
+            raise DtypeError(
+                "attention_fp8 takes 8-bit floats",
+                argument=name,
+                expected="float8_e4m3fn",
+                got=str(x.dtype),
+                remedy="Scale and convert them, such as by gluon_kernels.quantize.",
+            )
+        if x.ndim != 4 or x.shape[3] not in WIDTHS:
+            raise ShapeError(
+                "attention takes heads of sequences",
+                argument=name,
+                expected=f"[batch, heads, length, width], {' or '.join(map(str, WIDTHS))} wide",
+                got=list(x.shape),
+            )
+    if k.shape != v.shape:
+        raise ShapeError(
+            "each key has a value", argument="v", expected=list(k.shape), got=list(v.shape)
+        )
+    if k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
+        raise ShapeError(
+            "queries and keys have the same batch and width",
+            argument="k",
+            expected=f"[{q.shape[0]}, heads, length, {q.shape[3]}]",
+            got=list(k.shape),
+        )
+    if not k.shape[1] or q.shape[1] % k.shape[1]:
+        raise ShapeError(
+            "each head of keys serves as many heads of queries",
+            argument="k",
+            expected=f"a divisor of {q.shape[1]} heads",
+            got=k.shape[1],
+        )
+    if not k.shape[2] and q.numel():
+        raise ShapeError("there is no key to attend to", argument="k", got=list(k.shape))
+    for name, scale, x in (
+        ("q_scale", q_scale, q),
+        ("k_scale", k_scale, k),
+        ("v_scale", v_scale, v),
+    ):
+        if scale.dtype != torch.float32 or scale.shape != x.shape[:2] or not scale.is_contiguous():
+            raise ShapeError(
+                "a scale for each head",
+                argument=name,
+                expected=f"contiguous float32 {list(x.shape[:2])}",
+                got=f"{scale.dtype} {list(scale.shape)}",
+            )
+    for name, other in (
+        ("k", k), ("v", v), ("q_scale", q_scale), ("k_scale", k_scale), ("v_scale", v_scale),
+    ):  # fmt: skip
+        if other.device != q.device:
+            raise ArgumentError(
+                "the tensors are on different devices",
+                argument=name,
+                expected=str(q.device),
+                got=str(other.device),
+            )
+    if out_dtype not in (torch.float16, torch.bfloat16):
+        raise DtypeError(
+            "the result is a 16-bit float",
+            argument="out_dtype",
+            expected="float16 or bfloat16",
+            got=str(out_dtype),
+        )
+
+
+def transposed(v: Tensor) -> Tensor:
+    """Return values as [batch, heads, width, keys], a multiple of 16 keys, in the order in which threads have their weights."""
+    v = v.view(torch.uint8)
+    more = -v.shape[2] % 16
+    if more:
+        v = F.pad(v, (0, 0, 0, more))
+    # Of each 16 keys, pairs of the second 8 come behind pairs of the first 8.
+    parts = v.unflatten(2, (-1, 2, 4, 2)).permute(0, 1, 6, 2, 4, 3, 5)
+    return parts.flatten(3).view(DTYPE)
+
+
+def _readable(x: Tensor) -> Tensor:
+    steps = all(step % 16 == 0 and step > 0 for step in x.stride()[:-1])
+    if x.stride(-1) == 1 and steps and x.data_ptr() % 16 == 0:
+        return x
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+def _build(
+    q: Tensor, k: Tensor, v: Tensor, q_scale: Tensor, k_scale: Tensor, v_scale: Tensor, causal: bool, scale: float,
+    out_dtype: torch.dtype,
+) -> Any:  # fmt: skip
+    _check(q, k, v, q_scale, k_scale, v_scale, out_dtype)
+    target = current_target()
+    if not (target.has("nvidia.wgmma") and target.has("nvidia.tma")):
+        raise CapabilityError(
+            "attention of 8-bit floats is written for Hopper",
+            argument="target",
+            expected="a device with wgmma and TMA, such as sm_90",
+            got=str(target),
+        )
+    from gluon_kernels.attention import hopper
+
+    batch, heads, length, width = q.shape
+    empty = allocator((batch, heads, length, width), out_dtype, q.device)
+    if not q.numel():
+        return lambda *unused: empty()
+    tensors = (_readable(q), _readable(k), transposed(v))
+    scales, written = (q_scale, k_scale, v_scale), empty()
+    processors = multiprocessors(q)
+    sizes = (batch * heads, length, k.shape[2], heads, scale * LOG2E)
+    constants = (heads // k.shape[1], TILE, TILE, STAGES, causal, GROUP)
+    launch = Launch(
+        hopper.attention_hopper,
+        (min(gluon.cdiv(length, TILE) * batch * heads, processors),),
+        (
+            descriptor_of(tensors[0], 1, 1, 64, width), descriptor_of(tensors[1], 1, 1, TILE, width),
+            descriptor_of(tensors[2], 1, 1, width, TILE), descriptor_of(written, 1, 1, 64, width), None, scales,
+            *sizes, *constants,
+        ),
+        (*tensors, written, *scales),
+        num_warps=4,
+    )  # fmt: skip
+
+    def run(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        q_scale: Tensor,
+        k_scale: Tensor,
+        v_scale: Tensor,
+        *settings: Any,
+    ) -> Tensor:
+        result = empty()
+        launch(_readable(q), _readable(k), transposed(v), result, q_scale, k_scale, v_scale)
+        return result
+
+    return run
+
+
+_plans = Plans(_build)
+
+
+@gluon.torch.op(
+    "gluon_kernels::attention_fp8",
+    shape=lambda q, k, v, q_scale, k_scale, v_scale, causal, scale, out_dtype: (q.shape, out_dtype),
+)
+def _attention_fp8(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_scale: Tensor,
+    k_scale: Tensor,
+    v_scale: Tensor,
+    causal: bool,
+    scale: float,
+    out_dtype: torch.dtype,
+) -> Tensor:
+    tensors = (q, k, v, q_scale, k_scale, v_scale)
+    settings = (causal, scale, out_dtype)
+    result: Tensor = _plans((key(*tensors), *settings), *tensors, *settings)
+    return result
+
+
+def attention_fp8(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_scale: Tensor,
+    k_scale: Tensor,
+    v_scale: Tensor,
+    *,
+    causal: bool = False,
+    scale: Optional[float] = None,
+    out_dtype: torch.dtype = torch.bfloat16,
+) -> Tensor:
+    """Return the attention of 8-bit floats, each head of which has a scale, on Hopper.
+
+    A head's queries are `q * q_scale`, likewise keys and values. Scores and sums are float32, weights are rounded to e4m3. Values are
+    transposed first, by a copy. There are no gradients.
+
+    Args:
+        q: [batch, heads, length, width], float8_e4m3fn, 64 or 128 wide.
+        k, v: [batch, heads of keys, length of keys, width] of the same dtype; the heads of queries are a multiple of those of keys.
+        q_scale, k_scale, v_scale: contiguous float32 [batch, heads], of keys and values [batch, heads of keys].
+        causal: a query sees the keys up to its own place.
+        scale: of the scores; 1 / sqrt(width) by default.
+        out_dtype: float16 or bfloat16.
+
+    Returns:
+        [batch, heads, length, width].
+
+    Raises:
+        DtypeError, ShapeError: tensors of other dtypes or shapes.
+        ArgumentError: tensors on different devices.
+        CapabilityError: another device than Hopper.
+    """
+    if scale is None:
+        scale = 1 / math.sqrt(max(q.shape[-1], 1)) if q.ndim else 1.0
+    tensors = (q, k, v, q_scale, k_scale, v_scale)
+    settings = (causal, scale, out_dtype)
+    result: Tensor
+    if not is_compiling() and is_plain(*tensors):
+        result = _plans((key(*tensors), *settings), *tensors, *settings)
+        return result
+    _check(*tensors, out_dtype)
+    result = _attention_fp8(*tensors, *settings)
+    return result

@@ -1,0 +1,116 @@
+"""Mamba-2's scan in chunks (state space duality; Dao and Gu, arXiv:2405.21060), by linear attention with decays."""
+
+from __future__ import annotations
+
+from typing import Optional, Union
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_kernels.linear_attention.ops import gated_linear_attention
+from gluon_kernels.norm.views import FLOATS
+
+__all__ = ["ssd"]
+
+
+def _check(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Optional[Tensor]) -> None:
+    if x.ndim != 4:
+        raise ShapeError(
+            "the scan takes heads of sequences",
+            argument="x",
+            expected="[batch, length, heads, width]",
+            got=list(x.shape),
+        )
+    heads = x.shape[2]
+    shapes = (("dt", dt, [*x.shape[:3]]), ("a", a, [heads]), ("d", d, [heads]))
+    for name, tensor, wanted in shapes:
+        if tensor is None:
+            continue
+        if tensor.dtype not in FLOATS:
+            raise DtypeError(
+                "gates are floating-point numbers",
+                argument=name,
+                expected="float16, bfloat16 or float32",
+                got=str(tensor.dtype),
+            )
+        if list(tensor.shape) != wanted:
+            raise ShapeError(
+                "a number for each head", argument=name, expected=wanted, got=list(tensor.shape)
+            )
+        if tensor.device != x.device:
+            raise ArgumentError(
+                "the tensors are on different devices",
+                argument=name,
+                expected=str(x.device),
+                got=str(tensor.device),
+            )
+    if b.ndim != 4 or b.shape[:2] != x.shape[:2] or not b.shape[2] or heads % b.shape[2]:
+        raise ShapeError(
+            "groups of heads share b and c",
+            argument="b",
+            expected=f"{[*x.shape[:2]]}, a divisor of {heads} heads, state size",
+            got=list(b.shape),
+        )
+    if c.shape != b.shape:
+        raise ShapeError(
+            "b and c have one shape", argument="c", expected=list(b.shape), got=list(c.shape)
+        )
+
+
+def ssd(
+    x: Tensor,
+    dt: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    *,
+    d: Optional[Tensor] = None,
+    dt_bias: Optional[Tensor] = None,
+    dt_softplus: bool = False,
+    initial_state: Optional[Tensor] = None,
+    return_state: bool = False,
+) -> Union[Tensor, tuple[Tensor, Tensor]]:
+    """Return the outputs of Mamba-2's scan, in chunks of 64 tokens.
+
+    Each head has a state S of N x P, zeros at first. Token by token
+
+        S = exp(dt * a) * S + dt * b x^T;  y = S^T c + d * x
+
+    Gradients flow to all tensors.
+
+    Args:
+        x: [batch, length, heads, P], float16 or bfloat16.
+        dt: [batch, length, heads], the steps.
+        a: [heads], negative.
+        b, c: [batch, length, groups, N] of the dtype of `x`, N up to 256; the heads are a multiple of the groups.
+        d: [heads], the weight of `x` in the result.
+        dt_bias: [heads], added to `dt` first.
+        dt_softplus: `dt` becomes `softplus(dt)`.
+        initial_state: float32 [batch, heads, N, P].
+        return_state: return the states after the last token, too.
+
+    Returns:
+        [batch, length, heads, P]; with `return_state` also float32 [batch, heads, N, P].
+
+    Raises:
+        DtypeError, ShapeError: tensors of other dtypes or shapes.
+        ArgumentError: tensors on different devices.
+    """
+    _check(x, dt, a, b, c, d)
+    step = dt.float()
+    if dt_bias is not None:
+        step = step + dt_bias
+    if dt_softplus:
+        step = F.softplus(step)
+    values = (x * step[..., None]).to(x.dtype)
+    result = gated_linear_attention(
+        c, b, values, step * a, scale=1.0, initial_state=initial_state, return_state=return_state
+    )
+    if d is None:
+        return result
+    if isinstance(result, tuple):
+        out, state = result
+        return torch.addcmul(out, x, d.to(x.dtype)[:, None]), state
+    return torch.addcmul(result, x, d.to(x.dtype)[:, None])

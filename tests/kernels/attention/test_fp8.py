@@ -1,0 +1,90 @@
+"""`gluon_kernels.attention_fp8` through its public door."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, ShapeError
+from gluon_kernels import attention_fp8
+from gluon_kernels.problem import error_of
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture(autouse=True)
+def hopper(monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+
+
+def inputs(heads=2, of_keys=1, length=200, keys=200, width=128):
+    tensors, scales = [], []
+    for count, rows in ((heads, length), (of_keys, keys), (of_keys, keys)):
+        x = torch.randn(1, count, rows, width)
+        scale = x.abs().amax((2, 3)) / 448
+        tensors.append((x / scale[..., None, None]).to(torch.float8_e4m3fn))
+        scales.append(scale)
+    return *tensors, *scales
+
+
+def reference(q, k, v, q_scale, k_scale, v_scale, causal):
+    q, k, v = (
+        x.double() * scale[..., None, None].double()
+        for x, scale in ((q, q_scale), (k, k_scale), (v, v_scale))
+    )
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    score = q @ k.mT * q.shape[3] ** -0.5
+    if causal:
+        score = score.masked_fill(torch.ones(score.shape[2:]).triu(1).bool(), -torch.inf)
+    return score.softmax(-1) @ v
+
+
+@pytest.mark.parametrize("causal, width, keys", [(True, 128, 200), (False, 64, 150)])
+def test_heads_with_scales(causal, width, keys):
+    tensors = inputs(width=width, keys=keys)
+    result = attention_fp8(*tensors, causal=causal)
+    assert result.dtype is torch.bfloat16
+    assert error_of(result, reference(*tensors, causal)) < 5e-2
+
+
+def test_strides_and_declaration():
+    q, k, v, *scales = inputs(2, 2, 70, 70, 64)
+    right = attention_fp8(q, k, v, *scales, out_dtype=torch.float16)
+    packed = [
+        x.view(torch.uint8).transpose(1, 2).contiguous().transpose(1, 2).view(x.dtype)
+        for x in (q, k, v)
+    ]
+    assert torch.equal(attention_fp8(*packed, *scales, out_dtype=torch.float16), right)
+    op = torch.ops.gluon_kernels.attention_fp8.default
+    arguments = (q, k, v, *scales, True, 0.125, torch.bfloat16)
+    tests = ("test_faketensor",)  # torch compares no 8-bit floats, as the others do
+    assert set(torch.library.opcheck(op, arguments, test_utils=tests).values()) == {"SUCCESS"}
+
+
+Q, K, V, *S = inputs(2, 1, 8, 8)
+MISTAKES = [
+    (lambda: attention_fp8(Q.float(), K, V, *S), DtypeError, "q: "),
+    (lambda: attention_fp8(Q[..., :32], K, V, *S), ShapeError, "q: "),
+    (lambda: attention_fp8(Q, K, V[:, :, :4], *S), ShapeError, "v: "),
+    (
+        lambda: attention_fp8(Q[:, :1], K.expand(1, 2, 8, 128), V.expand(1, 2, 8, 128), *S),
+        ShapeError,
+        "k: ",
+    ),
+    (lambda: attention_fp8(Q, K, V, S[1], *S[1:]), ShapeError, "q_scale: "),
+    (lambda: attention_fp8(Q, K, V, S[0], S[1].to("meta"), S[2]), ArgumentError, "k_scale: "),
+    (lambda: attention_fp8(Q, K, V, *S, out_dtype=torch.float32), DtypeError, "out_dtype: "),
+]
+
+
+@pytest.mark.parametrize("number", range(len(MISTAKES)))
+def test_mistakes_are_named_before_a_launch(number):
+    call, error, words = MISTAKES[number]
+    with pytest.raises(error, match=words):
+        call()
+
+
+def test_other_devices_are_named(monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_80")
+    with pytest.raises(CapabilityError, match="Hopper"):
+        attention_fp8(Q[:, :, :4], K, V, *S)

@@ -1,0 +1,72 @@
+"""`gluon_kernels.ssd` through its public door."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_kernels import ssd
+from gluon_kernels.problem import error_of
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture(autouse=True)
+def hopper(monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+
+
+def inputs(length=70, heads=4, groups=2, width=64, size=32):
+    x = torch.randn(1, length, heads, width).bfloat16()
+    b, c = (torch.randn(1, length, groups, size).bfloat16() / size**0.5 for _ in "bc")
+    return x, torch.randn(1, length, heads), -torch.rand(heads) - 0.1, b, c
+
+
+def scan(x, dt, a, b, c, d, bias, state):
+    """Return the scan token by token."""
+    b, c = (t.repeat_interleave(x.shape[2] // t.shape[2], 2) for t in (b, c))
+    step = torch.nn.functional.softplus(dt + bias)
+    results = []
+    for t in range(x.shape[1]):
+        taken = (step[:, t, :, None] * b[:, t])[..., None] * x[:, t, :, None, :]
+        state = state * (step[:, t] * a).exp()[..., None, None] + taken
+        results.append((state * c[:, t, :, :, None]).sum(-2) + d[:, None] * x[:, t])
+    return torch.stack(results, 1), state
+
+
+def test_results_states_and_gradients():
+    x, dt, a, b, c = inputs()
+    d, bias, state = torch.randn(4), torch.randn(4), torch.randn(1, 4, 32, 64)
+    ours = [t.requires_grad_() for t in (x, dt, a, b, c, d, bias, state)]
+    options = dict(d=d, dt_bias=bias, dt_softplus=True, initial_state=state)
+    results = ssd(x, dt, a, b, c, **options, return_state=True)
+    wide = [t.detach().double().requires_grad_() for t in ours]
+    right = scan(*wide)
+    for one, other in zip(results, right):
+        assert error_of(one, other) < 2e-2
+    assert torch.equal(ssd(x, dt, a, b, c, **options), results[0])
+    grads = [torch.randn_like(one) for one in results]
+    mine = torch.autograd.grad(results, ours, grads)
+    for one, other in zip(mine, torch.autograd.grad(right, wide, [g.double() for g in grads])):
+        assert error_of(one, other) < 2e-2
+
+
+X, DT, A, B, C = inputs(8)
+MISTAKES = [
+    (lambda: ssd(X[0], DT, A, B, C), ShapeError, "x: "),
+    (lambda: ssd(X, DT[:, :4], A, B, C), ShapeError, "dt: "),
+    (lambda: ssd(X, DT, A.long(), B, C), DtypeError, "a: "),
+    (lambda: ssd(X, DT, A, B[:, :, :0], C), ShapeError, "b: "),
+    (lambda: ssd(X, DT, A, B, C[..., :8]), ShapeError, "c: "),
+    (lambda: ssd(X, DT, A, B, C, d=A[:2]), ShapeError, "d: "),
+    (lambda: ssd(X, DT, A.to("meta"), B, C), ArgumentError, "a: "),
+    (lambda: ssd(X.float(), DT, A, B, C), DtypeError, "v: |q: "),
+]
+
+
+@pytest.mark.parametrize("number", range(len(MISTAKES)))
+def test_mistakes_are_named_before_a_launch(number):
+    call, error, words = MISTAKES[number]
+    with pytest.raises(error, match=words):
+        call()
