@@ -105,7 +105,7 @@ def transposed(v: Tensor) -> Tensor:
     more = -v.shape[2] % 16
     if more:
         v = F.pad(v, (0, 0, 0, more))
-    # Of each 16 keys, pairs of the second 8 come behind pairs of the first 8.
+    # Among 16 keys, pairs of the second 8 come behind pairs of the first 8.
     parts = v.unflatten(2, (-1, 2, 4, 2)).permute(0, 1, 6, 2, 4, 3, 5)
     return parts.flatten(3).view(DTYPE)
 
