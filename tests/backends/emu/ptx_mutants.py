@@ -104,6 +104,10 @@ def _bf16(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).bfloat16()
 
 
+def _long() -> Any:
+    return gluon_kernels.matmul(_bf16(16, 3584), _bf16(3584, 64))
+
+
 def _product() -> Any:
     return gluon_kernels.matmul(_bf16(40, 520), _bf16(520, 72))
 
@@ -120,7 +124,7 @@ def _grouped() -> Any:
 CASES = {
     "gemm, ping-pong": Case("emu:sm_90", _product, "pingpong 64x128x64 s8"),
     "gemm, cooperative": Case("emu:sm_90", _product, "cooperative 256x128x64 s4"),
-    "gemm, split-K": Case("emu:sm_90", _product, "split_k 16x64x128 s6/4"),
+    "gemm, split-K": Case("emu:sm_90", _long, "split_k 16x64x128 s6/4"),
     "attention": Case("emu:sm_90", _attention),
     "grouped GEMM": Case("emu:sm_90", _grouped),
     "gemm, cp.async": Case("emu:sm_80", _product),
@@ -148,16 +152,18 @@ def code_of(case: Case) -> tuple[str, str]:
 
 
 SCHEDULES: tuple[dict[str, Any], ...] = (
-    {"schedule": "latest"}, {"schedule": "eager"}, *({"schedule": "random", "seed": n} for n in range(3)),
+    {"schedule": "latest"}, {"schedule": "eager"}, {"schedule": "random", "seed": 0},
 )  # fmt: skip
 
 
-def report(case: Case, kernel: str, mutant: Mutant, right: Any = None) -> Optional[str]:
+def report(
+    case: Case, kernel: str, mutant: Mutant, right: Any = None, orders: Any = SCHEDULES
+) -> Optional[str]:
     """Return the class of the report on a mutant, "other result", or None where nothing shows it."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "mutant.ptx"
         path.write_text(mutant.text)
-        for order in SCHEDULES:
+        for order in orders:
             try:
                 with using(assembly=f"{kernel}={path}", search=True, timeout=60, **order):
                     result = _launched(case)
