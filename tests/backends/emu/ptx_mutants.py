@@ -108,6 +108,10 @@ def _long() -> Any:
     return gluon_kernels.matmul(_bf16(16, 3584), _bf16(3584, 64))
 
 
+def _aligned() -> Any:
+    return gluon_kernels.matmul(_bf16(64, 512), _bf16(512, 128))
+
+
 def _product() -> Any:
     return gluon_kernels.matmul(_bf16(40, 520), _bf16(520, 72))
 
@@ -127,7 +131,7 @@ CASES = {
     "gemm, split-K": Case("emu:sm_90", _long, "split_k 16x64x128 s6/4"),
     "attention": Case("emu:sm_90", _attention),
     "grouped GEMM": Case("emu:sm_90", _grouped),
-    "gemm, cp.async": Case("emu:sm_80", _product),
+    "gemm, cp.async": Case("emu:sm_80", _aligned),
 }
 
 
