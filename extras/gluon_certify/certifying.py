@@ -95,7 +95,8 @@ def _checks(simulator: Backend, pairs: Sequence[tuple[Target, Backend]]) -> dict
     checks = {}
     for backend in [simulator, *(emulator for _, emulator in pairs)]:
         with settings_of(backend)() as settings:
-            checks[backend.name] = list(type(settings).checks())
+            strict = [name for name, value in type(settings).STRICT.items() if value is True]
+            checks[backend.name] = [*type(settings).checks(), *strict]
     return checks
 
 

@@ -58,6 +58,9 @@ def certify(
         Optional[float],
         typer.Option("--prove", metavar="SECONDS", help="Ask the prover, too, for that time."),
     ] = None,
+    blame: Annotated[
+        bool, typer.Option("--blame", help="Name the origin of a mistake in machine code.")
+    ] = False,
     output: Annotated[
         Optional[Path],
         typer.Option("--output", "-o", metavar="FILE", help="Write the certificate as JSON."),
@@ -71,5 +74,5 @@ def certify(
     from gluon_certify.command import show
     from gluon_certify.examine import Plan
 
-    plan = Plan(schedules, seed, launches, timeout, tolerance, prove)
+    plan = Plan(schedules, seed, launches, timeout, tolerance, prove, blame)
     return show(file, target, context.args, plan, output, json)

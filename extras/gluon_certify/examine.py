@@ -61,6 +61,7 @@ class Plan:
         timeout: seconds of one run.
         tolerance: share of the largest magnitude that rounding may change; None derives it from the types.
         prove: seconds for the proof of each form; None for no proof.
+        blame: find the origin of a mistake in machine code.
     """
 
     schedules: int = 10
@@ -69,6 +70,7 @@ class Plan:
     timeout: float = 120.0
     tolerance: Optional[float] = None
     prove: Optional[float] = None
+    blame: bool = False
 
     def orders(self) -> list[dict[str, Any]]:
         """Return the settings of each run."""
@@ -193,6 +195,10 @@ class Examiner:
             if subject.counted is not None:
                 part.coverage = subject.counted.coverage()
             backend = self.target.architecture.backend
+            if self.plan.blame and part.findings:
+                from gluon_certify.blame import blame
+
+                part.blame = blame(subject, self)
             part.not_modelled = not_modelled(backend, part.coverage.forms, sorted(subject.bare))
 
     # -- a form --

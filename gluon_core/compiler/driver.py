@@ -202,6 +202,9 @@ class _Hardware:
     def _compiled(self, until: Optional[str] = None) -> CompiledKernel:
         return compile_source(self._source, self._target, self._backend, self._options, until=until)
 
+    def again(self, until: str) -> CompiledKernel:
+        return self._compiled(until=until)
+
     def source(self) -> str:
         return _module_text(self._source, self._target, self._backend, self._options)
 

@@ -87,6 +87,9 @@ class Hardware(Protocol):
     def kernel(self) -> CompiledKernel:
         """Return the whole of it."""
 
+    def again(self, until: str) -> CompiledKernel:
+        """Return it compiled up to a stage, under the settings of now."""
+
 
 class SimulatedMetadata:
     """Hold the known facts of a simulated kernel; facts of a compiler alone are computed on request."""

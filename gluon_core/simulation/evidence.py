@@ -263,7 +263,8 @@ def caller() -> tuple[str, int]:
     while frame.f_back is not None:
         module = str(frame.f_globals.get("__name__", ""))
         file = frame.f_code.co_filename
-        if module.partition(".")[0] not in ("gluon_core", "triton") and not file.startswith("<"):
+        own = module.partition(".")[0] in ("gluon_core", "gluon_runtime", "triton")
+        if not own and not file.startswith("<"):
             break
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
