@@ -9,15 +9,14 @@ from __future__ import annotations
 import re
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 from gluon_certify.certificate import Blame
+from gluon_certify.subject import Failed, Subject, compared, settings_of
 from gluon_core import _triton
 from gluon_core._triton.pipelines import limited, optional
 from gluon_core.errors import GluonError
-
-if TYPE_CHECKING:
-    from gluon_certify.examine import Examiner, Failed, Subject
+from gluon_core.plugin.backend import Backend
 
 __all__ = ["blame"]
 
@@ -32,8 +31,13 @@ _LOWERING = "ttgpuir.to_llvmir"
 _RIGHT = "right"
 
 
-def blame(subject: Subject, examiner: Examiner) -> Optional[Blame]:
-    """Return the origin of the first mistake of a kernel; None where there is none."""
+def blame(subject: Subject, emulator: Backend, timeout: float) -> Optional[Blame]:
+    """Return the origin of the first mistake of a kernel; None where there is none.
+
+    Args:
+        emulator: the executor of its machine code.
+        timeout: seconds of one run.
+    """
     findings = subject.part.findings
     reported = next((one for one in findings if one.of == "simulator"), None)
     if reported is not None:
@@ -49,17 +53,17 @@ def blame(subject: Subject, examiner: Examiner) -> Optional[Blame]:
             ("emulator", "It could not execute the code.") if unknown else ("open", "Nothing ran.")
         )
         return Blame(at, limit.error, words)
-    return _Search(subject, examiner, failed).run()
+    return _Search(subject, emulator, failed, timeout).run()
 
 
 class _Search:
     """The variants of one compilation."""
 
-    def __init__(self, subject: Subject, examiner: Examiner, failed: Failed):
-        self.subject, self.examiner, self.failed = subject, examiner, failed
-        backend = examiner.target.architecture.backend
+    def __init__(self, subject: Subject, emulator: Backend, failed: Failed, timeout: float):
+        self.subject, self.emulator, self.failed = subject, emulator, failed
+        self.timeout = timeout
+        backend = subject.simulated.target.architecture.backend
         self.stage = _LAST[backend]
-        self.backend = backend
         self.tried: list[tuple[str, str]] = []
         self.compiler = f"Triton {_triton.VERSION_TEXT}"
 
@@ -144,18 +148,19 @@ class _Search:
 
     def _outcome(self, code: Any, assembly: Optional[str]) -> str:
         """Return "right", the class of a report, or the share of wrong elements."""
-        from gluon_certify.examine import compared, settings_of
-
         failed, memory = self.failed, self.failed.memory
         left = memory.kept()
         memory.restore(failed.before)
-        using = settings_of(self.examiner.emulator)
-        timeout = self.examiner.plan.timeout
+        using = settings_of(self.emulator)
         try:
             with using(
-                **failed.order, checks=True, everywhere=True, timeout=timeout, assembly=assembly
+                **failed.order,
+                checks=True,
+                everywhere=True,
+                timeout=self.timeout,
+                assembly=assembly,
             ):
-                run = self.examiner.emulator.device.launcher(code)
+                run = self.emulator.device.launcher(code)
                 run(failed.grid, 0, *failed.arguments)
             found = list(compared(memory, failed.after, self.subject.allowed))
         except GluonError as error:

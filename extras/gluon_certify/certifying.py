@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Optional, Sequence
 
 from gluon_certify.certificate import Certificate
-from gluon_certify.examine import Examiner, Plan, settings_of
+from gluon_certify.examine import Examiner, Plan
+from gluon_certify.subject import settings_of
 from gluon_cli.output import UsageError
 from gluon_cli.run import run_file
 from gluon_core import __version__, _triton

@@ -8,16 +8,18 @@ import os
 import re
 import tempfile
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, ContextManager, Iterator, Optional, Sequence
+from typing import Any, Optional, Sequence
 
 import numpy as np
 
+from gluon_certify.blame import blame
 from gluon_certify.certificate import Compared, Examined, Finding, KernelPart, TargetPart
 from gluon_certify.coverage import Counted
 from gluon_certify.limits import not_modelled
-from gluon_certify.regions import Memory, memory_of, typed
+from gluon_certify.regions import Memory, memory_of
+from gluon_certify.subject import ROUNDING, Failed, Subject, compared, settings_of
 from gluon_cli.evidence import place
 from gluon_core.compiler.kernel import CompiledKernel
 from gluon_core.errors import (
@@ -29,19 +31,11 @@ from gluon_core.errors import (
     StageError,
 )
 from gluon_core.plugin.backend import Backend
-from gluon_core.plugin.paths import load_named
 from gluon_core.plugin.targets import Target
 from gluon_core.simulation import evidence
-from gluon_report.differential import compare
 
-__all__ = ["Examiner", "Plan", "Subject", "settings_of"]
+__all__ = ["Examiner", "Plan"]
 
-# Distances that rounding explains, as a share of the largest magnitude, by the narrowest type that a value has on
-# its way: four units in its last place.
-_ROUNDING = {
-    "fp64": 2.0**-40, "fp32": 2.0**-14, "fp16": 2.0**-9, "bf16": 2.0**-6, "fp8e4nv": 2.0**-2,
-    "fp8e4b8": 2.0**-2, "fp8e5": 2.0**-1, "fp8e5b16": 2.0**-1,
-}  # fmt: skip
 _NARROWED = re.compile(
     r"(?:truncf|fp_to_fp).*->.*?x?(f16|bf16|f8E\w+)\b|truncf.* to .*?x(f16|bf16|f8E\w+)"
 )
@@ -83,54 +77,6 @@ class Plan:
 def spoken(order: dict[str, Any]) -> str:
     seed = f", seed {order['seed']}" if "seed" in order else ""
     return f"{order['schedule']}{seed}"
-
-
-def settings_of(backend: Backend) -> Callable[..., ContextManager[Any]]:
-    """Return the function that sets the checks of an executor."""
-    assert backend.simulation.settings is not None  # of both executors
-    using: Callable[..., ContextManager[Any]] = load_named(
-        backend.simulation.settings, f"backend {backend.name!r}, simulation"
-    )
-    return using
-
-
-@dataclass
-class Subject:
-    """One form of a kernel while it is examined.
-
-    Args:
-        simulated: the kernel of the simulator.
-        hardware: its machine code; None where it does not compile.
-        part: the part of the certificate.
-        failed: the launch whose machine code was wrong: arguments, grid, memory before and after.
-    """
-
-    simulated: CompiledKernel
-    hardware: Optional[CompiledKernel]
-    part: KernelPart
-    counted: Optional[Counted] = None
-    bare: set[str] = field(default_factory=set)
-    allowed: float = 0.0
-    run: Optional[Callable[..., Any]] = None
-    failed: Optional[Failed] = None
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A launch of which the machine code was wrong.
-
-    Args:
-        error: the class of the emulator's report; "" where the results differ.
-        after: the memory that the simulator left.
-    """
-
-    grid: Any
-    arguments: tuple[Any, ...]
-    memory: Memory
-    before: list[np.ndarray]
-    after: list[np.ndarray]
-    order: dict[str, Any]
-    error: str
 
 
 class Examiner:
@@ -196,9 +142,7 @@ class Examiner:
                 part.coverage = subject.counted.coverage()
             backend = self.target.architecture.backend
             if self.plan.blame and part.findings:
-                from gluon_certify.blame import blame
-
-                part.blame = blame(subject, self)
+                part.blame = blame(subject, self.emulator, self.plan.timeout)
             part.not_modelled = not_modelled(backend, part.coverage.forms, sorted(subject.bare))
 
     # -- a form --
@@ -244,7 +188,7 @@ class Examiner:
         for match in _NARROWED.finditer(str(code.asm.get("ttgir", ""))):
             name = match[1] or match[2]
             element = _IN_IR.get(name, "fp8e5" if name.startswith("f8E5") else "fp8e4nv")
-            narrow = max(narrow, _ROUNDING[element])
+            narrow = max(narrow, ROUNDING[element])
         return narrow
 
     # -- a launch --
@@ -376,17 +320,6 @@ class Examiner:
                 if trace.exists():
                     subject.counted.read(trace)
         return None
-
-
-def compared(memory: Memory, after: Sequence[np.ndarray], allowed: float) -> Iterator[Compared]:
-    """Yield the comparison of each region with the memory that the simulator left."""
-    for region, simulated in zip(memory.regions, after):
-        one, other = typed(region.data, region.element), typed(simulated, region.element)
-        difference = compare(region.name, one, other)
-        floats = region.element in _ROUNDING and one.dtype != np.uint8
-        share = max(allowed, _ROUNDING[region.element]) if floats else 0.0
-        worst = difference.worst / difference.scale if difference.scale else difference.worst
-        yield Compared(region.name, region.element, one.size, difference.differing, worst, share)
 
 
 def _differs(wrong: Sequence[Compared], said: str) -> Finding:

@@ -141,8 +141,8 @@ def test_the_command_prints_and_writes_the_certificate(tmp_path):
 
 
 def test_differences_are_judged_by_the_narrowest_type():
-    from gluon_certify.examine import compared
     from gluon_certify.regions import Memory, Region
+    from gluon_certify.subject import compared
 
     x = np.ones(8, np.float32)
     memory = Memory((Region("x", "fp32", x.view(np.uint8)),), (), ())
