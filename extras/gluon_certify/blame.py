@@ -162,14 +162,14 @@ class _Search:
             ):
                 run = self.emulator.device.launcher(code)
                 run(failed.grid, 0, *failed.arguments)
-            found = list(compared(memory, failed.after, self.subject.allowed))
+            results = list(compared(memory, failed.after, self.subject.allowed))
         except GluonError as error:
             return type(error).__name__
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             return f"{type(error).__name__}: {error}"
         finally:
             memory.restore(left)
-        wrong = [one for one in found if not one.passed]
+        wrong = [one for one in results if not one.passed]
         if not wrong:
             return _RIGHT
         return "; ".join(
