@@ -27,6 +27,8 @@ LIMITS = {
     "excused arrows": 0,
     "stays of (b) launch, miss": 30,
     "returns of (b) launch, miss": 15,
+    "stays of (c) simulated launch": 38,
+    "returns of (c) simulated launch": 14,
 }
 # The launch engine classifies arguments, picks the compiled form, and packs them: its files are those
 # of these folders, but for the surroundings of a launch, and three in C.

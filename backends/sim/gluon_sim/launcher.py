@@ -74,7 +74,6 @@ class SimulatedKernel:
             memory.name_shared()
         x, y, z = (*(int(extent) for extent in grid), 1, 1)[:3]
         launch = Launch(self, settings, memory, bound.values, (x, y, z))
-        launch.check()
         if rank is not None:
             launch.run_on(rank)
         else:
@@ -128,6 +127,7 @@ class Launch:
 
     def run_on(self, rank: Rank) -> None:
         """Run the launch in the simulation that all ranks share."""
+        self.check()
         rank.launch(self.machine(place=rank.place), self.values)
 
     def run(self) -> None:
@@ -136,6 +136,7 @@ class Launch:
         Raises:
             GluonError: a mistake in the kernel.
         """
+        self.check()
         if predicted(self):
             return
         settings = self.settings

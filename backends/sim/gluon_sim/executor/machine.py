@@ -310,9 +310,9 @@ class Machine:
         if self.settings.races:
             program = self.program.program
             across = None if self.place is None else self.place.across
-            self.tracking = Tracking(
-                self.program.traffic, self.memory, arguments, self.grid, across
-            )
+            traffic = self.program.traffic
+            reached = self.memory.reached(arguments, traffic)
+            self.tracking = Tracking(traffic, self.memory, reached, self.grid, across)
             self.memory.tracking = self.tracking
             if self.program.asynchronous:
                 if program.found.lifetimes is None:

@@ -27,7 +27,7 @@ from gluon_sim.sanitizer.agents import Task
 from gluon_sim.sanitizer.overflow import Wrapped, settle
 from gluon_sim.sanitizer.tracking import Tracking
 from gluon_sim.settings import Settings
-from gluon_sim.tracing.origins import pointed_at
+from gluon_sim.tracing.origins import Reached, Traffic, pointed_at
 from gluon_sim.tracing.words import called
 
 __all__ = ["Allocation", "Contents", "GlobalMemory", "Home"]
@@ -200,6 +200,16 @@ class GlobalMemory:
         bases = (value.base if isinstance(value, Descriptor) else value for value in values)
         there = (self.find(int(base.flat[0])) for base in bases)
         return [allocation for allocation in there if allocation is not None]
+
+    def reached(self, arguments: Sequence[Any], traffic: Traffic) -> Reached:
+        """Return the allocations that a kernel reaches through its arguments."""
+        loaded, stored = (
+            set(map(id, self.behind(arguments, positions)))
+            for positions in (traffic.loaded, traffic.stored)
+        )
+        if traffic.written is None:
+            return Reached(None, loaded & stored)
+        return Reached(set(map(id, self.behind(arguments, traffic.written))), loaded & stored)
 
     def _homes(self, task: Task) -> Optional[list[Home]]:
         """Return the allocations that the op of a task may reach by the arguments that its pointers come from."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Optional, Protocol, Sequence
+from typing import Any, Optional, Protocol
 
 import numpy as np
 
@@ -125,10 +125,6 @@ class Memory(Protocol):
 
     @property
     def guided(self) -> Optional[Guide]: ...
-
-    def behind(self, arguments: Sequence[Any], positions: Iterable[int]) -> Sequence[Allocation]:
-        """Return the allocations into which arguments point."""
-        ...
 
 
 class Compiled(Protocol):

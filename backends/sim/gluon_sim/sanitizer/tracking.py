@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Optional, Sequence
+from typing import Any, Optional
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from gluon_sim.sanitizer.races import (
 from gluon_sim.sanitizer.ranks import AcrossRanks
 from gluon_sim.sanitizer.threads import ThreadShadow, by_others
 from gluon_sim.tracing.ir import Op
-from gluon_sim.tracing.origins import Traffic
+from gluon_sim.tracing.origins import Reached, Traffic
 from gluon_sim.tracing.uses import is_used
 
 __all__ = ["Tracking"]
@@ -42,7 +42,7 @@ class Tracking:
     Args:
         traffic: the arguments through which the kernel reaches memory.
         memory: the arguments' storage.
-        arguments: of the kernel, as the machine keeps them.
+        reached: the allocations that the kernel reaches through them.
         grid: programs in x, y, z.
         across: the state of all ranks, where the launch is that of one of several.
     """
@@ -51,7 +51,7 @@ class Tracking:
         self,
         traffic: Traffic,
         memory: Memory,
-        arguments: Sequence[np.ndarray],
+        reached: Reached,
         grid: tuple[int, int, int],
         across: Optional[AcrossRanks] = None,
     ):
@@ -59,13 +59,8 @@ class Tracking:
         self.epochs = Epochs() if across is None else across.epochs
         self.epochs.strict = memory.settings.proxy == "strict"
         self._shadows: dict[int, GlobalShadow] = {}
-        # Ids of the allocations that the kernel writes; None where these may be all.
-        self._written: Optional[set[int]] = None
-        if traffic.written is not None and across is None:
-            self._written = set(map(id, memory.behind(arguments, traffic.written)))
-        # Ids of those that it loads from and stores to: its threads may meet there.
-        self._met = set(map(id, memory.behind(arguments, traffic.loaded)))
-        self._met.intersection_update(map(id, memory.behind(arguments, traffic.stored)))
+        self._written = reached.written if across is None else None
+        self._met = reached.met
         self._polled: dict[tuple[int, int], int] = {}
         self._ordering = traffic.atomic
         if across is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Iterable, Iterator, Optional
+from typing import Iterable, Iterator, NamedTuple, Optional
 
 from gluon_sim.tracing.ir import Block, Op, Region, Value
 from gluon_sim.tracing.program import Origin, Program
@@ -204,6 +204,18 @@ class Traffic:
     loaded: frozenset[int]
     stored: frozenset[int]
     atomic: bool
+
+
+class Reached(NamedTuple):
+    """The allocations of a launch that its kernel reaches through its arguments, by id.
+
+    Args:
+        written: those that it writes; None where these may be all.
+        met: those that it both loads from and stores to: its threads may meet there.
+    """
+
+    written: Optional[set[int]]
+    met: set[int]
 
 
 def traffic(program: Program) -> Traffic:
