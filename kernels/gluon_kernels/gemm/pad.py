@@ -15,19 +15,25 @@ __all__ = ["Padding", "pad"]
 BLOCK = 2048
 
 
+@gluon.constexpr_function
+def in_warps(rows, warps):
+    """Return a layout in which a warp has 32 elements of a row that follow each other."""
+    return gl.BlockedLayout([1, 1], [1, 32], [warps, 1] if rows >= warps else [1, warps], [1, 0])
+
+
 @gluon.jit
-def copy_block(x, to, block, rows, columns, pitch, matrices, of_matrix, of_row, BLOCK: gl.constexpr, WIDE: gl.constexpr):  # fmt: skip
-    """Copy a block of [matrices, rows, columns], counted in elements of the copy, whose rows have `pitch`, a multiple of 8."""
-    layout: gl.constexpr = gl.BlockedLayout([8], [32], [gl.num_warps()], [0])
-    kind: gl.constexpr = gl.int64 if WIDE else gl.int32
-    i = block.to(kind) * BLOCK + gl.arange(0, BLOCK, layout)
-    end = (matrices.to(kind) * rows * pitch) // 8 * 8
-    row = i // pitch
-    column = i % pitch
-    inside = i < end
-    at = (row // rows).to(gl.int64) * of_matrix + (row % rows).to(gl.int64) * of_row + column
-    value = gl.load(x + at, mask=inside & (column < columns), other=0.0)
-    gl.store(to + i, value, mask=inside)
+def copy_block(x, to, block, rows, columns, pitch, matrices, of_matrix, of_row, BLOCK: gl.constexpr, WIDTH: gl.constexpr):  # fmt: skip
+    """Copy BLOCK elements of [matrices, rows, columns] to rows of `pitch`, WIDTH of a row."""
+    ROWS: gl.constexpr = BLOCK // WIDTH
+    layout: gl.constexpr = in_warps(ROWS, gl.num_warps())
+    across = gl.cdiv(pitch, WIDTH)
+    row = block // across * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    column = block % across * WIDTH + gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
+    at = (row // rows).to(gl.int64) * of_matrix + (row % rows).to(gl.int64) * of_row
+    inside = (row < matrices * rows)[:, None]
+    value = gl.load(x + at[:, None] + column[None, :], mask=inside & (column < columns)[None, :], other=0.0)  # fmt: skip
+    place = row.to(gl.int64)[:, None] * pitch + column[None, :]
+    gl.store(to + place, value, mask=inside & (column < pitch)[None, :])
 
 
 SIZES = ["rows", "columns", "pitch", "matrices", "of_matrix", "of_row"]
@@ -37,17 +43,17 @@ SIZES = ["rows", "columns", "pitch", "matrices", "of_matrix", "of_row"]
 def pad_rows(
     x, x_to, x_rows, x_columns, x_pitch, x_matrices, x_of_matrix, x_of_row,
     y, y_to, y_rows, y_columns, y_pitch, y_matrices, y_of_matrix, y_of_row,
-    x_blocks, BLOCK: gl.constexpr, WIDE: gl.constexpr,
+    x_blocks, BLOCK: gl.constexpr, WIDTHS: gl.constexpr,
 ):  # fmt: skip
     """Copy `x`, and `y` where there is one: the programs from `x_blocks` on."""
     program = gl.program_id(0)
     if y is None:
-        copy_block(x, x_to, program, x_rows, x_columns, x_pitch, x_matrices, x_of_matrix, x_of_row, BLOCK, WIDE)  # fmt: skip
+        copy_block(x, x_to, program, x_rows, x_columns, x_pitch, x_matrices, x_of_matrix, x_of_row, BLOCK, WIDTHS[0])  # fmt: skip
     else:
         if program < x_blocks:
-            copy_block(x, x_to, program, x_rows, x_columns, x_pitch, x_matrices, x_of_matrix, x_of_row, BLOCK, WIDE)  # fmt: skip
+            copy_block(x, x_to, program, x_rows, x_columns, x_pitch, x_matrices, x_of_matrix, x_of_row, BLOCK, WIDTHS[0])  # fmt: skip
         else:
-            copy_block(y, y_to, program - x_blocks, y_rows, y_columns, y_pitch, y_matrices, y_of_matrix, y_of_row, BLOCK, WIDE)  # fmt: skip
+            copy_block(y, y_to, program - x_blocks, y_rows, y_columns, y_pitch, y_matrices, y_of_matrix, y_of_row, BLOCK, WIDTHS[1])  # fmt: skip
 
 
 class Padding:
@@ -63,8 +69,8 @@ class Padding:
         self.shape = (batch, rows, -(-columns // unit) * unit)
         of_matrix, of_row = (s if n > 1 else 0 for s, n in zip(wide.stride(), (batch, rows)))
         self.sizes = (rows, columns, self.shape[2], batch, of_matrix, of_row)
-        self.elements = batch * rows * self.shape[2]
-        self.blocks = -(-self.elements // BLOCK)
+        self.width = min(1024, max(32, 1 << (self.shape[2] - 1).bit_length()))
+        self.blocks = -(-batch * rows // (BLOCK // self.width)) * -(-self.shape[2] // self.width)
 
         self.empty = allocator(self.shape, wide.dtype, wide.device)
 
@@ -81,11 +87,11 @@ def pad(a: torch.Tensor, b: torch.Tensor, paddings: tuple[Optional[Padding], Opt
         arguments += [x, copy, *padding.sizes]
     if len(both) == 1:
         arguments += [None, None, *both[0][1].sizes]
-    first, wide = both[0][1].blocks, any(padding.elements > 2**31 - BLOCK for _, padding in both)
+    first, widths = both[0][1].blocks, tuple(padding.width for _, padding in both)
     total = sum(padding.blocks for _, padding in both)
     tensors = [tensor for (x, _), copy in zip(both, copies) for tensor in (x, copy)]
     launch = gluon.torch.prepare(
-        pad_rows, (total,), (*arguments, first, BLOCK, wide), tensors, num_warps=4
+        pad_rows, (total,), (*arguments, first, BLOCK, widths), tensors, num_warps=4
     )
     of_a, of_b = paddings
 

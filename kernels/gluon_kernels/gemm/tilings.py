@@ -17,7 +17,7 @@ __all__ = ["IN_PARTS", "TILINGS", "Size", "Tiling", "choose", "features", "fits"
 
 SHARED = 232448  # bytes of shared memory that a block of sm_90 may have
 L2 = 9.0e6  # bytes per microsecond that all processors together copied from the L2 cache of an H100
-PAD = (2.0, 1.0e6)  # microseconds of a launch that copies operands, and bytes that it reads in one
+PAD = (1.3, 1.6e6)  # microseconds of a launch that copies operands, and bytes that it reads in one
 FILE = Path(__file__).parent / "tuned" / "hopper.json"
 
 
