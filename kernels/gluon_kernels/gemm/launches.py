@@ -301,7 +301,7 @@ def _direct(call: Call, tiling: Tiling, size: Size, c: torch.Tensor) -> Callable
     stored = [_rows(x, t) for x, t in zip((call.a, call.b), size.transposed)]
     first = (call.a, call.b)
     rest = (*_row_strides(stored[0]), *_row_strides(stored[1]))
-    forms = (tiling.splits, size.vectors, size.transposed, call.activation)
+    forms = (size.vectors, size.transposed, call.activation)
     m, n, k = tiling.block
     across = gluon.cdiv(call.n, n)
     strides = (0, *c.stride()) if c.ndim == 2 else c.stride()
@@ -310,7 +310,7 @@ def _direct(call: Call, tiling: Tiling, size: Size, c: torch.Tensor) -> Callable
     def arguments(sums: torch.Tensor, count: torch.Tensor) -> tuple[Any, ...]:
         return (
             *first, c, sums, count, call.bias, call.m, call.n, call.k, *rest, strides[0], strides[1],
-            across, m, n, k, forms[0], vector, *forms[1:],
+            across, m, n, k, tiling.stages, tiling.splits, vector, *forms,
         )  # fmt: skip
 
     return _in_parts(gemm_direct, call, tiling, (*first, call.bias, c), arguments)
