@@ -167,7 +167,7 @@ def _tilings() -> Iterator[Tiling]:
             yield Tiling("split_k", (rows, 64, 128), 6, splits)
             yield Tiling("split_k", (rows, 128, 64), 6, splits)
         for block in _DIRECT:
-            yield Tiling("direct", block, 5, splits)
+            yield Tiling("direct", block, 4, splits)
     yield Tiling("split_k", (64, 64, 64), 4)
     yield Tiling("split_k", (64, 128, 64), 3)
     yield Tiling("split_k", (128, 128, 64), 3)

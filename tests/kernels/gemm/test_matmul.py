@@ -59,8 +59,8 @@ TILINGS = [
         "cooperative 128x304x64 s3 swapped",
         "stream_k 128x128x64 s6",
         "stream_k 128x96x64 s6 swapped",
-        "direct 128x128x64 s5/2",
-        "direct 16x128x64 s5",
+        "direct 128x128x64 s4/2",
+        "direct 16x128x64 s4",
     )
 ]
 
