@@ -131,6 +131,16 @@ def linear_attention() -> tuple[torch.Tensor, ...]:
     return q, k, v, g, torch.rand(1, 70, 2)
 
 
+def scan_arguments() -> tuple[torch.Tensor, ...]:
+    """Return `x`, `dt`, `a`, `b` and `c` of Mamba-2's scan."""
+    b, c = (half(1, 70, 1, 16, scale=0.25) for _ in "bc")
+    return half(1, 70, 2, 16), torch.rand(1, 70, 2), -torch.rand(2), b, c
+
+
+def scan(x: torch.Tensor, dt: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:  # fmt: skip
+    return recurrence(c, b, x * dt[..., None], dt * a, None, 1.0)[0]
+
+
 OPERATORS: dict[str, Case] = {
     "matmul": Case(lambda: (half(24, 16).requires_grad_(), half(16, 40), half(40), "relu", torch.float32)),
     "matmul_out": Case(lambda: (half(24, 16), half(16, 40), None, None, torch.empty(24, 40).bfloat16())),
@@ -157,6 +167,7 @@ OPERATORS: dict[str, Case] = {
     "attention_varlen_out": Case(lambda: varlen(half(40, 2, 32))),
     "attention_varlen_backward": Case(varlen_backward),
     "attention_decode": Case(lambda: (half(2, 4, 32), half(4, 16, 2, 32), half(4, 16, 2, 32), *pages(), 0.2)),
+    "attention_fp8": Case(lambda: (fp8(1, 2, 40, 64), *(fp8(1, 1, 40, 64) for _ in "kv"), *(torch.rand(1, n) for n in (2, 1, 1)), True, 0.1, torch.bfloat16), OF_FP8[1:]),
     "mla_decode": Case(lambda: (half(2, 16, 96), half(4, 16, 96), *pages(), 64, 0.1)),
     "rotary": Case(lambda: (half(2, 5, 3, 16).requires_grad_(), torch.rand(5, 8), torch.rand(5, 8), False)),
     "softmax": Case(lambda: (torch.randn(5, 24).requires_grad_(), torch.float32)),
@@ -283,12 +294,14 @@ GRADIENTS: dict[str, Gradients] = {
         lambda q, k, v: kernels.attention_varlen(q, k, v, ends(0, 17, 40), ends(0, 17, 40), causal=True),
         lambda: varlen()[:3], attended_lists, HALF,
     ),
+    "ssd": Gradients(kernels.ssd, scan_arguments, scan, HALF),
 }  # fmt: skip
 
 #: Public functions without gradients, each with the reason.
 WITHOUT: dict[str, Optional[str]] = {
     "matmul_fp8": "operands of 8 bits have none",
     "quantize": "rounding has none",
+    "attention_fp8": "operands of 8 bits have none",
     "attention_decode": "a step of inference",
     "mla_decode": "a step of inference",
 }
