@@ -33,6 +33,7 @@ _PRELOADED = (
 
 
 _START = 60.0  # seconds that the first use of a GPU may take
+_NOT_YET = object()
 
 
 class Failed(Exception):
@@ -162,29 +163,45 @@ class Host:
         return self._numbers
 
     def _planned(self, spec: Any) -> tuple[str, ...]:
-        """Return the strictest plan under which the GPU can be used; tried once, in processes of their own.
+        """Return the strictest plan under which the GPU can be used; all are tried at once, in processes of their own.
 
         Raises:
             JudgeError: it cannot be used at all.
         """
+        if self._plan is not None:
+            return self._plan
         from gluon_judge.session import probe
 
-        reason = ""
-        for plan in PLANS if self._plan is None else ():
-            tried = replace(spec, plan=plan, files={})
-            work = functools.partial(probe, spec=tried)
-            process = Process(work, "a first use of the GPU", loads=wire.loads)
-            try:
-                _, reason = process.receive(time.monotonic() + _START)
-            except Ended as ended:
-                reason = ended.how
-            finally:
+        processes: dict[tuple[str, ...], Process] = {
+            plan: Process(
+                functools.partial(probe, spec=replace(spec, plan=plan, files={})),
+                "a first use of the GPU",
+                loads=wire.loads,
+            )
+            for plan in PLANS
+        }
+        reasons: dict[tuple[str, ...], Any] = {}
+        started = time.monotonic()
+        until = started + _START
+        try:
+            while len(reasons) < len(PLANS) and time.monotonic() < until:
+                for plan, process in processes.items():
+                    if plan not in reasons:
+                        reasons[plan] = _reason(process)
+                        if reasons[plan] is _NOT_YET:
+                            del reasons[plan]
+                        elif reasons[plan] is None:  # stricter plans get as long again
+                            until = min(until, 2 * time.monotonic() - started + 1.0)
+                if all(reasons.get(plan) for plan in PLANS[: _first(reasons)]):
+                    break
+        finally:
+            for process in processes.values():
                 process.end()
-            if reason is None:
-                self._plan = plan
-                break
-        if self._plan is None:
-            raise JudgeError("the GPU cannot be used", got=reason)
+        at = _first(reasons)
+        if at == len(PLANS):
+            text = next(iter(reasons.values()), f"no answer within {_START:.0f} s")
+            raise JudgeError("the GPU cannot be used", got=text)
+        self._plan = PLANS[at]
         return self._plan
 
     def call(self, number: int, limit: float, method: str, *values: Any) -> tuple[str, Any]:
@@ -211,6 +228,20 @@ class Host:
             process.end()
         _reap({one.pid for one in self._sessions.values()})
         shutil.rmtree(self._folders.pop(number, ""), ignore_errors=True)
+
+
+def _first(reasons: dict[tuple[str, ...], Any]) -> int:
+    """Return the place of the strictest plan that holds; the number of plans for none."""
+    holds = [at for at, plan in enumerate(PLANS) if plan in reasons and reasons[plan] is None]
+    return min(holds, default=len(PLANS))
+
+
+def _reason(process: Process) -> Any:
+    """Return why a process could not use the GPU, None if it could, or `_NOT_YET`."""
+    try:
+        return process.receive(time.monotonic() + 0.05)[1]
+    except Ended as ended:
+        return _NOT_YET if ended.hung else ended.how
 
 
 def _answered(answer: Any, token: str) -> Any:

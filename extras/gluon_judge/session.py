@@ -50,7 +50,7 @@ from gluon_judge.wire import restored
 
 __all__ = ["probe", "work"]
 
-_BURST = 1.5  # seconds of repeated calls
+_BURST = 0.75  # seconds of repeated calls
 _PERTURB = -6  # M_PERTURB of mallopt
 _system = ctypes.CDLL(None)
 _now = time.monotonic  # before anybody replaces it

@@ -2,6 +2,7 @@
 
 python -m tests.judge.slimming                       # all operators, for Hopper
 python -m tests.judge.slimming attention matmul --within 120 --json FILE
+python -m tests.judge.slimming --page docs/slimming.md --read FILE FILE
 
 The launches are those of the corpus (tests/judge/corpus), gradients included where an operator has some.
 """
@@ -12,6 +13,7 @@ import argparse
 import json
 from collections import Counter
 from dataclasses import asdict
+from pathlib import Path
 
 import torch
 
@@ -25,6 +27,7 @@ from gluon_sim.launcher import proving
 from gluon_sim.settings import using
 from tests.judge.candidates import called, candidates
 
+KINDS = ("unnecessary", "needed", "open")
 GRADIENTS = {
     "attention",
     "rms_norm",
@@ -77,39 +80,95 @@ def slim(path, gradients, within):
     return outcomes
 
 
+PAGE = """# Synchronization of gluon_kernels
+
+The results of [`gluon slim`](judge.md#slimming-synchronization) for the kernels of `gluon_kernels` on Hopper: each fence, wait and barrier is removed or weakened, one at a
+time. `python -m tests.judge.slimming` repeats them; the launches are those of the judge's corpus, gradients included.
+
+- **unnecessary**: the prover shows the kernel right without it, for every trip count, every schedule and every program;
+- **needed**: a counterexample, with the schedule in which the simulator reports it;
+- **open**: neither within the time, or outside of the prover's model.
+
+A proof says nothing about the order of accesses to global memory. Code stays as it is where a GPU shows no gain: the ratios of the slimmed forms are
+in [benchmarks/RESULTS.md](https://github.com/gluon-core/gluon-core/blob/main/benchmarks/RESULTS.md).
+"""
+
+
+def page(kernels):
+    """Return the page of the outcomes, given as plain data."""
+    lines = [
+        PAGE,
+        "| kernel | verdict | unnecessary | needed | open |",
+        "| --- | --- | ---: | ---: | ---: |",
+    ]
+    for one in kernels.values():
+        counts = Counter(change["verdict"] for change in one["changes"])
+        cells = [one["kernel"], one["verdict"], *(str(counts[kind]) for kind in KINDS)]
+        lines.append(f"| {' | '.join(cells)} |")
+    for one in kernels.values():
+        if one["changes"] or one["verdict"] != "proved":
+            lines += ["", f"## {one['kernel'].partition(' ')[0]}", ""]
+            lines += [f"{one['verdict'].capitalize()}: {one['lines'][0]}." if one["lines"] else ""]
+            lines += section(one["changes"])
+    return "\n".join(lines) + "\n"
+
+
+def section(changes):
+    """Yield a table of changes, those that are needed last."""
+    if not changes:
+        return
+    yield "\n| place | change | verdict | evidence |\n| --- | --- | --- | --- |"
+    for change in sorted(changes, key=lambda one: KINDS.index(one["verdict"])):
+        place = f"{change['file'].rpartition('gluon_kernels/')[2]}:{change['line']}"
+        evidence = change["lines"]
+        if change["verdict"] == "unnecessary":
+            text = "; ".join(line for line in evidence[:2])
+        elif change["verdict"] == "open":
+            text = "; ".join(evidence[:2])
+        else:
+            text = ": ".join(evidence[:2])
+        text = text.replace("|", "\\|").replace(str(Path.cwd()) + "/", "")[:220]
+        source = change["source"].replace("|", "\\|")
+        yield f"| {place} `{source}` | `{change['op']}` {change['change']} | {change['verdict']} | {text} |"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("operators", nargs="*")
     parser.add_argument("--within", type=float, default=120.0)
     parser.add_argument("--json")
+    parser.add_argument("--page")
+    parser.add_argument("--read", nargs="*", default=[])
     chosen = parser.parse_args()
+    kept = {}
+    for file in chosen.read:
+        kept.update(json.loads(Path(file).read_text()))
+    if not chosen.read:
+        kept = slim_operators(chosen.operators, chosen.within, chosen.json)
+    if chosen.page:
+        Path(chosen.page).write_text(page(dict(sorted(kept.items()))))
+
+
+def slim_operators(wanted, within, path):
+    """Return the outcomes for the kernels of operators as plain data, written to a file as they come."""
     on_target(str(simulated("hopper")))
-    kept, seen = {}, set()
+    kept = {}
     print(
         "| operator | kernel | verdict | unnecessary | needed | open |\n| --- | --- | --- | ---: | ---: | ---: |"
     )
-    for operators, path in launches():
-        if chosen.operators and operators not in chosen.operators:
+    for operators, file in launches():
+        if wanted and operators not in wanted:
             continue
-        for name, one in slim(path, operators in GRADIENTS, chosen.within).items():
-            if name in seen:
+        for name, one in slim(file, operators in GRADIENTS, within).items():
+            if name in kept:
                 continue
-            seen.add(name)
             kept[name] = asdict(one)
             counts = Counter(change.verdict for change in one.changes)
-            columns = [operators, f"`{name}`", one.verdict]
-            columns += [str(counts[kind]) for kind in ("unnecessary", "needed", "open")]
+            columns = [operators, f"`{name}`", one.verdict, *(str(counts[kind]) for kind in KINDS)]
             print(f"| {' | '.join(columns)} |", flush=True)
-            for change in one.changes:
-                if change.verdict != "needed":
-                    place = f"{change.file.rpartition('gluon_kernels/')[2]}:{change.line}"
-                    print(
-                        f"    {change.verdict}: {change.op} {change.change}, {place}: {change.source}: {change.lines[0]}",
-                        flush=True,
-                    )
-    if chosen.json:
-        with open(chosen.json, "w") as file:
-            json.dump(kept, file, indent=1)
+        if path:
+            Path(path).write_text(json.dumps(kept, indent=1))
+    return kept
 
 
 if __name__ == "__main__":
