@@ -317,6 +317,13 @@ _TABLE = (
         "Let the kernels produce the result.",
     ),
     Code(
+        "work.show", _WORK, "doubt",
+        "Kernels are launched for show: the result is the same if they do nothing.",
+        "The inputs of a case again, with launches that return at once. An error where the problem forbids something.",
+        "A kernel next to `torch.softmax`, whose result is returned.",
+        "Return the results of the kernels, or launch none.",
+    ),
+    Code(
         "work.none", _WORK, "error",
         "The result was not computed: no kernel and no operation of torch led to it.",
         "All launches and all operations of torch are counted.",

@@ -136,6 +136,7 @@ class Call:
         poison: byte that new memory is filled with.
         again: write the values into the arguments of the call before.
         profile: count bytes and operations.
+        skips: whether launches do nothing.
         burst: how often to call, with the same values, one after the other; 1 for a single call.
         prove: seconds for a proof of each kernel; 0 for none.
         compiles: whether launched kernels are compiled for the hardware, too.
@@ -149,6 +150,7 @@ class Call:
     poison: int = 0xFF
     again: bool = False
     profile: bool = False
+    skips: bool = False
     burst: int = 1
     prove: float = 0.0
     compiles: bool = False

