@@ -90,7 +90,7 @@ time. `python -m tests.judge.slimming` repeats them; the launches are those of t
 - **open**: neither within the time, or outside of the prover's model.
 
 A proof says nothing about the order of accesses to global memory. Code stays as it is where a GPU shows no gain: the ratios of the slimmed forms are
-in [benchmarks/RESULTS.md](https://github.com/gluon-core/gluon-core/blob/main/benchmarks/RESULTS.md).
+in `benchmarks/RESULTS.md`, from `benchmarks/slimmed.py`.
 """
 
 
