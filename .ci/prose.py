@@ -78,6 +78,14 @@ SUBJECT_LETTERS = 72
 #: A verb in the third person or a noun where an imperative belongs is left to review; these cannot be one.
 NO_VERB = re.compile(r"^(?:What|Whether|Of|Who|How|Why|Where|When|That)\b")
 
+#: Names of tests in which a clause with "what" or a banned word stands for the noun or verb of the field.
+TEST_NAME = re.compile(
+    r"test_(?:\w*_)?(?:what|whatever|who|whoever|told|tells|heard|said|mended|turned|stands|beside|lies)(?:_|$)"
+)
+
+#: Docstrings of functions are imperatives; those of classes and modules may be noun phrases, and a test's states a fact.
+NOUN = re.compile(r"^(?:A|An|The|Its?|This|These|Each|All|Every|One|Two|Both|There|No)\b")
+
 
 @dataclass
 class Counts:
@@ -177,7 +185,14 @@ def judge_python(counts: Counts, place: str, source: str) -> None:
                 counts.problems.append(
                     f"{place}:{expression.lineno}: docstring opens with {first[:50]!r}"
                 )
+            function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            if function and NOUN.match(first) and not place.startswith("tests/"):
+                counts.problems.append(
+                    f"{place}:{expression.lineno}: no imperative: {first[:50]!r}"
+                )
     for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and TEST_NAME.match(node.name):
+            counts.problems.append(f"{place}:{node.lineno}: test name {node.name!r}")
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             if id(node) not in docstrings and node.value.count(" ") >= 3:
                 judge(counts, place, node.lineno, node.value)

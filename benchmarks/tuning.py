@@ -59,7 +59,7 @@ def task_of(kernel: str, size: int) -> Reference:
 def searched(
     reference: Reference, how: str, folder: str, processes: int, **more: Any
 ) -> tune.Outcome:
-    """One search with nothing compiled before it."""
+    """Run one search with nothing compiled before it."""
     os.environ["TRITON_CACHE_DIR"] = f"{folder}/cache-{how}"
     engine = Local(processes)
 

@@ -32,7 +32,7 @@ def compared(
     unit: str,
     target: Target,
 ) -> Result:
-    """One line: `amount` is bytes or operations, `distance` the error of `ours`."""
+    """Print one line: `amount` is bytes or operations, `distance` the error of `ours`."""
     ours()
     error = distance()
     times = in_turns({"ours": ours, "torch": library}, target, 3, 10)

@@ -159,7 +159,7 @@ class GluonError(Exception):
 
 
 def _repeated(calls: tuple[SourceSpan, ...]) -> list[tuple[SourceSpan, int]]:
-    """Each call once for all of its repetitions in a row, as a function that calls itself has."""
+    """Return each call once for all of its repetitions in a row, as a function that calls itself has."""
     return [(call, len(list(same))) for call, same in groupby(calls)]
 
 

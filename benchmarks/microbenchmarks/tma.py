@@ -15,7 +15,7 @@ ROOM = 192 << 10
 
 
 def _load(rows: int, depth: int, cluster: int = 1) -> Loop:
-    """One thread keeps `depth` boxes of rows x 64 under way. `%c` is a mask of the row, `%b` rows between blocks."""
+    """Keep `depth` boxes of rows x 64 under way. `%c` is a mask of the row, `%b` rows between blocks."""
     size = rows * 128
     where = "tile.mbarrier::complete_tx::bytes"
     mask = ""
@@ -91,7 +91,7 @@ LAST{slot}:
 
 
 def _store(rows: int, depth: int) -> Loop:
-    """One thread stores boxes; `depth` groups may read shared memory at a time, 0: each is waited for to its end."""
+    """Store boxes by one thread; `depth` groups may read shared memory at a time, 0: each is waited for to its end."""
     wait = f"cp.async.bulk.wait_group.read {depth}" if depth else "cp.async.bulk.wait_group 0"
     setup = """\
     setp.ne.u32 %p3, %me, 0;

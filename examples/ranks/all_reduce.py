@@ -67,7 +67,7 @@ def through_inbox(x, inbox, out, n, BLOCK: gl.constexpr):
 
 
 def programs(x, n, block, most=64):
-    """One for each block of elements, as far as there are channels."""
+    """Return one for each block of elements, as far as there are channels."""
     return min(gluon.cdiv(n, block), most, x.channels)
 
 

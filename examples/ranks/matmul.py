@@ -418,7 +418,7 @@ class MatmulScattered:
         self.calls = 0
 
     def result(self):
-        """All rows of the latest sum."""
+        """Return all rows of the latest sum."""
         return self.outs[(self.calls - 1) % 2].local
 
     def __call__(self, a, b, out=None, stages=3, grid=None, together=16):

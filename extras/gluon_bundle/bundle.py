@@ -302,7 +302,7 @@ class Bundle:
         return len(self.kernels)
 
     def inspect(self) -> dict[str, Any]:
-        """All that the manifest says, with the sizes of the parts; JSON values."""
+        """Return all that the manifest says, with the sizes of the parts; JSON values."""
         self.compile()
         sizes = {name: len(self._members[name]) for name in self._used()}
         return {

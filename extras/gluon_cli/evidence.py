@@ -108,7 +108,7 @@ def _elsewhere(launches: Iterable[Launched]) -> str:
 
 
 def _counted(record: Record, launches: Iterable[Launched]) -> list[str]:
-    """One line for each kernel, target and place."""
+    """Return one line for each kernel, target and place."""
     counts: Counter[tuple[str, str, tuple[str, int]]] = Counter()
     walks: dict[tuple[str, str, tuple[str, int]], dict[str, None]] = {}
     for one in launches:

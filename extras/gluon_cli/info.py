@@ -197,7 +197,7 @@ def _with_unit(key: str, value: Any) -> Any:
 
 
 def _show_one(subject: str, json: bool) -> None:
-    """All about one capability or one target."""
+    """Return all about one capability or one target."""
     having = registry().capabilities().get(subject)
     if having is not None:
         if json:

@@ -130,7 +130,7 @@ def code_of(error: BaseException) -> Exit:
 
 
 def _warn_of_plugins() -> None:
-    """One line on standard error while a plugin is broken or several claim one name."""
+    """Print one line on standard error while a plugin is broken or several claim one name."""
     from gluon_core.registry.load import registry
 
     try:

@@ -152,7 +152,7 @@ def _mirror(at: str, root: str) -> Iterator[tuple[str, str]]:
 
 
 def _everything(module: str) -> Iterator[str]:
-    """All that a module offers, name by name: not every editor reads `__all__`."""
+    """Return all that a module offers, name by name: not every editor reads `__all__`."""
     return _own(module, _offered(module))
 
 

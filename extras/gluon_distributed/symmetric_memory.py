@@ -28,7 +28,7 @@ class Symmetric(_Fields):
 
     @property
     def local(self) -> Any:
-        """This rank's own tensor."""
+        """Return this rank's own tensor."""
         return self.peers[self.rank]
 
     @property

@@ -171,7 +171,7 @@ def cell(
     label: str = "",
     kinds: Iterable[str] = (),
 ) -> str:
-    """One cell: a colour, a label where one fits, and a tooltip."""
+    """Draw one cell: a colour, a label where one fits, and a tooltip."""
     text = ""
     if label and len(label) * _FONT <= width:
         text = (
@@ -310,7 +310,7 @@ class Grid:
 
 
 def _walk(linear: LinearLayout) -> tuple[list[tuple[int, ...]], list[dict[str, int]]]:
-    """Every place of the hardware, and the element that it holds."""
+    """Draw every place of the hardware, and the element that it holds."""
     names = list(linear.in_dims)
     tables = linear.table()
     coords = np.stack([np.ravel(tables[dim]) for dim in linear.out_dims], axis=-1)
@@ -365,7 +365,7 @@ def _fill(
 
 
 def tensor_panel(linear: LinearLayout, layout: Layout, bits: int, banks: int) -> Panel:
-    """Each element in its place of the tensor, with all that hold it."""
+    """Draw each element in its place of the tensor, with all that hold it."""
     coords, places = _walk(linear)
     held: dict[tuple[int, ...], list[dict[str, int]]] = {}
     for coord, place in zip(coords, places):
@@ -416,7 +416,7 @@ def tensor_panel(linear: LinearLayout, layout: Layout, bits: int, banks: int) ->
 
 
 def registers_panel(linear: LinearLayout, layout: Layout) -> Panel:
-    """Each warp as a table of registers and lanes, with the elements that they hold."""
+    """Draw each warp as a table of registers and lanes, with the elements that they hold."""
     warps, lanes = linear.in_size("warp"), linear.in_size("lane")
     blocks, registers = linear.in_size("block"), linear.in_size("register")
     coords, places = _walk(linear)

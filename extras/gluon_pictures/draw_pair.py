@@ -73,7 +73,7 @@ def compare(
     bits: Optional[int] = None,
     banks: int = 32,
 ) -> Picture:
-    """Two layouts of one tensor in a picture.
+    """Draw two layouts of one tensor in a picture.
 
     Two register layouts: how far each element travels when a value is converted, and the cost. A
     register and a shared layout, in any order: the lanes that go together in the first

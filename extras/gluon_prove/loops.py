@@ -48,7 +48,7 @@ class Loops(Bounds):
         self.flat: dict[int, tuple[Loop, int, int]] = {}
 
     def block(self, block: Block, env: Env) -> Optional[Op]:
-        """Its ops; the one that ends it."""
+        """Return its ops and the one that ends it."""
         raise NotImplementedError
 
     def do_for(self, op: Op, env: Env) -> None:

@@ -153,7 +153,7 @@ class _Lowering(Loops):
         return None
 
     def op(self, op: Op, env: Env) -> bool:
-        """One op; true for the end of a block."""
+        """Lower one op; return true for the end of a block."""
         name = op.name
         if name in (
             "ret",

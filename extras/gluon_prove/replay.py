@@ -94,7 +94,7 @@ def again(
 def _once(
     launch: Launch, changed: dict[Term, int], said: str, within: float
 ) -> Optional[SimulatorError]:
-    """One launch of one program under all schedules, or as many as time allows."""
+    """Run one launch of one program under all schedules, or as many as time allows."""
     values = list(launch.values)
     for where, value in changed.items():
         old = values[where.args[0]]

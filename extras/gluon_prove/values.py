@@ -155,7 +155,7 @@ def _from_zero(changes: dict[int, int]) -> None:
 
 
 def apply(name: str, args: list[Any], bits: int, many: Many) -> Scalar:
-    """One scalar op on concrete operands, exactly, for all numbers that they stand for.
+    """Compute one scalar op on concrete operands, exactly, for all numbers that they stand for.
 
     Args:
         name: the op's.

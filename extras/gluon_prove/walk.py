@@ -363,7 +363,7 @@ class Walker(Steps):
         return view
 
     def _same(self, view: SharedView) -> SharedView:
-        """One object for all equal views."""
+        """Return one object for all equal views."""
         key = (id(view.buffer), int(view.base[0]), view.type, view.table.tobytes())
         return self._views.setdefault(key, view)
 

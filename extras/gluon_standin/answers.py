@@ -213,7 +213,7 @@ def _scope_class(kind: str) -> type:
             self.prev_idx = 0
 
         def __exit__(self, *details: Any) -> None:
-            """There is one device."""
+            """Do nothing: there is one device."""
 
     device.__module__, device.__qualname__ = f"torch.{kind}", "device"
     return device

@@ -147,7 +147,7 @@ class StandInDriver:
 
     @staticmethod
     def set_current_device(device: int) -> None:
-        """There is one device."""
+        """Do nothing: there is one device."""
 
     def get_current_stream(self, device: int = 0) -> int:
         return self.module.current_stream().cuda_stream if self.module else 0
@@ -157,11 +157,11 @@ class StandInDriver:
 
     @staticmethod
     def get_empty_cache_for_benchmark() -> None:
-        """There is no cache to clear."""
+        """Do nothing: there is no cache to clear."""
 
     @staticmethod
     def clear_cache(cache: Any) -> None:
-        """There is no cache to clear."""
+        """Do nothing: there is no cache to clear."""
 
     @staticmethod
     def get_benchmarker() -> Callable[..., Any]:

@@ -46,7 +46,7 @@ def amount(value: Optional[float], objective: str) -> str:
 
 
 def frontier(trials: Sequence[Trial]) -> list[tuple[int, Trial]]:
-    """Each trial that was the best when it came in, with how many had come by then."""
+    """Return each trial that was the best when it came in, with how many had come by then."""
     points: list[tuple[int, Trial]] = []
     for number, trial in enumerate(sorted(trials, key=lambda one: one.at), 1):
         value = trial.value
@@ -168,7 +168,7 @@ def _section(outcome: Outcome) -> str:
 
 
 def _plot(trials: Sequence[Trial]) -> str:
-    """Each trial as a point, and the best so far as a line: the number of the trial to the right, its
+    """Draw each trial as a point, and the best so far as a line: the number of the trial to the right, its
     value upwards, relative to the best."""
     ordered = sorted(trials, key=lambda one: one.at)
     good = [(n, t.value) for n, t in enumerate(ordered) if t.status == "ok" and t.value]

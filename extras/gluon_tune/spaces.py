@@ -101,7 +101,7 @@ def _checked(name: str, choices: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def space(*, when: Optional[Callable[..., Any]] = None, **values: Sequence[Any]) -> Space:
-    """All combinations of values of constants and compile options.
+    """Return all combinations of values of constants and compile options.
 
     Args:
         when: `f(BLOCK_M, num_warps) -> bool`: which combinations belong to the space; it is called with

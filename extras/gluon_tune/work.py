@@ -175,7 +175,7 @@ class _Round:
         self._process = -1
 
     def sample(self, at: int) -> bool:
-        """One sample of a contender; False where it is out, with its result."""
+        """Take one sample of a contender; return False where it is out, with its result."""
         try:
             if self._process != self._bench.started:  # the one before took the process with it
                 self._launches.clear()

@@ -223,7 +223,7 @@ class tensor(base_value):
     cast = to
 
     def abs(self) -> tensor:
-        """Each element by itself: the function of this name in `gl`."""
+        """Compute each element by itself: the function of this name in `gl`."""
 
     ceil = floor = cos = sin = exp = exp2 = log = log2 = erf = abs
     sqrt = sqrt_rn = rsqrt = sigmoid = abs

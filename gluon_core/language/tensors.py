@@ -37,7 +37,7 @@ __all__ = [
 
 @builtin
 def broadcast(input: Operand, other: Operand) -> tuple[tensor, tensor]:
-    """Both operands with one shape; returns the pair."""
+    """Return both operands with one shape."""
     return tl_core.broadcast(input, other, _semantic=semantic_layer())
 
 

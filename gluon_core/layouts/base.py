@@ -421,7 +421,7 @@ class DistributedLayout(Layout):
 
     @_Fallback
     def cga_layout(self) -> list[list[int]]:
-        """One basis per bit of the block index within a cluster; [] for one block."""
+        """Return one basis per bit of the block index within a cluster; [] for one block."""
         return []
 
     def _check_dot_operand(self, operand_index: int, k_width: int) -> None:

@@ -203,7 +203,7 @@ def equal(a: Layout, b: Layout, shape: Sequence[int]) -> bool:
 def owner(
     layout: DistributedLayout, shape: Sequence[int], coord: Sequence[int]
 ) -> list[tuple[int, int, int, int]]:
-    """All holders of one element, as (block, warp, lane, register), sorted.
+    """Return all holders of one element, as (block, warp, lane, register), sorted.
 
     Raises:
         LayoutError: `coord` is outside of `shape`.

@@ -379,7 +379,7 @@ def check_blocks_on_top(blocks: list[list[int]], others: list[list[int]]) -> Non
 
 
 def check_bijection(named: dict[str, list[list[int]]], shape: Sequence[int]) -> None:
-    """All of `shape` reached, each element once but for zero bases."""
+    """Check that all of `shape` is reached, each element once but for zero bases."""
     for name, rows in named.items():
         for i, row in enumerate(rows):
             if any(value >= size for value, size in zip(row, shape)):
@@ -413,7 +413,7 @@ def check_bijection(named: dict[str, list[list[int]]], shape: Sequence[int]) -> 
 
 
 def check_one_hot(named: dict[str, list[list[int]]], shape: Sequence[int]) -> None:
-    """Each basis zero or a power of two in one dimension, none twice, all of `shape` reached."""
+    """Check that each basis is zero or a power of two in one dimension, none twice, all of `shape` reached."""
     seen: dict[tuple[int, ...], str] = {}
     for name, rows in named.items():
         for i, row in enumerate(rows):

@@ -157,7 +157,7 @@ class LinearLayout:
         return shifts
 
     def _columns(self) -> list[int]:
-        """All bases, each flattened into one integer (the first out-dim most minor)."""
+        """Return all bases, each flattened into one integer (the first out-dim most minor)."""
         shifts = self._shifts()
         return [
             sum(value << shift for value, shift in zip(row, shifts))
@@ -243,7 +243,7 @@ class LinearLayout:
         return dict(zip(self._outs, out))
 
     def table(self) -> dict[str, np.ndarray]:
-        """Every image: out-dim -> int64 array with one axis per in-dim, in order."""
+        """Return every image: out-dim -> int64 array with one axis per in-dim, in order."""
         sizes = list(self.in_dims.values())
         grids = np.ogrid[tuple(slice(0, size) for size in sizes)] if sizes else []
         arrays = self.apply_arrays(**dict(zip(self._bases, grids)))
@@ -434,7 +434,7 @@ class LinearLayout:
         return cut.transpose_outs(names)
 
     def flatten_outs(self, name: Optional[str] = None) -> "LinearLayout":
-        """One out-dim, named `name` or as the first was."""
+        """Return one out-dim, named `name` or as the first was."""
         return self.reshape_outs({name or next(iter(self._outs), "out"): self.total_out_size})
 
     def rename(

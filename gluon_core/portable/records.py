@@ -117,7 +117,7 @@ class Record(base_value):
         self.parts._flatten_ir(handles)
 
     def _set_name(self, builder: Any, name: str) -> None:
-        """Its parts have names of their own."""
+        """Leave the parts their own names."""
 
     def __str__(self) -> str:
         return str(self.type)

@@ -33,7 +33,7 @@ __all__ = ["counter_add", "counter_wait", "peer", "rank_barrier", "signal", "wai
 
 @builtin
 def _gather_threads() -> None:
-    """All threads of the program have come."""
+    """Wait for all threads of the program."""
     semantic_layer().barrier(False)
 
 

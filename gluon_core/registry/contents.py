@@ -43,7 +43,7 @@ class PluginFailure:
 
     @property
     def reason(self) -> str:
-        """One line: the error's class and message."""
+        """Return one line: the error's class and message."""
         return f"{type(self.error).__name__}: {str(self.error) or 'no message'}"
 
 

@@ -425,7 +425,7 @@ class ShapeOps(SemanticBase):
         return self.make_tensor(handle, result_type)
 
     def unify_layouts(self, lhs: Any, rhs: Any) -> Any:
-        """Both values with one layout; an AutoLayout takes the other's.
+        """Return both values with one layout; an AutoLayout takes the other's.
 
         Raises:
             LayoutError: the layouts differ; nothing is converted silently.

@@ -53,7 +53,7 @@ def address_of(name: str, value: Any) -> int:
 
 
 def storage_of(name: str, value: Any, runner: str) -> Optional[Storage]:
-    """All bytes that a pointer into an argument may reach, or None for a bare address.
+    """Return all bytes that a pointer into an argument may reach, or None for a bare address.
 
     Args:
         name: of the argument.

@@ -123,7 +123,7 @@ CALLS = [
 ]
 
 
-def test_each_call_launches_what_python_would(bundle_file, monkeypatch):
+def test_each_call_launches_as_python_does(bundle_file, monkeypatch):
     """Again and again, so that no call is taken for another that was learnt."""
     monkeypatch.setattr(CudaDriver, "tensor_device", "cpu")
 

@@ -74,7 +74,7 @@ class TestBuilding:
         first, second = (form["arguments"][1] for form in package.kernels["ones"]["forms"])
         assert (first["divisible"], second["divisible"]) == (False, True)
 
-    def test_a_kernel_that_does_not_compile_is_said_and_the_others_stay_wanted(self):
+    def test_a_kernel_that_does_not_compile_is_reported_and_the_others_stay(self):
         bundle = Bundle()
         bundle.add(kernels.ones, {"y": "*i32", "stride": "i32"}, target="hopper")
         bundle.add(wrong, {"y": "*i32"}, target="hopper")
@@ -107,7 +107,7 @@ class TestBuilding:
         )
         assert stride == {"constant": 1}
 
-    def test_the_code_is_what_the_compiler_makes(self, bundle_file):
+    def test_the_code_is_the_compilers(self, bundle_file):
         bundle = Bundle.open(bundle_file)
         for name, target in (("nvidia:sm_90", "cubin"), ("amd:gfx942", "hsaco")):
             constants = kernels.HOPPER if target == "cubin" else kernels.CDNA3
@@ -136,7 +136,7 @@ class TestBuilding:
                 number = document["locations"][0][0]
                 assert ".loc" in document["assembly"].splitlines()[number - 1]
 
-    def test_verify_says_what_it_looked_at(self, bundle_file):
+    def test_verify_lists_its_evidence(self, bundle_file):
         report = Bundle.open(bundle_file).verify()
         assert (report.kernels, report.forms) == (4, 10)
         assert report.members >= 10 and report.digest == bundle_file.read_bytes()[-64:].decode()
@@ -222,9 +222,7 @@ class TestReading:
 
         flip()
 
-    def test_a_code_object_exchanged_by_somebody_who_computes_the_hash_anew(
-        self, bundle_file, tmp_path
-    ):
+    def test_a_code_object_exchanged_together_with_its_hash(self, bundle_file, tmp_path):
         def exchange(members):
             name = next(name for name in members if name.endswith(".cubin"))
             members[name] = members[name][:-1] + b"!"

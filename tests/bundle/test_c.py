@@ -103,7 +103,7 @@ def test_conditions_of_integers_are_those_of_the_rules(kind):
         assert RULES.condition(kind, True).score("int", value, None, None) == within, value
 
 
-def test_it_reads_what_the_manifest_says(program, bundle_file):
+def test_it_reads_the_manifest(program, bundle_file):
     lines = program("list", bundle_file)
     bundle = Bundle.open(bundle_file)
     expected = []

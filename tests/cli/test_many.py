@@ -278,7 +278,7 @@ def test_descriptors_are_short_in_headings():
     )
 
 
-def test_a_kernel_that_is_too_large_is_said_to_be_so(tmp_path):
+def test_a_kernel_that_is_too_large_is_reported(tmp_path):
     file = tmp_path / "large.py"
     file.write_text(
         """

@@ -165,7 +165,7 @@ def test_without_plugins_the_packages_are_named(command, tmp_path):
     assert "passed" not in done.stdout
 
 
-def test_ctrl_c_keeps_what_is_done(tmp_path):
+def test_ctrl_c_keeps_finished_rows(tmp_path):
     """The rows that are finished are shown, and how many are not."""
     command = [sys.executable, "-m", "gluon_core", "demo", "-t", "sm_90", "-j", "1"]
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "COLUMNS": "80"}

@@ -49,7 +49,7 @@ def types(*arguments, code=0):
 # -- the command -----------------------------------------------------------------------------------
 
 
-def test_it_writes_what_the_plugins_add_and_knows_when_that_is_stale(tmp_path):
+def test_it_writes_the_names_of_plugins_and_knows_when_they_are_stale(tmp_path):
     assert "stale" in types("--to", tmp_path, "--check", code=1)
     assert "amd, nvidia" in types("--to", tmp_path)
     written = tmp_path / "gluon_core-stubs"
@@ -80,7 +80,7 @@ def test_gluon_info_says_when_it_is_stale(tmp_path, monkeypatch):
     assert "run `gluon types`" not in info() and json.loads(info("--json"))["types"] is True
 
 
-def test_it_keeps_off_what_it_did_not_write(tmp_path):
+def test_it_keeps_files_that_it_did_not_write(tmp_path):
     mine = tmp_path / "gluon_core-stubs" / "mine.pyi"
     mine.parent.mkdir()
     mine.write_text("x: int")
@@ -317,7 +317,7 @@ def test_an_editor_knows_a_plugin_that_nobody_here_knows(installed):
     check_completions(installed, ACME, ACME_COMPLETIONS)
 
 
-def test_an_editor_shows_what_an_op_says(installed):
+def test_an_editor_shows_the_docstring_of_an_op(installed):
     text = KERNEL + "gl.nvidia.hopper.tma.async_load("
     script, line, column = editor(installed, text)
     (signature,) = script.get_signatures(line, column)
@@ -366,7 +366,7 @@ def test_a_checker_accepts_a_program_and_finds_mistakes_in_it(installed, tmp_pat
         assert len(mine) == 1 and message in mine[0], mine
 
 
-def test_a_strict_checker_can_read_what_modules_export():
+def test_a_strict_checker_can_read_the_exports_of_modules():
     """Lists of names without expressions, which no checker evaluates."""
     for file in Path(gluon_core.__file__).parent.rglob("__init__.py"):
         for node in ast.parse(file.read_text()).body:

@@ -44,7 +44,7 @@ def test_the_gpu_gives_the_recorded_result(name):
 
 
 @pytest.mark.parametrize("name", HERE)
-def test_the_simulator_computes_what_the_gpu_does(name, monkeypatch):
+def test_the_simulator_agrees_with_the_gpu(name, monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
     result, want = oracle.load(PROBES[name].source, oracle.OURS).run(torch, "cpu")
     assert torch.equal(result, want)

@@ -54,7 +54,7 @@ def arrives(out, ALONE: gl.constexpr):
 
 
 @pytest.mark.skipif(not FROM_CTA.held_by(TRITON_VERSION), reason="needs Triton 3.9")
-def test_every_block_arrives_at_its_barrier_whatever_from_cta_says():
+def test_every_block_arrives_at_its_barrier_for_every_from_cta():
     """So the simulator lets all blocks arrive, too."""
 
     def arrival(alone):

@@ -305,7 +305,7 @@ def asking(out):
 
 
 @pytest.mark.skipif(TRITON_VERSION < (3, 8), reason="needs Triton 3.8")
-def test_an_answer_over_what_a_partition_wrote(monkeypatch):
+def test_an_answer_over_the_stores_of_a_partition(monkeypatch):
     compiled = gluon.compile(asking, "sm_100", signature={"out": "*i32"})
     assert "fence.proxy.async" in compiled.asm["ptx"]
     asking[(1,)](np.zeros(1, np.int32), target="sim:sm_100")

@@ -73,7 +73,7 @@ def test_requested_facts_are_printed(isolate, capfd, monkeypatch):
 
 
 @BOTH
-def test_a_failing_stage_tells_everything(isolate, capfd):
+def test_a_failing_stage_reports_everything(isolate, capfd):
     def failing(value, metadata):
         os.write(2, b"error: cannot lower tt.gather\n")
         raise RuntimeError("PassManager::run failed")

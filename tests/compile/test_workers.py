@@ -34,7 +34,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("target, layout", [("sm_75", L32), ("sm_90", L32), ("gfx942", L64)])
-def test_a_warm_process_makes_what_this_one_does(target, layout, monkeypatch, tmp_path):
+def test_a_warm_process_agrees_with_this_one(target, layout, monkeypatch, tmp_path):
     def made(folder):
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / folder))
         return gluon.compile(

@@ -123,7 +123,7 @@ def test_arguments_of_triton_are_not_shown():
     assert in_the_way_of_triton(3, _semantic=one, _generator=4) == (3, one, 4)
 
 
-def test_it_is_called_what_kernels_call_it():
+def test_its_name_is_that_in_kernels():
     assert (calls_others.__name__, calls_others.__qualname__) == ("twice", "twice")
     load = gl.shared_memory_descriptor.load
     assert (load.__name__, load.__qualname__) == ("load", "shared_memory_descriptor.load")

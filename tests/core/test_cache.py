@@ -79,7 +79,7 @@ def test_a_clock_that_goes_back_changes_nothing(monkeypatch, runs, folder):
         assert min([each.ir_initialization, each.store_results, *stages]) >= 0
 
 
-def test_whatever_the_code_depends_on_makes_another_entry(monkeypatch, runs):
+def test_each_dependency_of_the_code_makes_another_entry(monkeypatch, runs):
     hashes = {build().hash, build(6).hash, build(5.0).hash, build(True).hash}
     hashes |= {build(num_warps=8).hash, build(target="sm_90").hash}
     hashes.add(build(debug=True).hash)

@@ -172,7 +172,7 @@ def test_equal_values_have_equal_texts_and_all_mean_the_same_elsewhere():
         assert (text.text, text.lasting) == (again.text, True), value
 
 
-def test_a_constexpr_is_what_it_holds():
+def test_a_constexpr_acts_as_its_value():
     assert text_of(gl.constexpr((1, 2))) == text_of((1, 2))
 
 

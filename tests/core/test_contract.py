@@ -223,7 +223,7 @@ def _asks(path):
 
 
 @pytest.mark.once
-def test_no_source_of_the_core_names_what_is_not_declared():
+def test_the_core_names_only_declared_members():
     asks = [ask for path in ROOT.rglob("*.py") for ask in _asks(path)]
     assert len(asks) > 300 and {what for what, _, _ in asks} == set(_DECLARED)
     strange = [ask for ask in asks if ask[1] not in _DECLARED[ask[0]]]
@@ -385,7 +385,7 @@ def test_a_kind_of_argument_is_checked(use, kind):
         gluon.register_argument_kind(kind())
 
 
-def test_compile_options_check_what_they_are_given():
+def test_compile_options_check_their_values():
     target = plugins.load([], [Plugin("probe", ProbeBackend())]).target("probe1")
     assert CompileOptions.of(target, {"num_warps": 8}).arch == "probe1"
     for options, words in (

@@ -90,7 +90,7 @@ def test_no_number_of_a_release_is_outside_the_tables():
 
 
 @pytest.mark.parametrize("package", TABLES)
-def test_each_line_tells_supported_releases_apart(package):
+def test_each_line_distinguishes_supported_releases(package):
     for name, feature in lines(package).items():
         assert OLDEST <= feature.since <= NEWEST, name
         assert feature.since > OLDEST or feature.last, f"{name}: every release has it"

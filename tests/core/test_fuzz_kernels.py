@@ -57,7 +57,7 @@ def test_missing_features_of_targets_are_left_out():
         assert ("partitions" in needs) == bool(held.limits.partitions)
 
 
-def test_every_kind_alone_means_what_it_says():
+def test_every_kind_alone_has_its_meaning():
     held = registry().target("sm_90")
     for name, kind in KINDS.items():
         choice = kind.chooses(random.Random(1), 256)

@@ -86,7 +86,7 @@ def test_assertions_that_pytest_rewrote():
 
 
 @pytest.mark.parametrize("name", ["asserts", "callee", "compute", "plain"])
-def test_rewritten_code_is_what_its_source_says(unwritten, name):
+def test_rewritten_code_agrees_with_its_source(unwritten, name):
     code = getattr(globals()[name], "fn", globals()[name]).__code__
     if "@pytest_ar" not in code.co_names:
         pytest.skip("pytest does not rewrite assertions in this run")

@@ -97,7 +97,7 @@ def test_a_block_of_another_thread_is_not_seen_unless_it_is_everywhere():
     assert seen == [0, 5]
 
 
-def test_checks_bring_what_is_strict_but_not_against_what_is_said():
+def test_checks_bring_strict_settings_but_not_against_explicit_ones():
     scopes = Scopes(Toy)
     with scopes.using(checks=True, bounds=False) as chosen:
         assert chosen == Toy(pace="slow", bounds=False)

@@ -162,7 +162,7 @@ def test_a_broken_contract_is_named(house, file, line, contract):
     ],
     ids=["in-a-function", "type-only", "string", "package", "sub-rooms", "plugins"],
 )
-def test_the_map_names_what_is_wrong(house, file, text, problem):
+def test_the_map_names_the_mistake(house, file, text, problem):
     with appended(house, file, text):
         code, output = map_of(house)
     assert code == 1 and problem in output
@@ -186,7 +186,7 @@ def test_the_map_names_a_stale_page(house):
     assert code == 1 and "stale" in output
 
 
-def test_defining_a_kernel_does_not_import_what_compiles(tmp_path):
+def test_defining_a_kernel_does_not_import_the_compiler(tmp_path):
     """Triton's code generator brings its own Gluon as a whole, which costs as much as all the rest."""
     file = tmp_path / "kernels.py"
     file.write_text("""

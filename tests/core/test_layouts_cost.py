@@ -207,7 +207,7 @@ def test_views():
         AutoLayout().format_tensor_view([2])
 
 
-def test_views_say_what_the_oracle_says():
+def test_views_agree_with_the_oracle():
     triton = pytest.importorskip("triton")
     if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 9):
         pytest.skip("the oracle has views from 3.7 on, and drops copies in registers from 3.9 on")

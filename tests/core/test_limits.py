@@ -96,7 +96,7 @@ def numbers(word, text):
     return {int(n) for n in re.findall(rf"{word} (\d+) !", text)}
 
 
-def test_shares_and_samples_add_up_and_what_is_skipped_is_said(tmp_path):
+def test_shares_and_samples_add_up_and_skips_are_listed(tmp_path):
     first, second = (
         run_pytest(tmp_path, LEAVES_OUT, "-s", "--share", share).stdout for share in ("1/2", "2/2")
     )
@@ -113,7 +113,7 @@ def test_shares_and_samples_add_up_and_what_is_skipped_is_said(tmp_path):
     assert f"{31 - len(sampled)} passed" in campaign
 
 
-def test_interrupts_are_heard_where_they_are_ignored():
+def test_interrupts_arrive_where_they_are_ignored():
     """As under `nohup` in a script, whose jobs in the background ignore Ctrl-C."""
     tests = ["tests/backends/sim/executor/test_progress.py", "-k", "interrupt"]
     done = subprocess.run(
@@ -173,7 +173,7 @@ def test_the_last_line_fails_with_any_environment(tmp_path, capsys):
     assert "10 passed, 1 error in" in said and "FAILED: tox ended with exit code 1" in said
 
 
-def test_the_last_ten_lines_name_what_failed(tmp_path, capsys):
+def test_the_last_ten_lines_name_the_failures(tmp_path, capsys):
     report(tmp_path, "a", ["no GPU"], ["test_y"], tests=3, failures=1, errors=0, skipped=1, time=1)
     environments(tmp_path, a=1, lint=2, layering=0)
     assert closing_line()(str(tmp_path), 1) == 1

@@ -89,7 +89,7 @@ def test_a_plugin_that_fails_to_import_leaves_the_others_working(module):
 @pytest.mark.parametrize(
     "source", ["raise SystemExit(3)", "1/0", "def f(:", "class E(BaseException): pass\nraise E"]
 )
-def test_whatever_a_plugin_raises_is_remembered(module, source):
+def test_each_error_of_a_plugin_is_remembered(module, source):
     module("broken_plugin", source)
     registry = load([entry("broken")])
     assert "broken" in registry.failures and not registry.backends
@@ -101,7 +101,7 @@ def test_an_entry_point_without_hooks_contributes_nothing(module):
     assert not registry.failures and registry.plugins["empty"].backends == ()
 
 
-def test_gluon_plugins_narrows_what_loads(module, monkeypatch):
+def test_gluon_plugins_narrows_the_plugins_that_load(module, monkeypatch):
     module("acme_plugin", PLUGIN_SOURCE.format(factory="acme"))
     module("road_plugin", PLUGIN_SOURCE.format(factory="roadrunner"))
     monkeypatch.setattr(plugins, "_installed", lambda: [entry("acme"), entry("road")])
@@ -207,7 +207,7 @@ def test_stage_observers_are_called_and_none_costs_nothing(monkeypatch):
 # -- refusal -------------------------------------------------------------------------------------
 
 
-def test_another_api_version_names_both_numbers_and_what_to_install():
+def test_another_api_version_names_both_numbers_and_the_remedy():
     newer = refused(acme(api_version=API_VERSION + 1))
     assert f"contract {API_VERSION + 1}" in newer and f"speaks {API_VERSION}" in newer
     assert "pip install --upgrade gluon-core" in newer and "newcomer" in newer
@@ -389,7 +389,7 @@ def test_lowerings_that_no_architecture_can_both_take_may_share_a_priority():
 # -- asking --------------------------------------------------------------------------------------
 
 
-def test_an_unknown_backend_gets_a_suggestion_and_what_is_installed():
+def test_an_unknown_backend_gets_a_suggestion_and_the_installed_ones():
     registry = load([], [Plugin("acme", acme())])
     with pytest.raises(TargetError, match="Did you mean 'acme'.*Installed backends: acme"):
         registry.backend("acne")

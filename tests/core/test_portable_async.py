@@ -74,7 +74,7 @@ def test_one_source_is_right_everywhere(target, stages):
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100", "gfx950", "gfx1250"])
-def test_in_whatever_order_things_happen(monkeypatch, target, seed):
+def test_in_every_order_of_events(monkeypatch, target, seed):
     monkeypatch.setenv("GLUON_SIM_SCHEDULE", "random")
     monkeypatch.setenv("GLUON_SIM_SEED", str(seed))
     multiply(target)

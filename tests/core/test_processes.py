@@ -81,7 +81,7 @@ def test_jobs_are_taken_when_there_is_a_process_for_them():
     calls.close()
 
 
-def test_a_process_ends_with_what_started_it(tmp_path):
+def test_a_process_ends_with_its_parent(tmp_path):
     read, write = os.pipe()
     parent = os.fork()
     if parent == 0:

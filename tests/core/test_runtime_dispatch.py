@@ -208,7 +208,7 @@ def test_numpy_arrays_must_be_contiguous_and_writable():
 
 
 @pytest.mark.parametrize("same", [4.0, np.int32(4), 4 + 0j])
-def test_an_option_that_equals_an_integer_is_one_whatever_was_launched_before(same):
+def test_an_option_that_equals_an_integer_is_one_after_every_launch(same):
     x = torch.ones(8)
 
     def launched(warps, **more):
@@ -337,7 +337,7 @@ def test_strict_mode_says_which_argument_changed_the_key(monkeypatch):
     assert y[0] == 5
 
 
-def test_prepare_launches_what_it_was_prepared_for():
+def test_prepare_launches_its_own_call():
     x, y = torch.ones(64), torch.zeros(64)
     handle = kernels.scale.prepare(x, y, 64, 2.0, 64, L32, grid=(1,))
     assert y.sum() == 0
@@ -542,7 +542,7 @@ def test_facts_of_the_driver_are_on_the_compiled_kernel(cuda):
     assert stages == ["ttgir", "llir", "ptx", "cubin"]
 
 
-def test_strict_mode_takes_what_is_on_disk(cuda, monkeypatch):
+def test_strict_mode_takes_entries_on_disk(cuda, monkeypatch):
     x, y = torch.ones(64), torch.zeros(64)
     kernels.scale[1](x, y, 64, 2.0, 64, L32)
     kernels.scale.forget()

@@ -110,7 +110,7 @@ def fresh():
     }
 
 
-def test_parts_are_added_in_order_whoever_comes_last(monkeypatch):
+def test_parts_are_added_in_order_for_every_last_program(monkeypatch):
     for seed in range(4):
         monkeypatch.setenv("GLUON_SIM_SCHEDULE", "random" if seed else "")
         monkeypatch.setenv("GLUON_SIM_SEED", str(seed))

@@ -164,7 +164,7 @@ def test_when_broken_each_spelling_says_why(broken):
         assert "acme_driver_library" in text and "gluon-acme 0.1.0" in text
 
 
-def test_when_removed_each_spelling_names_what_is_installed():
+def test_when_removed_each_spelling_names_the_installed_backends():
     output = run(MISSING)
     assert "AttributeError" in output["attribute"][0]
     for key in ("host", "deep", "vendor"):

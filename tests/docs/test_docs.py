@@ -141,7 +141,7 @@ def test_a_page_runs(page, tmp_path):
 
 
 @pytest.mark.parametrize("page", RUN, ids=lambda p: p.stem)
-def test_every_command_shows_what_it_prints(page):
+def test_every_command_shows_its_output(page):
     every = [one for kind, text, _ in blocks(page) if kind == "console" for one in commands(text)]
     silent = [line for line, shown in every if not shown]
     assert not silent, silent

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.once
 
 
 @pytest.mark.parametrize("step", notebooks.steps(), ids=lambda step: step.stem)
-def test_it_is_what_its_file_says(step):
+def test_a_notebook_has_the_text_of_its_file(step):
     kept = step.with_suffix(".ipynb").read_text()
     assert kept == notebooks.notebook(step), "python docs/_build/notebooks.py"
     code = "".join(

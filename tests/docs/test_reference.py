@@ -34,7 +34,7 @@ SLOW = {"host_torch", "host_tune"}
         for file in sections.files()
     ],
 )
-def test_examples_print_what_they_say(file):
+def test_examples_print_their_output(file):
     if file.stem == "host_torch":
         pytest.importorskip("torch")
     for section, said in sections.run(file):
@@ -54,7 +54,7 @@ SLOW_MISTAKES = {"emulator", "tuning"}
         for file in mistakes.files()
     ],
 )
-def test_errors_say_what_the_page_says(file):
+def test_errors_have_the_text_of_the_page(file):
     if file.stem == "pytorch":
         pytest.importorskip("torch")
     for section, said in sections.run(file):
@@ -68,7 +68,7 @@ def test_every_error_class_has_a_program():
 
 
 @pytest.mark.parametrize("file", sections.files(), ids=lambda file: file.stem)
-def test_examples_use_what_they_are_for(file):
+def test_examples_use_their_names(file):
     for section in sections.sections(file):
         used = set()
         for node in ast.walk(ast.parse(section.code)):
@@ -133,7 +133,7 @@ def test_pages_hold_every_name_and_link_to_no_other():
     assert not re.search(r"0x[0-9a-f]{6,}", everything)
 
 
-def test_an_op_says_what_it_requires():
+def test_an_op_lists_its_requirements():
     if not triton_at_least(3, 9):
         pytest.skip("names that only later releases have are not on the pages")
     page = reference.pages()["reference/nvidia.md"]
@@ -170,7 +170,7 @@ def test_a_wrong_output_is_found(tmp_path):
     assert subprocess.run([*command, file]).returncode == 0
 
 
-def test_pictures_are_what_our_tools_draw():
+def test_pictures_are_up_to_date():
     import pictures
 
     drawn = pictures.pictures()

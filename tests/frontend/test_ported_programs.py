@@ -275,7 +275,7 @@ def test_a_library_with_ops_and_callables_of_its_own():
         np.testing.assert_array_equal(out, n * (5 + np.arange(128)))
 
 
-def test_the_private_paths_have_what_the_language_has():
+def test_the_private_paths_have_the_names_of_the_language():
     from gluon_core.language import _core, _layouts, _semantic
     from gluon_core.language.amd import _layouts as amd_layouts
 

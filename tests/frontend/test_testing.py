@@ -130,7 +130,7 @@ def test_filecheck_lines():
     gl.arange(0, 64, gl.BlockedLayout([1], [32], [4], [0]))
 
 
-def test_filecheck_says_what_is_missing():
+def test_filecheck_names_the_missing_line():
     @gluon.jit
     def kernel(p):
         # CHECK: tt.histogram

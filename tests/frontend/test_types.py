@@ -92,7 +92,7 @@ def test_a_method_or_host_function_says_its_types(label):
 
 
 @pytest.mark.parametrize("label", FUNCTIONS)
-def test_help_shows_what_users_give(label):
+def test_help_shows_the_parameters_of_users(label):
     function = FUNCTIONS[label]
     text = pydoc.render_doc(function, renderer=pydoc.plaintext)
     assert not [name for name in HIDDEN if name in text]
@@ -105,7 +105,7 @@ def test_help_shows_what_users_give(label):
 # -- dir() -----------------------------------------------------------------------------------------
 
 
-def test_the_language_lists_what_kernels_may_use():
+def test_the_language_lists_the_names_for_kernels():
     names = set(dir(gl))
     assert {"load", "tensor", "float16", "portable", "target", "extra", "nvidia"} <= names
     assert {"NVMMASharedLayout", "AMDMFMALayout", "amd"} <= names, "what plugins export"
@@ -156,7 +156,7 @@ def test_no_op_of_the_language_is_left_out():
         (gluon.nvidia.hopper, {"TensorDescriptor"}),
     ],
 )
-def test_namespaces_list_what_they_are_for(module, some):
+def test_namespaces_list_their_own_names(module, some):
     names = set(dir(module))
     assert some <= names
     assert not names & {"annotations", "Any", "TYPE_CHECKING", "importlib", "builtin", "vendor"}
@@ -223,7 +223,7 @@ def _parameters(method):
 
 @pytest.mark.parametrize("name", ["sum", "max", "min", "xor_sum", "reduce_or", "cumsum", "cumprod",
                                   "cdiv", "ravel"])  # fmt: skip
-def test_a_library_function_takes_what_its_declaration_says(name):
+def test_a_library_function_takes_its_declared_arguments(name):
     function = getattr(gl, name)
     mine, theirs = list(inspect.signature(function).parameters), function.arg_names
     original = getattr(_triton.tl, name)

@@ -252,7 +252,7 @@ def test_registers_that_the_compiler_does_not_grant(warps, registers, match):
         assert len(messages) == 1 and match in messages[0]
 
 
-def test_warnings_are_what_the_compiler_does():
+def test_warnings_match_the_compiler():
     """It sets the registers of each group exactly where there is no warning."""
     from gluon_core.compiler import compile
     from gluon_core.testing import bind

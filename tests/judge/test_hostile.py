@@ -127,7 +127,7 @@ def excluded(a):
 
 
 @pytest.mark.parametrize("function", [lambda a: product(a, a), excluded])
-def test_an_operation_that_no_mode_sees_is_heard(function):
+def test_an_operation_that_no_mode_sees_is_recorded(function):
     from collections import Counter
 
     hidden, operations = Counter(), Operations(0xFF)

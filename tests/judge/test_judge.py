@@ -216,7 +216,7 @@ def test_the_command_prints_the_report_and_returns_its_code(files):
         (["{candidate}", "--reference", "{reference}", "--within", "0"], 2, "is no time"),
     ],
 )
-def test_the_command_refuses_what_it_cannot_judge(files, arguments, code, words):
+def test_the_command_refuses_files_that_it_cannot_judge(files, arguments, code, words):
     (files / "candidate.py").write_text(TORCH)
     names = {one.stem: str(one) for one in files.iterdir()}
     result = CliRunner().invoke(app, ["judge", *(word.format(**names) for word in arguments)])
@@ -256,7 +256,7 @@ def test_a_report_fails_a_test(judged):
         judged("def run(x):\n    return x * 2.0\n").check()
 
 
-def test_a_page_escapes_what_candidates_write():
+def test_a_page_escapes_the_output_of_candidates():
     report = Report("a<b>.py", "reference.py", "sim:sm_90")
     report.findings.append(Finding("result.wrong", "<script>alert(1)</script>"))
     assert "<script>" not in page(weighed(report)) and "a&lt;b&gt;.py" in page(report)

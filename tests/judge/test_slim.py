@@ -70,7 +70,7 @@ def _changes(result):
     }
 
 
-def test_what_a_kernel_needs_is_shown_with_the_schedule(slim):
+def test_the_needs_of_a_kernel_are_shown_with_the_schedule(slim):
     result = slim("pass", "--json")
     assert result.exit_code == 0, result.output
     changes = _changes(result)

@@ -42,7 +42,7 @@ def test_under_schedules(kernel, target):
 @pytest.mark.gluon_schedules(10, checks=True)
 def test_sums_over_ranks():
     test_all_reduce.test_all_ranks_get_the_sum(2)
-    test_all_reduce.test_nothing_is_reported_of_what_is_right()
+    test_all_reduce.test_nothing_is_reported_of_right_kernels()
 
 
 @pytest.mark.gluon_schedules(10, checks=True)

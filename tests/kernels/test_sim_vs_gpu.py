@@ -96,7 +96,7 @@ def unexplained(outcomes: list[Outcome]) -> list[Outcome]:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(DEVICE is None, reason="no GPU")
-def test_the_gpu_computes_what_the_simulator_computes():
+def test_the_gpu_agrees_with_the_simulator():
     simulated = f"sim:{DEVICE.architecture.name}"
     processes = max(1, min(12, (os.cpu_count() or 2) - 1))
     targets = registry().target(simulated), DEVICE

@@ -135,7 +135,7 @@ def test_bases_are_drawn_as_a_matrix():
     assert len(flips) == 9
 
 
-def test_a_conversion_says_what_moves_and_what_it_costs():
+def test_a_conversion_shows_its_moves_and_their_cost():
     picture = L.compare(ROWS, COLUMNS, [32, 32], bits=16)
     assert "through 2048 bytes of shared memory" in picture.text
     assert "32 of 1024 elements: stays" in picture.text

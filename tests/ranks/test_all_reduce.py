@@ -85,7 +85,7 @@ def back_to_back(module, size=200):
     return body
 
 
-def test_nothing_is_reported_of_what_is_right():
+def test_nothing_is_reported_of_right_kernels():
     distributed.simulate(back_to_back(all_reduce), 2, SIM)
 
 

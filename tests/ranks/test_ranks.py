@@ -165,7 +165,7 @@ def test_counts_serve_many_waiters():
         distributed.simulate(lambda g: body(g, "gpu"), 2, SIM)
 
 
-def test_memory_of_another_rank_is_out_of_reach_but_for_what_is_symmetric():
+def test_memory_of_another_rank_is_out_of_reach_unless_symmetric():
     from gluon_sim.errors import OutOfBoundsError
 
     theirs = {}

@@ -64,7 +64,7 @@ def test_run(tmp_path, target, executed):
     assert "right on" in done.stdout and ANSWERS in done.stderr and executed in done.stderr
 
 
-def test_check_counts_what_was_checked(tmp_path):
+def test_check_counts_the_checked_launches(tmp_path):
     done = gluon(tmp_path, "run", "--check", "--json", "--target", "sim:hopper")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)

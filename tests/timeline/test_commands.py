@@ -74,7 +74,7 @@ def test_a_page_of_a_run_below_it_the_trace_of_the_simulator(file, tmp_path):
     assert data["below"][0]["lanes"]
 
 
-def test_the_simulator_predicts_below_what_was_measured(file, tmp_path):
+def test_the_simulator_predicts_less_than_was_measured(file, tmp_path):
     measured, predicted, page, wrong = (
         tmp_path / name for name in ("m.json", "p.json", "p.html", "w.json")
     )

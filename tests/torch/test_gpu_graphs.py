@@ -49,7 +49,7 @@ WORK = {
 
 
 @pytest.mark.parametrize("name", list(WORK))
-def test_a_captured_graph_works_on_what_its_tensors_hold(name):
+def test_a_captured_graph_works_on_the_values_of_its_tensors(name):
     make, work = WORK[name]
     tensors = make()
     work(*tensors)  # compiled before the capture

@@ -151,7 +151,7 @@ def test_a_fake_that_disagrees(fake, said):
         untold(x)
 
 
-def test_a_shape_function_that_tells_too_few():
+def test_a_shape_function_with_too_few_results():
     @gluon_torch.op("gluon_tests::pair", shape=lambda x: x.shape)
     def pair(x: Tensor) -> tuple[Tensor, Tensor]:
         return x.clone(), x.clone()

@@ -70,7 +70,7 @@ def test_gradients(device):
     torch.testing.assert_close(gradients, wanted, atol=2e-2, rtol=2e-2)
 
 
-def test_an_op_that_writes_marks_what_it_wrote(device):
+def test_an_op_that_writes_marks_its_results(device):
     x, out, factor = tensors("scale_into", device)
     version = out._version
     ops.scale_into(x, out, factor)
@@ -453,7 +453,7 @@ def test_shapes_on_the_meta_device(name):
     assert first.device.type == "meta" and first.shape == arguments[0].shape
 
 
-def test_an_op_without_a_fake_tells_its_shape_on_the_meta_device():
+def test_an_op_without_a_fake_has_a_shape_on_the_meta_device():
     x = torch.randn(3, 5, device="meta")
     assert twice_launched(x).shape == (3, 5) and twice_launched(x).is_meta
     with torch.device("meta"):

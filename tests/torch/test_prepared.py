@@ -34,7 +34,7 @@ def test_a_launch_takes_the_tensors_of_each_call(monkeypatch):
     assert torch.allclose(out, other * 6)
 
 
-def test_signatures_tell_apart_whatever_a_launch_depends_on():
+def test_signatures_distinguish_all_dependencies_of_a_launch():
     x = torch.randn(8, 16)
     same = gluon.torch.signature(x, None)
     assert same == gluon.torch.signature(torch.randn(8, 16), None) and hash(same) is not None

@@ -65,7 +65,7 @@ def test_measured_times_go_before_counted_ones(store):
     assert launch(1000) == (512, 4, 4)
 
 
-def test_falls_back_to_what_is_given(store):
+def test_falls_back_to_the_default(store):
     assert launch(3000, 128, 4, num_warps=1) == (128, 4, 1)
     assert launch(1000, 128, 4, num_warps=1) == (512, 4, 4)
     assert launch(3000, BLOCK=128, VECTOR=1) == (128, 1, 4)
@@ -85,7 +85,7 @@ def test_releases_are_part_of_the_key(store):
     assert launch(3000, config="tuned:nearest") == (128, 1, 4)
 
 
-def test_or_says_what_is_missing(store):
+def test_or_names_the_missing_entry(store):
     with pytest.raises(NotTunedError) as caught:
         launch(3000)
     said = str(caught.value)

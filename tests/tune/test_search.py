@@ -159,7 +159,7 @@ def test_conflicts_of_the_layouts_keep_a_configuration_from_being_measured(store
     assert said[32].status == "ok" and said[32].detail["conflicts"] == 0
 
 
-def test_pruning_tells_why():
+def test_pruning_has_a_reason():
     detail = {"num_warps": 8, "occupancy": 8, "spills": 0, "conflicts": 6}
     limits = tune.Settings().limits()
     assert work.pruned(detail, limits) == ""
@@ -191,7 +191,7 @@ with tune.Store(sys.argv[1]) as store:
 @pytest.mark.parametrize(
     "how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.campaign)]
 )
-def test_an_end_in_the_middle_keeps_what_was_found(tmp_path, engine, how):
+def test_an_end_in_the_middle_keeps_results(tmp_path, engine, how):
     # A job in the background ignores Ctrl-C unless it installs a handler.
     hear = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     process = subprocess.Popen(
@@ -315,7 +315,7 @@ def test_results_before_a_lost_device_are_kept(store, engine, monkeypatch):
     assert len(result.trials) == result.total and result.best is not None
 
 
-def test_a_full_disk_ends_a_search_and_keeps_what_there_was(store, engine, monkeypatch):
+def test_a_full_disk_ends_a_search_and_keeps_its_results(store, engine, monkeypatch):
     machine = MadeUpMachine(monkeypatch, engine, lambda config: 1.0)
     pages = store._base.execute("pragma page_count").fetchone()[0]
     store._base.execute(f"pragma max_page_count={pages + 1}")
@@ -370,7 +370,7 @@ def test_a_bound_above_the_best_is_not_measured(store, engine, monkeypatch):
     assert 512 not in {config["BLOCK"] for batch in machine.batches for config in batch}
 
 
-def test_a_search_that_samples_neither_counts_nor_waits_for_what_is_pruned(
+def test_a_search_that_samples_neither_counts_nor_waits_for_pruned_trials(
     store, engine, monkeypatch
 ):
     patience = []
@@ -465,7 +465,7 @@ def test_a_hang_or_fault_on_a_device_costs_one_configuration(store, engine):
 # -- reports -------------------------------------------------------------------------------------
 
 
-def test_the_report_says_what_each_parameter_does():
+def test_the_report_shows_the_effect_of_each_parameter():
     trials = [
         tune.Trial({"A": a, "B": b}, "ok", float(v), at=float(at), name="<f>")
         for at, (a, b, v) in enumerate([(1, 1, 4), (2, 1, 2), (1, 2, 8), (2, 2, 3), (3, 1, 1)])

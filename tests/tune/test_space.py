@@ -100,7 +100,7 @@ def run(strategy, count):
     return options
 
 
-def test_optuna_finds_what_chance_does_not():
+def test_optuna_beats_chance():
     pytest.importorskip("optuna", reason="optuna is not installed")
     best = {"optuna": [], "random": []}
     for seed in range(6):
@@ -172,7 +172,7 @@ def _allowed(name):
     return {"float32": 1e-5, "float64": 1e-12}[name]
 
 
-def test_an_estimate_tells_vector_widths_and_occupancies_apart():
+def test_an_estimate_distinguishes_vector_widths_and_occupancies():
     peaks = registry().target("hopper").architecture.peaks
     counted = {"seconds": 1e-6, "programs": 4096, "loads": 4096, "requests": 4096 * 16}
     code = {"occupancy": 64, "num_warps": 4}

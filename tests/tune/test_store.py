@@ -89,7 +89,7 @@ def test_it_is_no_store(tmp_path):
         Store(tmp_path / "other.db")
 
 
-def test_a_full_disk_keeps_what_there_was(tmp_path):
+def test_a_full_disk_keeps_earlier_entries(tmp_path):
     with Store(tmp_path / "s.db") as store:
         store.add(KEY, Trial({"B": 1}, "ok", 1.0))
         pages = store._base.execute("pragma page_count").fetchone()[0]

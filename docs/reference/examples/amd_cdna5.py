@@ -72,8 +72,8 @@ def reversed_rows(x, out):
     tdm.async_wait(0)
 
 
-turned = run(reversed_rows, half, np.zeros_like(half))
-print((turned[:32] == half[:31:-1]).all(), turned[32:].any())
+rotated = run(reversed_rows, half, np.zeros_like(half))
+print((rotated[:32] == half[:31:-1]).all(), rotated[32:].any())
 #> True False
 
 # -- amd.cdna5.tdm.tensor_descriptor, amd.cdna5.tdm.tensor_descriptor_type: the kernel's value for a descriptor of the host

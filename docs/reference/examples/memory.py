@@ -32,10 +32,10 @@ def transposed(x, out):
     layout: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 8, [1, 0])
     buffer = gl.allocate_shared_memory(gl.float32, [8, 16], layout, gl.load(x + r * 16 + c))
     gl.static_print(buffer.type.shape, buffer.permute((1, 0)).shape)
-    turned = buffer.slice(0, 8, dim=1).permute((1, 0)).load(TILE)
+    values = buffer.slice(0, 8, dim=1).permute((1, 0)).load(TILE)
     rows = gl.arange(0, 8, gl.SliceLayout(1, TILE))[:, None]
     columns = gl.arange(0, 8, gl.SliceLayout(0, TILE))[None, :]
-    gl.store(out + rows * 8 + columns, turned)
+    gl.store(out + rows * 8 + columns, values)
 
 
 x = np.arange(128, dtype=np.float32).reshape(8, 16)

@@ -56,10 +56,10 @@ def reversed_rows(source, sink):
     b.tma.store_wait(0)
 
 
-a, turned = matrix.astype(np.float16), np.zeros((64, 64), np.float16)
-source, sink = (TensorDescriptor.from_tensor(m, [1, 64], HALVES) for m in (a, turned))
+a, gathered = matrix.astype(np.float16), np.zeros((64, 64), np.float16)
+source, sink = (TensorDescriptor.from_tensor(m, [1, 64], HALVES) for m in (a, gathered))
 run(reversed_rows, source, sink)
-print((turned[:32] == a[:31:-1]).all(), turned[32:].any())
+print((gathered[:32] == a[:31:-1]).all(), gathered[32:].any())
 #> True False
 
 # -- nvidia.blackwell.tma.async_copy_global_to_shared_im2col, nvidia.blackwell.tma.tensor_descriptor_im2col, nvidia.blackwell.tma.tensor_descriptor_im2col_type: the pixels that one tap of a filter sees; from Triton 3.8 on

@@ -39,13 +39,13 @@ print(run(table, np.zeros((8, 16), np.int32))[3, :6])
 
 # -- reshape, ravel, permute
 @gluon.jit
-def turned(out):
+def transposed(out):
     v = gl.permute(gl.reshape(gl.arange(0, 32, ROW), [4, 8]), [1, 0])
     flat = gl.convert_layout(gl.ravel(v), ROW)
     gl.store(out + gl.arange(0, 32, ROW), flat)
 
 
-print(run(turned, np.zeros(32, np.int32))[:8])
+print(run(transposed, np.zeros(32, np.int32))[:8])
 #> [ 0  8 16 24  1  9 17 25]
 
 # -- join, split

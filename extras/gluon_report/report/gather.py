@@ -66,7 +66,7 @@ def gathered(
     record: Record,
     refusal: Optional[GluonError] = None,
 ) -> dict[str, Any]:
-    """One run of a page.
+    """Run a page once.
 
     Args:
         file: that ran.

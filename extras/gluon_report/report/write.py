@@ -63,7 +63,7 @@ def run_to_page(
 
 
 def on_each_to_page(context: Any, targets: Sequence[str], json: bool) -> int:
-    """One page of the runs on several targets, each in a process of its own."""
+    """Write one page of the runs on several targets, each in a process of its own."""
     html = context.params["html"]
     with tempfile.TemporaryDirectory() as folder:
         pages = {target: Path(folder) / f"{i}{_PART}" for i, target in enumerate(targets)}

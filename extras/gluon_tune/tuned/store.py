@@ -249,7 +249,7 @@ class Store:
         return len(theirs)
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain data, for JSON."""
+        """Return all of it as plain data, for JSON."""
         entries = [{**asdict(key), **asdict(trial)} for key, trial in self.trials()]
         return {"format": FORMAT, "trials": entries}
 

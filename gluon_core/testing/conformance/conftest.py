@@ -41,7 +41,7 @@ def lowerings_of(backends: list[Any], config: Any) -> list[Lowering]:
 
 
 def targets_of(backend: Any) -> list[Target]:
-    """Every target of a backend that the installed Triton compiles for."""
+    """Return every target of a backend that the installed Triton compiles for."""
     from gluon_core import _triton
 
     known = backend.architectures

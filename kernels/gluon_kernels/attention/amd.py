@@ -36,7 +36,7 @@ def attend(
     block, q, k_tile, v_tile, acc, largest, total, length, scale, BLOCK_N: gl.constexpr,
     MASKED: gl.constexpr,
 ):  # fmt: skip
-    """One block of keys and values joins the running softmax."""
+    """Add one block of keys and values to the running softmax."""
     layout: gl.constexpr = acc.type.layout
     zero = gl.zeros([q.shape[0], BLOCK_N], gl.float32, layout)
     k_layout: gl.constexpr = gl.DotOperandLayout(1, layout, 8)

@@ -107,7 +107,7 @@ def takes():
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES, ids=lambda arch: arch.name)
-def test_capabilities_are_what_the_assembler_takes(takes, arch):
+def test_capabilities_match_the_assembler(takes, arch):
     assert takes[arch.name, "s_nop 0"]
     taken = {
         f"amd.{name}"

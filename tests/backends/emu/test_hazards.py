@@ -137,7 +137,7 @@ def test_dependencies_that_code_of_gfx1250_keeps_by_itself():
         stored("s_cbranch_scc0 there\n" + written + "\nthere:", read)
 
 
-def test_products_of_gfx1250_and_what_uses_their_registers():
+def test_products_of_gfx1250_and_uses_of_their_registers():
     first = "\n".join(f"v_mov_b32_e32 v{i}, 0" for i in range(24))
     product = "v_wmma_f32_16x16x32_f16 v[0:7], v[8:15], v[16:23], v[0:7]"
 

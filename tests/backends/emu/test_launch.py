@@ -238,7 +238,7 @@ if __name__ == "__main__":
 """
 
 
-def test_reports_hold_what_was_executed(tmp_path):
+def test_reports_count_executed_instructions(tmp_path):
     """The counts of the launches of this code; of the kernel's other code where there are none."""
     file, trace = tmp_path / "kernel.py", tmp_path / "trace"
     file.write_text(KERNEL)

@@ -56,7 +56,7 @@ def differing(text: Text, count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_instructions_make_what_their_formulas_do(part):
+def test_instructions_agree_with_their_formulas(part):
     bad = [line for text in TEXTS[part::4] for line in differing(text, 30)[:1]]
     assert not bad, "\n".join(bad)
 
@@ -155,7 +155,7 @@ def test_unknown_names_are_reported(text, constraints, words):
     assert error.value.got
 
 
-def test_reads_of_what_a_failed_guard_left_are_no_numbers():
+def test_reads_after_a_failed_guard_are_no_numbers():
     """Registers that nothing wrote hold any value."""
     program = assemble("{ .reg .pred p; setp.eq.u32 p, $1, 1; @p mov.b32 $0, $1; }", "=r,r")
     (result,) = program(None, [np.array([[0, 1]], np.uint32)], lambda: np.zeros((1, 1), int))

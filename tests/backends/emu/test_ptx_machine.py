@@ -241,7 +241,7 @@ def test_mistakes_name_the_instruction_and_its_line(words, monkeypatch):
         assert "of the PTX" in str(caught.value)
 
 
-def test_what_a_barrier_misses_is_said():
+def test_arrivals_that_a_barrier_misses_are_reported():
     shared = ".shared .align 8 .b64 gate;"
     body = """
     mov.u32 %r4, gate; setp.eq.u32 %p0, %r0, 0; @%p0 mbarrier.init.shared.b64 [%r4], 2; bar.sync 0;

@@ -88,7 +88,7 @@ def assemble(tool, target, text):
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES, ids=lambda arch: arch.name)
-def test_capabilities_are_what_the_assembler_takes(assembler, arch):
+def test_capabilities_match_the_assembler(assembler, arch):
     tool, version = assembler
     target = arch.name + ("a" if arch.arch >= 90 else "")
     head = HEAD.format(version=version, target=target)
@@ -114,7 +114,7 @@ def test_every_capability_is_asked_about():
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES, ids=lambda arch: arch.name)
-def test_shared_memory_is_what_the_assembler_allows(assembler, arch):
+def test_shared_memory_matches_the_assembler(assembler, arch):
     tool, version = assembler
     if arch.arch < 90:
         pytest.skip("here ptxas enforces the static limit only")

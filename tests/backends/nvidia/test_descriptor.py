@@ -165,7 +165,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_descriptors_say_what_is_wrong(case):
+def test_wrong_descriptors_name_the_mistake(case):
     error, words, make = WRONG[case]
     with pytest.raises(error, match=words):
         make()

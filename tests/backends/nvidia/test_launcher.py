@@ -170,7 +170,7 @@ def compiled(**fields):
     return kernel
 
 
-def test_loading_fills_in_what_the_driver_says():
+def test_loading_fills_in_the_attributes_of_the_driver():
     fake = FakeCuda()
     kernel = compiled()
     make_launcher(kernel, Driver(fake))((1, 1, 1), 0)

@@ -204,7 +204,7 @@ def test_im2col(form):
     assert fake.maps[-1].lower == [-1, -1] and fake.maps[-1].steps == [1, 1, 1, 1]
 
 
-def test_a_refusal_of_the_driver_says_what_was_described(form):
+def test_a_refusal_of_the_driver_shows_the_description(form):
     launch = prepared(FakeCuda(encode_status=1), [KIND], [META])
     with pytest.raises(LaunchError, match=r"cannot encode.*CUDA_ERROR_SOMETHING"):
         launch((1, 1, 1), 0, describe(HALF.clone()))

@@ -71,7 +71,7 @@ def test_plans_scale_and_memory_of_the_caller():
         assert error_of(out, right) < 2e-2
 
 
-def test_the_operators_declare_what_they_do():
+def test_the_declarations_of_operators_are_true():
     q, k, v = (x.requires_grad_() for x in heads(70))
     done = torch.library.opcheck(
         torch.ops.gluon_kernels.attention.default, (q, k, v, True, 0.125), rtol=2e-2, atol=2e-2

@@ -200,7 +200,7 @@ def test_a_plan_of_equal_arguments_serves_different_ones():
     assert torch.equal(x, before)
 
 
-def test_the_operators_declare_what_they_do():
+def test_the_declarations_of_operators_are_true():
     x, weight, bias = torch.randn(5, 24), torch.randn(24), torch.randn(24)
     leaf = x.clone().requires_grad_()
     ours = torch.ops.gluon_kernels

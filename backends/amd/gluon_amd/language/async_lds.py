@@ -147,7 +147,7 @@ def wait_group(num_outstanding: Const[int] = 0) -> None:
 
 @builtin(requires=(*_REQUIRES, "amd.mbarrier"), name=f"{_NAME}.mbarrier_arrive")
 def mbarrier_arrive(mbarrier: shared_memory_descriptor) -> None:
-    """Every thread arrives at `mbarrier` once all copies that it has started so far are done.
+    """Arrive at `mbarrier`, each thread once all copies that it has started so far are done.
 
     The count that the barrier was initialized with must include the threads.
 

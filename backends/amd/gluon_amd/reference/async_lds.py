@@ -30,7 +30,7 @@ def async_copy_local_to_global(
 
 
 def async_copy_lds_barrier_arrive(machine: Machine, barrier: SharedBuffer) -> None:
-    """Each lane arrives once its earlier copies are done."""
+    """Arrive, each lane once its earlier copies are done."""
     threads = machine.num_warps * machine.target.warp_size
     machine.issue(
         _COPIES,

@@ -20,5 +20,5 @@ def amd_cluster_arrive(machine: Machine) -> None:
 
 
 def amd_cluster_wait(machine: Machine) -> None:
-    """All have come."""
+    """Record that all have arrived."""
     machine.cluster_acquire()

@@ -21,7 +21,7 @@ def lds_barrier_init(machine: Machine, barrier: SharedBuffer, count: int) -> Non
 
 @returns(lambda barrier, count: "i32")
 def lds_barrier_arrive(machine: Machine, barrier: SharedBuffer, count: int) -> np.ndarray:
-    """Each lane arrives `count` times; gives the parity of the phase before."""
+    """Arrive `count` times for each lane; return the parity of the phase before."""
     before = machine.barrier_phase(barrier)
     machine.barrier_arrive(barrier, machine.num_warps * machine.target.warp_size * count)
     return before

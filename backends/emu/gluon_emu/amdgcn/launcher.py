@@ -313,7 +313,7 @@ def _packet(request: Launch) -> Allocation:
 
 
 def _start(machine: Machine, request: Launch, rows: int) -> Batch:
-    """All resident waves at the kernel's first instruction."""
+    """Return all resident waves at the kernel's first instruction."""
     code = request.code
     directives, context = code.program.directives, code.context
     lanes, waves = context.lanes, request.waves

@@ -375,7 +375,7 @@ class Call:
         return run
 
     def plain(self, result: Type, arguments: Sequence[Type], fn: Callable[..., Any]) -> Step:
-        """One result, then arguments of these types."""
+        """Return one result, then arguments of these types."""
         self.count(1 + len(arguments))
         return self.step([(self.operands[0], result)], list(zip(self.operands[1:], arguments)), fn)
 

@@ -47,7 +47,7 @@ def async_wait_group(machine: Machine, pending: int) -> None:
 def async_copy_mbarrier_arrive(
     machine: Machine, barrier: SharedBuffer, increment_count: bool
 ) -> None:
-    """Every thread arrives once its earlier copies are done.
+    """Arrive, each thread once its earlier copies are done.
 
     With `increment_count` each thread first raises the count it then lowers, so the phase only
     waits for the copies; without, the barrier's count must include the threads.

@@ -37,7 +37,7 @@ def mbarrier_expect(
 def mbarrier_arrive(
     machine: Machine, barrier: SharedBuffer, count: int, *rest: Any, **named: Any
 ) -> None:
-    """One arrival that counts `count`, where the predicate holds; at the barriers of several blocks
+    """Arrive once with a count of `count`, where the predicate holds; at the barriers of several blocks
     of a cluster for a mask over the bits of a block's index.
 
     Then blocks arrive at each other's barriers: as they run in step, each barrier gets as many

@@ -94,7 +94,7 @@ def _doubled(own: Sequence[int], axis: int) -> list[int]:
 def packed_arith(
     machine: Machine, type: Any, kind: str, operands: Sequence[np.ndarray]
 ) -> np.ndarray:
-    """One operation on neighbouring elements, rounded once to the result's type; bytes are fp4.
+    """Compute one operation on neighbouring elements, rounded once to the result's type; bytes are fp4.
 
     To nearest even; from float32 operands to a 16-bit result toward zero, and for fp16 with
     subnormal numbers flushed, as the instruction does (`.rz`, `.rz.ftz`).

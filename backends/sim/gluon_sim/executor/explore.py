@@ -120,7 +120,7 @@ class Exploration:
         self._results: dict[bytes, tuple[list[tuple[str, int]], Optional[int]]] = {}
 
     def run(self) -> Walked:
-        """Every schedule that differs, until one fails or time is over. Memory then has the result of the usual schedule.
+        """Run every schedule that differs, until one fails or time is over. Memory then has the result of the usual schedule.
 
         Raises:
             GluonError: the report of the first schedule that fails.

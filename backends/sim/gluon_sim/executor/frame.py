@@ -32,7 +32,7 @@ def select(value: Any, positions: np.ndarray) -> Any:
 
 
 def merge(parts: Sequence[tuple[np.ndarray, Any]], count: int) -> Any:
-    """One value from values for disjoint positions that together are all `count`."""
+    """Return one value from values for disjoint positions that together are all `count`."""
     first = parts[0][1]
     if len(parts) == 1:
         return first

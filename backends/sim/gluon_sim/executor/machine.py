@@ -127,7 +127,7 @@ class Machine:
         memory.check_alignment = program.pointer_casts
 
     def run(self, arguments: Sequence[np.ndarray]) -> None:
-        """All programs of the grid; `arguments` are the kernel's, each with a leading axis of 1."""
+        """Run all programs of the grid; `arguments` are the kernel's, each with a leading axis of 1."""
         total = self.total
         if self.settings.progress:
             name = self.program.program.kernel.name
@@ -234,7 +234,7 @@ class Machine:
     def _steered(
         self, guided: Guided, numbers: np.ndarray, arguments: Sequence[np.ndarray]
     ) -> None:
-        """All programs at once where they may meet, else one after the other."""
+        """Run all programs at once where they may meet, else one after the other."""
         with np.errstate(all="ignore"):
             if meets(self.program):
                 for number in numbers:
@@ -333,7 +333,7 @@ class Machine:
     def step(
         self, numbers: np.ndarray, arguments: Sequence[np.ndarray], together: bool = False
     ) -> None:
-        """One batch, to its end; `together` where no program of it may part from the others."""
+        """Run one batch to its end; `together` where no program of it may part from the others."""
         if self.tracking is not None:
             self.tracking.begin(self)
         self._start(numbers, arguments, together)

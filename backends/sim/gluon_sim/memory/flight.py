@@ -546,7 +546,7 @@ class Flights:
 
 
 def _before(flight: Flight) -> Iterator[Flight]:
-    """All work that must be over before."""
+    """Return all work that must be over before."""
     left, seen = [flight], {id(flight)}
     while left:
         for earlier in left.pop().before:

@@ -97,7 +97,7 @@ class Scheduler:
                 self._deadlock(tasks)
 
     def _guided(self, guided: Guided) -> None:
-        """One step after the other, of whom the schedule picks."""
+        """Run one step after the other, of the task that the schedule picks."""
         tasks, flights = self._tasks, self.flights
         assert flights is not None
         while tasks:

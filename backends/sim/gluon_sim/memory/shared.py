@@ -293,7 +293,7 @@ class SharedView:
         return extent and slice(first + extent[0], first + extent[1])
 
     def load(self, rows: Rows) -> np.ndarray:
-        """All elements, shape (programs, *shape). `rows` are the batch rows of the programs."""
+        """Return all elements, shape (programs, *shape). `rows` are the batch rows of the programs."""
         return self._take(self.buffer.view(self.dtype), rows)
 
     def missing(self, rows: Rows) -> np.ndarray:

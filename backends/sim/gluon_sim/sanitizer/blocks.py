@@ -94,12 +94,12 @@ class Blocks:
         return clocks
 
     def release(self) -> None:
-        """All blocks arrive at the barrier of the cluster."""
+        """Record that all blocks arrive at the barrier of the cluster."""
         self._released = np.maximum(self._released, self.current().max(axis=0))
         self.tick()
 
     def acquire(self) -> None:
-        """All have passed it."""
+        """Record that all have passed it."""
         np.maximum(self.seen, self._released, out=self.seen)
 
     def after(self, op: Op) -> None:
@@ -169,7 +169,7 @@ def copies_of(layout: Any, dims: tuple[int, ...]) -> Optional[int]:
 
 
 def _bits(mask: int) -> list[int]:
-    """All numbers that have only bits of a mask."""
+    """Return all numbers that have only bits of a mask."""
     return [n for n in range(mask + 1) if not n & ~mask]
 
 

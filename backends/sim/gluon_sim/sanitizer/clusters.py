@@ -63,7 +63,7 @@ def _report(task: Task, kind: str, met: Meeting, place: str) -> None:
 
 
 def ended(task: Task, blocks: Blocks) -> None:
-    """All blocks have come to the end of the kernel.
+    """Record that all blocks have come to the end of the kernel.
 
     Raises:
         RaceError: one may be gone, with its shared memory, while another still uses that.

@@ -390,7 +390,7 @@ class GlobalShadow:
         self, task: Task, agent: Agent, kind: str, other: str, index: np.ndarray,
         programs: np.ndarray, name: str, mine: np.ndarray,
     ) -> None:  # fmt: skip
-        """Two agents of one program."""
+        """Check two agents of one program."""
         if kind == other == "update":
             return
         flat = np.broadcast_to(index, mine.shape)[mine]

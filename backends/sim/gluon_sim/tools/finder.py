@@ -40,7 +40,7 @@ class Finder(Watcher):
 
     @property
     def watchers(self) -> tuple[Watcher, ...]:
-        """All who must watch."""
+        """Return all that must watch."""
         return self.profiler, self.tracer, self.banks, self
 
     def begin(self, launch: Launch) -> None:

@@ -214,7 +214,7 @@ class Profiler(Watcher):
         self._starts: dict[int, int] = {}
 
     def report(self) -> list[dict[str, Any]]:
-        """One entry per kernel and target, in the order of their first launch."""
+        """Return one entry per kernel and target, in the order of their first launch."""
         return [k.report() for k in self.kernels.values()]
 
     def _repr_html_(self) -> str:

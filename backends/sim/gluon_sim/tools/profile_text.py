@@ -111,7 +111,7 @@ def used(rows: Iterable[Sequence[str]]) -> list[int]:
 
 
 def _tables(title: str, kernel: Mapping[str, Any], width: int) -> Iterator[Table]:
-    """One table where `width` holds it, else one for each topic; the last row is the sum."""
+    """Return one table where `width` holds it, else one for each topic; the last row is the sum."""
     rows = [(str(r["line"] or ""), str(r["source"]), cells(r)) for r in kernel["lines"]]
     rows.append(("", "all lines", cells(kernel["total"])))
     columns = used(numbers for _, _, numbers in rows)

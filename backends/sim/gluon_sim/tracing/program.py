@@ -79,7 +79,7 @@ class Program:
         self.attrs[name] = value
 
     def walk_ops(self) -> Iterator[Op]:
-        """Every op, also those in nested regions."""
+        """Return every op, also those in nested regions."""
         ops: list[Op] = []
 
         def walk(region: Region) -> None:

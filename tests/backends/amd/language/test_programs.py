@@ -67,7 +67,7 @@ def test_scaled_matmul(kind, dtype):
     assert "dot_scaled" in agree(source, gpu("gfx950"))
 
 
-def test_a_program_is_what_it_says():
+def test_a_program_has_the_source_of_its_kernel():
     """The sources are those of the kernels, imports aside."""
     source = matmul(*MATMULS[2][1])
     assert "GLUON.language.amd" in source and "gluon_core" not in source

@@ -271,7 +271,7 @@ def misused(a, b, TWO: gl.constexpr, ALONE: gl.constexpr, EMPTY: gl.constexpr):
 
 
 @pytest.mark.skipif(TRITON_VERSION >= (3, 8), reason="Triton 3.8 has it")
-def test_an_older_release_says_what_it_lacks():
+def test_an_older_release_names_the_missing_feature():
     a = described(arrays(1)["a"], [ROWS, COLUMNS])
     with pytest.raises(CapabilityError, match="Triton >= 3.8"):
         misused[(1,)](a, a, False, False, False, target=SIM, num_warps=4)

@@ -236,7 +236,7 @@ def test_acquire_and_release_order_programs():
 
 
 @pytest.mark.parametrize("how", ["fence.acq_rel.gpu; st.relaxed", "membar.gl; st.volatile"])
-def test_fences_order_what_the_atomics_of_their_text_do(how):
+def test_fences_order_the_atomics_of_their_text(how):
     data, flag, out = (np.zeros(1, np.int32) for _ in range(3))
     store, _, rest = how.partition(" ")
     raised = f"{{ {store} {rest}{'' if 'volatile' in rest else '.gpu'}.global.b32 [$1], 1; mov.b32 $0, 0; }}"

@@ -95,7 +95,7 @@ def partitions(ROUNDS: gl.constexpr):
     gl.warp_specialize([(waits, (bar,)), (works, (bar, ROUNDS))], [4], [64])
 
 
-def test_an_interrupt_tells_of_every_partition(interrupted):
+def test_an_interrupt_reports_every_partition(interrupted):
     interrupt = interrupted(lambda: partitions[(1,)](10**9))
     waiting, working = interrupt.tasks
     assert waiting.startswith("the kernel waits for phase 0 of the barrier")
@@ -103,7 +103,7 @@ def test_an_interrupt_tells_of_every_partition(interrupted):
     assert "works" not in interrupt.span.text and interrupt.span.file == __file__
 
 
-def test_a_long_launch_tells_how_far_it_is(monkeypatch, capsys):
+def test_a_long_launch_reports_its_progress(monkeypatch, capsys):
     monkeypatch.setattr(progress, "AFTER", 0.05)
     monkeypatch.setattr(progress, "EVERY", 0.05)
     a, out = np.zeros(4096 * 64, np.int32), np.zeros(4096 * 64, np.int32)

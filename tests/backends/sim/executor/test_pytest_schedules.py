@@ -168,7 +168,7 @@ def test_it():
     done.stdout.fnmatch_lines(["*nothing was checked on sim:gfx942*:20 on sim:sm_90"])
 
 
-def test_the_end_of_a_run_says_what_was_checked(run):
+def test_the_end_of_a_run_lists_its_checks(run):
     done = run(
         """
 @pytest.mark.gluon_schedules(3)

@@ -139,7 +139,7 @@ def multicast(rounds, sync):
 
 @pytest.mark.skipif(TRITON_VERSION < (3, 7), reason="needs Triton 3.7")
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_copy_to_all_blocks_over_what_another_block_still_reads(schedule):
+def test_a_copy_to_all_blocks_over_bytes_that_another_block_still_reads(schedule):
     with using(schedule=schedule[0], seed=schedule[1]):
         multicast(1, "nothing")
         multicast(3, "cluster")

@@ -136,7 +136,7 @@ def test_shapes(m, n):
     np.testing.assert_array_equal(*run(m=m, n=n))
 
 
-def test_a_commit_tracks_what_came_before():
+def test_a_commit_tracks_earlier_work():
     np.testing.assert_array_equal(*run(COMMIT=True))
 
 

@@ -504,7 +504,7 @@ def test_a_barrier_that_other_blocks_signal_too_early():
 # -- counted bytes --------------------------------------------------------------------------------
 
 
-def test_profile_and_trace_count_what_is_copied():
+def test_profile_and_trace_count_copies():
     from gluon_sim.tools.profile import Profiler
     from gluon_sim.tools.trace import Tracer
     from gluon_sim.tools.watcher import watching

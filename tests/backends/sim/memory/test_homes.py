@@ -145,7 +145,7 @@ def test_marked_memory_must_be_written_before_it_is_read(make):
     add_one[(1,)](y, z, 128, 128)
 
 
-def test_an_atomic_reads_what_it_changes():
+def test_an_atomic_reads_its_element():
     bins = gluon.uninitialised(np.empty(128, np.int32))
     with pytest.raises(UninitialisedError, match="atomic"):
         count[(2,)](bins, 128)

@@ -276,7 +276,7 @@ def swap(p, out, BLOCK: gl.constexpr):
     gl.store(out + o, gl.atomic_cas(p + o, o % 2, o + 100))
 
 
-def test_compare_and_swap_changes_what_matches():
+def test_compare_and_swap_changes_matching_elements():
     p, out = np.zeros(32, np.int32), np.full(32, -1, np.int32)
     swap[(1,)](p, out, 32)
     assert (out == 0).all()

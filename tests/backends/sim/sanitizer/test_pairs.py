@@ -279,7 +279,7 @@ def flagged(data, flag, out, RELEASE: gl.constexpr, ACQUIRE: gl.constexpr, SCOPE
         ("release", "acquire", "cta", "reaches no other program (scope cta)."),
     ],
 )
-def test_a_report_says_what_the_atomics_lack(release, acquire, scope, said):
+def test_a_report_names_the_order_that_the_atomics_lack(release, acquire, scope, said):
     arguments = np.zeros(128, np.int32), np.zeros(1, np.int32), np.zeros(128, np.int32)
     if said is None:
         flagged[(2,)](*arguments, release, acquire, scope, target="sim:sm_90")

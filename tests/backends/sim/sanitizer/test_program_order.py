@@ -57,7 +57,7 @@ def test_a_release_after_a_barrier_or_by_the_thread_itself(how, sem):
 
 
 @pytest.mark.parametrize("sem", ["release", "acq_rel"])
-def test_a_release_by_one_thread_of_what_others_stored(sem):
+def test_a_release_by_one_thread_of_the_stores_of_others(sem):
     if BARRIERS:
         hand_on("nothing", sem=sem)
         return

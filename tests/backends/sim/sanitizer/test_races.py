@@ -214,7 +214,7 @@ def neighbours(a, N: gl.constexpr):
     gl.store(a + o + 1, gl.load(a + o))
 
 
-def test_a_read_of_what_another_program_writes():
+def test_a_read_of_bytes_that_another_program_writes():
     a = np.zeros(1025, np.int32)
     report = race(neighbours, (8,), a, 128, lines=("gl.store",), match="read by `gl.load`")
     assert {access.kind for access in report.accesses} == {"read", "write"}

@@ -32,7 +32,7 @@ def reported(kernel, *args, grid=1):
     return caught.value
 
 
-def test_a_load_of_what_another_thread_stored():
+def test_a_load_of_the_value_that_another_thread_stored():
     x, out = np.zeros(128, np.int32), np.zeros(128, np.int32)
     error = reported(turns, x, out, 128, False, True)
     assert "different threads" in str(error) and "gl.barrier()" in error.remedy

@@ -84,7 +84,7 @@ def test_a_breakpoint_shows_lines_names_and_values():
     assert "NameError" in said[5]
 
 
-def test_names_mean_what_they_mean_at_the_line():
+def test_names_have_their_values_at_the_line():
     # In the loop `x` is old + 1, whatever is assigned to it before and after.
     said = session(["up", "p x[:2]", "p old[:2]", "p k", "p BLOCK", "down", "p v[:2]", "q"], call)
     assert said[2:6] == ["[1., 2.]", "[0., 1.]", "0", "128"]
@@ -216,7 +216,7 @@ def test_dump_of_buffers_by_offset():
     ]  # fmt: skip
 
 
-def test_dump_refuses_what_has_no_layout():
+def test_dump_refuses_values_without_a_layout():
     with pytest.raises(ArgumentError, match="scalar"):
         dump(3, BlockedLayout([1], [32], [4], [0]))
     with pytest.raises(ArgumentError, match="not a layout"):

@@ -88,7 +88,7 @@ class Const:
     abs: bool = False
 
     def bits(self, kind: str) -> int:
-        """Its bits as an operand of the type `kind`, such as "f32" or "u64"."""
+        """Return its bits as an operand of the type `kind`, such as "f32" or "u64"."""
         value = self.value
         if isinstance(value, float):
             if kind in ("f64", "u64", "i64", "b64"):
@@ -157,7 +157,7 @@ def _shown(operand: Optional[Operand]) -> str:
 
 
 def parse_operand(text: str) -> Operand:
-    """One operand, its modifiers folded into it."""
+    """Return one operand, its modifiers folded into it."""
     text = text.strip()
     neg = abs_ = sext = False
     while True:

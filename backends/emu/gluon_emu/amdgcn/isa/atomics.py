@@ -103,7 +103,7 @@ def operation(name: str) -> Optional[tuple[Callable[..., Any], int]]:
 
 
 def apply(words: np.ndarray, index: np.ndarray, value: Any, compare: Any, function: Any) -> Any:
-    """Each element of `index` in turn: `words[index] = function(words[index], value)`; the old ones.
+    """Set `words[index] = function(words[index], value)` for each element of `index` in order; return the old ones.
 
     Elements that share an address take turns in their order; all else happens at once.
     """

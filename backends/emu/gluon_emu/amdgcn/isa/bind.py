@@ -160,7 +160,7 @@ def _typed(ins: Instruction, reg: Reg, kind: str, ctx: Context, position: int) -
 
 
 def raw_reader(reg: Reg, ctx: Context, index: int = 0) -> Reader:
-    """One 32-bit register, as [waves, lanes] or [waves, 1]."""
+    """Return one 32-bit register, as [waves, lanes] or [waves, 1]."""
     if reg.kind == "s":
         number = reg.first + index
         if number == SCC:

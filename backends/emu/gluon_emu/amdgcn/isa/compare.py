@@ -70,7 +70,7 @@ def classes(value: Any, mask: Any) -> Any:
 
 def _bind_compare(function: Any, kinds: tuple[str, str], writes_exec: bool) -> Any:
     def bind(ins: Instruction, ctx: Context) -> Step:
-        """Each active lane's bit of the mask = S0 op S1; cmpx forms make it EXEC."""
+        """Set each active lane's bit of the mask to S0 op S1; cmpx forms make it EXEC."""
         operands = ins.operands
         bare = writes_exec and ctx.generation >= 10
         sources = operands if bare and len(operands) == 2 else operands[1:]

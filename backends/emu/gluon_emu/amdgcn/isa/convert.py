@@ -133,7 +133,7 @@ def _selected_half(ins: Instruction) -> tuple[bool, bool]:
 
 def _narrowing(name: str) -> None:
     def bind(ins: Instruction, ctx: Context) -> Step:
-        """Two float32 to two bytes in one half of D; the other half stays."""
+        """Convert two float32 to two bytes in one half of D; the other half stays."""
         reads = [_bind.vector_reader(ins, o, "f32", ctx) for o in ins.operands[1:3]]
         destination = ins.operands[0]
         destination = register(destination)
@@ -168,7 +168,7 @@ def _widening(name: str) -> None:
         return lambda b: write(b, from_narrow((read(b) >> shift) & _U32(0xFF), name, fnuz))
 
     def double(ins: Instruction, ctx: Context) -> Step:
-        """Two bytes of S0 to two float32."""
+        """Convert two bytes of S0 to two float32."""
         destination, source = register(ins.operands[0]), register(ins.operands[1])
         read = _bind.vector_reader(ins, source, "u32", ctx, 0)
         fnuz = is_fnuz(ctx)
@@ -201,7 +201,7 @@ def _power(scale: Any) -> Any:
 
 def _scaled_widening(name: str, wide: str) -> None:
     def bind(ins: Instruction, ctx: Context) -> Step:
-        """Two numbers of S0, times the power of two in S1's exponent."""
+        """Multiply two numbers of S0 by the power of two in S1's exponent."""
         source, destination = ins.operands[1], ins.operands[0]
         source, destination = register(source), register(destination)
         read = _bind.raw_reader(source, ctx)
@@ -236,7 +236,7 @@ def _scaled_widening(name: str, wide: str) -> None:
 
 def _scaled_narrowing(name: str, wide: str) -> None:
     def bind(ins: Instruction, ctx: Context) -> Step:
-        """Two numbers over the power of two in the scale's exponent, into a part of D."""
+        """Divide two numbers by the power of two in the scale's exponent, into a part of D."""
         destination = ins.operands[0]
         destination = register(destination)
         if wide == "f32":

@@ -73,7 +73,7 @@ def v_writelane_b32(ins: Instruction, ctx: Context) -> Step:
 
 def _permlane(across: bool, variable: bool) -> Any:
     def bind(ins: Instruction, ctx: Context) -> Step:
-        """Each lane reads a lane of its row, or of the other row of its pair, by four bits."""
+        """Read, in each lane, a lane of its row, or of the other row of its pair, by four bits."""
         source, destination = ins.operands[1], ins.operands[0]
         source, destination = register(source), register(destination)
         from_row, to_row = ctx.row(source), ctx.row(destination)

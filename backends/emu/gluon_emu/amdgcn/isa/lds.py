@@ -135,7 +135,7 @@ def _double(name: str) -> Optional[Op]:
     scale = size * (64 if match[2] or match[4] else 1)
 
     def bind(ins: Instruction, ctx: Context) -> Step:
-        """Two elements at S + offset0 and S + offset1, which count in elements (or 64 of them)."""
+        """Access two elements at S + offset0 and S + offset1, which count in elements (or 64 of them)."""
         return _pair(ins, ctx, reads, size, scale)
 
     return Op(bind, "lds", 1 if reads else 0, doc=bind.__doc__ or "")
@@ -209,7 +209,7 @@ def transposed(
 
 @custom(*_TRANSPOSING, family="lds")
 def transposing(ins: Instruction, ctx: Context) -> Step:
-    """Each lane of 16 loads a part of a row of a matrix, and gets a part of a column."""
+    """Load a part of a row of a matrix in each lane of 16, and return a part of a column."""
     bits, size, group = _TRANSPOSING[ins.name]
     destination = ins.operands[0]
     destination = register(destination)

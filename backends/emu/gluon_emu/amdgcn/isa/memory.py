@@ -349,7 +349,7 @@ for _bits in (8, 32, 64, 128):
     "flat_prefetch_b8", family="other", results=0,
 )  # fmt: skip
 def caches(ins: Instruction, ctx: Context) -> Step:
-    """There are no caches here; stale reads are the matter of `machine.order`."""
+    """Return the step of a cache op: there are no caches here, and `machine.order` reports stale reads."""
     keys: tuple[tuple[str, str], ...] = ()
     if ins.name.startswith(("buffer_wb", "global_wb")):
         keys = (("store", "store") if ctx.generation >= 12 else ("vm", "mem"),)

@@ -267,7 +267,7 @@ def v_bfe_i32(a: Any, b: Any, c: Any) -> Any:
 
 @vector("v_perm_b32", src="u32 u32 u32")
 def v_perm_b32(a: Any, b: Any, c: Any) -> Any:
-    """Each byte of D is one of the eight bytes of {S0, S1} by a byte of S2, a sign, 0 or 0xff."""
+    """Select for each byte of D one of the eight bytes of {S0, S1} by a byte of S2, a sign, 0 or 0xff."""
     source = (_wide(a) << _U64(32)) | _wide(b)
     choices = np.asarray(c)
     if choices.ndim == 0 or (choices.shape[-1] == 1 and (choices == choices.flat[0]).all()):

@@ -144,7 +144,7 @@ def operand_table(version: int, rows: int, k: int, held: int, kind: str) -> np.n
 
 
 def _wide(row: np.ndarray, depth: np.ndarray, held: int) -> np.ndarray:
-    """Two tiles of 16 rows, one after the other in the registers of a lane."""
+    """Return two tiles of 16 rows, one after the other in the registers of a lane."""
     half = held // 2
     lane = row % 16 + 16 * (depth // 32 % 2)
     element = depth % 32 + 32 * (depth // 64) + half * (row // 16)

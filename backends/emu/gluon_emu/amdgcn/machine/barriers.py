@@ -45,7 +45,7 @@ class Barriers:
     # -- arriving ----------------------------------------------------------------------------------
 
     def arrive(self, b: Any, which: int, members: int = 0) -> None:
-        """Each wave of `b` arrives; a named barrier then wants `members` arrivals, 0 for as before."""
+        """Let each wave of `b` arrive; a named barrier then expects `members` arrivals, 0 for as before."""
         lds, order = self.machine.lds, self.machine.order
         if which == WORKGROUP:
             self.arrived[b.waves] += 1

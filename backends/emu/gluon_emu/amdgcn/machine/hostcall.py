@@ -93,7 +93,7 @@ class Hostcalls:
         return 0
 
     def _answer(self, slot: int) -> None:
-        """One lane's part of a message."""
+        """Answer one lane's part of a message."""
         words = struct.unpack_from("<8Q", self.view, slot)
         header = words[0]
         if header & _BEGIN:

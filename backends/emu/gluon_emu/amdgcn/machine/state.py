@@ -102,7 +102,7 @@ class Batch:
         self.full = bool(self.exec.all())
 
     def only(self, row: int) -> "Batch":
-        """One wave, to look things up with; its registers are not there."""
+        """Return one wave for look-ups, without its registers."""
         one = Batch.__new__(Batch)
         one.machine, one.lanes = self.machine, self.lanes
         one.waves, one.groups = self.waves[row : row + 1], self.groups[row : row + 1]

@@ -176,7 +176,7 @@ class Knowledge(Observer):
             self.apart[row] = clocks
 
     def _converged(self, rows: np.ndarray) -> None:
-        """All lanes of these warps know what each of them knows and did."""
+        """Give all lanes of these warps the knowledge of each."""
         for row in rows:
             clocks = self.apart.pop(int(row), None)
             if clocks is not None:

@@ -251,7 +251,7 @@ class Machine:
                 group.values.pop(name, None)
 
     def jump_each(self, group: Group, targets: np.ndarray) -> Any:
-        """Each masked thread goes to its own target."""
+        """Let each masked thread go to its own target."""
         lanes = group.lanes()
         parts = []
         for target in np.unique(targets[lanes]):
