@@ -241,12 +241,29 @@ class Bundle:
         used = {f["code"] for k in self.kernels.values() for f in k["forms"]}
         used |= {f["source"] for k in self.kernels.values() for f in k["forms"] if f["source"]}
         used |= {member for files in self.cache.values() for member in files.values()}
+        used |= {runtime("container").CERTIFICATE} & self._members.keys()
         return sorted(used)
 
     def to_bytes(self) -> bytes:
         """Return the file; the same for the same kernels, targets and tools."""
         packed: bytes = runtime("container").pack(self.members())
         return packed
+
+    def certify(self, certificate: Mapping[str, Any]) -> None:
+        """Keep a certificate of the program that launches these kernels; readers find it in the file.
+
+        Args:
+            certificate: as JSON, of `gluon_core.certify`.
+        """
+        name = runtime("container").CERTIFICATE
+        self._members[name] = json.dumps(certificate, indent=1, sort_keys=True).encode()
+
+    @property
+    def certificate(self) -> Optional[Mapping[str, Any]]:
+        """Return the certificate in the bundle; None without one."""
+        data = self._members.get(runtime("container").CERTIFICATE)
+        content: Optional[Mapping[str, Any]] = None if data is None else json.loads(data)
+        return content
 
     def write(self, path: FilePath) -> str:
         """Compile the remaining forms and write the file; return its sha256.
@@ -311,6 +328,7 @@ class Bundle:
             "kernels": self.kernels,
             "members": sizes,
             "cache": self.cache,
+            **({"certificate": self.certificate} if self.certificate else {}),
         }
 
     def code(self, kernel: str, key: str) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional, Sequence
 
 import typer
 from typer.core import TyperGroup
@@ -84,8 +84,17 @@ def build(
     cache: Annotated[
         bool, typer.Option("--cache", help="Take in the compilation cache of this machine.")
     ] = False,
+    certify: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--certify",
+            metavar="PROGRAM",
+            help="Certify this program for the targets (`gluon certify`), and keep the certificate; no file is "
+            "written where it fails.",
+        ),
+    ] = None,
     json: Json = False,
-) -> None:
+) -> Optional[int]:
     """Build a bundle; no device is needed."""
     from gluon_bundle import Bundle, export_cache
     from gluon_bundle import specs as spec_files
@@ -121,8 +130,28 @@ def build(
         bundle.merge(Bundle.open(other))
     if cache:
         export_cache(bundle)
+    if certify is not None:
+        code = _certify(bundle, str(certify), target or ())
+        if code:
+            return code
     digest = bundle.write(out)
     _report(bundle, str(out), digest, json)
+    return None
+
+
+def _certify(bundle: Bundle, program: str, targets: Sequence[str]) -> int:
+    """Keep the certificate of a program in a bundle; return the exit code of its verdict."""
+    from gluon_core.registry.load import registry
+
+    if not targets:
+        raise UsageError("names no target to certify for", argument="--target")
+    certificate = registry().service("certify")(program, list(targets))
+    if certificate.exit:
+        for line in registry().service("certify.text")(certificate.as_json()):
+            print(line)
+    else:
+        bundle.certify(certificate.as_json())
+    return int(certificate.exit)
 
 
 def _is_bundle(spec: str) -> bool:
@@ -191,6 +220,10 @@ def inspect(file: File, digest: Digest = None, json: Json = False) -> None:
     console().print(table(f"{file}, sha256 {contents['digest']}", columns, rows))
     tools = ", ".join(f"{name} {version}" for name, version in contents["tools"].items())
     print(f"built with {tools}")
+    if contents.get("certificate"):
+        certificate = contents["certificate"]
+        names = ", ".join(part["target"] for part in certificate["targets"])
+        print(f"{certificate['verdict']}: {certificate['file']} for {names}")
     if contents["cache"]:
         print(_count(len(contents["cache"]), "cache entry"))
 

@@ -19,4 +19,7 @@ def gluon_modules() -> Mapping[str, str]:
 
 @hookimpl
 def gluon_services() -> Mapping[str, str]:
-    return {"certify": "gluon_certify.certifying:certify"}
+    return {
+        "certify": "gluon_certify.certifying:certify",
+        "certify.text": "gluon_certify.text:lines",
+    }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from typing import Iterator, Mapping, Optional, Union
+from typing import Any, Iterator, Mapping, Optional, Union
 
 from gluon_runtime import container, drivers
 from gluon_runtime import manifest as manifests
@@ -64,6 +65,18 @@ class Bundle(Mapping[str, "BundledKernel"]):
             wanted = {f.driver for k in self.manifest.kernels.values() for f in k.forms}
             self._driver = drivers.find(sorted(wanted))
         return self._driver
+
+    @property
+    def certificate(self) -> Optional[Mapping[str, Any]]:
+        """Return the certificate that the bundle was built with (`gluon bundle --certify`); None without one.
+
+        Raises:
+            BundleHashError: it differs from the hash in the manifest.
+        """
+        if container.CERTIFICATE not in self.manifest.members:
+            return None
+        content: Mapping[str, Any] = json.loads(self.member(container.CERTIFICATE))
+        return content
 
     def member(self, name: str) -> bytes:
         """Return a part of the file.

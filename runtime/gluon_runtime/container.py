@@ -23,11 +23,12 @@ from gluon_runtime.errors import (
     BundleVersionError,
 )
 
-__all__ = ["FORMAT", "MANIFEST", "INDEX", "Container", "pack", "read", "unpack"]
+__all__ = ["CERTIFICATE", "FORMAT", "MANIFEST", "INDEX", "Container", "pack", "read", "unpack"]
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 INDEX = "index.bin"
+CERTIFICATE = "certificate.json"
 
 _HEAD = b"gluon-bundle/"
 _MIDDLE = b" sha256="

@@ -151,3 +151,36 @@ def test_differences_are_judged_by_the_narrowest_type():
     (strict,) = compared(memory, [other.view(np.uint8)], 0.0)
     (loose,) = compared(memory, [other.view(np.uint8)], 2.0**-6)
     assert not strict.passed and loose.passed and strict.differing == loose.differing == 1
+
+
+def test_bundles_keep_the_certificate_and_the_runtime_shows_it(tmp_path):
+    import gluon_runtime
+    from gluon_bundle import Bundle
+
+    path, out = program(tmp_path, TWICE), tmp_path / "kernels.gluon"
+    build = [
+        "bundle",
+        str(out),
+        f"{path}:twice",
+        "--target",
+        "sm_80",
+        "-s",
+        "*fp32,*fp32,i32",
+        "-c",
+        "BLOCK=256",
+    ]
+    assert gluon(*build).returncode == 0 and gluon_runtime.open_bundle(out).certificate is None
+    done = gluon(*build, "--certify", path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    certificate = gluon_runtime.open_bundle(out).certificate
+    assert (
+        certificate["verdict"] == "certified"
+        and certificate["targets"][0]["target"] == "nvidia:sm_80"
+    )
+    assert Bundle.open(out).certificate == certificate
+    assert "certified: " in gluon("bundle", "inspect", str(out)).stdout
+    assert gluon("bundle", "verify", str(out)).returncode == 0
+    out.unlink()
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(HEAD + OUTSIDE)
+    assert gluon(*build, "--certify", str(wrong)).returncode == 1 and not out.exists()

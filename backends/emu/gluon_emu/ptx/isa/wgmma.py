@@ -29,8 +29,13 @@ _MODES = {0: 0, 1: 3, 2: 2, 3: 1}  # of descriptors -> 1 for 32, 2 for 64, 3 for
 def order(call: Any) -> Step:
     """Products are done when they are started; watchers see the order that is asked for."""
     call.flag("sync"), call.flag("aligned")
-    if call.name != "wgmma" or "fence" in call.left:
-        return lambda group: None
+    if "fence" in call.left:
+
+        def fence(group: Any) -> None:
+            if group.machine.observer is not None:
+                group.machine.observer.fence(group, None, "wgmma")
+
+        return synchronous(fence)
     newest = int(call.operands[0].value) if call.operands else None
 
     def run(group: Any) -> None:

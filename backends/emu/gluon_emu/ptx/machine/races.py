@@ -11,7 +11,7 @@ from typing import Any, Optional, Sequence
 
 import numpy as np
 
-from gluon_emu.errors import MissingWaitError
+from gluon_emu.errors import MissingWaitError, RaceError
 from gluon_emu.ptx.machine.clocks import CAUSAL, PROXIED, Clock
 from gluon_emu.ptx.machine.group import LANES
 from gluon_emu.ptx.machine.knowledge import COLUMNS, PENDING
@@ -425,6 +425,16 @@ class Races(Words):
                 )
 
     def products(self, group: Any, sums: Sequence[str], factors: Sequence[str]) -> None:
+        late = np.flatnonzero(~self.ready[group.rows])
+        if late.size:
+            raise self.machine.report(
+                RaceError,
+                "no `wgmma.fence` orders the registers before the first product",
+                self.machine.steps[group.pc],
+                group,
+                (int(late[0]), 0),
+                "Put `wgmma.fence.sync.aligned` before it.",
+            )
         flying, number = self.machine.flying, self.committed[group.rows] + 1
         for sign, names in ((1, sums), (-1, factors)):
             for name in names:

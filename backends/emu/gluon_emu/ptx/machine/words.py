@@ -44,6 +44,7 @@ class Words(Knowledge):
         super().__init__(machine)
         self.wide = wide
         self.words: dict[int, _Word] = {}
+        self.ready = np.zeros(machine.block_of.size, bool)  # warps that executed `wgmma.fence`
         self.overflow: list[tuple[Clock, int, int]] = []
         self.fenced: dict[int, tuple[Clock, int, np.ndarray]] = {}  # row -> its last fence
         self.seen: dict[
@@ -150,6 +151,8 @@ class Words(Knowledge):
         lanes = group.lanes()
         if proxy == "async":
             self._proxy(group, lanes)
+        if proxy == "wgmma":
+            self.ready[group.rows] = True
         if order is None:
             return
         for row in group.rows[lanes.any(1)]:
