@@ -208,7 +208,7 @@ def fits(tiling: Tiling, size: Size) -> bool:
 def _loads_pay(size: Size) -> bool:
     """Return True for products that loads of threads may bring sooner than TMA: small ones, and those that it reads from copies only."""
     products = size.batch * size.m * size.n * size.k
-    return size.bits == 16 and products <= (2**36 if size.padded else 2**31)
+    return size.bits == 16 and products <= (2**36 if size.padded else 2**26)
 
 
 def _shares(tiling: Tiling, size: Size) -> bool:
