@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gluon_kernels.attention.decode_problem import DECODE, MLA
 from gluon_kernels.attention.ops import attention
 from gluon_kernels.attention.varlen import attention_varlen
 from gluon_kernels.problem import Problem, Shape
@@ -380,4 +381,4 @@ VARLEN_GRADIENTS = Problem(
     named=VARLEN_NAMED,
 )
 
-PROBLEMS = (ATTENTION, GRADIENTS, VARLEN, VARLEN_GRADIENTS)
+PROBLEMS = (ATTENTION, GRADIENTS, VARLEN, VARLEN_GRADIENTS, DECODE, MLA)

@@ -8,6 +8,7 @@ import torch
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels import attention_decode
 from gluon_kernels.attention import decode
+from gluon_kernels.attention.decode_problem import DECODE
 from gluon_kernels.problem import error_of
 
 pytestmark = pytest.mark.once
@@ -21,26 +22,12 @@ def hopper(monkeypatch):
     decode._plans.forget()
 
 
-def inputs(lengths, heads=2, shared=3, width=64, page=16, dtype=torch.bfloat16):
-    pages = -(-max(lengths) // page)
-    table = torch.randperm(len(lengths) * pages).reshape(len(lengths), pages).int()
-    k, v = (torch.randn(len(lengths) * pages, page, heads, width).to(dtype) for _ in "kv")
-    q = torch.randn(len(lengths), heads * shared, width).to(dtype)
-    return q, k, v, table, torch.tensor(lengths, dtype=torch.int32)
+def inputs(lengths, heads=2, shared=3, width=64, page=16, dtype="bfloat16"):
+    sizes = {"heads": heads * shared, "heads of keys": heads, "width": width, "dtype": dtype}
+    return tuple(DECODE.arguments({"lengths": lengths, "page": page, **sizes}, "cpu").values())
 
 
-def reference(q, k, v, table, lengths):
-    out = torch.zeros(q.shape, dtype=torch.float64)
-    shared = q.shape[1] // k.shape[2]
-    for i, length in enumerate(lengths.tolist()):
-        keys, values = (
-            x[table[i].long()].flatten(0, 1)[:length].double().repeat_interleave(shared, 1)
-            for x in (k, v)
-        )
-        if length:
-            score = torch.einsum("hd,khd->hk", q[i].double(), keys) / q.shape[2] ** 0.5
-            out[i] = torch.einsum("hk,khd->hd", score.softmax(-1), values)
-    return out
+reference = DECODE.reference
 
 
 @pytest.mark.parametrize("target", ["sim:sm_90", "sim:sm_80", "sim:gfx942"])
@@ -53,7 +40,7 @@ def test_sequences_of_any_lengths(target, monkeypatch):
 def test_parts_widths_and_strides(monkeypatch):
     monkeypatch.setattr(decode, "multiprocessors", lambda tensor: 4)
     for heads, shared, width, page in ((1, 16, 128, 7), (2, 1, 32, 64)):
-        q, k, v, table, lengths = inputs([600, 33], heads, shared, width, page, torch.float16)
+        q, k, v, table, lengths = inputs([600, 33], heads, shared, width, page, "float16")
         right = reference(q, k, v, table, lengths)
         wide = torch.cat([table, table], 1)[:, : table.shape[1]]
         apart = q.transpose(0, 1).contiguous().transpose(0, 1)

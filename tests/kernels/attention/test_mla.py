@@ -8,6 +8,7 @@ import torch
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels import mla_decode
 from gluon_kernels.attention import mla
+from gluon_kernels.attention.decode_problem import MLA
 from gluon_kernels.problem import error_of
 
 pytestmark = pytest.mark.once
@@ -21,22 +22,12 @@ def hopper(monkeypatch):
     mla._plans.forget()
 
 
-def inputs(lengths, heads=5, latent=64, rotated=32, page=16, dtype=torch.bfloat16):
-    pages = -(-max(lengths) // page)
-    table = torch.randperm(len(lengths) * pages).reshape(len(lengths), pages).int()
-    cache = torch.randn(len(lengths) * pages, page, latent + rotated).to(dtype)
-    q = torch.randn(len(lengths), heads, latent + rotated).to(dtype)
-    return q, cache, table, torch.tensor(lengths, dtype=torch.int32)
+def inputs(lengths, heads=5, latent=64, rotated=32, page=16, dtype="bfloat16"):
+    sizes = {"heads": heads, "latent": latent, "rotated": rotated, "dtype": dtype}
+    return tuple(MLA.arguments({"lengths": lengths, "page": page, **sizes}, "cpu").values())[:4]
 
 
-def reference(q, cache, table, lengths, latent, scale=None):
-    out = torch.zeros((*q.shape[:2], latent), dtype=torch.float64)
-    scale = q.shape[2] ** -0.5 if scale is None else scale
-    for i, length in enumerate(lengths.tolist()):
-        tokens = cache[table[i].long()].flatten(0, 1)[:length].double()
-        if length:
-            out[i] = (q[i].double() @ tokens.T * scale).softmax(-1) @ tokens[:, :latent]
-    return out
+reference = MLA.reference
 
 
 @pytest.mark.parametrize("target", ["sim:sm_90", "sim:sm_80", "sim:gfx942"])
@@ -48,9 +39,10 @@ def test_sequences_of_any_lengths(target, monkeypatch):
 
 def test_width_of_deepseek_and_parts(monkeypatch):
     monkeypatch.setattr(mla, "_chunk", lambda capacity: 64)
-    tensors = inputs([100, 37], 17, 512, 64, 7, torch.float16)
+    tensors = inputs([100, 37], 17, 512, 64, 7, "float16")
     result = mla_decode(*tensors, scale=192**-0.5)
-    assert error_of(result, reference(*tensors, 512, 192**-0.5)) < 1e-2
+    stretched = (tensors[0] * (576 / 192) ** 0.5, *tensors[1:])
+    assert error_of(result, reference(*stretched, 512)) < 1e-2
     q, cache, table, lengths = tensors
     alone = mla_decode(q[1:], cache, table[1:], lengths[1:], scale=192**-0.5)
     assert torch.equal(alone[0], result[1])
