@@ -24,18 +24,12 @@
 #include "arguments.h"
 #include "keys.h"
 
-/* Split an argument into leaves, as the letters from `kind` on say; return the letters of the next one. There are as
- * many leaves as letters. */
-static const char *split(const Launch *self, const char *kind, PyObject *value, Reader *to)
+/* Split an argument into leaves, as the letters from `kind` on say; return the letters of the next one. */
+static const char *split(const char *kind, PyObject *value, Reader *to)
 {
     Py_ssize_t i;
-    if (*kind == 'T') {
-        size_t map = to->descriptors++;
-        add_leaf(to, value, DESCRIPTOR, 0);
-        return read_key(&self->maps[map], value, &to->keys[map]) < 0 ? NULL : kind + 1;
-    }
     if (*kind != '(') {
-        add_leaf(to, value, PLAIN, 0);
+        add_leaf(to, value, PLAIN, 0); /* there are as many leaves as letters */
         return kind + 1;
     }
     if (!PyTuple_Check(value)) {
@@ -45,29 +39,21 @@ static const char *split(const Launch *self, const char *kind, PyObject *value, 
     kind++;
     for (i = 0; *kind != ')'; i++) {
         PyObject *item = PyTuple_GetItem(value, i);
-        if (item == NULL || (kind = split(self, kind, item, to)) == NULL)
+        if (item == NULL || (kind = split(kind, item, to)) == NULL)
             return NULL;
     }
     return kind + 1;
 }
 
-/* Split the arguments of a launch; constants at the end may be missing. */
-static int split_all(const Launch *self, PyObject *const *arguments, Py_ssize_t count, Reader *to)
-{
-    const char *kind = self->kinds;
-    Py_ssize_t i;
-    start(to, NULL);
-    for (i = 0; i < self->count && kind != NULL; i++)
-        kind = split(self, kind, i < count ? arguments[i] : Py_None, to);
-    return kind == NULL ? -1 : 0;
-}
-
-/* Put one leaf by its letter. Its address or its number may be known; the key of a descriptor is. */
+/* Put one leaf by its letter. Its address, its number, or the key of a descriptor may be known. */
 static inline int put_leaf(const Launch *self, char kind, const Leaf *leaf, Key *key, Packed *to)
 {
     int is_integer = kind != 'P' && kind != 'f' && kind != 'd';
-    if (kind == 'T')
-        return leaf->what == DESCRIPTOR ? put_descriptor(self, leaf->value, key, to) : -1;
+    if (kind == 'T') {
+        if (leaf->what != DESCRIPTOR && read_key(&self->maps[to->map], leaf->value, key) < 0)
+            return -1;
+        return put_descriptor(self, leaf->value, key, to);
+    }
     if (leaf->what == ADDRESS ? kind == 'P'
                               : leaf->what == NUMBER && is_integer && holds(kind, (long long)leaf->word))
         to->slots[to->used] = leaf->word;
@@ -111,13 +97,14 @@ static int send_leaves(const Launch *self, Reader *from, const unsigned int *gri
     const char *kind;
     size_t leaf = 0, descriptor = 0;
     PyObject *owners;
+    Key own;
     int status;
     memcpy(config.grid, grid, sizeof config.grid);
     config.stream = stream;
     packed.used = packed.map = 0;
     for (kind = self->kinds; *kind; kind++) {
         Leaf *next = &from->leaf[leaf];
-        Key *key = NULL;
+        Key *key = &own;
         if (*kind == '(' || *kind == ')')
             continue;
         if (leaf++ == from->leaves)
@@ -156,8 +143,19 @@ static int read_sizes(PyObject *sizes, unsigned int *grid)
 static PyObject *launch_now(const Launch *self, const unsigned int *grid, PyObject *sizes, void *stream,
                             PyObject *const *arguments, Py_ssize_t count)
 {
+    const char *kind = self->kinds;
     Reader reader;
-    int status = split_all(self, arguments, count, &reader) ? -1 : send_leaves(self, &reader, grid, stream);
+    Py_ssize_t i;
+    int status;
+    start(&reader, NULL);
+    for (i = 0; i < self->count && kind != NULL; i++) {
+        PyObject *value = i < count ? arguments[i] : Py_None;
+        if (*kind == '(')
+            kind = split(kind, value, &reader);
+        else if (add_leaf(&reader, value, PLAIN, 0) == 0)
+            kind++;
+    }
+    status = kind == NULL ? -1 : send_leaves(self, &reader, grid, stream);
     if (status < 0)
         return NULL;
     if (status)

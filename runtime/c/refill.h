@@ -83,22 +83,27 @@ static Py_ssize_t mark_of(PyObject *value, PyObject *marks)
 /* Read the fixed arguments, by the letters of the launch, and find the marks. Below 0 where C cannot. */
 static int read_fixed(Refill *self, Reader *reader, PyObject *arguments, PyObject *marks)
 {
-    const char *kind;
-    PyObject *all[MAX_PARAMETERS];
+    const char *kind = self->launch->kinds;
     Py_ssize_t i, count = PyTuple_Size(arguments);
     size_t leaf = 0, map = 0;
-    for (i = 0; i < count && i < MAX_PARAMETERS; i++)
-        all[i] = PyTuple_GetItem(arguments, i);
-    if (split_all(self->launch, all, i, reader))
+    start(reader, NULL);
+    for (i = 0; i < self->launch->count && kind != NULL; i++)
+        kind = split(kind, i < count ? PyTuple_GetItem(arguments, i) : Py_None, reader);
+    if (kind == NULL)
         return -1;
     for (kind = self->launch->kinds; *kind; kind++) {
         Leaf *own = &reader->leaf[leaf];
-        PyObject *base = own->value;
+        PyObject *base = own->value, *fields = NULL;
         Py_ssize_t mark;
         if (*kind == '(' || *kind == ')')
             continue;
         if (*kind == 'T') {
-            base = PyObject_GetAttr(own->value, names[BASE]);
+            if (read_key(&self->launch->maps[map], own->value, &reader->keys[map]) < 0)
+                return -1;
+            own->what = DESCRIPTOR;
+            fields = fields_of(own->value);
+            base = field(own->value, fields, names[BASE]);
+            Py_XDECREF(fields);
             Py_XDECREF(base); /* the descriptor keeps it */
         }
         mark = mark_of(base, marks);
@@ -135,7 +140,9 @@ static PyObject *refill(PyObject *module, PyObject *args)
     self->fallback = fallback;
     self->tensors = PyTuple_Size(marks);
     self->leaves = reader.leaves;
-    self->descriptors = reader.descriptors;
+    self->descriptors = 0;
+    while (self->descriptors < MAX_MAPS && self->launch->maps[self->descriptors].rank)
+        self->descriptors++;
     memcpy(self->leaf, reader.leaf, reader.leaves * sizeof *reader.leaf);
     memcpy(self->keys, reader.keys, self->descriptors * sizeof *reader.keys);
     self->owner = Py_BuildValue("OOO", handle, arguments, fallback);
