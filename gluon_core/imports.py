@@ -1,8 +1,9 @@
 """Modules under second names, and calls that wait for an import: one finder at the head of `sys.meta_path`.
 
-A module of a plugin that is imported under a name of the core is one object under both names. The finder comes
-before Python's own because that one would find the plugin's files through the parent's `__path__`
-and load them a second time.
+`import gluon_core.language.acme.unit`, `gl.acme.unit` and `import gluon_acme.language.unit` give one and the same
+module object, so that isinstance checks, constexpr identity and monkeypatching agree however a kernel
+spells its imports. The finder comes before Python's own because that one would find the plugin's files
+through the parent's `__path__` and load them a second time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ __all__ = [
     "NamespaceError",
     "PluginImportError",
     "Seconds",
+    "WITHHELD",
     "add_names",
+    "list_offers",
     "own_modules",
     "when_imported",
 ]
@@ -35,6 +38,21 @@ class PluginImportError(PluginError, ImportError):
 
 class NamespaceError(GluonError, ModuleNotFoundError):
     """`import` of a vendor or generation that no installed plugin has."""
+
+
+WITHHELD = "__withheld__"  # of a module: the names that `dir` leaves out
+
+
+def list_offers(value: Any, name: str) -> None:
+    """Let `dir()` of a plugin's module list its offers, not the imports of its code."""
+
+    def names() -> list[str]:
+        own = vars(value)
+        public = own.get("__all__") or (n for n in own if not n.startswith("_"))
+        return sorted(set(public) - {*own.get(WITHHELD, ())})
+
+    if isinstance(value, ModuleType):
+        vars(value).setdefault("__dir__", names)
 
 
 class Seconds(NamedTuple):

@@ -15,7 +15,7 @@ from gluon_core import __version__
 from gluon_core.errors import GluonError, TargetError, did_you_mean
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.targets import Architecture
-from gluon_core.registry.load import Contribution, registry
+from gluon_core.registry.load import Contribution, Registry, registry
 
 __all__ = ["gather", "show"]
 
@@ -42,9 +42,16 @@ def gather() -> dict[str, Any]:
         "devices": _devices(),
         "architectures": [_architecture(arch) for arch in plugins.architectures()],
         "capabilities": {
-            name: [arch.name for arch in archs] for name, archs in plugins.capabilities().items()
+            name: [arch.name for arch in archs] for name, archs in _capabilities(plugins).items()
         },
     }
+
+
+def _capabilities(plugins: Registry) -> dict[str, list[Architecture]]:
+    """Return capability -> the architectures that have it, sorted by capability."""
+    known = plugins.architectures()
+    names = sorted({name for arch in known for name in arch.capabilities})
+    return {name: [arch for arch in known if name in arch.capabilities] for name in names}
 
 
 def _plugin(plugin: Contribution, backends: Mapping[str, Backend]) -> dict[str, Any]:
@@ -198,7 +205,7 @@ def _with_unit(key: str, value: Any) -> Any:
 
 def _show_one(subject: str, json: bool) -> None:
     """Return all about one capability or one target."""
-    having = registry().capabilities().get(subject)
+    having = _capabilities(registry()).get(subject)
     if having is not None:
         if json:
             print_json({subject: [arch.name for arch in having]})
@@ -209,7 +216,7 @@ def _show_one(subject: str, json: bool) -> None:
     try:
         target = registry().target(subject)
     except TargetError as error:
-        close = did_you_mean(subject, registry().capabilities())
+        close = did_you_mean(subject, _capabilities(registry()))
         error.remedy = " ".join(filter(None, (error.remedy, close)))
         raise
     arch = _architecture(target.architecture)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Iterator, Literal, Mapping, Opt
 from gluon_core import _triton
 from gluon_core.compiler import cache
 from gluon_core.compiler.kernel import CompiledKernel
+from gluon_core.compiler.observers import stage_done
 from gluon_core.compiler.options import whole
 from gluon_core.compiler.source import GluonASTSource, check_mapping, strictness, trace_source
 from gluon_core.compiler.stages import Recipe, run_stages
@@ -300,7 +301,7 @@ def compile_source(
         if until is None and sessions[0].no_machine_code:
             raise sessions[0].no_machine_code[0]
         traced = time.monotonic()
-        registry().stage_done("trace", module, target)
+        stage_done("trace", module, target)
         metadata = {**vars(options), **_triton.invalidating_environment()}
         metadata["triton_version"] = _triton.VERSION_TEXT
         metadata["target"] = str(target)
@@ -327,7 +328,7 @@ def compile_source(
                 os.unlink(error.reproducer)
             refused.update(given_up)
     for stage in stages:
-        registry().stage_done(stage.name, result.asm[stage.name], target)
+        stage_done(stage.name, result.asm[stage.name], target)
     _dump(source, result.asm, backend)
     files: Mapping[str, str] = {}
     if cacheable:

@@ -7,10 +7,10 @@ from typing import Any, Optional
 
 from gluon_core.errors import CapabilityError
 from gluon_core.features import Feature
+from gluon_core.imports import WITHHELD, list_offers
 from gluon_core.language._library import open_to_kernels
 from gluon_core.layouts.dialect import compiler_version, follows
 from gluon_core.plugin.ops import is_builtin
-from gluon_core.registry.namespaces import WITHHELD, list_offers
 
 __all__ = ["NotInReleaseError", "adopt", "withhold"]
 

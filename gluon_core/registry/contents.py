@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from importlib import metadata
 from types import MappingProxyType
-from typing import Any, Iterable, Mapping, Optional
+from typing import Any, Iterable, Mapping, NamedTuple, Optional
 
 from gluon_core.errors import GluonError, PluginError, TargetError, did_you_mean
 from gluon_core.plugin.backend import Backend
@@ -14,22 +13,14 @@ from gluon_core.plugin.language import Lowering
 from gluon_core.plugin.paths import load_named
 from gluon_core.plugin.targets import Architecture, Target
 from gluon_core.registry.names import CORE, Claim, Clash, Contribution, Names
-from gluon_core.registry.waiting import Waiting
+from gluon_core.waiting import Waiting
 
 __all__ = ["Contents", "PluginFailure"]
 
 
-@dataclass(frozen=True)
-class PluginFailure:
-    """An installed plugin that did not load.
-
-    Args:
-        name: its entry point's name.
-        value: the module path that the entry point names.
-        distribution: `name version` of the package that ships it, None where unknown.
-        error: the exception.
-        traceback: the same as text.
-    """
+class PluginFailure(NamedTuple):
+    """An installed plugin that did not load: its entry point, the package that ships it (`name version`, None
+    where unknown), the exception, and that as text."""
 
     name: str
     value: str
@@ -72,11 +63,9 @@ class Contents:
         held = names.held("backend")
         self.backends = MappingProxyType({name: claim.value for name, claim in held.items()})
         self._lowerings: dict[str, list[Claim]] = {}
-        claims = names.claimed("lowering")
-        for claim in sorted(claims, key=lambda c: (-c.value.priority, c.value.name)):
+        lowerings = names.claimed("lowering")
+        for claim in sorted(lowerings, key=lambda c: (-c.value.priority, c.value.name)):
             self._lowerings.setdefault(claim.value.op, []).append(claim)
-
-    # -- what is there ---------------------------------------------------------------------------
 
     @property
     def plugins(self) -> Mapping[str, Contribution]:
@@ -101,12 +90,6 @@ class Contents:
         """Return every architecture of every plugin, in the order of their backends."""
         return tuple(arch for b in self.backends.values() for arch in b.architectures)
 
-    def capabilities(self) -> Mapping[str, tuple[Architecture, ...]]:
-        """Return capability -> the architectures that have it, sorted by capability."""
-        known = self.architectures()
-        names = sorted({name for arch in known for name in arch.capabilities})
-        return {name: tuple(a for a in known if name in a.capabilities) for name in names}
-
     def lowerings(self, op: str) -> tuple[Lowering, ...]:
         """Return the lowerings of a portable op, highest priority first; empty for an unknown op."""
         return tuple(claim.value for claim in self._lowerings.get(op, ()))
@@ -120,8 +103,6 @@ class Contents:
     def simulator(self) -> Optional[Backend]:
         """Return the simulator that runs kernels unasked, None without one, or with several."""
         return next((claim.value for claim in self._names.held("simulator").values()), None)
-
-    # -- what is asked for, or the error of its absence --------------------------------------------
 
     def backend(self, name: str) -> Backend:
         """Return the backend called `name`.
@@ -187,29 +168,24 @@ class Contents:
 
     def installed(self) -> str:
         """Return a line that names the installed backends and those that failed, for the end of an error."""
-        text = f"Installed backends: {', '.join(sorted(self.backends)) or 'none'}."
-        if self.failures:
-            text += f" Failed to load: {', '.join(self.failures)} (see `gluon info`)."
-        return text
+        failed = f" Failed to load: {', '.join(self.failures)} (see `gluon info`)."
+        names = ", ".join(sorted(self.backends)) or "none"
+        return f"Installed backends: {names}.{failed if self.failures else ''}"
 
     def problems(self) -> tuple[str, ...]:
         """Return a line for each plugin that did not load and each name that several claim."""
         broken = [f"{one.source} did not load: {one.reason}" for one in self.failures.values()]
         return (*broken, *(clash.text for clash in self.clashes))
 
-    # -- waiting ----------------------------------------------------------------------------------
-
     def waiting_for(self, backend: Backend, method: str) -> Waiting:
         """Call `method` of `backend` inside, which may take long."""
-        by = (by for by in self._contributions.values() if backend in by.backends)
-        origins = (*(one.origin for one in by), repr(backend.name))
-        return Waiting(origins[0], f"{method} of its backend")
+        by = [by.origin for by in self._contributions.values() if backend in by.backends]
+        return Waiting((*by, repr(backend.name))[0], f"{method} of its backend")
 
     def device_of(self, backend: Backend) -> Optional[Target]:
         """Return `backend.device.target()`; the first time it may take as long as a driver needs to start."""
-        if backend.name in self._answered:
-            return backend.device.target()
-        with self.waiting_for(backend, "device()"):
-            target = backend.device.target()
-        self._answered.add(backend.name)
-        return target
+        if backend.name not in self._answered:
+            with self.waiting_for(backend, "device()"):
+                backend.device.target()
+            self._answered.add(backend.name)
+        return backend.device.target()

@@ -1,13 +1,9 @@
 """The registry: which plugins are installed, what they offer, and why one of them is missing.
 
 `registry()` is the default one, filled once from the entry points of the groups `gluon_core.backends` and
-`gluon_core.extras`; `load(...)` makes a separate one. Entry points load one at a time: a plugin that
-cannot be imported or breaks the contract is remembered in `failures` and the others work. A name that two plugins claim
-is an error for whoever asks for it (`gluon_core.registry.names`). The environment variable
-`GLUON_PLUGINS`, a comma-separated list of entry point names, narrows which plugins of the first group load.
-
-Once loaded a registry is frozen: it is only read, so threads share it without locks, and nothing on
-the launch path calls pluggy.
+`gluon_core.extras`; `load(...)` makes a separate one. A plugin that cannot be imported or breaks the contract is
+remembered in `failures`, and the others work. The variable `GLUON_PLUGINS`, a comma-separated list of
+names, narrows which plugins of the first group load. Threads share a loaded registry without locks.
 """
 
 from __future__ import annotations
@@ -20,32 +16,30 @@ from typing import Any, Callable, Iterable, Optional, Sequence, cast
 
 import pluggy
 
-from gluon_core.errors import MACHINERY, GluonError, PluginError, did_you_mean
+from gluon_core.errors import MACHINERY, PluginError, did_you_mean
 from gluon_core.plugin import hookspec
 from gluon_core.plugin.paths import load_path
-from gluon_core.plugin.targets import Target
 from gluon_core.registry import CORE_PLUGINS
 from gluon_core.registry.contents import PluginFailure
 from gluon_core.registry.names import CORE, Contribution
 from gluon_core.registry.spelling import Targets
 from gluon_core.registry.verify import check, check_answer
-from gluon_core.registry.waiting import Waiting
+from gluon_core.waiting import Waiting
 
 __all__ = ["Contribution", "PluginFailure", "Registry", "load", "registry"]
 
 
 # Hook -> the kind of what it answers.
-_HOOKS = {
-    "gluon_backends": "backends",
-    "gluon_lowerings": "lowerings",
-    "gluon_commands": "command",
-    "gluon_modules": "module",
-    "gluon_services": "service",
-}
+_OFFERS = {"gluon_commands": "command", "gluon_modules": "module", "gluon_services": "service"}
+_HOOKS = {"gluon_backends": "backends", "gluon_lowerings": "lowerings", **_OFFERS}
 
 
 class Registry(Targets):
-    """The contributions of plugins. Mutable until `freeze`, read-only from then on."""
+    """The contributions of plugins, read-only once `load` has returned it.
+
+    Attributes:
+        observers: the plugins that observe stages, and their `gluon_stage_done`.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -56,29 +50,6 @@ class Registry(Targets):
         for path in CORE_PLUGINS:
             self._register(load_path(path), Contribution(CORE, None), Waiting(CORE, ""))
         self._publish()
-
-    def stage_done(self, stage: str, module: Any, target: Target) -> None:
-        """Tell the observers that `stage` finished; costs an attribute read when there are none.
-
-        Raises:
-            PluginError: one of them raised.
-            PluginInterrupted: Ctrl-C came while one of them was at work.
-        """
-        for origin, call in self._observers:
-            hook = f"gluon_stage_done(stage={stage!r})"
-            try:
-                with Waiting(origin, hook):
-                    call(stage=stage, module=module, target=target)
-            except GluonError:
-                raise
-            except Exception as error:
-                raise PluginError(
-                    f"plugin {origin}, {hook}, raised {type(error).__name__}: {error}",
-                    remedy="It only observes, and the kernel may be right: fix that plugin, or "
-                    "leave it out, as with GLUON_PLUGINS.",
-                ) from error
-
-    # -- filling ---------------------------------------------------------------------------------
 
     def register(
         self, plugin: Any, name: Optional[str] = None, distribution: Optional[str] = None
@@ -101,8 +72,10 @@ class Registry(Targets):
         if self._frozen or by.plugin in self._contributions:
             why, remedy = f"a plugin {by.plugin!r} is registered already", "Give it another name."
             if self._frozen:
-                why = "the registry is frozen"
-                remedy = "Pass it to gluon_core.registry.load.load(plugins=[...])."
+                why, remedy = (
+                    "the registry is frozen",
+                    f"Pass it to {__name__}.load(plugins=[...]).",
+                )
             raise PluginError(why, argument="plugin", got=repr(by.plugin), remedy=remedy)
         try:
             self._manager.register(plugin, name=by.plugin)
@@ -120,11 +93,10 @@ class Registry(Targets):
         except BaseException as error:
             if self._manager.get_plugin(by.plugin) is not None:
                 self._manager.unregister(name=by.plugin)
-            if isinstance(error, (pluggy.PluginValidationError, ValueError)):
-                raise PluginError(
-                    f"plugin {by.origin} breaks the hook specification: {error}",
-                    remedy="gluon_core/plugin/hookspec.py lists the hooks and their arguments.",
-                ) from error
+            if isinstance(error, pluggy.PluginValidationError):
+                message = f"plugin {by.origin} breaks the hook specification: {error}"
+                remedy = "gluon_core/plugin/hookspec.py lists the hooks and their arguments."
+                raise PluginError(message, remedy=remedy) from error
             raise
         self._contributions[by.plugin] = by._replace(**parts)
 
@@ -135,17 +107,13 @@ class Registry(Targets):
 
     def _publish(self) -> None:
         super()._publish()
-        hooks = self._manager.hook.gluon_stage_done.get_hookimpls()
-        self._observers = [
-            (
-                self._contributions[impl.plugin_name].origin,
-                self._alone(impl.plugin, "gluon_stage_done"),
-            )
-            for impl in reversed(hooks)  # as pluggy calls them
-        ]
+        self.observers: list[tuple[str, Callable[..., Any]]] = []
+        for impl in reversed(self._manager.hook.gluon_stage_done.get_hookimpls()):  # as pluggy does
+            origin = self._contributions[impl.plugin_name].origin
+            self.observers.append((origin, self._alone(impl.plugin, "gluon_stage_done")))
 
     def load_entry_point(self, entry: metadata.EntryPoint) -> None:
-        """Import and register one entry point, which `freeze` publishes; a failure of any kind is
+        """Import and register one entry point, which `load` publishes; a failure of any kind is
         remembered, not raised."""
         dist = getattr(entry, "dist", None)
         distribution = f"{dist.name} {dist.version}" if dist is not None else None
@@ -165,12 +133,6 @@ class Registry(Targets):
         except BaseException as error:  # a plugin may raise anything, SystemExit included
             text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
             self.failures[name] = PluginFailure(entry.name, entry.value, distribution, error, text)
-
-    def freeze(self) -> Registry:
-        """End of loading: `register` raises from here on."""
-        self._publish()
-        self._frozen = True
-        return self
 
 
 def _installed() -> list[metadata.EntryPoint]:
@@ -203,19 +165,18 @@ def load(
         known = {e.name for e in entry_points if e.group == hookspec.ENTRY_POINTS}
         for unknown in sorted(keep - known):
             listed = f"Installed: {', '.join(sorted(known)) or 'none'}."
-            raise PluginError(
-                f"no installed plugin is called {unknown!r}",
-                argument="GLUON_PLUGINS",
-                got=repr(wanted),
-                remedy=did_you_mean(unknown, known) or listed,
-            )
+            remedy = did_you_mean(unknown, known) or listed
+            message, got = f"no installed plugin is called {unknown!r}", repr(wanted)
+            raise PluginError(message, argument="GLUON_PLUGINS", got=got, remedy=remedy)
         loaded.skipped.update(known - keep)
         entry_points = [e for e in entry_points if e.group == hookspec.EXTRAS or e.name in keep]
     for entry in entry_points:
         loaded.load_entry_point(entry)
     for plugin in plugins:
         loaded.register(plugin)
-    return loaded.freeze()
+    loaded._publish()
+    loaded._frozen = True
+    return loaded
 
 
 _default: Optional[Registry] = None
@@ -231,10 +192,9 @@ def registry() -> Registry:
 def _load_default() -> Registry:
     global _default
     if getattr(_loading, "now", False):
-        raise PluginError(
-            "the registry was asked for while it is loading",
-            remedy="A plugin's module must not call registry() or import a kernel at import time.",
-        )
+        message = "the registry was asked for while it is loading"
+        remedy = "A plugin's module must not call registry() or import a kernel at import time."
+        raise PluginError(message, remedy=remedy)
     with _default_lock:
         if _default is None:
             _loading.now = True

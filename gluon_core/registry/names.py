@@ -38,8 +38,7 @@ class Contribution(NamedTuple):
     """The verified contribution of one plugin.
 
     Args:
-        plugin: its entry point's name, or the one that `Registry.register` got. Where several have one
-            name, it is followed by the module path in parentheses.
+        plugin: its name; where entry points of several have one, with the module path in parentheses.
         distribution: `name version` of the package that ships it, None when registered by hand.
         backends: in its order.
         lowerings: beyond those of its backends.
@@ -77,13 +76,11 @@ class Claim(NamedTuple):
     value: Any
 
     def __str__(self) -> str:
-        value, words = self.value, str(self.value)
+        value, words = self.value, getattr(self.value, "implement", str(self.value))
         if isinstance(value, Backend):
             words = f"the backend {value.name!r}"
         elif isinstance(value, Architecture):
             words = f"{value.backend}:{value.name}"
-        elif isinstance(value, Lowering):
-            words = value.implement
         return f"{words} (plugin {self.by.origin})"
 
 

@@ -1,38 +1,19 @@
-"""Namespaces of plugins: `gluon_core.language.<name>` and `gluon_core.<name>` are their own modules.
-
-`import gluon_core.language.acme.unit`, `gl.acme.unit` and `import gluon_acme.language.unit` give
-one and the same module object, so that isinstance checks, constexpr identity and monkeypatching
-agree however a kernel spells its imports.
-"""
+"""Namespaces of plugins: `gluon_core.language.<name>` and `gluon_core.<name>` are their own modules,
+and `gl.<name>` a value that a plugin exports."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
-from gluon_core.imports import NamespaceError, PluginImportError, Seconds, add_names
+from gluon_core.imports import NamespaceError, PluginImportError, Seconds, add_names, list_offers
 from gluon_core.plugin.paths import load_named
 
 if TYPE_CHECKING:
     from gluon_core.registry.load import Registry
 
-__all__ = ["Space", "list_offers"]
-
-WITHHELD = "__withheld__"  # of a module: the names that `dir` leaves out
-
-
-def list_offers(value: Any, name: str) -> None:
-    """Let `dir()` of a plugin's module list its offers, not the imports of its code."""
-
-    def names() -> list[str]:
-        own = vars(value)
-        public = own.get("__all__") or (n for n in own if not n.startswith("_"))
-        return sorted(set(public) - {*own.get(WITHHELD, ())})
-
-    if isinstance(value, ModuleType):
-        vars(value).setdefault("__dir__", names)
+__all__ = ["Space"]
 
 
 class Space(NamedTuple):

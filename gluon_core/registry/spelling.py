@@ -160,21 +160,15 @@ class Targets(Contents):
             a for a in family if key_of(wanted) in map(key_of, a.spellings)
         ]
         if not fits:
-            raise TargetError(
-                f"no plugin compiles for {backend}:{arch}",
-                argument="target",
-                got=str(spec),
-                remedy=self.remedy(wanted, [str(a.arch) for a in family]),
-            )
+            message = f"no plugin compiles for {backend}:{arch}"
+            remedy = self.remedy(wanted, [str(a.arch) for a in family])
+            raise TargetError(message, argument="target", got=str(spec), remedy=remedy)
         for one in fits:
             if warp_size in (None, one.warp_size):
                 return Target(one.backend, one)
-        raise TargetError(
-            f"{backend}:{arch} has warps of {fits[0].warp_size} threads",
-            argument="target",
-            expected=f"warp_size={fits[0].warp_size}",
-            got=f"warp_size={warp_size}",
-        )
+        size = fits[0].warp_size
+        message, got = f"{backend}:{arch} has warps of {size} threads", f"warp_size={warp_size}"
+        raise TargetError(message, argument="target", expected=f"warp_size={size}", got=got)
 
     def _unknown(self, word: str, known: Iterable[str], what: str, spec: str) -> TargetError:
         names = list(known)

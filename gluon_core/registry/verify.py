@@ -1,11 +1,9 @@
 """The checks of a plugin when it registers, so that less breaks when it is called.
 
-The contract declares them: a value is checked against the annotation of its field, such as
-`Optional[CodePath]`, and a method against the signature of the facet's. Nothing of the plugin is called
-or imported. The answers of a backend are checked when it gives them, since that may import Triton; the
-conformance suite does it all at once, and loads every path.
-
-A check yields faults: where, message, and the further fields of the error.
+The contract declares them: the annotation of a field, such as `Optional[CodePath]`, and the signature of a
+facet's method. Nothing of the plugin is called or imported. The answers of a backend are checked when it gives them,
+since that may import Triton; the conformance suite does it all at once, and loads every path. A check
+yields faults: where, message, and the further fields of the error.
 """
 
 from __future__ import annotations
@@ -13,22 +11,11 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import typing
 from collections import abc
 from dataclasses import fields, is_dataclass
 from itertools import combinations
-from typing import (
-    Annotated,
-    Any,
-    Callable,
-    Iterator,
-    Mapping,
-    Sequence,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, Callable, Iterator, Mapping, Sequence, TypeVar, Union
 
 from gluon_core.errors import BackendError, PluginError, did_you_mean
 from gluon_core.imports import own_modules
@@ -60,13 +47,13 @@ _SEVERAL: Mapping[Any, tuple[Any, str]] = {
 
 @functools.cache
 def _hints(declared: Any) -> dict[str, Any]:
-    hints = get_type_hints(declared, include_extras=True)
+    hints = typing.get_type_hints(declared, include_extras=True)
     return {name: kind for name, kind in hints.items() if name != "_"}  # KW_ONLY
 
 
 def _faults(where: str, value: Any, kind: Any) -> Faults:
     """Yield the faults of a value that is declared as `kind`."""
-    origin, inner, got = get_origin(kind), get_args(kind), {"got": repr(value)}
+    origin, inner, got = typing.get_origin(kind), typing.get_args(kind), {"got": repr(value)}
     if origin is Annotated:
         of_base = [*_faults(where, value, inner[0])]
         fits = of_base or re.fullmatch(inner[1].pattern, str(value))
@@ -90,7 +77,7 @@ def _faults(where: str, value: Any, kind: Any) -> Faults:
         isinstance(value, bool) and kind is not bool
     ):
         yield where, f"must be a {kind.__name__}", got
-    elif kind.__module__.startswith("gluon_core.plugin."):
+    elif kind.__module__.startswith("gluon_core.plugin.") and kind is not Backend:
         rule: Callable[[str, Any, type], Faults] = _RULES.get(kind, _attributes)
         yield from rule(where, value, kind)
 
@@ -145,13 +132,12 @@ def _lowering(where: str, lowering: Lowering, kind: type) -> Faults:
 
 
 def _backend(origin: str, backend: Backend) -> Faults:
-    if backend.api_version != API_VERSION:
+    written = backend.api_version
+    if written != API_VERSION:
         inside = re.search(r"\((\S+) \S+\)", origin)  # 'name' (package 1.0)
         package = inside.group(1) if inside else origin.strip("'")
-        newer = isinstance(backend.api_version, int) and backend.api_version > API_VERSION
-        message = (
-            f"written for contract {backend.api_version!r}, this gluon-core speaks {API_VERSION}"
-        )
+        newer = isinstance(written, int) and written > API_VERSION
+        message = f"written for contract {written!r}, this gluon-core speaks {API_VERSION}"
         remedy = f"Upgrade: pip install --upgrade {'gluon-core' if newer else package}."
         yield "api_version", message, {"remedy": remedy}
     yield from _not_ours("name", backend.name)
@@ -171,12 +157,8 @@ def _backend(origin: str, backend: Backend) -> Faults:
             yield where, "must be the backend's own name", about
 
 
-_RULES: Mapping[Any, Any] = {
-    Lowering: _lowering,
-    Compiler: _facet,
-    Device: _facet,
-    Simulation: _facet,
-}
+_FACETS = (Compiler, Device, Simulation)
+_RULES: Mapping[Any, Any] = {Lowering: _lowering, **dict.fromkeys(_FACETS, _facet)}
 
 
 def _not_ours(where: str, name: str) -> Faults:
@@ -213,15 +195,11 @@ def check_answer(origin: str, hook: str, answer: Any) -> None:
         PluginError: naming the plugin, the hook or attribute, and the offending value.
     """
     declared = _hints(getattr(hookspec, hook))["return"]
-    if declared != Sequence[Backend]:
-        _refuse(origin, _faults(f"{hook}()", answer, declared))
-    else:
-        _refuse(origin, _faults(f"{hook}()", answer, Sequence[object]))
-        for index, backend in enumerate(answer):
-            if not isinstance(backend, Backend):
-                where = f"gluon_backends()[{index}]"
-                _refuse(origin, iter([(where, "must be a Backend", {"got": repr(backend)})]))
+    backends = answer if declared == Sequence[Backend] and isinstance(answer, (tuple, list)) else ()
+    for backend in backends:
+        if isinstance(backend, Backend):
             _refuse(origin, _backend(origin, backend), backend.name)
+    _refuse(origin, _faults(f"{hook}()", answer, declared))
     for name in answer if hook == "gluon_modules" else ():
         _refuse(origin, _not_ours(f"{hook}()", name))
 
@@ -241,20 +219,21 @@ def check(by: Contribution) -> None:
 
 
 def _answer_faults(method: str, answer: Any) -> Iterator[str]:
-    if method == "options" and not (is_dataclass(type(answer)) and hasattr(answer, "__dict__")):
-        yield "must answer a dataclass instance without slots, of a class derived from CompileOptions"
-    if method == "launcher" and not callable(answer):
+    # Ops that a builder lacks are an error of the kernel that wants them, and of the conformance suite.
+    needed: Sequence[str] = ()
+    if method == "options":
+        needed = [field.name for field in fields(CompileOptions)]
+        if not is_dataclass(type(answer)) or not hasattr(answer, "__dict__"):
+            yield "must answer a dataclass instance without slots, such as a CompileOptions"
+    elif method == "builder":
+        needed = [n for n, part in vars(Builder).items() if callable(part) and n[0] != "_"]
+    elif method == "launcher" and not callable(answer):
         yield "must answer a function: launch(grid, stream, *arguments)"
-    if method == "pipeline":
+    elif method == "pipeline":
         stages = isinstance(answer, (tuple, list)) and all(isinstance(s, Stage) for s in answer)
         if not stages or not 0 < len(answer) == len({stage.name for stage in answer}):
             yield "must answer stages, a tuple of Stage, each with a name of its own"
-    # Ops that a builder lacks are an error of the kernel that wants them, and of the conformance suite.
-    needed = {
-        "options": [field.name for field in fields(CompileOptions)],
-        "builder": [n for n, part in vars(Builder).items() if callable(part) and n[0] != "_"],
-    }
-    missing = [name for name in sorted(needed.get(method, ())) if not hasattr(answer, name)]
+    missing = [name for name in sorted(needed) if not hasattr(answer, name)]
     if missing:
         yield f"{type(answer).__name__} has no {', '.join(missing)}"
 

@@ -8,12 +8,15 @@ import subprocess
 import sys
 import threading
 import time
+from unittest.mock import patch
 
 import pytest
 
+from gluon_core import waiting
+from gluon_core.compiler.observers import stage_done
 from gluon_core.errors import PluginError
 from gluon_core.plugin.hookspec import hookimpl
-from gluon_core.registry import waiting
+from gluon_core.registry import load as plugins
 from gluon_core.registry.load import load
 from tests.core.fakes import Plugin, acme, entry
 
@@ -57,8 +60,9 @@ class Stuck(Plugin):
 
 def use(plugin):
     registry = load([], [plugin])
-    registry.stage_done("ttgir", object(), registry.target("a1"))
-    registry.target("acme")
+    with patch.object(plugins, "_default", registry):
+        stage_done("ttgir", object(), registry.target("a1"))
+        registry.target("acme")
 
 
 HOOKS = ("gluon_backends()", "gluon_lowerings()", "gluon_stage_done(stage='ttgir')", "device()")
@@ -113,7 +117,7 @@ def test_an_observer_that_raises_is_named():
 def test_the_command_says_which_plugin_it_was_waiting_for(tmp_path):
     (tmp_path / "program.py").write_text(
         "import _thread, time\n"
-        "from gluon_core.registry.waiting import Waiting\n"
+        "from gluon_core.waiting import Waiting\n"
         "with Waiting(\"'acme'\", 'device()'):\n"
         "    _thread.interrupt_main()\n"
         "    time.sleep(1)\n"
