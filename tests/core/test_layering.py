@@ -88,6 +88,35 @@ def appended(house, file, text):
         path.write_text(old)
 
 
+def test_figures_beyond_their_limits_fail(house):
+    names = "".join(f"from gluon_core.plugin.ops import name_{i}\n" for i in range(20))
+    with (
+        appended(house, "gluon_core/plugin/typing.py", "\n" * 99 + "#\n"),
+        appended(house, "gluon_core/registry/load.py", "\n" * 99 + "#\n"),
+        appended(house, "backends/nvidia/gluon_nvidia/peaks.py", names),
+    ):
+        code, output = map_of(house)
+    assert code == 1
+    for figure in (
+        "lines of gluon_core.plugin",
+        "lines of gluon_core.registry",
+        "names that gluon_nvidia takes from the core",
+    ):
+        assert re.search(f"{figure}: .*, at most", output), output
+
+
+def test_a_miss_is_a_short_walk_for_its_reader():
+    code = """
+import sys; sys.path.insert(0, ".ci")
+import report, walks
+walk = walks.measured("launch")["(b) launch, miss"]
+figures = {"stays": len(walk.stays), "returns": len(walk.stays) - walk.files}
+print(report.beyond({f"{name} of (b) launch, miss": n for name, n in figures.items()}), figures)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.startswith("[] "), done.stdout + done.stderr
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "file, line, contract",
