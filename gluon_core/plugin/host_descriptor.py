@@ -18,6 +18,7 @@ from gluon_core.layouts.base import SharedLayout, is_int, is_power_of_two
 __all__ = ["HostDescriptor", "HostTensor"]
 
 _MOST_EXTENT = 2**31 - 1  # kernels get the shape as int32
+_THEIRS = "Layouts of Triton's own Gluon are other classes: take those of gluon_core."
 _ADDRESSLESS = ("FakeTensor", "FunctionalTensor")  # torch's tensors without memory
 
 
@@ -96,9 +97,7 @@ class HostDescriptor:
         if not isinstance(self.layout, SharedLayout):
             kind, remedy = type(self.layout), None
             if kind.__module__.startswith("triton."):
-                remedy = (
-                    "Layouts of Triton's own Gluon are other classes: take those of gluon_core."
-                )
+                remedy = _THEIRS
             message = "not a layout for shared memory"
             refuse(LayoutError, "layout", message, got=kind.__name__, remedy=remedy)
         own, box = self.layout._rank_or_none(), [*self.block_shape]

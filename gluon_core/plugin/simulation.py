@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HARDWARE", "Simulation"]
 
+_SIMULATOR = "Run the kernels on the simulator."
+
 
 class Simulation:
     """The facet of a backend that has no architectures of its own and runs kernels for those of others.
@@ -39,25 +41,19 @@ class Simulation:
         Raises:
             CapabilityError: this backend cannot.
         """
-        message, remedy = "this backend cannot watch its kernels", "Run them on the simulator."
-        raise CapabilityError(message, remedy=remedy)
+        raise CapabilityError("this backend cannot watch its kernels", remedy=_SIMULATOR)
 
     def predict(self, tell: Any, only: bool = False) -> ContextManager[Any]:
-        """Predict the time of the launches inside: `tell` gets a `gluon_core.simulation.predicted.Predicted` of each.
-
-        With `only`, no results are computed.
+        """Predict the time of the launches inside: `tell` gets a `gluon_core.simulation.predicted.Predicted` of each;
+        with `only`, no results are computed.
 
         Raises:
             CapabilityError: this backend has no model of time.
         """
-        message, remedy = "this backend predicts no times", "Run the kernels on the simulator."
-        raise CapabilityError(message, remedy=remedy)
+        raise CapabilityError("this backend predicts no times", remedy=_SIMULATOR)
 
     def hardware_options(self, options: Any) -> Any:
-        """Return the options of the architecture's own backend in `options`.
-
-        Questions about machine code (`asm["ptx"]`, `n_regs`) are answered by compiling with them.
-        """
+        """Return the options of the architecture's own backend, with which `asm["ptx"]` is compiled."""
         return options
 
     def executed(self, compiled: Compiled, path: str) -> Any:

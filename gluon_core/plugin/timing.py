@@ -13,15 +13,8 @@ __all__ = ["OpFacts", "Tile", "Timing", "Work"]
 
 @dataclass(frozen=True)
 class Tile:
-    """An operand or a result of an op.
-
-    Args:
-        shape: of it; () for a scalar.
-        dtype: short name of the element type, such as "bf16".
-        bits: of an element.
-        memory: "registers", "shared" or "tensor".
-        layout: its layout, None for a scalar.
-    """
+    """An operand or a result of an op: its shape and layout (() and None for a scalar), the short name of its
+    element type such as "bf16", the bits of an element, and the memory: "registers", "shared" or "tensor"."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -32,13 +25,8 @@ class Tile:
 
 @dataclass(frozen=True)
 class OpFacts:
-    """An op of a kernel, for `Timing.works`.
-
-    Args:
-        name: builder method without `create_`.
-        operands, results: tensors, buffers and scalars among them, in order.
-        warps: that execute it.
-    """
+    """An op of a kernel, for `Timing.works`: its builder method without `create_`, its tensors, buffers and
+    scalars in order, and the number of warps that execute it."""
 
     name: str
     operands: Sequence[Tile]
@@ -48,14 +36,9 @@ class OpFacts:
 
 @dataclass(frozen=True)
 class Work:
-    """The time that an op takes on units of its own.
-
-    Args:
-        busy: cycles during which the unit accepts nothing else.
-        latency: cycles from the end of `busy` until the result is there.
-        issue: cycles that the issuing warps need.
-        serial: True where the issuing warps wait until it is over.
-    """
+    """The time that an op takes on units of its own, in cycles: `busy`, during which the unit accepts nothing else;
+    `latency`, from its end until the result is there; `issue`, of the issuing warps, which with `serial`
+    wait until it is over."""
 
     busy: float
     latency: float = 0.0
