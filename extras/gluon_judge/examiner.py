@@ -228,6 +228,29 @@ class Examiner:
             work["bytes"] = float(evaluate(self.problem.bytes, names))
         return work
 
+    def demanded(self, case: int, written: int) -> dict[str, float]:
+        """Return the operations and bytes that a large case requires, without running the reference on this machine.
+
+        Args:
+            written: bytes of its results.
+        """
+        names = {key: float(size) for key, size in self.cases[case].sizes.items()}
+        work = {"written": float(written)}
+        if self.problem.flops is not None:
+            work["flops"] = float(evaluate(self.problem.flops, names))
+        else:
+            counter = FlopCounterMode(display=False)
+            shapes = [
+                one.to("meta") if isinstance(one, torch.Tensor) else one
+                for one in self._arguments(case, 0)
+            ]
+            with counter, contextlib.suppress(Exception):
+                self.function(*shapes[: len(self.problem.inputs)])
+            work["flops"] = float(counter.get_total_flops())
+        if self.problem.bytes is not None:
+            work["bytes"] = float(evaluate(self.problem.bytes, names))
+        return work
+
     def _counted(self, values: list[Any]) -> float:
         """Return the operations of the products that the reference computes by torch."""
         counter = FlopCounterMode(display=False)

@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from importlib import import_module
 from typing import Any, Callable, Iterable, Iterator, Mapping
 
+from gluon_judge.guard import Guard
 from gluon_judge.messages import Event
 
 __all__ = ["Observer", "Snapshot"]
@@ -81,6 +82,9 @@ _HARMLESS = (
 )
 
 
+_GUARD = Guard.find_spec.__code__.co_filename  # between a candidate and what its builtins call
+
+
 class Observer:
     """Notes what a candidate does, from `install` to the end of the process.
 
@@ -144,6 +148,9 @@ class Observer:
                 return frame
             name = frame.f_globals.get("__name__", "")
             file = frame.f_code.co_filename
+            if file == _GUARD:
+                frame = frame.f_back
+                continue
             crossed = file.startswith((self._standard, "<frozen")) and "site-packages" not in file
             if not crossed or (through and name.partition(".")[0] not in through):
                 return None
@@ -231,6 +238,8 @@ class Observer:
             self.note("left.process", f"the candidate starts a process ({event})", own)
 
     def _inspects(self, event: str, args: tuple[Any, ...], frame: Any) -> None:
+        if frame.f_code.co_filename == _GUARD:  # which needs its caller's frame
+            return
         own = self.nearest(frame, ("inspect", "traceback", "gc", "sys"))
         if own is not None:
             self.note("reads.harness", f"the candidate inspects its caller ({event})", own)

@@ -137,7 +137,8 @@ class Trial(Checks):
         if busy is not None:
             self._find("gpu.late", busy, case=str(case))
         rates = gpu.rates(samples, case)
-        bound, text = self._bound(at, self._judge.examine("required", at))
+        written = sum(len(one.data) for one in results["reference"])
+        bound, text = self._bound(at, self._judge.examine("demanded", at, written))
         rates["roofline_seconds"] = bound
         if bound and rates["candidate_seconds"] < 0.9 * bound:
             numbers = f"measured {rates['candidate_seconds']:.3g} s, least {bound:.3g} s: {text}"
