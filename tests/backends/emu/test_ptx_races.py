@@ -172,6 +172,7 @@ def executed(body, blocks, cluster, settings):
     execute(request, settings)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_are_right_and_wrong_without_a_part(name):
     body, kind, words, blocks, cluster = PROGRAMS[name]
