@@ -240,24 +240,31 @@ class Unit:
         self._number += 1
         heapq.heappush(self._heap, (max(time, self.now), self._number, call))
 
-    def run(self, blocks: Iterable[Block], resident: int, gap: float = 0.0) -> float:
+    def run(
+        self, blocks: Iterable[Block], resident: int, gap: float = 0.0, pace: float = 0.0
+    ) -> float:
         """Run blocks, `resident` at a time, and return the cycles until the last store has arrived.
 
         Args:
             gap: cycles from the end of a block to the start of the next one in its place.
+            pace: cycles between the starts of two blocks at least.
 
         Raises:
             Stuck: tasks wait for what never happens.
         """
         waiting = iter(list(blocks))
         left = [0]
+        earliest = 0.0
         numbers = count()
 
         def start(delay: float = 0.0) -> None:
             block = next(waiting, None)
             if block is not None:
                 left[0] += 1
-                self.at(self.now + delay, lambda: _begin(block))
+                nonlocal earliest
+                time = max(self.now + delay, earliest)
+                earliest = time + pace
+                self.at(time, lambda: _begin(block))
 
         def _begin(block: Block) -> None:
             _Run(self, next(numbers), block, end)

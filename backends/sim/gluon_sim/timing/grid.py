@@ -205,7 +205,8 @@ def _span(
 ) -> tuple[float, Unit, float]:  # fmt: skip
     """Return cycles from the first begin to the last end, the replayed unit, and the cycles of its first block."""
     units = timing.units
-    gap = timing.launch["block" if held > 1 else "alone"] * clock
+    pace = timing.launch["block"] * clock
+    gap = pace if held > 1 else timing.launch["alone"] * clock
     each = ceil(total / units)  # blocks of the unit that gets most
     if each <= held * _STEADY or len(blocks) > 1 and each <= held:
         # All blocks of one unit: the slowest of those that samples stand for.
@@ -213,7 +214,7 @@ def _span(
         for first in range(len(blocks)):
             order = [blocks[(first + i) % len(blocks)] for i in range(each)]
             unit = Unit(timing, memory)
-            spans.append(unit.run(order, held, gap))
+            spans.append(unit.run(order, held, gap, pace))
             if slowest is None or spans[-1] >= max(spans):
                 slowest = unit
             if len(blocks) * each > 64 and first >= 3:
@@ -225,8 +226,8 @@ def _span(
     kept: Optional[Unit] = None
     for block in blocks:
         few, many = Unit(timing, memory), Unit(timing, memory)
-        one = few.run([block] * held, held, gap)
-        more = many.run([block] * (held * _STEADY), held, gap)
+        one = few.run([block] * held, held, gap, pace)
+        more = many.run([block] * (held * _STEADY), held, gap, pace)
         times.append((one, (more - one) / (_STEADY - 1)))
         kept = kept or many
     assert kept is not None
