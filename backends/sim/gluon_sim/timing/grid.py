@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import random
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Optional, Sequence
@@ -81,10 +82,13 @@ def resident_blocks(timing: Timing, use: Resources) -> int:
 
 
 def sample(total: int, most: int) -> list[int]:
-    """Return indices of programs spread over a grid, the first and the last among them."""
+    """Return indices of programs of a grid, the first and the last among them.
+
+    The others are drawn at random: programs at equal distances may all have the same kind of tile.
+    """
     if total <= most:
         return list(range(total))
-    return sorted({round(i * (total - 1) / (most - 1)) for i in range(most)})
+    return sorted({0, total - 1, *random.Random(0).sample(range(1, total - 1), most - 2)})
 
 
 @dataclass

@@ -27,7 +27,7 @@ from gluon_sim.tracing.types import PointerType, TensorType
 __all__ = ["Wish", "predicted", "predicting", "timing_of"]
 
 Launch = Any  # of `gluon_sim.launcher`, which imports this module
-SAMPLE = 4
+SAMPLE = 8
 LIMIT = 400_000
 FIRST = 100  # events of programs that are recorded for the traffic of a wave alone
 PROBED = 20  # such programs
@@ -167,8 +167,8 @@ def _record(launch: Launch, recorder: Recorder, numbers: list[int]) -> None:
 
 
 def _record_sample(launch: Launch, recorder: Recorder, numbers: list[int]) -> list[int]:
-    """Record the first and the last program, and the others unless these two do the same; return the recorded ones."""
-    outer = sorted({numbers[0], numbers[-1]})
+    """Record the first program, the last, and one between them; the others unless these do the same. Return the recorded ones."""
+    outer = sorted({numbers[0], numbers[len(numbers) // 2], numbers[-1]})
     _record(launch, recorder, outer)
     sizes = {tuple(sorted(len(s.events) for s in block.streams)) for block in recorder.blocks}
     inner = [number for number in numbers if number not in outer]
