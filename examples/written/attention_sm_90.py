@@ -13,58 +13,81 @@ from gluon_core import language as gl
 def attention(
     q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr
 ):  # fmt: skip
-    # demanded by the matrix unit, line 36
-    # demanded by the matrix unit, line 26
-    acc_layout: gl.constexpr = gl.NVMMADistributedLayout(version=[2, 0], warps_per_cta=[2, 2], instr_shape=[16, 8])
+    # demanded by the matrix unit, line 46
+    # demanded by the matrix unit, line 38
+    acc_layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 64, 16])
     # load, line 17: 4 bytes a thread, 8 sectors a warp
-    # store, line 38: 4 bytes a thread, 8 sectors a warp
-    # next best: gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]), 9.1% dearer
-    # demanded by the matrix unit, line 26
-    # demanded by the matrix unit, line 36
+    # store, line 54: 4 bytes a thread, 8 sectors a warp
+    # next best: gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1],
+    #   instr_shape=[16, 64, 16]), 0.0% dearer
+    # demanded by the matrix unit, line 38
+    # demanded by the matrix unit, line 46
     place_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc_layout, k_width=2)
     rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
-    # load, line 34: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), 2.7% dearer
-    value_layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    depth_layout: gl.constexpr = gl.SliceLayout(0, value_layout)
-    layout: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [2, 2], [1, 0])
-    layout_2: gl.constexpr = gl.SliceLayout(0, layout)
+    # copy, line 27: 16 bytes a thread, 16 sectors a warp
+    # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), 2.8% dearer
+    # copy, line 48: 16 bytes a thread, 16 sectors a warp
+    # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), 9.5% dearer
+    layout: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])
+    depth_layout: gl.constexpr = gl.SliceLayout(1, layout)
+    layout_2: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [2, 2], [1, 0])
+    layout_3: gl.constexpr = gl.SliceLayout(0, layout_2)
     largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
-    # load, line 24: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), 2.4% dearer
-    key_layout: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])
-    keys_layout: gl.constexpr = gl.SliceLayout(0, key_layout)
-    layout_3: gl.constexpr = gl.SliceLayout(1, key_layout)
-    # demanded by the matrix unit, line 26
-    # demanded by the matrix unit, line 36
-    key_layout_2: gl.constexpr = gl.DotOperandLayout(operand_index=1, parent=acc_layout, k_width=2)
-    layout_4: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
-    layout_5: gl.constexpr = gl.SliceLayout(0, layout_4)
-    layout_6: gl.constexpr = gl.SliceLayout(1, value_layout)
+    # copy to it, line 27: 16 bytes a thread, no bank conflicts
+    # copy to it, line 48: 16 bytes a thread, no bank conflicts
+    key_ring_layout: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=True, fp4_padded=False)
+    # copy to it, line 28: 16 bytes a thread, no bank conflicts
+    # copy to it, line 49: 16 bytes a thread, no bank conflicts
+    value_ring_layout: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=False, fp4_padded=False)
+    keys_ahead_layout: gl.constexpr = gl.SliceLayout(0, layout)
+    # copy, line 28: 16 bytes a thread, 16 sectors a warp
+    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), 2.9% dearer
+    # copy, line 49: 16 bytes a thread, 16 sectors a warp
+    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), 10.0% dearer
+    layout_4: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    layout_5: gl.constexpr = gl.SliceLayout(1, layout_4)
+    layout_6: gl.constexpr = gl.SliceLayout(0, layout_4)
+    keys_layout: gl.constexpr = gl.SliceLayout(0, acc_layout)
     base = gl.program_id(1) * length * D
     rows = gl.program_id(0) * BM + gl.arange(0, BM, layout=rows_layout)
     depth = gl.arange(0, D, layout=depth_layout)
-    place = base + rows[:, None] * D + gl.convert_layout(gl.convert_layout(depth, layout_2)[None, :], place_layout)
+    place = base + rows[:, None] * D + gl.convert_layout(gl.convert_layout(depth, layout_3)[None, :], place_layout)
     query = gl.load(q + place, mask=rows[:, None] < length, other=0.0)
     largest = gl.full([BM], -1e30, gl.float32, layout=largest_layout)
     total = gl.zeros([BM], gl.float32, layout=largest_layout)
     acc = gl.zeros([BM, D], gl.float32, layout=acc_layout)
+    # Rings of 3 buffers: copies run 2 steps ahead of the products.
+    start_ahead = 0
+    key_ring = gl.allocate_shared_memory(k.dtype.element_ty, [3, 64, 64], layout=key_ring_layout)
+    value_ring = gl.allocate_shared_memory(v.dtype.element_ty, [3, 64, 64], layout=value_ring_layout)
+    for step in gl.static_range(2):
+        keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
+        gl.nvidia.ampere.async_copy.async_load(key_ring.index(step % 3), k + base + depth[:, None] + keys_ahead[None, :] * D, mask=(keys_ahead[None, :] < length) & (start_ahead < length))
+        gl.nvidia.ampere.async_copy.async_load(value_ring.index(step % 3), v + base + gl.convert_layout(keys_ahead, layout_5)[:, None] * D + gl.convert_layout(depth, layout_6)[None, :], mask=(gl.convert_layout(keys_ahead, layout_5)[:, None] < length) & (start_ahead < length))
+        gl.nvidia.ampere.async_copy.commit_group()
+        start_ahead += BN
+    step = 0
     for start in range(0, length, BN):
         keys = start + gl.arange(0, BN, layout=keys_layout)
-        key = gl.load(
-            k + base + gl.convert_layout(depth, layout_3)[:, None] + keys[None, :] * D, mask=keys[None, :] < length, other=0.0
-        )
-        score = gl.portable.mma(query, gl.convert_layout(key, key_layout_2), gl.zeros([BM, BN], gl.float32, layout=acc_layout)) * scale
-        score = gl.where(gl.convert_layout(gl.convert_layout(keys, layout_5)[None, :] < length, acc_layout), score, -1e30)
+        slot = step % 3
+        gl.nvidia.ampere.async_copy.wait_group(1)
+        gl.nvidia.hopper.fence_async_shared()
+        key = key_ring.index(slot)
+        score = gl.nvidia.hopper.warpgroup_mma(query, key, gl.zeros([BM, BN], gl.float32, layout=acc_layout)) * scale
+        score = gl.where(keys[None, :] < length, score, -1e30)
         higher = gl.maximum(largest, gl.max(score, axis=1))
         kept = gl.exp(largest - higher)
         weight = gl.exp(score - higher[:, None])
         total = total * kept + gl.sum(weight, axis=1)
         largest = higher
-        value = gl.load(
-            v + base + gl.convert_layout(keys, layout_6)[:, None] * D + depth[None, :], mask=gl.convert_layout(keys, layout_6)[:, None] < length, other=0.0
-        )
-        acc = gl.portable.mma(gl.convert_layout(weight.to(value.dtype), place_layout), gl.convert_layout(value, key_layout_2), acc * kept[:, None])
+        value = value_ring.index(slot)
+        acc = gl.nvidia.hopper.warpgroup_mma(gl.convert_layout(weight.to(value.dtype), place_layout), value, acc * kept[:, None])
+        keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
+        gl.nvidia.ampere.async_copy.async_load(key_ring.index((step + 2) % 3), k + base + depth[:, None] + keys_ahead[None, :] * D, mask=(keys_ahead[None, :] < length) & (start_ahead < length))
+        gl.nvidia.ampere.async_copy.async_load(value_ring.index((step + 2) % 3), v + base + gl.convert_layout(keys_ahead, layout_5)[:, None] * D + gl.convert_layout(depth, layout_6)[None, :], mask=(gl.convert_layout(keys_ahead, layout_5)[:, None] < length) & (start_ahead < length))
+        gl.nvidia.ampere.async_copy.commit_group()
+        start_ahead += BN
+        step += 1
     result = (acc / total[:, None]).to(out.dtype.element_ty)
     gl.store(out + place, gl.convert_layout(result, place_layout), mask=rows[:, None] < length)
 

@@ -22,7 +22,15 @@ from gluon_core.portable.selection import available, code
 from gluon_core.semantic.copies import consecutive_elements
 from gluon_core.values import MBarrierLayout
 
-__all__ = ["View", "conflicts_of", "first_layout", "is_open", "shared_candidates", "shared_price"]
+__all__ = [
+    "View",
+    "conflicts_of",
+    "first_layout",
+    "is_open",
+    "shared_candidates",
+    "shared_price",
+    "unit_candidates",
+]
 
 _ISSUE = 4.0  # an access, next to an arithmetic instruction; as of memory
 _LEAST_COPY = 4  # bytes that an asynchronous copy moves per thread
@@ -108,6 +116,21 @@ def shared_candidates(
                 yield layout
     if first not in seen:
         yield first
+
+
+def unit_candidates(shape: Sequence[int], bits: int, first: Any) -> Iterator[SharedLayout]:
+    """Yield the layouts in which a matrix unit reads a buffer: rows or columns contiguous."""
+    yield first
+    inner = list(shape)[len(shape) - (first.rank or len(shape)) :]
+    if len(inner) == 2 and bits == 16:  # units read other operands along K alone
+        yield type(first).get_default_for(inner, _Element(bits), transposed=not first.transposed)
+
+
+@dataclass(frozen=True)
+class _Element:
+    """Hold the bits of an element, as dtypes do."""
+
+    primitive_bitwidth: int
 
 
 def _swizzles(shape: Sequence[int], order: list[int], bits: int) -> Iterator[SharedLayout]:

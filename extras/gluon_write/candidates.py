@@ -7,7 +7,7 @@ from typing import Any, Callable, Iterator, Optional, Sequence
 
 from gluon_core.errors import GluonError
 from gluon_core.layouts import BlockedLayout, DistributedLayout
-from gluon_write.buffers import shared_candidates
+from gluon_write.buffers import shared_candidates, unit_candidates
 from gluon_write.graph import AnyLayout, Graph, Unknown
 
 __all__ = ["candidates"]
@@ -78,6 +78,8 @@ def candidates(graph: Graph) -> dict[int, list[AnyLayout]]:
     for one in graph.unknowns:
         if one.fixed is not None:
             lists[one.number] = [one.fixed]
+        elif one.first is not None and one.unit:
+            lists[one.number] += unit_candidates(one.shape, one.bits, one.first)
         elif one.first is not None:
             lists[one.number] += shared_candidates(one.shape, one.bits, one.first)
         elif one.number in products:

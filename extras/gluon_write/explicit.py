@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Iterator, Mapping, Optional
 
 import numpy as np
@@ -13,7 +14,9 @@ from gluon_core import _triton, language
 from gluon_core.errors import GluonError, LayoutError, SourceSpan
 from gluon_core.plugin.targets import Target
 from gluon_write.graph import AnyLayout, Graph, Unknown, build
-from gluon_write.sketch import Place, place_of, sketch
+from gluon_write.prefetch import prefetched
+from gluon_write.prices import LEAST_COPY_BITS
+from gluon_write.sketch import Place, Sketch, place_of, sketch
 from gluon_write.solve import Solution, plan_of, solve
 from gluon_write.stage import staged
 
@@ -71,16 +74,46 @@ def chosen_for(
             got=int(options.num_ctas),
             remedy="Write the layouts, with their cga_layout.",
         )
-    fn = staged(fn, int(getattr(options, "num_stages", None) or 1))
-    drawn = sketch(fn, signature, constexprs, attrs, target, options)
+    stages = int(getattr(options, "num_stages", None) or 1)
+    fn = staged(fn, stages)
+    traced = partial(
+        sketch,
+        signature=signature,
+        constexprs=constexprs,
+        attrs=attrs,
+        target=target,
+        options=options,
+    )
+    drawn = traced(fn)
+    room = target.architecture.limits.shared_memory
+    ahead = prefetched(fn, drawn, stages, target.has, int(options.num_warps), room)
+    if ahead is not fn:
+        graph, solution = _solved(ahead, traced(ahead), target, options)
+        if np.isfinite(solution.price) and _copied(graph):
+            return graph, solution
+    graph, solution = _solved(fn, drawn, target, options)
+    if not np.isfinite(solution.price):
+        raise _no_solution(fn, graph, solution)
+    return graph, solution
+
+
+def _copied(graph: Graph) -> bool:
+    """Return True if every address that is copied ahead is known to be aligned as copies need it."""
+    copies = [a for one in graph.unknowns for a in one.accesses if "copy" in a.name]
+    return all(access.together * access.bits >= LEAST_COPY_BITS for access in copies)
+
+
+def _solved(fn: Any, drawn: Sketch, target: Target, options: Any) -> tuple[Graph, Solution]:
+    """Return the unknown layouts of a traced kernel, and the best choice.
+
+    Raises:
+        LayoutError: two ops demand different layouts of one value.
+    """
     graph = build(drawn, target.warp_size, int(options.num_warps))
     for one in graph.unknowns:
         if one.conflict is not None:
             raise _conflict(fn, one)
-    solution = solve(graph)
-    if not np.isfinite(solution.price):
-        raise _no_solution(fn, graph, solution)
-    return graph, solution
+    return graph, solve(graph)
 
 
 def _span(fn: Any, line: int) -> SourceSpan:

@@ -37,7 +37,12 @@ _ROUNDS = 8  # that a loop is taken to make
 
 @dataclass
 class Access:
-    """Hold one access to global memory: the elements per step of each dimension (None: far)."""
+    """Hold one access to global memory.
+
+    Attributes:
+        strides: the elements per step of each dimension (None: far).
+        together: neighbours that surely move together, for accesses that need to know.
+    """
 
     name: str
     line: int
@@ -45,6 +50,7 @@ class Access:
     shape: tuple[int, ...]
     bits: int
     weight: int
+    together: int = 64
 
 
 @dataclass
@@ -60,6 +66,7 @@ class Unknown:
         sites: calls that make a tensor with it, each with the calls around it.
         line: the first line where it occurs.
         conflict: another layout that is demanded, and by which op.
+        unit: the matrix unit that reads a buffer, "" without one.
         first: of a buffer, the layout with which the kernel was traced; None of tensors.
     """
 
@@ -75,6 +82,7 @@ class Unknown:
     names: list[str] = field(default_factory=list)
     line: int = 0
     conflict: Optional[tuple[Any, str]] = None
+    unit: str = ""
     first: Optional[SharedLayout] = None
 
 
@@ -191,6 +199,19 @@ class _Builder:
 
     # -- places ---------------------------------------------------------------------------------
 
+    def join_places(self) -> None:
+        """Give the values that one expression has in the rounds of an unrolled loop one layout."""
+        places: dict[int, list[Place]] = {}
+        for place, values in self.drawn.returned.items():
+            for value in values:
+                places.setdefault(id(value.resolve()), []).append(place)
+        first: dict[tuple[Any, ...], Key] = {}
+        for key, value in list(self.values.items()):
+            if not isinstance(value.type, TensorType) or key[0] == "mma":
+                continue
+            for place in places.get(key[1], ()):
+                self.join(first.setdefault((key[0], place, value.type.dims), key), key)
+
     def operand_at(self, op: Any, value: Any) -> Optional[tuple[str, Place]]:
         """Return the expression of an operand, within that of the op: one of its own parts first."""
         node = self.drawn.nodes.get(id(op))
@@ -255,7 +276,7 @@ class _Builder:
         elif name in _SHAPES:
             self._shaped(op, context, tensors, results)
         elif name == "mma":
-            self._mma(op, context, tensors, results)
+            self._mma(op, context, results)
         elif name == "as_operand":
             self._demand(op, context, tensors[0], results[0].type.layout, 0)
         elif "load" in name or "store" in name or "atomic" in name or name in _COPIES:
@@ -370,6 +391,8 @@ class _Builder:
                 self._seen(op, context, results[0], value)
             elif name in ("local_store", *_COPIES) and tensors:
                 self._seen(op, context, tensors[0], value)
+            elif name == "mma" and hasattr(root.type.layout, "get_default_for"):
+                self.about.append((key, ("read", f"the matrix unit, line {op.loc.line}"), 1))
             elif name not in _ANY_BUFFER or name == "memdesc_reinterpret":
                 demand = "fixed", root.type.layout, f"{op.called}, line {op.loc.line}"
                 self.about.append((key, demand, 1))
@@ -400,18 +423,19 @@ class _Builder:
         if op.name == "split":
             self.join(self.key(context, results[0]), self.key(context, results[1]))
 
-    def _mma(self, op: Any, context: Any, tensors: list[Any], results: list[Any]) -> None:
-        a, b, acc = tensors
+    def _mma(self, op: Any, context: Any, results: list[Any]) -> None:
+        *operands, acc = op.args
         self.join(self.key(context, acc), self.key(context, results[0]))
         wanted = op.attrs.get("layouts")
         if wanted is None:
-            for index, operand in enumerate((a, b)):
+            for index, operand in enumerate(operands):
                 self.relate("operand", context, operand, acc, index, op, False)
             self.note(context, acc, ("step",))
             return
         self.note(context, acc, ("fixed", wanted[2], f"the matrix unit, line {op.loc.line}"))
-        for index, operand in enumerate((a, b)):
-            self._demand(op, context, operand, wanted[index], index)
+        for index, operand in enumerate(operands):
+            if wanted[index] is not None:
+                self._demand(op, context, operand, wanted[index], index)
 
     def _demand(self, op: Any, context: Any, operand: Any, layout: Any, index: int) -> None:
         """Give an operand of a matrix unit the layout that it demands, or a conversion to it."""
@@ -443,7 +467,12 @@ def build(drawn: Sketch, lanes: int, warps: int) -> Graph:
     """Return the unknown layouts of a sketched kernel and their relations."""
     work = _Builder(drawn)
     kernel = drawn.program.kernel
+    for argument, number in zip(kernel.arguments, drawn.multiples):
+        element = getattr(argument.type, "pointee", None)
+        size = max(1, getattr(element, "bits", 8) // 8) if element is not None else 1
+        work.strides.argument((), argument, max(1, number // size))
     work.walk(kernel.body, ())
+    work.join_places()
     unknowns: dict[Key, Unknown] = {}
     for key, value in work.values.items():
         if not isinstance(value.type, (TensorType, MemDescType)):
@@ -457,7 +486,7 @@ def build(drawn: Sketch, lanes: int, warps: int) -> Graph:
         one.bits = max(1 if bits == 1 else bits, one.bits) if one.shape else bits
         layout = value.type.layout
         if isinstance(value.type, MemDescType):
-            one.first = layout
+            one.first, one.bits = layout, bits
         stays = layout is not None and not isinstance(layout, AutoLayout) and key[0] != "mma"
         if stays and key not in work.open:
             one.fixed, one.fixed_by = layout, "the kernel's source"
@@ -507,13 +536,20 @@ def _apply(one: Unknown, change: tuple[Any, ...], strides: Strides, weight: int)
             one.conflict = one.conflict or (change[1], change[2])
             return
         one.fixed, one.fixed_by = change[1], change[2]
+    elif kind == "read":
+        one.unit = change[1]
     elif kind == "reduction":
         one.reductions.append((change[1], change[2].dims, weight))
     else:
         _, op, pointer, pointee, context = change
         dims, bits = pointer.type.dims, getattr(pointee, "bits", 32)
         steps = strides.of(context, pointer, len(dims))
-        one.accesses.append(Access(op.name, op.loc.line, steps, dims, bits, weight))
+        access = Access(op.name, op.loc.line, steps, dims, bits, weight)
+        if op.name == "async_copy_global_to_local":
+            mask = op.args[2] if isinstance(getattr(op.args[2], "type", None), TensorType) else None
+            dim = next((d for d, step in enumerate(steps) if step == 1), len(dims) - 1)
+            access.together = strides.aligned(context, pointer, mask, dim)
+        one.accesses.append(access)
 
 
 def _sited(place: Optional[tuple[str, Place]], context: tuple[Any, ...]) -> Any:

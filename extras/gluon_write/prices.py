@@ -14,13 +14,14 @@ from gluon_core.layouts import DistributedLayout
 from gluon_core.layouts.cost import conversion
 from gluon_write.graph import Access, Unknown
 
-__all__ = ["conversion_price", "price", "reasons"]
+__all__ = ["LEAST_COPY_BITS", "conversion_price", "price", "reasons"]
 
 _ISSUE = 4.0  # a memory instruction, next to an arithmetic one
 _BARRIER = 40.0
 _FAR = 4096  # elements between neighbours whose distance is not known
 _SECTOR = 32
 _WIDEST = 128
+LEAST_COPY_BITS = 32
 _MOST_REGISTERS = 128  # of a thread for one tensor; more are spilled
 
 
@@ -73,6 +74,8 @@ def sectors_of(layout: DistributedLayout, access: Access) -> int:
 
 
 def _access_price(layout: DistributedLayout, access: Access, warps: int) -> float:
+    if "copy" in access.name and vector_of(layout, access) * access.bits < LEAST_COPY_BITS:
+        return float("inf")  # an asynchronous copy has at least 4 bytes of each thread
     registers = 1 << len(_registers(layout, access.shape))
     count = registers / vector_of(layout, access) * warps
     return count * (_ISSUE + sectors_of(layout, access)) * access.weight
@@ -97,7 +100,8 @@ def price(layout: DistributedLayout, unknown: Unknown, warps: int) -> float:
     if words > _MOST_REGISTERS:
         total += warps * (words - _MOST_REGISTERS) * 8
     for access in unknown.accesses:
-        total += _access_price(layout, access, warps)
+        if unknown.fixed is None:
+            total += _access_price(layout, access, warps)
     for axis, shape, weight in unknown.reductions:
         total += _reduction_price(layout, axis, shape, warps) * weight
     return total

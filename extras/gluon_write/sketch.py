@@ -48,6 +48,7 @@ class Sketch:
         within: place of an expression -> the places in it, and whether each is a part of its own.
         functions: place of a call -> public name of the function.
         called: place of a call -> the function of the user's that it calls.
+        multiples: the divisibility of each argument that is no constant, in bytes of pointers.
         opened: places of calls on shared memory whose layout was left out.
         banks: of shared memory.
         accumulators: place of a call that makes an accumulator -> the layout of its matrix unit.
@@ -60,6 +61,7 @@ class Sketch:
     within: dict[Place, dict[Place, bool]] = field(default_factory=dict)
     functions: dict[Place, str] = field(default_factory=dict)
     called: dict[Place, Any] = field(default_factory=dict)
+    multiples: list[int] = field(default_factory=list)
     opened: set[Place] = field(default_factory=set)
     banks: int = 32
     accumulators: dict[Place, Any] = field(default_factory=dict)
@@ -215,21 +217,38 @@ class _Sketcher(KernelGenerator):
             a, b, acc, "shared" if isinstance(b, shared_memory_descriptor) else "registers"
         )
         if isinstance(acc.type.layout, AutoLayout):
+            if not unwrap(named.get("is_async", False)):
+                return self._product(node, called, (a, b, acc), chosen)
             self.drawn.accumulators[self._maker(acc)] = unwrap(chosen.accumulator)
             raise _AnotherTrace("the layout of an accumulator is known now")
         for index, (name, value) in enumerate((("a", a), ("b", b))):
             if not isinstance(value, tl.tensor) or not isinstance(value.type.layout, AutoLayout):
                 continue
-            own = unwrap(getattr(chosen, name))
-            bits = value.dtype.primitive_bitwidth
-            width = own.k_width if isinstance(own, DotOperandLayout) else max(1, 32 // bits)
-            layout = DotOperandLayout(index, acc.type.layout, width)
+            layout = self._operand_layout(index, value, acc.type.layout, chosen)
             kind = distributed_type(value.dtype, shape_of(value), layout)
             types = [kind.to_ir(self.builder)]
             op = self.builder.record("as_operand", (value.handle,), types)
             op.attrs["places"] = [self._places(node, called)[index]]
             named[name] = self.semantic.make_tensor(op.results[0], kind)
         return self._with_values(node, named)
+
+    def _operand_layout(self, index: int, value: Any, parent: Any, chosen: Any) -> Any:
+        own = unwrap(getattr(chosen, "ab"[index]))
+        bits = value.dtype.primitive_bitwidth
+        width = own.k_width if isinstance(own, DotOperandLayout) else max(1, 32 // bits)
+        return DotOperandLayout(index, parent, width)
+
+    def _product(self, node: Any, called: Any, values: Any, chosen: Any) -> Any:
+        """Record a product whose accumulator takes the layout of the unit wherever it comes from."""
+        acc = values[2]
+        op = self.builder.record("mma", tuple(v.handle for v in values), [acc.handle.type])
+        op.attrs["places"] = self._places(node, called)
+        parent = unwrap(chosen.accumulator)
+        op.attrs["layouts"] = [
+            self._operand_layout(i, value, parent, chosen) if isinstance(value, tl.tensor) else None
+            for i, value in enumerate(values[:2])
+        ] + [parent]
+        return self.semantic.make_tensor(op.results[0], acc.type)
 
     def _with_values(self, node: Any, named: Mapping[str, Any]) -> Any:
         """Evaluate a call with arguments that are values already: none is evaluated twice."""
@@ -288,6 +307,13 @@ class _Sketcher(KernelGenerator):
         )
 
 
+def _multiples(fn: Any, constexprs: Mapping[Any, Any], attrs: Mapping[Any, Any]) -> list[int]:
+    """Return the divisibility of the arguments that are passed at run time."""
+    passed = [i for i in range(len(fn.arg_names)) if (i,) not in constexprs]
+    known = [dict(map(tuple, attrs.get((i,), ()))) for i in passed]
+    return [int(facts.get("tt.divisibility", 1)) for facts in known]
+
+
 def _names_layout(node: Any, name: str) -> bool:
     """Return True if a call passes the layout."""
     words = {word.arg for word in node.keywords}
@@ -331,6 +357,7 @@ def sketch(
     while True:
         known = len(accumulators)
         drawn = Sketch(banks=target.architecture.banks, accumulators=accumulators)
+        drawn.multiples = _multiples(fn, constexprs, attrs)
         kind = type("Sketcher", (_Sketcher,), {"drawn": drawn})
         try:
             drawn.program = trace(

@@ -20,7 +20,7 @@ from typing import Any, Iterator, Optional
 from gluon_core import language, portable
 from gluon_core._triton import unwrap
 
-__all__ = ["staged"]
+__all__ = ["bounds_of", "staged"]
 
 _INDENT = "    "
 
@@ -117,13 +117,7 @@ class _Stager:
             if self._called(bounds) is not range and self._text(bounds.func) != "range":
                 continue
             texts = [self._text(arg) for arg in bounds.args]
-            first, last, step = (
-                ("0", *texts, "1")
-                if len(texts) == 1
-                else (*texts, "1")
-                if len(texts) == 2
-                else texts
-            )
+            first, last, step = bounds_of(texts)
             loop = self._read(_Loop(node, first, last, step))
             if loop is not None:
                 yield loop
@@ -329,6 +323,12 @@ class _Stager:
         else:
             edits.append((end + 1, end, after))
         return edits
+
+
+def bounds_of(texts: list[str]) -> tuple[str, str, str]:
+    """Return first, last and step of the arguments of a range."""
+    first = "0" if len(texts) == 1 else texts[0]
+    return first, texts[min(1, len(texts) - 1)], texts[2] if len(texts) > 2 else "1"
 
 
 def _factor(text: str) -> str:

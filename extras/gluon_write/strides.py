@@ -9,6 +9,12 @@ __all__ = ["Strides"]
 Steps = tuple[
     Optional[int], ...
 ]  # in elements, per dimension; None: not known, taken for far apart
+_WRAPPED = 8  # x % n has neighbours that follow each other, if n is a multiple of as many
+_ALIGNED = 64  # more is not needed
+_ADDED = frozenset("add sub addptr srem urem minsi maxsi minui maxui".split())
+_SAME = frozenset(
+    "splat broadcast expand_dims convert_layout int_cast bitcast trans reshape".split()
+)
 _KEEPS = ("int_cast", "convert_layout", "bitcast")
 
 
@@ -18,6 +24,7 @@ class Strides:
     def __init__(self) -> None:
         self._steps: dict[tuple[Any, int], Steps] = {}
         self._constants: dict[int, int] = {}
+        self._multiples: dict[tuple[Any, int], int] = {}
 
     def link(self, context: Any, value: Any, source: Any) -> None:
         """Give a value that control flow hands on the steps of its first source."""
@@ -27,13 +34,68 @@ class Strides:
         known = self._steps.get((outer, id(source.resolve())))
         if known is not None:
             self._steps.setdefault((inner, id(value.resolve())), known)
+        number = self._multiples.get((outer, id(source.resolve())))
+        if number is not None:
+            self._multiples.setdefault((inner, id(value.resolve())), number)
 
     def of(self, context: Any, value: Any, rank: int) -> Steps:
         """Return the steps of a value of `rank` dimensions."""
         return self._steps.get((context, id(value.resolve())), (None,) * rank)
 
+    # -- alignment ------------------------------------------------------------------------------
+
+    def argument(self, context: Any, value: Any, multiple: int) -> None:
+        """Note that an argument of the kernel is a multiple of a power of two, in elements."""
+        self._multiples[(context, id(value.resolve()))] = multiple
+
+    def multiple(self, context: Any, value: Any) -> int:
+        """Return a power of two that divides a value where its own indices are multiples of it."""
+        return self._multiples.get((context, id(value.resolve())), 1)
+
+    def aligned(self, context: Any, pointer: Any, mask: Any, dim: int) -> int:
+        """Return how many neighbours along `dim` an access surely takes together, a power of two."""
+        most = self.multiple(context, pointer)
+        return most if mask is None else min(most, self._constancy(context, mask, dim))
+
+    def _constancy(self, context: Any, mask: Any, dim: int) -> int:
+        """Return how many neighbours along `dim` a mask surely treats alike."""
+        steps = self.of(context, mask, len(mask.type.dims))
+        if not steps or steps[dim] == 0:
+            return _ALIGNED
+        op = mask.resolve().get_defining_op()
+        if op is not None and op.name == "and":
+            return min(self._constancy(context, part, dim) for part in op.operands())
+        if op is not None and op.name in ("broadcast", "convert_layout"):
+            return self._constancy(context, next(iter(op.operands())), dim)
+        return self.multiple(context, mask)
+
+    def _note_multiple(self, op: Any, context: Any) -> None:
+        result, operands = op.results[0], list(op.operands())
+        known = [self.multiple(context, operand) for operand in operands]
+        if op.name == "constant" and isinstance(op.args[0], int):
+            number = _power_of(op.args[0])
+        elif op.name == "make_range":
+            number = _power_of(next((a for a in op.args if isinstance(a, int)), 0))
+        elif op.name == "mul" and len(known) == 2:
+            number = min(_ALIGNED, known[0] * known[1])
+        elif op.name in _ADDED or op.name.startswith("icmp"):
+            number = min(known, default=1)
+        elif op.name in _SAME and known:
+            number = known[0]
+        else:
+            number = 1
+        self._multiples.setdefault((context, id(result.resolve())), number)
+
+    # -- steps ----------------------------------------------------------------------------------
+
     def take(self, op: Any, context: Any) -> None:
         """Note the steps of an op's result."""
+        if op.name == "for" and op.regions and op.regions[0].blocks:
+            first, _, step = list(op.operands())[:3]
+            number = min(self.multiple(context, first), self.multiple(context, step))
+            self.argument(context, op.regions[0].blocks[0].arguments[0], number)
+        if len(op.results) == 1:
+            self._note_multiple(op, context)
         if op.name == "constant" and not op.results[0].type.dims:
             if isinstance(op.args[0], int):
                 self._constants[id(op.results[0])] = op.args[0]
@@ -77,6 +139,8 @@ class Strides:
             return tuple(None if a is None or b is None else a + b for a, b in zip(one, other))
         if name == "sub":
             return tuple(None if a is None or b is None else a - b for a, b in zip(one, other))
+        if name in ("srem", "urem") and self.multiple(context, operands[1]) >= _WRAPPED:
+            return tuple(a if b == 0 else None for a, b in zip(one, other))
         if name == "mul":
             return tuple(self._product(a, b, operands) for a, b in zip(one, other))
         return tuple(0 if a == 0 and b == 0 else None for a, b in zip(one, other))
@@ -89,3 +153,8 @@ class Strides:
             if uniform == 0 and step is not None and known is not None:
                 return step * known
         return None
+
+
+def _power_of(number: int) -> int:
+    """Return the largest power of two that divides a number, at most as much as is needed."""
+    return min(_ALIGNED, number & -number) if number else _ALIGNED

@@ -142,7 +142,23 @@ def computed_accumulator(x, y, out, B: gl.constexpr):
     gl.store(out + i, mma_v2(gl.load(x + i), gl.load(y + i), gl.load(out + i)))
 
 
-def test_an_accumulator_that_is_loaded_needs_a_layout():
+def test_a_loaded_accumulator_takes_the_layout_of_the_unit():
     a, b, _ = operands(32)
+    c = np.ones((32, 32), np.float32)
+    computed_accumulator[(1,)](a, b, c, 32, target="sim:sm_80")
+    assert np.allclose(c, 1 + a.astype(np.float32) @ b.astype(np.float32), atol=1e-2)
+
+
+@gluon.jit(layouts="auto")
+def asynchronous(x, y, out, B: gl.constexpr):
+    i = gl.arange(0, B)[:, None] * B + gl.arange(0, B)[None, :]
+    left = gl.allocate_shared_memory(gl.float16, [B, B])
+    right = gl.allocate_shared_memory(gl.float16, [B, B])
+    acc = warpgroup_mma(left, right, gl.load(out + i), is_async=True)
+    gl.store(out + i, warpgroup_mma_wait(0, deps=[acc]))
+
+
+def test_an_asynchronous_product_needs_an_accumulator_that_the_kernel_makes():
+    a, b, _ = operands(64)
     with pytest.raises(LayoutError, match="acc: the accumulator of a matrix unit is computed"):
-        computed_accumulator[(1,)](a, b, np.zeros((32, 32), np.float32), 32, target="sim:sm_80")
+        asynchronous[(1,)](a, b, np.zeros((64, 64), np.float32), 64, target="sim:hopper")

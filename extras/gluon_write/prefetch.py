@@ -1,0 +1,443 @@
+"""Prefetch operands of a product: loads through pointers become asynchronous copies some steps ahead.
+
+    for k in range(0, K, BK):
+        x = gl.load(a_ptrs, mask=..., other=0.0)
+        y = gl.load(b_ptrs, mask=..., other=0.0)
+        acc = gl.portable.mma(x, y, acc)
+        a_ptrs += BK
+        b_ptrs += BK * N
+
+becomes a ring of buffers that `cp.async` fills. The statements that compute the addresses run twice:
+for the step that is multiplied, and ahead for the step that is copied. Where the unit reads shared
+memory, as `wgmma`, the product does.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import re
+from dataclasses import dataclass, field
+from typing import Any, Iterable, Mapping, Optional
+
+from gluon_core import language, portable
+from gluon_core._triton import unwrap
+from gluon_write.sketch import Sketch, place_of
+from gluon_write.stage import bounds_of
+
+__all__ = ["prefetched"]
+
+_COPY = "nvidia.ampere.async_copy"
+_PURE = (ast.Assign, ast.AugAssign)
+_LEAST_WARPS = 4  # of a warp group
+_LEAST_ROWS = 64
+
+
+@dataclass
+class _Tile:
+    """Hold a load that becomes a copy.
+
+    Attributes:
+        name: of the loaded tensor. statement: of its load.
+        pointer, mask: as expressions. shape, dtype: of the tensor; `dtype` as text.
+    """
+
+    name: str
+    statement: ast.Assign
+    pointer: ast.expr
+    mask: Optional[ast.expr]
+    shape: tuple[int, ...]
+    bits: int
+    dtype: str
+    ring: str = ""
+
+
+@dataclass
+class _Loop:
+    node: ast.For
+    tiles: dict[str, _Tile]
+    products: list[ast.Call]
+    ahead: list[ast.stmt] = field(default_factory=list)  # what the addresses need
+
+
+def prefetched(fn: Any, drawn: Sketch, stages: int, has: Any, warps: int, room: int) -> Any:
+    """Return a kernel with the operands of its first loop of products prefetched, or the kernel.
+
+    Args:
+        drawn: the traced kernel, which knows shapes and dtypes.
+        stages: buffers for each operand.
+        has: tells of a capability whether the target has it.
+        warps: of the program. room: bytes of shared memory of a program.
+    """
+    if stages < 2 or not has("nvidia.cp_async"):
+        return fn
+    prefetcher = _Prefetcher(fn, drawn, has("nvidia.wgmma") and warps >= _LEAST_WARPS)
+    text = prefetcher.text(stages, room)
+    if text is None:
+        return fn
+    own: Any = copy.copy(fn)
+    own._unsafe_update_src(text)
+    return own
+
+
+class _Prefetcher:
+    def __init__(self, fn: Any, drawn: Sketch, wgmma: bool):
+        self.source: str = fn.src
+        self.tree = ast.parse(self.source).body[0]
+        self.scope = fn.get_capture_scope()
+        self.drawn, self.wgmma, self.stages = drawn, wgmma, 0
+        self.space = next((n for n, value in self.scope.items() if value is language), "")
+
+    def _called(self, node: Any) -> Any:
+        """Return the function that a call names, None where it is computed."""
+        if not isinstance(node, ast.Call):
+            return None
+        parts: list[str] = []
+        place: Any = node.func
+        while isinstance(place, ast.Attribute):
+            parts.insert(0, place.attr)
+            place = place.value
+        value = self.scope.get(place.id) if isinstance(place, ast.Name) else None
+        for part in parts:
+            value = getattr(value, part, None)
+        return unwrap(value)
+
+    # -- the form -------------------------------------------------------------------------------
+
+    def text(self, stages: int, room: int) -> Optional[str]:
+        """Return the function with its first such loop changed; None without one."""
+        if not self.space:
+            return None
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
+                loop = self._read(node)
+                if loop is None:
+                    continue
+                size = sum(_size(tile.shape) * tile.bits // 8 for tile in loop.tiles.values())
+                stages = min(stages, room // size)
+                if stages >= 2:
+                    return self._written(loop, stages)
+        return None
+
+    def _read(self, node: ast.For) -> Optional[_Loop]:
+        bounds = node.iter
+        if not isinstance(bounds, ast.Call) or self._called(bounds) not in (range, None):
+            return None
+        if ast.unparse(bounds.func) != "range" or bounds.keywords or node.orelse:
+            return None
+        if not all(isinstance(s, (*_PURE, ast.Expr)) for s in node.body):
+            return None
+        products = [
+            c for c in ast.walk(node)
+            if isinstance(c, ast.Call) and self._called(c) is portable.mma and _operands(c)
+        ]  # fmt: skip
+        operands = [operand for product in products for operand in _operands(product)]
+        tiles: dict[str, _Tile] = {}
+        for statement in node.body:
+            tile = self._tile(statement) if isinstance(statement, ast.Assign) else None
+            if tile is None:
+                continue
+            names = [n for n in ast.walk(node) if isinstance(n, ast.Name) and n.id == tile.name]
+            read = [n for n in names if isinstance(n.ctx, ast.Load)]
+            plain = [n for n in read if not _only_dtype(n, node)]
+            used = [o for o in operands if _viewed(o, self) == tile.name]
+            if len(used) == 1 and len(plain) == 1 and len(names) - len(read) == 1:
+                tiles[tile.name] = tile
+        loop = _Loop(node, tiles, products)
+        return loop if tiles and self._slice(loop) else None
+
+    def _tile(self, statement: ast.Assign) -> Optional[_Tile]:
+        """Return the load of a statement `name = gl.load(pointers, mask=, other=0)`."""
+        call, target = statement.value, statement.targets[0]
+        if self._called(call) is not language.load or not isinstance(target, ast.Name):
+            return None
+        assert isinstance(call, ast.Call)
+        words = {word.arg: word.value for word in call.keywords}
+        words |= dict(zip(("pointer", "mask", "other"), call.args))
+        other = words.pop("other", None)
+        if not set(words) <= {"pointer", "mask"} or "pointer" not in words:
+            return None
+        if "mask" in words and not (isinstance(other, ast.Constant) and other.value == 0):
+            return None
+        place = place_of(call, 0)
+        values = self.drawn.returned.get(place, ()) if place else ()
+        if not values:
+            return None
+        kind = values[-1].type
+        bits = getattr(kind.element, "bits", 0)
+        if len(kind.dims) != 2 or bits not in (8, 16, 32):
+            return None
+        text = self._text(words["pointer"])
+        dtype = (
+            f"({text}).dtype.element_ty"
+            if not re.fullmatch(r"\w+", text)
+            else f"{text}.dtype.element_ty"
+        )
+        return _Tile(
+            target.id, statement, words["pointer"], words.get("mask"), kind.dims, bits, dtype
+        )
+
+    def _slice(self, loop: _Loop) -> bool:
+        """Collect the statements that the addresses need; False if one of them is no arithmetic."""
+        wanted: set[str] = set()
+        for tile in loop.tiles.values():
+            wanted |= _names(tile.pointer) | (_names(tile.mask) if tile.mask else set())
+        loads = [tile.statement for tile in loop.tiles.values()]
+        chosen: list[ast.stmt] = []
+        changed = True
+        while changed:
+            changed = False
+            for statement in loop.node.body:
+                if statement in chosen or statement in loads or not _stores(statement) & wanted:
+                    continue
+                if not isinstance(statement, _PURE) or any(
+                    isinstance(c, ast.Call) and self._called(c) in _forbidden()
+                    for c in ast.walk(statement)
+                ):
+                    return False
+                chosen.append(statement)
+                wanted |= _names(statement)
+                changed = True
+        loop.ahead = [s for s in loop.node.body if s in chosen]
+        return not wanted & set(loop.tiles)
+
+    # -- the text -------------------------------------------------------------------------------
+
+    def _text(self, node: ast.AST) -> str:
+        return ast.get_source_segment(self.source, node) or ast.unparse(node)
+
+    def _written(self, loop: _Loop, stages: int) -> str:
+        node, gl, self.stages = loop.node, self.space, stages
+        assert isinstance(node.target, ast.Name) and isinstance(node.iter, ast.Call)
+        taken = set(re.findall(r"\w+", self.source))
+        step, slot = _free("step", taken), _free("slot", taken)
+        texts = [self._text(arg) for arg in node.iter.args]
+        first, last, stride = bounds_of(texts)
+        variable = node.target.id
+        moved = {name: _free(f"{name}_ahead", taken) for name in sorted(_changed(loop))}
+        ahead = moved.setdefault(variable, _free(f"{variable}_ahead", taken))
+        for tile in loop.tiles.values():
+            tile.ring = _free(f"{tile.name}_ring", taken)
+        outer, inner = " " * node.col_offset, " " * node.body[0].col_offset
+        before = [
+            f"{outer}# Rings of {stages} buffers: copies run {stages - 1} steps ahead of the products."
+        ]
+        carried = _carried(loop)
+        before += [f"{outer}{moved[n]} = {n}" for n in carried]
+        before.append(f"{outer}{ahead} = {first}")
+        fetch = self._fetch(loop, moved, last, stride, ahead)
+        opened = [
+            f"{tile.ring} = {gl}.allocate_shared_memory({self._dtype(tile, moved)}, [{stages}, {', '.join(map(str, tile.shape))}])"
+            for tile in loop.tiles.values()
+        ]
+        before += [f"{outer}{line}" for line in opened]
+        before.append(f"{outer}for {step} in {gl}.static_range({stages - 1}):")
+        before += [f"{outer}    {line}" for line in fetch(step)]
+        before.append(f"{outer}{step} = 0")
+        lines = self.source.splitlines()
+        edits: list[tuple[int, int, list[str]]] = [(node.lineno, node.lineno - 1, before)]
+        waited = [
+            f"{inner}{slot} = {step} % {stages}",
+            f"{inner}{gl}.{_COPY}.wait_group({stages - 2})",
+        ]
+        if self._on_shared(loop):
+            waited.append(f"{inner}{gl}.nvidia.hopper.fence_async_shared()")
+        loads = [tile.statement for tile in loop.tiles.values()]
+        earliest = min(loads, key=lambda s: s.lineno)
+        for tile in loop.tiles.values():
+            load = f"{inner}{tile.name} = {tile.ring}.index({slot})"
+            if not self._shared(tile, loop):
+                load += ".load()"
+            new = [*(waited if tile.statement is earliest else []), load]
+            edits.append((tile.statement.lineno, tile.statement.end_lineno or 0, new))
+        for call in loop.products:
+            edits += self._product(call, loop)
+        end = node.body[-1].end_lineno or 0
+        after = [
+            *(f"{inner}{line}" for line in fetch(f"{step} + {stages - 1}")),
+            f"{inner}{step} += 1",
+        ]
+        edits.append((end + 1, end, after))
+        for start, stop, new in sorted(edits, key=lambda e: (e[0], e[1]), reverse=True):
+            lines[start - 1 : stop] = new
+        return "\n".join(lines) + "\n"
+
+    def _dtype(self, tile: _Tile, moved: Mapping[str, str]) -> str:
+        """Return the dtype of a tile as text: of the pointer's base where the text shows it."""
+        root = tile.pointer
+        while isinstance(root, ast.BinOp):
+            root = root.left
+        text = self._text(root)
+        return f"{moved.get(text, text)}.dtype.element_ty"
+
+    def _fetch(
+        self, loop: _Loop, moved: Mapping[str, str], last: str, stride: str, ahead: str
+    ) -> Any:
+        """Return a function of the step that returns the lines which copy it."""
+        loads = {id(tile.statement): tile for tile in loop.tiles.values()}
+
+        def lines(step: str) -> list[str]:
+            slot = step if re.fullmatch(r"\w+", step) else f"({step})"
+            text = []
+            for statement in loop.node.body:
+                tile = loads.get(id(statement))
+                if tile is not None:
+                    inside = f"{ahead} < {last}"
+                    mask = (
+                        f"({_renamed(self._text(tile.mask), moved)}) & ({inside})"
+                        if tile.mask
+                        else inside
+                    )
+                    pointer = _renamed(self._text(tile.pointer), moved)
+                    ring = f"{tile.ring}.index({slot} % {self.stages})"
+                    text.append(
+                        f"{self.space}.{_COPY}.async_load({ring}, {_one_line(pointer)}, mask={_one_line(mask)})"
+                    )
+                elif statement in loop.ahead:
+                    text.append(_one_line(_renamed(self._text(statement), moved)))
+            return [*text, f"{self.space}.{_COPY}.commit_group()", f"{ahead} += {stride}"]
+
+        return lines
+
+    # -- products -------------------------------------------------------------------------------
+
+    def _unit_reads(self, call: ast.Call, loop: _Loop) -> bool:
+        """Return True if the unit of a product reads shared memory: its second operand is a tile."""
+        if not self.wgmma:
+            return False
+        a, b = (_viewed(operand, self) for operand in _operands(call))
+        second = loop.tiles.get(b or "")
+        first = loop.tiles.get(a or "")
+        if second is None or second.bits != 16 or first is not None and first.bits != 16:
+            return False
+        place = place_of(_operands(call)[0], 0)
+        values = self.drawn.returned.get(place, ()) if place else ()
+        rows = max((value.type.dims[:1] for value in values), default=(0,))
+        return rows >= (_LEAST_ROWS,)
+
+    def _shared(self, tile: _Tile, loop: _Loop) -> bool:
+        """Return True if the product of a tile reads it from shared memory."""
+        for call in loop.products:
+            if tile.name in [_viewed(operand, self) for operand in _operands(call)]:
+                return self._unit_reads(call, loop)
+        return False
+
+    def _on_shared(self, loop: _Loop) -> bool:
+        return any(self._unit_reads(call, loop) for call in loop.products)
+
+    def _product(self, call: ast.Call, loop: _Loop) -> list[tuple[int, int, list[str]]]:
+        """Return the edit that lets a unit read shared memory."""
+        if not self._unit_reads(call, loop):
+            return []
+        first, last = call.lineno, call.end_lineno or call.lineno
+        lines = self.source.splitlines()[first - 1 : last]
+        text = "\n".join(lines)
+        func = self._text(call.func)
+        text = text.replace(func, f"{self.space}.nvidia.hopper.warpgroup_mma", 1)
+        text = re.sub(r",\s*input_precision=[^,)]+", "", text)
+        for operand in _operands(call):
+            name = _viewed(operand, self)
+            if name in loop.tiles and isinstance(operand, ast.Call):
+                text = text.replace(self._text(operand), f"{name}.permute((1, 0))", 1)
+        return [(first, last, text.split("\n"))]
+
+
+def _operands(call: ast.Call) -> list[ast.expr]:
+    words = {word.arg: word.value for word in call.keywords}
+    listed = dict(zip(("a", "b", "acc"), call.args)) | {
+        n: words[n] for n in ("a", "b") if n in words
+    }
+    return [listed["a"], listed["b"]] if {"a", "b"} <= set(listed) else []
+
+
+def _viewed(operand: ast.expr, prefetcher: _Prefetcher) -> Optional[str]:
+    """Return the name of an operand, which may be transposed."""
+    if isinstance(operand, ast.Call) and prefetcher._called(operand) is language.permute:
+        if len(operand.args) == 2 and ast.unparse(operand.args[1]) in ("(1, 0)", "[1, 0]"):
+            operand = operand.args[0]
+    return operand.id if isinstance(operand, ast.Name) else None
+
+
+def _only_dtype(name: ast.Name, within: ast.AST) -> bool:
+    """Return True for `name` in `name.dtype`."""
+    return any(
+        isinstance(n, ast.Attribute) and n.value is name and n.attr == "dtype"
+        for n in ast.walk(within)
+    )
+
+
+def _names(node: Any) -> set[str]:
+    return {
+        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+    } | (
+        {node.target.id}
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
+        else set()
+    )
+
+
+def _stores(node: ast.AST) -> set[str]:
+    return {
+        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
+
+
+def _changed(loop: _Loop) -> set[str]:
+    """Return the names that the address arithmetic assigns."""
+    return {name for statement in loop.ahead for name in _stores(statement)}
+
+
+def _carried(loop: _Loop) -> list[str]:
+    """Return those that a step takes from the one before: they are read before they are assigned."""
+    assigned: set[str] = set()
+    carried: list[str] = []
+    for statement in loop.node.body:
+        tile = next((t for t in loop.tiles.values() if t.statement is statement), None)
+        if tile is not None:
+            read = _names(tile.pointer) | (_names(tile.mask) if tile.mask else set())
+        elif statement in loop.ahead:
+            read = _names(statement)
+        else:
+            continue
+        changed = _changed(loop)
+        carried += sorted(n for n in read & changed if n not in assigned and n not in carried)
+        if statement in loop.ahead:
+            assigned |= _stores(statement)
+    return carried
+
+
+def _forbidden() -> tuple[Any, ...]:
+    """Return the functions that addresses ahead may not call: memory, and products."""
+    return language.load, portable.load, portable.mma, language.atomic_add, language.atomic_cas
+
+
+def _size(shape: Iterable[int]) -> int:
+    size = 1
+    for extent in shape:
+        size *= extent
+    return size
+
+
+def _free(word: str, taken: set[str]) -> str:
+    name, number = word, 2
+    while name in taken:
+        name, number = f"{word}_{number}", number + 1
+    taken.add(name)
+    return name
+
+
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    """Return an expression or statement with its variables renamed."""
+    for name, new in names.items():
+        text = re.sub(rf"(?<![\w.]){name}\b(?!\s*=[^=])", new, text)
+    return _targets(text, names)
+
+
+def _targets(text: str, names: Mapping[str, str]) -> str:
+    for name, new in names.items():
+        text = re.sub(rf"(?<![\w.(,]){name}(?=\s*=[^=])", new, text)
+    return text
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

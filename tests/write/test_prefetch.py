@@ -1,0 +1,101 @@
+"""Products of layout-free kernels whose operands are loaded through pointers: copied steps ahead."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_write.port import port
+
+FOLDER = Path(__file__).parent / "triton_kernels"
+
+
+@gluon.jit(layouts="auto")
+def product(a, b, c, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    rows, columns = gl.arange(0, BM)[:, None], gl.arange(0, BN)[None, :]
+    along = gl.arange(0, BK)
+    left, right = a + rows * K + along[None, :], b + along[:, None] * N + columns
+    acc = gl.zeros([BM, BN], gl.float32)
+    for k in range(0, K, BK):
+        x = gl.load(left, mask=along[None, :] < K - k, other=0.0)
+        y = gl.load(right + k * N, mask=along[:, None] < K - k, other=0.0)
+        acc = gl.portable.mma(x, y, acc)
+        left += BK
+    gl.store(c + rows * N + columns, acc)
+
+
+@gluon.jit(layouts="auto")
+def by_index(a, b, c, places, K, BM: gl.constexpr, BK: gl.constexpr):
+    """Load the rows of B that a table names: addresses that memory holds are not prefetched."""
+    rows, along = gl.arange(0, BM), gl.arange(0, BK)
+    acc = gl.zeros([BM, BM], gl.float32)
+    for k in range(0, K, BK):
+        x = gl.load(a + rows[:, None] * K + k + along[None, :])
+        place = gl.load(places + k + along)
+        y = gl.load(b + place[:, None] * BM + rows[None, :])
+        acc = gl.portable.mma(x, y, acc)
+    gl.store(c + rows[:, None] * BM + rows[None, :], acc)
+
+
+def operands(m, n, k):
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype(np.float16) for s in ((m, k), (k, n)))
+    return a, b, np.zeros((m, n), np.float32), a.astype(np.float32) @ b.astype(np.float32)
+
+
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80", "sim:gfx942"])
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_product(target, stages):
+    a, b, c, wanted = operands(64, 64, 136)
+    product[(1,)](a, b, c, 64, 136, 64, 64, 32, num_stages=stages, target=target)
+    assert np.allclose(c, wanted, atol=1e-3)
+
+
+def code(kernel, target, **constants):
+    signature = {"a": "*fp16:16", "b": "*fp16:16", "c": "*fp32:16", "N": "i32:16", "K": "i32:16"}
+    asked = gluon.compile(kernel, target=target, signature=signature, constexprs=constants)
+    return asked.asm["ptx"]
+
+
+def test_units_read_copied_tiles():
+    hopper = code(product, "sm_90", BM=128, BN=128, BK=64)
+    assert "wgmma.mma_async" in hopper and "cp.async.cg.shared.global" in hopper
+    narrow = code(product, "sm_90", BM=32, BN=64, BK=32)  # a warp group has 64 rows
+    assert "wgmma.mma_async" not in narrow and "cp.async" in narrow and "mma.sync" in narrow
+    signature = {"a": "*fp16:16", "b": "*fp16:16", "c": "*fp32:16", "N": "i32:16", "K": "i32"}
+    sizes = {"BM": 128, "BN": 128, "BK": 64}
+    asked = gluon.compile(product, target="sm_90", signature=signature, constexprs=sizes)
+    assert "cp.async" not in asked.asm["ptx"]  # rows of K elements may begin at any address
+    ampere = code(product, "sm_80", BM=128, BN=128, BK=32)
+    assert "mma.sync" in ampere and "cp.async" in ampere
+
+
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80"])
+def test_loads_that_depend_on_loads_stay(target):
+    a, b, c, wanted = operands(64, 64, 64)
+    places = np.random.default_rng(1).permutation(64).astype(np.int32)
+    by_index[(1,)](a[:, places].copy(), b, c, places, 64, 64, 32, target=target)
+    assert np.allclose(c, wanted, atol=1e-3)
+
+
+@pytest.mark.once
+def test_ported_matmul_on_wgmma(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "ported.py"
+    path.write_text(port((FOLDER / "matmul.py").read_text(), "matmul.py").text)
+    spec = importlib.util.spec_from_file_location("ported_matmul", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setenv("GLUON_TARGET", "sim:hopper")
+    for stored in (False, True):
+        a, b = torch.randn(136, 104).half(), torch.randn(104, 88).half()
+        b = b.t().contiguous().t() if stored else b
+        c = torch.empty(136, 88, dtype=torch.float16)
+        module.matmul_kernel[(6,)](
+            a, b, c, 136, 88, 104, *a.stride(), *b.stride(), *c.stride(),
+            BLOCK_M=64, BLOCK_N=64, BLOCK_K=32, GROUP_M=8, ACTIVATION="",
+        )  # fmt: skip
+        torch.testing.assert_close(c.float(), a.float() @ b.float(), atol=0.05, rtol=0.01)
