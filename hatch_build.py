@@ -19,7 +19,7 @@ def extras(config: dict[str, Any], root: Path) -> dict[str, list[str]]:
     """Return extra -> requirements, with paths below `root` where the plugins are there.
 
     Args:
-        config: `packages`, extra -> (folder, requirement by name, `with` the extra of a package that it
+        config: `packages`, extra -> (folder, requirement by name, `with` the extras of packages that it
             requires by name); `others`, extra -> requirements; `all`, the extras that the extra of this
             name stands for.
     """
@@ -28,8 +28,8 @@ def extras(config: dict[str, Any], root: Path) -> dict[str, list[str]]:
         for extra, package in config["packages"].items()
     }
     for extra, package in config["packages"].items():
-        if "with" in package:
-            by_extra[extra] += by_extra[package["with"]]
+        for other in package.get("with", "").split():
+            by_extra[extra] += by_extra[other]
     by_extra |= config["others"]
     by_extra["all"] = [*dict.fromkeys(need for extra in config["all"] for need in by_extra[extra])]
     return by_extra

@@ -125,6 +125,7 @@ del PLUGINS["core"], PLUGINS["extras"], PLUGINS["kernels"]
 # Extra of gluon-core -> that of gluon-extras.
 SURROUNDING = {
     "bundle": "",
+    "certify": "[certify]",
     "cli": "",
     "distributed": "[torch]",
     "judge": "[judge]",
@@ -274,6 +275,7 @@ def test_the_wheels_work_where_nothing_else_of_ours_is(built, tmp_path):
         *("nvidia", "amd", "sim", "emu"),
         *(
             "bundle",
+            "certify",
             "distributed",
             "judge",
             "pictures",
