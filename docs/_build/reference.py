@@ -86,9 +86,9 @@ PAGES = {
         ("host_testing",),
     ),
     "host_tune": (
-        "gluon.tune",
-        "Searching for the configuration of a kernel that does best. [Tuning](../tuning.md) goes through it.",
-        ("host_tune",),
+        "gluon.tune, gluon.certify",
+        "Searching for the configuration of a kernel that does best: [tuning](../tuning.md). Comparing the simulator with machine code: [certificates](../certify.md).",
+        ("host_tune", "host_certify"),
     ),
     "host_vendors": (
         "gluon.nvidia, gluon.amd",

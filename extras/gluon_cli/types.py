@@ -95,7 +95,7 @@ def package(plugins: Registry) -> dict[str, str]:
         name: b.language.namespace for name, b in plugins.backends.items() if b.language.namespace
     }
     paths = {kind: plugins.offers(kind).items() for kind in ("module", "export")}
-    modules = {name: c.value for name, c in paths["module"] if name not in plugins.backends}
+    modules = {name: c.value for name, c in paths["module"] if isinstance(c.value, str)}
     exports = [
         line
         for name, c in paths["export"]

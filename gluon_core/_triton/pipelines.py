@@ -18,7 +18,7 @@ _OPTIONAL = (
     "canonicalizer", "cse", "sccp", "symbol_dce", "loop_aware_cse", "triton_licm", "licm",
     "combine_tensor_select_and_if",
 )  # fmt: skip
-_MARK = "GLUON_PASSES"
+_MARK = "KEPT_PASSES_OF_GLUON"
 
 
 class Passes:

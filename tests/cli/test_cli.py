@@ -401,7 +401,7 @@ class TestRun:
         result = subprocess.run(
             [sys.executable, "-m", "gluon_core", "run", str(file)], capture_output=True, text=True
         )
-        assert result.returncode == 1 and "TypeError: f() missing 1 required" in result.stderr
+        assert result.returncode == 1 and "CallError: f() missing 1 required" in result.stderr
         assert "gluon_core/launch/" not in result.stderr, "frames of ours"
 
     def test_an_option_that_goes_to_the_file(self, tmp_path, monkeypatch):

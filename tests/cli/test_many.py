@@ -202,7 +202,7 @@ class TestDoctor:
         assert (finding["state"], finding["remedy"]) == ("note", "pip install ./backends/x")
         known = registry()
         without = {n: b for n, b in known.backends.items() if not b.simulates}
-        monkeypatch.setattr(type(known), "backends", property(lambda self: without))
+        monkeypatch.setattr(known, "backends", without)
         finding = self.findings(code=3)["packages"]
         assert finding["state"] == "failed" and "there is no simulator" in finding["text"]
 

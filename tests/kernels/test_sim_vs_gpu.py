@@ -25,6 +25,7 @@ import pytest
 from gluon_core.registry.load import registry
 from gluon_report.example import device_target
 from tests.frontend import snippets
+from tests.kernels import cases as kernel_cases
 from tests.kernels import differential, explained
 from tests.kernels.differential import Outcome, names, outcome_of
 
@@ -155,13 +156,13 @@ def test_a_difference_is_reported(targets, monkeypatch):
 
 
 def test_explained_names_exist():
-    cases = {f"snippet:{name}" for name in snippets.CASES}
-    cases |= {f"example:{e.name}" for e in cases.load_cases().values()}
+    known = {f"snippet:{name}" for name in snippets.CASES}
+    known |= {f"example:{e.name}" for e in kernel_cases.load_cases().values()}
     for table_ in (explained.LEFT_OUT, explained.REPORTED, explained.KNOWN, explained.TOLERANCE):
         for pattern in table_:
-            assert any(re.fullmatch(pattern, name) for name in cases), pattern
+            assert any(re.fullmatch(pattern, name) for name in known), pattern
     for pattern in explained.INPUTS:
-        assert any(re.fullmatch(f"snippet:{pattern}", name) for name in cases), pattern
+        assert any(re.fullmatch(f"snippet:{pattern}", name) for name in known), pattern
 
 
 def test_an_outcome_without_a_reason_is_wrong(targets):
