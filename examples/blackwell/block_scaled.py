@@ -67,7 +67,8 @@ def main():
     operands = map(TensorDescriptor.from_tensor, map(place.array, (a, b)), boxes, layouts)
     scales = place.array(s), place.array(t)
     scaled_kernel[(2, 2)](*operands, *scales, c, n, k, block, target=place.target)
-    x, y = (np.repeat(2.0 ** (e.astype(int) - 127), 32, 1) * v for v, e in ((a, s), (b, t)))
+    powers = (np.repeat(2.0 ** (e.astype(int) - 127), 32, 1) for e in (s, t))
+    x, y = (v.astype(float) * power for v, power in zip((a, b), powers))
     np.testing.assert_allclose(place.numpy(c), x @ y.T, rtol=1e-3, atol=0.01)
     print(f"mxfp8 GEMM on {place.target}: {m} x {n} x {k}")
 
