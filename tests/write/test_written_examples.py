@@ -1,5 +1,6 @@
 """The explicit files of examples/written are what the tool writes from the sources there."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -18,4 +19,10 @@ def test_files_are_current(name, target):
     kept = (FOLDER / f"{name}_{target}.py").read_text()
     assert len(kernels) == 1 and f"# proved: {kernels[0]} on sim:{target}" in kept
     lines = [line for line in kept.splitlines() if not line.startswith("# proved: ")]
-    assert [line for line in lines if line] == [line for line in text.splitlines() if line]
+    # Releases of Triton place a call of several lines at its first line or at that of its arguments.
+    ours, wanted = (
+        re.sub(r", line \d+", "", "\n".join(part)) for part in (text.splitlines(), lines)
+    )
+    assert [line for line in ours.splitlines() if line] == [
+        line for line in wanted.splitlines() if line
+    ]
