@@ -114,7 +114,7 @@ class Trial(Checks):
         raise Stopped(f"{name}: {how}\n{last}")
 
     def _rates(self, at: int, sessions: Mapping[str, int]) -> dict[str, Any]:
-        """Measure one case: round by round, in random order, with results compared in rounds that nobody knows before."""
+        """Measure one case: round by round, in random order, and compare results in rounds that the candidate cannot predict."""
         case = self._cases[at]
         self._prepare(at, 0, sessions)
         samples: dict[str, list[Sample]] = {"candidate": [], "reference": []}

@@ -96,11 +96,8 @@ def _replace(file: Path, most: Optional[int]) -> Iterator[tuple[Any, str, Any]]:
 
 
 def _modules() -> Iterator[tuple[str, Any]]:
-    roots = [libtriton.passes]
-    roots += [
-        getattr(libtriton, name).passes for name in ("nvidia", "amd") if hasattr(libtriton, name)
-    ]
-    for root in roots:
+    backends = [part for part in vars(libtriton).values() if isinstance(part, ModuleType)]
+    for root in (libtriton.passes, *(part.passes for part in backends if hasattr(part, "passes"))):
         for name in dir(root):
             module = getattr(root, name)
             if isinstance(module, ModuleType):

@@ -34,7 +34,7 @@ class Targets(Contents):
                 `GLUON_TARGET`, else the device that is plugged in, else the simulator.
 
         Raises:
-            TargetError: nobody knows it; the nearest spellings are named.
+            TargetError: no plugin knows it; the nearest spellings are named.
             PluginError: it belongs to a plugin that did not load.
         """
         if spec is None:
