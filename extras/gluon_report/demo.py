@@ -234,7 +234,7 @@ def _verdict(rows: Sequence[Row], left: int, device: Any, seconds: float) -> lis
     passed = Counter(row.kind for row in rows if row.result == "passed")
     targets = len({row.target for row in rows if row.kind == "compile" and row.result == "passed"})
     parts = [
-        f"{passed['simulate']} simulated and compared with torch",
+        f"{passed['simulate']} simulated, each result compared by its program",
         f"{passed['compile']} compiled for {targets} target{'s' if targets != 1 else ''}",
         f"{passed['run']} run on the GPU" if device else "no GPU here",
     ]
