@@ -171,8 +171,8 @@ def _nothing(schedule: Schedule, record: Record) -> Optional[str]:
 
     if not any(one.simulated for one in record.launches):
         where = ", ".join(sorted({one.target for one in record.launches}))
-        what = f"all launches ran on {where}" if where else "no kernel was launched"
-        return f"nothing was checked: {what}. Launch one on a simulator, or drop gluon_schedules."
+        reason = f"all launches ran on {where}" if where else "no kernel was launched"
+        return f"nothing was checked: {reason}. Launch one on a simulator, or drop gluon_schedules."
     target = str(registry().target(schedule.target))
     astray = sorted({(one.where, one.target) for one in record.launches if one.target != target})
     if schedule.target == "sim" or any(one.target == target for one in record.launches):
@@ -214,8 +214,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         )
 
 
-def _many(count: int, what: str, plural: str = "s") -> str:
-    return f"{count} {what}{plural if count != 1 else ''}"
+def _many(count: int, noun: str, plural: str = "s") -> str:
+    return f"{count} {noun}{plural if count != 1 else ''}"
 
 
 @pytest.hookimpl(wrapper=True)

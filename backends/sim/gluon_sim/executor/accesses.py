@@ -234,10 +234,10 @@ def _positions(task: Task, view: SharedView, indices: np.ndarray, axis: int) -> 
 
 
 def _touch(
-    task: Task, kind: str, view: SharedView, at: np.ndarray, live: Optional[np.ndarray] = None
+    task: Task, kind: str, view: SharedView, elements: np.ndarray, live: Optional[np.ndarray] = None
 ) -> None:
     if task.agent is not None and task.machine.tracking is not None:
-        task.machine.tracking.shared_at(task, kind, view, at, live)
+        task.machine.tracking.shared_at(task, kind, view, elements, live)
 
 
 def _flat(view: SharedView) -> np.ndarray:
@@ -249,13 +249,13 @@ def local_gather(
     task: Task, type: Type, view: SharedView, indices: np.ndarray, axis: int
 ) -> np.ndarray:
     indices = np.broadcast_to(indices, (indices.shape[0], *dims_of(task, 1)))
-    at = _positions(task, view, indices, axis)
+    elements = _positions(task, view, indices, axis)
     buffer = view.buffer
-    _touch(task, "read", view, at)
+    _touch(task, "read", view, elements)
     if buffer.unwritten is not None:
-        missing = buffer.marks(view.dtype.itemsize).reshape(-1)[at] != 0
+        missing = buffer.marks(view.dtype.itemsize).reshape(-1)[elements] != 0
         initialised(task, "local_gather", buffer, missing)
-    gathered: np.ndarray = _flat(view)[at]
+    gathered: np.ndarray = _flat(view)[elements]
     return gathered
 
 
@@ -264,12 +264,12 @@ def local_scatter(
     task: Task, view: SharedView, values: np.ndarray, indices: np.ndarray, axis: int
 ) -> None:
     indices = np.broadcast_to(indices, (indices.shape[0], *dims_of(task, 2)))
-    at = _positions(task, view, indices, axis)
-    _touch(task, "write", view, at)
-    _flat(view)[at] = np.broadcast_to(values, at.shape)
+    elements = _positions(task, view, indices, axis)
+    _touch(task, "write", view, elements)
+    _flat(view)[elements] = np.broadcast_to(values, elements.shape)
     if view.buffer.unwritten is not None:
-        view.buffer.marks(view.dtype.itemsize).reshape(-1)[at] = 0
-        view.buffer.wrote(at.size * view.dtype.itemsize)
+        view.buffer.marks(view.dtype.itemsize).reshape(-1)[elements] = 0
+        view.buffer.wrote(elements.size * view.dtype.itemsize)
     task.memory.version += 1
 
 
@@ -284,18 +284,20 @@ def local_atomic_scatter_rmw(
     axis: int,
 ) -> np.ndarray:
     indices = np.broadcast_to(indices, (indices.shape[0], *dims_of(task, 2)))
-    at = _positions(task, view, indices, axis)
-    live = np.ones(at.shape, bool) if mask is None else np.broadcast_to(mask, at.shape)
+    elements = _positions(task, view, indices, axis)
+    live = np.ones(elements.shape, bool) if mask is None else np.broadcast_to(mask, elements.shape)
     guided = task.machine.guided
     if guided is not None:
-        guided.cells(task, guided.of(view.buffer), "", at[live])
-    _touch(task, "update", view, at, live)
+        guided.cells(task, guided.of(view.buffer), "", elements[live])
+    _touch(task, "update", view, elements, live)
     if view.buffer.unwritten is not None:
-        missing = view.buffer.marks(view.dtype.itemsize).reshape(-1)[at] != 0
+        missing = view.buffer.marks(view.dtype.itemsize).reshape(-1)[elements] != 0
         initialised(task, task.op.called, view.buffer, missing & live)
-    out = np.zeros(at.shape, view.dtype)
+    out = np.zeros(elements.shape, view.dtype)
     update, _ = RMW[kind]
-    old, _ = apply_atomic(_flat(view), at[live], update, (np.broadcast_to(values, at.shape)[live],))
+    old, _ = apply_atomic(
+        _flat(view), elements[live], update, (np.broadcast_to(values, elements.shape)[live],)
+    )
     out[live] = old
     task.memory.version += 1
     return out

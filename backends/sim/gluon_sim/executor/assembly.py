@@ -132,12 +132,12 @@ def _runs(
     count = index.shape[1]
     if count < pack:  # the rest of its inputs holds any value
         index = np.pad(index, ((0, 0), (0, pack - count)), constant_values=NOTHING)
-    who = np.repeat(np.arange(len(index)), index.shape[1] // pack)
+    programs = np.repeat(np.arange(len(index)), index.shape[1] // pack)
     elements = index.reshape(-1, pack)
     if not all_threads:
         kept = np.unique(_first(elements) // pack)
-        elements, who = elements[kept], who[kept]
-    return Runs(elements, who, _first(elements))
+        elements, programs = elements[kept], programs[kept]
+    return Runs(elements, programs, _first(elements))
 
 
 def _first(elements: np.ndarray) -> np.ndarray:
@@ -217,11 +217,11 @@ def _run(
         full = np.broadcast_to(value, (value.shape[0], *dims)).reshape(value.shape[0], -1)
         words += _packed(_taken(full, runs.elements), pack)
     registers = routine(machine, words, lambda: runs.threads[None])
-    results, at = [], 0
+    results, position = [], 0
     for dtype in dtypes:
         count = pack // _shared(dtype, pack)
-        lanes = _unpacked(registers[at : at + count], dtype, pack)
-        at += count
+        lanes = _unpacked(registers[position : position + count], dtype, pack)
+        position += count
         lanes = np.broadcast_to(lanes, (lanes.shape[0], len(runs.elements), pack))
         flat = lanes.reshape(lanes.shape[0], -1)[:, runs.home]
         results.append(flat.reshape(lanes.shape[0], *dims))

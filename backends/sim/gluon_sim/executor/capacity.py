@@ -92,22 +92,22 @@ def shared_peak(program: Program) -> int:
         size: dict[int, int] = {}
         root: dict[int, int] = {}
         extra: dict[int, int] = {}
-        for at, op in enumerate(_walk(function.body)):
+        for position, op in enumerate(_walk(function.body)):
             sources = [root[id(v)] for v in op.operands() if id(v) in root]
             for source in sources:
-                last[source] = at
+                last[source] = position
             if op.name == "local_alloc":
                 key = id(op.results[0])
-                root[key], first[key], last[key] = key, at, at
+                root[key], first[key], last[key] = key, position, position
                 size[key] = block_bytes(op.results[0].type)
             elif sources and op.name.startswith("memdesc_"):
                 root[id(op.results[0])] = sources[0]
             elif op.name == "call":
-                extra[at] = of(op.args[0])
+                extra[position] = of(op.args[0])
         points = {*first.values(), *extra}
         live = (
-            sum(size[k] for k in size if first[k] <= at <= last[k]) + extra.get(at, 0)
-            for at in points
+            sum(size[k] for k in size if first[k] <= position <= last[k]) + extra.get(position, 0)
+            for position in points
         )
         known[function.name] = max(live, default=0)
         return known[function.name]

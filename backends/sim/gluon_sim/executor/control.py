@@ -101,18 +101,18 @@ def for_op(task: Task, step: Step) -> Turns[None]:
         _bind(task, step, carried)
         return
     rows = frame.rows
-    at = np.array(np.broadcast_to(low, rows.count))
+    counter = np.array(np.broadcast_to(low, rows.count))
     high, by = np.broadcast_to(high, rows.count), np.broadcast_to(by, rows.count)
     if (by <= 0).any():
-        _endless(task, (at < high) & (by <= 0), by)
+        _endless(task, (counter < high) & (by <= 0), by)
     while True:
-        live = (at < high) & (by > 0)
+        live = (counter < high) & (by > 0)
         if not live.any():
             break
         positions = np.flatnonzero(live)
         frame.rows = rows if len(positions) == rows.count else rows.pick(positions)
         try:
-            frame.put(induction, at[positions])
+            frame.put(induction, counter[positions])
             for slot, value in zip(carry_slots, carried):
                 frame.put(slot, select(value, positions))
             end = yield from run_block(task, body)
@@ -120,7 +120,7 @@ def for_op(task: Task, step: Step) -> Turns[None]:
         finally:
             frame.rows = rows
         carried = _update(carried, new, positions, live, rows)
-        at = at + np.where(live, by, 0).astype(at.dtype)
+        counter = counter + np.where(live, by, 0).astype(counter.dtype)
     _bind(task, step, carried)
 
 
@@ -133,15 +133,15 @@ def _endless(task: Task, live: np.ndarray, by: np.ndarray) -> None:
     """
     if not task.machine.settings.deadlocks or not live.any():
         return
-    at = int(np.argmax(live))
+    row = int(np.argmax(live))
     raise DeadlockError(
         "a loop never comes to its end: its step is not above 0",
         argument="step",
         expected="at least 1",
-        got=str(int(by[at])),
+        got=str(int(by[row])),
         remedy="Pass another step; downwards loops count up, and subtract.",
         report="deadlock.loop",
-        program=task.batch.program(int(task.rows.index[at])),
+        program=task.batch.program(int(task.rows.index[row])),
         span=span_of(task.home().loc),
     )
 

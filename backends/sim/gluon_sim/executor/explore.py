@@ -75,7 +75,7 @@ class Steps:
             record = json.loads(Path(path).read_text())
             if record["version"] != VERSION:
                 raise ValueError(f"version {record['version']}, not {VERSION}")
-            steps = tuple((str(who), int(count)) for who, count in record["steps"])
+            steps = tuple((str(actor), int(count)) for actor, count in record["steps"])
             program = record["program"]
             return cls(
                 str(record["kernel"]), str(record["target"]), int(record["launch"]),
@@ -246,13 +246,13 @@ class Exploration:
             segments = []
         size = max(1, len(segments) // 2)
         while segments and tries < SHORTER and monotonic() < deadline:
-            at, shorter = 0, False
-            while at < len(segments) and tries < SHORTER and monotonic() < deadline:
-                less = segments[:at] + segments[at + size :]
+            position, shorter = 0, False
+            while position < len(segments) and tries < SHORTER and monotonic() < deadline:
+                less = segments[:position] + segments[position + size :]
                 if fails(less):
                     segments, shorter = less, True
                 else:
-                    at += size
+                    position += size
             if size == 1 and not shorter:
                 break
             size = max(1, size // 2)

@@ -34,11 +34,11 @@ def _fetched(task: Task) -> np.ndarray:
 
 def _refuse(task: Task, bad: np.ndarray, message: str, remedy: str) -> None:
     if bad.any():
-        at = int(np.argmax(bad))
+        row = int(np.argmax(bad))
         raise PipelineError(
             message,
             report="race.steps",
-            program=task.batch.program(int(task.rows.index[at])),
+            program=task.batch.program(int(task.rows.index[row])),
             remedy=remedy,
             span=span_of(task.home().loc),
         )

@@ -116,15 +116,15 @@ def _settle(
     a = np.broadcast_to(a, (*lead, *a.shape[-2:]))
     b = np.broadcast_to(b, (*lead, *b.shape[-2:])).swapaxes(-1, -2)
     acc = np.broadcast_to(acc, out.shape)
-    at = _indices(unsure)
-    if len(at[0]) > _AT_ONCE // 16:
+    places = _indices(unsure)
+    if len(places[0]) > _AT_ONCE // 16:
         # Nothing is added to the accumulator in rows and columns that a mask left out.
         rows_used, columns_used = np.asarray(a.any(-1)), np.asarray(b.any(-1))
         nothing = unsure & ~(rows_used[..., :, None] & columns_used[..., None, :])
         np.copyto(out, acc + np.float32(0), where=nothing)  # adding 0 makes zeros positive
-        at = _indices(unsure & ~nothing)
-    for start in range(0, len(at[0]), _AT_ONCE):
-        *batch, rows, columns = some = tuple(index[start : start + _AT_ONCE] for index in at)
+        places = _indices(unsure & ~nothing)
+    for start in range(0, len(places[0]), _AT_ONCE):
+        *batch, rows, columns = some = tuple(index[start : start + _AT_ONCE] for index in places)
         where = tuple(batch)
         terms = a[where + (rows,)] * b[where + (columns,)]
         out[some] = (_sums(terms) + acc[some]) * _AWAY

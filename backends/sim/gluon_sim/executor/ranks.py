@@ -150,17 +150,17 @@ class _World:
 
         return Wait(lambda: not missing(), describe)
 
-    def meet(self, rank: "Rank", what: str, value: Any) -> _Meeting:
+    def meet(self, rank: "Rank", call: str, value: Any) -> _Meeting:
         if rank.met == len(self.meetings):
-            self.meetings.append(_Meeting(what, {}))
+            self.meetings.append(_Meeting(call, {}))
         meeting = self.meetings[rank.met]
         rank.met += 1
-        if meeting.what != what:
+        if meeting.what != call:
             first = next(iter(meeting.brought))
             raise RankMismatchError(
                 "ranks meet for different reasons",
                 expected=f"`{meeting.what}`, as on rank {first}",
-                got=f"`{what}` on rank {rank.number}",
+                got=f"`{call}` on rank {rank.number}",
                 remedy="Every rank makes the same collective calls in the same order.",
             )
         meeting.brought[rank.number] = value
@@ -244,13 +244,13 @@ class Rank:
         if self._left:
             raise _Abandoned
 
-    def meet(self, what: str, value: Any = None) -> list[Any]:
+    def meet(self, call: str, value: Any = None) -> list[Any]:
         """Wait until all ranks have come; return their values.
 
         Raises:
             RankMismatchError: another rank comes for another reason.
         """
-        meeting = self._of.meet(self, what, value)
+        meeting = self._of.meet(self, call, value)
         self._ask(meeting)
         return [meeting.brought[number] for number in sorted(meeting.brought)]
 

@@ -268,15 +268,17 @@ class _History:
             for i in races:
                 self._want(i, event.who, past)
 
-    def _want(self, i: int, who: str, past: int) -> None:
-        """Plan a run in which the actions of `who` after `past` come before the event `i`."""
+    def _want(self, i: int, actor: str, past: int) -> None:
+        """Plan a run in which the actions of `actor` after `past` come before the event `i`."""
         step = self._events[i].step
         node = self._path[step]
-        while who not in node.names and who in self._parents and self._parents[who][1] > step:
-            who = self._parents[who][0]  # it had not begun: who begins it
-        enabled = [who] if who in node.names else []
+        while actor not in node.names and actor in self._parents and self._parents[actor][1] > step:
+            actor = self._parents[actor][0]  # it had not begun: who begins it
+        enabled = [actor] if actor in node.names else []
         if not enabled:
-            later = (event for at, event in enumerate(self._events) if at > i and past >> at & 1)
+            later = (
+                event for index, event in enumerate(self._events) if index > i and past >> index & 1
+            )
             enabled = [e.who for e in later if e.step > step and e.who in node.names]
         if not {node.chosen, *node.done, *node.asleep, *node.wanted}.isdisjoint(enabled):
             return  # it is tried already

@@ -438,40 +438,40 @@ class Task:
         slot = (view.base + int(view.table.min())) // 8
         return buffer.barriers, (self.rows.index, np.broadcast_to(slot, self.rows.count))
 
-    def _where(self, at: Places, where: Optional[np.ndarray]) -> Optional[Places]:
+    def _where(self, places: Places, where: Optional[np.ndarray]) -> Optional[Places]:
         """Only the programs for which `where` (a predicate per program) holds; None for none."""
         if where is None:
-            return at
-        live = np.broadcast_to(np.asarray(where).reshape(-1), at[0].shape)
+            return places
+        live = np.broadcast_to(np.asarray(where).reshape(-1), places[0].shape)
         if live.all():
-            return at
-        return (at[0][live], at[1][live]) if live.any() else None
+            return places
+        return (places[0][live], places[1][live]) if live.any() else None
 
     def barrier_init(self, view: SharedView, count: int) -> None:
-        barriers, at = self._barrier(view)
+        barriers, places = self._barrier(view)
         earlier = view.buffer.earlier
         if earlier is not None and earlier.barriers is not None:
-            earlier.barriers.unused(at)  # the same memory, in the last round of a loop
+            earlier.barriers.unused(places)  # the same memory, in the last round of a loop
         barriers.others.add(self.op.name)
-        self._told("other", view, barriers, at)
-        barriers.init(at, int(count))
+        self._told("other", view, barriers, places)
+        barriers.init(places, int(count))
         if getattr(view.type.layout, "cga_layout", None):
             self.batch.unannounced[view.buffer] = False
 
     def barrier_invalidate(self, view: SharedView) -> None:
-        barriers, at = self._barrier(view)
+        barriers, places = self._barrier(view)
         barriers.others.add(self.op.name)
         if self.agent is not None:
             self.machine.flights.last_signals(view, self.agent)
-        self._told("other", view, barriers, at)
-        barriers.invalidate(at)
+        self._told("other", view, barriers, places)
+        barriers.invalidate(places)
 
     def barrier_arrive(
         self, view: SharedView, count: int = 1, where: Optional[np.ndarray] = None,
         everywhere: bool = False,
     ) -> None:  # fmt: skip
-        barriers, at = self._barrier(view, where)
-        live = self._where(at, where)
+        barriers, places = self._barrier(view, where)
+        live = self._where(places, where)
         if live is not None:
             self.active()
             self._told("arrive", view, barriers, live)
@@ -480,15 +480,15 @@ class Task:
             self._released()
 
     def barrier_raise(self, view: SharedView, count: int) -> None:
-        barriers, at = self._barrier(view)
-        self._told("other", view, barriers, at)
-        barriers.raised(at, int(count))
+        barriers, places = self._barrier(view)
+        self._told("other", view, barriers, places)
+        barriers.raised(places, int(count))
 
     def barrier_expect(
         self, view: SharedView, size: int, where: Optional[np.ndarray] = None
     ) -> None:
-        barriers, at = self._barrier(view, where)
-        live = self._where(at, where)
+        barriers, places = self._barrier(view, where)
+        live = self._where(places, where)
         if live is not None:
             self._told("expect", view, barriers, live)
             barriers.expect(live, int(size), self)
@@ -496,8 +496,8 @@ class Task:
     def barrier_complete(
         self, view: SharedView, size: int, where: Optional[np.ndarray] = None
     ) -> None:
-        barriers, at = self._barrier(view, where)
-        live = self._where(at, where)
+        barriers, places = self._barrier(view, where)
+        live = self._where(places, where)
         if live is not None:
             self.active()
             self._told("bytes", view, barriers, live)
@@ -506,15 +506,15 @@ class Task:
             self._released()
 
     def _told(
-        self, kind: str, view: SharedView, barriers: Barriers, at: Places, parity: int = 0
+        self, kind: str, view: SharedView, barriers: Barriers, places: Places, parity: int = 0
     ) -> None:
         guided = self.machine.guided
         if guided is not None:
-            guided.barrier(self, kind, view.buffer, barriers, at, parity & 1)
+            guided.barrier(self, kind, view.buffer, barriers, places, parity & 1)
 
-    def _phase_flipped(self, view: SharedView, barriers: Barriers, at: Places) -> None:
+    def _phase_flipped(self, view: SharedView, barriers: Barriers, places: Places) -> None:
         if self.machine.guided is not None:
-            self.machine.guided.phase_flipped(view.buffer, barriers, at)
+            self.machine.guided.phase_flipped(view.buffer, barriers, places)
 
     def _released(self) -> None:
         # Work in flight has one clock: it is over when it signals.
@@ -546,22 +546,22 @@ class Task:
 
     def barrier_phase(self, view: SharedView) -> np.ndarray:
         """Return the parity of the phase each program's barrier is in, int32 (programs,)."""
-        barriers, at = self._barrier(view)
-        self._told("other", view, barriers, at)
-        return (barriers.phase[at] & 1).astype(np.int32)
+        barriers, places = self._barrier(view)
+        self._told("other", view, barriers, places)
+        return (barriers.phase[places] & 1).astype(np.int32)
 
     def barrier_wait(
         self, view: SharedView, parity: np.ndarray, where: Optional[np.ndarray] = None
     ) -> Turns[None]:
         """`yield from` this: goes on once the phase with this parity has completed."""
-        barriers, at = self._barrier(view, where)
-        live = self._where(at, where)
+        barriers, places = self._barrier(view, where)
+        live = self._where(places, where)
         if live is None:
             return
         barriers.check(live, "wait")
-        parity = np.broadcast_to(np.asarray(parity).reshape(-1).astype(np.int64), at[0].shape)
-        if live is not at:
-            parity = parity[np.isin(at[0], live[0])]
+        parity = np.broadcast_to(np.asarray(parity).reshape(-1).astype(np.int64), places[0].shape)
+        if live is not places:
+            parity = parity[np.isin(places[0], live[0])]
 
         def ready() -> bool:
             return bool(barriers.passed(live, parity).all())

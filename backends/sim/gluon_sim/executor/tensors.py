@@ -150,8 +150,8 @@ def histogram(
     live = np.broadcast_to(True if mask is None else mask, shape)
     values = inside(task, "histogram", np.where(live, values, 0), bins, "bins")
     row = np.arange(count).reshape(-1, *([1] * (len(shape) - 1)))
-    at = (row * bins + values.astype(np.int64))[live]
-    return np.bincount(at, minlength=count * bins).reshape(count, bins).astype(np.int32)
+    cells = (row * bins + values.astype(np.int64))[live]
+    return np.bincount(cells, minlength=count * bins).reshape(count, bins).astype(np.int32)
 
 
 # ---- casts ----------------------------------------------------------------------------------

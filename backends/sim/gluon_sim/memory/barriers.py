@@ -78,108 +78,108 @@ class Barriers:
         # By slot and task: line and parity of its last wait.
         self.waited: dict[tuple[int, str], tuple[int, int]] = {}
 
-    def init(self, at: Places, count: int) -> None:
-        live = self.count[at] != 0
+    def init(self, places: Places, count: int) -> None:
+        live = self.count[places] != 0
         if live.any() and self.strict:
             raise BarrierError(
                 "a barrier is initialized again while it is in use",
                 report="barrier.initialised",
                 remedy="Invalidate it first, before its memory serves anything else.",
             )
-        self.count[at] = count
-        self.pending[at] = count
-        self.bytes[at] = self.due[at] = self.come[at] = 0
-        self.phase[at] = 0
-        self.dead[at] = False
+        self.count[places] = count
+        self.pending[places] = count
+        self.bytes[places] = self.due[places] = self.come[places] = 0
+        self.phase[places] = 0
+        self.dead[places] = False
 
-    def invalidate(self, at: Places) -> None:
-        self.check(at, "invalidate")
-        self.count[at] = 0
-        self.dead[at] = True
+    def invalidate(self, places: Places) -> None:
+        self.check(places, "invalidate")
+        self.count[places] = 0
+        self.dead[places] = True
 
-    def check(self, at: Places, what: str) -> None:
-        bad = self.count[at] == 0
+    def check(self, places: Places, action: str) -> None:
+        bad = self.count[places] == 0
         if bad.any() and self.strict:
-            if self.dead[at][bad].any():
+            if self.dead[places][bad].any():
                 raise BarrierError(
-                    f"{what} on a barrier that was invalidated",
+                    f"{action} on a barrier that was invalidated",
                     report="barrier.invalidated",
                     remedy="Invalidate a barrier after its last use, or initialize it again.",
                 )
             raise BarrierError(
-                f"{what} on a barrier that is not initialized",
+                f"{action} on a barrier that is not initialized",
                 report="barrier.uninitialised",
                 remedy="Initialize it first, and do not use it after it was invalidated.",
             )
 
     def arrive(
-        self, at: Places, count: int, task: Optional[Task] = None, everywhere: bool = False
+        self, places: Places, count: int, task: Optional[Task] = None, everywhere: bool = False
     ) -> None:
-        self.check(at, "arrive")
-        if (self.pending[at] < count).any() and self.strict:
+        self.check(places, "arrive")
+        if (self.pending[places] < count).any() and self.strict:
             raise BarrierError(
                 "more arrivals at a barrier than its phase expects",
                 report="barrier.arrivals",
-                expected=f"at most {int(self.pending[at].min())}",
+                expected=f"at most {int(self.pending[places].min())}",
                 got=count,
-                remedy=self._too_early(int(at[1][0]), task),
+                remedy=self._too_early(int(places[1][0]), task),
             )
-        self.pending[at] -= count
-        over = (self.bytes[at] < 0) & (self.pending[at] == 0)
+        self.pending[places] -= count
+        over = (self.bytes[places] < 0) & (self.pending[places] == 0)
         if over.any() and self.strict:
             raise BarrierError(
                 "more bytes came to a barrier than its phase expects: "
-                + self._traffic(at, over, task),
+                + self._traffic(places, over, task),
                 report="barrier.bytes",
                 expected=0,
-                got=-int(self.bytes[at][over][0]),
+                got=-int(self.bytes[places][over][0]),
                 remedy="Expect the bytes of all copies of a phase, before its last arrival.",
             )
-        self._release(at, task, everywhere)
-        self._turn(at)
+        self._release(places, task, everywhere)
+        self._turn(places)
 
-    def raised(self, at: Places, count: int) -> None:
+    def raised(self, places: Places, count: int) -> None:
         """Expect `count` more arrivals in this phase."""
-        self.check(at, "arrive")
-        self.pending[at] += count
+        self.check(places, "arrive")
+        self.pending[places] += count
 
-    def expect(self, at: Places, size: int, task: Optional[Task] = None) -> None:
+    def expect(self, places: Places, size: int, task: Optional[Task] = None) -> None:
         """`size` more bytes belong to this phase."""
-        self.check(at, "expect")
-        self.bytes[at] += size
-        self.due[at] += size
-        self._note(self.announced, at, task)
+        self.check(places, "expect")
+        self.bytes[places] += size
+        self.due[places] += size
+        self._note(self.announced, places, task)
 
-    def complete(self, at: Places, size: int, task: Optional[Task] = None) -> None:
+    def complete(self, places: Places, size: int, task: Optional[Task] = None) -> None:
         """`size` bytes have come."""
-        self.check(at, "complete")
-        self.bytes[at] -= size
-        self.come[at] += size
-        self._note(self.brought, at, task)
-        over = (self.bytes[at] < 0) & (self.pending[at] == 0)
+        self.check(places, "complete")
+        self.bytes[places] -= size
+        self.come[places] += size
+        self._note(self.brought, places, task)
+        over = (self.bytes[places] < 0) & (self.pending[places] == 0)
         if over.any() and self.strict:
             raise BarrierError(
                 "more bytes came to a barrier than its phase expects: "
-                + self._traffic(at, over, task),
+                + self._traffic(places, over, task),
                 report="barrier.bytes",
-                expected=f"{int(self.bytes[at][over][0]) + size} more",
+                expected=f"{int(self.bytes[places][over][0]) + size} more",
                 got=size,
                 remedy="Expect the bytes of all copies of a phase, in the phase they complete.",
             )
-        self._release(at, task)
-        self._turn(at)
+        self._release(places, task)
+        self._turn(places)
 
     @staticmethod
-    def _note(lines: dict[int, set[int]], at: Places, task: Optional[Task]) -> None:
+    def _note(lines: dict[int, set[int]], places: Places, task: Optional[Task]) -> None:
         """Remember the line of the op that has to do with bytes."""
         if task is not None:
-            for slot in _distinct(at[1]):
+            for slot in _distinct(places[1]):
                 lines.setdefault(slot, set()).add(task.op.loc.line)
 
-    def _traffic(self, at: Places, which: np.ndarray, task: Optional[Task]) -> str:
+    def _traffic(self, places: Places, which: np.ndarray, task: Optional[Task]) -> str:
         """Return the bytes of the first of some barriers, in words."""
         first = int(np.argmax(which))
-        row, slot = int(at[0][first]), int(at[1][first])
+        row, slot = int(places[0][first]), int(places[1][first])
         program = f" in program {task.batch.program(row)}" if task is not None else ""
         return (
             f"phase {int(self.phase[row, slot])} of the barrier at byte {slot * 8} of {self.name}"
@@ -197,56 +197,56 @@ class Barriers:
             f"{int(self.come[row, slot])} have come{places[1]}"
         )
 
-    def _release(self, at: Places, task: Optional[Task], everywhere: bool = False) -> None:
+    def _release(self, places: Places, task: Optional[Task], everywhere: bool = False) -> None:
         if task is None:
             return
         agent = task.agent
         if self.leads is not None and task.batch.blocks is not None:
             published = task.batch.blocks.publish(task, self.leads, everywhere)
-            for slot in _distinct(at[1]):
+            for slot in _distinct(places[1]):
                 self.published[slot] = np.maximum(self.published.get(slot, 0), published)
-        for slot in _distinct(at[1]):
+        for slot in _distinct(places[1]):
             self.arrived.setdefault(slot, {})[task.name, task.op] = None
             if agent is not None:
-                rows = at[0][at[1] == slot]
+                rows = places[0][places[1] == slot]
                 whole = None if len(rows) == self.rows else rows
                 self.coming.setdefault(slot, Clock()).join(agent.known, whole, self.rows)
 
-    def _turn(self, at: Places) -> None:
-        left = self.bytes[at] if self.strict else np.maximum(self.bytes[at], 0)
-        done = (self.pending[at] <= 0) & (left == 0)
-        self.phase[at] += done
-        self.pending[at] = np.where(done, self.count[at], self.pending[at])
-        self.due[at] = np.where(done, 0, self.due[at])
-        self.come[at] = np.where(done, 0, self.come[at])
+    def _turn(self, places: Places) -> None:
+        left = self.bytes[places] if self.strict else np.maximum(self.bytes[places], 0)
+        done = (self.pending[places] <= 0) & (left == 0)
+        self.phase[places] += done
+        self.pending[places] = np.where(done, self.count[places], self.pending[places])
+        self.due[places] = np.where(done, 0, self.due[places])
+        self.come[places] = np.where(done, 0, self.come[places])
         if done.any() and self.coming:
-            for slot in _distinct(at[1][done]):
+            for slot in _distinct(places[1][done]):
                 if slot in self.published:
                     self.known[slot] = self.published[slot]
                 coming = self.coming.get(slot)
                 if coming is not None:
-                    rows = at[0][done & (at[1] == slot)]
+                    rows = places[0][done & (places[1] == slot)]
                     whole = None if len(rows) == self.rows else rows
                     self.over.setdefault(slot, Clock()).join(coming, whole, self.rows)
 
-    def passed(self, at: Places, parity: np.ndarray) -> np.ndarray:
+    def passed(self, places: Places, parity: np.ndarray) -> np.ndarray:
         """Per program: has the phase with this parity completed?"""
-        over: np.ndarray = (self.phase[at] & 1) != (parity & 1)
+        over: np.ndarray = (self.phase[places] & 1) != (parity & 1)
         return over
 
-    def acquire(self, at: Places, task: Task) -> None:
+    def acquire(self, places: Places, task: Task) -> None:
         """Acquire the clocks released by arrivals at completed phases."""
         blocks = task.batch.blocks
         if blocks is not None and self.leads is not None:
-            for slot in _distinct(at[1]):
+            for slot in _distinct(places[1]):
                 if slot in self.known:
                     blocks.learn(self.known[slot], self.leads)
         if task.agent is None:
             return
-        for slot in _distinct(at[1]):
+        for slot in _distinct(places[1]):
             over = self.over.get(slot)
             if over is not None:
-                rows = at[0][at[1] == slot]
+                rows = places[0][places[1] == slot]
                 whole = None if len(rows) == self.rows else rows
                 task.agent.known.join(over, whole, self.rows)
 
@@ -311,10 +311,10 @@ class Barriers:
             "bytes": self._bytes(row, slot) if self.announced.get(slot) else "",
         }
 
-    def unused(self, at: Places) -> None:
+    def unused(self, places: Places) -> None:
         """Refuse memory in which barriers are still alive."""
-        slots = at[1] < self.count.shape[1]
-        if self.strict and (self.count[at[0][slots], at[1][slots]] != 0).any():
+        slots = places[1] < self.count.shape[1]
+        if self.strict and (self.count[places[0][slots], places[1][slots]] != 0).any():
             raise BarrierError(
                 "memory of a barrier is used again while the barrier is in use",
                 report="barrier.reused",

@@ -49,9 +49,9 @@ class Queue:
     def settle(self, agent: Agent) -> None:
         """Forget work that the issuing agent knows to be over."""
         left = []
-        for at, flight in enumerate(self.flights):
+        for index, flight in enumerate(self.flights):
             if flight.in_order and not flight.landed:
-                left += self.flights[at:]  # the rest has not landed either, or is small
+                left += self.flights[index:]  # the rest has not landed either, or is small
                 break
             if not (flight.landed and flight.known_by(agent)):
                 left.append(flight)
@@ -183,8 +183,8 @@ class Flight:
             return None
         barriers = self.barrier.buffer.barriers
         base = self.barrier.base.reshape(-1)
-        at = int(np.argmax(self.task.rows.index == self.rows.index[0])) if base.size > 1 else 0
-        slot = (int(base[min(at, base.size - 1)]) + int(self.barrier.table.min())) // 8
+        row = int(np.argmax(self.task.rows.index == self.rows.index[0])) if base.size > 1 else 0
+        slot = (int(base[min(row, base.size - 1)]) + int(self.barrier.table.min())) // 8
         return barriers, slot, int(barriers.phase[int(self.rows.index[0]), slot])
 
     def uncounted(self) -> str:
@@ -248,8 +248,8 @@ class Flight:
     def _untracked(self, task: Task, here: Op) -> str:
         """Close a group of the work that belongs to none yet."""
         flights = self.home.flights
-        at = flights.index(self) if self in flights else len(flights)
-        later = next((f for f in flights[at:] if f.barrier is not None and f.after), None)
+        position = flights.index(self) if self in flights else len(flights)
+        later = next((f for f in flights[position:] if f.barrier is not None and f.after), None)
         if later is not None:
             return barrier_wait(task, later.op, here, later.barrier)
         if self.after:
@@ -532,10 +532,10 @@ class Flights:
             line = flight.op.loc.line
             alike = sum(f.op.loc.line == line for f in left)
             more = f" ({alike} such)" if alike > 1 else ""
-            what = "the memory of another block" if flight.remote else ""
+            target = "the memory of another block" if flight.remote else ""
             error = LeakError(
                 f"the kernel ends while `{flight.op.called}` of {flight.task.name} may still be in "
-                f"flight{what and f' to {what}'}: nobody waited for it{more}",
+                f"flight{target and f' to {target}'}: nobody waited for it{more}",
                 report="leak.copy",
                 remedy=wait_before_end(task, flight.queue, flight.op, flight.barrier),
                 span=span_of(flight.op.loc),
@@ -570,9 +570,9 @@ def _tells_known_work(flight: Flight, agent: Agent) -> bool:
 
 def _last_in_order(flights: list[Flight]) -> list[Flight]:
     """Return the predecessors of a flight that follows all: the last such one, and those after it."""
-    for at in range(len(flights) - 1, -1, -1):
-        if flights[at].in_order:
-            return flights[at:]
+    for index in range(len(flights) - 1, -1, -1):
+        if flights[index].in_order:
+            return flights[index:]
     return list(flights)
 
 

@@ -184,9 +184,9 @@ class GlobalMemory:
         self._bases = [a.base for a in self._all]
 
     def find(self, address: int) -> Optional[Allocation]:
-        at = bisect.bisect_right(self._bases, address) - 1
-        if at >= 0 and address < self._all[at].end:
-            return self._all[at]
+        index = bisect.bisect_right(self._bases, address) - 1
+        if index >= 0 and address < self._all[index].end:
+            return self._all[index]
         return None
 
     @property
@@ -224,7 +224,7 @@ class GlobalMemory:
     # ---- access ---------------------------------------------------------------------------
 
     def _parts(
-        self, task: Task, what: str, addresses: np.ndarray, size: int, mask: Optional[np.ndarray]
+        self, task: Task, access: str, addresses: np.ndarray, size: int, mask: Optional[np.ndarray]
     ) -> list[Part]:
         """[(allocation, selection or None)] that together hold every element; None means all of them."""
         live = addresses if mask is None else addresses[mask]
@@ -235,7 +235,7 @@ class GlobalMemory:
         if not bad_alignment and self.check_alignment and size > 1:
             bad_alignment = bool((live & (size - 1)).any())
         if bad_alignment and self.settings.alignment:
-            self._misaligned(task, what, addresses, size, mask)
+            self._misaligned(task, access, addresses, size, mask)
         known = self._one.get(id(task.op))  # nearly always
         if known is not None and known[0] <= low and high + size <= known[1]:
             return known[2]
@@ -260,13 +260,13 @@ class GlobalMemory:
                 parts.append((allocation, inside))
                 covered |= inside
         if not covered.all() and self.settings.bounds:
-            self._out_of_bounds(task, what, addresses, size, ~covered, homes)
+            self._out_of_bounds(task, access, addresses, size, ~covered, homes)
         return parts
 
     def load(
         self,
         task: Task,
-        what: str,
+        access: str,
         addresses: np.ndarray,
         dtype: np.dtype,
         mask: Optional[np.ndarray],
@@ -276,21 +276,21 @@ class GlobalMemory:
         size = dtype.itemsize
         shift = size.bit_length() - 1
         if isinstance(addresses, Wrapped):
-            addresses = settle(task, what, addresses, mask)
+            addresses = settle(task, access, addresses, mask)
         if mask is not None:
             addresses, mask = np.broadcast_arrays(addresses, mask)
             if mask.all():
                 mask = None
-        parts = self._parts(task, what, addresses, size, mask)
+        parts = self._parts(task, access, addresses, size, mask)
         if mask is None and len(parts) == 1 and parts[0][1] is None:
             index = addresses - parts[0][0].base
             index >>= shift
             if self.tracking is not None:
                 self.tracking.touched(
-                    task, what, "read", parts[0][0], index, None, addresses.shape, size
+                    task, access, "read", parts[0][0], index, None, addresses.shape, size
                 )
             if parts[0][0].missing is not None:
-                self._initialised(task, what, parts[0][0], index, size, None)
+                self._initialised(task, access, parts[0][0], index, size, None)
             return parts[0][0].view(dtype).take(index, mode="clip")
         if other is None:
             out = np.zeros(addresses.shape, dtype)
@@ -306,17 +306,17 @@ class GlobalMemory:
             index = (addresses[live] - allocation.base) >> shift
             if self.tracking is not None:
                 self.tracking.touched(
-                    task, what, "read", allocation, index, live, addresses.shape, size
+                    task, access, "read", allocation, index, live, addresses.shape, size
                 )
             if allocation.missing is not None:
-                self._initialised(task, what, allocation, index, size, live)
+                self._initialised(task, access, allocation, index, size, live)
             out[live] = allocation.view(dtype)[index]
         return out
 
     def store(
         self,
         task: Task,
-        what: str,
+        access: str,
         addresses: np.ndarray,
         values: np.ndarray,
         mask: Optional[np.ndarray],
@@ -326,7 +326,7 @@ class GlobalMemory:
         size = dtype.itemsize
         shift = size.bit_length() - 1
         if isinstance(addresses, Wrapped):
-            addresses = settle(task, what, addresses, mask)
+            addresses = settle(task, access, addresses, mask)
         shape = np.broadcast_shapes(
             addresses.shape, values.shape, mask.shape if mask is not None else ()
         )
@@ -336,8 +336,8 @@ class GlobalMemory:
             mask = np.broadcast_to(mask, shape)
             if mask.all():
                 mask = None
-        for allocation, inside in self._parts(task, what, addresses, size, mask):
-            if self._keeps(task, what, allocation):
+        for allocation, inside in self._parts(task, access, addresses, size, mask):
+            if self._keeps(task, access, allocation):
                 continue
             live = inside if inside is not None else mask
             # In C order, so that of equal addresses the later program's is written last.
@@ -348,7 +348,7 @@ class GlobalMemory:
             first = run_of(index)
             if self.tracking is not None:
                 self.tracking.touched(
-                    task, what, "write", allocation, index, live, shape, size, first
+                    task, access, "write", allocation, index, live, shape, size, first
                 )
             written = values if live is None else values[live]
             if first is None:
@@ -360,7 +360,7 @@ class GlobalMemory:
     def atomic(
         self,
         task: Task,
-        what: str,
+        access: str,
         addresses: np.ndarray,
         mask: Optional[np.ndarray],
         dtype: np.dtype,
@@ -373,9 +373,9 @@ class GlobalMemory:
         Elements go in order: lower programs first. Gives the old values; zero where masked off.
         """
         if self.several:
-            raise SimulatorError(f"{what} wants programs in their order")
+            raise SimulatorError(f"{access} wants programs in their order")
         if isinstance(addresses, Wrapped):
-            addresses = settle(task, what, addresses, mask)
+            addresses = settle(task, access, addresses, mask)
         shape = np.broadcast_shapes(
             addresses.shape, *(o.shape for o in operands), mask.shape if mask is not None else ()
         )
@@ -384,8 +384,8 @@ class GlobalMemory:
         operands = tuple(np.broadcast_to(o, shape) for o in operands)
         out = np.zeros(shape, dtype)
         shift = dtype.itemsize.bit_length() - 1
-        for allocation, inside in self._parts(task, what, addresses, dtype.itemsize, mask):
-            if self._keeps(task, what, allocation):
+        for allocation, inside in self._parts(task, access, addresses, dtype.itemsize, mask):
+            if self._keeps(task, access, allocation):
                 continue
             live = inside if inside is not None else mask
             if live is None:
@@ -393,9 +393,9 @@ class GlobalMemory:
             index = (addresses[live] - allocation.base) >> shift
             if self.tracking is not None:
                 size = dtype.itemsize
-                self.tracking.touched(task, what, "update", allocation, index, live, shape, size)
+                self.tracking.touched(task, access, "update", allocation, index, live, shape, size)
             if allocation.missing is not None:
-                self._initialised(task, what, allocation, index, dtype.itemsize, live)
+                self._initialised(task, access, allocation, index, dtype.itemsize, live)
             old, changed = apply_atomic(
                 allocation.view(dtype), index, update, tuple(o[live] for o in operands), in_place
             )
@@ -440,11 +440,11 @@ class GlobalMemory:
 
     # ---- mistakes --------------------------------------------------------------------
 
-    def _keeps(self, task: Task, what: str, allocation: Allocation) -> bool:
+    def _keeps(self, task: Task, access: str, allocation: Allocation) -> bool:
         """Is this one that cannot be written to? Then, with the check off, it keeps its content."""
         if not allocation.writable and self.settings.bounds:
             raise OutOfBoundsError(
-                f"{called(task.op, what)} writes to a read-only array",
+                f"{called(task.op, access)} writes to a read-only array",
                 report="bounds.readonly",
                 argument=allocation.name,
                 remedy="Pass a writable array.",
@@ -458,7 +458,7 @@ class GlobalMemory:
         return first, task.program_id(int(first[0])), tuple(int(i) for i in first[1:])
 
     def _initialised(
-        self, task: Task, what: str, allocation: Allocation, index: np.ndarray, size: int,
+        self, task: Task, access: str, allocation: Allocation, index: np.ndarray, size: int,
         live: Optional[np.ndarray],
     ) -> None:  # fmt: skip
         missing = allocation.unwritten(index, size) if self.settings.uninitialised else None
@@ -472,7 +472,7 @@ class GlobalMemory:
         count = int(np.count_nonzero(missing))
         more = f" ({count} elements were not)" if count > 1 else ""
         raise UninitialisedError(
-            f"`{called(task.op, what)}` of `{allocation.name}`: element {element} of program {program} was never "
+            f"`{called(task.op, access)}` of `{allocation.name}`: element {element} of program {program} was never "
             f"written{more}",
             report="uninitialised.global",
             remedy="Write it first, by a kernel, or do not mark the array as uninitialised.",
@@ -481,14 +481,14 @@ class GlobalMemory:
         )
 
     def _misaligned(
-        self, task: Task, what: str, addresses: np.ndarray, size: int, mask: Optional[np.ndarray]
+        self, task: Task, access: str, addresses: np.ndarray, size: int, mask: Optional[np.ndarray]
     ) -> None:
         bad = (addresses & (size - 1)) != 0
         if mask is not None:
             bad = bad & mask
         first, program, element = self._where(task, bad)
         raise MisalignedError(
-            f"{called(task.op, what)} at an address that is no multiple of the element's {size} bytes",
+            f"{called(task.op, access)} at an address that is no multiple of the element's {size} bytes",
             report="alignment.address",
             got=f"address {int(addresses[first]):#x} in element {element} of program {program}",
             program=program,
@@ -496,7 +496,7 @@ class GlobalMemory:
         )
 
     def _out_of_bounds(
-        self, task: Task, what: str, addresses: np.ndarray, size: int, bad: np.ndarray,
+        self, task: Task, access: str, addresses: np.ndarray, size: int, bad: np.ndarray,
         homes: Optional[list[Home]],
     ) -> None:  # fmt: skip
         first, program, element = self._where(task, bad)
@@ -515,7 +515,7 @@ class GlobalMemory:
                 text = f"byte {address - home.low} of `{name}`, which has {home.high - home.low}"
         more = f" ({count} elements are outside)" if count > 1 else ""
         raise OutOfBoundsError(
-            f"{called(task.op, what)} outside {whose}: element {element} of program {program} is {text}{more}",
+            f"{called(task.op, access)} outside {whose}: element {element} of program {program} is {text}{more}",
             report="bounds.global",
             argument=name,
             remedy="Mask the access, or pass a larger array.",

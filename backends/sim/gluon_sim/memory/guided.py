@@ -143,8 +143,8 @@ class Guided(Schedule):
 
     def name_flight(self, flight: Flight) -> None:
         owner = self._names[id(flight.task)]
-        what = f"{flight.op.called}{' (reading)' if flight.reads else ''}"
-        self._names[id(flight)] = f"{what} {self._numbered(owner, what)} of {owner}"
+        operation = f"{flight.op.called}{' (reading)' if flight.reads else ''}"
+        self._names[id(flight)] = f"{operation} {self._numbered(owner, operation)} of {owner}"
         self._held.append(flight)
         self.seen()
         self._edge("start", self.of(flight), self._actors[-1])
@@ -181,15 +181,15 @@ class Guided(Schedule):
         return not self._actors
 
     def _touch(self, touch: Touch) -> None:
-        who = self._actors[-1]
+        actor = self._actors[-1]
         self.seen()
-        event = self._now.get(who)
+        event = self._now.get(actor)
         if event is None:
-            event = self._now[who] = Event(who, len(self.chosen) - 1)
+            event = self._now[actor] = Event(actor, len(self.chosen) - 1)
             self.log.append(event)
         event.touches.append(touch)
-        event.last = who in self._tops
-        self._latest[who] = event
+        event.last = actor in self._tops
+        self._latest[actor] = event
 
     def seen(self) -> None:
         """Record a task's ordinary access to memory that others may reach."""
@@ -199,12 +199,18 @@ class Guided(Schedule):
                 event.last = False
 
     def barrier(
-        self, task: Task, kind: str, buffer: SharedBuffer, barriers: Any, at: Any, parity: int = 0
+        self,
+        task: Task,
+        kind: str,
+        buffer: SharedBuffer,
+        barriers: Any,
+        places: Any,
+        parity: int = 0,
     ) -> None:
         """Record a touch of one program that is about to happen."""
         if self._silent:
             return
-        row, slot = int(at[0][0]), int(at[1][0])
+        row, slot = int(places[0][0]), int(places[1][0])
         key = self.of(buffer), slot
         phase = int(barriers.phase[row, slot])
         event = self._now.get(self._actors[-1])
@@ -219,38 +225,38 @@ class Guided(Schedule):
         self, task: Task, kind: str, name: str, slot: int, phase: int, parity: int,
         key: tuple[str, int],
     ) -> None:  # fmt: skip
-        what = f"the barrier at byte {slot * 8} of {name}"
+        subject = f"the barrier at byte {slot * 8} of {name}"
         if kind == "pass":
             done = self._flipped.get(key)
             by = f", which {done[1]} completed" if done is not None else ""
-            text = f"passes phase {parity} of {what}{by}"
+            text = f"passes phase {parity} of {subject}{by}"
         elif kind == "blocked":
-            text = f"waits for phase {parity} of {what}"
+            text = f"waits for phase {parity} of {subject}"
         elif kind in ("arrive", "bytes", "expect"):
             does = {
                 "arrive": "arrives at",
                 "bytes": "brings bytes to",
                 "expect": "expects bytes in",
             }
-            text = f"{does[kind]} phase {phase} of {what}"
+            text = f"{does[kind]} phase {phase} of {subject}"
         else:
             return
         self._tell(task.op.loc.line, text)
 
-    def phase_flipped(self, buffer: SharedBuffer, barriers: Any, at: Any) -> None:
+    def phase_flipped(self, buffer: SharedBuffer, barriers: Any, places: Any) -> None:
         """After an arrival, or bytes: did a phase complete?"""
         if self._silent:
             return
-        row, slot = int(at[0][0]), int(at[1][0])
+        row, slot = int(places[0][0]), int(places[1][0])
         key, phase = (self.of(buffer), slot), int(barriers.phase[row, slot])
         before = self._flipped.get(key, (0, ""))[0]
         if phase != before:
             self._flipped[key] = phase, self._actors[-1]
 
-    def cells(self, task: Task, where: str, kind: str, at: np.ndarray) -> None:
+    def cells(self, task: Task, where: str, kind: str, elements: np.ndarray) -> None:
         if self._silent:
             return
-        self._touch(Cells(where, np.unique(at), kind))
+        self._touch(Cells(where, np.unique(elements), kind))
         if where != "claims":
             does = "reads" if kind == "poll" else "updates"
             self._tell(task.op.loc.line, f"`{task.op.called}` {does} {where}")
@@ -286,8 +292,8 @@ class Guided(Schedule):
             first = names.index(self._current)
         else:
             all_tasks = [self.of(t.task) for t in tasks]
-            at = all_tasks.index(self._current) + 1 if self._current in all_tasks else 0
-            turn = {name: i for i, name in enumerate(all_tasks[at:] + all_tasks[:at])}
+            following = all_tasks.index(self._current) + 1 if self._current in all_tasks else 0
+            turn = {name: i for i, name in enumerate(all_tasks[following:] + all_tasks[:following])}
             names.sort(key=turn.__getitem__)
             first = 0
         names = names[first:] + names[:first]
@@ -345,10 +351,10 @@ class Replay(Guided):
             return names[0]
         name = names[0]
         while self._at < len(self._segments):
-            who, count = self._segments[self._at]
-            if self._taken < count and who in names:
+            actor, count = self._segments[self._at]
+            if self._taken < count and actor in names:
                 self._taken += 1
-                name = who
+                name = actor
                 break
             self.missed += self._taken < count
             self._at, self._taken = self._at + 1, 0

@@ -233,18 +233,18 @@ class SharedView:
         assert isinstance(type, MemDescType)
         return SharedView(self.buffer, type, self.base, table, self.outside)
 
-    def index(self, type: MemDescType, at: np.ndarray) -> "SharedView":
-        """Sub-buffer `at` (one index per program) along the first dimension."""
+    def index(self, type: MemDescType, indices: np.ndarray) -> "SharedView":
+        """Return the sub-buffer at `indices` (one per program) along the first dimension."""
         count = self.table.shape[0]
         first = derived(self.table, "at", 0)
         step = int(self.table.flat[first.size] - self.table.flat[0]) if count > 1 else 0
-        at = at.astype(np.int64)
-        if len(at) > 1 and (at == at[0]).all():
-            at = at[:1]  # one place for all programs, which those who see them all do quickly
+        indices = indices.astype(np.int64)
+        if len(indices) > 1 and (indices == indices[0]).all():
+            indices = indices[:1]  # one place for all programs, which is quick to read
         if _stacked(_Ref(self.table), step):
-            return SharedView(self.buffer, type, self.base + at * step, first, self.outside)
-        if len(at) == 1:
-            table = derived(self.table, "at", int(at[0]))
+            return SharedView(self.buffer, type, self.base + indices * step, first, self.outside)
+        if len(indices) == 1:
+            table = derived(self.table, "at", int(indices[0]))
             return SharedView(self.buffer, type, self.base, table, self.outside)
         raise SimulatorError("programs of one batch index different parts of a swizzled buffer")
 
@@ -319,14 +319,16 @@ class SharedView:
                 first = start + int(index[0])
                 out = data[:, first : first + index.size].copy()
             elif chunks is not None and int(self.base[0]) % chunks.bytes == 0:
-                at = chunks.index + int(self.base[0]) // chunks.bytes
-                out = np.take(data.view(chunks.dtype), at, axis=1, mode="clip").view(view.dtype)
+                positions = chunks.index + int(self.base[0]) // chunks.bytes
+                out = np.take(data.view(chunks.dtype), positions, axis=1, mode="clip").view(
+                    view.dtype
+                )
             else:
                 # Every index is inside; "clip" only spares NumPy its own check.
                 out = np.take(data, index + start if start else index, axis=1, mode="clip")
         else:
-            at = index[None, :] + (self.base // self.dtype.itemsize)[:, None]
-            out = view[rows.index[:, None], at]
+            positions = index[None, :] + (self.base // self.dtype.itemsize)[:, None]
+            out = view[rows.index[:, None], positions]
         return out.reshape(rows.count, *self.table.shape)
 
     def store(self, rows: Rows, values: np.ndarray, mask: Optional[np.ndarray] = None) -> None:
@@ -341,24 +343,24 @@ class SharedView:
         index = self.elements()
         if mask is not None:
             live = np.broadcast_to(mask, shape).reshape(rows.count, -1)
-            at = index[None, :] + (self.base // self.dtype.itemsize)[:, None]
+            positions = index[None, :] + (self.base // self.dtype.itemsize)[:, None]
             row = np.broadcast_to(rows.index[:, None], live.shape)
-            view[row[live], np.broadcast_to(at, live.shape)[live]] = flat[live]
+            view[row[live], np.broadcast_to(positions, live.shape)[live]] = flat[live]
             return
         if self.base.shape[0] == 1:
             start = int(self.base[0]) // self.dtype.itemsize
-            at = index + start if start else index
+            positions = index + start if start else index
             if rows.whole and _runs(_Ref(self.table), self.dtype.itemsize):
-                view[:, at[0] : at[0] + at.size] = flat
+                view[:, positions[0] : positions[0] + positions.size] = flat
             elif rows.whole and self._put_chunks(view, flat):
                 pass
             elif rows.whole:
-                view[:, at] = flat
+                view[:, positions] = flat
             else:
-                view[rows.index[:, None], at[None, :]] = flat
+                view[rows.index[:, None], positions[None, :]] = flat
         else:
-            at = index[None, :] + (self.base // self.dtype.itemsize)[:, None]
-            view[rows.index[:, None], at] = flat
+            positions = index[None, :] + (self.base // self.dtype.itemsize)[:, None]
+            view[rows.index[:, None], positions] = flat
 
     def _put_chunks(self, view: np.ndarray, flat: np.ndarray) -> bool:
         """Write by the order of the bytes, which NumPy does faster; false where that cannot be."""

@@ -129,20 +129,23 @@ def _live(program: Program) -> tuple[int, Optional[Op]]:
     root: dict[int, int] = {}
     ops = list(program.walk_ops())
     allocations = {id(op): op for op in ops if is_allocation(op)}
-    for at, op in enumerate(ops):
+    for position, op in enumerate(ops):
         sources = [root[id(v)] for v in op.operands() if id(v) in root]
         for source in sources:
-            last[source] = at
+            last[source] = position
         if id(op) in allocations:
             key = id(op)
-            root[id(op.results[0])], first[key], last[key] = key, at, at
+            root[id(op.results[0])], first[key], last[key] = key, position, position
         elif len(sources) == 1:
             for result in op.results:
                 if in_tensor_memory(result.type):
                     root[id(result)] = sources[0]
     size = {key: _least(op.results[0].type) for key, op in allocations.items()}
     most = max(
-        (sum(size[k] for k in size if first[k] <= at <= last[k]) for at in first.values()),
+        (
+            sum(size[k] for k in size if first[k] <= position <= last[k])
+            for position in first.values()
+        ),
         default=0,
     )
     return most, max(allocations.values(), key=lambda op: size[id(op)], default=None)

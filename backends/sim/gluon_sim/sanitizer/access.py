@@ -126,11 +126,11 @@ def global_cost(
         cost.requests = int((last > 0).sum())
         cost.ideal = int((-(-_distinct(flat, live) * size // SECTOR)).sum())
         return cost
-    at, on = flat[:, held.index], live[:, held.index]  # (rows, warps, lanes, registers)
+    held_addresses, on = flat[:, held.index], live[:, held.index]  # (rows, warps, lanes, registers)
     if stores:
         on = on & held.first
-    vector = _vector(at, on, size)
-    starts = np.ascontiguousarray(at[..., ::vector].swapaxes(-1, -2))
+    vector = _vector(held_addresses, on, size)
+    starts = np.ascontiguousarray(held_addresses[..., ::vector].swapaxes(-1, -2))
     on = np.ascontiguousarray(on[..., ::vector].swapaxes(-1, -2))
     sectors = _distinct(starts // SECTOR, on)
     cost.requests = int(on.any(axis=-1).sum())
@@ -153,10 +153,10 @@ def shared_cost(
     if held is None:
         cost.passes = cost.ideal = flat.shape[0] * -(-flat.shape[1] * size // (banks * 4))
         return cost
-    at = flat[:, held.index]
-    on = np.broadcast_to(held.first if stores else np.ones((), bool), at.shape)
-    vector = _vector(at, on, size)
-    starts = at[..., ::vector].swapaxes(-1, -2)
+    held_offsets = flat[:, held.index]
+    on = np.broadcast_to(held.first if stores else np.ones((), bool), held_offsets.shape)
+    vector = _vector(held_offsets, on, size)
+    starts = held_offsets[..., ::vector].swapaxes(-1, -2)
     on = on[..., ::vector].swapaxes(-1, -2)
     lanes = starts.shape[-1]
     together = min(lanes, max(1, banks * 4 // (vector * size)))

@@ -30,7 +30,7 @@ def place(task: Task, bad: np.ndarray) -> tuple[tuple[int, int, int], tuple[int,
     return task.program_id(int(first[0])), tuple(int(i) for i in first[1:])
 
 
-def inside(task: Task, what: str, indices: np.ndarray, extent: int, of: str) -> np.ndarray:
+def inside(task: Task, access: str, indices: np.ndarray, extent: int, of: str) -> np.ndarray:
     """Return `indices` if all are in 0..extent-1; with the check off, they wrap around.
 
     Raises:
@@ -43,7 +43,7 @@ def inside(task: Task, what: str, indices: np.ndarray, extent: int, of: str) -> 
         return indices % extent
     program, element = place(task, bad)
     raise OutOfBoundsError(
-        f"{what} picks an element outside the {of} in {_of(program, element)}",
+        f"{access} picks an element outside the {of} in {_of(program, element)}",
         report="bounds.index",
         argument="index",
         expected=f"0 to {extent - 1}",
@@ -97,7 +97,7 @@ _LOADS = ("local_load", "local_gather")  # others use their results
 
 def initialised(
     task: Task,
-    what: str,
+    access: str,
     buffer: Buffer,
     unwritten: Optional[np.ndarray],
     copied: bool = False,
@@ -127,7 +127,7 @@ def initialised(
     accumulates = "mma" in task.op.name and hasattr(buffer.name, "pitch")  # tensor memory
     begins = " The first product into an accumulator takes use_acc=False." if accumulates else ""
     error = UninitialisedError(
-        f"`{what}` of {buffer.name}: {_of(program, element)} was never written{more}{later}",
+        f"`{access}` of {buffer.name}: {_of(program, element)} was never written{more}{later}",
         report="uninitialised.shared",
         remedy="Write the buffer first, and wait for the write." + begins,
         program=program,
@@ -212,9 +212,9 @@ def _keep(task: Task, value: np.ndarray, dims: tuple[int, ...], hints: dict[str,
             if factor <= 1:
                 continue
             if name == "tt.divisibility":
-                at = np.arange(dims[axis] if dims else 1) % runs[axis] == 0
+                kept = np.arange(dims[axis] if dims else 1) % runs[axis] == 0
                 bad = full % factor != 0
-                bad &= at.reshape(-1, *([1] * (len(dims) - axis - 1))) if dims else True
+                bad &= kept.reshape(-1, *([1] * (len(dims) - axis - 1))) if dims else True
             else:
                 step = np.diff(full.astype(np.int64), axis=axis + 1, prepend=0)
                 inner = (np.arange(dims[axis]) % factor != 0).reshape(

@@ -213,12 +213,12 @@ def _parts(
     parts: list[Part] = []
     for by, own in zip(holders, near):
         for c, here in enumerate(spread):
-            at = np.flatnonzero(own & (by & copies == here))
-            parts.append((c, at, by[at]))
+            places = np.flatnonzero(own & (by & copies == here))
+            parts.append((c, places, by[places]))
         # Elements in no holder's own memory are written by the first of them; reading is everybody's.
         far = ~np.any(near, axis=0) & (by == mine[0]) if writes else ~own
-        at = np.flatnonzero(far)
-        parts.append((0, at, by[at]))
+        places = np.flatnonzero(far)
+        parts.append((0, places, by[places]))
     parts = [part for part in parts if part[2].size]
     return copies, parts
 
@@ -260,15 +260,15 @@ class BlockShadow:
         now = blocks.tick()
         blocks.made[now] = (task.op, kind, task.name)
         met = None
-        for copy, at, by in parts[1]:
-            index = elements if at is None else elements[at]
+        for copy, places, by in parts[1]:
+            index = elements if places is None else elements[places]
             if size > self.grain:
                 ratio = size // self.grain
                 index = (index[:, None] * ratio + np.arange(ratio)).reshape(-1)
                 by = np.repeat(by, ratio)
             met = met or self._meets(kind, copy, index, by, known)
             self._note(kind, copy, index, by, now)
-            self._far(task, view, kind, copy, at, by, now, size)
+            self._far(task, view, kind, copy, places, by, now, size)
         return met
 
     def _meets(
@@ -281,8 +281,10 @@ class BlockShadow:
                 first = int(np.argmax(bad))
                 then = int(times[first])
                 one = int(np.broadcast_to(other, by.shape)[first])
-                op, what, task = self.blocks.made[then]
-                return Meeting(int(index[first]) * self.grain, int(by[first]), one, op, what, task)
+                op, access, task = self.blocks.made[then]
+                return Meeting(
+                    int(index[first]) * self.grain, int(by[first]), one, op, access, task
+                )
         return None
 
     def _earlier(
@@ -301,13 +303,13 @@ class BlockShadow:
             self.by[copy, index] = by
 
     def _far(
-        self, task: Task, view: View, kind: str, copy: int, at: Optional[np.ndarray],
+        self, task: Task, view: View, kind: str, copy: int, places: Optional[np.ndarray],
         by: np.ndarray, now: int, size: int,
     ) -> None:  # fmt: skip
         """Remember accesses to the memory of other blocks."""
         held = _held(view.type.layout, tuple(view.type.shape))
         assert held is not None
-        whose = held[0] if at is None else held[0][at]
+        whose = held[0] if places is None else held[0][places]
         whose = whose | _bits(self.copies)[copy]
         if len(by) != len(whose):
             by = by[:: len(by) // len(whose)]

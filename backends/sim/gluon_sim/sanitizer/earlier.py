@@ -38,7 +38,7 @@ class Earlier:
             members = self.sets[kind] = np.zeros(size, np.int32)
         return members
 
-    def _make(self, parent: np.ndarray, who: Numbers, epoch: Numbers) -> Optional[np.ndarray]:
+    def _make(self, parent: np.ndarray, program: Numbers, epoch: Numbers) -> Optional[np.ndarray]:
         """Add new nodes, one for each parent."""
         first, self_end = self.count, self.count + len(parent)
         if self_end > LIMIT:
@@ -48,20 +48,20 @@ class Earlier:
                 old = getattr(self, name)
                 setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
         self.parent[first:self_end] = parent
-        self.who[first:self_end] = who
+        self.who[first:self_end] = program
         self.epoch[first:self_end] = epoch
         self.count = self_end
         return np.arange(first, self_end, dtype=np.int32)
 
     def push(
-        self, kind: str, size: int, places: np.ndarray, who: np.ndarray, epoch: np.ndarray
+        self, kind: str, size: int, places: np.ndarray, programs: np.ndarray, epoch: np.ndarray
     ) -> None:
-        """Keep accesses by `who` (one per place) at `epoch` as earlier ones of `places`."""
+        """Keep accesses by `programs` (one per place) at `epoch` as earlier ones of `places`."""
         sets = self._of(kind, size)
         old = sets[places]
-        whole = np.stack([old.astype(np.int64), who.astype(np.int64), epoch.astype(np.int64)])
+        whole = np.stack([old.astype(np.int64), programs.astype(np.int64), epoch.astype(np.int64)])
         if (whole == whole[:, :1]).all():
-            number = self._make(old[:1], who[:1], epoch[:1])
+            number = self._make(old[:1], programs[:1], epoch[:1])
             if number is not None:
                 sets[places] = number[0]
             return

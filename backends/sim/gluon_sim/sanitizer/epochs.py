@@ -79,13 +79,13 @@ class Epochs:
             ids = np.full((1,) * ids.ndim, low, np.int64)  # the usual case: one epoch
         slots, clocks = self.slots[ids], self.clocks[ids]
         seen = agent.known.widen(int(slots.max()) + 1)
-        at = rows if seen.shape[1] > 1 and rows is not None else 0
+        seen_rows = rows if seen.shape[1] > 1 and rows is not None else 0
         if seen.shape[1] > 1 and rows is None:
             known = seen[0][:, slots.reshape(-1)].min(0).reshape(slots.shape)
             fenced = seen[1][:, slots.reshape(-1)].min(0).reshape(slots.shape)
         else:
-            known = seen[0][at, slots]
-            fenced = seen[1][at, slots] if agent.proxy != GENERIC else known
+            known = seen[0][seen_rows, slots]
+            fenced = seen[1][seen_rows, slots] if agent.proxy != GENERIC else known
         if agent.proxy != GENERIC and not free:
             known = np.where(self.asynchronous[ids], known, fenced)
         fine: np.ndarray = known >= clocks

@@ -92,16 +92,16 @@ class Lifetimes:
         last: float = first
         home = alloc.block.region if alloc.block is not None else None
         for op in users:
-            at, outer = float(self._places[id(op)][1]), op
+            position, outer = float(self._places[id(op)][1]), op
             while outer.block is not None and outer.block.region is not home:
                 owner = outer.block.region.owner if outer.block.region is not None else None
                 if not isinstance(owner, Op):
                     break
                 outer = owner
                 if outer.name in _LOOPS:  # named in a loop, it is in use through all of its rounds
-                    at = float(self._ends[id(outer)])
+                    position = float(self._ends[id(outer)])
             else:
-                last = max(last, at)
+                last = max(last, position)
                 continue
             if self._places[id(op)][0] == frame:
                 last = float("inf")  # it comes out of an `if`: nobody knows how far
@@ -131,10 +131,12 @@ class Lifetimes:
             for buffer in flight.buffers:
                 frame, first, last = self._spans.get(id(buffer.alloc), (0, 0, 0.0))
                 for op in (task.op, *reversed(task.calls)):
-                    home, at = self._places[id(op)]
-                    if home == frame and not first <= at <= last:
-                        what = f"the memory that the reduction of line {task.home().loc.line} needs"
-                        self._report(task, flight, buffer, what)
+                    home, position = self._places[id(op)]
+                    if home == frame and not first <= position <= last:
+                        subject = (
+                            f"the memory that the reduction of line {task.home().loc.line} needs"
+                        )
+                        self._report(task, flight, buffer, subject)
                         return
 
     def _under_way(self, task: Task) -> list[Flight]:

@@ -101,7 +101,7 @@ class Guide(Protocol):
         """Record a task's ordinary access to memory."""
         ...
 
-    def cells(self, task: Any, where: str, kind: str, at: np.ndarray) -> None:
+    def cells(self, task: Any, where: str, kind: str, elements: np.ndarray) -> None:
         """Record an atomic's access to memory."""
         ...
 

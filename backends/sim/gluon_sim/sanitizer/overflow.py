@@ -79,52 +79,52 @@ def _integer(value: Value) -> bool:
 
 def _sources(value: Value, calls: dict[str, list[Op]], branches: Branches) -> Iterator[Value]:
     """Yield the values that a value of control flow may be."""
-    owner, at = value.owner, value.index
+    owner, position = value.owner, value.index
     if isinstance(owner, Op):
         if owner.name == "call":
             for block in owner.args[0].body.blocks:
-                yield from _given(block, "ret", at)
+                yield from _given(block, "ret", position)
         elif owner.name in ("if", "for"):
             for region in owner.regions:
                 for block in region.blocks:
-                    yield from _given(block, "yield_op", at)
+                    yield from _given(block, "yield_op", position)
             if owner.name == "for":
-                yield owner.args[3][at]
+                yield owner.args[3][position]
         elif owner.name == "while":
             for block in owner.regions[0].blocks:
-                yield from _given(block, "condition_op", at)
+                yield from _given(block, "condition_op", position)
         return
     home = owner.region
     parent = home.owner if home is not None else None
     if isinstance(parent, Function):
         if parent.body.blocks and parent.body.blocks[0] is owner:
             for op in calls.get(parent.name, ()):
-                yield op.args[1][at]
+                yield op.args[1][position]
         for _, arguments in branches.get(id(owner), ()):
-            yield arguments[at]
+            yield arguments[position]
     elif isinstance(parent, Op) and parent.name == "for":
-        if at == 0:
+        if position == 0:
             yield from parent.args[:2]
         else:
-            yield parent.args[3][at - 1]
-            yield from _given(owner, "yield_op", at - 1)
+            yield parent.args[3][position - 1]
+            yield from _given(owner, "yield_op", position - 1)
     elif isinstance(parent, Op) and parent.name == "while":
         if home is parent.regions[0]:
-            yield parent.args[0][at]
+            yield parent.args[0][position]
             for block in parent.regions[1].blocks:
-                yield from _given(block, "yield_op", at)
+                yield from _given(block, "yield_op", position)
         else:
             for block in parent.regions[0].blocks:
-                yield from _given(block, "condition_op", at)
+                yield from _given(block, "condition_op", position)
 
 
-def _given(block: Block, name: str, at: int) -> Iterator[Value]:
+def _given(block: Block, name: str, position: int) -> Iterator[Value]:
     """Return the value that the terminator called `name` passes at a position."""
     for op in block.ops[-1:]:
         if op.name == name:
             values = op.args[-1]
-            if at < len(values):
-                yield values[at]
+            if position < len(values):
+                yield values[position]
 
 
 # ---- watching -------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def _op(values: Iterable[Any]) -> Optional[Op]:
     return next((v.op for v in values if isinstance(v, Wrapped) and v.op is not None), None)
 
 
-def settle(task: Task, what: str, addresses: Wrapped, mask: Optional[np.ndarray]) -> np.ndarray:
+def settle(task: Task, access: str, addresses: Wrapped, mask: Optional[np.ndarray]) -> np.ndarray:
     """Return the addresses of an access as a plain array.
 
     Raises:
@@ -310,7 +310,7 @@ def settle(task: Task, what: str, addresses: Wrapped, mask: Optional[np.ndarray]
     line = task.op.loc.line
     raise OffsetOverflowError(
         f"the result of `{op.name}` does not fit into {_bits(op)} bits and becomes the address of "
-        f"element {element} of program {program} in the `{called(task.op, what)}` of line {line}",
+        f"element {element} of program {program} in the `{called(task.op, access)}` of line {line}",
         report="overflow.offset",
         remedy="Compute the offset in 64 bits: x.to(gl.int64) before the product or the sum.",
         span=span_of(op.loc),

@@ -172,16 +172,16 @@ class ProgramOrder:
     def lacks(self) -> str:
         """Explain why the atomics of the launch do not order its programs."""
         used = list(self._used.values())
-        said = [
+        missing = [
             f"the atomic of line {op.loc.line} reaches no other program (scope cta)"
             for op, _, _, narrow in used
             if narrow
         ]
-        if used and not said:
-            said += [] if any(releases for _, _, releases, _ in used) else ["no atomic releases"]
+        if used and not missing:
+            missing += [] if any(releases for _, _, releases, _ in used) else ["no atomic releases"]
             acquires = any(acquires for _, acquires, _, _ in used)
-            said += [] if acquires else ["no atomic whose result is used acquires"]
-        return f" Here {' and '.join(said[:2])}." if said else ""
+            missing += [] if acquires else ["no atomic whose result is used acquires"]
+        return f" Here {' and '.join(missing[:2])}." if missing else ""
 
     def ordered(
         self, task: Task, epochs: Epochs, before: np.ndarray, ids: np.ndarray, now: np.ndarray,

@@ -101,8 +101,8 @@ def _issuers(tracking: Tracking, ids: np.ndarray) -> tuple[np.ndarray, np.ndarra
         epoch = tracking.epochs.all[number]
         assert epoch is not None and epoch.agent is not None
         flight = epoch.agent.flight
-        who = (epoch.agent, epoch.clock) if flight is None else (flight.issuer, flight.issued)
-        issuers.append((who[0].slot, who[1]))
+        accessor = (epoch.agent, epoch.clock) if flight is None else (flight.issuer, flight.issued)
+        issuers.append((accessor[0].slot, accessor[1]))
     slots, clocks = np.array(issuers, np.int64).T
     return slots, clocks
 

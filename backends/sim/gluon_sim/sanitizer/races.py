@@ -102,24 +102,26 @@ class SharedShadow:
                 rows = np.repeat(rows, ratio, axis=-1)
         if rows is not None:
             self._split()
-        at: Any = 0 if self.writes.shape[0] == 1 else rows
-        if at is None:
-            at = rows = np.arange(self.rows)[:, None]
+        shadow_rows: Any = 0 if self.writes.shape[0] == 1 else rows
+        if shadow_rows is None:
+            shadow_rows = rows = np.arange(self.rows)[:, None]
             index = np.atleast_2d(index)
         agent = task.agent
         assert agent is not None
-        ids = self.writes[at, index]
+        ids = self.writes[shadow_rows, index]
         self._check(task, agent, kind, ids, rows, index, name)
         if kind != "read":
             for slot, read in self.reads.items():
                 if slot != agent.slot:
-                    self._check(task, agent, kind, read[at, index], rows, index, name, True)
-            self.writes[at, index] = self.epochs.of(task, kind)
+                    self._check(
+                        task, agent, kind, read[shadow_rows, index], rows, index, name, True
+                    )
+            self.writes[shadow_rows, index] = self.epochs.of(task, kind)
         else:
             mine = self.reads.get(agent.slot)
             if mine is None:
                 mine = self.reads[agent.slot] = np.zeros_like(self.writes)
-            mine[at, index] = self.epochs.of(task, kind)
+            mine[shadow_rows, index] = self.epochs.of(task, kind)
 
     def _check(
         self, task: Task, agent: Agent, kind: str, ids: np.ndarray, rows: Optional[np.ndarray],
@@ -182,14 +184,14 @@ class GlobalShadow:
 
     def _kept(self, kind: str, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the arrays of who made the last access of a kind, and of its epoch."""
-        who = self.who.get(kind)
-        if who is None:
-            who = self.who[kind] = np.full(self.size, NOBODY, np.int32)
+        accessors = self.who.get(kind)
+        if accessors is None:
+            accessors = self.who[kind] = np.full(self.size, NOBODY, np.int32)
             self.ids[kind] = np.zeros(self.size, np.uint16)
         ids = self.ids[kind]
         if number > 0xFFFF and ids.dtype == np.uint16:
             ids = self.ids[kind] = ids.astype(np.int32)
-        return who, ids
+        return accessors, ids
 
     def _numbers(self, task: Task, kind: str, rest: Rest) -> Numbers:
         """Return the epochs of an access by the acting thread, and by the rest of them."""
@@ -206,11 +208,11 @@ class GlobalShadow:
         if kind != "write" or size != self.grain:
             return False
         run = slice(first, first + index.size)
-        if any((who[run] != NOBODY).any() for who in self.who.values()):
+        if any((accessors[run] != NOBODY).any() for accessors in self.who.values()):
             return False
         number = self._numbers(task, kind, rest)
-        who, ids = self._kept(kind, int(np.max(number)))
-        who[run].reshape(index.shape)[...] = programs
+        accessors, ids = self._kept(kind, int(np.max(number)))
+        accessors[run].reshape(index.shape)[...] = programs
         ids[run] = number if isinstance(number, int) else number.reshape(-1)
         return True
 
@@ -242,42 +244,42 @@ class GlobalShadow:
         if not isinstance(rest, bool):
             rest = np.broadcast_to(rest, index.shape)
         for other in _CONFLICTS[kind]:
-            who = self.who.get(other)
-            if who is not None:
-                self._check(task, kind, other, who, index, programs, name)
+            accessors = self.who.get(other)
+            if accessors is not None:
+                self._check(task, kind, other, accessors, index, programs, name)
             self._check_earlier(task, kind, other, index, programs, name)
         number = self._numbers(task, kind, rest)
-        who, ids = self._kept(kind, int(np.max(number)))
+        accessors, ids = self._kept(kind, int(np.max(number)))
         keeps = kind != "write" and (self.ordering or task.agent is not None)
         if keeps:
-            self._keep(task, kind, index, programs, who, ids)
+            self._keep(task, kind, index, programs, accessors, ids)
         ids[index] = number
         if kind == "write":
             self.earlier.forget(_CONFLICTS[kind], index)
-            who[index] = programs
+            accessors[index] = programs
             if shared:
                 self._clash(task, index, programs, name)
             elif len(programs) > 1:
-                double = who.take(index, mode="clip") != programs
+                double = accessors.take(index, mode="clip") != programs
                 if double.any():
-                    self._clash(task, index, programs, name, double, who)
+                    self._clash(task, index, programs, name, double, accessors)
             return
         if programs.size == 1 and not shared:
-            old = who[index]
+            old = accessors[index]
             same = (old == NOBODY) | (old == programs)
-            who[index] = programs if same.all() else np.where(same, programs, -2 - programs)
+            accessors[index] = programs if same.all() else np.where(same, programs, -2 - programs)
             return
-        old = who[index]
+        old = accessors[index]
         new = np.where((old == NOBODY) | (old == programs), programs, -2 - programs)
         if shared:
             new = np.where(new >= 0, -2 - new, new)
-        who[index] = new
+        accessors[index] = new
         if shared and keeps:
             others = task.batch.numbers[task.rows.index]
             others = others[others != programs.flat[0]]
             for places, one in _by_number(index, number):
                 self.earlier.push_all(kind, self.size, places, others, one)
-        several = who[index] != new
+        several = accessors[index] != new
         if several.any():
             if keeps and not shared:
                 double = np.isin(index, np.broadcast_to(index, several.shape)[several])
@@ -286,15 +288,15 @@ class GlobalShadow:
                 by = np.broadcast_to(programs, several.shape)[double]
                 numbers = np.broadcast_to(number, several.shape)[double]
                 self.earlier.push_rounds(kind, self.size, places, by, numbers)
-            last = who[index][several]
+            last = accessors[index][several]
             places = np.broadcast_to(index, several.shape)[several]
-            who[places] = np.where(last >= 0, -2 - last, last)
+            accessors[places] = np.where(last >= 0, -2 - last, last)
 
     def _check(
-        self, task: Task, kind: str, other: str, who: np.ndarray, index: np.ndarray,
+        self, task: Task, kind: str, other: str, accessors: np.ndarray, index: np.ndarray,
         programs: np.ndarray, name: str,
     ) -> None:  # fmt: skip
-        old = who.take(index, mode="clip")
+        old = accessors.take(index, mode="clip")
         if task.agent is not None:
             mine = (old == programs) & (old >= 0)
             if mine.any():
@@ -315,15 +317,15 @@ class GlobalShadow:
             self._report(task, kind, int(np.argmax(bad)), flat, ids, before, now, name)
 
     def _report(
-        self, task: Task, kind: str, at: int, places: np.ndarray, ids: np.ndarray,
+        self, task: Task, kind: str, position: int, places: np.ndarray, ids: np.ndarray,
         before: np.ndarray, now: np.ndarray, name: str,
     ) -> None:  # fmt: skip
-        """Report the access at `at` among the epochs `ids` as unordered."""
-        one = slice(at, at + 1)
-        earlier = self.epochs.all[int(ids[at])]
+        """Report the access at `position` among the epochs `ids` as unordered."""
+        one = slice(position, position + 1)
+        earlier = self.epochs.all[int(ids[position])]
         assert earlier is not None
         remedy = None
-        order, mine, theirs = self.order, int(now[at]), int(before[at])
+        order, mine, theirs = self.order, int(now[position]), int(before[position])
         if mine != theirs and order.ordered(
             task, self.epochs, before[one], ids[one], now[one], acting=True
         ):
@@ -342,16 +344,16 @@ class GlobalShadow:
             remedy = _PROGRAMS + order.lacks()
         report(
             task, kind, earlier, order.program(mine),
-            order.program(theirs) if theirs != mine else None, int(places[at]), name, True,
+            order.program(theirs) if theirs != mine else None, int(places[position]), name, True,
             remedy=remedy,
         )  # fmt: skip
 
     def _keep(
-        self, task: Task, kind: str, index: np.ndarray, programs: np.ndarray, who: np.ndarray,
+        self, task: Task, kind: str, index: np.ndarray, programs: np.ndarray, accessors: np.ndarray,
         ids: np.ndarray,
     ) -> None:  # fmt: skip
         """Before an access takes the place of the last: keep that one, unless it comes before."""
-        old = who.take(index, mode="clip")
+        old = accessors.take(index, mode="clip")
         live = old != NOBODY
         if not live.any():
             return
@@ -383,8 +385,8 @@ class GlobalShadow:
                     )
                 bad[own] = ~fine
             if bad.any():
-                at = int(np.argmax(bad))
-                self._report(task, kind, at, places, epochs, before, now, name)
+                position = int(np.argmax(bad))
+                self._report(task, kind, position, places, epochs, before, now, name)
 
     def _within(
         self, task: Task, agent: Agent, kind: str, other: str, index: np.ndarray,
@@ -414,11 +416,11 @@ class GlobalShadow:
 
     def _clash(
         self, task: Task, index: np.ndarray, programs: np.ndarray, name: str,
-        double: Optional[np.ndarray] = None, who: Optional[np.ndarray] = None,
+        double: Optional[np.ndarray] = None, accessors: Optional[np.ndarray] = None,
     ) -> None:  # fmt: skip
         """Several programs of a batch write one element with one op."""
         batch = task.batch
-        if double is None or who is None:
+        if double is None or accessors is None:
             rows = task.rows.index[:2]
             one, two = batch.program(int(rows[0])), batch.program(int(rows[1]))
             element = int(np.ravel(index)[0])
@@ -427,7 +429,7 @@ class GlobalShadow:
             element = int(np.broadcast_to(index, double.shape)[first])
             mine = int(np.broadcast_to(programs, double.shape)[first])
             one = batch.program(int(np.searchsorted(batch.numbers, mine)))
-            two = batch.program(int(np.searchsorted(batch.numbers, int(who[element]))))
+            two = batch.program(int(np.searchsorted(batch.numbers, int(accessors[element]))))
         earlier = Epoch(task.op, "write", task.agent, 0, task.name)
         report(task, "write", earlier, two, one, element, name, True)
 
@@ -512,7 +514,7 @@ def report_threads(task: Task, kind: str, op: Op, met: Met, name: str) -> None:
     place = between(op, task.op)
     if (op.loc.file, op.loc.line) == (task.op.loc.file, task.op.loc.line):
         place = "between the two, each in a line of its own"
-    who = "blocks of the cluster" if met.blocks else "threads of it"
+    parties = "blocks of the cluster" if met.blocks else "threads of it"
     own, wide = threads_barrier(task.op), threads_barrier(task.op, cluster=True)
     remedy = (
         f"Put {wide} {place}: {own} is of one block alone."
@@ -521,7 +523,7 @@ def report_threads(task: Task, kind: str, op: Op, met: Met, name: str) -> None:
     )
     error = RaceError(
         f"race on element {met.place} of `{name}`: the {now.describe()} and the {then.describe()} are "
-        f"by different {who}, which no barrier orders",
+        f"by different {parties}, which no barrier orders",
         accesses=(then, now),
         place=met.place,
         program=program,

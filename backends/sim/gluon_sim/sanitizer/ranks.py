@@ -84,9 +84,12 @@ class RankOrder(ProgramOrder):
         return self._launches[self._launch(number)][1]
 
     def program(self, number: int) -> OnRank:
-        at = self._launch(number)
-        rank, _, grid = self._launches[at]
-        x, rest = (number - self._firsts[at]) % grid[0], (number - self._firsts[at]) // grid[0]
+        launch = self._launch(number)
+        rank, _, grid = self._launches[launch]
+        x, rest = (
+            (number - self._firsts[launch]) % grid[0],
+            (number - self._firsts[launch]) // grid[0],
+        )
         return OnRank((x, rest % grid[1], rest // grid[1]), rank)
 
 
@@ -140,11 +143,11 @@ class AcrossRanks:
             then = self._ops.get((other, not wide)) or self._ops.get((other, wide))
         theirs = f"rank {other}" if other >= 0 else "another rank"
         now = task.home()
-        at = f" (line {then.loc.line})" if then is not None else ""
+        place = f" (line {then.loc.line})" if then is not None else ""
         narrow, line = (then, theirs) if wide else (now, f"rank {rank}")
         named = f"line {narrow.loc.line}" if narrow is not None else "the atomic"
         raise ScopeError(
-            f"`{task.op.called}` at line {now.loc.line} on rank {rank} and atomics of {theirs}{at} "
+            f"`{task.op.called}` at line {now.loc.line} on rank {rank} and atomics of {theirs}{place} "
             f"meet in `{allocation.name}`, and the scope of those of {line} ends at its device",
             report="race.scope",
             program=task.program_id(0),

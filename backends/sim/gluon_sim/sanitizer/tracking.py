@@ -117,12 +117,12 @@ class Tracking:
         task: Task,
         kind: str,
         view: ShadowedView,
-        at: np.ndarray,
+        elements: np.ndarray,
         live: Optional[np.ndarray] = None,
     ) -> None:
         """Record an access to chosen elements: indices into all rows of the buffer, one after the other."""
         size = view.dtype.itemsize
-        flat = at.ravel() if live is None else at[live]
+        flat = elements.ravel() if live is None else elements[live]
         if flat.size:
             rows, index = np.divmod(flat, view.buffer.size // size)
             shadow = self._shadow(view.buffer, size)
@@ -138,20 +138,20 @@ class Tracking:
             shadow._refine(size)
         ratio = size // shadow.grain
         span = view.span()
-        at: Any
+        cells: Any
         if span is not None:
-            at = slice(span.start // shadow.grain, span.stop // shadow.grain)
+            cells = slice(span.start // shadow.grain, span.stop // shadow.grain)
         else:
-            at = view.elements()[None, :] + (view.base // size)[:, None]
-            at = (at[..., None] * ratio + np.arange(ratio)).reshape(-1)
+            cells = view.elements()[None, :] + (view.base // size)[:, None]
+            cells = (cells[..., None] * ratio + np.arange(ratio)).reshape(-1)
         kept = [shadow.writes, *(shadow.reads.values() if reads else ())]
-        distinct = np.unique(np.concatenate([_distinct(epochs[:, at]) for epochs in kept]))
+        distinct = np.unique(np.concatenate([_distinct(epochs[:, cells]) for epochs in kept]))
         return distinct[distinct > 0]
 
     # ---- global memory ----------------------------------------------------------------------
 
     def touched(
-        self, task: Task, what: str, kind: str, allocation: Allocation, index: np.ndarray,
+        self, task: Task, access: str, kind: str, allocation: Allocation, index: np.ndarray,
         live: Optional[np.ndarray], shape: tuple[int, ...], size: int, run: Optional[int] = None,
     ) -> None:  # fmt: skip
         """Record an access to elements `index` of an allocation, those that `live` picks of `shape`.
@@ -162,18 +162,18 @@ class Tracking:
         if not index.size:
             return
         if not self._alone or task.agent is not None:
-            self._agents(task, what, kind, allocation, index, live, shape, size, run)
-        if self.threads and id(allocation) in self._met and what in _PLAIN:
+            self._agents(task, access, kind, allocation, index, live, shape, size, run)
+        if self.threads and id(allocation) in self._met and access in _PLAIN:
             self._thread(task, kind, allocation, index, live, shape, size)
 
     def _agents(
-        self, task: Task, what: str, kind: str, allocation: Allocation, index: np.ndarray,
+        self, task: Task, access: str, kind: str, allocation: Allocation, index: np.ndarray,
         live: Optional[np.ndarray], shape: tuple[int, ...], size: int, run: Optional[int],
     ) -> None:  # fmt: skip
         """Record an access in the order of programs, and of agents within them."""
         if kind == "read":
-            kind = "poll" if task.op.attrs.get("volatile") else _LOADS.get(what, "read")
-        elif what == "atomic_store":
+            kind = "poll" if task.op.attrs.get("volatile") else _LOADS.get(access, "read")
+        elif access == "atomic_store":
             kind = "update"
         if self._written is not None and id(allocation) not in self._written:
             if kind in ("read", "poll"):

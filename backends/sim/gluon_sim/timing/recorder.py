@@ -378,37 +378,37 @@ class Recorder(Watcher):
 
     # ---- requests of models -----------------------------------------------------------------------------
 
-    def event(self, launch: Launch, task: Task, op: Op, what: str, *details: Any) -> None:
-        if what == "issue":
+    def event(self, launch: Launch, task: Task, op: Op, method: str, *details: Any) -> None:
+        if method == "issue":
             self._issued(launch, task, op, *details)
-        elif what == "performed":
+        elif method == "performed":
             _, token = details[:2]
             start = self._flights.pop(id(token), None)
             if start is not None:
                 size, key = self._traffic.pop(id(op), (0, None))
                 start.bytes, start.key = size, key
                 self._landed[id(op)] = start
-        elif what in ("load_global", "store_global", "atomic_global"):
-            self._moved(task, op, what, details)
-        elif what == "commit":
+        elif method in ("load_global", "store_global", "atomic_global"):
+            self._moved(task, op, method, details)
+        elif method == "commit":
             self._put(task, Commit(details[0]))
-        elif what == "wait_groups":
+        elif method == "wait_groups":
             reads = bool(details[2]) if len(details) > 2 else False
             self._put(
                 task, WaitGroups(self._where(launch, task, op), details[0], int(details[1]), reads)
             )
-        elif what == "barrier_init":
+        elif method == "barrier_init":
             self._put(task, Init(self._place(details[0]), int(details[1])))
-        elif what == "barrier_expect" and _live(details, 2):
+        elif method == "barrier_expect" and _live(details, 2):
             self._put(task, Expect(self._place(details[0]), int(details[1])))
-        elif what in ("barrier_arrive", "barrier_complete") and _live(details, 2):
-            self._signalled(launch, task, op, what, details)
-        elif what == "barrier_wait" and _live(details, 2):
+        elif method in ("barrier_arrive", "barrier_complete") and _live(details, 2):
+            self._signalled(launch, task, op, method, details)
+        elif method == "barrier_wait" and _live(details, 2):
             parity = int(np.asarray(details[1]).reshape(-1)[0]) & 1
             self._put(
                 task, WaitBarrier(self._where(launch, task, op), self._place(details[0]), parity)
             )
-        elif what in ("load_shared", "store_shared") and id(op) not in self._traffic:
+        elif method in ("load_shared", "store_shared") and id(op) not in self._traffic:
             self._traffic.setdefault(id(op), (0, None))
 
     def _issued(self, launch: Launch, task: Task, op: Op, queue: str, token: Any) -> None:
@@ -443,9 +443,9 @@ class Recorder(Watcher):
         each = 16 * task.target.warp_size
         return float(size / each / min(task.num_warps, self.timing.schedulers))
 
-    def _moved(self, task: Task, op: Op, what: str, details: Sequence[Any]) -> None:
+    def _moved(self, task: Task, op: Op, method: str, details: Sequence[Any]) -> None:
         """Add up the global memory that the work which is performed now touches."""
-        first = 1 if what == "atomic_global" else 0
+        first = 1 if method == "atomic_global" else 0
         addresses, values = details[first], details[first + 1]
         mask = details[first + 2] if len(details) > first + 2 else None
         dtype = values if isinstance(values, np.dtype) else getattr(values, "dtype", None)
@@ -461,13 +461,13 @@ class Recorder(Watcher):
         self._traffic[id(op)] = before + count * size, key
 
     def _signalled(
-        self, launch: Launch, task: Task, op: Op, what: str, details: Sequence[Any]
+        self, launch: Launch, task: Task, op: Op, method: str, details: Sequence[Any]
     ) -> None:
         place = self._place(details[0])
         count = int(details[1]) if len(details) > 1 else 1
         landed = self._landed.get(id(op))
         if landed is not None:
-            kind = "arrive" if what == "barrier_arrive" else "bytes"
+            kind = "arrive" if method == "barrier_arrive" else "bytes"
             landed.signals.append((place, kind, count))
         else:
             self._put(task, Arrive(self._where(launch, task, op), place, count))

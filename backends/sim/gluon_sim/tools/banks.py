@@ -134,7 +134,7 @@ def _uses(buffer: _Buffer, banks: int) -> Iterator[BankUse]:
     type: Any = buffer.alloc.results[0].type
     size = numpy_dtype(type).itemsize
     accesses = list(buffer.accesses.values())
-    costs = [one.cost(size, banks, lambda at: at) for one in accesses]
+    costs = [one.cost(size, banks, lambda place: place) for one in accesses]
     cure, cured, note = None, None, ""
     if any(passes > ideal for passes, ideal in costs):
         cure, cured, note = _cure(buffer, type, accesses, costs, banks)
@@ -163,8 +163,8 @@ def _cure(
     """Return the layout with the fewest passes over all accesses, the passes of each with it, and a
     remark."""
     if buffer.needed:
-        who = ", ".join(f"{name} at line {line}" for name, line in sorted(buffer.needed.items()))
-        return None, None, f"the buffer must lie as it does for {who}"
+        users = ", ".join(f"{name} at line {line}" for name, line in sorted(buffer.needed.items()))
+        return None, None, f"the buffer must lie as it does for {users}"
     rank = type.layout._rank_or_none()
     shape = tuple(type.shape)
     if rank is None or rank > len(shape) or int(np.prod(shape)) > _MOST_ELEMENTS:
@@ -182,7 +182,7 @@ def _cure(
         except GluonError:
             continue
         moved = [
-            one.cost(size, banks, lambda at, new=new: new[element[at // size]] * size)[0]  # type: ignore[misc]
+            one.cost(size, banks, lambda place, new=new: new[element[place // size]] * size)[0]  # type: ignore[misc]
             for one in accesses
         ]
         if sum(moved) < least:

@@ -45,9 +45,9 @@ def visible(op: Op) -> dict[str, Any]:
     values: dict[str, Any] = {}
     chain: list[tuple[Block, Optional[Op]]] = []
     block: Optional[Block] = op.block
-    at: Optional[Op] = op
+    last: Optional[Op] = op
     while block is not None:
-        chain.append((block, at))
+        chain.append((block, last))
         region = block.region
         owner = region.owner if region is not None else None
         if not isinstance(owner, Op):
@@ -55,8 +55,8 @@ def visible(op: Op) -> dict[str, Any]:
             blocks = region.blocks if region is not None else [block]
             chain += [(b, None) for b in reversed(blocks[: blocks.index(block)])]
             break
-        block, at = owner.block, owner
-    for block, at in reversed(chain):
+        block, last = owner.block, owner
+    for block, last in reversed(chain):
         after: dict[int, list[tuple[str, Any]]] = {}
         for anchor, name, value in block.bindings:
             after.setdefault(id(anchor) if anchor is not None else 0, []).append((name, value))
@@ -65,7 +65,7 @@ def visible(op: Op) -> dict[str, Any]:
             values.pop(name, None)
             values[name] = value
         for other in block.ops:
-            if other is at:
+            if other is last:
                 break
             for name, value in after.get(id(other), ()):
                 values.pop(name, None)

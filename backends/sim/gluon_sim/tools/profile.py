@@ -78,8 +78,8 @@ class Counts:
             setattr(self, name, getattr(self, name) + amount)
 
     def put(self, table: str, key: str, amount: int) -> None:
-        at = getattr(self, table)
-        at[key] = at.get(key, 0) + amount
+        counts = getattr(self, table)
+        counts[key] = counts.get(key, 0) + amount
 
     def merge(self, other: "Counts") -> None:
         for name, value in vars(other).items():
@@ -325,37 +325,37 @@ class Profiler(Watcher):
         elif name == "convert_layout":
             self._convert(counts, op, programs)
 
-    def event(self, launch: Launch, task: Task, op: Op, what: str, *details: Any) -> None:
+    def event(self, launch: Launch, task: Task, op: Op, method: str, *details: Any) -> None:
         loc = launch.line(task, op)
         counts = self.current.lines[loc.file, loc.line]
         programs = task.programs
-        if what == "load_global":
+        if method == "load_global":
             addresses, type = details[:2]
             dtype = type if isinstance(type, np.dtype) else numpy_dtype(type)
             mask = details[2] if len(details) > 2 else None
             self._global(counts, task, op, addresses, mask, dtype.itemsize, "read")
-        elif what == "store_global":
+        elif method == "store_global":
             addresses, values = details[:2]
             mask = details[2] if len(details) > 2 else None
             size = values.dtype.itemsize
             shape = np.broadcast_shapes(addresses.shape[1:], values.shape[1:])
             wide = np.broadcast_to(addresses, (addresses.shape[0], *shape))
             self._global(counts, task, op, wide, mask, size, "write")
-        elif what == "atomic_global":
+        elif method == "atomic_global":
             addresses, values = details[1:3]
             mask = details[3] if len(details) > 3 else None
             self._atomic(counts, task, op, addresses, mask, values.dtype.itemsize)
-        elif what in ("load_shared", "store_shared"):
+        elif method in ("load_shared", "store_shared"):
             view = details[0]
-            way = "read" if what == "load_shared" else "written"
+            way = "read" if method == "load_shared" else "written"
             if isinstance(view, SharedView):
                 self._shared(counts, view, _tensor_like(op, view.shape), way, programs)
-        elif what == "dot":
+        elif method == "dot":
             a, _, acc = details[:3]
             k = next((t.type.dims[-1] for t in op.operands() if _fits(t.type, a)), a.shape[-1])
             kind = _kind(next(op.operands()).type, details[3] if len(details) > 3 else None)
             counts.put("matrix", kind, 2 * prod(acc.shape[1:]) * k * programs)
-        elif what == "issue":
+        elif method == "issue":
             counts.async_ops += programs
 
     # ---- global memory ------------------------------------------------------------------------
@@ -495,14 +495,14 @@ class Profiler(Watcher):
         size = view.dtype.itemsize
         grid = list(np.ogrid[tuple(slice(0, n) for n in type.dims)])
         where = [indices if d == axis else g[None] for d, g in enumerate(grid)]
-        at = view.table[tuple(np.broadcast_arrays(*where))]
-        at = at + view.base.reshape(-1, *([1] * (at.ndim - 1)))
-        times = programs // at.shape[0]
+        offsets = view.table[tuple(np.broadcast_arrays(*where))]
+        offsets = offsets + view.base.reshape(-1, *([1] * (offsets.ndim - 1)))
+        times = programs // offsets.shape[0]
         held = holders(type.layout, tuple(type.dims))
         if op.name != "local_scatter":
-            self._banks(counts, at, size, held, "read", times)
+            self._banks(counts, offsets, size, held, "read", times)
         if op.name != "local_gather":
-            self._banks(counts, at, size, held, "written", times)
+            self._banks(counts, offsets, size, held, "written", times)
 
     # ---- arithmetic -----------------------------------------------------------------------------
 

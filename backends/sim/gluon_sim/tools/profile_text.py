@@ -45,8 +45,8 @@ def duration(seconds: Optional[float]) -> str:
     return f"{seconds / 1e-12:.3g} ps"
 
 
-def many(count: int, what: str, plural: str = "s") -> str:
-    return f"{count} {what}{plural if count != 1 else ''}"
+def many(count: int, noun: str, plural: str = "s") -> str:
+    return f"{count} {noun}{plural if count != 1 else ''}"
 
 
 def _sectors(row: Mapping[str, Any]) -> str:

@@ -170,16 +170,16 @@ class Tracer(Watcher):
         if signal is not None and signal[0] is not row:
             self._flows += 1
             flow = {"cat": "barrier", "name": "signal", "id": self._flows}
-            other, at = signal
-            self._put({"ph": "s", "pid": other.pid, "tid": other.tid, "ts": at - 1, **flow})
+            other, time = signal
+            self._put({"ph": "s", "pid": other.pid, "tid": other.tid, "ts": time - 1, **flow})
             self._put({"ph": "f", "bp": "e", "pid": row.pid, "tid": row.tid, "ts": row.now, **flow})
 
     # ---- requests of models ----------------------------------------------------------------------
 
-    def event(self, launch: Launch, task: Task, op: Op, what: str, *details: Any) -> None:
+    def event(self, launch: Launch, task: Task, op: Op, method: str, *details: Any) -> None:
         row = self._row(launch, task)
         line = launch.line(task, op).line
-        if what == "issue":
+        if method == "issue":
             queue, token = details
             event = {
                 "cat": "async", "name": f"{op.called} (line {line})", "id": len(self.events),
@@ -187,20 +187,20 @@ class Tracer(Watcher):
             }  # fmt: skip
             self._asyncs[id(token)] = {**event, "token": token}
             self._put({"ph": "b", "ts": row.now, **event, "args": {"line": line, "queue": queue}})
-        elif what == "performed":
+        elif method == "performed":
             begun = self._asyncs.pop(id(details[1]), None)
             if begun is not None:
                 begun.pop("token")
                 moved = {"args": {"bytes": details[2]}} if len(details) > 2 else {}
                 self._put({"ph": "e", "ts": max(row.now, self._clock), **begun, **moved})
-        elif what.startswith("barrier_") and isinstance(details[0], SharedView):
+        elif method.startswith("barrier_") and isinstance(details[0], SharedView):
             view = details[0]
-            if what in ("barrier_arrive", "barrier_complete"):
+            if method in ("barrier_arrive", "barrier_complete"):
                 self._signals[_place(view)] = (row, row.now)
-            if what not in ("barrier_wait", "barrier_passed"):
-                self._instant(row, what.replace("_", " "), line, view, details[1:])
-        elif what in ("commit", "wait_groups"):
-            self._instant(row, what.replace("_", " "), line, None, details)
+            if method not in ("barrier_wait", "barrier_passed"):
+                self._instant(row, method.replace("_", " "), line, view, details[1:])
+        elif method in ("commit", "wait_groups"):
+            self._instant(row, method.replace("_", " "), line, None, details)
 
     def _instant(
         self, row: _Row, name: str, line: int, view: Optional[SharedView], details: Sequence[Any]

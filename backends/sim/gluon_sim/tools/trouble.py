@@ -73,8 +73,8 @@ def _deadlock(error: DeadlockError) -> tuple[Party, ...]:
             for number, scene in enumerate(scenes)
             if _place(scene)[0] == file and _place(scene)[1] in there
         ]
-        what = "was never reached" if stuck else "was not reached, and its task is over"
-        parties.append(Party("", what, file, line, tuple(stuck)))
+        state = "was never reached" if stuck else "was not reached, and its task is over"
+        parties.append(Party("", state, file, line, tuple(stuck)))
     parties += [Party(name, "is over") for name in error.ended[:16]]
     return tuple(parties)
 

@@ -70,8 +70,8 @@ class Watcher:
     def joins(self, launch: "Launch", task: Task, step: Step) -> None:
         """Report that all partitions of the task have ended."""
 
-    def event(self, launch: "Launch", task: Task, op: Op, what: str, *details: Any) -> None:
-        """Report that a vendor's model called a method of the machine: `what` is its name."""
+    def event(self, launch: "Launch", task: Task, op: Op, method: str, *details: Any) -> None:
+        """Report that a vendor's model called a method of the machine: `method` is its name."""
 
 
 _watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("gluon_sim_watchers", default=())
@@ -329,14 +329,14 @@ class Observed:
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._task, name, value)
 
-    def _tell(self, what: str, *details: Any) -> None:
+    def _tell(self, method: str, *details: Any) -> None:
         for watcher in self._launch.watchers:
-            watcher.event(self._launch, self._task, self._op, what, *details)
+            watcher.event(self._launch, self._task, self._op, method, *details)
 
-    def _bytes(self, addresses: np.ndarray, what: Any, mask: Any = None, *rest: Any) -> int:
+    def _bytes(self, addresses: np.ndarray, element: Any, mask: Any = None, *rest: Any) -> int:
         """Return the bytes of global memory that an access to addresses moves in all programs that run."""
-        dtype = what if isinstance(what, np.dtype) else getattr(what, "dtype", None)
-        size = dtype.itemsize if dtype is not None else numpy_dtype(what).itemsize
+        dtype = element if isinstance(element, np.dtype) else getattr(element, "dtype", None)
+        size = dtype.itemsize if dtype is not None else numpy_dtype(element).itemsize
         live = np.broadcast_arrays(addresses, True if mask is None else mask)[1]
         return int(np.count_nonzero(live)) * size * (self._task.programs // len(live) or 1)
 

@@ -472,13 +472,13 @@ def _install() -> None:
         for name in names.split():
             setattr(SimBuilder, f"create_{name}", _simple(name, result))
 
-    def like(at: int) -> ResultType:
-        return lambda args: args[at].type
+    def like(position: int) -> ResultType:
+        return lambda args: args[position].type
 
-    for at, names in _LIKE.items():
-        put(names, like(at))
-    for at, names in _TYPED.items():
-        put(names, itemgetter(at))
+    for position, names in _LIKE.items():
+        put(names, like(position))
+    for position, names in _TYPED.items():
+        put(names, itemgetter(position))
     put(_MEMDESC, lambda args: args[0])
     put(_NOTHING, lambda args: None)
     compare = [f"icmp{c}" for c in "EQ NE SGE SGT SLE SLT UGE UGT ULE ULT".split()]

@@ -52,7 +52,7 @@ def _reached(program: Program, folder: Folder) -> tuple[list[Op], set[int]]:
                 dead = folder.unreached(op)
                 never |= {id(one) for one in dead}
                 left += [one for one in op.regions if all(one is not other for other in dead)]
-    order = {id(op): at for at, op in enumerate(program.walk_ops())}
+    order = {id(op): position for position, op in enumerate(program.walk_ops())}
     return sorted(ops, key=lambda op: order[id(op)]), never
 
 

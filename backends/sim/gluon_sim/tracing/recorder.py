@@ -70,8 +70,8 @@ class Recorder:
     def set_insertion_point_after(self, op: Op) -> None:
         assert op.block is not None
         ops = op.block.ops
-        at = ops.index(op) + 1
-        self._block, self._before = op.block, (ops[at] if at < len(ops) else None)
+        following = ops.index(op) + 1
+        self._block, self._before = op.block, (ops[following] if following < len(ops) else None)
 
     def create_block(self) -> Block:
         assert self._block is not None and self._block.region is not None
@@ -110,8 +110,8 @@ class Recorder:
         if block is None:  # parameters, before the function has a body
             self._unbound.append((name, values))
             return
-        at = len(block.ops) if before is None else block.ops.index(before)
-        anchor = block.ops[at - 1] if at else None
+        position = len(block.ops) if before is None else block.ops.index(before)
+        anchor = block.ops[position - 1] if position else None
         for i, value in enumerate(values):
             label = name if len(values) == 1 else f"{name}[{i}]"
             if isinstance(value, Value):

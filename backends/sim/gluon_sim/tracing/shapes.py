@@ -20,13 +20,13 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _infer(what: str, layout: Any, *args: Any) -> Any:
+def _infer(rule: str, layout: Any, *args: Any) -> Any:
     """`gluon_core.layouts.infer.<what>`; a tensor without a layout keeps none."""
     if layout is None:
         return None
     from gluon_core.layouts import infer
 
-    return getattr(infer, what)(layout, *args)
+    return getattr(infer, rule)(layout, *args)
 
 
 def expand_dims(type: Type, axis: int) -> Type:

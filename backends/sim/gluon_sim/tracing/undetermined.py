@@ -62,11 +62,11 @@ class _Groups:
     def __init__(self) -> None:
         self.parent: dict[int, int] = {}
 
-    def find(self, at: int) -> int:
-        self.parent.setdefault(at, at)
-        while self.parent[at] != at:
-            self.parent[at] = at = self.parent[self.parent[at]]
-        return at
+    def find(self, group: int) -> int:
+        self.parent.setdefault(group, group)
+        while self.parent[group] != group:
+            self.parent[group] = group = self.parent[self.parent[group]]
+        return group
 
     def join(self, one: Value, other: Value) -> None:
         self.parent[self.find(id(one))] = self.find(id(other))

@@ -77,9 +77,9 @@ def _view(value: Value) -> str:
     return source if len(source) <= _LONGEST else f"{source[: _LONGEST - 3]}..."
 
 
-def called(op: Op, what: str) -> str:
-    """Return the function that the kernel calls for an op, or else `what`."""
-    return what if op.site is None else op.site.function
+def called(op: Op, default: str) -> str:
+    """Return the function that the kernel calls for an op, or else `default`."""
+    return default if op.site is None else op.site.function
 
 
 def line_of(op: Op, other: Optional[Op] = None) -> str:
