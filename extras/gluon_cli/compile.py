@@ -225,7 +225,7 @@ def _report(
         return
     rows = [("kernel", name), *_rows(compiled, counts)]
     if output is not None:
-        by_line = ((place.replace("\n", "  "), said) for place, said in line_rows(lines))
+        by_line = ((place.replace("\n", "  "), note) for place, note in line_rows(lines))
         output.write_text("".join(f"{key}: {value}\n" for key, value in (*rows, *by_line) if key))
         return
     text = table("", ("", ">"), (row if row[0] else None for row in rows))

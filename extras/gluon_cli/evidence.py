@@ -83,7 +83,7 @@ def weigh(
 
 
 def _nothing(record: Record, asked: Optional[Target], check: bool) -> list[str]:
-    what = "nothing was checked" if check else f"nothing ran on {asked or 'a simulator'}"
+    subject = "nothing was checked" if check else f"nothing ran on {asked or 'a simulator'}"
     if not record.launches:
         why = "no kernel was launched"
         if record.raised:
@@ -92,9 +92,9 @@ def _nothing(record: Record, asked: Optional[Target], check: bool) -> list[str]:
             "Launch kernels where the file runs as a program, or compile it: `gluon compile`. "
             "Launches of other processes are not seen."
         )
-        return [f"{what}: {why}. {remedy}" if not record.raised else f"{what}: {why}"]
+        return [f"{subject}: {why}. {remedy}" if not record.raised else f"{subject}: {why}"]
     others = [one for one in record.launches if one.target != str(asked)]
-    lines = [f"{what} on {asked}" if check else what]
+    lines = [f"{subject} on {asked}" if check else subject]
     lines += [f"  {text}" for text in _counted(record, others)]
     return [*lines, _elsewhere(others)]
 
@@ -154,8 +154,8 @@ def _notes(record: Record) -> list[str]:
     caught = Counter((_text(one), one.report) for one in record.raised)
     for (text, report), count in caught.items():
         often = f"{count} times " if count > 1 else ""
-        what = "reported" if report else "refused"
-        lines.append(f"{often}{what}, and the file went on: {text}")
+        verb = "reported" if report else "refused"
+        lines.append(f"{often}{verb}, and the file went on: {text}")
     return lines
 
 

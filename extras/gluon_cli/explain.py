@@ -53,8 +53,8 @@ def show(
         for op in result.ops:
             s = op.selection
             taken = f"{s.chosen.name} ({registry().contributor(s.chosen).plugin})"
-            said = verdict(op)
-            taken = taken if said is None else f"{taken}\n{said}"
+            answer = verdict(op)
+            taken = taken if answer is None else f"{taken}\n{answer}"
             rows += [(f"{s.op}\n{near_place(s.where)}", taken, not_taken(op)), None]
         title = f"{form.name} for {chosen}"
         console().print(table(title, ("op", "taken", "why not the others"), rows))

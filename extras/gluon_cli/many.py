@@ -68,12 +68,12 @@ def on_each(
             console().rule(target, align="left", style="dim")
             sys.stdout.flush()
         command = again(context, targets=None, target=target, **changed(target))
-        done, said = _said(command, as_json)
+        done, outcome = _called(command, as_json)
         seconds = time.perf_counter() - started
         row: dict[str, Any] = {
             "target": target,
             "exit": done.returncode,
-            "outcome": said or _word(done.returncode),
+            "outcome": outcome or _word(done.returncode),
             "seconds": round(seconds, 2),
         }
         if as_json:
@@ -88,7 +88,7 @@ def on_each(
     return code
 
 
-def _said(command: Sequence[str], as_json: bool) -> tuple[subprocess.CompletedProcess[str], str]:
+def _called(command: Sequence[str], as_json: bool) -> tuple[subprocess.CompletedProcess[str], str]:
     """Run a command; return it, and its outcome beyond the exit code."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "outcome"

@@ -210,18 +210,18 @@ def _lines(
 
 def _limit(narrowest: tuple[str, int], permitted: Optional[int]) -> Optional[str]:
     """Return the limits of accesses that no argument would widen."""
-    what, width = _plural(narrowest[0]), narrowest[1]
+    noun, width = _plural(narrowest[0]), narrowest[1]
     if permitted is None:
         return None
     if width < permitted:
         return (
-            f"{width}-byte {what}, where the layout permits {permitted}: offsets or masks are not known "
+            f"{width}-byte {noun}, where the layout permits {permitted}: offsets or masks are not known "
             "to be the same, or consecutive, for the elements of one thread; promise it with "
             "gl.max_contiguous or gl.multiple_of"
         )
     if width < _NARROW:
         return (
-            f"{width}-byte {what}: the layout gives each thread no more in a row; "
+            f"{width}-byte {noun}: the layout gives each thread no more in a row; "
             "gl.portable.blocked_layout makes one that gives 16 bytes"
         )
     return None

@@ -102,5 +102,5 @@ def line_rows(lines: tuple[LineOutcome, ...]) -> Iterator[tuple[str, str]]:
         code = line.code
         place = near_place(f"{code.file}:{code.line}") if code.line else "no line"
         text = getline(code.file, code.line).strip() if code.line else ""
-        said = counted(code.counts) + (f"\n{line.note}" if line.note else "")
-        yield (f"{place}\n{text}" if text else place), said
+        summary = counted(code.counts) + (f"\n{line.note}" if line.note else "")
+        yield (f"{place}\n{text}" if text else place), summary

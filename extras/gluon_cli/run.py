@@ -153,8 +153,8 @@ def run_file(
             more.update(launches=evidence.launches, caught=evidence.caught, evidence=evidence.lines)
         if runs.check:
             more.update({"schedules": runs.count, **asdict(verdict or Verdict())})
-        if stand_in is not None and (said := list(stand_in.lines())):
-            more["stand_in"] = said
+        if stand_in is not None and (substitutes := list(stand_in.lines())):
+            more["stand_in"] = substitutes
         print_json({"exit": code, **more})
         return code
     for line in () if stand_in is None else stand_in.lines(announced=True):

@@ -134,7 +134,7 @@ def _own(parent: str, names: Iterable[str]) -> Iterator[str]:
     return (f"from {parent} import {name} as {name}" for name in names)
 
 
-def _mirror(at: str, root: str) -> Iterator[tuple[str, str]]:
+def _mirror(folder: str, root: str) -> Iterator[tuple[str, str]]:
     """Yield the modules of a plugin: itself, and those that it offers (all by default), under the name
     that kernels have for them."""
     spec, offered = _spec(root), _offered(root)
@@ -145,10 +145,10 @@ def _mirror(at: str, root: str) -> Iterator[tuple[str, str]]:
         if (child.name in offered if offered else not child.name.startswith("_"))
     ]
     others = [name for name in offered if name not in modules]
-    alias = f"gluon_core.{at.replace('/', '.')}"
-    yield f"{at}/__init__.pyi", _text((*_own(root, others), *_own(alias, modules)))
+    alias = f"gluon_core.{folder.replace('/', '.')}"
+    yield f"{folder}/__init__.pyi", _text((*_own(root, others), *_own(alias, modules)))
     for name in modules:
-        yield from _mirror(f"{at}/{name}", f"{root}.{name}")
+        yield from _mirror(f"{folder}/{name}", f"{root}.{name}")
 
 
 def _everything(module: str) -> Iterator[str]:

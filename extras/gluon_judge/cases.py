@@ -156,12 +156,12 @@ def _special(value: Any, fill: str, dtype: Any, generator: Any) -> Any:
         return value * (float(limits.tiny) / 16)
     if fill in ("nan", "infinite") and value.numel():
         number = max(1, value.numel() // 50)
-        at = torch.randint(0, value.numel(), (number,), generator=generator)
+        places = torch.randint(0, value.numel(), (number,), generator=generator)
         flat = value.reshape(-1)
         if fill == "nan":
-            flat[at] = float("nan")
+            flat[places] = float("nan")
         else:
-            flat[at] = torch.sign(flat[at]) * float("inf")
+            flat[places] = torch.sign(flat[places]) * float("inf")
         return flat.reshape(value.shape)
     return value
 

@@ -23,16 +23,18 @@ class Checks(Work):
     def _check_results(self, session: int) -> None:
         before, done = len(self.report.findings), 0
         usual = [
-            at for at, case in enumerate(self._cases) if case.usual and 0 not in case.sizes.values()
+            index
+            for index, case in enumerate(self._cases)
+            if case.usual and 0 not in case.sizes.values()
         ]
-        for at in usual:
+        for index in usual:
             if not self._left() and done:
                 break
-            outcome = self._call(session, at)
-            if self._compared(at, outcome) and outcome.results is not None:
-                self._bits[at] = [one.data for one in outcome.results]
+            outcome = self._call(session, index)
+            if self._compared(index, outcome) and outcome.results is not None:
+                self._bits[index] = [one.data for one in outcome.results]
             elif outcome.results and not done:
-                self._unwritten(session, at, outcome)
+                self._unwritten(session, index, outcome)
             done += 1
         if done < len(usual):
             self._evidence("results", "skipped", f"{done} of {len(usual)} cases within the time")
@@ -54,103 +56,105 @@ class Checks(Work):
 
     def _check_schedules(self, session: int) -> None:
         before = len(self.report.findings)
-        cases = sorted(self._listed(), key=lambda at: size_of(self._cases[at]))[:2]
+        cases = sorted(self._listed(), key=lambda index: size_of(self._cases[index]))[:2]
         names: list[str] = []
-        for at in cases:
-            if at not in self._bits:
+        for index in cases:
+            if index not in self._bits:
                 continue
-            again = self._call(session, at)
-            if not self._compared(at, again, 0, "cache.result"):
-                del self._bits[at]
+            again = self._call(session, index)
+            if not self._compared(index, again, 0, "cache.result"):
+                del self._bits[index]
                 continue
-            if self._bits[at] != [one.data for one in again.results or []]:
-                self._differs(at, "in a second run")
+            if self._bits[index] != [one.data for one in again.results or []]:
+                self._differs(index, "in a second run")
             for schedule, seed, order in _SCHEDULES:
                 if not self._left() and names:
                     break
-                outcome = self._call(session, at, schedule=schedule, seed=seed, order=order)
-                right = self._compared(at, outcome, 0, "order.wrong")
+                outcome = self._call(session, index, schedule=schedule, seed=seed, order=order)
+                right = self._compared(index, outcome, 0, "order.wrong")
                 names.append(schedule)
                 bits = [one.data for one in outcome.results or []]
-                if right and bits != self._bits[at]:
-                    self._differs(at, f"under the schedule {schedule}")
+                if right and bits != self._bits[index]:
+                    self._differs(index, f"under the schedule {schedule}")
         counts = ", ".join(f"{count} {name}" for name, count in Counter(names).items())
         self._graded("schedules", before, f"{counts} (after the latest), programs in other orders")
 
-    def _differs(self, at: int, when: str) -> None:
+    def _differs(self, index: int, when: str) -> None:
         severity = "error" if self._problem.deterministic else ""
         text = f"the result has other bits {when}"
-        self._find("order.differs", text, case=str(self._cases[at]), severity=severity)
+        self._find("order.differs", text, case=str(self._cases[index]), severity=severity)
 
     def _check_memory(self, session: int) -> None:
         """Fill new memory with another pattern: nothing may change."""
-        before, at = len(self.report.findings), self._smallest()
+        before, smallest = len(self.report.findings), self._smallest()
         if not self._varies():
-            self._unwritten(session, at, self._call(session, at))
+            self._unwritten(session, smallest, self._call(session, smallest))
         self._graded(
             "memory",
             before,
             "results with two patterns in new memory; inputs compared after each call",
         )
 
-    def _unwritten(self, session: int, at: int, first: Outcome) -> None:
-        other = self._call(session, at, poison=POISONS[1])
+    def _unwritten(self, session: int, index: int, first: Outcome) -> None:
+        other = self._call(session, index, poison=POISONS[1])
         pairs = zip(first.results or [], other.results or [])
         if any(one.data != two.data for one, two in pairs):
             text = "elements of the result hold whatever memory held before"
-            self._find("output.unwritten", text, case=str(self._cases[at]))
+            self._find("output.unwritten", text, case=str(self._cases[index]))
 
     def _check_repeats(self, session: int) -> None:
         """Call again with other values at the same addresses, then with the first ones."""
-        before, at = len(self.report.findings), self._smallest()
-        self._call(session, at)
+        before, smallest = len(self.report.findings), self._smallest()
+        self._call(session, smallest)
         done = 0
         for number in range(1, REPEATS + 1):
             if not self._left():
                 break
             variant = number % 3
-            outcome = self._call(session, at, variant=variant, again=number % 4 != 3)
-            if at in self._bits and self._schedules_agree():
+            outcome = self._call(session, smallest, variant=variant, again=number % 4 != 3)
+            if smallest in self._bits and self._schedules_agree():
                 code = "cache.pointer" if number == 1 else "cache.result"
-                self._compared(at, outcome, variant, code)
+                self._compared(smallest, outcome, variant, code)
             done += 1
-        more = self._burst(session, at)
+        more = self._burst(session, smallest)
         self._graded(
             "repeats",
             before,
             f"{done} calls with permuted values, most at the same addresses{more}",
         )
 
-    def _burst(self, session: int, at: int) -> str:
+    def _burst(self, session: int, index: int) -> str:
         """Call many times in a row; return a note about it."""
-        if at not in self._bits or not self._left():
+        if index not in self._bits or not self._left():
             return ""
-        outcome = self._call(session, at, burst=BURST)
+        outcome = self._call(session, index, burst=BURST)
         if self._schedules_agree():
-            self._compared(at, outcome, 0, "cache.result")
+            self._compared(index, outcome, 0, "cache.result")
             if outcome.odd and not self._varies():
                 text = f"call {outcome.odd} in a row with the same inputs returns other bits"
-                self._find("cache.result", text, case=str(self._cases[at]))
+                self._find("cache.result", text, case=str(self._cases[index]))
         return f"; up to {BURST} in a row"
 
     def _check_special(self, session: int) -> None:
         before, done = len(self.report.findings), 0
         others = [
-            at
-            for at, case in enumerate(self._cases)
-            if at not in self._bits and at not in self._listed() and not case.timed
+            index
+            for index, case in enumerate(self._cases)
+            if index not in self._bits and index not in self._listed() and not case.timed
         ]
-        for at in others:
+        for index in others:
             if not self._left():
                 break
-            self._compared(at, self._call(session, at))
+            self._compared(index, self._call(session, index))
             done += 1
         if done < len(others):
             self._evidence("special", "skipped", f"{done} of {len(others)} within the time")
             return
         kinds = [
-            self._cases[at].fill if self._cases[at].fill != "drawn" else self._cases[at].layout
-            for at in others
+            self._cases[index].fill
+            if self._cases[index].fill != "drawn"
+            else self._cases[index].layout
+            for index in others
         ]
         self._graded("special", before, ", ".join(dict.fromkeys(kinds)) or "no floating inputs")
 
@@ -213,18 +217,18 @@ class Checks(Work):
         fresh = self._open()
         self._loaded(fresh, first=False)
         done = 0
-        for at in reversed(self._listed()[:4]):
+        for index in reversed(self._listed()[:4]):
             if not self._left() and done:
                 break
-            outcome = self._call(fresh, at)
+            outcome = self._call(fresh, index)
             bits = [one.data for one in outcome.results or []]
-            if at not in self._bits or not self._schedules_agree():
+            if index not in self._bits or not self._schedules_agree():
                 continue
-            if bits != self._bits[at] and not self._varies():
+            if bits != self._bits[index] and not self._varies():
                 text = "a new process returns other bits for the same inputs"
-                self._find("state.kept", text, case=str(self._cases[at]))
+                self._find("state.kept", text, case=str(self._cases[index]))
             else:
-                self._compared(at, outcome, 0, "state.kept")
+                self._compared(index, outcome, 0, "state.kept")
             done += 1
         self._graded(
             "fresh process", before, f"{done} cases in the opposite order, with the same bits"

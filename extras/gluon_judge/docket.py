@@ -270,10 +270,10 @@ class Docket:
         return False
 
     def _listed(self) -> list[int]:
-        return [at for at, case in enumerate(self._cases) if case.usual and case.listed]
+        return [index for index, case in enumerate(self._cases) if case.usual and case.listed]
 
     def _smallest(self) -> int:
-        return min(self._listed(), key=lambda at: size_of(self._cases[at]))
+        return min(self._listed(), key=lambda index: size_of(self._cases[index]))
 
 
 def size_of(case: Case) -> float:

@@ -197,11 +197,11 @@ class Host:
         finally:
             for process in processes.values():
                 process.end()
-        at = _first(reasons)
-        if at == len(PLANS):
+        strictest = _first(reasons)
+        if strictest == len(PLANS):
             text = next(iter(reasons.values()), f"no answer within {_START:.0f} s")
             raise JudgeError("the GPU cannot be used", got=text)
-        self._plan = PLANS[at]
+        self._plan = PLANS[strictest]
         return self._plan
 
     def call(self, number: int, limit: float, method: str, *values: Any) -> tuple[str, Any]:
@@ -232,7 +232,7 @@ class Host:
 
 def _first(reasons: dict[tuple[str, ...], Any]) -> int:
     """Return the place of the strictest plan that holds; the number of plans for none."""
-    holds = [at for at, plan in enumerate(PLANS) if plan in reasons and reasons[plan] is None]
+    holds = [index for index, plan in enumerate(PLANS) if plan in reasons and reasons[plan] is None]
     return min(holds, default=len(PLANS))
 
 

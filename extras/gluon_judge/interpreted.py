@@ -30,7 +30,7 @@ class _Access:
 
     program: int
     step: int
-    at: Any
+    addresses: Any
 
 
 @dataclass
@@ -125,11 +125,11 @@ def _tensors(values: Any) -> Iterator[Any]:
 
 def _owners(accesses: list[_Access]) -> tuple[Any, Any, Any]:
     """Return addresses in rising order, with the program and the step of an access to each."""
-    at = np.concatenate([one.at for one in accesses])
-    programs = np.concatenate([np.full(one.at.size, one.program) for one in accesses])
-    steps = np.concatenate([np.full(one.at.size, one.step) for one in accesses])
-    order = np.argsort(at, kind="stable")
-    return at[order], programs[order], steps[order]
+    addresses = np.concatenate([one.addresses for one in accesses])
+    programs = np.concatenate([np.full(one.addresses.size, one.program) for one in accesses])
+    steps = np.concatenate([np.full(one.addresses.size, one.step) for one in accesses])
+    order = np.argsort(addresses, kind="stable")
+    return addresses[order], programs[order], steps[order]
 
 
 def _conflict(
@@ -139,12 +139,12 @@ def _conflict(
 
     An order is possible where the first program executes an atomic after its access, and the second one before.
     """
-    at, programs, steps = writer
+    addresses, programs, steps = writer
     for one in others:
         for side in ("left", "right"):  # the first writer of each element, and the last one
-            place = np.searchsorted(at, one.at, side=side) - (side == "right")
-            place = np.clip(place, 0, at.size - 1)
-            apart = (at[place] == one.at) & (programs[place] != one.program)
+            place = np.searchsorted(addresses, one.addresses, side=side) - (side == "right")
+            place = np.clip(place, 0, addresses.size - 1)
+            apart = (addresses[place] == one.addresses) & (programs[place] != one.program)
             for position in place[apart]:
                 program, step = int(programs[position]), int(steps[position])
                 first_done = launch.steps.get(program, 0) > step
@@ -199,10 +199,10 @@ def _wrapped(builder: Any, plain: Plain) -> Iterator[None]:
         plain.enters(x + width * (y + height * z))
         return enter(x, y, z)
 
-    def access(name: str, kind: str, at: int, masked: Optional[int]) -> Callable[..., Any]:
+    def access(name: str, kind: str, number: int, masked: Optional[int]) -> Callable[..., Any]:
         def call(*values: Any, **named: Any) -> Any:
             mask = None if masked is None else values[masked].data
-            plain.accesses(values[at].data, mask, _size(values[at]), kind)
+            plain.accesses(values[number].data, mask, _size(values[number]), kind)
             atomic, plain.atomic = plain.atomic, plain.atomic or kind == "updates"
             try:
                 return inner[name](*values, **named)

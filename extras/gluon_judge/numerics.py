@@ -131,9 +131,9 @@ def _graded(
         return Difference("precision.dropped", text, numbers)
     worst = torch.zeros_like(mine)
     worst[comparable] = counted / unit
-    at = _index(int(worst.argmax()), mine.shape)
-    place = ", ".join(map(str, at))
-    text = f"element [{place}] is {float(mine[at]):.6g}, expected {float(exact[at]):.6g}"
+    index = _index(int(worst.argmax()), mine.shape)
+    place = ", ".join(map(str, index))
+    text = f"element [{place}] is {float(mine[index]):.6g}, expected {float(exact[index]):.6g}"
     return Difference("result.wrong", text, numbers)
 
 
@@ -147,17 +147,17 @@ def _spread(error: Any, limit: float) -> bool:
 
 
 def _index(flat: int, shape: Any) -> tuple[int, ...]:
-    at: list[int] = []
+    index: list[int] = []
     for size in reversed(tuple(shape)):
-        at.insert(0, flat % size)
+        index.insert(0, flat % size)
         flat //= size
-    return tuple(at)
+    return tuple(index)
 
 
 def _first(wrong: Any, result: Any, expected: Any) -> str:
     flat = int(wrong.reshape(-1).to(torch.uint8).argmax())
-    at = _index(flat, result.shape)
-    place = ", ".join(map(str, at))
+    index = _index(flat, result.shape)
+    place = ", ".join(map(str, index))
     count = int(wrong.sum())
     many = f"{count} elements differ; the first" if count > 1 else "one element differs"
-    return f"{many}, [{place}], is {result[at].item()}, expected {expected[at].item()}"
+    return f"{many}, [{place}], is {result[index].item()}, expected {expected[index].item()}"

@@ -29,8 +29,8 @@ def reordered(seed: int) -> Iterator[None]:
             order = list(range(count))
             random.Random(seed).shuffle(order)
             orders[width, height, depth] = order
-        at = order[(x * height + y) * depth + z]
-        usual(at // (height * depth), at // depth % height, at % depth)
+        program = order[(x * height + y) * depth + z]
+        usual(program // (height * depth), program // depth % height, program % depth)
 
     builder.set_grid_idx = set_grid_idx
     try:

@@ -141,9 +141,9 @@ class Session:
     def _counting(self, byte: int, values: Sequence[Any] = ()) -> Iterator[Operations]:
         """Observe operations of torch, and fill new memory with a byte."""
         fixed = {
-            one.untyped_storage().data_ptr(): (f"argument {at + 1}", pack(one).data)
-            for at, one in enumerate(values[: self._spec.inputs])
-            if isinstance(one, torch.Tensor) and one.numel() and at not in self._spec.mutable
+            one.untyped_storage().data_ptr(): (f"argument {position + 1}", pack(one).data)
+            for position, one in enumerate(values[: self._spec.inputs])
+            if isinstance(one, torch.Tensor) and one.numel() and position not in self._spec.mutable
         }
         operations = Operations(byte, fixed)
         _fill_new_memory(byte)
@@ -262,8 +262,8 @@ class Session:
         if not call.again or len(self._values) != len(fresh):
             self._values = fresh
             return fresh
-        for at, (old, new) in enumerate(zip(self._values, fresh)):
-            if isinstance(old, torch.Tensor) and at not in self._spec.constant:
+        for position, (old, new) in enumerate(zip(self._values, fresh)):
+            if isinstance(old, torch.Tensor) and position not in self._spec.constant:
                 # without the version counter that torch would raise
                 storage_bytes(old)[:] = storage_bytes(new)
         return self._values

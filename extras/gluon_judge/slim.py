@@ -155,9 +155,9 @@ def _mutants(launch: Launch) -> list[_Mutant]:
 def _removed(op: Op) -> Callable[[], None]:
     block = op.block
     assert block is not None
-    ops, at = block.ops, block.ops.index(op)
-    ops.pop(at)
-    return lambda: ops.insert(at, op)
+    ops, position = block.ops, block.ops.index(op)
+    ops.pop(position)
+    return lambda: ops.insert(position, op)
 
 
 def _with_arguments(op: Op, arguments: tuple[Any, ...]) -> Callable[[], None]:
@@ -170,8 +170,8 @@ def _with_arguments(op: Op, arguments: tuple[Any, ...]) -> Callable[[], None]:
 
 
 def _one_more(op: Op) -> Callable[[], None]:
-    at = _PENDING[op.name]
-    return _with_arguments(op, (*op.args[:at], int(op.args[at]) + 1, *op.args[at + 1 :]))
+    place = _PENDING[op.name]
+    return _with_arguments(op, (*op.args[:place], int(op.args[place]) + 1, *op.args[place + 1 :]))
 
 
 def _of_one_block(op: Op) -> Callable[[], None]:

@@ -82,7 +82,7 @@ def pack_values(tensor: Any) -> Packed:
         raw[tensor.storage_offset() * size :], (*shape, size), (*steps, 1)
     )
     dtype = str(tensor.dtype).removeprefix("torch.")
-    strides = tuple(int(np.prod(shape[at + 1 :], dtype=np.int64)) for at in range(len(shape)))
+    strides = tuple(int(np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape)))
     return Packed(dtype, shape, strides, 0, values.tobytes() if tensor.numel() else b"")
 
 

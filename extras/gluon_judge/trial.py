@@ -61,8 +61,8 @@ class Trial(Checks):
                 sessions[name] = self._open_gpu(name, path, entry)
             layers = self._ask_gpu(sessions["candidate"], "candidate", "layers")
             held = ", ".join(one.name for one in layers if one.holds)
-            timed = [at for at, case in enumerate(self._cases) if case.timed]
-            self.report.measured = {"rates": [self._rates(at, sessions) for at in timed]}
+            timed = [index for index, case in enumerate(self._cases) if case.timed]
+            self.report.measured = {"rates": [self._rates(index, sessions) for index in timed]}
             seen: Outcome = self._ask_gpu(sessions["candidate"], "candidate", "seen")
             self._events(seen, "on the GPU")
             forbidden = self._forbidden(seen.operations)
@@ -113,10 +113,10 @@ class Trial(Checks):
             self._find("call.hang" if hung else "call.crashed", f"on the GPU: {how}", last)
         raise Stopped(f"{name}: {how}\n{last}")
 
-    def _rates(self, at: int, sessions: Mapping[str, int]) -> dict[str, Any]:
+    def _rates(self, index: int, sessions: Mapping[str, int]) -> dict[str, Any]:
         """Measure one case: round by round, in random order, and compare results in rounds that the candidate cannot predict."""
-        case = self._cases[at]
-        self._prepare(at, 0, sessions)
+        case = self._cases[index]
+        self._prepare(index, 0, sessions)
         samples: dict[str, list[Sample]] = {"candidate": [], "reference": []}
         kept = gpu.kept_rounds()
         for number, order in enumerate(gpu.orders(case.seed)):
@@ -126,42 +126,44 @@ class Trial(Checks):
                 samples[name].append(one)
                 results[name] = one.results
             if number in kept:
-                self._agree(at, results, "result.wrong" if number == 0 else "cache.result")
-        self._prepare(at, 1, sessions)
+                self._agree(index, results, "result.wrong" if number == 0 else "cache.result")
+        self._prepare(index, 1, sessions)
         results = {
             name: self._ask_gpu(session, name, "sample", True).results
             for name, session in sessions.items()
         }
-        self._agree(at, results, "cache.pointer")
+        self._agree(index, results, "cache.pointer")
         busy = gpu.late(samples["candidate"])
         if busy is not None:
             self._find("gpu.late", busy, case=str(case))
         rates = gpu.rates(samples, case)
         written = sum(len(one.data) for one in results["reference"])
-        bound, text = self._bound(at, self._judge.examine("demanded", at, written))
+        bound, text = self._bound(index, self._judge.examine("demanded", index, written))
         rates["roofline_seconds"] = bound
         if bound and rates["candidate_seconds"] < 0.9 * bound:
             numbers = f"measured {rates['candidate_seconds']:.3g} s, least {bound:.3g} s: {text}"
             self._find(
                 "physics.roofline", "the measured time is below the roofline", numbers, str(case)
             )
-        self._confirm(at, sessions, rates)
+        self._confirm(index, sessions, rates)
         return rates
 
-    def _prepare(self, at: int, variant: int, sessions: Mapping[str, int]) -> None:
+    def _prepare(self, index: int, variant: int, sessions: Mapping[str, int]) -> None:
         """Hand out the inputs of a case; those of a variant go where the ones before are."""
-        call = Call(self._judge.examine("inputs", at, variant), again=variant > 0)
+        call = Call(self._judge.examine("inputs", index, variant), again=variant > 0)
         for name, session in sessions.items():
             self._ask_gpu(session, name, "prepare", call)
 
-    def _agree(self, at: int, results: Mapping[str, Any], code: str) -> None:
-        differences = self._judge.examine("agree", at, results["candidate"], results["reference"])
+    def _agree(self, index: int, results: Mapping[str, Any], code: str) -> None:
+        differences = self._judge.examine(
+            "agree", index, results["candidate"], results["reference"]
+        )
         wrong = gpu.worst(differences)
         if wrong is not None:
             code = wrong.code if code == "result.wrong" else code
-            self._find(code, f"on the GPU: {wrong.text}", wrong.numbers, str(self._cases[at]))
+            self._find(code, f"on the GPU: {wrong.text}", wrong.numbers, str(self._cases[index]))
 
-    def _confirm(self, at: int, sessions: Mapping[str, int], rates: dict[str, Any]) -> None:
+    def _confirm(self, index: int, sessions: Mapping[str, int], rates: dict[str, Any]) -> None:
         """Time many calls in a row by the clock of this process, which the candidate cannot reach."""
         seconds: float = rates["candidate_seconds"]
         count = max(2, min(gpu.MOST_IN_A_ROW, round(gpu.IN_A_ROW / max(seconds, 1e-6))))
@@ -171,7 +173,7 @@ class Trial(Checks):
                 started = time.perf_counter()
                 results[name] = self._ask_gpu(sessions[name], name, "repeat", number).results
                 times[number] = time.perf_counter() - started
-        self._agree(at, results, "cache.result")
+        self._agree(index, results, "cache.result")
         outside = max(0.0, (times[1 + count] - times[1]) / count)
         rates["outside_seconds"] = outside
         if outside > gpu.SLOWER * seconds + gpu.HOST:
@@ -179,5 +181,5 @@ class Trial(Checks):
                 f"{count} calls: {outside:.3g} s each by a clock outside, {seconds:.3g} s by events"
             )
             self._find(
-                "gpu.clock", "its events measure less than a clock outside", numbers, str(self._cases[at])
+                "gpu.clock", "its events measure less than a clock outside", numbers, str(self._cases[index])
             )  # fmt: skip

@@ -13,8 +13,8 @@ __all__ = ["warm_up"]
 
 @gluon.jit
 def _add_one(x, BLOCK: gl.constexpr, layout: gl.constexpr):  # type: ignore[no-untyped-def]
-    at = x + gl.arange(0, BLOCK, layout=layout)
-    gl.store(at, gl.exp(gl.load(at)) + 1.0)
+    pointers = x + gl.arange(0, BLOCK, layout=layout)
+    gl.store(pointers, gl.exp(gl.load(pointers)) + 1.0)
 
 
 def warm_up(warp_size: int) -> None:

@@ -20,12 +20,12 @@ class Work(Docket):
 
     def _check_work(self, session: int) -> None:
         before = len(self.report.findings)
-        at = max(self._listed(), key=lambda one: size_of(self._cases[one]))
-        if not self._affordable(at):
-            at = self._smallest()
-        required: dict[str, float] = self._judge.examine("required", at)
-        outcome = self._call(session, at, profile=True)
-        counts, case = outcome.counts, str(self._cases[at])
+        index = max(self._listed(), key=lambda one: size_of(self._cases[one]))
+        if not self._affordable(index):
+            index = self._smallest()
+        required: dict[str, float] = self._judge.examine("required", index)
+        outcome = self._call(session, index, profile=True)
+        counts, case = outcome.counts, str(self._cases[index])
         flops = counts.get("flops", 0.0) + outcome.flops
         interpreted = any(by for _, _, by, _ in outcome.launches)
         numbers = [f"{flops:.4g} operations, {required['flops']:.4g} required"]
@@ -37,8 +37,8 @@ class Work(Docket):
             self._compare_bytes(required, outcome, case)
             read, written = counts.get("read", 0.0), counts.get("written", 0.0)
             numbers.append(f"{read:.0f} bytes read, {written:.0f} written")
-        self._compare_with_new_values(session, at, outcome)
-        self._compare_without_kernels(session, at, outcome)
+        self._compare_with_new_values(session, index, outcome)
+        self._compare_without_kernels(session, index, outcome)
         if not interpreted:
             self._graded("work", before, "; ".join(numbers))
         products = sum(outcome.operations.get(name, 0) for name in outcome.products)
@@ -80,37 +80,40 @@ class Work(Docket):
                 text = f"kernels touched {touched:.0f} bytes, the problem requires {required['bytes']:.0f}"
                 self._find("work.bytes", text, case=case)
 
-    def _compare_without_kernels(self, session: int, at: int, known: Outcome) -> None:
+    def _compare_without_kernels(self, session: int, index: int, known: Outcome) -> None:
         """Call with launches that do nothing: a result that is right all the same came from elsewhere."""
-        if not known.launches or at not in self._bits or not self._bits[at]:
+        if not known.launches or index not in self._bits or not self._bits[index]:
             return
-        outcome = self._call(session, at, skips=True)
-        if outcome.error is None and [one.data for one in outcome.results or []] == self._bits[at]:
+        outcome = self._call(session, index, skips=True)
+        if (
+            outcome.error is None
+            and [one.data for one in outcome.results or []] == self._bits[index]
+        ):
             text = "the result is the same if the launched kernels do nothing"
             severity = "error" if self._problem.forbids else ""
-            self._find("work.show", text, case=str(self._cases[at]), severity=severity)
+            self._find("work.show", text, case=str(self._cases[index]), severity=severity)
 
-    def _compare_with_new_values(self, session: int, at: int, known: Outcome) -> None:
+    def _compare_with_new_values(self, session: int, index: int, known: Outcome) -> None:
         """Compare the work of a call whose inputs were seen before with that of one whose inputs are new."""
-        fresh = self._call(session, at, variant=_UNSEEN, profile=True)
+        fresh = self._call(session, index, variant=_UNSEEN, profile=True)
         for name, mine, theirs in zip(
             ("launches", "bytes", "operations"), _done(known), _done(fresh)
         ):
             if theirs and mine < _LEAST_AGAIN * theirs:
                 text = f"a call with inputs that were seen before does {mine / theirs:.0%} of the work of one with new inputs"
                 numbers = f"{name}: {mine:.4g}, {theirs:.4g} with new inputs"
-                self._find("cache.result", text, numbers, str(self._cases[at]))
+                self._find("cache.result", text, numbers, str(self._cases[index]))
                 return
 
-    def _affordable(self, at: int) -> bool:
-        return size_of(self._cases[at]) <= 4 * size_of(self._cases[self._smallest()])
+    def _affordable(self, index: int) -> bool:
+        return size_of(self._cases[index]) <= 4 * size_of(self._cases[self._smallest()])
 
     def _check_claim(self, required: dict[str, float]) -> None:
         if self._limits.claim is None:
             return
-        at = max(self._listed(), key=lambda one: size_of(self._cases[one]))
-        required = self._judge.examine("required", at)
-        bound, text = self._bound(at, required)
+        index = max(self._listed(), key=lambda one: size_of(self._cases[one]))
+        required = self._judge.examine("required", index)
+        bound, text = self._bound(index, required)
         if not bound:
             self._evidence("claim", "skipped", "the target's peak rates are not known")
             return
@@ -120,7 +123,7 @@ class Work(Docket):
                 "physics.roofline",
                 "the claimed time is below the roofline",
                 numbers,
-                str(self._cases[at]),
+                str(self._cases[index]),
             )
             self._evidence("claim", "failed", numbers)
         else:
@@ -128,10 +131,10 @@ class Work(Docket):
                 "claim", "passed", f"{self._limits.claim:.3g} s, roofline {bound:.3g} s: {text}"
             )
 
-    def _bound(self, at: int, required: dict[str, float]) -> tuple[float, str]:
+    def _bound(self, index: int, required: dict[str, float]) -> tuple[float, str]:
         """Return the least seconds for the required work of a case, and the reason."""
         peaks = self._judge.target.architecture.peaks
-        values = self._judge.examine("inputs", at, 0)
+        values = self._judge.examine("inputs", index, 0)
         moved = required.get("bytes") or required["written"] + sum(
             len(getattr(one, "data", b"")) for one in values
         )

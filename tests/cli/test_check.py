@@ -106,8 +106,10 @@ def test_examples_are_compared_with_the_device(tmp_path, device, error, allowed)
     file.write_text(ASKS.format(error=error, wanted="> 0", examples=""))
     done = gluon(file, "--check", "-t", "sim:sm_80", code=0 if allowed else 1)
     assert "no mistake under 10 schedules on sim:sm_80" in done.stdout
-    said = "asks: as on the simulator on sim:sm_90" if allowed else "asks: not as on the simulator"
-    assert said in done.stdout
+    message = (
+        "asks: as on the simulator on sim:sm_90" if allowed else "asks: not as on the simulator"
+    )
+    assert message in done.stdout
     document = json.loads(gluon(file, "--check", "--json", code=0 if allowed else 1).stdout)
     assert document["device"] == "sim:sm_90" and document["failed"] is not allowed
 
@@ -117,8 +119,8 @@ def test_a_file_without_examples_runs_on_the_device(tmp_path, device, wanted, ri
     file = tmp_path / "asks.py"
     file.write_text(ASKS.format(error=1.0, wanted=wanted, examples="EXAMPLES = []"))
     done = gluon(file, "--check", "-t", "sim:sm_80", code=0 if right else 1)
-    said = "right on sim:sm_90" if right else "wrong on sim:sm_90: AssertionError"
-    assert said in done.stdout
+    message = "right on sim:sm_90" if right else "wrong on sim:sm_90: AssertionError"
+    assert message in done.stdout
 
 
 def test_a_target_is_simulated():
@@ -206,14 +208,14 @@ class TestEvidence:
         assert "RaceError" in gluon(file, "-t", "sim:sm_80", "--check", code=1).stderr
         call = off.replace("overlaps", "fine")
         file = self.file(tmp_path, call)
-        said = f"races: on again, which the file switches off at {self.line(file, call)}"
-        assert said in gluon(file, "-t", "sim:sm_80", "--check").stdout
+        message = f"races: on again, which the file switches off at {self.line(file, call)}"
+        assert message in gluon(file, "-t", "sim:sm_80", "--check").stdout
 
     def test_other_threads_are_checked_as_well(self, tmp_path, alone):
         call = "threading.Thread(target=lambda: fine[(2,)](x, races=False)).start()"
         file = self.file(tmp_path, "import threading", call)
-        said = gluon(file, "-t", "sim:sm_80", "--check").stdout
-        assert "races: on again" in said and "fine on sim:sm_80: 10 launches" in said
+        output = gluon(file, "-t", "sim:sm_80", "--check").stdout
+        assert "races: on again" in output and "fine on sim:sm_80: 10 launches" in output
 
     def test_a_report_that_the_file_catches_is_none_the_less_one(self, tmp_path, alone):
         file = self.file(tmp_path, "try:", "    overlaps[(2,)](x)", "except Exception: pass")

@@ -492,21 +492,21 @@ class TestLayout:
 
     def test_pictures(self, tmp_path):
         svg, html = tmp_path / "a.svg", tmp_path / "a.html"
-        said = gluon("layout", self.EXPRESSION, "--svg", svg, "--html", html).stdout
-        assert f"wrote {svg}: BlockedLayout of shape" in said and f"wrote {html}" in said
+        output = gluon("layout", self.EXPRESSION, "--svg", svg, "--html", html).stdout
+        assert f"wrote {svg}: BlockedLayout of shape" in output and f"wrote {html}" in output
         assert svg.read_text().startswith("<svg") and "thread 5" in html.read_text()
         gluon("layout", self.EXPRESSION, "--svg", tmp_path / "no" / "a.svg", code=2)
 
     def test_two_layouts_compared(self, tmp_path):
         columns = "BlockedLayout([4, 1], [4, 8], [1, 4], [0, 1])"
         svg = tmp_path / "move.svg"
-        said = gluon(
+        output = gluon(
             "layout", "--compare", self.EXPRESSION, columns, "--shape", "32x32", "--svg", svg
         ).stdout
-        assert "of shared memory and a barrier" in said and "to another warp" in svg.read_text()
+        assert "of shared memory and a barrier" in output and "to another warp" in svg.read_text()
         buffer = "SwizzledSharedLayout(1, 1, 1, [1, 0])"
-        said = gluon("layout", "--compare", columns, buffer, "--shape", "64x64").stdout
-        assert "3 extra passes" in said
+        output = gluon("layout", "--compare", columns, buffer, "--shape", "64x64").stdout
+        assert "3 extra passes" in output
         gluon("layout", "--compare", columns, buffer, "--json", code=2)
         gluon("layout", columns, "--compare", columns, buffer, code=2)
         gluon("layout", "--shape", "8x32", code=2)

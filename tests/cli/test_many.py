@@ -141,8 +141,8 @@ def test_watch(tmp_path):
 
 class TestNew:
     def test_written_files_pass(self, tmp_path):
-        said = gluon("new", "row_twice", "--to", tmp_path).stdout
-        assert "gluon run" in said and "pytest" in said
+        output = gluon("new", "row_twice", "--to", tmp_path).stdout
+        assert "gluon run" in output and "pytest" in output
         names = sorted(path.name for path in tmp_path.iterdir())
         assert names == ["bench_row_twice.py", "row_twice.py", "test_row_twice.py"]
         done = process("run", tmp_path / "row_twice.py", "--check", "--schedules", "2")

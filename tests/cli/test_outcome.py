@@ -16,10 +16,10 @@ from tests.portable_kernels import TILES, products
 
 @gluon.jit
 def scale(x, y, out, n, m, B: gl.constexpr, LAYOUT: gl.constexpr):
-    at = gl.arange(0, B, LAYOUT)
-    value = gl.load(x + at + n)
-    value += gl.load(y + at)
-    gl.store(out + at * m, value)
+    offsets = gl.arange(0, B, LAYOUT)
+    value = gl.load(x + offsets + n)
+    value += gl.load(y + offsets)
+    gl.store(out + offsets * m, value)
 
 
 TYPES = {"x": "*fp16", "y": "*fp16", "out": "*fp16", "n": "i32", "m": "i32"}

@@ -160,8 +160,8 @@ def test_without_plugins_the_packages_are_named(command, tmp_path):
         [sys.executable, "-c", BARE, *words], capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 3, done.stderr
-    said = done.stderr.replace("\n", " ")
-    assert "pip install" in said and "backends/sim" in said and "backends/nvidia" in said
+    errors = done.stderr.replace("\n", " ")
+    assert "pip install" in errors and "backends/sim" in errors and "backends/nvidia" in errors
     assert "passed" not in done.stdout
 
 
@@ -183,10 +183,10 @@ def test_ctrl_c_keeps_finished_rows(tmp_path):
             if "advanced" in line:
                 break
         os.killpg(child.pid, signal.SIGINT)
-        _, said = child.communicate(timeout=60)
-    assert child.returncode == 130, said
+        _, errors = child.communicate(timeout=60)
+    assert child.returncode == 130, errors
     shown = path.read_text()
-    assert "interrupted: " in shown and "0 failed" in shown and "Traceback" not in said
+    assert "interrupted: " in shown and "0 failed" in shown and "Traceback" not in errors
     assert "basics/vector_add" in shown and "sm_90 " in shown
     for _ in range(50):
         if not alive(child.pid):

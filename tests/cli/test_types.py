@@ -340,12 +340,15 @@ def pyright(python, folder):
         )
     document = json.loads(done.stdout)
     assert document["summary"]["filesAnalyzed"] > 0
-    said = [d for d in document["generalDiagnostics"] if d["severity"] in ("error", "warning")]
+    diagnostics = [
+        d for d in document["generalDiagnostics"] if d["severity"] in ("error", "warning")
+    ]
     absent = [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]
     imports = tuple(f'Import "{name}' for name in absent)  # what the examples can be read without
-    said = [d for d in said if not d["message"].startswith(imports)]
+    diagnostics = [d for d in diagnostics if not d["message"].startswith(imports)]
     return [
-        f"{Path(d['file']).name}:{d['range']['start']['line'] + 1}: {d['message']}" for d in said
+        f"{Path(d['file']).name}:{d['range']['start']['line'] + 1}: {d['message']}"
+        for d in diagnostics
     ]
 
 
@@ -359,10 +362,10 @@ def test_a_checker_accepts_a_program_and_finds_mistakes_in_it(installed, tmp_pat
     for number, mistake in enumerate(MISTAKES):
         text = CORRECT.replace("x.sum()", mistake)
         (tmp_path / f"mistake_{number}.py").write_text(text)
-    said = pyright(installed, tmp_path)
-    assert not [line for line in said if line.startswith("correct")]
+    diagnostics = pyright(installed, tmp_path)
+    assert not [line for line in diagnostics if line.startswith("correct")]
     for number, message in enumerate(MISTAKES.values()):
-        mine = [line for line in said if line.startswith(f"mistake_{number}.py")]
+        mine = [line for line in diagnostics if line.startswith(f"mistake_{number}.py")]
         assert len(mine) == 1 and message in mine[0], mine
 
 

@@ -8,16 +8,16 @@ from gluon_core import language as gl
 
 @gluon.jit
 def axpy(x, y, out, alpha, count, BLOCK: gl.constexpr, layout: gl.constexpr):
-    at = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
-    mask = at < count
-    value = alpha * gl.load(x + at, mask=mask).to(gl.float32) + gl.load(y + at, mask=mask).to(
-        gl.float32
-    )
+    offsets = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    mask = offsets < count
+    value = alpha * gl.load(x + offsets, mask=mask).to(gl.float32) + gl.load(
+        y + offsets, mask=mask
+    ).to(gl.float32)
     buffer = gl.allocate_shared_memory(gl.float32, [65536], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     wide: gl.constexpr = gl.BlockedLayout([4], [32], [4], [0])
     buffer.store(gl.full([65536], 0.0, gl.float32, wide))
     value = value + gl.sum(buffer.load(wide), axis=0)
-    gl.store(out + at, value.to(out.dtype.element_ty), mask=mask)
+    gl.store(out + offsets, value.to(out.dtype.element_ty), mask=mask)
 
 
 def run(x, y, alpha):

@@ -8,11 +8,11 @@ import triton.language as tl
 @triton.jit
 def axpy(x, y, out, alpha, count, BLOCK: tl.constexpr):
     first = tl.program_id(0) * BLOCK
-    at = first + tl.arange(0, BLOCK)
-    mask = at < count
-    value = alpha * tl.load(x + at, mask=mask).to(tl.float32) + tl.load(y + at, mask=mask)
+    offsets = first + tl.arange(0, BLOCK)
+    mask = offsets < count
+    value = alpha * tl.load(x + offsets, mask=mask).to(tl.float32) + tl.load(y + offsets, mask=mask)
     before = tl.load(out + first - 1, mask=tl.program_id(0) > 0, other=0.0).to(tl.float32)
-    tl.store(out + at, value + (before - before), mask=mask)
+    tl.store(out + offsets, value + (before - before), mask=mask)
 
 
 def run(x, y, alpha):

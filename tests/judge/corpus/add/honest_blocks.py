@@ -8,12 +8,12 @@ from gluon_core import language as gl
 
 @gluon.jit
 def axpy(x, y, out, alpha, count, BLOCK: gl.constexpr, layout: gl.constexpr):
-    at = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
-    mask = at < count
-    value = alpha * gl.load(x + at, mask=mask).to(gl.float32) + gl.load(y + at, mask=mask).to(
-        gl.float32
-    )
-    gl.store(out + at, value.to(out.dtype.element_ty), mask=mask)
+    offsets = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    mask = offsets < count
+    value = alpha * gl.load(x + offsets, mask=mask).to(gl.float32) + gl.load(
+        y + offsets, mask=mask
+    ).to(gl.float32)
+    gl.store(out + offsets, value.to(out.dtype.element_ty), mask=mask)
 
 
 def run(x, y, alpha):

@@ -7,11 +7,11 @@ import triton.language as tl
 
 @triton.jit
 def axpy(x, y, out, alpha, count, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = at < count
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < count
     tl.store(
-        out + at,
-        alpha * tl.load(x + at, mask=mask).to(tl.float32) + tl.load(y + at, mask=mask),
+        out + offsets,
+        alpha * tl.load(x + offsets, mask=mask).to(tl.float32) + tl.load(y + offsets, mask=mask),
         mask=mask,
     )
 

@@ -10,16 +10,20 @@ _WORKSPACE = {}
 
 @gluon.jit
 def scale(x, out, alpha, count, BLOCK: gl.constexpr, layout: gl.constexpr):
-    at = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
-    gl.store(out + at, alpha * gl.load(x + at, mask=at < count).to(gl.float32), mask=at < count)
+    offsets = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    gl.store(
+        out + offsets,
+        alpha * gl.load(x + offsets, mask=offsets < count).to(gl.float32),
+        mask=offsets < count,
+    )
 
 
 @gluon.jit
 def add(x, y, out, count, BLOCK: gl.constexpr, layout: gl.constexpr):
-    at = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
-    mask = at < count
-    value = gl.load(x + at, mask=mask) + gl.load(y + at, mask=mask).to(gl.float32)
-    gl.store(out + at, value.to(out.dtype.element_ty), mask=mask)
+    offsets = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    mask = offsets < count
+    value = gl.load(x + offsets, mask=mask) + gl.load(y + offsets, mask=mask).to(gl.float32)
+    gl.store(out + offsets, value.to(out.dtype.element_ty), mask=mask)
 
 
 def run(x, y, alpha):

@@ -28,10 +28,10 @@ def philox(counter, seed):
 
 @gluon.jit
 def dropout(x, y, seed, count, BLOCK: gl.constexpr, layout: gl.constexpr):
-    at = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
-    keep = philox(at, seed) < 0xC0000000
-    value = gl.load(x + at, mask=at < count, other=0.0)
-    gl.store(y + at, gl.where(keep, value / 0.75, 0.0), mask=at < count)
+    offsets = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    keep = philox(offsets, seed) < 0xC0000000
+    value = gl.load(x + offsets, mask=offsets < count, other=0.0)
+    gl.store(y + offsets, gl.where(keep, value / 0.75, 0.0), mask=offsets < count)
 
 
 def run(x, seed):

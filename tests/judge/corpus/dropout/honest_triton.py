@@ -7,10 +7,10 @@ import triton.language as tl
 
 @triton.jit
 def dropout(x, y, seed, count, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    bits = tl.randint(seed, at).to(tl.uint32, bitcast=True)
-    value = tl.load(x + at, mask=at < count, other=0.0)
-    tl.store(y + at, tl.where(bits < 0xC0000000, value / 0.75, 0.0), mask=at < count)
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    bits = tl.randint(seed, offsets).to(tl.uint32, bitcast=True)
+    value = tl.load(x + offsets, mask=offsets < count, other=0.0)
+    tl.store(y + offsets, tl.where(bits < 0xC0000000, value / 0.75, 0.0), mask=offsets < count)
 
 
 def run(x, seed):

@@ -8,9 +8,9 @@ import triton.language as tl
 @triton.jit
 def gather(table, index, out, width, BLOCK: tl.constexpr):
     row = tl.load(index + tl.program_id(0))
-    at = tl.arange(0, BLOCK)
-    value = tl.load(table + row * width + at, mask=at < width)
-    tl.store(out + tl.program_id(0) * width + at, value, mask=at < width)
+    offsets = tl.arange(0, BLOCK)
+    value = tl.load(table + row * width + offsets, mask=offsets < width)
+    tl.store(out + tl.program_id(0) * width + offsets, value, mask=offsets < width)
 
 
 def run(table, index):

@@ -15,8 +15,8 @@ def matmul(a, b, c, M, N, K, PART, BLOCK: tl.constexpr, STEP: tl.constexpr):
         left = tl.load(a + rows * K + k + tl.arange(0, STEP)[None, :])
         right = tl.load(b + (k + tl.arange(0, STEP)[:, None]) * N + columns)
         acc = tl.dot(left, right, acc)
-    at = c + rows * N + columns
-    tl.store(at, tl.load(at) + acc)
+    offsets = c + rows * N + columns
+    tl.store(offsets, tl.load(offsets) + acc)
 
 
 def run(a, b):

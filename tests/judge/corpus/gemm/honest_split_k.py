@@ -27,11 +27,11 @@ def matmul(a, b, c, M, N, K, PART, BLOCK: gl.constexpr, STEP: gl.constexpr, tile
 
 @gluon.jit
 def add_parts(parts, c, count, SPLITS: gl.constexpr, BLOCK: gl.constexpr, layout: gl.constexpr):
-    at = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout)
+    offsets = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout)
     total = gl.zeros([BLOCK], gl.float32, layout)
     for i in gl.static_range(SPLITS):
-        total += gl.load(parts + i * count + at)
-    gl.store(c + at, total.to(c.dtype.element_ty))
+        total += gl.load(parts + i * count + offsets)
+    gl.store(c + offsets, total.to(c.dtype.element_ty))
 
 
 def run(a, b):

@@ -27,8 +27,8 @@ def matmul(a, b, c, M, N, K, PART, BLOCK: gl.constexpr, STEP: gl.constexpr, tile
 
 @gluon.jit
 def round_to(src, dst, BLOCK: gl.constexpr, layout: gl.constexpr):
-    at = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout)
-    gl.store(dst + at, gl.load(src + at).to(dst.dtype.element_ty))
+    offsets = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout)
+    gl.store(dst + offsets, gl.load(src + offsets).to(dst.dtype.element_ty))
 
 
 def run(a, b):

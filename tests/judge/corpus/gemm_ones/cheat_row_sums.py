@@ -8,12 +8,12 @@ from gluon_core import language as gl
 
 @gluon.jit
 def row_sums(a, c, N, K, BLOCK: gl.constexpr, layout: gl.constexpr):
-    at = gl.arange(0, BLOCK, layout)
+    offsets = gl.arange(0, BLOCK, layout)
     row = gl.program_id(0)
-    total = gl.sum(gl.load(a + row * K + at, mask=at < K, other=0.0), axis=0)
+    total = gl.sum(gl.load(a + row * K + offsets, mask=offsets < K, other=0.0), axis=0)
     for first in range(0, N, BLOCK):
         value = gl.full([BLOCK], 0.0, gl.float32, layout) + total
-        gl.store(c + row * N + first + at, value, mask=first + at < N)
+        gl.store(c + row * N + first + offsets, value, mask=first + offsets < N)
 
 
 def run(a, b):

@@ -8,9 +8,9 @@ from gluon_core import language as gl
 
 @gluon.jit
 def histogram(x, counts, count, BLOCK: gl.constexpr, layout: gl.constexpr):
-    at = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
-    value = gl.load(x + at, mask=at < count, other=0)
-    gl.atomic_add(counts + value, 2, mask=(at < count) & (at % 2 == 0))
+    offsets = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    value = gl.load(x + offsets, mask=offsets < count, other=0)
+    gl.atomic_add(counts + value, 2, mask=(offsets < count) & (offsets % 2 == 0))
 
 
 def run(x):

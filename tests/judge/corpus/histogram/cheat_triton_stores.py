@@ -7,8 +7,8 @@ import triton.language as tl
 
 @triton.jit
 def histogram(x, counts, count, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(x + at, mask=at < count, other=-1)
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + offsets, mask=offsets < count, other=-1)
     bins = tl.arange(0, 16)
     here = tl.sum((value[:, None] == bins[None, :]).to(tl.int32), axis=0)
     tl.store(counts + bins, tl.load(counts + bins) + here)

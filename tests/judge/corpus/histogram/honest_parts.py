@@ -8,19 +8,19 @@ from gluon_core import language as gl
 
 @gluon.jit
 def parts(x, partial, count, BLOCK: gl.constexpr, layout: gl.constexpr, bins: gl.constexpr):
-    at = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
-    value = gl.load(x + at, mask=at < count, other=0)
-    counts = gl.histogram(value, 16, mask=at < count, layout=bins)
+    offsets = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    value = gl.load(x + offsets, mask=offsets < count, other=0)
+    counts = gl.histogram(value, 16, mask=offsets < count, layout=bins)
     gl.store(partial + gl.program_id(0) * 16 + gl.arange(0, 16, layout=bins), counts)
 
 
 @gluon.jit
 def add(partial, counts, programs, bins: gl.constexpr):
     total = gl.zeros([16], gl.int32, bins)
-    at = gl.arange(0, 16, layout=bins)
+    offsets = gl.arange(0, 16, layout=bins)
     for program in range(programs):
-        total += gl.load(partial + program * 16 + at)
-    gl.store(counts + at, total)
+        total += gl.load(partial + program * 16 + offsets)
+    gl.store(counts + offsets, total)
 
 
 def run(x):

@@ -7,9 +7,9 @@ import triton.language as tl
 
 @triton.jit
 def histogram(x, counts, count, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(x + at, mask=at < count, other=0)
-    tl.atomic_add(counts + value, 1, mask=at < count)
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + offsets, mask=offsets < count, other=0)
+    tl.atomic_add(counts + value, 1, mask=offsets < count)
 
 
 def run(x):

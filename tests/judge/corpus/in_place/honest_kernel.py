@@ -6,8 +6,8 @@ from gluon_core import language as gl
 
 @gluon.jit
 def scaled(x, y, scale, count, BLOCK: gl.constexpr, layout: gl.constexpr):
-    at = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
-    gl.store(y + at, gl.load(x + at, mask=at < count) * scale, mask=at < count)
+    offsets = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    gl.store(y + offsets, gl.load(x + offsets, mask=offsets < count) * scale, mask=offsets < count)
 
 
 def launch(x, y, scale):

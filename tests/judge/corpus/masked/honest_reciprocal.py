@@ -10,15 +10,15 @@ from gluon_core import language as gl
 def masked_softmax(x, keep, y, columns, BLOCK: gl.constexpr, layout: gl.constexpr):
     column = gl.arange(0, BLOCK, layout=layout)
     mask = column < columns
-    at = gl.program_id(0) * columns + column
-    kept = gl.load(keep + at, mask=mask, other=0) != 0
-    value = gl.load(x + at, mask=mask, other=0.0)
+    offsets = gl.program_id(0) * columns + column
+    kept = gl.load(keep + offsets, mask=mask, other=0) != 0
+    value = gl.load(x + offsets, mask=mask, other=0.0)
     value = gl.where(kept, value, -float("inf"))
     largest = gl.max(value, axis=0)
     largest = gl.where(largest == -float("inf"), 0.0, largest)
     value = gl.where(kept, gl.exp(value - largest), 0.0)
     total = gl.sum(value, axis=0)
-    gl.store(y + at, value * (1.0 / gl.where(total == 0.0, 1.0, total)), mask=mask)
+    gl.store(y + offsets, value * (1.0 / gl.where(total == 0.0, 1.0, total)), mask=mask)
 
 
 def run(x, keep):

@@ -8,12 +8,12 @@ from gluon_core import language as gl
 def rms_norm(x, weight, y, columns, epsilon, BLOCK: gl.constexpr, layout: gl.constexpr):
     column = gl.arange(0, BLOCK, layout=layout)
     mask = column < columns
-    at = gl.program_id(0) * columns + column
-    value = gl.load(x + at, mask=mask, other=0.0).to(gl.float32)
+    offsets = gl.program_id(0) * columns + column
+    value = gl.load(x + offsets, mask=mask, other=0.0).to(gl.float32)
     scale = gl.rsqrt(gl.sum(value * value, axis=0) / columns + epsilon)
     value = value * scale * gl.load(weight + column, mask=mask, other=0.0).to(gl.float32)
     value = gl.where(value == value, value, 0.0)
-    gl.store(y + at, value.to(y.dtype.element_ty), mask=mask)
+    gl.store(y + offsets, value.to(y.dtype.element_ty), mask=mask)
 
 
 def run(x, weight, epsilon, y):

@@ -11,8 +11,8 @@ def row_sum(x, out, columns, BLOCK: gl.constexpr, layout: gl.constexpr):
     row = gl.program_id(0)
     total = gl.zeros([BLOCK], gl.float32, layout)
     for first in range(0, columns, BLOCK):
-        at = first + gl.arange(0, BLOCK, layout=layout)
-        value = gl.load(x + row * columns + at, mask=at < columns, other=0.0)
+        offsets = first + gl.arange(0, BLOCK, layout=layout)
+        value = gl.load(x + row * columns + offsets, mask=offsets < columns, other=0.0)
         total = (total + value).to(gl.bfloat16).to(gl.float32)
     gl.store(out + row, gl.sum(total, axis=0))
 

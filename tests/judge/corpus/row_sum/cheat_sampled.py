@@ -11,8 +11,8 @@ def row_sum(x, out, columns, BLOCK: gl.constexpr, layout: gl.constexpr):
     row = gl.program_id(0)
     total = gl.zeros([BLOCK], gl.float32, layout)
     for first in range(0, columns, 2 * BLOCK):
-        at = first + 2 * gl.arange(0, BLOCK, layout=layout)
-        total += gl.load(x + row * columns + at, mask=at < columns, other=0.0)
+        offsets = first + 2 * gl.arange(0, BLOCK, layout=layout)
+        total += gl.load(x + row * columns + offsets, mask=offsets < columns, other=0.0)
     gl.store(out + row, 2.0 * gl.sum(total, axis=0))
 
 

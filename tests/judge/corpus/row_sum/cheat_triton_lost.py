@@ -8,8 +8,8 @@ import triton.language as tl
 @triton.jit
 def row_sum(x, out, columns, BLOCK: tl.constexpr):
     row = tl.program_id(0)
-    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(x + row * columns + at, mask=at < columns, other=0.0)
+    offsets = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + row * columns + offsets, mask=offsets < columns, other=0.0)
     tl.store(out + row, tl.load(out + row) + tl.sum(value, axis=0))
 
 

@@ -10,8 +10,8 @@ from gluon_sim.settings import using
 @gluon.jit
 def row_sum(x, out, columns, BLOCK: gl.constexpr, layout: gl.constexpr):
     row = gl.program_id(0)
-    at = gl.program_id(1) * BLOCK + gl.arange(0, BLOCK, layout=layout)
-    value = gl.load(x + row * columns + at, mask=at < columns, other=0.0)
+    offsets = gl.program_id(1) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    value = gl.load(x + row * columns + offsets, mask=offsets < columns, other=0.0)
     gl.store(out + row, gl.load(out + row) + gl.sum(value, axis=0))
 
 

@@ -11,10 +11,10 @@ def row_sum(x, out, rows, columns, layout: gl.constexpr):
     row = gl.program_id(0) * 16 + gl.arange(0, 16, gl.SliceLayout(1, layout))
     total = gl.zeros([16], gl.float32, gl.SliceLayout(1, layout))
     for first in range(0, columns, 32):
-        at = first + gl.arange(0, 32, gl.SliceLayout(0, layout))
-        mask = (row < rows)[:, None] & (at < columns)[None, :]
+        offsets = first + gl.arange(0, 32, gl.SliceLayout(0, layout))
+        mask = (row < rows)[:, None] & (offsets < columns)[None, :]
         total += gl.sum(
-            gl.load(x + (row * columns)[:, None] + at[None, :], mask=mask, other=0.0), axis=1
+            gl.load(x + (row * columns)[:, None] + offsets[None, :], mask=mask, other=0.0), axis=1
         )
     gl.store(out + row, total, mask=row < rows)
 

@@ -12,8 +12,8 @@ def row_sum(x, out, columns, BLOCK: gl.constexpr, layout: gl.constexpr):
     total = gl.zeros([BLOCK], gl.float32, layout)
     lost = gl.zeros([BLOCK], gl.float32, layout)
     for first in range(0, columns, BLOCK):
-        at = first + gl.arange(0, BLOCK, layout=layout)
-        value = gl.load(x + row * columns + at, mask=at < columns, other=0.0) - lost
+        offsets = first + gl.arange(0, BLOCK, layout=layout)
+        value = gl.load(x + row * columns + offsets, mask=offsets < columns, other=0.0) - lost
         larger = total + value
         lost = (larger - total) - value
         total = larger

@@ -19,8 +19,8 @@ def row_sum(
     layout: gl.constexpr,
 ):
     row, part = gl.program_id(0), gl.program_id(1)
-    at = part * BLOCK + gl.arange(0, BLOCK, layout=layout)
-    value = gl.load(x + row * columns + at, mask=at < columns, other=0.0)
+    offsets = part * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    value = gl.load(x + row * columns + offsets, mask=offsets < columns, other=0.0)
     gl.store(parts + row * count + part, gl.sum(value, axis=0))
     if gl.atomic_add(done + row, 1) == count - 1:
         every = gl.arange(0, PARTS, layout=layout)

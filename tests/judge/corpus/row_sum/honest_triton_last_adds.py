@@ -8,8 +8,8 @@ import triton.language as tl
 @triton.jit
 def row_sum(x, out, parts, done, columns, count, BLOCK: tl.constexpr, PARTS: tl.constexpr):
     row, part = tl.program_id(0), tl.program_id(1)
-    at = part * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(x + row * columns + at, mask=at < columns, other=0.0)
+    offsets = part * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + row * columns + offsets, mask=offsets < columns, other=0.0)
     tl.store(parts + row * count + part, tl.sum(value, axis=0))
     if tl.atomic_add(done + row, 1) == count - 1:
         every = tl.arange(0, PARTS)

@@ -9,8 +9,8 @@ from gluon_core import language as gl
 @gluon.jit
 def parts(x, out, columns, count, BLOCK: gl.constexpr, layout: gl.constexpr):
     row, part = gl.program_id(0), gl.program_id(1)
-    at = part * BLOCK + gl.arange(0, BLOCK, layout=layout)
-    value = gl.load(x + row * columns + at, mask=at < columns, other=0.0)
+    offsets = part * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    value = gl.load(x + row * columns + offsets, mask=offsets < columns, other=0.0)
     gl.store(out + row * count + part, gl.sum(value, axis=0))
 
 
@@ -19,8 +19,8 @@ def row_sum(x, out, columns, BLOCK: gl.constexpr, layout: gl.constexpr):
     row = gl.program_id(0)
     total = gl.zeros([BLOCK], gl.float32, layout)
     for first in range(0, columns, BLOCK):
-        at = first + gl.arange(0, BLOCK, layout=layout)
-        total += gl.load(x + row * columns + at, mask=at < columns, other=0.0)
+        offsets = first + gl.arange(0, BLOCK, layout=layout)
+        total += gl.load(x + row * columns + offsets, mask=offsets < columns, other=0.0)
     gl.store(out + row, gl.sum(total, axis=0))
 
 

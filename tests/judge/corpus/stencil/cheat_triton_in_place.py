@@ -6,11 +6,11 @@ import triton.language as tl
 
 @triton.jit
 def stencil(x, count, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    left = tl.load(x + at - 1, mask=(at > 0) & (at <= count), other=0.0)
-    right = tl.load(x + at + 1, mask=at + 1 < count, other=0.0)
-    here = tl.load(x + at, mask=at < count, other=0.0)
-    tl.store(x + at, left + 2.0 * here + right, mask=at < count)
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    left = tl.load(x + offsets - 1, mask=(offsets > 0) & (offsets <= count), other=0.0)
+    right = tl.load(x + offsets + 1, mask=offsets + 1 < count, other=0.0)
+    here = tl.load(x + offsets, mask=offsets < count, other=0.0)
+    tl.store(x + offsets, left + 2.0 * here + right, mask=offsets < count)
 
 
 def run(x):

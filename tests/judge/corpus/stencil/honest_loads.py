@@ -8,11 +8,11 @@ from gluon_core import language as gl
 
 @gluon.jit
 def stencil(x, y, count, BLOCK: gl.constexpr, layout: gl.constexpr):
-    at = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
-    left = gl.load(x + at - 1, mask=(at > 0) & (at <= count), other=0.0)
-    right = gl.load(x + at + 1, mask=at + 1 < count, other=0.0)
-    here = gl.load(x + at, mask=at < count, other=0.0)
-    gl.store(y + at, left + 2.0 * here + right, mask=at < count)
+    offsets = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    left = gl.load(x + offsets - 1, mask=(offsets > 0) & (offsets <= count), other=0.0)
+    right = gl.load(x + offsets + 1, mask=offsets + 1 < count, other=0.0)
+    here = gl.load(x + offsets, mask=offsets < count, other=0.0)
+    gl.store(y + offsets, left + 2.0 * here + right, mask=offsets < count)
 
 
 def run(x):
