@@ -127,8 +127,8 @@ def _reason(report) -> str:
 def pytest_terminal_summary(terminalreporter):
     counts = Counter(map(_reason, terminalreporter.stats.get("skipped", ())))
     if counts:
-        said = "; ".join(f"{count} {reason}" for reason, count in counts.most_common())
-        terminalreporter.write_line(f"skipped: {said}")
+        reasons = "; ".join(f"{count} {reason}" for reason, count in counts.most_common())
+        terminalreporter.write_line(f"skipped: {reasons}")
 
 
 @pytest.fixture(autouse=True)

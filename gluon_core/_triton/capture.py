@@ -76,6 +76,6 @@ class captured:
 
     def text(self) -> str:
         self._file.seek(0)
-        said = self._file.read().decode(errors="replace")
+        text_read = self._file.read().decode(errors="replace")
         self._file.close()
-        return said
+        return text_read

@@ -26,7 +26,7 @@ def refused(error: Exception, source: str) -> Optional[StageError]:
         return None
     first = int(messages[0][0])
     text = lines[first - 1].strip() if 0 < first <= len(lines) else ""
-    words = "; ".join(said.strip() for _, said in messages[:_MOST])
+    words = "; ".join(message.strip() for _, message in messages[:_MOST])
     return StageError(
         f"the assembler says: {words}",
         got=text or None,
@@ -50,14 +50,14 @@ _ASM = re.compile(
 )
 
 
-def bad_assembly(said: str, text: Callable[[], Optional[str]]) -> Optional[StageError]:
+def bad_assembly(output: str, text: Callable[[], Optional[str]]) -> Optional[StageError]:
     """Return the report of inline assembly that LLVM does not take, or None where it complains of none.
 
     Args:
         text: gives the module that was compiled.
     """
-    constraint, shown = _CONSTRAINT.search(said), _SHOWN.search(said)
-    aborted = _ABORTED.search(said)
+    constraint, shown = _CONSTRAINT.search(output), _SHOWN.search(output)
+    aborted = _ABORTED.search(output)
     if constraint is None and shown is None and aborted is None:
         return None
     module = text() or ""
@@ -161,14 +161,14 @@ _FEW = 4
 
 
 def blamed(
-    said: str, text: Callable[[], Optional[str]]
+    output: str, text: Callable[[], Optional[str]]
 ) -> tuple[str, Optional[SourceSpan], Optional[str]]:
     """Return a compiler's complaint, the kernel's line, and the remedy, as far as known.
 
     Args:
         text: gives the module that was compiled.
     """
-    for ended in _ENDED.finditer(said):
+    for ended in _ENDED.finditer(output):
         for name in dict.fromkeys(_CLASS.findall(ended[0])):
             places = places_of_op(text() or "", name.lower())
             if not places:
@@ -182,5 +182,5 @@ def blamed(
                 remedy += f" It may be another one, of line {lines}{more}."
             shown = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
             return f"the compiler ended the process over this {shown}", places[0], remedy
-    complained = complaint(said)
+    complained = complaint(output)
     return (*complained, None) if complained is not None else ("", None, None)

@@ -312,7 +312,7 @@ def compile_source(
                 stages,
                 module,
                 metadata,
-                what=f"{source.name} for {target}",
+                subject=f"{source.name} for {target}",
                 isolate=backend.compiler.isolate,
                 as_text=backend.compiler.cacheable,
                 override=_overrides(source, options, stages, context),

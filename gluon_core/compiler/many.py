@@ -106,14 +106,14 @@ def compile_many(
         raise ArgumentError(
             "not a number of processes", argument="workers", expected="1 or more", got=repr(workers)
         )
-    jobs = [_job(request, at, target, options) for at, request in enumerate(requests)]
+    jobs = [_job(request, index, target, options) for index, request in enumerate(requests)]
     count = min(workers or limit(), len(jobs))
     results: list[Any] = [None] * len(jobs)
     with contextlib.ExitStack() as stack:
         bar = stack.enter_context(_Bar(len(jobs), progress))
         if count <= 1:
-            for at, job in enumerate(jobs):
-                results[at] = _outcome(job)
+            for index, job in enumerate(jobs):
+                results[index] = _outcome(job)
                 bar.advance()
         else:
             from concurrent.futures import ThreadPoolExecutor
@@ -123,10 +123,10 @@ def compile_many(
             # Ctrl-C drops compilations that have not begun, and waits for the others.
             stack.callback(pool.shutdown, wait=True, cancel_futures=True)
             places: dict[Future[Any], int] = {
-                pool.submit(_outcome, job): at for at, job in enumerate(jobs)
+                pool.submit(_outcome, job): index for index, job in enumerate(jobs)
             }
-            for at, result in _as_done(places):
-                results[at] = result
+            for index, result in _as_done(places):
+                results[index] = result
                 done()
                 bar.advance()
     if errors == "raise":
@@ -154,7 +154,7 @@ def _outcome(job: Callable[[], Any]) -> Any:
 
 
 def _job(
-    request: Any, at: int, target: Any, options: Optional[Mapping[str, Any]]
+    request: Any, index: int, target: Any, options: Optional[Mapping[str, Any]]
 ) -> Callable[[], Any]:
     """Return the compilation that a request asks for."""
     if isinstance(request, Mapping):
@@ -162,7 +162,7 @@ def _job(
         if "fn" not in fields:
             raise ArgumentError(
                 "a request names no kernel",
-                argument=f"requests[{at}]",
+                argument=f"requests[{index}]",
                 expected="'fn' among its keys",
                 got=", ".join(map(str, fields)) or "no keys",
             )
@@ -175,7 +175,7 @@ def _job(
         return request  # type: ignore[no-any-return]  # what it answers is the caller's to know
     raise ArgumentError(
         "cannot be compiled as it is",
-        argument=f"requests[{at}]",
+        argument=f"requests[{index}]",
         expected="a GluonASTSource, a mapping of compile's arguments, or a function without parameters",
         got=type(request).__name__,
         remedy="Give a kernel as dict(fn=kernel, signature=..., constexprs=...)."

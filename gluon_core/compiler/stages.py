@@ -86,7 +86,7 @@ def run_stages(
     module: Any,
     metadata: Mapping[str, Any],
     *,
-    what: str,
+    subject: str,
     isolate: bool,
     as_text: bool,
     override: Optional[Override] = None,
@@ -97,7 +97,7 @@ def run_stages(
 
     Args:
         metadata: input of the stages; it is not changed.
-        what: the kernel and target, for errors.
+        subject: the kernel and target, for errors.
         isolate: run them in a child process, where the platform can.
         as_text: keep what stages return as text or bytes, not as the objects themselves.
         override: `override(stage, result)` may replace a result; None keeps it.
@@ -109,7 +109,7 @@ def run_stages(
         LimitError: a stage found that the kernel does not fit.
         LayoutError: nothing determines an AutoLayout of the kernel.
     """
-    job = _Job(list(stages), module, dict(metadata), what, as_text, override)
+    job = _Job(list(stages), module, dict(metadata), subject, as_text, override)
     if isolate and isolation_enabled():
         return job.in_child(recipe if as_text and override is None else None, verify)
     verify()
@@ -141,14 +141,14 @@ class _Job:
         stages: list[Stage],
         module: Any,
         metadata: dict[str, Any],
-        what: str,
+        subject: str,
         as_text: bool,
         override: Optional[Override],
     ):
         self.stages = stages
         self.module = module
         self.metadata = metadata
-        self.what = what
+        self.subject = subject
         self.as_text = as_text
         self.override = override
         self.current = stages[0].name if stages else "none"
@@ -183,18 +183,18 @@ class _Job:
     def entering(self, name: str, value: Any) -> None:
         """Record the begin of a stage, with its input."""
 
-    def failure(self, message: str, said: str, reproducer: Optional[str]) -> GluonError:
-        undetermined = _UNDETERMINED.search(said)
+    def failure(self, message: str, output: str, reproducer: Optional[str]) -> GluonError:
+        undetermined = _UNDETERMINED.search(output)
         if undetermined:
             return _undetermined_layout(undetermined)
-        unknown = bad_assembly(said, self._input_text)
+        unknown = bad_assembly(output, self._input_text)
         if unknown is not None:
             return self._named(unknown)
-        words, span, remedy = blamed(said, self._input_text)
+        words, span, remedy = blamed(output, self._input_text)
         return _triton.caught_as(
             StageError(
-                f"compiling {self.what} failed in stage {self.current}: {words or message}",
-                diagnostics=said.strip(),
+                f"compiling {self.subject} failed in stage {self.current}: {words or message}",
+                diagnostics=output.strip(),
                 reproducer=reproducer,
                 span=span,
                 remedy=remedy,
@@ -203,7 +203,7 @@ class _Job:
 
     def _named(self, error: StageError) -> StageError:
         """Return the error of a stage that does not know whose it is."""
-        error.message = f"compiling {self.what} failed in stage {self.current}: {error.message}"
+        error.message = f"compiling {self.subject} failed in stage {self.current}: {error.message}"
         return _triton.caught_as(error)
 
     # -- in this process ---------------------------------------------------------------------------
@@ -216,23 +216,23 @@ class _Job:
                 problem = None
             except Exception as error:
                 problem = error
-        said = output.text()
+        printed = output.text()
         if problem is None:
-            return self._done(result, said, text)
+            return self._done(result, printed, text)
         if isinstance(problem, LimitError):
             raise _triton.caught_as(problem) from problem.__cause__
         if isinstance(problem, StageError):
             raise self._named(problem)
         if isinstance(problem, GluonError):
             raise problem
-        raise self.failure(_describe(problem), said, self._saved(text)) from problem
+        raise self.failure(_describe(problem), printed, self._saved(text)) from problem
 
-    def _done(self, result: Result, said: str, text: Optional[str]) -> Result:
+    def _done(self, result: Result, printed: str, text: Optional[str]) -> Result:
         lost = left_out(text, result.asm)
         if lost is not None:
             raise self._named(lost)
-        result.diagnostics = said
-        _pass_on(said)
+        result.diagnostics = printed
+        _pass_on(printed)
         return result
 
     def _input_text(self) -> Optional[str]:
@@ -324,17 +324,19 @@ class _Job:
         """
         kind, value = process.receive(deadline)
         self.current = process.noted() or self.current
-        said = process.output()
+        printed = process.output()
         if kind == "done":
             result: Result = value
-            return self._done(result, said, text)
+            return self._done(result, printed, text)
         if kind == "limit":
             raise _triton.caught_as(value)
         if kind == "gluon":
             raise self._named(value) if isinstance(value, StageError) else value
         if kind == "error":
             message, detail = value
-            raise self.failure(message, "\n".join(filter(None, (said, detail))), self._saved(text))
+            raise self.failure(
+                message, "\n".join(filter(None, (printed, detail))), self._saved(text)
+            )
         if kind == "cannot":
             return None
         raise Ended(f"the compiler sent something that is no answer ({kind!r})")
@@ -530,8 +532,8 @@ def _describe(error: BaseException) -> str:
     return text if isinstance(error, RuntimeError) else f"{type(error).__name__}: {text}"
 
 
-def _pass_on(said: str) -> None:
-    if said and any(
+def _pass_on(printed: str) -> None:
+    if printed and any(
         os.environ.get(name, "0") not in ("", "0", "false", "off") for name in _TALKATIVE
     ):
-        sys.stderr.write(said)
+        sys.stderr.write(printed)

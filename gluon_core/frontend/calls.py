@@ -95,8 +95,8 @@ def explain_call(generator: Any, node: ast.Call, root: Any) -> Optional[GluonErr
         for attribute in names:
             if getattr(value_of(generator, attribute), "__triton_builtin__", False):
                 shown = ast.unparse(attribute)
-                what = f"{shown!r} is a function, and was not called"
-                return DtypeError(what, remedy=f"Call it: {shown}().")
+                message = f"{shown!r} is a function, and was not called"
+                return DtypeError(message, remedy=f"Call it: {shown}().")
     own = _PYTHON.get(called)
     if own is not None:
         return DtypeError(
@@ -170,11 +170,11 @@ def _arguments(called: str, signature: Any, node: ast.Call, root: Any) -> Option
         )
     twice = [word.arg for word in node.keywords if word.arg in names[: len(node.args)]]
     if twice:
-        what = f"{called} is given {twice[0]!r} by place and by name"
-        return ArgumentError(what, expected=shown, got=ast.unparse(node))
+        message = f"{called} is given {twice[0]!r} by place and by name"
+        return ArgumentError(message, expected=shown, got=ast.unparse(node))
     passed = {*names[: len(node.args)], *(word.arg for word in node.keywords)}
     lacking = [p.name for p in parameters if p.default is p.empty and p.name not in passed]
     if lacking:
-        what = f"{called} is called without {', '.join(map(repr, lacking))}"
-        return ArgumentError(what, expected=shown, got=ast.unparse(node))
+        message = f"{called} is called without {', '.join(map(repr, lacking))}"
+        return ArgumentError(message, expected=shown, got=ast.unparse(node))
     return None

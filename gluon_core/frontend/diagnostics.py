@@ -83,12 +83,12 @@ def _is_call(node: Any) -> bool:
 def _classify(
     inner: CompilationError, root: Optional[BaseException], calls: int, places: int
 ) -> tuple[type[GluonError], str, dict[str, Any]]:
-    said = getattr(inner, "gluon_error", None) or root
-    if isinstance(said, GluonError):
+    error = getattr(inner, "gluon_error", None) or root
+    if isinstance(error, GluonError):
         return (
-            type(said),
-            reworded(said.message),
-            dict(said.__dict__, message=reworded(said.message)),
+            type(error),
+            reworded(error.message),
+            dict(error.__dict__, message=reworded(error.message)),
         )
     if isinstance(inner, _triton.CompileTimeAssertionFailure):
         return StaticAssertionError, reworded(inner.error_message or "static_assert failed"), {}
@@ -103,8 +103,12 @@ def _classify(
     # The standard library's `inspect` says of an exhausted stack that something is not supported.
     too_deep = isinstance(root, RecursionError) or isinstance(root.__cause__, RecursionError)
     if too_deep and calls < _FEW_CALLS:
-        what = "statements or expressions are nested too deep"
-        return KernelSyntaxError, what, {"remedy": "Move inner ones into functions of their own."}
+        problem = "statements or expressions are nested too deep"
+        return (
+            KernelSyntaxError,
+            problem,
+            {"remedy": "Move inner ones into functions of their own."},
+        )
     if too_deep and 2 * places > calls:
         remedy = "Nest fewer calls, or raise sys.setrecursionlimit(...)."
         limit = (
@@ -112,8 +116,8 @@ def _classify(
         )
         return KernelSyntaxError, _TOO_DEEP, {"got": limit, "remedy": remedy}
     if too_deep or isinstance(root, KeyError) and _is_call(inner.node):
-        what = "functions of a kernel cannot call themselves"
-        return KernelSyntaxError, what, {"remedy": "Write a loop."}
+        problem = "functions of a kernel cannot call themselves"
+        return KernelSyntaxError, problem, {"remedy": "Write a loop."}
     if isinstance(root, NameError):
         return KernelSyntaxError, text, {}
     if isinstance(root, ValueError) and "dtype" in text:

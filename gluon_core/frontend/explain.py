@@ -125,18 +125,20 @@ def _name(generator: Any, node: ast.Name, root: Any) -> Optional[GluonError]:
         place, around = stored
         line = generator.begin_line + place.lineno
         if place.lineno > node.lineno:
-            what = f"{name!r} is used before line {line} sets it"
-            return KernelSyntaxError(what, remedy="Set it before it is used.")
+            message = f"{name!r} is used before line {line} sets it"
+            return KernelSyntaxError(message, remedy="Set it before it is used.")
         if isinstance(around, (ast.For, ast.While)):
-            what = f"{name!r} is set at line {line} in the body of a loop, which may run no round"
+            message = (
+                f"{name!r} is set at line {line} in the body of a loop, which may run no round"
+            )
             remedy = f"Give {name!r} a value of the same type before the loop."
         else:
-            what = f"{name!r} is set at line {line} in one branch of an `if` alone"
+            message = f"{name!r} is set at line {line} in one branch of an `if` alone"
             remedy = f"Give {name!r} a value of the same type before the `if`, or in both branches."
-        return KernelSyntaxError(what, remedy=remedy)
+        return KernelSyntaxError(message, remedy=remedy)
     if hasattr(builtins, name):
-        what = f"Python's {name!r} is not supported in kernels"
-        return KernelSyntaxError(what, remedy=constructs.INSTEAD.get(name))
+        message = f"Python's {name!r} is not supported in kernels"
+        return KernelSyntaxError(message, remedy=constructs.INSTEAD.get(name))
     near = did_you_mean(name, [*generator.lscope, *generator.gscope])
     return KernelSyntaxError(f"{name!r} is not defined", remedy=near)
 
@@ -227,8 +229,8 @@ def _binary(generator: Any, node: Any, root: Any) -> Optional[GluonError]:
             )
     if "NoneType" in str(root):
         nothing = next((side for side in sides if isinstance(side, ast.Call)), None)
-        what = f"{ast.unparse(nothing)!r} returns nothing" if nothing else "None is no number"
-        return DtypeError(what, got=ast.unparse(node))
+        message = f"{ast.unparse(nothing)!r} returns nothing" if nothing else "None is no number"
+        return DtypeError(message, got=ast.unparse(node))
     kind = re.search(r"'(\w+)' object has no attribute|for \S+: '(\w+)' and '(\w+)'", str(root))
     if kind is not None:
         memory = "shared_memory_descriptor" in kind[0]
@@ -380,9 +382,9 @@ def _attribute(generator: Any, node: ast.Attribute, root: Any) -> Optional[Gluon
     if isinstance(owner, ModuleType):
         if owner is not language:
             return None
-        what = f"gl has no {node.attr!r}"
+        message = f"gl has no {node.attr!r}"
         near = re.search(r"(Did you mean .*?\?)", str(root))
-        return TraceError(what, remedy=_ELSEWHERE.get(node.attr) or (near[1] if near else None))
+        return TraceError(message, remedy=_ELSEWHERE.get(node.attr) or (near[1] if near else None))
     if isinstance(owner, _triton.base_value) and not isinstance(owner, tl.constexpr):
         known = [name for name in dir(owner) if not name.startswith("_")]
         return TraceError(

@@ -280,9 +280,9 @@ class KernelGenerator(LoopGenerator):
             return self._check_loop(node, value) if looped else value
         except CompilationError as error:
             if not hasattr(error, "gluon_span"):
-                at = getattr(error, "node", None) or node
-                error.gluon_span = self._span(at)
-                self._explain(error, at)
+                place = getattr(error, "node", None) or node
+                error.gluon_span = self._span(place)
+                self._explain(error, place)
             raise
 
     def _explain(self, error: Any, node: Any) -> None:

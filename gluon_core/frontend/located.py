@@ -29,13 +29,13 @@ def _span(file: str, line: int, column: int) -> Optional[SourceSpan]:
     return SourceSpan(file, line, max(column - 1, 0), None, text or None)
 
 
-def complaint(said: str) -> Optional[tuple[str, SourceSpan]]:
+def complaint(output: str) -> Optional[tuple[str, SourceSpan]]:
     """Return the first error that MLIR names a kernel's line for: its words, and the line.
 
     Where the line is one of a library function, it is that of the call.
     """
     words = None
-    for match in _SAID.finditer(said):
+    for match in _SAID.finditer(output):
         if match[4] == "error" and match[5].startswith(_PIPELINE):
             continue  # at the kernel's first line
         if match[4] == "error" and words is None:

@@ -144,12 +144,12 @@ class LoopGenerator(code_generator.CodeGenerator):  # type: ignore[misc]  # Trit
         if not isinstance(value, tl.tensor):
             return value
         if value.type.is_block():
-            what = (
+            message = (
                 "the test of a loop must be one boolean"
                 if test
                 else "a loop's bounds must be scalars"
             )
-            raise DtypeError(what, got=str(value.type), span=self._span(node))
+            raise DtypeError(message, got=str(value.type), span=self._span(node))
         if test and not value.dtype.is_bool():
             return self.semantic.cast(value, tl.int1)  # as in Python, and in Triton from 3.9
         return value

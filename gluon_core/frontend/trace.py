@@ -106,11 +106,11 @@ def verify(module: Any, name: str) -> None:
     Raises:
         StageError: it is malformed.
     """
-    said = refused_by_mlir(module)
-    if said is not None:
-        words, span = complaint(said) or ("", None)
+    refusal = refused_by_mlir(module)
+    if refusal is not None:
+        words, span = complaint(refusal) or ("", None)
         raise StageError(
             f"the compiler rejects the module of {name}" + (f": {words}" if words else ""),
-            diagnostics=said or module.str_nodebug(),
+            diagnostics=refusal or module.str_nodebug(),
             span=span,
         )

@@ -155,13 +155,13 @@ class _Function(Protocol):
         """Apply a mathematical function to each element."""
 
 
-def _function(name: str, what: str) -> _Function:
+def _function(name: str, doc: str) -> _Function:
     """Return the op of a mathematical function of floats, documented."""
 
     def op(x: Operand) -> tensor:
         return _of_floats(name, x)
 
-    op.__doc__ = what
+    op.__doc__ = doc
     return builtin(name=f"gl.{name}")(op)
 
 

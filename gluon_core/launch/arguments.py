@@ -107,10 +107,10 @@ def viewed(value: Any) -> Any:
     Raises:
         ArgumentError: an object that offers DLPack cannot be taken through it.
     """
-    what = kind_of(value)
-    if what == "unknown":
+    kind = kind_of(value)
+    if kind == "unknown":
         return through_dlpack(number(value))
-    if what == "tuple":
+    if kind == "tuple":
         items = [viewed(item) for item in value]
         if all(map(operator.is_, items, value)):
             return value
@@ -181,36 +181,36 @@ def describe(
         DtypeError: kernels cannot take values of this type.
         IntegerError: an integer of more than 64 bits.
     """
-    what = kind_of(value)
-    if what == "bool":
+    kind_name = kind_of(value)
+    if kind_name == "bool":
         return Described("u1", None)
-    if what == "int":
+    if kind_name == "int":
         return _describe_int(value, specialize, align)
-    if what == "float":
+    if kind_name == "float":
         return Described("fp32", None)
-    if what == "none":
+    if kind_name == "none":
         return Described("constexpr", None)
-    if what == "constant":
+    if kind_name == "constant":
         return Described("constexpr", value)
-    if what == "registered":
+    if kind_name == "registered":
         kind = registered_kind(type(value))
         assert kind is not None
         return Described(*kind.describe(value))
-    if what == "tuple":
+    if kind_name == "tuple":
         items = [describe(item, pointer_range_bits=pointer_range_bits) for item in value]
         make: Any = type(value)._make if hasattr(value, "_fields") else tuple
         return Described(make(i.kind for i in items), make(i.attributes for i in items))
-    if what in ("pointer", "array"):
+    if kind_name in ("pointer", "array"):
         check_memory(value)
-        address = value.data_ptr() if what == "pointer" else value.ctypes.data
-        kind_name = f"*{'k' if const else ''}{dtype_name(value.dtype)}"
+        address = value.data_ptr() if kind_name == "pointer" else value.ctypes.data
+        type_name = f"*{'k' if const else ''}{dtype_name(value.dtype)}"
         if not specialize:
-            return Described(kind_name, None)
+            return Described(type_name, None)
         marks = "D" if align and address % RULES.divisibility == 0 else ""
         if pointer_range_bits is not None:
             size = rules.storage_size(value)
             marks += "S" * (size is not None and size < 2 ** (pointer_range_bits - 1))
-        return Described(kind_name, marks)
+        return Described(type_name, marks)
     remedy = "Annotate the parameter `: gl.constexpr` to make it a compile-time constant."
     if type(value).__module__.startswith("triton.") and "Descriptor" in type(value).__name__:
         remedy = (
@@ -245,19 +245,19 @@ def place_of(value: Any) -> Optional[tuple[str, int]]:
     Raises:
         DeviceError: a NumPy array that kernels cannot work on in place.
     """
-    what = kind_of(value)
-    if what == "array":
+    kind_name = kind_of(value)
+    if kind_name == "array":
         check_array(value)
         return "cpu", 0
-    if what == "tuple":
+    if kind_name == "tuple":
         places = {place for place in map(place_of, value) if place is not None}
         return places.pop() if len(places) == 1 else (_disagree(places) if places else None)
-    if what == "registered":
+    if kind_name == "registered":
         kind = registered_kind(type(value))
         if kind is None or kind.place is None:
             return None
         return place_of(kind.place(value))
-    if what != "pointer":
+    if kind_name != "pointer":
         return None
     check_memory(value)
     device = getattr(value, "device", None)

@@ -45,8 +45,8 @@ def _access(register: LinearLayout, shared: LinearLayout) -> dict[str, list[int]
     """For each bit of the register, lane and warp index, which bits of the offset it flips."""
     register = register.without_zero_bases("register")
     path = register.invert_and_compose(shared)
-    at = list(path.out_dims).index("offset")
-    return {dim: [row[at] for row in rows] for dim, rows in path.bases.items()}
+    column = list(path.out_dims).index("offset")
+    return {dim: [row[column] for row in rows] for dim, rows in path.bases.items()}
 
 
 def _vector(access: dict[str, list[int]], bits: int, most_bits: int) -> int:

@@ -150,10 +150,10 @@ class LinearLayout:
         return total
 
     def _shifts(self) -> list[int]:
-        shifts, at = [], 0
+        shifts, shift = [], 0
         for size in self._outs.values():
-            shifts.append(at)
-            at += size.bit_length() - 1
+            shifts.append(shift)
+            shift += size.bit_length() - 1
         return shifts
 
     def _columns(self) -> list[int]:
@@ -293,8 +293,8 @@ class LinearLayout:
                 into = bases.setdefault(dim, [])
                 for row in rows:
                     vector = [0] * len(names)
-                    for value, (at, factor) in zip(row, places):
-                        vector[at] = value * factor
+                    for value, (position, factor) in zip(row, places):
+                        vector[position] = value * factor
                     into.append(vector)
         return LinearLayout(bases, outs)
 
@@ -359,10 +359,10 @@ class LinearLayout:
                     got=str(other),
                 )
             images.append(list(other._split_ins(answer).values()))
-        bases, at = {}, 0
+        bases, start = {}, 0
         for dim, rows in self._bases.items():
-            bases[dim] = images[at : at + len(rows)]
-            at += len(rows)
+            bases[dim] = images[start : start + len(rows)]
+            start += len(rows)
         return LinearLayout(bases, other.in_dims)
 
     # -- reshaping -------------------------------------------------------------------------

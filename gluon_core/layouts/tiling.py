@@ -43,15 +43,15 @@ def shrink(
     bases = layout.bases
     cut: set[int] = set()
     outs = layout.out_dims
-    for at, (dim, actual) in enumerate(layout.out_dims.items()):
+    for index, (dim, actual) in enumerate(layout.out_dims.items()):
         wanted = sizes[dim]
         if actual <= wanted:
             continue
         hot = [
-            (row[at], name, i)
+            (row[index], name, i)
             for name, rows in bases.items()
             for i, row in enumerate(rows)
-            if row[at]
+            if row[index]
         ]
         if wanted > 1 and any(value & (value - 1) for value, _, _ in hot):
             raise LayoutError(
@@ -62,7 +62,7 @@ def shrink(
             )
         for value, name, i in hot:
             if value >= wanted:
-                bases[name][i][at] = 0
+                bases[name][i][index] = 0
                 if name == "register":
                     cut.add(i)
         outs[dim] = wanted

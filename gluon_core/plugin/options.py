@@ -107,7 +107,7 @@ def check_given(target: Target, requested: Mapping[str, Any], known: Collection[
         ("num_warps", limits.max_warps, "warps"),
         ("num_ctas", limits.max_ctas_per_cluster, "blocks together"),
     )
-    for key, most, what in counts:
+    for key, most, unit in counts:
         value = requested.get(key)
         if value is None:
             continue
@@ -115,9 +115,9 @@ def check_given(target: Target, requested: Mapping[str, Any], known: Collection[
             message = f"{key} must be a power of two"
             raise OptionError(message, argument=key, expected=f"1 to {most}", got=repr(value))
         if value > most:
-            message, expected = f"{target} cannot run that many {what}", f"at most {most}"
+            message, expected = f"{target} cannot run that many {unit}", f"at most {most}"
             error = LimitError(message, argument=key, expected=expected, got=value)
-            error.required, error.limit, error.resource = value, most, what
+            error.required, error.limit, error.resource = value, most, unit
             raise error
     stages, registers = requested.get("num_stages"), requested.get("maxnreg")
     if stages is not None and not (isinstance(stages, int) and stages >= 0):

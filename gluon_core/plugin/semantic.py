@@ -99,7 +99,7 @@ class Trace(Protocol):
             instead: the remedy on such targets.
         """
 
-    def check_assembler(self, what: str, capability: str, instead: str) -> None:
+    def check_assembler(self, subject: str, capability: str, instead: str) -> None:
         """Check a capability that the assembler needs and the compiler does not: the kernel is traced
         without it, and the error comes with the request for machine code."""
 
@@ -135,7 +135,7 @@ class Operands(Protocol):
     def unwrap_shape(self, shape: Shape, argument: str = "shape") -> list[int]:
         """Return compile-time dimensions as integers; ShapeError for anything else."""
 
-    def check_block_shape(self, shape: Sequence[int], what: str) -> None:
+    def check_block_shape(self, shape: Sequence[int], subject: str) -> None:
         """Raise ShapeError unless all dimensions are powers of two."""
 
     def check_layout(
@@ -364,7 +364,7 @@ class Global(Protocol):
         element: dtype,
         mask: Optional[Operand],
         other: Optional[Operand] = None,
-        what: str = "pointer",
+        subject: str = "pointer",
         other_alone: bool = False,
     ) -> tuple[Optional[tensor], Optional[tensor]]:
         """Return the mask of an access and the values where it is false, with the shape and layout of
@@ -373,7 +373,7 @@ class Global(Protocol):
         Args:
             source: tensor of the pointers or offsets that are accessed.
             element: dtype that `other` is cast to.
-            what: the name of `source` in errors.
+            subject: the name of `source` in errors.
             other_alone: `other` may come without a mask, which changes nothing.
 
         Raises:
@@ -382,8 +382,8 @@ class Global(Protocol):
             ArgumentError: `other` without a mask.
         """
 
-    def like(self, source: tensor, value: tensor, argument: str, what: str) -> tensor:
-        """Return `value` with the shape and layout of `source`; `what` is its name in errors."""
+    def like(self, source: tensor, value: tensor, argument: str, subject: str) -> tensor:
+        """Return `value` with the shape and layout of `source`; `subject` is its name in errors."""
 
     def cache_operands(
         self, cache: Argument, eviction: Argument = None, policy: Any = None, store: bool = False

@@ -141,10 +141,10 @@ class Target:
         """Return True if the hardware has `capability`; each op checks the installed Triton."""
         return capability in self.architecture.capabilities
 
-    def lacks(self, what: str) -> CapabilityError:
+    def lacks(self, part: str) -> CapabilityError:
         """Return the error of a backend without a compiler, or without a launcher."""
         remedy = f"Run on a simulator, as with GLUON_TARGET=sim:{self.architecture.name}."
-        return CapabilityError(f"the backend {self.backend} has no {what}", remedy=remedy)
+        return CapabilityError(f"the backend {self.backend} has no {part}", remedy=remedy)
 
     def __str__(self) -> str:
         return self.name

@@ -196,13 +196,13 @@ def check_limits(target: Target, metadata: Mapping[str, Any]) -> None:
         ("tensor memory", "columns", metadata.get("tmem_size"), limits.tensor_memory_columns),
         ("warps", "warps", metadata.get("num_warps"), limits.max_warps),
     )
-    for what, unit, need, most in needs:
+    for limited, unit, need, most in needs:
         if need and need > most:
-            message = f"the kernel needs more {what} than a block of {target} has"
+            message = f"the kernel needs more {limited} than a block of {target} has"
             remedy = "Use smaller blocks, fewer buffers or stages, or a narrower dtype."
-            if what == "warps":
+            if limited == "warps":
                 remedy = "Lower num_warps or the warps of the partitions."
             expected, got = f"at most {most} {unit}", f"{need} {unit}"
             error = LimitError(message, expected=expected, got=got, remedy=remedy)
-            error.required, error.limit, error.resource = need, most, what
+            error.required, error.limit, error.resource = need, most, limited
             raise error

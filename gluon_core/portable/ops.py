@@ -160,9 +160,9 @@ def store(
         return store_tile(ptr, offsets, value)
     semantic = semantic_layer()
     check_address(semantic, ptr, offsets)
-    what, where = optional_tensor(semantic, value), optional_tensor(semantic, mask)
+    data, where = optional_tensor(semantic, value), optional_tensor(semantic, mask)
     cache = unwrap(cache_modifier) or ""
-    lower("store", StoreRequest(*around(semantic), ptr, offsets, what, where, cache))
+    lower("store", StoreRequest(*around(semantic), ptr, offsets, data, where, cache))
 
 
 @builtin(name="gl.portable.async_copy")

@@ -69,7 +69,7 @@ def named(op: str, name: str) -> Lowering:
     return next(lowering for lowering in _lowerings(op, registry()) if lowering.name == name)
 
 
-def code(lowering: Lowering, what: str = "implement") -> Callable[..., Any]:
+def code(lowering: Lowering, role: str = "implement") -> Callable[..., Any]:
     """Return the function behind `implement`, `accepts` or one of the `extras` of a lowering.
 
     An exception of its that is no error of ours says whose it is when it reaches the kernel's author.
@@ -78,12 +78,12 @@ def code(lowering: Lowering, what: str = "implement") -> Callable[..., Any]:
         PluginError: there is no such module or name; with plugin, lowering and path.
     """
     own = {"implement": lowering.implement, "accepts": lowering.accepts}
-    path = own[what] if what in own else lowering.extras[what]
+    path = own[role] if role in own else lowering.extras[role]
     contributor = registry().contributor(lowering).plugin
     whose = f"lowering {lowering.op}/{lowering.name} of plugin {contributor!r}"
-    function = load_named(str(path), f"{whose}, {what}")
+    function = load_named(str(path), f"{whose}, {role}")
     if not callable(function):
-        raise PluginError(f"{whose}, {what}: {path!r} is no function", got=repr(function))
+        raise PluginError(f"{whose}, {role}: {path!r} is no function", got=repr(function))
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -104,8 +104,8 @@ def _where(error: Exception, function: Callable[..., Any]) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = getattr(function, "__code__", None)
     folder = os.path.dirname(own.co_filename) if own is not None else ""
-    at = [frame for frame in frames if frame.filename.startswith(folder)][-1:] or frames[-1:]
-    return f"{at[0].filename}:{at[0].lineno}"
+    callers = [frame for frame in frames if frame.filename.startswith(folder)][-1:] or frames[-1:]
+    return f"{callers[0].filename}:{callers[0].lineno}"
 
 
 def select(

@@ -168,12 +168,12 @@ def peer(pointers: Union[Values, Sequence[Any]], rank: Scalar[int]) -> tensor:
     listed = list(sequence)
     wanted = unwrap(rank)
     if isinstance(wanted, int):
-        at = compile_time_int(wanted, "rank", 0)
-        if at >= len(listed):
+        index = compile_time_int(wanted, "rank", 0)
+        if index >= len(listed):
             raise ArgumentError(
-                "there is no such rank", argument="rank", expected=f"below {len(listed)}", got=at
+                "there is no such rank", argument="rank", expected=f"below {len(listed)}", got=index
             )
-        return listed[at]
+        return listed[index]
     selected = listed[0]
     for number, pointer in enumerate(listed[1:], 1):
         here = semantic.equal(wanted, semantic.scalar_constant(number, tl.int32))

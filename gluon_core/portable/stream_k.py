@@ -146,9 +146,9 @@ class stream_k_share(Record):
         pieces, zero = self._filled(ends), whole * 0
         one = zero + 1
 
-        def owner(at: _Number) -> _Number:
+        def owner(step: _Number) -> _Number:
             longer = further * (base + 1)
-            return at.below(longer, at // (base + 1), further + (at - longer) // base.most(1))
+            return step.below(longer, step // (base + 1), further + (step - longer) // base.most(1))
 
         # The rest of a tile that another program began, the beginning of one, then whole tiles.
         start, stop = (here.below(1, ends[i], ends[i + 1]) for i in (0, 1))

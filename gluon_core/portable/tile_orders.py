@@ -73,7 +73,7 @@ class tile_order(Record):
             beyond = semantic.greater_equal(m, tiles_m)
             m = semantic.where(beyond, semantic.sub(m, tiles_m, True), m)
         sizes = (semantic.scalar_constant(size, tl.int32) for size in self.facts.block)
-        return tl_tuple([semantic.mul(at, size, True) for at, size in zip((m, n), sizes)])
+        return tl_tuple([semantic.mul(index, size, True) for index, size in zip((m, n), sizes)])
 
 
 @builtin(name="gl.portable.swizzled_tiles")

@@ -86,14 +86,14 @@ class Targets(Contents):
         """Return the architecture that the simulator runs kernels for when nobody names one."""
         return self._default_of(self.architectures(), "the simulator")
 
-    def _default_of(self, among: Sequence[Architecture], what: str) -> Architecture:
+    def _default_of(self, among: Sequence[Architecture], subject: str) -> Architecture:
         chosen = [arch for arch in among if arch.default or len(among) == 1]
         if len(chosen) == 1:
             return chosen[0]
         names = ", ".join(f"{arch.backend}:{arch.name}" for arch in chosen or among)
         none = "none is the default" if among else "no plugin has one"
         raise TargetError(
-            f"{what} needs an architecture: {'several are the default' if chosen else none}",
+            f"{subject} needs an architecture: {'several are the default' if chosen else none}",
             argument="target",
             expected=f"one of {names}" if names else None,
             remedy=None if names else self.installed(),
@@ -170,10 +170,10 @@ class Targets(Contents):
         message, got = f"{backend}:{arch} has warps of {size} threads", f"warp_size={warp_size}"
         raise TargetError(message, argument="target", expected=f"warp_size={size}", got=got)
 
-    def _unknown(self, word: str, known: Iterable[str], what: str, spec: str) -> TargetError:
+    def _unknown(self, word: str, known: Iterable[str], category: str, spec: str) -> TargetError:
         names = list(known)
         hint = did_you_mean(word.lower(), names)
-        if hint is None and what != "backend":
+        if hint is None and category != "backend":
             hint = f"Known: {', '.join(names)}."
             if len(names) > _MOST_NAMES:
                 newest = []
@@ -182,7 +182,7 @@ class Targets(Contents):
                     newest += [f"{', '.join(own[-_NEWEST:])} ({backend.name})"] if own else []
                 hint = f"Among others: {'; '.join(newest)}. `gluon info` lists all."
         remedy = " ".join(filter(None, (hint, self.installed())))
-        message = f"unknown {what} {word!r}"
+        message = f"unknown {category} {word!r}"
         return TargetError(message, argument="target", got=repr(spec), remedy=remedy)
 
 

@@ -50,11 +50,11 @@ def check_assembly(
         pieces.append(piece)
     results = [piece for piece in pieces if piece.startswith("=")]
     read = [piece for piece in pieces if not piece.startswith(("=", "~", "!"))]
-    for what, names, count in (("results", results, outputs), ("arguments", read, inputs)):
+    for role, names, count in (("results", results, outputs), ("arguments", read, inputs)):
         if len(names) != count:
-            kind = "that begin with '='" if what == "results" else "without '=' or '~'"
+            kind = "that begin with '='" if role == "results" else "without '=' or '~'"
             raise ArgumentError(
-                f"as many constraints {kind} as registers of {what}",
+                f"as many constraints {kind} as registers of {role}",
                 argument="constraints",
                 expected=f"{count}",
                 got=f"{len(names)} in {constraints!r}",

@@ -182,7 +182,9 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
             )
         return layout
 
-    def check_blocks(self, crosses: Callable[[], bool], what: str, argument: str, got: str) -> None:
+    def check_blocks(
+        self, crosses: Callable[[], bool], subject: str, argument: str, got: str
+    ) -> None:
         """Raise where data would move between the blocks of a cluster that do not reach each other.
 
         Raises:
@@ -191,7 +193,7 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
         if self.num_ctas == 1 or self.target.limits.remote_shared or not crosses():
             return
         raise LayoutError(
-            f"{what} moves data between the blocks of a cluster, which reach only their own shared "
+            f"{subject} moves data between the blocks of a cluster, which reach only their own shared "
             f"memory on {self.target}",
             argument=argument,
             expected="the same elements in each block before and after",
@@ -248,11 +250,11 @@ class SemanticBase(TritonSemantic):  # type: ignore[misc]  # Triton has no types
         text = without_addresses(str(error)).rstrip(".")
         self.warn(f"{text}. It is compiled all the same: strict is False.")
 
-    def check_assembler(self, what: str, capability: str, instead: str) -> None:
+    def check_assembler(self, subject: str, capability: str, instead: str) -> None:
         """Check a `capability` that the target's assembler needs and the compiler does not: a target without
         it lets the module be traced, and the error comes with the request for machine code."""
         try:
-            self.check_capabilities(what, (capability,), instead)
+            self.check_capabilities(subject, (capability,), instead)
         except CapabilityError as error:
             file, line = self.place()
             text = linecache.getline(file, line).rstrip()

@@ -21,7 +21,7 @@ def masked(
     element: Any,
     mask: Any,
     other: Any = None,
-    what: str = "pointer",
+    subject: str = "pointer",
     other_alone: bool = False,
 ) -> tuple[Optional[Any], Optional[Any]]:
     """Return the mask of an access, and the value where it is false, with `source`'s shape and
@@ -32,7 +32,7 @@ def masked(
         element: dtype that `other` is cast to.
         mask: int1, broadcast to `source`; None for all.
         other: scalar or tensor; None for none.
-        what: name of `source` in errors.
+        subject: name of `source` in errors.
         other_alone: `other` may be given without a mask, which changes nothing.
 
     Raises:
@@ -42,7 +42,7 @@ def masked(
     """
     mask, other = semantic.check_mask(source, mask), unwrap(other)
     if mask is not None:
-        mask = like(semantic, source, mask, "mask", what)
+        mask = like(semantic, source, mask, "mask", subject)
     if other is not None:
         if mask is None and not (other_alone or _triton.has(OTHER_WITHOUT_MASK)):
             raise ArgumentError(
@@ -52,12 +52,12 @@ def masked(
                 remedy="Pass mask=..., or drop other.",
             )
         other = semantic.cast(semantic.to_tensor(other), element)
-        other = like(semantic, source, other, "other", what)
+        other = like(semantic, source, other, "other", subject)
     return mask, other
 
 
-def like(semantic: SemanticLayer, source: Any, value: Any, argument: str, what: str) -> Any:
-    """`value`, of the access to `source` that errors call `what`, with its shape and layout.
+def like(semantic: SemanticLayer, source: Any, value: Any, argument: str, subject: str) -> Any:
+    """`value`, of the access to `source` that errors call `subject`, with its shape and layout.
 
     Raises:
         ShapeError: it does not fit.
@@ -65,7 +65,9 @@ def like(semantic: SemanticLayer, source: Any, value: Any, argument: str, what: 
     if value.type.is_block():
         have, want = shape_of(value), shape_of(source)
         if len(have) != len(want) or any(h not in (1, w) for h, w in zip(have, want)):
-            raise ShapeError(f"does not fit the {what}", argument=argument, expected=want, got=have)
+            raise ShapeError(
+                f"does not fit the {subject}", argument=argument, expected=want, got=have
+            )
     return semantic.broadcast_impl_value(source, value)[1]
 
 

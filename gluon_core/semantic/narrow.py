@@ -23,7 +23,7 @@ _THROUGH = "Compute in a wider type: x.to(gl.float32), or gl.float16."
 class NarrowOps(SemanticBase):
     """Refuses the arithmetic and the conversions of 8-bit floats that no compiler makes."""
 
-    def refuse_narrow(self, what: str, *operands: Any) -> None:
+    def refuse_narrow(self, subject: str, *operands: Any) -> None:
         """Raise where an op on `operands` would compute in an 8-bit float.
 
         Raises:
@@ -37,7 +37,7 @@ class NarrowOps(SemanticBase):
             common = self.binary_op_type_checking_impl(*operands[:2], True, True)[0]
         if _is_narrow(common):
             name = common.dtype
-            raise DtypeError(f"{what} has no form for {name}", got=name, remedy=_THROUGH)
+            raise DtypeError(f"{subject} has no form for {name}", got=name, remedy=_THROUGH)
 
     def add(self, input: Any, other: Any, *more: Any, **named: Any) -> Any:
         self.refuse_narrow("addition", input, other)

@@ -236,8 +236,8 @@ def check_matmul_shapes(
     ranks = (2, 3) if batches else (2,)
     for name, shape in zip(("a", "b", "acc"), shapes):
         if len(shape) not in ranks or len(shape) != len(shapes[2]):
-            what = "a matrix, or a batch of them as acc is" if batches else "a matrix"
-            raise ShapeError(f"must be {what}", argument=name, got=shape)
+            wanted = "a matrix, or a batch of them as acc is" if batches else "a matrix"
+            raise ShapeError(f"must be {wanted}", argument=name, got=shape)
     (*batch_a, m, k), (*batch_b, rows, n), result = shapes
     if rows != k or batch_a != batch_b or result != [*batch_a, m, n]:
         raise ShapeError(

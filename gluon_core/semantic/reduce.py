@@ -47,18 +47,18 @@ def _check_bits(layout: Any, shape: Sequence[int], axis: int) -> None:
 
 class ReduceOps(SemanticBase):
     @staticmethod
-    def require_reductions_of_blocks(what: str, remedy: str) -> None:
+    def require_reductions_of_blocks(subject: str, remedy: str) -> None:
         """Raise where the installed Triton does not reduce across the blocks of a cluster."""
-        _triton.require(CLUSTERED_REDUCTIONS, what, remedy)
+        _triton.require(CLUSTERED_REDUCTIONS, subject, remedy)
 
-    def _same_shapes(self, inputs: Sequence[Any], what: str) -> list[Any]:
+    def _same_shapes(self, inputs: Sequence[Any], subject: str) -> list[Any]:
         """Return the inputs, all distributed, with one shape and one layout."""
         values = [self.require_distributed(value, "input") for value in inputs]
         shape = shape_of(values[0])
         for value in values[1:]:
             if shape_of(value) != shape:
                 raise ShapeError(
-                    f"all inputs of a {what} must have one shape",
+                    f"all inputs of a {subject} must have one shape",
                     argument="input",
                     expected=shape,
                     got=shape_of(value),
@@ -121,8 +121,8 @@ class ReduceOps(SemanticBase):
                 remedy=_SHARE,
             )
         if split and not _triton.has(CLUSTERED_SCANS):
-            what = "a scan of a tensor that the blocks of a cluster share"
-            _triton.require(CLUSTERED_SCANS, what, _SHARE)
+            subject = "a scan of a tensor that the blocks of a cluster share"
+            _triton.require(CLUSTERED_SCANS, subject, _SHARE)
         op = self.builder.create_scan(
             [value.handle for value in values], axis, bool(unwrap(reverse))
         )
@@ -140,20 +140,20 @@ class ReduceOps(SemanticBase):
         return [dim for dim in range(len(shape)) if split_over_blocks(linear, dim)]
 
     @staticmethod
-    def _verify(op: Any, what: str) -> None:
-        said = refused(op)
-        if said is not None and "layout" in _first_error(said):
+    def _verify(op: Any, subject: str) -> None:
+        output = refused(op)
+        if output is not None and "layout" in _first_error(output):
             raise LayoutError(
-                f"the installed Triton has no {what.rpartition(' ')[2]} in this layout",
+                f"the installed Triton has no {subject.rpartition(' ')[2]} in this layout",
                 argument="input",
-                got=_first_error(said),
+                got=_first_error(output),
                 remedy=_CONVERT,
             )
-        if said is not None:
+        if output is not None:
             raise DtypeError(
-                f"{what} does not return the types it takes",
+                f"{subject} does not return the types it takes",
                 argument="combine_fn",
-                got=_first_error(said),
+                got=_first_error(output),
                 remedy="It must return one value per input, each of the input's dtype.",
             )
 
@@ -297,9 +297,9 @@ class ReduceOps(SemanticBase):
                 )
 
 
-def _first_error(said: str) -> Any:
+def _first_error(output: str) -> Any:
     """Return the sentence of a diagnostic."""
-    match = re.search(r"error: (?:'[\w.]+' op )?(.*)", said)
+    match = re.search(r"error: (?:'[\w.]+' op )?(.*)", output)
     return match.group(1) if match else None
 
 

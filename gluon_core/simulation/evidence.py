@@ -198,10 +198,10 @@ def note(
 ) -> None:
     """Record a simulator's facts on the launch that runs in this thread: see `Launched`. Omitted fields
     stay as they were."""
-    said = getattr(_now, "said", None)
-    if said is not None:
+    noted = getattr(_now, "said", None)
+    if noted is not None:
         new = (off, overridden, walked, proved)
-        _now.said = tuple(old if one is None else one for one, old in zip(new, said))
+        _now.said = tuple(old if one is None else one for one, old in zip(new, noted))
 
 
 def witnessed(compiled: Compiled, launch: Launcher, by: str = "") -> Launcher:

@@ -20,8 +20,8 @@ class RankHost(Protocol):
     @property
     def world(self) -> int: ...
 
-    def meet(self, what: str, value: Any = None) -> list[Any]:
-        """Wait until all ranks have come for `what`; return the value of each, in their order.
+    def meet(self, event: str, value: Any = None) -> list[Any]:
+        """Wait until all ranks have come for `event`; return the value of each, in their order.
 
         Raises:
             RankMismatchError: another rank comes for something else.

@@ -177,8 +177,8 @@ def _read(kind: type, name: str, text: str) -> Any:
     try:
         return read(text)
     except (KeyError, ValueError):
-        what, expected = _EXPECTED[kind]
-        raise ArgumentError(what, argument=name, expected=expected, got=text) from None
+        message, expected = _EXPECTED[kind]
+        raise ArgumentError(message, argument=name, expected=expected, got=text) from None
 
 
 class Settings(Protocol):

@@ -64,11 +64,11 @@ def _shortly(value: Any) -> str:
     return repr(value)
 
 
-def check_block_shape(shape: Sequence[int], what: str) -> None:
+def check_block_shape(shape: Sequence[int], subject: str) -> None:
     for dim, size in enumerate(shape):
         if size < 1 or size & (size - 1):
             raise ShapeError(
-                f"{what} must have power-of-two dimensions",
+                f"{subject} must have power-of-two dimensions",
                 argument="shape",
                 got=f"{list(shape)} (dimension {dim} is {size})",
                 remedy=f"Round up to {1 << max(size - 1, 0).bit_length()} and mask the rest.",

@@ -114,13 +114,13 @@ def unpack(data: bytes, where: str, digest: Optional[str] = None) -> Container:
         )
     if len(rest) < _DIGITS:
         raise BundleTruncatedError("the end of the file is missing", argument=where)
-    said = rest.decode("ascii", "replace")
+    recorded = rest.decode("ascii", "replace")
     really = hashlib.sha256(data[:-_DIGITS]).hexdigest()
-    if said != really:
+    if recorded != really:
         raise BundleDamagedError(
             "the file is damaged or was changed",
             argument=where,
-            expected=f"sha256 {said}",
+            expected=f"sha256 {recorded}",
             got=really,
             remedy="Fetch or build it again.",
         )

@@ -69,9 +69,9 @@ def build(manifest: Manifest) -> bytes:
 
     def put(data: bytes) -> int:
         nonlocal place
-        at, place = place, place + len(data)
+        offset, place = place, place + len(data)
         blocks.append(data)
-        return at
+        return offset
 
     rows = b""
     for name, kernel in sorted(manifest.kernels.items()):

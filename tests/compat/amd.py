@@ -62,7 +62,7 @@ def copies(d: Draw) -> str:
     body, _ = _tile(d, lanes, dtype)
     mask = _more(d, "mask", _MASKS, 0.3)
     buffer = _right(d, "s", ["s.slice(0, 16, 0)", "s.index(0)", "x", "None"], 0.96)
-    at = _right(d, "at", ["base", "i", "p", "at + n", "row + base"], 0.95)
+    pointers = _right(d, "at", ["base", "i", "p", "at + n", "row + base"], 0.95)
     wait = _right(d, "0", ["1", "-1", "n", "None", "True"], 0.9)
     if arch == "sm_80":
         more = mask + _more(
@@ -73,7 +73,7 @@ def copies(d: Draw) -> str:
         )
         more += _more(d, "volatile", ["True", "False", "n", "None"], 0.1)
         space = "gl.nvidia.ampere.async_copy"
-        body += [f"{space}.async_copy_global_to_shared({buffer}, {at}{more})", f"{space}.commit_group()",
+        body += [f"{space}.async_copy_global_to_shared({buffer}, {pointers}{more})", f"{space}.commit_group()",
                  f"{space}.wait_group({wait})"]  # fmt: skip
         return _kernel(body, _target(80))
     other = _more(d, "other", ["0.0", "0", "x", "1.5", "n", "x.to(gl.float16)", "None"], 0.2)
@@ -81,9 +81,9 @@ def copies(d: Draw) -> str:
     if arch == "gfx1250":
         space = "gl.amd.gfx1250.async_copy"
         if d.chance(0.3):
-            body += [f"{space}.shared_to_global({at}, {buffer}{mask}{hint})"]
+            body += [f"{space}.shared_to_global({pointers}, {buffer}{mask}{hint})"]
         else:
-            body += [f"{space}.global_to_shared({buffer}, {at}{mask}{other}{hint})"]
+            body += [f"{space}.global_to_shared({buffer}, {pointers}{mask}{other}{hint})"]
     else:
         space = "gl.amd.cdna4.async_copy"
         offsets = _right(d, "i", ["i.to(gl.int64)", "x", "row", "n", "i.to(gl.uint32)", "at"], 0.94)
@@ -93,7 +93,7 @@ def copies(d: Draw) -> str:
                 f"{space}.buffer_load_to_shared({buffer}, {base}, {offsets}{mask}{other}{hint})"
             ]
         else:
-            body += [f"{space}.global_load_to_shared({buffer}, {at}{mask}{other}{hint})"]
+            body += [f"{space}.global_load_to_shared({buffer}, {pointers}{mask}{other}{hint})"]
     body += [f"{space}.commit_group()", f"{space}.wait_group({wait})"]
     if arch == "gfx950":
         body += [f"y = {space}.load_shared_relaxed(s, {_right(d, 'L', ['gl.AutoLayout()', 'None', 'gl.SliceLayout(0, L)'], 0.95)})",
@@ -133,12 +133,12 @@ def tdm(d: Draw) -> str:
         )
         for _ in range(rank if _chance(d, 0.97) else 1)
     ]
-    at = f"[{', '.join(parts)}]"
+    coordinates = f"[{', '.join(parts)}]"
     barrier = _more(d, "mbarrier", ["bar", "None", "s"], 0.25)
     counts = ["2", "0", "-1", "n", "True", "None", "1 << 20"]
     ops = [
-        f"{space}.tdm.async_load(desc, {at}, {_right(d, 's', ['bar', 'None', 'p'], 0.96)}{_more(d, 'pred', ['n > 2', 'n', 'True', '0', '2.5', 'None'], 0.2)}{barrier})",
-        f"{space}.tdm.async_store(desc, {at}, {_right(d, 's', ['bar', 'None', 'p'], 0.96)}{barrier})",
+        f"{space}.tdm.async_load(desc, {coordinates}, {_right(d, 's', ['bar', 'None', 'p'], 0.96)}{_more(d, 'pred', ['n > 2', 'n', 'True', '0', '2.5', 'None'], 0.2)}{barrier})",
+        f"{space}.tdm.async_store(desc, {coordinates}, {_right(d, 's', ['bar', 'None', 'p'], 0.96)}{barrier})",
         f"{space}.tdm.async_wait({_right(d, '0', counts, 0.5)})",
         f"{space}.mbarrier.init(bar, {_right(d, '1', counts, 0.5)})",
         f"{space}.mbarrier.wait(bar, {_right(d, 'n & 1', ['0', '1', 'n > 2', '2.5', 'None', 'n.to(gl.int64)'], 0.5)})",
@@ -146,7 +146,7 @@ def tdm(d: Draw) -> str:
     ]
     if RELEASE >= (3, 7):
         ops.append(
-            f"{space}.tdm.prefetch(desc, {at}{_more(d, 'pred', ['n > 2', 'True', 'n', '0'], 0.3)}{_more(d, 'speculative', ['True', 'n', 'None', '1'], 0.3)})"
+            f"{space}.tdm.prefetch(desc, {coordinates}{_more(d, 'pred', ['n > 2', 'True', 'n', '0'], 0.3)}{_more(d, 'speculative', ['True', 'n', 'None', '1'], 0.3)})"
         )
     if RELEASE >= (3, 8) and rank == 2:
         rows = d.pick(["gl.SliceLayout(0, gl.BlockedLayout([1, 16], [32, 1], [4, 1], [1, 0]))", "gl.SliceLayout(1, gl.BlockedLayout([1, 1], [32, 1], [4, 1], [1, 0]))",
@@ -193,10 +193,10 @@ def _product(
     result = _right(d, sums, ["float32", "float16", "int32", "float64"], 0.95)
     lines = [f"M: gl.constexpr = {acc}"]
     for index, name in enumerate("ab"):
-        at = index if _chance(d, 0.98) else 1 - index
+        operand = index if _chance(d, 0.98) else 1 - index
         layout = _right(
             d,
-            f"gl.DotOperandLayout({at}, M, {_right_int(d, width, [1, 2, 4, 8, 16])})",
+            f"gl.DotOperandLayout({operand}, M, {_right_int(d, width, [1, 2, 4, 8, 16])})",
             ["M", "gl.AutoLayout()"],
             0.97,
         )

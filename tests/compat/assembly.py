@@ -61,10 +61,10 @@ def _pieces(d: Draw, results: list[str], arguments: list[str]) -> str:
 def _text(d: Draw, table: dict, results: list[str], arguments: list[str]) -> str:
     """Moves of the first argument of its kind to each result; comments name the others."""
     lines = []
-    for at, letter in enumerate(results):
+    for index, letter in enumerate(results):
         fit = [k for k, other in enumerate(arguments) if other == letter] or [0]
         source = f"${len(results) + fit[0]}" if arguments else "0"
-        lines.append(table[letter][0].format(f"${at}", source))
+        lines.append(table[letter][0].format(f"${index}", source))
     if not _chance(d, 0.93):
         lines.append(d.pick(["// $9", "// $$", "// ${0}", "// ${7:x}", "// $", "nop;", "bad $0;"]))
     return " ".join(lines) or "nop;"

@@ -213,12 +213,12 @@ def scaled(d: Draw) -> str:
     body = [
         f"T: gl.constexpr = blackwell.TensorMemoryLayout([{_right_int(d, 128, [64])}, {n}], col_stride=1)"
     ]
-    for name, kind, shape, at in (("a", kinds[0], [m, k], 1), ("b", kinds[1], [k, n], 0)):
+    for name, kind, shape, axis in (("a", kinds[0], [m, k], 1), ("b", kinds[1], [k, n], 0)):
         dtype = _right(d, _FORMATS[kind], ["uint8", "int8", "float16", "float8e5"], 0.94)
-        shape[at] //= 2 if kind == "e2m1" else 1
+        shape[axis] //= 2 if kind == "e2m1" else 1
         padded = (mixed and kind == "e2m1") == _chance(d, 0.97)
-        swizzle = 128 if padded else d.pick([w for w in (128, 64, 32) if w <= shape[at]])
-        turned = (at == 0) == _chance(d, 0.98)
+        swizzle = 128 if padded else d.pick([w for w in (128, 64, 32) if w <= shape[axis]])
+        turned = (axis == 0) == _chance(d, 0.98)
         more = ", transposed=True" if turned else ""
         more += ", fp4_padded=True" if padded else ""
         body.append(

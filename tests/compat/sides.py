@@ -97,21 +97,21 @@ def child(work: Callable[[], str]) -> Answer:
         data = pipe.read()
     _, status = os.waitpid(pid, 0)
     noise.seek(0)
-    said = noise.read().decode(errors="replace")
+    printed = noise.read().decode(errors="replace")
     noise.close()
     if data:
         how, text = pickle.loads(data)
-        return Answer(how, text if how == "ok" else f"{text}\n{_complaint(said)}")
+        return Answer(how, text if how == "ok" else f"{text}\n{_complaint(printed)}")
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else -1
     how = "slow" if number == signal.SIGALRM else "abort"
-    return Answer(how, f"signal {number}\n{_complaint(said)}")
+    return Answer(how, f"signal {number}\n{_complaint(printed)}")
 
 
-def _complaint(said: str) -> str:
+def _complaint(printed: str) -> str:
     """Return the message of a compiler about its end, without the module and the stack."""
     lines = [
         line
-        for line in said.splitlines()
+        for line in printed.splitlines()
         if re.search(r"error:|Assertion|LLVM ERROR|UNREACHABLE|fatal|ptxas", line)
     ]
     return "\n".join(line[:400] for line in lines[:4])

@@ -57,9 +57,9 @@ def checked(family: str, source: str) -> Entry:
             entry["row"] = row.title
     if family in COMPILED and verdict.ours.how == "ok":
         # The compiler must not abort on what the checks let through.
-        how, said = loosened.compiled(source)
+        how, output = loosened.compiled(source)
         if how != "compiled":
-            entry["kind"], entry["said"] = how, said[-1500:]
+            entry["kind"], entry["said"] = how, output[-1500:]
     of_host = verdict.ours.text.startswith("TensorDescriptor")  # made outside of any kernel
     if verdict.ours.how == "error" and not of_host and "^" not in verdict.ours.text:
         entry["kind"] = "nowhere"
@@ -83,8 +83,8 @@ def tasks(
     """Family, seed and number of each program, all families in turn."""
     k, n = (int(part) for part in share.split("/"))
     for number in range(count):
-        for at, name in enumerate(names):
-            if (number + at) % n == k - 1:
+        for index, name in enumerate(names):
+            if (number + index) % n == k - 1:
                 yield name, seed, number
 
 

@@ -48,8 +48,8 @@ def _in_layout(
 ):
     rows = gl.arange(0, M, gl.SliceLayout(1, PLAIN))
     columns = gl.arange(0, N, gl.SliceLayout(0, PLAIN))
-    at = rows[:, None] * N + columns[None, :]
-    x = gl.convert_layout(gl.load(src + at), LAYOUT)
+    offsets = rows[:, None] * N + columns[None, :]
+    x = gl.convert_layout(gl.load(src + offsets), LAYOUT)
     total = gl.sum(x * 2, 1)
     gl.store(dst + rows, gl.convert_layout(total, gl.SliceLayout(1, PLAIN)))
 
@@ -88,9 +88,9 @@ def test_bases_of_several_bits():
     @gluon.jit
     def kernel(src, dst, LAYOUT: gl.constexpr, PLAIN: gl.constexpr):
         rows = gl.arange(0, 16, gl.SliceLayout(1, PLAIN))
-        at = rows[:, None] * 16 + gl.arange(0, 16, gl.SliceLayout(0, PLAIN))[None, :]
-        x = gl.convert_layout(gl.load(src + at), LAYOUT)
-        gl.store(dst + at, gl.convert_layout(x + 1, PLAIN))
+        offsets = rows[:, None] * 16 + gl.arange(0, 16, gl.SliceLayout(0, PLAIN))[None, :]
+        x = gl.convert_layout(gl.load(src + offsets), LAYOUT)
+        gl.store(dst + offsets, gl.convert_layout(x + 1, PLAIN))
 
     x, out = torch.randn(16, 16), torch.zeros(16, 16)
     launch(kernel, x, out, layout, plain)
@@ -118,12 +118,12 @@ def _slices_of_buffers(dst, START: gl.constexpr):
     row: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     buffers = gl.allocate_shared_memory(gl.int32, [4, 128], flat)
-    at = gl.arange(0, 128, row)
+    offsets = gl.arange(0, 128, row)
     for i in gl.static_range(4):
-        buffers.index(i).store(at + 1000 * i)
+        buffers.index(i).store(offsets + 1000 * i)
     gl.thread_barrier()
     part = buffers.slice(START, 2, 0)
-    gl.store(dst + at, part.index(1).load(row))
+    gl.store(dst + offsets, part.index(1).load(row))
 
 
 def test_buffers_are_sliced_where_the_compiler_can():
@@ -142,12 +142,12 @@ def _slices_of_tensor_memory(dst, START: gl.constexpr):
     layout: gl.constexpr = blackwell.TensorMemoryLayout([128, 32], col_stride=1)
     rows: gl.constexpr = gl.BlockedLayout([1, 32], [32, 1], [4, 1], [0, 1])
     buffers = blackwell.allocate_tensor_memory(gl.float32, [4, 128, 32], layout)
-    at = gl.arange(0, 128, gl.SliceLayout(1, rows))[:, None] * 32
-    at += gl.arange(0, 32, gl.SliceLayout(0, rows))[None, :]
+    offsets = gl.arange(0, 128, gl.SliceLayout(1, rows))[:, None] * 32
+    offsets += gl.arange(0, 32, gl.SliceLayout(0, rows))[None, :]
     for i in gl.static_range(4):
-        buffers.index(i).store((at + 10000 * i).to(gl.float32))
+        buffers.index(i).store((offsets + 10000 * i).to(gl.float32))
     part = buffers.slice(START, 3, 0).slice(1, 2, 0)
-    gl.store(dst + at, part.index(1).load(rows))
+    gl.store(dst + offsets, part.index(1).load(rows))
 
 
 @pytest.mark.skipif(RELEASE < (3, 9), reason="slices of copies came with Triton 3.9")
@@ -168,10 +168,12 @@ def test_a_conversion_may_leave_the_layout_open(open_layout):
     def kernel(src, dst, OPEN: gl.constexpr):
         row: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
         x = gl.convert_layout(gl.load(src + gl.arange(0, 256, row)), OPEN)
-        at = gl.arange(0, 256, OPEN)
+        offsets = gl.arange(0, 256, OPEN)
         if OPEN == gl.AutoLayout():
-            at = gl.set_auto_layout(at, row)
-        gl.store(dst + at, x + 1 if OPEN != gl.AutoLayout() else gl.set_auto_layout(x + 1, row))
+            offsets = gl.set_auto_layout(offsets, row)
+        gl.store(
+            dst + offsets, x + 1 if OPEN != gl.AutoLayout() else gl.set_auto_layout(x + 1, row)
+        )
 
     x, out = torch.randn(256), torch.zeros(256)
     launch(kernel, x, out, getattr(gl, open_layout)())
@@ -204,8 +206,8 @@ def test_shared_memory_is_that_of_one_block():
         buffer = gl.allocate_shared_memory(gl.float32, [512, 128], flat)
         buffer.store(gl.full([512, 128], 2.0, gl.float32, rows))
         gl.thread_barrier()
-        at = gl.arange(0, 512, gl.SliceLayout(1, rows))
-        gl.store(dst + at, gl.sum(buffer.load(rows), 1))
+        offsets = gl.arange(0, 512, gl.SliceLayout(1, rows))
+        gl.store(dst + offsets, gl.sum(buffer.load(rows), 1))
 
     out = torch.zeros(512)
     handle = launch(kernel, out, num_ctas=2)  # 256 KiB, 128 in each of two blocks
@@ -263,9 +265,9 @@ def _copy_tile(source, dst, SHAPE: gl.constexpr):
     hopper.mbarrier.expect(barrier, source.block_type.nbytes)
     hopper.tma.async_copy_global_to_shared(source, [0, 0], barrier, buffer)
     hopper.mbarrier.wait(barrier, 0)
-    at = gl.arange(0, 32, gl.SliceLayout(1, rows))[:, None] * 64
-    at += gl.arange(0, 64, gl.SliceLayout(0, rows))[None, :]
-    gl.store(dst + at, buffer.slice(0, 32, 0).load(rows))
+    offsets = gl.arange(0, 32, gl.SliceLayout(1, rows))[:, None] * 64
+    offsets += gl.arange(0, 64, gl.SliceLayout(0, rows))[None, :]
+    gl.store(dst + offsets, buffer.slice(0, 32, 0).load(rows))
     hopper.mbarrier.invalidate(barrier)
 
 
@@ -289,9 +291,9 @@ def _copy_bits(source, copy, out, SHAPE: gl.constexpr):
     hopper.mbarrier.wait(barrier, 0)
     hopper.tma.async_store(copy, [0, 0], buffer)
     hopper.tma.store_wait(0)
-    at = gl.arange(0, SHAPE[0], gl.SliceLayout(1, rows))[:, None] * SHAPE[1]
-    at += gl.arange(0, SHAPE[1], gl.SliceLayout(0, rows))[None, :]
-    gl.store(out + at, buffer.load(rows))
+    offsets = gl.arange(0, SHAPE[0], gl.SliceLayout(1, rows))[:, None] * SHAPE[1]
+    offsets += gl.arange(0, SHAPE[1], gl.SliceLayout(0, rows))[None, :]
+    gl.store(out + offsets, buffer.load(rows))
 
 
 def test_a_buffer_of_several_messages_of_other_elements():
@@ -326,11 +328,11 @@ def test_a_buffer_is_initialised_with_the_other_signedness():
 @gluon.jit
 def _buffer_ops(src, dst, counts, AUTO: gl.constexpr):
     row: gl.constexpr = gl.BlockedLayout([1], [64], [4], [0])
-    at = gl.arange(0, 256, AUTO)
+    offsets = gl.arange(0, 256, AUTO)
     other = gl.full([256], -1.0, gl.float32, row)
     mask = gl.arange(0, 256, row) < 200
-    x = gl.amd.cdna3.buffer_load(src, at, mask=mask, other=other)
-    gl.amd.cdna3.buffer_store(x, dst, at)
+    x = gl.amd.cdna3.buffer_load(src, offsets, mask=mask, other=other)
+    gl.amd.cdna3.buffer_store(x, dst, offsets)
     own = gl.arange(0, 256, row)
     gl.amd.cdna3.buffer_atomic_add(counts, own, own.to(gl.int32), mask=own.to(gl.int8))
 
@@ -347,12 +349,12 @@ def test_registers_of_64_rows_of_tensor_memory_are_stored():
     def kernel(dst):
         layout: gl.constexpr = blackwell.TensorMemoryLayout([64, 64], col_stride=1)
         rows: gl.constexpr = gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0])
-        at = gl.arange(0, 64, gl.SliceLayout(1, rows))[:, None] * 64
-        at += gl.arange(0, 64, gl.SliceLayout(0, rows))[None, :]
+        offsets = gl.arange(0, 64, gl.SliceLayout(1, rows))[:, None] * 64
+        offsets += gl.arange(0, 64, gl.SliceLayout(0, rows))[None, :]
         held: gl.constexpr = blackwell.get_tmem_reg_layout(gl.float32, [64, 64], layout, 4)
         buffer = blackwell.allocate_tensor_memory(gl.float32, [64, 64], layout)
-        buffer.store(gl.convert_layout(at.to(gl.float32), held))
-        gl.store(dst + at, gl.convert_layout(buffer.load(held), rows))
+        buffer.store(gl.convert_layout(offsets.to(gl.float32), held))
+        gl.store(dst + offsets, gl.convert_layout(buffer.load(held), rows))
 
     out = torch.zeros(64, 64)
     launch(kernel, out, target="sim:sm_100")
@@ -369,8 +371,8 @@ def test_a_view_is_larger_than_its_memory_only_where_no_compiler_minds(dtype):
         buffer.store(gl.full([256], 0, gl.int32, row))
         gl.thread_barrier()
         view = buffer._reinterpret(DTYPE, [256], flat)
-        at = gl.arange(0, 256, row)
-        gl.store(dst + at, view.load(row).to(gl.int32))
+        offsets = gl.arange(0, 256, row)
+        gl.store(dst + offsets, view.load(row).to(gl.int32))
 
     out = torch.ones(256, dtype=torch.int32)
     if dtype == "int32":
@@ -537,12 +539,12 @@ def test_a_suite_for_a_gpu_runs_without_one(tmp_path):
 def _packed_codes(a, b, c, product, total, both, HALF: gl.constexpr, FULL: gl.constexpr):
     packed = gl.arange(0, 32, gl.SliceLayout(1, HALF))[:, None] * 64
     packed += gl.arange(0, 64, gl.SliceLayout(0, HALF))[None, :]
-    at = gl.arange(0, 32, gl.SliceLayout(1, FULL))[:, None] * 128
-    at += gl.arange(0, 128, gl.SliceLayout(0, FULL))[None, :]
-    x, y, z = gl.load(a + packed), gl.load(b + packed), gl.load(c + at).to(gl.float8e4nv)
-    gl.store(product + at, blackwell.mul2(x, y, gl.float8e4nv).to(gl.float32))
-    gl.store(total + at, blackwell.add2(x, z).to(gl.float32))
-    gl.store(both + at, blackwell.fma2(x, y, z).to(gl.float32))
+    offsets = gl.arange(0, 32, gl.SliceLayout(1, FULL))[:, None] * 128
+    offsets += gl.arange(0, 128, gl.SliceLayout(0, FULL))[None, :]
+    x, y, z = gl.load(a + packed), gl.load(b + packed), gl.load(c + offsets).to(gl.float8e4nv)
+    gl.store(product + offsets, blackwell.mul2(x, y, gl.float8e4nv).to(gl.float32))
+    gl.store(total + offsets, blackwell.add2(x, z).to(gl.float32))
+    gl.store(both + offsets, blackwell.fma2(x, y, z).to(gl.float32))
 
 
 @pytest.mark.skipif(RELEASE < (3, 8), reason="packed arithmetic came with Triton 3.8")

@@ -29,24 +29,24 @@ TILE = gl.constexpr(gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0]))
 
 @gluon.jit
 def copy_is_left(x, out):
-    at = gl.arange(0, 128, ROW)
+    offsets = gl.arange(0, 128, ROW)
     async_copy.async_copy_global_to_shared(
-        gl.allocate_shared_memory(gl.float32, [128], FLAT), x + at
+        gl.allocate_shared_memory(gl.float32, [128], FLAT), x + offsets
     )
     async_copy.commit_group()
-    gl.store(out + at, 1.0)
+    gl.store(out + offsets, 1.0)
 
 
 @gluon.jit
 def unwritten_is_copied(x, out):
-    at = gl.arange(0, 128, ROW)
-    gl.store(out + at, gl.allocate_shared_memory(gl.float32, [128], FLAT).load(ROW))
+    offsets = gl.arange(0, 128, ROW)
+    gl.store(out + offsets, gl.allocate_shared_memory(gl.float32, [128], FLAT).load(ROW))
 
 
 @gluon.jit
 def unwritten_is_used(x, out):
-    at = gl.arange(0, 128, ROW)
-    gl.store(out + at, gl.allocate_shared_memory(gl.float32, [128], FLAT).load(ROW) + 1)
+    offsets = gl.arange(0, 128, ROW)
+    gl.store(out + offsets, gl.allocate_shared_memory(gl.float32, [128], FLAT).load(ROW) + 1)
 
 
 @gluon.jit

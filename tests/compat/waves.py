@@ -174,12 +174,12 @@ def parts(d: Draw) -> str:
         side = d.pick([16, 32])
         k = (512 if arch == "gfx950" else 256) // side
         unit = f"gl.amd.AMDMFMALayout({version}, [{side}, {side}, {k}], True, [2, 2])"
-        at, width = d.pick([0, 1]), _right_int(d, 8 if arch == "gfx950" else 4, [4, 16])
+        operand, width = d.pick([0, 1]), _right_int(d, 8 if arch == "gfx950" else 4, [4, 16])
         sizes = [d.pick([64, 128]), d.pick([64, 128, 16])]
         dtype = _right(d, d.pick(["float16", "bfloat16"]), ["float32", "int8", "float8e5"], 0.85)
-        asked = f"gl.amd.cdna4.compute_efficient_padded_shared_layout(gl.DotOperandLayout({at}, {unit}, {width}), {sizes}, gl.{dtype}{_more(d, 'is_k_contig', ['False', 'True'], 0.4)})"  # fmt: skip
+        asked = f"gl.amd.cdna4.compute_efficient_padded_shared_layout(gl.DotOperandLayout({operand}, {unit}, {width}), {sizes}, gl.{dtype}{_more(d, 'is_k_contig', ['False', 'True'], 0.4)})"  # fmt: skip
         return _kernel(
-            [f"D: gl.constexpr = gl.DotOperandLayout({at}, {unit}, {width})", f"x = gl.full({sizes}, 1, gl.int32, D).to(gl.{dtype})",
+            [f"D: gl.constexpr = gl.DotOperandLayout({operand}, {unit}, {width})", f"x = gl.full({sizes}, 1, gl.int32, D).to(gl.{dtype})",
              f"s = gl.allocate_shared_memory(gl.{dtype}, {sizes}, {asked if RELEASE >= (3, 8) else 'gl.SwizzledSharedLayout(1, 1, 1, [1, 0])'})",
              "s.store(x)", "y = s.load(D)", _STORE], end)  # fmt: skip
     else:

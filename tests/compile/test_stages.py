@@ -31,7 +31,7 @@ def run(*stages, isolate=True, **more):
         [Stage(f"s{i}", stage) for i, stage in enumerate(stages)],
         Module(),
         {"num_warps": 4},
-        what="kernel for target",
+        subject="kernel for target",
         isolate=isolate,
         as_text=True,
         **more,

@@ -32,25 +32,25 @@ ASKED: set[tuple[str, str]] = set()  # (what, name) that the core asked for
 OURS = ("gluon_core.", "gluon_runtime.", "triton.")
 
 
-def check(what, name, declared):
+def check(owner, name, declared):
     """Raise if the caller's caller is the core, or Triton for it, and `name` is not declared."""
     caller = sys._getframe(2).f_globals.get("__name__", "")
     if name.startswith("__") or not caller.startswith(OURS):
         return
-    ASKED.add((what, name))
+    ASKED.add((owner, name))
     if name not in declared:
-        raise Undeclared(f"{caller} asks {what} for {name!r}")
+        raise Undeclared(f"{caller} asks {owner} for {name!r}")
 
 
-def guarded(what, declared):
+def guarded(owner, declared):
     """A `__getattribute__` and a `__setattr__` for classes of what a backend hands out."""
 
     def get(self, name):
-        check(what, name, declared)
+        check(owner, name, declared)
         return object.__getattribute__(self, name)
 
     def put(self, name, value):
-        check(what, name, declared)
+        check(owner, name, declared)
         object.__setattr__(self, name, value)
 
     return {"__getattribute__": get, "__setattr__": put}
@@ -166,8 +166,8 @@ class ProbeDevice(Device):
 def walled(cls):
     """A class like `cls` whose instances answer the core only names that the contract declares."""
     base = next(kind for kind in FACETS.values() if issubclass(cls, kind))
-    what = f"the {base.__name__.lower()}"
-    return type(cls.__name__, (cls,), {"__getattribute__": guarded(what, declared(base))[GET]})
+    owner = f"the {base.__name__.lower()}"
+    return type(cls.__name__, (cls,), {"__getattribute__": guarded(owner, declared(base))[GET]})
 
 
 class ProbeBackend(Backend):

@@ -67,12 +67,14 @@ def test_a_clock_that_goes_back_changes_nothing(monkeypatch, runs, folder):
     """Entries do not depend on times, and listeners get no time before 0."""
     clock, reported = iter(range(10**9, 0, -3600)), []
     monkeypatch.setattr("time.time", lambda: float(next(clock)))
-    monkeypatch.setattr(triton.knobs.compilation, "listener", lambda **said: reported.append(said))
+    monkeypatch.setattr(
+        triton.knobs.compilation, "listener", lambda **report: reported.append(report)
+    )
     first = build()
     for path in folder.rglob("*"):
         os.utime(path, (2**33, 2**33))  # written in the year 2242
     assert dict(build().asm) == dict(first.asm) and len(runs) == 1
-    times = [said["times"] for said in reported]
+    times = [report["times"] for report in reported]
     assert len(times) == 2
     for each in times:
         stages = [spent for _, spent in each.lowering_stages]
@@ -341,7 +343,7 @@ def test_another_process_finds_the_entry(tmp_path):
         )
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    said = [
+    outputs = [
         subprocess.run(
             [sys.executable, str(script)],
             env=environment,
@@ -351,10 +353,10 @@ def test_another_process_finds_the_entry(tmp_path):
         ).stdout.split()
         for _ in range(2)
     ]
-    assert said[0][0] == said[1][0]
-    assert [int(line[1]) for line in said] == [1, 0]
+    assert outputs[0][0] == outputs[1][0]
+    assert [int(line[1]) for line in outputs] == [1, 0]
     script.write_text(script.read_text().replace("x + 1", "x + 2"))
     changed = subprocess.run(
         [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True
     ).stdout.split()
-    assert changed[0] != said[0][0] and changed[1] == "1"
+    assert changed[0] != outputs[0][0] and changed[1] == "1"

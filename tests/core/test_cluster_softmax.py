@@ -20,12 +20,12 @@ def exponentials(x, out, highest, total, columns, ROWS: gl.constexpr, BLOCK: gl.
     layout: gl.constexpr = gl.portable.blocked_layout([ROWS, BLOCK], gl.float32)
     row = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
     column = gl.arange(0, BLOCK, gl.SliceLayout(0, layout))
-    at = row[:, None] * columns + column[None, :]
+    offsets = row[:, None] * columns + column[None, :]
     inside = (column < columns)[None, :] & (row[:, None] >= 0)
     below, most, sums = gl.portable.cluster_softmax(
-        gl.load(x + at, mask=inside, other=-float("inf"))
+        gl.load(x + offsets, mask=inside, other=-float("inf"))
     )
-    gl.store(out + at, below, mask=inside)
+    gl.store(out + offsets, below, mask=inside)
     gl.store(highest + row, most)
     gl.store(total + row, sums)
 

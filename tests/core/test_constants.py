@@ -248,8 +248,8 @@ def test_layouts_are_identified_by_plain_fields():
 
 
 @gluon.constexpr_function
-def number(what):
-    return what.number
+def number(constant):
+    return constant.number
 
 
 @gluon.jit

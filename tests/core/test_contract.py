@@ -66,10 +66,10 @@ def leader():
 @gluon.jit
 def much(x, out, n, LANES: gl.constexpr):
     layout: gl.constexpr = gl.BlockedLayout([1], [LANES], [4], [0])
-    at = gl.max_contiguous(gl.multiple_of(gl.arange(0, 128, layout), 128), 128)
+    offsets = gl.max_contiguous(gl.multiple_of(gl.arange(0, 128, layout), 128), 128)
     gl.assume(n > 0)
     gl.device_assert(n < 1 << 20, "too many")
-    value = gl.load(x + at, at < n, 0.0)
+    value = gl.load(x + offsets, offsets < n, 0.0)
     total = gl.sum(value, 0)
     for i in range(0, n, 4):
         total += helper(total, 2)
@@ -86,7 +86,7 @@ def much(x, out, n, LANES: gl.constexpr):
     wide = gl.convert_layout(kept, gl.SliceLayout(0, tall))[None, :]
     gl.device_print("kept", total)
     gl.atomic_add(out, 1.0)
-    gl.store(out + at, gl.cumsum(kept, 0) + gl.convert_layout(gl.reshape(wide, [128]), layout))
+    gl.store(out + offsets, gl.cumsum(kept, 0) + gl.convert_layout(gl.reshape(wide, [128]), layout))
 
 
 def run_everything():
@@ -110,7 +110,7 @@ def test_the_core_calls_nothing_undeclared(use):
     recording.ASKED.clear()
     run_everything()
     assert [form for form, _, _ in backend.launched] == ["plain", "plain", "bound"]
-    asked = {what for what, _ in recording.ASKED}
+    asked = {owner for owner, _ in recording.ASKED}
     assert asked == {
         "the backend",
         "the builder",
@@ -225,7 +225,7 @@ def _asks(path):
 @pytest.mark.once
 def test_the_core_names_only_declared_members():
     asks = [ask for path in ROOT.rglob("*.py") for ask in _asks(path)]
-    assert len(asks) > 300 and {what for what, _, _ in asks} == set(_DECLARED)
+    assert len(asks) > 300 and {owner for owner, _, _ in asks} == set(_DECLARED)
     strange = [ask for ask in asks if ask[1] not in _DECLARED[ask[0]]]
     assert not strange, strange
 
@@ -236,11 +236,11 @@ def test_all_that_the_installed_triton_calls_is_declared():
     files.append(Path(_triton.code_generator.__file__))
     asks = [ask for path in files for ask in _asks(path)]
     strange = {
-        (what, name)
-        for what, name, _ in asks
-        if name not in _DECLARED[what]
+        (owner, name)
+        for owner, name, _ in asks
+        if name not in _DECLARED[owner]
         and name not in _NOT_OURS
-        and (what, name) != ("options", "enable_iisan")  # probed, and never true of ours
+        and (owner, name) != ("options", "enable_iisan")  # probed, and never true of ours
     }
     assert not strange, strange
 
@@ -287,8 +287,8 @@ def test_a_wrong_answer_names_backend_and_method(use, method, answer, words):
 
 @gluon.jit
 def loads(x, out, LANES: gl.constexpr):
-    at = gl.arange(0, 128, gl.BlockedLayout([1], [LANES], [4], [0]))
-    gl.portable.store(out, at, gl.portable.load(x, at))
+    offsets = gl.arange(0, 128, gl.BlockedLayout([1], [LANES], [4], [0]))
+    gl.portable.store(out, offsets, gl.portable.load(x, offsets))
 
 
 def compile_loads(registry):

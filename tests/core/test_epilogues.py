@@ -55,8 +55,8 @@ def finished(
         r = row + gl.arange(0, 16, gl.SliceLayout(1, layout))
         c = column + gl.arange(0, 16 * PARTS, gl.SliceLayout(0, layout))
         inside = (r < rows)[:, None] & (c < columns)[None, :]
-        at = r[:, None] * columns + c[None, :]
-        writer.store([row, column], gl.load(x + at, mask=inside, other=0.0))
+        offsets = r[:, None] * columns + c[None, :]
+        writer.store([row, column], gl.load(x + offsets, mask=inside, other=0.0))
         turn = work.next(turn)
     writer.close()
 

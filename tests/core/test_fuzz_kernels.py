@@ -95,9 +95,9 @@ def test_the_rest_is_counted_and_earlier_failures_are_reduced(tmp_path, capsys):
     log.write_text(f"{json.dumps(entry)}\n{json.dumps(lost)}\n")
     arguments = ["--count", "9", "--targets", "sm_90", "--simulate-only", "--log", str(log)]
     assert main([*arguments, "--seconds", "0"]) == 1
-    said = capsys.readouterr().out
-    assert "1  sim:sm_90: out differs  (seeds 3)" in said
-    assert "2  of 9 kernels, 7 are left: the same command goes on" in said
+    output = capsys.readouterr().out
+    assert "1  sim:sm_90: out differs  (seeds 3)" in output
+    assert "2  of 9 kernels, 7 are left: the same command goes on" in output
     assert (tmp_path / "log-3.py").exists() and not (tmp_path / "log-4.py").exists()
 
 
@@ -119,8 +119,8 @@ def test_a_run_goes_on_where_it_was_and_a_failure_is_made_small(tmp_path, monkey
     capsys.readouterr()
     arguments[arguments.index("--count") + 1] = "1"
     assert main([*arguments, "--seed", str(wrong)]) == 1
-    said = capsys.readouterr().out
-    assert f"{wrong}: sim:sm_90: out differs; in 1 statements" in said
+    output = capsys.readouterr().out
+    assert f"{wrong}: sim:sm_90: out differs; in 1 statements" in output
     source = (tmp_path / f"log-{wrong}.py").read_text()
     assert source.count("gl.gather") == 1 and source.count("gl.sum") == 0
     assert json.loads(log.read_text().splitlines()[-1])["outcome"] == "sim:sm_90: out differs"

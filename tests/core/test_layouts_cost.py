@@ -149,9 +149,11 @@ def test_owner_finds_all_holders():
         coord = tuple(rng.randrange(size) for size in shape)
         holders = []
         for values in itertools.product(*(range(size) for size in linear.in_dims.values())):
-            at = dict(zip(names, values))
-            if tuple(linear.apply(**at).values()) == coord:
-                holders.append((at["block"], at["warp"], at["lane"], at["register"]))
+            indices = dict(zip(names, values))
+            if tuple(linear.apply(**indices).values()) == coord:
+                holders.append(
+                    (indices["block"], indices["warp"], indices["lane"], indices["register"])
+                )
         assert L.owner(layout, shape, coord) == sorted(holders)
     with pytest.raises(LayoutError):
         L.owner(ROWS, [4, 4], [4, 0])

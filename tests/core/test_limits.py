@@ -157,9 +157,9 @@ def test_the_last_line_adds_up_all_environments(tmp_path, capsys):
     report(tmp_path, "a", ["no GPU", "no GPU"], tests=10, failures=0, errors=0, skipped=2, time=1.5)
     report(tmp_path, "b", ["of 3.7"], tests=5, failures=0, errors=0, skipped=1, time=2)
     assert closing_line()(str(tmp_path), 0) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said[-2] == "skipped: 2 no GPU; 1 of 3.7"
-    assert said[-1].strip("= ") == "12 passed, 3 skipped in 3.50s"
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2] == "skipped: 2 no GPU; 1 of 3.7"
+    assert lines[-1].strip("= ") == "12 passed, 3 skipped in 3.50s"
 
 
 def test_the_last_line_fails_with_any_environment(tmp_path, capsys):
@@ -169,8 +169,8 @@ def test_the_last_line_fails_with_any_environment(tmp_path, capsys):
     assert "1 failed, 9 passed in" in capsys.readouterr().out
     report(tmp_path, "a", tests=10, failures=0, errors=0, skipped=0, time=1)
     assert closing_line()(str(tmp_path), 1) == 1  # lint failed, or an environment gave no report
-    said = capsys.readouterr().out
-    assert "10 passed, 1 error in" in said and "FAILED: tox ended with exit code 1" in said
+    output = capsys.readouterr().out
+    assert "10 passed, 1 error in" in output and "FAILED: tox ended with exit code 1" in output
 
 
 def test_the_last_ten_lines_name_the_failures(tmp_path, capsys):
@@ -185,5 +185,5 @@ def test_the_last_ten_lines_name_the_failures(tmp_path, capsys):
     many = [f"test_{i}" for i in range(50)]
     report(tmp_path, "a", ["no GPU"], many, tests=60, failures=50, errors=0, skipped=1, time=1)
     assert closing_line()(str(tmp_path), 1) == 1
-    said = capsys.readouterr().out.splitlines()
-    assert len(said) == 10 and said[7] == "... and 44 more failures", said
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 10 and lines[7] == "... and 44 more failures", lines

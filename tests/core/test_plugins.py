@@ -504,10 +504,10 @@ print(said)
     file.write_text(code)
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    said = ast.literal_eval(done.stdout)
+    messages = ast.literal_eval(done.stdout)
     extras = ["tune", "bundle", "tune", "pictures", "pictures"]
-    assert len(said) == len(extras)
-    for text, extra in zip(said, extras):
+    assert len(messages) == len(extras)
+    for text, extra in zip(messages, extras):
         assert f'pip install "gluon-core[{extra}]"' in text
 
 

@@ -14,15 +14,15 @@ pytestmark = pytest.mark.once
 CALL = f"{__name__}:act"
 
 
-def act(what, value):
-    if what == "abort":
+def act(action, value):
+    if action == "abort":
         print("about to abort", flush=True)
         os.abort()
-    if what == "sleep":
+    if action == "sleep":
         time.sleep(value)
-    if what == "raise":
+    if action == "raise":
         raise ValueError(value)
-    if what == "lambda":
+    if action == "lambda":
         return lambda: value
     return value, os.getpid()
 

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.once
 
 @gluon.jit
 def copy_kernel(src, dst, BLOCK: gl.constexpr, LAYOUT: gl.constexpr):
-    at = gl.arange(0, BLOCK, layout=LAYOUT)
-    gl.store(dst + at, gl.load(src + at))
+    offsets = gl.arange(0, BLOCK, layout=LAYOUT)
+    gl.store(dst + offsets, gl.load(src + offsets))
 
 
 def compiled(block=128):

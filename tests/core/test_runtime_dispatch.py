@@ -238,8 +238,8 @@ def test_the_simulator_is_announced_once(capfd, monkeypatch):
     monkeypatch.setattr(place, "_noticed", set())
     scaled()
     scaled(n=64)
-    said = capfd.readouterr().err
-    assert said.count("simulator") == 1
+    output = capfd.readouterr().err
+    assert output.count("simulator") == 1
     monkeypatch.setattr(place, "_noticed", set())
     monkeypatch.setenv("GLUON_TARGET", "sim:hopper")
     kernels.scale.forget()

@@ -206,9 +206,9 @@ def test_each_selection_of_a_kernel_is_recorded_with_its_line(traced):
 
     def kernel(x, y):
         layout: gl.constexpr = gl.portable.blocked_layout([128], gl.float32)
-        at = gl.arange(0, 128, layout)
-        gl.portable.store(y, at, gl.portable.load(x, at, at < 100, 2.0))
-        gl.portable.store(y, at, gl.portable.load(x, at.to(gl.int64)))
+        offsets = gl.arange(0, 128, layout)
+        gl.portable.store(y, offsets, gl.portable.load(x, offsets, offsets < 100, 2.0))
+        gl.portable.store(y, offsets, gl.portable.load(x, offsets.to(gl.int64)))
 
     text, choices = traced(kernel, x="*fp32", y="*fp32")
     assert text.count("tt.load") == 2 and text.count("tt.store") == 2
@@ -227,8 +227,8 @@ def test_masked_off_elements_are_zero_by_default(traced):
 
     def kernel(x):
         layout: gl.constexpr = gl.portable.blocked_layout([128], gl.float32)
-        at = gl.arange(0, 128, layout)
-        gl.portable.store(x, at, gl.portable.load(x, at, at < 100))
+        offsets = gl.arange(0, 128, layout)
+        gl.portable.store(x, offsets, gl.portable.load(x, offsets, offsets < 100))
 
     text, _ = traced(kernel, x="*fp32")
     load_line = next(line for line in text.splitlines() if "tt.load" in line)

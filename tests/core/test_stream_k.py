@@ -25,15 +25,15 @@ def shares(out, m, n, k, MOST: gl.constexpr):
     work = gl.portable.stream_k_tiles([m, n, k], [4, 2, 8])
     for turn in range(MOST):
         row, column, first, end, slot, part, parts = work.at(turn)
-        at = out + (gl.program_id(0) * MOST + turn) * 8
-        gl.store(at + 0, row)
-        gl.store(at + 1, column)
-        gl.store(at + 2, first)
-        gl.store(at + 3, end)
-        gl.store(at + 4, slot)
-        gl.store(at + 5, part)
-        gl.store(at + 6, parts)
-        gl.store(at + 7, work.count())
+        slot_of = out + (gl.program_id(0) * MOST + turn) * 8
+        gl.store(slot_of + 0, row)
+        gl.store(slot_of + 1, column)
+        gl.store(slot_of + 2, first)
+        gl.store(slot_of + 3, end)
+        gl.store(slot_of + 4, slot)
+        gl.store(slot_of + 5, part)
+        gl.store(slot_of + 6, parts)
+        gl.store(slot_of + 7, work.count())
 
 
 @pytest.mark.sampled(2)
@@ -89,15 +89,15 @@ def add_up(x, out, sums, counters, PARTS: gl.constexpr):
     """Rows of 8 x 16 tiles, each in PARTS pieces."""
     row = gl.arange(0, 8, gl.SliceLayout(1, LAYOUT))
     column = gl.arange(0, 16, gl.SliceLayout(0, LAYOUT))
-    at = row[:, None] * 16 + column[None, :]
+    offsets = row[:, None] * 16 + column[None, :]
     part = gl.program_id(0)
     tile = gl.program_id(1)
-    value = gl.load(x + (tile * PARTS + part) * 128 + at)
+    value = gl.load(x + (tile * PARTS + part) * 128 + offsets)
     total, last = gl.portable.split_k_reduce(
         value, sums + tile * PARTS * 128, counters + tile, part, PARTS
     )
     if last:
-        gl.store(out + tile * 128 + at, total)
+        gl.store(out + tile * 128 + offsets, total)
 
 
 def fresh():

@@ -431,18 +431,20 @@ def command(*words, site):
 
 def test_every_command_says_in_one_line_that_something_is_wrong(forged, broken, installed):
     layout = ("layout", "BlockedLayout([4], [32], [4], [0])", "--shape", "512")
-    code, out, said = command(*layout, site=forged)
-    assert code == 0 and said.count("\n") == 1
-    assert said.startswith("gluon: 2 problems of plugins, the first: the spelling 'hopper' is")
-    assert "'a_forge'" in said and said.endswith("See `gluon info`.\n")
-    code, out, said = command(*layout, site=broken)
-    assert code == 0 and said.count("\n") == 1 and "'acme' (gluon-acme 0.1.0) did not load" in said
+    code, out, notice = command(*layout, site=forged)
+    assert code == 0 and notice.count("\n") == 1
+    assert notice.startswith("gluon: 2 problems of plugins, the first: the spelling 'hopper' is")
+    assert "'a_forge'" in notice and notice.endswith("See `gluon info`.\n")
+    code, out, notice = command(*layout, site=broken)
+    assert (
+        code == 0 and notice.count("\n") == 1 and "'acme' (gluon-acme 0.1.0) did not load" in notice
+    )
     assert command(*layout, site=installed)[2] == ""
     assert command("--help", site=broken)[2] == ""
 
-    code, out, said = command("info", site=forged)
-    assert code == 0 and said == "" and out.count("is claimed twice") == 2
-    code, out, said = command("info", "--json", site=forged)
+    code, out, notice = command("info", site=forged)
+    assert code == 0 and notice == "" and out.count("is claimed twice") == 2
+    code, out, notice = command("info", "--json", site=forged)
     clashes = json.loads(out)["clashes"]
     assert [(c["name"], c["plugins"]) for c in clashes] == [
         ("hopper", ["a_forge", "nvidia"]),

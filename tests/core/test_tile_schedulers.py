@@ -28,9 +28,9 @@ def visit(work, out, partition: gl.constexpr):
     tile = work.first(partition)
     while work.has(tile):
         row, column = work.at(tile)
-        at = out + (partition * 56 + row // 4 * 8 + column // 2) * 2
-        gl.atomic_add(at, 1)
-        gl.store(at + 1, gl.program_id(0))
+        counter = out + (partition * 56 + row // 4 * 8 + column // 2) * 2
+        gl.atomic_add(counter, 1)
+        gl.store(counter + 1, gl.program_id(0))
         tile = work.next(tile)
 
 
@@ -105,8 +105,8 @@ def every_fence(monkeypatch):
 def doubled(work, x, out, partition: gl.constexpr):
     tile = work.first(partition)
     while work.has(tile):
-        at = work.at(tile) * 2 + partition
-        gl.store(out + at, gl.load(x + at) * 2)
+        index = work.at(tile) * 2 + partition
+        gl.store(out + index, gl.load(x + index) * 2)
         tile = work.next(tile)
 
 

@@ -198,8 +198,8 @@ def test_error_under_the_line(name, error, uses, text, code, capfd):
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error) and str(again) == shown and again.span == error.span
     assert isinstance(again, triton.CompilationError)
-    said = capfd.readouterr()
-    assert not said.out and "error:" not in said.err
+    printed = capfd.readouterr()
+    assert not printed.out and "error:" not in printed.err
 
 
 def test_the_caret_is_under_the_expression():

@@ -36,10 +36,10 @@ def through(a, out):
     gl.static_assert(B == mbarrier.MBarrierLayout())
     rows = gl.arange(0, 64, layout=gl.SliceLayout(1, L))
     columns = gl.arange(0, 64, layout=gl.SliceLayout(0, L))
-    at = rows[:, None] * 64 + columns[None, :]
-    x = gl.allocate_shared_memory(gl.float16, [64, 64], S, gl.load(a + at))
+    offsets = rows[:, None] * 64 + columns[None, :]
+    x = gl.allocate_shared_memory(gl.float16, [64, 64], S, gl.load(a + offsets))
     y = gl.allocate_shared_memory(gl.float16, [64, 64], P, x.load(L))
-    gl.store(out + at, y.load(L))
+    gl.store(out + offsets, y.load(L))
 
 
 def test_in_a_launch():

@@ -183,14 +183,14 @@ def test_double(gluon_place):
     print(gluon_place.target)
 """
     )
-    said = _pytest(str(tmp_path), "-s", "--rootdir", str(tmp_path), "-c", os.devnull)
-    assert "sim:sm_90" in said and "sim:gfx942" in said
+    output = _pytest(str(tmp_path), "-s", "--rootdir", str(tmp_path), "-c", os.devnull)
+    assert "sim:sm_90" in output and "sim:gfx942" in output
     from gluon_core.registry.load import registry
 
     if any(b.device.target() for b in registry().backends.values() if not b.simulates):
-        assert "3 passed" in said
+        assert "3 passed" in output
     else:
-        assert "2 passed, 1 skipped" in said and "no GPU: " in said, said
+        assert "2 passed, 1 skipped" in output and "no GPU: " in output, output
         assert "no GPU: " in _pytest(
             str(tmp_path), "--gluon-gpu", "--rootdir", str(tmp_path), "-c", os.devnull
         )
@@ -204,8 +204,8 @@ SUITE = ("--pyargs", "gluon_core.testing.conformance")
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", ["nvidia", "amd", "sim", "emu"])
 def test_conformance_of_ours(name):
-    said = _pytest(*SUITE, "--gluon-backend", name)
-    assert said.startswith("exit 0") and " passed" in said, said[-3000:]
+    output = _pytest(*SUITE, "--gluon-backend", name)
+    assert output.startswith("exit 0") and " passed" in output, output[-3000:]
 
 
 @pytest.mark.once
@@ -215,13 +215,15 @@ def test_conformance_of_a_third_party(tmp_path):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gluon-acme\nVersion: 0.1.0\n")
     (info / "entry_points.txt").write_text("[gluon_core.backends]\nacme = gluon_acme.plugin\n")
     paths = (str(tmp_path), str(ROOT / "tests" / "plugin_acme"))
-    said = _pytest(*SUITE, "--gluon-backend", "acme", paths=paths)
-    assert said.startswith("exit 0") and "[acme:" not in said.partition("FAILED")[2], said[-3000:]
-    said = _pytest(*SUITE, "--gluon-backend", "sim", "-k", "acme1", paths=paths)
-    assert said.startswith("exit 0"), said[-3000:]
+    output = _pytest(*SUITE, "--gluon-backend", "acme", paths=paths)
+    assert output.startswith("exit 0") and "[acme:" not in output.partition("FAILED")[2], output[
+        -3000:
+    ]
+    output = _pytest(*SUITE, "--gluon-backend", "sim", "-k", "acme1", paths=paths)
+    assert output.startswith("exit 0"), output[-3000:]
 
 
 @pytest.mark.once
 def test_conformance_of_nobody():
-    said = _pytest(*SUITE, "--gluon-backend", "nobody")
-    assert not said.startswith("exit 0") and "no such backend" in said
+    output = _pytest(*SUITE, "--gluon-backend", "nobody")
+    assert not output.startswith("exit 0") and "no such backend" in output

@@ -74,9 +74,9 @@ def test_they_are_found():
 @pytest.mark.parametrize("label", [name for name in FUNCTIONS if name.startswith("gl.")])
 def test_an_op_says_its_types(label):
     signature = inspect.signature(FUNCTIONS[label])
-    said = {p.name: p.annotation for p in signature.parameters.values() if p.name not in MADE_OF}
-    said["return"] = signature.return_annotation
-    untyped = {f"{label}: {k}" for k, v in said.items() if v in (signature.empty, "Any")}
+    types = {p.name: p.annotation for p in signature.parameters.values() if p.name not in MADE_OF}
+    types["return"] = signature.return_annotation
+    untyped = {f"{label}: {k}" for k, v in types.items() if v in (signature.empty, "Any")}
     assert untyped <= ANY
 
 

@@ -71,14 +71,14 @@ def _untyped(label, function):
     if name in DEPENDS:
         return []
     signature = inspect.signature(function)
-    said = {
+    types = {
         name: parameter.annotation
         for name, parameter in signature.parameters.items()
         if not name.startswith("_") and name not in MADE_OF
     }
     if name != "__init__":
-        said["return"] = signature.return_annotation
-    return [f"{label}: {part}" for part, kind in said.items() if kind in (signature.empty, "Any")]
+        types["return"] = signature.return_annotation
+    return [f"{label}: {part}" for part, kind in types.items() if kind in (signature.empty, "Any")]
 
 
 def test_types():

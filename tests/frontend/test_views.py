@@ -93,13 +93,13 @@ def traced(case):
     ids=[*SLICES, *(CASES if triton_at_least(3, 9) else ())],
 )
 def test_the_compiler_refuses_the_same(case, monkeypatch):
-    *_, error, said = case
+    *_, error, message = case
     if error is None:
         traced(case)
         return
     with pytest.raises(error) as caught:
         traced(case)
-    assert said in str(caught.value) and "b." in caught.value.span.text
+    assert message in str(caught.value) and "b." in caught.value.span.text
     monkeypatch.setattr(shared, "check_slice", lambda *args: None)
     monkeypatch.setattr(shared, "check_view_place", lambda *args: None)
     with pytest.raises(E.StageError):

@@ -17,8 +17,10 @@ BLOCK = 16  # keys, or queries, at a time
 
 @gluon.jit
 def rows_of(x, rows, columns, width, mask, dtype: gl.constexpr):
-    at = rows[:, None] * width + columns[None, :]
-    return gl.load(x + at, mask=mask[:, None] & (columns < width)[None, :], other=0.0).to(dtype)
+    offsets = rows[:, None] * width + columns[None, :]
+    return gl.load(x + offsets, mask=mask[:, None] & (columns < width)[None, :], other=0.0).to(
+        dtype
+    )
 
 
 @gluon.jit
@@ -119,9 +121,9 @@ def key_gradient_kernel(
         for_value += gl.sum(weight[:, None] * upper, 0)
         change = weight * (gl.sum(upper * value[None, :], 1) - own)
         for_key += gl.sum(change[:, None] * queries, 0) * scale
-    at = (first + j) * width + column
-    gl.store(grad_k + at, for_key.to(grad_k.dtype.element_ty), mask=column < width)
-    gl.store(grad_v + at, for_value.to(grad_v.dtype.element_ty), mask=column < width)
+    offsets = (first + j) * width + column
+    gl.store(grad_k + offsets, for_key.to(grad_k.dtype.element_ty), mask=column < width)
+    gl.store(grad_v + offsets, for_value.to(grad_v.dtype.element_ty), mask=column < width)
 
 
 def _constants(width: int, causal: bool) -> dict:

@@ -31,15 +31,15 @@ def norm_backward_kernel(grad, x, weight, rstd, grad_x, grad_weight, n, BLOCK: g
     """The gradient of a row of x, and what that row adds to the gradient of the weights."""
     row = gl.program_id(0)
     i = gl.arange(0, BLOCK, gl.BlockedLayout([1], [32], [4], [0]))
-    at = row * n + i
+    offsets = row * n + i
     dtype: gl.constexpr = rstd.dtype.element_ty
     scale = gl.load(rstd + row)
-    upper = gl.load(grad + at, mask=i < n, other=0.0).to(dtype)
-    normal = gl.load(x + at, mask=i < n, other=0.0).to(dtype) * scale
+    upper = gl.load(grad + offsets, mask=i < n, other=0.0).to(dtype)
+    normal = gl.load(x + offsets, mask=i < n, other=0.0).to(dtype) * scale
     scaled = upper * gl.load(weight + i, mask=i < n, other=0.0).to(dtype)
     result = (scaled - normal * (gl.sum(scaled * normal, 0) / n)) * scale
-    gl.store(grad_x + at, result.to(grad_x.dtype.element_ty), mask=i < n)
-    gl.store(grad_weight + at, upper * normal, mask=i < n)
+    gl.store(grad_x + offsets, result.to(grad_x.dtype.element_ty), mask=i < n)
+    gl.store(grad_weight + offsets, upper * normal, mask=i < n)
 
 
 @gluon.jit

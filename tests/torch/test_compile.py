@@ -220,7 +220,7 @@ def fake():
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
 @pytest.mark.parametrize(
-    "value, said",
+    "value, message",
     [
         (fake, "no memory.*gluon_core.torch.launch"),
         (lambda: torch.eye(8).to_sparse(), "torch.strided, got torch.sparse_coo"),
@@ -228,11 +228,11 @@ def fake():
     ],
     ids=["fake", "sparse", "csr"],
 )
-def test_a_tensor_without_memory(value, said, warm):
+def test_a_tensor_without_memory(value, message, warm):
     scale_kernel.forget()
     if warm:
         launch(torch.randn(8), torch.empty(8))
-    with pytest.raises(TensorError, match=rf"scale_kernel\(x\): .*{said}"):
+    with pytest.raises(TensorError, match=rf"scale_kernel\(x\): .*{message}"):
         launch(value(), torch.empty(8))
     with pytest.raises(TensorError, match=r"scale_kernel\(out\)"):
         launch(torch.randn(8), value())
@@ -310,8 +310,8 @@ def test_an_array_of_another_library_is_not_copied(own):
 @gluon.jit
 def scale_both(pairs, n, BLOCK: gl.constexpr):
     i = gl.arange(0, BLOCK, gl.BlockedLayout([1], [32], [4], [0]))
-    for at in gl.static_range(2):
-        x, out = pairs[at]
+    for index in gl.static_range(2):
+        x, out = pairs[index]
         gl.store(out + i, gl.load(x + i, mask=i < n) * 2, mask=i < n)
 
 

@@ -53,7 +53,7 @@ def with_more(x: Tensor, *rest: Tensor) -> Tensor: ...
 
 
 @pytest.mark.parametrize(
-    "function, said",
+    "function, message",
     [
         (unannotated, r"unannotated\(y\): an op needs the type"),
         (without_result, "without_result: .*result.*-> torch.Tensor"),
@@ -61,13 +61,13 @@ def with_more(x: Tensor, *rest: Tensor) -> Tensor: ...
         (with_more, "with_more: no schema.*varargs"),
     ],
 )
-def test_a_function_without_a_schema(function, said):
-    with pytest.raises(OpSchemaError, match=said):
+def test_a_function_without_a_schema(function, message):
+    with pytest.raises(OpSchemaError, match=message):
         gluon_torch.op("gluon_tests::wrong", function)
 
 
 @pytest.mark.parametrize(
-    "options, said",
+    "options, message",
     [
         (dict(mutates_args=("z",)), "mutates_args: add has no such parameter.*'x' or 'y', got 'z'"),
         (dict(schema="(Tensor x, Tensor z) -> Tensor"), "schema: .*expected x, y, got x, z"),
@@ -82,8 +82,8 @@ def test_a_function_without_a_schema(function, said):
         (dict(mutates_args="x", backward=add), "backward: .*writes its arguments"),
     ],
 )
-def test_options_that_disagree_with_the_function(options, said):
-    with pytest.raises(OpSchemaError, match=said):
+def test_options_that_disagree_with_the_function(options, message):
+    with pytest.raises(OpSchemaError, match=message):
         gluon_torch.op("gluon_tests::wrong", add, **options)
 
 
@@ -131,7 +131,7 @@ def test_a_write_that_is_not_declared():
 
 
 @pytest.mark.parametrize(
-    "fake, said",
+    "fake, message",
     [
         (lambda x: x.new_empty(x.shape[0]), r"float32\[2, 3\].*got float32\[2\]"),
         (lambda x: torch.empty_like(x, dtype=torch.half), r"got float16\[2, 3\]"),
@@ -140,14 +140,14 @@ def test_a_write_that_is_not_declared():
     ],
     ids=["shape", "dtype", "strides", "device"],
 )
-def test_a_fake_that_disagrees(fake, said):
+def test_a_fake_that_disagrees(fake, message):
     @gluon_torch.op("gluon_tests::untold", fake=fake)
     def untold(x: Tensor) -> Tensor:
         return torch.zeros_like(x)
 
     x = torch.randn(2, 3)
     untold(x)
-    with gluon_torch.debug(), pytest.raises(FakeResultError, match=f"result 0 of .*{said}"):
+    with gluon_torch.debug(), pytest.raises(FakeResultError, match=f"result 0 of .*{message}"):
         untold(x)
 
 

@@ -210,10 +210,10 @@ def test_lowering(lowering: Lowering) -> None:
     paths = {"implement": lowering.implement, **lowering.extras}
     if lowering.accepts is not None:
         paths["accepts"] = lowering.accepts
-    for what in paths:
-        parameters, semantic = TAKES[what]
+    for role in paths:
+        parameters, semantic = TAKES[role]
         keywords = {"_semantic": None} if semantic else {}
-        inspect.signature(code(lowering, what)).bind(*parameters.split(), **keywords)
+        inspect.signature(code(lowering, role)).bind(*parameters.split(), **keywords)
     assert lowering in registry().lowerings(lowering.op)
     for pattern in lowering.expects:
         re.compile(pattern)

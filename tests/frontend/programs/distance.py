@@ -20,10 +20,10 @@ def apart(one, other):
 
 @gluon.jit
 def distances(x, y, out, low, SIZE: gl.constexpr, LAYOUT: gl.constexpr):
-    at = gl.arange(0, SIZE, LAYOUT)
-    distance, smaller = gl.map_elementwise(apart, gl.load(x + at), gl.load(y + at))
-    gl.store(out + at, distance)
-    gl.store(low + at, smaller)
+    offsets = gl.arange(0, SIZE, LAYOUT)
+    distance, smaller = gl.map_elementwise(apart, gl.load(x + offsets), gl.load(y + offsets))
+    gl.store(out + offsets, distance)
+    gl.store(low + offsets, smaller)
 
 
 def data(rng):

@@ -15,12 +15,12 @@ def bits_of(size):
 @gluon.jit
 def hadamard(x, out, most, SIZE: gl.constexpr, LAYOUT: gl.constexpr):
     BITS: gl.constexpr = bits_of(SIZE)
-    at = gl.arange(0, SIZE, LAYOUT)
-    value = gl.load(x + at)
+    index = gl.arange(0, SIZE, LAYOUT)
+    value = gl.load(x + index)
     for bit in gl.static_range(BITS - 1, -1, -1):
-        other = gl.gather(value, at ^ (1 << bit), 0)
-        value = gl.where(at & (1 << bit) == 0, other + value, other - value)
-    gl.store(out + at, gl.minimum(gl.maximum(value, -most), most))
+        other = gl.gather(value, index ^ (1 << bit), 0)
+        value = gl.where(index & (1 << bit) == 0, other + value, other - value)
+    gl.store(out + index, gl.minimum(gl.maximum(value, -most), most))
 
 
 def data(rng):

@@ -23,9 +23,9 @@ LAYOUTS.append(  # the warps hold neighbours, the lanes what is four apart
 
 @gluon.jit
 def mirror(x, out, count, BLOCK: gl.constexpr, LAYOUT: gl.constexpr):
-    at = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=LAYOUT)
-    there = at < count
-    gl.store(out + (count - 1 - at), gl.load(x + at, there), there)
+    offsets = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=LAYOUT)
+    there = offsets < count
+    gl.store(out + (count - 1 - offsets), gl.load(x + offsets, there), there)
 
 
 def data(rng):

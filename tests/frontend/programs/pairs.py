@@ -12,19 +12,19 @@ from tests.programs import Launch
 def exchanged(x, out, tally, count, num_warps: gl.constexpr):
     SIZE: gl.constexpr = 1024
     LINE: gl.constexpr = gl.BlockedLayout([4], [32], [num_warps], [0])
-    at = gl.arange(0, SIZE, LINE)
-    there = at < count
-    value = gl.load(x + at, mask=there, other=-1.0)
+    offsets = gl.arange(0, SIZE, LINE)
+    there = offsets < count
+    value = gl.load(x + offsets, mask=there, other=-1.0)
     first, second = value.reshape([SIZE // 2, 2]).split()
     other = gl.convert_layout(gl.join(second, first).reshape(SIZE), LINE)
-    other = gl.where(at % 2 == 0, other, -other)
+    other = gl.where(offsets % 2 == 0, other, -other)
     half = gl.exp2(other) if hasattr(gl, "exp2") else gl.dot_fma(other, other, other)
     half = half.to(gl.float16).to(gl.float32)
     if hasattr(gl, "no_such_function"):
         half = gl.dot_fma(half, half, half)
-    gl.store(out + at, half, mask=there)
-    gl.atomic_add(tally + at % 3, gl.full_like(at, 1), mask=there, sem="relaxed")
-    gl.atomic_max(tally + 3 + (at & 1), at)
+    gl.store(out + offsets, half, mask=there)
+    gl.atomic_add(tally + offsets % 3, gl.full_like(offsets, 1), mask=there, sem="relaxed")
+    gl.atomic_max(tally + 3 + (offsets & 1), offsets)
     gl.store(tally + 5, (gl.max(value, 0) > 2).to(gl.int32))
     gl.device_assert(count > 0, "there is nothing to exchange")
 

@@ -15,12 +15,12 @@ TILE = gl.constexpr(gl.BlockedLayout([1, 1], [1, 32], warps_per_cta=[4, 1], orde
 def skewed(x, amounts, out, HIGH: gl.constexpr, WIDE: gl.constexpr, AXIS: gl.constexpr):
     row = gl.arange(0, HIGH, gl.SliceLayout(1, TILE))
     column = gl.arange(0, WIDE, gl.SliceLayout(0, TILE))
-    at = row[:, None] * WIDE + column[None, :]
+    offsets = row[:, None] * WIDE + column[None, :]
     if AXIS == 1:
         source = (column[None, :] + gl.load(amounts + row)[:, None]) % WIDE
     else:
         source = (row[:, None] + gl.load(amounts + column)[None, :]) % HIGH
-    gl.store(out + at, gl.gather(gl.load(x + at), source, AXIS))
+    gl.store(out + offsets, gl.gather(gl.load(x + offsets), source, AXIS))
 
 
 def data(axis, rng):

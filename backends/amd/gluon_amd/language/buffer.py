@@ -106,7 +106,7 @@ def buffer_store(
     modifier = semantic.cache_modifier(cache, store=True, argument="cache")
     offsets = _together(semantic, offsets, mask=mask, stored_value=stored_value)
     value = _value(semantic, ptr, offsets, stored_value, "stored_value")
-    mask, _ = semantic.masked(offsets, value.dtype, mask, what="offsets")
+    mask, _ = semantic.masked(offsets, value.dtype, mask, subject="offsets")
     semantic.builder.create_buffer_store(
         value.handle,
         ptr.handle,
@@ -216,7 +216,7 @@ def _emit_atomic(
         semantic.require(since, f"{name} of {element}")
     mask = _truth(semantic, mask)
     offsets = _together(semantic, offsets, mask=mask, value=value)
-    mask, _ = semantic.masked(offsets, element, mask, what="offsets")
+    mask, _ = semantic.masked(offsets, element, mask, subject="offsets")
     value = _value(semantic, ptr, offsets, value, "value")
     order = semantic.memory_order(sem, scope)
     handle = semantic.builder.create_buffer_atomic_rmw(
