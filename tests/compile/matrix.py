@@ -213,10 +213,10 @@ def main(arguments: list[str]) -> int:
                 counts["accepted" if compiled is None else "refused"] += 1
                 continue
             counts["disagree"] += 1
-            said = str(compiled or simulated).split("\n")
-            print(f"{target} {cell.name}: {kind(simulated)} / {kind(compiled)}: {said[0][:150]}")
+            lines = str(compiled or simulated).split("\n")
+            print(f"{target} {cell.name}: {kind(simulated)} / {kind(compiled)}: {lines[0][:150]}")
             if kind(compiled) == "StageError":
-                print("    " + " | ".join(said[1:4])[:300])
+                print("    " + " | ".join(lines[1:4])[:300])
         disagreeing += counts["disagree"]
         print(f"| {target} | {counts['accepted']} | {counts['refused']} | {counts['disagree']} |")
         sys.stdout.flush()

@@ -47,8 +47,8 @@ def barriers(architecture, sem, used):
     assert first < atomic.start()
     places = [m.start() for m in BARRIER.finditer(text)]
     return (
-        any(first < at < atomic.start() for at in places),
-        any(at > atomic.start() for at in places),
+        any(first < place < atomic.start() for place in places),
+        any(place > atomic.start() for place in places),
     )
 
 

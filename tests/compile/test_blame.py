@@ -113,7 +113,7 @@ def test_an_op_of_a_library_function_is_of_the_line_that_calls_it():
 
 
 def test_the_line_of_mlirs_complaint_is_found():
-    said = f"{LIBRARY}:3:1: error: no such layout: \n{__file__}:1:2: note: called from\n"
-    words, span = complaint(said)
+    complaint_text = f"{LIBRARY}:3:1: error: no such layout: \n{__file__}:1:2: note: called from\n"
+    words, span = complaint(complaint_text)
     assert words == "no such layout" and (span.file, span.line) == (__file__, 1)
     assert complaint("Failures have been detected") is None

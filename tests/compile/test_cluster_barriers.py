@@ -37,8 +37,8 @@ def test_barriers_of_the_cluster_that_a_compiler_adds(sync):
     store = max(m.start() for m in re.finditer(r"st\.shared", text))
     load = min(m.start() for m in re.finditer(r"ld\.shared::cluster", text))
     places = [m.start() for m in BARRIER.finditer(text)]
-    assert any(store < at < load for at in places) == (sync == "cluster")
-    assert any(at > load for at in places) == CLUSTER_ENDS.held_by(TRITON_VERSION)
+    assert any(store < place < load for place in places) == (sync == "cluster")
+    assert any(place > load for place in places) == CLUSTER_ENDS.held_by(TRITON_VERSION)
 
 
 @gluon.jit

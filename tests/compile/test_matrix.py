@@ -33,8 +33,8 @@ def disagreements(target, names):
         if kind(simulated) == kind(compiled):
             continue
         if not is_known(target, name):
-            said = str(compiled or simulated).split("\n")[0]
-            collected.append(f"{name}: {kind(simulated)}, compiled: {kind(compiled)}: {said}")
+            message = str(compiled or simulated).split("\n")[0]
+            collected.append(f"{name}: {kind(simulated)}, compiled: {kind(compiled)}: {message}")
     return collected
 
 

@@ -188,44 +188,44 @@ def both(desc, a, s, bar, out, HOW: gl.constexpr):
 
 
 @gluon.jit
-def partitions(desc, a, out, WHO: gl.constexpr, HOW: gl.constexpr):
+def partitions(desc, a, out, KIND: gl.constexpr, HOW: gl.constexpr):
     s = gl.allocate_shared_memory(gl.float16, [N, N], TILE)
     bar = mbarrier.allocate_mbarrier()
     released = mbarrier.allocate_mbarrier()
     mbarrier.init(bar, 1)
     mbarrier.init(released, 1)
-    if WHO == "before":
+    if KIND == "before":
         s.store(gl.load(a + places()))
         uses: gl.constexpr = False
         gl.warp_specialize(
             [(idle, (s,)), (user, (desc, s, bar, released, out, HOW, uses))], [4], [64]
         )
-    elif WHO == "before, in the default one":
+    elif KIND == "before, in the default one":
         s.store(gl.load(a + places()))
         gl.warp_specialize(
             [(user, (desc, s, bar, released, out, HOW, False)), (idle, (s,))], [4], [64]
         )
-    elif WHO == "the same":
+    elif KIND == "the same":
         gl.warp_specialize([(idle, (s,)), (both, (desc, a, s, bar, out, HOW))], [4], [64])
-    elif WHO == "over":
+    elif KIND == "over":
         gl.warp_specialize([(idle, (s,)), (writer, (a, s, released, False))], [4], [64])
         accessed(desc, s, bar, out, HOW)
-    elif WHO == "over, the default one":
+    elif KIND == "over, the default one":
         gl.warp_specialize([(writer, (a, s, released, False)), (idle, (s,))], [4], [64])
         accessed(desc, s, bar, out, HOW)
-    elif WHO == "from the default one":
+    elif KIND == "from the default one":
         gl.warp_specialize(
             [(writer, (a, s, released, True)), (user, (desc, s, bar, released, out, HOW, True))],
             [4],
             [64],
         )
-    elif WHO == "to the default one":
+    elif KIND == "to the default one":
         gl.warp_specialize(
             [(user, (desc, s, bar, released, out, HOW, True)), (writer, (a, s, released, True))],
             [4],
             [64],
         )
-    elif WHO == "between workers":
+    elif KIND == "between workers":
         workers: gl.constexpr = [4, 4]
         gl.warp_specialize(
             [
@@ -236,10 +236,10 @@ def partitions(desc, a, out, WHO: gl.constexpr, HOW: gl.constexpr):
             workers,
             [64, 64],
         )
-    elif WHO == "a function":
+    elif KIND == "a function":
         written_by_a_function(a, s)
         accessed(desc, s, bar, out, HOW)
-    elif WHO == "for a function":
+    elif KIND == "for a function":
         s.store(gl.load(a + places()))
         accessed_by_a_function(desc, s, bar, HOW)
 
@@ -325,7 +325,7 @@ def test_hardware_overwrites_the_writes_of_a_partition(how, target, block, monke
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("how", ["store", "load"])
 @pytest.mark.parametrize(
-    "who, reads, writes",
+    "kind, reads, writes",
     [
         ("before", START, START),
         ("before, in the default one", READS, WRITES),
@@ -339,8 +339,8 @@ def test_hardware_overwrites_the_writes_of_a_partition(how, target, block, monke
         ("for a function", CALLS, CALLS),
     ],
 )
-def test_whose_accesses_the_compiler_knows_of(who, reads, writes, how, monkeypatch):
-    agree(partitions, monkeypatch, writes if how == "load" else reads, WHO=who, HOW=how)
+def test_whose_accesses_the_compiler_knows_of(kind, reads, writes, how, monkeypatch):
+    agree(partitions, monkeypatch, writes if how == "load" else reads, KIND=kind, HOW=how)
 
 
 def test_a_fence_of_the_kernel_is_one_for_the_compiler_too(monkeypatch):

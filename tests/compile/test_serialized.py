@@ -80,18 +80,20 @@ def test_others_are_not(capfd, monkeypatch):
 
 
 def test_a_reason_is_reported_once_and_without_the_function():
-    said = (
+    template = (
         "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are "
         "serialized due to {} in{} function 'f'{}\n"
     )
     few = "insufficient register resources for the wgmma pipeline"
-    (text,) = slow_products(said.format(few, "", "") + said.format(few, " the", " in line 0"))
+    (text,) = slow_products(
+        template.format(few, "", "") + template.format(few, " the", " in line 0")
+    )
     assert f": {few}. Multiply smaller tiles" in text
     (text,) = slow_products(
-        said.format("non wgmma instructions defining accumulator registers", "", "")
+        template.format("non wgmma instructions defining accumulator registers", "", "")
     )
     assert "range(gl.maximum(steps, 1))" in text
-    (text,) = slow_products(said.format("something new", " the", ""))
+    (text,) = slow_products(template.format("something new", " the", ""))
     assert "something new. Between a multiplication and its wait" in text
     assert slow_products("ptxas info    : Used 58 registers, used 0 barriers") == []
 

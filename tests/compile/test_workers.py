@@ -35,7 +35,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("target, layout", [("sm_75", L32), ("sm_90", L32), ("gfx942", L64)])
 def test_a_warm_process_agrees_with_this_one(target, layout, monkeypatch, tmp_path):
-    def made(folder):
+    def compiled(folder):
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / folder))
         return gluon.compile(
             kernels.scale,
@@ -44,10 +44,10 @@ def test_a_warm_process_agrees_with_this_one(target, layout, monkeypatch, tmp_pa
             constexprs={"BLOCK": 256, "LAYOUT": layout},
         )
 
-    warm = made("warm")
+    warm = compiled("warm")
     assert len(workers_now()) == 1
     monkeypatch.setenv("GLUON_COMPILE_ISOLATION", "0")
-    here = made("here")
+    here = compiled("here")
     assert list(warm.asm) == list(here.asm)
     for stage in here.asm:
         assert warm.asm[stage] == here.asm[stage], stage

@@ -100,8 +100,8 @@ def keep(
     else:
         out, kind = ints, gl.int64
     kept = kept.to(kind, _semantic=_semantic)
-    at = flat.__add__(_triton.unwrap(slot) * ROOM, _semantic=_semantic) if kept.shape else flat
-    pointer = out.__add__(at, _semantic=_semantic)
+    address = flat.__add__(_triton.unwrap(slot) * ROOM, _semantic=_semantic) if kept.shape else flat
+    pointer = out.__add__(address, _semantic=_semantic)
     gl.store(pointer, kept, _semantic=_semantic)
 
 

@@ -43,10 +43,10 @@ def test_a_step_runs_and_says_so(name, capsys):
         step.main(step.launch, name)
     else:
         step.main()
-    said = capsys.readouterr().out
-    assert said and "False" not in said
+    output = capsys.readouterr().out
+    assert output and "False" not in output
     if name in PRODUCTS:
-        assert float(said.split()[-4]) < 1e-3, said
+        assert float(output.split()[-4]) < 1e-3, output
 
 
 @pytest.mark.parametrize("schedule", ["eager", "random"])

@@ -55,12 +55,12 @@ def keep_warnings(run: _Run) -> _Run:
     def stage(source: Any, metadata: dict[str, Any]) -> Any:
         if "wgmma.mma_async" not in source:
             return run(source, metadata)
-        said = io.StringIO()
-        with _talking() as wanted, contextlib.redirect_stdout(said):
+        output = io.StringIO()
+        with _talking() as wanted, contextlib.redirect_stdout(output):
             result = run(source, metadata)
         if wanted:
-            print(said.getvalue(), end="")
-        warnings_found = slow_products(said.getvalue())
+            print(output.getvalue(), end="")
+        warnings_found = slow_products(output.getvalue())
         if warnings_found:
             metadata["warnings"] = warnings_found
         return result
@@ -68,9 +68,9 @@ def keep_warnings(run: _Run) -> _Run:
     return stage
 
 
-def slow_products(said: str) -> list[str]:
+def slow_products(output: str) -> list[str]:
     """Return a warning for each reason why products wait for each other."""
-    reasons = dict.fromkeys(" ".join(warning.split()) for warning in _SERIALIZED.findall(said))
+    reasons = dict.fromkeys(" ".join(warning.split()) for warning in _SERIALIZED.findall(output))
     return [
         f"the assembler waits after each `wgmma`, which is slow: {reason}. {_remedy(reason)}"
         for reason in reasons

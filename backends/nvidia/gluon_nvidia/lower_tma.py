@@ -54,12 +54,12 @@ def _aligned(request: requests.TileRequest) -> Union[bool, str]:
     for dim, multiple in enumerate(request.multiples):
         if multiple * nbytes % _ALIGNMENT:
             step = request.strides[dim]
-            what = (
+            reason = (
                 f"not {step * nbytes}"
                 if isinstance(step, int)
                 else f"and strides[{dim}] is not known to be one: {_REMEDY}"
             )
-            return f"TMA takes strides of multiples of {_ALIGNMENT} bytes, {what}"
+            return f"TMA takes strides of multiples of {_ALIGNMENT} bytes, {reason}"
     return True
 
 

@@ -164,14 +164,14 @@ class _Writer:
     def _body(self, lines: list[str]) -> str:
         written: list[str] = []
         closing: Optional[tuple[re.Pattern[str], int]] = None  # what ends an automatic scope
-        at = 0
-        while at < len(lines):
-            end = at + 1
-            if "// begin inline asm" in lines[at]:
+        begin = 0
+        while begin < len(lines):
+            end = begin + 1
+            if "// begin inline asm" in lines[begin]:
                 while end < len(lines) and "// end inline asm" not in lines[end - 1]:
                     end += 1
-            unit = lines[at:end]
-            at = end
+            unit = lines[begin:end]
+            begin = end
             location = _LOC.match(unit[0])
             if location:
                 self.line = int(location[2]) or self.line
@@ -222,17 +222,17 @@ class _Writer:
         return _SPAN.format(number=number, mask=self.events * _SLOT - 1, scale=_SCALE)
 
 
-def _end_of_body(ptx: str, at: int) -> int:
+def _end_of_body(ptx: str, offset: int) -> int:
     """Return the index of the line break before the brace that closes a body; inline assembly has braces, too."""
     depth = 1
     while True:
-        end = ptx.find("\n", at)
+        end = ptx.find("\n", offset)
         end = len(ptx) if end < 0 else end
-        code = ptx[at:end].split("//")[0]
+        code = ptx[offset:end].split("//")[0]
         depth += code.count("{") - code.count("}")
         if depth <= 0 or end == len(ptx):
-            return at - 1
-        at = end + 1
+            return offset - 1
+        offset = end + 1
 
 
 _SCALE = "%gtscale"  # stands for the factor of cycles, which is known when all scopes are

@@ -136,8 +136,8 @@ def test_the_reasons_name_the_hardware_and_the_operands():
 @gluon.jit
 def far(x, y):
     layout: gl.constexpr = gl.portable.blocked_layout([256], gl.float32)
-    at = gl.arange(0, 256, layout).to(gl.int64)
-    gl.portable.store(y, at, gl.portable.load(x, at))
+    offsets = gl.arange(0, 256, layout).to(gl.int64)
+    gl.portable.store(y, offsets, gl.portable.load(x, offsets))
 
 
 def test_64_bit_offsets_are_not_for_buffer_addressing():

@@ -150,15 +150,15 @@ def copies(p, q, n):
     mbarrier.init(bar, 128)
     rows = gl.arange(0, 32, layout=gl.SliceLayout(1, L))
     columns = gl.arange(0, 64, layout=gl.SliceLayout(0, L))
-    at = rows[:, None] * 64 + columns[None, :]
+    offsets = rows[:, None] * 64 + columns[None, :]
     smem = gl.allocate_shared_memory(gl.float16, [32, 64], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
-    async_copy.global_to_shared(smem, p + at, mask=rows[:, None] < n, other=0.0)
+    async_copy.global_to_shared(smem, p + offsets, mask=rows[:, None] < n, other=0.0)
     async_copy.mbarrier_arrive(bar)
     mbarrier.wait(bar, 0)
-    async_copy.global_to_shared(smem, p + at + 4096)
+    async_copy.global_to_shared(smem, p + offsets + 4096)
     async_copy.commit_group()
     async_copy.wait_group(0)
-    gl.store(q + at, smem.load(L))
+    gl.store(q + offsets, smem.load(L))
     mbarrier.wait(bar, mbarrier.arrive(bar))
 
 
@@ -181,12 +181,12 @@ def test_copies_and_barriers(on):
 
 @gluon.jit
 def rows_and_back(p, q, index):
-    at: gl.constexpr = gl.SliceLayout(1, gl.BlockedLayout([32, 1], [1, 32], [1, 4], [1, 0]))
+    offsets: gl.constexpr = gl.SliceLayout(1, gl.BlockedLayout([32, 1], [1, 32], [1, 4], [1, 0]))
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
     d = tdm.make_tensor_descriptor(p, [512, 64], [64, 1], [32, 64], plain)
     e = tdm.make_tensor_descriptor(q, [512, 64], [64, 1], [32, 64], plain)
     smem = gl.allocate_shared_memory(d.dtype, d.block_shape, d.layout)
-    i = gl.load(index + gl.arange(0, 32, layout=at))
+    i = gl.load(index + gl.arange(0, 32, layout=offsets))
     tdm.prefetch(d, [32, 0])
     tdm.async_gather(d, i, 0, smem)
     tdm.async_wait(0)

@@ -232,6 +232,6 @@ def test_wgmma_is_not_serialized(tmp_path):
     ptx = tmp_path / "kernel.ptx"
     ptx.write_text(tiles_compiled("sm_90", num_warps=8, BLOCK_M=128, BLOCK_K=64).asm["ptx"])
     command = [str(tool), "-v", "-arch=sm_90a", str(ptx), "-o", str(tmp_path / "x")]
-    said = subprocess.run(command, capture_output=True, text=True)
-    assert said.returncode == 0 and "Used" in said.stderr
-    assert "C7510" not in said.stderr and "serialized" not in said.stderr
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0 and "Used" in result.stderr
+    assert "C7510" not in result.stderr and "serialized" not in result.stderr

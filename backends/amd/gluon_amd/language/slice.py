@@ -45,7 +45,7 @@ def slice(source: tl.tensor, shape: Shape, offsets: Shape) -> tl.tensor:
         expected=f"within {whole}",
         got=f"{part} at {start}",
     )
-    if any(at + size > end for at, size, end in zip(start, part, whole)):
+    if any(offset + size > end for offset, size, end in zip(start, part, whole)):
         raise leaves
     layout = source.type.layout
     result = semantic.tensor_type(source.dtype, part, layout)
@@ -67,10 +67,10 @@ def _check_held(
     same = all(large.bases.get(d, []) == small.bases.get(d, []) for d in ("lane", "warp", "block"))
     held = {(0,) * len(whole)} if same else set()
     for basis in large.bases["register"]:
-        held |= {tuple(a ^ b for a, b in zip(at, basis)) for at in held}
+        held |= {tuple(a ^ b for a, b in zip(element, basis)) for element in held}
     wanted = {tuple(start)}
     for basis in small.bases["register"]:
-        wanted |= {tuple(a + b for a, b in zip(at, basis)) for at in wanted}
+        wanted |= {tuple(a + b for a, b in zip(element, basis)) for element in wanted}
     if not wanted <= held:
         raise LayoutError(
             "the part's elements are not in the threads that would hold them",

@@ -141,8 +141,8 @@ def _rows(
     column = unwrap(column)
     create = getattr(semantic.builder, f"create_async_tdm_{op}")
     if not semantic.has(TDM_MOVED):
-        at = int32(semantic, 0 if column is None else column, "column offset")
-        create(desc.handle, rows.handle, at.handle, box.handle, barrier)
+        first_column = int32(semantic, 0 if column is None else column, "column offset")
+        create(desc.handle, rows.handle, first_column.handle, box.handle, barrier)
         return
     handle = desc.handle
     if column is not None and not (isinstance(column, int) and column == 0):

@@ -47,7 +47,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def _unit(version: int) -> Callable[[F], F]:
     """Make an op of the function, under the name that kernels have for it, and document it."""
 
-    def made(wmma: F) -> F:
+    def declare(wmma: F) -> F:
         rows = "\n".join(
             f"    | {dtype} | {', '.join(map(str, accumulators))} "
             f"| {' or '.join(map(str, depths))} |"
@@ -83,7 +83,7 @@ def _unit(version: int) -> Callable[[F], F]:
         )(wmma)
         return op
 
-    return made
+    return declare
 
 
 @_unit(1)

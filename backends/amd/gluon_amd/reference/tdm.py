@@ -49,12 +49,12 @@ class Switched(Descriptor):
     @staticmethod
     def merged(parts: Sequence[tuple[np.ndarray, Descriptor]], count: int) -> "Switched":
         bare: list[tuple[np.ndarray, Descriptor]] = [
-            (at, replace(_switched(part), live=None)) for at, part in parts
+            (index, replace(_switched(part), live=None)) for index, part in parts
         ]
         live = np.ones(count, bool)
-        for at, part in parts:
+        for index, part in parts:
             own = _switched(part).live
-            live[at] = True if own is None else own
+            live[index] = True if own is None else own
         return replace(_switched(Descriptor.merged(bare, count)), live=live)
 
 

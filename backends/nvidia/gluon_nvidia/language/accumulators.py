@@ -2,15 +2,15 @@
 
     sums = accumulator_ring([BLOCK_M, BLOCK_N], 2)     # before `gl.warp_specialize`
     ...
-    at = sums.producer()                               # the partition that multiplies
-    acc = sums.take(at)
+    position = sums.producer()                               # the partition that multiplies
+    acc = sums.take(position)
     ...                                                # tcgen05_mma(..., acc, ...)
-    sums.done(at)
-    at = at.next()
+    sums.done(position)
+    position = position.next()
     ...
-    at = sums.consumer()                               # the partition that stores
-    sums.store(at, writer, [row, column])
-    at = at.next()
+    position = sums.consumer()                               # the partition that stores
+    sums.store(position, writer, [row, column])
+    position = position.next()
 
 Each slot has a barrier that says it is full, which the matrix unit completes, and one that says it
 is empty, at which the partition that stores arrives once it has read.
@@ -40,12 +40,12 @@ from gluon_nvidia.tensor_memory import TensorMemoryLayout
 __all__ = ["accumulator_ring", "tmem_ring"]
 
 _FULL = (
-    "Take and finish as many accumulators as are waited for, each with sums.take(at), sums.done(at) and "
-    "then at = at.next()."
+    "Take and finish as many accumulators as are waited for, each with sums.take(position), sums.done(position) and "
+    "then position = position.next()."
 )
 _EMPTY = (
-    "Read each accumulator once, sums.store(at, ...) or sums.wait(at) and sums.release(at), and then "
-    "at = at.next()."
+    "Read each accumulator once, sums.store(position, ...) or sums.wait(position) and sums.release(position), and then "
+    "position = position.next()."
 )
 
 
@@ -63,55 +63,55 @@ class tmem_ring(Record):
         return begin(self.facts, "consumer")
 
     @builtin(name="tmem_ring.take")
-    def take(self, at: ring_position) -> tensor_memory_descriptor:
+    def take(self, position: ring_position) -> tensor_memory_descriptor:
         """Wait until the accumulator was read, and get it to multiply into.
 
         Raises:
             ArgumentError: no position of a producer on this ring.
         """
-        check_position(self.facts, at, "producer")
+        check_position(self.facts, position, "producer")
         semantic, (memory, _, empty) = semantic_layer(), self.parts.values
-        mbarrier.wait(semantic.memdesc_index(empty, at.index), at.phase)
-        result: tensor_memory_descriptor = memory.index(at.index)
+        mbarrier.wait(semantic.memdesc_index(empty, position.index), position.phase)
+        result: tensor_memory_descriptor = memory.index(position.index)
         return result
 
     @builtin(name="tmem_ring.done")
-    def done(self, at: ring_position) -> None:
+    def done(self, position: ring_position) -> None:
         """Let the accumulator be read once all multiplications so far have ended.
 
         Raises:
             ArgumentError: no position of a producer on this ring.
         """
-        check_position(self.facts, at, "producer")
-        tcgen05_commit(semantic_layer().memdesc_index(self.parts.values[1], at.index))
+        check_position(self.facts, position, "producer")
+        tcgen05_commit(semantic_layer().memdesc_index(self.parts.values[1], position.index))
 
     @builtin(name="tmem_ring.wait")
-    def wait(self, at: ring_position) -> tensor_memory_descriptor:
+    def wait(self, position: ring_position) -> tensor_memory_descriptor:
         """Wait until the accumulator is done, and get it to read.
 
         Raises:
             ArgumentError: no position of a consumer on this ring.
         """
-        check_position(self.facts, at, "consumer")
+        check_position(self.facts, position, "consumer")
         semantic, (memory, full, _) = semantic_layer(), self.parts.values
-        mbarrier.wait(semantic.memdesc_index(full, at.index), at.phase)
-        result: tensor_memory_descriptor = memory.index(at.index)
+        mbarrier.wait(semantic.memdesc_index(full, position.index), position.phase)
+        result: tensor_memory_descriptor = memory.index(position.index)
         return result
 
     @builtin(name="tmem_ring.release")
-    def release(self, at: ring_position) -> None:
+    def release(self, position: ring_position) -> None:
         """Give the accumulator back, which has been read.
 
         Raises:
             ArgumentError: no position of a consumer on this ring.
         """
-        check_position(self.facts, at, "consumer")
-        arrive(semantic_layer().memdesc_index(self.parts.values[2], at.index), count=1)
+        check_position(self.facts, position, "consumer")
+        arrive(semantic_layer().memdesc_index(self.parts.values[2], position.index), count=1)
 
     @builtin(name="tmem_ring.store")
     def store(
         self,
-        at: ring_position,
+        position: ring_position,
         writer: tile_writer,
         coordinates: Sequence[Any],
     ) -> None:
@@ -119,7 +119,7 @@ class tmem_ring(Record):
         part is in registers.
 
         Args:
-            at: a consumer's position.
+            position: a consumer's position.
             writer: of `tma_writer`, for as many parts as the accumulator is wide.
             coordinates: where the tile begins: an integer scalar per dimension.
 
@@ -134,15 +134,15 @@ class tmem_ring(Record):
                 expected="what gl.nvidia.hopper.tma_writer(...) returns",
                 got=semantic_layer().describe(writer),
             )
-        memory = self.wait(at)
-        writer.send(coordinates, memory, self._read(at, memory, writer.width))
+        memory = self.wait(position)
+        writer.send(coordinates, memory, self._read(position, memory, writer.width))
 
-    def _read(self, at: ring_position, memory: Any, width: int) -> Iterator[Any]:
+    def _read(self, position: ring_position, memory: Any, width: int) -> Iterator[Any]:
         last = int(memory.shape[-1]) - width
         for start in range(0, last + width, width):
             part = memory.slice(start, width).load()
             if start == last:
-                self.release(at)
+                self.release(position)
             yield part
 
 

@@ -2,12 +2,12 @@
 
     order = ordered_barrier(2)            # before `gl.warp_specialize`
     ...
-    at = order.first(partition)           # in partition 0, in partition 1
+    position = order.first(partition)           # in partition 0, in partition 1
     for tile in range(tiles):
-        order.wait(at)
+        order.wait(position)
         ...                               # start the work that has the tensor cores to itself
-        order.arrive(at)
-        at = at.next()
+        order.arrive(position)
+        position = position.next()
 
 All partitions pass as often, or those after one of them once less at the end. Partition 0 begins; each has a
 barrier at which the one before it arrives.
@@ -29,8 +29,8 @@ from gluon_nvidia.language.ring import PositionFacts, ring_position
 __all__ = ["ordered_barrier", "ordered_barrier_type"]
 
 _PASS = (
-    "All partitions pass as often, one after the other: order.wait(at), order.arrive(at), "
-    "at = at.next()."
+    "All partitions pass as often, one after the other: order.wait(position), order.arrive(position), "
+    "position = position.next()."
 )
 _POSITION = PositionFacts(1, "turn")
 
@@ -61,18 +61,18 @@ class ordered_barrier_type(Record):
         return ring_position(list(numbers), _POSITION)
 
     @builtin(name="ordered_barrier.wait")
-    def wait(self, at: ring_position) -> None:
+    def wait(self, position: ring_position) -> None:
         """Wait until the partitions before this one have arrived.
 
         Raises:
             ArgumentError: not a position of an ordered barrier.
         """
         semantic = semantic_layer()
-        barrier = semantic.memdesc_index(self.parts.values[0], _checked(at).index)
-        mbarrier.wait(barrier, at.phase)
+        barrier = semantic.memdesc_index(self.parts.values[0], _checked(position).index)
+        mbarrier.wait(barrier, position.phase)
 
     @builtin(name="ordered_barrier.arrive")
-    def arrive(self, at: ring_position) -> None:
+    def arrive(self, position: ring_position) -> None:
         """Let the next partition pass. Work that this one has started asynchronously may go on.
 
         Raises:
@@ -81,7 +81,7 @@ class ordered_barrier_type(Record):
         semantic = semantic_layer()
         one = semantic.scalar_constant(1, tl.int32)
         count = semantic.scalar_constant(self.facts.partitions, tl.int32)
-        after = semantic.mod(semantic.add(_checked(at).index, one, True), count)
+        after = semantic.mod(semantic.add(_checked(position).index, one, True), count)
         arrive(semantic.memdesc_index(self.parts.values[0], after), count=1)
 
 
@@ -110,13 +110,15 @@ def ordered_barrier(partitions: Const[int]) -> ordered_barrier_type:
     return ordered_barrier_type([barriers], OrderedBarrierFacts(count))
 
 
-def _checked(at: Any) -> ring_position:
-    if not isinstance(at, ring_position) or at.facts != _POSITION:
+def _checked(position: Any) -> ring_position:
+    if not isinstance(position, ring_position) or position.facts != _POSITION:
         raise errors.ArgumentError(
             "not a position of an ordered barrier",
-            argument="at",
+            argument="position",
             expected="one of a partition",
-            got=at.facts if isinstance(at, ring_position) else semantic_layer().describe(at),
-            remedy="Begin with order.first(partition) and go on with at.next().",
+            got=position.facts
+            if isinstance(position, ring_position)
+            else semantic_layer().describe(position),
+            remedy="Begin with order.first(partition) and go on with position.next().",
         )
-    return at
+    return position

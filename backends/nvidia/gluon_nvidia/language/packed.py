@@ -106,12 +106,12 @@ def _emit(
     _check_form(kind, list(operands), dtypes, result)
     for capability in _needed(kind, dtypes, result):
         shown = ", ".join(map(str, dtypes))
-        what = f"packed {kind} of {shown} to {result}"
+        subject = f"packed {kind} of {shown} to {result}"
         instead = "operands and a result of one dtype"
         if semantic.target.has("nvidia.f32x4"):  # Rubin's namespace offers each of these forms
-            semantic.check_assembler(what, capability, instead)
+            semantic.check_assembler(subject, capability, instead)
         else:
-            semantic.check_capabilities(what, (capability,), instead)
+            semantic.check_capabilities(subject, (capability,), instead)
     if len(floats) == len(ready):
         type = ready[0].type.with_element_ty(result)
     else:

@@ -2,17 +2,17 @@
 
     tiles = tma_ring([a_desc, b_desc], STAGES, consumers=2)   # before `gl.warp_specialize`
     ...
-    at = tiles.producer()                                     # the partition that copies
+    position = tiles.producer()                                     # the partition that copies
     for k in range(0, K, BLOCK_K):
-        tiles.fetch(at, [[row, k], [k, column]])
-        at = at.next()
+        tiles.fetch(position, [[row, k], [k, column]])
+        position = position.next()
     ...
-    at = tiles.consumer()                                     # each partition that uses them
+    position = tiles.consumer()                                     # each partition that uses them
     for k in range(0, K, BLOCK_K):
-        a_tile, b_tile = tiles.wait(at)
+        a_tile, b_tile = tiles.wait(position)
         ...
-        tiles.release(at)
-        at = at.next()
+        tiles.release(position)
+        position = position.next()
 
 Each slot has a barrier that says it is full, which the copies complete, and one that says it is
 empty, at which every consumer arrives. Phases are the positions' business.
@@ -52,11 +52,11 @@ _REQUIRES = ("nvidia.tma",)
 _SPACE = "gl.nvidia.hopper."
 # Remedies for a wait that never ends.
 _FULL = (
-    "Fetch as many slots of the ring as are waited for, each with ring.fetch(at, ...) and then "
-    "at = at.next()."
+    "Fetch as many slots of the ring as are waited for, each with ring.fetch(position, ...) and then "
+    "position = position.next()."
 )
 _EMPTY = (
-    "Wait for each slot of the ring and release it once, ring.release(at) and then at = at.next(), in "
+    "Wait for each slot of the ring and release it once, ring.release(position) and then position = position.next(), in "
     "each of the partitions that use it; tma_ring(..., consumers={}) counts them."
 )
 
@@ -160,14 +160,14 @@ class tile_ring(Record):
     @builtin(name="tile_ring.fetch")
     def fetch(
         self,
-        at: ring_position,
+        position: ring_position,
         coordinates: Sequence[Any],
         pred: Scalar[bool] = True,
     ) -> None:
         """Wait until the slot is empty, then start copying its tiles.
 
         Args:
-            at: a producer's position.
+            position: a producer's position.
             coordinates: for each tensor, where its tile begins: an integer scalar per dimension.
             pred: int1 scalar; where false, nothing is waited for or copied, and no consumer must
                 wait for the slot.
@@ -176,7 +176,7 @@ class tile_ring(Record):
             ArgumentError: no position of a producer on this ring.
             ShapeError: not one for each tensor.
         """
-        check_position(self.facts, at, "producer")
+        check_position(self.facts, position, "producer")
         descs, buffers, full, *empties = _parts(self)
         places = listed(coordinates)
         if len(places) != len(descs):
@@ -188,19 +188,19 @@ class tile_ring(Record):
             )
         semantic = semantic_layer()
         for empty in empties:
-            mbarrier.wait(semantic.memdesc_index(empty, at.index), at.phase, pred)
-        ready = semantic.memdesc_index(full, at.index)
-        views = [semantic.memdesc_index(buffer, at.index) for buffer in buffers]
+            mbarrier.wait(semantic.memdesc_index(empty, position.index), position.phase, pred)
+        ready = semantic.memdesc_index(full, position.index)
+        views = [semantic.memdesc_index(buffer, position.index) for buffer in buffers]
         mbarrier.expect(ready, sum(view.nbytes_per_cta for view in views), pred)
         for desc, view, place, shared in zip(descs, views, places, self.facts.shared):
             tma.async_load(desc, place, ready, view, pred, shared)
 
     @builtin(name="tile_ring.wait")
-    def wait(self, at: ring_position) -> Union[shared_memory_descriptor, tl.tuple]:
+    def wait(self, position: ring_position) -> Union[shared_memory_descriptor, tl.tuple]:
         """Wait until the slot's tiles are there.
 
         Args:
-            at: a consumer's position.
+            position: a consumer's position.
 
         Returns:
             The tile, a shared memory descriptor; for several tensors, a tuple of them.
@@ -208,50 +208,50 @@ class tile_ring(Record):
         Raises:
             ArgumentError: no position of a consumer on this ring.
         """
-        check_position(self.facts, at, "consumer")
+        check_position(self.facts, position, "consumer")
         _, buffers, full = _parts(self)[:3]
         semantic = semantic_layer()
-        mbarrier.wait(semantic.memdesc_index(full, at.index), at.phase)
-        views = [semantic.memdesc_index(buffer, at.index) for buffer in buffers]
+        mbarrier.wait(semantic.memdesc_index(full, position.index), position.phase)
+        views = [semantic.memdesc_index(buffer, position.index) for buffer in buffers]
         return views[0] if len(views) == 1 else tl.tuple(views)
 
     @builtin(name="tile_ring.release")
-    def release(self, at: ring_position, pred: Scalar[bool] = True) -> None:
+    def release(self, position: ring_position, pred: Scalar[bool] = True) -> None:
         """Release the slot; wait for asynchronous readers of its tiles before.
 
         Args:
-            at: a consumer's position.
+            position: a consumer's position.
             pred: int1 scalar; where false, keep it.
 
         Raises:
             ArgumentError: no position of a consumer on this ring.
         """
-        check_position(self.facts, at, "consumer")
+        check_position(self.facts, position, "consumer")
         for empty in _parts(self)[3:]:
-            arrive(semantic_layer().memdesc_index(empty, at.index), count=1, pred=pred)
+            arrive(semantic_layer().memdesc_index(empty, position.index), count=1, pred=pred)
 
     @builtin(name="tile_ring.empty")
-    def empty(self, at: ring_position) -> shared_memory_descriptor:
+    def empty(self, position: ring_position) -> shared_memory_descriptor:
         """Return the barrier of the empty slot, in place of `release` where a unit has read the tiles
-        when it is done: `tcgen05_commit(ring.empty(at))`.
+        when it is done: `tcgen05_commit(ring.empty(position))`.
 
         Args:
-            at: a consumer's position.
+            position: a consumer's position.
 
         Raises:
             ArgumentError: no position of a consumer on this ring; a ring by multicast, whose slots have two.
         """
-        check_position(self.facts, at, "consumer")
+        check_position(self.facts, position, "consumer")
         if any(self.facts.shared):
             raise errors.ArgumentError(
                 "a slot that comes by multicast has two barriers",
                 argument="ring",
                 expected="one without multicast=True",
                 got=self.facts,
-                remedy="Give it back with ring.release(at) once its tiles have been read.",
+                remedy="Give it back with ring.release(position) once its tiles have been read.",
             )
         barrier: shared_memory_descriptor = semantic_layer().memdesc_index(
-            _parts(self)[3], at.index
+            _parts(self)[3], position.index
         )
         return barrier
 
@@ -372,13 +372,17 @@ def _shared(
     return shared
 
 
-def check_position(facts: RingFacts, at: Any, role: str) -> None:
+def check_position(facts: RingFacts, position: Any, role: str) -> None:
     wanted = PositionFacts(facts.stages, role)
-    if not isinstance(at, ring_position) or at.facts != wanted:
-        shown = at.facts if isinstance(at, ring_position) else semantic_layer().describe(at)
+    if not isinstance(position, ring_position) or position.facts != wanted:
+        shown = (
+            position.facts
+            if isinstance(position, ring_position)
+            else semantic_layer().describe(position)
+        )
         raise errors.ArgumentError(
-            "not a position to do this at",
-            argument="at",
+            "not a position to do this with",
+            argument="position",
             expected=f"one of a {role}, in {wanted.stages} slots",
             got=shown,
             remedy=f"Begin with ring.{role}() and go on with next().",

@@ -148,8 +148,8 @@ def load_reduced(
             expected="get_reg_layout() of a [128, N] block with four warps",
             got=repr(result.layout),
         )
-    what = f"tensor_memory_descriptor.load_{op.lower()}"
-    semantic.check_assembler(what, "nvidia.tcgen05_ld_red", f"load(), then gl.{op.lower()}")
+    subject = f"tensor_memory_descriptor.load_{op.lower()}"
+    semantic.check_assembler(subject, "nvidia.tcgen05_ld_red", f"load(), then gl.{op.lower()}")
     kind = semantic.enum("TMEM_LOAD_REDUCE_MODIFIER", op)
     # Triton's builder adds the layout of the second.
     values, reduced, *_ = semantic.builder.create_tmem_load(

@@ -349,7 +349,7 @@ def _integers(
 ) -> list[Any]:
     values = unwrap(values)
     if not isinstance(values, (list, tuple, tl.tuple)) or len(values) != count:
-        what = (
+        description = (
             len(values)
             if isinstance(values, (list, tuple, tl.tuple))
             else semantic.describe(values)
@@ -358,7 +358,7 @@ def _integers(
             "not one for each dimension",
             argument=argument,
             expected=f"{count} integers",
-            got=what,
+            got=description,
         )
     return [_integer(semantic, value, argument, dtype).handle for value in values]
 

@@ -398,13 +398,13 @@ def _check_instruction(
             blocks[d] *= 2 if step else 1
     rows, columns = (max(1, s // c) for s, c in zip(_dims(tensor_type), blocks))
     least = (64, n, depth)
-    for what, size, unit in zip("MNK", (rows, columns, semantic.shape_of(a)[1]), least):
+    for dimension, size, unit in zip("MNK", (rows, columns, semantic.shape_of(a)[1]), least):
         if size % unit:
             raise errors.ShapeError(
-                f"the {what} of one block is smaller than one instruction's (PTX 9.7.15.1)",
-                argument="b" if what == "N" else "a",
-                expected=f"{what} >= {unit}",
-                got=f"{what} = {size}",
+                f"the {dimension} of one block is smaller than one instruction's (PTX 9.7.15.1)",
+                argument="b" if dimension == "N" else "a",
+                expected=f"{dimension} >= {unit}",
+                got=f"{dimension} = {size}",
                 remedy="Choose another instr_shape or warps_per_cta, or pad the tile.",
             )
 

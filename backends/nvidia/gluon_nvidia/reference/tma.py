@@ -68,15 +68,15 @@ def _check(machine: Machine, descriptor: Descriptor) -> None:
     """Check the hardware's requirements on the tensor (PTX 5.5.8)."""
     size = descriptor.dtype.itemsize
 
-    def refuse(what: str, bad: np.ndarray, values: np.ndarray, expected: str) -> None:
+    def refuse(property_: str, bad: np.ndarray, values: np.ndarray, expected: str) -> None:
         if not bad.any():
             return
         position = int(np.argmax(bad))
         got = int(values[position if len(values) > 1 else 0])
         raise errors.ArgumentError(
-            f"make_tensor_descriptor got an illegal {what} in program "
+            f"make_tensor_descriptor got an illegal {property_} in program "
             f"{machine.program_id(position)}",
-            argument=what.split()[0],
+            argument=property_.split()[0],
             expected=expected,
             got=got,
         )
@@ -123,13 +123,13 @@ def _starts(
     )
 
 
-def _begins(machine: Machine, what: str, coord: Sequence[np.ndarray], argument: str) -> None:
+def _begins(machine: Machine, subject: str, coord: Sequence[np.ndarray], argument: str) -> None:
     """Check that stores begin inside the tensor or past it; loads may begin before it, too.
 
     The PTX ISA does not say so; on sm_90 a store or reduction at a negative coordinate, in any
     dimension and however far, is an illegal instruction. Rows of a scatter (sm_100) were not measured.
     """
-    message = f"{what} before the tensor (an illegal instruction, as seen on sm_90)"
+    message = f"{subject} before the tensor (an illegal instruction, as seen on sm_90)"
     remedy = _REMEDIES[argument]
     machine.refuse_before(argument, coord, message, remedy)
 

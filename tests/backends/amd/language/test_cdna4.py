@@ -198,8 +198,8 @@ ARGS = (3,)
 def scaled(args="a, s, 'e2m1', b, t, 'e2m1', c", **changes):
     values = {"instr": [16, 16, 128], "width": 16, "blocks": 4, "scale": "uint8", "acc": "float32"}
     values |= {"a_cast": "", "b_cast": "", "args": args}
-    for name, at in (("a", 2), ("b", 5)):
-        packed = "'e2m1'" in args.split(", ")[at]
+    for name, position in (("a", 2), ("b", 5)):
+        packed = "'e2m1'" in args.split(", ")[position]
         values[f"{name}_k"] = 64 if packed else 128
     return SCALED.format(**{**values, **changes})
 

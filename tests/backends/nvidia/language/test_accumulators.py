@@ -25,25 +25,25 @@ COLUMNS, DEPTH = 32, 16
 
 @gluon.jit
 def copies(ring, work):
-    at = ring.producer()
+    position = ring.producer()
     turn = work.first(0)
     while work.has(turn):
-        ring.fetch(at, [[work.at(turn) * 128, 0], [0, 0]])
-        at = at.next()
+        ring.fetch(position, [[work.at(turn) * 128, 0], [0, 0]])
+        position = position.next()
         turn = work.next(turn)
 
 
 @gluon.jit
 def products(ring, sums, work):
-    at = ring.consumer()
+    position = ring.consumer()
     to = sums.producer()
     turn = work.first(1)
     while work.has(turn):
         acc = sums.take(to)
-        a_tile, b_tile = ring.wait(at)
+        a_tile, b_tile = ring.wait(position)
         tcgen05_mma(a_tile, b_tile, acc, use_acc=False)
-        tcgen05_commit(ring.empty(at))
-        at = at.next()
+        tcgen05_commit(ring.empty(position))
+        position = position.next()
         sums.done(to)
         to = to.next()
         turn = work.next(turn)
@@ -51,16 +51,16 @@ def products(ring, sums, work):
 
 @gluon.jit
 def stores(sums, writer, work, WHOLE: gl.constexpr):
-    at = sums.consumer()
+    position = sums.consumer()
     turn = work.first(2)
     while work.has(turn):
         row = work.at(turn) * 128
         if WHOLE:
-            writer.store([row, 0], sums.wait(at))
-            sums.release(at)
+            writer.store([row, 0], sums.wait(position))
+            sums.release(position)
         else:
-            sums.store(at, writer, [row, 0])
-        at = at.next()
+            sums.store(position, writer, [row, 0])
+        position = position.next()
         turn = work.next(turn)
     writer.close()
 
@@ -157,11 +157,11 @@ def test_each_inner_wait_arrival_and_fence_is_needed(every_fence, parts):
 
 @gluon.jit
 def never_read(sums, rounds):
-    at = sums.producer()
+    position = sums.producer()
     for _ in range(rounds):
-        sums.take(at)
-        sums.done(at)
-        at = at.next()
+        sums.take(position)
+        sums.done(position)
+        position = position.next()
 
 
 @gluon.jit

@@ -31,9 +31,9 @@ def grow(order, memory, rounds, partition: gl.constexpr):
 
 @gluon.jit
 def in_order(out, rounds, PARTITIONS: gl.constexpr):
-    at = gl.arange(0, 128, LAYOUT)
+    offsets = gl.arange(0, 128, LAYOUT)
     memory = gl.allocate_shared_memory(gl.int32, [128], FLAT)
-    memory.store(at)
+    memory.store(offsets)
     order = ordered_barrier(PARTITIONS)
     if PARTITIONS == 2:
         gl.warp_specialize(
@@ -43,7 +43,7 @@ def in_order(out, rounds, PARTITIONS: gl.constexpr):
         gl.warp_specialize(
             [(grow, (order, memory, rounds, i)) for i in (0, 1, 2)], [4, 4], [24, 24]
         )
-    gl.store(out + at, memory.load(LAYOUT))
+    gl.store(out + offsets, memory.load(LAYOUT))
 
 
 def expected(partitions, rounds):
@@ -56,14 +56,14 @@ def expected(partitions, rounds):
 
 @gluon.jit
 def uneven(out, rounds):
-    at = gl.arange(0, 128, LAYOUT)
+    offsets = gl.arange(0, 128, LAYOUT)
     memory = gl.allocate_shared_memory(gl.int32, [128], FLAT)
-    memory.store(at)
+    memory.store(offsets)
     order = ordered_barrier(2)
     gl.warp_specialize(
         [(grow, (order, memory, rounds, 0)), (grow, (order, memory, rounds - 1, 1))], [4], [24]
     )
-    gl.store(out + at, memory.load(LAYOUT))
+    gl.store(out + offsets, memory.load(LAYOUT))
 
 
 def test_the_last_partition_may_pass_once_less():

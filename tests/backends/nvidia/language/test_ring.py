@@ -22,23 +22,23 @@ LAYOUT = gl.constexpr(gl.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0]))
 
 @gluon.jit
 def fill(ring, rounds, ROWS: gl.constexpr):
-    at = ring.producer()
+    position = ring.producer()
     for i in range(rounds):
-        ring.fetch(at, [[i * ROWS, 0], [0, i * ROWS]])
-        at = at.next()
+        ring.fetch(position, [[i * ROWS, 0], [0, i * ROWS]])
+        position = position.next()
 
 
 @gluon.jit
 def add_turned(ring, writer, rounds, ROWS: gl.constexpr, half: gl.constexpr):
     """Half of the rows of `a + b.T`, in two parts side by side."""
-    at = ring.consumer()
+    position = ring.consumer()
     for i in range(rounds):
-        a, b = ring.wait(at)
+        a, b = ring.wait(position)
         a = a.slice(half * (ROWS // 2), ROWS // 2, dim=0)
         b = b.slice(half * (ROWS // 2), ROWS // 2, dim=1).permute((1, 0))
         result = a.load(LAYOUT) + b.load(LAYOUT)
-        ring.release(at)
-        at = at.next()
+        ring.release(position)
+        position = position.next()
         writer.store([i * ROWS + half * (ROWS // 2), 0], result)
     writer.close()
 
@@ -161,25 +161,25 @@ SUMS = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 16, 16], cga_
 @gluon.jit
 def multiply(ring, writer, steps, role: gl.constexpr):
     """`a @ b`, of which each block has half of the rows; each role does it twice, one below the other."""
-    at = ring.consumer()
+    position = ring.consumer()
     for tile in range(2):
         acc = gl.zeros([128, 16], gl.float32, SUMS)
         for _ in range(steps):
-            a, b = ring.wait(at)
+            a, b = ring.wait(position)
             acc = warpgroup_mma(a, b, acc)
-            ring.release(at)
-            at = at.next()
+            ring.release(position)
+            position = position.next()
         writer.store([(2 * role + tile) * 128, 0], acc)
     writer.close()
 
 
 @gluon.jit
 def copy_steps(ring, steps):
-    at = ring.producer()
+    position = ring.producer()
     for i in range(2 * steps):
         k = i % steps * 16
-        ring.fetch(at, [[0, k], [k, 0]])
-        at = at.next()
+        ring.fetch(position, [[0, k], [k, 0]])
+        position = position.next()
 
 
 @gluon.jit
@@ -279,22 +279,22 @@ def test_an_older_release_names_the_missing_feature():
 
 @gluon.jit
 def use(ring, out, rounds, RELEASES: gl.constexpr):
-    at = ring.consumer()
+    position = ring.consumer()
     for _ in range(rounds):
-        tile = ring.wait(at).load(LAYOUT)
+        tile = ring.wait(position).load(LAYOUT)
         if RELEASES:
-            ring.release(at)
-        at = at.next()
+            ring.release(position)
+        position = position.next()
         gl.store(out, gl.sum(gl.sum(tile, 0), 0))
 
 
 @gluon.jit
 def copy(ring, rounds, NEXT: gl.constexpr):
-    at = ring.producer()
+    position = ring.producer()
     for _ in range(rounds):
-        ring.fetch(at, [[0, 0]])
+        ring.fetch(position, [[0, 0]])
         if NEXT:
-            at = at.next()
+            position = position.next()
 
 
 @gluon.jit
@@ -311,8 +311,10 @@ def test_a_wrong_count_is_reported_in_words_of_the_ring():
     with pytest.raises(DeadlockError) as error:
         in_two_roles[(1,)](a, out, False, True, target=SIM, num_warps=4)
     message = str(error.value)
-    assert "of the empty slots of line" in message and "ring.release(at)" in message
-    with pytest.raises(BarrierError, match=r"with ring.fetch\(at, ...\) and then at = at.next"):
+    assert "of the empty slots of line" in message and "ring.release(position)" in message
+    with pytest.raises(
+        BarrierError, match=r"with ring.fetch\(position, ...\) and then position = position.next"
+    ):
         in_two_roles[(1,)](a, out, True, False, target=SIM, num_warps=4)
 
 
@@ -388,7 +390,7 @@ def test_swizzled_tiles_visit_each_tile_once(m, n, group, spec):
     out = np.full((tiles_m * tiles_n + 1, 2), -1, np.int32)
     visit[(3,)](out, m, n, group, target=registry().target(spec))
     assert (out[-1] == -1).all()
-    visits = [tuple(at) for at in out[:-1].tolist()]
+    visits = [tuple(position) for position in out[:-1].tolist()]
     assert set(visits) == {(4 * i, 2 * j) for i in range(tiles_m) for j in range(tiles_n)}
     # The first `group` rows of tiles come before any other.
     first = visits[: min(group, tiles_m) * tiles_n]

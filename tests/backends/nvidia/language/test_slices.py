@@ -86,8 +86,10 @@ def scaled(a, scales, out, START: gl.constexpr):
     TILE: gl.constexpr = gl.NVMMASharedLayout(128, 8, 2)
     i = gl.arange(0, 128, gl.SliceLayout(1, ROWS))
     j = gl.arange(0, 128, gl.SliceLayout(0, ROWS))
-    at = i[:, None] * 128 + j[None, :]
-    tile = gl.allocate_shared_memory(gl.float8e5, [128, 128], TILE, gl.load(a + at).to(gl.float8e5))
+    offsets = i[:, None] * 128 + j[None, :]
+    tile = gl.allocate_shared_memory(
+        gl.float8e5, [128, 128], TILE, gl.load(a + offsets).to(gl.float8e5)
+    )
     acc = allocate_tensor_memory(gl.float32, [128, 128], TensorMemoryLayout((128, 128), 1))
     of_a = allocate_tensor_memory(gl.uint8, [128, 8], S)
     R: gl.constexpr = of_a.get_reg_layout()
@@ -102,7 +104,7 @@ def scaled(a, scales, out, START: gl.constexpr):
     tcgen05_mma_scaled(tile, tile.permute((1, 0)), acc, part, ones, "e5m2", "e5m2", use_acc=False)
     tcgen05_commit(done)
     mbarrier.wait(done, 0)
-    gl.store(out + at, gl.convert_layout(acc.load(), ROWS))
+    gl.store(out + offsets, gl.convert_layout(acc.load(), ROWS))
 
 
 @since(3, 9)

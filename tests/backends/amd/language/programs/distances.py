@@ -36,10 +36,10 @@ def meander(tile, down, across, STRIP: gl.constexpr = 1):
 
 
 @gluon.jit
-def fetch(base, at, inside, MASKED: gl.constexpr, CACHE: gl.constexpr):
+def fetch(base, place, inside, MASKED: gl.constexpr, CACHE: gl.constexpr):
     if MASKED:
-        return gl.amd.cdna3.buffer_load(ptr=base, offsets=at, mask=inside, cache=CACHE)
-    return gl.amd.cdna3.buffer_load(ptr=base, offsets=at, cache=CACHE)
+        return gl.amd.cdna3.buffer_load(ptr=base, offsets=place, mask=inside, cache=CACHE)
+    return gl.amd.cdna3.buffer_load(ptr=base, offsets=place, cache=CACHE)
 
 
 @gluon.jit
@@ -97,12 +97,12 @@ def distances(
     )
 
     # Past the last point and the last centre the first ones are read again, and not stored.
-    who = (row * BLOCK + gl.arange(0, BLOCK, layout=gl.SliceLayout(1, LANES))) % count
-    what = (column * BLOCK + gl.arange(0, BLOCK, layout=gl.SliceLayout(0, B_TRANSPOSED))) % kinds
+    point = (row * BLOCK + gl.arange(0, BLOCK, layout=gl.SliceLayout(1, LANES))) % count
+    centre = (column * BLOCK + gl.arange(0, BLOCK, layout=gl.SliceLayout(0, B_TRANSPOSED))) % kinds
     along = gl.arange(0, INNER, layout=gl.SliceLayout(0, LANES))[None, :]
     upward = gl.arange(0, INNER, layout=gl.SliceLayout(1, B_TRANSPOSED))[:, None]
-    a_at = who[:, None] * pitch + along
-    b_at = what[None, :] * pitch + upward
+    a_at = point[:, None] * pitch + along
+    b_at = centre[None, :] * pitch + upward
     a = fetch(points, a_at, along < size, MASKED, None)
     b = fetch(centres, b_at, upward < size, MASKED, ".cg")
     kind = gl.float32 if dtype != gl.int8 else gl.int32

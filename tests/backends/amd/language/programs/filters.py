@@ -69,8 +69,8 @@ def filtered(
         copies.wait_group(left_over)
         acc = apply(count - 1 - left_over, windows, weights, acc)
     when = first + gl.arange(0, SAMPLES, gl.SliceLayout(1, MATRIX))
-    what = left + gl.arange(0, BLOCK, gl.SliceLayout(0, MATRIX))
-    cdna4.buffer_store(acc.to(out.dtype.element_ty), out, when[:, None] * OUT + what[None, :])
+    channel = left + gl.arange(0, BLOCK, gl.SliceLayout(0, MATRIX))
+    cdna4.buffer_store(acc.to(out.dtype.element_ty), out, when[:, None] * OUT + channel[None, :])
 
 
 def data(rng):

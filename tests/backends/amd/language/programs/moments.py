@@ -30,13 +30,13 @@ def moments(x, means, variances, length):
     mean, spread = count, count
     for start in range(0, length, CHUNK):
         there = start + moment < length
-        at = (start + moment) * SERIES + series
+        offsets = (start + moment) * SERIES + series
         one = gl.where(there, 1.0, 0.0) + gl.zeros([CHUNK, SERIES], gl.float32, TILE)
-        values = gl.load(x + at, mask=there, other=0.0)
+        values = gl.load(x + offsets, mask=there, other=0.0)
         n, m, s = gl.associative_scan((one, values, gl.zeros_like(values)), 0, pool)
         n, m, s = pool(count[None, :], mean[None, :], spread[None, :], n, m, s)
-        gl.store(means + at, m, mask=there)
-        gl.store(variances + at, s / n, mask=there)
+        gl.store(means + offsets, m, mask=there)
+        gl.store(variances + offsets, s / n, mask=there)
         count = gl.sum(gl.where(last, n, 0.0), axis=0)
         mean = gl.sum(gl.where(last, m, 0.0), axis=0)
         spread = gl.sum(gl.where(last, s, 0.0), axis=0)

@@ -48,17 +48,17 @@ def routed(
     else:
         matrix = experts + expert.to(gl.int64) * outputs * inputs
         for start in range(0, gl.cdiv(inputs, INNER)):
-            at = start * INNER + inner
+            offsets = start * INNER + inner
             rows = cdna3.buffer_load(
                 x,
-                (slots // COPIES)[:, None] * inputs + at[None, :],
-                mask=(slots >= 0)[:, None] & (at < inputs)[None, :],
+                (slots // COPIES)[:, None] * inputs + offsets[None, :],
+                mask=(slots >= 0)[:, None] & (offsets < inputs)[None, :],
                 other=0.0,
             )
             weights = cdna3.buffer_load(
                 matrix,
-                columns[:, None] * inputs + at[None, :],
-                mask=(columns < outputs)[:, None] & (at < inputs)[None, :],
+                columns[:, None] * inputs + offsets[None, :],
+                mask=(columns < outputs)[:, None] & (offsets < inputs)[None, :],
                 other=0.0,
             )
             left = gl.convert_layout(rows, gl.DotOperandLayout(0, SUMS, 4))

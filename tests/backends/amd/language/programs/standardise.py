@@ -34,13 +34,13 @@ def standardise(
     there = column < columns
     weight = buffer_load(weights, column, mask=there, other=0.0, cache=".ca").to(gl.float32)
     for row in range(gl.program_id(0), rows, PROGRAMS):
-        at = row * columns + column
-        value = buffer_load(x, at, mask=there, other=0.0, cache=".cg").to(gl.float32)
+        offsets = row * columns + column
+        value = buffer_load(x, offsets, mask=there, other=0.0, cache=".cg").to(gl.float32)
         value = gl.where(there, value - gl.sum(value, axis=-1) / columns, 0.0)
         value *= gl.rsqrt(gl.sum(value * value, axis=-1) / columns + smallest) * weight
         step = gl.maximum(gl.reduce(gl.abs(value), 0, widest), smallest) / MOST
         rounded = libdevice.nearbyint(value * (1.0 / step))
-        buffer_store(rounded.to(out.dtype.element_ty), out, at, mask=there)
+        buffer_store(rounded.to(out.dtype.element_ty), out, offsets, mask=there)
         gl.store(steps + row, step)
 
 

@@ -24,15 +24,17 @@ def haar(
     first = gl.program_id(0) * HIGH
     row = first + gl.arange(0, HIGH, layout=gl.SliceLayout(1, WHOLE))
     column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, WHOLE))
-    at = row[:, None] * WIDTH + column[None, :]
+    offsets = row[:, None] * WIDTH + column[None, :]
     here = (row < rows)[:, None]
-    even, odd = gl.split(gl.reshape(gl.load(x + at, mask=here, other=0.0), [HIGH, WIDTH // 2, 2]))
+    even, odd = gl.split(
+        gl.reshape(gl.load(x + offsets, mask=here, other=0.0), [HIGH, WIDTH // 2, 2])
+    )
     even = gl.convert_layout(even, HALF, assert_trivial=False)
     odd = gl.convert_layout(odd, HALF)
     gains = gl.load(gain + gl.arange(0, WIDTH // 2, layout=gl.SliceLayout(0, HALF)))[None, :]
     pairs = gl.join((even + odd) * gains, (even - odd) * gains)
     halves = gl.convert_layout(gl.reshape(pairs, [HIGH, WIDTH]), WHOLE)
-    gl.store(out + at, halves, mask=here)
+    gl.store(out + offsets, halves, mask=here)
     size = gl.abs(halves)
     places += first * MOST
     every = column[None, :] + gl.zeros([HIGH, WIDTH], gl.int32, WHOLE)

@@ -13,19 +13,19 @@ def running(x, out, PARTS: gl.constexpr, SIZE: gl.constexpr, LAYOUT: gl.constexp
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     slots = gl.allocate_shared_memory(gl.float32, [2, SIZE], PLAIN)
     there = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    at = gl.arange(0, SIZE, LAYOUT)
+    offset = gl.arange(0, SIZE, LAYOUT)
     for part in gl.static_range(2):
         mbarrier.init(there.index(part), count=gl.num_warps() * 32)
-        async_copy.async_load(slots.index(part), x + part * SIZE + at)
+        async_copy.async_load(slots.index(part), x + part * SIZE + offset)
         async_copy.mbarrier_arrive(there.index(part), increment_count=False)
     total = gl.zeros([SIZE], gl.float32, LAYOUT)
     for part in gl.static_range(PARTS):
         mbarrier.wait(there.index(part % 2), part // 2 % 2)
         total += slots.index(part % 2).load(LAYOUT)
-        gl.store(out + part * SIZE + at, total)
+        gl.store(out + part * SIZE + offset, total)
         if part + 2 < PARTS:
             gl.barrier()
-            async_copy.async_load(slots.index(part % 2), x + (part + 2) * SIZE + at)
+            async_copy.async_load(slots.index(part % 2), x + (part + 2) * SIZE + offset)
             async_copy.mbarrier_arrive(there.index(part % 2), increment_count=False)
     for part in gl.static_range(2):
         mbarrier.invalidate(there.index(part))

@@ -9,10 +9,10 @@ from tests.programs import Launch
 
 @gluon.jit
 def log_softmax(x, out, WIDE: gl.constexpr, LAYOUT: gl.constexpr):
-    at = gl.program_id(0) * WIDE + gl.arange(0, WIDE, LAYOUT)
-    value = gl.load(x + at)
+    offset = gl.program_id(0) * WIDE + gl.arange(0, WIDE, LAYOUT)
+    value = gl.load(x + offset)
     value -= gl.max(value, 0)
-    gl.store(out + at, value - gl.log(gl.sum(gl.exp(value), 0)))
+    gl.store(out + offset, value - gl.log(gl.sum(gl.exp(value), 0)))
 
 
 def data(rng):
