@@ -21,9 +21,8 @@ from dataclasses import dataclass, field
 from typing import Any, Iterable, Mapping, Optional
 
 from gluon_core import language, portable
-from gluon_core._triton import unwrap
+from gluon_write.form import Form, bounds_of, free_name
 from gluon_write.sketch import Sketch, place_of
-from gluon_write.stage import bounds_of
 
 __all__ = ["prefetched"]
 
@@ -80,27 +79,11 @@ def prefetched(fn: Any, drawn: Sketch, stages: int, has: Any, warps: int, room: 
     return own
 
 
-class _Prefetcher:
+class _Prefetcher(Form):
     def __init__(self, fn: Any, drawn: Sketch, wgmma: bool):
-        self.source: str = fn.src
-        self.tree = ast.parse(self.source).body[0]
-        self.scope = fn.get_capture_scope()
+        super().__init__(fn)
         self.drawn, self.wgmma, self.stages = drawn, wgmma, 0
         self.space = next((n for n, value in self.scope.items() if value is language), "")
-
-    def _called(self, node: Any) -> Any:
-        """Return the function that a call names, None where it is computed."""
-        if not isinstance(node, ast.Call):
-            return None
-        parts: list[str] = []
-        place: Any = node.func
-        while isinstance(place, ast.Attribute):
-            parts.insert(0, place.attr)
-            place = place.value
-        value = self.scope.get(place.id) if isinstance(place, ast.Name) else None
-        for part in parts:
-            value = getattr(value, part, None)
-        return unwrap(value)
 
     # -- the form -------------------------------------------------------------------------------
 
@@ -121,7 +104,7 @@ class _Prefetcher:
 
     def _read(self, node: ast.For) -> Optional[_Loop]:
         bounds = node.iter
-        if not isinstance(bounds, ast.Call) or self._called(bounds) not in (range, None):
+        if not isinstance(bounds, ast.Call) or self.called(bounds) not in (range, None):
             return None
         if ast.unparse(bounds.func) != "range" or bounds.keywords or node.orelse:
             return None
@@ -129,7 +112,7 @@ class _Prefetcher:
             return None
         products = [
             c for c in ast.walk(node)
-            if isinstance(c, ast.Call) and self._called(c) is portable.mma and _operands(c)
+            if isinstance(c, ast.Call) and self.called(c) is portable.mma and _operands(c)
         ]  # fmt: skip
         operands = [operand for product in products for operand in _operands(product)]
         tiles: dict[str, _Tile] = {}
@@ -149,7 +132,7 @@ class _Prefetcher:
     def _tile(self, statement: ast.Assign) -> Optional[_Tile]:
         """Return the load of a statement `name = gl.load(pointers, mask=, other=0)`."""
         call, target = statement.value, statement.targets[0]
-        if self._called(call) is not language.load or not isinstance(target, ast.Name):
+        if self.called(call) is not language.load or not isinstance(target, ast.Name):
             return None
         assert isinstance(call, ast.Call)
         words = {word.arg: word.value for word in call.keywords}
@@ -167,7 +150,7 @@ class _Prefetcher:
         bits = getattr(kind.element, "bits", 0)
         if len(kind.dims) != 2 or bits not in (8, 16, 32):
             return None
-        text = self._text(words["pointer"])
+        text = self.text_of(words["pointer"])
         dtype = (
             f"({text}).dtype.element_ty"
             if not re.fullmatch(r"\w+", text)
@@ -191,7 +174,7 @@ class _Prefetcher:
                 if statement in chosen or statement in loads or not _stores(statement) & wanted:
                     continue
                 if not isinstance(statement, _PURE) or any(
-                    isinstance(c, ast.Call) and self._called(c) in _forbidden()
+                    isinstance(c, ast.Call) and self.called(c) in _forbidden()
                     for c in ast.walk(statement)
                 ):
                     return False
@@ -203,21 +186,18 @@ class _Prefetcher:
 
     # -- the text -------------------------------------------------------------------------------
 
-    def _text(self, node: ast.AST) -> str:
-        return ast.get_source_segment(self.source, node) or ast.unparse(node)
-
     def _written(self, loop: _Loop, stages: int) -> str:
         node, gl, self.stages = loop.node, self.space, stages
         assert isinstance(node.target, ast.Name) and isinstance(node.iter, ast.Call)
         taken = set(re.findall(r"\w+", self.source))
-        step, slot = _free("step", taken), _free("slot", taken)
-        texts = [self._text(arg) for arg in node.iter.args]
+        step, slot = free_name("step", taken), free_name("slot", taken)
+        texts = [self.text_of(arg) for arg in node.iter.args]
         first, last, stride = bounds_of(texts)
         variable = node.target.id
-        moved = {name: _free(f"{name}_ahead", taken) for name in sorted(_changed(loop))}
-        ahead = moved.setdefault(variable, _free(f"{variable}_ahead", taken))
+        moved = {name: free_name(f"{name}_ahead", taken) for name in sorted(_changed(loop))}
+        ahead = moved.setdefault(variable, free_name(f"{variable}_ahead", taken))
         for tile in loop.tiles.values():
-            tile.ring = _free(f"{tile.name}_ring", taken)
+            tile.ring = free_name(f"{tile.name}_ring", taken)
         outer, inner = " " * node.col_offset, " " * node.body[0].col_offset
         before = [
             f"{outer}# Rings of {stages} buffers: copies run {stages - 1} steps ahead of the products."
@@ -267,7 +247,7 @@ class _Prefetcher:
         root = tile.pointer
         while isinstance(root, ast.BinOp):
             root = root.left
-        text = self._text(root)
+        text = self.text_of(root)
         return f"{moved.get(text, text)}.dtype.element_ty"
 
     def _fetch(
@@ -284,17 +264,17 @@ class _Prefetcher:
                 if tile is not None:
                     inside = f"{ahead} < {last}"
                     mask = (
-                        f"({_renamed(self._text(tile.mask), moved)}) & ({inside})"
+                        f"({_renamed(self.text_of(tile.mask), moved)}) & ({inside})"
                         if tile.mask
                         else inside
                     )
-                    pointer = _renamed(self._text(tile.pointer), moved)
+                    pointer = _renamed(self.text_of(tile.pointer), moved)
                     ring = f"{tile.ring}.index({slot} % {self.stages})"
                     text.append(
                         f"{self.space}.{_COPY}.async_load({ring}, {_one_line(pointer)}, mask={_one_line(mask)})"
                     )
                 elif statement in loop.ahead:
-                    text.append(_one_line(_renamed(self._text(statement), moved)))
+                    text.append(_one_line(_renamed(self.text_of(statement), moved)))
             return [*text, f"{self.space}.{_COPY}.commit_group()", f"{ahead} += {stride}"]
 
         return lines
@@ -332,13 +312,13 @@ class _Prefetcher:
         first, last = call.lineno, call.end_lineno or call.lineno
         lines = self.source.splitlines()[first - 1 : last]
         text = "\n".join(lines)
-        func = self._text(call.func)
+        func = self.text_of(call.func)
         text = text.replace(func, f"{self.space}.nvidia.hopper.warpgroup_mma", 1)
         text = re.sub(r",\s*input_precision=[^,)]+", "", text)
         for operand in _operands(call):
             name = _viewed(operand, self)
             if name in loop.tiles and isinstance(operand, ast.Call):
-                text = text.replace(self._text(operand), f"{name}.permute((1, 0))", 1)
+                text = text.replace(self.text_of(operand), f"{name}.permute((1, 0))", 1)
         return [(first, last, text.split("\n"))]
 
 
@@ -352,7 +332,7 @@ def _operands(call: ast.Call) -> list[ast.expr]:
 
 def _viewed(operand: ast.expr, prefetcher: _Prefetcher) -> Optional[str]:
     """Return the name of an operand, which may be transposed."""
-    if isinstance(operand, ast.Call) and prefetcher._called(operand) is language.permute:
+    if isinstance(operand, ast.Call) and prefetcher.called(operand) is language.permute:
         if len(operand.args) == 2 and ast.unparse(operand.args[1]) in ("(1, 0)", "[1, 0]"):
             operand = operand.args[0]
     return operand.id if isinstance(operand, ast.Name) else None
@@ -416,14 +396,6 @@ def _size(shape: Iterable[int]) -> int:
     for extent in shape:
         size *= extent
     return size
-
-
-def _free(word: str, taken: set[str]) -> str:
-    name, number = word, 2
-    while name in taken:
-        name, number = f"{word}_{number}", number + 1
-    taken.add(name)
-    return name
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:

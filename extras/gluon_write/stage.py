@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any, Iterator, Optional
 
 from gluon_core import language, portable
-from gluon_core._triton import unwrap
+from gluon_write.form import Form, bounds_of, free_name
 
-__all__ = ["bounds_of", "staged"]
+__all__ = ["staged"]
 
 _INDENT = "    "
 
@@ -60,33 +60,14 @@ def staged(fn: Any, stages: int) -> Any:
     return own
 
 
-class _Stager:
+class _Stager(Form):
     def __init__(self, fn: Any):
-        self.fn = fn
-        self.source: str = fn.src
-        self.tree = ast.parse(self.source).body[0]
-        self.scope = fn.get_capture_scope()
+        super().__init__(fn)
         self.lines = self.source.splitlines()
         self.descriptors = self._assigned(portable.descriptor)
         self.accumulators = self._assigned(language.zeros)
 
     # -- names ----------------------------------------------------------------------------------
-
-    def _called(self, node: ast.AST) -> Any:
-        """Return the function that a call names, None where it is computed."""
-        if not isinstance(node, ast.Call):
-            return None
-        parts: list[str] = []
-        place: Any = node.func
-        while isinstance(place, ast.Attribute):
-            parts.insert(0, place.attr)
-            place = place.value
-        if not isinstance(place, ast.Name):
-            return None
-        value = self.scope.get(place.id)
-        for part in parts:
-            value = getattr(value, part, None)
-        return unwrap(value)
 
     def _assigned(self, function: Any) -> dict[str, ast.Assign]:
         """Return names that are assigned once, by a call of `function`."""
@@ -95,15 +76,12 @@ class _Stager:
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 counts[node.id] = counts.get(node.id, 0) + 1
-            if isinstance(node, ast.Assign) and self._called(node.value) is function:
+            if isinstance(node, ast.Assign) and self.called(node.value) is function:
                 target = node.targets[0]
                 if len(node.targets) == 1 and isinstance(target, ast.Name):
                     assigned[target.id] = node
         once = function is language.zeros  # an accumulator is assigned by its products, too
         return {name: node for name, node in assigned.items() if once or counts[name] == 1}
-
-    def _text(self, node: ast.AST) -> str:
-        return ast.get_source_segment(self.source, node) or ast.unparse(node)
 
     # -- the loop -------------------------------------------------------------------------------
 
@@ -114,9 +92,9 @@ class _Stager:
             bounds = node.iter
             if not isinstance(bounds, ast.Call) or node.orelse or bounds.keywords:
                 continue
-            if self._called(bounds) is not range and self._text(bounds.func) != "range":
+            if self.called(bounds) is not range and self.text_of(bounds.func) != "range":
                 continue
-            texts = [self._text(arg) for arg in bounds.args]
+            texts = [self.text_of(arg) for arg in bounds.args]
             first, last, step = bounds_of(texts)
             loop = self._read(_Loop(node, first, last, step))
             if loop is not None:
@@ -133,7 +111,7 @@ class _Stager:
         for statement in loop.node.body:
             if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
                 continue
-            called, target = self._called(statement.value), statement.targets[0]
+            called, target = self.called(statement.value), statement.targets[0]
             if not isinstance(target, ast.Name) or not isinstance(statement.value, ast.Call):
                 continue
             if called is portable.load:
@@ -160,7 +138,7 @@ class _Stager:
             return None
         if any(isinstance(n, ast.Name) and n.id in changed for n in ast.walk(place)):
             return None
-        return self._text(tiles), [self._text(entry) for entry in place.elts]
+        return self.text_of(tiles), [self.text_of(entry) for entry in place.elts]
 
     def _multiplies(self, statement: ast.Assign, loop: _Loop) -> bool:
         """Return True for `acc = mma(x, y, acc)` with both tiles of the loop."""
@@ -187,19 +165,13 @@ class _Stager:
         if loop is None or not self._operands_fit(loop):
             return None
         taken = set(re.findall(r"\w+", self.source))
-        names = {word: self._free(word, taken) for word in ("tiles", "step", "steps", "layouts")}
+        names = {word: free_name(word, taken) for word in ("tiles", "step", "steps", "layouts")}
         space = next(n for n, value in self.scope.items() if value is language)
         edits = [*self._before(loop, names, space), *self._loop(loop, names, space, stages)]
         lines = list(self.lines)
         for first, last, new in sorted(edits, reverse=True):
             lines[first - 1 : last] = new
         return "\n".join(lines) + "\n"
-
-    def _free(self, word: str, taken: set[str]) -> str:
-        name, number = word, 2
-        while name in taken:
-            name, number = f"{word}_{number}", number + 1
-        return name
 
     def _operands_fit(self, loop: _Loop) -> bool:
         """Return True if both descriptors leave their layout out, and lie outside the loop."""
@@ -223,10 +195,10 @@ class _Stager:
             assert isinstance(call, ast.Call)
             calls.append(call)
         blocks = [
-            [self._text(size) for size in call.args[3].elts]  # type: ignore[attr-defined]
+            [self.text_of(size) for size in call.args[3].elts]  # type: ignore[attr-defined]
             for call in calls
         ]
-        dtypes = [f"{self._text(call.args[0])}.dtype.element_ty" for call in calls]
+        dtypes = [f"{self.text_of(call.args[0])}.dtype.element_ty" for call in calls]
         sizes = f"{blocks[0][0]}, {blocks[1][1]}, {blocks[0][1]}"
         earliest = min((self.descriptors[t] for t in (a, b)), key=lambda node: node.lineno)
         indent = " " * earliest.col_offset
@@ -238,9 +210,9 @@ class _Stager:
         edits = []
         for tiles, call, part in zip((a, b), calls, ("a_shared", "b_shared")):
             node = self.descriptors[tiles]
-            args = ", ".join(self._text(arg) for arg in call.args)
+            args = ", ".join(self.text_of(arg) for arg in call.args)
             new = [
-                f"{' ' * node.col_offset}{tiles} = {self._text(call.func)}(",
+                f"{' ' * node.col_offset}{tiles} = {self.text_of(call.func)}(",
                 f"{' ' * node.col_offset}    {args}, {names['layouts']}.{part}",
                 f"{' ' * node.col_offset})",
             ]
@@ -302,13 +274,13 @@ class _Stager:
         call = loop.product.value
         assert isinstance(call, ast.Call)
         words = [
-            f", {w.arg}={self._text(w.value)}"
+            f", {w.arg}={self.text_of(w.value)}"
             for w in call.keywords
             if w.arg not in ("a", "b", "acc")
         ]
         operands = ", ".join([*loop.loads, loop.acc])
         product = [
-            f"{inner}{loop.acc} = {self._text(call.func)}({operands}{''.join(words)}, is_async=True)",
+            f"{inner}{loop.acc} = {self.text_of(call.func)}({operands}{''.join(words)}, is_async=True)",
             f"{inner}{loop.acc} = {space}.portable.mma_wait({loop.acc}, pending=1)  # frees the step before",
             *fetch(inner, f"{step} + {stages - 1}"),
         ]
@@ -323,12 +295,6 @@ class _Stager:
         else:
             edits.append((end + 1, end, after))
         return edits
-
-
-def bounds_of(texts: list[str]) -> tuple[str, str, str]:
-    """Return first, last and step of the arguments of a range."""
-    first = "0" if len(texts) == 1 else texts[0]
-    return first, texts[min(1, len(texts) - 1)], texts[2] if len(texts) > 2 else "1"
 
 
 def _factor(text: str) -> str:

@@ -5,6 +5,7 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_sim.settings import using
 from gluon_write.stage import staged
 
 
@@ -63,8 +64,11 @@ def operands(m, n, k):
 def test_matmul(target, stages):
     a, b, c, wanted = operands(96, 72, 168)
     launch = matmul[(2, 2)]
-    launch(a, b, c, 96, 72, 168, 64, 64, 32, num_stages=stages, target=target)
-    assert np.allclose(c, np.maximum(wanted, 0), atol=1e-3)
+    for schedule in ("eager", "latest"):
+        c[:] = 0
+        with using(schedule=schedule):
+            launch(a, b, c, 96, 72, 168, 64, 64, 32, num_stages=stages, target=target)
+        assert np.allclose(c, np.maximum(wanted, 0), atol=1e-3), schedule
 
 
 @pytest.mark.parametrize("target", ["sim:hopper", "sim:gfx942"])
