@@ -140,12 +140,12 @@ class Picture:
 
 
 def _button(key: str, noun: str, prefix: str, index: Optional[int]) -> str:
-    at = f"{key}{prefix}{'' if index is None else index}"
+    name = f"{key}{prefix}{'' if index is None else index}"
     text = f"all {noun}s" if index is None else f"{noun} {index}" if index == 0 else str(index)
     checked = ' checked=""' if index is None else ""
     return (
-        f'<input type="radio" name="{key}{prefix}" id="{at}"{checked}/>'
-        f'<label for="{at}">{text}</label>'
+        f'<input type="radio" name="{key}{prefix}" id="{name}"{checked}/>'
+        f'<label for="{name}">{text}</label>'
     )
 
 
@@ -184,10 +184,10 @@ def cell(
     )
 
 
-def colour(group: int, groups: int, at: int, count: int) -> str:
+def colour(group: int, groups: int, position: int, count: int) -> str:
     """Return a hue for each group; within one, lighter to darker."""
     hue = 360 * group / max(groups, 1) + 210
-    light = 88 - 30 * at / max(count - 1, 1)
+    light = 88 - 30 * position / max(count - 1, 1)
     rgb = hls_to_rgb(hue % 360 / 360, light / 100, 0.65)
     return "#" + "".join(f"{round(255 * part):02x}" for part in rgb)
 
@@ -314,7 +314,7 @@ def _walk(linear: LinearLayout) -> tuple[list[tuple[int, ...]], list[dict[str, i
     names = list(linear.in_dims)
     tables = linear.table()
     coords = np.stack([np.ravel(tables[dim]) for dim in linear.out_dims], axis=-1)
-    places = [dict(zip(names, at)) for at in np.ndindex(*linear.in_dims.values())]
+    places = [dict(zip(names, indices)) for indices in np.ndindex(*linear.in_dims.values())]
     return [tuple(row) for row in coords.tolist()], places
 
 
@@ -372,9 +372,9 @@ def tensor_panel(linear: LinearLayout, layout: Layout, bits: int, banks: int) ->
         held.setdefault(coord, []).append(place)
     shape = list(linear.out_dims.values())
     labels = {}
-    for coord, at in held.items():
-        more = f"+{len(at) - 1}" if len(at) > 1 else ""
-        labels[coord] = _label(linear, layout, at[0]) + more
+    for coord, owners in held.items():
+        more = f"+{len(owners) - 1}" if len(owners) > 1 else ""
+        labels[coord] = _label(linear, layout, owners[0]) + more
     grid = Grid(shape, max(map(len, labels.values())))
     parts = [grid.frame()]
     for coord in np.ndindex(*shape):
@@ -389,16 +389,16 @@ def tensor_panel(linear: LinearLayout, layout: Layout, bits: int, banks: int) ->
                 )
             )
             continue
-        at = held[coord]
-        words = [place_text(linear, layout, place, bits, banks) for place in at]
-        kinds = sorted({f"w{p['warp']}" for p in at if "warp" in p})
-        kinds += sorted({f"r{p['register']}" for p in at if "register" in p})
+        owners = held[coord]
+        words = [place_text(linear, layout, place, bits, banks) for place in owners]
+        kinds = sorted({f"w{p['warp']}" for p in owners if "warp" in p})
+        kinds += sorted({f"r{p['register']}" for p in owners if "register" in p})
         parts.append(
             cell(
                 *grid.place(coord),
                 grid.width,
                 grid.height,
-                _fill(linear, layout, at[0], bits, banks),
+                _fill(linear, layout, owners[0], bits, banks),
                 f"element {coord_text(coord)}\n" + "\n".join(words),
                 labels[coord] if grid.labelled else "",
                 kinds,

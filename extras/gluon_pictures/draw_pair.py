@@ -128,7 +128,7 @@ def _conversion(
             )
         )
     counts = np.bincount(far.ravel(), minlength=len(MOVES))
-    said = [
+    notes = [
         f"{count} of {far.size} elements: {MOVES[i]}" for i, count in enumerate(counts) if count
     ]
     cost = conversion(src, dst, shape, bits)
@@ -138,7 +138,7 @@ def _conversion(
         _titled(bases_panel(before), "The bases before"),
         _titled(bases_panel(after), "The bases after"),
     ]
-    text = "\n".join([explain(src, dst, shape, bits), *(f"  {line}" for line in said)])
+    text = "\n".join([explain(src, dst, shape, bits), *(f"  {line}" for line in notes)])
     return Picture(
         f"{type(src).__name__} to {type(dst).__name__}, shape {shape}", text, tuple(panels)
     )
@@ -158,8 +158,8 @@ def _legend() -> Panel:
 
 def _holders(linear: LinearLayout, layout: Layout) -> dict[tuple[int, ...], list[str]]:
     holders: dict[tuple[int, ...], list[str]] = {}
-    for at in product(*(range(size) for size in linear.in_dims.values())):
-        place = dict(zip(linear.in_dims, at))
+    for indices in product(*(range(size) for size in linear.in_dims.values())):
+        place = dict(zip(linear.in_dims, indices))
         coord = tuple(linear.apply(**place).values())
         holders.setdefault(coord, []).append(place_text(linear, layout, place, 32, 32))
     return holders
@@ -178,7 +178,7 @@ def _access(
     parts = []
     for bank in range(banks):
         words = hits.get(bank, {})
-        for i, (word, who) in enumerate(sorted(words.items())):
+        for i, (word, readers) in enumerate(sorted(words.items())):
             parts.append(
                 cell(
                     bank * 30,
@@ -186,13 +186,18 @@ def _access(
                     30,
                     18,
                     colour(i, max(most, 2), 0, 2),
-                    f"bank {bank}, word at byte {word * 4}\n" + "\n".join(who),
+                    f"bank {bank}, word at byte {word * 4}\n" + "\n".join(readers),
                     str(word * 4),
                 )
             )
         parts.append(f'<text class="m" x="{bank * 30 + 15}" y="{tall + 30}">{bank}</text>')
     lanes = len(
-        {line.split(":")[0] for words in hits.values() for who in words.values() for line in who}
+        {
+            line.split(":")[0]
+            for words in hits.values()
+            for readers in words.values()
+            for line in readers
+        }
     )
     caption = (
         f"The words that the first {lanes} lanes of warp 0 touch together, stacked over their "

@@ -106,7 +106,7 @@ def _places(array: np.ndarray, layout: Layout, per_line: int = 16) -> list[str]:
             jumps = np.flatnonzero(np.diff(offsets[start:stop]) != 1)
             stop = start + int(jumps[0]) + 1 if jumps.size else stop
             head = f"B{block}:" if blocks > 1 else ""
-            at = str(int(offsets[start])).rjust(digits)
-            lines.append(f"{head}{at}: " + " ".join(held[start:stop]))
+            offset = str(int(offsets[start])).rjust(digits)
+            lines.append(f"{head}{offset}: " + " ".join(held[start:stop]))
             start = stop
     return lines

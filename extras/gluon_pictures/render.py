@@ -57,10 +57,10 @@ def tensor_view(layout: Layout, shape: Sequence[int]) -> str:
     label = _offset_label(layout) if "offset" in linear.in_dims else _thread_label(linear)
     cells: dict[tuple[int, ...], list[tuple[tuple[int, ...], str]]] = {}
     for values, coord in zip(inputs.tolist(), coords.tolist()):
-        at = dict(zip(names, values))
-        order, text = label(at)
+        place = dict(zip(names, values))
+        order, text = label(place)
         if clustered:
-            order, text = (at["block"], *order), f"B{at['block']}:{text}"
+            order, text = (place["block"], *order), f"B{place['block']}:{text}"
         cells.setdefault(tuple(coord), []).append((order, text))
     width = max((len(text) for held in cells.values() for _, text in held), default=0)
     table: np.ndarray = np.empty(sizes, dtype=object)
@@ -76,17 +76,17 @@ _Label = Callable[["dict[str, int]"], "tuple[tuple[int, ...], str]"]
 def _thread_label(linear: LinearLayout) -> _Label:
     lanes = linear.in_size("lane")
 
-    def label(at: dict[str, int]) -> tuple[tuple[int, ...], str]:
-        thread = at.get("warp", 0) * lanes + at.get("lane", 0)
-        register = at.get("register", 0)
+    def label(place: dict[str, int]) -> tuple[tuple[int, ...], str]:
+        thread = place.get("warp", 0) * lanes + place.get("lane", 0)
+        register = place.get("register", 0)
         return (thread, register), f"T{thread}:{register}"
 
     return label
 
 
 def _offset_label(layout: Layout) -> _Label:
-    def label(at: dict[str, int]) -> tuple[tuple[int, ...], str]:
-        offset = layout.place(at["offset"])
+    def label(indices: dict[str, int]) -> tuple[tuple[int, ...], str]:
+        offset = layout.place(indices["offset"])
         return (offset,), str(offset)
 
     return label
@@ -121,8 +121,8 @@ def hardware_view(layout: Layout, shape: Sequence[int]) -> str:
         if clustered and warp == 0:
             lines.append(f"Block {block}:")
         lines.append(f"Warp {warp}:")
-        at = {"register": grid[0], "lane": grid[1], "warp": warp, "block": block}
-        images = linear.apply_arrays(**{dim: at[dim] for dim in linear.in_dims})
+        position = {"register": grid[0], "lane": grid[1], "warp": warp, "block": block}
+        images = linear.apply_arrays(**{dim: position[dim] for dim in linear.in_dims})
         coords = np.stack([np.broadcast_to(a, (registers, lanes)) for a in images.values()], -1)
         texts = [[_coord(coords[r, lane]) for lane in range(lanes)] for r in range(registers)]
         width = max(len(text) for row in texts for text in row)

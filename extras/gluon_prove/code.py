@@ -310,17 +310,17 @@ class Code:
 
     def _choices(self) -> None:
         """Leave out choices that nothing comes of, and free those of which only data does."""
-        idle = [at for at, step in enumerate(self.steps) if self._idle(at, step)]
-        ways = {at: range(at + 1, self.steps[at].end or 0) for at in idle}  # type: ignore[attr-defined]
+        idle = [index for index, step in enumerate(self.steps) if self._idle(index, step)]
+        ways = {index: range(index + 1, self.steps[index].end or 0) for index in idle}  # type: ignore[attr-defined]
         around: dict[int, list[int]] = {}
-        for at, inside in ways.items():
+        for index, inside in ways.items():
             for place in inside:
-                around.setdefault(place, []).append(at)
+                around.setdefault(place, []).append(index)
         needed: set[int] = set()
         todo = [
             v
-            for at, step in enumerate(self.steps)
-            if not isinstance(step, (Guess, Pure, View, Move, Enter)) and at not in ways
+            for index, step in enumerate(self.steps)
+            if not isinstance(step, (Guess, Pure, View, Move, Enter)) and index not in ways
             for v in step.uses()
         ]
         todo += [
@@ -330,42 +330,42 @@ class Code:
             for v in _vars([s.low, s.loop.step, s.loop.bound])
         ]
         definitions: dict[int, list[tuple[int, list[int]]]] = {}
-        for at, step in enumerate(self.steps):
+        for index, step in enumerate(self.steps):
             if isinstance(step, Move):
                 for out, arg in zip(step.outs, step.args):
-                    definitions.setdefault(out, []).append((at, list(_vars([arg]))))
+                    definitions.setdefault(out, []).append((index, list(_vars([arg]))))
             elif isinstance(step, (Guess, Pure, View)):
-                definitions.setdefault(step.out, []).append((at, list(step.uses())))
+                definitions.setdefault(step.out, []).append((index, list(step.uses())))
         kept: set[int] = set()
         while todo:
             var = todo.pop()
             if var in needed:
                 continue
             needed.add(var)
-            for at, uses in definitions.get(var, ()):
+            for index, uses in definitions.get(var, ()):
                 todo += uses
                 if var in self.data:
                     continue
-                for branch in around.get(at, ()):
+                for branch in around.get(index, ()):
                     if branch not in kept:
                         kept.add(branch)
                         todo += self.steps[branch].uses()
-        for at, inside in ways.items():
-            step = self.steps[at]
+        for index, inside in ways.items():
+            step = self.steps[index]
             assert isinstance(step, Branch)
             steps = [self.steps[i] for i in inside]
-            if at in kept:
+            if index in kept:
                 continue
             if any(isinstance(s, Used) or set(s.defines()) & needed for s in steps):
                 step.free = True
             else:
-                self.steps[at] = Jump(step.loc, step.end or 0)
+                self.steps[index] = Jump(step.loc, step.end or 0)
 
-    def _idle(self, at: int, step: Instruction) -> bool:
+    def _idle(self, index: int, step: Instruction) -> bool:
         """Return whether both ways of a branch handle data only, as far as they are followed."""
         if not isinstance(step, Branch) or step.end is None:
             return False
-        inside = self.steps[at + 1 : step.end]
+        inside = self.steps[index + 1 : step.end]
         return all(
             isinstance(s, (Guess, Pure, View, Move, Jump, Used))
             or isinstance(s, Branch)
@@ -376,9 +376,9 @@ class Code:
     def _shorten(self) -> None:
         """Leave out jumps to the next instruction."""
         places, count = [], 0
-        for at, step in enumerate(self.steps):
+        for index, step in enumerate(self.steps):
             places.append(count)
-            count += not (isinstance(step, Jump) and step.target == at + 1)
+            count += not (isinstance(step, Jump) and step.target == index + 1)
         places.append(count)
         kept = [i for i in range(len(self.steps)) if places[i] != places[i + 1]]
         self.steps = [self.steps[i] for i in kept]
@@ -387,12 +387,12 @@ class Code:
             if isinstance(step, (Jump, Branch, Test)):
                 step.target = places[step.target]
 
-    def _next(self, at: int) -> list[int]:
-        step = self.steps[at]
+    def _next(self, index: int) -> list[int]:
+        step = self.steps[index]
         if isinstance(step, Jump):
             return [step.target]
         more = [step.target] if isinstance(step, (Branch, Test)) else []
-        return [at + 1, *more]
+        return [index + 1, *more]
 
     def _live(self) -> None:
         count = len(self.steps)
@@ -401,13 +401,13 @@ class Code:
         changed = True
         while changed:
             changed = False
-            for at in range(count - 1, -1, -1):
-                step = self.steps[at]
-                out: frozenset[int] = frozenset().union(*(live[n] for n in self._next(at)))
+            for index in range(count - 1, -1, -1):
+                step = self.steps[index]
+                out: frozenset[int] = frozenset().union(*(live[n] for n in self._next(index)))
                 uses = set(step.uses())
                 if isinstance(step, Enter):
                     uses -= set(step.loop.linear) - out
                 alive = (out - set(step.defines())) | uses
-                if alive != live[at]:
-                    live[at], changed = alive, True
+                if alive != live[index]:
+                    live[index], changed = alive, True
         self.live = live[:count] + [frozenset()]

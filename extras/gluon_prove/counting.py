@@ -122,11 +122,11 @@ class Counting(Equal):
             return known
         if branch is not None and branch.choice is not None:
             queue = state.choices.setdefault(branch.choice, [])
-            at = state.asked.get((task, branch.choice), 0)
-            if at >= len(queue):
+            answered = state.asked.get((task, branch.choice), 0)
+            if answered >= len(queue):
                 queue.append(self._decide())
-            state.asked[task, branch.choice] = at + 1
-            return queue[at]
+            state.asked[task, branch.choice] = answered + 1
+            return queue[answered]
         return self._decide()
 
     def _decide(self) -> int:
@@ -174,8 +174,10 @@ class Counting(Equal):
         active = self.codes[task].active[me.at]
         if not (flat.outer in active and flat.inner in active) or not self._is_product(core, flat):
             return None
-        at = me.env[flat.outer.counter], me.env[flat.inner.counter]
-        return _told(name, lambda more: self._before(state, task, flat, at, more_ + more - offset))
+        counters = me.env[flat.outer.counter], me.env[flat.inner.counter]
+        return _told(
+            name, lambda more: self._before(state, task, flat, counters, more_ + more - offset)
+        )
 
     def _is_product(self, core: Term, flat: Flat) -> bool:
         """Return whether a term is the total number of rounds."""
@@ -197,17 +199,19 @@ class Counting(Equal):
             self._products[key] = product
         return product
 
-    def _before(self, state: State, task: int, flat: Flat, at: tuple[Any, Any], more: int) -> int:
+    def _before(
+        self, state: State, task: int, flat: Flat, counters: tuple[Any, Any], more: int
+    ) -> int:
         """Return whether a round comes at all that is so many after the one where both counters are.
 
         With t and j rounds done of S, and T times S in all, t S + j + more < T S where t + k < T, for
         the k with k S <= j + more < (k + 1) S.
         """
         if more < 0:
-            if at is flat.lows:
+            if counters is flat.lows:
                 raise CannotSay("less than no round is compared with how many there are")
             return 1  # it was
-        (outer, inner), (t, j) = (flat.outer, flat.inner), at
+        (outer, inner), (t, j) = (flat.outer, flat.inner), counters
         by = inner.step.value
         assert outer.root is not None and inner.root is not None
         whole = 0
@@ -226,8 +230,8 @@ class Counting(Equal):
                     return 0  # S is 0
         return self._below(state, task, outer.root, t, whole * outer.step.value - outer.offset)
 
-    def _root(self, task: int, at: int, core: Term) -> Optional[int]:
-        for loop in self.codes[task].active[at]:
+    def _root(self, task: int, index: int, core: Term) -> Optional[int]:
+        for loop in self.codes[task].active[index]:
             if loop.core == core:
                 return loop.root
         matching = [r for r, known in enumerate(self.lowered.roots) if known == core]

@@ -151,9 +151,9 @@ class Effects:
         values = list(op.operands())
         args = self.specs(env, values)
         make = view_of(op)
-        for at, arg in enumerate(args[1:], 1):
+        for index, arg in enumerate(args[1:], 1):
             if arg.var is None and not isinstance(arg.value, int):
-                args[at] = self.residues.exact(arg.value, op.loc)
+                args[index] = self.residues.exact(arg.value, op.loc)
         if all(a.var is None for a in args):
             env[id(op.results[0])] = Spec(value=make(*[a.value for a in args]))
             return
@@ -189,12 +189,12 @@ class Effects:
         base: list[Any] = []
 
         def events(
-            chosen: tuple[Any, ...], at: Optional[list[int]] = None
+            chosen: tuple[Any, ...], places: Optional[list[int]] = None
         ) -> tuple[tuple[Any, ...], list[Any]]:
             if not base:
                 base.extend(stand_in(i) for i in range(len(args)))
             values = list(base)
-            for i, value in zip(relevant if at is None else at, chosen):
+            for i, value in zip(relevant if places is None else places, chosen):
                 if isinstance(value, int):
                     value = np.full(1, value).astype(numpy_dtype(operands[i].type))
                 values[i] = value
@@ -292,7 +292,7 @@ class Effects:
     ) -> bool:  # fmt: skip
         """Return whether events depend on an integer: other ones are tried."""
         self.noter.op = op
-        at = [i, *sorted(choices), *views]
+        chosen_places = [i, *sorted(choices), *views]
         seen = set()
         for probe in _PROBES:
             chosen: list[Any] = [probe, *[1] * len(choices)]
@@ -300,7 +300,7 @@ class Effects:
                 chosen.append(self.any_view(operands[v].type))
             self.noter.places, kept = Places(), self.noter.places
             try:
-                effects, results = events(tuple(chosen), at)
+                effects, results = events(tuple(chosen), chosen_places)
             except GluonError:
                 continue  # a model may refuse a number that no kernel will come with
             finally:

@@ -34,8 +34,8 @@ class Equal:
 
     # ---- where loops are ----------------------------------------------------------------------
 
-    def _active(self, task: int, at: int, root: int) -> Optional[Loop]:
-        for loop in self.codes[task].active[at] if at < len(self.codes[task].active) else ():
+    def _active(self, task: int, index: int, root: int) -> Optional[Loop]:
+        for loop in self.codes[task].active[index] if index < len(self.codes[task].active) else ():
             if loop.root == root:
                 return loop
         return None
@@ -59,10 +59,10 @@ class Equal:
                 mine = state.own[task, root] = self._new(root)
             return mine
         bounds = state.bounds[root]
-        at = state.done.get((task, root), 0)
-        while len(bounds) <= at:
+        rounds = state.done.get((task, root), 0)
+        while len(bounds) <= rounds:
             bounds.append(self._new(root))
-        return bounds[at]
+        return bounds[rounds]
 
     def _new(self, root: int) -> Bound:
         """Return the facts about a bound whose loop no task has begun yet."""
@@ -98,8 +98,8 @@ class Equal:
             for var in sorted(live):
                 value = me.env.get(var)
                 if isinstance(value, Token):
-                    at = serials.get((i, value.queue, value.serial))
-                    value = None if at is None else Token(value.queue, at)
+                    renumbered = serials.get((i, value.queue, value.serial))
+                    value = None if renumbered is None else Token(value.queue, renumbered)
                 env[var] = value
             numbers = {v: x for v, x in env.items() if isinstance(x, Number)}
             if numbers:
@@ -139,12 +139,13 @@ class Equal:
         for t in self.takers[root]:
             if t not in takers:
                 state.done.pop((t, root), None)
-        for at, known in enumerate(state.bounds[root]):
-            there = [t for t in takers if state.done.get((t, root), 0) <= at]
+        for rounds, known in enumerate(state.bounds[root]):
+            there = [t for t in takers if state.done.get((t, root), 0) <= rounds]
             inside = [
                 t
                 for t in there
-                if state.done.get((t, root), 0) == at and self._inside(state, t, root) is not None
+                if state.done.get((t, root), 0) == rounds
+                and self._inside(state, t, root) is not None
             ]
             if inside and len(inside) == len(there):
                 self._back(state, root, inside, known)

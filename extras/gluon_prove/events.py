@@ -186,8 +186,8 @@ class Places:
         """Return whether a place has bytes of a barrier in it."""
         spot = self.all[place]
         return any(
-            buffer == spot.buffer and bool(((spot.bytes >= at) & (spot.bytes < at + 8)).any())
-            for buffer, at in self.slots
+            buffer == spot.buffer and bool(((spot.bytes >= start) & (spot.bytes < start + 8)).any())
+            for buffer, start in self.slots
         )
 
 
@@ -431,10 +431,10 @@ class Noter:
 
     # ---- barriers ---------------------------------------------------------------------------
 
-    def _barrier(self, what: str, view: SharedView, amount: int, where: Any = None) -> None:
+    def _barrier(self, action: str, view: SharedView, amount: int, where: Any = None) -> None:
         if where is not None and not np.any(where):
             return
-        event = Barrier(what, self.places.slot(view), int(amount))
+        event = Barrier(action, self.places.slot(view), int(amount))
         (self.events if self.performing is None else self.performing.signals).append(event)
 
     def barrier_init(self, view: SharedView, count: int) -> None:

@@ -240,34 +240,34 @@ class Loops(Bounds):
         counted, limit = sides if test.name == "icmpSLT" else sides[::-1]
         if counted not in places:
             return None
-        at = places.index(counted)
-        more = after.ops[-1].args[0][at].resolve().owner
+        position = places.index(counted)
+        more = after.ops[-1].args[0][position].resolve().owner
         if not isinstance(more, Op) or more.name != "add":
             return None
         terms = [value.resolve() for value in more.args[:2]]
-        mine = after.arguments[at].resolve()
+        mine = after.arguments[position].resolve()
         if (terms[0] is mine) == (terms[1] is mine):
             return None
         high = self.settled(env, limit)
         step = self.settled(env, terms[1] if terms[0] is mine else terms[0])
         if high is None or step is None or not self._above_zero(step):
             return None
-        return at, Spec(value=high), Spec(value=step)
+        return position, Spec(value=high), Spec(value=step)
 
-    def counting(self, op: Op, env: Env, at: int, high: Spec, step: Spec) -> None:
+    def counting(self, op: Op, env: Env, position: int, high: Spec, step: Spec) -> None:
         """Return a `while` as a counted loop."""
         before, after = (region.blocks[0] for region in op.regions)
-        carried, counts = [], [before.arguments[at], after.arguments[at]]
+        carried, counts = [], [before.arguments[position], after.arguments[position]]
         init, yielded = self.specs(env, op.args[0]), after.ops[-1].args[0]
         for i, first in enumerate(init):
-            if i != at:
+            if i != position:
                 names = [before.arguments[i], after.arguments[i]]
                 carried.append(_Carried(names, first, yielded[i]))
-        loop = self.rounds(op, env, counts, (init[at], high, step), carried, after)
+        loop = self.rounds(op, env, counts, (init[position], high, step), carried, after)
         for result, value in zip(op.results, before.arguments):
             env[id(result)] = env[id(value)]
-        if env[id(op.results[at])].var != loop.counter:
-            env[id(op.results[at])] = Spec(value=self.unknown())  # where the count ends
+        if env[id(op.results[position])].var != loop.counter:
+            env[id(op.results[position])] = Spec(value=self.unknown())  # where the count ends
 
     def settled(self, env: Env, value: Value) -> Optional[Any]:
         """Return the value of a scalar in all rounds of a loop that is not begun; None where it may change."""

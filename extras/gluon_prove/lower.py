@@ -218,8 +218,8 @@ class _Lowering(Loops):
         if used:
             self.emit(Used(op.loc, used, op))
         names = self.numbering.of(op, [self.named(env, v) for v in op.operands()])
-        for at, result in enumerate(op.results):
-            env[id(result)] = self.opaque(result, op, None if names is None else names[at])
+        for index, result in enumerate(op.results):
+            env[id(result)] = self.opaque(result, op, None if names is None else names[index])
 
     def named(self, env: Env, value: Value) -> Optional[Any]:
         """Return the name of an operand, if it has one."""

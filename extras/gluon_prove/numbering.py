@@ -70,7 +70,9 @@ class Numbering:
         if op.name in _LOADS:
             self.loaded |= pointers
             lines |= {op.loc.line}
-        return [self._named((*key, at), terms, pointers, lines) for at in range(len(op.results))]
+        return [
+            self._named((*key, index), terms, pointers, lines) for index in range(len(op.results))
+        ]
 
     def constant(self, op: Op) -> Optional[Term]:
         """Return the name of a constant tensor."""
@@ -158,7 +160,7 @@ def _region(region: Region) -> Optional[tuple[Any, ...]]:
     block = region.blocks[0]
     places: dict[int, Any] = {id(v): ("given", i) for i, v in enumerate(block.arguments)}
     shape: list[Any] = [len(block.arguments)]
-    for at, op in enumerate(block.ops):
+    for index, op in enumerate(block.ops):
         parts: list[Optional[Any]] = [op.name, *(_shape(r.type) for r in op.results)]
         args = op.args
         if op.name == "constant":
@@ -173,5 +175,5 @@ def _region(region: Region) -> Optional[tuple[Any, ...]]:
         if None in parts:
             return None
         shape.append(tuple(parts))
-        places.update({id(r): ("made", at, i) for i, r in enumerate(op.results)})
+        places.update({id(r): ("made", index, i) for i, r in enumerate(op.results)})
     return tuple(shape)

@@ -86,14 +86,14 @@ class Phases:
         also = [Known(slot, "made", 0, 1 << bit)] if kept else []
         return Phases((*rest, *also, Known(slot, "last", 0, 1 << bit)))
 
-    def asked(self, slot: int, what: str, bit: int) -> None:
+    def asked(self, slot: int, question: str, bit: int) -> None:
         """Somebody does something at a barrier.
 
         Raises:
             Depends: it could be done before an event that it must follow.
         """
         for known in self.all:
-            if known.slot == slot and known.what == what and not known.known >> bit & 1:
+            if known.slot == slot and known.what == question and not known.known >> bit & 1:
                 raise Depends
 
     def settled(self, slot: int, bit: int) -> None:
@@ -106,9 +106,9 @@ class Phases:
             if known.slot == slot and not known.known >> bit & 1:
                 raise Depends
 
-    def did(self, slot: int, what: str, bit: int) -> "Phases":
+    def did(self, slot: int, question: str, bit: int) -> "Phases":
         """Record that a task passed a wait, or arrived."""
-        new = Known(slot, what, bit, 1 << bit)
+        new = Known(slot, question, bit, 1 << bit)
         return Phases((*(k for k in self.all if k[:3] != new[:3]), new))
 
     def ended(self, slot: int, coming: int, over: int) -> "Phases":

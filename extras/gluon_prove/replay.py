@@ -75,24 +75,26 @@ def again(
                 if key in tried or not changed:
                     continue
                 tried.add(key)
-                said = ", ".join(f"{signature.leaves[t.args[0]]}={v}" for t, v in changed.items())
-                alike.append((changed, f"in one program, launched with {said}"))
+                conditions = ", ".join(
+                    f"{signature.leaves[t.args[0]]}={v}" for t, v in changed.items()
+                )
+                alike.append((changed, f"in one program, launched with {conditions}"))
                 break
-        for at, (changed, said) in enumerate(alike):
+        for index, (changed, conditions) in enumerate(alike):
             left = deadline - monotonic()
             if left <= 0:
                 break
-            error = _once(launch, changed, said, left / (len(alike) - at))
+            error = _once(launch, changed, conditions, left / (len(alike) - index))
             launch.memory.restore(before)
             if error is not None:
-                return error, said
+                return error, conditions
         return None, f"{len(alike)} launches were tried"
     finally:
         launch.memory.restore(before)
 
 
 def _once(
-    launch: Launch, changed: dict[Term, int], said: str, within: float
+    launch: Launch, changed: dict[Term, int], conditions: str, within: float
 ) -> Optional[SimulatorError]:
     """Run one launch of one program under all schedules, or as many as time allows."""
     values = list(launch.values)
@@ -108,7 +110,7 @@ def _once(
         lambda guided: launch.machine(guided, (1, 1, 1), settings), launch.memory, values, settings,
         launch.identity,
     )  # fmt: skip
-    one.said = said
+    one.said = conditions
     try:
         one.run()
     except SimulatorError as error:

@@ -144,9 +144,9 @@ class _Search:
         """
         walker, work = self.walker, len(state.tasks)
         around = [(state.turn + more) % (work + 1) for more in range(work + 1)]
-        ahead = [who for who in around if who < work and walker.ahead(state, who)]
-        for who in [*(who for who in around if who not in ahead), *ahead]:
-            if who == work:
+        ahead = [task for task in around if task < work and walker.ahead(state, task)]
+        for task in [*(task for task in around if task not in ahead), *ahead]:
+            if task == work:
                 landing = [f for f in state.world.flights if state.world.may_land(f)]
                 if landing:
                     after, step = walker.land(state, landing[0])
@@ -154,11 +154,11 @@ class _Search:
                     after.turn = work if left else 0
                     self.add(after, step)
                     return True
-            elif state.tasks[who].alive and walker.enabled(state, who):
+            elif state.tasks[task].alive and walker.enabled(state, task):
 
-                def go(decisions: list[int], who: int = who) -> tuple[State, Step]:
-                    after, step = walker.go(state, who, decisions)
-                    after.turn = who + 1
+                def go(decisions: list[int], task: int = task) -> tuple[State, Step]:
+                    after, step = walker.go(state, task, decisions)
+                    after.turn = task + 1
                     return after, step
 
                 self.every(go)
@@ -222,12 +222,12 @@ class _Search:
 
     def trace(self) -> tuple[Step, ...]:
         steps = []
-        at = self.here
-        while at >= 0:
-            before, step = self.came[at]
+        node = self.here
+        while node >= 0:
+            before, step = self.came[node]
             if step is not None:
                 steps.append(step)
-            at = before
+            node = before
         return tuple(reversed(steps))
 
 

@@ -193,7 +193,7 @@ class Arithmetic:
             x = z3.Int("x")
             solver.add(x >= 0, x + change < top)
 
-            def at(v: Any) -> Any:
+            def applied(v: Any) -> Any:
                 return v / by if name.endswith("div") else v % by
 
         else:
@@ -203,11 +203,11 @@ class Arithmetic:
                 solver.add(x >= 0)
             amount = z3.BitVecVal(by, bits)
 
-            def at(v: Any) -> Any:
+            def applied(v: Any) -> Any:
                 return {
                     "and": lambda: v & amount, "shl": lambda: v << amount,
                     "lshr": lambda: z3.LShR(v, amount), "ashr": lambda: v >> amount,
                 }[name]()  # fmt: skip
 
-        solver.add(at(x + change) != at(x) + result)
+        solver.add(applied(x + change) != applied(x) + result)
         return bool(solver.check() == z3.unsat)

@@ -83,9 +83,9 @@ class Steps(Counting):
         env, ring = state.tasks[task].env, step.ring
         if self.lowered.doubts:
             return
-        at, last = self._value(env, step.step), env.get(ring.last)
+        number, last = self._value(env, step.step), env.get(ring.last)
         fetches: tuple[Fetch, ...] = env.get(ring.fetches) or ()
-        if fetches and self._apart(state, task, at, last) != 1:
+        if fetches and self._apart(state, task, number, last) != 1:
             return self._doubt(
                 "it is unknown whether steps are fetched one after the other", step.loc
             )
@@ -96,7 +96,7 @@ class Steps(Counting):
         copied = self._known(state, task, self._value(env, step.pred))
         if copied is None:
             return self._doubt("it is unknown which steps are copied", step.loc)
-        env[ring.last] = at
+        env[ring.last] = number
         env[ring.fetches] = fetches
         for one in step.rings:
             env[one.fetches] = tuple(
@@ -114,13 +114,13 @@ class Steps(Counting):
         lag = self._apart(state, task, env.get(ring.last), self._value(env, step.step))
         if lag is None or not 0 <= lag < len(fetches):
             return self._doubt("a step may be waited for that no slot holds", step.loc)
-        at = len(fetches) - 1 - lag
-        if not fetches[at].copied:
+        index = len(fetches) - 1 - lag
+        if not fetches[index].copied:
             return self._doubt("a step may be waited for that was not copied", step.loc)
-        if fetches[at].since < step.pending:
+        if fetches[index].since < step.pending:
             return self._doubt("fewer later steps may be fetched than a wait lets pend", step.loc)
-        seen = Fetch(True, True, fetches[at].since)
-        env[ring.fetches] = (*fetches[:at], seen, *fetches[at + 1 :])
+        seen = Fetch(True, True, fetches[index].since)
+        env[ring.fetches] = (*fetches[:index], seen, *fetches[index + 1 :])
         return None
 
     def _doubt(self, text: str, loc: Location) -> None:

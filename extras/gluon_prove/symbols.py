@@ -84,26 +84,26 @@ def linear(value: Term) -> tuple[Term, int]:
 
 def increment(value: Value, last: Value) -> Optional[int]:
     """By how much each round of a loop changes a carried value, where that is a constant."""
-    total, at = 0, last.resolve()
+    total, current = 0, last.resolve()
     calls: list[Op] = []
     for _ in range(16):
-        if at is value.resolve():
+        if current is value.resolve():
             return total
-        owner = at.owner
+        owner = current.owner
         if not isinstance(owner, Op):
             if not calls or owner is not calls[-1].args[0].body.blocks[0]:
                 return None
-            at = calls.pop().args[1][at.index].resolve()
+            current = calls.pop().args[1][current.index].resolve()
             continue
         if owner.name == "call":
             (block, *more) = owner.args[0].body.blocks
             if more or block.ops[-1].name != "ret":
                 return None
             calls.append(owner)
-            at = block.ops[-1].args[0][at.index].resolve()
+            current = block.ops[-1].args[0][current.index].resolve()
             continue
         if owner.name == "int_cast":
-            at = owner.args[0].resolve()
+            current = owner.args[0].resolve()
             continue
         if owner.name not in ("add", "sub"):
             return None
@@ -115,7 +115,7 @@ def increment(value: Value, last: Value) -> Optional[int]:
             a, b, constant = b, a, a.owner
         amount = int(constant_array(constant).reshape(-1)[0])
         total += amount if owner.name == "add" else -amount
-        at = a
+        current = a
     return None
 
 
@@ -124,13 +124,13 @@ def view_of(op: Op) -> Callable[..., Any]:
     assert isinstance(type, MemDescType)
     if op.name == "memdesc_index":
 
-        def index(view: SharedView, at: int) -> SharedView:
-            if not 0 <= at < view.shape[0]:
+        def index(view: SharedView, number: int) -> SharedView:
+            if not 0 <= number < view.shape[0]:
                 raise OutOfBoundsError(
-                    f"the index {at} is outside of a buffer of {view.shape[0]}",
+                    f"the index {number} is outside of a buffer of {view.shape[0]}",
                     report="bounds.index",
                 )
-            return view.index(type, np.array([at]))
+            return view.index(type, np.array([number]))
 
         return index
     if op.name == "memdesc_subslice":

@@ -298,7 +298,7 @@ def reduced(numbers: dict[int, Number]) -> dict[int, Number]:
             shifted[var] = Number(shifted[var].value - times * change, shifted[var].changes)
     if not left:
         return shifted
-    names = {root: FREE - at for at, root in enumerate(left)}
+    names = {root: FREE - index for index, root in enumerate(left)}
     return {
         var: Number(x.value, tuple(sorted((names.get(r, r), c) for r, c in x.changes)))
         for var, x in shifted.items()

@@ -123,10 +123,10 @@ def _proved(lowered: Lowered, outcome: Outcome, launch: Launch) -> tuple[str, ..
         )
     if lowered.doubts:
         (text, line), *_ = lowered.doubts
-        at = f" at line {line}" if line else ""
+        place = f" at line {line}" if line else ""
         lines.append(
             "not proved: that a pipeline's steps are in the order that other targets ask for, "
-            f"`race.steps`{at}: {text}; gluon run --check looks at the order of a launch"
+            f"`race.steps`{place}: {text}; gluon run --check looks at the order of a launch"
         )
     return tuple(lines)
 
@@ -142,8 +142,8 @@ def _replayed(
     return again(launch, lowered, outcome, arithmetic, facts, within)
 
 
-def _counterexample(name: str, outcome: Outcome, said: str, error: SimulatorError) -> Proved:
-    lines = (f"{said}: {type(error).__name__}, as the simulator reports it",)
+def _counterexample(name: str, outcome: Outcome, conditions: str, error: SimulatorError) -> Proved:
+    lines = (f"{conditions}: {type(error).__name__}, as the simulator reports it",)
     return Proved("counterexample", name, outcome.states, round(outcome.seconds, 2), lines)
 
 
@@ -152,13 +152,13 @@ def _wrong(
 ) -> Verdict:
     mistake = outcome.mistake
     assert mistake is not None
-    error, said = _replayed(launch, lowered, outcome, arithmetic, outcome.facts)
+    error, conditions = _replayed(launch, lowered, outcome, arithmetic, outcome.facts)
     seconds = round(outcome.seconds, 2)
     if error is not None:
-        return _counterexample(name, outcome, said, error), error
+        return _counterexample(name, outcome, conditions, error), error
     steps = [f"  {s.who}, line {s.line}: {s.what}" for s in outcome.trace[-SHOWN:]]
     lines = (
-        f"{mistake.report}: {mistake.text}{_place(mistake.loc)}, but the simulator does not find it again: {said}",
+        f"{mistake.report}: {mistake.text}{_place(mistake.loc)}, but the simulator does not find it again: {conditions}",
         *(["the last steps there:"] if steps else []), *steps,
     )  # fmt: skip
     return Proved("cannot say", name, outcome.states, seconds, lines), None

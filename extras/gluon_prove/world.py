@@ -371,12 +371,12 @@ class World:
     ) -> None:  # fmt: skip
         """Apply the effect of a task (or of its finished work) with that bit to a barrier."""
         slot = self._slot(event.slot)
-        what, amount = event.what, event.amount
-        if what in ("init", "invalidate", "raise"):
+        action, amount = event.what, event.amount
+        if action in ("init", "invalidate", "raise"):
             self._acted(task, mark)
-        if self.phases is not None and what in ("init", "invalidate", "raise"):
+        if self.phases is not None and action in ("init", "invalidate", "raise"):
             self.phases.settled(event.slot, bit)
-        if what == "init":
+        if action == "init":
             if slot.wanted:
                 raise Found("barrier.initialised", "a barrier is initialized while in use", loc)
             self.slots[event.slot] = Slot(amount, amount, 0, 0)
@@ -385,16 +385,16 @@ class World:
             return
         if not slot.wanted:
             raise Found(
-                "barrier.uninitialised", f"{what} at a barrier that is not initialized", loc
+                "barrier.uninitialised", f"{action} at a barrier that is not initialized", loc
             )
-        if what == "invalidate":
+        if action == "invalidate":
             self.slots[event.slot] = Slot(0, 0, 0, 0)
             if self.phases is not None:
                 self.phases = self.phases.made(event.slot, bit, self.idle is not None)
             return
         if self.phases is not None:
             self._asked(event, bit)
-        if what == "wait":
+        if action == "wait":
             self._learn(1 << bit, self._over(event.slot))
             if self.phases is not None:
                 self.phases = self.phases.did(event.slot, "wait", bit)
@@ -404,13 +404,13 @@ class World:
                     self.loose[bit] = (*self.loose[bit], wait)
             return
         self._wrote(event.slot, task)
-        if what == "raise":
+        if action == "raise":
             self.slots[event.slot] = slot._replace(pending=slot.pending + amount)
             return
-        if what == "expect":
+        if action == "expect":
             self.slots[event.slot] = slot._replace(bytes=slot.bytes + amount)
             return
-        if what == "arrive":
+        if action == "arrive":
             if slot.pending < amount:
                 raise Found(
                     "barrier.arrivals", "more arrivals at a barrier than its phase expects", loc
@@ -472,14 +472,14 @@ class World:
             for f in list(self.flights):
                 if (f.task, f.queue) == (flight.task, flight.queue) and f.serial < flight.serial:
                     self.complete(f)
-        at = next((i for i, f in enumerate(self.flights) if f.serial == flight.serial
+        index = next((i for i, f in enumerate(self.flights) if f.serial == flight.serial
                    and f.task == flight.task and f.queue == flight.queue), None)  # fmt: skip
-        if at is None or not self.flights[at].signals:
+        if index is None or not self.flights[index].signals:
             return
-        flight = self.flights[at]
+        flight = self.flights[index]
         for signal in flight.signals:
             self.barrier(signal, flight.bit, Location("", flight.line), flight.task, flight.mark)
-        over = self.flights[at] = self.flights[at]._replace(signals=())
+        over = self.flights[index] = self.flights[index]._replace(signals=())
         if not (over.after or over.reads or over.queue in self.waited):
             self._drop([over])  # its signals are done, and nothing waits for it
         self._settle()

@@ -184,6 +184,6 @@ def _below_docstring(text: str, notes: list[str]) -> str:
     documented = (
         bool(body) and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
     )
-    at = (body[0].end_lineno or 0) if documented else 0
+    end = (body[0].end_lineno or 0) if documented else 0
     lines = text.splitlines()
-    return "\n".join([*lines[:at], *([""] if at else []), *notes, *lines[at:]]) + "\n"
+    return "\n".join([*lines[:end], *([""] if end else []), *notes, *lines[end:]]) + "\n"

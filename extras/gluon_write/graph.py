@@ -499,7 +499,7 @@ def build(drawn: Sketch, lanes: int, warps: int) -> Graph:
     for key, change, weight in work.about:
         _apply(unknowns[work.find(key)], change, work.strides, weight)
     relations = []
-    for kind, source, result, detail, at, op, weight in work.pending:
+    for kind, source, result, detail, wrap, op, weight in work.pending:
         ends = [work.values[k].type for k in (source, result)]
         first, second = (unknowns[work.find(k)] for k in (source, result))
         if first is second and kind == "same":
@@ -516,7 +516,7 @@ def build(drawn: Sketch, lanes: int, warps: int) -> Graph:
                 ends[0].dims,
                 ends[1].dims,
                 bits,
-                at,
+                wrap,
                 called,
                 op.loc.line,
                 weight,

@@ -71,8 +71,8 @@ def explicit_text(edits: Edits, graph: Graph, solution: Solution) -> str:
         for layout, name in names.items()
         for line in _definition(layout, name, names, space, graph, solution)
     ]
-    at = first.lineno - 1
-    text = b"\n".join([*lines[:at], *definitions, *lines[at:]]).decode() + "\n"
+    start = first.lineno - 1
+    text = b"\n".join([*lines[:start], *definitions, *lines[start:]]).decode() + "\n"
     return re.sub(rf"\bdef {fn.__name__}\b", f"def {edits.name}", text, count=1)
 
 

@@ -236,13 +236,13 @@ class _Stager(Form):
         count = loop.last if loop.first == "0" else f"{loop.last} - ({loop.first})"
         total = count if one else f"{space}.cdiv({count}, {loop.step})"
 
-        def at(number: str) -> str:
+        def offset(number: str) -> str:
             moved = number if one else f"{_factor(number)} * {_factor(loop.step)}"
             return moved if loop.first == "0" else f"{loop.first} + {moved}"
 
         def fetch(indent: str, number: str) -> list[str]:
             places = [
-                "[" + ", ".join(_replaced(text, variable, at(number)) for text in place) + "]"
+                "[" + ", ".join(_replaced(text, variable, offset(number)) for text in place) + "]"
                 for _, place, _ in loop.loads.values()
             ]
             return [
@@ -263,7 +263,7 @@ class _Stager(Form):
         body = loop.node.body
         others = [s for s in body if all(s is not load for _, _, load in loop.loads.values())]
         if any(isinstance(n, ast.Name) and n.id == variable for s in others for n in ast.walk(s)):
-            before.append(f"{inner}{variable} = {at(step)}")
+            before.append(f"{inner}{variable} = {offset(step)}")
         edits: list[Any] = [(loop.node.lineno, body[0].lineno - 1, before)]
         statements = [statement for _, _, statement in loop.loads.values()]
         last_load = max(statements, key=lambda node: node.lineno)

@@ -59,10 +59,10 @@ def test_every_element_of_a_register_layout_is_drawn_with_its_owners(rng):
     assert set(seen) == set(np.ndindex(*shape))
     for coord, lines in seen.items():
         rows = [numbers(line) for line in lines]
-        places = [(at.get("block", 0), at["warp"], at["lane"], at["register"]) for at in rows]
+        places = [(row.get("block", 0), row["warp"], row["lane"], row["register"]) for row in rows]
         assert sorted(places) == L.owner(layout, shape, coord)
         lanes = layout.to_linear(shape).in_size("lane")
-        assert all(at["thread"] == at["warp"] * lanes + at["lane"] for at in rows)
+        assert all(row["thread"] == row["warp"] * lanes + row["lane"] for row in rows)
 
 
 @CASES
@@ -77,14 +77,17 @@ def test_every_element_of_a_buffer_is_drawn_at_its_byte_and_bank(rng):
     memory = {tuple(title.split("\n")) for title in titles(picture, 1)}
     for coord, lines in seen.items():
         for line in lines:
-            at = numbers(line)
+            drawn = numbers(line)
             held = [
-                tuple(linear.apply(offset=raw, block=at.get("block", 0)).values())
+                tuple(linear.apply(offset=raw, block=drawn.get("block", 0)).values())
                 for raw in range(linear.in_size("offset"))
-                if layout.place(raw) == at["offset"]
+                if layout.place(raw) == drawn["offset"]
             ]
             assert held == [coord]
-            assert at["byte"] == at["offset"] * bits // 8 and at["bank"] == at["byte"] // 4 % banks
+            assert (
+                drawn["byte"] == drawn["offset"] * bits // 8
+                and drawn["bank"] == drawn["byte"] // 4 % banks
+            )
             assert (line, f"element ({', '.join(map(str, coord))})") in memory
 
 
@@ -98,8 +101,8 @@ def test_the_hardware_is_drawn_whole(rng):
         return
     for title in titles(layout.show(shape), 1):
         place, element = title.split("\n")
-        at = numbers(place)
-        image = linear.apply(register=at["register"], lane=at["lane"], warp=at["warp"])
+        held = numbers(place)
+        image = linear.apply(register=held["register"], lane=held["lane"], warp=held["warp"])
         assert element == f"element ({image['dim0']}, {image['dim1']})"
     assert len(titles(layout.show(shape), 1)) == linear.total_in_size
 

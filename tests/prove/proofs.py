@@ -18,8 +18,8 @@ def judged(kernel, grid, *args, within=60.0, **options):
     with using(prove="*", within=within), recording() as record:
         try:
             kernel[grid](*args, **options)
-        except GluonError as found:
-            error = found
+        except GluonError as reported:
+            error = reported
     verdicts = [one.proved for one in record.launches if one.proved is not None]
     assert len(verdicts) == 1, error
     return verdicts[0], error

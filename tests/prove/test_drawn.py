@@ -230,14 +230,14 @@ def test_right_rings_are_proved(moves, counts, release):
 def test_steps_that_are_left_out_change_no_verdict(seed, monkeypatch):
     choices = drawn_from(seed)
     collected = []
-    for at, kept in enumerate(("one schedule", "some steps", "all")):
+    for index, kept in enumerate(("one schedule", "some steps", "all")):
         if kept != "one schedule":
             monkeypatch.setattr("gluon_prove.search.IN_TURN", False)
         if kept == "all":
             monkeypatch.setattr("gluon_prove.walk.Walker.hurries", lambda *args: False)
             monkeypatch.setattr("gluon_prove.world.World.lands_early", lambda *args: False)
         # a launch is judged once; another layout is another kernel
-        threads = ([1, 32], [2, 16], [4, 8])[at]
+        threads = ([1, 32], [2, 16], [4, 8])[index]
         layout = gl.BlockedLayout([1, 1], threads, [4, 1], [1, 0])
         *before, _ = arguments(choices, 3)
         verdict, _ = judged(drawn, (1,), *before, layout, target="sim:sm_90")

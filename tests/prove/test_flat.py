@@ -152,9 +152,11 @@ def test_the_order_of_steps_is_proved_or_reported(fault):
         assert verdict.verdict == "counterexample" and error.report == "race.steps", verdict
         return
     assert verdict.verdict == "proved", verdict
-    said = "no step of a pipeline out of order" in verdict.lines[0]
-    assert said == (fault != "as memory says"), verdict
-    assert said or "`race.steps`" in verdict.lines[-1] and "gluon run --check" in verdict.lines[-1]
+    proved = "no step of a pipeline out of order" in verdict.lines[0]
+    assert proved == (fault != "as memory says"), verdict
+    assert (
+        proved or "`race.steps`" in verdict.lines[-1] and "gluon run --check" in verdict.lines[-1]
+    )
 
 
 @gluon.jit
@@ -176,28 +178,28 @@ def give(src, ring, full, empty, count):
 
 @gluon.jit
 def takes(out, ring, full, empty, tiles, FAULT: gl.constexpr, layout: gl.constexpr):
-    at, count = gl.program_id(0), 0
+    tile, count = gl.program_id(0), 0
     if FAULT == "in fours" or FAULT == "in fives":
         for k in range(0, tiles, 4 if FAULT == "in fours" else 5):
             count = take(out, ring, full, empty, count, layout)
     else:
-        while at < tiles:
+        while tile < tiles:
             count = take(out, ring, full, empty, count, layout)
-            at += gl.num_programs(0)
+            tile += gl.num_programs(0)
             if FAULT == "skips":
-                at += count & 1
+                tile += count & 1
 
 
 @gluon.jit
 def gives(src, ring, full, empty, tiles, FAULT: gl.constexpr):
-    at, count = gl.program_id(0), 0
+    tile, count = gl.program_id(0), 0
     if FAULT == "in fours" or FAULT == "in fives":
         for k in range(gl.cdiv(tiles, 4)):
             count = give(src, ring, full, empty, count)
     else:
-        while at < tiles + (FAULT == "one more"):
+        while tile < tiles + (FAULT == "one more"):
             count = give(src, ring, full, empty, count)
-            at += gl.num_programs(0)
+            tile += gl.num_programs(0)
 
 
 @gluon.jit

@@ -29,20 +29,20 @@ pytest.importorskip("z3", reason="gluon-core[prove] is not installed")
 def grouped(src, dst, tiles, STAGES: gl.constexpr, PENDING: gl.constexpr, LATE: gl.constexpr):
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     shared: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    at = gl.arange(0, 128, layout=layout)
+    lanes = gl.arange(0, 128, layout=layout)
     ring = gl.allocate_shared_memory(gl.float32, [STAGES, 128], shared)
     for i in gl.static_range(STAGES - 1):
-        cp.async_load(ring.index(i), src + i * 128 + at, mask=i < tiles)
+        cp.async_load(ring.index(i), src + i * 128 + lanes, mask=i < tiles)
         cp.commit_group()
     for i in range(tiles):
         ahead = i + STAGES - 1
         if not LATE:
             cp.wait_group(PENDING)
-        cp.async_load(ring.index(ahead % STAGES), src + ahead * 128 + at, mask=ahead < tiles)
+        cp.async_load(ring.index(ahead % STAGES), src + ahead * 128 + lanes, mask=ahead < tiles)
         cp.commit_group()
         if LATE:
             cp.wait_group(PENDING)
-        gl.store(dst + i * 128 + at, ring.index(i % STAGES).load(layout))
+        gl.store(dst + i * 128 + lanes, ring.index(i % STAGES).load(layout))
 
 
 @pytest.mark.parametrize(

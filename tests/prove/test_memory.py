@@ -16,14 +16,14 @@ pytest.importorskip("z3", reason="gluon-core[prove] is not installed")
 
 @gluon.jit
 def much(counts, number, warps: gl.constexpr, FAULT: gl.constexpr, mine: gl.constexpr):
-    at = gl.arange(0, 32, gl.BlockedLayout([1], [32], [warps], [0]))
+    index = gl.arange(0, 32, gl.BlockedLayout([1], [32], [warps], [0]))
     beyond: gl.constexpr = mine if FAULT == "other elsewhere" else 0
     if FAULT == "masked":
-        count = gl.load(counts + at, mask=at < number)
+        count = gl.load(counts + index, mask=index < number)
     elif FAULT == "other mask" and mine:
-        count = gl.load(counts + at, mask=at <= number, other=0)
+        count = gl.load(counts + index, mask=index <= number, other=0)
     else:
-        count = gl.load(counts + at, mask=at < number, other=beyond)
+        count = gl.load(counts + index, mask=index < number, other=beyond)
     if FAULT == "other function" and mine:
         return gl.max(count, 0)
     if FAULT == "one more" and not mine:
@@ -119,14 +119,14 @@ def test_values_that_may_differ_are_distinct(fault):
 def part(src, dst, tiles, share, STAGES: gl.constexpr, FAULT: gl.constexpr):
     """Prove a ring whose slots go on from where the part begins."""
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    at = gl.arange(0, 128, layout=layout)
+    lanes = gl.arange(0, 128, layout=layout)
     ring = gl.allocate_shared_memory(
         gl.float32, [STAGES, 128], gl.SwizzledSharedLayout(1, 1, 1, [0])
     )
     first = gl.program_id(0) * share
     last = gl.minimum(first + share, tiles)
     for i in gl.static_range(STAGES - 1):
-        cp.async_load(ring.index((first + i) % STAGES), src + (first + i) * 128 + at)
+        cp.async_load(ring.index((first + i) % STAGES), src + (first + i) * 128 + lanes)
         cp.commit_group()
     for i in range(first, last):
         ahead = i + STAGES - 1
@@ -134,10 +134,10 @@ def part(src, dst, tiles, share, STAGES: gl.constexpr, FAULT: gl.constexpr):
             ahead += 1
         if FAULT == "a slot before":
             ahead = i - 1
-        cp.async_load(ring.index(ahead % STAGES), src + ahead * 128 + at)
+        cp.async_load(ring.index(ahead % STAGES), src + ahead * 128 + lanes)
         cp.commit_group()
         cp.wait_group(STAGES if FAULT == "more pend" else STAGES - 1)
-        gl.store(dst + i * 128 + at, ring.index(i % STAGES).load(layout))
+        gl.store(dst + i * 128 + lanes, ring.index(i % STAGES).load(layout))
     cp.wait_group(0)
 
 

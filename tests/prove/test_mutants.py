@@ -90,17 +90,17 @@ def named(op: Op, name: str) -> Mutant:
 @pytest.fixture
 def judge(monkeypatch):
     """The verdict on a case, without looking for the mistake again."""
-    said = []
+    verdicts = []
     monkeypatch.setattr("gluon_prove.verdict.again", lambda *args: (None, "not looked for"))
     monkeypatch.setattr(
-        "gluon_sim.launcher.note", lambda *args, proved=None, **named: said.append(proved)
+        "gluon_sim.launcher.note", lambda *args, proved=None, **named: verdicts.append(proved)
     )
 
     def of(case):
-        said.clear()
+        verdicts.clear()
         with using(prove="*", within=10):
             case.run()
-        return next((one for one in said if one is not None), None)
+        return next((one for one in verdicts if one is not None), None)
 
     return of
 

@@ -99,7 +99,7 @@ def test_without_the_questions_the_one_schedule_says_too_much(monkeypatch):
     def asks_nobody(self, *args):
         return ended(Phases(tuple(k for k in self.all if k.what != "wait")), *args)
 
-    monkeypatch.setattr(Phases, "asked", lambda self, slot, what, bit: None)
+    monkeypatch.setattr(Phases, "asked", lambda self, slot, question, bit: None)
     monkeypatch.setattr(Phases, "ended", asks_nobody)
     verdict, _ = judged(two_arrive, (1,), out, 9, target="sim:sm_90")  # judged once for each launch
     assert verdict.verdict == "proved", verdict
@@ -118,10 +118,10 @@ def test_the_time_is_over_at_any_step():
 def test_values_of_global_memory_are_no_counterexample(report, wanted, monkeypatch):
     """With other arguments arrays may meet there."""
 
-    def found(self):
+    def fail(self):
         raise SimulatorError("found", report=report)
 
-    monkeypatch.setattr("gluon_prove.replay._Again.run", found)
+    monkeypatch.setattr("gluon_prove.replay._Again.run", fail)
     steps = 5 if report == "race.shared" else 6  # a launch is judged once
     verdict, _ = judged(two_arrive, (1,), np.zeros(128, np.int32), steps, target="sim:sm_90")
     assert verdict.verdict == wanted, verdict

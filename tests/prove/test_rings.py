@@ -205,13 +205,13 @@ if __name__ == "__main__":
 def test_an_untraceable_op_is_reported_with_its_line(tmp_path):
     file = tmp_path / "gathered.py"
     file.write_text(GATHERED)
-    at = (
+    line = (
         GATHERED.splitlines().index(next(t for t in GATHERED.splitlines() if "buffer.index" in t))
         + 1
     )
     code, text = command(file)
     assert code == 3
-    assert "cannot say: gathered" in text and f"(line {at})" in text
+    assert "cannot say: gathered" in text and f"(line {line})" in text
     code, text = command(f"{file}:another")
     assert code == 3
     assert "`another` is not launched, but gathered" in text

@@ -58,8 +58,8 @@ def idle():
 @gluon.jit
 def structures(x, out, n):
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    at = gl.max_constancy(gl.multiple_of(gl.arange(0, 128, layout), 1), 1)
-    value = gl.load(x + at)
+    index = gl.max_constancy(gl.multiple_of(gl.arange(0, 128, layout), 1), 1)
+    value = gl.load(x + index)
     total = gl.sum(value, 0)
     count = 0
     for i in range(0, n, 2):
@@ -74,7 +74,7 @@ def structures(x, out, n):
     total += early(total, 4)
     first, second = gl.map_elementwise(square, value, value)
     gl.device_assert(n > 0)
-    gl.store(out + at, first + second + total + buffer.load(layout))
+    gl.store(out + index, first + second + total + buffer.load(layout))
 
 
 def launch():
@@ -86,7 +86,7 @@ def launch():
 def test_structures(guarded):
     x, out = launch()
     np.testing.assert_allclose(out, x * x + 2 * x + 5 * x.sum() + 3)
-    asked = {what for what, _ in guarded}
+    asked = {name for name, _ in guarded}
     assert asked >= {"SimBuilder", "Program", "Function", "Region", "Block", "Op", "Value"}
     assert ("SimBuilder", "bind_name") in guarded and ("Value", "set_attr") in guarded
 

@@ -17,16 +17,16 @@ SPLIT_SHARED = gl.SwizzledSharedLayout(1, 1, 1, [0], cga_layout=[[1]])
 
 @gluon.jit
 def double(x, out, LAYOUT: gl.constexpr):
-    at = gl.arange(0, 256, layout=LAYOUT)
-    gl.store(out + at, gl.load(x + at) * 2)
+    index = gl.arange(0, 256, layout=LAYOUT)
+    gl.store(out + index, gl.load(x + index) * 2)
 
 
 @gluon.jit
 def through_shared(x, out, N: gl.constexpr, LAYOUT: gl.constexpr, SHARED: gl.constexpr):
-    at = gl.arange(0, N, layout=LAYOUT)
+    index = gl.arange(0, N, layout=LAYOUT)
     buffer = gl.allocate_shared_memory(gl.float32, [N], SHARED)
-    buffer.store(gl.load(x + at))
-    gl.store(out + at, buffer.load(LAYOUT))
+    buffer.store(gl.load(x + index))
+    gl.store(out + index, buffer.load(LAYOUT))
 
 
 @pytest.fixture

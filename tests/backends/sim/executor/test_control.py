@@ -263,13 +263,13 @@ def once_more(i):
 @gluon.jit
 def same_name(out, rounds):
     total = 0
-    at, spare = once_more(total)
+    limit, spare = once_more(total)
     for turn in range(gl.load(rounds + gl.program_id(0))):
         for spare in range(0, 2 - turn):
             total += 1
-            if total >= at:
-                at, spare = once_more(total)
-    gl.store(out + gl.program_id(0), total + at)
+            if total >= limit:
+                limit, spare = once_more(total)
+    gl.store(out + gl.program_id(0), total + limit)
 
 
 def test_a_name_of_a_loop_that_some_programs_do_not_begin():

@@ -229,7 +229,7 @@ def test_a_failing_schedule_is_made_short():
         crossed[(1,)](*boxes(), False)
     kept = json.loads(open("crossed.schedule.json").read())
     assert len(kept["steps"]) <= 2
-    assert "lands" in [what for _, _, what in kept["timeline"]]
+    assert "lands" in [event for _, _, event in kept["timeline"]]
 
 
 def test_a_schedule_of_another_launch():

@@ -79,11 +79,11 @@ def turned(x, out):
         gl.arange(0, 64, gl.SliceLayout(1, DOWN)),
         gl.arange(0, 8, gl.SliceLayout(0, DOWN)),
     )
-    at = rows[:, None] * 8 + columns[None, :]
+    index = rows[:, None] * 8 + columns[None, :]
     text: gl.constexpr = "{ mov.b32 $0, $3; mov.b32 $1, $2; }"
     gl.store(
-        out + at,
-        gl.inline_asm_elementwise(text, "=&r,=r,r,r", [gl.load(x + at)], gl.int32, True, 2),
+        out + index,
+        gl.inline_asm_elementwise(text, "=&r,=r,r,r", [gl.load(x + index)], gl.int32, True, 2),
     )
 
 

@@ -63,12 +63,12 @@ def shifts(a, STEP: gl.constexpr, N: gl.constexpr):
 
 
 @gluon.jit
-def writes_twice(out, at, N: gl.constexpr):
+def writes_twice(out, flags, N: gl.constexpr):
     me = gl.program_id(0)
     o = me * N + gl.arange(0, N, layout=L1)
     gl.store(out + o, o)
     if me > 0:
-        if gl.load(at + me) > 0:
+        if gl.load(flags + me) > 0:
             gl.store(out + o - N, o)
 
 
@@ -92,29 +92,29 @@ def test_a_race_between_threads_is_the_race_of_one_thread(threads):
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_race_of_programs_far_from_each_other(late, threads):
-    at = np.zeros(GRID, np.int32)
-    at[GRID - 1 if late else 256] = 1  # the first of its batch
+    flags = np.zeros(GRID, np.int32)
+    flags[GRID - 1 if late else 256] = 1  # the first of its batch
     out = np.zeros(SIZE, np.int32)
-    alone = told(writes_twice, out, at, BLOCK, workers=1)
-    assert told(writes_twice, out, at, BLOCK, workers=2) == alone
-    assert alone["report"] == "race.programs" and alone["program"][0] == np.argmax(at)
+    alone = told(writes_twice, out, flags, BLOCK, workers=1)
+    assert told(writes_twice, out, flags, BLOCK, workers=2) == alone
+    assert alone["report"] == "race.programs" and alone["program"][0] == np.argmax(flags)
 
 
 @gluon.jit
-def reads_at(a, at, out, N: gl.constexpr):
+def reads_at(a, starts, out, N: gl.constexpr):
     me = gl.program_id(0)
     o = me * N + gl.arange(0, N, layout=L1)
-    gl.store(out + o, gl.load(a + o + gl.load(at + me)))
+    gl.store(out + o, gl.load(a + o + gl.load(starts + me)))
 
 
 def test_the_first_of_several_mistakes_is_reported(threads):
     a, out = np.zeros(SIZE, np.int32), np.zeros(SIZE, np.int32)
-    at = np.zeros(GRID, np.int32)
-    at[GRID // 2 + 1 :] = 2 * SIZE  # already the first batch of the second thread
-    at[5] = SIZE
-    alone = told(reads_at, a, at, out, BLOCK, workers=1)
+    starts = np.zeros(GRID, np.int32)
+    starts[GRID // 2 + 1 :] = 2 * SIZE  # already the first batch of the second thread
+    starts[5] = SIZE
+    alone = told(reads_at, a, starts, out, BLOCK, workers=1)
     for _ in range(3):
-        assert told(reads_at, a, at, out, BLOCK, workers=2) == alone
+        assert told(reads_at, a, starts, out, BLOCK, workers=2) == alone
     assert alone["program"] == [5, 0, 0] and threads[0] == (2, False)
 
 

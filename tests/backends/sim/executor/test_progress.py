@@ -109,9 +109,9 @@ def test_a_long_launch_reports_its_progress(monkeypatch, capsys):
     a, out = np.zeros(4096 * 64, np.int32), np.zeros(4096 * 64, np.int32)
     with using(progress=True, workers=1, schedule="random"):
         spends_time[(64,)](a, out, 3000, 4096)
-    said = capsys.readouterr()
-    assert not said.out
-    assert "spends_time: 0 of 64 programs, line" in said.err
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert "spends_time: 0 of 64 programs, line" in printed.err
     with using(workers=1):
         spends_time[(64,)](a, out, 3000, 4096)
     assert not capsys.readouterr().err
@@ -160,8 +160,8 @@ def test_the_command_ends_at_ctrl_c(tmp_path):
         assert run.stdout.readline() == "begins\n"
         assert "spends_time: 0 of 2 programs, line" in run.stderr.readline()
         run.send_signal(signal.SIGINT)
-        _, said = run.communicate(timeout=60)
+        _, printed = run.communicate(timeout=60)
     finally:
         run.kill()
     assert run.returncode == 130
-    assert "0 of 2 programs are over" in said and "Traceback" not in said
+    assert "0 of 2 programs are over" in printed and "Traceback" not in printed

@@ -102,24 +102,24 @@ def test_a_scattered_row_is_in_the_tensor_or_past_it():
 
 
 @gluon.jit
-def tiles(a, out, at, HOW: gl.constexpr):
+def tiles(a, out, start, HOW: gl.constexpr):
     L: gl.constexpr = gl.portable.blocked_layout([16, 64], gl.float16)
     source = gl.portable.descriptor(a, [64, 128], [128, 1], [16, 64])
     to = gl.portable.descriptor(out, [64, 128], [128, 1], [16, 64])
     value = gl.full([16, 64], 2, gl.float16, L)
     if HOW == "store":
-        gl.portable.store(to, [at, 0], value)
+        gl.portable.store(to, [start, 0], value)
     elif HOW == "writer":
         writer = gl.portable.writer(to)
-        writer.store([0, at], value)
+        writer.store([0, start], value)
         writer.close()
     else:
         copied = gl.portable.pipeline(source, 2)
-        copied.fetch(0, [[0, at]], pred=at > -64)
-        copied.fetch(1, [[at + 16, 0]], pred=at == 0)
-        if at > -64:
+        copied.fetch(0, [[0, start]], pred=start > -64)
+        copied.fetch(1, [[start + 16, 0]], pred=start == 0)
+        if start > -64:
             copied.wait(0, 1)
-        if at == 0:
+        if start == 0:
             copied.wait(1, 0)
         copied.close()
 
@@ -131,17 +131,17 @@ def test_a_portable_tile_begins_in_its_tensor_on_every_target(target):
         ("writer", "writer.store("),
         ("fetch", "copied.fetch(0"),
     ):
-        for at in (0, -16):
+        for start in (0, -16):
             a, out = numbers(64, 128), np.zeros((64, 128), np.float16)
-            if not at:
-                tiles[(1,)](a, out, at, how, target=f"sim:{target}")
+            if not start:
+                tiles[(1,)](a, out, start, how, target=f"sim:{target}")
                 assert (out[:16, :64] == (0 if how == "fetch" else 2)).all() and not out[16:].any()
                 continue
             with pytest.raises(
                 OutOfBoundsError, match="coordinates: a tile begins before"
             ) as error:
-                tiles[(1,)](a, out, at, how, target=f"sim:{target}")
-            assert f"got {at} in dimension {int(how != 'store')} of 2" in str(error.value)
+                tiles[(1,)](a, out, start, how, target=f"sim:{target}")
+            assert f"got {start} in dimension {int(how != 'store')} of 2" in str(error.value)
             assert error.value.report == "bounds.before" and line in error.value.span.text
             assert not out.any()
     tiles[(1,)](a, out, -64, "fetch", target=f"sim:{target}")  # nothing is copied

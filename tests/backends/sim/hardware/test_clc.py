@@ -24,9 +24,9 @@ def _blackwell(monkeypatch):
 
 @gluon.jit
 def work(counts, owners, x, y, z, NX: gl.constexpr, NY: gl.constexpr):
-    at = x + NX * (y + NY * z)
-    gl.atomic_add(counts + at, 1)
-    gl.store(owners + at, gl.program_id(0))
+    tile = x + NX * (y + NY * z)
+    gl.atomic_add(counts + tile, 1)
+    gl.store(owners + tile, gl.program_id(0))
 
 
 @gluon.jit

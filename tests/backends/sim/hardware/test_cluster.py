@@ -39,15 +39,15 @@ def offsets(ROWS: gl.constexpr, COLUMNS: gl.constexpr, layout: gl.constexpr):
 @gluon.jit
 def product(a, b, c, FENCE: gl.constexpr):
     """Each block has half of the rows of a and c, and all of b."""
-    at = gl.program_id(0) * 8192
+    offset = gl.program_id(0) * 8192
     x = gl.allocate_shared_memory(gl.float16, [128, 64], A)
     y = gl.allocate_shared_memory(gl.float16, [64, 64], B)
-    x.store(gl.load(a + at + offsets(128, 64, HALVES)))
+    x.store(gl.load(a + offset + offsets(128, 64, HALVES)))
     y.store(gl.load(b + offsets(64, 64, COPIES)))
     if FENCE:
         fence_async_shared(cluster=True)
     acc = warpgroup_mma(x, y, gl.zeros([128, 64], gl.float32, ACC))
-    gl.store(c + at + offsets(128, 64, ACC), acc)
+    gl.store(c + offset + offsets(128, 64, ACC), acc)
 
 
 def matrices(programs=2):

@@ -60,14 +60,14 @@ def load(p, out, rows, columns, stride, row, column, pred, S: gl.constexpr, WAIT
     put(out, smem.load(L))
 
 
-@pytest.mark.parametrize("at", [(0, 0), (32, 64), (60, 100), (69, 149), (500, 0)])
+@pytest.mark.parametrize("corner", [(0, 0), (32, 64), (60, 100), (69, 149), (500, 0)])
 @pytest.mark.parametrize("layout", [PADDED, PLAIN])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8])
-def test_load_brings_the_box_and_zeros(at, layout, dtype):
+def test_load_brings_the_box_and_zeros(corner, layout, dtype):
     x = (matrix() * 50).astype(dtype)
     out = np.empty((32, 64), dtype)
-    load[(1,)](x, out, *x.shape, x.shape[1], *at, 1, layout, True)
-    np.testing.assert_array_equal(out, boxed(x, *at))
+    load[(1,)](x, out, *x.shape, x.shape[1], *corner, 1, layout, True)
+    np.testing.assert_array_equal(out, boxed(x, *corner))
 
 
 def test_a_predicate_that_is_0_copies_nothing():
@@ -141,12 +141,12 @@ def store(p, q, rows, columns, row, column, WAIT: gl.constexpr):
         tdm.async_wait(0)
 
 
-@pytest.mark.parametrize("at", [(0, 0), (32, 64), (60, 100), (69, 149)])
-def test_store_leaves_out_elements_outside(at):
+@pytest.mark.parametrize("corner", [(0, 0), (32, 64), (60, 100), (69, 149)])
+def test_store_leaves_out_elements_outside(corner):
     x, out = matrix(32, 64), np.zeros((70, 150), np.float32)
-    store[(1,)](x, out, 70, 150, *at, True)
+    store[(1,)](x, out, 70, 150, *corner, True)
     wanted = np.zeros_like(out)
-    part = wanted[at[0] : at[0] + 32, at[1] : at[1] + 64]
+    part = wanted[corner[0] : corner[0] + 32, corner[1] : corner[1] + 64]
     part[:] = x[: part.shape[0], : part.shape[1]]
     np.testing.assert_array_equal(out, wanted)
 
@@ -215,9 +215,9 @@ def lanes(p, out, n, COUNT: gl.constexpr, WAIT: gl.constexpr):
     gl.barrier()
     r = gl.arange(0, 32, layout=gl.SliceLayout(1, L))
     c = gl.arange(0, 64, layout=gl.SliceLayout(0, L))
-    at = r[:, None] * 64 + c[None, :]
+    index = r[:, None] * 64 + c[None, :]
     smem = gl.allocate_shared_memory(gl.float32, [32, 64], PADDED)
-    async_copy.global_to_shared(smem, p + at, mask=r[:, None] < n, other=3.0)
+    async_copy.global_to_shared(smem, p + index, mask=r[:, None] < n, other=3.0)
     if COUNT:
         async_copy.commit_group()
         if WAIT:
@@ -243,10 +243,10 @@ def test_lanes_copy(count):
 def back(out, n, WAIT: gl.constexpr):
     r = gl.arange(0, 32, layout=gl.SliceLayout(1, L))
     c = gl.arange(0, 64, layout=gl.SliceLayout(0, L))
-    at = r[:, None] * 64 + c[None, :]
-    smem = gl.allocate_shared_memory(gl.int32, [32, 64], PADDED, at)
+    index = r[:, None] * 64 + c[None, :]
+    smem = gl.allocate_shared_memory(gl.int32, [32, 64], PADDED, index)
     gl.barrier()
-    async_copy.shared_to_global(out + at, smem, mask=r[:, None] < n)
+    async_copy.shared_to_global(out + index, smem, mask=r[:, None] < n)
     async_copy.commit_group()
     if WAIT:
         async_copy.wait_group(0)
@@ -406,8 +406,8 @@ def ranks(p, out, n):
     i = gl.arange(0, 4, layout=gl.SliceLayout(1, gl.SliceLayout(2, B)))
     j = gl.arange(0, 8, layout=gl.SliceLayout(0, gl.SliceLayout(2, B)))
     k = gl.arange(0, 64, layout=gl.SliceLayout(0, gl.SliceLayout(1, B)))
-    at = i[:, None, None] * 512 + j[None, :, None] * 64 + k[None, None, :]
-    gl.store(out + at, smem.load(B))
+    index = i[:, None, None] * 512 + j[None, :, None] * 64 + k[None, None, :]
+    gl.store(out + index, smem.load(B))
 
 
 def test_three_dimensions():

@@ -318,11 +318,11 @@ def store_each(b, s_layout: gl.constexpr, step, kind: gl.constexpr):
     s = gl.allocate_shared_memory(b.dtype, b.block_shape, s_layout)
     s.store(gl.full([64, 64], 1, gl.float16, REGISTERS))
     fence_async_shared()
-    at = gl.program_id(0) * step
+    column = gl.program_id(0) * step
     if kind == "store":
-        tma.async_store(b, [0, at], s)  # HERE
+        tma.async_store(b, [0, column], s)  # HERE
     else:
-        tma.async_atomic_add(b, [0, at], s)  # HERE
+        tma.async_atomic_add(b, [0, column], s)  # HERE
     tma.store_wait(0)
 
 

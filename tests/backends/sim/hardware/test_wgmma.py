@@ -60,11 +60,11 @@ def product(a, b):
 
 @gluon.jit
 def one(a, b, c, FENCE: gl.constexpr, REGISTERS: gl.constexpr):
-    at = offsets(64, 64, LOAD)
+    index = offsets(64, 64, LOAD)
     x = gl.allocate_shared_memory(gl.float16, [64, 64], TILE)
     y = gl.allocate_shared_memory(gl.float16, [64, 64], TILE)
-    x.store(gl.load(a + at))
-    y.store(gl.load(b + at))
+    x.store(gl.load(a + index))
+    y.store(gl.load(b + index))
     if FENCE:
         fence_async_shared()
     acc = gl.full([64, 64], 1, gl.float32, ACC)
@@ -180,11 +180,11 @@ def pipelined(a, b, c, STEPS: gl.constexpr, PENDING: gl.constexpr, LAST: gl.cons
     """Operands of step i lie in buffer i % 2, which is filled while step i - 1 multiplies."""
     x = gl.allocate_shared_memory(gl.float16, [2, 64, 64], TILE)
     y = gl.allocate_shared_memory(gl.float16, [2, 64, 64], TILE)
-    at = offsets(64, 64, LOAD)
+    places = offsets(64, 64, LOAD)
     acc = gl.zeros([64, 64], gl.float32, ACC)
     for i in range(STEPS):
-        x.index(i % 2).store(gl.load(a + i * 4096 + at))
-        y.index(i % 2).store(gl.load(b + i * 4096 + at))
+        x.index(i % 2).store(gl.load(a + i * 4096 + places))
+        y.index(i % 2).store(gl.load(b + i * 4096 + places))
         fence_async_shared()
         token = warpgroup_mma(x.index(i % 2), y.index(i % 2), acc, use_acc=i > 0, is_async=True)
         acc = warpgroup_mma_wait(num_outstanding=PENDING, deps=(token,))
@@ -238,9 +238,9 @@ def test_an_accumulator_that_is_read_in_flight():
 
 @gluon.jit
 def two_accumulators(a, b, c, n, PENDING: gl.constexpr):
-    at = offsets(64, 64, LOAD)
-    x = gl.allocate_shared_memory(gl.float16, [64, 64], TILE, gl.load(a + at))
-    y = gl.allocate_shared_memory(gl.float16, [64, 64], TILE, gl.load(b + at))
+    index = offsets(64, 64, LOAD)
+    x = gl.allocate_shared_memory(gl.float16, [64, 64], TILE, gl.load(a + index))
+    y = gl.allocate_shared_memory(gl.float16, [64, 64], TILE, gl.load(b + index))
     fence_async_shared()
     zero = gl.zeros([64, 64], gl.float32, ACC)
     first = warpgroup_mma_init(zero)
@@ -270,9 +270,9 @@ def test_each_accumulator_is_waited_for_by_itself():
 @gluon.jit
 def uneven(a, b, c):
     """Programs make different numbers of rounds."""
-    at = offsets(64, 64, LOAD)
-    x = gl.allocate_shared_memory(gl.float16, [64, 64], TILE, gl.load(a + at))
-    y = gl.allocate_shared_memory(gl.float16, [64, 64], TILE, gl.load(b + at))
+    index = offsets(64, 64, LOAD)
+    x = gl.allocate_shared_memory(gl.float16, [64, 64], TILE, gl.load(a + index))
+    y = gl.allocate_shared_memory(gl.float16, [64, 64], TILE, gl.load(b + index))
     fence_async_shared()
     acc = warpgroup_mma_init(gl.zeros([64, 64], gl.float32, ACC))
     for i in range(gl.program_id(0) + 1):

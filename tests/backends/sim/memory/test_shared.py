@@ -162,9 +162,9 @@ def parts_of_a_reserve(a, out, BYTES: gl.constexpr):
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     reserve = gl.allocate_shared_memory(gl.int8, [BYTES], flat)
     rows = reserve._reinterpret(gl.int32, [3, 32], flat)
-    at = gl.arange(0, 32, L1)
+    columns = gl.arange(0, 32, L1)
     for i in range(3):
-        rows.index(i).store(gl.load(a + i * 32 + at))
+        rows.index(i).store(gl.load(a + i * 32 + columns))
     back = reserve._reinterpret(gl.int16, [64], flat).load(L1)
     gl.store(out + gl.arange(0, 64, L1), back)
 
@@ -177,10 +177,10 @@ def test_a_buffer_of_any_size_is_used_through_views_that_it_holds():
         with pytest.raises(SimulatorError, match="(?s)at most 368 bytes, got 384.*rows = reserve"):
             parts_of_a_reserve[(1,)](a, out, 368)
     else:  # 3.8 takes memory for such a buffer, and aborts at any view; 3.9 makes none
-        said = r"takes up memory.*Allocate 512\.(?s:.*)rows = reserve"
+        message = r"takes up memory.*Allocate 512\.(?s:.*)rows = reserve"
         if triton_at_least(3, 9):
-            said = r"Round up to 512(?s:.*)reserve = gl.allocate"
-        with pytest.raises(ShapeError, match=said):
+            message = r"Round up to 512(?s:.*)reserve = gl.allocate"
+        with pytest.raises(ShapeError, match=message):
             parts_of_a_reserve[(1,)](a, out, 384)
 
 

@@ -61,12 +61,12 @@ def test_global_bounds():
 
 
 @gluon.jit
-def picks_stage(at, dst, STAGES: gl.constexpr, N: gl.constexpr):
+def picks_stage(number, dst, STAGES: gl.constexpr, N: gl.constexpr):
     ring = gl.allocate_shared_memory(gl.int32, [STAGES, N], FLAT)
     o = gl.arange(0, N, layout=L1)
     for stage in gl.static_range(STAGES):
         ring.index(stage).store(o + stage * N)
-    chosen = ring.index(gl.load(at))
+    chosen = ring.index(gl.load(number))
     gl.store(dst + o, chosen.load(L1))
 
 
@@ -75,13 +75,13 @@ def test_bounds_of_an_index_known_only_at_run_time():
     picks_stage[(1,)](np.array([2], np.int32), dst, 3, 128)
     assert dst[0] == 256
     for bad in (3, -1):
-        at = np.array([bad], np.int32)
+        number = np.array([bad], np.int32)
         refused(
-            picks_stage, OutOfBoundsError, f"expected 0 to 2, got {bad}", "ring.index(gl.load(at))",
-            (1,), at, dst, 3, 128,
+            picks_stage, OutOfBoundsError, f"expected 0 to 2, got {bad}", "ring.index(gl.load(number))",
+            (1,), number, dst, 3, 128,
         )  # fmt: skip
         with using(bounds=False):
-            picks_stage[(1,)](at, dst, 3, 128)
+            picks_stage[(1,)](number, dst, 3, 128)
 
 
 @gluon.jit
@@ -235,10 +235,10 @@ def test_scatter_writes_and_gather_reads():
 
 @gluon.jit
 def promises_too_much(src, dst, start, N: gl.constexpr):
-    at = gl.arange(0, N, layout=L1)
-    place = at + start
+    index = gl.arange(0, N, layout=L1)
+    place = index + start
     place = gl.max_contiguous(gl.multiple_of(place, 16), 16)
-    gl.store(dst + at, gl.load(src + place))
+    gl.store(dst + index, gl.load(src + place))
 
 
 def test_promises_to_the_compiler_must_hold():
@@ -256,13 +256,13 @@ def test_promises_to_the_compiler_must_hold():
 
 @gluon.jit
 def promises_runs(src, dst, N: gl.constexpr, CONSTANT: gl.constexpr):
-    at = gl.arange(0, N, layout=L1)
-    index = gl.load(src + at)
+    offsets = gl.arange(0, N, layout=L1)
+    index = gl.load(src + offsets)
     if CONSTANT:
         index = gl.max_constancy(index, 4)
     else:
         index = gl.max_contiguous(index, 4)
-    gl.store(dst + index, at)
+    gl.store(dst + index, offsets)
 
 
 def test_promised_runs_must_be_runs():
@@ -328,10 +328,10 @@ def test_a_kernel_compiled_for_aligned_arguments_is_launched_on_others():
 
 @gluon.jit
 def far_rows(src, dst, stride, limit, N: gl.constexpr):
-    at = gl.arange(0, N, layout=L1)
+    index = gl.arange(0, N, layout=L1)
     row = gl.program_id(0) * stride
-    place = row + at
-    gl.store(dst + at, gl.load(src + place, mask=at < limit, other=-1))
+    place = row + index
+    gl.store(dst + index, gl.load(src + place, mask=index < limit, other=-1))
 
 
 def test_an_offset_that_wraps_back_into_the_tensor():
@@ -380,9 +380,9 @@ def test_the_mark_travels_through_loops_calls_and_shapes():
 
 @gluon.jit
 def hashes(src, dst, N: gl.constexpr):
-    at = gl.arange(0, N, layout=L1)
-    mixed = (gl.load(src + at) * 1103515245 + 12345) & (N - 1)
-    gl.store(dst + mixed, at)
+    index = gl.arange(0, N, layout=L1)
+    mixed = (gl.load(src + index) * 1103515245 + 12345) & (N - 1)
+    gl.store(dst + mixed, index)
 
 
 def test_arithmetic_that_may_wrap_is_left_alone():

@@ -138,18 +138,18 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_memory_of_a_buffer_that_is_over_while_its_copy_is_not(name):
-    kernel, arguments, said = CASES[name]
+    kernel, arguments, message = CASES[name]
     for schedule in ("latest", "eager"):
         with using(schedule=schedule, tolerated="error"):
-            if said is None:
+            if message is None:
                 kernel[(1,)](boxed(), *arguments, target="sim:sm_90")
                 continue
-            with pytest.raises(RaceError, match=said) as error:
+            with pytest.raises(RaceError, match=message) as error:
                 kernel[(1,)](boxed(), *arguments, target="sim:sm_90")
             assert error.value.report == "race.lifetime"
             assert "_wait(0" in error.value.remedy
             assert "_keep_alive()" in error.value.remedy
-            assert any(what in error.value.span.text for what in ("store(gl.full", "gl.sum"))
+            assert any(part in error.value.span.text for part in ("store(gl.full", "gl.sum"))
 
 
 def test_operands_live_as_long_as_a_wait_names_them():

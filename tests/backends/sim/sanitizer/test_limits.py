@@ -387,15 +387,15 @@ def added(a, b):
 def copies_then_needs_memory(a, out, OP: gl.constexpr):
     other: gl.constexpr = gl.BlockedLayout([4], [32], [4], [0])
     brought = gl.allocate_shared_memory(gl.int32, [512], FLAT)
-    at = gl.arange(0, 512, L)
-    cp.async_load(brought, a + at)
+    index = gl.arange(0, 512, L)
+    cp.async_load(brought, a + index)
     cp.commit_group()
     if OP == "reduction":
-        gl.store(out, gl.sum(at, 0))
+        gl.store(out, gl.sum(index, 0))
     elif OP == "conversion":
-        gl.store(out + gl.arange(0, 512, other), gl.convert_layout(at, other))
+        gl.store(out + gl.arange(0, 512, other), gl.convert_layout(index, other))
     else:
-        gl.store(out + at, gl.associative_scan(at, 0, added))
+        gl.store(out + index, gl.associative_scan(index, 0, added))
     cp.wait_group(0)
 
 
@@ -452,9 +452,9 @@ def test_completed_tensor_memory_is_not_reported():
 @gluon.jit
 def brings_what_another_program_stored(box, x, flag, out):
     rows = gl.arange(0, 64, gl.SliceLayout(1, TILES))[:, None]
-    at = rows * 64 + gl.arange(0, 64, gl.SliceLayout(0, TILES))[None, :]
+    index = rows * 64 + gl.arange(0, 64, gl.SliceLayout(0, TILES))[None, :]
     if gl.program_id(0) == 0:
-        gl.store(x + at, gl.full([64, 64], 3, gl.float16, TILES))
+        gl.store(x + index, gl.full([64, 64], 3, gl.float16, TILES))
         gl.barrier()
         gl.atomic_xchg(flag, 1, sem="release")
     else:
@@ -466,7 +466,7 @@ def brings_what_another_program_stored(box, x, flag, out):
         mbarrier.expect(bar, 64 * 64 * 2)
         hopper.tma.async_load(box, [0, 0], bar, tile)
         mbarrier.wait(bar, 0)
-        gl.store(out + at, tile.load(TILES))
+        gl.store(out + index, tile.load(TILES))
 
 
 def test_no_fence_is_asked_for_between_programs():

@@ -149,20 +149,20 @@ class Mutant:
 
 def _deleted(op: Op) -> Mutant:
     block = op.block
-    at = block.ops.index(op)
+    position = block.ops.index(op)
     return Mutant(
         f"{op.name} deleted",
         op,
-        lambda: block.ops.pop(at) and None,
-        lambda: block.ops.insert(at, op),
+        lambda: block.ops.pop(position) and None,
+        lambda: block.ops.insert(position, op),
     )
 
 
-def _changed(op: Op, position: int, value: Any, what: str) -> Mutant:
+def _changed(op: Op, position: int, value: Any, change: str) -> Mutant:
     old = op.args
     new = (*old[:position], value, *old[position + 1 :])
     return Mutant(
-        f"{op.name} {what}",
+        f"{op.name} {change}",
         op,
         lambda: setattr(op, "args", new),
         lambda: setattr(op, "args", old),
@@ -178,8 +178,8 @@ def _flipped(op: Op, position: int) -> Mutant:
     one.block = other.block = block
 
     def apply() -> None:
-        at = block.ops.index(op)
-        block.ops[at:at] = [one, other]
+        first = block.ops.index(op)
+        block.ops[first:first] = [one, other]
         op.args = (*old[:position], other.results[0], *old[position + 1 :])
 
     def undo() -> None:
@@ -210,11 +210,11 @@ def mutants(program: Any) -> Iterator[Mutant]:
         if not op.results:
             yield _deleted(op)
         if op.name in PENDING:
-            at = PENDING[op.name]
-            pending = int(op.args[at])
-            yield _changed(op, at, pending + 1, "with one more pending")
+            position = PENDING[op.name]
+            pending = int(op.args[position])
+            yield _changed(op, position, pending + 1, "with one more pending")
             if pending:
-                yield _changed(op, at, pending - 1, "with one less pending")
+                yield _changed(op, position, pending - 1, "with one less pending")
         elif op.name == "mbarrier_expect":
             yield _changed(op, 1, int(op.args[1]) + 16, "of more bytes")
             yield _changed(op, 1, int(op.args[1]) - 16, "of fewer bytes")

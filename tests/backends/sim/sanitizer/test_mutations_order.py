@@ -35,14 +35,14 @@ WEAKER = {
 WEAKER.update(dict.fromkeys(("acquire", "release"), ("relaxed",)))
 
 
-def reordered(op: Op, sem: str, scope: str, what: str) -> Mutant:
+def reordered(op: Op, sem: str, scope: str, change: str) -> Mutant:
     old = op.attrs["order"]
 
     def put(new: tuple) -> None:
         op.attrs["order"] = new
         op.orders = None
 
-    return Mutant(f"{op.name} {what}", op, lambda: put((sem, scope)), lambda: put(old))
+    return Mutant(f"{op.name} {change}", op, lambda: put((sem, scope)), lambda: put(old))
 
 
 def every_mutant(program: Any) -> Iterator[Mutant]:

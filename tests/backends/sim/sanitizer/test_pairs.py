@@ -271,7 +271,7 @@ def flagged(data, flag, out, RELEASE: gl.constexpr, ACQUIRE: gl.constexpr, SCOPE
 
 
 @pytest.mark.parametrize(
-    "release, acquire, scope, said",
+    "release, acquire, scope, advice",
     [
         ("release", "acquire", "gpu", None),
         ("relaxed", "acquire", "gpu", "Here no atomic releases."),
@@ -279,14 +279,14 @@ def flagged(data, flag, out, RELEASE: gl.constexpr, ACQUIRE: gl.constexpr, SCOPE
         ("release", "acquire", "cta", "reaches no other program (scope cta)."),
     ],
 )
-def test_a_report_names_the_order_that_the_atomics_lack(release, acquire, scope, said):
+def test_a_report_names_the_order_that_the_atomics_lack(release, acquire, scope, advice):
     arguments = np.zeros(128, np.int32), np.zeros(1, np.int32), np.zeros(128, np.int32)
-    if said is None:
+    if advice is None:
         flagged[(2,)](*arguments, release, acquire, scope, target="sim:sm_90")
         return
     with pytest.raises(RaceError) as error:
         flagged[(2,)](*arguments, release, acquire, scope, target="sim:sm_90")
-    assert error.value.remedy.endswith(said)
+    assert error.value.remedy.endswith(advice)
 
 
 WAVES = gl.constexpr(gl.BlockedLayout([1], [64], [4], [0]))

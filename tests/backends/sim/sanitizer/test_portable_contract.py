@@ -188,10 +188,10 @@ def test_the_steps_of_a_pipeline_are_held_to_their_order_on_every_target(target)
     a, out = np.arange(1024, dtype=np.float32), np.zeros((2, 1024), np.float32)
     steps_of[(2,)](a, out, 4, 2, 0, 1, target=f"sim:{target}")
     np.testing.assert_array_equal(out, [a, a])
-    for arguments, said in MISTAKES.values():
+    for arguments, message in MISTAKES.values():
         with pytest.raises(PipelineError) as error:
             steps_of[(2,)](a, out, *arguments, target=f"sim:{target}")
-        assert said in str(error.value) and error.value.remedy
+        assert message in str(error.value) and error.value.remedy
         assert "tiles." in error.value.span.text
     with using(races=False):
         steps_of[(2,)](a, out, 4, 2, 0, 2, target=f"sim:{target}")

@@ -130,9 +130,9 @@ def test_partitions_that_read_one_element(schedule):
 
 
 @gluon.jit
-def counts(bins, at, N: gl.constexpr):
+def counts(bins, values, N: gl.constexpr):
     o = gl.program_id(0) * N + gl.arange(0, N, layout=L1)
-    gl.atomic_add(bins + gl.load(at + o), 1, sem="relaxed")
+    gl.atomic_add(bins + gl.load(values + o), 1, sem="relaxed")
 
 
 def test_memory_of_launches_is_bounded(monkeypatch):
@@ -142,10 +142,10 @@ def test_memory_of_launches_is_bounded(monkeypatch):
         earlier.Earlier, "__init__", lambda self: (make(self), collected.append(self))[0]
     )
     monkeypatch.setattr(earlier, "LIMIT", 1000)
-    at = np.random.default_rng(0).integers(0, 512, 128 * 256).astype(np.int32)
+    values = np.random.default_rng(0).integers(0, 512, 128 * 256).astype(np.int32)
     bins = np.zeros(512, np.int32)
-    counts[(256,)](bins, at, 128)
-    np.testing.assert_array_equal(bins, np.bincount(at, minlength=512))
+    counts[(256,)](bins, values, 128)
+    np.testing.assert_array_equal(bins, np.bincount(values, minlength=512))
     assert 1 < max(e.count for e in collected) <= 1000
     assert all(len(e.who) <= 1024 for e in collected)
 

@@ -221,6 +221,6 @@ def test_a_kernel_that_fails_its_own_run_is_not_called_proved(tmp_path):
     assert done.stdout.startswith("fails: mirror on sim:sm_80 (1 state")
     assert "RaceError" in done.stderr
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=100)
-    said = json.loads(done.stdout)
-    assert done.returncode == said["exit"] == 1
-    assert [row["verdict"] for row in said["verdicts"]] == ["fails"]
+    report = json.loads(done.stdout)
+    assert done.returncode == report["exit"] == 1
+    assert [row["verdict"] for row in report["verdicts"]] == ["fails"]

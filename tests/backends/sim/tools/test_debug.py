@@ -73,46 +73,48 @@ def call(n=0):
 
 
 def test_a_breakpoint_shows_lines_names_and_values():
-    said = session(["where", "p w[:3]", "w.shape", "p by", "p v + nothing", "q"], call)
+    answers = session(["where", "p w[:3]", "w.shape", "p by", "p v + nothing", "q"], call)
     stop = here("    breakpoint()")
-    assert f"{__file__}:{stop} in scaled, the kernel, program (0, 0, 0) of 2 here" in said[0]
-    assert "-> breakpoint()" in said[0]
-    lines = said[1].splitlines()
+    assert f"{__file__}:{stop} in scaled, the kernel, program (0, 0, 0) of 2 here" in answers[0]
+    assert "-> breakpoint()" in answers[0]
+    lines = answers[1].splitlines()
     assert lines[0].endswith("in caller: total = total + scaled(x, 2.0)")
     assert lines[1].startswith(">") and lines[1].endswith("in scaled: breakpoint()")
-    assert said[2:5] == ["[2., 4., 6.]", "(128,)", "2.0"]
-    assert "NameError" in said[5]
+    assert answers[2:5] == ["[2., 4., 6.]", "(128,)", "2.0"]
+    assert "NameError" in answers[5]
 
 
 def test_names_have_their_values_at_the_line():
     # In the loop `x` is old + 1, whatever is assigned to it before and after.
-    said = session(["up", "p x[:2]", "p old[:2]", "p k", "p BLOCK", "down", "p v[:2]", "q"], call)
-    assert said[2:6] == ["[1., 2.]", "[0., 1.]", "0", "128"]
-    assert said[7] == "[1., 2.]"
+    answers = session(
+        ["up", "p x[:2]", "p old[:2]", "p k", "p BLOCK", "down", "p v[:2]", "q"], call
+    )
+    assert answers[2:6] == ["[1., 2.]", "[0., 1.]", "0", "128"]
+    assert answers[7] == "[1., 2.]"
     assert "total: tensor<128xfp32" in session(["up", "names", "q"], call)[2]
 
 
 def test_rebinding_to_an_older_value():
-    said = session(
+    answers = session(
         ["c", "c", "p x[:2]", "p total[:2]", "q"], lambda: call(1 << 20), OutOfBoundsError
     )
-    assert said[3:5] == ["[0., 1.]", "[4., 8.]"]
+    assert answers[3:5] == ["[0., 1.]", "[4., 8.]"]
 
 
 def test_each_stop_and_each_program():
-    said = session(
+    answers = session(
         ["up", "p k", "program 1", "p x[:2]", "program", "program 7", "c", "up", "p k", "c"], call
     )
-    assert said[2] == "0" and "program (1, 0, 0)" in said[3] and said[4] == "[129., 130.]"
-    assert said[5] == "(0, 0, 0) (1, 0, 0)" and "not here" in said[6]
-    assert "breakpoint()" in said[7] and said[9] == "1"
+    assert answers[2] == "0" and "program (1, 0, 0)" in answers[3] and answers[4] == "[129., 130.]"
+    assert answers[5] == "(0, 0, 0) (1, 0, 0)" and "not here" in answers[6]
+    assert "breakpoint()" in answers[7] and answers[9] == "1"
 
 
 def test_steps_go_line_by_line():
-    said = session(["q"], call)
-    assert len(said) == 2
-    said = session(["s", "s", "q"], call)
-    assert "-> breakpoint()" in said[0] and "total = total + scaled" in said[1]
+    answers = session(["q"], call)
+    assert len(answers) == 2
+    answers = session(["s", "s", "q"], call)
+    assert "-> breakpoint()" in answers[0] and "total = total + scaled" in answers[1]
 
 
 def test_the_result_is_that_without_a_debugger():
@@ -149,18 +151,19 @@ def fails():
 
 
 def test_post_mortem_has_the_failing_line_program_and_values():
-    said = session(
+    answers = session(
         ["p x[:3]", "p i[0]", "dump s", "layout s", "ops", "list 1", "q"], fails, SimulatorError
     )
-    assert "OutOfBoundsError" in said[0] and "gl.store(out + i * 2, x)" in said[0]
+    assert "OutOfBoundsError" in answers[0] and "gl.store(out + i * 2, x)" in answers[0]
     assert (
-        f":{here('gl.store(out + i * 2, x)')} in outside, the kernel, program (1, 0, 0)" in said[0]
+        f":{here('gl.store(out + i * 2, x)')} in outside, the kernel, program (1, 0, 0)"
+        in answers[0]
     )
     # Values live on after their last use, of the program that failed.
-    assert said[1:3] == ["[384., 387., 390.]", "128"]
-    assert said[3].splitlines()[1].split() == ["16:", *(str(3 * (144 + k)) for k in range(16))]
-    assert "SwizzledSharedLayout" in said[4] and said[5].startswith("store(tensor<128x*fp32")
-    assert f"{here('gl.store(out + i * 2, x)')} ->" in said[6] and "s.store(x)" in said[6]
+    assert answers[1:3] == ["[384., 387., 390.]", "128"]
+    assert answers[3].splitlines()[1].split() == ["16:", *(str(3 * (144 + k)) for k in range(16))]
+    assert "SwizzledSharedLayout" in answers[4] and answers[5].startswith("store(tensor<128x*fp32")
+    assert f"{here('gl.store(out + i * 2, x)')} ->" in answers[6] and "s.store(x)" in answers[6]
 
 
 def test_errors_of_others_are_not_kept():

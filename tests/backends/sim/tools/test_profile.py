@@ -389,10 +389,12 @@ def test_a_profile_fits_a_screen(tmp_path, monkeypatch):
 def test_profiles_of_hardware_are_refused(tmp_path, monkeypatch):
     file = tmp_path / "f.py"
     file.write_text(FILE)
-    said = command(file, "-t", "nvidia:sm_90", "--profile", code=2, monkeypatch=monkeypatch).stderr
-    assert "Try --target sim:sm_90" in said
-    said = command(
+    errors = command(
+        file, "-t", "nvidia:sm_90", "--profile", code=2, monkeypatch=monkeypatch
+    ).stderr
+    assert "Try --target sim:sm_90" in errors
+    errors = command(
         file, "-t", "sim:sm_90", "--profile-json", tmp_path / "no" / "x", code=2,
         monkeypatch=monkeypatch,
     ).stderr  # fmt: skip
-    assert "folder does not exist" in said
+    assert "folder does not exist" in errors
