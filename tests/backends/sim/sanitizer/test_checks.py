@@ -247,7 +247,7 @@ def test_promises_to_the_compiler_must_hold():
     assert (dst == src[32:160]).all()
     refused(
         promises_too_much, MisalignedError, "multiple_of.16. does not hold for element .0,.; got 3|got 3",
-        "at + start", (1,), src, dst, 3, 128, element=(0,),
+        "index + start", (1,), src, dst, 3, 128, element=(0,),
     )  # fmt: skip
     with using(alignment=False):
         promises_too_much[(1,)](src, dst, 3, 128)
