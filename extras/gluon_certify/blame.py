@@ -49,10 +49,10 @@ def blame(subject: Subject, emulator: Backend, timeout: float) -> Optional[Blame
         if limit is None:
             return None
         unknown = limit.error in ("UnknownInstructionError", "TimeLimitError", "NotModelled")
-        at, words = (
+        step, words = (
             ("emulator", "It could not execute the code.") if unknown else ("open", "Nothing ran.")
         )
-        return Blame(at, limit.error, words)
+        return Blame(step, limit.error, words)
     return _Search(subject, emulator, failed, timeout).run()
 
 
@@ -111,8 +111,8 @@ class _Search:
         )
         return self._blamed("pass", f"{lowering} of {self.compiler}", words)
 
-    def _blamed(self, at: str, name: str, words: str) -> Blame:
-        return Blame(at, name, words, tuple(self.tried))
+    def _blamed(self, step: str, name: str, words: str) -> Blame:
+        return Blame(step, name, words, tuple(self.tried))
 
     # -- variants --
 
@@ -126,8 +126,8 @@ class _Search:
             except GluonError as error:
                 outcome = f"does not compile: {type(error).__name__}"
             names = passes.names
-        said = "all passes" if most is None else f"{most} passes that optimize"
-        self.tried.append((said, outcome))
+        label = "all passes" if most is None else f"{most} passes that optimize"
+        self.tried.append((label, outcome))
         return names, outcome
 
     def _waits_at_zero(self) -> str:

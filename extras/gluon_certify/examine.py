@@ -262,18 +262,18 @@ class Examiner:
         worst: dict[str, Compared] = {}
         orders = self.plan.orders() if self.target.architecture.backend == "nvidia" else [{}]
         for order in orders:
-            said = spoken(order) if order else "its waits and order, checked for every schedule"
+            schedule = spoken(order) if order else "its waits and order, checked for every schedule"
             memory.restore(before)
             error = self._run(subject, pending, order)
             if error is not None:
                 limit = isinstance(error, _UNABLE) or type(error).__name__ in _LIMITS
                 kind = "limit" if limit else "emulator"
-                subject.part.findings.append(_finding(kind, error, said))
+                subject.part.findings.append(_finding(kind, error, schedule))
                 if not limit:
                     name = type(error).__name__
                     self._failed(subject, pending, memory, (before, after), order, name)
                 break
-            examined.emulated.append(said)
+            examined.emulated.append(schedule)
             wrong = []
             for one in compared(memory, after, subject.allowed):
                 known = worst.get(one.name)
@@ -282,7 +282,7 @@ class Examiner:
                 if not one.passed and one.name not in examined.varying:
                     wrong.append(one)
             if wrong:
-                subject.part.findings.append(_differs(wrong, said))
+                subject.part.findings.append(_differs(wrong, schedule))
                 self._failed(subject, pending, memory, (before, after), order, "")
                 break
         examined.arrays = list(worst.values())
@@ -322,7 +322,7 @@ class Examiner:
         return None
 
 
-def _differs(wrong: Sequence[Compared], said: str) -> Finding:
+def _differs(wrong: Sequence[Compared], order: str) -> Finding:
     parts = [
         f"{one.name}: {one.differing} of {one.size} elements differ by up to {one.worst:.3g} of the "
         f"largest, and rounding explains {one.allowed:.3g}"
@@ -331,13 +331,13 @@ def _differs(wrong: Sequence[Compared], said: str) -> Finding:
         for one in wrong
     ]
     message = "the machine code has other results than the simulator: " + "; ".join(parts)
-    return Finding("results", "", message, schedule=said)
+    return Finding("results", "", message, schedule=order)
 
 
-def _finding(kind: str, error: GluonError, said: str) -> Finding:
+def _finding(kind: str, error: GluonError, schedule: str) -> Finding:
     span = error.span
     file, line = (os.path.basename(span.file), span.line) if span is not None else ("", 0)
-    return Finding(kind, type(error).__name__, str(error), file, line, said)
+    return Finding(kind, type(error).__name__, str(error), file, line, schedule)
 
 
 def _options(code: CompiledKernel) -> dict[str, str]:

@@ -80,14 +80,14 @@ BUGS = {
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", BUGS)
 def test_known_bugs_are_found_and_blamed_from_scratch(name, tmp_path):
-    text, target, there, at, words = BUGS[name]
+    text, target, there, step, words = BUGS[name]
     certificate = certify(program(tmp_path, text), [target], plan=PLAN)
     (kernel,) = certificate.targets[0].kernels
     if not there:
         assert certificate.verdict == "certified" and kernel.blame is None
         return
     assert certificate.verdict == "wrong" and kernel.blame is not None
-    assert kernel.blame.at == at and words in kernel.blame.name
+    assert kernel.blame.at == step and words in kernel.blame.name
 
 
 def test_a_mistake_of_the_kernel_is_its_own(tmp_path):

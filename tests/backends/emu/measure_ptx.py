@@ -34,9 +34,9 @@ class Driver:
             raise RuntimeError(f"{name}: {status}")
 
     def allocate(self, size):
-        at = ctypes.c_uint64()
-        self.call("cuMemAlloc_v2", ctypes.byref(at), ctypes.c_size_t(size))
-        return at
+        address = ctypes.c_uint64()
+        self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        return address
 
     def run(self, form, src, dst, words):
         """The results of a form, (results, threads) of uint64."""

@@ -46,13 +46,13 @@ class Program:
         self.others = others
         text = re.sub(r"//[^\n]*", "", text)
         self.tokens: list[str] = []
-        at, text = 0, text.rstrip()
-        while at < len(text):
-            match = _TOKEN.match(text, at)
+        position, text = 0, text.rstrip()
+        while position < len(text):
+            match = _TOKEN.match(text, position)
             if match is None:
-                raise Unsupported(text[at : at + 10])
+                raise Unsupported(text[position : position + 10])
             self.tokens.append(match[0].strip())
-            at = match.end()
+            position = match.end()
 
     def run(self, state: dict[str, Any]) -> dict[str, Any]:
         """`state` after it: registers as (bits, width) by name, such as "S0"; "laneId" a number."""
@@ -68,8 +68,8 @@ class Program:
     # -- statements --------------------------------------------------------------------------------
 
     def _peek(self, ahead: int = 0) -> str:
-        at = self.at + ahead
-        return self.tokens[at] if at < len(self.tokens) else ""
+        position = self.at + ahead
+        return self.tokens[position] if position < len(self.tokens) else ""
 
     def _take(self, wanted: str = "") -> str:
         token = self._peek()

@@ -267,10 +267,10 @@ def _mma():
         word = "f64" if left == "f64" else "b32"
         counts = m * k // 32 // each, n * k // 32 // each
         sums = m * n // 32 // (2 if result == "f16" else 1)
-        lists, at = [], 0
+        lists, first = [], 0
         for count in (*counts, sums):
-            lists.append("{" + ", ".join(f"%a{at + i}" for i in range(count)) + "}")
-            at += count
+            lists.append("{" + ", ".join(f"%a{first + i}" for i in range(count)) + "}")
+            first += count
         d = "{" + ", ".join(f"%d{i}" for i in range(sums)) + "}"
         opcode = f"mma.sync.aligned.{shape}.row.col.{result}.{left}.{right}.{before}"
         kinds = (f"m:{left}",) * counts[0] + (f"m:{right}",) * counts[1] + (f"m:{before}",) * sums
@@ -326,21 +326,21 @@ def kernel_of(form):
              "ld.param.u64 %in, [src]; ld.param.u64 %out, [dst]; mul.wide.u32 %far, %t, 8;",
              "add.s64 %in, %in, %far;"]  # fmt: skip
     for i, kind in enumerate(form.operands):
-        bits, at = _width(kind), i * total * 8
+        bits, offset = _width(kind), i * total * 8
         if bits == 1:
-            lines.append(f".reg .pred %a{i}; ld.global.b32 %p32, [%in+{at}]; and.b32 %p32, %p32, 1; setp.ne.u32 %a{i}, %p32, 0;")  # fmt: skip
+            lines.append(f".reg .pred %a{i}; ld.global.b32 %p32, [%in+{offset}]; and.b32 %p32, %p32, 1; setp.ne.u32 %a{i}, %p32, 0;")  # fmt: skip
         else:
-            lines.append(f".reg .b{bits} %a{i}; ld.global.b{bits} %a{i}, [%in+{at}];")
+            lines.append(f".reg .b{bits} %a{i}; ld.global.b{bits} %a{i}, [%in+{offset}];")
     for i, kind in enumerate(form.results):
         bits = _width(kind)
         lines.append(f".reg .{'pred' if bits == 1 else f'b{bits}'} %d{i};")
     lines += [form.body, form.text, "add.s64 %out, %out, %far;"]
     for i, kind in enumerate(form.results):
-        bits, at = _width(kind), i * total * 8
+        bits, offset = _width(kind), i * total * 8
         if bits == 1:
-            lines.append(f"selp.u32 %p32, 1, 0, %d{i}; st.global.b32 [%out+{at}], %p32;")
+            lines.append(f"selp.u32 %p32, 1, 0, %d{i}; st.global.b32 [%out+{offset}], %p32;")
         else:
-            lines.append(f"st.global.b{bits} [%out+{at}], %d{i};")
+            lines.append(f"st.global.b{bits} [%out+{offset}], %d{i};")
     return "\n".join([*lines, "ret;", "}"])
 
 
@@ -457,11 +457,11 @@ def load(path):
     content = lzma.decompress(path.read_bytes())
     start = int.from_bytes(content[:4], "little") + 4
     device, sizes, *names = content[4:start].decode().split("\n")
-    at, whole = start, {}
+    offset, whole = start, {}
     for kind, size in zip(("bits", "u1", "u2", "u4", "u8"), map(int, sizes.split())):
         dtype = "u1" if kind == "bits" else kind
-        whole[kind] = np.frombuffer(content[at : at + size], dtype)
-        at += size
+        whole[kind] = np.frombuffer(content[offset : offset + size], dtype)
+        offset += size
     whole["bits"] = np.unpackbits(whole["bits"])
     results, taken = {}, dict.fromkeys(whole, 0)
     for entry in names:

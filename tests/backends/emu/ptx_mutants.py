@@ -203,11 +203,11 @@ def table(name: str) -> tuple[Counter[tuple[str, str]], list[Mutant]]:
             counts[mutant.kind, "not executed"] += 1
             continue
         begun = time.monotonic()
-        said = report(case, kernel, mutant, right)
-        counts[mutant.kind, said or "no report"] += 1
-        if said is None:
+        verdict = report(case, kernel, mutant, right)
+        counts[mutant.kind, verdict or "no report"] += 1
+        if verdict is None:
             silent.append(mutant)
-        print(f"{name}: {mutant}: {said or 'no report'} ({time.monotonic() - begun:.1f} s)", file=sys.stderr, flush=True)  # fmt: skip
+        print(f"{name}: {mutant}: {verdict or 'no report'} ({time.monotonic() - begun:.1f} s)", file=sys.stderr, flush=True)  # fmt: skip
     return counts, silent
 
 
@@ -215,8 +215,8 @@ def main() -> None:
     chosen = sys.argv[1:] or list(CASES)
     for name in chosen:
         counts, silent = table(name)
-        for (kind, said), count in sorted(counts.items()):
-            print(f"| {name} | {kind} | {said} | {count} |", flush=True)
+        for (kind, verdict), count in sorted(counts.items()):
+            print(f"| {name} | {kind} | {verdict} | {count} |", flush=True)
         for mutant in silent:
             print(f"    {mutant}", flush=True)
 

@@ -76,10 +76,10 @@ ARGUMENTS = ["-g", "2", "-a", "f32[100]=arange", "-a", "f32[10, 10]", "-a", "i32
 
 
 def test_a_file_runs(cli, tmp_path):
-    said = cli("emu", "halve.s", *ARGUMENTS, "--save", "1=out.npy", "--trace-isa", "counts.json")
-    assert re.search(r"halve: \d+ instructions", said)
-    assert "argument 0, float32[100], 0 changed: 0 1 2" in said
-    assert "argument 1, float32[10x10], 99 changed: 0 0.5 1 1.5" in said
+    output = cli("emu", "halve.s", *ARGUMENTS, "--save", "1=out.npy", "--trace-isa", "counts.json")
+    assert re.search(r"halve: \d+ instructions", output)
+    assert "argument 0, float32[100], 0 changed: 0 1 2" in output
+    assert "argument 1, float32[10x10], 99 changed: 0 0.5 1 1.5" in output
     np.testing.assert_array_equal(np.load("out.npy").ravel(), X / 2)
     assert json.loads((tmp_path / "counts.json").read_text())["grid"] == [2, 1, 1]
     np.save("x.npy", X[::-1])
@@ -91,8 +91,8 @@ def test_a_file_in_place_of_the_compiler_s_code(cli, text):
     assert "sum 2475.0" in cli("run", "halve.py", "--target", TARGET, "--asm", "halve=halve.s")
     changed = re.sub(r"0\.5(?=, v)", "2.0", text)
     assert changed != text
-    said = cli("run", "halve.py", "--target", TARGET, "--asm", "halve=changed.s", changed=changed)
-    assert "sum 9900.0" in said
+    output = cli("run", "halve.py", "--target", TARGET, "--asm", "halve=changed.s", changed=changed)
+    assert "sum 9900.0" in output
 
 
 def test_an_option_that_is_given_twice_is_passed_on_twice():
@@ -109,9 +109,9 @@ def test_a_wait_that_is_left_out_is_reported(cli, text):
     changed = re.sub(r"\n\ts_waitcnt vmcnt\(0\)", "", text)
     run = ("run", "halve.py", "--target", TARGET, "--asm", "halve=changed.s")
     for command in (run, ("emu", "changed.s", *ARGUMENTS)):
-        said = cli(*command, code=1, changed=changed)
-        assert "MissingWaitError: missing s_waitcnt vmcnt(0) before" in said
-        assert re.search(r"\(changed\.s:\d+\), workgroup \(0, 0, 0\), wave 0", said)
+        output = cli(*command, code=1, changed=changed)
+        assert "MissingWaitError: missing s_waitcnt vmcnt(0) before" in output
+        assert re.search(r"\(changed\.s:\d+\), workgroup \(0, 0, 0\), wave 0", output)
 
 
 def test_in_a_program(tmp_path, text):

@@ -98,12 +98,12 @@ if TRITON_VERSION >= (3, 7):
 @gluon.jit
 def turned(x, middle, out, ARRIVE: gl.constexpr):
     # One workgroup reads the data that the other wrote.
-    at = gl.arange(0, 256, SPLIT)
-    gl.store(middle + at, gl.load(x + at) * 2)
+    offsets = gl.arange(0, 256, SPLIT)
+    gl.store(middle + offsets, gl.load(x + offsets) * 2)
     if ARRIVE:
         cluster.arrive()
     cluster.wait()
-    gl.store(out + at, gl.load(middle + 255 - at))
+    gl.store(out + offsets, gl.load(middle + 255 - offsets))
 
 
 @gluon.jit
@@ -124,13 +124,13 @@ def shared_copy(x, out):
     smem = gl.allocate_shared_memory(gl.float32, [32, 64], BOTH)
     rows = gl.arange(0, 32, gl.SliceLayout(1, SAME))
     columns = gl.arange(0, 64, gl.SliceLayout(0, SAME))
-    at = rows[:, None] * 64 + columns[None, :]
-    async_copy.global_to_shared(smem, x + at)
+    offsets = rows[:, None] * 64 + columns[None, :]
+    async_copy.global_to_shared(smem, x + offsets)
     async_copy.commit_group()
     async_copy.wait_group(0)
     cluster.arrive()
     cluster.wait()
-    gl.store(out + at, smem.load(SAME))
+    gl.store(out + offsets, smem.load(SAME))
 
 
 clusters = pytest.mark.skipif(TRITON_VERSION < (3, 7), reason="clusters need Triton 3.7")

@@ -14,17 +14,19 @@ def lane_sources(control: str, lanes: int):
     name, _, value = control.partition(":")
     sources = []
     for lane in range(lanes):
-        row, at = lane // 16 * 16, lane % 16
+        row, lane_in_row = lane // 16 * 16, lane % 16
         if name == "row_shl":
-            sources.append(row + at + int(value) if at + int(value) < 16 else None)
+            sources.append(
+                row + lane_in_row + int(value) if lane_in_row + int(value) < 16 else None
+            )
         elif name == "row_shr":
-            sources.append(row + at - int(value) if at >= int(value) else None)
+            sources.append(row + lane_in_row - int(value) if lane_in_row >= int(value) else None)
         elif name == "row_ror":
-            sources.append(row + (at - int(value)) % 16)
+            sources.append(row + (lane_in_row - int(value)) % 16)
         elif name == "quad_perm":
             sources.append(lane // 4 * 4 + int(value[1 + 2 * (lane % 4)]))
         elif name == "row_mirror":
-            sources.append(row + 15 - at)
+            sources.append(row + 15 - lane_in_row)
         elif name == "row_half_mirror":
             sources.append(lane // 8 * 8 + 7 - lane % 8)
         elif name == "row_bcast" and value == "15":
@@ -32,7 +34,7 @@ def lane_sources(control: str, lanes: int):
         elif name == "row_bcast":
             sources.append(31 if lane >= 32 else None)
         elif name == "row_xmask":
-            sources.append(row + (at ^ int(value)))
+            sources.append(row + (lane_in_row ^ int(value)))
         else:
             sources.append(row + int(value))
     return sources

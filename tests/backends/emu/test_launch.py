@@ -52,9 +52,9 @@ def test_scalars(arch):
 @gluon.jit
 def places(out, L: gl.constexpr):
     x, y, z = gl.program_id(0), gl.program_id(1), gl.program_id(2)
-    at = (z * gl.num_programs(1) + y) * gl.num_programs(0) + x
+    block = (z * gl.num_programs(1) + y) * gl.num_programs(0) + x
     offsets = gl.arange(0, L, gl.BlockedLayout([1], [L], [1], [0]))
-    gl.store(out + at * L + offsets, offsets * 0 + x + 10 * y + 100 * z)
+    gl.store(out + block * L + offsets, offsets * 0 + x + 10 * y + 100 * z)
 
 
 @BOTH

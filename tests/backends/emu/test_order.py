@@ -89,9 +89,9 @@ def test_each_fence_is_needed(arch):
     lines = subject.text.splitlines()
     for _, fence, place, missing in (f for f in FENCES if f[0] == arch):
         fences = [i for i, line in enumerate(lines) if line.split(";")[0].strip() == fence]
-        at = fences[-1 - place]
+        index = fences[-1 - place]
         with pytest.raises(OrderError, match="global_store.*may not be there yet: ") as caught:
-            subject.run("\n".join([*lines[:at], *lines[at + 1 :]]))
+            subject.run("\n".join([*lines[:index], *lines[index + 1 :]]))
         assert missing in str(caught.value)
         assert "total += gl.load" in str(caught.value)
 

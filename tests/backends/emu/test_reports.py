@@ -346,8 +346,8 @@ global_store_dword v4, v3, s[6:7]
     run(body, totals, olds)
     assert totals.tolist() == [16] * 4
     slot = np.arange(64) & 12
-    for at in (0, 4, 8, 12):
-        assert sorted(olds[slot == at]) == list(range(16))
+    for offset in (0, 4, 8, 12):
+        assert sorted(olds[slot == offset]) == list(range(16))
 
 
 def test_scratch_is_each_lanes_own():

@@ -191,16 +191,16 @@ def _executed(
     if scalar:
         for i in range(count):
             registers = {"scc": i & 1, "s20": old[i], "s21": old[i]}
-            for s, at in places.items():
-                registers[f"s{at}"] = operands[s][i] & 0xFFFFFFFF
-                registers[f"s{at + 1}"] = operands[s][i] >> 32
+            for s, register in places.items():
+                registers[f"s{register}"] = operands[s][i] & 0xFFFFFFFF
+                registers[f"s{register + 1}"] = operands[s][i] >> 32
             low, high, scc = one(line, registers, "s20", "s21", "scc", arch=arch)
             yield int(low) | int(high) << 32, scc
         return
     registers = {"v20": np.array(old, np.uint32), "v21": np.array(old, np.uint32)}
-    for s, at in places.items():
-        registers[f"v{at}"] = np.array([b & 0xFFFFFFFF for b in operands[s]], np.uint32)
-        registers[f"v{at + 1}"] = np.array([b >> 32 for b in operands[s]], np.uint32)
+    for s, register in places.items():
+        registers[f"v{register}"] = np.array([b & 0xFFFFFFFF for b in operands[s]], np.uint32)
+        registers[f"v{register + 1}"] = np.array([b >> 32 for b in operands[s]], np.uint32)
     if kind == "mask":
         low, high = one(line, registers, "s20", "s21", arch=arch)
         bits = int(low) | int(high) << 32

@@ -333,16 +333,18 @@ def _start(machine: Machine, request: Launch, rows: int) -> Batch:
         s[TTMP + 6] = ids[:, 0] % cluster | (cluster - 1) << 12
         machine.hardware["IB_STS2"] = (1 if cluster > 1 else 0) << 6
     else:
-        at = directives.get("user_sgpr_count", 0)
+        register = directives.get("user_sgpr_count", 0)
         for axis, letter in enumerate("xyz"):
             if directives.get(f"system_sgpr_workgroup_id_{letter}", axis == 0):
-                s[at] = ids[:, axis]
-                at += 1
+                s[register] = ids[:, axis]
+                register += 1
         if directives.get("system_sgpr_workgroup_info"):
-            s[at] = 0
-            at += 1
+            s[register] = 0
+            register += 1
         if directives.get("system_sgpr_private_segment_wavefront_offset"):
-            s[at] = 0 if request.scratch is None else number * (request.scratch.data.size // total)
+            s[register] = (
+                0 if request.scratch is None else number * (request.scratch.data.size // total)
+            )
     s[125] = 0
     s[EXEC : EXEC + 2] = 0xFFFFFFFF if lanes == 64 else 0
     s[EXEC] = 0xFFFFFFFF
@@ -369,24 +371,27 @@ _USER = (
 
 
 def _user_registers(s: np.ndarray, directives: dict[str, int], request: Launch) -> None:
-    at, kernarg = 0, request.kernarg
+    register, kernarg = 0, request.kernarg
     for name, count in _USER:
         if not directives.get(name):
             continue
-        s[at : at + count] = 0
+        s[register : register + count] = 0
         if name == "user_sgpr_kernarg_segment_ptr":
             address = kernarg.ctypes.data
-            s[at], s[at + 1] = address & 0xFFFFFFFF, address >> 32
+            s[register], s[register + 1] = address & 0xFFFFFFFF, address >> 32
         elif name == "user_sgpr_dispatch_ptr" and request.packet is not None:
-            s[at], s[at + 1] = request.packet.start & 0xFFFFFFFF, request.packet.start >> 32
+            s[register], s[register + 1] = (
+                request.packet.start & 0xFFFFFFFF,
+                request.packet.start >> 32,
+            )
         elif name == "user_sgpr_private_segment_buffer" and request.scratch is not None:
             for word, value in enumerate(resource(request.scratch)):
-                s[at + word] = value
+                s[register + word] = value
         elif name == "user_sgpr_private_segment_size":
-            s[at] = request.code.scratch_bytes
-        at += count
+            s[register] = request.code.scratch_bytes
+        register += count
     words = kernarg.view(np.uint32)
     offset = directives.get("user_sgpr_kernarg_preload_offset", 0)
     for i in range(directives.get("user_sgpr_kernarg_preload_length", 0)):
         if offset + i < words.size:
-            s[at + i] = words[offset + i]
+            s[register + i] = words[offset + i]

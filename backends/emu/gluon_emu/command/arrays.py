@@ -37,7 +37,7 @@ def show(
     arrays: dict[int, np.ndarray],
     ran: int,
     warps: str = "waves",
-    said: str = "nothing wrong",
+    verdict: str = "nothing wrong",
 ) -> None:
     """Print the changes that the kernel made to its arrays."""
     rows: list[dict[str, Any]] = []
@@ -51,11 +51,11 @@ def show(
     if json:
         print(
             json_.dumps(
-                {"kernel": name, "instructions": ran, "verdict": said, "arrays": rows}, indent=2
+                {"kernel": name, "instructions": ran, "verdict": verdict, "arrays": rows}, indent=2
             )
         )
         return
-    print(f"{name}: {ran} instructions of {warps}, {said}")
+    print(f"{name}: {ran} instructions of {warps}, {verdict}")
     for row in rows:
         shape = "x".join(map(str, row["shape"]))
         values = [f"{v:g}" if isinstance(v, float) else str(v) for v in row["first"]]

@@ -79,8 +79,8 @@ class _Reader:
         rest = piece.text[guarded.end() :] if guarded is not None else piece.text
         self.opcode, _, operands = rest.strip().partition(" ")
         self.name, *self.modifiers = self.opcode.split(".")
-        at = piece.text.find(operands) if operands else len(piece.text)
-        cut = piece.source.piece(piece.at + at, piece.at + len(piece.text))
+        start = piece.text.find(operands) if operands else len(piece.text)
+        cut = piece.source.piece(piece.at + start, piece.at + len(piece.text))
         self.operands = [o for o in cut.split(",") if o.text]
 
     def error(self, message: str, within: str = "", **facts: Any) -> LitmusError:

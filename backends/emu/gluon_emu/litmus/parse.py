@@ -33,10 +33,10 @@ def parse(file: str, text: str) -> Test:
     source = Source(file, text)
     header = re.match(r"\s*(\S+)[ \t]*([^\n]*)", source.text)
     if header is None or header.group(1) != "PTX":
-        at = 0 if header is None else header.start(1)
+        offset = 0 if header is None else header.start(1)
         got = None if header is None else header.group(1)
         raise source.error(
-            at, "no litmus test of PTX", expected="`PTX NAME` in the first line", got=got
+            offset, "no litmus test of PTX", expected="`PTX NAME` in the first line", got=got
         )
     name = header.group(2).strip()
     if not name:
@@ -62,9 +62,9 @@ def parse(file: str, text: str) -> Test:
         builder.tree(sections.pop("scopetree"))
     dropping = sections.pop("filter", None)
     if len(sections) != 1:
-        at = len(source.text.rstrip()) if not sections else [*sections.values()][1].at
+        offset = len(source.text.rstrip()) if not sections else [*sections.values()][1].at
         words = "a second condition" if sections else "no final condition"
-        raise source.error(at, words, expected="one of exists, forall, ~exists")
+        raise source.error(offset, words, expected="one of exists, forall, ~exists")
     ((quantifier, condition),) = sections.items()
     return builder.test(quantifier, condition, dropping)
 
@@ -277,10 +277,10 @@ class _Builder:
             sign = words.take()
             if sign not in ("=", "==", "!="):
                 raise where
-            at = words.error("no value", "an integer")
+            failure = words.error("no value", "an integer")
             number = words.take()
             if not _INTEGER.match(number):
-                raise at
+                raise failure
             wanted, equal = int(number, 0), sign != "!="
             return lambda state: (state[key] == wanted) is equal
 

@@ -31,15 +31,15 @@ class Source:
         if open_ >= 0:
             raise self.error(open_, "the comment has no end", remedy="End it with `*)`.")
 
-    def span(self, at: int) -> SourceSpan:
-        at = min(at, len(self.written))
-        line = bisect_right(self._starts, at)
+    def span(self, offset: int) -> SourceSpan:
+        offset = min(offset, len(self.written))
+        line = bisect_right(self._starts, offset)
         start = self._starts[line - 1]
         text = self.written[start:].split("\n", 1)[0]
-        return SourceSpan(self.file, line, at - start, None, text)
+        return SourceSpan(self.file, line, offset - start, None, text)
 
-    def error(self, at: int, message: str, **facts: Any) -> LitmusError:
-        return LitmusError(message, span=self.span(at), **facts)
+    def error(self, offset: int, message: str, **facts: Any) -> LitmusError:
+        return LitmusError(message, span=self.span(offset), **facts)
 
     def piece(self, start: int, end: int) -> Piece:
         """Return a part of the text without the blanks around it."""
@@ -103,6 +103,6 @@ class Words:
 
     def error(self, message: str, expected: Optional[str] = None) -> LitmusError:
         word = self.peek()
-        at = self._words[self._next][1] if word is not None else len(self.piece.text)
+        offset = self._words[self._next][1] if word is not None else len(self.piece.text)
         source = self.piece.source
-        return source.error(self.piece.at + at, message, expected=expected, got=word)
+        return source.error(self.piece.at + offset, message, expected=expected, got=word)

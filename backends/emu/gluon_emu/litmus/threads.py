@@ -108,11 +108,11 @@ class _Thread:
         self.done: set[int] = set()
 
     def run(self) -> Run:
-        steps, at, back, count = self.program.steps, 0, 0, 0
+        steps, index, back, count = self.program.steps, 0, 0, 0
         labels = {step.to: number for number, step in enumerate(steps) if step.kind == "label"}
-        while at < len(steps):
-            step = steps[at]
-            at += 1
+        while index < len(steps):
+            step = steps[index]
+            index += 1
             count += 1
             if count > _MOST_STEPS:
                 self.result.cut = True
@@ -121,11 +121,11 @@ class _Thread:
             if step.kind == "bra":
                 self.control |= guard[1]
                 if guard[0]:
-                    back += labels[step.to] < at
+                    back += labels[step.to] < index
                     if back > self.unroll:
                         self.result.cut = True
                         break
-                    at = labels[step.to]
+                    index = labels[step.to]
                 continue
             if not guard[0]:
                 if step.to:

@@ -256,8 +256,8 @@ def dot(call: Call) -> Step:
         raise call.refuse(f"`{call.name}` of this kind is not known")
     step = 8 if call.name == "dp4a" else 16
 
-    def element(x: np.ndarray, at: int, size: int, kind: str) -> np.ndarray:
-        raw = (x >> np.uint32(at)).astype(uint(size))
+    def element(x: np.ndarray, shift: int, size: int, kind: str) -> np.ndarray:
+        raw = (x >> np.uint32(shift)).astype(uint(size))
         return np.asarray(
             (raw.view(np.dtype(f"i{size // 8}")) if kind == "s" else raw).astype(np.int64)
         )
@@ -265,8 +265,8 @@ def dot(call: Call) -> Step:
     def run(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
         total: Any = c.astype(np.int64)
         for i in range(32 // step):
-            at = i * 8 + (16 if second == "hi" else 0)
-            total = total + element(a, i * step, step, kinds[0]) * element(b, at, 8, kinds[1])
+            shift = i * 8 + (16 if second == "hi" else 0)
+            total = total + element(a, i * step, step, kinds[0]) * element(b, shift, 8, kinds[1])
         return np.asarray(total).astype(np.uint32)
 
     b32 = TYPES["b32"]
@@ -380,9 +380,11 @@ def bfind(call: Call) -> Step:
             if type.kind == "s"
             else x
         )
-        at = _highest(raw) - np.uint32(1)  # none found is all ones
+        position = _highest(raw) - np.uint32(1)  # none found is all ones
         return np.asarray(
-            np.where(at == 0xFFFFFFFF, at, np.uint32(type.bits - 1) - at) if amount else at
+            np.where(position == 0xFFFFFFFF, position, np.uint32(type.bits - 1) - position)
+            if amount
+            else position
         )
 
     return call.plain(_U32, [type], run)
@@ -406,9 +408,9 @@ def bfe(call: Call) -> Step:
         raw = a.view(np.dtype(f"u{bits // 8}")).astype(np.uint64)
         start, length = _place(start, bits), _place(length, bits)
         kept = np.minimum(length, np.maximum(bits - start, 0))
-        at = np.minimum(start, 63).astype(np.uint64)
+        shift = np.minimum(start, 63).astype(np.uint64)
         mask = _ones(kept)
-        field = np.where(start < bits, raw >> at, np.uint64(0)) & mask
+        field = np.where(start < bits, raw >> shift, np.uint64(0)) & mask
         if type.kind == "s":
             top = np.minimum(start + length - 1, bits - 1).clip(0)
             negative = ((raw >> top.astype(np.uint64)) & np.uint64(1)) != 0
@@ -433,9 +435,9 @@ def bfi(call: Call) -> Step:
     def run(a: np.ndarray, b: np.ndarray, start: np.ndarray, length: np.ndarray) -> np.ndarray:
         start, length = _place(start, type.bits), _place(length, type.bits)
         kept = np.minimum(length, np.maximum(type.bits - start, 0))
-        at = np.minimum(start, 63).astype(np.uint64)
-        mask = _ones(kept) << at
-        inserted = (b.astype(np.uint64) & ~mask) | ((a.astype(np.uint64) << at) & mask)
+        shift = np.minimum(start, 63).astype(np.uint64)
+        mask = _ones(kept) << shift
+        inserted = (b.astype(np.uint64) & ~mask) | ((a.astype(np.uint64) << shift) & mask)
         return np.asarray(inserted.astype(type.dtype))
 
     return call.plain(type, [type, type, _U32, _U32], run)
@@ -543,13 +545,15 @@ def prmt(call: Call) -> Step:
         for i in range(4):
             if mode is None:
                 nibble = (selector >> np.uint32(4 * i)) & np.uint32(15)
-                at, signs = nibble & np.uint32(7), nibble >> np.uint32(3)
+                byte_index, signs = nibble & np.uint32(7), nibble >> np.uint32(3)
             else:
-                at = np.array([p[i] for p in _PATTERNS[mode]], np.uint32)[selector & np.uint32(3)]
+                byte_index = np.array([p[i] for p in _PATTERNS[mode]], np.uint32)[
+                    selector & np.uint32(3)
+                ]
                 signs = np.zeros((1, 1), np.uint32)
-            byte = ((both >> (at * np.uint32(8)).astype(np.uint64)) & np.uint64(255)).astype(
-                np.uint32
-            )
+            byte = (
+                (both >> (byte_index * np.uint32(8)).astype(np.uint64)) & np.uint64(255)
+            ).astype(np.uint32)
             spread = np.where(byte & np.uint32(128), np.uint32(255), np.uint32(0))
             word = word | (np.where(signs != 0, spread, byte) << np.uint32(8 * i))
         return np.asarray(word)

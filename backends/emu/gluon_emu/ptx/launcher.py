@@ -119,11 +119,11 @@ def prepared(
             expected=f"{len(wanted)} values",
             got=f"{len(leaves)}: {', '.join(name for name, _, _ in leaves)}",
         )
-    values = [(kind, value) for _, kind, value in leaves] + [("i64", at) for at in scratch]
+    values = [(kind, value) for _, kind, value in leaves] + [("i64", offset) for offset in scratch]
     for parameter, (kind, value) in zip(wanted, values):
-        at = code.parameters[parameter.name]
+        offset = code.parameters[parameter.name]
         data = encode(kind, value, parameter.size)
-        code.parameter_room[at : at + parameter.size] = np.frombuffer(data, np.uint8)
+        code.parameter_room[offset : offset + parameter.size] = np.frombuffer(data, np.uint8)
     directives = code.kernel.directives
     declared = directives.get("reqntid")
     size = [*declared, 1, 1][:3] if declared else list(block or (128, 1, 1))

@@ -124,8 +124,12 @@ def _vector(call: Call, operand: Operand) -> list[Operand]:
     return items
 
 
-def _aligned(frame: Frame, at: np.ndarray, size: int, count: int) -> None:
-    live = at if frame.mask is None else np.broadcast_arrays(at, frame.mask)[0][_live(frame, at)]
+def _aligned(frame: Frame, address: np.ndarray, size: int, count: int) -> None:
+    live = (
+        address
+        if frame.mask is None
+        else np.broadcast_arrays(address, frame.mask)[0][_live(frame, address)]
+    )
     if count > 1 and (live % (size * count)).any():
         raise ArgumentError(
             f"inline assembly moves {count} times {size} bytes from an address that is no multiple "
@@ -135,9 +139,9 @@ def _aligned(frame: Frame, at: np.ndarray, size: int, count: int) -> None:
         )
 
 
-def _live(frame: Frame, at: np.ndarray) -> Any:
+def _live(frame: Frame, address: np.ndarray) -> Any:
     assert frame.mask is not None
-    return np.broadcast_arrays(frame.mask, at)[0]
+    return np.broadcast_arrays(frame.mask, address)[0]
 
 
 def _plain(call: Call, type: Type) -> np.dtype:
@@ -152,11 +156,11 @@ def _hint(call: Call, count: int) -> None:
         call.get(call.operands[count], TYPES["b64"])
 
 
-def _update(frame: Frame, kind: str, at: np.ndarray, value: np.ndarray) -> np.ndarray:
+def _update(frame: Frame, kind: str, address: np.ndarray, value: np.ndarray) -> np.ndarray:
     mask = frame.mask
     if mask is not None:
-        mask, at, value = np.broadcast_arrays(mask, at, value)
-    return frame.machine.atomic_global(kind, at, value, mask)
+        mask, address, value = np.broadcast_arrays(mask, address, value)
+    return frame.machine.atomic_global(kind, address, value, mask)
 
 
 @opcode("ld")
@@ -170,16 +174,16 @@ def ld(call: Call) -> Step:
     puts = [call.put(item, type, wider=True) for item in items]
     atomic = call.order is not None
 
-    def load(frame: Frame, at: np.ndarray) -> np.ndarray:
+    def load(frame: Frame, address: np.ndarray) -> np.ndarray:
         if not atomic:
-            return frame.machine.load_global(at, dtype, frame.mask)
-        return _update(frame, "or", at, np.zeros(at.shape, dtype))
+            return frame.machine.load_global(address, dtype, frame.mask)
+        return _update(frame, "or", address, np.zeros(address.shape, dtype))
 
     def run(frame: Frame) -> None:
-        at = where(frame)
-        _aligned(frame, at, dtype.itemsize, len(puts))
+        address = where(frame)
+        _aligned(frame, address, dtype.itemsize, len(puts))
         for i, put in enumerate(puts):
-            put(frame, load(frame, at + i * dtype.itemsize).view(type.dtype))
+            put(frame, load(frame, address + i * dtype.itemsize).view(type.dtype))
 
     return run
 
@@ -198,11 +202,11 @@ def st(call: Call) -> Step:
     atomic = call.order is not None
 
     def run(frame: Frame) -> None:
-        at = where(frame)
-        _aligned(frame, at, dtype.itemsize, len(gets))
+        address = where(frame)
+        _aligned(frame, address, dtype.itemsize, len(gets))
         for i, get in enumerate(gets):
             value = get(frame).view(dtype)
-            there, value = np.broadcast_arrays(at + i * dtype.itemsize, value)
+            there, value = np.broadcast_arrays(address + i * dtype.itemsize, value)
             if atomic:
                 _update(frame, "xchg", there, value)
             else:
@@ -240,26 +244,26 @@ def atom(call: Call) -> Step:
         puts = [call.put(item, type) for item in _vector_like(call.operands[0], len(items))]
     size = store.itemsize
 
-    def update(frame: Frame, at: np.ndarray, value: np.ndarray) -> np.ndarray:
+    def update(frame: Frame, address: np.ndarray, value: np.ndarray) -> np.ndarray:
         raw = [lane.view(store) for lane in lanes_of(value, type)]
         if swaps:
             held = compare(frame).view(store)
-            every = np.ones((1,) * at.ndim, bool) if frame.mask is None else frame.mask
-            mask, there, held, new = np.broadcast_arrays(every, at, held, raw[0])
+            every = np.ones((1,) * address.ndim, bool) if frame.mask is None else frame.mask
+            mask, there, held, new = np.broadcast_arrays(every, address, held, raw[0])
             return frame.machine.compare_and_swap(there, held, new, mask).view(type.dtype)
         old = []
         for k, lane in enumerate(raw):
-            there, lane = np.broadcast_arrays(at + k * size, lane)
+            there, lane = np.broadcast_arrays(address + k * size, lane)
             old.append(np.asarray(_update(frame, name, there, lane)))
         if len(old) == 1:
             return old[0].view(type.dtype)
         return packed([o.view(uint(8 * size)) for o in old], type)
 
     def run(frame: Frame) -> None:
-        at = where(frame)
+        address = where(frame)
         step = type.bits // 8
-        _aligned(frame, at, step, len(gets))
-        olds = [update(frame, at + i * step, get(frame)) for i, get in enumerate(gets)]
+        _aligned(frame, address, step, len(gets))
+        olds = [update(frame, address + i * step, get(frame)) for i, get in enumerate(gets)]
         for put, old in zip(puts, olds):
             put(frame, old)
 

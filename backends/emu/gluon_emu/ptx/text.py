@@ -316,10 +316,10 @@ def _evaluated(node: ast.expr) -> Any:
 def split_operands(text: str) -> list[str]:
     """Split at commas outside of braces and brackets."""
     parts, depth, start = [], 0, 0
-    for at, letter in enumerate(text):
+    for position, letter in enumerate(text):
         depth += (letter in "{[(") - (letter in "}])")
         if letter == "," and depth == 0:
-            parts.append(text[start:at])
-            start = at + 1
+            parts.append(text[start:position])
+            start = position + 1
     parts.append(text[start:])
     return parts

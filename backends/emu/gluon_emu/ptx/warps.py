@@ -43,10 +43,12 @@ def _members(call: Call, warps: Warps, frame: Frame, mask: np.ndarray) -> np.nda
     if missing.any() or alone.any():
         where = np.argwhere(missing if missing.any() else alone)[0]
         lane, other = int(where[2]), int(where[-1])
-        who = f"lane {other} does not run it with that mask" if missing.any() else "has not itself"
+        reason = (
+            f"lane {other} does not run it with that mask" if missing.any() else "has not itself"
+        )
         raise ArgumentError(
             f"lane {lane} runs `{call.statement.text}` of inline assembly for the lanes "
-            f"{int(named[tuple(where[:3])]):#x}, and {who}",
+            f"{int(named[tuple(where[:3])]):#x}, and {reason}",
             argument="asm",
             expected="all lanes of the mask to run it with the same mask",
         )

@@ -195,8 +195,10 @@ def _read(code: bytes) -> tuple[dict[str, tuple[int, int, bytes]], dict[str, Any
                 metadata.update(_notes(code[start : start + length]))
             elif kind in (2, 11):
                 names = sections[link][4]
-                for at in range(start, start + length, entry):
-                    name, _, _, index, value, extent = struct.unpack_from("<I2BH2Q", code, at)
+                for entry_offset in range(start, start + length, entry):
+                    name, _, _, index, value, extent = struct.unpack_from(
+                        "<I2BH2Q", code, entry_offset
+                    )
                     if not 0 < index < count:
                         continue
                     place = sections[index][4] + value - sections[index][3]
@@ -210,14 +212,14 @@ def _read(code: bytes) -> tuple[dict[str, tuple[int, int, bytes]], dict[str, Any
 
 
 def _notes(data: bytes) -> dict[str, Any]:
-    at = 0
-    while at + 12 <= len(data):
-        name, size, kind = struct.unpack_from("<3I", data, at)
-        start = at + 12 + (name + 3 & ~3)
-        if kind == _METADATA and data[at + 12 : at + 12 + name].rstrip(b"\0") == b"AMDGPU":
+    offset = 0
+    while offset + 12 <= len(data):
+        name, size, kind = struct.unpack_from("<3I", data, offset)
+        start = offset + 12 + (name + 3 & ~3)
+        if kind == _METADATA and data[offset + 12 : offset + 12 + name].rstrip(b"\0") == b"AMDGPU":
             notes, _ = _unpacked(data, start)
             return dict(notes)
-        at = start + (size + 3 & ~3)
+        offset = start + (size + 3 & ~3)
     return {}
 
 
@@ -226,32 +228,32 @@ _LONG = {0xD9: "s1", 0xDA: "s2", 0xDB: "s4", 0xDC: "a2", 0xDD: "a4", 0xDE: "m2",
 _PLAIN = {0xC0: None, 0xC2: False, 0xC3: True}
 
 
-def _unpacked(data: bytes, at: int) -> tuple[Any, int]:
+def _unpacked(data: bytes, offset: int) -> tuple[Any, int]:
     """Return the value of MessagePack at a place, and the place after it."""
-    tag = data[at]
-    at += 1
+    tag = data[offset]
+    offset += 1
     if tag < 0x80 or tag >= 0xE0:
-        return tag - (tag >> 7 << 8), at
+        return tag - (tag >> 7 << 8), offset
     if tag in _PLAIN:
-        return _PLAIN[tag], at
+        return _PLAIN[tag], offset
     if tag in _SIZES:
-        (value,) = struct.unpack_from(_SIZES[tag], data, at)
-        return value, at + struct.calcsize(_SIZES[tag])
+        (value,) = struct.unpack_from(_SIZES[tag], data, offset)
+        return value, offset + struct.calcsize(_SIZES[tag])
     if tag in _LONG:
         form, size = _LONG[tag][0], int(_LONG[tag][1])
-        count = int.from_bytes(data[at : at + size], "big")
-        at += size
+        count = int.from_bytes(data[offset : offset + size], "big")
+        offset += size
     elif tag < 0xC0:
         form, count = ("m", tag & 15) if tag < 0x90 else ("a", tag & 15) if tag < 0xA0 else ("s", tag & 31)  # fmt: skip
     else:
         raise ValueError(f"MessagePack with {tag:#x}")
     if form == "s":
-        return data[at : at + count].decode(), at + count
+        return data[offset : offset + count].decode(), offset + count
     values = []
     for _ in range(count * (2 if form == "m" else 1)):
-        value, at = _unpacked(data, at)
+        value, offset = _unpacked(data, offset)
         values.append(value)
-    return (dict(zip(values[::2], values[1::2])) if form == "m" else values), at
+    return (dict(zip(values[::2], values[1::2])) if form == "m" else values), offset
 
 
 def _shown(kernel: dict[str, Any]) -> Iterator[str]:

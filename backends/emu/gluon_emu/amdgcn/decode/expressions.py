@@ -66,15 +66,15 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    tokens, at = [], 0
+    tokens, position = [], 0
     text = text.strip()
-    while at < len(text):
-        match = _TOKEN.match(text, at)
+    while position < len(text):
+        match = _TOKEN.match(text, position)
         if match is None:
             raise BackendError(f"not an expression: {text!r}")
         kind = str(match.lastgroup)
         tokens.append((kind, match[kind]))
-        at = match.end()
+        position = match.end()
     return tokens
 
 

@@ -212,7 +212,10 @@ class _Reader:
         number, column = int(match[2]), int(match[3])
         if not number:  # the compiler's own doing: the place before stays
             return
-        inlined = tuple((file, int(at)) for file, at in _INLINED.findall(line.partition(";")[2]))
+        inlined = tuple(
+            (file, int(line_number))
+            for file, line_number in _INLINED.findall(line.partition(";")[2])
+        )
         self._location = Location(self._files.get(int(match[1]), "?"), number, column, inlined)
 
     def _instruction(self, number: int, line: str) -> None:

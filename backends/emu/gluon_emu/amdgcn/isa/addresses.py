@@ -74,12 +74,12 @@ def buffer_address(
     offen, idxen = "offen" in ins.modifiers, "idxen" in ins.modifiers
     index = offset = None
     if isinstance(vaddr, Reg) and not _is_off(vaddr):
-        at = 0
+        words = 0
         if idxen:
             index = _bind.vector_reader(ins, Reg(vaddr.kind, vaddr.first), "u32", ctx)
-            at = 1
+            words = 1
         if offen:
-            offset = _bind.vector_reader(ins, Reg(vaddr.kind, vaddr.first + at), "u32", ctx)
+            offset = _bind.vector_reader(ins, Reg(vaddr.kind, vaddr.first + words), "u32", ctx)
     scalar = None if _is_off(soffset) else _bind.vector_reader(ins, soffset, "u32", ctx)
     if isinstance(soffset, Const) and soffset.value == 0:
         scalar = None

@@ -205,14 +205,14 @@ def vector_writer(
     if kind in _HALF or ins.suffix == "sdwa":
         return _partial_writer(ins, operand, kind, ctx, row, allowed)
 
-    def put(b: Any, at: int, value: Any) -> None:
+    def put(b: Any, index: int, value: Any) -> None:
         if allowed is not None:
             mask = allowed(b)
-            np.copyto(b.v[at], value, where=mask if b.full else mask & b.exec)
+            np.copyto(b.v[index], value, where=mask if b.full else mask & b.exec)
         elif b.full:
-            b.v[at] = value
+            b.v[index] = value
         else:
-            np.copyto(b.v[at], value, where=b.exec)
+            np.copyto(b.v[index], value, where=b.exec)
 
     if wide:
 

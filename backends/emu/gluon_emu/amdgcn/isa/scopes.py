@@ -82,10 +82,10 @@ def exchanges(program: Program, ctx: Context) -> bool:
     queue = [i.index + 1 for i in instructions if _looks(i, ctx)]
     seen: set[int] = set()
     while queue:
-        at = queue.pop()
-        while at < len(instructions) and at not in seen:
-            seen.add(at)
-            ins = instructions[at]
+        current = queue.pop()
+        while current < len(instructions) and current not in seen:
+            seen.add(current)
+            ins = instructions[current]
             if _LOAD.match(ins.name) and not reaches_device(ins, ctx):
                 return True
             target = _target(ins, program)
@@ -95,7 +95,7 @@ def exchanges(program: Program, ctx: Context) -> bool:
                 return any(_LOAD.match(i.name) for i in instructions)
             if ins.name in ("s_branch", "s_endpgm"):
                 break
-            at += 1
+            current += 1
     return False
 
 

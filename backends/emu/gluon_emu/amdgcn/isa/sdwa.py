@@ -42,9 +42,9 @@ def merger(ins: Instruction) -> Callable[[Any, Any], Any]:
         return lambda bits, old: bits
     shift, width = _PARTS[name]
     field = np.uint32(((1 << width) - 1) << shift)
-    at = np.uint32(shift)
+    amount = np.uint32(shift)
     if unused == "UNUSED_PRESERVE":
-        return lambda bits, old: ((bits << at) & field) | (old & ~field)
+        return lambda bits, old: ((bits << amount) & field) | (old & ~field)
     if unused == "UNUSED_SEXT":
         up, down = np.uint32(32 - width), np.int32(32 - width - shift)
 
@@ -54,4 +54,4 @@ def merger(ins: Instruction) -> Callable[[Any, Any], Any]:
             return signed.view(np.uint32) & ~below
 
         return extend
-    return lambda bits, old: (bits << at) & field
+    return lambda bits, old: (bits << amount) & field

@@ -69,24 +69,24 @@ def _bound(ins: Instruction, ctx: Context, size: int, signed: bool, buffer: bool
         inside = np.ones(b.scc.shape, bool)
         if buffer:
             inside = place + np.uint64(size) <= b.s[base.first + 2]
-            at = (address(b) & np.uint64((1 << 48) - 1)) + place
+            byte = (address(b) & np.uint64((1 << 48) - 1)) + place
         else:
-            at = address(b) + place
-        at = at & ~np.uint64(3) if size >= 4 else at
+            byte = address(b) + place
+        byte = byte & ~np.uint64(3) if size >= 4 else byte
         memory = machine.memory
-        at = memory.safe(at, inside)
-        wrong = memory.bad(at, size, inside, False)
+        byte = memory.safe(byte, inside)
+        wrong = memory.bad(byte, size, inside, False)
         if wrong is not None:
             wave = int(np.nonzero(wrong)[0][0])
-            where = memory.nearest(int(at[wave]), size)
+            where = memory.nearest(int(byte[wave]), size)
             raise machine.report(
                 AccessError,
-                f"a load of {size} bytes from {int(at[wave]):#x}: {where}",
+                f"a load of {size} bytes from {int(byte[wave]):#x}: {where}",
                 ins,
                 b,
                 wave,
             )
-        values = memory.load(at, size)
+        values = memory.load(byte, size)
         if signed:
             shift = np.uint32(32 - 8 * size)
             values[0] = ((values[0] << shift).view(np.int32) >> shift.astype(np.int32)).view(

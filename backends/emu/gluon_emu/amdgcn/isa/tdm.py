@@ -103,10 +103,10 @@ def places(box: Box) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     index = np.indices(shape).reshape(len(shape), -1)[::-1]  # fastest first
     inside = np.ones(index.shape[1], bool)
     offset = index[0].astype(np.int64)
-    for dimension, at in enumerate(index):
-        position = at
+    for dimension, row_index in enumerate(index):
+        position = row_index
         if box.rows is not None and dimension == 1:
-            position = box.rows[at]
+            position = box.rows[row_index]
         inside &= position < box.tensor[dimension]
         if dimension:
             offset = offset + position * box.strides[dimension - 1]
@@ -147,9 +147,11 @@ def _move(ins: Instruction, b: Any, row: int, number: Any, load: bool) -> None:
     address = memory.safe(address, inside)
     wrong = memory.bad(address, box.size, inside, not load)
     if wrong is not None:
-        at = int(address[np.nonzero(wrong)[0][0]])
-        where = memory.nearest(at, box.size)
-        raise machine.report(AccessError, f"a box with an element at {at:#x}: {where}", ins, b, row)
+        first = int(address[np.nonzero(wrong)[0][0]])
+        where = memory.nearest(first, box.size)
+        raise machine.report(
+            AccessError, f"a box with an element at {first:#x}: {where}", ins, b, row
+        )
     base = int(b.groups[row]) * lds.words * 4
     one = b.only(row)
     place = (local + base)[None, :]

@@ -91,8 +91,8 @@ def encode_descriptor(
         size_group, size_at, tile_group, tile_at = places[i]
         put(size_group, size_at, 32, sizes[i])
         put(tile_group, tile_at, 16, tile[i])
-    for i, (group, at) in enumerate([(1, 160), (1, 208), (2, 64), (3, 0)][: rank - 1]):
-        put(group, at, 48, steps[i])
+    for i, (group, first_bit) in enumerate([(1, 160), (1, 208), (2, 64), (3, 0)][: rank - 1]):
+        put(group, first_bit, 48, steps[i])
     words = []
     for group, count in ((0, 4), (1, 8), (2, 4), (3, 4)):
         whole = 0

@@ -124,11 +124,11 @@ def _reporting(
     )
 
 
-def _missing(ins: Instruction, earlier: Instruction, use: str, what: str) -> Callable[..., Any]:
+def _missing(ins: Instruction, earlier: Instruction, use: str, missing: str) -> Callable[..., Any]:
     return _hazard(
         ins,
         lambda machine: (
-            f"`{earlier.text}` may not have written yet what is {use} here: missing {what} before "
+            f"`{earlier.text}` may not have written yet what is {use} here: missing {missing} before "
             f"`{ins.text}`"
         ),
     )
@@ -158,12 +158,12 @@ def _between(ins: Instruction, earlier: Instruction, need: int, have: int) -> Ca
 def _too_early(
     ins: Instruction, earlier: Instruction, register: int, left: int, wait: str
 ) -> Callable[..., Any]:
-    what = "written" if wait == "va_vdst" else "read"
+    verb = "written" if wait == "va_vdst" else "read"
 
     return _hazard(
         ins,
         lambda machine: (
-            f"`{earlier.text}` may not have {what} {machine.register_name(register)} yet: missing "
+            f"`{earlier.text}` may not have {verb} {machine.register_name(register)} yet: missing "
             f"s_wait_alu depctr_{wait}({left}) before `{ins.text}`"
         ),
     )
@@ -218,13 +218,13 @@ class _Rules:
         queue = [(p, 0) for p in self.before[index]]
         best: dict[int, int] = {}
         while queue:
-            at, distance = queue.pop(0)
-            if distance >= limit or best.get(at, 1 << 30) <= distance:
+            current, distance = queue.pop(0)
+            if distance >= limit or best.get(current, 1 << 30) <= distance:
                 continue
-            best[at] = distance
-            yield at, distance
-            step = distance + states(self.instructions[at])
-            queue += [(p, step) for p in self.before[at]]
+            best[current] = distance
+            yield current, distance
+            step = distance + states(self.instructions[current])
+            queue += [(p, step) for p in self.before[current]]
 
     def behind_product(self, ins: Instruction) -> Optional[Instruction]:
         """Return the matrix instruction that writes a factor of `ins` with no vector instruction
@@ -232,16 +232,16 @@ class _Rules:
         factors = {r for o in ins.operands[1:3] for r in _rows(o, self.code.context)}
         queue, seen = list(self.before[ins.index]), set()
         while queue:
-            at = queue.pop()
-            if at in seen:
+            current = queue.pop()
+            if current in seen:
                 continue
-            seen.add(at)
-            earlier: Instruction = self.instructions[at]
+            seen.add(current)
+            earlier: Instruction = self.instructions[current]
             if earlier.name.startswith(_PRODUCTS):
                 if set(_rows(earlier.operands[0], self.code.context)) & factors:
                     return earlier
             elif not earlier.name.startswith("v_"):
-                queue += self.before[at]
+                queue += self.before[current]
         return None
 
     def replayed(self) -> dict[int, tuple[Instruction, int]]:
@@ -252,19 +252,19 @@ class _Rules:
         labels = set(self.code.program.labels.values())
         results, sources = self.code.results, self.code.sources
         for ins in self.instructions:
-            at, family = ins.index, self.family[ins.index]
-            loads = family in ("vmem", "smem") and results[at] and "_atomic_" not in ins.name
-            if not loads or at in labels or (clause and self.family[clause[0]] != family):
+            current, family = ins.index, self.family[ins.index]
+            loads = family in ("vmem", "smem") and results[current] and "_atomic_" not in ins.name
+            if not loads or current in labels or (clause and self.family[clause[0]] != family):
                 clause = []
             if not loads:
                 continue
             clause = clause[-5:]
-            both = [*clause, at]
+            both = [*clause, current]
             written = frozenset().union(*(results[i] for i in both))
             shared = written & frozenset().union(*(sources[i] for i in both))
             if clause and shared:
-                replays[at] = self.instructions[clause[-1]], min(shared)
-            clause = [at] if at in replays else [*clause, at]
+                replays[current] = self.instructions[clause[-1]], min(shared)
+            clause = [current] if current in replays else [*clause, current]
         return replays
 
     def next_to_product(self, ins: Instruction) -> Optional[tuple[Instruction, int, int]]:
@@ -278,13 +278,13 @@ class _Rules:
             reads = {r for o in ins.operands[1:3] for r in _rows(o, code.context)}
         writes = set() if product else code.results[ins.index]
         labels = set(code.program.labels.values())
-        distance, at = 0, ins.index
-        while at not in labels and at and distance < 4:
-            at -= 1
-            earlier: Instruction = self.instructions[at]
+        distance, current = 0, ins.index
+        while current not in labels and current and distance < 4:
+            current -= 1
+            earlier: Instruction = self.instructions[current]
             need = _shadow(earlier)
             if need > distance:
-                result = set(code.results[at])
+                result = set(code.results[current])
                 factors = {r for o in earlier.operands[1:3] for r in _rows(o, code.context)}
                 if result & reads or (result | factors) & writes:
                     return earlier, need, distance
@@ -298,27 +298,27 @@ class _Rules:
         queue = [(p, 0, 0) for p in self.before[ins.index]]
         seen = set()
         while queue and sources:
-            at, vectors, others = queue.pop()
-            if (at, vectors, others) in seen or vectors > 5 or others > 1:
+            current, vectors, others = queue.pop()
+            if (current, vectors, others) in seen or vectors > 5 or others > 1:
                 continue
-            seen.add((at, vectors, others))
-            earlier: Instruction = self.instructions[at]
-            family = self.family[at]
+            seen.add((current, vectors, others))
+            earlier: Instruction = self.instructions[current]
+            family = self.family[current]
             if earlier.name.startswith(_MEMORY) or _VECTORS_DONE.search(earlier.text):
                 continue
-            if family == "trans" and self.code.results[at] & sources:
+            if family == "trans" and self.code.results[current] & sources:
                 return earlier
             step = (vectors + earlier.name.startswith("v_"), others + (family == "trans"))
-            queue += [(p, *step) for p in self.before[at]]
+            queue += [(p, *step) for p in self.before[current]]
         return None
 
     def too_close(self, ins: Instruction) -> Optional[tuple[Instruction, int, int, str]]:
         """Return (the instruction before, wait states that are needed, that there are, why)."""
         limit = self.longest if self.matrix else 5
-        for at, distance in self._back(ins.index, limit):
-            for need, why in self._needs(at, ins.index):
+        for current, distance in self._back(ins.index, limit):
+            for need, why in self._needs(current, ins.index):
                 if need > distance:
-                    return self.instructions[at], need, distance, why
+                    return self.instructions[current], need, distance, why
         return None
 
     def _needs(self, first: int, second: int) -> Iterator[tuple[int, str]]:

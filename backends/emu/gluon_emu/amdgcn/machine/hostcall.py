@@ -54,11 +54,11 @@ class Hostcalls:
         self.messages: dict[int, list[int]] = {}
         self.started = 0
         self.complaints: list[str] = []  # the different lines that went to standard error
-        for at, value in (
+        for offset, value in (
             (0, self.address + self.headers), (8, self.address + self.payloads),
             (16, self.address + _SIGNAL), (40, self.count - 1), (_SIGNAL + 16, self.address + _MAILBOX),
         ):  # fmt: skip
-            self._put(at, value)
+            self._put(offset, value)
         # A stack ends with 0; as packet 0 is one too, its first tag is 1.
         following = 0
         for packet in range(self.count):
@@ -66,11 +66,11 @@ class Hostcalls:
             following = packet or self.count
         self._put(_FREE, following)
 
-    def _get(self, at: int, kind: str = "<Q") -> int:
-        return int(struct.unpack_from(kind, self.view, at)[0])
+    def _get(self, offset: int, kind: str = "<Q") -> int:
+        return int(struct.unpack_from(kind, self.view, offset)[0])
 
-    def _put(self, at: int, value: int, kind: str = "<Q") -> None:
-        struct.pack_into(kind, self.view, at, value)
+    def _put(self, offset: int, value: int, kind: str = "<Q") -> None:
+        struct.pack_into(kind, self.view, offset, value)
 
     def serve(self) -> int:
         """Answer all packets that were pushed; a service that is not there, 0 where all are."""
@@ -120,11 +120,11 @@ class Hostcalls:
         return len(text)
 
 
-def _text(raw: bytes, at: int) -> tuple[str, int]:
+def _text(raw: bytes, offset: int) -> tuple[str, int]:
     """Return a string that ends with a 0, and the offset behind it."""
-    end = raw.find(b"\0", at)
+    end = raw.find(b"\0", offset)
     end = len(raw) if end < 0 else end
-    return raw[at:end].decode(errors="replace"), (end // 8 + 1) * 8
+    return raw[offset:end].decode(errors="replace"), (end // 8 + 1) * 8
 
 
 _BITS = {"hh": 8, "h": 16, "": 32, "hl": 32}
@@ -133,19 +133,19 @@ _BITS = {"hh": 8, "h": 16, "": 32, "hl": 32}
 def formatted(raw: bytes) -> str:
     """Return the output of `printf` for a format and its arguments, each of which has eight bytes or, where it is
     a string, as many as the string."""
-    form, at = _text(raw, 0)
+    form, offset = _text(raw, 0)
 
     def value(match: "re.Match[str]") -> str:
-        nonlocal at
+        nonlocal offset
         percent, flags, width, precision, length, kind = match.groups()
         if percent:
             return "%"
         spec = f"%{flags}{width}{precision}"
         if kind == "s":
-            text, at = _text(raw, at)
+            text, offset = _text(raw, offset)
             return (spec + "s") % text
-        word = int.from_bytes(raw[at : at + 8].ljust(8, b"\0"), "little")
-        at += 8
+        word = int.from_bytes(raw[offset : offset + 8].ljust(8, b"\0"), "little")
+        offset += 8
         if kind == "n":
             return ""
         if kind == "p":

@@ -251,16 +251,16 @@ class Lds:
             if kind and (classes[mine] == kind).all():
                 return  # copies of one kind arrive in order
             if bad.any():
-                at = int(np.nonzero(bad)[0][0])
-                writer_ins = self.machine.program.instructions[self.write_where[index[at]]]
-                counter = self.machine.lds_keys[classes[at]][0]
+                first = int(np.nonzero(bad)[0][0])
+                writer_ins = self.machine.program.instructions[self.write_where[index[first]]]
+                counter = self.machine.lds_keys[classes[first]][0]
                 raise self.machine.report(
                     MissingWaitError,
                     f"{verb} LDS that `{writer_ins.text}` may not have written yet: missing "
                     f"{self.machine.wait_name(counter)} before it",
                     ins,
                     b,
-                    int(row[at]),
+                    int(row[first]),
                 )
 
     def done(self, b: Any) -> np.ndarray:
@@ -291,14 +291,14 @@ class Lds:
                 done = self.done(b)[0][row]
                 bad = (own == wave) & (reads > done)
                 if bad.any():
-                    at = int(np.nonzero(bad)[0][0])
+                    first = int(np.nonzero(bad)[0][0])
                     raise self.machine.report(
                         MissingWaitError,
                         "a copy writes LDS that an instruction before it may not have read yet: "
                         f"missing {self.machine.wait_name(self.machine.lds_keys[0][0])} before it",
                         ins,
                         b,
-                        int(row[at]),
+                        int(row[first]),
                     )
 
     def _race(
@@ -311,8 +311,8 @@ class Lds:
         words: str,
         wave: Optional[int] = None,
     ) -> None:
-        at = int(np.nonzero(bad)[0][0])
-        granule = int(index[at])
+        first = int(np.nonzero(bad)[0][0])
+        granule = int(index[first])
         other = int(self.writer[granule]) if wave is None else wave
         offset = granule % self.granules * self.granule
         text = words.format(other=other)
@@ -326,7 +326,7 @@ class Lds:
             "no wait before the barrier",
             ins,
             b,
-            int(row[at]),
+            int(row[first]),
         )
 
     def never_written(
@@ -342,12 +342,12 @@ class Lds:
         index, row = self._granules(address, size, mask)
         bad = self.writer[index] < 0
         if bad.any():
-            at = int(np.nonzero(bad)[0][0])
+            first = int(np.nonzero(bad)[0][0])
             raise self.machine.report(
                 UninitialisedError,
-                f"reads LDS byte {int(index[at]) % self.granules * self.granule}, "
+                f"reads LDS byte {int(index[first]) % self.granules * self.granule}, "
                 "which nobody has written",
                 ins,
                 b,
-                int(row[at]),
+                int(row[first]),
             )

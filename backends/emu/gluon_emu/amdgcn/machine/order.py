@@ -108,10 +108,10 @@ class Order:
         for place, key in enumerate(self.keys):
             done = self._done(b, key)
             for through in (False, True):
-                at = self._place(waves, place, through)
-                self.known[DONE, waves, at] = done
+                entry = self._place(waves, place, through)
+                self.known[DONE, waves, entry] = done
                 if through or not self.lazy:
-                    self.known[SEEN, waves, at] = done
+                    self.known[SEEN, waves, entry] = done
         if self.kept_number[waves].any():
             done = self._done(b, self.keys[0])
             ready = waves[(self.kept_number[waves] > 0) & (done >= self.kept_number[waves])]
@@ -177,10 +177,10 @@ class Order:
         rows = np.arange(waves.size)
         for place in range(len(self.keys)):
             for through in (False, True):
-                at = self._place(waves, place, through)
-                clocks[DONE, rows, at] = clocks[STARTED, rows, at]
+                entry = self._place(waves, place, through)
+                clocks[DONE, rows, entry] = clocks[STARTED, rows, entry]
                 if through or not self.lazy:
-                    clocks[SEEN, rows, at] = clocks[STARTED, rows, at]
+                    clocks[SEEN, rows, entry] = clocks[STARTED, rows, entry]
 
     def _tell(self, meetings: list[Hashable], published: np.ndarray) -> None:
         by_meeting: dict[Hashable, list[int]] = {}
@@ -300,8 +300,8 @@ class Order:
         touched, _ = self._granules(address, size, mask)
         self.writer[touched[np.repeat(wrote, touched.size // max(index.size, 1))]] = 0
         for one in np.unique(row):
-            at, did = index[row == one], wrote[row == one]
-            carried = np.unique(self.flag[at])
+            cells, did = index[row == one], wrote[row == one]
+            carried = np.unique(self.flag[cells])
             carried = carried[carried > 0]
             wave = b.waves[one]
             clocks = self.known[:, wave]
@@ -311,10 +311,10 @@ class Order:
                     self._hear(b, one, carried, number)
                 clocks = np.maximum(clocks, old)
                 if carried.size == 1 and (clocks == old).all():
-                    self.flag[at[did]] = carried[0]
+                    self.flag[cells[did]] = carried[0]
                     continue
             if did.any() and clocks.any():
-                self.flag[at[did]] = self._row(clocks.copy(), ins.index)
+                self.flag[cells[did]] = self._row(clocks.copy(), ins.index)
 
     def load(
         self, b: Any, ins: Any, address: np.ndarray, size: int, mask: np.ndarray, number: Any,
@@ -344,8 +344,8 @@ class Order:
         known = self.known[SEEN, b.waves[row[other]], writer[other] - 1]
         late = self.number[index[other]] > known
         if late.any():
-            at = int(other[np.flatnonzero(late)[0]])
-            self._report(b, ins, int(row[at]), int(index[at]))
+            first = int(other[np.flatnonzero(late)[0]])
+            self._report(b, ins, int(row[first]), int(index[first]))
 
     # -- reports -----------------------------------------------------------------------------------
 

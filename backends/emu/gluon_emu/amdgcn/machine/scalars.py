@@ -51,8 +51,8 @@ class _Ways:
         self.before = before
         self.after: list[list[int]] = [[] for _ in self.instructions]
         for index, earlier in enumerate(before):
-            for at in earlier:
-                self.after[at].append(index)
+            for predecessor in earlier:
+                self.after[predecessor].append(index)
         self.kept = self._kept()
 
     def late(self) -> Iterator[tuple[int, tuple[Instruction, int, str]]]:
@@ -73,8 +73,8 @@ class _Ways:
             changed = False
             for index, earlier in enumerate(self.before):
                 bits = kept[index]
-                for at in earlier:
-                    bits |= kept[at] | own[at]
+                for predecessor in earlier:
+                    bits |= kept[predecessor] | own[predecessor]
                 if bits != kept[index]:
                     kept[index], changed = bits, True
         return kept
@@ -85,33 +85,33 @@ class _Ways:
         """Return the first users of `register` after `writer` on each path, where nothing waits between."""
         kind = self.kind[writer.index]
         wait = "sa_sdst" if kind == "s" else "va_sdst" if register < VCC else "va_vcc"
-        queue = [(at, 0) for at in self.after[writer.index]]
+        queue = [(current, 0) for current in self.after[writer.index]]
         best: dict[int, int] = {}
         while queue:
-            at, between = queue.pop()
-            if between >= _SCALARS or wait in self.waits[at]:
+            current, between = queue.pop()
+            if between >= _SCALARS or wait in self.waits[current]:
                 continue
-            if self.kind[at] == "memory" or (kind == "v" and self._awaits_vectors(at)):
+            if self.kind[current] == "memory" or (kind == "v" and self._awaits_vectors(current)):
                 continue
-            if best.get(at, _SCALARS) <= between:
+            if best.get(current, _SCALARS) <= between:
                 continue
-            best[at] = between
-            used = register in self.reads[at]
-            if used and self._waits_for(kind, self.kind[at], between):
-                yield at, (writer, register, wait)
+            best[current] = between
+            used = register in self.reads[current]
+            if used and self._waits_for(kind, self.kind[current], between):
+                yield current, (writer, register, wait)
                 continue
-            if register in self.writes[at]:
+            if register in self.writes[current]:
                 continue
-            step = between + (kind == self.kind[at] == "s" and not used)
-            queue += [(after, step) for after in self.after[at]]
+            step = between + (kind == self.kind[current] == "s" and not used)
+            queue += [(after, step) for after in self.after[current]]
 
-    def _awaits_vectors(self, at: int) -> bool:
+    def _awaits_vectors(self, index: int) -> bool:
         """Return whether the hardware waits for vector instructions: a scalar one reads a result of
         theirs, or a register that is kept."""
-        if self.kind[at] != "s":
+        if self.kind[index] != "s":
             return False
-        reads = self.reads[at]
-        kept = any(self.kept[at] >> r // 2 & 1 for r in reads if r < VCC)
+        reads = self.reads[index]
+        kept = any(self.kept[index] >> r // 2 & 1 for r in reads if r < VCC)
         return kept or not reads.isdisjoint(self.by_vectors)
 
     @staticmethod

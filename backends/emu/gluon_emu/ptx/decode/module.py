@@ -193,11 +193,11 @@ class _Modules(Reader):
         self.location: Optional[Location] = None
         self.tail: tuple[tuple[str, int], ...] = ()
 
-    def line_at(self, at: int) -> int:
-        return bisect_right(self.lines, at)
+    def line_at(self, offset: int) -> int:
+        return bisect_right(self.lines, offset)
 
-    def wrong(self, words: str, got: str = "", at: Optional[int] = None) -> BackendError:
-        line = self.line_at(self.at if at is None else at)
+    def wrong(self, words: str, got: str = "", offset: Optional[int] = None) -> BackendError:
+        line = self.line_at(self.at if offset is None else offset)
         shown = " ".join(got.split())
         return BackendError(f"line {line} of the PTX: {words}", got=shown[:200] or None)
 
@@ -245,13 +245,13 @@ class _Modules(Reader):
             self.braces()
             return
         start = self.at
-        at = self.at
+        position = self.at
         while word in (".extern", ".visible", ".weak", ".common"):
-            at = _skip(self.text, at + len(word))
-            match = _WORD.match(self.text, at)
+            position = _skip(self.text, position + len(word))
+            match = _WORD.match(self.text, position)
             word = match[0] if match else ""
         if word in (".entry", ".func"):
-            self.at = at + len(word)
+            self.at = position + len(word)
             self.function_(word == ".entry")
             return
         if word in (".pragma", ".alias", ".weakref"):
@@ -265,8 +265,8 @@ class _Modules(Reader):
     def until_semicolon(self) -> str:
         start, depth = self.at, 0
         quoted = False
-        for at in range(start, len(self.text)):
-            letter = self.text[at]
+        for position in range(start, len(self.text)):
+            letter = self.text[position]
             if letter == '"':
                 quoted = not quoted
             elif quoted:
@@ -276,8 +276,8 @@ class _Modules(Reader):
             elif letter in "})":
                 depth -= 1
             elif letter == ";" and depth <= 0:
-                self.at = at + 1
-                return self.text[start:at]
+                self.at = position + 1
+                return self.text[start:position]
         raise self.wrong("a statement does not end with a semicolon", self.text[start : start + 80])
 
     def braces(self) -> str:
@@ -335,25 +335,25 @@ class _Modules(Reader):
             parameters.append(Parameter(one.name, one.size, one.align, ".ptr" in part))
         return parameters
 
-    def variables(self, text: str, at: int) -> list[Variable]:
+    def variables(self, text: str, offset: int) -> list[Variable]:
         match = _VARIABLE.match(text.strip())
         if match is None:
             raise self.wrong("not a declaration of a variable", text.strip())
-        return self.declared(match[2], match[1], at)
+        return self.declared(match[2], match[1], offset)
 
-    def declared(self, text: str, space: str, at: int) -> list[Variable]:
+    def declared(self, text: str, space: str, offset: int) -> list[Variable]:
         match = _DECLARED.fullmatch(text)
         if match is None or match[4] not in _SIZES:
-            raise self.wrong("a declaration that is not known", text, at)
+            raise self.wrong("a declaration that is not known", text, offset)
         element = _SIZES[match[4]] * int((match[3] or "v1")[1:])
         align = max((int(n) for n in (match[1], match[2]) if n), default=element)
         variables = []
         for part in split_operands(match[6]):
             name = _NAME.fullmatch(part.strip())
             if name is None:
-                raise self.wrong("a declaration that is not known", text, at)
+                raise self.wrong("a declaration that is not known", text, offset)
             counts = re.findall(r"\[\s*(\w*)\s*\]", name[2])
-            content = self.content(name[3], _SIZES[match[4]], text, at) if name[3] else []
+            content = self.content(name[3], _SIZES[match[4]], text, offset) if name[3] else []
             size = element
             for count in counts:
                 size *= int(count, 0) if count else 0
@@ -363,7 +363,7 @@ class _Modules(Reader):
         return variables
 
     def content(
-        self, text: str, element: int, whole: str, at: int
+        self, text: str, element: int, whole: str, offset: int
     ) -> list[tuple[int, bytes | str]]:
         items = [t.strip() for t in re.split(r"[{},]", text) if t.strip()]
         pieces: list[tuple[int, bytes | str]] = []
@@ -439,9 +439,9 @@ class _Modules(Reader):
     def directive(self) -> bool:
         function = self.function
         assert function is not None
-        text, at = self.text, self.at
-        if re.compile(r"\.loc\s").match(text, at):
-            match = _LOC.match(text, at)
+        text, position = self.text, self.at
+        if re.compile(r"\.loc\s").match(text, position):
+            match = _LOC.match(text, position)
             if match is None:
                 self.rest_of_line()
                 return True
@@ -455,24 +455,24 @@ class _Modules(Reader):
                 self.tail = ()
             self.location = Location(file, int(match[2]), int(match[3]), self.tail)
             return True
-        if text.startswith(".file", at):
+        if text.startswith(".file", position):
             self.rest_of_line()
             return True
-        if text.startswith(".pragma", at):
+        if text.startswith(".pragma", position):
             self.until_semicolon()
             return True
-        if text.startswith(".reg", at):
+        if text.startswith(".reg", position):
             whole = self.until_semicolon()
             try:
                 statement = self.declaration(re.sub(r"\s+", " ", whole))
             except NotModelled as error:
-                raise self.wrong(error.words, error.got, at) from None
+                raise self.wrong(error.words, error.got, position) from None
             function.registers.update(statement.declared)
             return True
-        match = re.compile(r"\.(local|shared|param|global|const)\b").match(text, at)
+        match = re.compile(r"\.(local|shared|param|global|const)\b").match(text, position)
         if match is not None:
             whole = self.until_semicolon()
-            for variable in self.variables(whole, at):
+            for variable in self.variables(whole, position):
                 if variable.space in ("global", "const"):
                     self.module.variables.append(variable)
                 elif variable.space == "param" and len(self.scopes) > 1:
@@ -490,12 +490,12 @@ class _Modules(Reader):
     def instruction(self) -> None:
         function = self.function
         assert function is not None
-        at = self.at
-        line = self.line_at(at)
+        position = self.at
+        line = self.line_at(position)
         try:
             statement = self.statement()
         except NotModelled as error:
-            raise self.wrong(error.words, error.got, at) from None
+            raise self.wrong(error.words, error.got, position) from None
         if statement is not None:
             function.instructions.append(Instruction(statement, line, self.location))
 
@@ -537,10 +537,10 @@ class Name(Immediate):
     value: str = ""  # type: ignore[assignment]
 
 
-def _skip(text: str, at: int) -> int:
-    while at < len(text) and text[at].isspace():
-        at += 1
-    return at
+def _skip(text: str, position: int) -> int:
+    while position < len(text) and text[position].isspace():
+        position += 1
+    return position
 
 
 @lru_cache(maxsize=32)

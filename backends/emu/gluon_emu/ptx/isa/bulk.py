@@ -204,7 +204,7 @@ def _launch(
         inside = np.flatnonzero(box.inside)
         far = box.source[inside] - memory.arrays.low
         near = [block * stride + box.places(start) for block in blocks]
-        shared: Places = [("shared", at if load else at[inside], None) for at in near]
+        shared: Places = [("shared", offset if load else offset[inside], None) for offset in near]
         elsewhere: Places = [("global", far, None)]
         signals = [] if barrier is None else [block * stride + barrier % stride for block in blocks]
         both = (elsewhere, shared) if load else (shared, elsewhere)
@@ -283,7 +283,7 @@ def bulk(call: Any) -> Step:
 def _range(
     group: Any,
     memory: Any,
-    at: np.ndarray,
+    address: np.ndarray,
     shared: bool,
     size: int,
     write: bool,
@@ -293,7 +293,7 @@ def _range(
     space = "shared" if shared else "global"
     if not size:
         return 0
-    low = at & ((1 << 56) - 1) if shared else at
+    low = address & ((1 << 56) - 1) if shared else address
     for last in (size - 16, 0):
         ((_, place, _),) = memory.places(group, space, low + last, 16, write)
     return int(group.full(place)[lane])
@@ -382,14 +382,14 @@ def store_async(call: Any) -> Step:
         machine = group.machine
         memory, lanes = machine.memory, group.lanes()
         places = _barrier(group, at_barrier)[lanes]
-        ((_, at, _),) = memory.places(group, "shared", where(group), size * count, True)
-        at = group.full(at)[lanes] // size
+        ((_, address, _),) = memory.places(group, "shared", where(group), size * count, True)
+        address = group.full(address)[lanes] // size
         values = [group.full(np.asarray(get(group)).view(raw))[lanes] for get in gets]
 
         def come() -> None:
             view = memory.view("shared", size)
             for i, new in enumerate(values):
-                for place, one in zip(at + i, new):
+                for place, one in zip(address + i, new):
                     view[place] = (
                         one if update is None else update(view[place : place + 1], [one])[0]
                     )
@@ -398,7 +398,7 @@ def store_async(call: Any) -> Step:
 
         if machine.observer is not None:
             for number, lane in enumerate(_lanes(group)):
-                into: Places = [("shared", at[number : number + 1] * size, None)]
+                into: Places = [("shared", address[number : number + 1] * size, None)]
                 signal = [int(places[number])]
                 machine.observer.bulk(group, lane, [], into, size * count, signal, bool(reduction))
         machine.agents.start(Task("bulk", come, machine.agents.threads_of(group), group.pc, True))
@@ -441,9 +441,9 @@ def copy_map(call: Any) -> Step:
         memory, before = group.machine.memory, group.mask
         lanes = group.lanes()
         group.mask = lanes & (np.cumsum(lanes, 1) == 1)  # one thread of each warp
-        for at in range(0, BYTES, 8):
-            words = memory.load(group, "shared", source(group) + at, 8)
-            memory.store(group, "global", into(group) + at, 8, words)
+        for offset in range(0, BYTES, 8):
+            words = memory.load(group, "shared", source(group) + offset, 8)
+            memory.store(group, "global", into(group) + offset, 8, words)
         group.mask = before
 
     return run

@@ -58,16 +58,16 @@ def cp_async(call: Any) -> Step:
                 raise EmulatorError(f"a source of {int(count[lanes].max())} of {size} bytes")
         if ignored is not None:
             count = np.where(group.full(ignored(group)), 0, count)
-        before, at = group.mask, source(group)
+        before, address = group.mask, source(group)
         group.mask = lanes & (count > 0)
         start = np.zeros(lanes.shape, np.int64)
         if group.mask.any():
             whole = size if (count[group.mask] == size).all() else 1
             if whole == size:
-                ((_, start, _),) = memory.places(group, "global", at, size, False)
+                ((_, start, _),) = memory.places(group, "global", address, size, False)
                 start = group.full(start)
             else:
-                start = _bytewise(group, memory, at, count)
+                start = _bytewise(group, memory, address, count)
         group.mask = before
         start, bytes_ = start[lanes], count[lanes]
         task = Task("cp", lambda: _copy(memory, place, start, bytes_, size), _threads(group))
@@ -78,14 +78,14 @@ def cp_async(call: Any) -> Step:
     return run
 
 
-def _bytewise(group: Any, memory: Any, at: np.ndarray, count: np.ndarray) -> np.ndarray:
+def _bytewise(group: Any, memory: Any, address: np.ndarray, count: np.ndarray) -> np.ndarray:
     """Check copies of different lengths; return where each starts."""
     every = group.mask
     start = np.zeros(every.shape, np.int64)
     for length in np.unique(count[every]):
         group.mask = every & (count == length)
         for last in (length - 1, 0):
-            ((_, first, _),) = memory.places(group, "global", at + last, 1, False)
+            ((_, first, _),) = memory.places(group, "global", address + last, 1, False)
         start = np.where(group.mask, group.full(first), start)
     return start
 

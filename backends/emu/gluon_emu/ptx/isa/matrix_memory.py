@@ -34,12 +34,12 @@ def _form(call: Any) -> tuple[int, bool, str]:
     return count, transposed, space
 
 
-def _rows(group: Any, space: str, at: np.ndarray, count: int, write: bool) -> np.ndarray:
+def _rows(group: Any, space: str, address: np.ndarray, count: int, write: bool) -> np.ndarray:
     """Return the place of each row in all of the shared memory, (warps, matrices, 8), in elements."""
     before = group.mask
     if count < 4:  # only the first threads give addresses
         group.mask = group.lanes() & (_LANE < 8 * count)
-    places = group.machine.memory.places(group, space, at, 16, write)
+    places = group.machine.memory.places(group, space, address, 16, write)
     if group.machine.observer is not None:
         group.machine.observer.access("store" if write else "load", group, places, 16)
     group.mask = before

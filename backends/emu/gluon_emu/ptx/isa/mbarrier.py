@@ -16,9 +16,9 @@ __all__ = ["places_of"]
 _U32, _B64 = TYPES["u32"], TYPES["b64"]
 
 
-def places_of(group: Any, space: str, at: np.ndarray, kind: str = "mbarrier") -> np.ndarray:
+def places_of(group: Any, space: str, address: np.ndarray, kind: str = "mbarrier") -> np.ndarray:
     """Return the byte of the objects in all of the shared memory, (warps, 32)."""
-    places = group.machine.memory.places(group, space, at, 8, True)
+    places = group.machine.memory.places(group, space, address, 8, True)
     if len(places) != 1 or places[0][0] != "shared":
         raise ValueError("an mbarrier that is not in shared memory")
     if group.machine.observer is not None:
@@ -37,11 +37,11 @@ def _prefix(call: Any) -> str:
 
 
 def _each(
-    group: Any, space: str, at: Any, value: Optional[np.ndarray] = None, kind: str = "mbarrier"
+    group: Any, space: str, address: Any, value: Optional[np.ndarray] = None, kind: str = "mbarrier"
 ) -> Any:
     """Yield (place, number, value) of each object, and each value that threads have for it."""
     lanes = group.lanes()
-    where = places_of(group, space, at, kind)[lanes]
+    where = places_of(group, space, address, kind)[lanes]
     if value is None:
         for place, count in zip(*np.unique(where, return_counts=True)):
             yield int(place), int(count), 0
@@ -102,18 +102,18 @@ def arrive(call: Any) -> Step:
     releases = call.ordered
 
     def run(group: Any) -> None:
-        objects, at = group.machine.mbarriers, where(group)
+        objects, address = group.machine.mbarriers, where(group)
         value = None if amount is None else amount(group)
         observer = group.machine.observer
         if observer is not None:
-            observer.signal(group, places_of(group, space, at), releases)
+            observer.signal(group, places_of(group, space, address), releases)
         if put is not None:
             lanes, state = group.lanes(), np.zeros((group.rows.size, 32), np.uint64)
-            places = places_of(group, space, at)
+            places = places_of(group, space, address)
             for place in np.unique(places[lanes]):
                 state[places == place] = objects.at(int(place)).phase
             put(group, state)
-        for place, count, number in _each(group, space, at, value):
+        for place, count, number in _each(group, space, address, value):
             if expects:
                 objects.expect(place, count * number)
                 number = 1

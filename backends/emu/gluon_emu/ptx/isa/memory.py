@@ -201,14 +201,14 @@ def atom(call: Any) -> Step:
     fast = at_once(kind, type, returns)
 
     def run(group: Any) -> None:
-        at = where(group)
+        address = where(group)
         group.polled = group.polled or returns
         olds = []
         for i, get in enumerate(gets):
             new = [np.asarray(g(group)).view(raw) for g in (get, *extra)]
             olds.append(
                 group.machine.memory.update(
-                    group, space, at + i * size, size, update, new, fast, order
+                    group, space, address + i * size, size, update, new, fast, order
                 )
             )
         for put, old in zip(puts, olds):
@@ -270,8 +270,8 @@ def mapa(call: Any) -> Step:
     window = SHARED_WINDOW if space == "generic" else 0
 
     def run(group: Any) -> None:
-        at = (get(group) & low) | (rank(group).astype(np.int64) << 24) | window
-        put(group, at.astype(type.dtype))
+        address = (get(group) & low) | (rank(group).astype(np.int64) << 24) | window
+        put(group, address.astype(type.dtype))
 
     return run
 

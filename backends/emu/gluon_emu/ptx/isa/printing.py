@@ -40,12 +40,12 @@ def _text(group: Any, address: int, row: int) -> str:
     return raw.partition(b"\0")[0].decode(errors="replace")
 
 
-def _local(group: Any, address: int, row: int, lane: int, at: int, size: int) -> bytes:
+def _local(group: Any, address: int, row: int, lane: int, offset: int, size: int) -> bytes:
     memory = group.machine.memory
     if address >> 56 != LOCAL_WINDOW >> 56:
-        return _bytes(group, address + at, row, size)
+        return _bytes(group, address + offset, row, size)
     thread = int(group.rows[row]) * 32 + lane
-    start = thread * memory.local_bytes + (address & (1 << 56) - 1) + at
+    start = thread * memory.local_bytes + (address & (1 << 56) - 1) + offset
     return bytes(memory.local[start : start + size])
 
 
@@ -66,13 +66,13 @@ def _printf(call: Any, results: list[str], arguments: list[str]) -> Step:
 
 
 def _formatted(group: Any, text: str, buffer: int, row: int, lane: int) -> str:
-    at = 0
+    offset = 0
 
     def take(size: int) -> bytes:
-        nonlocal at
-        at = -(-at // size) * size
-        raw = _local(group, buffer, row, lane, at, size)
-        at += size
+        nonlocal offset
+        offset = -(-offset // size) * size
+        raw = _local(group, buffer, row, lane, offset, size)
+        offset += size
         return raw
 
     def put(match: re.Match[str]) -> str:

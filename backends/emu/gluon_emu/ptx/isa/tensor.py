@@ -55,12 +55,12 @@ class Box:
             counts, places = _pixels(map_, coordinates, offsets)
         self.unit = map_.size
         inside = np.ones(places[0].shape, bool)
-        at = np.full(places[0].shape, map_.address, np.int64) + places[0] * self.unit
+        element = np.full(places[0].shape, map_.address, np.int64) + places[0] * self.unit
         for place, extent in zip(places, map_.shape):
             inside &= (place >= 0) & (place < extent)
         for place, stride in zip(places[1:], map_.strides):
-            at = at + place * stride
-        self.source, self.inside = at, inside
+            element = element + place * stride
+        self.source, self.inside = element, inside
         self.counts = counts
 
     @property
@@ -126,8 +126,8 @@ def move(
     inside = box.inside
     wrong = arrays.bad(box.source.astype(np.uint64), unit, inside, not load)
     if wrong is not None:
-        at = int(box.source[np.nonzero(wrong)[0][0]])
-        raise AccessError(f"a box with an element at {at:#x}: {arrays.nearest(at, unit)}")
+        address = int(box.source[np.nonzero(wrong)[0][0]])
+        raise AccessError(f"a box with an element at {address:#x}: {arrays.nearest(address, unit)}")
     view = memory.view("global", unit)
     place = (box.source - arrays.low) // unit
     if load:

@@ -125,14 +125,14 @@ def _places(
     mode = _MODES[first >> 62 & 3]
     offsets = _offsets(extent, depth, size, leading, stride, mode, across)
     start = (descriptors.astype(np.int64) & 0x3FFF) << 4
-    at = swizzled(start[:, None, None] + offsets, mode) & 0x3FFFF
-    low, high = int(at.min()), int(at.max()) + size
+    address = swizzled(start[:, None, None] + offsets, mode) & 0x3FFFF
+    low, high = int(address.min()), int(address.max()) + size
     if low < SHARED_START or high > memory.shared_bytes:
         raise AccessError(
             f"a matrix from {low:#x} to {high:#x} of shared memory, which is from {SHARED_START:#x} "
             f"to {memory.shared_bytes:#x}"
         )
-    return np.asarray((blocks * memory.stride)[:, None, None] + at)
+    return np.asarray((blocks * memory.stride)[:, None, None] + address)
 
 
 @instruction("wgmma.mma_async")

@@ -61,7 +61,7 @@ class Memory:
     # -- addresses --
 
     def places(
-        self, group: Group, space: str, at: np.ndarray, size: int, write: bool
+        self, group: Group, space: str, address: np.ndarray, size: int, write: bool
     ) -> list[tuple[str, np.ndarray, Optional[np.ndarray]]]:
         """Return (space, bytes from its start, threads) of an access, None for all that execute.
 
@@ -73,47 +73,47 @@ class Memory:
             AccessError: an address is misaligned, or outside of the memory.
         """
         mask = group.mask
-        wrong = (at & (size - 1)) != 0
+        wrong = (address & (size - 1)) != 0
         if wrong.any():
             self._refuse(
-                group, wrong, at, f"the address is no multiple of {size}", size, write, space
+                group, wrong, address, f"the address is no multiple of {size}", size, write, space
             )
         if space == "generic":
-            window = at >> 56
+            window = address >> 56
             if not window.any():
-                return [("global", self._global(group, at, size, write, mask), mask)]
+                return [("global", self._global(group, address, size, write, mask), mask)]
             every = group.lanes()
             window = group.full(window)
-            at = group.full(at)
+            address = group.full(address)
             places = []
             for number, kind in ((0, "global"), (1, "shared"), (2, "local")):
                 chosen = every & (window == number)
                 if chosen.any():
                     some = None if chosen.all() else chosen
-                    low = at & ((1 << 56) - 1)
+                    low = address & ((1 << 56) - 1)
                     places.append((kind, self._in(group, kind, low, size, write, some), some))
             rest = every & (window > 2)
             if rest.any():
                 self._refuse(
-                    group, rest, at, "there is no memory", size, write, "generic", strict=True
+                    group, rest, address, "there is no memory", size, write, "generic", strict=True
                 )
             return places
         if space == "param":
-            at = at + self.machine.code.parameter_room.ctypes.data
+            address = address + self.machine.code.parameter_room.ctypes.data
         if space in ("global", "const", "param"):
-            return [("global", self._global(group, at, size, write, mask), mask)]
-        return [(space, self._in(group, space, at, size, write, mask), mask)]
+            return [("global", self._global(group, address, size, write, mask), mask)]
+        return [(space, self._in(group, space, address, size, write, mask), mask)]
 
-    def _in(self, group: Group, space: str, at: Any, size: int, write: bool, mask: Any) -> Any:
+    def _in(self, group: Group, space: str, address: Any, size: int, write: bool, mask: Any) -> Any:
         if space == "global":
-            return self._global(group, at, size, write, mask)
+            return self._global(group, address, size, write, mask)
         if space == "local":
-            return self._local(group, at, size, write, mask)
-        return self._shared(group, at, size, write, mask)
+            return self._local(group, address, size, write, mask)
+        return self._shared(group, address, size, write, mask)
 
-    def _global(self, group: Group, at: Any, size: int, write: bool, mask: Any) -> np.ndarray:
+    def _global(self, group: Group, signed: Any, size: int, write: bool, mask: Any) -> np.ndarray:
         arrays = self.arrays
-        address = at.view(np.uint64) if at.dtype == np.int64 else at.astype(np.uint64)
+        address = signed.view(np.uint64) if signed.dtype == np.int64 else signed.astype(np.uint64)
         if mask is not None:
             address = arrays.safe(address, mask)
         every = (
@@ -124,34 +124,34 @@ class Memory:
             self._refuse(group, wrong, address, "", size, write, "global", strict=True)
         return np.asarray(address - np.uint64(arrays.low)).view(np.int64)
 
-    def _shared(self, group: Group, at: Any, size: int, write: bool, mask: Any) -> np.ndarray:
-        offset = at & ((1 << _RANK) - 1)
-        rank = at >> _RANK
+    def _shared(self, group: Group, address: Any, size: int, write: bool, mask: Any) -> np.ndarray:
+        offset = address & ((1 << _RANK) - 1)
+        rank = address >> _RANK
         wrong = (offset < SHARED_START) | (offset + size > self.shared_bytes)
         wrong = wrong | (rank < 0) | (rank >= self.machine.cluster_size)
         if wrong.any():
             if mask is not None:
                 wrong = wrong & mask
             if wrong.any():
-                self._refuse(group, wrong, at, "", size, write, "shared", strict=True)
+                self._refuse(group, wrong, address, "", size, write, "shared", strict=True)
             offset = np.where(mask, offset, SHARED_START)
             rank = np.where(mask, rank, 0)
         block = self.cluster_first[group.block][:, None] + rank
         return np.asarray(block * self.stride + offset)
 
-    def _local(self, group: Group, at: Any, size: int, write: bool, mask: Any) -> np.ndarray:
-        wrong = (at < 0) | (at + size > self.local_bytes)
+    def _local(self, group: Group, address: Any, size: int, write: bool, mask: Any) -> np.ndarray:
+        wrong = (address < 0) | (address + size > self.local_bytes)
         if wrong.any():
             if mask is not None:
                 wrong = wrong & mask
             if wrong.any():
-                self._refuse(group, wrong, at, "", size, write, "local", strict=True)
-            at = np.where(mask, at, 0)
+                self._refuse(group, wrong, address, "", size, write, "local", strict=True)
+            address = np.where(mask, address, 0)
         thread = group.rows[:, None] * LANES + np.arange(LANES)
-        return np.asarray(thread * self.local_bytes + at)
+        return np.asarray(thread * self.local_bytes + address)
 
     def _refuse(
-        self, group: Group, wrong: Any, at: Any, words: str, size: int, write: bool, space: str,
+        self, group: Group, wrong: Any, addresses: Any, words: str, size: int, write: bool, space: str,
         strict: bool = False,
     ) -> None:  # fmt: skip
         """Raise for the first thread that executes a wrong access."""
@@ -159,7 +159,7 @@ class Memory:
         if not chosen.any():
             return
         row, lane = (int(i) for i in np.argwhere(chosen)[0])
-        address = int(group.full(at)[row, lane])
+        address = int(group.full(addresses)[row, lane])
         verb = "store to" if write else "load from"
         if not words:
             words = self._describe(space, address, size)
@@ -185,11 +185,11 @@ class Memory:
     # -- accesses --
 
     def load(
-        self, group: Group, space: str, at: np.ndarray, size: int, count: int = 1,
+        self, group: Group, space: str, address: np.ndarray, size: int, count: int = 1,
         order: Optional[Order] = None,
     ) -> list[np.ndarray]:  # fmt: skip
         """Return `count` elements of `size` bytes from each address, as unsigned integers."""
-        places = self.places(group, space, at, size * count, False)
+        places = self.places(group, space, address, size * count, False)
         if self.machine.observer is not None:
             self.machine.observer.access("load", group, places, size * count, order)
         if len(places) == 1:
@@ -205,11 +205,11 @@ class Memory:
         return results
 
     def store(
-        self, group: Group, space: str, at: np.ndarray, size: int, values: list[np.ndarray],
+        self, group: Group, space: str, address: np.ndarray, size: int, values: list[np.ndarray],
         order: Optional[Order] = None,
     ) -> None:  # fmt: skip
         """Store elements of `size` bytes from each address on; of several to one the last stays."""
-        places = self.places(group, space, at, size * len(values), True)
+        places = self.places(group, space, address, size * len(values), True)
         self.machine.changes += 1
         if self.machine.observer is not None:
             self.machine.observer.access("store", group, places, size * len(values), order)
@@ -231,7 +231,7 @@ class Memory:
         self,
         group: Group,
         space: str,
-        at: np.ndarray,
+        address: np.ndarray,
         size: int,
         fn: Callable[[np.ndarray, list[np.ndarray]], np.ndarray],
         values: list[np.ndarray],
@@ -245,7 +245,7 @@ class Memory:
         Args:
             at_once: `f(view, index, values)` does all at once, and returns None where it cannot.
         """
-        places = self.places(group, space, at, size, True)
+        places = self.places(group, space, address, size, True)
         if self.machine.observer is not None:
             self.machine.observer.access("atomic", group, places, size, order)
         old = np.zeros((group.rows.size, LANES), _UINT[size])

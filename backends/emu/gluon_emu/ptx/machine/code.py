@@ -148,14 +148,14 @@ class Code:
                 if not size:
                     dynamic.append(variable)
                     continue
-                at = -(-(SHARED_START + self.static_shared) // align) * align
-                self.static_shared = at + size - SHARED_START
-                self.symbols[name] = Symbol("shared", at, size)
-                self.shared_names.append((at, size, name))
+                offset = -(-(SHARED_START + self.static_shared) // align) * align
+                self.static_shared = offset + size - SHARED_START
+                self.symbols[name] = Symbol("shared", offset, size)
+                self.shared_names.append((offset, size, name))
             elif variable.space == "local":
-                at = -(-self.local_bytes // align) * align
-                self.local_bytes = at + size
-                self.symbols[name] = Symbol("local", at, size)
+                offset = -(-self.local_bytes // align) * align
+                self.local_bytes = offset + size
+                self.symbols[name] = Symbol("local", offset, size)
             elif variable.space in ("global", "const"):
                 room = np.zeros(size + align, np.uint8)
                 start = -room.ctypes.data % align
@@ -164,23 +164,23 @@ class Code:
                 self.symbols[name] = Symbol(variable.space, data.ctypes.data, size)
         for variable in dynamic:
             align = max(16, variable.align)
-            at = -(-(SHARED_START + self.static_shared) // align) * align
-            self.symbols[variable.name] = Symbol("shared", at, 0)
+            offset = -(-(SHARED_START + self.static_shared) // align) * align
+            self.symbols[variable.name] = Symbol("shared", offset, 0)
         for variable in variables:
             if variable.content and variable.name in self.symbols:
                 self._fill(variable)
-        at = 0
+        offset = 0
         for parameter in self.kernel.parameters:
-            at = -(-at // parameter.align) * parameter.align
-            self.parameters[parameter.name] = at
-            at += parameter.size
-        self.parameter_bytes = at
-        room = np.zeros(at + 256, np.uint8)
+            offset = -(-offset // parameter.align) * parameter.align
+            self.parameters[parameter.name] = offset
+            offset += parameter.size
+        self.parameter_bytes = offset
+        room = np.zeros(offset + 256, np.uint8)
         start = -room.ctypes.data % 128
-        self.parameter_room = room[start : start + max(at, 16)]
+        self.parameter_room = room[start : start + max(offset, 16)]
         self._keeps = room
-        for name, at in self.parameters.items():
-            self.symbols[name] = Symbol("param", at, 0)
+        for name, offset in self.parameters.items():
+            self.symbols[name] = Symbol("param", offset, 0)
 
     def _fill(self, variable: Any) -> None:
         data = next(r.data for r in self.regions if r.name == variable.name)
@@ -223,9 +223,9 @@ class Code:
                 type = "b64" if type == "b128" else type
             if type in TYPES:
                 self.widths[prefix + name] = TYPES[type].bits
-        for label, at in function.labels.items():
-            self.labels[prefix + label] = start + at
-        leads = {start + at for at in function.labels.values()}
+        for label, index in function.labels.items():
+            self.labels[prefix + label] = start + index
+        leads = {start + index for index in function.labels.values()}
         if prefix:
             local = function.registers.keys()
         for number, instruction in enumerate(function.instructions):

@@ -96,10 +96,10 @@ class Knowledge(Observer):
                 here = np.flatnonzero(rows == one)
                 if not here.size:
                     continue
-                at = plane, lanes[here], column[here]
-                known = clocks.whole[at] >= earlier.epoch[here]
-                some = clocks.some[at] >= earlier.epoch[here]
-                ok[here] = known | some & ((clocks.lanes[at] >> lane[here] & 1) != 0)
+                cell = plane, lanes[here], column[here]
+                known = clocks.whole[cell] >= earlier.epoch[here]
+                some = clocks.some[cell] >= earlier.epoch[here]
+                ok[here] = known | some & ((clocks.lanes[cell] >> lane[here] & 1) != 0)
         foreign = np.flatnonzero(cluster != self.cluster_of[rows])
         if foreign.size:
             ok[foreign] = False
@@ -144,11 +144,11 @@ class Knowledge(Observer):
         bits = (lanes.astype(np.uint32) << _LANE).sum(1, dtype=np.uint32)
         full = (lanes | self.machine.exited[rows]).all(1)
         now = self.now[rows]
-        at = CAUSAL, index, column
-        message.whole[at] = np.where(full, now, message.whole[at])
-        old = np.where(message.some[at] > message.whole[at], message.lanes[at], 0)
-        message.lanes[at] = np.where(full, message.lanes[at], bits | old)
-        message.some[at] = np.where(full, message.some[at], now)
+        cell = CAUSAL, index, column
+        message.whole[cell] = np.where(full, now, message.whole[cell])
+        old = np.where(message.some[cell] > message.whole[cell], message.lanes[cell], 0)
+        message.lanes[cell] = np.where(full, message.lanes[cell], bits | old)
+        message.some[cell] = np.where(full, message.some[cell], now)
         self.now[rows] += 1
         return rows, message
 
@@ -181,8 +181,8 @@ class Knowledge(Observer):
             clocks = self.apart.pop(int(row), None)
             if clocks is not None:
                 self.clock.put([row], clocks.together(np.array([0])))
-        at = CAUSAL, rows, self.own[rows]
-        self.clock.whole[at] = self.now[rows]
+        cell = CAUSAL, rows, self.own[rows]
+        self.clock.whole[cell] = self.now[rows]
         self.now[rows] += 1
 
     def _know(self, group: Any, here: np.ndarray, cluster: int, key: Any, epoch: int) -> None:

@@ -102,18 +102,18 @@ class Races(Words):
         strong = DEVICE if kind in ("atomic", "mbarrier") else 0
         if order is not None:
             strong = order.scope
-        for space, at, mask in places:
+        for space, address, mask in places:
             if space == "local":
                 continue
             lanes = group.lanes() if mask is None else np.broadcast_to(mask, group.lanes().shape)
-            at = group.full(at)
+            address = group.full(address)
             orders = space == "global" and strong > 0
             if orders and kind != "store":
-                self._reads_words(group, at, lanes, order or Order(DEVICE))
+                self._reads_words(group, address, lanes, order or Order(DEVICE))
             if space != "global" or self.globals is not None:
-                self._accessed(kind, group, (space, at, size), lanes, strong)
+                self._accessed(kind, group, (space, address, size), lanes, strong)
             if orders and kind != "load":
-                self._writes_words(group, at, lanes, order or Order(DEVICE), kind == "atomic")
+                self._writes_words(group, address, lanes, order or Order(DEVICE), kind == "atomic")
 
     def _accessed(
         self,
@@ -124,11 +124,11 @@ class Races(Words):
         strong: int,
     ) -> None:
         """Check and record accesses of threads."""
-        space, at, size = places
+        space, address, size = places
         row, lane = np.nonzero(lanes)
         if not row.size:
             return
-        shadow, index, keep = self._units(space, at[lanes], size)
+        shadow, index, keep = self._units(space, address[lanes], size)
         rows, lane = group.rows[row][keep], lane[keep]
         if not index.size:
             return
@@ -138,15 +138,15 @@ class Races(Words):
         self._record(group, shadow, index, agents, self.now[rows], writes, strong)
 
     def _units(
-        self, space: str, at: np.ndarray, size: int
+        self, space: str, address: np.ndarray, size: int
     ) -> tuple[Shadow, np.ndarray, np.ndarray]:
         """Return the shadow, the units of each access, and which of the accesses are watched."""
         if space == "shared":
-            return self.shared, self.shared.units(at, size), np.ones(at.size, bool)
+            return self.shared, self.shared.units(address, size), np.ones(address.size, bool)
         assert self.globals is not None
-        one = np.searchsorted(self.low, at, "right") - 1
+        one = np.searchsorted(self.low, address, "right") - 1
         keep = one >= 0
-        compact = np.where(keep, at - self.low[one] + self.bases[one], 0)
+        compact = np.where(keep, address - self.low[one] + self.bases[one], 0)
         return self.globals, self.globals.units(compact[keep], size), keep
 
     def _check(
@@ -375,15 +375,17 @@ class Races(Words):
         thread = row * LANES + lane[1]
         cluster = int(self.cluster_of[row])
         group_number = self.bulk_groups.get(thread, 0) + 1
-        for i, (space, at, _) in enumerate(writes):
+        for i, (space, address, _) in enumerate(writes):
             if barriers:
                 key: Any = ("mbarrier", barriers[i])
                 agent = self._agent(self._cluster_at(barriers[i]), key)
                 epoch = self._phase(barriers[i]) + 1
             else:
                 agent, epoch = self._agent(cluster, ("bulk", thread)), group_number
-            self._async(group, (row, lane[1]), (space, at, size), (agent, epoch), True, reduces)
-        for space, at, _ in reads:
+            self._async(
+                group, (row, lane[1]), (space, address, size), (agent, epoch), True, reduces
+            )
+        for space, address, _ in reads:
             if barriers:
                 agent = self._agent(self._cluster_at(barriers[0]), ("mbarrier", barriers[0]))
                 epoch = self._phase(barriers[0]) + 1
@@ -391,16 +393,16 @@ class Races(Words):
                 agent, epoch = self._agent(cluster, ("bulk.read", thread)), group_number
                 if space == "shared":
                     self.bulk_reads[thread] = group_number
-            self._async(group, (row, lane[1]), (space, at, size), (agent, epoch), False, False)
+            self._async(group, (row, lane[1]), (space, address, size), (agent, epoch), False, False)
 
     def _async(
         self, group: Any, thread: tuple[int, int], places: tuple[str, np.ndarray, int],
         agent: tuple[int, int], writes: bool, reduces: bool,
     ) -> None:  # fmt: skip
-        space, at, size = places
-        if space == "global" and self.globals is None or not at.size:
+        space, address, size = places
+        if space == "global" and self.globals is None or not address.size:
             return
-        shadow, index, keep = self._units(space, at.ravel(), size)
+        shadow, index, keep = self._units(space, address.ravel(), size)
         flat = np.unique(index)[:, None]
         rows = np.full(flat.shape[0], thread[0])
         lanes = np.full(flat.shape[0], thread[1])
@@ -417,8 +419,8 @@ class Races(Words):
             for matrix in places:
                 index = np.unique(self.shared.units(matrix[i].ravel(), size))[:, None]
                 for row in rows:
-                    who = np.full(index.shape[0], row), np.zeros(index.shape[0], np.int64)
-                    self._check(group, self.shared, index, who, ("shared", False, 0), PROXIED)
+                    lanes = np.full(index.shape[0], row), np.zeros(index.shape[0], np.int64)
+                    self._check(group, self.shared, index, lanes, ("shared", False, 0), PROXIED)
                 agents = np.full(index.shape[0], agent, np.int32)
                 self._record(
                     group, self.shared, index, agents, np.int32(self.committed[rows[0]] + 1), False

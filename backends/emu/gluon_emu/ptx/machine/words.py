@@ -52,10 +52,12 @@ class Words(Knowledge):
         ] = {}  # row -> releases that it read relaxed
         self.narrow: Optional[str] = None  # the scope that kept an acquire from a release
 
-    def _reads_words(self, group: Any, at: np.ndarray, lanes: np.ndarray, order: Order) -> None:
+    def _reads_words(
+        self, group: Any, address: np.ndarray, lanes: np.ndarray, order: Order
+    ) -> None:
         if not self.words:
             return
-        places = at[lanes]
+        places = address[lanes]
         rows = np.nonzero(lanes)[0]
         asked = dict.fromkeys(zip(rows.tolist(), places.tolist()))
         for i, place in asked:
@@ -63,7 +65,7 @@ class Words(Knowledge):
             if word is None or word.known.get(int(group.rows[i])) == word.version:
                 continue
             here = np.zeros_like(lanes)
-            here[i] = lanes[i] & (at[i] == place)
+            here[i] = lanes[i] & (address[i] == place)
             self._read(group, i, here, word, order)
         if order.acquires and self.overflow:
             for i in np.flatnonzero(lanes.any(1)):
@@ -73,13 +75,13 @@ class Words(Knowledge):
                     self._acquire(group, here, self._sent(message, other, int(group.rows[i])))
 
     def _writes_words(
-        self, group: Any, at: np.ndarray, lanes: np.ndarray, order: Order, keeps: bool
+        self, group: Any, address: np.ndarray, lanes: np.ndarray, order: Order, keeps: bool
     ) -> None:
         fenced = any(int(row) in self.fenced for row in group.rows[lanes.any(1)])
         if not order.releases and not fenced and not self.words:
             return
-        for place in np.unique(at[lanes]):
-            here = lanes & (at == place)
+        for place in np.unique(address[lanes]):
+            here = lanes & (address == place)
             word = self.words.get(int(place))
             if word is None:
                 if not order.releases and not fenced:
@@ -176,10 +178,10 @@ class Words(Knowledge):
         rows = group.rows[lanes.any(1)]
         mine = self.clock.of(rows)
         mask = lanes[lanes.any(1)]
-        at = CAUSAL, np.arange(rows.size), self.own[rows]
+        cell = CAUSAL, np.arange(rows.size), self.own[rows]
         bits = (mask.astype(np.uint32) << _LANE).sum(1, dtype=np.uint32)
-        old = np.where(mine.some[at] > mine.whole[at], mine.lanes[at], 0)
-        mine.some[at], mine.lanes[at] = self.now[rows], bits | old
+        old = np.where(mine.some[cell] > mine.whole[cell], mine.lanes[cell], 0)
+        mine.some[cell], mine.lanes[cell] = self.now[rows], bits | old
         for part in (mine.whole, mine.some, mine.lanes):
             part[PROXIED] = part[CAUSAL]
             part[CAUSAL] = 0
