@@ -201,7 +201,7 @@ def compiled() -> dict[str, float]:
 
 
 def processor_time() -> float:
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    used = [resource.getrusage(scope) for scope in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 

@@ -148,10 +148,10 @@ def alternating(count: int) -> None:
         print(*(1e3 * statistics.median(side[2:]) for side in spent))
 
 
-def importing(who: str) -> tuple[Any, float, float]:
+def importing(package: str) -> tuple[Any, float, float]:
     """Return the seconds that a file of kernels needs, and those of the processor."""
     begun, spent = time.perf_counter(), time.process_time()
-    if who == "ours":
+    if package == "ours":
         import gluon_core as gluon
         from gluon_core import language as gl
     else:
@@ -161,23 +161,23 @@ def importing(who: str) -> tuple[Any, float, float]:
     return gluon, time.perf_counter() - begun, time.process_time() - spent
 
 
-def batch(who: str, count: int) -> None:
+def batch(package: str, count: int) -> None:
     """Print seconds of: the import, the first kernel, `count` kernels."""
-    gluon, imported, _ = importing(who)
+    gluon, imported, _ = importing(package)
     text = sources(count)
-    if who == "upstream":
+    if package == "upstream":
         import upstream as upstream_files
 
         text = upstream_files.to_upstream(text)
     loaded = module(text, "many")
     begun = time.perf_counter()
-    if who == "ours":
+    if package == "ours":
         gluon.compile(**ours(loaded, 0, "copy"))
     else:
         upstream(loaded, 0, "copy")
     first = time.perf_counter() - begun
     begun = time.perf_counter()
-    if who == "ours":
+    if package == "ours":
         kernels = gluon.compile_many([ours(loaded, i, kernel_name(i)) for i in range(1, count)])
         assert len(kernels) == count - 1
     else:
@@ -234,11 +234,11 @@ def identified() -> None:
 def identities(processes: int) -> bool:
     """Print how long the identity of a kernel of 500 lines takes; return whether that is too long."""
     rows = [child("--child", "identity") for _ in range(processes)]
-    least = [min(row[at][0] for row in rows) for at in range(2)]
+    least = [min(row[column][0] for row in rows) for column in range(2)]
     print("| identity of a kernel of 500 lines | ms | wanted |")
     print("| --- | ---: | --- |")
-    for what, milliseconds in zip(("first in a process", "again"), least):
-        print(f"| {what} | {milliseconds:.2f} | <= 2 |")
+    for label, milliseconds in zip(("first in a process", "again"), least):
+        print(f"| {label} | {milliseconds:.2f} | <= 2 |")
     return max(least) > 2
 
 
@@ -251,18 +251,18 @@ def imports(turns: int) -> bool:
     for libraries in ("", "torch"):
         seconds: dict[str, list[list[float]]] = {"ours": [], "upstream": []}
         for _ in range(turns):
-            for who, rows in seconds.items():
-                rows.append(child("--child", "import", who, libraries)[0])
-        for at, what in enumerate(("seconds", "processor time")):
+            for package, rows in seconds.items():
+                rows.append(child("--child", "import", package, libraries)[0])
+        for column, unit in enumerate(("seconds", "processor time")):
             least, middle = (
-                {who: f([row[at] for row in rows]) for who, rows in seconds.items()}
+                {package: f([row[column] for row in rows]) for package, rows in seconds.items()}
                 for f in (min, statistics.median)
             )
             shares = [side["ours"] / side["upstream"] for side in (least, middle)]
-            wanted = 1.1 if at else None  # seconds are those of a machine that others use, too
+            wanted = 1.1 if column else None  # seconds are those of a machine that others use, too
             missed |= wanted is not None and shares[0] > wanted
             print(
-                f"| {what}{', torch imported before' if libraries else ''} | "
+                f"| {unit}{', torch imported before' if libraries else ''} | "
                 f"{1e3 * least['ours']:.0f} ms | {1e3 * least['upstream']:.0f} ms | "
                 f"{shares[0]:.2f} | {shares[1]:.2f} | {f'<= {wanted}' if wanted else ''} |"
             )
@@ -309,14 +309,14 @@ def main() -> int:
             row[1].append(numbers[1])
     for _ in turns:
         both = [
-            sum(child("--child", "batch", who, str(options.kernels)), [])
-            for who in ("ours", "upstream")
+            sum(child("--child", "batch", package, str(options.kernels)), [])
+            for package in ("ours", "upstream")
         ]
         names = ("import", "first kernel", f"{options.kernels} kernels", "their processors' time")
-        for at, (name, bound) in enumerate(zip(names, (None, 1.0, 0.6, None))):
+        for index, (name, bound) in enumerate(zip(names, (None, 1.0, 0.6, None))):
             row = rows.setdefault(name, ([], [], "s", bound or float("inf")))
-            row[0].append(both[0][at])
-            row[1].append(both[1][at])
+            row[0].append(both[0][index])
+            row[1].append(both[1][index])
     missed = False
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     print(f"Load of the machine ({os.cpu_count()} processors) at the end: {load}\n")

@@ -201,10 +201,10 @@ def registers(folder: str) -> None:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    what = sys.argv[1] if len(sys.argv) > 1 else "census"
-    if what == "registers":
+    mode = sys.argv[1] if len(sys.argv) > 1 else "census"
+    if mode == "registers":
         registers(sys.argv[2])
-    elif what == "mutants":
+    elif mode == "mutants":
         see(int(sys.argv[2]) if len(sys.argv) > 2 else 300)
     else:
-        times() if what == "times" else census(sys.argv[2:])
+        times() if mode == "times" else census(sys.argv[2:])

@@ -43,14 +43,16 @@ def compare(
     contenders: dict[str, Callable[[], Any]] = {rival: of_library}
     errors = {}
     expected = reference()
-    for who, example in examples.items():
+    for contender, example in examples.items():
         run = example.launcher(args, example.configure(target, True))
         args[example.output].fill_(float("nan"))
         run()
-        errors[who] = difference(args[example.output].reshape(expected.shape), expected)
-        if not errors[who] < 2e-2:
-            raise SystemExit(f"{who}: {example.name} is wrong: relative error {errors[who]}")
-        contenders[who] = run
+        errors[contender] = difference(args[example.output].reshape(expected.shape), expected)
+        if not errors[contender] < 2e-2:
+            raise SystemExit(
+                f"{contender}: {example.name} is wrong: relative error {errors[contender]}"
+            )
+        contenders[contender] = run
     del expected
     seconds = in_turns(contenders, target, repeats=10)
     if ours.flops is not None:
@@ -58,13 +60,17 @@ def compare(
     else:
         assert ours.bytes_moved is not None
         work, unit = ours.bytes_moved(args), "TB/s"
-    rate = {who: work / s / 1e12 for who, s in seconds.items()}
+    rate = {contender: work / s / 1e12 for contender, s in seconds.items()}
     return Result(
         case or ours.name,
         unit,
         rate["ours"],
-        {who: rate[who] for who in contenders if who != "ours"},
-        {who: seconds[who] / seconds["ours"] for who in contenders if who != "ours"},
+        {contender: rate[contender] for contender in contenders if contender != "ours"},
+        {
+            contender: seconds[contender] / seconds["ours"]
+            for contender in contenders
+            if contender != "ours"
+        },
         wanted,
         blocks(ours, target),
         errors["ours"],

@@ -54,12 +54,12 @@ def plain(a, b, c, M, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_
     row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)) % M
     column = (tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)) % N
     k = tl.arange(0, BLOCK_K)
-    at = row[:, None] * K + k[None, :]
+    offsets = row[:, None] * K + k[None, :]
     bt = column[None, :] * K + k[:, None]
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for tile in range(0, tl.cdiv(K, BLOCK_K)):
         left = K - tile * BLOCK_K
-        x = tl.load(a + tile * BLOCK_K + at, mask=k[None, :] < left, other=0.0)
+        x = tl.load(a + tile * BLOCK_K + offsets, mask=k[None, :] < left, other=0.0)
         y = tl.load(b + tile * BLOCK_K + bt, mask=k[:, None] < left, other=0.0)
         acc = tl.dot(x, y, acc)
     out_row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -79,13 +79,13 @@ def plain_scaled(
     column = (tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)) % N
     k = tl.arange(0, BLOCK_K // PACK)
     block = tl.arange(0, BLOCK_K // 32)
-    at = row[:, None] * (K // PACK) + k[None, :]
+    offsets = row[:, None] * (K // PACK) + k[None, :]
     bt = column[None, :] * (K // PACK) + k[:, None]
     a_scales = row[:, None] * (K // 32) + block[None, :]
     b_scales = column[:, None] * (K // 32) + block[None, :]
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for tile in range(0, K // BLOCK_K):
-        x = tl.load(a + tile * (BLOCK_K // PACK) + at)
+        x = tl.load(a + tile * (BLOCK_K // PACK) + offsets)
         y = tl.load(b + tile * (BLOCK_K // PACK) + bt)
         s = tl.load(a_scale + tile * (BLOCK_K // 32) + a_scales)
         t = tl.load(b_scale + tile * (BLOCK_K // 32) + b_scales)

@@ -57,23 +57,25 @@ def results(only: str = "") -> list[Result]:
         if not explicit.lacks(target):
             contenders["explicit"] = explicit.launcher(args, explicit.configure(target, True))
         errors = {}
-        for who, run in contenders.items():
+        for contender, run in contenders.items():
             args["c"].fill_(float("nan"))
             run()
-            errors[who] = float((args["c"].float() - expected).norm() / expected.norm())
-            if not errors[who] < 2e-2:
-                raise SystemExit(f"{who}: {name} is wrong: relative error {errors[who]}")
+            errors[contender] = float((args["c"].float() - expected).norm() / expected.norm())
+            if not errors[contender] < 2e-2:
+                raise SystemExit(
+                    f"{contender}: {name} is wrong: relative error {errors[contender]}"
+                )
         del expected
         seconds = in_turns(contenders, target, repeats=10)
-        rate = {who: example.flops(args) / s / 1e12 for who, s in seconds.items()}
-        rivals = [who for who in contenders if who != "ours"]
+        rate = {contender: example.flops(args) / s / 1e12 for contender, s in seconds.items()}
+        rivals = [contender for contender in contenders if contender != "ours"]
         results.append(
             Result(
                 name,
                 "TFLOP/s",
                 rate["ours"],
-                {who: rate[who] for who in rivals},
-                {who: seconds[who] / seconds["ours"] for who in rivals},
+                {contender: rate[contender] for contender in rivals},
+                {contender: seconds[contender] / seconds["ours"] for contender in rivals},
                 WANTED if "explicit" in contenders else {},
                 ", ".join(f"{key} {value}" for key, value in choice.items()),
                 errors["ours"],

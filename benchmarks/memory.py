@@ -126,14 +126,14 @@ def run(
         "upstream": lambda: theirs.launch(args, their_config),
     }
     expected = of_torch()
-    for who in ("ours", "upstream"):
+    for contender in ("ours", "upstream"):
         args[ours.output].fill_(float("nan"))
-        contenders[who]()
+        contenders[contender]()
         got = args[ours.output].reshape(expected.shape)
         torch.testing.assert_close(got, expected, rtol=ours.tolerance, atol=ours.tolerance)
     seconds = in_turns(contenders, target)
     moved = ours.bytes_moved(args)
-    rate = {who: moved / s / 1e12 for who, s in seconds.items()}
+    rate = {contender: moved / s / 1e12 for contender, s in seconds.items()}
     tuned = getattr(ours.kernel, "best_config", None)
     chosen = str(tuned) if tuned is not None else text(choice)
     if choice != their_choice:
@@ -142,8 +142,8 @@ def run(
         ours.name,
         "TB/s",
         rate["ours"],
-        {who: rate[who] for who in ("torch", "upstream")},
-        {who: seconds[who] / seconds["ours"] for who in ("torch", "upstream")},
+        {contender: rate[contender] for contender in ("torch", "upstream")},
+        {contender: seconds[contender] / seconds["ours"] for contender in ("torch", "upstream")},
         wanted,
         chosen,
     )

@@ -100,13 +100,13 @@ def main() -> int:
         known = json.loads(chosen.json.read_text())
 
     def ask(example: Example, target: str) -> dict[str, Any]:
-        at = f"{example.name} for {target}"
-        if at not in known:
-            known[at] = compiled(example, target)
-            print(at, cell(known[at]), file=sys.stderr, flush=True)
+        key = f"{example.name} for {target}"
+        if key not in known:
+            known[key] = compiled(example, target)
+            print(key, cell(known[key]), file=sys.stderr, flush=True)
             if chosen.json:
                 chosen.json.write_text(json.dumps(known, indent=1))
-        facts: dict[str, Any] = known[at]
+        facts: dict[str, Any] = known[key]
         return facts
 
     print(f"Triton {triton.__version__}: registers of a thread, spilled ones in brackets\n")

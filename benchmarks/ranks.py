@@ -215,9 +215,9 @@ def sums(group, n, config=None):
     turn = [0]
 
     def inbox():
-        at = turn[0]
-        turn[0] = 1 - at
-        through[at](values, inboxes[at], out, n, block)
+        side = turn[0]
+        turn[0] = 1 - side
+        through[side](values, inboxes[side], out, n, block)
 
     yield "inbox", values, inbox, out
 
@@ -233,14 +233,14 @@ def sweep(group):
         for config in configs:
             if config[0] > kib * 512:
                 continue
-            for what, values, call, _ in sums(group, kib * 512, config):
+            for variant, values, call, _ in sums(group, kib * 512, config):
                 values.zero_()
                 torch.cuda.synchronize()
                 dist.barrier()
-                best.setdefault(what, []).append((timed(call), config))
-        for what, rows in best.items():
+                best.setdefault(variant, []).append((timed(call), config))
+        for variant, rows in best.items():
             three = ", ".join(f"{t:.1f} {c}" for t, c in sorted(rows)[:3])
-            say(f"sweep {kib} KiB, {what}: {three}; worst {max(rows)[0]:.1f}")
+            say(f"sweep {kib} KiB, {variant}: {three}; worst {max(rows)[0]:.1f}")
 
 
 def reduce_table(group):
@@ -252,9 +252,9 @@ def reduce_table(group):
     for kib in (8, 64, 256, 1024, 16384, 262144):
         n = kib * 512
         calls = {}
-        for what, values, call, _ in sums(group, n):
+        for variant, values, call, _ in sums(group, n):
             values.zero_()
-            calls[what] = call
+            calls[variant] = call
         y = memory.empty(n, dtype=torch.bfloat16, device="cuda").zero_()
         memory.rendezvous(y, dist.group.WORLD)
         z = torch.zeros(n, dtype=torch.bfloat16, device="cuda")
@@ -265,13 +265,13 @@ def reduce_table(group):
         torch.cuda.synchronize()
         dist.barrier()
         times = in_turns(calls, times=50 if kib < 16384 else 20, rounds=5)
-        line = [times.get(what) for what in calls]
+        line = [times.get(variant) for variant in calls]
         say(f"| {kib} | " + " | ".join(map(shown, line)) + " |")
     say("\nas graphs\n\n| all-reduce, KiB | one shot | inbox | torch one shot |")
     say("| --- | --- | --- | --- |")
     for kib in (8, 64, 256, 1024):
         n = kib * 512
-        calls = {what: call for what, _, call, _ in sums(group, n)}
+        calls = {variant: call for variant, _, call, _ in sums(group, n)}
         y = memory.empty(n, dtype=torch.bfloat16, device="cuda").zero_()
         memory.rendezvous(y, dist.group.WORLD)
         calls["torch"] = lambda y=y: torch.ops.symm_mem.one_shot_all_reduce(y, "sum", name)
@@ -309,7 +309,7 @@ def row(name, times):
     clocks = f"{-ours[2]:.0f} | {-times['cuBLAS'][2]:.0f}"
     say(f"| {name} | {text} | {base / ours[0]:.2f} | {way:.2f} | {clocks} |")
     say(
-        "; ".join(f"{what} {us:.1f} us {j:.2f} J" for what, (us, j, _) in times.items()),
+        "; ".join(f"{variant} {us:.1f} us {j:.2f} J" for variant, (us, j, _) in times.items()),
         f"({best})",
     )
 
@@ -347,8 +347,8 @@ def gather_table(group, sizes=SIZES):
         for _ in range(2):
             op.shard().copy_(a)
             op(b, c, grid=processors())
-        for what, how in VARIANTS.items():
-            calls[what] = lambda op=op, b=b, c=c, how=how: op(b, c, grid=processors(), **how)
+        for variant, how in VARIANTS.items():
+            calls[variant] = lambda op=op, b=b, c=c, how=how: op(b, c, grid=processors(), **how)
         row(f"{M}x{N}x{K}", steadily(calls))
         del op, calls
 
@@ -384,8 +384,8 @@ def scatter_table(group, sizes=SIZES, gather=False):
         calls = {"NCCL": scatter, "cuBLAS": multiply, "NCCL then cuBLAS": both}
         if not gather:
             calls["torch fused"] = fused
-        for what, how in VARIANTS.items():
-            calls[what] = lambda op=op, a=a, b=b, g=room, how=how: op(
+        for variant, how in VARIANTS.items():
+            calls[variant] = lambda op=op, a=a, b=b, g=room, how=how: op(
                 a, b, g, grid=processors(), **how
             )
         row(f"{M}x{N}x{K}", steadily(calls))
@@ -459,7 +459,7 @@ def check_experts(group, tokens=300, H=1000, choices=4, held=8):
 def check(group):
     good = []
     for n in (1000, 40000, 3 << 20):
-        for what, values, call, out in sums(group, n):
+        for variant, values, call, out in sums(group, n):
             torch.manual_seed(RANK)
             values.copy_(random(n))
             wanted = values.clone()
@@ -469,7 +469,7 @@ def check(group):
             dist.barrier()
             call()
             torch.cuda.synchronize()
-            good.append(close(f"{what}, {n}", out, wanted))
+            good.append(close(f"{variant}, {n}", out, wanted))
             dist.barrier()
     good += check_products(group) + check_experts(group)
     say(f"check: {sum(good)} of {len(good)} right")

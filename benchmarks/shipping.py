@@ -52,15 +52,15 @@ def host_us(calls: dict[str, Callable[[], Any]], rounds: int = 40, batch: int = 
 
 def ops() -> None:
     """Measure an eager op against its launch and an empty op of the same schema."""
-    from tests.torch import ops_for_tests as made
+    from tests.torch import ops_for_tests as test_ops
 
     @torch.library.custom_op("benchmark::empty", mutates_args=("out",))
     def empty(x: torch.Tensor, out: torch.Tensor, factor: float) -> None:
         pass
 
     x = torch.randn(200, device="cuda")
-    out, kernel = torch.empty_like(x), made.scale_kernel
-    nothing, whole = torch.ops.benchmark.empty.default, made.scale_into
+    out, kernel = torch.empty_like(x), test_ops.scale_kernel
+    nothing, whole = torch.ops.benchmark.empty.default, test_ops.scale_into
     times = host_us(
         {
             "launch": lambda: kernel[(1,)](x, out, 200, 2.0, BLOCK=256),
@@ -79,12 +79,12 @@ def shapes() -> None:
     """Graph breaks and compilations of ten ops over a hundred shapes."""
     from torch._dynamo.testing import CompileCounterWithBackend
 
-    from tests.torch import ops_for_tests as made
+    from tests.torch import ops_for_tests as library
     from tests.torch.attention_op import attention
 
     def into(x: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(x)
-        made.scale_into(x, out, 2.0)
+        library.scale_into(x, out, 2.0)
         return out
 
     def tall(x: torch.Tensor) -> torch.Tensor:
@@ -97,14 +97,14 @@ def shapes() -> None:
         return lambda x: torch.autograd.grad(function(x.requires_grad_()).square().sum(), x)[0]
 
     works: dict[str, Callable[[torch.Tensor], Any]] = {
-        "elementwise": lambda x: made.scale(x, 2.0),
-        "elementwise, gradient": lambda x: made.scale(x, 2.0),
+        "elementwise": lambda x: library.scale(x, 2.0),
+        "elementwise, gradient": lambda x: library.scale(x, 2.0),
         "elementwise, in place": into,
-        "elementwise, of launches": lambda x: made.scale_seen(x, 2.0),
-        "norm": lambda x: made.norm(tall(x), x, 1e-6)[0],
-        "norm, gradient": lambda x: made.norm(tall(x), x, 1e-6)[0],
-        "norm, backward": lambda x: made.norm_backward(tall(x), tall(x), x, x[:3])[0],
-        "matmul": lambda x: made.matmul(x[:, None].half(), x[None, :].half()),
+        "elementwise, of launches": lambda x: library.scale_seen(x, 2.0),
+        "norm": lambda x: library.norm(tall(x), x, 1e-6)[0],
+        "norm, gradient": lambda x: library.norm(tall(x), x, 1e-6)[0],
+        "norm, backward": lambda x: library.norm_backward(tall(x), tall(x), x, x[:3])[0],
+        "matmul": lambda x: library.matmul(x[:, None].half(), x[None, :].half()),
         "attention": lambda x: attention(heads(x), heads(x), heads(x), True)[0],
         "attention, gradient": lambda x: attention(heads(x), heads(x), heads(x), True)[0],
     }
@@ -273,10 +273,10 @@ def tuned() -> None:
     def rows(x, y, n, COLUMNS: gl.constexpr, VECTOR: gl.constexpr):
         layout: gl.constexpr = gl.BlockedLayout([VECTOR], [32], [gl.num_warps()], [0])
         column = gl.arange(0, COLUMNS, layout)
-        at, inside = gl.program_id(0) * n + column, column < n
-        value = gl.load(x + at, mask=inside, other=-float("inf"))
+        offsets, inside = gl.program_id(0) * n + column, column < n
+        value = gl.load(x + offsets, mask=inside, other=-float("inf"))
         weight = gl.exp(value - gl.max(value, 0))
-        gl.store(y + at, weight / gl.sum(weight, 0), mask=inside)
+        gl.store(y + offsets, weight / gl.sum(weight, 0), mask=inside)
 
     configurations = [
         triton.Config({"COLUMNS": columns, "VECTOR": vector}, num_warps=warps)

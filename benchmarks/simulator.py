@@ -140,8 +140,8 @@ def measure(case: Case) -> tuple[dict[str, float], float, dict[str, Any]]:
     """Return (seconds of each mode, those of the rival, the result of `simulate`)."""
     run = _child([__file__, "--case", str(CASES.index(case))])
     if case.portable:
-        at = next(i for i, other in enumerate(CASES) if other.label == case.portable)
-        beside = _child([__file__, "--case", str(at)])
+        position = next(i for i, other in enumerate(CASES) if other.label == case.portable)
+        beside = _child([__file__, "--case", str(position)])
         return run["seconds"], beside["seconds"]["all checks"], run
     script = str(HERE / "interpreted.py")
     theirs = _child([script, case.interpreted, json.dumps(case.numbers), str(THEIR_REPEATS + 1)])

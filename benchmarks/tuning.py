@@ -190,9 +190,9 @@ def main() -> int:
         table = compiling(chosen.count, chosen.target, chosen.engines)
     else:
         table = on_device(chosen.kernel, chosen.size, chosen.trials, chosen.processes)
-        for who in ("exhaustive", "search", "default"):
-            one = table[who]
-            print(f"{who:10} {one['best_us']:8.1f} us  {spoken(one['config'])}")
+        for method in ("exhaustive", "search", "default"):
+            one = table[method]
+            print(f"{method:10} {one['best_us']:8.1f} us  {spoken(one['config'])}")
     print(json.dumps(table, indent=1, default=str))
     if chosen.json:
         chosen.json.write_text(json.dumps(table, indent=1, default=str))

@@ -36,7 +36,7 @@ def compared(
     ours()
     error = distance()
     times = in_turns({"ours": ours, "torch": library}, target, 3, 10)
-    mine, theirs = (amount / times[who] / 1e12 for who in ("ours", "torch"))
+    mine, theirs = (amount / times[contender] / 1e12 for contender in ("ours", "torch"))
     assert error <= 1e-2, f"{case}: {error}"
     return Result(case, unit, mine, {"torch": theirs}, {"torch": mine / theirs}, error=error)
 
@@ -114,11 +114,11 @@ def products(target: Target) -> list[Result]:
         10: "warp-specialized",
     }
     results = []
-    for number, what in words.items():
+    for number, label in words.items():
         c.zero_()
         results.append(
             compared(
-                f"{number} product, {what}",
+                f"{number} product, {label}",
                 partial(step(number).launch, a, b, c),
                 lambda: torch.matmul(a, b, out=into),
                 lambda: float(torch.linalg.norm(c.float() - wanted) / torch.linalg.norm(wanted)),

@@ -40,10 +40,10 @@ def multiply_tiles(ring, sums, tiles, K, BLOCK_K: gl.constexpr):
 
 @gluon.jit
 def store_tiles(sums, writer, tiles):
-    at = sums.consumer()
+    position = sums.consumer()
     for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
-        sums.store(at, writer, tiles.at(tile))
-        at = at.next()
+        sums.store(position, writer, tiles.at(tile))
+        position = position.next()
     writer.close()
 
 

@@ -14,10 +14,10 @@ from gluon_core import language as gl
 
 
 @gluon.jit
-def add_up(copies, at, mask, layout: gl.constexpr):
-    total = gl.zeros(at.shape, gl.float32, layout)
+def add_up(copies, offsets, mask, layout: gl.constexpr):
+    total = gl.zeros(offsets.shape, gl.float32, layout)
     for rank in gl.static_range(len(copies)):
-        total += gl.load(copies[rank] + at, mask=mask, other=0.0).to(gl.float32)
+        total += gl.load(copies[rank] + offsets, mask=mask, other=0.0).to(gl.float32)
     return total
 
 
@@ -27,9 +27,9 @@ def one_shot(x, out, n, BLOCK: gl.constexpr):
     layout: gl.constexpr = gl.portable.blocked_layout([BLOCK], out.dtype.element_ty)
     gl.portable.rank_barrier(x.signals, x.rank, channel)
     for start in range(channel * BLOCK, n, gl.num_programs(0) * BLOCK):
-        at = start + gl.arange(0, BLOCK, layout=layout)
-        total = add_up(x.peers, at, at < n, layout)
-        gl.store(out + at, total.to(out.dtype.element_ty), mask=at < n)
+        offsets = start + gl.arange(0, BLOCK, layout=layout)
+        total = add_up(x.peers, offsets, offsets < n, layout)
+        gl.store(out + offsets, total.to(out.dtype.element_ty), mask=offsets < n)
     # The others may still read what this rank writes next.
     gl.portable.rank_barrier(x.signals, x.rank, channel)
 
@@ -43,10 +43,10 @@ def two_shot(x, n, share, BLOCK: gl.constexpr):
     first = x.rank * share
     end = gl.minimum(first + share, n)
     for start in range(first + channel * BLOCK, end, gl.num_programs(0) * BLOCK):
-        at = start + gl.arange(0, BLOCK, layout=layout)
-        total = add_up(x.peers, at, at < end, layout).to(element)
+        offsets = start + gl.arange(0, BLOCK, layout=layout)
+        total = add_up(x.peers, offsets, offsets < end, layout).to(element)
         for rank in gl.static_range(len(x.peers)):
-            gl.store(x.peers[rank] + at, total, mask=at < end)
+            gl.store(x.peers[rank] + offsets, total, mask=offsets < end)
     # All shares have come.
     gl.portable.rank_barrier(x.signals, x.rank, channel)
 
@@ -57,13 +57,13 @@ def through_inbox(x, inbox, out, n, BLOCK: gl.constexpr):
     layout: gl.constexpr = gl.portable.blocked_layout([BLOCK], out.dtype.element_ty)
     mine = gl.portable.peer(inbox.peers, inbox.rank)
     for start in range(channel * BLOCK, n, gl.num_programs(0) * BLOCK):
-        at = start + gl.arange(0, BLOCK, layout=layout)
-        gl.store(mine + at, gl.load(x + at, mask=at < n), mask=at < n)
+        offsets = start + gl.arange(0, BLOCK, layout=layout)
+        gl.store(mine + offsets, gl.load(x + offsets, mask=offsets < n), mask=offsets < n)
     gl.portable.rank_barrier(inbox.signals, inbox.rank, channel)
     for start in range(channel * BLOCK, n, gl.num_programs(0) * BLOCK):
-        at = start + gl.arange(0, BLOCK, layout=layout)
-        total = add_up(inbox.peers, at, at < n, layout)
-        gl.store(out + at, total.to(out.dtype.element_ty), mask=at < n)
+        offsets = start + gl.arange(0, BLOCK, layout=layout)
+        total = add_up(inbox.peers, offsets, offsets < n, layout)
+        gl.store(out + offsets, total.to(out.dtype.element_ty), mask=offsets < n)
 
 
 def programs(x, n, block, most=64):

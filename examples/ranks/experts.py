@@ -29,8 +29,8 @@ def dispatch(
         there = gl.portable.peer(inbox, to) + row.to(gl.int64) * H
         here = x + (slot // choices).to(gl.int64) * H
         for start in range(0, H, BLOCK):
-            at = start + columns
-            gl.store(there + at, gl.load(here + at, mask=at < H), mask=at < H)
+            offsets = start + columns
+            gl.store(there + offsets, gl.load(here + offsets, mask=offsets < H), mask=offsets < H)
     if program == 0:
         for other in gl.static_range(world):
             gl.store(sizes[other] + rank, gl.load(totals + other))
@@ -55,16 +55,16 @@ def combine(
     gl.portable.rank_barrier(signals, rank, gl.program_id(0))
     for token in range(gl.program_id(0), tokens, gl.num_programs(0)):
         for start in range(0, H, BLOCK):
-            at = start + columns
+            offsets = start + columns
             total = gl.zeros([BLOCK], gl.float32, layout)
             for choice in gl.static_range(choices):
                 slot = token * choices + choice
                 there = gl.portable.peer(outbox, gl.load(expert + slot) // experts)
                 row = rank * capacity + gl.load(place + slot)
-                value = gl.load(there + row.to(gl.int64) * H + at, mask=at < H, other=0.0)
+                value = gl.load(there + row.to(gl.int64) * H + offsets, mask=offsets < H, other=0.0)
                 total += value.to(gl.float32) * gl.load(weight + slot)
             out = y + gl.cast(token, gl.int64) * H
-            gl.store(out + at, total.to(y.dtype.element_ty), mask=at < H)
+            gl.store(out + offsets, total.to(y.dtype.element_ty), mask=offsets < H)
 
 
 class Experts:

@@ -63,13 +63,13 @@ class Launches:
 
 @gluon.jit
 def copy_arrived(ring, tiles, K, arrived, least, chunk, BLOCK_K: gl.constexpr):
-    at = ring.producer()
+    position = ring.producer()
     for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
         row, column = tiles.at(tile)
         gl.portable.counter_wait(arrived + row // chunk, least, scope="gpu")
         for k in range(0, K, BLOCK_K):
-            ring.fetch(at, [[row, k], [k, column]])
-            at = at.next()
+            ring.fetch(position, [[row, k], [k, column]])
+            position = position.next()
 
 
 @gluon.jit(do_not_specialize=["least"])
@@ -123,9 +123,9 @@ def bring_rows(a, arrived, rows, K, chunk, BLOCK: gl.constexpr):
             first = (source * rows + start) * K
             size = gl.minimum(chunk, rows - start) * K
             for k in range(gl.program_id(0) * BLOCK, size, gl.num_programs(0) * BLOCK):
-                at = k + gl.arange(0, BLOCK, layout=layout)
-                value = gl.load(theirs + first + at, mask=at < size)
-                gl.store(mine + first + at, value, mask=at < size)
+                offsets = k + gl.arange(0, BLOCK, layout=layout)
+                value = gl.load(theirs + first + offsets, mask=offsets < size)
+                gl.store(mine + first + offsets, value, mask=offsets < size)
             gl.portable.counter_add(arrived + (source * rows + start) // chunk, 1, scope="gpu")
 
 
@@ -236,20 +236,20 @@ def start_tile(ROWS: gl.constexpr, COLUMNS: gl.constexpr, dtype: gl.constexpr):
 
 
 @gluon.jit
-def multiply_steps(ring, at, acc, steps, half: gl.constexpr):
+def multiply_steps(ring, position, acc, steps, half: gl.constexpr):
     """`acc` and the products of so many slots, and the position after them."""
     ROWS: gl.constexpr = acc.shape[0]
     acc = warpgroup_mma_init(acc)
     for step in range(0, steps):
-        a_tile, b_tile = ring.wait(at)
+        a_tile, b_tile = ring.wait(position)
         acc = warpgroup_mma(a_tile.slice(half * ROWS, ROWS, dim=0), b_tile, acc, is_async=True)
         # The step before is over: give its slot back.
         acc = warpgroup_mma_init(warpgroup_mma_wait(1, deps=[acc]))
-        ring.release(at.before(), pred=step > 0)
-        at = at.next()
+        ring.release(position.before(), pred=step > 0)
+        position = position.next()
     result = warpgroup_mma_wait(0, deps=[acc])
-    ring.release(at.before(), pred=steps > 0)
-    return result, at
+    ring.release(position.before(), pred=steps > 0)
+    return result, position
 
 
 @gluon.jit
@@ -291,7 +291,7 @@ def multiply_and_send(
     world: gl.constexpr = len(boxes)
     ROWS: gl.constexpr = tiles.block[0] // 2
     COLUMNS: gl.constexpr = tiles.block[1]
-    at = ring.consumer()
+    position = ring.consumer()
     across = (N + COLUMNS - 1) // COLUMNS
     steps = (K + BLOCK_K - 1) // BLOCK_K
     late = steps // 4
@@ -304,7 +304,7 @@ def multiply_and_send(
         number = first // tiles.block[0] * across + column // COLUMNS
         first += half * ROWS
         acc = start_tile(ROWS, COLUMNS, ring.dtype)
-        acc, at = multiply_steps(ring, at, acc, steps - late, half)
+        acc, position = multiply_steps(ring, position, acc, steps - late, half)
         if sent_to >= 0:
             signal_stored(counters, sent_to, sent)
         sent_to = -1
@@ -314,7 +314,7 @@ def multiply_and_send(
             tma.store_wait(0)
             mbarrier.expect(came, box.nbytes_per_cta)
             tma.async_load(box, [(rank + 1) % world * rows + first, column], came, buffer)
-        result, at = multiply_steps(ring, at, acc, late, half)
+        result, position = multiply_steps(ring, position, acc, late, half)
         if owner == rank:
             mbarrier.wait(came, phase)
             phase ^= 1
@@ -340,12 +340,12 @@ def multiply_and_send(
 
 @gluon.jit
 def copy_steps(ring, tiles, K, BLOCK_K: gl.constexpr):
-    at = ring.producer()
+    position = ring.producer()
     for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
         row, column = tiles.at(tile)
         for k in range(0, K, BLOCK_K):
-            ring.fetch(at, [[row, k], [k, column]])
-            at = at.next()
+            ring.fetch(position, [[row, k], [k, column]])
+            position = position.next()
 
 
 @gluon.jit(do_not_specialize=["least", "rank"])

@@ -17,7 +17,7 @@ _LIBRARY = re.compile(r"^\s+(_gather_threads\(\)|_add\(.*|wait_signal\(.*)$")
 
 
 def of_example(path):
-    """(what, text) of each way in which a file of examples can lack a signal, a wait or a scope."""
+    """(label, text) of each way in which a file of examples can lack a signal, a wait or a scope."""
     lines = (ROOT / path).read_text().splitlines()
     for number, line in enumerate(lines):
         indent = line[: len(line) - len(line.lstrip())]
@@ -52,8 +52,8 @@ def of_library():
             function = line[4:].partition("(")[0]
         if _LIBRARY.match(line) and not function.startswith("_"):
             indent = line[: len(line) - len(line.lstrip())]
-            what = f"{function}, line {number + 1} without {line.strip()}"
-            yield what, _put(lines, number, indent + "pass")
+            label = f"{function}, line {number + 1} without {line.strip()}"
+            yield label, _put(lines, number, indent + "pass")
 
 
 def _put(lines, number, line):

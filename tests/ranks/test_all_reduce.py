@@ -62,8 +62,12 @@ MUTANTS = list(mutants.of_example(FILE))
 @gluon.jit
 def fill(x, n, BLOCK: gl.constexpr):
     layout: gl.constexpr = gl.portable.blocked_layout([BLOCK], gl.float32)
-    at = gl.arange(0, BLOCK, layout=layout)
-    gl.store(gl.portable.peer(x.peers, x.rank) + at, (at + x.rank).to(gl.float32), mask=at < n)
+    offsets = gl.arange(0, BLOCK, layout=layout)
+    gl.store(
+        gl.portable.peer(x.peers, x.rank) + offsets,
+        (offsets + x.rank).to(gl.float32),
+        mask=offsets < n,
+    )
 
 
 def back_to_back(module, size=200):
@@ -90,8 +94,8 @@ def test_nothing_is_reported_of_right_kernels():
 
 
 @pytest.mark.sampled(8)
-@pytest.mark.parametrize("what, text", MUTANTS, ids=[what for what, _ in MUTANTS])
-def test_a_missing_signal_is_reported(what, text, tmp_path, world=2):
+@pytest.mark.parametrize("label, text", MUTANTS, ids=[label for label, _ in MUTANTS])
+def test_a_missing_signal_is_reported(label, text, tmp_path, world=2):
     module = mutants.load(text, tmp_path)
     with pytest.raises(SimulatorError):
         distributed.simulate(back_to_back(module), world, SIM)
@@ -99,23 +103,23 @@ def test_a_missing_signal_is_reported(what, text, tmp_path, world=2):
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("world", [4, 8])
-@pytest.mark.parametrize("what, text", MUTANTS, ids=[what for what, _ in MUTANTS])
-def test_more_ranks_report_it_too(what, text, tmp_path, world):
-    test_a_missing_signal_is_reported(what, text, tmp_path, world)
+@pytest.mark.parametrize("label, text", MUTANTS, ids=[label for label, _ in MUTANTS])
+def test_more_ranks_report_it_too(label, text, tmp_path, world):
+    test_a_missing_signal_is_reported(label, text, tmp_path, world)
 
 
 # Compilers of other releases put a barrier of threads around atomics anyway.
 LIBRARY = [
-    (what, text)
-    for what, text in mutants.of_library()
-    if what.startswith(("wait_signal,", "rank_barrier,"))
-    and ("_gather_threads" not in what or not follows(ATOMIC_BARRIERS))
+    (label, text)
+    for label, text in mutants.of_library()
+    if label.startswith(("wait_signal,", "rank_barrier,"))
+    and ("_gather_threads" not in label or not follows(ATOMIC_BARRIERS))
 ]
 
 
 @pytest.mark.sampled(6)
-@pytest.mark.parametrize("what, text", LIBRARY, ids=[what for what, _ in LIBRARY])
-def test_the_library_is_needed(what, text, tmp_path, monkeypatch):
+@pytest.mark.parametrize("label, text", LIBRARY, ids=[label for label, _ in LIBRARY])
+def test_the_library_is_needed(label, text, tmp_path, monkeypatch):
     mutants.use(mutants.load(text, tmp_path, "signals"), monkeypatch)
     fresh = mutants.load((mutants.ROOT / FILE).read_text(), tmp_path, "fresh")
     with pytest.raises(SimulatorError):

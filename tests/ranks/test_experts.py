@@ -48,13 +48,13 @@ def scale(
 ):  # fmt: skip
     """The experts: each multiplies by a number of its own."""
     layout: gl.constexpr = gl.portable.blocked_layout([BLOCK], inbox.dtype.element_ty)
-    at = gl.arange(0, BLOCK, layout=layout)
+    offsets = gl.arange(0, BLOCK, layout=layout)
     for source in range(world):
         for place in range(gl.load(sizes + source)):
             row = source * capacity + place
             times = gl.load(labels + row) + rank * 2 + 1
-            value = gl.load(inbox + row * H + at, mask=at < H)
-            gl.store(outbox + row * H + at, value * times, mask=at < H)
+            value = gl.load(inbox + row * H + offsets, mask=offsets < H)
+            gl.store(outbox + row * H + offsets, value * times, mask=offsets < H)
 
 
 @pytest.mark.parametrize("world", [2, 4])
@@ -70,8 +70,8 @@ MUTANTS = list(mutants.of_example(FILE))
 
 
 @pytest.mark.sampled(6)
-@pytest.mark.parametrize("what, text", MUTANTS, ids=[what for what, _ in MUTANTS])
-def test_a_missing_signal_is_reported(what, text, tmp_path, world=2):
+@pytest.mark.parametrize("label, text", MUTANTS, ids=[label for label, _ in MUTANTS])
+def test_a_missing_signal_is_reported(label, text, tmp_path, world=2):
     module = mutants.load(text, tmp_path)
     with pytest.raises(SimulatorError):
         distributed.simulate(routed(module), world, SIM)
@@ -79,6 +79,6 @@ def test_a_missing_signal_is_reported(what, text, tmp_path, world=2):
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("world", [4, 8])
-@pytest.mark.parametrize("what, text", MUTANTS, ids=[what for what, _ in MUTANTS])
-def test_more_ranks_report_it_too(what, text, tmp_path, world):
-    test_a_missing_signal_is_reported(what, text, tmp_path, world)
+@pytest.mark.parametrize("label, text", MUTANTS, ids=[label for label, _ in MUTANTS])
+def test_more_ranks_report_it_too(label, text, tmp_path, world):
+    test_a_missing_signal_is_reported(label, text, tmp_path, world)

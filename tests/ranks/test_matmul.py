@@ -32,8 +32,8 @@ def numbers(rank, turn, *shape):
 def put(to, values, n, BLOCK: gl.constexpr):
     layout: gl.constexpr = gl.portable.blocked_layout([BLOCK], to.dtype.element_ty)
     for start in range(0, n, BLOCK):
-        at = start + gl.arange(0, BLOCK, layout=layout)
-        gl.store(to + at, gl.load(values + at, mask=at < n), mask=at < n)
+        offsets = start + gl.arange(0, BLOCK, layout=layout)
+        gl.store(to + offsets, gl.load(values + offsets, mask=offsets < n), mask=offsets < n)
 
 
 def gathered(module, rows=128, N=128, K=32, chunks=1, calls=2, grid=2):
@@ -110,11 +110,11 @@ def mutated():
     lines = (mutants.ROOT / FILE).read_text().splitlines()
     engines = lines.index("    def _bring(self, turn, times):")
     last = max(i for i, line in enumerate(lines) if "read_only=False" in line)
-    for what, text in mutants.of_example(FILE):
-        at = int(what.split()[1]) - 1
-        side = what.endswith("side.join") or (engines < at < engines + 16)
-        if not side and not (at == last and what.endswith("until it is read alone")):
-            yield what, text
+    for label, text in mutants.of_example(FILE):
+        deleted = int(label.split()[1]) - 1
+        side = label.endswith("side.join") or (engines < deleted < engines + 16)
+        if not side and not (deleted == last and label.endswith("until it is read alone")):
+            yield label, text
 
 
 MUTANTS = list(mutated())
@@ -128,8 +128,8 @@ def no_implied_fences(monkeypatch):
 
 @pytest.mark.usefixtures("no_implied_fences")
 @pytest.mark.sampled(10)
-@pytest.mark.parametrize("what, text", MUTANTS, ids=[what for what, _ in MUTANTS])
-def test_a_missing_signal_is_reported(what, text, tmp_path, world=2):
+@pytest.mark.parametrize("label, text", MUTANTS, ids=[label for label, _ in MUTANTS])
+def test_a_missing_signal_is_reported(label, text, tmp_path, world=2):
     module = mutants.load(text, tmp_path)
     with pytest.raises(SimulatorError):
         distributed.simulate(gathered(module), world, SIM)
@@ -141,6 +141,6 @@ def test_a_missing_signal_is_reported(what, text, tmp_path, world=2):
 @pytest.mark.campaign
 @pytest.mark.usefixtures("no_implied_fences")
 @pytest.mark.parametrize("world", [4, 8])
-@pytest.mark.parametrize("what, text", MUTANTS, ids=[what for what, _ in MUTANTS])
-def test_more_ranks_report_it_too(what, text, tmp_path, world):
-    test_a_missing_signal_is_reported(what, text, tmp_path, world)
+@pytest.mark.parametrize("label, text", MUTANTS, ids=[label for label, _ in MUTANTS])
+def test_more_ranks_report_it_too(label, text, tmp_path, world):
+    test_a_missing_signal_is_reported(label, text, tmp_path, world)

@@ -27,9 +27,9 @@ def pass_on(
     """Each rank writes to the next one, and reads what came from the one before."""
     world: gl.constexpr = len(x.peers)
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    at = gl.arange(0, 128, layout=layout)
+    offsets = gl.arange(0, 128, layout=layout)
     after = gl.portable.peer(x.peers, (x.rank + 1) % world)
-    gl.store(after + at, at * 0 + x.rank)  # put
+    gl.store(after + offsets, offsets * 0 + x.rank)  # put
     gl.barrier()
     if SIGNAL:
         pad = gl.portable.peer(x.signals, (x.rank + 1) % world)
@@ -37,7 +37,7 @@ def pass_on(
     before = (x.rank + world - 1) % world
     if WAIT:
         gl.portable.wait_signal(gl.portable.peer(x.signals, x.rank) + before)  # hear
-    gl.store(got + at, gl.load(gl.portable.peer(x.peers, x.rank) + at))  # get
+    gl.store(got + offsets, gl.load(gl.portable.peer(x.peers, x.rank) + offsets))  # get
 
 
 def passing(signal=True, wait=True, scope="sys", sem="release"):
@@ -106,8 +106,8 @@ def test_signals_without_a_wait_are_reported():
 def test_a_launch_knows_the_launches_before_it_on_its_rank_alone():
     @gluon.jit
     def fill(x, value):
-        at = gl.arange(0, 128, layout=gl.BlockedLayout([1], [32], [4], [0]))
-        gl.store(gl.portable.peer(x.peers, x.rank) + at, at * 0 + value)
+        offsets = gl.arange(0, 128, layout=gl.BlockedLayout([1], [32], [4], [0]))
+        gl.store(gl.portable.peer(x.peers, x.rank) + offsets, offsets * 0 + value)
 
     @gluon.jit
     def meet(x):
@@ -115,9 +115,9 @@ def test_a_launch_knows_the_launches_before_it_on_its_rank_alone():
 
     @gluon.jit
     def read_next(x, got):
-        at = gl.arange(0, 128, layout=gl.BlockedLayout([1], [32], [4], [0]))
+        offsets = gl.arange(0, 128, layout=gl.BlockedLayout([1], [32], [4], [0]))
         source = gl.portable.peer(x.peers, (x.rank + 1) % len(x.peers))
-        gl.store(got + at, gl.load(source + at))
+        gl.store(got + offsets, gl.load(source + offsets))
 
     def body(group, first, last):
         x, got = group.empty(128, np.int32), np.zeros(128, np.int32)
@@ -144,14 +144,14 @@ def test_a_launch_knows_the_launches_before_it_on_its_rank_alone():
 def test_counts_serve_many_waiters():
     @gluon.jit
     def counted(x, counter, got, SCOPE: gl.constexpr):
-        at = gl.arange(0, 128, layout=gl.BlockedLayout([1], [32], [4], [0]))
+        offsets = gl.arange(0, 128, layout=gl.BlockedLayout([1], [32], [4], [0]))
         if x.rank == 0:
             if gl.program_id(0) == 0:
-                gl.store(x.peers[1] + at, at)
+                gl.store(x.peers[1] + offsets, offsets)
                 gl.portable.counter_add(counter.peers[1], 2, scope=SCOPE)
         else:
             gl.portable.counter_wait(counter.peers[1], 2)
-            gl.store(got + gl.program_id(0) * 128 + at, gl.load(x.peers[1] + at))
+            gl.store(got + gl.program_id(0) * 128 + offsets, gl.load(x.peers[1] + offsets))
 
     def body(group, scope="sys"):
         x, counter = group.empty(128, np.int32), group.zeros(1, np.int32)
@@ -172,9 +172,9 @@ def test_memory_of_another_rank_is_out_of_reach_unless_symmetric():
 
     @gluon.jit
     def peek(address, got):
-        at = gl.arange(0, 128, layout=gl.BlockedLayout([1], [32], [4], [0]))
+        offsets = gl.arange(0, 128, layout=gl.BlockedLayout([1], [32], [4], [0]))
         source = gl.cast(address, gl.pointer_type(gl.int32))
-        gl.store(got + at, gl.load(source + at))
+        gl.store(got + offsets, gl.load(source + offsets))
 
     def body(group):
         theirs[group.rank] = own = np.zeros(128, np.int32)

@@ -16,18 +16,18 @@ LINE: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
 
 @gluon.jit
 def fill(x, value, counter, COUNT: gl.constexpr):
-    at = gl.arange(0, 128, layout=LINE)
-    gl.store(x + at, at * 0 + value)
+    offsets = gl.arange(0, 128, layout=LINE)
+    gl.store(x + offsets, offsets * 0 + value)
     if COUNT:
         gl.portable.counter_add(counter, 1, scope="gpu")
 
 
 @gluon.jit
 def take(x, got, counter, WAIT: gl.constexpr):
-    at = gl.arange(0, 128, layout=LINE)
+    offsets = gl.arange(0, 128, layout=LINE)
     if WAIT:
         gl.portable.counter_wait(counter, 1, scope="gpu")
-    gl.store(got + at, gl.load(x + at))
+    gl.store(got + offsets, gl.load(x + offsets))
 
 
 def body(group, wait=True):
@@ -55,8 +55,8 @@ def test_later_parts_have_to_join():
     @gluon.jit
     def late(x, counter, go):
         gl.portable.counter_wait(go, 1, scope="gpu")
-        at = gl.arange(0, 128, layout=LINE)
-        gl.store(x + at, at)
+        offsets = gl.arange(0, 128, layout=LINE)
+        gl.store(x + offsets, offsets)
 
     def rank(group, join):
         x, go = group.empty(128, np.int32), np.zeros(1, np.int32)

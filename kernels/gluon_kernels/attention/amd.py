@@ -102,9 +102,9 @@ def attention_cdna(
     whole = length // BLOCK_N
     for block in range(whole):
         left = length - (block + 1) * BLOCK_N
-        at = head + (block + 1) * (BLOCK_N * D)
-        k_next = cdna3.buffer_load(k + at, k_offsets, mask=k_row < left)
-        v_next = cdna3.buffer_load(v + at, v_offsets, mask=v_row < left)
+        offsets = head + (block + 1) * (BLOCK_N * D)
+        k_next = cdna3.buffer_load(k + offsets, k_offsets, mask=k_row < left)
+        v_next = cdna3.buffer_load(v + offsets, v_offsets, mask=v_row < left)
         k_tile, v_tile = k_smem.index(block % 2), v_smem.index(block % 2)
         acc, largest, total = attend(
             block, q_tile, k_tile, v_tile, acc, largest, total, length, scale, BLOCK_N, False

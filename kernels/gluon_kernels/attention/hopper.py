@@ -28,7 +28,7 @@ FP8_SHIFT = gl.constexpr(8)  # weights up to 256 use the range of e4m3
 def copy_tiles(queries, keys, values, sizes, SHARED: gl.constexpr, SETTINGS: gl.constexpr):
     """Copy the queries of each tile, and keys and values from the last ones on."""
     BLOCK_N: gl.constexpr = SETTINGS[1]
-    at = keys.producer()
+    position = keys.producer()
     query = queries[0].producer()
     for round in range(rounds(sizes, SETTINGS)):
         row, head, count = work_at(round, sizes, SETTINGS)
@@ -42,12 +42,12 @@ def copy_tiles(queries, keys, values, sizes, SHARED: gl.constexpr, SETTINGS: gl.
             for j in range(count):
                 key = (count - 1 - j) * BLOCK_N
                 with gl.scope("copy K and V"):
-                    keys.fetch(at, [[batch, head // SHARED, key, 0]])
+                    keys.fetch(position, [[batch, head // SHARED, key, 0]])
                     if values.dtype.primitive_bitwidth == 8:  # transposed
-                        values.fetch(at, [[batch, head // SHARED, 0, key]])
+                        values.fetch(position, [[batch, head // SHARED, 0, key]])
                     else:
-                        values.fetch(at, [[batch, head // SHARED, key, 0]])
-                at = at.next()
+                        values.fetch(position, [[batch, head // SHARED, key, 0]])
+                position = position.next()
 
 
 @gluon.jit
@@ -94,7 +94,7 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
     SHIFT: gl.constexpr = FP8_SHIFT if WIDTH == 4 else 0
     row: gl.constexpr = gl.SliceLayout(1, score_layout)
 
-    at = keys.consumer()
+    position = keys.consumer()
     query = queries.consumer()
     nothing = gl.zeros([ROWS, BLOCK_N], gl.float32, score_layout)
     key = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, score_layout))
@@ -111,11 +111,11 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
                 # Other groups' rows may see more. Without those tiles the first alone needs the mask.
                 seen = gl.maximum(gl.cdiv(gl.minimum(first + ROWS, key_length), BLOCK_N), 1)
                 for _ in range(seen, count):
-                    keys.wait(at)
-                    keys.release(at)
-                    values.wait(at)
-                    values.release(at)
-                    at = at.next()
+                    keys.wait(position)
+                    keys.release(position)
+                    values.wait(position)
+                    values.release(position)
+                    position = position.next()
                 count = gl.minimum(count, seen)
 
             with gl.scope("wait for Q"):
@@ -125,9 +125,9 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
                 q_tile = q_tile.load(gl.DotOperandLayout(0, score_layout, WIDTH))
                 queries.release(query)
                 query = query.next()
-            k_tile = keys.wait(at).reshape([BLOCK_N, D]).permute((1, 0))
+            k_tile = keys.wait(position).reshape([BLOCK_N, D]).permute((1, 0))
             score = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False)
-            keys.release(at)
+            keys.release(position)
             score = mask_scores(score, rows, (count - 1) * BLOCK_N + key, key_length, CAUSAL)
             # Finite even where none of these keys is seen.
             top = gl.maximum(gl.max(score, 1) * factor - SHIFT, -1e30)
@@ -136,18 +136,18 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
             lanes: gl.constexpr = gl.SliceLayout(1, total.type.layout)
             p_tile = weights_operand(p, dtype, p_layout)
             acc = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
-            behind, at = at, at.next()
+            behind, position = position, position.next()
 
             for _ in range(1, count):
                 with gl.scope("wait for K"):
-                    k_tile = keys.wait(at).reshape([BLOCK_N, D]).permute((1, 0))
+                    k_tile = keys.wait(position).reshape([BLOCK_N, D]).permute((1, 0))
                 coming = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False, is_async=True)
                 with gl.scope("wait for V"):
                     v_tile = value_tile(values.wait(behind), BLOCK_N, D)
                 acc = warpgroup_mma(p_tile, v_tile, acc, is_async=True)
                 with gl.scope("wait for the scores"):
                     score = warpgroup_mma_wait(1, deps=[coming])
-                keys.release(at)
+                keys.release(position)
                 gl.scope_begin("softmax")
                 higher = gl.maximum(top, gl.max(score, 1) * factor - SHIFT)
                 kept = gl.exp2(top - higher)
@@ -167,7 +167,7 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
                     done * gl.convert_layout(kept, gl.SliceLayout(1, out_layout))[:, None]
                 )
                 p_tile = weights_operand(p, dtype, p_layout)
-                behind, at = at, at.next()
+                behind, position = position, position.next()
 
             if OVERLAP:
                 queries.release(query)

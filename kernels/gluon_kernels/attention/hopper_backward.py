@@ -39,13 +39,13 @@ def walk(rings, place, of_sequence, CAUSAL: gl.constexpr, SHARED: gl.constexpr):
     STEP: gl.constexpr = others.block_shape[2]
     key = [batch, of_batch // SHARED, tile * SIZE, 0]
     own.fetch(own.producer(), [key, key])
-    at = others.producer()
+    position = others.producer()
     for i in range(first, last):
         row = wrapped(i, steps, CAUSAL) * STEP
         statistic = 2 * head * padded + row
         query = [batch, of_batch, row, 0]
-        others.fetch(at, [query, query, [statistic], [statistic + padded]])
-        at = at.next()
+        others.fetch(position, [query, query, [statistic], [statistic + padded]])
+        position = position.next()
 
 
 @gluon.jit
@@ -86,7 +86,7 @@ def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS
     k_columns = k.reshape([SIZE, D]).slice(COLUMN, 64, dim=1)
     k = k.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
     v = v.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
-    at = others.consumer()
+    position = others.consumer()
     # A step adds the changes of the one before; before the first there are none.
     changes.index(1).slice(half * ROWS, ROWS, dim=0).store(nothing.to(dtype))
     fence_async_shared()
@@ -97,10 +97,10 @@ def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS
     for loop in gl.static_range(LOOPS):
         begin, end = (first, middle) if loop == 0 else (middle, last)
         for i in range(begin, end):
-            q, grad, logsums, deltas = others.wait(at)
+            q, grad, logsums, deltas = others.wait(position)
             q = q.reshape([STEP, D])
             grad = grad.reshape([STEP, D])
-            before = at.index ^ 1
+            before = position.index ^ 1
             # With 128 columns registers are too few for both products at a time.
             if D == 64:
                 score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
@@ -127,13 +127,13 @@ def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS
             change = (p * (change + deltas.load(column)[None, :])).to(dtype)
             if D != 64:
                 for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
-            mbarrier.wait(used.index(at.index), at.phase ^ before)
-            changes.index(at.index).slice(half * ROWS, ROWS, dim=0).store(change)
+            mbarrier.wait(used.index(position.index), position.phase ^ before)
+            changes.index(position.index).slice(half * ROWS, ROWS, dim=0).store(change)
             fence_async_shared()
-            mbarrier.arrive(written.index(at.index))
+            mbarrier.arrive(written.index(position.index))
             if D == 64:
                 for_values = warpgroup_mma(weights, grad, for_values, is_async=True)
-            mbarrier.wait(written.index(before), at.phase)
+            mbarrier.wait(written.index(before), position.phase)
             every = changes.index(before).permute((1, 0)).slice(ROW, 64, dim=0)
             product = warpgroup_mma(every, k_columns, no_sum, use_acc=False, is_async=True)
             for_keys = warpgroup_mma(gl.convert_layout(change, operand), q, for_keys, is_async=True)
@@ -146,10 +146,10 @@ def gradients_of_half(rings, exchange, outs, place, half: gl.constexpr, SETTINGS
             step = wrapped(gl.maximum(i - 1, first), steps, CAUSAL)
             tma.async_atomic_add(sums, [(tile + 2 * step) * 16, 0], buffer)
             for_keys = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[for_keys]))
-            others.release(at)
-            at = at.next()
-    mbarrier.wait(written.index(at.index ^ 1), at.phase)
-    every = changes.index(at.index ^ 1).permute((1, 0)).slice(ROW, 64, dim=0)
+            others.release(position)
+            position = position.next()
+    mbarrier.wait(written.index(position.index ^ 1), position.phase)
+    every = changes.index(position.index ^ 1).permute((1, 0)).slice(ROW, 64, dim=0)
     product = warpgroup_mma(every, k_columns, no_sum, use_acc=False)
     tma.store_wait(0)
     buffer.store(in_order_of_registers(product))

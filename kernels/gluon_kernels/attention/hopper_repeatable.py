@@ -27,10 +27,10 @@ def walk(ring, tile, first, last, head):
     SIZE: gl.constexpr = own.block_shape[1]
     STEP: gl.constexpr = others.block_shape[1]
     own.fetch(own.producer(), [[head, tile * SIZE, 0], [head, tile * SIZE, 0]])
-    at = others.producer()
+    position = others.producer()
     for i in range(first, last):
-        others.fetch(at, [[head, i * STEP, 0], [head, i * STEP, 0]])
-        at = at.next()
+        others.fetch(position, [[head, i * STEP, 0], [head, i * STEP, 0]])
+        position = position.next()
 
 
 @gluon.jit
@@ -59,7 +59,7 @@ def key_gradients_of_half(
     k, v = own.wait(own.consumer())
     k = k.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
     v = v.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
-    at = others.consumer()
+    position = others.consumer()
     # Only the first queries need the mask. With 128 columns two loops have too few registers.
     LOOPS: gl.constexpr = 2 if CAUSAL and D == 64 else 1
     middle = gl.minimum(first + SIZE // STEP, last) if LOOPS == 2 else last
@@ -70,7 +70,7 @@ def key_gradients_of_half(
             # The weights of queries that are not there are 0.
             logsum = gl.load(logsums + head * length + query, mask=there, other=float("inf"))
             delta = gl.load(deltas + head * length + query, mask=there, other=0.0)
-            q, grad = others.wait(at)
+            q, grad = others.wait(position)
             q, grad = q.reshape([STEP, D]), grad.reshape([STEP, D])
             score = warpgroup_mma(k, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
             change = warpgroup_mma(v, grad.permute((1, 0)), nothing, use_acc=False, is_async=True)
@@ -87,8 +87,8 @@ def key_gradients_of_half(
             for_values, for_keys = warpgroup_mma_wait(0, deps=[for_values, for_keys])
             for_values = warpgroup_mma_init(for_values)
             for_keys = warpgroup_mma_init(for_keys)
-            others.release(at)
-            at = at.next()
+            others.release(position)
+            position = position.next()
     done = warpgroup_mma_wait(0, deps=[for_values, for_keys])
     to_values.store([head, start, 0], done[0])
     to_keys.store([head, start, 0], done[1] * scale)
@@ -160,9 +160,9 @@ def query_gradients_of_half(
     q, grad = own.wait(own.consumer())
     q = q.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
     grad = grad.reshape([SIZE, D]).slice(half * ROWS, ROWS, dim=0)
-    at = others.consumer()
+    position = others.consumer()
     for i in range(last):
-        k, v = others.wait(at)
+        k, v = others.wait(position)
         k = k.reshape([STEP, D])
         v = v.reshape([STEP, D]).permute((1, 0))
         score = warpgroup_mma(q, k.permute((1, 0)), nothing, use_acc=False, is_async=True)
@@ -179,8 +179,8 @@ def query_gradients_of_half(
         change = gl.convert_layout((p * (change - delta)).to(dtype), operand)
         acc = warpgroup_mma(change, k, acc, is_async=True)
         acc = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[acc]))
-        others.release(at)
-        at = at.next()
+        others.release(position)
+        position = position.next()
     writer.store([head, start, 0], warpgroup_mma_wait(0, deps=[acc]) * scale)
     writer.close()
 

@@ -23,8 +23,8 @@ def rows_of(table, tile, end, layout: gl.constexpr, PAGE: gl.constexpr, BLOCK: g
 def fetch(smem, cache, rows, there, row_stride, layout: gl.constexpr):
     """Start copying keys or values to a slot."""
     column = gl.arange(0, smem.shape[1], gl.SliceLayout(0, layout))
-    at = (rows.to(gl.int64) * row_stride)[:, None] + column[None, :]
-    gl.portable.async_copy(smem, cache, at, there[:, None])
+    offsets = (rows.to(gl.int64) * row_stride)[:, None] + column[None, :]
+    gl.portable.async_copy(smem, cache, offsets, there[:, None])
 
 
 @gluon.jit
@@ -106,8 +106,8 @@ def paged_attention(
     acc = acc / gl.where(out_total > 0, out_total, 1.0)[:, None]
     row = gl.arange(0, M, out_row)
     column = gl.arange(0, D, gl.SliceLayout(0, values.accumulator))
-    at = ((first_query + row) * SPLITS + split)[:, None] * D + column[None, :]
-    gl.store(parts + at, acc, mask=(row < SHARED)[:, None])
+    offsets = ((first_query + row) * SPLITS + split)[:, None] * D + column[None, :]
+    gl.store(parts + offsets, acc, mask=(row < SHARED)[:, None])
     score_row = gl.arange(0, M, by_row)
     logsum = largest + gl.log2(total)
     where = (first_query + score_row) * SPLITS + split

@@ -37,12 +37,12 @@ def rotate(
     inside = (head < heads)[:, None] & there[None, :]
     src += (row // length).to(gl.int64) * batch_stride + place.to(gl.int64) * row_stride
     dst += row.to(gl.int64) * heads * (2 * half)
-    at = head[:, None] * head_stride + column[None, :]
-    x = gl.portable.load(src, at, inside).to(gl.float32)
-    y = gl.portable.load(src, at + half, inside).to(gl.float32)
-    at = head[:, None] * (2 * half) + column[None, :]
-    gl.portable.store(dst, at, x * cosine - y * sine, inside)
-    gl.portable.store(dst, at + half, y * cosine + x * sine, inside)
+    offsets = head[:, None] * head_stride + column[None, :]
+    x = gl.portable.load(src, offsets, inside).to(gl.float32)
+    y = gl.portable.load(src, offsets + half, inside).to(gl.float32)
+    offsets = head[:, None] * (2 * half) + column[None, :]
+    gl.portable.store(dst, offsets, x * cosine - y * sine, inside)
+    gl.portable.store(dst, offsets + half, y * cosine + x * sine, inside)
 
 
 def _check(x: Tensor, cos: Tensor, sin: Tensor) -> None:

@@ -30,8 +30,8 @@ def prepare(
     x = gl.load(out + offsets, mask=there[:, None], other=0.0).to(gl.float32)
     offsets = rows * strides[1][2] + column[None, :]
     y = gl.load(grad + offsets, mask=there[:, None], other=0.0).to(gl.float32)
-    at = (head * padded + row).to(gl.int64)[:, None] * D + column[None, :]
-    gl.store(sums + at, gl.zeros_like(x))
+    targets = (head * padded + row).to(gl.int64)[:, None] * D + column[None, :]
+    gl.store(sums + targets, gl.zeros_like(x))
     logsum = gl.load(logsums + head * length + row, mask=there, other=0.0)
     gl.store(statistics + 2 * head * padded + row, -logsum)
     gl.store(statistics + (2 * head + 1) * padded + row, -gl.sum(x * y, 1))
@@ -69,8 +69,8 @@ def finish(
     x = gl.convert_layout(x.to(result.dtype.element_ty), OUT)
     row = tile // ACROSS * 64 + gl.arange(0, 64, gl.SliceLayout(1, OUT))
     column = tile % ACROSS * 64 + gl.arange(0, 64, gl.SliceLayout(0, OUT))
-    at = (head * length + row).to(gl.int64)[:, None] * D + column[None, :]
-    gl.store(result + at, x, mask=(row < length)[:, None])
+    offsets = (head * length + row).to(gl.int64)[:, None] * D + column[None, :]
+    gl.store(result + offsets, x, mask=(row < length)[:, None])
 
 
 def padded(length):

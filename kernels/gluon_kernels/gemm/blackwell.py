@@ -22,42 +22,42 @@ from gluon_core.language.nvidia.hopper import tma_ring, tma_writer
 
 @gluon.jit
 def copy_tiles(ring, tiles, K, BLOCK_K: gl.constexpr):
-    at = ring.producer()
+    position = ring.producer()
     for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
         row, column = tiles.at(tile)
         for k in range(0, K, BLOCK_K):
-            ring.fetch(at, [[row, k], [k, column]])
-            at = at.next()
+            ring.fetch(position, [[row, k], [k, column]])
+            position = position.next()
 
 
 @gluon.jit
-def multiply_tile(ring, at, acc, K, BLOCK_K: gl.constexpr):
+def multiply_tile(ring, position, acc, K, BLOCK_K: gl.constexpr):
     """Start the products of a tile; the position after its last step."""
     for k in range(0, K, BLOCK_K):
-        a_tile, b_tile = ring.wait(at)
+        a_tile, b_tile = ring.wait(position)
         tcgen05_mma(a_tile, b_tile, acc, use_acc=k > 0)
-        tcgen05_commit(ring.empty(at))  # its tiles are done with once the unit has read them
-        at = at.next()
-    return at
+        tcgen05_commit(ring.empty(position))  # its tiles are done with once the unit has read them
+        position = position.next()
+    return position
 
 
 @gluon.jit
 def multiply_tiles(ring, sums, tiles, K, BLOCK_K: gl.constexpr):
-    at = ring.consumer()
+    position = ring.consumer()
     to = sums.producer()
     for _ in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
-        at = multiply_tile(ring, at, sums.take(to), K, BLOCK_K)
+        position = multiply_tile(ring, position, sums.take(to), K, BLOCK_K)
         sums.done(to)
         to = to.next()
 
 
 @gluon.jit
 def store_tiles(sums, writer, tiles):
-    at = sums.consumer()
+    position = sums.consumer()
     for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
         row, column = tiles.at(tile)
-        sums.store(at, writer, [row, column])
-        at = at.next()
+        sums.store(position, writer, [row, column])
+        position = position.next()
     writer.close()
 
 

@@ -33,14 +33,14 @@ def rows_of(scales):
 
 @gluon.jit
 def copy_tiles(ring, tiles, K, BLOCK_K: gl.constexpr, PACK: gl.constexpr, RUN: gl.constexpr):
-    at = ring.producer()
+    position = ring.producer()
     for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
         row, column = tiles.at(tile)
         for k in range(0, gl.cdiv(K, BLOCK_K)):
             value = k * (BLOCK_K // PACK)
             scale = k * (BLOCK_K // RUN // 4)
             ring.fetch(
-                at,
+                position,
                 [
                     [row, value],
                     [column, value],
@@ -48,18 +48,18 @@ def copy_tiles(ring, tiles, K, BLOCK_K: gl.constexpr, PACK: gl.constexpr, RUN: g
                     [column // 128, scale, 0, 0],
                 ],
             )
-            at = at.next()
+            position = position.next()
 
 
 @gluon.jit
 def multiply_tiles(ring, sums, scales, tiles, K, BLOCK_K: gl.constexpr, KIND: gl.constexpr):
     a_scale_tmem, b_scale_tmem = scales
-    at = ring.consumer()
+    position = ring.consumer()
     to = sums.producer()
     for _ in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
         acc = sums.take(to)
         for k in range(0, K, BLOCK_K):
-            a_tile, b_tile, a_scale, b_scale = ring.wait(at)
+            a_tile, b_tile, a_scale, b_scale = ring.wait(position)
             # The unit copies and multiplies in the order in which one warp issues: the scales are
             # there when they are read, and the next ones come when they have been.
             tcgen05_copy(rows_of(a_scale), a_scale_tmem)
@@ -74,8 +74,9 @@ def multiply_tiles(ring, sums, scales, tiles, K, BLOCK_K: gl.constexpr, KIND: gl
                 KIND,
                 use_acc=k > 0,
             )
-            tcgen05_commit(ring.empty(at))  # its tiles are done with once the unit has read them
-            at = at.next()
+            # its tiles are done with once the unit has read them
+            tcgen05_commit(ring.empty(position))
+            position = position.next()
         sums.done(to)
         to = to.next()
 

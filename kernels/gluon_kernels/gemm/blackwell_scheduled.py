@@ -13,23 +13,23 @@ from gluon_kernels.gemm.blackwell import begin, multiply_tile
 
 @gluon.jit
 def copy_tiles(ring, work, K, BLOCK_K: gl.constexpr):
-    at = ring.producer()
+    position = ring.producer()
     tile = work.first(0)
     while work.has(tile):
         row, column = work.at(tile)
         for k in range(0, K, BLOCK_K):
-            ring.fetch(at, [[row, k], [k, column]])
-            at = at.next()
+            ring.fetch(position, [[row, k], [k, column]])
+            position = position.next()
         tile = work.next(tile)
 
 
 @gluon.jit
 def multiply_tiles(ring, sums, work, K, BLOCK_K: gl.constexpr):
-    at = ring.consumer()
+    position = ring.consumer()
     to = sums.producer()
     tile = work.first(1)
     while work.has(tile):
-        at = multiply_tile(ring, at, sums.take(to), K, BLOCK_K)
+        position = multiply_tile(ring, position, sums.take(to), K, BLOCK_K)
         sums.done(to)
         to = to.next()
         tile = work.next(tile)
@@ -37,12 +37,12 @@ def multiply_tiles(ring, sums, work, K, BLOCK_K: gl.constexpr):
 
 @gluon.jit
 def store_tiles(sums, writer, work):
-    at = sums.consumer()
+    position = sums.consumer()
     tile = work.first(2)
     while work.has(tile):
         row, column = work.at(tile)
-        sums.store(at, writer, [row, column])
-        at = at.next()
+        sums.store(position, writer, [row, column])
+        position = position.next()
         tile = work.next(tile)
     writer.close()
 

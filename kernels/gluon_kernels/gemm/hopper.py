@@ -71,7 +71,7 @@ def copy_tiles(ring, tiles, batch, K, SHAPES: gl.constexpr, TRANSPOSED: gl.const
     HEIGHTS: gl.constexpr = SHAPES[0]
     WIDTHS: gl.constexpr = SHAPES[1]
     BLOCK_K: gl.constexpr = SHAPES[2]
-    at = ring.producer()
+    position = ring.producer()
     for tile in range(gl.program_id(0), tiles.count() * batch, gl.num_programs(0)):
         matrix, row, column = place_of(tile, tiles)
         for k in range(0, K, BLOCK_K):
@@ -85,8 +85,8 @@ def copy_tiles(ring, tiles, batch, K, SHAPES: gl.constexpr, TRANSPOSED: gl.const
                 places = places + ([matrix, left, k] if TRANSPOSED[1] else [matrix, k, left],)
                 left += WIDTHS[i]
             with gl.scope("copy A and B"):
-                ring.fetch(at, places)
-            at = at.next()
+                ring.fetch(position, places)
+            position = position.next()
 
 
 @gluon.jit
@@ -178,7 +178,7 @@ def multiply_own_tiles(
 ):  # fmt: skip
     """Multiply every other tile of the program: the ping-pong schedule."""
     steps = gl.cdiv(K, SHAPES[2])
-    at = ring.consumer().next(partition * steps)
+    position = ring.consumer().next(partition * steps)
     turn = order.first(partition)
     first = gl.program_id(0) + partition * gl.num_programs(0)
     for tile in range(first, tiles.count() * batch, 2 * gl.num_programs(0)):
@@ -187,17 +187,17 @@ def multiply_own_tiles(
             order.wait(turn)
         for step in range(steps):
             with gl.scope("wait for A and B"):
-                slot = ring.wait(at)
+                slot = ring.wait(position)
             sums = multiplied(slot, sums, 0, 1, TRANSPOSED)
             # The step before is over: its slot takes the tiles that come next.
             with gl.scope("release A and B"):
-                ring.release(at.before(), pred=step > 0)
-            at = at.next()
+                ring.release(position.before(), pred=step > 0)
+            position = position.next()
         order.arrive(turn)
         turn = turn.next()
         sums = finished(sums)
-        ring.release(at.before(), pred=steps > 0)
-        at = at.next(steps)
+        ring.release(position.before(), pred=steps > 0)
+        position = position.next(steps)
         matrix, row, column = place_of(tile, tiles)
         with gl.scope("store"):
             store(outs, sums, matrix, row, column, FORM, VECTOR)
@@ -211,18 +211,18 @@ def multiply_share(
 ):  # fmt: skip
     """Multiply a group's rows of each tile of the program: the cooperative schedule."""
     ROWS: gl.constexpr = SHAPES[0][0]
-    at = ring.consumer()
+    position = ring.consumer()
     for tile in range(gl.program_id(0), tiles.count() * batch, gl.num_programs(0)):
         sums = cleared(ROWS, SHAPES[1], ring.dtype.primitive_bitwidth)
         for k in range(0, K, SHAPES[2]):
             with gl.scope("wait for A and B"):
-                slot = ring.wait(at)
+                slot = ring.wait(position)
             sums = multiplied(slot, sums, group, len(SHAPES[0]), TRANSPOSED)
             with gl.scope("release A and B"):
-                ring.release(at.before(), pred=k > 0)
-            at = at.next()
+                ring.release(position.before(), pred=k > 0)
+            position = position.next()
         sums = finished(sums)
-        ring.release(at.before(), pred=K > 0)
+        ring.release(position.before(), pred=K > 0)
         matrix, row, column = place_of(tile, tiles)
         with gl.scope("store"):
             store(outs, sums, matrix, row + group * ROWS, column, FORM, VECTOR)

@@ -21,22 +21,22 @@ from gluon_core.language.nvidia.hopper import (
 
 @gluon.jit
 def copy_tiles(ring, tiles, K, BLOCK_K: gl.constexpr, TRANSPOSED: gl.constexpr):
-    at = ring.producer()
+    position = ring.producer()
     for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
         row, column = tiles.at(tile)
         for k in range(0, K, BLOCK_K):
             with gl.scope("copy A and B"):
                 if TRANSPOSED:
-                    ring.fetch(at, [[row, k], [column, k]])
+                    ring.fetch(position, [[row, k], [column, k]])
                 else:
-                    ring.fetch(at, [[row, k], [k, column]])
-            at = at.next()
+                    ring.fetch(position, [[row, k], [k, column]])
+            position = position.next()
 
 
 @gluon.jit
 def multiply_tile(
     ring,
-    at,
+    position,
     K,
     half: gl.constexpr,
     ROWS: gl.constexpr,
@@ -49,7 +49,7 @@ def multiply_tile(
     acc = warpgroup_mma_init(gl.zeros([ROWS, BLOCK[0]], gl.float32, layout))
     for k in range(0, K, BLOCK[1]):
         with gl.scope("wait for A and B"):
-            a_tile, b_tile = ring.wait(at)
+            a_tile, b_tile = ring.wait(position)
         a_tile = a_tile.slice(half * ROWS, ROWS, dim=0)
         if TRANSPOSED:
             b_tile = b_tile.permute((1, 0))
@@ -57,11 +57,11 @@ def multiply_tile(
         # The step before is over: give its slot back.
         with gl.scope("wait for the product"):
             acc = warpgroup_mma_init(warpgroup_mma_wait(1, deps=[acc]))
-        ring.release(at.before(), pred=k > 0)
-        at = at.next()
+        ring.release(position.before(), pred=k > 0)
+        position = position.next()
     result = warpgroup_mma_wait(0, deps=[acc])
-    ring.release(at.before())
-    return result, at
+    ring.release(position.before())
+    return result, position
 
 
 @gluon.jit
@@ -70,10 +70,12 @@ def multiply_tiles(
 ):
     ROWS: gl.constexpr = tiles.block[0] // 2
     COLUMNS: gl.constexpr = tiles.block[1]
-    at = ring.consumer()
+    position = ring.consumer()
     for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
         row, column = tiles.at(tile)
-        result, at = multiply_tile(ring, at, K, half, ROWS, (COLUMNS, BLOCK_K), TRANSPOSED)
+        result, position = multiply_tile(
+            ring, position, K, half, ROWS, (COLUMNS, BLOCK_K), TRANSPOSED
+        )
         with gl.scope("store"):
             writer.store([row + half * ROWS, column], result)
     writer.close()

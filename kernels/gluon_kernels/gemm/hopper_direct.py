@@ -49,32 +49,36 @@ def places_of(x, stride, extents, place, pred, SHAPE: gl.constexpr, VECTOR: gl.c
 
 
 @gluon.jit
-def operand_places(operand, extent, K, at, k, pred, BLOCK: gl.constexpr, DEPTH: gl.constexpr, TRANSPOSED: gl.constexpr, VECTOR: gl.constexpr):  # fmt: skip
-    """Return the places of a step's tile: `extent` rows (or columns, of B) from `at` on, and DEPTH elements of K; TRANSPOSED is stored
+def operand_places(operand, extent, K, start, k, pred, BLOCK: gl.constexpr, DEPTH: gl.constexpr, TRANSPOSED: gl.constexpr, VECTOR: gl.constexpr):  # fmt: skip
+    """Return the places of a step's tile: `extent` rows (or columns, of B) from `start` on, and DEPTH elements of K; TRANSPOSED is stored
     with K as rows."""
     x, stride = operand
     if TRANSPOSED:
-        pointers, inside = places_of(x, stride, (K, extent), (k, at), pred, (DEPTH, BLOCK), VECTOR)
+        pointers, inside = places_of(
+            x, stride, (K, extent), (k, start), pred, (DEPTH, BLOCK), VECTOR
+        )
     else:
-        pointers, inside = places_of(x, stride, (extent, K), (at, k), pred, (BLOCK, DEPTH), VECTOR)
+        pointers, inside = places_of(
+            x, stride, (extent, K), (start, k), pred, (BLOCK, DEPTH), VECTOR
+        )
     return pointers, inside
 
 
 @gluon.jit
-def fetch(operand, slots, slot, extent, K, at, k, pred, BLOCK: gl.constexpr, DEPTH: gl.constexpr, TRANSPOSED: gl.constexpr, VECTOR: gl.constexpr):  # fmt: skip
+def fetch(operand, slots, slot, extent, K, start, k, pred, BLOCK: gl.constexpr, DEPTH: gl.constexpr, TRANSPOSED: gl.constexpr, VECTOR: gl.constexpr):  # fmt: skip
     """Start copying a step's tile to a slot, where `cp.async` can."""
     if VECTOR > 1:
-        pointers, inside = operand_places(operand, extent, K, at, k, pred, BLOCK, DEPTH, TRANSPOSED, VECTOR)  # fmt: skip
+        pointers, inside = operand_places(operand, extent, K, start, k, pred, BLOCK, DEPTH, TRANSPOSED, VECTOR)  # fmt: skip
         async_load(slots.index(slot), pointers, mask=inside)
 
 
 @gluon.jit
-def loaded(operand, extent, K, at, k, pred, BLOCK: gl.constexpr, DEPTH: gl.constexpr, TRANSPOSED: gl.constexpr, VECTOR: gl.constexpr):  # fmt: skip
+def loaded(operand, extent, K, start, k, pred, BLOCK: gl.constexpr, DEPTH: gl.constexpr, TRANSPOSED: gl.constexpr, VECTOR: gl.constexpr):  # fmt: skip
     """Return a tuple of a step's tile in registers, of nothing where `cp.async` copies it."""
     if VECTOR > 1:
         return ()
     else:
-        pointers, inside = operand_places(operand, extent, K, at, k, pred, BLOCK, DEPTH, TRANSPOSED, VECTOR)  # fmt: skip
+        pointers, inside = operand_places(operand, extent, K, start, k, pred, BLOCK, DEPTH, TRANSPOSED, VECTOR)  # fmt: skip
         return (gl.load(pointers, mask=inside, other=0.0),)
 
 

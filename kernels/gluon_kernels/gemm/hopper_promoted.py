@@ -36,7 +36,7 @@ def block_scales(scales, N, K, column, COUNT: gl.constexpr):
 @gluon.jit
 def copy_steps(ring, tiles, batch, K, SHAPES: gl.constexpr, BY_BLOCK: gl.constexpr):
     """Fetch the tiles of each step, and the scales of its rows where steps have some."""
-    at = ring.producer()
+    position = ring.producer()
     for tile in range(gl.program_id(0), tiles.count() * batch, gl.num_programs(0)):
         matrix, row, column = place_of(tile, tiles)
         for step in range(gl.cdiv(K, DEPTH)):
@@ -52,8 +52,8 @@ def copy_steps(ring, tiles, batch, K, SHAPES: gl.constexpr, BY_BLOCK: gl.constex
                 side += SHAPES[1][i]
             if BY_BLOCK:
                 places = places + ([step, row],)
-            ring.fetch(at, places)
-            at = at.next()
+            ring.fetch(position, places)
+            position = position.next()
 
 
 @gluon.jit
@@ -86,7 +86,7 @@ def multiply_promoted(
     BY_BLOCK: gl.constexpr = scales is not None
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SHAPES[1][0], 32])
     steps = gl.cdiv(K, DEPTH)
-    at = ring.consumer()
+    position = ring.consumer()
     for tile in range(gl.program_id(0), tiles.count() * batch, gl.num_programs(0)):
         matrix, row, column = place_of(tile, tiles)
         row += group * ROWS
@@ -98,26 +98,26 @@ def multiply_promoted(
             if BY_BLOCK:
                 of_left = gl.load(of_blocks[0] + step * scales[1])
                 of_right = gl.load(of_blocks[len(SHAPES[1]) - 1] + step * scales[1])
-                slot = ring.wait(at)
+                slot = ring.wait(position)
                 flat = slot[len(SHAPES[0]) + len(SHAPES[1])].reshape([ROWS * 2])
                 by_row = flat.slice(group * ROWS, ROWS).load(gl.SliceLayout(1, layout))
                 by_left = by_row * of_left
                 by_right = by_row * of_right
             else:
-                slot = ring.wait(at)
+                slot = ring.wait(position)
                 by_left, by_right = None, None
             a = left_of(slot[group], (False, True))
             part = product(a, right_of(slot[2], (False, True)), layout)
             if TWO:
                 left = promoted(left, part, by_left)
-                ring.wait(at)  # a branch: ptxas moves nothing across one
+                ring.wait(position)  # a branch: ptxas moves nothing across one
                 part = product(a, right_of(slot[3], (False, True)), layout)
-                ring.release(at)
+                ring.release(position)
                 right = promoted(right, part, by_right)
             else:
-                ring.release(at)
+                ring.release(position)
                 left = promoted(left, part, by_left)
-            at = at.next()
+            position = position.next()
         if TWO:
             store(outs, (left, right), matrix, row, column, FORM, VECTOR)
         else:
@@ -173,15 +173,15 @@ def gemm_promoted(
 
 
 @gluon.jit
-def started(ring, at, of_block, nothing):
+def started(ring, position, of_block, nothing):
     """Return the transposed product of a step, under way, and a tuple of the scales of its columns where it has some."""
     ROWS: gl.constexpr = nothing.shape[1]
     if len(of_block) == 0:
-        slot = ring.wait(at)
+        slot = ring.wait(position)
         by = ()
     else:
         scale = gl.load(of_block[0])
-        slot = ring.wait(at)
+        slot = ring.wait(position)
         flat = slot[2].reshape([slot[2].shape[1]]).slice(0, ROWS)
         by = (flat.load(gl.SliceLayout(0, nothing.type.layout)) * scale,)
     a = left_of(slot[0], (False, True)).permute((1, 0))
@@ -216,29 +216,29 @@ def multiply_few(ring, tiles, c, c_row, end, scales, sizes, VECTOR: gl.constexpr
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, ROWS, 32])
     nothing = gl.zeros([COLUMNS, ROWS], gl.float32, layout)
     steps = gl.cdiv(K, DEPTH)
-    at = ring.consumer()
+    position = ring.consumer()
     for tile in range(gl.program_id(0), tiles.count(), gl.num_programs(0)):
         row, column = tiles.at(tile)
         total = nothing
         for pair in range(steps // 2):
             of_even = scale_of(scales, N, K, column, 2 * pair)
-            even, by_even = started(ring, at, of_even, nothing)
-            behind, at = at, at.next()
+            even, by_even = started(ring, position, of_even, nothing)
+            behind, position = position, position.next()
             of_odd = scale_of(scales, N, K, column, 2 * pair + 1)
-            odd, by_odd = started(ring, at, of_odd, nothing)
+            odd, by_odd = started(ring, position, of_odd, nothing)
             part = warpgroup_mma_wait(1, deps=[even])
             ring.release(behind)
             total = warpgroup_mma_wait(1, deps=[added(total, part, by_even)])
-            ring.wait(at)  # a branch: ptxas moves nothing across one
+            ring.wait(position)  # a branch: ptxas moves nothing across one
             part = warpgroup_mma_wait(0, deps=[odd])
-            ring.release(at)
-            at = at.next()
+            ring.release(position)
+            position = position.next()
             total = added(total, part, by_odd)
         if steps % 2 == 1:
-            last, by = started(ring, at, scale_of(scales, N, K, column, steps - 1), nothing)
+            last, by = started(ring, position, scale_of(scales, N, K, column, steps - 1), nothing)
             part = warpgroup_mma_wait(0, deps=[last])
-            ring.release(at)
-            at = at.next()
+            ring.release(position)
+            position = position.next()
             total = added(total, part, by)
         result = gl.permute(total, (1, 0))
         store_part(c, result, row, column, (M, N), c_row, end, False, VECTOR)

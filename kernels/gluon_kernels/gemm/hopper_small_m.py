@@ -33,10 +33,10 @@ def product(ring, place, first, count, BLOCKS: gl.constexpr, STAGES: gl.constexp
     for i in gl.static_range(STAGES):
         fetch(ring, put, matrix, row, column, (first + i) * BLOCK_K, i < count, TRANSPOSED)
         put = put.next()
-    at = ring.consumer()
+    position = ring.consumer()
     acc = warpgroup_mma_init(gl.zeros([SHAPE[0], SHAPE[1]], gl.float32, layout))
     for step in range(count):
-        a_tile, b_tile = ring.wait(at)
+        a_tile, b_tile = ring.wait(position)
         a = left_of(a_tile, TRANSPOSED)
         b = right_of(b_tile, TRANSPOSED)
         if SWAPPED:
@@ -46,13 +46,13 @@ def product(ring, place, first, count, BLOCKS: gl.constexpr, STAGES: gl.constexp
         # The step before is over: its slot takes the tiles that come next.
         acc = warpgroup_mma_init(warpgroup_mma_wait(1, deps=[acc]))
         over = step > 0
-        ring.release(at.before(), pred=over)
+        ring.release(position.before(), pred=over)
         k = (first + step - 1 + STAGES) * BLOCK_K
         more = over & (step - 1 + STAGES < count)
         fetch(ring, put, matrix, row, column, k, more, TRANSPOSED)
         if over:
             put = put.next()
-        at = at.next()
+        position = position.next()
     result = warpgroup_mma_wait(0, deps=[acc])
     gl.barrier()  # all warps have read the slots, whose memory the store may use
     return gl.permute(result, (1, 0)) if SWAPPED else result

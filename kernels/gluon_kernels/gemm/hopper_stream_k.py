@@ -64,7 +64,7 @@ def copy_segments(ring, tiles, batch, shared, K, SHAPES: gl.constexpr, TRANSPOSE
     left = share_of(gl.program_id(0) + 1, shared, steps)
     whole = shared + gl.program_id(0)
     count = tiles.count() * batch
-    at = ring.producer()
+    position = ring.producer()
     while (left > begin) | (whole < count):
         tile, low, high = segment_of(left, whole, begin, steps)
         matrix, row, column = place_of(tile, tiles)
@@ -79,8 +79,8 @@ def copy_segments(ring, tiles, batch, shared, K, SHAPES: gl.constexpr, TRANSPOSE
             for i in gl.static_range(len(WIDTHS)):
                 places = places + ([matrix, side, k] if TRANSPOSED[1] else [matrix, k, side],)
                 side += WIDTHS[i]
-            ring.fetch(at, places)
-            at = at.next()
+            ring.fetch(position, places)
+            position = position.next()
         left, whole = after(left, whole, begin, tile, low, steps)
 
 
@@ -127,16 +127,16 @@ def multiply_segments(
     left = share_of(program + 1, shared, steps)
     whole = shared + program
     count = tiles.count() * batch
-    at = ring.consumer()
+    position = ring.consumer()
     while (left > begin) | (whole < count):
         tile, low, high = segment_of(left, whole, begin, steps)
         sums = cleared(ROWS, SHAPES[1], ring.dtype.primitive_bitwidth)
         for step in range(low, high):
-            sums = multiplied(ring.wait(at), sums, group, GROUPS, TRANSPOSED)
-            ring.release(at.before(), pred=step > low)
-            at = at.next()
+            sums = multiplied(ring.wait(position), sums, group, GROUPS, TRANSPOSED)
+            ring.release(position.before(), pred=step > low)
+            position = position.next()
         sums = finished(sums)
-        ring.release(at.before())
+        ring.release(position.before())
         if high < steps:
             number = program * GROUPS + group
             leave(parts + number.to(gl.int64) * (ROWS * COLUMNS), sums)

@@ -29,9 +29,9 @@ def copy_block(x, to, block, rows, columns, pitch, matrices, of_matrix, of_row, 
     across = gl.cdiv(pitch, WIDTH)
     row = block // across * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
     column = block % across * WIDTH + gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
-    at = (row // rows).to(gl.int64) * of_matrix + (row % rows).to(gl.int64) * of_row
+    offsets = (row // rows).to(gl.int64) * of_matrix + (row % rows).to(gl.int64) * of_row
     inside = (row < matrices * rows)[:, None]
-    value = gl.load(x + at[:, None] + column[None, :], mask=inside & (column < columns)[None, :], other=0.0)  # fmt: skip
+    value = gl.load(x + offsets[:, None] + column[None, :], mask=inside & (column < columns)[None, :], other=0.0)  # fmt: skip
     place = row.to(gl.int64)[:, None] * pitch + column[None, :]
     gl.store(to + place, value, mask=inside & (column < pitch)[None, :])
 

@@ -50,15 +50,15 @@ def matmul_split_k(
     inside = (row + rows < M)[:, None] & (column + columns < N)[None, :]
     if SPLITS > 1:
         block = gl.program_id(2) * gl.num_programs(0) + gl.program_id(0)
-        at = rows[:, None] * BLOCK_N + columns[None, :]
+        offsets = rows[:, None] * BLOCK_N + columns[None, :]
         sums += block * SPLITS * BLOCK_M * BLOCK_N
-        gl.store(sums + split * BLOCK_M * BLOCK_N + at, result, mask=inside)
+        gl.store(sums + split * BLOCK_M * BLOCK_N + offsets, result, mask=inside)
         gl.barrier()  # all of the block have stored before one counts
         before = gl.atomic_add(counters + block, 1, sem="acq_rel")
         if before == SPLITS - 1:
             total = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, layouts.accumulator)
             for other in gl.static_range(SPLITS):
-                part = sums + other * BLOCK_M * BLOCK_N + at
+                part = sums + other * BLOCK_M * BLOCK_N + offsets
                 total += gl.load(part, mask=inside, other=0.0)
             store(c, total, row + rows, column + columns, N, inside)
             gl.store(counters + block, 0)
@@ -68,5 +68,5 @@ def matmul_split_k(
 
 @gluon.jit
 def store(c, value, rows, columns, N, inside):
-    at = rows.to(gl.int64)[:, None] * N + columns[None, :]
-    gl.store(c + at, value.to(c.dtype.element_ty), mask=inside)
+    offsets = rows.to(gl.int64)[:, None] * N + columns[None, :]
+    gl.store(c + offsets, value.to(c.dtype.element_ty), mask=inside)

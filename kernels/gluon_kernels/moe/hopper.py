@@ -22,7 +22,7 @@ def copy_tiles(
     BLOCK_K: gl.constexpr = SHAPES[2]
     layout: gl.constexpr = in_each_warp(SETTINGS[1], 1)
     listed = tiles_of(ends, groups, N, layout, SHAPES[3], SETTINGS[1])
-    at = ring.producer()
+    position = ring.producer()
     for tile in range(gl.program_id(0), gl.max(listed[2], 0), gl.num_programs(0)):
         group, row, column, _ = place_of(tile, listed, N, SHAPES[3], SETTINGS[0])
         for k in range(0, K, BLOCK_K):
@@ -35,8 +35,8 @@ def copy_tiles(
             for i in gl.static_range(len(WIDTHS)):
                 places = places + ([group, left, k] if TRANSPOSED[1] else [group, k, left],)
                 left += WIDTHS[i]
-            ring.fetch(at, places)
-            at = at.next()
+            ring.fetch(position, places)
+            position = position.next()
 
 
 @gluon.jit
@@ -62,16 +62,16 @@ def multiply_share(
     ROWS: gl.constexpr = SHAPES[0][0]
     layout: gl.constexpr = in_each_warp(SETTINGS[1], 4)
     listed = tiles_of(ends, groups, N, layout, SHAPES[3], SETTINGS[1])
-    at = ring.consumer()
+    position = ring.consumer()
     for tile in range(gl.program_id(0), gl.max(listed[2], 0), gl.num_programs(0)):
         _, row, column, last = place_of(tile, listed, N, SHAPES[3], SETTINGS[0])
         sums = cleared(ROWS, SHAPES[1], ring.dtype.primitive_bitwidth)
         for k in range(0, K, SHAPES[2]):
-            sums = multiplied(ring.wait(at), sums, share, len(SHAPES[0]), TRANSPOSED)
-            ring.release(at.before(), pred=k > 0)
-            at = at.next()
+            sums = multiplied(ring.wait(position), sums, share, len(SHAPES[0]), TRANSPOSED)
+            ring.release(position.before(), pred=k > 0)
+            position = position.next()
         sums = finished(sums)
-        ring.release(at.before(), pred=K > 0)
+        ring.release(position.before(), pred=K > 0)
         store(outs, sums, row + share * ROWS, column, last, ROWS, VECTOR)
     outs[0][0].close()
 

@@ -41,7 +41,7 @@ def copy_tiles(rings, x, lists, sizes, SETTINGS: gl.constexpr, TRANSPOSED: gl.co
     inside = gl.arange(0, BLOCKS[0], gl.SliceLayout(1, layout))
     k_of_a = gl.arange(0, BLOCKS[2], gl.SliceLayout(0, layout))
     listed = tiles_of(ends, groups, N, flat, BLOCKS, SETTINGS[2])
-    at = ring.producer()
+    position = ring.producer()
     group, row, column, last = place_of(gl.program_id(0), listed, N, BLOCKS, SETTINGS[1])
     tokens = sources(order, row + inside, last, choices)
     for tile in range(gl.program_id(0), gl.max(listed[2], 0), gl.num_programs(0)):
@@ -54,13 +54,13 @@ def copy_tiles(rings, x, lists, sizes, SETTINGS: gl.constexpr, TRANSPOSED: gl.co
         tokens = sources(order, row + inside, last, choices)  # none behind the last tile
         for k in range(0, K, BLOCKS[2]):
             if TRANSPOSED:
-                ring.fetch(at, [[this_group, gate, k], [this_group, value, k]])
+                ring.fetch(position, [[this_group, gate, k], [this_group, value, k]])
             else:
-                ring.fetch(at, [[this_group, k, gate], [this_group, k, value]])
+                ring.fetch(position, [[this_group, k, gate], [this_group, k, value]])
             mask = own[:, None] & (k + k_of_a < K)[None, :]
-            async_load(slots.index(at.index), from_row + k, mask=mask)
-            mbarrier_arrive(filled.index(at.index), increment_count=False)
-            at = at.next()
+            async_load(slots.index(position.index), from_row + k, mask=mask)
+            mbarrier_arrive(filled.index(position.index), increment_count=False)
+            position = position.next()
 
 
 @gluon.jit
@@ -76,24 +76,24 @@ def multiply_share(
     WIDTHS: gl.constexpr = (BLOCKS[1], BLOCKS[1])
     flat: gl.constexpr = in_each_warp(SETTINGS[2], 4)
     listed = tiles_of(ends, groups, N, flat, BLOCKS, SETTINGS[2])
-    at = ring.consumer()
+    position = ring.consumer()
     for tile in range(gl.program_id(0), gl.max(listed[2], 0), gl.num_programs(0)):
         _, row, column, last = place_of(tile, listed, N, BLOCKS, SETTINGS[1])
         row += share * ROWS
         sums = cleared(ROWS, WIDTHS, 16)
         for k in range(0, K, BLOCKS[2]):
-            gates, values = ring.wait(at)
-            mbarrier.wait(filled.index(at.index), at.phase)
+            gates, values = ring.wait(position)
+            mbarrier.wait(filled.index(position.index), position.phase)
             fence_async_shared()
-            a = slots.index(at.index).slice(share * ROWS, ROWS, dim=0)
+            a = slots.index(position.index).slice(share * ROWS, ROWS, dim=0)
             gate = warpgroup_mma(a, right_of(gates, (False, TRANSPOSED)), sums[0], is_async=True)
             value = warpgroup_mma(a, right_of(values, (False, TRANSPOSED)), sums[1], is_async=True)
             gate, value = warpgroup_mma_wait(2, deps=(gate, value))
             sums = (warpgroup_mma_init(gate), warpgroup_mma_init(value))
-            ring.release(at.before(), pred=k > 0)
-            at = at.next()
+            ring.release(position.before(), pred=k > 0)
+            position = position.next()
         sums = finished(sums)
-        ring.release(at.before())
+        ring.release(position.before())
         result = activation(ACTIVATION)(sums[0]) * sums[1]
         end = of_columns(last, N, None, None)
         if row < last:

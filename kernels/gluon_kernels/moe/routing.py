@@ -30,9 +30,9 @@ def route(experts, order, places, ends, pairs, BLOCK: gl.constexpr):
     for start in range(0, pairs, BLOCK):
         ids = gl.load(experts + start + inside, mask=start + inside < pairs, other=-1).to(gl.int32)
         own = (ids == expert).to(gl.int32)
-        at = place + gl.associative_scan(own, 0, add) - own
-        gl.store(order + at, start + inside, mask=own > 0)
-        gl.store(places + start + inside, at, mask=own > 0)
+        destination = place + gl.associative_scan(own, 0, add) - own
+        gl.store(order + destination, start + inside, mask=own > 0)
+        gl.store(places + start + inside, destination, mask=own > 0)
         place += gl.sum(own, 0)
         if expert == 0:
             none = (ids < 0) | (ids >= gl.num_programs(0))

@@ -73,11 +73,11 @@ def norm_backward(
             store_piece(dst, value, row, rows, columns, i * WIDTH, dst_stride, ALIGN)
     for i in gl.static_range(PIECES):
         column = i * WIDTH + gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
-        at = gl.program_id(0).to(gl.int64) * columns + column
+        offsets = gl.program_id(0).to(gl.int64) * columns + column
         if to_weight is not None:
-            gl.store(to_weight + at, gl.sum(columns_sums[i], axis=0), mask=column < columns)
+            gl.store(to_weight + offsets, gl.sum(columns_sums[i], axis=0), mask=column < columns)
         if to_bias is not None:
-            gl.store(to_bias + at, gl.sum(bias_sums[i], axis=0), mask=column < columns)
+            gl.store(to_bias + offsets, gl.sum(bias_sums[i], axis=0), mask=column < columns)
 
 
 @gluon.jit
@@ -139,8 +139,8 @@ def column_sums(
             )
             weights += g.to(gl.float32) * normalized(x, mean, scale, row, rows, CENTRED, ROWS)
     column = start + gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
-    at = gl.program_id(1).to(gl.int64) * columns + column
+    offsets = gl.program_id(1).to(gl.int64) * columns + column
     if to_weight is not None:
-        gl.store(to_weight + at, gl.sum(weights, axis=0), mask=column < columns)
+        gl.store(to_weight + offsets, gl.sum(weights, axis=0), mask=column < columns)
     if to_bias is not None:
-        gl.store(to_bias + at, gl.sum(biases, axis=0), mask=column < columns)
+        gl.store(to_bias + offsets, gl.sum(biases, axis=0), mask=column < columns)

@@ -150,11 +150,11 @@ def cross_entropy(
         exists = exists & (before % PARTS == PARTS - 1)
         gl.barrier()
         others: gl.constexpr = gl.portable.blocked_layout([PARTS], gl.float32)
-        at = sums + row.to(gl.int64) * (PARTS * 2) + gl.arange(0, PARTS, others) * 2
+        parts = sums + row.to(gl.int64) * (PARTS * 2) + gl.arange(0, PARTS, others) * 2
         # Another program's numbers may not be there yet; then nothing is stored below.
         last = gl.full([PARTS], before % PARTS == PARTS - 1, gl.int1, others)
-        of_all = gl.load(at, mask=last, other=0.0)
-        totals = gl.load(at + 1, mask=last, other=0.0)
+        of_all = gl.load(parts, mask=last, other=0.0)
+        totals = gl.load(parts + 1, mask=last, other=0.0)
         highest = gl.max(of_all, 0)
         total = total * 0 + gl.sum(totals * gl.exp2((of_all - highest) * LOG2E), 0)
         most = most * 0 + highest
@@ -275,10 +275,10 @@ def norm(
     if scale is not None:
         gl.store(scale + near, spread, mask=first)
     for i in gl.static_range(PIECES):
-        at = start + i * WIDTH
+        column = start + i * WIDTH
         value = (pieces[i] - middle[:, None]) * spread[:, None]
         if weight is not None:
-            value = value * load_columns(weight, columns, at, ALIGN, WIDTH, layout)
+            value = value * load_columns(weight, columns, column, ALIGN, WIDTH, layout)
         if bias is not None:
-            value = value + load_columns(bias, columns, at, ALIGN, WIDTH, layout)
-        store_piece(dst, value, row, rows, columns, at, dst_stride, ALIGN)
+            value = value + load_columns(bias, columns, column, ALIGN, WIDTH, layout)
+        store_piece(dst, value, row, rows, columns, column, dst_stride, ALIGN)

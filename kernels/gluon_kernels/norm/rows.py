@@ -52,11 +52,11 @@ def place_of(row, rows, columns, start, stride, ALIGN: gl.constexpr, ROWS: gl.co
     """Return offsets of a tile from the start of its first row, and which exist."""
     near = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
     column = start + gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
-    at = near[:, None] * (stride // ALIGN * ALIGN) + column[None, :]
+    offsets = near[:, None] * (stride // ALIGN * ALIGN) + column[None, :]
     inside = (column < columns // ALIGN * ALIGN)[None, :]
     if ROWS > 1:
         inside = inside & (row + near < rows)[:, None]
-    return at, inside
+    return offsets, inside
 
 
 @gluon.jit
@@ -66,10 +66,10 @@ def load_pieces(src, row, rows, columns, start, stride, other, ALIGN: gl.constex
     src = row_start(src, row, stride // ALIGN * ALIGN)
     pieces = ()
     for i in gl.static_range(PIECES):
-        at, inside = place_of(
+        offsets, inside = place_of(
             row, rows, columns, start + i * WIDTH, stride, ALIGN, ROWS, WIDTH, layout
         )
-        pieces = pieces + (gl.portable.load(src, at, inside, other),)
+        pieces = pieces + (gl.portable.load(src, offsets, inside, other),)
     return pieces
 
 
@@ -77,10 +77,10 @@ def load_pieces(src, row, rows, columns, start, stride, other, ALIGN: gl.constex
 def store_piece(dst, value, row, rows, columns, start, stride, ALIGN: gl.constexpr):
     """Store one tile that begins at column `start`."""
     layout: gl.constexpr = value.type.layout
-    at, inside = place_of(
+    offsets, inside = place_of(
         row, rows, columns, start, stride, ALIGN, value.shape[0], value.shape[1], layout
     )
-    gl.portable.store(row_start(dst, row, stride // ALIGN * ALIGN), at, value, inside)
+    gl.portable.store(row_start(dst, row, stride // ALIGN * ALIGN), offsets, value, inside)
 
 
 @gluon.jit
@@ -123,8 +123,8 @@ def exchange(sums, arrived, row, part, one, other, PARTS: gl.constexpr):
         now = gl.atomic_add(counter, 0, sem="acquire", scope="gpu")
     gl.barrier()
     layout: gl.constexpr = gl.portable.blocked_layout([PARTS], gl.float32)
-    at = sums + row.to(gl.int64) * (PARTS * 2) + gl.arange(0, PARTS, layout) * 2
-    return gl.load(at), gl.load(at + 1)
+    offsets = sums + row.to(gl.int64) * (PARTS * 2) + gl.arange(0, PARTS, layout) * 2
+    return gl.load(offsets), gl.load(offsets + 1)
 
 
 @dataclass(frozen=True)

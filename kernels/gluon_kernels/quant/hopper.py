@@ -103,8 +103,8 @@ def exponents_at(scales, strides, rows, groups, k, N, K, pred):
     """Return the scales of the groups of a step, float32."""
     group = k // 32 + groups
     inside = (rows < N)[:, None] & (group < K // 32)[None, :] & pred
-    at = rows.to(gl.int64)[:, None] * strides[0] + (group * strides[1])[None, :]
-    return power_of_two(gl.load(scales + at, mask=inside, other=0))
+    offsets = rows.to(gl.int64)[:, None] * strides[0] + (group * strides[1])[None, :]
+    return power_of_two(gl.load(scales + offsets, mask=inside, other=0))
 
 
 @gluon.jit
@@ -144,7 +144,7 @@ def linear_few(
     for i in gl.static_range(STAGES):
         fetch(ring, put, row, column, (first + i) * BLOCK_K, i < count, PACKED)
         put = put.next()
-    at = ring.consumer()
+    position = ring.consumer()
     nothing = gl.zeros([BLOCK_N, BLOCK_M], gl.float32, layout)
     total = nothing
     if EXPONENTS:
@@ -158,7 +158,7 @@ def linear_few(
         rows = column + gl.arange(0, BLOCK_N, gl.SliceLayout(1, layout))
         coming = scale_at(scales, strides, rows, N, first * BLOCK_K // group_size, count > 0)
     for step in range(count):
-        w_tile, x_tile = ring.wait(at)
+        w_tile, x_tile = ring.wait(position)
         weights = left_operand(w_tile.load(bytes_at), dtype, FORMAT, SHAPE, operand)
         if EXPONENTS:
             scale = coming
@@ -176,8 +176,8 @@ def linear_few(
             total += part * scale.to(gl.float32)[:, None]
         else:
             total += part
-        ring.release(at)
-        at = at.next()
+        ring.release(position)
+        position = position.next()
         more = step + STAGES < count
         fetch(ring, put, row, column, (first + step + STAGES) * BLOCK_K, more, PACKED)
         put = put.next()

@@ -100,9 +100,9 @@ def store_ranked(
 def listed(keys, columns, chosen, names, places, room):
     """Append the chosen to a list in memory, in the order of the tile; return how many there are."""
     ones = chosen.to(gl.int32)
-    at = gl.associative_scan(ones, 0, add) - 1
-    gl.store(names + at, keys.to(gl.int32, bitcast=True), mask=chosen & (at < room))
-    gl.store(places + at, columns, mask=chosen & (at < room))
+    index = gl.associative_scan(ones, 0, add) - 1
+    gl.store(names + index, keys.to(gl.int32, bitcast=True), mask=chosen & (index < room))
+    gl.store(places + index, columns, mask=chosen & (index < room))
     return gl.sum(ones, 0)
 
 
@@ -212,16 +212,16 @@ def topk(
     for i in gl.static_range(1, GROUPS):
         numbers += (keys[i] >= bound).to(gl.int32)
     total = gl.sum(numbers, 0)
-    at = gl.convert_layout(numbers, flat)  # a layout that scans take
-    at = gl.convert_layout(gl.associative_scan(at, 0, add), numbers.type.layout) - numbers
+    index = gl.convert_layout(numbers, flat)  # a layout that scans take
+    index = gl.convert_layout(gl.associative_scan(index, 0, add), numbers.type.layout) - numbers
     lane = gl.arange(0, LANES, gl.SliceLayout(1, layout))
     of_part = lists + part * CAP
     for i in gl.static_range(GROUPS):
         chosen = keys[i] >= bound
-        fits = chosen & (at < CAP)
-        gl.store(names + of_part + at, keys[i].to(gl.int32, bitcast=True), mask=fits)
-        gl.store(places + of_part + at, (part * GROUPS + i) * LANES + lane, mask=fits)
-        at += chosen.to(gl.int32)
+        fits = chosen & (index < CAP)
+        gl.store(names + of_part + index, keys[i].to(gl.int32, bitcast=True), mask=fits)
+        gl.store(places + of_part + index, (part * GROUPS + i) * LANES + lane, mask=fits)
+        index += chosen.to(gl.int32)
     if PARTS > 1:
         gl.store(facts + row * PARTS + part, total)
     gl.barrier()

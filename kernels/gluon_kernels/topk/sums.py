@@ -42,16 +42,16 @@ def running_sums(
     src = row_start(src, first, src_stride)
     dst = row_start(dst, first, dst_stride)
     before = gl.zeros([ROWS], gl.float32, gl.SliceLayout(1, layout))
-    at, inside = row_part(left, columns, src_stride, layout, ROWS, WIDTH)
-    x = gl.portable.load(src, at, inside).to(gl.float32)
+    offsets, inside = row_part(left, columns, src_stride, layout, ROWS, WIDTH)
+    x = gl.portable.load(src, offsets, inside).to(gl.float32)
     for start in range(0, columns, WIDTH):
         # The next block is under way while this one is added up.
         after = start + WIDTH
-        at, inside = row_part(left, columns - after, src_stride, layout, ROWS, WIDTH)
-        following = gl.portable.load(src + after, at, inside)
-        at, inside = row_part(left, columns - start, dst_stride, layout, ROWS, WIDTH)
+        offsets, inside = row_part(left, columns - after, src_stride, layout, ROWS, WIDTH)
+        following = gl.portable.load(src + after, offsets, inside)
+        offsets, inside = row_part(left, columns - start, dst_stride, layout, ROWS, WIDTH)
         result = gl.associative_scan(x, 1, add) + before[:, None]
-        gl.portable.store(dst + start, at, result, inside)
+        gl.portable.store(dst + start, offsets, result, inside)
         before += gl.sum(x, axis=1)
         x = following.to(gl.float32)
 
