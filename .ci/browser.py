@@ -46,8 +46,8 @@ def _run(name: str, command: list[str], until: float, **env: str) -> None:
         raise Failed(f"{name} took more than {left:.0f} s") from None
     if done.returncode:
         lines = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()
-        said = next((line for line in lines if line.startswith(("E:", "Error:"))), lines[-1])
-        raise Failed(f"{name} says: {said}")
+        message = next((line for line in lines if line.startswith(("E:", "Error:"))), lines[-1])
+        raise Failed(f"{name} says: {message}")
 
 
 def debian(until: float) -> str:

@@ -51,13 +51,13 @@ def shown() -> set[str]:
 
 
 def page() -> str:
-    shared = (FOLDER / "saying.py").read_text().strip()
+    shared = (FOLDER / "show_error.py").read_text().strip()
     out = [
         "# Error classes\n",
         "Each with the smallest program that raises it, its message, and the fix. Where the mistake is in a "
         "kernel, the message goes on with the kernel's line and a caret; [Errors](../errors.md) shows one whole.\n",
     ]
-    out.append(f"All of them print the message so:\n\n```python\n# saying.py\n{shared}\n```\n")
+    out.append(f"All of them print the message so:\n\n```python\n# show_error.py\n{shared}\n```\n")
     for stem, (title, module) in FILES.items():
         file = FOLDER / f"{stem}.py"
         out.append(f"## {title}\n\nThe programs have in common:\n")

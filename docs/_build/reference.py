@@ -287,9 +287,9 @@ def _vendor_page(vendor: str) -> str:
             out.append(f"## gl.{module}\n")
         out.append(entry(name, value))
         section = own.get(id(value))
-        at = ("", 0) if section is None else (section.file.name, section.first)
-        if section is not None and at not in shown:
-            shown.add(at)
+        place = ("", 0) if section is None else (section.file.name, section.first)
+        if section is not None and place not in shown:
+            shown.add(place)
             out.append(f"In `{section.file.name}`:\n" if len(files) > 1 else "")
             out.append(shown_example(section))
         elif section is not None:

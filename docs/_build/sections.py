@@ -91,28 +91,28 @@ def run(file: Path) -> Iterator[tuple[Section, str]]:
 
     def execute(low: int, high: int) -> str:
         body = [node for node in tree.body if low <= node.lineno <= high]
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
             exec(compile(ast.Module(body, []), str(file), "exec"), space)
-        return said.getvalue().rstrip()
+        return output.getvalue().rstrip()
 
     execute(1, parts[0].first)
     for section in parts:
         if not has(section):
             continue
-        said = execute(section.first, section.last)
-        yield section, "\n".join(line.rstrip() for line in said.splitlines())
+        printed = execute(section.first, section.last)
+        yield section, "\n".join(line.rstrip() for line in printed.splitlines())
 
 
 def write(file: Path) -> None:
     """Write the output of the sections into their file."""
     text = [preamble(file), ""]
-    came = {section: said for section, said in run(file)}
+    came = {section: printed for section, printed in run(file)}
     for section in sections(file):
-        said = came.get(section, section.output)
+        printed = came.get(section, section.output)
         head = f"# -- {', '.join(section.names)}" + (f": {section.title}" if section.title else "")
         text += ["", head, section.code]
-        text += [f"#> {line}".rstrip() for line in said.splitlines()]
+        text += [f"#> {line}".rstrip() for line in printed.splitlines()]
     file.write_text("\n".join(text) + "\n")
 
 
@@ -122,10 +122,10 @@ def main(arguments: list[str]) -> int:
         if "--write" in arguments:
             write(file)
             continue
-        for section, said in run(file):
-            if said != section.output:
+        for section, printed in run(file):
+            if printed != section.output:
                 wrong += 1
-                print(f"{file}:{section.first}: prints\n{said}\nand not\n{section.output}")
+                print(f"{file}:{section.first}: prints\n{printed}\nand not\n{section.output}")
     return 1 if wrong else 0
 
 

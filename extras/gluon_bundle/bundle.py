@@ -508,7 +508,7 @@ def _kernel_diff(name: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) 
     lines += [f"+ {name} for {spoken(others[key])}" for key in others if key not in ours]
     for key in ours:
         if key in others and ours[key] != others[key]:
-            names = [what for what in ours[key] if ours[key][what] != others[key][what]]
+            names = [field for field in ours[key] if ours[key][field] != others[key][field]]
             lines.append(f"! {name} for {spoken(ours[key])}: {', '.join(names)} differs")
     return lines
 

@@ -64,16 +64,16 @@ def _torch() -> Any:
 def _memory() -> Any:
     torch = _torch()
     try:
-        import torch.distributed._symmetric_memory as found
+        import torch.distributed._symmetric_memory as symmetric
 
-        operator.attrgetter("rendezvous", "empty")(found)
+        operator.attrgetter("rendezvous", "empty")(symmetric)
     except (ImportError, AttributeError) as error:
         raise SymmetricMemoryError(
             "this torch has no symmetric memory",
             expected="torch 2.6 or newer, built for the GPUs that are here",
             got=torch.__version__,
         ) from error
-    return found
+    return symmetric
 
 
 def _devices() -> Any:

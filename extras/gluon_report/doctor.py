@@ -170,8 +170,8 @@ def _plugins() -> Iterator[Finding]:
     if missing:
         lacks = {(): "no plugin is installed", (False,): "there is no simulator"}
         text = lacks.get(tuple(kinds), "there is no vendor's plugin" if len(kinds) < 2 else "")
-        said = f"{', '.join(missing)} not installed{f', so {text}' if text else ''}"
-        yield Finding("packages", "failed" if text else "note", said, install_line(missing))
+        message = f"{', '.join(missing)} not installed{f', so {text}' if text else ''}"
+        yield Finding("packages", "failed" if text else "note", message, install_line(missing))
     from gluon_cli.types import current
 
     if known.plugins and not current():

@@ -105,8 +105,8 @@ def trace_data(trace: Mapping[str, Any]) -> list[dict[str, Any]]:
                     for tid, spans in process["lanes"].items()
                 ],
                 "flows": [
-                    [order[a], at, order[b], to]
-                    for a, at, b, to in process["flows"]
+                    [order[a], start, order[b], to]
+                    for a, start, b, to in process["flows"]
                     if a in order and b in order
                 ],
             }

@@ -165,11 +165,11 @@ def device_facts(target: Target, index: int = 0) -> dict[str, Any]:
     torch tells them."""
     facts: dict[str, Any] = {"name": device_name(target, index)}
     device = _module(target)
-    for what in ("clock_rate", "power_draw", "temperature"):
+    for reading in ("clock_rate", "power_draw", "temperature"):
         try:
-            facts[what] = getattr(device, what)(index)
+            facts[reading] = getattr(device, reading)(index)
         except Exception:  # torch asks the vendor's library, which need not be installed
-            facts[what] = None
+            facts[reading] = None
     return facts
 
 
@@ -284,4 +284,4 @@ def device_count(target: Target) -> int:
     backend = registry().backend(target.backend)
     if backend.simulates or backend.device.target() is None:
         return 0
-    return sum(backend.device.target(at) == target for at in range(backend.device.count()))
+    return sum(backend.device.target(index) == target for index in range(backend.device.count()))

@@ -48,7 +48,7 @@ def amount(value: Optional[float], objective: str) -> str:
 def frontier(trials: Sequence[Trial]) -> list[tuple[int, Trial]]:
     """Return each trial that was the best when it came in, with how many had come by then."""
     points: list[tuple[int, Trial]] = []
-    for number, trial in enumerate(sorted(trials, key=lambda one: one.at), 1):
+    for number, trial in enumerate(sorted(trials, key=lambda one: one.timestamp), 1):
         value = trial.value
         if trial.status != "ok" or value is None:
             continue
@@ -170,7 +170,7 @@ def _section(outcome: Outcome) -> str:
 def _plot(trials: Sequence[Trial]) -> str:
     """Draw each trial as a point, and the best so far as a line: the number of the trial to the right, its
     value upwards, relative to the best."""
-    ordered = sorted(trials, key=lambda one: one.at)
+    ordered = sorted(trials, key=lambda one: one.timestamp)
     good = [(n, t.value) for n, t in enumerate(ordered) if t.status == "ok" and t.value]
     if not good:
         return ""

@@ -27,13 +27,13 @@ def losers(samples: Mapping[int, Sequence[float]], margin: float = 1.25) -> list
     with few samples, they are `margin` times slower."""
     if len(samples) < 2:
         return []
-    intervals = {at: interval(one) for at, one in samples.items()}
-    best = min(intervals, key=lambda at: intervals[at][0])
+    intervals = {contender: interval(one) for contender, one in samples.items()}
+    best = min(intervals, key=lambda contender: intervals[contender][0])
     middle, _, high = intervals[best]
     lost = []
-    for at, (value, low, _) in intervals.items():
-        if at == best:
+    for contender, (value, low, _) in intervals.items():
+        if contender == best:
             continue
         if value > margin * middle or (low > high and value > 1.01 * middle):
-            lost.append(at)
+            lost.append(contender)
     return lost

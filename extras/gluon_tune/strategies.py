@@ -169,9 +169,9 @@ class Optuna:
         """Return the changes that lead to neighbours."""
         single = []
         for name, values in self._space.values.items():
-            at = values.index(centre[name])
-            near = (at - 1, at + 1) if self._ordered(name) else range(len(values))
-            single += [{name: values[i]} for i in near if 0 <= i < len(values) and i != at]
+            position = values.index(centre[name])
+            near = (position - 1, position + 1) if self._ordered(name) else range(len(values))
+            single += [{name: values[i]} for i in near if 0 <= i < len(values) and i != position]
         if not pairs:
             return single
         return [{**one, **other} for one, other in combinations(single, 2) if [*one] != [*other]]

@@ -174,28 +174,28 @@ class _Round:
         self._launches: dict[int, int] = {}
         self._process = -1
 
-    def sample(self, at: int) -> bool:
+    def sample(self, index: int) -> bool:
         """Take one sample of a contender; return False where it is out, with its result."""
         try:
             if self._process != self._bench.started:  # the one before took the process with it
                 self._launches.clear()
-            if at not in self._launches:
-                known = (self._shape, self.configs[at], at)
+            if index not in self._launches:
+                known = (self._shape, self.configs[index], index)
                 once = self._bench.call("prepare", *known, limit=self._limit + 10)
                 self._process = self._bench.started
-                self._launches[at] = max(3, min(40, int(_SAMPLE / max(once, 1e-7))))
-            taken = self._bench.call("sample", at, self._launches[at], limit=self._limit)
+                self._launches[index] = max(3, min(40, int(_SAMPLE / max(once, 1e-7))))
+            taken = self._bench.call("sample", index, self._launches[index], limit=self._limit)
         except (Ended, Failed) as error:
             if isinstance(error, Failed) and not error.ours:
                 self._bench.close()  # a fault of the device stays with its process
             if isinstance(error, Ended) or not error.ours:
                 self._still_there(error)
-            self.results[at] = _failed(error)
+            self.results[index] = _failed(error)
             if isinstance(error, Failed) and not error.ours:
-                self.results[at]["status"] = "bad"
-            self.samples.pop(at, None)
+                self.results[index]["status"] = "bad"
+            self.samples.pop(index, None)
             return False
-        self.samples.setdefault(at, []).append(statistics.median(taken))
+        self.samples.setdefault(index, []).append(statistics.median(taken))
         return True
 
     def _still_there(self, error: Exception) -> None:
@@ -248,10 +248,10 @@ def measure(
         turn = _Round(bench, shape, configs, limit)
         alive = list(range(len(configs)))
         for done in range(rounds):
-            alive = [at for at in alive if turn.sample(at)]
+            alive = [number for number in alive if turn.sample(number)]
             if done >= 1:
-                lost = losers({at: turn.samples[at] for at in alive})
-                alive = [at for at in alive if at not in lost]
+                lost = losers({number: turn.samples[number] for number in alive})
+                alive = [number for number in alive if number not in lost]
             if not alive or (done >= 4 and len(alive) == 1):
                 break
         try:
@@ -259,11 +259,11 @@ def measure(
         except (Ended, Failed):
             facts = {}
     results = []
-    for at in range(len(configs)):
-        result = turn.results.get(at)
+    for number in range(len(configs)):
+        result = turn.results.get(number)
         if result is None:
-            value, low, high = interval(turn.samples[at])
+            value, low, high = interval(turn.samples[number])
             result = {"status": "ok", "reason": "", "value": value, "low": low, "high": high}
-            result["samples"] = len(turn.samples[at])
+            result["samples"] = len(turn.samples[number])
         results.append(result)
     return results, {**facts, "versions": versions()}

@@ -66,14 +66,14 @@ def deadlock(folder):
 @pytest.fixture
 def opened(browser):
     """Open a page of a width; what it says on the console, and what it wants from the network, fails."""
-    said, pages = [], []
+    complaints, pages = [], []
 
     def open_page(path, width=1280):
         context = browser.new_context(viewport={"width": width, "height": 900}, offline=True)
         page = context.new_page()
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("console", lambda message: said.append(message.text))
-        page.on("requestfailed", lambda request: said.append(request.url))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("requestfailed", lambda request: complaints.append(request.url))
         page.goto(path.as_uri())
         pages.append(context)
         return page
@@ -81,7 +81,7 @@ def opened(browser):
     yield open_page
     for context in pages:
         context.close()
-    assert said == []
+    assert complaints == []
 
 
 def line_of(name, text):
@@ -192,8 +192,8 @@ def test_the_timeline_zooms_scrolls_and_finds(opened, deadlock):
     assert section.locator("output").inner_text() == "1 found"
     assert section.locator("rect.found").count() == 1
     section.locator("rect.found").click()
-    at = page.locator("tr:target").get_attribute("data-at")
-    assert at == f"0:{line_of('deadlock', 'wait(empty')}"
+    place = page.locator("tr:target").get_attribute("data-at")
+    assert place == f"0:{line_of('deadlock', 'wait(empty')}"
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -49,10 +49,10 @@ class Double:
     def launch(self, loaded, launch, grid, stream, arguments):
         content = arguments.content()
         start = ctypes.addressof(arguments.buffer)
-        pointers, at = [], arguments.pointers
+        pointers, address = [], arguments.pointers
         while True:  # the array ends where its last pointer, to profile scratch, is
-            pointers.append(ctypes.c_uint64.from_address(at).value - start)
-            at += 8
+            pointers.append(ctypes.c_uint64.from_address(address).value - start)
+            address += 8
             if pointers[-1] == arguments.size - 8:
                 break
         self.launches.append(

@@ -264,7 +264,7 @@ class TestReading:
             Bundle.open(bundle_file, digest="0" * 64)
 
     @pytest.mark.parametrize(
-        "change, said",
+        "change, message",
         [
             (lambda d: d.update(more=1), "no further field, got more"),
             (lambda d: d.pop("rules"), r"rules: .*expected a value, got nothing"),
@@ -282,7 +282,9 @@ class TestReading:
             (lambda d: first(d).update(given=["nope"]), "names of options"),
         ],
     )
-    def test_a_manifest_that_is_not_as_the_format_says(self, bundle_file, tmp_path, change, said):
+    def test_a_manifest_that_is_not_as_the_format_says(
+        self, bundle_file, tmp_path, change, message
+    ):
         def exchange(members):
             document = manifest_of(members)
             change(document)
@@ -290,7 +292,7 @@ class TestReading:
 
         path = tmp_path / "odd.glb"
         path.write_bytes(repacked(bundle_file.read_bytes(), exchange))
-        with pytest.raises(errors.BundleFormatError, match=said):
+        with pytest.raises(errors.BundleFormatError, match=message):
             Bundle.open(path)
 
     def test_a_manifest_that_is_no_json(self, bundle_file, tmp_path):

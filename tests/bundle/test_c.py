@@ -263,7 +263,7 @@ class TestSameAsPython:
         same()
 
     @pytest.mark.parametrize(
-        "values, status, error, said",
+        "values, status, error, message",
         [
             (
                 (0x1004, 0x2000, 500, 2.5, 512),
@@ -277,12 +277,12 @@ class TestSameAsPython:
             ((0x1000, 0x2000, 50, 2.5, None), AMBIGUOUS, errors.BundleAmbiguousError, "several"),
         ],
     )
-    def test_missing_packages(self, program, bundle_file, values, status, error, said):
+    def test_missing_packages(self, program, bundle_file, values, status, error, message):
         x, y, n, factor, block = values
         pointers = Pointer(x, "fp32"), Pointer(y, "fp32")
         words = words_of([*pointers, n, factor, block, None])
         (line,) = program("pack", bundle_file, "scale", "cuda", "sm_90", *words)
-        assert line.startswith(f"{status} ") and said in line
+        assert line.startswith(f"{status} ") and message in line
         named = {} if block is None else {"BLOCK": block}
         with pytest.raises(error):
             open_bundle(bundle_file, driver=Double())["scale"][1](*pointers, n, factor, **named)
@@ -348,16 +348,16 @@ class TestLaunch:
         assert failed.count("free abc000 on 0x5") == 2
 
     @pytest.mark.parametrize(
-        "call, said",
+        "call, message",
         [
             ("cuModuleLoadData", "scale cannot be loaded: error 700"),
             ("cuLaunchKernelEx", "refused the launch of scale over 4 x 2 x 1: error 700"),
         ],
     )
-    def test_refusals_of_the_driver(self, program, bundle_file, folder, call, said):
+    def test_refusals_of_the_driver(self, program, bundle_file, folder, call, message):
         words = ("launch", bundle_file, "scale", 4, 2, 1, 33, *self.ARGUMENTS)
         lines = program(*words, LD_LIBRARY_PATH=str(folder), FAKE_FAIL=call)
-        assert lines[-1].startswith(f"{DRIVER} sm_90") and said in lines[-1]
+        assert lines[-1].startswith(f"{DRIVER} sm_90") and message in lines[-1]
 
     def test_code_that_was_exchanged(self, program, bundle_file, folder, tmp_path):
         def exchange(members):

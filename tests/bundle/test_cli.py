@@ -169,7 +169,7 @@ class TestSpecs:
         assert form["arguments"][0] == {"type": "*i32", "divisible": True, "small": True}
 
     @pytest.mark.parametrize(
-        "text, said",
+        "text, message",
         [
             ("[[kernel]", "is no TOML"),
             ("a = 1", "names no kernels"),
@@ -183,9 +183,9 @@ class TestSpecs:
             ),
         ],
     )
-    def test_wrong_toml(self, tmp_path, text, said):
+    def test_wrong_toml(self, tmp_path, text, message):
         output = gluon("bundle", tmp_path / "k.glb", self.write(tmp_path, text), code=2)
-        assert said in output.stderr and not (tmp_path / "k.glb").exists()
+        assert message in output.stderr and not (tmp_path / "k.glb").exists()
 
     def test_nothing_to_do(self, tmp_path):
         assert "names no kernel" in gluon("bundle", tmp_path / "k.glb", code=2).stderr

@@ -231,7 +231,9 @@ class TestC:
         lines = program(*words, **environment)
         encoded = "aligned 1 interleave 0 swizzle 3 promotion 2 fill 0 64,0,64,1 100,128,32,1"
         maps = [line for line in lines if line.startswith("map type")]
-        assert maps[:2] == [f"map type 6 at {at} {encoded}" for at in ("0x1000", "0x20000")]
+        assert maps[:2] == [
+            f"map type 6 at {address} {encoded}" for address in ("0x1000", "0x20000")
+        ]
         launched = [line for line in lines if line.startswith("launch")]
         assert len(launched) == 2
         assert launched[0].endswith(

@@ -135,7 +135,7 @@ def digest_of(data):
 
 class TestStrict:
     @pytest.mark.parametrize(
-        "change, argument, said",
+        "change, argument, message",
         [
             ((Array(0x1004),), "x", r"x: \*fp32 divisible by 16; got x: \*fp32"),
             ((Array(0x1000, "float16"),), "x", r"got x: \*fp16 divisible by 16"),
@@ -144,9 +144,11 @@ class TestStrict:
             ((Array(0x1000), Array(0x2000), 50, 2.5, 64), "BLOCK", "constant 64"),
         ],
     )
-    def test_the_argument_is_named(self, device, monkeypatch, change, argument, said):
+    def test_the_argument_is_named(self, device, monkeypatch, change, argument, message):
         monkeypatch.setenv("GLUON_NO_JIT", "1")
-        with pytest.raises(errors.RecompileError, match=said.replace("; got", ", got")) as caught:
+        with pytest.raises(
+            errors.RecompileError, match=message.replace("; got", ", got")
+        ) as caught:
             kernels.scale[1](*change, *ARGUMENTS[len(change) :])
         assert caught.value.argument == argument and not device.launches
 

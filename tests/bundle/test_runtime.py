@@ -297,7 +297,7 @@ class TestArguments:
         assert driver.launches[0].device == 1
 
     @pytest.mark.parametrize(
-        "arguments, said",
+        "arguments, message",
         [
             ((), "x, y, n, factor: scale takes x, y, n, factor, BLOCK, LAYOUT"),
             ((1, 2, 3, 4, 5, 6, 7), "expected 6 arguments, got 7"),
@@ -306,8 +306,8 @@ class TestArguments:
             ((numpy.zeros(4, ">f4"), Tensor(0), 1, 1.0), r"scale\(x\)"),
         ],
     )
-    def test_wrong_arguments(self, bundle, arguments, said):
-        with pytest.raises(errors.BundleArgumentError, match=said):
+    def test_wrong_arguments(self, bundle, arguments, message):
+        with pytest.raises(errors.BundleArgumentError, match=message):
             bundle["scale"][1](*arguments)
 
     def test_given_twice_and_unknown(self, bundle):
@@ -326,7 +326,7 @@ class TestArguments:
 
 class TestMissing:
     @pytest.mark.parametrize(
-        "arguments, said",
+        "arguments, message",
         [
             (
                 (Tensor(0x1004), Tensor(0x2000), 50, 1.0, 512),
@@ -344,8 +344,8 @@ class TestMissing:
             ((Tensor(0x1000), Tensor(0x2000), 50, None, 512), "factor: fp32, got factor: None"),
         ],
     )
-    def test_the_argument_is_named(self, bundle, driver, arguments, said):
-        with pytest.raises(errors.BundleMissingError, match=said):
+    def test_the_argument_is_named(self, bundle, driver, arguments, message):
+        with pytest.raises(errors.BundleMissingError, match=message):
             bundle["scale"][1](*arguments)
         assert not driver.launches
 
@@ -469,11 +469,11 @@ def test_the_rules_of_the_manifest_are_those_of_the_jit():
     """Every parameter as the dispatcher sees it is in the manifest."""
     for kernel in (kernels.scale, kernels.loose, kernels.many):
         parameters = forms.kernel_of(kernel)["parameters"]
-        for parameter, said in zip(Dispatcher(kernel).parameters, parameters):
-            assert said["specialize"] == parameter.specialize
-            assert said["align"] == parameter.align
-            assert said["constexpr"] == parameter.is_constexpr
-            assert said["type"] == parameter.annotation_type
+        for parameter, entry in zip(Dispatcher(kernel).parameters, parameters):
+            assert entry["specialize"] == parameter.specialize
+            assert entry["align"] == parameter.align
+            assert entry["constexpr"] == parameter.is_constexpr
+            assert entry["type"] == parameter.annotation_type
 
 
 def test_the_distribution_imports_nothing_but_pythons_own_library():

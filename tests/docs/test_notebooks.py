@@ -41,9 +41,11 @@ def test_it_runs(step, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
     book = nbformat.read(step.with_suffix(".ipynb"), as_version=4)
     nbformat.validate(book)
-    at = {"metadata": {"path": str(step.parent)}}
+    working_folder = {"metadata": {"path": str(step.parent)}}
     # The kernel of this very Python, whatever others are installed.
-    client = nbclient.NotebookClient(book, timeout=240, resources=at, kernel_name="python3")
+    client = nbclient.NotebookClient(
+        book, timeout=240, resources=working_folder, kernel_name="python3"
+    )
     client.execute()
     outputs = [one for cell in book.cells if cell.cell_type == "code" for one in cell.outputs]
     printed = "".join(one.get("text", "") for one in outputs if one.output_type == "stream")

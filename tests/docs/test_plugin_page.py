@@ -59,15 +59,15 @@ def commands(environment):
 
 def test_its_commands_run(page):
     folder, environment = page
-    said = {}
+    outputs = {}
     for line, shown, command, mine in commands(environment):
-        code, said[line] = run(command, folder, mine)
-        assert code == 0, f"{line}\n{said[line]}"
+        code, outputs[line] = run(command, folder, mine)
+        assert code == 0, f"{line}\n{outputs[line]}"
         assert shown, line
-        check(shown, said[line], line)
-    explained = next(text for line, text in said.items() if "explain" in line)
+        check(shown, outputs[line], line)
+    explained = next(text for line, text in outputs.items() if "explain" in line)
     assert "acme_load" in explained and "global_load" in explained
-    (tested,) = (text for line, text in said.items() if "conformance" in line)
+    (tested,) = (text for line, text in outputs.items() if "conformance" in line)
     # Without a device nothing is launched, and it is no simulator that knows schedules.
     assert re.search(r"\b2\d passed, 9 skipped in", tested), tested
 
@@ -75,8 +75,8 @@ def test_its_commands_run(page):
 def test_its_second_plugin_passes_as_well(page):
     folder, environment = page
     suite = ["--pyargs", "gluon_core.testing.conformance", "-k", "small_copy or acme_load"]
-    code, said = run(["-m", "pytest", "-q", *suite], folder, environment)
-    assert code == 0 and "2 passed" in said, said
+    code, output = run(["-m", "pytest", "-q", *suite], folder, environment)
+    assert code == 0 and "2 passed" in output, output
 
 
 COPY = """
@@ -112,5 +112,5 @@ assert not registry().clashes and not registry().failures
 def test_its_lowerings_are_taken(page):
     folder, environment = page
     (folder / "copied.py").write_text(COPY)
-    code, said = run(["copied.py"], folder, environment)
-    assert code == 0 and "['small_copy', 'global_store']" in said, said
+    code, output = run(["copied.py"], folder, environment)
+    assert code == 0 and "['small_copy', 'global_store']" in output, output

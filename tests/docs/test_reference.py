@@ -37,8 +37,8 @@ SLOW = {"host_torch", "host_tune"}
 def test_examples_print_their_output(file):
     if file.stem == "host_torch":
         pytest.importorskip("torch")
-    for section, said in sections.run(file):
-        assert said == section.output, f"{file.name}:{section.first}"
+    for section, printed in sections.run(file):
+        assert printed == section.output, f"{file.name}:{section.first}"
 
 
 # Likewise: the tests of the emulator and of the search make these mistakes, too.
@@ -57,10 +57,10 @@ SLOW_MISTAKES = {"emulator", "tuning"}
 def test_errors_have_the_text_of_the_page(file):
     if file.stem == "pytorch":
         pytest.importorskip("torch")
-    for section, said in sections.run(file):
-        assert said == section.output, f"{file.name}:{section.first}"
+    for section, printed in sections.run(file):
+        assert printed == section.output, f"{file.name}:{section.first}"
         (name,) = section.names
-        assert name in section.code and section.title and said, f"{file.name}:{section.first}"
+        assert name in section.code and section.title and printed, f"{file.name}:{section.first}"
 
 
 def test_every_error_class_has_a_program():

@@ -38,13 +38,13 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     options = parser.parse_args(arguments)
     targets = [registry().target(name) for name in options.targets.split(",")]
     ways = Ways(not options.no_simulator, not options.simulate_only, options.device)
-    what = options.targets + (" on the device" if options.device else "")
-    seen = {row["seed"]: row["outcome"] for row in entries(options.log) if row["targets"] == what}
+    label = options.targets + (" on the device" if options.device else "")
+    seen = {row["seed"]: row["outcome"] for row in entries(options.log) if row["targets"] == label}
     seeds = range(options.seed, options.seed + options.count)
     left = [seed for seed in seeds if seed not in seen]
     began = time.monotonic()
     ended = outcomes(left, targets, ways, options.jobs, options.seconds)
-    rows = ({"seed": seed, "targets": what, "outcome": outcome} for seed, outcome in ended)
+    rows = ({"seed": seed, "targets": label, "outcome": outcome} for seed, outcome in ended)
     console = Console(stderr=True)
     disable = not console.is_terminal
     for row in track(

@@ -131,9 +131,9 @@ REST = [
     *(f"(q + <int>).atomic_{name}(<int>)" for name in "add max min and or xor xchg".split()),
     "(q + i).atomic_cas(<int>, <int>)",
     *(f"{of}atomic_load({at}<mask>, sem=<sem>, scope=<scope>)"
-      for of, at in (("gl.", "q + <int>, "), ("(q + <int>).", ""))),
-    *(f"{of}atomic_store({at}<int>, <mask>, sem=<sem>, scope=<scope>)"
-      for of, at in (("gl.", "q + <int>, "), ("(q + <int>).", ""))),
+      for of, place in (("gl.", "q + <int>, "), ("(q + <int>).", ""))),
+    *(f"{of}atomic_store({place}<int>, <mask>, sem=<sem>, scope=<scope>)"
+      for of, place in (("gl.", "q + <int>, "), ("(q + <int>).", ""))),
     "gl.atomic_poll(<place>, <int>, sem=<sem>, scope=<scope>)",
     "(q + n).atomic_poll(<int>, timeout_ns=<timeout>)",
     "gl.dot_fma(<left>, <right>, <float>)",

@@ -122,13 +122,13 @@ def reduced(program: Program, targets: Sequence[Target], ways: Ways = Ways()) ->
     wanted = _alike(outcome(program, targets, ways))
     step = max(1, len(program.all) // 2)
     while step:
-        at = 0
-        while at < len(program.all):
-            fewer = program.without(range(at, at + step))
+        start = 0
+        while start < len(program.all):
+            fewer = program.without(range(start, start + step))
             if _alike(outcome(fewer, targets, ways)) == wanted:
                 program = fewer
             else:
-                at += step
+                start += step
         step //= 2
     return program
 

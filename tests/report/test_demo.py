@@ -115,8 +115,8 @@ def test_an_example_that_fails_has_a_reason(tmp_path, monkeypatch):
 def test_without_plugins_it_names_the_package_to_install(monkeypatch):
     monkeypatch.setattr(demo, "registry", Registry)
     monkeypatch.setattr(demo, "absent", lambda: {"gluon-sim": "./backends/sim"})
-    said = gluon("demo", code=3)
-    assert not said.stdout and said.stderr.splitlines() == [
+    result = gluon("demo", code=3)
+    assert not result.stdout and result.stderr.splitlines() == [
         "no plugin is installed: nothing can be simulated or compiled",
         "install the missing packages: pip install ./backends/sim",
     ]

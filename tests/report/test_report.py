@@ -117,14 +117,14 @@ def test_a_page_of_several_targets_has_registers_and_code_of_each(banks):
     for code in codes.values():
         for entry in code["entries"]:
             op, source = wanted[entry["name"]]
-            lines = [at for text, *at in entry["lines"] if re.search(op, text)]
+            lines = [place for text, *place in entry["lines"] if re.search(op, text)]
             assert lines and [f"0:{line_of('banks', source)}"] in lines, entry["name"]
 
 
 def test_values_tell_their_layouts(banks):
     run = pages_of(banks)[0]
-    at = f"0:{line_of('banks', 'buffer.load(column)')}"
-    (turned,) = run["kernels"][0]["values"][at]
+    place = f"0:{line_of('banks', 'buffer.load(column)')}"
+    (turned,) = run["kernels"][0]["values"][place]
     assert turned["type"] == "tensor<64x64xfp32>"
     assert turned["layout"].startswith("BlockedLayout(size_per_thread=[4, 1]")
     assert run["pictures"][turned["picture"]]["svg"].startswith("<svg")

@@ -163,20 +163,20 @@ FOR_A_GPU = """
 
 
 @pytest.mark.parametrize(
-    "target, said",
+    "target, printed",
     [
         ("sim:hopper", ["(9, 0) None", "132"]),
         pytest.param("sim:gfx942", ["(9, 4) 7.0.0", "304"], marks=pytest.mark.campaign),
     ],
 )
-def test_a_script_for_a_gpu_runs_unchanged(tmp_path, target, said):
+def test_a_script_for_a_gpu_runs_unchanged(tmp_path, target, printed):
     path = tmp_path / "for_a_gpu.py"
     path.write_text(textwrap.dedent(FOR_A_GPU))
     command = ["-m", "gluon_core.standin", "--target", target, str(path)]
     environment = {**os.environ, **HIDDEN}
     done = warm.run(command, timeout=120, cwd=tmp_path, env=environment, torch=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n")[:3] == [*said, "True"]
+    assert done.stdout.split("\n")[:3] == [*printed, "True"]
 
 
 def test_a_suite_for_a_gpu_runs_unchanged(tmp_path):

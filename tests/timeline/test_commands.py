@@ -55,17 +55,17 @@ def launches(page):
 def test_a_page_of_a_run_below_it_the_trace_of_the_simulator(file, tmp_path):
     recorded, trace, page = (tmp_path / name for name in ("r.json", "t.json", "p.html"))
     gluon = ("-m", "gluon_cli")
-    code, said = run(
+    code, output = run(
         *gluon, "run", file, "--target", "emu:sm_90", "--timeline", recorded, "--timeline-auto"
     )
-    assert code == 0 and "ui.perfetto.dev" in said
-    code, said = run(*gluon, "run", file, "--target", "sim:sm_90", "--trace", trace)
-    assert code == 0, said
+    assert code == 0 and "ui.perfetto.dev" in output
+    code, output = run(*gluon, "run", file, "--target", "sim:sm_90", "--trace", trace)
+    assert code == 0, output
     scopes = [e for e in json.loads(trace.read_text())["traceEvents"] if e.get("cat") == "scope"]
     assert [(e["name"], e["args"]["line"]) for e in scopes] == [("load <x>", 10)] * 3
     assert all(e["dur"] > 0 for e in scopes)
-    code, said = run(*gluon, "timeline", recorded, "--below", trace, "--html", page)
-    assert code == 0, said
+    code, output = run(*gluon, "timeline", recorded, "--below", trace, "--html", page)
+    assert code == 0, output
     data = launches(page)
     (launch,) = data["launches"]
     assert ["load <x>", 10, str(file), 'with gl.scope("load <x>"):'] in launch["scopes"]
@@ -79,12 +79,12 @@ def test_the_simulator_predicts_less_than_was_measured(file, tmp_path):
         tmp_path / name for name in ("m.json", "p.json", "p.html", "w.json")
     )
     gluon = ("-m", "gluon_cli")
-    code, said = run(*gluon, "run", file, "--target", "emu:sm_90", "--timeline", measured)
-    assert code == 0, said
-    code, said = run(*gluon, "run", file, "--target", "sim:sm_90", "--timeline", predicted)
-    assert code == 0 and "us predicted for NVIDIA H200" in said and "memory" in said
-    code, said = run(*gluon, "timeline", measured, "--predicted", predicted, "--html", page)
-    assert code == 0, said
+    code, output = run(*gluon, "run", file, "--target", "emu:sm_90", "--timeline", measured)
+    assert code == 0, output
+    code, output = run(*gluon, "run", file, "--target", "sim:sm_90", "--timeline", predicted)
+    assert code == 0 and "us predicted for NVIDIA H200" in output and "memory" in output
+    code, output = run(*gluon, "timeline", measured, "--predicted", predicted, "--html", page)
+    assert code == 0, output
     (launch,) = launches(page)["launches"]
     model = launch["predicted"]
     assert launch["blocks"] and model["nanoseconds"] > 1000 and model["block"] == 0
@@ -99,15 +99,15 @@ def test_the_simulator_predicts_less_than_was_measured(file, tmp_path):
     )
     assert model["path"] and sum(part for *_, part in model["path"]) == pytest.approx(1)
     wrong.write_text(json.dumps({"gluon": [{**launch, "kernel": "other"}]}))
-    code, said = run(*gluon, "timeline", measured, "--predicted", wrong, "--html", page)
-    assert code == 2 and "predicts other kernels" in said and "add_one" in said
+    code, output = run(*gluon, "timeline", measured, "--predicted", wrong, "--html", page)
+    assert code == 2 and "predicts other kernels" in output and "add_one" in output
 
 
 def test_a_process_writes_a_page_at_its_end(file, tmp_path):
-    code, said = run(
+    code, output = run(
         file, GLUON_TARGET="emu:sm_90", GLUON_TIMELINE="1", GLUON_TIMELINE_DIR=str(tmp_path)
     )
-    assert code == 0, said
+    assert code == 0, output
     (page,) = tmp_path.glob("timeline-*.html")
     assert [one["kernel"] for one in launches(page)["launches"]] == ["add_one"]
 

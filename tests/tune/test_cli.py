@@ -81,7 +81,7 @@ def test_from_the_command_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments, code, said",
+    "arguments, code, message",
     [
         ((), 2, "names no file to tune"),
         (("none.py",), 2, "cannot be read"),
@@ -101,9 +101,9 @@ def test_from_the_command_line(tmp_path):
         (("--merge", "none.db"), 2, "no such file"),
     ],
 )
-def test_values_of_no_use(tmp_path, arguments, code, said):
+def test_values_of_no_use(tmp_path, arguments, code, message):
     done = gluon("tune", *arguments, "--store", tmp_path / "s.db", code=code)
-    assert said in done.stderr.replace("\n", " "), done.stderr
+    assert message in done.stderr.replace("\n", " "), done.stderr
 
 
 def test_nothing_to_check_is_no_success(tmp_path):

@@ -88,9 +88,13 @@ def test_releases_are_part_of_the_key(store):
 def test_or_names_the_missing_entry(store):
     with pytest.raises(NotTunedError) as caught:
         launch(3000)
-    said = str(caught.value)
-    assert "no configuration of scale is known" in said and "n=4096" in said
-    assert "nvidia:sm_90" in said and "BLOCK, VECTOR" in said and "config='tuned:nearest'" in said
+    message = str(caught.value)
+    assert "no configuration of scale is known" in message and "n=4096" in message
+    assert (
+        "nvidia:sm_90" in message
+        and "BLOCK, VECTOR" in message
+        and "config='tuned:nearest'" in message
+    )
     with pytest.raises(NotTunedError):
         launch(1000, target="sim:gfx942")
     with pytest.raises(ArgumentError, match="Did you mean 'tuned'"):

@@ -32,7 +32,7 @@ class Table:
             for m, n, warps, us, compiling, spills in RECORDED
         }
         names = ("BLOCK_M", "BLOCK_N", "num_warps")
-        values = [sorted({key[at] for key in self.known}) for at in range(3)]
+        values = [sorted({key[index] for key in self.known}) for index in range(3)]
         self.space = tune.space(**dict(zip(names, values)))
         self.default = dict(zip(names, (64, 64, 4)))
 

@@ -105,11 +105,11 @@ def test_a_hang_or_crash_costs_one_configuration(store, engine):
     began = time.monotonic()
     (result,) = tune.search(tasks.TROUBLED, settings, store=store, engine=engine)
     assert time.monotonic() - began < 50
-    said = statuses(result)
-    assert said[128][0] == "ok"
-    assert said[256] == ("bad", "took more than 4 s and was killed")
-    assert said[512][0] == "bad" and "SIGSEGV" in said[512][1]
-    assert said[100][0] == "failed" and "Error" in said[100][1]
+    outcomes = statuses(result)
+    assert outcomes[128][0] == "ok"
+    assert outcomes[256] == ("bad", "took more than 4 s and was killed")
+    assert outcomes[512][0] == "bad" and "SIGSEGV" in outcomes[512][1]
+    assert outcomes[100][0] == "failed" and "Error" in outcomes[100][1]
     # It is remembered: the next search is over at once.
     began = time.monotonic()
     tune.search(tasks.TROUBLED, settings, store=store, engine=engine)
@@ -154,9 +154,9 @@ def test_a_script_that_searches_wants_a_guard(tmp_path, guard, works):
 
 def test_conflicts_of_the_layouts_keep_a_configuration_from_being_measured(store, engine):
     (result,) = tune.search(tasks.CONFLICTS, COUNT, store=store, engine=engine)
-    said = {trial.config["PAD"]: trial for trial in result.trials}
-    assert said[1].status == "pruned" and "takes 8 passes" in said[1].reason
-    assert said[32].status == "ok" and said[32].detail["conflicts"] == 0
+    by_padding = {trial.config["PAD"]: trial for trial in result.trials}
+    assert by_padding[1].status == "pruned" and "takes 8 passes" in by_padding[1].reason
+    assert by_padding[32].status == "ok" and by_padding[32].detail["conflicts"] == 0
 
 
 def test_pruning_has_a_reason():
@@ -272,7 +272,7 @@ class MadeUp:
 def test_measured_in_turns_and_losers_stop_early(monkeypatch):
     device = MadeUp([1e-3, 1.2e-3, "fault", 5e-3, "hang", 1.002e-3, "wrong"])
     monkeypatch.setattr(work, "_isolated", lambda *args: device)
-    configs = [{"at": at} for at in range(7)]
+    configs = [{"at": position} for position in range(7)]
     results, facts = work.measure(None, None, {}, configs, 6, 1, 10.0)
     assert [r["status"] for r in results] == ["ok", "ok", "bad", "ok", "bad", "ok", "bad"]
     assert "illegal memory access" in results[2]["reason"] and "killed" in results[4]["reason"]
@@ -291,7 +291,7 @@ def test_a_device_that_disappears_makes_no_configuration_bad(monkeypatch, how):
     device.there = 0
     monkeypatch.setattr(work, "_isolated", lambda *args: device)
     with pytest.raises(TuneWorkerError, match="the device is gone.*(illegal|killed).*kept"):
-        work.measure(None, None, {}, [{"at": at} for at in range(3)], 6, 1, 10.0)
+        work.measure(None, None, {}, [{"at": index} for index in range(3)], 6, 1, 10.0)
     assert pickle.loads(pickle.dumps(TuneWorkerError("a", got="b"))).args  # it comes from a cluster
 
 
@@ -454,10 +454,10 @@ def test_a_hang_or_fault_on_a_device_costs_one_configuration(store, engine):
         pytest.skip("there is no GPU")
     settings = tune.Settings(run_limit=2.0)
     (result,) = tune.search(tasks.MISBEHAVES, settings, store=store, engine=engine)
-    said = {trial.config["HOW"]: (trial.status, trial.reason) for trial in result.trials}
-    assert said[0][0] == "ok" and said[1][0] == said[2][0] == "bad", said
-    assert "was killed" in said[1][1]
-    assert "illegal" in said[2][1] or "fault" in said[2][1], said[2]
+    outcomes = {trial.config["HOW"]: (trial.status, trial.reason) for trial in result.trials}
+    assert outcomes[0][0] == "ok" and outcomes[1][0] == outcomes[2][0] == "bad", outcomes
+    assert "was killed" in outcomes[1][1]
+    assert "illegal" in outcomes[2][1] or "fault" in outcomes[2][1], outcomes[2]
     (after,) = tune.search(tasks.SCALE, tune.Settings(trials=1), store=store, engine=engine)
     assert after.best is not None  # the device works on
 
@@ -467,10 +467,10 @@ def test_a_hang_or_fault_on_a_device_costs_one_configuration(store, engine):
 
 def test_the_report_shows_the_effect_of_each_parameter():
     trials = [
-        tune.Trial({"A": a, "B": b}, "ok", float(v), at=float(at), name="<f>")
-        for at, (a, b, v) in enumerate([(1, 1, 4), (2, 1, 2), (1, 2, 8), (2, 2, 3), (3, 1, 1)])
+        tune.Trial({"A": a, "B": b}, "ok", float(v), timestamp=float(moment), name="<f>")
+        for moment, (a, b, v) in enumerate([(1, 1, 4), (2, 1, 2), (1, 2, 8), (2, 2, 3), (3, 1, 1)])
     ]
-    trials.append(tune.Trial({"A": 9, "B": 9}, "bad", reason="<hung>", at=9.0))
+    trials.append(tune.Trial({"A": 9, "B": 9}, "bad", reason="<hung>", timestamp=9.0))
     assert [(n, t.value) for n, t in frontier(trials)] == [(1, 4.0), (2, 2.0), (5, 1.0)]
     assert effects(trials)["A"] == {3: (1, 1.0, 1.0), 2: (2, 2.0, 3.0), 1: (2, 4.0, 8.0)}
     key = tune.Key("k", "nvidia:sm_90", "H200", "x=*fp32", "{}", "v", "registers")

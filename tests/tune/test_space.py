@@ -34,7 +34,7 @@ def test_a_space_is_all_combinations_that_go_together():
 
 
 @pytest.mark.parametrize(
-    "values, said",
+    "values, message",
     [
         ({}, "without names"),
         ({"A": []}, "A: no values"),
@@ -43,8 +43,8 @@ def test_a_space_is_all_combinations_that_go_together():
         ({"A": [object()]}, "kept as JSON"),
     ],
 )
-def test_values_that_are_no_space(values, said):
-    with pytest.raises(TuneSpaceError, match=said):
+def test_values_that_are_no_space(values, message):
+    with pytest.raises(TuneSpaceError, match=message):
         tune.space(**values)
 
 
@@ -156,15 +156,15 @@ def test_intervals_and_losers():
 def test_the_tolerance_of_a_result(dtype, error, tolerance, fine):
     task = dataclasses.replace(tasks.SCALE, tolerance=tolerance)
     right = np.ones(8, dtype)
-    said = task.difference({"y": (right + np.asarray(error)).astype(dtype)}, right)
-    assert (said is None) == fine
+    message = task.difference({"y": (right + np.asarray(error)).astype(dtype)}, right)
+    assert (message is None) == fine
     if not fine:
         name = np.dtype(dtype).name
         source = f" (the default for {name})" if tolerance is None else ""
-        assert "8 of 8 elements of y are wrong: the largest error is" in said
+        assert "8 of 8 elements of y are wrong: the largest error is" in message
         assert (
             f"tolerance={0 if dtype == np.int32 or tolerance == 0 else _allowed(name):g}{source}"
-            in said
+            in message
         )
 
 

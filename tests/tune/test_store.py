@@ -30,7 +30,7 @@ def test_trials_come_back_as_they_were_put_and_the_best_first(tmp_path):
         store.add(replace(KEY, device="other"), Trial({"B": 4}, "ok", 0.5))
         rows = store.of(KEY)
         assert [trial.config["B"] for trial in rows] == [3, 1, 2]
-        assert replace(rows[1], at=0.0) == slow and rows[1].at > 1e9
+        assert replace(rows[1], timestamp=0.0) == slow and rows[1].timestamp > 1e9
         assert store.best(KEY).config == {"B": 3}
         store.add(KEY, Trial({"B": 3}, "bad"))  # in place of the earlier one
         assert store.best(KEY).config["B"] == 1 and len(store.of(KEY)) == 3
@@ -47,14 +47,16 @@ with Store(sys.argv[1]) as store:
 """
 
 
-def writer(path, who, count):
-    command = [sys.executable, "-c", textwrap.dedent(WRITER), str(path), who, str(count)]
+def writer(path, name, count):
+    command = [sys.executable, "-c", textwrap.dedent(WRITER), str(path), name, str(count)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def test_several_processes_write_at_once_and_one_is_killed(tmp_path):
     path = tmp_path / "s.db"
-    first, second, third = (writer(path, who, n) for who, n in (("a", 60), ("b", 60), ("c", 10**6)))
+    first, second, third = (
+        writer(path, name, n) for name, n in (("a", 60), ("b", 60), ("c", 10**6))
+    )
     for _ in range(20):  # it is in the middle of it
         kept = int(third.stdout.readline())
     third.kill()
@@ -63,8 +65,8 @@ def test_several_processes_write_at_once_and_one_is_killed(tmp_path):
     for process in (first, second, third):
         process.stdout.close()
     with Store(path) as store:
-        who = [trial.config["who"] for _, trial in store.trials()]
-    assert who.count("a") == who.count("b") == 60 and who.count("c") > kept
+        names = [trial.config["who"] for _, trial in store.trials()]
+    assert names.count("a") == names.count("b") == 60 and names.count("c") > kept
 
 
 def test_another_release_wrote_it(tmp_path):
@@ -72,7 +74,7 @@ def test_another_release_wrote_it(tmp_path):
     Store(path).close()
     with sqlite3.connect(path) as base:
         base.execute("pragma user_version=7")
-    with pytest.raises(TuneStoreVersionError, match="expected format 1, got format 7"):
+    with pytest.raises(TuneStoreVersionError, match="expected format 2, got format 7"):
         Store(path)
 
 
@@ -102,11 +104,11 @@ def test_a_full_disk_keeps_earlier_entries(tmp_path):
 
 def test_stores_of_machines_are_merged(tmp_path):
     with Store(tmp_path / "one.db") as one, Store(tmp_path / "two.db") as two:
-        one.add(KEY, Trial({"B": 1}, "ok", 1.0, at=10.0))
-        one.add(KEY, Trial({"B": 2}, "ok", 2.0, at=30.0))
-        two.add(KEY, Trial({"B": 1}, "ok", 0.5, at=20.0))
-        two.add(KEY, Trial({"B": 2}, "ok", 9.0, at=20.0))
-        two.add(KEY, Trial({"B": 3}, "ok", 3.0, at=20.0))
+        one.add(KEY, Trial({"B": 1}, "ok", 1.0, timestamp=10.0))
+        one.add(KEY, Trial({"B": 2}, "ok", 2.0, timestamp=30.0))
+        two.add(KEY, Trial({"B": 1}, "ok", 0.5, timestamp=20.0))
+        two.add(KEY, Trial({"B": 2}, "ok", 9.0, timestamp=20.0))
+        two.add(KEY, Trial({"B": 3}, "ok", 3.0, timestamp=20.0))
         assert one.merge(two) == 2 and one.merge(two) == 0
         assert {t.config["B"]: t.value for t in one.of(KEY)} == {1: 0.5, 2: 2.0, 3: 3.0}
 
@@ -117,10 +119,10 @@ def test_export(tmp_path):
             export.write(store, str(tmp_path / "s.json"))
         store.add(replace(KEY, fixed='{"D": 64}'), Trial({"B": 1}, "ok", 2.0, name="my kernel"))
         store.add(KEY, Trial({"B": 2, "num_warps": 8}, "bad", name="f"))
-        store.add(KEY, Trial({"B": 3, "num_warps": 8}, "ok", 1.0, name="f", at=time.time()))
+        store.add(KEY, Trial({"B": 3, "num_warps": 8}, "ok", 1.0, name="f", timestamp=time.time()))
         assert export.write(store, str(tmp_path / "s.json")) == 3
         document = json.loads((tmp_path / "s.json").read_text())
-        assert document["format"] == 1 and {t["config"]["B"] for t in document["trials"]} == {
+        assert document["format"] == 2 and {t["config"]["B"] for t in document["trials"]} == {
             1,
             2,
             3,

@@ -1,4 +1,4 @@
-from saying import folder, said
+from show_error import folder, show_error
 
 import gluon_core as gluon
 from gluon_core import errors
@@ -37,16 +37,16 @@ except errors.BundleError as error:
 #> BundleFormatError
 
 # -- BundleFormatError: give a file that `gluon bundle` wrote
-said(errors.BundleFormatError, lambda: Bundle.open(folder / "none.glb"))
+show_error(errors.BundleFormatError, lambda: Bundle.open(folder / "none.glb"))
 #> BundleFormatError: none.glb: the bundle cannot be read: No such file or directory
 
 # -- BundleTruncatedError: copy it again, whole
-said(errors.BundleTruncatedError, lambda: Bundle.open(changed("short.glb", lambda all: all[:-40])))
+show_error(errors.BundleTruncatedError, lambda: Bundle.open(changed("short.glb", lambda all: all[:-40])))
 #> BundleTruncatedError: short.glb: the end of the file is missing
 
 # -- BundleDamagedError: copy it again; its hash is not that of its bytes
 middle = len(good.read_bytes()) // 2
-said(
+show_error(
     errors.BundleDamagedError,
     lambda: Bundle.open(
         changed("damaged.glb", lambda all: all[:middle] + b"????" + all[middle + 4 :])
@@ -55,27 +55,27 @@ said(
 #> BundleDamagedError: damaged.glb: the file is damaged or was changed; expected sha256 ..., got .... Fetch or build it again.
 
 # -- BundleTargetError: bundle it for that target as well: `-t gfx942`; a simulator has no machine code
-said(errors.BundleTargetError, lambda: Bundle().add(one, {"x": "*fp32"}, target="sim:hopper"))
+show_error(errors.BundleTargetError, lambda: Bundle().add(one, {"x": "*fp32"}, target="sim:hopper"))
 #> BundleTargetError: target: kernels for this target have no machine code; got sim:sm_90. Name the hardware: nvidia:sm_90.
 
 # -- BundleNameError: give one of them `name=`
-said(errors.BundleNameError, lambda: bundle.add(two, {"x": "*fp32"}, target="hopper", name="one"))
+show_error(errors.BundleNameError, lambda: bundle.add(two, {"x": "*fp32"}, target="hopper", name="one"))
 #> BundleNameError: name: two kernels that differ are called 'one'; expected reference_bundles.one (source ...), got reference_bundles.two (source ...); they differ in function and identity. Give one of them another name.
 
 # -- BundleUnsupportedError: compile such kernels where they run
 tile = "tensordesc_im2col<fp16[64, 64],input_rank=4,NVMMASharedLayout(128, 16, 2)>"
-said(errors.BundleUnsupportedError, lambda: Bundle().add(one, {"x": tile}, target="hopper"))
+show_error(errors.BundleUnsupportedError, lambda: Bundle().add(one, {"x": tile}, target="hopper"))
 #> BundleUnsupportedError: one(x): bundles cannot hold descriptors of this kind; expected descriptors of tiles, tensordesc<...>, got tensordesc_im2col<fp16[64, 64],input_rank=4,NVMMASharedLayout(128, 16, 2)>. Compile this kernel where it runs.
 
 # -- BundleVersionError: read it with the release that wrote it, or build it again
 later = lambda all: all.replace(b"gluon-bundle/1 ", b"gluon-bundle/7 ")
-said(errors.BundleVersionError, lambda: Bundle.open(changed("later.glb", later)))
+show_error(errors.BundleVersionError, lambda: Bundle.open(changed("later.glb", later)))
 #> BundleVersionError: later.glb: the bundle has a format that this release does not read; expected format 1, got format 7. Build it anew, or install the release of gluon-runtime that it was built with.
 
 # -- BundleHashError: fetch the bundle that you asked for; this one is whole, and another
-said(errors.BundleHashError, lambda: Bundle.open(good, digest="0" * 64))
+show_error(errors.BundleHashError, lambda: Bundle.open(good, digest="0" * 64))
 #> BundleHashError: good.glb: this is another bundle than the one asked for; expected sha256 ..., got ...
 
 # -- BundleKernelError: ask for one of those it has: `gluon bundle inspect` lists them
-said(errors.BundleKernelError, lambda: bundle.code("onne", ""))
+show_error(errors.BundleKernelError, lambda: bundle.code("onne", ""))
 #> BundleKernelError: the bundle has no kernel 'onne'. Did you mean 'one'?

@@ -1,7 +1,7 @@
 import numpy as np
 from gluon_emu import errors
 from gluon_emu.settings import using
-from saying import said
+from show_error import show_error
 
 import gluon_core as gluon
 from gluon_core import language as gl
@@ -20,7 +20,7 @@ def beyond(x):
     gl.store(x + 4096 + gl.arange(0, 256, LINE), 1.0)
 
 
-said(errors.AccessError, lambda: run(beyond, x))
+show_error(errors.AccessError, lambda: run(beyond, x))
 #> AccessError: a store to 4 bytes at ...: 15364 bytes past the end of x (1024 bytes)
 
 # -- UninitialisedError: store before the load
@@ -31,7 +31,7 @@ def empty(out):
     gl.store(out + gl.arange(0, 256, LINE), buffer.load(LINE))
 
 
-said(errors.UninitialisedError, lambda: run(empty, x))
+show_error(errors.UninitialisedError, lambda: run(empty, x))
 #> UninitialisedError: reads LDS byte 0, which nobody has written
 
 # -- EmulatorError: it is the base of all of these; catch it where any report of the emulator shall be caught
@@ -50,7 +50,7 @@ def early(x):
     gl.store(x + i, v + 1.0)
 
 
-said(errors.MissingWaitError, lambda: run(early, x))
+show_error(errors.MissingWaitError, lambda: run(early, x))
 #> MissingWaitError: missing s_waitcnt vmcnt(0) before `v_add_f32_e32 v1, 1.0, v1`, which writes v1: `global_load_dword v1, v[2:3], off` (emulator.py:49) may still write it
 
 # -- RaceError: put `gl.barrier()` between; the compiler, which puts barriers where it sees loads and stores, sees none in assembly
@@ -65,7 +65,7 @@ def crossed(out):
     gl.store(out + i, v + buffer.load(LINE))
 
 
-said(errors.RaceError, lambda: run(crossed, np.zeros(256, np.int32)))
+show_error(errors.RaceError, lambda: run(crossed, np.zeros(256, np.int32)))
 #> RaceError: reads what wave 3 writes by `ds_write_b32 v2, v0` (emulator.py:62), LDS byte 1020, with no barrier between that orders them, or no wait before the barrier
 
 # -- OrderError: store the flag with `sem="release"`, the default
@@ -80,7 +80,7 @@ def hasty(x, flag):
         gl.store(x + 1, gl.load(x))
 
 
-said(errors.OrderError, lambda: hasty[(2,)](x, np.zeros(1, np.int32), target="emu:gfx942"))
+show_error(errors.OrderError, lambda: hasty[(2,)](x, np.zeros(1, np.int32), target="emu:gfx942"))
 #> OrderError: loads what wave 0 of workgroup (0, 0, 0) stored by `global_store_dword v0, v1, s[2:3]` (emulator.py:75), which may not be there yet: missing s_waitcnt vmcnt(0) before the flag is stored by `global_atomic_swap v0, v1, s[4:5]` (emulator.py:76)
 
 # -- HazardError: put the `s_nop` there that the message names; the compiler adds them to its own code
@@ -92,7 +92,7 @@ def hurried(x):
     gl.store(x + i, v)
 
 
-said(errors.HazardError, lambda: run(hurried, x))
+show_error(errors.HazardError, lambda: run(hurried, x))
 #> HazardError: 1 wait states are needed behind `v_exp_f32 v2, v1` (the result of a transcendental instruction), there are 0: s_nop 0 before `v_add_f32 v2, v2, v2`
 
 # -- DeadlockError: let every wave signal the barrier that others wait for
@@ -102,7 +102,7 @@ def unheard(x):
     gl.store(x, gl.inline_asm_elementwise(wait, "=v,v", [gl.load(x)], gl.float32, False, 1))
 
 
-said(errors.DeadlockError, lambda: run(unheard, x, target="emu:gfx1201", num_warps=2))
+show_error(errors.DeadlockError, lambda: run(unheard, x, target="emu:gfx1201", num_warps=2))
 #> DeadlockError: no wave of unheard can go on
 
 # -- TrapError: look at the path to it; a compiler puts traps where it takes a place for unreachable
@@ -112,7 +112,7 @@ def trapped(x):
     gl.store(x, gl.inline_asm_elementwise(trap, "=v,v", [gl.load(x)], gl.float32, False, 1))
 
 
-said(errors.TrapError, lambda: run(trapped, x))
+show_error(errors.TrapError, lambda: run(trapped, x))
 #> TrapError: the kernel trapped (2)
 
 # -- TimeLimitError: store to the flag; where the launch only takes long, raise `GLUON_EMU_TIMEOUT`
@@ -123,7 +123,7 @@ def waits(flag):
 
 
 with using(timeout=0.2):
-    said(errors.TimeLimitError, lambda: run(waits, np.zeros(1, np.int32)))
+    show_error(errors.TimeLimitError, lambda: run(waits, np.zeros(1, np.int32)))
 #> TimeLimitError: waits did not end in 0.2 s
 
 # -- UnknownInstructionError: run the kernel on the simulator; the emulator does not know this instruction yet
@@ -133,5 +133,5 @@ def cleared(x):
     gl.store(x, gl.inline_asm_elementwise(clear, "=v,v", [gl.load(x)], gl.float32, False, 1))
 
 
-said(errors.UnknownInstructionError, lambda: run(cleared, x))
+show_error(errors.UnknownInstructionError, lambda: run(cleared, x))
 #> UnknownInstructionError: cleared has 1 instructions that the emulator cannot execute:

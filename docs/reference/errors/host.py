@@ -3,7 +3,7 @@ import subprocess
 import sys
 
 import numpy as np
-from saying import folder, said
+from show_error import folder, show_error
 
 import gluon_core as gluon
 from gluon_core import errors
@@ -26,11 +26,11 @@ except errors.GluonError as error:
 #> TargetError, target, 'sim:hoper'
 
 # -- TargetError: `gluon info` lists the targets of the plugins that are installed
-said(errors.TargetError, lambda: ones[(1,)](x, target="sim:hoper"))
+show_error(errors.TargetError, lambda: ones[(1,)](x, target="sim:hoper"))
 #> TargetError: target: unknown architecture 'hoper'; got 'sim:hoper'. Did you mean 'hopper' or 'thor'? Installed backends: amd, emu, nvidia, sim.
 
 # -- OptionError: the message names the nearest option
-said(errors.OptionError, lambda: ones[(1,)](x, target="sim:hopper", num_warp=4))
+show_error(errors.OptionError, lambda: ones[(1,)](x, target="sim:hopper", num_warp=4))
 #> OptionError: num_warp: nvidia has no compile option 'num_warp'. Did you mean 'num_warps' or 'num_ctas'?
 
 # -- CallError: the arguments are those of the kernel's parameters, in number and by name
@@ -39,7 +39,7 @@ def scaled(x, factor, BLOCK: gl.constexpr):
     gl.store(x, factor)
 
 
-said(errors.CallError, lambda: scaled[(1,)](x, 2.0, BLOK=128, target="sim:hopper"))
+show_error(errors.CallError, lambda: scaled[(1,)](x, 2.0, BLOK=128, target="sim:hopper"))
 #> CallError: scaled() missing 1 required positional argument: 'BLOCK'; got BLOK. Did you mean 'BLOCK'?
 
 # -- IntegerError: kernels take integers of up to 64 bits; pass a wider one in parts
@@ -48,21 +48,21 @@ def filled(x, value):
     gl.store(x, value)
 
 
-said(errors.IntegerError, lambda: filled[(1,)](x, 2**70, target="sim:hopper"))
+show_error(errors.IntegerError, lambda: filled[(1,)](x, 2**70, target="sim:hopper"))
 #> IntegerError: filled(value): the integer does not fit 64 bits; got ...
 
 # -- LaunchError: a grid has one to three positive sizes
-said(errors.LaunchError, lambda: ones[(1, 1, 1, 1)](x, target="sim:hopper"))
+show_error(errors.LaunchError, lambda: ones[(1, 1, 1, 1)](x, target="sim:hopper"))
 #> LaunchError: grid: not a grid; expected an int, one to three ints, or a function of the arguments that returns those, got (1, 1, 1, 1)
 
 # -- DeviceError: run it on the simulator, with target="sim:hopper" or GLUON_TARGET
-said(errors.DeviceError, lambda: ones[(1,)](x, target="nvidia:sm_90"))
+show_error(errors.DeviceError, lambda: ones[(1,)](x, target="nvidia:sm_90"))
 #> DeviceError: x: nvidia:sm_90 works on cuda tensors; got x on cpu:0. Move them with .cuda(), or simulate with GLUON_TARGET=sim:sm_90.
 
 # -- RecompileError: strict mode (`GLUON_NO_JIT=1`): compile before, or take the argument that was compiled for
 os.environ["GLUON_NO_JIT"] = "1"
 try:
-    said(errors.RecompileError, lambda: ones[(1,)](x, N=64, target="sim:hopper"))
+    show_error(errors.RecompileError, lambda: ones[(1,)](x, N=64, target="sim:hopper"))
 finally:
     del os.environ["GLUON_NO_JIT"]
 #> RecompileError: N: this launch of ones would compile and GLUON_NO_JIT is set; expected N: constant 128, got N: constant 64. Warm it up, or keep the argument from changing the key (do_not_specialize, do_not_specialize_on_alignment).
@@ -80,18 +80,18 @@ changing = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(changing)
 file.write_text(file.read_text().replace("1.0", "2.0"))
 os.utime(file, (0, 0))
-said(errors.KernelChangedError, lambda: changing.one[(1,)](x, target="sim:hopper"))
+show_error(errors.KernelChangedError, lambda: changing.one[(1,)](x, target="sim:hopper"))
 #> KernelChangedError: changing.py:5: one changed on disk since it was imported. Import the module again (restart the process) to compile the new source.
 
 # -- PluginError: the message names the plugin's mistake; here, that it comes after plugins are read
 from gluon_core.registry.load import registry
 
-said(errors.PluginError, lambda: registry().register(object(), name="late"))
+show_error(errors.PluginError, lambda: registry().register(object(), name="late"))
 #> PluginError: plugin: the registry is frozen; got 'late'. Pass it to gluon_core.registry.load.load(plugins=[...]).
 
 # -- BackendError: a plugin, a tool of a vendor or the machine failed; here there is no such text
 kernel = gluon.compile(ones, "sm_90", signature={"x": "*fp32"})
-said(errors.BackendError, lambda: registry().backend("nvidia").compiler.listing("sass", {"cubin": b"none"}))
+show_error(errors.BackendError, lambda: registry().backend("nvidia").compiler.listing("sass", {"cubin": b"none"}))
 #> BackendError: nvdisasm could not read the machine code
 
 # -- StageError: a compiler failed on a kernel; `diagnostics` has its words, `reproducer` a file to run again
@@ -111,7 +111,7 @@ except errors.StageError as error:
 # -- CacheError: give a folder that can be written as TRITON_CACHE_DIR
 from gluon_bundle import Bundle, export_cache
 
-said(errors.CacheError, lambda: export_cache(Bundle(), "nowhere"))
+show_error(errors.CacheError, lambda: export_cache(Bundle(), "nowhere"))
 #> CacheError: folder: there is no compilation cache; got nowhere
 
 # -- TritonVersionError: install a Triton from 3.6 on: the one that your torch pins

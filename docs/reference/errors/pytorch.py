@@ -3,7 +3,7 @@ import os
 os.environ["GLUON_TARGET"] = "sim:hopper"
 
 import torch
-from saying import said
+from show_error import show_error
 from torch import Tensor
 
 import gluon_core as gluon
@@ -18,18 +18,18 @@ def ones(x):
 
 
 # -- TensorError: pass `x.to_dense()`; of a FakeTensor, a subclass, or under vmap, register an op (`gluon_core.torch.op`)
-said(errors.TensorError, lambda: ones[(1,)](torch.ones(128).to_sparse()))
+show_error(errors.TensorError, lambda: ones[(1,)](torch.ones(128).to_sparse()))
 #> TensorError: ones(x): kernels address strided tensors; expected torch.strided, got torch.sparse_coo. Pass its parts, such as x.values() and x.indices(), or x.to_dense().
 
 # -- OpNameError: ops are called `namespace::name`
-said(errors.OpNameError, lambda: gluon_torch.op("ones")(torch.clone))
+show_error(errors.OpNameError, lambda: gluon_torch.op("ones")(torch.clone))
 #> OpNameError: name: not the name of an op; expected "library::name", both identifiers, got 'ones'
 
 # -- OpSchemaError: annotate every parameter and the result
 def untyped(x: Tensor, y) -> Tensor: ...
 
 
-said(errors.OpSchemaError, lambda: gluon_torch.op("docs::untyped")(untyped))
+show_error(errors.OpSchemaError, lambda: gluon_torch.op("docs::untyped")(untyped))
 #> OpSchemaError: untyped(y): an op needs the type of each parameter; expected an annotation such as torch.Tensor, int, float or list[torch.Tensor]. Write y: torch.Tensor.
 
 # -- MutationError: declare it: `op("docs::silent", mutates_args=("out",))`; looked for under `gluon_core.torch.debug()`
@@ -39,7 +39,7 @@ def silent(out: Tensor) -> None:
 
 
 with gluon_torch.debug():
-    said(errors.MutationError, lambda: silent(torch.zeros(128)))
+    show_error(errors.MutationError, lambda: silent(torch.zeros(128)))
 #> MutationError: out: docs::silent wrote an argument that it does not declare; expected mutates_args to name 'out', got mutates_args=(). Without it torch reorders and removes calls wrongly.
 
 # -- FakeResultError: let `fake=` tell the shape, dtype and device of the real result
@@ -49,7 +49,7 @@ def halved(x: Tensor) -> Tensor:
 
 
 with gluon_torch.debug():
-    said(errors.FakeResultError, lambda: halved(torch.zeros(128)))
+    show_error(errors.FakeResultError, lambda: halved(torch.zeros(128)))
 #> FakeResultError: result 0 of docs::halved: the fake's result differs from the kernel's; expected float32[128] with strides [1] on cpu, got float32[64] with strides [1] on cpu. Correct fake= or shape=: torch.compile allocates and indexes by it.
 
 # -- NondeterministicError: leave deterministic mode, or take another op
@@ -59,6 +59,6 @@ def by_chance(x: Tensor) -> Tensor:
 
 
 torch.use_deterministic_algorithms(True)
-said(errors.NondeterministicError, lambda: by_chance(torch.zeros(4)))
+show_error(errors.NondeterministicError, lambda: by_chance(torch.zeros(4)))
 torch.use_deterministic_algorithms(False)
 #> NondeterministicError: docs::by_chance is declared deterministic=False, and torch.use_deterministic_algorithms(True) is in force. Take another op, or warn_only=True.

@@ -1,5 +1,5 @@
 import numpy as np
-from saying import said
+from show_error import show_error
 
 import gluon_core as gluon
 from gluon_core import language as gl
@@ -24,7 +24,7 @@ def early(x, out):
     gl.store(out + i, buffer.load(LINE))
 
 
-said(errors.RaceError, lambda: run(early, x, np.zeros_like(x)))
+show_error(errors.RaceError, lambda: run(early, x, np.zeros_like(x)))
 #> RaceError: race on byte 0 of `buffer`: the asynchronous write by `gl.nvidia.ampere.async_copy.async_copy_global_to_shared` at line 22 in the kernel, program (0, 0, 0), and the read by `buffer.load` at line 24 in the kernel, program (0, 0, 0), have no order. Put `gl.nvidia.ampere.async_copy.wait_group(0)` between line 22 and line 24.
 
 # -- DeadlockError: somebody must arrive at the barrier, or the wait wants the other phase
@@ -36,7 +36,7 @@ def forever(out):
     gl.store(out, 1.0)
 
 
-said(errors.DeadlockError, lambda: run(forever, x))
+show_error(errors.DeadlockError, lambda: run(forever, x))
 #> DeadlockError: every task waits and nothing can happen any more:
 
 # -- OutOfBoundsError: mask the access: `mask=i < n`
@@ -46,7 +46,7 @@ def beyond(x):
     gl.store(x + i, 1.0)
 
 
-said(errors.OutOfBoundsError, lambda: run(beyond, x))
+show_error(errors.OutOfBoundsError, lambda: run(beyond, x))
 #> OutOfBoundsError: x: gl.store outside its argument's storage: element (128,) of program (0, 0, 0) is byte 512 of `x`, which has 512 (128 elements are outside). Mask the access, or pass a larger array.
 
 # -- UninitialisedError: store before the load, or wait for the copy that fills the buffer
@@ -56,7 +56,7 @@ def empty(out):
     gl.store(out + gl.arange(0, 128, LINE), buffer.load(LINE))
 
 
-said(errors.UninitialisedError, lambda: run(empty, x, tolerated="error"))
+show_error(errors.UninitialisedError, lambda: run(empty, x, tolerated="error"))
 #> UninitialisedError: `buffer.load` of `buffer`: element (0,) of program (0, 0, 0) was never written (128 elements were not). Write the buffer first, and wait for the write.
 
 # -- MisalignedError: promise only alignment that holds, or leave the promise out
@@ -66,7 +66,7 @@ def promised(x):
     gl.store(x + gl.multiple_of(i + 1, [16]), 1.0, mask=i < 64)
 
 
-said(errors.MisalignedError, lambda: run(promised, x))
+show_error(errors.MisalignedError, lambda: run(promised, x))
 #> MisalignedError: multiple_of(16) does not hold for element (0,) of program (0, 0, 0), and the width of vector accesses may rely on it; got 1. Claim only facts that always hold.
 
 # -- OffsetOverflowError: compute the offset in 64 bits: `row.to(gl.int64) * stride`
@@ -75,7 +75,7 @@ def wrapped(x, row, stride):
     gl.store(x + row * stride + gl.arange(0, 128, LINE), 1.0)
 
 
-said(errors.OffsetOverflowError, lambda: run(wrapped, x, 65536, 65552))
+show_error(errors.OffsetOverflowError, lambda: run(wrapped, x, 65536, 65552))
 #> OffsetOverflowError: the result of `mul` does not fit into 32 bits and becomes the address of element (0,) of program (0, 0, 0) in the `gl.store` of line 75. Compute the offset in 64 bits: x.to(gl.int64) before the product or the sum.
 
 # -- CapacityError: free a buffer before the next one, or take smaller ones
@@ -89,7 +89,7 @@ def greedy(out):
     gl.store(out + i, first.slice(0, 128).load(LINE) + second.slice(0, 128).load(LINE))
 
 
-said(errors.CapacityError, lambda: run(greedy, x))
+show_error(errors.CapacityError, lambda: run(greedy, x))
 #> CapacityError: greedy needs too much shared memory; expected at most 232448 bytes on sim:sm_90, got 262144 bytes in use at once. Use smaller tiles or fewer stages.
 
 # -- LeakError: wait for the copy before the kernel ends
@@ -101,7 +101,7 @@ def left_behind(x):
     copy.commit_group()
 
 
-said(errors.LeakError, lambda: run(left_behind, x, tolerated="error"))
+show_error(errors.LeakError, lambda: run(left_behind, x, tolerated="error"))
 #> LeakError: the kernel ends while `copy.async_copy_global_to_shared` of the kernel may still be in flight: nobody waited for it. Put `gl.nvidia.ampere.async_copy.wait_group(0)` after line 100, before the end.
 
 # -- BarrierError: initialize with the number of arrivals of each phase, or wait in between
@@ -113,7 +113,7 @@ def twice(out):
     gl.store(out, 1.0)
 
 
-said(errors.BarrierError, lambda: run(twice, x))
+show_error(errors.BarrierError, lambda: run(twice, x))
 #> BarrierError: more arrivals at a barrier than its phase expects; expected at most 1, got 2. Nobody waits for the barrier `done`, at which line 112 arrives: wait for it before line 112. Put `gl.nvidia.hopper.mbarrier.wait(done, phase)` there.
 
 # -- PipelineError: fetch the steps of a pipeline one after the other, and wait for each of them, on every target alike
@@ -128,7 +128,7 @@ def first_alone(x, out):
     tiles.close()
 
 
-said(errors.PipelineError, lambda: run(first_alone, x, np.zeros_like(x)))
+show_error(errors.PipelineError, lambda: run(first_alone, x, np.zeros_like(x)))
 #> PipelineError: step 0 is waited for, and its buffers hold step 2 by now. Wait for each step before the one that takes its buffers is fetched; in a loop over `step`: tiles.wait(step).
 
 # -- DeviceAssertionError: look at the element that the message names
@@ -137,7 +137,7 @@ def positive(x):
     gl.device_assert(gl.load(x + gl.arange(0, 128, LINE)) > 0, "x must be positive")
 
 
-said(errors.DeviceAssertionError, lambda: run(positive, np.arange(128, dtype=np.float32), debug=True))
+show_error(errors.DeviceAssertionError, lambda: run(positive, np.arange(128, dtype=np.float32), debug=True))
 #> DeviceAssertionError: device_assert failed in element (0,) of program (0, 0, 0): x must be positive
 
 # -- TimeLimitError: the loop has no end, or `timeout=` is too short
@@ -147,7 +147,7 @@ def long(x, n):
         gl.store(x, i.to(gl.float32))
 
 
-said(errors.TimeLimitError, lambda: run(long, x, 1 << 30, timeout=0.2))
+show_error(errors.TimeLimitError, lambda: run(long, x, 1 << 30, timeout=0.2))
 #> TimeLimitError: the launch is not over after 0.2 seconds. Look for a loop that does not end, or raise the timeout.
 
 # -- ScopeError: atomics that programs of several devices meet at take `scope="sys"`, which is not the default
@@ -160,7 +160,7 @@ def both(group):
     add[(1,)](group.empty(1, np.float32), target="sim:hopper")
 
 
-said(errors.ScopeError, lambda: gluon.distributed.simulate(both, 2, "sim:hopper"))
+show_error(errors.ScopeError, lambda: gluon.distributed.simulate(both, 2, "sim:hopper"))
 #> ScopeError: `gl.atomic_add` at line 156 on rank 1 and atomics of rank 0 (line 156) meet in `x.peers of rank 0`, and the scope of those of rank 1 ends at its device. Give the atomic of line 156 scope="sys".
 
 # -- SimulatorWarning: a warning: the manual forbids it, hardware is known to take it; see [tolerated accesses](../simulator.md)

@@ -55,11 +55,11 @@ print(run(flags, np.full(512, 255, np.int32))[[0, 255, 256, 511]])
 def multiplied(a, b, c):
     acc: gl.constexpr = gl.amd.AMDMFMALayout(3, [16, 16, 16], True, [4, 1])
     r = gl.arange(0, 64, gl.SliceLayout(1, TILE))[:, None] * 64
-    at = r + gl.arange(0, 64, gl.SliceLayout(0, TILE))[None, :]
-    left = gl.convert_layout(gl.load(a + at), gl.DotOperandLayout(0, acc, 4))
-    right = gl.convert_layout(gl.load(b + at), gl.DotOperandLayout(1, acc, 4))
+    index = r + gl.arange(0, 64, gl.SliceLayout(0, TILE))[None, :]
+    left = gl.convert_layout(gl.load(a + index), gl.DotOperandLayout(0, acc, 4))
+    right = gl.convert_layout(gl.load(b + index), gl.DotOperandLayout(1, acc, 4))
     out = gl.amd.cdna3.mfma(left, right, gl.zeros([64, 64], gl.float32, acc))
-    gl.store(c + at, gl.convert_layout(out, TILE))
+    gl.store(c + index, gl.convert_layout(out, TILE))
 
 
 a, b = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(np.float16)

@@ -11,7 +11,7 @@ ROWS = gl.SliceLayout(1, gl.BlockedLayout([32, 1], [1, 32], [1, 4], [1, 0]))
 
 
 @gluon.jit
-def at(rows: gl.constexpr, columns: gl.constexpr, layout: gl.constexpr):
+def offsets(rows: gl.constexpr, columns: gl.constexpr, layout: gl.constexpr):
     """Return the offsets of a matrix's elements."""
     r = gl.arange(0, rows, gl.SliceLayout(1, layout))
     return r[:, None] * columns + gl.arange(0, columns, gl.SliceLayout(0, layout))[None, :]
@@ -33,10 +33,10 @@ def waited(x, out):
     done = gl.allocate_shared_memory(gl.int64, [1], cdna5.mbarrier.MBarrierLayout())
     cdna5.mbarrier.init(done, 128)
     buffer = gl.allocate_shared_memory(gl.float16, [32, 64], PLAIN)
-    cdna5.async_copy.global_to_shared(buffer, x + at(32, 64, TILE))
+    cdna5.async_copy.global_to_shared(buffer, x + offsets(32, 64, TILE))
     cdna5.async_copy.mbarrier_arrive(done)
     cdna5.mbarrier.wait(done, 0)
-    gl.store(out + at(32, 64, TILE), buffer.load(TILE))
+    gl.store(out + offsets(32, 64, TILE), buffer.load(TILE))
 
 
 print((run(waited, half, np.zeros((32, 64), np.float16)) == half[:32]).all())
@@ -46,10 +46,10 @@ print((run(waited, half, np.zeros((32, 64), np.float16)) == half[:32]).all())
 @gluon.jit
 def returned(x, out):
     copy: gl.constexpr = gl.amd.cdna5.async_copy
-    v = gl.load(x + at(32, 64, TILE))
+    v = gl.load(x + offsets(32, 64, TILE))
     buffer = gl.allocate_shared_memory(gl.float16, [32, 64], PADDED, v)
     gl.barrier()
-    copy.shared_to_global(out + at(32, 64, TILE), buffer)
+    copy.shared_to_global(out + offsets(32, 64, TILE), buffer)
     copy.commit_group()
     copy.wait_group(0)
 
@@ -85,7 +85,7 @@ def described(source, out):
     buffer = gl.allocate_shared_memory(source.dtype, source.block_shape, source.layout)
     tdm.async_load(source, [32, 0], buffer)
     tdm.async_wait(0)
-    gl.store(out + at(32, 64, TILE), buffer.load(TILE))
+    gl.store(out + offsets(32, 64, TILE), buffer.load(TILE))
 
 
 source = TensorDescriptor.from_tensor(half, [32, 64], PADDED)
@@ -103,7 +103,7 @@ def moved(x, out):
     source = tdm.update_tensor_descriptor(source, add_offsets=[32, 0])
     tdm.async_load(source, [0, 0], buffer)
     tdm.async_wait(0)
-    gl.store(out + at(32, 64, TILE), buffer.load(TILE))
+    gl.store(out + offsets(32, 64, TILE), buffer.load(TILE))
 
 
 print((run(moved, half, np.zeros((32, 64), np.float16)) == half[32:]).all())
@@ -119,7 +119,7 @@ def fused(x, out):
     right = gl.allocate_shared_memory(first.dtype, first.block_shape, first.layout)
     tdm.async_load_fused([(first, left, 0b0011), (second, right, 0b1100)])
     tdm.async_wait(0)
-    gl.store(out + at(32, 64, TILE), right.load(TILE) - left.load(TILE))
+    gl.store(out + offsets(32, 64, TILE), right.load(TILE) - left.load(TILE))
 
 
 print(run(fused, half, np.zeros((32, 64), np.float16))[0, :2])
@@ -134,15 +134,15 @@ def scaled(a, scales, out):
     cdna5: gl.constexpr = gl.amd.cdna5
     left: gl.constexpr = gl.DotOperandLayout(0, WIDE, 16)
     right: gl.constexpr = gl.DotOperandLayout(1, WIDE, 16)
-    x = gl.load(a + at(32, 128, left))
-    y = gl.load(a + at(128, 32, right))
+    x = gl.load(a + offsets(32, 128, left))
+    y = gl.load(a + offsets(128, 32, right))
     few: gl.constexpr = cdna5.get_wmma_scale_layout(left, [32, 4])
     some: gl.constexpr = cdna5.get_wmma_scale_layout(right, [32, 4])
-    u = gl.load(scales + at(32, 4, few))
-    v = gl.load(scales + at(32, 4, some))
+    u = gl.load(scales + offsets(32, 4, few))
+    v = gl.load(scales + offsets(32, 4, some))
     acc = gl.zeros([32, 32], gl.float32, WIDE)
     acc = cdna5.wmma_scaled(x, u, "e4m3", y, v, "e4m3", acc)
-    gl.store(out + at(32, 32, WIDE), acc)
+    gl.store(out + offsets(32, 32, WIDE), acc)
 
 
 ones = np.full(4096, 0x38, np.uint8)  # 1.0 as e4m3

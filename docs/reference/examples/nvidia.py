@@ -55,11 +55,11 @@ print(run(waited, x, np.zeros_like(x), target="sim:sm_80")[:4])
 def multiplied(a, b, c):
     acc: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [4, 1], [16, 8])
     r = gl.arange(0, 64, gl.SliceLayout(1, TILE))[:, None] * 64
-    at = r + gl.arange(0, 64, gl.SliceLayout(0, TILE))[None, :]
-    left = gl.convert_layout(gl.load(a + at), gl.DotOperandLayout(0, acc, 2))
-    right = gl.convert_layout(gl.load(b + at), gl.DotOperandLayout(1, acc, 2))
+    index = r + gl.arange(0, 64, gl.SliceLayout(0, TILE))[None, :]
+    left = gl.convert_layout(gl.load(a + index), gl.DotOperandLayout(0, acc, 2))
+    right = gl.convert_layout(gl.load(b + index), gl.DotOperandLayout(1, acc, 2))
     out = gl.nvidia.ampere.mma_v2(left, right, gl.zeros([64, 64], gl.float32, acc))
-    gl.store(c + at, gl.convert_layout(out, TILE))
+    gl.store(c + index, gl.convert_layout(out, TILE))
 
 
 a, b = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(np.float16)
@@ -98,14 +98,14 @@ def grouped(a, b, c, layout: gl.constexpr):
     hopper: gl.constexpr = gl.nvidia.hopper
     out: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
     r = gl.arange(0, 64, gl.SliceLayout(1, TILE))[:, None] * 64
-    at = r + gl.arange(0, 64, gl.SliceLayout(0, TILE))[None, :]
-    left = gl.allocate_shared_memory(gl.float16, [64, 64], layout, gl.load(a + at))
-    right = gl.allocate_shared_memory(gl.float16, [64, 64], layout, gl.load(b + at))
+    index = r + gl.arange(0, 64, gl.SliceLayout(0, TILE))[None, :]
+    left = gl.allocate_shared_memory(gl.float16, [64, 64], layout, gl.load(a + index))
+    right = gl.allocate_shared_memory(gl.float16, [64, 64], layout, gl.load(b + index))
     hopper.fence_async_shared()
     acc = hopper.warpgroup_mma_init(gl.zeros([64, 64], gl.float32, out))
     acc = hopper.warpgroup_mma(left, right, acc, is_async=True)
     acc = hopper.warpgroup_mma_wait(0, deps=(acc,))
-    gl.store(c + at, gl.convert_layout(acc, TILE))
+    gl.store(c + index, gl.convert_layout(acc, TILE))
 
 
 c = np.zeros((64, 64), np.float32)
@@ -143,9 +143,9 @@ def remembered(x, out):
     memory = blackwell.allocate_tensor_memory(gl.float32, [128, 64], buffer)
     regs: gl.constexpr = blackwell.get_tmem_reg_layout(gl.float32, (128, 64), buffer, 4)
     r = gl.arange(0, 128, gl.SliceLayout(1, regs))[:, None] * 64
-    at = r + gl.arange(0, 64, gl.SliceLayout(0, regs))[None, :]
-    memory.store(gl.load(x + at))
-    gl.store(out + at, memory.load(regs))
+    index = r + gl.arange(0, 64, gl.SliceLayout(0, regs))[None, :]
+    memory.store(gl.load(x + index))
+    gl.store(out + index, memory.load(regs))
 
 
 x = np.arange(128 * 64, dtype=np.float32)
@@ -158,26 +158,26 @@ Position = gl.nvidia.hopper.ring_position
 
 
 @gluon.jit
-def fetch(ring: Ring, at: Position, i):
-    ring.fetch(at, [[64 * i, 0]])
-    return at.next()
+def fetch(ring: Ring, position: Position, i):
+    ring.fetch(position, [[64 * i, 0]])
+    return position.next()
 
 
 @gluon.jit
 def copy_ahead(ring: Ring, rounds):
-    at = ring.producer()
+    position = ring.producer()
     for i in range(rounds):
-        at = fetch(ring, at, i)
+        position = fetch(ring, position, i)
 
 
 @gluon.jit
 def double(ring: Ring, writer: Writer, rounds):
-    at = ring.consumer()
-    gl.static_assert(isinstance(at, gl.nvidia.hopper.ring_position))
+    position = ring.consumer()
+    gl.static_assert(isinstance(position, gl.nvidia.hopper.ring_position))
     for i in range(rounds):
-        tile = ring.wait(at).load(TILE)
-        ring.release(at)
-        at = at.next()
+        tile = ring.wait(position).load(TILE)
+        ring.release(position)
+        position = position.next()
         writer.store([64 * i, 0], tile * 2)
     writer.close()
 
@@ -201,22 +201,22 @@ print((doubled == 2 * x).all())
 # -- nvidia.hopper.ordered_barrier, nvidia.hopper.ordered_barrier_type: two partitions that change the same buffer, one after the other
 @gluon.jit
 def grow(order: gl.nvidia.hopper.ordered_barrier_type, memory, partition: gl.constexpr):
-    at = order.first(partition)
+    position = order.first(partition)
     for _ in range(3):
-        order.wait(at)
+        order.wait(position)
         memory.store(memory.load(gl.BlockedLayout([1], [32], [4], [0])) * 2 + partition)
-        order.arrive(at)
-        at = at.next()
+        order.arrive(position)
+        position = position.next()
 
 
 @gluon.jit
 def alternating(out):
-    at = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))
+    index = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))
     memory = gl.allocate_shared_memory(gl.int32, [128], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    memory.store(at)
+    memory.store(index)
     order = gl.nvidia.hopper.ordered_barrier(2)
     gl.warp_specialize([(grow, (order, memory, 0)), (grow, (order, memory, 1))], [4], [24])
-    gl.store(out + at, memory.load(gl.BlockedLayout([1], [32], [4], [0])))
+    gl.store(out + index, memory.load(gl.BlockedLayout([1], [32], [4], [0])))
 
 
 print(run(alternating, np.zeros(128, np.int32), num_warps=4)[:4])
@@ -226,30 +226,30 @@ print(run(alternating, np.zeros(128, np.int32), num_warps=4)[:4])
 @gluon.jit
 def multiply_ahead(ring: gl.nvidia.hopper.tile_ring, sums: gl.nvidia.blackwell.tmem_ring, rounds):
     b: gl.constexpr = gl.nvidia.blackwell
-    at = ring.consumer()
+    filled = ring.consumer()
     to = sums.producer()
     for _ in range(rounds):
-        left, right = ring.wait(at)
+        left, right = ring.wait(filled)
         b.tcgen05_mma(left, right, sums.take(to), use_acc=False)
-        b.tcgen05_commit(ring.empty(at))
+        b.tcgen05_commit(ring.empty(filled))
         sums.done(to)
-        at, to = at.next(), to.next()
+        filled, to = filled.next(), to.next()
 
 
 @gluon.jit
 def fetch_both(ring: gl.nvidia.hopper.tile_ring, rounds):
-    at = ring.producer()
+    position = ring.producer()
     for i in range(rounds):
-        ring.fetch(at, [[128 * i, 0], [0, 0]])
-        at = at.next()
+        ring.fetch(position, [[128 * i, 0], [0, 0]])
+        position = position.next()
 
 
 @gluon.jit
 def store_sums(sums: gl.nvidia.blackwell.tmem_ring, writer: Writer, rounds):
-    at = sums.consumer()
+    position = sums.consumer()
     for i in range(rounds):
-        sums.store(at, writer, [128 * i, 0])
-        at = at.next()
+        sums.store(position, writer, [128 * i, 0])
+        position = position.next()
     writer.close()
 
 

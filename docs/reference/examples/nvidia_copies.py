@@ -187,15 +187,15 @@ def under_way(a, out):
     h: gl.constexpr = gl.nvidia.hopper
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
     r = gl.arange(0, 64, gl.SliceLayout(1, TILE))[:, None] * 64
-    at = r + gl.arange(0, 64, gl.SliceLayout(0, TILE))[None, :]
-    operand = gl.allocate_shared_memory(gl.float16, [64, 64], HALVES, gl.load(a + at))
+    index = r + gl.arange(0, 64, gl.SliceLayout(0, TILE))[None, :]
+    operand = gl.allocate_shared_memory(gl.float16, [64, 64], HALVES, gl.load(a + index))
     h.fence_async_shared()
     acc = h.warpgroup_mma_init(gl.zeros([64, 64], gl.float32, layout))
     acc = h.warpgroup_mma(operand, operand, acc, is_async=True)
     gl.static_print(isinstance(acc, h.warpgroup_mma_accumulator))
     gl.static_print(isinstance(acc.type, h.warpgroup_mma_accumulator_type))
     done = h.warpgroup_mma_wait(0, deps=(acc,))
-    gl.store(out + at, gl.convert_layout(done, TILE))
+    gl.store(out + index, gl.convert_layout(done, TILE))
 
 
 one = np.eye(64, dtype=np.float16)

@@ -98,7 +98,7 @@ print(ANVIL_BACKEND.compiler.options(target, {}).hammers, paths.load_path("math:
 
 # -- gluon_core.plugin.paths.Form, gluon_core.plugin.paths.Name, gluon_core.plugin.paths.ModulePath, gluon_core.plugin.paths.CodePath, gluon_core.plugin.paths.Capability, gluon_core.plugin.paths.Words: the texts in fields of the contract, which the registry checks
 field_types = {"a backend": paths.Name, "a module": paths.ModulePath, "code": paths.CodePath, "a capability": paths.Capability, "a text": paths.Words}
-forms: dict[str, paths.Form] = {what: declared.__metadata__[0] for what, declared in field_types.items()}
+forms: dict[str, paths.Form] = {label: declared.__metadata__[0] for label, declared in field_types.items()}
 print(forms["a backend"].pattern, forms["code"].words)
 #> [a-z][a-z0-9_]* not a path such as 'package.module:attribute'
 

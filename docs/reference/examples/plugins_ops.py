@@ -67,10 +67,10 @@ refused(lambda: run(asks, x, ROUNDS=9))
 
 # -- gluon_core.plugin.semantic.SemanticLayer: operands that are known when the kernel runs
 @ops.builtin(name="gl.anvil.box")
-def box(a: ops.tensor, axis: Const[int], at: Scalar[int], pred: Operand = True) -> None:
+def box(a: ops.tensor, axis: Const[int], corner: Scalar[int], pred: Operand = True) -> None:
     semantic: SemanticLayer = ops.semantic_layer()
     print(semantic.shape_of(a), semantic.wrap_axis(axis, 1))
-    print([semantic.scalar_int32(one, "at").dtype for one in semantic.items_of(at)])
+    print([semantic.scalar_int32(one, "at").dtype for one in semantic.items_of(corner)])
     print(semantic.predicate(pred).dtype, semantic.handle_or_absent(None))
 
 

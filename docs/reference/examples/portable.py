@@ -51,12 +51,12 @@ def product(a, b, c, M: gl.constexpr):
     wanted: gl.constexpr = gl.portable.mma_layouts(M, M, M, gl.float16, gl.float16)
     tile: gl.constexpr = gl.portable.blocked_layout([M, M], gl.float16)
     r = gl.arange(0, M, gl.SliceLayout(1, tile))[:, None] * M
-    at = r + gl.arange(0, M, gl.SliceLayout(0, tile))[None, :]
-    left = gl.convert_layout(gl.load(a + at), wanted.a)
-    right = gl.convert_layout(gl.load(b + at), wanted.b)
+    index = r + gl.arange(0, M, gl.SliceLayout(0, tile))[None, :]
+    left = gl.convert_layout(gl.load(a + index), wanted.a)
+    right = gl.convert_layout(gl.load(b + index), wanted.b)
     acc = gl.zeros([M, M], gl.float32, wanted.accumulator)
     acc = gl.portable.mma(left, right, acc)
-    gl.store(c + at, gl.convert_layout(acc, tile))
+    gl.store(c + index, gl.convert_layout(acc, tile))
 
 
 a, b = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(np.float16)
@@ -109,12 +109,12 @@ def stored_product(a, b, c, M: gl.constexpr):
     )
     tile: gl.constexpr = gl.portable.blocked_layout([M, M], gl.float16)
     r = gl.arange(0, M, gl.SliceLayout(1, tile))[:, None] * M
-    at = r + gl.arange(0, M, gl.SliceLayout(0, tile))[None, :]
-    left = gl.allocate_shared_memory(gl.float16, [M, M], wanted.a_shared, gl.load(a + at))
-    right = gl.allocate_shared_memory(gl.float16, [M, M], wanted.b_shared, gl.load(b + at))
+    index = r + gl.arange(0, M, gl.SliceLayout(0, tile))[None, :]
+    left = gl.allocate_shared_memory(gl.float16, [M, M], wanted.a_shared, gl.load(a + index))
+    right = gl.allocate_shared_memory(gl.float16, [M, M], wanted.b_shared, gl.load(b + index))
     gl.portable.fence()
     acc = gl.portable.mma(left, right, gl.portable.accumulator(wanted))
-    gl.store(c + at, gl.convert_layout(gl.portable.read(acc), tile))
+    gl.store(c + index, gl.convert_layout(gl.portable.read(acc), tile))
 
 
 a, b = np.random.default_rng(2).standard_normal((2, 64, 64)).astype(np.float16)
@@ -149,8 +149,8 @@ def inner(x, y, out, sums, counters, K):
     for piece in range(work.count()):
         row, column, k, end, slot, part, parts = work.at(piece)
         products = gl.zeros([16], gl.float32, layout)
-        for at in range(k, end, 16):
-            products += gl.load(x + at + i, mask=at + i < end, other=0.0) * gl.load(y + at + i)
+        for start in range(k, end, 16):
+            products += gl.load(x + start + i, mask=start + i < end, other=0.0) * gl.load(y + start + i)
         total, last = gl.portable.split_k_reduce(products, sums + slot * 16, counters + slot, part, parts)
         if last:
             gl.store(out, gl.sum(total, 0))
@@ -296,9 +296,9 @@ def softmax(x, out):
     layout: gl.constexpr = gl.portable.blocked_layout([2, 64], gl.float32)
     row = gl.arange(0, 2, gl.SliceLayout(1, layout))
     column = gl.arange(0, 64, gl.SliceLayout(0, layout))
-    at = row[:, None] * 64 + column[None, :]
-    numerator, highest, total = gl.portable.cluster_softmax(gl.load(x + at))
-    gl.store(out + at, numerator * (1 / total)[:, None])
+    index = row[:, None] * 64 + column[None, :]
+    numerator, highest, total = gl.portable.cluster_softmax(gl.load(x + index))
+    gl.store(out + index, numerator * (1 / total)[:, None])
 
 
 x = np.random.default_rng(4).standard_normal((2, 64)).astype(np.float32)

@@ -46,7 +46,7 @@ def _contents(runs: Sequence[Mapping[str, Any]]) -> str:
         parts += [("timeline", "timeline")]
         links.append(
             f"<li><b>{escape(run['target'])}</b> "
-            + " ".join(f'<a href="#r{number}-{at}">{escape(text)}</a>' for at, text in parts)
+            + " ".join(f'<a href="#r{number}-{part}">{escape(text)}</a>' for part, text in parts)
         )
     return f'<nav><ul>{"".join(links)}<li><a href="#hardware">hardware</a></ul></nav>'
 
@@ -114,7 +114,7 @@ _BOX, _GAP, _TALL = 460, 110, 74
 def _trouble(number: int, run: Mapping[str, Any], one: Mapping[str, Any]) -> str:
     picture = _picture(number, run, one) if len(one["parties"]) > 1 else ""
     kernel = escape(" in ".join(filter(None, (one["error"], one["kernel"]))))
-    return f'<h4>{kernel}</h4><div class="wide">{picture}</div><pre class="said">{escape(one["text"])}</pre>'
+    return f'<h4>{kernel}</h4><div class="wide">{picture}</div><pre class="message">{escape(one["text"])}</pre>'
 
 
 def _picture(number: int, run: Mapping[str, Any], one: Mapping[str, Any]) -> str:
@@ -220,8 +220,8 @@ def _profile_rows(name: str, kernel: Mapping[str, Any]) -> Iterator[str]:
     heats = bool(kernel["columns"])
     for source in kernel["source"]:
         for order, (line, text) in enumerate(source["rows"]):
-            at = f"{source['number']}:{line}"
-            row = by_line.get(at)
+            place = f"{source['number']}:{line}"
+            row = by_line.get(place)
             cells = row["cells"] if row else ("",) * len(kernel["columns"])
             by = row["by"] if row else (0,) * len(kernel["columns"])
             first, rest = "", ""
@@ -235,10 +235,10 @@ def _profile_rows(name: str, kernel: Mapping[str, Any]) -> Iterator[str]:
                     f'<td data-by="{number}">{escape(cell)}</td>'
                     for cell, number in zip(cells[1:], by[1:])
                 )
-            held = " held" if at in kernel["values"] else ""
+            held = " held" if place in kernel["values"] else ""
             focus = ' tabindex="0"' if held else ""
             yield (
-                f'<tr id="{name}-{source["number"]}-{line}" data-at="{at}">{first}'
+                f'<tr id="{name}-{source["number"]}-{line}" data-at="{place}">{first}'
                 f'<td class="no" data-by="{source["number"] * 1000000 + line}">{line}</td>'
                 f'<td class="source{held}"{focus} data-by="{order}"><code>{_indented(text)}</code></td>{rest}</tr>'
             )

@@ -31,8 +31,8 @@ def checked(html: str) -> None:
     """
     path = Path(html)
     if path.is_dir() or not path.resolve().parent.is_dir():
-        what = "is a folder" if path.is_dir() else "the folder does not exist"
-        raise UsageError(what, argument="--html", got=html)
+        reason = "is a folder" if path.is_dir() else "the folder does not exist"
+        raise UsageError(reason, argument="--html", got=html)
 
 
 def run_to_page(

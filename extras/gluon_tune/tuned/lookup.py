@@ -43,20 +43,20 @@ def _rounded(value: int) -> int:
 
 
 def _kind(value: Any, size_of: Callable[[int], int] = _rounded) -> str:
-    what = arguments.kind_of(value)
-    if what == "int":
+    kind = arguments.kind_of(value)
+    if kind == "int":
         return str(size_of(value))
-    if what in ("array", "pointer"):
+    if kind in ("array", "pointer"):
         return f"*{arguments.dtype_name(value.dtype)}"
-    if what == "tuple":
+    if kind == "tuple":
         return f"({','.join(_kind(part, size_of) for part in value)})"
-    if what == "registered":
+    if kind == "registered":
         base, shape = getattr(value, "base", None), getattr(value, "shape", ())
         element = "" if base is None else arguments.dtype_name(base.dtype)
         return f"{element}[{','.join(str(size_of(int(size))) for size in shape)}]"
-    if what in ("bool", "none"):
+    if kind in ("bool", "none"):
         return str(value)
-    return text_of(value) if what == "constant" else what
+    return text_of(value) if kind == "constant" else kind
 
 
 def bucket_of(parameters: Sequence[Parameter], values: Sequence[Any]) -> str:

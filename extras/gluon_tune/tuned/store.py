@@ -22,7 +22,7 @@ from gluon_tune.errors import TuneStoreError, TuneStoreVersionError
 
 __all__ = ["FORMAT", "Key", "Store", "Trial", "default_path", "is_plain", "plain_text", "versions"]
 
-FORMAT = 1  # of the tables; in the file as its user_version
+FORMAT = 2  # of the tables; in the file as its user_version
 
 # Objectives in the order in which a launch trusts them: measurements go before counts.
 OBJECTIVES = ("time", "predicted", "roofline", "instructions", "registers")
@@ -33,7 +33,7 @@ _TABLE = """
 create table if not exists trial(
     kernel text, target text, device text, bucket text, fixed text, versions text, objective text,
     config text, name text, status text, value real, low real, high real, reason text, detail text,
-    shape text, at real,
+    shape text, timestamp real,
     primary key (kernel, target, device, bucket, fixed, versions, objective, config)
 )
 """
@@ -106,7 +106,7 @@ class Trial:
         detail: other facts: registers, spills, clocks, ...
         shape: the parameters of `arguments`.
         name: of the kernel.
-        at: when, in seconds of `time.time()`.
+        timestamp: in seconds of `time.time()`.
     """
 
     config: Mapping[str, Any]
@@ -118,7 +118,7 @@ class Trial:
     detail: Mapping[str, Any] = field(default_factory=dict)
     shape: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
-    at: float = 0.0
+    timestamp: float = 0.0
 
 
 _KEY = [one.name for one in fields(Key)]
@@ -142,7 +142,7 @@ class Store:
     def __init__(self, path: Union[str, Path, None] = None, readonly: bool = False):
         self.path = Path(path) if path is not None else default_path()
         self.readonly = readonly
-        with self._saying("opened"):
+        with self._errors("opened"):
             if readonly:
                 uri = f"{self.path.resolve().as_uri()}?mode=ro"
                 self._base = sqlite3.connect(uri, _BUSY, uri=True, check_same_thread=False)
@@ -176,7 +176,7 @@ class Store:
                 self._base.execute(f"pragma user_version={FORMAT}")
 
     @contextmanager
-    def _saying(self, done: str) -> Iterator[None]:
+    def _errors(self, done: str) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
@@ -203,7 +203,7 @@ class Store:
         Raises:
             TuneStoreError: the disk is full, or the file cannot be written.
         """
-        dated = replace(trial, at=trial.at or time.time())
+        dated = replace(trial, timestamp=trial.timestamp or time.time())
         self._put([_row(key, dated)])
 
     def add_all(self, key: Key, trials: Iterable[Trial]) -> None:
@@ -217,15 +217,15 @@ class Store:
     def _put(self, rows: Iterable[tuple[Any, ...]]) -> None:
         marks = ", ".join("?" * len(_COLUMNS))
         order = f"insert or replace into trial({', '.join(_COLUMNS)}) values ({marks})"
-        with self._saying("written"), self._base:
+        with self._errors("written"), self._base:
             self._base.executemany(order, rows)
 
     def trials(self, **where: str) -> list[tuple[Key, Trial]]:
         """Return the stored trials, the best first; `where` are fields of `Key`."""
         condition = " and ".join(f"{name} = ?" for name in where) or "1"
-        order = "case status when 'ok' then 0 else 1 end, value is null, value, at"
+        order = "case status when 'ok' then 0 else 1 end, value is null, value, timestamp"
         text = f"select {', '.join(_COLUMNS)} from trial where {condition} order by {order}"
-        with self._saying("read"):
+        with self._errors("read"):
             return [_read(row) for row in self._base.execute(text, list(where.values()))]
 
     def of(self, key: Key) -> list[Trial]:
@@ -239,11 +239,11 @@ class Store:
 
     def merge(self, other: Store) -> int:
         """Merge the trials of another store, keeping the later one of each configuration; return how many."""
-        mine = {(key, plain_text(trial.config)): trial.at for key, trial in self.trials()}
+        mine = {(key, plain_text(trial.config)): trial.timestamp for key, trial in self.trials()}
         theirs = [
             (key, trial)
             for key, trial in other.trials()
-            if trial.at > mine.get((key, plain_text(trial.config)), 0.0)
+            if trial.timestamp > mine.get((key, plain_text(trial.config)), 0.0)
         ]
         self._put(_row(key, trial) for key, trial in theirs)
         return len(theirs)

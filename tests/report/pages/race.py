@@ -10,11 +10,11 @@ from gluon_core.language.nvidia.ampere import async_copy
 @gluon.jit
 def early(x, out, B: gl.constexpr):
     L: gl.constexpr = gl.BlockedLayout([4], [32], [4], [0])
-    at = gl.arange(0, B, L)
+    index = gl.arange(0, B, L)
     buffer = gl.allocate_shared_memory(gl.float32, [B], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    async_copy.async_copy_global_to_shared(buffer, x + at)
+    async_copy.async_copy_global_to_shared(buffer, x + index)
     async_copy.commit_group()
-    gl.store(out + at, buffer.load(L))
+    gl.store(out + index, buffer.load(L))
 
 
 x = np.ones(512, np.float32)

@@ -7,8 +7,8 @@ from pathlib import Path
 folder = Path(tempfile.mkdtemp())
 
 
-def said(kind, wrong):
-    """Return the message of an error, without the kernel's line and the caret."""
+def show_error(kind, wrong):
+    """Print the message of the error that `wrong` raises, without the kernel's line and the caret."""
     try:
         wrong()
     except kind as error:
