@@ -62,7 +62,7 @@ tune.Store(folder / "newer.db").close()
 with sqlite3.connect(folder / "newer.db") as base:
     base.execute("pragma user_version=9")
 show_error(errors.TuneStoreVersionError, lambda: tune.Store(folder / "newer.db"))
-#> TuneStoreVersionError: newer.db was written by another release; expected format 1, got format 9. Use another file (--store, GLUON_TUNE_STORE), or the release that wrote it and its `gluon tune --export`.
+#> TuneStoreVersionError: newer.db was written by another release; expected format 2, got format 9. Use another file (--store, GLUON_TUNE_STORE), or the release that wrote it and its `gluon tune --export`.
 
 # -- NotTunedError: search before (`gluon tune`), or take `config="tuned:nearest"`
 os.environ["GLUON_TUNE_STORE"] = str(folder / "empty.db")
