@@ -41,7 +41,7 @@ store = tune.Store(folder / "found.db")
 # -- TuneError: take one of those that the message names; it is the base of those below, too
 wrong = tune.Settings(objective="register")
 show_error(errors.TuneError, lambda: tune.search(task, wrong, store=store))
-#> TuneError: objective: not an objective; expected time, roofline, instructions, registers, got 'register'. Did you mean 'registers'?
+#> TuneError: objective: not an objective; expected time, predicted, roofline, instructions, registers, got 'register'. Did you mean 'registers'?
 
 # -- TuneWorkerError: search where there is such a device, or count: `--objective roofline`
 elsewhere = tune.Settings(target="gfx1250")
