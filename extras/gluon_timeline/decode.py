@@ -13,7 +13,8 @@ import numpy as np
 __all__ = ["Launch", "Span", "decoded"]
 
 _MAGIC = 0x6C676C75
-_HEADER = 64  # bytes of each warp in front of the rings
+_HEADER = 64  # bytes of each warp in front of the rows of slots
+_SLOT = 8  # bytes
 
 
 @dataclass(frozen=True)
@@ -163,11 +164,13 @@ def decoded(kernel: str, buffer: np.ndarray, table: Mapping[str, Any]) -> Launch
         buffer: uint8, of all blocks.
         table: the entry `timeline` of the kernel's metadata.
     """
-    events, warps, first = int(table["events"]), int(table["warps"]), int(table["ring"])
-    pitch = first + warps * events * 8  # bytes of a block
-    blocks = buffer[: buffer.size // pitch * pitch].reshape(-1, pitch)
+    warps, columns, first = int(table["warps"]), int(table["columns"]), int(table["rows"])
+    depth = int(table["events"]) + int(table["spare"])  # rows of slots
+    size = -(-(first + depth * columns * _SLOT) // 128) * 128  # bytes of a block
+    blocks = buffer[: buffer.size // size * size].reshape(-1, size)
     heads = blocks[:, : warps * _HEADER].copy().view(np.uint32).reshape(-1, 4, 4)
-    rings = blocks[:, first:].copy().view(np.uint32).reshape(-1, events, 2)
+    slots = blocks[:, first : first + depth * columns * _SLOT].copy().view(np.uint32)
+    rings = slots.reshape(-1, depth, columns, 2)
     rows = [row for row in range(len(heads)) if heads[row, 0, 0] == _MAGIC]
     if not rows:
         return Launch(kernel, (), 0.0, 0, 0, 0)
@@ -180,7 +183,7 @@ def decoded(kernel: str, buffer: np.ndarray, table: Mapping[str, Any]) -> Launch
     for row in rows:
         warp = _Warp(*divmod(row, warps), int(heads[row, 0, 1]), int(times[row, 1]), int(times[row, 3]),
                      float(times[row, 0] - start), int(heads[row, 2, 0]))  # fmt: skip
-        _spans(rings[row], warp, rate, table, counts)
+        _spans(rings[warp.block, :, warp.warp], warp, rate, table, counts)
     return Launch(kernel, tuple(counts.spans), stop, counts.dropped, counts.unpaired, len(rows))
 
 
@@ -217,6 +220,15 @@ def _nanoseconds_per_cycle(times: np.ndarray) -> float:
     return float(nanoseconds[longest].sum() / cycles[longest].sum())
 
 
+def _newest(ends: np.ndarray, numbers: np.ndarray, kept: int, events: int) -> np.ndarray:
+    """Return the rows of the spans that a warp wrote last: each slot of the ring is in the newest of its rows."""
+    laps = -(-len(ends) // events)
+    times = np.full((laps, events), -1, np.int64)
+    times.reshape(-1)[: len(ends)] = np.where(numbers > 0, ends, -1)
+    newest = times.argmax(0) * events + np.arange(events)
+    return np.asarray(newest[times.max(0) >= 0][:kept])
+
+
 def _spans(
     ring: np.ndarray, warp: _Warp, rate: float, table: Mapping[str, Any], counts: _Counts
 ) -> None:
@@ -228,15 +240,19 @@ def _spans(
     if not warp.end:  # how many spans it wrote is not known, and neither is their order
         counts.unpaired += int(np.count_nonzero(ring[:, 1]))
         return
-    kept = min(warp.passed, len(ring))
+    events = int(table["events"])
+    kept = min(warp.passed, events)
     counts.dropped += warp.passed - kept
-    if warp.end - warp.cycles >= 1 << (32 - bits):
+    longest = 1 << (32 - bits)
+    if warp.end - warp.cycles >= longest:
         counts.dropped += kept
         return
-    order = np.arange(warp.passed - kept, warp.passed) % len(ring)
-    begins = (ring[order, 0].astype(np.int64) - warp.cycles) & 0xFFFFFFFF
-    words = ring[order, 1].astype(np.int64)
-    ends, numbers = begins + (words >> bits), words & ((1 << bits) - 1)
+    begins = (ring[:, 0].astype(np.int64) - warp.cycles) & 0xFFFFFFFF
+    words = ring[:, 1].astype(np.int64)
+    ends = begins + (((words >> bits) - begins - warp.cycles) & (longest - 1))
+    numbers = words & ((1 << bits) - 1)
+    order = _newest(ends, numbers, kept, events)
+    begins, ends, numbers = begins[order], ends[order], numbers[order]
     rows = sorted(
         zip(begins.tolist(), ends.tolist(), numbers.tolist()), key=lambda row: (row[0], -row[1])
     )

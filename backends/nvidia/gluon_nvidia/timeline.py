@@ -2,22 +2,30 @@
 
 `gl.scope` leaves a marker in the PTX, an instruction without effect and a comment. While a timeline is recorded
 (the compile option `instrumentation_mode` names it), the stage that writes PTX replaces the marker of a begin by a
-read of the clock into a register, and that of an end by code that appends a span to the ring of its warp: six
-instructions for both. The buffer is Triton's scratch memory for profiles, which every launch path already allocates
-per block. Automatic scopes enclose instructions that wait or issue asynchronous work.
+read of the clock into a register, and that of an end by code that appends a span to the ring of its warp. The buffer
+is Triton's scratch memory for profiles, which every launch path already allocates per block. Automatic scopes enclose
+instructions that wait or issue asynchronous work.
 
-A block's part of the buffer begins with 64 bytes for each warp, is padded to a multiple of a ring, and has a ring
-for each warp. In little-endian words of 32 bits:
+Spans that end in the same run of straight-line code share one computation of their address: a run takes consecutive
+slots of the ring, as many as spans end in it, and may pass the ring's end. A span costs two reads of the clock, one
+multiply-add and one store.
+
+A block's part of the buffer begins with 64 bytes for each warp. Rows of 8-byte slots follow, a slot for each warp in a
+row (padded to `columns`, a power of two): `events` rows are the rings, `spare` more take the runs that pass their
+end. In little-endian words of 32 bits:
 
     0 to 3       MAGIC, %smid, %globaltimer (nanoseconds)
     4 to 7       0, 0, %clock64 (cycles)           both when the warp began
     8 to 11      spans, 0, %globaltimer
     12 to 15     0, 0, %clock64                    both when the warp ended
-    ring         %clock at the begin, cycles << bits | scope
+    slot         %clock at the begin, %clock at the end << bits | scope
+
+The span `n` of a warp that wrote `m` in all is in the newest row of those congruent to `n` modulo `events`, if
+`n` is at least `m - events`.
 
 The metadata of a compiled kernel says the rest: `timeline` has `scopes` (name, line and file, in the order of their
-numbers, which start at 1), `events` (spans of a ring), `warps` (per block), `ring` (the offset of the rings in bytes) and
-`bits`.
+numbers, which start at 1), `events`, `spare`, `warps` (per block), `columns`, `rows` (the offset of the rows in bytes)
+and `bits`.
 
 Source: PTX ISA, 10 (special registers %clock, %clock64, %globaltimer, %smid).
 """
@@ -45,6 +53,9 @@ _ENTRY = re.compile(r"\.entry\s+([\w$.]+)\s*\(", re.M)
 _THREADS = re.compile(r"\.(?:reqntid|maxntid)\s+(\d+)(?:,\s*(\d+))?(?:,\s*(\d+))?")
 _LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
 _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', re.M)
+_JUMP = re.compile(
+    r"^(?!\$L__(?:tmp|func))[\w$.%]+:|\b(?:bra|brx|ret|exit|trap)\b"
+)  # labels, too: not those of debuggers
 _RETURN = re.compile(r"\s*(?:@(?P<guard>!?%\w+)\s+)?ret;")
 
 #: Automatic scopes: an instruction that begins one, the one that ends it (None: the same), and the name.
@@ -112,6 +123,9 @@ class _Writer:
     places: list[str] = field(default_factory=list)  # the file of each scope
     file: str = ""
     line: int = 0
+    spare: int = 0  # rows behind the rings
+    run: int = 0  # index of the line that begins a run's stores; spans of the run follow it
+    ends: int = 0  # spans that ended in this run
 
     def written(self, ptx: str, metadata: dict[str, Any]) -> str:
         entry = _ENTRY.search(ptx)
@@ -131,26 +145,28 @@ class _Writer:
         if not self.scopes:
             return ptx
         bits = len(self.scopes).bit_length()
-        body = body.replace(_SCALE, str(1 << bits))
-        parameters = head.count(".param")
-        ring = self.events * _SLOT
-        first = -(-warps * HEADER // ring) * ring  # where the rings begin, aligned to their size
+        columns = 1 << (warps - 1).bit_length()
+        pitch = columns * _SLOT  # bytes of a row
+        first = -(-warps * HEADER // pitch) * pitch
+        size = -(-(first + (self.events + self.spare) * pitch) // 128) * 128
+        body = body.replace(_SCALE, str(1 << bits)).replace(_MASK, str(self.events * pitch - 1))
+        body = _ROWS.sub(lambda rows: str(int(rows[1]) * pitch), body)
         begin = _BEGIN.format(
-            warps=warps,
-            block=first + warps * ring,
+            block=size,
             first=first,
-            ring=ring,
             scopes=len(self.scopes) + 1,
-            buffer=f"{entry[1]}_param_{parameters - 1}",
+            buffer=f"{entry[1]}_param_{head.count('.param') - 1}",
             magic=MAGIC,
         )
-        metadata["profile_scratch_size"] = first + warps * ring
-        metadata["profile_scratch_align"] = max(128, ring)
+        metadata["profile_scratch_size"] = size
+        metadata["profile_scratch_align"] = 128
         metadata["timeline"] = {
             "scopes": [[*scope, file] for scope, file in zip(self.scopes, self.places)],
             "events": self.events,
+            "spare": self.spare,
             "warps": warps,
-            "ring": first,
+            "columns": columns,
+            "rows": first,
             "bits": bits,
         }
         outside = len(_MARK.findall(ptx)) - len(_MARK.findall(ptx[opening:closing]))
@@ -164,14 +180,14 @@ class _Writer:
     def _body(self, lines: list[str]) -> str:
         written: list[str] = []
         closing: Optional[tuple[re.Pattern[str], int]] = None  # what ends an automatic scope
-        begin = 0
-        while begin < len(lines):
-            end = begin + 1
-            if "// begin inline asm" in lines[begin]:
+        position = 0
+        while position < len(lines):
+            end = position + 1
+            if "// begin inline asm" in lines[position]:
                 while end < len(lines) and "// end inline asm" not in lines[end - 1]:
                     end += 1
-            unit = lines[begin:end]
-            begin = end
+            unit = lines[position:end]
+            position = end
             location = _LOC.match(unit[0])
             if location:
                 self.line = int(location[2]) or self.line
@@ -180,27 +196,48 @@ class _Writer:
             mark = _MARK.search(text)
             if mark:
                 number = self._number(mark[3].strip(), int(mark[2]))
-                written.append(self._event(number, mark[1] == "end"))
+                self._mark(written, number, mark[1] == "end")
                 written.append(text)  # the result stays defined
                 continue
-            leaves = _RETURN.fullmatch(unit[0].split("//")[0].rstrip())
-            if leaves:
+            code = unit[0].split("//")[0].rstrip()
+            if len(unit) == 1 and _JUMP.search(code):
+                self._close(written)
+            if _RETURN.fullmatch(code):
                 written.append(_END)
             scope = self._automatic(text) if self.automatic and closing is None else None
             if scope is not None:
                 pattern, name = scope
                 number = self._number(name, self.line)
-                written.append(self._event(number, False))
+                self._mark(written, number, False)
                 closing = (pattern, number) if pattern is not None else None
                 written.append(text)
                 if pattern is None:
-                    written.append(self._event(number, True))
+                    self._mark(written, number, True)
                 continue
             written.append(text)
             if closing is not None and closing[0].search(text):
-                written.append(self._event(closing[1], True))
+                self._mark(written, closing[1], True)
                 closing = None
+        self._close(written)
         return "\n".join(written)
+
+    def _mark(self, written: list[str], number: int, ends: bool) -> None:
+        if not ends:
+            written.append(f"\tmov.u32 %gts{number}, %clock;")
+            return
+        if not self.ends:
+            self.run = len(written)
+            written.append("")
+        row = f"{_ROW}{self.ends}_"
+        written.append(_SPAN.format(number=number, scale=_SCALE, row=row))
+        self.ends += 1
+
+    def _close(self, written: list[str]) -> None:
+        """End a run of straight-line code: the address of its slots is known, and how many there are."""
+        if self.ends:
+            written[self.run] = _RUN.format(mask=_MASK, rows=f"{_ROW}{self.ends}_")
+            self.spare = max(self.spare, self.ends - 1)
+            self.ends = 0
 
     def _automatic(self, text: str) -> Optional[tuple[Optional[re.Pattern[str]], str]]:
         code = "\n".join(line.split("//")[0] for line in text.split("\n"))
@@ -216,11 +253,6 @@ class _Writer:
             self.places.append(self.file)
         return self.scopes[name, line]
 
-    def _event(self, number: int, ends: bool) -> str:
-        if not ends:
-            return f"\tmov.u64 %gttime, %clock64;\n\tmov.b64 {{%gts{number}, %gtd}}, %gttime;"
-        return _SPAN.format(number=number, mask=self.events * _SLOT - 1, scale=_SCALE)
-
 
 def _end_of_body(ptx: str, offset: int) -> int:
     """Return the index of the line break before the brace that closes a body; inline assembly has braces, too."""
@@ -235,13 +267,14 @@ def _end_of_body(ptx: str, offset: int) -> int:
         offset = end + 1
 
 
-_SCALE = "%gtscale"  # stands for the factor of cycles, which is known when all scopes are
-# `gt` is the prefix of the recorder's registers. A warp's first lane writes. The places of the others differ: this keeps
-# addresses out of uniform registers, from which each store would copy them. The clock is read as 64 bits, which the
-# assembler does in fewer cycles than for 32.
+# These stand for numbers that are known when all scopes are: the factor of cycles, the mask of a ring, and rows in bytes.
+_SCALE, _MASK, _ROW = "%gtscale", "%gtmask", "%gtrow"
+_ROWS = re.compile(r"%gtrow(\d+)_")
+# `gt` is the prefix of the recorder's registers. A warp's first lane writes. The slots of the others differ, which keeps
+# them out of uniform registers, from which each store would copy them.
 _BEGIN = """\
-	.reg .b64 %gtbase, %gttime, %gtslot;
-	.reg .b32 %gta, %gtb, %gtc, %gtd, %gtlow, %gthigh, %gtnext, %gts<{scopes}>;
+	.reg .b64 %gtbase, %gttime, %gtrows, %gtslot;
+	.reg .b32 %gta, %gtb, %gtc, %gtd, %gtcolumn, %gtnext, %gts<{scopes}>;
 	.reg .pred %gtfirst;
 	mov.u32 %gta, %ctaid.z;
 	mov.u32 %gtb, %nctaid.y;
@@ -255,14 +288,11 @@ _BEGIN = """\
 	shl.b32 %gtnext, %gtc, 3;
 	setp.eq.u32 %gtfirst, %gtc, 0;
 	shr.u32 %gtb, %gtb, 5;
+	shl.b32 %gtcolumn, %gtb, 3;
 	ld.param.b64 %gtbase, [{buffer}];
 	cvta.to.global.u64 %gtbase, %gtbase;
 	mad.wide.u32 %gtbase, %gta, {block}, %gtbase;
-	mul.lo.u32 %gtc, %gtb, {ring};
-	add.u32 %gtc, %gtc, {first};
-	cvt.u64.u32 %gtslot, %gtc;
-	add.u64 %gtslot, %gtbase, %gtslot;
-	mov.b64 {{%gtlow, %gthigh}}, %gtslot;
+	add.u64 %gtrows, %gtbase, {first};
 	mad.wide.u32 %gtbase, %gtb, 64, %gtbase;
 	mov.u32 %gta, {magic};
 	mov.u32 %gtb, %smid;
@@ -274,16 +304,16 @@ _BEGIN = """\
 	mov.u32 %gta, 0;
 	@%gtfirst st.global.v4.b32 [%gtbase+16], {{%gta, %gta, %gtc, %gtd}};
 """
-_SPAN = """\
-	mov.u64 %gttime, %clock64;
-	mov.b64 {{%gtb, %gtd}}, %gttime;
-	sub.u32 %gtb, %gtb, %gts{number};
-	mad.lo.u32 %gtb, %gtb, {scale}, {number};
+_RUN = """\
 	and.b32 %gtc, %gtnext, {mask};
-	or.b32 %gtc, %gtc, %gtlow;
-	mov.b64 %gtslot, {{%gtc, %gthigh}};
-	@%gtfirst st.global.v2.b32 [%gtslot], {{%gts{number}, %gtb}};
-	add.u32 %gtnext, %gtnext, 8;"""
+	or.b32 %gtc, %gtc, %gtcolumn;
+	cvt.u64.u32 %gttime, %gtc;
+	add.u64 %gtslot, %gtrows, %gttime;
+	add.u32 %gtnext, %gtnext, {rows};"""
+_SPAN = """\
+	mov.u32 %gtb, %clock;
+	mad.lo.u32 %gtb, %gtb, {scale}, {number};
+	@%gtfirst st.global.v2.b32 [%gtslot+{row}], {{%gts{number}, %gtb}};"""
 _END = """\
 	mov.u64 %gttime, %clock64;
 	mov.b64 {%gtc, %gtd}, %gttime;
@@ -291,5 +321,5 @@ _END = """\
 	@%gtfirst st.global.v4.b32 [%gtbase+48], {%gta, %gta, %gtc, %gtd};
 	mov.u64 %gttime, %globaltimer;
 	mov.b64 {%gtc, %gtd}, %gttime;
-	shr.u32 %gtb, %gtnext, 3;
+	div.u32 %gtb, %gtnext, %gtrow1_;
 	@%gtfirst st.global.v4.b32 [%gtbase+32], {%gtb, %gta, %gtc, %gtd};"""
