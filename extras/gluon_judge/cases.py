@@ -12,9 +12,10 @@ import torch
 from gluon_judge.messages import Case
 from gluon_judge.problem import Input, Problem, evaluate
 
-__all__ = ["arguments", "cases_of", "permuted"]
+__all__ = ["arguments", "cases_of", "outputs", "permuted"]
 
 DRAWN = 2  # shapes beyond the listed ones
+_LARGE = 1 << 20  # elements: larger tensors are reversed and rotated rather than permuted
 _GUARD = 256  # bytes before a view that begins within its storage
 
 
@@ -84,16 +85,17 @@ def _volume(problem: Problem, case: Case) -> float:
 # -- values ----------------------------------------------------------------------------------------
 
 
-def arguments(problem: Problem, case: Case, outputs: bool) -> list[Any]:
-    """Return the arguments of a case; `outputs` adds the tensors that the candidate writes."""
+def arguments(problem: Problem, case: Case) -> list[Any]:
+    """Return the arguments of a case that the candidate reads."""
     generator = torch.Generator().manual_seed(case.seed)
-    values = [_made(problem, case, one, generator) for one in problem.inputs.values()]
-    if outputs:
-        values += [
-            _placed(_dtyped(torch.zeros(_shape(one, case)), _dtype(case, one)), "contiguous")
-            for one in problem.outputs.values()
-        ]
-    return values
+    return [_made(problem, case, one, generator) for one in problem.inputs.values()]
+
+
+def outputs(problem: Problem, case: Case) -> list[Any]:
+    """Return the tensors of a case that the candidate writes, full of zeros."""
+    return [
+        torch.zeros(_shape(one, case), dtype=_dtype(case, one)) for one in problem.outputs.values()
+    ]
 
 
 def _shape(one: Input, case: Case) -> list[int]:
@@ -104,22 +106,18 @@ def _dtype(case: Case, one: Input) -> Any:
     return getattr(torch, case.dtypes.get(one.dtype, one.dtype))
 
 
-def _dtyped(value: Any, dtype: Any) -> Any:
-    return value.to(dtype)
-
-
 def _made(problem: Problem, case: Case, one: Input, generator: Any) -> Any:
     if one.shape is None:
         value = evaluate(one.value, case.sizes)
         return value
     shape, dtype = _shape(one, case), _dtype(case, one)
-    value = _values(one, case, shape, generator)
+    value = _values(one, case, shape, dtype, generator)
     if _floats(one):
         value = _special(value, case.fill, dtype, generator)
-    return _placed(_dtyped(value, dtype), case.layout)
+    return _placed(value.to(dtype), case.layout)
 
 
-def _values(one: Input, case: Case, shape: Sequence[int], generator: Any) -> Any:
+def _values(one: Input, case: Case, shape: Sequence[int], dtype: Any, generator: Any) -> Any:
     if one.values == "ones":
         return torch.ones(shape)
     if one.values == "boolean":
@@ -139,9 +137,11 @@ def _values(one: Input, case: Case, shape: Sequence[int], generator: Any) -> Any
         return torch.randint(low, max(high, low + 1), shape, generator=generator)
     if one.values == "permutation":
         return torch.rand(shape, generator=generator).argsort(-1)
+    # Cases that are only timed are large.
+    drawn = torch.float32 if case.timed and dtype is not torch.float64 else torch.float64
     if one.values == "uniform":
-        return torch.rand(shape, generator=generator, dtype=torch.float64)
-    value = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return torch.rand(shape, generator=generator, dtype=drawn)
+    value = torch.randn(shape, generator=generator, dtype=drawn)
     return value.abs() + 0.01 if one.values == "positive" else value
 
 
@@ -198,9 +198,13 @@ def permuted(problem: Problem, values: Sequence[Any], seed: int) -> list[Any]:
         elif not drawn or name in problem.constants or value.numel() < 2:
             changed.append(value.clone())
         else:
-            order = torch.randperm(value.numel(), generator=generator)
             raw = value.contiguous().view(-1)
             if value.element_size() == 1:
                 raw = raw.view(torch.uint8)
-            changed.append(raw[order].view(value.dtype).view(value.shape).contiguous())
+            if raw.numel() > _LARGE:  # a permutation takes seconds
+                first = int(torch.randint(1, raw.numel(), (), generator=generator))
+                raw = raw.flip(0).roll(first)
+            else:
+                raw = raw[torch.randperm(raw.numel(), generator=generator)]
+            changed.append(raw.view(value.dtype).view(value.shape))
     return changed

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Mapping, Optional, Protocol, Sequence
+from typing import Any, Iterator, Mapping, Optional, Protocol, Sequence
 
 from gluon_core.plugin.targets import Target
 from gluon_judge import host, source
@@ -24,7 +25,7 @@ class Processes(Protocol):
 
     target: Target
 
-    def examine(self, method: str, *values: Any) -> Any:
+    def examine(self, method: str, *values: Any, limit: float = ...) -> Any:
         """Return the answer of the examiner."""
 
     def at_host(self, method: str, *values: Any, limit: float = ...) -> Any:
@@ -33,7 +34,7 @@ class Processes(Protocol):
     def at_gpu(self, method: str, *values: Any, limit: float = ...) -> Any:
         """Return the answer of the host of processes on the GPU."""
 
-    def forget(self, session: int) -> None:
+    def forget(self, session: int, on_gpu: bool = False) -> None:
         """End the process of a candidate."""
 
 
@@ -66,6 +67,7 @@ class Limits:
     """Limits of one judgement: see `Judge.judge`; `deadline` is of the monotonic clock."""
 
     deadline: float
+    within: float
     claim: Optional[float]
     patience: float
 
@@ -88,6 +90,7 @@ class Docket:
         self._sessions: list[int] = []
         self._bits: dict[int, list[bytes]] = {}  # of right results, by case
         self._seen: set[tuple[Any, ...]] = set()
+        self._at_work_on = "start"
 
     def _find(
         self, code: str, text: str, evidence: str = "", case: str = "", severity: str = "",
@@ -104,6 +107,18 @@ class Docket:
             return
         self._seen.add(key)
         self.report.findings.append(Finding(code, text, evidence, where, line, case, severity))
+
+    @contextlib.contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        """Add the seconds of a part of the work to the report."""
+        started, outer = time.monotonic(), self._at_work_on
+        self._at_work_on = name
+        try:
+            yield
+        finally:  # an error keeps the name of its stage
+            stages = self.report.stages
+            stages[name] = round(stages.get(name, 0.0) + time.monotonic() - started, 3)
+        self._at_work_on = outer
 
     def _evidence(self, name: str, status: str, text: str, needed: bool = True) -> None:
         self.report.evidence.append(Evidence(name, status, text, needed))

@@ -15,7 +15,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from gluon_core.processes import Link
-from gluon_judge.cases import arguments, cases_of, permuted
+from gluon_judge.cases import arguments, cases_of, outputs, permuted
 from gluon_judge.errors import JudgeError, ProblemError
 from gluon_judge.messages import Difference, Packed
 from gluon_judge.numerics import Expected, difference
@@ -44,7 +44,10 @@ class Examiner:
         self.problem = self._problem(problem, reference)
         self.cases = cases_of(self.problem, seed)
         self._expected: dict[tuple[int, int], list[Expected]] = {}
-        self._inputs: dict[tuple[int, int], list[Any]] = {}
+        self._inputs: dict[tuple[int, int], list[Any]] = {}  # packed
+        self._agreed: Optional[tuple[Any, list[Difference]]] = (
+            None  # the latest, and of which results
+        )
 
     def _problem(self, path: str, reference: str) -> Problem:
         if path:
@@ -72,16 +75,25 @@ class Examiner:
         Args:
             variant: 0 for the values of the case, else a permutation of them.
         """
-        return [pack(value) for value in self._arguments(case, variant)]
-
-    def _arguments(self, case: int, variant: int) -> list[Any]:
         key = case, variant
         if key not in self._inputs:
-            first = arguments(self.problem, self.cases[case], outputs=False)
-            self._inputs[key] = permuted(self.problem, first, variant) if variant else first
-        copies = [unpack(pack(value)) for value in self._inputs[key]]
-        full = arguments(self.problem, self.cases[case], outputs=True)
-        return [*copies, *full[len(copies) :]]
+            if self.cases[case].timed:  # they are large: keep those of one case
+                for other in [one for one in self._inputs if self.cases[one[0]].timed]:
+                    if other[0] != case:
+                        del self._inputs[other]
+            if variant:
+                first = [
+                    unpack(value) for value in self.inputs(case, 0)[: len(self.problem.inputs)]
+                ]
+                values = permuted(self.problem, first, variant)
+            else:
+                values = arguments(self.problem, self.cases[case])
+            values += outputs(self.problem, self.cases[case])
+            self._inputs[key] = [pack(value) for value in values]
+        return self._inputs[key]
+
+    def _arguments(self, case: int, variant: int) -> list[Any]:
+        return [unpack(value) for value in self.inputs(case, variant)]
 
     def expected(self, case: int, variant: int) -> Optional[list[Expected]]:
         """Return the results of the reference; None where it refuses the case."""
@@ -198,22 +210,31 @@ class Examiner:
             ]
         if not all(_is_whole(one) for one in (*results, *reference)):
             return [Difference("result.type", "a result has other bytes than its shape")]
+        compared = case, tuple(results), tuple(reference)
+        if self._agreed is None or self._agreed[0] != compared:
+            self._agreed = compared, self._disagreements(*compared)
+        return self._agreed[1]
+
+    def _disagreements(
+        self, case: int, results: Sequence[Packed], reference: Sequence[Packed]
+    ) -> list[Difference]:
+        strict = self.problem.special == "strict"
+        fill, tolerance = self.cases[case].fill, self.problem.tolerance
         differences = []
         for one, other in zip(results, reference):
-            expected = Expected(unpack(other), None)
-            strict = self.problem.special == "strict"
-            differences += difference(
-                unpack(one), expected, self.cases[case].fill, self.problem.tolerance, strict
-            )
+            if one != other:
+                expected = Expected(unpack(other), None)
+                differences += difference(unpack(one), expected, fill, tolerance, strict)
         return differences
 
     def required(self, case: int) -> dict[str, float]:
-        """Return the operations and bytes that a case requires: `flops`, `bytes`, `written`, `declared`."""
+        """Return the operations and bytes that a case requires: `flops`, `bytes`, `written`, `arguments`, `declared`."""
         names = {key: float(size) for key, size in self.cases[case].sizes.items()}
         values = self._arguments(case, 0)
         expected = self.expected(case, 0) or []
         written = sum(one.same.numel() * one.same.element_size() for one in expected)
         work: dict[str, float] = {"written": float(written), "declared": 0.0}
+        work["arguments"] = self._sent(case)
         work["elements"] = float(sum(one.same.numel() for one in expected))
         operations, again = Operations(0xFF), self._arguments(case, 0)
         with operations:
@@ -235,7 +256,7 @@ class Examiner:
             written: bytes of its results.
         """
         names = {key: float(size) for key, size in self.cases[case].sizes.items()}
-        work = {"written": float(written)}
+        work = {"written": float(written), "arguments": self._sent(case)}
         if self.problem.flops is not None:
             work["flops"] = float(evaluate(self.problem.flops, names))
         else:
@@ -250,6 +271,10 @@ class Examiner:
         if self.problem.bytes is not None:
             work["bytes"] = float(evaluate(self.problem.bytes, names))
         return work
+
+    def _sent(self, case: int) -> float:
+        """Return the bytes of the arguments of a case."""
+        return float(sum(len(getattr(one, "data", b"")) for one in self.inputs(case, 0)))
 
     def _counted(self, values: list[Any]) -> float:
         """Return the operations of the products that the reference computes by torch."""

@@ -24,7 +24,7 @@ from gluon_judge import wire
 from gluon_judge.confine import PLANS
 from gluon_judge.errors import JudgeError
 
-__all__ = ["Failed", "Peer", "libraries", "serve"]
+__all__ = ["START", "Failed", "Peer", "libraries", "serve"]
 
 _PRELOADED = (
     "torch", "torch.utils.flop_counter", "numpy", "triton", "triton.language", "triton.testing", "gluon_core", "gluon_core.language",
@@ -32,7 +32,7 @@ _PRELOADED = (
 )  # fmt: skip
 
 
-_START = 60.0  # seconds that the first use of a GPU may take
+START = 60.0  # seconds that the first use of a GPU may take
 _NOT_YET = object()
 
 
@@ -182,7 +182,7 @@ class Host:
         }
         reasons: dict[tuple[str, ...], Any] = {}
         started = time.monotonic()
-        until = started + _START
+        until = started + START
         try:
             while len(reasons) < len(PLANS) and time.monotonic() < until:
                 for plan, process in processes.items():
@@ -199,7 +199,7 @@ class Host:
                 process.end()
         strictest = _first(reasons)
         if strictest == len(PLANS):
-            text = next(iter(reasons.values()), f"no answer within {_START:.0f} s")
+            text = next(iter(reasons.values()), f"no answer within {START:.0f} s")
             raise JudgeError("the GPU cannot be used", got=text)
         self._plan = PLANS[strictest]
         return self._plan

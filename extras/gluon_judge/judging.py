@@ -11,7 +11,7 @@ from typing import Any, Optional, Union
 
 from gluon_core.processes import Ended
 from gluon_judge.errors import JudgeError, ProblemError
-from gluon_judge.host import Failed, Peer
+from gluon_judge.host import START, Failed, Peer
 from gluon_judge.report import Report, weighed
 from gluon_judge.trial import Files, Limits, Trial
 from gluon_judge.workplace import simulated
@@ -31,6 +31,7 @@ class Judge:
         self.gpu_target = ""  # tests name a simulated one
         self._examiner: Optional[Peer] = None
         self._gpu: Optional[Peer] = None
+        self._gpu_begins = False
         self._host: Optional[Peer] = None
         self._reference: tuple[str, ...] = ()
         self._about: dict[str, Any] = {}
@@ -72,7 +73,8 @@ class Judge:
             candidate, reference: files, or FILE:FUNCTION.
             problem: a file; None where the reference states it.
             seed: of the inputs; None for one that nobody can know before. The report names it.
-            within: seconds after which no further check begins; evidence that is missing then is reported.
+            within: seconds after which no further check begins; evidence that is missing then is reported. Rates begin
+                for as long again.
             claim: seconds that the author claims for the largest case.
             patience: seconds of one call, after which its process is killed.
             on_gpu: compare results on the GPU of this machine, too, and measure rates.
@@ -92,11 +94,17 @@ class Judge:
         else:
             begins = False
         about = self._opened(reference_path, reference_function, str(problem or ""), seed)
+        if on_gpu and self.gpu_target != str(self.target):
+            self._begin_gpu()  # its imports take seconds, meanwhile
         if begins:
             self._reply(self._host)
         assert self._examiner is not None
+        begun = round(time.monotonic() - started, 3)
         files = Files(path, function or about["function"], reference_path, str(problem or ""))
-        trial = Trial(self, files, about, Limits(time.monotonic() + within, claim, patience))
+        trial = Trial(
+            self, files, about, Limits(time.monotonic() + within, within, claim, patience)
+        )
+        trial.report.stages["start"] = begun
         report = trial.run()
         if on_gpu:
             trial.measure(reference_function or about["function"])
@@ -132,27 +140,38 @@ class Judge:
             self.close()
             raise JudgeError(str(ended)) from None
 
-    def examine(self, method: str, *values: Any) -> Any:
+    def examine(self, method: str, *values: Any, limit: float = 600.0) -> Any:
         """Return the examiner's answer."""
         assert self._examiner is not None
         self._examiner.ask(method, *values)
-        return self._reply(self._examiner)
+        return self._reply(self._examiner, limit)
 
-    def forget(self, session: int) -> None:
+    def forget(self, session: int, on_gpu: bool = False) -> None:
         """End the process of a candidate, if its host is there."""
-        if self._host is not None:
+        if on_gpu and self.gpu_target != str(self.target):
+            if self._gpu is not None:
+                self.at_gpu("close", session)
+        elif self._host is not None:
             self.at_host("close", session)
 
     def at_gpu(self, method: str, *values: Any, limit: float = 600.0) -> Any:
         """Return the answer of the host of processes on the GPU."""
         if self.gpu_target == str(self.target):
             return self.at_host(method, *values, limit=limit)
+        gpu = self._begin_gpu()
+        if self._gpu_begins:
+            self._reply(gpu, 2 * START)
+            self._gpu_begins = False
+        gpu.ask(method, *values)
+        return self._reply(gpu, limit)
+
+    def _begin_gpu(self) -> Peer:
+        """Return the host of processes on the GPU, which may be about to begin."""
         if self._gpu is None:
             self._gpu = Peer("gluon_judge.host:serve", "the host of processes on the GPU")
             self._gpu.ask("begin", self.gpu_target)
-            self._reply(self._gpu)
-        self._gpu.ask(method, *values)
-        return self._reply(self._gpu, limit)
+            self._gpu_begins = True
+        return self._gpu
 
     def at_host(self, method: str, *values: Any, limit: float = 600.0) -> Any:
         """Return the answer of the host of candidates."""

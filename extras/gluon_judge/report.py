@@ -74,6 +74,7 @@ class Report:
         evidence: everything that was looked at, and everything that was skipped.
         isolation: the layers that held, and statements of what is not guaranteed.
         measured: the rates of a GPU; empty without one.
+        stages: seconds of each part of the work.
         seconds: that it took.
     """
 
@@ -85,6 +86,7 @@ class Report:
     evidence: list[Evidence] = field(default_factory=list)
     isolation: list[str] = field(default_factory=list)
     measured: Mapping[str, Any] = field(default_factory=dict)
+    stages: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
 
     @property
@@ -122,6 +124,7 @@ class Report:
             "evidence": [asdict(one) for one in self.evidence],
             "isolation": list(self.isolation),
             "measured": dict(self.measured),
+            "stages": dict(self.stages),
             "seconds": self.seconds,
         }
 
@@ -138,7 +141,8 @@ class Report:
             lines.append(f"  measured: {json.dumps(self.measured)}")
         lines.append("  isolation:")
         lines += [f"    {line}" for line in self.isolation]
-        lines.append(f"  {self.seconds:.1f} s")
+        stages = ", ".join(f"{name} {spent:.1f}" for name, spent in self.stages.items())
+        lines.append(f"  {self.seconds:.1f} s" + (f": {stages}" if stages else ""))
         return "\n".join(lines)
 
 
@@ -192,6 +196,7 @@ def schema() -> dict[str, Any]:
         evidence={"type": "array", "items": evidence},
         isolation={"type": "array", "items": text},
         measured={"type": "object"},
+        stages={"type": "object", "additionalProperties": {"type": "number"}},
         seconds={"type": "number"},
     )
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Mapping
 
-from gluon_judge import gpu, source
+from gluon_judge import gpu, host, source
 from gluon_judge.checks import Checks
 from gluon_judge.docket import Files, Limits, Stopped
 from gluon_judge.errors import JudgeError
@@ -24,22 +24,22 @@ class Trial(Checks):
         for seen in source.scan(texts):
             self._find(seen.code, seen.text, severity=seen.severity, file=seen.file, line=seen.line)
         try:
-            session = self._open()
-            self._loaded(session, first=True)
+            with self._stage("load"):
+                session = self._open()
+                self._loaded(session, first=True)
             for check in (
                 self._check_results, self._check_schedules, self._check_memory, self._check_repeats,
                 self._check_work, self._check_special, self._check_proof, self._check_fresh,
             ):  # fmt: skip
+                name = check.__name__.removeprefix("_check_")
                 if check != self._check_results and not self._bits:
-                    text = "no listed case has a right result"
-                    self._evidence(check.__name__.removeprefix("_check_"), "skipped", text)
+                    self._evidence(name, "skipped", "no listed case has a right result")
                     continue
                 if not self._left():
-                    self._evidence(
-                        check.__name__.removeprefix("_check_"), "skipped", "time is over"
-                    )
+                    self._evidence(name, "skipped", "time is over")
                     continue
-                check(session)
+                with self._stage(name):
+                    check(session)
             self._check_libraries()
         except Stopped:
             self._evidence("calls", "failed", "the candidate's process ended early")
@@ -55,27 +55,37 @@ class Trial(Checks):
             "reference": (self._secrets[0], function),
         }
         sessions: dict[str, int] = {}
-        before = len(self.report.findings)
+        before, until = len(self.report.findings), time.monotonic() + self._limits.within
         try:
-            for name, (path, entry) in files.items():
-                sessions[name] = self._open_gpu(name, path, entry)
-            layers = self._ask_gpu(sessions["candidate"], "candidate", "layers")
+            with self._stage("gpu start"):
+                for name, (path, entry) in files.items():
+                    sessions[name] = self._open_gpu(name, path, entry)
+                layers = self._ask_gpu(sessions["candidate"], "candidate", "layers")
             held = ", ".join(one.name for one in layers if one.holds)
             timed = [index for index, case in enumerate(self._cases) if case.timed]
-            self.report.measured = {"rates": [self._rates(index, sessions) for index in timed]}
-            seen: Outcome = self._ask_gpu(sessions["candidate"], "candidate", "seen")
+            rates: list[dict[str, Any]] = []
+            self.report.measured = {"rates": rates}
+            for index in timed:
+                if rates and time.monotonic() > until:
+                    break
+                rates.append(self._rates(index, sessions))
+            with self._stage("gpu operations"):
+                seen: Outcome = self._ask_gpu(sessions["candidate"], "candidate", "seen")
             self._events(seen, "on the GPU")
             forbidden = self._forbidden(seen.operations)
             if forbidden:
                 text = f"on the GPU: the candidate calls {', '.join(forbidden)}"
                 self._find("library.called", text)
-            text = f"{len(timed)} cases, {gpu.ROUNDS} rounds each; confined: {held}"
-            self._graded("gpu", before, text)
-        except Stopped as stopped:
-            self._evidence("gpu", "failed", str(stopped))
+            text = f"{len(rates)} cases, {gpu.ROUNDS} rounds each; confined: {held}"
+            if len(rates) < len(timed):
+                self._evidence("gpu", "skipped", f"{len(timed)} cases, but within the time {text}")
+            else:
+                self._graded("gpu", before, text)
+        except (Stopped, JudgeError) as stopped:
+            self._evidence("gpu", "failed", f"{self._at_work_on}: {stopped}")
         finally:
             for number in sessions.values():
-                self._judge.at_gpu("close", number)
+                self._judge.forget(number, on_gpu=True)
 
     def _open_gpu(self, name: str, path: str, entry: str) -> int:
         """Return the session of a file on the GPU, which has loaded it.
@@ -86,7 +96,7 @@ class Trial(Checks):
         secrets = self._secrets if name == "candidate" else ()
         spec = gpu.spec_for(path, entry, self._problem, secrets)
         try:
-            session: int = self._judge.at_gpu("open", spec)
+            session: int = self._judge.at_gpu("open", spec, limit=2 * host.START)
         except JudgeError as error:
             raise Stopped(str(error)) from None
         loaded: Outcome = self._ask_gpu(session, name, "load")
@@ -122,42 +132,49 @@ class Trial(Checks):
         for number, order in enumerate(gpu.orders(case.seed)):
             results = {}
             for name in order:
-                one: Sample = self._ask_gpu(sessions[name], name, "sample", number in kept)
+                one = self._sampled(name, sessions, number in kept, first=number == 0)
                 samples[name].append(one)
                 results[name] = one.results
             if number in kept:
                 self._agree(index, results, "result.wrong" if number == 0 else "cache.result")
         self._prepare(index, 1, sessions)
-        results = {
-            name: self._ask_gpu(session, name, "sample", True).results
-            for name, session in sessions.items()
-        }
+        results = {name: self._sampled(name, sessions, True).results for name in sessions}
         self._agree(index, results, "cache.pointer")
         busy = gpu.late(samples["candidate"])
         if busy is not None:
             self._find("gpu.late", busy, case=str(case))
         rates = gpu.rates(samples, case)
         written = sum(len(one.data) for one in results["reference"])
-        bound, text = self._bound(index, self._judge.examine("demanded", index, written))
+        bound, text = self._bound(self._judge.examine("demanded", index, written))
         rates["roofline_seconds"] = bound
         if bound and rates["candidate_seconds"] < 0.9 * bound:
             numbers = f"measured {rates['candidate_seconds']:.3g} s, least {bound:.3g} s: {text}"
             self._find(
                 "physics.roofline", "the measured time is below the roofline", numbers, str(case)
             )
-        self._confirm(index, sessions, rates)
+        with self._stage("gpu calls by another clock"):
+            self._confirm(index, sessions, rates)
         return rates
+
+    def _sampled(
+        self, name: str, sessions: Mapping[str, int], keep: bool, first: bool = False
+    ) -> Sample:
+        with self._stage(f"gpu {'first' if first else 'timed'} calls of the {name}"):
+            sample: Sample = self._ask_gpu(sessions[name], name, "sample", keep)
+        return sample
 
     def _prepare(self, index: int, variant: int, sessions: Mapping[str, int]) -> None:
         """Hand out the inputs of a case; those of a variant go where the ones before are."""
-        call = Call(self._judge.examine("inputs", index, variant), again=variant > 0)
-        for name, session in sessions.items():
-            self._ask_gpu(session, name, "prepare", call)
+        with self._stage("gpu inputs"):
+            values = self._judge.examine("inputs", index, variant, limit=self._limits.patience * 4)
+            for name, session in sessions.items():
+                self._ask_gpu(session, name, "prepare", Call(values, again=variant > 0))
 
     def _agree(self, index: int, results: Mapping[str, Any], code: str) -> None:
-        differences = self._judge.examine(
-            "agree", index, results["candidate"], results["reference"]
-        )
+        with self._stage("gpu comparison"):
+            pair = results["candidate"], results["reference"]
+            limit = self._limits.patience * 4
+            differences = self._judge.examine("agree", index, *pair, limit=limit)
         wrong = gpu.worst(differences)
         if wrong is not None:
             code = wrong.code if code == "result.wrong" else code

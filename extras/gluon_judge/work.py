@@ -113,7 +113,7 @@ class Work(Docket):
             return
         index = max(self._listed(), key=lambda one: size_of(self._cases[one]))
         required = self._judge.examine("required", index)
-        bound, text = self._bound(index, required)
+        bound, text = self._bound(required)
         if not bound:
             self._evidence("claim", "skipped", "the target's peak rates are not known")
             return
@@ -131,13 +131,10 @@ class Work(Docket):
                 "claim", "passed", f"{self._limits.claim:.3g} s, roofline {bound:.3g} s: {text}"
             )
 
-    def _bound(self, index: int, required: dict[str, float]) -> tuple[float, str]:
+    def _bound(self, required: dict[str, float]) -> tuple[float, str]:
         """Return the least seconds for the required work of a case, and the reason."""
         peaks = self._judge.target.architecture.peaks
-        values = self._judge.examine("inputs", index, 0)
-        moved = required.get("bytes") or required["written"] + sum(
-            len(getattr(one, "data", b"")) for one in values
-        )
+        moved = required.get("bytes") or required["written"] + required["arguments"]
         kinds = [
             value for name, value in peaks.items() if name not in ("global", "shared", "vector")
         ]

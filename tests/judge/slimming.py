@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from gluon_core.simulation.evidence import Proved
-from gluon_judge.cases import arguments, cases_of
+from gluon_judge.cases import arguments, cases_of, outputs
 from gluon_judge.problem import read
 from gluon_judge.slim import slimmed
 from gluon_judge.source import load
@@ -48,7 +48,8 @@ def launches():
 
 def launch(path, gradients):
     problem = read(path.parent / "problem.toml")
-    values = arguments(problem, cases_of(problem, 0)[0], outputs=True)
+    case = cases_of(problem, 0)[0]
+    values = [*arguments(problem, case), *outputs(problem, case)]
     floating = [
         x
         for x in values

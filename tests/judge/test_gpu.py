@@ -11,6 +11,7 @@ import pytest
 
 from gluon_judge import Judge
 from gluon_judge.confine import PLANS
+from gluon_judge.errors import JudgeError
 from gluon_judge.gpu import ROUNDS, confidence, late, orders
 from gluon_judge.messages import Sample
 from tests.judge.candidates import CORPUS
@@ -32,7 +33,7 @@ def judged(judge):
         return judge.judge(
             path,
             folder / "reference.py",
-            folder / "problem.toml",
+            options.pop("problem", folder / "problem.toml"),
             on_gpu=True,
             **{"patience": 8.0, **options},
         )
@@ -62,6 +63,30 @@ def test_a_hang_on_the_gpu_is_killed(judged, tmp_path):
     )
     report = judged(path, patience=2.0)
     assert "call.hang" in report.codes
+
+
+def test_a_wait_that_is_late_names_its_stage(judged, judge, monkeypatch):
+    examine = judge.examine
+
+    def late_once(method, *values, **options):
+        if method == "agree":
+            raise JudgeError("the examiner took too long and was ended")
+        return examine(method, *values, **options)
+
+    monkeypatch.setattr(judge, "examine", late_once)
+    report = judged(CORPUS / "masked" / "honest_rows.py")
+    (gpu,) = [one for one in report.evidence if one.name == "gpu"]
+    assert gpu.status == "failed" and gpu.text.startswith("gpu comparison: the examiner took")
+    assert report.verdict == "not enough evidence" and report.stages["gpu inputs"] > 0
+
+
+def test_rates_that_the_time_does_not_allow_are_reported(judged, tmp_path):
+    problem = (CORPUS / "masked" / "problem.toml").read_text()
+    path = tmp_path / "problem.toml"
+    path.write_text(problem + "".join(f"\n[[timed]]\nM = {rows}\nN = 64\n" for rows in (8, 16)))
+    report = judged(CORPUS / "masked" / "honest_rows.py", problem=path, within=0.0)
+    (gpu,) = [one for one in report.evidence if one.name == "gpu"]
+    assert gpu.status == "skipped" and gpu.text.startswith("2 cases, but within the time 1 cases")
 
 
 def test_the_interval_holds_the_median_of_most_samples():
