@@ -46,7 +46,7 @@ show_error(errors.TuneError, lambda: tune.search(task, wrong, store=store))
 # -- TuneWorkerError: search where there is such a device, or count: `--objective roofline`
 elsewhere = tune.Settings(target="gfx1250")
 show_error(errors.TuneWorkerError, lambda: tune.search(task, elsewhere, store=store))
-#> TuneWorkerError: objective: there is no amd:gfx1250 to measure on. Without a device, let something be counted: --objective roofline, instructions or registers.
+#> TuneWorkerError: objective: there is no amd:gfx1250 to measure on. Without a device, let the time be predicted or something be counted: --objective predicted, roofline, instructions or registers.
 
 # -- TuneSpaceError: give each name at least one value, and let `when` allow some of them
 show_error(errors.TuneSpaceError, lambda: tune.space(BLOCK=[]))
@@ -70,4 +70,4 @@ tune.Store(folder / "empty.db").close()
 x = np.zeros(128, np.float32)
 show_error(errors.NotTunedError, lambda: ones[(1,)](x, config="tuned", target="sim:hopper"))
 del os.environ["GLUON_TUNE_STORE"]
-#> NotTunedError: config: no configuration of ones is known for this call; expected one for nvidia:sm_90, x=*fp32, got none in empty.db. Run `gluon tune` for it, take the nearest with config='tuned:nearest', or give BLOCK: given values are what a launch falls back to.
+#> NotTunedError: config: no configuration of ones is known for this call; expected one for nvidia:sm_90, x=*fp32, got none in empty.db. Run `gluon tune` for it, take the nearest with config='tuned:nearest', or give BLOCK: a launch falls back to given values.
