@@ -130,7 +130,7 @@ REST = [
     "(p + <int>).store(<float>)",
     *(f"(q + <int>).atomic_{name}(<int>)" for name in "add max min and or xor xchg".split()),
     "(q + i).atomic_cas(<int>, <int>)",
-    *(f"{of}atomic_load({at}<mask>, sem=<sem>, scope=<scope>)"
+    *(f"{of}atomic_load({place}<mask>, sem=<sem>, scope=<scope>)"
       for of, place in (("gl.", "q + <int>, "), ("(q + <int>).", ""))),
     *(f"{of}atomic_store({place}<int>, <mask>, sem=<sem>, scope=<scope>)"
       for of, place in (("gl.", "q + <int>, "), ("(q + <int>).", ""))),
