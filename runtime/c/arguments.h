@@ -6,8 +6,8 @@ typedef struct {
     uint64_t address;
     int64_t shape[RANK], strides[RANK];
 } Key;
-#define FLAG_NAN 1
-#define FLAG_ROUND 2
+#define FLAG_NAN 16 /* the lower bits are the rank */
+#define FLAG_ROUND 32
 
 typedef struct {
     Key key;
@@ -18,23 +18,18 @@ typedef struct {
  * each key, no allocation. The interpreter's lock protects it. */
 static Entry cache[CACHE_SIZE];
 
+/* A compiled kernel on a device, in a capsule. */
 typedef struct {
-    PyObject *owner; /* keeps all objects below alive */
+    PyObject *owner; /* keeps all objects below alive, and the attributes */
     LaunchEx call;
     void *function;
     Config config;            /* all but grid and stream */
     unsigned int ctas;        /* blocks per cluster multiply the grid */
     Py_ssize_t count, least;  /* arguments, with all constants and without those at the end */
-    PyObject *again;          /* again(status, sizes, stream, *arguments) when the driver refuses */
     PyObject *allocate;       /* allocate(programs, stream) -> (address, address, owners), or None */
     PyObject *encode;         /* encode(number, descriptor) -> bytes for maps that C leaves to it, or None */
     EncodeTiled encode_tiled; /* or NULL */
     int unmark;               /* clear the mark of small tensors, see descriptor.py */
-    /* a bound handle only */
-    PyObject *sizes, *stream_of, *device, *fallback;
-    unsigned int grid[3];              /* the same as `sizes` */
-    int (*current_device)(int *index); /* cuCtxGetDevice; NULL where there is one device */
-    int index;                         /* the same as `device` */
     MapKind maps[MAX_MAPS];
     char kinds[MAX_KINDS + 1]; /* ends with 0 */
 } Launch;
@@ -56,15 +51,30 @@ static const char *const texts[NAMES] = {
     "shape",  "strides"};
 static PyObject *names[NAMES];
 
-#define LAUNCH "gluon.launch" /* the name of capsules */
+#define LAUNCH "gluon.launch" /* the names of capsules */
+#define HANDLE "gluon.handle"
 
+/* Free the content of a capsule, which begins with its owner. */
 static void destroy(PyObject *capsule)
 {
-    Launch *self = PyCapsule_GetPointer(capsule, LAUNCH);
-    if (self == NULL)
-        return;
-    Py_XDECREF(self->owner);
-    PyMem_Free(self);
+    PyObject **content = PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule));
+    Py_XDECREF(*content);
+    PyMem_Free(content);
+}
+
+/* Return a capsule with a copy of a structure that begins with its owner, a reference that is given up. */
+static PyObject *enclose(const void *source, size_t size, const char *name)
+{
+    PyObject *capsule, **copy = PyMem_Malloc(size);
+    if (copy == NULL)
+        return PyErr_NoMemory();
+    memcpy(copy, source, size);
+    capsule = *copy == NULL ? NULL : PyCapsule_New(copy, name, destroy);
+    if (capsule == NULL) {
+        Py_XDECREF(*copy);
+        PyMem_Free(copy);
+    }
+    return capsule;
 }
 
 /* Return whether an integer parameter holds a number; its letter is that of the struct module, where upper case is
@@ -153,21 +163,6 @@ static int view_of(PyObject *value, View *out)
     return 0;
 }
 
-/* Find the current stream of a device through `stream_of(device)`; where that is None, through the library of
- * the tensors, which was seen to give the same. */
-static int find_stream(PyObject *stream_of, PyObject *device, void **out)
-{
-    PyObject *stream;
-    if (stream_of == Py_None)
-        return streams(DEVICE_CUDA, (int32_t)PyLong_AsLong(device), out);
-    stream = PyObject_CallFunctionObjArgs(stream_of, device, NULL);
-    if (stream == NULL)
-        return -1;
-    *out = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(stream);
-    Py_DECREF(stream);
-    return PyErr_Occurred() ? -1 : 0;
-}
-
 static uint64_t start_of(const View *view)
 {
     return (uint64_t)(uintptr_t)view->data + view->byte_offset;
@@ -233,24 +228,6 @@ static PyObject *call_python(PyObject *function, PyObject *const *args, Py_ssize
     return result;
 }
 
-static PyObject *refuse(const Launch *self, int status, PyObject *sizes, void *stream,
-                        PyObject *const *arguments, Py_ssize_t count)
-{
-    PyObject *result = NULL, *all[3 + MAX_PARAMETERS];
-    PyObject *code = PyLong_FromLong(status), *on = PyLong_FromVoidPtr(stream);
-    Py_ssize_t i;
-    all[0] = code;
-    all[1] = sizes;
-    all[2] = on;
-    for (i = 0; i < self->count; i++)
-        all[3 + i] = i < count ? arguments[i] : Py_None; /* a constant that is not read */
-    if (code != NULL && on != NULL)
-        result = call_python(self->again, all, 3 + self->count, NULL);
-    Py_XDECREF(code);
-    Py_XDECREF(on);
-    return result;
-}
-
 /* A field of a descriptor, by its own dictionary where it is there: half the time of an attribute. */
 static PyObject *field(PyObject *descriptor, PyObject *fields, PyObject *name)
 {
@@ -269,57 +246,46 @@ static PyObject *fields_of(PyObject *descriptor)
     return fields;
 }
 
-/* Read `rank` integers of a sequence; `values` is a new reference that is given up. */
-static int read_extents(PyObject *values, int rank, int64_t *out)
+/* Read up to RANK integers of a sequence; return their number, or -1. */
+static int read_extents(PyObject *values, int64_t *out)
 {
-    PyObject *fast = values == NULL ? NULL : PyTuple_Check(values) || PyList_Check(values)
-                                                 ? (Py_INCREF(values), values)
-                                                 : PySequence_List(values);
-    int i = 0, list = fast != NULL && PyList_Check(fast);
-    Py_ssize_t count = fast == NULL ? -1 : list ? PyList_Size(fast) : PyTuple_Size(fast);
-    if (fast != NULL && count != rank)
-        PyErr_Format(PyExc_ValueError, "the kernel was compiled for a descriptor of rank %d, not %zd",
-                     rank, count);
-    for (; count == rank && i < rank; i++) {
+    PyObject *fast = PyTuple_Check(values) || PyList_Check(values) ? (Py_INCREF(values), values)
+                                                                   : PySequence_List(values);
+    int list = fast != NULL && PyList_Check(fast);
+    Py_ssize_t i = 0, count = fast == NULL ? -1 : list ? PyList_Size(fast) : PyTuple_Size(fast);
+    for (; i < count && count <= RANK; i++) {
         out[i] = PyLong_AsLongLong(list ? PyList_GetItem(fast, i) : PyTuple_GetItem(fast, i));
         if (out[i] == -1 && PyErr_Occurred())
             break;
     }
     Py_XDECREF(fast);
+    return i == count ? (int)count : -1;
+}
+
+static int read_field(PyObject *descriptor, PyObject *fields, int name, int64_t *out)
+{
+    PyObject *values = field(descriptor, fields, names[name]);
+    int count = values == NULL ? -1 : read_extents(values, out);
     Py_XDECREF(values);
-    return i == rank ? 0 : -1;
+    return count;
 }
 
 /* Read all that a map depends on besides the address and the kind. */
-static int read_fields(PyObject *descriptor, PyObject *fields, int rank, Key *key)
+static int read_fields(PyObject *descriptor, PyObject *fields, Key *key)
 {
     PyObject *padding = field(descriptor, fields, names[PADDING]);
     PyObject *round = field(descriptor, fields, names[ROUND]);
     int rounds = round == NULL ? -1 : PyObject_IsTrue(round);
-    if (padding != NULL && PyUnicode_Check(padding) &&
-        PyUnicode_CompareWithASCIIString(padding, "nan") == 0)
-        key->flags |= FLAG_NAN;
-    if (rounds > 0)
-        key->flags |= FLAG_ROUND;
+    int nan = padding != NULL && PyUnicode_Check(padding) &&
+              PyUnicode_CompareWithASCIIString(padding, "nan") == 0;
+    int rank = read_field(descriptor, fields, SHAPE, key->shape);
+    key->flags = (uint32_t)(rank | FLAG_NAN * nan | FLAG_ROUND * (rounds > 0));
     Py_XDECREF(round);
     Py_XDECREF(padding);
-    return padding == NULL || rounds < 0 ||
-                   read_extents(field(descriptor, fields, names[SHAPE]), rank, key->shape) ||
-                   read_extents(field(descriptor, fields, names[STRIDES]), rank, key->strides)
+    return padding == NULL || rounds < 0 || rank < 1 ||
+                   read_field(descriptor, fields, STRIDES, key->strides) != rank
                ? -1
                : 0;
-}
-
-static int read_key(const MapKind *kind, PyObject *descriptor, Key *key)
-{
-    PyObject *fields = fields_of(descriptor), *base = field(descriptor, fields, names[BASE]);
-    int failed;
-    memset(key, 0, sizeof *key);
-    failed = base == NULL || address_of(base, &key->address) ||
-             read_fields(descriptor, fields, kind->rank, key);
-    Py_XDECREF(base);
-    Py_XDECREF(fields);
-    return failed ? -1 : 0;
 }
 
 static uint32_t hash_of(const Key *key)
@@ -378,29 +344,4 @@ static inline void put_word(Packed *to, uint64_t word)
 {
     to->slots[to->used] = word;
     put(to, &to->slots[to->used]);
-}
-
-/* Put one descriptor: its map, then shape and strides. */
-static int put_descriptor(const Launch *self, PyObject *descriptor, Key *key, Packed *to)
-{
-    const MapKind *kind = &self->maps[to->map];
-    unsigned char *map = to->maps[to->map];
-    Entry *entry = NULL;
-    int i, known = 0;
-    key->number = kind->number;
-    if (kind->tiled)
-        entry = find_map(key, &known);
-    if (known)
-        memcpy(map, entry->map, MAP_BYTES);
-    else if (new_map(self, to->map, descriptor, key, map) < 0)
-        return -1;
-    else if (entry != NULL) {
-        entry->key = *key;
-        memcpy(entry->map, map, MAP_BYTES);
-    }
-    to->map++;
-    put(to, map);
-    for (i = 0; i < 2 * kind->rank; i++) /* int32 shapes are at the start of their slots */
-        put_word(to, (uint64_t)(i < kind->rank ? key->shape[i] : key->strides[i - kind->rank]));
-    return 0;
 }

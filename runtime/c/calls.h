@@ -7,6 +7,7 @@
 
 #define MAX_OPTIONS 16
 #define MOST_CALLS 4096 /* kept for a kernel; then all are forgotten */
+#define BUCKETS 256
 
 typedef struct {
     PyObject *name, *otherwise; /* otherwise: the default, or NULL */
@@ -14,17 +15,16 @@ typedef struct {
 } Parameter;
 
 /* The answer to a call. */
-typedef struct {
+typedef struct Known {
+    struct Known *next; /* of the same bucket */
     uint64_t hash;
-    uint64_t *words;
-    size_t count;
-    PyObject *answer; /* a tuple that owns these, and the objects whose addresses are words: */
-    PyObject *hit, *stream_of, *device, *compiled;
+    Bound on;
+    PyObject *answer;    /* a tuple that owns these, and the objects whose addresses are words: */
+    PyObject *hit, *compiled;
     PyObject *sizes;     /* the grid where a call names none, or None */
     PyObject *constants; /* the values that a grid function gets for constants; None: the call's */
-    const Launch *launch; /* NULL: the door makes the launch of `hit` */
-    int (*current_device)(int *index); /* cuCtxGetDevice; NULL where there is one device */
-    int index;
+    size_t count;
+    uint64_t words[];
 } Known;
 
 typedef struct {
@@ -40,23 +40,19 @@ typedef struct {
     PyObject *is_small; /* returns whether the storage of a tensor is small */
     int ranged;         /* that matters */
     Rules rules;
-    Known *table; /* a power of two, at most half full */
-    size_t size, used;
+    Known *table[BUCKETS];
+    size_t used;
 } Calls;
 
-/* Find the place of a key: that of the call itself, or an empty one. */
-static Known *find(const Calls *self, uint64_t hash, const uint64_t *words, size_t count)
+/* Find the link to the answer of a call, or the end of its bucket. */
+static Known **find(Calls *self, const Reader *key, uint64_t hash)
 {
-    size_t place;
-    if (self->size == 0)
-        return NULL;
-    for (place = hash & (self->size - 1);; place = (place + 1) & (self->size - 1)) {
-        Known *known = &self->table[place];
-        if (known->words == NULL ||
-            (known->hash == hash && known->count == count &&
-             memcmp(known->words, words, count * sizeof *words) == 0))
-            return known;
-    }
+    Known **link = &self->table[hash % BUCKETS];
+    while (*link != NULL &&
+           ((*link)->hash != hash || (*link)->count != key->words ||
+            memcmp((*link)->words, key->word, key->words * sizeof *key->word) != 0))
+        link = &(*link)->next;
+    return link;
 }
 
 static int has_some(PyObject *list)
@@ -169,8 +165,7 @@ static int place_arguments(const Calls *self, PyObject *const *args, Py_ssize_t 
 static inline int read_call(const Calls *self, Call *call)
 {
     Py_ssize_t i;
-    start(&call->reader, &self->rules);
-    call->reader.is_small = self->ranged ? self->is_small : NULL;
+    start(&call->reader, &self->rules, self->ranged ? self->is_small : NULL);
     for (i = 0; i < self->count; i++)
         if (read_value(&call->reader, call->values[i], self->parameters[i].flags))
             return -1;
@@ -195,8 +190,6 @@ static PyObject *decide(const Calls *self, PyObject *const *args, Py_ssize_t cou
 static PyObject *answer(const Calls *self, Call *call, const Known *known, PyObject *grid, PyObject **asked)
 {
     unsigned int sizes[3];
-    void *stream;
-    int status = -1;
     if (grid == Py_None)
         grid = known->sizes;
     if (read_grid(grid, sizes) < 0) {
@@ -207,12 +200,7 @@ static PyObject *answer(const Calls *self, Call *call, const Known *known, PyObj
             return NULL;
         Py_CLEAR(*asked);
     }
-    if (call->stream != NULL)
-        stream = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(call->stream);
-    if (call->stream != NULL ? !PyErr_Occurred()
-                             : find_stream(known->stream_of, known->device, &stream) == 0)
-        status = send_leaves(known->launch, &call->reader, sizes, stream);
-    if (status == 0) {
+    if (send(&known->on, &call->reader, sizes, call->stream) == 0) {
         Py_INCREF(known->compiled);
         return known->compiled;
     }
@@ -241,23 +229,18 @@ static PyObject *calls_call(PyObject *object, PyObject *const *args, Py_ssize_t 
 {
     Calls *self = (Calls *)object;
     PyObject *result, *asked = NULL;
-    int here;
     Call call;
-    Reader *reader = &call.reader;
-    Known *place, known;
+    Known known, *found;
     if (count < 1 || place_arguments(self, args + 1, count - 1, keywords, &call) < 0 ||
         read_call(self, &call) < 0 || is_watched(self) ||
-        (place = find(self, hash_words(reader->word, reader->words), reader->word,
-                      reader->words)) == NULL ||
-        place->words == NULL ||
-        (place->current_device != NULL &&
-         (place->current_device(&here) != 0 || here != place->index))) {
+        (found = *find(self, &call.reader, hash_of_key(&call.reader))) == NULL ||
+        is_elsewhere(&found->on)) {
         PyErr_Clear();
         return decide(self, args, count, keywords);
     }
-    known = *place; /* functions that are called from here on may make this object forget the call */
+    known = *found; /* functions that are called from here on may make this object forget the call */
     Py_INCREF(known.answer);
-    if (known.launch == NULL) {
+    if (known.on.launch == NULL) {
         result = run(self, &call, &known, args[0]);
         Py_DECREF(known.answer);
         return result;
@@ -278,41 +261,20 @@ static PyObject *calls_call(PyObject *object, PyObject *const *args, Py_ssize_t 
 
 static void release(Known *known)
 {
-    PyMem_Free(known->words);
     Py_XDECREF(known->answer);
+    PyMem_Free(known);
 }
 
 static void forget_calls(Calls *self)
 {
-    Known *table = self->table;
-    size_t i, size = self->size;
-    self->table = NULL;
-    self->size = self->used = 0;
-    for (i = 0; i < size; i++)
-        if (table[i].words != NULL)
-            release(&table[i]);
-    PyMem_Free(table);
-}
-
-static int make_room(Calls *self)
-{
-    size_t i, size = self->size ? 2 * self->size : 16;
-    Known *table, *before = self->table;
-    if (2 * (self->used + 1) <= self->size)
-        return 0;
-    table = PyMem_Calloc(size, sizeof *table);
-    if (table == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    self->table = table;
-    i = self->size;
-    self->size = size;
-    while (i-- > 0)
-        if (before[i].words != NULL)
-            *find(self, before[i].hash, before[i].words, before[i].count) = before[i];
-    PyMem_Free(before);
-    return 0;
+    size_t i;
+    Known *known;
+    self->used = 0;
+    for (i = 0; i < BUCKETS; i++)
+        while ((known = self->table[i]) != NULL) {
+            self->table[i] = known->next;
+            release(known);
+        }
 }
 
 /* Read a call from the values of all parameters, and its options; -1 where C cannot. */
@@ -342,8 +304,7 @@ static PyObject *calls_key(PyObject *object, PyObject *args)
         return NULL;
     if (read_all(&call, (Calls *)object, values, options) < 0)
         Py_RETURN_NONE;
-    return PyBytes_FromStringAndSize((const char *)call.reader.word,
-                                     (Py_ssize_t)(call.reader.words * sizeof *call.reader.word));
+    return key_of(&call.reader);
 }
 
 static PyObject *calls_remember(PyObject *object, PyObject *args)
@@ -353,44 +314,37 @@ static PyObject *calls_remember(PyObject *object, PyObject *args)
     unsigned long long current_device;
     int ranged;
     Call call;
-    Known known, *place;
+    Known *known, *before, **link;
     size_t bytes;
     if (!PyArg_ParseTuple(args, "O!O!O!Kp", &PyTuple_Type, &values, &PyDict_Type, &options, &PyTuple_Type,
-                          &answer, &current_device, &ranged) ||
-        !PyArg_ParseTuple(answer, "OOOO!OOOO", &known.hit, &launch, &known.stream_of, &PyLong_Type,
-                          &known.device, &known.compiled, &known.sizes, &known.constants, &owners))
+                          &answer, &current_device, &ranged))
         return NULL;
-    if (ranged && !self->ranged)
+    if ((ranged && !self->ranged) || self->used >= MOST_CALLS)
         forget_calls(self);
     self->ranged |= ranged;
-    known.launch = launch == Py_None ? NULL : launch_of(launch);
-    known.current_device = (int (*)(int *))(uintptr_t)current_device;
-    if (PyErr_Occurred() || read_all(&call, self, values, options) < 0) {
-        PyErr_Clear();
+    if (read_all(&call, self, values, options) < 0)
         Py_RETURN_FALSE;
-    }
-    if (self->used >= MOST_CALLS)
-        forget_calls(self);
-    if (make_room(self) < 0)
-        return NULL;
-    bytes = call.reader.words * sizeof *known.words;
-    known.hash = hash_words(call.reader.word, call.reader.words);
-    known.count = call.reader.words;
-    known.index = (int)PyLong_AsLong(known.device);
-    known.words = PyMem_Malloc(bytes + 1);
-    if (known.words == NULL)
+    bytes = call.reader.words * sizeof *known->words;
+    known = PyMem_Malloc(sizeof *known + bytes);
+    if (known == NULL)
         return PyErr_NoMemory();
-    memcpy(known.words, call.reader.word, bytes);
-    Py_INCREF(known.answer = answer);
-    place = find(self, known.hash, known.words, known.count);
-    if (place->words != NULL) {
-        Known before = *place;
-        *place = known;
-        release(&before);
-    } else {
-        *place = known;
-        self->used++;
+    if (!PyArg_ParseTuple(answer, "OOOO!OOOO", &known->hit, &launch, &known->on.stream_of, &PyLong_Type,
+                          &known->on.device, &known->compiled, &known->sizes, &known->constants, &owners) ||
+        complete(&known->on, launch, current_device) < 0) {
+        PyMem_Free(known);
+        return NULL;
     }
+    Py_INCREF(known->answer = answer);
+    known->hash = hash_of_key(&call.reader);
+    known->count = call.reader.words;
+    memcpy(known->words, call.reader.word, bytes);
+    link = find(self, &call.reader, known->hash);
+    before = *link;
+    known->next = before == NULL ? NULL : before->next;
+    *link = known;
+    self->used += before == NULL;
+    if (before != NULL)
+        release(before);
     Py_RETURN_TRUE;
 }
 
@@ -403,10 +357,12 @@ static PyObject *calls_forget(PyObject *object, PyObject *unused)
 static int calls_traverse(PyObject *object, visitproc visit, void *arg)
 {
     Calls *self = (Calls *)object;
+    const Known *known;
     size_t i;
     Py_VISIT(self->owner);
-    for (i = 0; i < self->size; i++)
-        Py_VISIT(self->table[i].answer);
+    for (i = 0; i < BUCKETS; i++)
+        for (known = self->table[i]; known != NULL; known = known->next)
+            Py_VISIT(known->answer);
     Py_VISIT(Py_TYPE(object));
     return 0;
 }

@@ -25,8 +25,7 @@ static Legal *find_legal(PyObject *const *fields, uint64_t *words, size_t *words
         view.strides == NULL || (rounded != Py_True && rounded != Py_False) ||
         (!PyList_Check(block) && !PyTuple_Check(block)))
         return NULL;
-    Py_INCREF(block);
-    if (read_extents(block, view.rank, sizes) < 0) {
+    if (read_extents(block, sizes) != view.rank) {
         PyErr_Clear();
         return NULL;
     }

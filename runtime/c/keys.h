@@ -21,13 +21,14 @@ typedef struct {
 /* One value of a call, tuples taken apart: one for each letter of a launch's `kinds`. */
 typedef struct {
     PyObject *value;
-    uint64_t word; /* the address of a tensor; a number */
+    uint64_t word; /* the address of a tensor, or of that of a descriptor; a number */
     int what;      /* one of these: */
+    int tensor;    /* of a prepared launch: which tensor of a call comes here, from 1 on */
 } Leaf;
 enum { PLAIN, ADDRESS, NUMBER, DESCRIPTOR };
 
 typedef struct {
-    const Rules *rules;
+    const Rules *rules; /* NULL: no key is wanted */
     PyObject *is_small; /* asked of tensors; NULL where the size of their storages does not matter */
     size_t words, leaves, descriptors;
     Leaf leaf[MAX_LEAVES];
@@ -35,9 +36,10 @@ typedef struct {
     uint64_t word[MAX_WORDS];
 } Reader;
 
-static void start(Reader *to, const Rules *rules)
+static void start(Reader *to, const Rules *rules, PyObject *is_small)
 {
     to->rules = rules;
+    to->is_small = is_small;
     to->words = to->leaves = to->descriptors = 0;
 }
 
@@ -45,7 +47,7 @@ static int add_leaf(Reader *to, PyObject *value, int what, uint64_t word)
 {
     if (to->leaves == MAX_LEAVES)
         return -1;
-    to->leaf[to->leaves++] = (Leaf){value, word, what};
+    to->leaf[to->leaves++] = (Leaf){value, word, what, 0};
     return 0;
 }
 
@@ -87,42 +89,31 @@ static int read_constant(Reader *to, PyObject *value)
     return overflow || add_leaf(to, value, PLAIN, 0) || add(to, word_of(cls)) ? -1 : add(to, word);
 }
 
-static int read_descriptor_fields(Reader *to, PyObject *value, PyObject *fields)
-{
-    PyObject *base = field(value, fields, names[BASE]), *layout = field(value, fields, names[LAYOUT]);
-    PyObject *block = field(value, fields, names[BLOCK_SHAPE]);
-    int64_t sizes[RANK];
-    View view;
-    Key *key = &to->keys[to->descriptors++];
-    int failed, rank = block == NULL ? 0 : (int)PySequence_Size(block), i;
-    memset(key, 0, sizeof *key);
-    failed = base == NULL || layout == NULL || rank < 1 || rank > RANK || !view_of(base, &view) ||
-             add(to, word_of(Py_TYPE(base))) || add(to, word_of_view(&view, 0)) ||
-             add(to, word_of(layout)) || add(to, (uint64_t)rank);
-    if (!failed)
-        key->address = start_of(&view);
-    Py_XDECREF(base);
-    Py_XDECREF(layout);
-    if (failed) {
-        Py_XDECREF(block);
-        return -1;
-    }
-    if (read_extents(block, rank, sizes)) /* takes `block` */
-        return -1;
-    for (i = 0; i < rank; i++)
-        if (add(to, (uint64_t)sizes[i]))
-            return -1;
-    return read_fields(value, fields, rank, key); /* refuses other ranks of the tensor */
-}
-
+/* Read a descriptor: element type, layout and ranks into the key; the facts of its map into `keys`. */
 static __attribute__((noinline)) int read_descriptor(Reader *to, PyObject *value)
 {
-    PyObject *fields;
-    int status;
-    if (to->descriptors == MAX_MAPS || add_leaf(to, value, DESCRIPTOR, 0))
-        return -1;
-    fields = fields_of(value);
-    status = read_descriptor_fields(to, value, fields);
+    PyObject *fields = fields_of(value), *base = field(value, fields, names[BASE]);
+    PyObject *layout = field(value, fields, names[LAYOUT]);
+    int64_t sizes[RANK];
+    int i, rank = read_field(value, fields, BLOCK_SHAPE, sizes), status = -1;
+    if (base != NULL && layout != NULL && rank >= 1 && to->descriptors < MAX_MAPS) {
+        Key *key = &to->keys[to->descriptors++];
+        View view;
+        memset(key, 0, sizeof *key);
+        if (to->rules == NULL)
+            status = address_of(base, &key->address);
+        else if (view_of(base, &view)) {
+            key->address = start_of(&view);
+            status = add(to, word_of(Py_TYPE(base))) | add(to, word_of_view(&view, 0)) |
+                     add(to, word_of(layout)) | add(to, (uint64_t)rank);
+        }
+        for (i = 0; i < rank; i++)
+            status |= add(to, (uint64_t)sizes[i]);
+        status |= add_leaf(to, value, DESCRIPTOR, key->address) | read_fields(value, fields, key);
+        status |= add(to, key->flags & 15);
+    }
+    Py_XDECREF(layout);
+    Py_XDECREF(base);
     Py_XDECREF(fields);
     return status;
 }
@@ -145,14 +136,16 @@ static int width_of(long long number)
 static int read_number(Reader *to, PyObject *value, int flags)
 {
     const Rules *rules = to->rules;
-    int overflow;
+    int overflow, wide, even, one, width;
     long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
-    int wide = number < rules->least || number > rules->most;
-    int even = (flags & SPECIALIZE) && (flags & ALIGN) && !(number & rules->divides);
-    int one = (flags & SPECIALIZE) && number == rules->constant;
-    int width = flags & WIDTH ? width_of(number) : 0;
     if (overflow || add_leaf(to, value, NUMBER, (uint64_t)number))
         return -1;
+    if (rules == NULL)
+        return 0;
+    wide = number < rules->least || number > rules->most;
+    even = (flags & SPECIALIZE) && (flags & ALIGN) && !(number & rules->divides);
+    one = (flags & SPECIALIZE) && number == rules->constant;
+    width = flags & WIDTH ? width_of(number) : 0;
     return add(to, (uint64_t)(wide | even << 1 | one << 2 | width << 3));
 }
 
@@ -177,17 +170,19 @@ static int read_value(Reader *to, PyObject *value, int flags)
     if (add(to, word_of(cls)))
         return -1;
     if (view_of(value, &view)) {
-        int aligned = (flags & SPECIALIZE) && (flags & ALIGN);
+        uint64_t divides = to->rules != NULL && (flags & SPECIALIZE) && (flags & ALIGN)
+                               ? (uint64_t)to->rules->divides
+                               : 0;
         if (add_leaf(to, value, ADDRESS, start_of(&view)) ||
             (to->is_small != NULL && flags & SPECIALIZE && add_size(to, value)))
             return -1;
-        return add(to, word_of_view(&view, aligned ? (uint64_t)to->rules->divides : 0));
+        return add(to, word_of_view(&view, divides));
     }
     if (cls == &PyLong_Type)
         return read_number(to, value, flags);
     if (cls == &PyFloat_Type || cls == &PyBool_Type || value == Py_None)
         return add_leaf(to, value, PLAIN, 0);
-    if (cls == &PyTuple_Type) {
+    if (PyTuple_Check(value)) {
         count = PyTuple_Size(value);
         if (add(to, (uint64_t)count))
             return -1;
@@ -196,7 +191,9 @@ static int read_value(Reader *to, PyObject *value, int flags)
                 return -1;
         return 0;
     }
-    return class_of(cls) >= 0 ? read_descriptor(to, value) : -1;
+    if (class_of(cls) >= 0)
+        return read_descriptor(to, value);
+    return to->rules == NULL ? add_leaf(to, value, PLAIN, 0) : -1;
 }
 
 static int read_option(Reader *to, PyObject *name, PyObject *value)
@@ -219,4 +216,15 @@ static uint64_t hash_words(const uint64_t *words, size_t count)
         hash ^= hash >> 32;
     }
     return hash;
+}
+
+static uint64_t hash_of_key(const Reader *key)
+{
+    return hash_words(key->word, key->words);
+}
+
+/* Return the key of a call as bytes. */
+static PyObject *key_of(const Reader *from)
+{
+    return PyBytes_FromStringAndSize((const char *)from->word, (Py_ssize_t)(from->words * sizeof *from->word));
 }

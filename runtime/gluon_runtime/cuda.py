@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from gluon_runtime import native
 from gluon_runtime.driver import torch_cuda, torch_stream
@@ -225,14 +225,8 @@ class CudaDriver:
                 got=self._text(status),
             )
 
-    def engaged(
-        self, loaded: Loaded, form: Form, again: Callable[..., None]
-    ) -> Optional[native.Engaged]:
-        """Return the launch of a form in C; None where that cannot.
-
-        Args:
-            again: `again(status, sizes, stream, *values)`, for a launch that the driver refused.
-        """
+    def engaged(self, loaded: Loaded, form: Form) -> Optional[native.Engaged]:
+        """Return the launch of a form in C; None where that cannot."""
         letters, launch = letters_of(form), form.launch
         if letters is None:
             return None
@@ -246,7 +240,6 @@ class CudaDriver:
             num_ctas=launch.num_ctas,
             count=len(form.arguments),
             values=len(form.packing.fields) + 2,
-            again=again,
         )
         current = native.address_of(self.calls, "cuCtxGetDevice")
         if launcher is None:

@@ -51,19 +51,8 @@ class _Loaded:
         self._maps = [(index, field.map) for index, field in fields if field.map is not None]
         self._encoded: dict[Any, tuple[Any, ...]] = {}
         make = None if self._scratch else getattr(driver, "engaged", None)
-        self.engine: Optional[Engaged] = make and make(self.loaded, form, self._again)
+        self.engine: Optional[Engaged] = make and make(self.loaded, form)
         self.bind = self.engine and self.engine.bind
-        alone = self.engine is not None and not self.engine.several  # no device to be made current
-        self._in_c = self.engine.launch if self.engine is not None and alone else None
-
-    def __call__(self, sizes: tuple[int, int, int], stream: int, *values: Any) -> None:
-        if self._in_c is not None:
-            try:
-                self._in_c(sizes, stream, *values)
-                return
-            except (AttributeError, OverflowError, TypeError, ValueError):  # nothing was launched
-                pass
-        self._again(0, sizes, stream, *values)
 
     def _mapped(self, flat: Sequence[Any]) -> list[Any]:
         """Return the values of the fields with descriptors as the code takes them; their maps are kept."""
@@ -79,8 +68,7 @@ class _Loaded:
             mapped[index] = encoded
         return mapped
 
-    def _again(self, _: int, sizes: tuple[int, int, int], stream: int, *values: Any) -> None:
-        """Launch in Python, as where the driver refused a launch of the engine."""
+    def __call__(self, sizes: tuple[int, int, int], stream: int, *values: Any) -> None:
         flat: Sequence[Any] = [
             look(reduce(operator.getitem, path, values)).value for path in self._paths
         ]

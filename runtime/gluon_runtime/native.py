@@ -24,7 +24,7 @@ __all__ = [
     "teach",
 ]
 
-_VERSION = 9  # of the interface of `engine.c`
+_VERSION = 10  # of the interface of `engine.c`
 
 
 def module() -> Any:
@@ -42,13 +42,13 @@ class Engaged(NamedTuple):
     """A launch of the engine, and the devices that it runs on. A launcher has it as its attribute `engine`.
 
     Args:
-        launch: of `launch`.
+        launch: that of `launch`.
         several: there is more than one device.
         current_device: the address of `cuCtxGetDevice`, 0 for a driver that does not offer it.
         described: classes of tensor descriptors.
     """
 
-    launch: Callable[..., None]
+    launch: Any
     several: bool
     current_device: int
     described: tuple[type, ...] = ()
@@ -74,9 +74,16 @@ class Engaged(NamedTuple):
         engine, asked = importlib.import_module("gluon_runtime._engine"), self.asked
         if asked is None:
             return handle
-        stream = _stream(engine, stream_of, device)
+        stream = self.taught(engine, stream_of, device)
         bound: Callable[..., None] = engine.bind(self.launch, sizes, stream, device, handle, asked)
         return bound
+
+    def taught(self, engine: Any, stream_of: Callable[[int], int], device: int) -> Any:
+        """Have C read tensors and descriptors; return how it finds the current stream, see `_stream`."""
+        teach(engine)
+        for cls in self.described:
+            engine.teach(cls, True)
+        return _stream(engine, stream_of, device)
 
 
 def address_of(library: Any, name: str) -> int:
@@ -117,10 +124,8 @@ def _stream(engine: Any, stream_of: Callable[[int], int], device: int) -> Any:
     return None if same else stream_of
 
 
-def launch(
-    letters: str, *, attributes: tuple[Any, int], **parts: Any
-) -> Optional[Callable[..., None]]:
-    """Return `launch(sizes, stream, *arguments)` of a loaded kernel; None where the engine cannot.
+def launch(letters: str, *, attributes: tuple[Any, int], **parts: Any) -> Any:
+    """Return a loaded kernel as `Engaged` takes it; None where the engine cannot launch it.
 
     Args:
         letters: one per argument: P for pointers, T for descriptors, x for constants, else that of the
@@ -128,23 +133,18 @@ def launch(
         attributes: of the launch, an array or buffer of `CUlaunchAttribute`, and their number.
         parts: `call`, the address of `cuLaunchKernelEx`; the `function`, its `threads` per block, bytes of
             `shared` memory and `num_ctas`; `count`, the number of arguments, and `values`, the number of
-            those that the kernel takes after tuples and descriptors are taken apart; `again(status, sizes,
-            stream, *arguments)`, for a launch that the driver refused, which the launch keeps alive, and with
-            it the attributes. Optional: `allocate(programs, stream) -> (address, address, owners)` of
-            scratch memory; `maps`, how the maps of its descriptors are encoded; `encode(number,
-            descriptor) -> bytes`, for maps that the engine leaves to it; `encode_tiled`, the address of
-            `cuTensorMapEncodeTiled`; `unmark`, to clear the mark of small tensors in maps.
+            those that the kernel takes after tuples and descriptors are taken apart. Optional:
+            `allocate(programs, stream) -> (address, address, owners)` of scratch memory; `maps`, how the maps
+            of its descriptors are encoded; `encode(number, descriptor) -> bytes`, for maps that the engine
+            leaves to it; `encode_tiled`, the address of `cuTensorMapEncodeTiled`; `unmark`, to clear the
+            mark of small tensors in maps.
     """
     engine = module()
     if engine is None:
         return None
-    teach(engine)
     buffer, number = attributes
     address = ctypes.addressof(buffer) if number else 0
-    launcher: Optional[Callable[..., None]] = engine.make(
-        letters, attributes=address, number=number, **parts
-    )
-    return launcher
+    return engine.make(letters, attributes=address, number=number, owner=buffer, **parts)
 
 
 def front(
@@ -194,10 +194,7 @@ def remember(
     engaged: Optional[Engaged] = getattr(hit.launch, "engine", None)
     launcher, stream, asked = None, None, engaged and engaged.asked
     if engaged is not None and asked is not None:
-        launcher, stream = engaged.launch, _stream(engine, hit.stream_of, hit.device)
-        for cls in engaged.described:
-            engine.teach(cls, True)
-    teach(engine)
+        launcher, stream = engaged.launch, engaged.taught(engine, hit.stream_of, hit.device)
     owners: list[Any] = [*options, *options.values()]
     for parameter, value in zip(parameters, values):
         owners.extend([value] if parameter.flags & CONSTANT else _owned(value))
@@ -208,7 +205,7 @@ def remember(
 def _owned(value: Any) -> Iterator[Any]:
     """Yield the objects of an argument whose addresses are part of a key: they must not be used again."""
     yield type(value)
-    if type(value) is tuple:
+    if isinstance(value, tuple):
         for item in value:
             yield from _owned(item)
     elif hasattr(value, "block_shape") and hasattr(value, "base"):

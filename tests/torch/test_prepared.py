@@ -68,7 +68,7 @@ launches = ctypes.c_int.in_dll(libraries[0], "launches")
 x, y, out = torch.randn(3, 300).unbind(0)
 x, y, out = x.clone(), y.clone(), out.clone()
 launch = gluon.torch.prepare(scale, (2,), ((x, y), out, 300, 3.0, 256), (x, y, out))
-assert launch.__name__ == "refilled", launch
+assert launch.__name__ == "handle", launch
 before = launches.value
 launch(out, x, y)
 assert launches.value == before + 1

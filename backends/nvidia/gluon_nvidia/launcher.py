@@ -25,7 +25,7 @@ from gluon_nvidia.descriptor import (
     map_kinds,
 )
 from gluon_nvidia.driver import ERROR_INVALID_CONTEXT, Driver
-from gluon_nvidia.host.descriptor import TensorDescriptor
+from gluon_nvidia.host.descriptor import TensorDescriptor, TensorDescriptorIm2Col
 from gluon_runtime import native
 
 __all__ = ["Layout", "make_launcher"]
@@ -273,7 +273,9 @@ def generate(
     engine = writer.engine(handle)
     if engine is not None:
         several, current = cuda.device_count > 1, cuda.current_device_address
-        launch.engine = native.Engaged(engine, several, current, (TensorDescriptor,))
+        launch.engine = native.Engaged(
+            engine, several, current, (TensorDescriptor, TensorDescriptorIm2Col)
+        )
         launch.bind = launch.engine.bind
     writer.namespace["launch"] = launch
     return launch  # type: ignore[no-any-return]
@@ -350,8 +352,8 @@ class _Writer:
         launch: Callable[..., None] = namespace["launch"]
         return launch
 
-    def engine(self, handle: int) -> Optional[Callable[..., None]]:
-        """Return the same `launch(sizes, stream, *arguments)` in C; None where it cannot take these.
+    def engine(self, handle: int) -> Any:
+        """Return the same launch in C, see `native.launch`; None where it cannot take these arguments.
 
         16-bit float scalars are left to the Python form.
         """
@@ -368,7 +370,6 @@ class _Writer:
             num_ctas=self.metadata.num_ctas,
             count=len(letters),
             values=len(self._layout(self.names).values),
-            again=self._again,
             allocate=self.allocate,
             maps=tuple(kind.packed() for kind in self.maps),
             encode=self._encode if self.maps else None,

@@ -1,0 +1,313 @@
+/* A compiled kernel that is bound to a device, the launch, and prepared launches: part of engine.c. */
+
+/* A launch on one device. */
+typedef struct {
+    const Launch *launch; /* NULL: the door of the kernel makes it */
+    PyObject *stream_of, *device;
+    int (*current_device)(int *index); /* cuCtxGetDevice; NULL where there is one device */
+    int index;                         /* the same as `device` */
+} Bound;
+
+static int complete(Bound *self, PyObject *launch, unsigned long long current_device)
+{
+    self->launch = launch == Py_None ? NULL : PyCapsule_GetPointer(launch, LAUNCH);
+    self->current_device = (int (*)(int *))(uintptr_t)current_device;
+    self->index = (int)PyLong_AsLong(self->device);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Return whether another device is current. */
+static int is_elsewhere(const Bound *self)
+{
+    int here;
+    return self->current_device != NULL && (self->current_device(&here) != 0 || here != self->index);
+}
+
+/* Find the current stream through `stream_of(device)`; where that is None, through the library of the tensors,
+ * which was seen to give the same. */
+static int find_stream(const Bound *self, void **out)
+{
+    PyObject *stream;
+    if (self->stream_of == Py_None)
+        return streams(DEVICE_CUDA, (int32_t)self->index, out);
+    stream = PyObject_CallFunctionObjArgs(self->stream_of, self->device, NULL);
+    if (stream == NULL)
+        return -1;
+    *out = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(stream);
+    Py_DECREF(stream);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Put one descriptor: its map, then shape and strides. */
+static int put_descriptor(const Launch *self, const Leaf *leaf, Key *key, Packed *to)
+{
+    const MapKind *kind = &self->maps[to->map];
+    unsigned char *map = to->maps[to->map];
+    Entry *entry = NULL;
+    int i, known = 0;
+    if ((int)(key->flags & 15) != kind->rank)
+        return -1;
+    key->number = kind->number;
+    key->address = leaf->word;
+    if (kind->tiled)
+        entry = find_map(key, &known);
+    if (known)
+        memcpy(map, entry->map, MAP_BYTES);
+    else if (new_map(self, to->map, leaf->value, key, map) < 0)
+        return -1;
+    else if (entry != NULL) {
+        entry->key = *key;
+        memcpy(entry->map, map, MAP_BYTES);
+    }
+    to->map++;
+    put(to, map);
+    for (i = 0; i < 2 * kind->rank; i++) /* int32 shapes are at the start of their slots */
+        put_word(to, (uint64_t)(i < kind->rank ? key->shape[i] : key->strides[i - kind->rank]));
+    return 0;
+}
+
+/* Put one leaf by its letter. Its address, its number, or the `key` of a descriptor is known. */
+static inline int put_leaf(const Launch *self, char kind, const Leaf *leaf, Key *key, Packed *to)
+{
+    int is_integer = kind != 'P' && kind != 'f' && kind != 'd';
+    if (kind == 'T' || leaf->what == DESCRIPTOR)
+        return kind == 'T' && leaf->what == DESCRIPTOR ? put_descriptor(self, leaf, key, to) : -1;
+    if (leaf->what == ADDRESS ? kind == 'P'
+                              : leaf->what == NUMBER && is_integer && holds(kind, (long long)leaf->word))
+        to->slots[to->used] = leaf->word;
+    else if (read_argument(kind, leaf->value, &to->slots[to->used]) < 0)
+        return -1;
+    put(to, &to->slots[to->used]);
+    return 0;
+}
+
+/* Put the pointers that close every list: global and profile scratch. Return the objects that keep them alive, or
+ * NULL with or without an error. */
+static PyObject *take_scratch(const Launch *self, const Config *config, Packed *to)
+{
+    int i;
+    PyObject *answer = NULL;
+    uint64_t *slots = &to->slots[to->used];
+    put_word(to, 0);
+    put_word(to, 0);
+    if (self->allocate == Py_None)
+        return NULL;
+    answer = PyObject_CallFunction(
+        self->allocate, "KK",
+        (unsigned long long)config->grid[0] * config->grid[1] * config->grid[2],
+        (unsigned long long)(uintptr_t)config->stream);
+    for (i = 0; answer != NULL && i < 2; i++) {
+        PyObject *item = PyTuple_GetItem(answer, i);
+        if (item != NULL)
+            slots[i] = PyLong_AsUnsignedLongLong(item);
+    }
+    if (PyErr_Occurred())
+        Py_CLEAR(answer);
+    return answer;
+}
+
+/* Launch with the leaves of the arguments on `stream`, the current one where it is NULL. Unless it returns 0, nothing
+ * was launched, with or without an exception. */
+static int send(const Bound *on, Reader *from, const unsigned int *grid, PyObject *stream)
+{
+    const Launch *self = on->launch;
+    Packed packed;
+    Config config = self->config;
+    const char *kind;
+    size_t leaf = 0, descriptor = 0;
+    PyObject *owners;
+    int status;
+    memcpy(config.grid, grid, sizeof config.grid);
+    packed.used = packed.map = 0;
+    if (stream != NULL)
+        config.stream = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(stream);
+    if (stream != NULL ? PyErr_Occurred() != NULL : find_stream(on, &config.stream) != 0)
+        return -1;
+    for (kind = self->kinds; *kind; kind++) {
+        Leaf *next = &from->leaf[leaf];
+        if (*kind == '(' || *kind == ')')
+            continue;
+        if (leaf++ == from->leaves)
+            return -1;
+        if (*kind != 'x' && put_leaf(self, *kind, next, &from->keys[descriptor], &packed) < 0)
+            return -1;
+        descriptor += next->what == DESCRIPTOR;
+    }
+    if (leaf != from->leaves)
+        return -1;
+    owners = take_scratch(self, &config, &packed);
+    if (owners == NULL && PyErr_Occurred())
+        return -1;
+    config.grid[0] *= self->ctas;
+    Py_BEGIN_ALLOW_THREADS
+    status = self->call(&config, self->function, packed.parameters, NULL);
+    Py_END_ALLOW_THREADS
+    Py_XDECREF(owners);
+    return status;
+}
+
+/* A prepared launch. `fallback`, written in Python, knows defaults, keywords, another grid, and mistakes. */
+typedef struct {
+    PyObject *owner; /* the arguments of `bind` or `refill`, which own the others */
+    Bound on;
+    PyObject *fallback;
+    unsigned int grid[3];
+    Py_ssize_t least, most; /* arguments */
+    size_t leaves, descriptors; /* from here on, only where all but some tensors is fixed */
+    Leaf leaf[MAX_LEAVES];
+    Key keys[MAX_MAPS];
+} Handle;
+
+/* Read the arguments of a launch by its letters; constants at the end may be missing. */
+static int read_arguments(const Launch *launch, PyObject *const *args, Py_ssize_t count, Reader *to)
+{
+    const char *kind = launch->kinds;
+    Py_ssize_t i;
+    start(to, NULL, NULL);
+    for (i = 0; i < launch->count; i++) {
+        int depth = 0;
+        if (*kind == 'x' ? add_leaf(to, i < count ? args[i] : Py_None, PLAIN, 0)
+                         : read_value(to, args[i], 0))
+            return -1;
+        do
+            depth += (*kind == '(') - (*kind == ')');
+        while (*kind++ && depth);
+    }
+    return 0;
+}
+
+/* Take the fixed arguments, and put the tensors of a call in their places. */
+static int fill(const Handle *self, PyObject *const *args, Reader *to)
+{
+    size_t i;
+    start(to, NULL, NULL);
+    to->leaves = self->leaves;
+    memcpy(to->leaf, self->leaf, self->leaves * sizeof *to->leaf);
+    memcpy(to->keys, self->keys, self->descriptors * sizeof *to->keys);
+    for (i = 0; i < to->leaves; i++) {
+        Leaf *leaf = &to->leaf[i];
+        View view;
+        if (leaf->tensor && !view_of(args[leaf->tensor - 1], &view))
+            return -1;
+        if (leaf->tensor)
+            leaf->word = start_of(&view);
+    }
+    return 0;
+}
+
+static PyObject *handle(PyObject *capsule, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    const Handle *self = PyCapsule_GetPointer(capsule, HANDLE);
+    Reader reader;
+    if (keywords == NULL && count >= self->least && count <= self->most && !is_elsewhere(&self->on) &&
+        (self->leaves ? fill(self, args, &reader)
+                      : read_arguments(self->on.launch, args, count, &reader)) == 0 &&
+        send(&self->on, &reader, self->grid, NULL) == 0)
+        Py_RETURN_NONE;
+    PyErr_Clear();
+    return call_python(self->fallback, args, count, keywords);
+}
+
+static PyMethodDef handle_method = {"handle", (PyCFunction)(void (*)(void))handle,
+                                    METH_FASTCALL | METH_KEYWORDS, "handle(*arguments)"};
+
+static PyObject *as_function(const Handle *self, size_t size)
+{
+    PyObject *result, *capsule = enclose(self, size, HANDLE);
+    result = capsule == NULL ? NULL : PyCFunction_NewEx(&handle_method, capsule, NULL);
+    Py_XDECREF(capsule);
+    return result;
+}
+
+static PyObject *bind(PyObject *module, PyObject *args)
+{
+    PyObject *launch, *sizes;
+    Handle self;
+    unsigned long long current_device;
+    Py_ssize_t i;
+    memset(&self, 0, sizeof self);
+    if (!PyArg_ParseTuple(args, "OO!OO!OK", &launch, &PyTuple_Type, &sizes, &self.on.stream_of,
+                          &PyLong_Type, &self.on.device, &self.fallback, &current_device) ||
+        complete(&self.on, launch, current_device) < 0)
+        return NULL;
+    for (i = 0; i < 3; i++) {
+        PyObject *size = PyTuple_GetItem(sizes, i);
+        self.grid[i] = size == NULL ? 0 : (unsigned int)PyLong_AsUnsignedLong(size);
+    }
+    if (PyErr_Occurred())
+        return NULL;
+    self.least = self.on.launch->least;
+    self.most = self.on.launch->count;
+    Py_INCREF(self.owner = args);
+    return as_function(&self, offsetof(Handle, leaf));
+}
+
+/* Return which of the marks this is, from 1 on: the argument itself, or the base of a descriptor; 0 for none. */
+static int mark_of(const Leaf *leaf, PyObject *marks)
+{
+    PyObject *value = leaf->value;
+    int i;
+    if (leaf->what == DESCRIPTOR) {
+        value = PyObject_GetAttr(value, names[BASE]);
+        Py_XDECREF(value); /* the descriptor keeps it */
+    }
+    for (i = (int)PyTuple_Size(marks); i > 0 && PyTuple_GetItem(marks, i - 1) != value; i--) {
+    }
+    return i;
+}
+
+static PyObject *refill(PyObject *module, PyObject *args)
+{
+    PyObject *bound, *arguments, *marks, *fallback, *capsule, *values[MAX_PARAMETERS];
+    const Handle *source;
+    Reader reader;
+    Handle self;
+    size_t i;
+    if (!PyArg_ParseTuple(args, "OO!O!O", &bound, &PyTuple_Type, &arguments, &PyTuple_Type, &marks, &fallback) ||
+        (capsule = PyObject_GetAttr(bound, names[SELF])) == NULL)
+        return NULL;
+    Py_DECREF(capsule); /* the function keeps it */
+    source = PyCapsule_GetPointer(capsule, HANDLE);
+    if (source == NULL)
+        return NULL;
+    memcpy(&self, source, offsetof(Handle, leaf));
+    self.least = self.most = PyTuple_Size(marks);
+    for (i = 0; i < (size_t)PyTuple_Size(arguments) && i < MAX_PARAMETERS; i++)
+        values[i] = PyTuple_GetItem(arguments, (Py_ssize_t)i);
+    if ((Py_ssize_t)i < source->least ||
+        read_arguments(self.on.launch, values, (Py_ssize_t)i, &reader) < 0) {
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    for (i = 0; i < reader.leaves; i++) {
+        Leaf *leaf = &reader.leaf[i];
+        leaf->tensor = mark_of(leaf, marks);
+        if (leaf->tensor && leaf->what == NUMBER)
+            *leaf = (Leaf){Py_None, 0, ADDRESS, leaf->tensor};
+    }
+    self.leaves = reader.leaves;
+    self.descriptors = reader.descriptors;
+    memcpy(self.leaf, reader.leaf, reader.leaves * sizeof *self.leaf);
+    memcpy(self.keys, reader.keys, reader.descriptors * sizeof *self.keys);
+    self.fallback = fallback;
+    self.owner = Py_BuildValue("OO", bound, args);
+    return as_function(&self, sizeof self);
+}
+
+/* signature(*tensors): dtype, device, sizes, strides and alignment of each as bytes; None stands for itself. */
+static PyObject *signature(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Reader to;
+    Py_ssize_t i;
+    start(&to, NULL, NULL);
+    for (i = 0; i < count; i++) {
+        View view = {0};
+        int dim, failed = args[i] != Py_None && (!view_of(args[i], &view) || view.strides == NULL);
+        failed |= add(&to, args[i] != Py_None ? 1 + (uint64_t)view.rank : 0) | add(&to, word_of_view(&view, 15));
+        for (dim = 0; !failed && dim < view.rank; dim++)
+            failed = add(&to, (uint64_t)view.shape[dim]) | add(&to, (uint64_t)view.strides[dim]);
+        if (failed)
+            Py_RETURN_NONE;
+    }
+    return key_of(&to);
+}
