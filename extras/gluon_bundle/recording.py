@@ -48,7 +48,7 @@ class Recording:
     """The launches that `record` collects: iterate over it, or pass it to `Bundle.add_recorded`."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[Any, str], Recorded] = {}
+        self._launches: dict[tuple[Any, str], Recorded] = {}
         self._lock = threading.Lock()
 
     def note(
@@ -60,19 +60,19 @@ class Recording:
         key = (source.fn, form_key(source, target, explicit))
         values = {name: getattr(options, name) for name in explicit}
         with self._lock:
-            launch = self._found.get(key)
+            launch = self._launches.get(key)
             if launch is None:
-                self._found[key] = Recorded(source, target, values, grid)
+                self._launches[key] = Recorded(source, target, values, grid)
                 return
             launch.launches += 1
             if grid is not None and grid != launch.grid:
                 launch.grid = None
 
     def __iter__(self) -> Iterator[Recorded]:
-        return iter(tuple(self._found.values()))
+        return iter(tuple(self._launches.values()))
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._launches)
 
 
 @contextmanager

@@ -89,7 +89,7 @@ def _by_one_run(
     seen = set()
     for kernel in gluon_kernels(record):
         for target in real:
-            row = _made(kernel, target)
+            row = _row(kernel, target)
             warps = str(kernel.metadata.num_warps)
             key = (row.kernel, row.signature, row.target, warps, kernel.src.hash())
             if key not in seen:
@@ -100,7 +100,7 @@ def _by_one_run(
     return rows, code
 
 
-def _made(kernel: Any, target: Target) -> Made:
+def _row(kernel: Any, target: Target) -> Made:
     types = signature_of(kernel.src)
     return compiled_row(kernel.src.name, types, target, lambda: hardware_kernel(kernel, target))
 

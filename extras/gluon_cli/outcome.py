@@ -265,7 +265,7 @@ def _owed(
     for place in better:
         needed = [name for name, code in without.items() if moves(code, place) > moves(best, place)]
         names = tuple(needed or [name for _, name in unknown])
-        owed[place] = names, _said(source, names, narrow[place], best.get(place))
+        owed[place] = names, _advice(source, names, narrow[place], best.get(place))
     return owed
 
 
@@ -289,7 +289,7 @@ def _unknown(source: GluonASTSource) -> Iterator[tuple[Path, str]]:
         yield from walk(source.signature.get(name), (index,), name)
 
 
-def _said(
+def _advice(
     source: GluonASTSource, names: Sequence[str], now: LineCode, then: Optional[LineCode]
 ) -> str:
     kind, width = now.narrowest or (Instruction.LOAD, 0)

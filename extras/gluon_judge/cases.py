@@ -88,7 +88,7 @@ def _volume(problem: Problem, case: Case) -> float:
 def arguments(problem: Problem, case: Case) -> list[Any]:
     """Return the arguments of a case that the candidate reads."""
     generator = torch.Generator().manual_seed(case.seed)
-    return [_made(problem, case, one, generator) for one in problem.inputs.values()]
+    return [_value(problem, case, one, generator) for one in problem.inputs.values()]
 
 
 def outputs(problem: Problem, case: Case) -> list[Any]:
@@ -106,7 +106,7 @@ def _dtype(case: Case, one: Input) -> Any:
     return getattr(torch, case.dtypes.get(one.dtype, one.dtype))
 
 
-def _made(problem: Problem, case: Case, one: Input, generator: Any) -> Any:
+def _value(problem: Problem, case: Case, one: Input, generator: Any) -> Any:
     if one.shape is None:
         value = evaluate(one.value, case.sizes)
         return value

@@ -43,7 +43,7 @@ class Counting(Equal):
     arithmetic: Optional[Arithmetic]
     rules: set[tuple[str, int, int, int, int]]
     _decisions: list[int]
-    _made: list[int]
+    _taken: list[int]
     _products: dict[Any, bool]
 
     @staticmethod
@@ -130,10 +130,10 @@ class Counting(Equal):
         return self._decide()
 
     def _decide(self) -> int:
-        if len(self._made) >= len(self._decisions):
+        if len(self._taken) >= len(self._decisions):
             raise Decide
-        self._made.append(self._decisions[len(self._made)])
-        return self._made[-1]
+        self._taken.append(self._decisions[len(self._taken)])
+        return self._taken[-1]
 
     def _compared(self, state: State, task: int, name: str, a: Any, b: Any) -> Optional[int]:
         """Return a comparison with a loop's bound, or with the product of two; None where it is none."""
@@ -145,14 +145,14 @@ class Counting(Equal):
         root = self._root(task, state.tasks[task].at, core)
         if root is not None:
             known = root
-            return _told(name, lambda more: self._below(state, task, known, a, more - offset))
+            return _comparison(name, lambda more: self._below(state, task, known, a, more - offset))
         if not isinstance(a, int):
             return None
         flat = next((f for f in self.lowered.flats if self._is_product(core, f)), None)
         if flat is None:
             return None
         before = partial(self._before, state, task, flat, flat.lows)
-        return _told(name, lambda more: before(a + more - offset))
+        return _comparison(name, lambda more: before(a + more - offset))
 
     # ---- counts of the rounds of two loops ------------------------------------------------------
 
@@ -175,7 +175,7 @@ class Counting(Equal):
         if not (flat.outer in active and flat.inner in active) or not self._is_product(core, flat):
             return None
         counters = me.env[flat.outer.counter], me.env[flat.inner.counter]
-        return _told(
+        return _comparison(
             name, lambda more: self._before(state, task, flat, counters, more_ + more - offset)
         )
 
@@ -373,9 +373,11 @@ def _flipped(name: str) -> str:
     return name[:-2] + flipped.get(name[-2:], name[-2:])
 
 
-def _told(name: str, below: Callable[[int], int]) -> Optional[int]:
-    """Return a comparison, by whether its left side and a number is below its right one; None where its
-    sides are not signed."""
+def _comparison(name: str, below: Callable[[int], int]) -> Optional[int]:
+    """Return the result of a comparison; None if its sides are not signed.
+
+    `below(n)` returns 1 if the left side plus `n` is below the right side.
+    """
     if name[4] == "U":
         return None
     relation = name[-2:]

@@ -79,9 +79,8 @@ class Phases:
             )
         )
 
-    def made(self, slot: int, bit: int, kept: bool) -> "Phases":
-        """Initialize or invalidate a barrier alone; perhaps that is kept in
-        mind."""
+    def reset(self, slot: int, bit: int, kept: bool) -> "Phases":
+        """Forget the phases of a barrier that is initialized or invalidated; `kept` remembers the event."""
         rest = tuple(k for k in self.all if k.slot != slot)
         also = [Known(slot, "made", 0, 1 << bit)] if kept else []
         return Phases((*rest, *also, Known(slot, "last", 0, 1 << bit)))

@@ -46,7 +46,7 @@ class Arithmetic:
         self.z3 = load()
         self.bits = bits
         self._leaves: dict[Term, Any] = {}
-        self._made: dict[Term, Any] = {}
+        self._expressions: dict[Term, Any] = {}
         self._feasible: dict[Any, bool] = {}
         self.asked = 0
         self._assumed: dict[Term, None] = {}
@@ -61,9 +61,9 @@ class Arithmetic:
         """Return a term, or a number."""
         if isinstance(value, bool) or not isinstance(value, Term):
             return self.z3.IntVal(int(value))
-        expression = self._made.get(value)
+        expression = self._expressions.get(value)
         if expression is None:
-            expression = self._made[value] = self._expression(value)
+            expression = self._expressions[value] = self._expression(value)
         return expression
 
     def _expression(self, value: Term) -> Any:

@@ -54,7 +54,7 @@ class Walker(Steps):
         writers: by barrier, who is known to arrive there; None where all schedules are to be tried.
         arithmetic: finds conditions that no arguments satisfy.
         in_turn: tasks take their steps in turn, and the search checks that this represents all schedules.
-        given: the facts about the arguments.
+        facts: the facts about the arguments.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Walker(Steps):
         self.writers = writers
         self.arithmetic = arithmetic
         self.in_turn = in_turn
-        self.given = facts
+        self.argument_facts = facts
         self.codes = lowered.tasks
         self.period = _period(self.codes)
         self._views: dict[Any, SharedView] = {}
@@ -97,7 +97,7 @@ class Walker(Steps):
                     self.askers.setdefault(s.choice, set()).add(i)
         self.rules: set[tuple[str, int, int, int, int]] = set()
         self._decisions: list[int] = []
-        self._made: list[int] = []
+        self._taken: list[int] = []
         self._products: dict[Any, bool] = {}
         self._idle: Optional[set[int]] = set() if in_turn and facts is not None else None
         self._busy: set[int] = set()
@@ -123,8 +123,10 @@ class Walker(Steps):
         )
         tasks = [Task() for _ in self.codes]
         tasks[0].alive = True
-        known = ((LEAST, None),) * roots if self.given is None else self.given.fixed
-        chosen = {} if self.given is None else dict(self.given.chosen)
+        known = (
+            ((LEAST, None),) * roots if self.argument_facts is None else self.argument_facts.fixed
+        )
+        chosen = {} if self.argument_facts is None else dict(self.argument_facts.chosen)
         state = State(
             world, tasks, [[] for _ in range(roots)], {}, [Bound(*bound) for bound in known],
             chosen, {}, {}, {},
@@ -134,14 +136,14 @@ class Walker(Steps):
     def begin(self, decisions: list[int]) -> State:
         """Run the kernel up to its first event that others may see."""
         state = self.first()
-        self._decisions, self._made = list(decisions), []
+        self._decisions, self._taken = list(decisions), []
         self._run(state, 0)
         return state
 
     def go(self, state: State, task: int, decisions: list[int]) -> tuple[State, Step]:
         """Take the current step of a task, and advance to its next one."""
         state = state.copy()
-        self._decisions, self._made = list(decisions), []
+        self._decisions, self._taken = list(decisions), []
         code, me = self.codes[task], state.tasks[task]
         step = code.steps[me.at]
         action = "the next round" if isinstance(step, Test) else "the partitions are over"
@@ -156,7 +158,7 @@ class Walker(Steps):
         except Depends as depends:
             depends.facts = Facts.of(state)
             raise
-        return state, Step(move.who, move.line, move.what, tuple(self._made))
+        return state, Step(move.who, move.line, move.what, tuple(self._taken))
 
     def land(self, state: State, flight: Flight) -> tuple[State, Step]:
         state = state.copy()

@@ -381,7 +381,7 @@ class World:
                 raise Found("barrier.initialised", "a barrier is initialized while in use", loc)
             self.slots[event.slot] = Slot(amount, amount, 0, 0)
             if self.phases is not None:
-                self.phases = self.phases.made(event.slot, bit, self.idle is not None)
+                self.phases = self.phases.reset(event.slot, bit, self.idle is not None)
             return
         if not slot.wanted:
             raise Found(
@@ -390,7 +390,7 @@ class World:
         if action == "invalidate":
             self.slots[event.slot] = Slot(0, 0, 0, 0)
             if self.phases is not None:
-                self.phases = self.phases.made(event.slot, bit, self.idle is not None)
+                self.phases = self.phases.reset(event.slot, bit, self.idle is not None)
             return
         if self.phases is not None:
             self._asked(event, bit)

@@ -100,13 +100,13 @@ def begin(wanted: Optional[str], source: Optional[str] = None, instead: bool = F
 
         if standing() is None:
             stand_in(str(target), instead)
-            print(f"gluon: {_who()}", file=sys.stderr)
+            print(f"gluon: {_description()}", file=sys.stderr)
     except (GluonError, ImportError):  # the program reports the error
         return False
     return True
 
 
-def _who() -> str:
+def _description() -> str:
     from gluon_standin.torch_device import standing
 
     answering = standing()
@@ -124,7 +124,7 @@ def lines(announced: bool = False) -> Iterator[str]:
     if module is None or module.standing() is None:
         return
     if not announced:
-        yield f"stand-in: {_who()}"
+        yield f"stand-in: {_description()}"
     plain = sys.modules.get("gluon_standin.plain")
     if plain is not None:
         yield from (f"stand-in: {line}" for line in plain.summary())

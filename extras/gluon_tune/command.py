@@ -135,7 +135,7 @@ class _Bar:
         self._quiet = quiet
         self._drawn: Any = None
         self._task: Any = None
-        self._said = 0.0
+        self._reported = 0.0
         self._best: Optional[float] = None
 
     def __enter__(self) -> _Bar:
@@ -168,9 +168,9 @@ class _Bar:
             return
         value = None if state.best is None else state.best.value
         news = value != self._best or state.done == state.wanted
-        if self._quiet or not (news or time.monotonic() - self._said > 10):
+        if self._quiet or not (news or time.monotonic() - self._reported > 10):
             return
-        self._said, self._best = time.monotonic(), value
+        self._reported, self._best = time.monotonic(), value
         print(f"{state.done} of {state.wanted}; {left}best {best}", file=sys.stderr, flush=True)
 
 

@@ -272,7 +272,7 @@ class _Builder:
                 self.hand_on(context, value, context, source)
                 self.strides.link(context, value, source)
         elif name in _MADE:
-            self._made(op, context, results)
+            self._results(op, context, results)
         elif name in _SHAPES:
             self._shaped(op, context, tensors, results)
         elif name == "mma":
@@ -316,7 +316,7 @@ class _Builder:
         node = self.drawn.nodes.get(id(op))
         called = self.drawn.functions.get(node, "") if node else ""
         if results and not tensors and called.rpartition(".")[2] in _LAYOUT_FREE:
-            self._made(op, context, results)
+            self._results(op, context, results)
             return
         inner = (*context, node or id(op))
         for parameter, argument in zip(function.arguments, args):
@@ -336,7 +336,7 @@ class _Builder:
                     keys = self.key(inner, value), self.key(context, result)
                     self.pending.append(("same", *keys, None, wrap, op, self.weight))
 
-    def _made(self, op: Any, context: tuple[Any, ...], results: list[Any]) -> None:
+    def _results(self, op: Any, context: tuple[Any, ...], results: list[Any]) -> None:
         for value in results:
             node = self.drawn.nodes.get(id(op))
             called = self.drawn.functions.get(node, "") if node else ""

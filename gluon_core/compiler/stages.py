@@ -367,7 +367,7 @@ class Recipe:
 
     def __init__(self, backend: Backend, target: Target, options: Any, stages: Sequence[Stage]):
         self.backend = backend
-        self._said = (backend.name, target, options, len(stages))
+        self._header = (backend.name, target, options, len(stages))
         kept: list[Any] = [backend, *registry().backends.values()]
         for stage in stages:
             _implementation(stage.run, kept, 3)
@@ -389,7 +389,7 @@ class Recipe:
     def packed(self, text: str, metadata: Mapping[str, Any]) -> Optional[bytes]:
         """Return the message to a process; None where it cannot be written down."""
         try:
-            return pickle.dumps((*self._said, text, metadata), pickle.HIGHEST_PROTOCOL)
+            return pickle.dumps((*self._header, text, metadata), pickle.HIGHEST_PROTOCOL)
         except Exception:
             return None
 

@@ -233,7 +233,7 @@ def _leave(places: tensor, value: tensor) -> None:
 
 
 @builtin
-def _found(places: tensor) -> tensor:
+def _partial(places: tensor) -> tensor:
     return semantic_layer().load_global(places, None, None, None, None, False, None)
 
 
@@ -299,6 +299,6 @@ def split_k_reduce(
     if last:
         total = _nothing(value)
         for other in range(parts):
-            total += _found(places + other * _size(value))
+            total += _partial(places + other * _size(value))
         _reset(counter)
     return total, last

@@ -207,10 +207,10 @@ def number_of(value: Any) -> int:
     try:
         look = weakref.ref(value, lambda _: _numbers.pop(address, None))
     except TypeError:
-        look = functools.partial(_given, value)  # it lives on, so that its address stays its own
+        look = functools.partial(_identity, value)  # it lives on, so that its address stays its own
     _numbers[address] = (look, number)
     return number
 
 
-def _given(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value

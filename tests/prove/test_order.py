@@ -70,7 +70,7 @@ def test_a_phase_that_may_end_before_a_wait_is_passed_is_found():
 
 
 def test_knowledge_of_completed_phases():
-    phases = Phases().made(0, 0, False).learn(0b110, 0b001)
+    phases = Phases().reset(0, 0, False).learn(0b110, 0b001)
     phases.asked(0, "last", 1)
     with pytest.raises(Depends):
         phases.asked(0, "last", 3)
@@ -86,7 +86,10 @@ def test_knowledge_of_completed_phases():
     phases.did(0, "arrival", 2).learn(1 << 1, 1 << 2).settled(0, 1)
     ended.learn(1 << 1, 1 << 9).asked(0, "last", 1)
     assert not any(known.known >> 8 & 1 for known in ended.forget(1 << 8).all)
-    assert [k.what for k in ended.made(0, 3, True).all] == ["made", "last"]  # and nothing of before
+    assert [k.what for k in ended.reset(0, 3, True).all] == [
+        "made",
+        "last",
+    ]  # and nothing of before
 
 
 def test_without_the_questions_the_one_schedule_says_too_much(monkeypatch):

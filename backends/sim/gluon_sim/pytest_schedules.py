@@ -249,12 +249,12 @@ class _Reports:
 
     def __init__(self, path: Path):
         self._path = path
-        self._found: list[Any] = []
+        self._records: list[Any] = []
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         record = getattr(report, "gluon_report", None)
         if record is not None:
-            self._found.append(record)
+            self._records.append(record)
 
     def pytest_sessionfinish(self) -> None:
-        self._path.write_text(json.dumps(self._found, indent=2) + "\n")
+        self._path.write_text(json.dumps(self._records, indent=2) + "\n")

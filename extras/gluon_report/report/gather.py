@@ -26,7 +26,7 @@ class _Pictures:
     """Each layout once, by a number."""
 
     def __init__(self) -> None:
-        self.made: list[dict[str, str]] = []
+        self.pictures: list[dict[str, str]] = []
         self._numbers: dict[tuple[str, Any], int] = {}
 
     def number(self, layout: Any, shape: Optional[tuple[int, ...]], bits: int) -> Optional[int]:
@@ -34,7 +34,7 @@ class _Pictures:
         shape = shape if shape is None or prod(shape) <= _MOST_ELEMENTS else None
         key = (repr(layout), shape)
         if key not in self._numbers:
-            if len(self.made) >= _MOST_PICTURES:
+            if len(self.pictures) >= _MOST_PICTURES:
                 return None
             picture_data = {"title": short(layout), "text": "", "svg": ""}
             for extents in dict.fromkeys((shape, None)):
@@ -46,11 +46,11 @@ class _Pictures:
                 picture_data = {"title": picture.title, "text": picture.text}
                 picture_data["svg"] = svg if len(svg) <= _LARGEST else ""
                 break
-            if picture_data in self.made:
-                self._numbers[key] = self.made.index(picture_data)
+            if picture_data in self.pictures:
+                self._numbers[key] = self.pictures.index(picture_data)
                 return self._numbers[key]
-            self._numbers[key] = len(self.made)
-            self.made.append(picture_data)
+            self._numbers[key] = len(self.pictures)
+            self.pictures.append(picture_data)
         return self._numbers[key]
 
 
@@ -86,7 +86,7 @@ def gathered(
             *map(_trouble, _refused(findings, record, refusal)),
         ],
         "timeline": findings.timeline,
-        "pictures": pictures.made,
+        "pictures": pictures.pictures,
     }
 
 

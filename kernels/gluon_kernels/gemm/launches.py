@@ -240,7 +240,7 @@ def _persistent(
         call.batch, rows, columns, call.k,
     )  # fmt: skip
     tensors = (b, a, c) if tiling.swapped else (a, b, c)
-    tensors = (*tensors[:2], call.bias, c, *_given(call.scales))
+    tensors = (*tensors[:2], call.bias, c, *_present(call.scales))
     if tiling.kernel == "stream_k":
         return _stream_k(arguments, tensors, tiling, size, forms)
     arguments += (m, n, k, tiling.stages, tiling.walk, tiling.groups, *forms)
@@ -274,7 +274,7 @@ def split_scales(scales: tuple[Optional[torch.Tensor], ...], extents: tuple[int,
     return vectors[0], vectors[1], numbers
 
 
-def _given(scales: tuple[Optional[torch.Tensor], ...]) -> tuple[torch.Tensor, ...]:
+def _present(scales: tuple[Optional[torch.Tensor], ...]) -> tuple[torch.Tensor, ...]:
     return tuple(scale for scale in scales if scale is not None)
 
 

@@ -38,7 +38,7 @@ def least_of(element: str) -> float:
     return 2.0 ** (-1022 if element == "f64" else FORMATS[element].least)
 
 
-def _made(x: np.ndarray, type: Type, saturate: bool, relu: bool, ftz: bool) -> np.ndarray:
+def _encoded(x: np.ndarray, type: Type, saturate: bool, relu: bool, ftz: bool) -> np.ndarray:
     """Convert float64 that the type's elements hold to the result of an instruction."""
     if ftz:
         x = flushed(x, least_of(type.element))
@@ -135,7 +135,7 @@ def _arithmetic(call: Call, kind: str, arity: int, types: Sequence[Type]) -> Ste
             if ftz:
                 lane = tuple(flushed(x, least_of(t.element)) for x, t in zip(lane, arguments))
             value = rounded(exact(*lane), result.element, mode)
-            results.append(_made(value, result, saturate, relu, ftz))
+            results.append(_encoded(value, result, saturate, relu, ftz))
         return packed(results, result).view(result.dtype)
 
     return call.plain(result, arguments, run)
@@ -248,7 +248,7 @@ def _approximate(call: Call, full: bool) -> Step:
             if double:  # without .ftz a sequence that comes close to the nearest
                 results.append(value.view(np.uint64))
                 continue
-            results.append(_made(rounded(value, type.element), type, False, False, ftz))
+            results.append(_encoded(rounded(value, type.element), type, False, False, ftz))
         return packed(results, type).view(type.dtype)
 
     return call.plain(type, [type] * arity, run)

@@ -79,7 +79,7 @@ class Blocks:
         self.count = count
         self.now = 1
         self.seen = np.zeros((count, count), np.int64)
-        self.made: dict[int, tuple[Op, str, str]] = {}  # by time: op, kind, task
+        self.accesses: dict[int, tuple[Op, str, str]] = {}  # by time: op, kind, task
         self.far: dict[tuple[int, int], tuple[int, Op, str]] = {}  # the last access to another's
         self._released = np.zeros(count, np.int64)
 
@@ -258,7 +258,7 @@ class BlockShadow:
         if flight is not None and flight.remote and _how(task, view, dims)[1] == "leads":
             flight.leads = np.arange(blocks.count) & ~self.copies
         now = blocks.tick()
-        blocks.made[now] = (task.op, kind, task.name)
+        blocks.accesses[now] = (task.op, kind, task.name)
         met = None
         for copy, places, by in parts[1]:
             index = elements if places is None else elements[places]
@@ -281,7 +281,7 @@ class BlockShadow:
                 first = int(np.argmax(bad))
                 then = int(times[first])
                 one = int(np.broadcast_to(other, by.shape)[first])
-                op, access, task = self.blocks.made[then]
+                op, access, task = self.blocks.accesses[then]
                 return Meeting(
                     int(index[first]) * self.grain, int(by[first]), one, op, access, task
                 )

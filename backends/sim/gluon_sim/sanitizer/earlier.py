@@ -24,7 +24,7 @@ class Earlier:
 
     def __init__(self) -> None:
         self.parent = np.zeros(64, np.int32)
-        self.who = np.zeros(64, np.int32)
+        self.program = np.zeros(64, np.int32)
         self.epoch = np.zeros(64, np.int32)
         self.count = 1
         self.sets: dict[str, np.ndarray] = {}
@@ -44,11 +44,11 @@ class Earlier:
         if self_end > LIMIT:
             return None
         while self_end > len(self.parent):
-            for name in ("parent", "who", "epoch"):
+            for name in ("parent", "program", "epoch"):
                 old = getattr(self, name)
                 setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
         self.parent[first:self_end] = parent
-        self.who[first:self_end] = program
+        self.program[first:self_end] = program
         self.epoch[first:self_end] = epoch
         self.count = self_end
         return np.arange(first, self_end, dtype=np.int32)
@@ -122,7 +122,7 @@ class Earlier:
         _, first = np.unique(both, axis=1, return_index=True)
         nodes, now, places = both[0][first], now[first], places[first]
         while len(nodes):
-            yield places, now, self.who[nodes].astype(np.int64), self.epoch[nodes]
+            yield places, now, self.program[nodes].astype(np.int64), self.epoch[nodes]
             nodes = self.parent[nodes].astype(np.int64)
             more = nodes != 0
             nodes, now, places = nodes[more], now[more], places[more]

@@ -83,16 +83,16 @@ def _sources(value: Value, calls: dict[str, list[Op]], branches: Branches) -> It
     if isinstance(owner, Op):
         if owner.name == "call":
             for block in owner.args[0].body.blocks:
-                yield from _given(block, "ret", position)
+                yield from _passed(block, "ret", position)
         elif owner.name in ("if", "for"):
             for region in owner.regions:
                 for block in region.blocks:
-                    yield from _given(block, "yield_op", position)
+                    yield from _passed(block, "yield_op", position)
             if owner.name == "for":
                 yield owner.args[3][position]
         elif owner.name == "while":
             for block in owner.regions[0].blocks:
-                yield from _given(block, "condition_op", position)
+                yield from _passed(block, "condition_op", position)
         return
     home = owner.region
     parent = home.owner if home is not None else None
@@ -107,18 +107,18 @@ def _sources(value: Value, calls: dict[str, list[Op]], branches: Branches) -> It
             yield from parent.args[:2]
         else:
             yield parent.args[3][position - 1]
-            yield from _given(owner, "yield_op", position - 1)
+            yield from _passed(owner, "yield_op", position - 1)
     elif isinstance(parent, Op) and parent.name == "while":
         if home is parent.regions[0]:
             yield parent.args[0][position]
             for block in parent.regions[1].blocks:
-                yield from _given(block, "yield_op", position)
+                yield from _passed(block, "yield_op", position)
         else:
             for block in parent.regions[0].blocks:
-                yield from _given(block, "condition_op", position)
+                yield from _passed(block, "condition_op", position)
 
 
-def _given(block: Block, name: str, position: int) -> Iterator[Value]:
+def _passed(block: Block, name: str, position: int) -> Iterator[Value]:
     """Return the value that the terminator called `name` passes at a position."""
     for op in block.ops[-1:]:
         if op.name == name:

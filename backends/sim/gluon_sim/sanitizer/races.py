@@ -1,4 +1,4 @@
-"""Race detection: who last touched each element, and whether it is ordered before who comes now.
+"""Race detection: the last accesses to each element, and whether they happen before the current one.
 
 A shadow holds, per element of a buffer, the number of an *epoch*: an access by an agent at a clock.
 For shared memory one shadow row serves all programs of a batch while they do the same. For global
@@ -171,22 +171,22 @@ class GlobalShadow:
         self.earlier = Earlier()
         self.grain = grain
         self.size = nbytes // grain
-        self.who: dict[str, np.ndarray] = {}
+        self.accessor: dict[str, np.ndarray] = {}
         self.ids: dict[str, np.ndarray] = {}
 
     def _refine(self, grain: int) -> None:
         ratio = self.grain // grain
-        self.who = {k: np.repeat(v, ratio) for k, v in self.who.items()}
+        self.accessor = {k: np.repeat(v, ratio) for k, v in self.accessor.items()}
         self.ids = {k: np.repeat(v, ratio) for k, v in self.ids.items()}
         self.earlier.refine(ratio)
         self.size *= ratio
         self.grain = grain
 
     def _kept(self, kind: str, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the arrays of who made the last access of a kind, and of its epoch."""
-        accessors = self.who.get(kind)
+        """Return the arrays of the last accessors of a kind, and of their epochs."""
+        accessors = self.accessor.get(kind)
         if accessors is None:
-            accessors = self.who[kind] = np.full(self.size, NOBODY, np.int32)
+            accessors = self.accessor[kind] = np.full(self.size, NOBODY, np.int32)
             self.ids[kind] = np.zeros(self.size, np.uint16)
         ids = self.ids[kind]
         if number > 0xFFFF and ids.dtype == np.uint16:
@@ -208,7 +208,7 @@ class GlobalShadow:
         if kind != "write" or size != self.grain:
             return False
         run = slice(first, first + index.size)
-        if any((accessors[run] != NOBODY).any() for accessors in self.who.values()):
+        if any((accessors[run] != NOBODY).any() for accessors in self.accessor.values()):
             return False
         number = self._numbers(task, kind, rest)
         accessors, ids = self._kept(kind, int(np.max(number)))
@@ -244,7 +244,7 @@ class GlobalShadow:
         if not isinstance(rest, bool):
             rest = np.broadcast_to(rest, index.shape)
         for other in _CONFLICTS[kind]:
-            accessors = self.who.get(other)
+            accessors = self.accessor.get(other)
             if accessors is not None:
                 self._check(task, kind, other, accessors, index, programs, name)
             self._check_earlier(task, kind, other, index, programs, name)

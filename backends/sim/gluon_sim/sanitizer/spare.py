@@ -32,7 +32,7 @@ def spare_barriers(program: Program) -> list[BarrierError]:
         users = users_of(program, alloc) if alloc.name == "local_alloc" else []
         if not users or not all(op.name.endswith("barrier_init") for op in users):
             continue
-        if any(alloc in _given(program, op) for op in ops if op.name == "warp_specialize"):
+        if any(alloc in _captured(program, op) for op in ops if op.name == "warp_specialize"):
             continue
         init = max(users, key=lambda op: place[id(op)])
         copies = [
@@ -47,7 +47,7 @@ def spare_barriers(program: Program) -> list[BarrierError]:
     return reports
 
 
-def _given(program: Program, op: Op) -> Iterator[object]:
+def _captured(program: Program, op: Op) -> Iterator[object]:
     sources = origins(program)
     for value in op.operands():
         yield from sources.get(id(value.resolve()), ())

@@ -90,8 +90,8 @@ class Order:
         self.heard_number, self.half_number, self.kept_number = (
             np.zeros(count, np.int64) for _ in range(3)
         )
-        self.told_row = np.zeros(count, np.int32)
-        self.heard_row = np.zeros(count, np.int32)
+        self.released_row = np.zeros(count, np.int32)
+        self.acquired_row = np.zeros(count, np.int32)
         self.met: dict[Hashable, np.ndarray] = {}
 
     # -- clocks ------------------------------------------------------------------------------------
@@ -234,18 +234,18 @@ class Order:
         self.where[index] = ins.index
         if wide:
             self._update(b)
-            self.flag[index] = self._told(waves, ins.index)[row]
+            self.flag[index] = self._release_flags(waves, ins.index)[row]
         else:
             self.flag[index] = 0
         self.known[STARTED, waves, place] = numbers
 
-    def _told(self, waves: np.ndarray, where: int) -> np.ndarray:
+    def _release_flags(self, waves: np.ndarray, where: int) -> np.ndarray:
         """Rows with the clocks of the waves."""
         changed = (self.known[:, waves] != self.sent[:, waves]).any((0, 2))
         for wave in waves[changed]:
             self.sent[:, wave] = self.known[:, wave]
-            self.told_row[wave] = self._row(self.known[:, wave].copy(), where)
-        published: np.ndarray = self.told_row[waves]
+            self.released_row[wave] = self._row(self.known[:, wave].copy(), where)
+        published: np.ndarray = self.released_row[waves]
         return published
 
     def _row(self, clocks: np.ndarray, where: int) -> int:
@@ -259,7 +259,8 @@ class Order:
         """Keep the rows that are in use; where these are many, one that knows all that they do."""
         places = np.flatnonzero(self.flag)
         used, back = np.unique(
-            np.concatenate((self.flag[places], self.told_row, self.heard_row)), return_inverse=True
+            np.concatenate((self.flag[places], self.released_row, self.acquired_row)),
+            return_inverse=True,
         )
         if used.size > self.most_rows // 2:
             merged = np.maximum.reduce([self.rows[i] for i in used])
@@ -270,10 +271,10 @@ class Order:
             where = [0, *(self.row_where[i] for i in used if i)]
             if used[0]:
                 back = back + 1
-        waves = self.told_row.size
+        waves = self.released_row.size
         self.flag[places] = back[: places.size]
-        self.told_row = back[places.size : places.size + waves].astype(np.int32)
-        self.heard_row = back[places.size + waves :].astype(np.int32)
+        self.released_row = back[places.size : places.size + waves].astype(np.int32)
+        self.acquired_row = back[places.size + waves :].astype(np.int32)
         self.rows, self.row_where = rows, where
 
     def _hear(self, b: Any, row: int, carried: np.ndarray, number: Any) -> np.ndarray:
@@ -282,7 +283,7 @@ class Order:
         wave = b.waves[row]
         self.received[:, wave] = np.maximum(self.received[:, wave], clocks)
         self.heard_number[wave] = np.broadcast_to(np.asarray(number), (b.waves.size,))[row]
-        self.heard_row[wave] = carried[-1]
+        self.acquired_row[wave] = carried[-1]
         return clocks
 
     def change(
@@ -357,7 +358,7 @@ class Order:
         # A wave of the workgroup may have looked at the flag for all of them.
         mates = slice(wave // self.waves * self.waves, (wave // self.waves + 1) * self.waves)
         clock = np.maximum(self.received[:, mates, place], self.known[:, mates, place]).max(1)
-        flag = machine.program.instructions[self.row_where[self.heard_row[mates].max()]]
+        flag = machine.program.instructions[self.row_where[self.acquired_row[mates].max()]]
         shown = f"`{flag.text}`" + (f" ({flag.location})" if flag.location else "")
         if clock[SEEN] >= number:
             why = (
