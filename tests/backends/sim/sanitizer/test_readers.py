@@ -147,7 +147,7 @@ def test_memory_of_launches_is_bounded(monkeypatch):
     counts[(256,)](bins, values, 128)
     np.testing.assert_array_equal(bins, np.bincount(values, minlength=512))
     assert 1 < max(e.count for e in collected) <= 1000
-    assert all(len(e.who) <= 1024 for e in collected)
+    assert all(len(e.program) <= 1024 for e in collected)
 
 
 def test_elements_accessed_alike_cost_one_node(monkeypatch):
