@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 
 import gluon_core as gluon
 
-__all__ = ["differentiable", "is_compiling", "is_plain", "wants_gradient"]
+__all__ = ["differentiable", "is_compiling", "is_plain", "kept", "wants_gradient"]
 
 is_plain: Callable[..., bool] = gluon.torch.is_plain
 is_compiling = torch.compiler.is_compiling
@@ -37,9 +37,46 @@ def differentiable(
             return output
 
         @staticmethod
-        @once_differentiable
         def backward(ctx: Any, *grads: Any) -> Any:
-            return backward(ctx, *grads)
+            return backward(ctx, *grads) if not torch.is_grad_enabled() else twice(ctx, *grads)
+
+    @once_differentiable
+    def twice(ctx: Any, *grads: Any) -> Any:
+        return backward(ctx, *grads)
 
     apply: Callable[..., Any] = Direct.apply
+    return apply
+
+
+def kept(
+    forward: Callable[..., tuple[torch.Tensor, tuple[torch.Tensor, ...]]],
+    backward: Callable[..., tuple[Any, ...]],
+) -> Callable[..., torch.Tensor]:
+    """Return `f(*tensors and settings) -> result` with a gradient, by the shortest way.
+
+    Args:
+        forward: returns the result, and the tensors that `backward` needs.
+        backward: `backward(grad, *those tensors, *settings)`, with the arguments of `forward` that are no tensors; it returns the
+            gradients of the tensors.
+    """
+
+    class Kept(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *arguments: Any) -> torch.Tensor:
+            result, tensors = forward(*arguments)
+            ctx.save_for_backward(*tensors)
+            ctx.settings = tuple([x for x in arguments if not isinstance(x, torch.Tensor)])
+            ctx.count = len(arguments)
+            return result
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> Any:
+            return gradients(ctx, grad) if not torch.is_grad_enabled() else twice(ctx, grad)
+
+    def gradients(ctx: Any, grad: torch.Tensor) -> Any:
+        results = backward(grad, *ctx.saved_tensors, *ctx.settings)
+        return results + (None,) * (ctx.count - len(results))
+
+    twice = once_differentiable(gradients)
+    apply: Callable[..., torch.Tensor] = Kept.apply
     return apply

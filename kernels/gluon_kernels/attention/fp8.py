@@ -11,8 +11,9 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, ShapeError
-from gluon_kernels.attention.launches import GROUP, STAGES, descriptor_of
+from gluon_kernels.attention.launches import STAGES, descriptor_of
 from gluon_kernels.attention.masks import LOG2E
+from gluon_kernels.attention.order import rows_of
 from gluon_kernels.eager import is_compiling, is_plain
 from gluon_kernels.plans import Launch, Plans, allocator, current_target, key, multiprocessors
 
@@ -139,8 +140,11 @@ def _build(
     tensors = (_readable(q), _readable(k), transposed(v))
     scales, written = (q_scale, k_scale, v_scale), empty()
     processors = multiprocessors(q)
-    sizes = (batch * heads, length, k.shape[2], heads, scale * LOG2E)
-    constants = (heads // k.shape[1], TILE, TILE, STAGES, causal, GROUP)
+    shared, depth = heads // k.shape[1], k.shape[2]
+    of_head = 2 * width * depth // shared
+    _, order = rows_of(length, depth, batch * heads, TILE, causal, processors, of_head)
+    sizes = (batch * heads, length, depth, heads, order, 1, scale * LOG2E)
+    constants = (shared, TILE, TILE, STAGES, causal, False)
     launch = Launch(
         hopper.attention_hopper,
         (min(gluon.cdiv(length, TILE) * batch * heads, processors),),

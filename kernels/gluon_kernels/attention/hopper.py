@@ -25,13 +25,14 @@ FP8_SHIFT = gl.constexpr(8)  # weights up to 256 use the range of e4m3
 
 
 @gluon.jit
-def copy_tiles(queries, keys, values, sizes, SHARED: gl.constexpr, SETTINGS: gl.constexpr):
+def copy_tiles(queries, keys, values, sizes, SETTINGS: gl.constexpr):
     """Copy the queries of each tile, and keys and values from the last ones on."""
     BLOCK_N: gl.constexpr = SETTINGS[1]
+    SHARED: gl.constexpr = SETTINGS[3]
     position = keys.producer()
     query = queries[0].producer()
     for round in range(rounds(sizes, SETTINGS)):
-        row, head, count = work_at(round, sizes, SETTINGS)
+        row, head, _, start, stop = work_at(round, sizes, SETTINGS)
         if head < sizes[0]:
             batch = head // sizes[3]
             head = head % sizes[3]
@@ -39,8 +40,8 @@ def copy_tiles(queries, keys, values, sizes, SHARED: gl.constexpr, SETTINGS: gl.
                 for i in gl.static_range(len(queries)):
                     queries[i].fetch(query, [[batch, head, row + i * 64, 0]])
             query = query.next()
-            for j in range(count):
-                key = (count - 1 - j) * BLOCK_N
+            for j in range(stop - start):
+                key = (stop - 1 - j) * BLOCK_N
                 with gl.scope("copy K and V"):
                     keys.fetch(position, [[batch, head // SHARED, key, 0]])
                     if values.dtype.primitive_bitwidth == 8:  # transposed
@@ -80,7 +81,7 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
     """Compute the result of 64 rows of each tile."""
     rings, writer, logsums, sizes, scale, scales = work
     queries, keys, values = rings
-    heads, length, key_length, of_sequence = sizes
+    heads, length, key_length, of_sequence, _, splits = sizes
     CAUSAL: gl.constexpr = SETTINGS[2]
     dtype: gl.constexpr = keys.dtype
     ROWS: gl.constexpr = queries.block_shape[2]
@@ -99,24 +100,24 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
     nothing = gl.zeros([ROWS, BLOCK_N], gl.float32, score_layout)
     key = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, score_layout))
     for round in range(rounds(sizes, SETTINGS)):
-        first, head, count = work_at(round, sizes, SETTINGS)
+        first, head, split, start, stop = work_at(round, sizes, SETTINGS)
         if head < heads:
             factor = scale
             if scales is not None:
-                of_keys = head // SETTINGS[4]
+                of_keys = head // SETTINGS[3]
                 factor = scale * gl.load(scales[0] + head) * gl.load(scales[1] + of_keys)
             first += part * ROWS
             rows = first + gl.arange(0, ROWS, layout=row)
             if CAUSAL and BLOCK_N % SETTINGS[0] != 0:
                 # Other groups' rows may see more. Without those tiles the first alone needs the mask.
                 seen = gl.maximum(gl.cdiv(gl.minimum(first + ROWS, key_length), BLOCK_N), 1)
-                for _ in range(seen, count):
+                for _ in range(seen, stop):
                     keys.wait(position)
                     keys.release(position)
                     values.wait(position)
                     values.release(position)
                     position = position.next()
-                count = gl.minimum(count, seen)
+                stop = gl.minimum(stop, seen)
 
             with gl.scope("wait for Q"):
                 q_tile = queries.wait(query).reshape([ROWS, D])
@@ -128,7 +129,7 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
             k_tile = keys.wait(position).reshape([BLOCK_N, D]).permute((1, 0))
             score = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False)
             keys.release(position)
-            score = mask_scores(score, rows, (count - 1) * BLOCK_N + key, key_length, CAUSAL)
+            score = mask_scores(score, rows, (stop - 1) * BLOCK_N + key, key_length, CAUSAL)
             # Finite even where none of these keys is seen.
             top = gl.maximum(gl.max(score, 1) * factor - SHIFT, -1e30)
             p = gl.exp2(score * factor - top[:, None])
@@ -138,7 +139,7 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
             acc = warpgroup_mma_init(gl.zeros([ROWS, D], gl.float32, out_layout))
             behind, position = position, position.next()
 
-            for _ in range(1, count):
+            for _ in range(start + 1, stop):
                 with gl.scope("wait for K"):
                     k_tile = keys.wait(position).reshape([BLOCK_N, D]).permute((1, 0))
                 coming = warpgroup_mma(q_tile, k_tile, nothing, use_acc=False, is_async=True)
@@ -179,20 +180,26 @@ def attend(work, SETTINGS: gl.constexpr, part: gl.constexpr):
             values.release(behind)
             share = 1 / whole
             if scales is not None:
-                share = share * gl.load(scales[2] + head // SETTINGS[4])
+                share = share * gl.load(scales[2] + head // SETTINGS[3])
             result = result * gl.convert_layout(share, gl.SliceLayout(1, out_layout))[:, None]
             if logsums is not None:
-                gl.store(logsums + head * length + rows, top + gl.log2(whole), mask=rows < length)
+                place = head * length + rows
+                if SETTINGS[4]:
+                    place = place * splits + split
+                gl.store(logsums + place, top + gl.log2(whole), mask=rows < length)
             with gl.scope("store"):
-                writer.store([head // of_sequence, head % of_sequence, first, 0], result)
+                if SETTINGS[4]:
+                    writer.store([head, first, split, 0], result)
+                else:
+                    writer.store([head // of_sequence, head % of_sequence, first, 0], result)
     writer.close()
 
 
 @gluon.jit
 def attention_hopper(
-    q_desc, k_desc, v_desc, out_desc, logsums, scales, heads, length, key_length, of_sequence, scale, SHARED: gl.constexpr,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-    CAUSAL: gl.constexpr, GROUP: gl.constexpr,
+    q_desc, k_desc, v_desc, out_desc, logsums, scales, heads, length, key_length, of_sequence, order, splits, scale,
+    SHARED: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+    CAUSAL: gl.constexpr, SPLIT: gl.constexpr,
 ):  # fmt: skip
     """Store softmax(Q K^T * scale) V.
 
@@ -201,15 +208,19 @@ def attention_hopper(
     length], if that is not None. `scale` is that of the scores times log2(e): exponentials are powers of 2. Tensors of 8-bit floats have `scales`, pointers to one number for
     each head of queries, keys and values; their values are [batch, of_sequence / SHARED, D, key_length], with keys renamed as in
     `weights_operand`.
+
+    `order` is a code of `order.py`. With SPLIT each tile of queries is computed for `splits` parts of the keys, without a mask: the result is
+    float32 [heads, length, splits, D], and `logsums` are [heads, length, splits].
     """
     PARTS: gl.constexpr = BLOCK_M // 64
     gl.static_assert(PARTS == 2 or PARTS == 3, "two or three groups of warps with 64 rows each")
+    gl.static_assert(not (SPLIT and CAUSAL), "parts of the keys have no mask")
     gl.static_assert(BLOCK_N % 64 == 0, "the diagonal of a group's rows is within one tile of keys")
     gl.assume(key_length > 0)  # without keys, groups would wait for tiles that nobody copies
     keys = tma_ring(k_desc, STAGES, consumers=PARTS)
     values = tma_ring(v_desc, STAGES, consumers=PARTS)
-    SETTINGS: gl.constexpr = (BLOCK_M, BLOCK_N, CAUSAL, GROUP, SHARED)
-    sizes = (heads, length, key_length, of_sequence)
+    SETTINGS: gl.constexpr = (BLOCK_M, BLOCK_N, CAUSAL, SHARED, SPLIT)
+    sizes = (heads, length, key_length, of_sequence, order, splits)
     AHEAD: gl.constexpr = PARTS - 1  # three groups keep the rows until their last product
     q0 = tma_ring(q_desc, AHEAD)
     q1 = tma_ring(q_desc, AHEAD)
@@ -220,7 +231,7 @@ def attention_hopper(
             [
                 (attend, (a, SETTINGS, 0)),
                 (attend, (b, SETTINGS, 1)),
-                (copy_tiles, ((q0, q1), keys, values, sizes, SHARED, SETTINGS)),
+                (copy_tiles, ((q0, q1), keys, values, sizes, SETTINGS)),
             ],
             [4, 1],
             [240, 24],
@@ -233,7 +244,7 @@ def attention_hopper(
                 (attend, (a, SETTINGS, 0)),
                 (attend, (b, SETTINGS, 1)),
                 (attend, (c, SETTINGS, 2)),
-                (copy_tiles, ((q0, q1, q2), keys, values, sizes, SHARED, SETTINGS)),
+                (copy_tiles, ((q0, q1, q2), keys, values, sizes, SETTINGS)),
             ],
             [4, 4, 1],
             [160, 160, 24],

@@ -153,7 +153,7 @@ def attention_varlen(
     q_desc, k_desc, v_desc, out_desc, out, logsums, of_queries, of_keys, count, heads, row_stride,
     scale, cap, SHARED: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     STAGES: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr, MOST: gl.constexpr,
-    MORE: gl.constexpr, GROUP: gl.constexpr,
+    MORE: gl.constexpr, ORDER: gl.constexpr,
 ):  # fmt: skip
     """Store softmax(scores) V of packed sequences.
 
@@ -162,9 +162,9 @@ def attention_varlen(
     their sequence's keys, one at place i sees keys from i - WINDOW[0] to i + WINDOW[1]; None is no bound. `scale` is that of the scores
     times log2(e), or, if CAPPED, times 2 log2(e) over the cap; `cap`, times log2(e), bounds the scores. `logsums` is [tokens, heads],
     logarithms of base 2, or None. Queries and keys wider than values come as pairs of descriptors, the second one's blocks behind MORE
-    elements; MORE is 0 otherwise. GROUP heads are walked together. Values of other sequences are multiplied by zeros: they must be finite.
+    elements; MORE is 0 otherwise. ORDER is a code of `order.py`. Values of other sequences are multiplied by zeros: they must be finite.
     """
-    SETTINGS: gl.constexpr = ((BLOCK_M, BLOCK_N), WINDOW, CAPPED, MOST, MORE, GROUP)
+    SETTINGS: gl.constexpr = ((BLOCK_M, BLOCK_N), WINDOW, CAPPED, MOST, MORE, ORDER)
     upper = tma_ring(q_desc, 1)
     lower = tma_ring(q_desc, 1)
     keys = tma_ring(k_desc, STAGES, consumers=2)

@@ -12,10 +12,11 @@ from torch import Tensor
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.nvidia.hopper import TensorDescriptor
-from gluon_kernels.attention import hopper, hopper_backward, hopper_repeatable, sums
+from gluon_kernels.attention import hopper, hopper_backward, hopper_repeatable, portable, sums
+from gluon_kernels.attention.order import rows_of, splits_of
 from gluon_kernels.plans import Launch, allocator, multiprocessors
 
-__all__ = ["GROUP", "STAGES", "backward_plan", "descriptor_of", "forward_plan", "width_of"]
+__all__ = ["STAGES", "backward_plan", "descriptor_of", "forward_plan", "width_of"]
 
 Plan = Callable[..., Any]
 
@@ -27,7 +28,6 @@ DTYPES = {
     torch.float8_e4m3fn: gl.float8e4nv,
 }
 STAGES = 2
-GROUP = 8  # heads whose keys and values stay in the cache
 
 
 def width_of(width: int) -> int:
@@ -60,12 +60,29 @@ def _as_readable(x: Tensor) -> Tensor:
     return x if _readable(x) else x.clone(memory_format=torch.contiguous_format)
 
 
-def _tiles(length: int, heads: int, width: int, processors: int) -> tuple[int, int]:
-    """Return the rows and the keys of a tile: three groups of warps have registers for sums of 64 columns."""
-    if width > 64 or -(-length // 192) * heads < processors:
-        return 128, 128
-    waste = [-(-length // rows) * rows for rows in (128, 192)]
-    return (128 if waste[0] < 0.9 * waste[1] else 192), 128
+KEYS = 128  # of a tile
+
+
+def _folded(x: Optional[Tensor], shared: int) -> Optional[Tensor]:
+    """Return [batch, heads, length, width] with the rows of the heads that share keys as rows of one head; None if that is no view."""
+    if x is None:
+        return None
+    length, step = x.shape[2], x.stride(2)
+    if length > 1 and x.stride(1) != length * step:
+        return None
+    if length == 1:
+        step = x.stride(1)
+    shape = (x.shape[0], x.shape[1] // shared, shared * length, x.shape[3])
+    return x.as_strided(shape, (x.stride(0), shared * length * step, step, x.stride(3)))
+
+
+def _fold(q: Tensor, written: Tensor, shared: int, causal: bool) -> Optional[tuple[Tensor, Tensor]]:
+    """Return queries and result with the heads of shared keys as one, where that saves tiles; rows without a mask have no places."""
+    length = q.shape[2]
+    if causal or shared == 1 or -(-shared * length // 128) >= shared * -(-length // 128):
+        return None
+    one, other = _folded(q, shared), _folded(written, shared)
+    return None if one is None or other is None else (one, other)
 
 
 def forward_plan(
@@ -74,45 +91,58 @@ def forward_plan(
     """Return `run(q, k, v, ..., out) -> (result, logarithms of sums)`, the last None if `keep` is not set."""
     batch, heads, length, width = q.shape
     of_keys, depth = k.shape[1:3]
+    wide = width_of(width)
     plain = all(_readable(x) for x in (q, k, v))
     target = None if out is None or not _readable(out) else out
     exact = width in (64, 128)
     dtype, device = q.dtype, q.device
-
-    empty = allocator((batch, heads, length, width_of(width)), dtype, device)
+    empty = allocator((batch, heads, length, wide), dtype, device)
     empty_logsums = allocator((batch, heads, length), torch.float32, device)
-
-    def new(x: Tensor, out: Optional[Tensor]) -> Tensor:
-        if target is not None and out is not None:
-            return out
-        return empty()
-
     processors = multiprocessors(q)
-    rows, keys = _tiles(length, batch * heads, width_of(width), processors)
     tensors = [_as_readable(x) for x in (q, k, v)]
-    written = new(q, out)
+    written = empty() if target is None else target
     logsums = empty_logsums() if keep else None
+    queries, shared = tensors[0], heads // of_keys
+    folded = _fold(queries, written, shared, causal)
+    if folded is not None:
+        queries, written = folded
+        heads, length, shared = of_keys, length * shared, 1
+    of_head = 4 * wide * depth // shared  # bytes of keys and values
+    rows, order = rows_of(length, depth, batch * heads, wide, causal, processors, of_head)
     count = -(-length // rows) * batch * heads
-    described = [
-        descriptor_of(x, 1, 1, size, width_of(width))
-        for x, size in zip((*tensors, written), (64, keys, keys, 64))
-    ]
-    sizes = (batch * heads, length, depth, heads, scale * LOG2E)
-    constants = (heads // of_keys, rows, keys, STAGES, causal, GROUP)
+    splits = 1 if causal else splits_of(count, depth, processors)
+    if splits > 1:
+        new_parts = allocator((batch * heads, length, splits, wide), torch.float32, device)
+        new_sums = allocator((batch * heads, length, splits), torch.float32, device)
+        stored, sums_of_parts = new_parts(), new_sums()
+        described = descriptor_of(stored, 1, 64, 1, wide)
+        join = _join_launch(stored, sums_of_parts, written, logsums)
+    else:
+        stored, sums_of_parts = written, logsums
+        described = descriptor_of(written, 1, 1, 64, wide)
+    operands = (queries, *tensors[1:])
+    descriptors = [descriptor_of(x, 1, 1, n, wide) for x, n in zip(operands, (64, KEYS, KEYS))]
+    sizes = (batch * heads, length, depth, heads, order, splits, scale * LOG2E)
+    constants = (shared, rows, KEYS, STAGES, causal, splits > 1)
     launch = Launch(
         hopper.attention_hopper,
-        (min(count, processors),),
-        (*described, logsums, None, *sizes, *constants),
-        (*tensors, written, logsums),
+        (min(count * splits, processors),),
+        (*descriptors, described, sums_of_parts, None, *sizes, *constants),
+        (*operands, stored, sums_of_parts),
         num_warps=4,
     )
 
     def run(q: Tensor, k: Tensor, v: Tensor, out: Optional[Tensor]) -> Any:
-        result = new(q, out)
+        result = empty() if target is None or out is None else out
         logsums = empty_logsums() if keep else None
         if not plain:
             q, k, v = _as_readable(q), _as_readable(k), _as_readable(v)
-        launch(q, k, v, result, logsums)
+        if splits > 1:
+            stored, sums_of_parts = new_parts(), new_sums()
+            launch(q, k, v, stored, sums_of_parts)
+            join(stored, sums_of_parts, result, logsums)
+        else:
+            launch(q, k, v, result, logsums)
         if not exact:
             result = result[..., :width].contiguous() if out is None else result[..., :width]
         if out is not None and result is not out:
@@ -120,6 +150,22 @@ def forward_plan(
         return result, logsums
 
     return run
+
+
+def _join_launch(
+    parts: Tensor, sums_of_parts: Tensor, written: Tensor, logsums: Optional[Tensor]
+) -> Launch:
+    """Return `launch(parts, sums_of_parts, written, logsums)`, which adds up the results of parts of the keys."""
+    heads, length, splits, wide = parts.shape
+    strides = (written.stride(0), written.stride(1), written.stride(2))
+    many = 1 << (splits - 1).bit_length()
+    return Launch(
+        portable.join,
+        (length, heads),
+        (parts, sums_of_parts, written, logsums, strides, written.shape[1], wide, splits, many),
+        (parts, sums_of_parts, written, logsums),
+        num_warps=1 if many * wide <= 2048 else 4,
+    )
 
 
 def backward_plan(
@@ -146,6 +192,9 @@ def backward_plan(
         known, logsums, (new_q(), new_k(), new_k()), new_statistics(), new_sums(), causal, scale
     )
     prepare, main, finish = launches
+    plain = all(_readable(x) for x in (q, k, v, grad, out))
+    alike = shared == 1 and seen == depth and exact
+    of_heads = (batch, of_keys, seen, wide)
 
     def of_shared(x: Tensor) -> Tensor:
         if shared > 1:
@@ -157,13 +206,16 @@ def backward_plan(
         return x if exact else x[..., :width].contiguous()
 
     def run(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor) -> Any:
-        q, k, v = _as_readable(q), _as_readable(k), _as_readable(v)
-        grad, out = _as_readable(grad), _as_readable(out)
+        if not plain:
+            q, k, v = _as_readable(q), _as_readable(k), _as_readable(v)
+            grad, out = _as_readable(grad), _as_readable(out)
         to_q, to_k, to_v = new_q(), new_k(), new_k()
         statistics, added = new_statistics(), new_sums()
         prepare(out, grad, logsums, statistics, added)
         main(q, k, v, grad, statistics, to_k, to_v, added)
         finish(added, to_q)
+        if alike:
+            return to_q, to_k.view(of_heads), to_v.view(of_heads)
         if not exact:
             to_q = to_q[..., :width].contiguous()
         return to_q, of_shared(to_k), of_shared(to_v)

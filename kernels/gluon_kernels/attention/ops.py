@@ -12,7 +12,7 @@ import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels.attention import routes
 from gluon_kernels.attention.masks import Mask
-from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gradient
+from gluon_kernels.eager import is_compiling, is_plain, kept, wants_gradient
 from gluon_kernels.norm.views import check_apart, check_out
 from gluon_kernels.plans import Plans, key
 
@@ -185,12 +185,24 @@ def _attention(
     return result, logsums
 
 
-def _direct_gradients(ctx: Any, grad: Tensor, _: Any) -> Any:
-    gradients = _backward.function(grad, *ctx.saved_tensors, *ctx.settings)
-    return (*gradients, *(None for _ in ctx.settings))
+def _kept_forward(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, window: Any, softcap: float, scale: float
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    settings = (causal, window, softcap, scale, True)
+    result, logsums = _plans((key(q, k, v), *settings), q, k, v, *settings, None)
+    return result, (q, k, v, result, logsums)
 
 
-_watched = differentiable(_attention.function, _keep, _direct_gradients)
+def _kept_gradients(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, *settings: Any
+) -> tuple[Tensor, ...]:
+    settings = (*settings, torch.are_deterministic_algorithms_enabled())
+    known_by = (key(grad, q, k, v, out), *settings)
+    result: tuple[Tensor, ...] = _gradient_plans(known_by, grad, q, k, v, out, logsums, *settings)
+    return result
+
+
+_watched = kept(_kept_forward, _kept_gradients)
 
 
 @gluon.torch.op("gluon_kernels::attention_out", mutates_args=("out",))
@@ -295,8 +307,10 @@ def attention(
         DtypeError, ShapeError: tensors of other dtypes or shapes.
         ArgumentError: tensors on different devices, a window or cap that is none, or `out` where a gradient is wanted.
     """
-    plain = out is None and score_mod is None and not is_compiling() and is_plain(q, k, v)
-    if not plain and not q.is_meta and torch.is_autocast_enabled(q.device.type):
+    direct = out is None and score_mod is None and not is_compiling()
+    plain = direct and is_plain(q, k, v)
+    watched = direct and not plain and wants_gradient(q, k, v)
+    if not (plain or watched) and not q.is_meta and torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     if scale is None:
@@ -308,6 +322,8 @@ def attention(
         settings = (causal, window, softcap, scale, False)
         result, _ = _plans((key(q, k, v), *settings), q, k, v, *settings, None)
         return result
+    if watched:
+        return _watched(q, k, v, causal, window, softcap, scale)
     if score_mod is not None:
         if softcap or out is not None:
             raise ArgumentError(
@@ -321,7 +337,7 @@ def attention(
     mask = Mask.of(False, window, softcap)
     settings = (causal, scale, mask.left, mask.right, mask.cap)
     if out is None:
-        result, _ = (_watched if wants_gradient(q, k, v) else _attention)(q, k, v, *settings)
+        result, _ = _attention(q, k, v, *settings)
         return result
     check_out(out, (*q.shape[:3], v.shape[3]), q.dtype, q, k, v)
     _attention_out(q, k, v, *settings, out)

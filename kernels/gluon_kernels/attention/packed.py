@@ -3,7 +3,7 @@
 How many tiles a sequence has is known only when the kernel runs. Each role of a program reads where the sequences begin,
 and finds the tiles of its rounds from sums over all sequences. The settings are a tuple: (BLOCK_M, BLOCK_N), the window
 (keys before, keys after; None is no bound), True for a soft cap, the power of two that bounds the sequences, where the second
-part of wide queries begins (0: one part), and how many heads are walked together.
+part of wide queries begins (0: one part), and the order of tiles (see `order.py`).
 """
 
 import gluon_core as gluon

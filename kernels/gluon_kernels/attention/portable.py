@@ -115,15 +115,46 @@ def paged_attention(
 
 
 @gluon.jit
-def combine(parts, logsums, out, D: gl.constexpr, SPLITS: gl.constexpr):
-    """Put the parts of a query's result together."""
+def joined(parts, logsums, D: gl.constexpr, COUNT: gl.constexpr, SPLITS: gl.constexpr):
+    """Return the result of a query and the logarithm of its sum from those of COUNT parts, SPLITS at most."""
     layout: gl.constexpr = gl.portable.blocked_layout([SPLITS, D], gl.float32)
-    query = gl.program_id(0)
     split = gl.arange(0, SPLITS, gl.SliceLayout(1, layout))
     column = gl.arange(0, D, gl.SliceLayout(0, layout))
-    logsum = gl.load(logsums + query * SPLITS + split)
-    weight = gl.exp2(logsum - gl.maximum(gl.max(logsum, axis=0), -1e30))
+    valid = split < COUNT
+    logsum = gl.load(logsums + split, mask=valid, other=-float("inf"))
+    largest = gl.maximum(gl.max(logsum, axis=0), -1e30)
+    weight = gl.exp2(logsum - largest)
     total = gl.sum(weight, axis=0)
-    part = gl.load(parts + (query * SPLITS + split)[:, None] * D + column[None, :])
+    part = gl.load(parts + split[:, None] * D + column[None, :], mask=valid[:, None], other=0.0)
     result = gl.sum(part * weight[:, None], axis=0) / gl.where(total > 0, total, 1.0)
+    return column, result, largest + gl.log2(total)
+
+
+@gluon.jit
+def combine(parts, logsums, out, D: gl.constexpr, SPLITS: gl.constexpr):
+    """Put the parts of a query's result together."""
+    query = gl.program_id(0).to(gl.int64)
+    place = query * SPLITS
+    column, result, _ = joined(parts + place * D, logsums + place, D, SPLITS, SPLITS)
     gl.store(out + query * D + column, result)
+
+
+@gluon.jit
+def join(
+    parts, logsums, out, totals, strides, of_sequence, D: gl.constexpr, COUNT: gl.constexpr, SPLITS: gl.constexpr
+):  # fmt: skip
+    """Put COUNT parts of each row's result together; the grid has rows and heads.
+
+    `parts` are [heads, length, COUNT, D], `logsums` [heads, length, COUNT]; `out` has the `strides` of batches, heads and rows, and `of_sequence` heads
+    in a batch. The logarithms of whole sums go to `totals`, [heads, length], if that is not None.
+    """
+    row = gl.program_id(0).to(gl.int64)
+    head = gl.program_id(1)
+    query = head * gl.num_programs(0) + row
+    place = query * COUNT
+    column, result, logsum = joined(parts + place * D, logsums + place, D, COUNT, SPLITS)
+    batch = (head // of_sequence).to(gl.int64)
+    out += batch * strides[0] + (head % of_sequence).to(gl.int64) * strides[1] + row * strides[2]
+    gl.store(out + column, result)
+    if totals is not None:
+        gl.store(totals + query, logsum)

@@ -1,7 +1,7 @@
 """The rows, heads and keys that a program of attention works on, and the mask of scores.
 
-SETTINGS are the rows and the keys of a tile, whether the mask is causal, and how many heads are walked
-together; `sizes` are all heads, the lengths of queries and keys, and the heads of a sequence.
+SETTINGS are the rows and the keys of a tile, True for a causal mask, how many heads share keys, and True if the keys are split;
+`sizes` are all heads, the lengths of queries and keys, the heads of a sequence, the order of tiles, and the parts of the keys.
 """
 
 import gluon_core as gluon
@@ -9,51 +9,62 @@ from gluon_core import language as gl
 
 
 @gluon.jit
-def dealt(round, tiles, heads, GROUP: gl.constexpr):
+def dealt(round, tiles, heads, order):
     """Return which of the `tiles` of a head this program works on, and the head, one past the last for none.
 
-    Tiles of higher numbers have more work.
-    Programs that run together work on few heads, whose keys and values stay in the cache. The last group
-    of heads begins with its longest tiles, the one before it with its shortest, and so on: where lengths do
-    not jump, directions that turn from round to round give all programs equal work.
+    Tiles of higher numbers have more work. `order` is a code of `order.py`: how many heads are walked together, so that their keys and
+    values stay in the cache; if the tiles of each other group ascend; if each other round begins with the last program.
     """
     programs = gl.num_programs(0)
     program = gl.program_id(0)
-    tile = round * programs + gl.where(round % 2 == 0, program, programs - 1 - program)
-    group = tile // (GROUP * tiles)
-    inside = tile % (GROUP * tiles)
-    size = gl.maximum(gl.minimum(heads - group * GROUP, GROUP), 1)  # the last may be smaller
-    m = inside // size
-    head = gl.where(m < tiles, group * GROUP + inside % size, heads)
-    m = gl.where((gl.cdiv(heads, GROUP) - group) % 2 == 1, tiles - 1 - m, m)
+    size = order // 8
+    backwards = (order // 2 % 2) * (round % 2)
+    tile = round * programs + gl.where(backwards == 1, programs - 1 - program, program)
+    group = tile // (size * tiles)
+    inside = tile % (size * tiles)
+    many = gl.maximum(gl.minimum(heads - group * size, size), 1)  # the last group may be smaller
+    m = inside // many
+    head = gl.where(m < tiles, group * size + inside % many, heads)
+    ascending = (order // 4 % 2) * ((gl.cdiv(heads, size) - group + 1) % 2)
+    m = gl.where(ascending == 1, m, tiles - 1 - m)
     return m, head
 
 
 @gluon.jit
 def work_at(round, sizes, SETTINGS: gl.constexpr):
-    """Return the first row and the head that this program works on, and how many tiles of keys it looks at.
+    """Return the first row and the head that this program works on, which part of the keys, and its first tile and the one past its last.
 
     The head is past the last one where nothing is left.
     """
     BLOCK_M: gl.constexpr = SETTINGS[0]
-    GROUP: gl.constexpr = SETTINGS[3]
-    heads, length, keys, _ = sizes
+    heads, length, keys, _, order, splits = sizes
     tiles = gl.cdiv(length, BLOCK_M)
+    part = 0
+    start = 0
     if SETTINGS[2]:
-        m, head = dealt(round, tiles, heads, GROUP)
-        end = gl.minimum((m + 1) * BLOCK_M, keys)
+        m, head = dealt(round, tiles, heads, order)
+        stop = gl.cdiv(gl.minimum((m + 1) * BLOCK_M, keys), SETTINGS[1])
     else:
         tile = round * gl.num_programs(0) + gl.program_id(0)
         m = tile % tiles
         head = tile // tiles
-        end = keys
-    return m * BLOCK_M, head, gl.cdiv(end, SETTINGS[1])
+        stop = gl.cdiv(keys, SETTINGS[1])
+        if SETTINGS[4]:
+            part = head % splits
+            head = head // splits
+            share = gl.cdiv(stop, splits)
+            start = part * share
+            stop = gl.minimum(start + share, stop)
+    return m * BLOCK_M, head, part, start, stop
 
 
 @gluon.jit
 def rounds(sizes, SETTINGS: gl.constexpr):
     """Return how many tiles a program works on at most."""
-    return gl.cdiv(gl.cdiv(sizes[1], SETTINGS[0]) * sizes[0], gl.num_programs(0))
+    tiles = gl.cdiv(sizes[1], SETTINGS[0]) * sizes[0]
+    if SETTINGS[4]:
+        tiles *= sizes[5]
+    return gl.cdiv(tiles, gl.num_programs(0))
 
 
 @gluon.jit

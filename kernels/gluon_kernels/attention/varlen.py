@@ -13,7 +13,7 @@ from gluon_core.errors import ArgumentError, DtypeError, ShapeError
 from gluon_kernels.attention import routes
 from gluon_kernels.attention.masks import Mask
 from gluon_kernels.attention.ops import WIDEST
-from gluon_kernels.eager import differentiable, is_compiling, is_plain, wants_gradient
+from gluon_kernels.eager import is_compiling, is_plain, kept, wants_gradient
 from gluon_kernels.norm.views import check_apart, check_out
 from gluon_kernels.plans import Plans, key
 
@@ -226,12 +226,27 @@ def _varlen(
     return result, logsums
 
 
-def _direct_gradients(ctx: Any, grad: Tensor, _: Any) -> Any:
-    gradients = _backward.function(grad, *ctx.saved_tensors, *ctx.settings)
-    return (*gradients, None, None, *(None for _ in ctx.settings))
+def _kept_forward(
+    q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor, *settings: Any
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    tensors = (q, k, v, of_queries, of_keys)
+    settings = (*settings, True)
+    result, logsums = _plans((key(*tensors), *settings), *tensors, *settings, None)
+    return result, (q, k, v, result, logsums, of_queries, of_keys)
 
 
-_watched = differentiable(_varlen.function, _keep, _direct_gradients)
+def _kept_gradients(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, of_queries: Tensor, of_keys: Tensor,
+    *settings: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    settings = (*settings, torch.are_deterministic_algorithms_enabled())
+    tensors = (grad, q, k, v, out, logsums, of_queries, of_keys)
+    known_by = (key(grad, q, k, v, out, of_queries, of_keys), *settings)
+    result: tuple[Tensor, ...] = _gradient_plans(known_by, *tensors, *settings)
+    return result
+
+
+_watched = kept(_kept_forward, _kept_gradients)
 
 
 @gluon.torch.op("gluon_kernels::attention_varlen_out", mutates_args=("out",))
@@ -297,25 +312,30 @@ def attention_varlen(
     """
     if cu_seqlens_k is None:
         cu_seqlens_k = cu_seqlens_q
-    plain = out is None and not is_compiling() and is_plain(q, k, v, cu_seqlens_q, cu_seqlens_k)
-    if not plain and not q.is_meta and torch.is_autocast_enabled(q.device.type):
+    tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k)
+    direct = out is None and not is_compiling()
+    plain = direct and is_plain(*tensors)
+    watched = direct and not plain and wants_gradient(*tensors)
+    if not (plain or watched) and not q.is_meta and torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1)) if q.ndim else 1.0
     if type(window) is list:
         window = tuple(window)
-    tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k)
     result: Tensor
     if plain:
         settings = (causal, window, softcap, scale, False)
         result, _ = _plans((key(*tensors), *settings), *tensors, *settings, None)
         return result
+    if watched:
+        return _watched(*tensors, causal, window, softcap, scale)
+    tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k)
     _check(*tensors)
     mask = Mask.of(False, window, softcap)
     rest = (causal, scale, mask.left, mask.right, mask.cap)
     if out is None:
-        result, _ = (_watched if wants_gradient(q, k, v) else _varlen)(*tensors, *rest)
+        result, _ = _varlen(*tensors, *rest)
         return result
     check_out(out, (*q.shape[:2], v.shape[2]), q.dtype, q, k, v)
     _varlen_out(*tensors, *rest, out)

@@ -11,8 +11,9 @@ from torch import Tensor
 from gluon_core import language as gl
 from gluon_kernels.attention import hopper_varlen, hopper_varlen_backward, hopper_varlen_repeatable
 from gluon_kernels.attention import varlen_sums as sums
-from gluon_kernels.attention.launches import GROUP, STAGES, descriptor_of
+from gluon_kernels.attention.launches import STAGES, descriptor_of
 from gluon_kernels.attention.masks import Mask
+from gluon_kernels.attention.order import PACKED
 from gluon_kernels.plans import Launch, allocator, multiprocessors
 
 __all__ = ["backward_plan", "differentiates", "forward_plan"]
@@ -113,7 +114,7 @@ def forward_plan(
             bool(mask.cap),
             _bound(many),
             more,
-            GROUP,
+            PACKED,
         )
         return Launch(
             hopper_varlen.attention_varlen,

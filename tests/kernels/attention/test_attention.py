@@ -51,10 +51,28 @@ def heads(length=80, width=64, dtype=torch.bfloat16):
 def test_three_groups_of_warps(monkeypatch):
     """Tiles of 192 rows, which only many heads have otherwise."""
     from gluon_kernels.attention import launches
+    from gluon_kernels.attention.order import PACKED
 
-    monkeypatch.setattr(launches, "_tiles", lambda *arguments: (192, 128))
+    monkeypatch.setattr(launches, "rows_of", lambda *arguments: (192, PACKED))
     for number in (0, 2):
         assert PROBLEMS[0].check(PROBLEMS[0].small[number], "cpu") is None
+
+
+@pytest.mark.parametrize("length, heads, keys, width", [(1, 4, 900, 128), (70, 2, 800, 64)])
+def test_keys_are_split_for_few_queries(length, heads, keys, width):
+    """A decoding step: heads that share keys are rows of one tile, and programs have parts of the keys."""
+    q = torch.randn(1, length, heads, width).bfloat16().transpose(1, 2)
+    k, v = (torch.randn(1, heads // 2, keys, width).bfloat16() for _ in "kv")
+    out = torch.empty_like(q)
+    right = masked(q, k, v)
+    assert error_of(attention(q, k, v), right) < 1e-2
+    assert attention(q, k, v, out=out) is out
+    assert error_of(out, right) < 1e-2
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    grad = torch.randn_like(q)
+    ours = torch.autograd.grad(attention(*leaves), leaves, grad)
+    for one, other in zip(ours, torch.autograd.grad(masked(*leaves), leaves, grad.double())):
+        assert error_of(one, other) < 2e-2
 
 
 def test_plans_scale_and_memory_of_the_caller():
@@ -93,6 +111,14 @@ def test_calls_past_the_operators(monkeypatch):
     monkeypatch.setattr(ops, "is_plain", plain)
     for problem in PROBLEMS:
         assert problem.check(problem.small[2], "cpu") is None
+    q, k, v = heads(70)
+    result = attention(q, k.requires_grad_(), v)
+    (of_keys,) = torch.autograd.grad(result.sum(), k, retain_graph=True)  # of no strides
+    right = torch.autograd.grad(masked(q, k, v).sum(), k)[0]
+    assert error_of(of_keys, right) < 2e-2
+    (of_keys,) = torch.autograd.grad((result * result).sum(), k, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        of_keys.sum().backward()
 
 
 def test_autocast_and_meta():

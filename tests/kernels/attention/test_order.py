@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.registry.load import registry
-from gluon_kernels.attention import packed
+from gluon_kernels.attention import order, packed
 from gluon_kernels.attention.tiles import rounds, work_at
 
 
 @gluon.jit
-def visit(out, heads, length, SETTINGS: gl.constexpr):
-    sizes = (heads, length, length, heads)
+def visit(out, heads, length, code, SETTINGS: gl.constexpr):
+    sizes = (heads, length, length, heads, code, 1)
     for round in range(rounds(sizes, SETTINGS)):
-        row, head, count = work_at(round, sizes, SETTINGS)
+        row, head, _, _, count = work_at(round, sizes, SETTINGS)
         if head < heads:
             place = out + (head * length + row) * 2
             gl.atomic_add(place, count)
@@ -25,26 +26,65 @@ def visit(out, heads, length, SETTINGS: gl.constexpr):
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    "heads, length, block, group, programs, most",
-    [(32, 64, (2, 2), 8, 13, 1.02), (32, 63, (3, 2), 8, 13, 1.06), (7, 20, (3, 2), 3, 5, 1.2)],
+    "heads, length, block, form, programs, most",
+    [
+        (32, 64, (2, 2), (8, True, True), 13, 1.02),
+        (32, 63, (3, 2), (8, True, True), 13, 1.06),
+        (7, 20, (3, 2), (3, True, True), 5, 1.2),
+        (7, 20, (3, 2), (3, False, True), 5, 1.2),
+        (9, 20, (2, 2), (4, True, False), 11, 2),
+        (5, 9, (2, 2), (8, False, False), 3, 2),
+    ],
 )
-def test_programs_get_equal_work(heads, length, block, group, programs, most):
+def test_programs_get_the_work_that_the_host_counts(heads, length, block, form, programs, most):
     out = np.zeros((heads, length, 2), np.int32)
     target = registry().target("sim:sm_90")
-    visit[(programs,)](out, heads, length, (*block, True, group), target=target)
+    settings = (*block, True, 1, False)
+    visit[(programs,)](out, heads, length, order.code(*form), settings, target=target)
     counts, owners = out[:, :: block[0], 0], out[:, :: block[0], 1] - 1
     ends = np.minimum(np.arange(1, counts.shape[1] + 1) * block[0], length)
     np.testing.assert_array_equal(counts, np.tile(-(-ends // block[1]), (heads, 1)))
     assert out.sum() == counts.sum() + (owners + 1).sum()  # nothing at other rows
     work = np.bincount(owners.ravel(), counts.ravel(), minlength=programs)
     assert work.max() <= most * work.mean(), work
+    counted = torch.from_numpy(counts[0].astype(np.float64))
+    assert order._busiest(counted, heads, programs, form) == work.max()
+
+
+def test_an_order_is_found_for_any_number_of_tiles():
+    """Tiles and programs in step give some programs all the long tiles, in one order or another."""
+    for heads, length, rows, most in (
+        (96, 3072, 192, 1.03),
+        (24, 1469, 192, 1.01),
+        (48, 423, 128, 1.16),
+        (32, 966, 192, 1.08),
+        (64, 2964, 192, 1.04),
+        (1, 16384, 128, 1.01),
+        (256, 16384, 128, 1.01),
+    ):
+        tiles = -(-length // rows)
+        ends = np.minimum(np.arange(1, tiles + 1) * rows, length)
+        work = -(-ends // order.KEYS) + order.OVERHEAD
+        least = max(work.sum() * heads / 132, work.max())
+        code, busiest = order.order_of(length, length, heads, rows, 132, 256 * length)
+        assert code % 2 == 1 and least <= busiest <= most * least, (heads, length)
+
+
+def test_splits_leave_no_part_without_keys():
+    assert order.splits_of(64, 8192, 132) == 2
+    assert order.splits_of(100, 8192, 132) == order.splits_of(1, 512, 132) == 1
+    for tiles in (1, 3, 8, 60):
+        for keys in range(600, 20000, 517):
+            splits, of_keys = order.splits_of(tiles, keys, 132), -(-keys // order.KEYS)
+            assert 1 <= splits and splits * tiles <= 132
+            assert (splits - 1) * -(-of_keys // splits) < of_keys
 
 
 @gluon.jit
 def visit_packed(
-    out, of_queries, of_keys, count, heads, tokens, WINDOW: gl.constexpr, GROUP: gl.constexpr
+    out, of_queries, of_keys, count, heads, tokens, WINDOW: gl.constexpr, ORDER: gl.constexpr
 ):
-    SETTINGS: gl.constexpr = ((2, 2), WINDOW, False, 16, 0, GROUP)
+    SETTINGS: gl.constexpr = ((2, 2), WINDOW, False, 16, 0, ORDER)
     lists = (of_queries, of_keys, count)
     tiles = packed.sequences(lists, 4, SETTINGS)
     for round in range(packed.rounds(tiles, heads)):
@@ -81,7 +121,8 @@ def test_packed_sequences_give_programs_equal_work(lengths, keys, group, most, w
     out = np.zeros((heads, tokens, 5), np.int32)
     target = registry().target("sim:sm_90")
     sizes = (len(lengths), heads, tokens)
-    visit_packed[(programs,)](out, *ends, *sizes, window, group, target=target)
+    code = order.code(group, True, True)
+    visit_packed[(programs,)](out, *ends, *sizes, window, code, target=target)
     wanted = np.zeros((tokens, 4), np.int32)
     for index, count in enumerate(lengths):
         (begin, end), (first, last) = (each[index : index + 2].tolist() for each in ends)
@@ -104,7 +145,9 @@ def test_longest_tiles_of_packed_sequences_come_first():
     ends = np.cumsum([0, 5, 16, 1, 8]).astype(np.int32)
     out = np.zeros((1, 30, 5), np.int32)
     target = registry().target("sim:sm_90")
-    visit_packed[(16,)](out, ends, ends, 4, 1, 30, (None, 0), 1, target=target)
+    visit_packed[(16,)](
+        out, ends, ends, 4, 1, 30, (None, 0), order.code(1, True, True), target=target
+    )
     by_program = {int(p): int(count) for count, p in out[0, :, :2] if p}
     counts = [by_program[p] for p in sorted(by_program)]
     assert counts == sorted(counts, reverse=True) and counts[0] == 8 and len(counts) == 16

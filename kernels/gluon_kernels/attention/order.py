@@ -1,0 +1,119 @@
+"""The order in which persistent programs take the tiles of attention, chosen on the host so that all get equal work.
+
+Under a causal mask a tile's work grows with its place. Programs take every n-th tile of a list: groups of heads one after the other,
+and in a group the tiles by their work. How well that shares the work depends on the number of programs, tiles and heads; a few
+orders are tried, and the one whose busiest program has the least work is taken. A code tells kernels the order (see `tiles.dealt`).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Iterator
+
+import torch
+
+__all__ = ["PACKED", "code", "order_of", "rows_of", "splits_of"]
+
+GROUP = 8  # heads whose keys and values stay in the cache
+SIZES = (8, 12, 16, 6, 4, 24, 32, 2)
+SIZES_OF_MANY = (8, 12)  # where programs have many tiles
+MANY = 16  # tiles of a program
+CACHE = 24 << 20  # bytes of keys and values of a group
+OVERHEAD = 0.7  # of a tile of queries, in tiles of keys
+NEAR = 1.01  # of the least possible work of the busiest program
+KEYS = 128  # of a tile
+WIDE_TILE = 0.9  # the time of 192 rows over that of as many rows in tiles of 128
+LEAST_SPLIT = 6  # tiles of keys that are worth a second kernel
+LEAST_PART = 2
+
+
+def code(size: int, ascending: bool, backwards: bool) -> int:
+    """Return an order: heads of a group; if the tiles of each other group ascend; if each other round begins with the last program.
+
+    Codes are odd and above 1, so that kernels are not compiled for some of them.
+    """
+    return 8 * size + 4 * ascending + 2 * backwards + 1
+
+
+PACKED = code(GROUP, True, True)  # of packed sequences, whose lengths the host does not know
+
+
+def _candidates(
+    heads: int, tiles: int, programs: int, bytes_of_head: int
+) -> Iterator[tuple[int, bool, bool]]:
+    sizes = SIZES_OF_MANY if tiles * heads > MANY * programs else SIZES
+    for size in sizes:
+        if size > GROUP and (size > heads or size * bytes_of_head > CACHE):
+            continue
+        for ascending in (True, False) if size < heads else (False,):
+            for backwards in (True, False):
+                yield size, ascending, backwards
+
+
+def _busiest(work: torch.Tensor, heads: int, programs: int, form: tuple[int, bool, bool]) -> float:
+    """Return the work of the busiest program."""
+    size, ascending, backwards = form
+    tiles = work.shape[0]
+    tile = torch.arange(tiles * heads, device="cpu")
+    group = tile // (size * tiles)
+    many = (heads - group * size).clamp(max=size)
+    m = tile % (size * tiles) // many
+    groups = -(-heads // size)
+    up = ((groups - group + 1) % 2 == 1) & ascending
+    m = torch.where(up, m, tiles - 1 - m)
+    program = tile % programs
+    if backwards:
+        program = torch.where(tile // programs % 2 == 1, programs - 1 - program, program)
+    return float(torch.bincount(program, work[m], programs).max())
+
+
+@lru_cache(maxsize=4096)
+def order_of(
+    length: int, keys: int, heads: int, rows: int, programs: int, bytes_of_head: int
+) -> tuple[int, float]:
+    """Return the order of causal tiles of so many rows, and the work of the busiest program in tiles of keys.
+
+    Args:
+        bytes_of_head: of the keys and values of a head of queries.
+    """
+    tiles = -(-length // rows)
+    ends = (torch.arange(1, tiles + 1, device="cpu") * rows).clamp(max=keys)
+    work = -(-ends // KEYS) + torch.tensor(OVERHEAD, dtype=torch.float64, device="cpu")
+    least = max(float(work.sum()) * heads / programs, float(work.max()))
+    best, form = float("inf"), (GROUP, True, True)
+    for candidate in _candidates(heads, tiles, programs, bytes_of_head):
+        busiest = _busiest(work, heads, programs, candidate)
+        if busiest < best:
+            best, form = busiest, candidate
+        if best <= NEAR * least:
+            break
+    return code(*form), best
+
+
+def rows_of(
+    length: int, keys: int, heads: int, width: int, causal: bool, programs: int, bytes_of_head: int
+) -> tuple[int, int]:
+    """Return the rows of a tile, and the order of tiles: three groups of warps have registers for sums of 64 columns."""
+    best = None
+    for rows, cost in ((128, 1.0), (192, 1.5 * WIDE_TILE)):
+        if rows == 192 and width > 64:
+            continue
+        if causal:
+            order, busiest = order_of(length, keys, heads, rows, programs, bytes_of_head)
+        else:
+            count = -(-length // rows) * heads
+            order, busiest = PACKED, -(-count // programs) * (-(-keys // KEYS) + OVERHEAD)
+        if best is None or busiest * cost < best[0]:
+            best = busiest * cost, rows, order
+    assert best is not None
+    return best[1], best[2]
+
+
+def splits_of(tiles: int, keys: int, programs: int) -> int:
+    """Return the parts of the keys for so many tiles of queries without a mask: 1 where the programs are busy, or keys are few."""
+    of_keys = -(-keys // KEYS)
+    parts = min(programs // max(tiles, 1), of_keys // LEAST_PART)
+    if of_keys < LEAST_SPLIT or parts < 2:
+        return 1
+    share = -(-of_keys // parts)
+    return -(-of_keys // share)  # no part without keys
