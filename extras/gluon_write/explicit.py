@@ -6,7 +6,7 @@ import ast
 import copy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Iterator, Mapping, Optional
+from typing import Any, Callable, Iterator, Mapping, Optional
 
 import numpy as np
 
@@ -16,11 +16,14 @@ from gluon_core.plugin.targets import Target
 from gluon_write.graph import AnyLayout, Graph, Unknown, build
 from gluon_write.prefetch import prefetched
 from gluon_write.prices import LEAST_COPY_BITS
+from gluon_write.recompute import recomputed
 from gluon_write.sketch import Place, Sketch, place_of, sketch
 from gluon_write.solve import Solution, plan_of, solve
 from gluon_write.stage import staged
 
 __all__ = ["Edits", "chosen_for", "edits_of", "explicit"]
+
+_MOST_RECOMPUTED = 3  # times that index vectors are moved to their uses
 
 
 @dataclass
@@ -51,6 +54,16 @@ class Edits:
         for called in self.calls.values():
             yield from called.all()
         yield self
+
+
+@dataclass
+class _Chosen:
+    """Hold a form of a kernel, its trace, and the layouts that were chosen for it."""
+
+    fn: Any
+    drawn: Sketch
+    graph: Graph
+    solution: Solution
 
 
 def chosen_for(
@@ -88,13 +101,30 @@ def chosen_for(
     room = target.architecture.limits.shared_memory
     ahead = prefetched(fn, drawn, stages, target.has, int(options.num_warps), room)
     if ahead is not fn:
-        graph, solution = _solved(ahead, traced(ahead), target, options)
-        if np.isfinite(solution.price) and _copied(graph):
-            return graph, solution
-    graph, solution = _solved(fn, drawn, target, options)
-    if not np.isfinite(solution.price):
-        raise _no_solution(fn, graph, solution)
-    return graph, solution
+        chosen = _solved(ahead, traced(ahead), target, options)
+        if np.isfinite(chosen.solution.price) and _copied(chosen.graph):
+            return _improved(chosen, traced, target, options)
+    chosen = _solved(fn, drawn, target, options)
+    if not np.isfinite(chosen.solution.price):
+        raise _no_solution(fn, chosen.graph, chosen.solution)
+    return _improved(chosen, traced, target, options)
+
+
+def _improved(
+    chosen: _Chosen, traced: Callable[[Any], Sketch], target: Target, options: Any
+) -> tuple[Graph, Solution]:
+    """Return layouts with fewer conversions, if index vectors are computed again where they are used."""
+    for _ in range(_MOST_RECOMPUTED):
+        edits = edits_of(chosen.graph, chosen.solution)
+        places = [place for one in edits.all() for place in one.conversions]
+        again = recomputed(chosen.fn, chosen.drawn, places)
+        if again is chosen.fn:
+            break
+        other = _solved(again, traced(again), target, options)
+        if not other.solution.price < chosen.solution.price:
+            break
+        chosen = other
+    return chosen.graph, chosen.solution
 
 
 def _copied(graph: Graph) -> bool:
@@ -103,7 +133,7 @@ def _copied(graph: Graph) -> bool:
     return all(access.together * access.bits >= LEAST_COPY_BITS for access in copies)
 
 
-def _solved(fn: Any, drawn: Sketch, target: Target, options: Any) -> tuple[Graph, Solution]:
+def _solved(fn: Any, drawn: Sketch, target: Target, options: Any) -> _Chosen:
     """Return the unknown layouts of a traced kernel, and the best choice.
 
     Raises:
@@ -113,7 +143,7 @@ def _solved(fn: Any, drawn: Sketch, target: Target, options: Any) -> tuple[Graph
     for one in graph.unknowns:
         if one.conflict is not None:
             raise _conflict(fn, one)
-    return graph, solve(graph)
+    return _Chosen(fn, drawn, graph, solve(graph))
 
 
 def _span(fn: Any, line: int) -> SourceSpan:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
+import copy
+from typing import Any, Mapping, Sequence
 
 from gluon_core._triton import unwrap
 
-__all__ = ["Form", "bounds_of", "free_name"]
+__all__ = ["Form", "bounds_of", "changed_copy", "edited", "free_name"]
 
 
 class Form:
@@ -54,3 +55,40 @@ def free_name(word: str, taken: set[str]) -> str:
         name, number = f"{word}_{number}", number + 1
     taken.add(name)
     return name
+
+
+def edited(source: str, edits: Sequence[tuple[ast.expr, str]]) -> str:
+    """Return a text with expressions of one line each replaced."""
+    lines = [line.encode() for line in source.splitlines()]
+    for node, text in sorted(edits, key=lambda e: (e[0].lineno, e[0].col_offset), reverse=True):
+        held = lines[node.lineno - 1]
+        rest = held[node.end_col_offset or 0 :]
+        lines[node.lineno - 1] = held[: node.col_offset] + text.encode() + rest
+    return b"\n".join(lines).decode() + "\n"
+
+
+def changed_copy(fn: Any, jits: list[Any], texts: Mapping[int, str], done: dict[int, Any]) -> Any:
+    """Return a function with a new text, which calls such functions; itself where nothing changes.
+
+    Args:
+        jits: the kernel and the functions that it calls. texts: new sources, by number in `jits`.
+        done: copies that are known, by number.
+    """
+    number = next(i for i, one in enumerate(jits) if one is fn)
+    if number in done:
+        return done[number]
+    done[number] = fn  # a function that calls itself stays
+    scope = dict(fn.get_capture_scope())
+    called = {
+        name: changed_copy(unwrap(value), jits, texts, done)
+        for name, value in scope.items()
+        if any(unwrap(value) is one for one in jits)
+    }
+    called = {name: one for name, one in called.items() if one is not unwrap(scope[name])}
+    if called or number in texts:
+        own: Any = copy.copy(fn)
+        own._unsafe_update_src(texts.get(number, fn.src))
+        scope |= called
+        own.get_capture_scope = lambda: scope
+        done[number] = own
+    return done[number]

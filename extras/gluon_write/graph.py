@@ -342,10 +342,8 @@ class _Builder:
             called = self.drawn.functions.get(node, "") if node else ""
             if node and called.rpartition(".")[2] in _LAYOUT_FREE:
                 left_out = isinstance(value.type.layout, (AutoLayout, type(None)))
-                if left_out or node in self.drawn.accumulators:
+                if left_out:
                     self.note(context, value, ("site", (context, node)))
-                if not left_out:
-                    self.note(context, value, ("fixed", value.type.layout, "the matrix unit"))
 
     # -- shared memory --------------------------------------------------------------------------
 

@@ -9,19 +9,20 @@
 
 becomes a ring of buffers that `cp.async` fills. The statements that compute the addresses run twice:
 for the step that is multiplied, and ahead for the step that is copied. Where the unit reads shared
-memory, as `wgmma`, the product does.
+memory, as `wgmma`, the product does; it is asynchronous where the loop uses its sum for nothing else,
+and one step's products are under way while the next copies start.
 """
 
 from __future__ import annotations
 
 import ast
-import copy
 import re
 from dataclasses import dataclass, field
 from typing import Any, Iterable, Mapping, Optional
 
 from gluon_core import language, portable
-from gluon_write.form import Form, bounds_of, free_name
+from gluon_core._triton import tl
+from gluon_write.form import Form, bounds_of, changed_copy, free_name
 from gluon_write.sketch import Sketch, place_of
 
 __all__ = ["prefetched"]
@@ -53,14 +54,29 @@ class _Tile:
 
 @dataclass
 class _Loop:
+    """Hold a loop of products.
+
+    Attributes:
+        ahead: the statements that the addresses need.
+        sums: statements of products that may be asynchronous -> the name of their accumulator.
+    """
+
     node: ast.For
     tiles: dict[str, _Tile]
     products: list[ast.Call]
-    ahead: list[ast.stmt] = field(default_factory=list)  # what the addresses need
+    ahead: list[ast.stmt] = field(default_factory=list)
+    sums: dict[ast.stmt, str] = field(default_factory=dict)
 
 
-def prefetched(fn: Any, drawn: Sketch, stages: int, has: Any, warps: int, room: int) -> Any:
-    """Return a kernel with the operands of its first loop of products prefetched, or the kernel.
+def prefetched(
+    fn: Any,
+    drawn: Sketch,
+    stages: int,
+    has: Any,
+    warps: int,
+    room: int,
+) -> Any:
+    """Return a kernel with the operands of its loops of products prefetched, or the kernel.
 
     Args:
         drawn: the traced kernel, which knows shapes and dtypes.
@@ -70,45 +86,55 @@ def prefetched(fn: Any, drawn: Sketch, stages: int, has: Any, warps: int, room: 
     """
     if stages < 2 or not has("nvidia.cp_async"):
         return fn
-    prefetcher = _Prefetcher(fn, drawn, has("nvidia.wgmma") and warps >= _LEAST_WARPS)
-    text = prefetcher.text(stages, room)
-    if text is None:
-        return fn
-    own: Any = copy.copy(fn)
-    own._unsafe_update_src(text)
-    return own
+    wgmma = has("nvidia.wgmma") and warps >= _LEAST_WARPS
+    texts: dict[int, str] = {}
+    for number, jit in enumerate(drawn.jits):
+        text = _Prefetcher(jit, number, drawn, wgmma).text(stages, room)
+        if text is not None:
+            texts[number] = text
+    return changed_copy(fn, drawn.jits, texts, {}) if texts else fn
 
 
 class _Prefetcher(Form):
-    def __init__(self, fn: Any, drawn: Sketch, wgmma: bool):
+    def __init__(self, fn: Any, number: int, drawn: Sketch, wgmma: bool):
         super().__init__(fn)
-        self.drawn, self.wgmma, self.stages = drawn, wgmma, 0
+        self.number, self.drawn, self.stages = number, drawn, 0
+        self.wgmma = wgmma
         self.space = next((n for n, value in self.scope.items() if value is language), "")
 
     # -- the form -------------------------------------------------------------------------------
 
     def text(self, stages: int, room: int) -> Optional[str]:
-        """Return the function with its first such loop changed; None without one."""
+        """Return the function with its loops of products changed; None without one."""
         if not self.space:
             return None
+        edits: list[tuple[int, int, list[str]]] = []
+        taken = set(re.findall(r"\w+", self.source))
         for node in ast.walk(self.tree):
             if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
                 loop = self._read(node)
                 if loop is None:
                     continue
                 size = sum(_size(tile.shape) * tile.bits // 8 for tile in loop.tiles.values())
-                stages = min(stages, room // size)
-                if stages >= 2:
-                    return self._written(loop, stages)
-        return None
+                fitting = min(stages, room // size)
+                if fitting >= 2:
+                    edits += self._written(loop, fitting, taken)
+        if not edits:
+            return None
+        lines = self.source.splitlines()
+        for start, stop, new in sorted(edits, key=lambda e: (e[0], e[1]), reverse=True):
+            lines[start - 1 : stop] = new
+        return "\n".join(lines) + "\n"
 
     def _read(self, node: ast.For) -> Optional[_Loop]:
         bounds = node.iter
-        if not isinstance(bounds, ast.Call) or self.called(bounds) not in (range, None):
+        if not isinstance(bounds, ast.Call) or node.orelse:
             return None
-        if ast.unparse(bounds.func) != "range" or bounds.keywords or node.orelse:
+        if self.called(bounds) is not tl.range and (
+            ast.unparse(bounds.func) != "range" or bounds.keywords
+        ):
             return None
-        if not all(isinstance(s, (*_PURE, ast.Expr)) for s in node.body):
+        if not all(_plain(statement) for statement in node.body):
             return None
         products = [
             c for c in ast.walk(node)
@@ -122,12 +148,32 @@ class _Prefetcher(Form):
                 continue
             names = [n for n in ast.walk(node) if isinstance(n, ast.Name) and n.id == tile.name]
             read = [n for n in names if isinstance(n.ctx, ast.Load)]
-            plain = [n for n in read if not _only_dtype(n, node)]
+            plain = [n for n in read if not _only_asked(n, node)]
             used = [o for o in operands if _viewed(o, self) == tile.name]
             if len(used) == 1 and len(plain) == 1 and len(names) - len(read) == 1:
                 tiles[tile.name] = tile
         loop = _Loop(node, tiles, products)
-        return loop if tiles and self._slice(loop) else None
+        if not tiles or not self._slice(loop):
+            return None
+        loop.sums = self._sums(loop)
+        return loop
+
+    def _sums(self, loop: _Loop) -> dict[ast.stmt, str]:
+        """Return the statements of the products, if the loop uses none of their sums otherwise."""
+        sums: dict[ast.stmt, str] = {}
+        for statement in loop.node.body:
+            if not isinstance(statement, ast.Assign) or statement.value not in loop.products:
+                continue
+            (target, *more), call = statement.targets, statement.value
+            assert isinstance(call, ast.Call)
+            acc = _argument(call, 2, "acc")
+            if more or not isinstance(target, ast.Name) or not isinstance(acc, ast.Name):
+                return {}
+            uses = [n for n in ast.walk(loop.node) if isinstance(n, ast.Name) and n.id == target.id]
+            if acc.id != target.id or len(uses) != 2 or not self._unit_reads(call, loop):
+                return {}
+            sums[statement] = target.id
+        return sums if len(sums) == len(loop.products) else {}
 
     def _tile(self, statement: ast.Assign) -> Optional[_Tile]:
         """Return the load of a statement `name = gl.load(pointers, mask=, other=0)`."""
@@ -142,11 +188,13 @@ class _Prefetcher(Form):
             return None
         if "mask" in words and not (isinstance(other, ast.Constant) and other.value == 0):
             return None
-        place = place_of(call, 0)
+        place = place_of(call, self.number)
         values = self.drawn.returned.get(place, ()) if place else ()
         if not values:
             return None
         kind = values[-1].type
+        if any(value.type.dims != kind.dims for value in values):
+            return None
         bits = getattr(kind.element, "bits", 0)
         if len(kind.dims) != 2 or bits not in (8, 16, 32):
             return None
@@ -186,10 +234,12 @@ class _Prefetcher(Form):
 
     # -- the text -------------------------------------------------------------------------------
 
-    def _written(self, loop: _Loop, stages: int) -> str:
+    def _written(
+        self, loop: _Loop, stages: int, taken: set[str]
+    ) -> list[tuple[int, int, list[str]]]:
+        """Return the edits of a loop: first and last line, and the new lines."""
         node, gl, self.stages = loop.node, self.space, stages
         assert isinstance(node.target, ast.Name) and isinstance(node.iter, ast.Call)
-        taken = set(re.findall(r"\w+", self.source))
         step, slot = free_name("step", taken), free_name("slot", taken)
         texts = [self.text_of(arg) for arg in node.iter.args]
         first, last, stride = bounds_of(texts)
@@ -214,7 +264,6 @@ class _Prefetcher(Form):
         before.append(f"{outer}for {step} in {gl}.static_range({stages - 1}):")
         before += [f"{outer}    {line}" for line in fetch(step)]
         before.append(f"{outer}{step} = 0")
-        lines = self.source.splitlines()
         edits: list[tuple[int, int, list[str]]] = [(node.lineno, node.lineno - 1, before)]
         waited = [
             f"{inner}{slot} = {step} % {stages}",
@@ -222,25 +271,40 @@ class _Prefetcher(Form):
         ]
         if self._on_shared(loop):
             waited.append(f"{inner}{gl}.nvidia.hopper.fence_async_shared()")
+        # The copies overwrite the buffers of the step before, whose products must be over.
+        copies = [f"{inner}{line}" for line in fetch(f"{step} + {stages - 1}")]
+        last_product = max(loop.sums, key=lambda s: s.lineno, default=None)
         loads = [tile.statement for tile in loop.tiles.values()]
         earliest = min(loads, key=lambda s: s.lineno)
         for tile in loop.tiles.values():
             load = f"{inner}{tile.name} = {tile.ring}.index({slot})"
             if not self._shared(tile, loop):
                 load += ".load()"
-            new = [*(waited if tile.statement is earliest else []), load]
+            new = [load]
+            if tile.statement is earliest:
+                new = [*waited, *([] if last_product else copies), load]
             edits.append((tile.statement.lineno, tile.statement.end_lineno or 0, new))
         for call in loop.products:
             edits += self._product(call, loop)
+        after = [f"{inner}{step} += 1"]
         end = node.body[-1].end_lineno or 0
-        after = [
-            *(f"{inner}{line}" for line in fetch(f"{step} + {stages - 1}")),
-            f"{inner}{step} += 1",
-        ]
-        edits.append((end + 1, end, after))
-        for start, stop, new in sorted(edits, key=lambda e: (e[0], e[1]), reverse=True):
-            lines[start - 1 : stop] = new
-        return "\n".join(lines) + "\n"
+        over = [f"{outer}{gl}.{_COPY}.wait_group(0)"]
+        if last_product is not None:
+            place = last_product.end_lineno or 0
+            held = [self._held(loop, len(loop.sums), inner), *copies]
+            if place == end:
+                after = [*held, *after]
+            else:
+                edits.append((place + 1, place, held))
+            over.insert(0, self._held(loop, 0, outer))
+        edits.append((end + 1, end, [*after, *over]))
+        return edits
+
+    def _held(self, loop: _Loop, pending: int, indent: str) -> str:
+        """Return the line that waits until at most `pending` products are under way."""
+        names = ", ".join(loop.sums.values())
+        wait = f"{self.space}.nvidia.hopper.warpgroup_mma_wait({pending}, deps=[{names}])"
+        return f"{indent}{names} = {wait}"
 
     def _dtype(self, tile: _Tile, moved: Mapping[str, str]) -> str:
         """Return the dtype of a tile as text: of the pointer's base where the text shows it."""
@@ -290,7 +354,7 @@ class _Prefetcher(Form):
         first = loop.tiles.get(a or "")
         if second is None or second.bits != 16 or first is not None and first.bits != 16:
             return False
-        place = place_of(_operands(call)[0], 0)
+        place = place_of(_operands(call)[0], self.number)
         values = self.drawn.returned.get(place, ()) if place else ()
         rows = max((value.type.dims[:1] for value in values), default=(0,))
         return rows >= (_LEAST_ROWS,)
@@ -310,24 +374,41 @@ class _Prefetcher(Form):
         if not self._unit_reads(call, loop):
             return []
         first, last = call.lineno, call.end_lineno or call.lineno
-        lines = self.source.splitlines()[first - 1 : last]
-        text = "\n".join(lines)
-        func = self.text_of(call.func)
-        text = text.replace(func, f"{self.space}.nvidia.hopper.warpgroup_mma", 1)
-        text = re.sub(r",\s*input_precision=[^,)]+", "", text)
-        for operand in _operands(call):
-            name = _viewed(operand, self)
-            if name in loop.tiles and isinstance(operand, ast.Call):
-                text = text.replace(self.text_of(operand), f"{name}.permute((1, 0))", 1)
+        lines = self.source.splitlines()
+        before = lines[first - 1].encode()[: call.col_offset].decode()
+        after = lines[last - 1].encode()[call.end_col_offset or 0 :].decode()
+        a, b = (self._operand(operand, loop) for operand in _operands(call))
+        acc = _argument(call, 2, "acc")
+        assert acc is not None
+        words = ", is_async=True" if loop.sums else ""
+        if isinstance(acc, ast.Call) and self.called(acc) is language.zeros:
+            words = ", use_acc=False"
+        name = f"{self.space}.nvidia.hopper.warpgroup_mma"
+        text = f"{before}{name}({a}, {b}, {self.text_of(acc)}{words}){after}"
         return [(first, last, text.split("\n"))]
+
+    def _operand(self, operand: ast.expr, loop: _Loop) -> str:
+        name = _viewed(operand, self)
+        if name in loop.tiles and isinstance(operand, ast.Call):
+            return f"{name}.permute((1, 0))"
+        return self.text_of(operand)
+
+
+def _argument(call: ast.Call, index: int, name: str) -> Optional[ast.expr]:
+    words = {word.arg: word.value for word in call.keywords}
+    return call.args[index] if index < len(call.args) else words.get(name)
 
 
 def _operands(call: ast.Call) -> list[ast.expr]:
-    words = {word.arg: word.value for word in call.keywords}
-    listed = dict(zip(("a", "b", "acc"), call.args)) | {
-        n: words[n] for n in ("a", "b") if n in words
-    }
-    return [listed["a"], listed["b"]] if {"a", "b"} <= set(listed) else []
+    a, b = _argument(call, 0, "a"), _argument(call, 1, "b")
+    return [a, b] if a is not None and b is not None else []
+
+
+def _plain(statement: ast.stmt) -> bool:
+    """Return True for statements without loops, of which each step runs all or a part."""
+    if isinstance(statement, ast.If):
+        return all(map(_plain, (*statement.body, *statement.orelse)))
+    return isinstance(statement, (*_PURE, ast.AnnAssign, ast.Assert, ast.Expr, ast.Pass))
 
 
 def _viewed(operand: ast.expr, prefetcher: _Prefetcher) -> Optional[str]:
@@ -338,10 +419,10 @@ def _viewed(operand: ast.expr, prefetcher: _Prefetcher) -> Optional[str]:
     return operand.id if isinstance(operand, ast.Name) else None
 
 
-def _only_dtype(name: ast.Name, within: ast.AST) -> bool:
-    """Return True for `name` in `name.dtype`."""
+def _only_asked(name: ast.Name, within: ast.AST) -> bool:
+    """Return True for `name` in `name.dtype` and `name.shape`, which a buffer has, too."""
     return any(
-        isinstance(n, ast.Attribute) and n.value is name and n.attr == "dtype"
+        isinstance(n, ast.Attribute) and n.value is name and n.attr in ("dtype", "shape")
         for n in ast.walk(within)
     )
 

@@ -18,6 +18,7 @@ __all__ = ["LEAST_COPY_BITS", "conversion_price", "price", "reasons"]
 
 _ISSUE = 4.0  # a memory instruction, next to an arithmetic one
 _BARRIER = 40.0
+_BARRIERS = 2 * _BARRIER  # of a conversion: before its stores, and after
 _FAR = 4096  # elements between neighbours whose distance is not known
 _SECTOR = 32
 _WIDEST = 128
@@ -125,10 +126,13 @@ def conversion_price(
         return 0.5
     if known.kind == "registers":
         return 0.5 + warps * known.moved_registers
-    if known.kind == "shuffle":
+    replicated = any(
+        not any(row) for one in (source, result) for row in _bases(one, shape).get("lane", ())
+    )
+    if known.kind == "shuffle" and not replicated:  # a copy in several lanes goes through memory
         return warps * (known.shuffles * 2 + known.moved_registers)
-    passes = 2 + (known.store_conflicts + known.load_conflicts > 0)
-    return _BARRIER + warps * (held + wanted) * passes
+    moved = sum(-(-count * max(bits, 8) // _WIDEST) for count in (held, wanted))
+    return _BARRIERS + warps * moved * _ISSUE * 2
 
 
 def reasons(layout: DistributedLayout, unknown: Unknown) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any, Mapping, Optional
 
 from gluon_core import portable
 from gluon_core._triton import tl, unwrap
-from gluon_core.errors import CapabilityError, GluonError, LayoutError
+from gluon_core.errors import CapabilityError
 from gluon_core.frontend.generator import KernelGenerator
 from gluon_core.frontend.host_calls import is_library
 from gluon_core.frontend.trace import trace
@@ -22,15 +22,13 @@ from gluon_core.portable.tile_ops import tile_descriptor
 from gluon_core.registry.load import registry
 from gluon_core.semantic.base import shape_of
 from gluon_core.values import distributed_type, shared_memory_descriptor
-from gluon_core.values.tensors import describe, unwrap_shape
+from gluon_core.values.tensors import unwrap_shape
 from gluon_write.buffers import first_layout
 
 __all__ = ["Place", "Site", "Sketch", "place_of", "sketch"]
 
 # Functions on shared memory -> the position of their layout.
 _ON_SHARED = {"gl.allocate_shared_memory": 2, "shared_memory_descriptor.load": 0}
-# Functions that make tensors -> the position of their layout.
-_MAKERS = {"gl.full": 3, "gl.zeros": 2, "full": 3, "zeros": 2}
 # Kind of node, first line and column, last line and column, and the number of the function.
 Place = tuple[str, int, int, int, int, int]
 Site = tuple[tuple[Any, ...], Place]  # the calls around a place of a function, outermost first
@@ -51,7 +49,6 @@ class Sketch:
         multiples: the divisibility of each argument that is no constant, in bytes of pointers.
         opened: places of calls on shared memory whose layout was left out.
         banks: of shared memory.
-        accumulators: place of a call that makes an accumulator -> the layout of its matrix unit.
     """
 
     program: Any = None
@@ -64,7 +61,6 @@ class Sketch:
     multiples: list[int] = field(default_factory=list)
     opened: set[Place] = field(default_factory=set)
     banks: int = 32
-    accumulators: dict[Place, Any] = field(default_factory=dict)
     kept: list[Any] = field(default_factory=list)  # ops, so that no id is used twice
 
 
@@ -74,10 +70,6 @@ def place_of(node: Any, number: int) -> Optional[Place]:
         return None
     last = (node.end_lineno or node.lineno, node.end_col_offset or 0)
     return (type(node).__name__, node.lineno, node.col_offset, *last, number)
-
-
-class _AnotherTrace(GluonError):
-    """A layout is known now that an op before needs."""
 
 
 class _Sketcher(KernelGenerator):
@@ -141,19 +133,19 @@ class _Sketcher(KernelGenerator):
                 self.drawn.called[place] = called
         if name in _ON_SHARED and not _names_layout(node, name):
             return self._open(node, name, called, place)
-        if name in _MAKERS and place in self.drawn.accumulators and not _names_layout(node, name):
-            return self._with_layout(node, self.drawn.accumulators[place])
         if called in (portable.mma, dot_fma):
             return self._mma(node, called)
         if called is portable.store:
             return self._store(node, called)
         if _multiplies(name, called):
             return self._unit(node, called)
-        if name.endswith("mma_init"):
+        if name.endswith(("mma_init", "mma_wait")):
             named = self._operands(node, called)
-            value = next(iter(named.values()), None)
-            if isinstance(value, tl.tensor) and isinstance(value.type.layout, AutoLayout):
-                return value  # the product that takes it decides
+            value = named.get("deps", next(iter(named.values()), None))
+            values = list(value) if isinstance(value, (list, tuple, tl.tuple)) else [value]
+            if all(isinstance(v, tl.tensor) and _is_free(v) for v in values):
+                # The products decide, which were recorded without a state.
+                return values[0] if len(values) == 1 else tl.tuple(values)
             return self._with_values(node, named)
         return super().visit_Call(node)
 
@@ -205,10 +197,7 @@ class _Sketcher(KernelGenerator):
         return self._with_values(node, named)
 
     def _unit(self, node: Any, called: Any) -> Any:
-        """Evaluate a call of a vendor's matrix unit: its operands take the layouts that it demands.
-
-        An accumulator without a layout gets one where it is made, and the kernel is traced again.
-        """
+        """Evaluate a call of a vendor's matrix unit: its operands take the layouts that it demands."""
         named = self._operands(node, called)
         a, b, acc = (named.get(n) for n in ("a", "b", "acc"))
         if not isinstance(acc, tl.tensor) or not hasattr(b, "type"):
@@ -216,13 +205,10 @@ class _Sketcher(KernelGenerator):
         chosen = self._layouts(
             a, b, acc, "shared" if isinstance(b, shared_memory_descriptor) else "registers"
         )
-        if isinstance(acc.type.layout, AutoLayout):
-            if not unwrap(named.get("is_async", False)):
-                return self._product(node, called, (a, b, acc), chosen)
-            self.drawn.accumulators[self._maker(acc)] = unwrap(chosen.accumulator)
-            raise _AnotherTrace("the layout of an accumulator is known now")
+        if _is_free(acc):
+            return self._product(node, called, (a, b, acc), chosen)
         for index, (name, value) in enumerate((("a", a), ("b", b))):
-            if not isinstance(value, tl.tensor) or not isinstance(value.type.layout, AutoLayout):
+            if not isinstance(value, tl.tensor) or not _is_free(value):
                 continue
             layout = self._operand_layout(index, value, acc.type.layout, chosen)
             kind = distributed_type(value.dtype, shape_of(value), layout)
@@ -263,24 +249,6 @@ class _Sketcher(KernelGenerator):
     def _bound(self, node: Any, call: ast.Call) -> Any:
         return ast.fix_missing_locations(ast.copy_location(call, node))
 
-    def _maker(self, acc: Any) -> Place:
-        """Return the place of the call that makes an accumulator.
-
-        Raises:
-            LayoutError: it is computed, and its layout must be written.
-        """
-        op = acc.handle.resolve().get_defining_op()
-        place = self.drawn.nodes.get(id(op)) if op is not None else None
-        if place is None or self.drawn.functions.get(place, "") not in _MAKERS:
-            raise LayoutError(
-                "the accumulator of a matrix unit is computed from other tensors",
-                argument="acc",
-                expected="a tensor that gl.zeros or gl.full makes in this kernel",
-                got=describe(acc),
-                remedy="Use gl.portable.mma, or write the layout of the accumulator.",
-            )
-        return place
-
     def _open(self, node: Any, name: str, called: Any, place: Optional[Place]) -> Any:
         """Evaluate a call on shared memory whose layout was left out, with one to begin with."""
         layout: Any = AutoLayout()
@@ -314,11 +282,16 @@ def _multiples(fn: Any, constexprs: Mapping[Any, Any], attrs: Mapping[Any, Any])
     return [int(facts.get("tt.divisibility", 1)) for facts in known]
 
 
+def _is_free(value: Any) -> bool:
+    """Return True if the layout of a tensor is left out."""
+    return isinstance(value.type.layout, AutoLayout)
+
+
 def _names_layout(node: Any, name: str) -> bool:
     """Return True if a call passes the layout."""
     words = {word.arg for word in node.keywords}
     starred = None in words or any(isinstance(arg, ast.Starred) for arg in node.args)
-    position = _ON_SHARED.get(name, _MAKERS.get(name, 0))
+    position = _ON_SHARED.get(name, 0)
     return starred or len(node.args) > position or "layout" in words
 
 
@@ -353,18 +326,11 @@ def sketch(
     twin = Target("sim", target.architecture)
     asked = {"num_warps": int(options.num_warps), "num_ctas": int(options.num_ctas)}
     asked["sanitize_overflow"] = False  # its checks are no ops of the kernel
-    accumulators: dict[Place, Any] = {}
-    while True:
-        known = len(accumulators)
-        drawn = Sketch(banks=target.architecture.banks, accumulators=accumulators)
-        drawn.multiples = _multiples(fn, constexprs, attrs)
-        kind = type("Sketcher", (_Sketcher,), {"drawn": drawn})
-        try:
-            drawn.program = trace(
-                fn, signature, constexprs, attrs, backend=backend, target=twin,
-                options=backend.compiler.options(twin, asked), kind=kind,
-            )  # fmt: skip
-        except _AnotherTrace:
-            assert len(accumulators) > known
-            continue
-        return drawn
+    drawn = Sketch(banks=target.architecture.banks)
+    drawn.multiples = _multiples(fn, constexprs, attrs)
+    kind = type("Sketcher", (_Sketcher,), {"drawn": drawn})
+    drawn.program = trace(
+        fn, signature, constexprs, attrs, backend=backend, target=twin,
+        options=backend.compiler.options(twin, asked), kind=kind,
+    )  # fmt: skip
+    return drawn

@@ -103,3 +103,44 @@ def test_ported_matmul_on_wgmma(tmp_path, monkeypatch):
             BLOCK_M=64, BLOCK_N=64, BLOCK_K=32, GROUP_M=8, ACTIVATION="",
         )  # fmt: skip
         torch.testing.assert_close(c.float(), a.float() @ b.float(), atol=0.05, rtol=0.01)
+
+
+@gluon.jit
+def summed(acc, left, right, K, N, along, BK: gl.constexpr):
+    for k in range(0, K, BK):
+        inside = k + along
+        x = gl.load(left + inside[None, :], mask=inside[None, :] < K, other=0.0)
+        y = gl.load(right + inside[:, None] * N, mask=inside[:, None] < K, other=0.0)
+        acc = gl.portable.mma(x, y, acc)
+        if BK > 32:
+            acc = acc * 1.0
+    return acc
+
+
+@gluon.jit(layouts="auto")
+def through_function(a, b, c, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    rows, columns = gl.arange(0, BM)[:, None], gl.arange(0, BN)[None, :]
+    acc = gl.zeros([BM, BN], gl.float32)
+    acc = summed(acc, a + rows * K, b + columns, K, N, gl.arange(0, BK), BK)
+    gl.store(c + rows * N + columns, acc)
+
+
+@pytest.mark.parametrize("block", [32, 64])
+def test_loops_of_functions(block):
+    a, b, c, wanted = operands(64, 64, 144)
+    for schedule in ("eager", "latest"):
+        c[:] = 0
+        with using(schedule=schedule):
+            through_function[(1,)](a, b, c, 64, 144, 64, 64, block, target="sim:hopper")
+        assert np.allclose(c, wanted, atol=1e-3), schedule
+
+
+def test_products_are_asynchronous_where_nothing_reads_their_sum():
+    sizes = {"BM": 128, "BN": 128, "BK": 64}
+    free, read = code(product, "sm_90", **sizes), code(through_function, "sm_90", **sizes)
+    assert "cp.async.cg" in free and "cp.async.cg" in read
+    pending = "wgmma.wait_group.sync.aligned 1"
+    assert pending in free and pending not in read
+    # The index vector has one layout for each of its uses: none goes through shared memory in the loop.
+    loop = read[read.index("wgmma.mma_async") :]
+    assert loop.count("bar.sync") <= 3

@@ -1,0 +1,173 @@
+"""Compute an index vector again where it is used in another layout: cheaper than a conversion.
+
+    columns = start + gl.arange(0, N)
+    x = gl.load(x_ptr + columns[None, :])
+    seen = gl.where(columns[None, :] < length, x, 0)
+
+The two uses of `columns` may want two layouts. An expression in place of the name has its own.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, Iterable, Mapping, Optional
+
+from gluon_core import language
+from gluon_write.form import Form, changed_copy, edited
+from gluon_write.sketch import Place, Sketch, place_of
+
+__all__ = ["recomputed"]
+
+_MOST_DEEP = 8
+
+
+def recomputed(fn: Any, drawn: Sketch, conversions: Iterable[Place]) -> Any:
+    """Return a kernel that computes index vectors again instead of converting them, or the kernel.
+
+    Args:
+        drawn: the traced kernel. conversions: places of the expressions that would be converted.
+    """
+    texts: dict[int, str] = {}
+    forms = [_Function(jit, number, drawn) for number, jit in enumerate(drawn.jits)]
+    wanted = set(conversions)
+    for form in forms:
+        form.others = forms
+        edits: dict[ast.expr, str] = {}
+        for node in ast.walk(form.tree):
+            place = place_of(node, form.number)
+            if place in wanted:
+                edits |= form.vectors(node)
+        if edits:
+            texts[form.number] = edited(form.source, list(edits.items()))
+    return changed_copy(fn, drawn.jits, texts, {}) if texts else fn
+
+
+class _Function(Form):
+    def __init__(self, fn: Any, number: int, drawn: Sketch):
+        super().__init__(fn)
+        self.number, self.drawn = number, drawn
+        self.others: list[_Function] = []
+        self.parents: dict[int, ast.AST] = {}
+        self.stores: dict[str, list[ast.AST]] = {}
+        for node in ast.walk(self.tree):
+            for child in ast.iter_child_nodes(node):
+                self.parents[id(child)] = node
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                self.stores.setdefault(node.id, []).append(node)
+        arguments = self.tree.args
+        self.parameters = [arg.arg for arg in (*arguments.posonlyargs, *arguments.args)]
+        self.space = next((n for n, value in self.scope.items() if value is language), "")
+
+    def vectors(self, node: ast.AST) -> dict[ast.expr, str]:
+        """Return the names of index vectors in an expression, and the texts that compute them."""
+        if isinstance(node, ast.Name):
+            text = self.again(node, node, _MOST_DEEP)
+            return {} if text is None or text == node.id else {node: text}
+        texts: dict[ast.expr, str] = {}
+        for child in ast.iter_child_nodes(node):
+            texts |= self.vectors(child)
+        return texts
+
+    def again(self, node: ast.expr, use: ast.AST, deep: int) -> Optional[str]:
+        """Return the text that computes an index vector again; None where it cannot be done."""
+        if deep == 0 or not self.space:
+            return None
+        if self._rank(node) is None:
+            return self._scalar(node, use)
+        if isinstance(node, ast.Name):
+            definition = self._definition(node.id)
+            if definition is not None:
+                return self.again(definition, use, deep - 1)
+            size = self._size_of_range(node)
+            return None if size is None else f"{self.space}.arange(0, {size})"
+        if self.called(node) is language.arange:
+            assert isinstance(node, ast.Call)
+            words = [self._scalar(arg, use) for arg in node.args]
+            plain = not node.keywords and None not in words
+            return " ".join(self.text_of(node).split()) if plain else None
+        if isinstance(node, ast.Subscript):
+            inner = self.again(node.value, use, deep - 1)
+            return None if inner is None else f"{inner}[{self.text_of(node.slice)}]"
+        x, y = ast.Name("x", ast.Load()), ast.Name("y", ast.Load())
+        if isinstance(node, ast.BinOp):
+            sides = node.left, node.right
+            shown: ast.expr = ast.BinOp(x, node.op, y)
+        elif isinstance(node, ast.Compare) and len(node.ops) == 1:
+            sides = node.left, node.comparators[0]
+            shown = ast.Compare(x, node.ops, [y])
+        else:
+            return None
+        left, right = (self.again(side, use, deep - 1) for side in sides)
+        operator = ast.unparse(shown)[2:-2]
+        return None if left is None or right is None else f"({left} {operator} {right})"
+
+    def _rank(self, node: ast.expr) -> Optional[int]:
+        """Return the rank of the tensors that an expression gave; None of scalars."""
+        place = place_of(node, self.number)
+        values = self.drawn.returned.get(place, ()) if place else ()
+        rank = max((len(getattr(value.type, "dims", ())) for value in values), default=0)
+        return rank or None
+
+    def _definition(self, name: str) -> Optional[ast.expr]:
+        """Return the expression that a name is assigned, if there is one alone."""
+        stores = self.stores.get(name, [])
+        if len(stores) != 1 or name in self.parameters:
+            return None
+        parent = self.parents[id(stores[0])]
+        if isinstance(parent, ast.Assign) and parent.targets == [stores[0]]:
+            return parent.value
+        return None
+
+    def _scalar(self, node: ast.expr, use: ast.AST) -> Optional[str]:
+        """Return the text of a scalar whose names still have the same values at `use`."""
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name):
+                stores = self.stores.get(part.id, [])
+                if len(stores) > 1 or part.id in self.parameters and stores:
+                    return None
+                if stores and not self._encloses(self._loop(stores[0]), use):
+                    return None
+            elif not isinstance(part, (ast.expr_context, ast.Constant, ast.BinOp, ast.operator)):
+                return None
+        return self.text_of(node) if isinstance(node, (ast.Name, ast.Constant)) else (
+            f"({' '.join(self.text_of(node).split())})"
+        )  # fmt: skip
+
+    def _loop(self, node: ast.AST) -> ast.AST:
+        """Return the innermost loop around a node, or the function; a loop holds its own target."""
+        while not isinstance(node, (ast.For, ast.While, ast.FunctionDef)):
+            node = self.parents[id(node)]
+        return node
+
+    def _encloses(self, outer: ast.AST, node: ast.AST) -> bool:
+        while node is not outer and id(node) in self.parents:
+            node = self.parents[id(node)]
+        return node is outer
+
+    def _size_of_range(self, name: ast.Name) -> Optional[int]:
+        """Return n if a parameter is `arange(0, n)` in all calls, None if not."""
+        if name.id not in self.parameters or self.stores.get(name.id):
+            return None
+        values = self.drawn.returned.get(place_of(name, self.number) or ("", 0, 0, 0, 0, 0), ())
+        sizes = {value.type.dims[0] for value in values}
+        index = self.parameters.index(name.id)
+        calls = 0
+        for caller in self.others:
+            for node in ast.walk(caller.tree):
+                place = place_of(node, caller.number) if isinstance(node, ast.Call) else None
+                called = self.drawn.called.get(place) if place else None
+                if called is None or called is not self.drawn.jits[self.number]:
+                    continue
+                calls += 1
+                assert isinstance(node, ast.Call)
+                words: Mapping[Optional[str], ast.expr] = {w.arg: w.value for w in node.keywords}
+                passed = node.args[index] if index < len(node.args) else words.get(name.id)
+                if isinstance(passed, ast.Name):
+                    passed = caller._definition(passed.id)
+                if passed is None or caller.called(passed) is not language.arange:
+                    return None
+                assert isinstance(passed, ast.Call)
+                first = passed.args[0]
+                if not (isinstance(first, ast.Constant) and first.value == 0):
+                    return None
+        return int(sizes.pop()) if calls and len(sizes) == 1 else None
