@@ -28,7 +28,7 @@ __all__ = ["START", "Failed", "Peer", "libraries", "serve"]
 
 _PRELOADED = (
     "torch", "torch.utils.flop_counter", "numpy", "triton", "triton.language", "triton.testing", "gluon_core", "gluon_core.language",
-    "gluon_sim.launcher", "gluon_sim.tools.profile", "gluon_judge.session", "sympy",
+    "gluon_sim.launcher", "gluon_sim.tools.profile", "gluon_judge.session",
 )  # fmt: skip
 
 

@@ -64,6 +64,11 @@ class Operations(TorchDispatchMode):  # type: ignore[misc]  # torch has no types
         written: names of arguments that an operation wrote.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: a mode that torch's compiler has to skip imports that compiler, which takes seconds."""
+        return False
+
     def __init__(
         self,
         byte: int,

@@ -119,8 +119,16 @@ class Session:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         os.chdir(folder)
-        sys.path.insert(0, folder)
+        sys.path[:] = [folder, *(path for path in sys.path if self._holds_libraries(path))]
         sys.argv = [self._spec.main]
+
+    def _holds_libraries(self, path: str) -> bool:
+        """Return True for a folder to import from that the candidate may read, or that has such packages."""
+        real = os.path.realpath(path)
+        return any(
+            real == one or real.startswith(one + os.sep) or os.path.dirname(one) == real
+            for one in self._spec.limits.readable
+        )
 
     def load(self) -> Outcome:
         """Load the candidate's file."""
