@@ -91,11 +91,14 @@ def import_graph() -> Graph:
 def _named(module: str, modules: set[str]) -> Iterator[str]:
     """Yield the modules that strings of a file name."""
     file = file_of(module)
-    tree = ast.parse(file.read_text())
-    for node in ast.walk(tree):
+    text = file.read_text()
+    # Most files hold no such string; parsing all of them took most of the time.
+    if file.name != "__init__.py" and not re.search(r"[\"']gluon_", text):
+        return
+    for node in ast.walk(ast.parse(text)):
         imports = isinstance(node, ast.Call) and _last_name(node.func) in IMPORTERS
-        for text in _strings(node):
-            name = text.partition(":")[0].rstrip(".")
+        for string in _strings(node):
+            name = string.partition(":")[0].rstrip(".")
             if name in modules and ("." in name or imports):
                 yield name
             elif file.name == "__init__.py" and f"{module}.{name}" in modules:

@@ -6,12 +6,13 @@ this asks the objects and not the source. `docs/conf.py` writes the pages where 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Iterable, Iterator
+from typing import Any, Iterable, Iterator, Mapping
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -429,8 +430,9 @@ def _names(stems: Iterable[str]) -> list[str]:
     return [name for file in files for s in shown_sections(file) for name in s.names]
 
 
-def pages() -> dict[str, str]:
-    """Path below docs/ -> Markdown."""
+@functools.cache
+def pages() -> Mapping[str, str]:
+    """Return the Markdown of each page by its path below docs/."""
     pages = {f"reference/{name}.md": _examples_page(*page) for name, page in PAGES.items()}
     pages |= {f"reference/{vendor}.md": _vendor_page(vendor) for vendor in VENDORS}
     pages["reference/cli.md"] = _cli_page()
