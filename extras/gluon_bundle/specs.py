@@ -256,7 +256,7 @@ def _text(value: Any, where: str) -> Any:
         same_again = False
     if not same_again:
         raise UsageError(
-            "a constant that cannot be written",
+            "a constant that cannot be written as a literal",
             argument=where,
             expected="a literal, a dtype or a layout",
             got=text,

@@ -235,7 +235,7 @@ class Checks(Work):
         )
 
     def _schedules_agree(self) -> bool:
-        """Return False where a right result already depends on the schedule, and no more follows from a wrong one."""
+        """Return False if a result already depended on the schedule: other bits then prove nothing more."""
         return all(one.code != "order.wrong" for one in self.report.findings)
 
     def _varies(self) -> bool:

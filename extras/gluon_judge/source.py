@@ -121,7 +121,7 @@ def _imported(text: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Seen:
-    """A sign in the source.
+    """A suspicious pattern in the source.
 
     Args:
         code: of a finding.

@@ -157,10 +157,11 @@ class Jump(Instruction):
 
 @dataclass
 class Branch(Instruction):
-    """To `target` where the condition does not hold.
+    """A jump to `target` where the condition does not hold.
 
     Args:
-        choice: by which number all partitions choose alike where nobody knows; None for each alone.
+        choice: the number by which all partitions take the same way where the condition is unknown;
+            None where each partition chooses alone.
         end: where both ways meet again, while code is made; None where that is not known.
         free: nothing that is followed depends on it: each goes both ways.
     """

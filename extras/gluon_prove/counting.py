@@ -1,8 +1,7 @@
 """Numbers of a task, for all trip counts at once: arithmetic, conditions, and bounds of loops.
 
-A loop whose bound nobody knows has a counter and an interval that the bound is known to be in. Both
-are numbers, so a guard such as `i + 2 < count` narrows the interval, and tasks with the same bound
-agree.
+A loop with an unknown bound has a counter and an interval that contains the bound. Both are numbers,
+so a guard such as `i + 2 < count` narrows the interval, and tasks with the same bound agree.
 """
 
 from __future__ import annotations

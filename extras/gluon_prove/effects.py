@@ -79,7 +79,7 @@ class Made:
 
 
 class Effects:
-    """The part of making code that knows of ops that take effect.
+    """Generates the code of ops with side effects.
 
     Args:
         target: the simulated target.
@@ -125,7 +125,7 @@ class Effects:
         owner = value.owner
         if isinstance(owner, Op) and owner.name in ("constant", "poison"):
             return self.constant(owner)
-        raise CannotSay("a value comes from where it cannot be followed", value.get_loc())
+        raise CannotSay("the origin of a value cannot be traced", value.get_loc())
 
     def constant(self, op: Op) -> Spec:
         type = op.results[0].type

@@ -166,8 +166,10 @@ class Loops(Bounds):
         return loop, low, scaled
 
     def flats(self, body: Block, loop: Loop, low: Spec, carried: list[_Carried]) -> None:
-        """Record the values that a loop carries only for loops within it to continue a count: their variable, this loop,
-        where its counter begins, and where the count does."""
+        """Record the carried values that only serve inner loops, which continue a count over all rounds of this one.
+
+        Each record holds the variable, this loop, the first value of its counter, and the first value of the count.
+        """
         if loop.core is None or not loop.core.fixed or not isinstance(low.value, int):
             return
         for one in carried:

@@ -445,7 +445,9 @@ class Walker(Steps):
             for f in state.world.flights:
                 if (f.task, f.queue, f.serial) == (task, token.queue, token.serial):
                     raise Found(
-                        "race.registers", f"registers are read that line {f.line} may yet fill", loc
+                        "race.registers",
+                        f"a read of registers that the copy at line {f.line} may not have filled yet",
+                        loc,
                     )
 
 

@@ -212,7 +212,7 @@ def graph_class(kind: str, memory: Memory) -> type:
             """See `debug_dump`."""
 
         def debug_dump(self, debug_path: str) -> None:
-            """Write how many recorded steps there are."""
+            """Write the number of recorded steps."""
             with open(debug_path, "w") as file:
                 file.write(f"// {len(self._whole('debug_dump').work)} steps\ndigraph {{}}\n")
 

@@ -79,7 +79,7 @@ class Hardware(Protocol):
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """Return the names of the stages that make it."""
+        """Return the names of the compilation stages."""
 
     def entry(self, name: str) -> Any:
         """Return an entry of `asm`, compiled no further than its stage; KeyError where there is none."""

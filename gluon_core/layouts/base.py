@@ -295,7 +295,7 @@ class Layout:
         return hash((type(self).__name__, self._key()))
 
     def verify(self) -> None:
-        """Raise LayoutError where no compiler or no hardware can have this layout."""
+        """Raise LayoutError if no compiler or no hardware supports this layout."""
 
     def check(self: L) -> L:
         """Return this layout, after `verify`; every use of a layout asks, once for each value.

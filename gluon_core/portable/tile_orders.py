@@ -84,7 +84,7 @@ def swizzled_tiles(
     first_row: Optional[Scalar[int]] = None,
 ) -> tile_order:
     """Return the tiles of a matrix, in an order in which programs that run together share operands:
-    `group` rows of tiles are walked at a time, column by column.
+    the order visits `group` rows of tiles at a time, column by column.
 
     Args:
         shape: rows and columns of the matrix, integer scalars.
@@ -98,7 +98,7 @@ def swizzled_tiles(
 
     Raises:
         ArgumentError: `group` is no compile-time integer of at least 1.
-        ShapeError: not two sizes.
+        ShapeError: `shape` or `block_shape` is not two sizes.
     """
     semantic = semantic_layer()
     sizes, block = unwrap(shape), tuple(unwrap_shape(block_shape, "block_shape"))

@@ -1,6 +1,6 @@
 """The names that plugins claim, and the clashes between them.
 
-A name that two plugins claim is nobody's: whoever asks for it gets an error that names both
+A name that two plugins claim belongs to neither: its use raises an error that names both
 distributions, and everything else of both plugins works. `GLUON_PLUGINS` keeps one of them.
 """
 

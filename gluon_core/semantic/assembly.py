@@ -96,7 +96,7 @@ def _check_piece(
     body = piece[result:]
     if body.startswith("*"):
         raise refuse(
-            "operands are values, and a star says that one is in memory",
+            "operands are values, and a star marks an operand in memory",
             "Give the pointer as an argument, in a register, and load or store in the text.",
         )
     codes = body.lstrip("&%" if result else "%")

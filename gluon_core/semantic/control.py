@@ -75,7 +75,7 @@ class ControlOps(SemanticBase):
         return self.add(x, self.mul(sides[0], planes, True), True)
 
     def programs(self) -> Any:
-        """Return how many programs were launched."""
+        """Return the number of programs of the launch."""
         x, y, z = (self.num_programs(axis) for axis in range(3))
         return self.mul(self.mul(x, y, True), z, True)
 

@@ -93,7 +93,7 @@ def text_of(value: Any) -> str:
 
 
 def _mark(value: Any) -> tuple[str, bool, bool]:
-    """Return a text that tells a variable's values apart in this process, whether the value is settled,
+    """Return a text that distinguishes a variable's values in this process, whether the value is settled,
     and whether it is lasting; functions and classes are themselves."""
     atom = _ATOMS.get(type(value))
     if atom is not None:

@@ -217,8 +217,7 @@ def mfma_accepts(request: MmaRequest) -> Union[bool, str]:
 
 
 def _mfma_rows(request: MmaRequest, unit: _Unit) -> Optional[int]:
-    """Rows of the instruction: 32 where every warp gets such a tile, for it reads each operand
-    less often, else 16."""
+    """Return the rows of the instruction: 32, which rereads operands less often, if every warp gets such a tile; else 16."""
     for rows in (32, 16):
         tiles = (request.m // rows) * (request.n // rows)
         if min(request.m, request.n) >= rows and request.k >= unit.depth[rows]:

@@ -346,7 +346,7 @@ def driver() -> Driver:
 
 
 def _torch() -> Optional[Any]:
-    """torch, when somebody imported a build of it for CUDA."""
+    """Return torch if the process has imported a build for CUDA."""
     torch = sys.modules.get("torch")
     return torch if torch is not None and torch.version.cuda else None
 

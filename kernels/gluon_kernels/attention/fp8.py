@@ -51,7 +51,10 @@ def _check(
             )
     if k.shape != v.shape:
         raise ShapeError(
-            "each key has a value", argument="v", expected=list(k.shape), got=list(v.shape)
+            "keys and values differ in shape",
+            argument="v",
+            expected=list(k.shape),
+            got=list(v.shape),
         )
     if k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
         raise ShapeError(

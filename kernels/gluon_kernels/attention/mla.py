@@ -39,7 +39,7 @@ def _check(q: Tensor, cache: Tensor, table: Tensor, lengths: Tensor, latent: int
         )
     if latent not in LATENT or q.shape[2] - latent not in ROTATED:
         raise ShapeError(
-            "no such width of latent and rotated elements",
+            "the widths of the latent and rotary parts are not supported",
             argument="latent",
             expected=f"one of {LATENT}, and one of {ROTATED} more elements in a query",
             got=f"{latent} of {q.shape[2]}",

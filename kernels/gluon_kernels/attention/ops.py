@@ -47,7 +47,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
             )
     if k.shape[:3] != v.shape[:3]:
         raise ShapeError(
-            "each key has a value",
+            "keys and values differ in shape",
             argument="v",
             expected=f"{[*k.shape[:3]]} and a width",
             got=list(v.shape),

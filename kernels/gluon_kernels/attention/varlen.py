@@ -43,7 +43,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor)
         )
     if k.shape[:2] != v.shape[:2]:
         raise ShapeError(
-            "each key has a value",
+            "keys and values differ in shape",
             argument="v",
             expected=[*k.shape[:2], "width"],
             got=list(v.shape),

@@ -2,8 +2,8 @@
 
 Runs of 32 elements have power-of-two scales (mxfp8, mxfp4), runs of 16 have e4m3 scales (nvfp4).
 The host lays the scales out in blocks of 128 rows by four, as `tcgen05` reads them; from there TMA
-and the copy to tensor memory move them, never a register. The roles are those of
-matmul_blackwell.py. K must be a multiple of 32.
+and the copy to tensor memory move them, never a register. The warps are
+specialized as in blackwell.py. K must be a multiple of 32.
 """
 
 import gluon_core as gluon

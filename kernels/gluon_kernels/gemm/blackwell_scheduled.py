@@ -1,8 +1,8 @@
-"""`matmul_blackwell.py` with a tile scheduler: static, or by cluster launch control.
+"""`blackwell.py` with a tile scheduler: static, or by cluster launch control.
 
-With cluster launch control (CONTROL; Triton 3.8) there is a program for each tile, and those that run
-take over others that have not begun: who is done early does more. Else there are as many as run at a
-time, and each goes on by that many. The partitions are the same.
+With cluster launch control (CONTROL; Triton 3.8) the grid has a program for each tile, and running programs
+cancel pending ones and take over their tiles, so a program that finishes early computes more. The static
+scheduler launches as many programs as fit on the device, and each strides over the tiles. The partitions are the same.
 """
 
 import gluon_core as gluon

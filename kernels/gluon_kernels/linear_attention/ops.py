@@ -53,7 +53,7 @@ def _check(
         )
     if v.shape[:2] != q.shape[:2]:
         raise ShapeError(
-            "each key has a value",
+            "keys and values differ in shape",
             argument="v",
             expected=f"{list(q.shape[:2])}, heads, width",
             got=list(v.shape),

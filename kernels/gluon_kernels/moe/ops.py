@@ -55,7 +55,7 @@ def _checked(a: Tensor, b: Tensor, offs: Tensor) -> tuple[int, int]:
         )
     if offs.dtype != torch.int32 or (len(offs) > 1 and offs.stride(0) != 1):
         raise DtypeError(
-            "the ends of groups are contiguous numbers of 32 bits",
+            "the ends of groups must be a contiguous int32 tensor",
             argument="offs",
             expected="int32",
             got=str(offs.dtype),
@@ -78,7 +78,7 @@ def _checked(a: Tensor, b: Tensor, offs: Tensor) -> tuple[int, int]:
 
 
 def _most(groups: int) -> int:
-    """Return for how many groups a kernel is compiled."""
+    """Return the number of groups that a kernel is compiled for."""
     return max(32, 1 << (groups - 1).bit_length())
 
 

@@ -97,7 +97,7 @@ PROGRAMS = {
         MissingWaitError, "a thread ends while a copy", 1, 1),
     "mbarrier that is waited for before the end": (
         f"{OWN}{GATE}{BULK} [[{WAIT}]]",
-        MissingWaitError, "nobody waited for its mbarrier", 1, 1),
+        MissingWaitError, "no thread waited for its mbarrier", 1, 1),
     "barrier of the cluster": (
         f"{OWN}{OTHER} mov.u32 %r7, %cluster_ctarank; xor.b32 %r7, %r7, 1; st.shared.u32 [%r5], %r0;"
         "[[barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;]]"

@@ -139,7 +139,7 @@ def _check_layout(
 
 
 def _factor(a: tl.tensor, scale: Optional[Operand], format: str) -> int:
-    """Elements of K that share a scale: 16 where the scales of a say so."""
+    """Return the number of elements along K that share a scale: 32, or 16 by the scales of a."""
     semantic = semantic_layer()
     scale = unwrap(scale)
     if (

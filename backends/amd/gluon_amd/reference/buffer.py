@@ -32,7 +32,7 @@ _NUM_RECORDS = 2**31 - 2
 def _addresses(
     pointer: np.ndarray, offsets: np.ndarray, dtype: np.dtype
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(byte addresses, whether the hardware accesses them)."""
+    """Return (byte addresses, mask of those that the hardware accesses)."""
     base = pointer.reshape(-1, *([1] * (offsets.ndim - 1)))
     steps = offsets.view(np.uint32).astype(np.int64) * dtype.itemsize % 2**32
     return base + steps, steps + dtype.itemsize <= _NUM_RECORDS

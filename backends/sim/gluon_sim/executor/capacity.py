@@ -76,7 +76,7 @@ def largest_buffer(program: Program) -> Union[Op, Function]:
 
 
 def shared_peak(program: Program) -> int:
-    """Bytes of shared memory that are certainly in use at the same time.
+    """Return a lower bound of the bytes of shared memory in use at one time.
 
     A buffer is in use from where it is allocated to the last op that names it or a view of it.
     Additions of a compiler (gaps, room for conversions) are not counted.

@@ -245,7 +245,7 @@ def clampf(
 
 @_op("fp4_to_fp")
 def fp4_to_fp(task: Task, source: np.ndarray, type: Type, axis: int) -> np.ndarray:
-    """Return two e2m1 numbers per byte, the low half first, side by side along `axis`."""
+    """Unpack the two e2m1 numbers of each byte along `axis`, the low half first."""
     table = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
     table = np.concatenate([table, -table])
     raw = np.broadcast_to(source, (source.shape[0], *dims_of(task))).view(np.uint8)

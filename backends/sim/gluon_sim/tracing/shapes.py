@@ -69,7 +69,7 @@ def reduce(type: Type, axis: int) -> Type:
 
 
 def unpacked(type: Type, element: Type, axis: int) -> Type:
-    """Return two elements where there was one, side by side along `axis` and in the same thread."""
+    """Return the type with two elements for each one along `axis`, both in its thread."""
     assert isinstance(type, TensorType)
     shape = tuple(s * 2 if d == axis else s for d, s in enumerate(type.shape))
     return TensorType(element, shape, _doubled(type.layout, type.shape, shape, axis))

@@ -124,7 +124,7 @@ def buffer_address(
 
 
 def interleaved(b: Any, resource: Reg) -> np.ndarray:
-    """Waves whose buffer has the words of lanes side by side: scratch, before it had its own instructions."""
+    """Return the waves whose buffer interleaves the words of lanes: scratch, before it had its own instructions."""
     flags: np.ndarray = b.s[resource.first + 1] >= np.uint32(1 << 31)
     return flags
 

@@ -326,7 +326,7 @@ def ds_bpermute_b32(ins: Instruction, ctx: Context) -> Step:
 
 @custom("ds_permute_b32", family="lds")
 def ds_permute_b32(ins: Instruction, ctx: Context) -> Step:
-    """D of the lane (S0 + offset) / 4 = S1; 0 where nobody sends; the last of several stays."""
+    """D of the lane (S0 + offset) / 4 = S1; 0 where no lane sends; the last of several wins."""
 
     def sent(b: Any, data: Any, lane: Any) -> Any:
         value = np.zeros(b.exec.shape, _U32)

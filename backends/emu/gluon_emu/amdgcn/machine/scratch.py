@@ -1,7 +1,7 @@
 """Scratch: memory that each lane has to itself, for spills and arrays.
 
 Instructions for it (`scratch_`) use `Scratch`. Where LLVM has it behind a buffer (gfx90a), it is global
-memory, in which the words of a wave's lanes stand side by side.
+memory, with the words of a wave's lanes adjacent to each other.
 """
 
 from __future__ import annotations

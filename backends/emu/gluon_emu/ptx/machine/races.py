@@ -529,7 +529,7 @@ class Races(Words):
         for task in self.machine.agents.tasks:
             if task.kind == "bulk" and task.barrier:
                 raise MissingWaitError(
-                    "the kernel ends while a copy into shared memory is under way, and nobody waited for its "
+                    "the kernel ends while a copy into shared memory is under way, and no thread waited for its "
                     f"mbarrier: {spoken(self.machine, task.place)}",
                     remedy="Wait for the mbarrier before the end.",
                 )
