@@ -160,7 +160,7 @@ def store(outs, sums, matrix, row, column, FORM: gl.constexpr, VECTOR: gl.conste
         if FORM == "tma":
             writers[i].store([matrix, row, column], sums[i])
         else:
-            to = c + matrix.to(gl.int64) * strides[0]
+            to = c + matrix.to(gl.int64) * (strides[0] // VECTOR * VECTOR)
             store_part(to, sums[i], row, column, sizes, strides[1], end, FORM == "columns", VECTOR)
         column += sums[i].shape[1]
 

@@ -181,7 +181,7 @@ def gemm_direct(
     count = gl.minimum(share, steps - first)
     a += matrix * (a_matrix // VECTORS[0] * VECTORS[0])
     b += matrix * (b_matrix // VECTORS[1] * VECTORS[1])
-    c += matrix * c_matrix
+    c += matrix * (c_matrix // VECTOR * VECTOR)
     BLOCKS: gl.constexpr = (BLOCK_M, BLOCK_N, BLOCK_K)
     FORM: gl.constexpr = (TRANSPOSED, VECTORS)
     operands = ((a, a_row), (b, b_row))

@@ -15,7 +15,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_init,
     warpgroup_mma_wait,
 )
-from gluon_kernels.gemm.epilogue import of_columns, store_part
+from gluon_kernels.gemm.epilogue import of_scaled, store_part
 from gluon_kernels.gemm.hopper import left_of, right_of
 
 
@@ -27,7 +27,7 @@ def product(ring, place, first, count, BLOCKS: gl.constexpr, STAGES: gl.constexp
     SWAPPED: gl.constexpr = BLOCKS[0] <= 64
     SHAPE: gl.constexpr = (BLOCKS[1], BLOCKS[0]) if SWAPPED else (BLOCKS[0], BLOCKS[1])
     layout: gl.constexpr = gl.NVMMADistributedLayout(
-        [3, 0], [gl.num_warps(), 1], [16, SHAPE[1], 16]
+        [3, 0], [gl.num_warps(), 1], [16, SHAPE[1], 256 // ring.dtype.primitive_bitwidth]
     )
     put = ring.producer()
     for i in gl.static_range(STAGES):
@@ -98,7 +98,7 @@ def add_up(c, sums, result, place, sizes, stride, end, SPLITS: gl.constexpr, VEC
 
 @gluon.jit(do_not_specialize=["M", "N", "K", "c_row", "tiles_n"])
 def gemm_split_k(
-    a_desc, b_desc, c, sums, counters, bias, M, N, K, c_matrix, c_row, tiles_n,
+    a_desc, b_desc, c, sums, counters, bias, scales, M, N, K, c_matrix, c_row, tiles_n,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr,
     TRANSPOSED: gl.constexpr, ACTIVATION: gl.constexpr,
@@ -106,7 +106,7 @@ def gemm_split_k(
     """Multiply with few rows. The grid is [parts of K, tiles of a matrix, matrices]. `sums` is [matrices * tiles, SPLITS, BLOCK_M, BLOCK_N],
     float32; `counters` has a number for each tile, divisible by SPLITS before and after the launch. The SPLITS programs of a
     tile, which follow each other, must be able to run at a time. `c_matrix` and `c_row` are strides of `c`, `tiles_n`
-    is the number of tiles side by side; VECTOR divides N and `c_row`."""
+    is the number of tiles side by side; VECTOR divides N and the strides. `scales` are those of `gemm`."""
     ring = tma_ring([a_desc, b_desc], STAGES)
     split = gl.program_id(0)
     tile = gl.program_id(1)
@@ -120,8 +120,8 @@ def gemm_split_k(
     BLOCKS: gl.constexpr = (BLOCK_M, BLOCK_N, BLOCK_K)
     place = (matrix, row, column)
     result = product(ring, place, first, count, BLOCKS, STAGES, TRANSPOSED)
-    c += matrix.to(gl.int64) * c_matrix
-    end = of_columns(M, N, bias, ACTIVATION)
+    c += matrix.to(gl.int64) * (c_matrix // VECTOR * VECTOR)
+    end = of_scaled(M, N, bias, ACTIVATION, scales)
     if SPLITS == 1:
         store_part(c, result, row, column, (M, N), c_row, end, False, VECTOR)
     else:

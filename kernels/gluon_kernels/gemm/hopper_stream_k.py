@@ -1,8 +1,8 @@
 """Stream-K on Hopper: the cooperative schedule of `hopper.py`, where programs share tiles along K in one launch.
 
-Tiles that do not fill a round of the processors are cut along K, so that every program has the same number of steps
-(Osama et al., arXiv:2301.03598). With as many programs as divide among few tiles, each tile has equal parts (split-K), and
-programs that share rows or columns are at the same step, so that the L2 cache serves them together. A program walks over its share from the last step to the first. A segment that does not
+Tiles that do not fill a round of the processors are cut along K (Osama et al., arXiv:2301.03598). As many programs as divide
+among these tiles share them, so that each tile has equal parts (split-K), and programs that share rows or columns are at the same
+step: the L2 cache serves them together. A program walks over its share from the last step to the first. A segment that does not
 reach the end of K leaves its sums in memory and signals; the program that has the end of a tile's K adds these sums to its own, in a fixed
 order, and stores the tile: equal inputs give equal bits. A program waits for programs of lower numbers only, which began
 before it, so that the launch ends whatever number of programs runs at a time.
@@ -25,16 +25,21 @@ from gluon_kernels.gemm.hopper import (
 
 
 @gluon.jit
-def share_of(program, shared, steps):
-    """Return the first step of a program's share of `shared` tiles with `steps` each; the next program's is its end."""
-    return program * (shared * steps) // gl.num_programs(0)
+def share_of(program, shares, steps):
+    """Return the first step of a program's share; the next program's is its end.
+
+    Args:
+        shares: the number of tiles that are cut, with `steps` each, and that of the programs that share them.
+    """
+    shared, sharers = shares
+    return gl.minimum(program, sharers) * (shared * steps) // gl.maximum(sharers, 1)
 
 
 @gluon.jit
-def owner_of(step, shared, steps):
+def owner_of(step, shares, steps):
     """Return the program whose share has a step."""
-    total = shared * steps
-    return ((step + 1) * gl.num_programs(0) - 1) // total
+    shared, sharers = shares
+    return ((step + 1) * sharers - 1) // (shared * steps)
 
 
 @gluon.jit
@@ -56,13 +61,13 @@ def after(left, whole, begin, tile, low, steps):
 
 
 @gluon.jit
-def copy_segments(ring, tiles, batch, shared, K, SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr):
+def copy_segments(ring, tiles, batch, shares, K, SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr):
     HEIGHTS: gl.constexpr = SHAPES[0]
     WIDTHS: gl.constexpr = SHAPES[1]
     steps = gl.cdiv(K, SHAPES[2])
-    begin = share_of(gl.program_id(0), shared, steps)
-    left = share_of(gl.program_id(0) + 1, shared, steps)
-    whole = shared + gl.program_id(0)
+    begin = share_of(gl.program_id(0), shares, steps)
+    left = share_of(gl.program_id(0) + 1, shares, steps)
+    whole = shares[0] + gl.program_id(0)
     count = tiles.count() * batch
     position = ring.producer()
     while (left > begin) | (whole < count):
@@ -113,7 +118,7 @@ def added(parts, sums):
 
 @gluon.jit
 def multiply_segments(
-    ring, tiles, batch, shared, outs, scratch, K, group: gl.constexpr,
+    ring, tiles, batch, shares, outs, scratch, K, group: gl.constexpr,
     SHAPES: gl.constexpr, TRANSPOSED: gl.constexpr, FORM: gl.constexpr, VECTOR: gl.constexpr,
 ):  # fmt: skip
     """Multiply a group's rows of each segment of the program."""
@@ -123,9 +128,9 @@ def multiply_segments(
     parts, signals = scratch
     steps = gl.cdiv(K, SHAPES[2])
     program = gl.program_id(0)
-    begin = share_of(program, shared, steps)
-    left = share_of(program + 1, shared, steps)
-    whole = shared + program
+    begin = share_of(program, shares, steps)
+    left = share_of(program + 1, shares, steps)
+    whole = shares[0] + program
     count = tiles.count() * batch
     position = ring.consumer()
     while (left > begin) | (whole < count):
@@ -143,7 +148,7 @@ def multiply_segments(
             gl.portable.signal(signals + number, "gpu")
         else:
             if low > 0:
-                first = owner_of(tile * steps, shared, steps)
+                first = owner_of(tile * steps, shares, steps)
                 for other in range(first, program):
                     gl.portable.wait_signal(signals + other * GROUPS + group, "gpu")
                 for other in range(first, program):
@@ -155,16 +160,16 @@ def multiply_segments(
     close(outs, FORM)
 
 
-@gluon.jit(do_not_specialize=["batch", "M", "N", "K", "c_row", "shared"])
+@gluon.jit(do_not_specialize=["batch", "M", "N", "K", "c_row", "shared", "sharers"])
 def gemm_stream_k(
-    a_desc, b_descs, c, c_descs, c_matrix, c_row, bias, scales, batch, M, N, K, parts, signals, shared,
+    a_desc, b_descs, c, c_descs, c_matrix, c_row, bias, scales, batch, M, N, K, parts, signals, shared, sharers,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, GROUP: gl.constexpr, FORM: gl.constexpr, VECTOR: gl.constexpr,
     TRANSPOSED: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """Multiply [batch, M, K] by [batch, K, N]; the arguments are those of `gemm` with two groups that share a tile.
 
-    The first `shared` tiles are cut along K, in equal shares of the programs; the others are done whole. `parts` has room for a tile of
+    The first `shared` tiles are cut along K, in equal shares of the first `sharers` programs; the others are done whole. `parts` has room for a tile of
     float32 for each program, `signals` two zeros, which are zero again at the end.
     """
     gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
@@ -181,6 +186,7 @@ def gemm_stream_k(
     first = (writers_for(c_descs, end, SHAPES[1], PLAIN),) + rest
     second = (writers_for(c_descs, end, SHAPES[1], PLAIN),) + rest
     scratch = (parts, signals)
+    shares = (shared, sharers)
     gl.warp_specialize(
         [
             (
@@ -189,7 +195,7 @@ def gemm_stream_k(
                     ring,
                     tiles,
                     batch,
-                    shared,
+                    shares,
                     first,
                     scratch,
                     K,
@@ -206,7 +212,7 @@ def gemm_stream_k(
                     ring,
                     tiles,
                     batch,
-                    shared,
+                    shares,
                     second,
                     scratch,
                     K,
@@ -217,7 +223,7 @@ def gemm_stream_k(
                     VECTOR,
                 ),
             ),
-            (copy_segments, (ring, tiles, batch, shared, K, SHAPES, TRANSPOSED)),
+            (copy_segments, (ring, tiles, batch, shares, K, SHAPES, TRANSPOSED)),
         ],
         [4, 1],
         [240, 24],

@@ -164,15 +164,17 @@ def _first_that_fits(call: Call, out: Optional[torch.Tensor], size: Size) -> Run
 def _of_eight_bits(size: Size) -> list[Tiling]:
     """Return the tilings of half as many elements of 16 bits along K, which are as many bytes."""
     half = replace(size, k=gluon.cdiv(size.k, 2), bits=16)
-    blocks = ((tiling, tiling.block) for tiling in ranked(half, persistent=True))
-    return [replace(tiling, block=(m, n, 2 * k)) for tiling, (m, n, k) in blocks]
+    taken = ((t, t.block) for t in ranked(half) if t.kernel != "direct")
+    return [replace(tiling, block=(m, n, 2 * k)) for tiling, (m, n, k) in taken]
 
 
 def _through(run: Run) -> Run:
     """Return a plan that stores a contiguous result and copies it into the one of the call."""
 
-    def through(a: torch.Tensor, b: torch.Tensor, bias: Optional[torch.Tensor], out: torch.Tensor) -> Any:  # fmt: skip
-        return out.copy_(run(a, b, bias, None))
+    def through(
+        a: torch.Tensor, b: torch.Tensor, bias: Any, out: torch.Tensor, *scales: torch.Tensor
+    ) -> Any:
+        return out.copy_(run(a, b, bias, None, *scales))
 
     return through
 
@@ -257,7 +259,9 @@ def _stream_k(
     shape, device = (programs, m, n), tensors[0].device
     empty, counters = allocator(shape, torch.float32, device), Counters(2 * programs)
     parts, signals = empty(), counters(device)
-    arguments += (parts, signals, tiling.shared_tiles(size), m, n, k, tiling.stages, tiling.walk)
+    shared = tiling.shared_tiles(size)
+    shares = (shared, shared * tiling.parts(size))
+    arguments += (parts, signals, *shares, m, n, k, tiling.stages, tiling.walk)
     launch = gluon.torch.prepare(
         gemm_stream_k, (programs,), (*arguments, *forms), (*tensors, parts, signals), num_warps=4
     )
@@ -324,17 +328,19 @@ def _split_k(
     strides = (0, *c.stride()) if c.ndim == 2 else c.stride()
     vector = vector_of(c, call.n, strides[1], strides[0])
     transposed = (left.transposed, right.transposed)
+    scales = split_scales(call.scales, (call.m, call.n))
 
     def arguments(sums: torch.Tensor, count: torch.Tensor) -> tuple[Any, ...]:
         return (
             describe(a, left, (k, m) if left.transposed else (m, k)),
             describe(b, right, (n, k) if right.transposed else (k, n)),
-            c, sums, count, call.bias,
+            c, sums, count, call.bias, scales,
             call.m, call.n, call.k, strides[0], strides[1], gluon.cdiv(call.n, n),
             m, n, k, tiling.stages, tiling.splits, vector, transposed, call.activation,
         )  # fmt: skip
 
-    return _in_parts(gemm_split_k, call, tiling, (a, b, call.bias, c), arguments)
+    tensors = (a, b, call.bias, c, *_present(call.scales))
+    return _in_parts(gemm_split_k, call, tiling, tensors, arguments)
 
 
 def _in_parts(
@@ -353,9 +359,9 @@ def _in_parts(
         num_warps=tiling.warps,
     )  # fmt: skip
     if splits == 1:
-        return lambda a, b, bias, out: launch(a, b, bias, out, sums, count)
+        return lambda *tensors: launch(*tensors, sums, count)
 
-    def parts(a: torch.Tensor, b: torch.Tensor, bias: Any, out: torch.Tensor) -> None:
-        launch(a, b, bias, out, empty(), counters(device))
+    def parts(*tensors: Any) -> None:
+        launch(*tensors, empty(), counters(device))
 
     return parts

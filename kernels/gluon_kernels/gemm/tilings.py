@@ -92,13 +92,17 @@ class Tiling:
         """Return how many tiles programs share along K: those that do not fill a round of the processors."""
         return self.tiles(size) % size.processors
 
+    def parts(self, size: Size) -> int:
+        """Return how many programs share a tile of those that are shared, with several steps each."""
+        shared, steps = self.shared_tiles(size), cdiv(size.k, self.block[2])
+        return max(1, min(size.processors // shared, steps // 4)) if shared else 1
+
     def programs(self, size: Size) -> int:
-        """Return how many persistent programs there are: each tile has equal parts where it is shared and all fit in one round."""
+        """Return how many persistent programs there are: at most one for each processor."""
         tiles = self.tiles(size)
-        if self.kernel != "stream_k" or tiles >= size.processors:
-            return min(tiles, size.processors)
-        steps = cdiv(size.k, self.block[2])
-        return tiles * max(1, min(size.processors // tiles, steps // 4))
+        if self.kernel == "stream_k" and tiles < size.processors:
+            return tiles * self.parts(size)
+        return min(tiles, size.processors)
 
     def shared(self, size: Size, box: int = 128) -> int:
         """Return the bytes of shared memory of a block, where results are stored in boxes of so many bytes."""
@@ -170,7 +174,8 @@ def _tilings() -> Iterator[Tiling]:
             yield Tiling("direct", block, 4, splits)
     yield Tiling("split_k", (64, 64, 64), 4)
     yield Tiling("split_k", (64, 128, 64), 3)
-    yield Tiling("split_k", (128, 128, 64), 3)
+    for splits in (1, 2, 4):
+        yield Tiling("split_k", (128, 128, 64), 3, splits)
 
 
 TILINGS: dict[str, Tiling] = {tiling.name: tiling for tiling in _tilings()}
@@ -200,7 +205,7 @@ def fits(tiling: Tiling, size: Size) -> bool:
         return False
     if tiling.splits > 1:  # the programs of a tile wait for each other
         steps = cdiv(size.k, tiling.block[2])
-        most = size.processors * (2 if tiling.kernel == "direct" else 1)
+        most = size.processors * (2 if tiling.kernel == "direct" or tiling.stages == 3 else 1)
         return tiles * tiling.splits <= most and steps >= 2 * tiling.splits
     return True
 
@@ -212,12 +217,9 @@ def _loads_pay(size: Size) -> bool:
 
 
 def _shares(tiling: Tiling, size: Size) -> bool:
-    """Return True if programs gain by a share of the last round's tiles: half of them at most have one, and a share has several steps."""
-    shared, steps = tiling.shared_tiles(size), cdiv(size.k, tiling.block[2])
-    programs = tiling.programs(size)
-    total = shared * steps
-    few = 0 < 2 * shared <= programs
-    return few and 4 * programs <= total and total * programs < 2**31
+    """Return True if programs gain by a share of the last round's tiles: if each of these has several parts."""
+    steps = tiling.shared_tiles(size) * cdiv(size.k, tiling.block[2])
+    return tiling.parts(size) > 1 and steps * size.processors < 2**31
 
 
 def features(tiling: Tiling, size: Size) -> tuple[float, ...]:
@@ -233,14 +235,10 @@ def features(tiling: Tiling, size: Size) -> tuple[float, ...]:
     uneven = [side * size.bits // 8 % 32 != 0 for side in (a_side, b_side)]
     rows = sum(x for x, y in zip((n, m) if tiling.swapped else (m, n), uneven) if y)
     across = float(waves * steps)
-    if (
-        tiling.kernel == "stream_k"
-    ):  # the last round has a share of the steps; a tile's parts are added one after the other
-        shared = tiling.shared_tiles(size)
-        programs = tiling.programs(size)
-        waves = cdiv(tiling.tiles(size), programs)
-        across = (waves - 1) * steps + float(cdiv(shared * steps, programs))
-        steps = cdiv(programs, shared)
+    if tiling.kernel == "stream_k":  # a tile's parts are added one after the other
+        waves, parts = cdiv(tiling.tiles(size), tiling.programs(size)), tiling.parts(size)
+        across = (waves - 1) * steps + float(cdiv(steps, parts))
+        steps = parts
     loaded = across * rows / 128
     if tiling.kernel == "direct":
         loaded = across * k * (m / size.vectors[0] + n / size.vectors[1]) / 8192
@@ -274,16 +272,11 @@ def predicted(tiling: Tiling, size: Size) -> Optional[float]:
     return time
 
 
-def ranked(size: Size, persistent: bool = False) -> list[Tiling]:
-    """Return the tilings for a product, the one with the least expected time first.
-
-    Args:
-        size: of the product.
-        persistent: without those whose programs have one tile each.
-    """
+def ranked(size: Size) -> list[Tiling]:
+    """Return the tilings for a product, the one with the least expected time first."""
     times = []
     for tiling in TILINGS.values():
-        if fits(tiling, size) and not (persistent and tiling.kernel in IN_PARTS):
+        if fits(tiling, size):
             time = predicted(tiling, size)
             if time is not None:
                 times.append((time, tiling))
@@ -296,6 +289,6 @@ def ranked(size: Size, persistent: bool = False) -> list[Tiling]:
 
 
 @functools.lru_cache(maxsize=4096)
-def choose(size: Size, persistent: bool = False) -> Tiling:
+def choose(size: Size) -> Tiling:
     """Return the first of `ranked`."""
-    return ranked(size, persistent)[0]
+    return ranked(size)[0]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
 
 import gluon_kernels
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
-from gluon_kernels.gemm import ops, tilings
+from gluon_kernels.gemm import fp8, ops, tilings
+from gluon_kernels.gemm.call import checked
 from gluon_kernels.gemm.problem import BMM, MATMUL, MATMUL_FP8, PROBLEMS
 from gluon_kernels.problem import error_of
 
@@ -76,6 +79,59 @@ def test_every_kernel_multiplies_any_orientation(name, stored, monkeypatch):
     shape = {"M": 136, "N": 208, "K": 520, "dtype": "bfloat16", "stored": stored, "bias": True}
     assert MATMUL.check({**shape, "activation": "silu"}, "cpu") is None
     assert len(TILINGS) == 12
+
+
+@pytest.mark.parametrize("name", ["direct 64x64x64 s4", "split_k 64x64x64 s4"])
+def test_small_products_are_stored_16_bytes_at_a_time(name, monkeypatch):
+    from gluon_kernels.gemm import launches
+
+    texts = []
+
+    def compiled(kernel, grid, arguments, tensors, **options):
+        texts.append(kernel.warmup(*arguments, grid=grid, **options).asm["ptx"])
+        return lambda *tensors: None
+
+    monkeypatch.setenv("GLUON_TARGET", "emu:sm_90")
+    monkeypatch.setattr(launches.gluon.torch, "prepare", compiled)
+    a, b = matrices((3, 63, 72), (3, 72, 136))  # 8 divides the strides of C, 16 does not
+    launches.plan(checked("bmm", a, b, None, None, None), None, tilings.TILINGS[name])
+    stores = re.findall(r"st\.global\S*", texts[0])
+    assert stores and set(stores) == {"st.global.v4.b32"}
+
+
+def test_few_programs_share_the_tiles_of_the_last_round(monkeypatch):
+    from gluon_kernels.gemm import launches
+
+    monkeypatch.setattr(launches, "multiprocessors", lambda tensor: 9)
+    tiling = tilings.TILINGS["stream_k 128x128x64 s6"]
+    a, b = matrices((384, 520), (520, 456))  # 12 tiles, of which 6 programs share 3
+    size = tilings.Size(1, 384, 456, 520, processors=9)
+    assert (tiling.shared_tiles(size), tiling.parts(size), tiling.programs(size)) == (3, 2, 9)
+    two = replace(size, n=640)  # 15 tiles: 6 are left, more than half of the programs
+    assert tiling.parts(two) == 1 and not tilings.fits(tiling, two)
+    run = launches.plan(checked("matmul", a, b, None, None, None), None, tiling)
+    assert error_of(run(a, b, None, None), a.double() @ b.double()) < 5e-3
+
+
+@pytest.mark.parametrize("name", ["split_k 16x64x128 s6/2", "split_k 64x64x128 s6"])
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_products_of_8_bits_with_few_rows(name, by_rows, monkeypatch):
+    from gluon_kernels.gemm import launches
+
+    a, b = (torch.randn(*size).to(torch.float8_e4m3fn) for size in ((20, 1056), (72, 1056)))
+    scales = [torch.rand(n if by_rows else 1) + 0.5 for n in (20, 72)]
+    tiling = tilings.TILINGS[name]
+    *sides, depth = tiling.block
+    monkeypatch.setattr(
+        launches, "_of_eight_bits", lambda size: [replace(tiling, block=(*sides, 2 * depth))]
+    )
+    out = torch.empty(72, 20, dtype=torch.bfloat16).mT  # columns are contiguous
+    matmul_fp8 = gluon_kernels.matmul_fp8
+    fp8.plans.forget()
+    results = [matmul_fp8(a, b.mT, *scales), matmul_fp8(a, b.mT, *scales, out=out)]
+    fp8.plans.forget()
+    right = (a.double() @ b.double().mT) * scales[0].reshape(-1, 1) * scales[1]
+    assert all(error_of(result, right) < 5e-3 for result in results)
 
 
 def test_a_plan_serves_all_calls_of_its_key():
