@@ -6,11 +6,11 @@ import math
 from typing import Any, Optional
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, CapabilityError, DtypeError, ShapeError
+from gluon_kernels.attention import fp8_values
 from gluon_kernels.attention.launches import STAGES, descriptor_of
 from gluon_kernels.attention.masks import LOG2E
 from gluon_kernels.attention.order import rows_of
@@ -103,15 +103,20 @@ def _check(
         )
 
 
-def transposed(v: Tensor) -> Tensor:
-    """Return values as [batch, heads, width, keys], a multiple of 16 keys, in the order in which threads have their weights."""
-    v = v.view(torch.uint8)
-    more = -v.shape[2] % 16
-    if more:
-        v = F.pad(v, (0, 0, 0, more))
-    # Among 16 keys, pairs of the second 8 come behind pairs of the first 8.
-    parts = v.unflatten(2, (-1, 2, 4, 2)).permute(0, 1, 6, 2, 4, 3, 5)
-    return parts.flatten(3).view(DTYPE)
+def _transpose_launch(v: Tensor) -> tuple[Launch, Any]:
+    """Return `launch(bytes of v, bytes of the result)`, and an allocator of the result, [batch, heads, width, keys]."""
+    batch, heads, length, width = v.shape
+    padded = -(-length // 16) * 16
+    empty = allocator((batch, heads, width, padded), torch.uint8, v.device)
+    tensors = (v.view(torch.uint8), empty())
+    launch = Launch(
+        fp8_values.transpose,
+        (gluon.cdiv(padded, TILE), batch * heads),
+        (*tensors, v.stride()[:3], heads, length, padded, TILE, width),
+        tensors,
+        num_warps=4,
+    )
+    return launch, empty
 
 
 def _readable(x: Tensor) -> Tensor:
@@ -119,6 +124,10 @@ def _readable(x: Tensor) -> Tensor:
     if x.stride(-1) == 1 and steps and x.data_ptr() % 16 == 0:
         return x
     return x.clone(memory_format=torch.contiguous_format)
+
+
+def _rows(v: Tensor) -> Tensor:
+    return v if v.stride(3) == 1 else v.contiguous()
 
 
 def _build(
@@ -140,7 +149,9 @@ def _build(
     empty = allocator((batch, heads, length, width), out_dtype, q.device)
     if not q.numel():
         return lambda *unused: empty()
-    tensors = (_readable(q), _readable(k), transposed(v))
+    v = _rows(v)
+    transpose, empty_values = _transpose_launch(v)
+    tensors = (_readable(q), _readable(k), empty_values().view(DTYPE))
     scales, written = (q_scale, k_scale, v_scale), empty()
     processors = multiprocessors(q)
     shared, depth = heads // k.shape[1], k.shape[2]
@@ -169,8 +180,9 @@ def _build(
         v_scale: Tensor,
         *settings: Any,
     ) -> Tensor:
-        result = empty()
-        launch(_readable(q), _readable(k), transposed(v), result, q_scale, k_scale, v_scale)
+        result, values = empty(), empty_values()
+        transpose(_rows(v).view(torch.uint8), values)
+        launch(_readable(q), _readable(k), values.view(DTYPE), result, q_scale, k_scale, v_scale)
         return result
 
     return run
@@ -215,7 +227,7 @@ def attention_fp8(
     """Return the attention of 8-bit floats, each head of which has a scale, on Hopper.
 
     A head's queries are `q * q_scale`, likewise keys and values. Scores and sums are float32, weights are rounded to e4m3. Values are
-    transposed first, by a copy. There are no gradients.
+    transposed first, by a kernel of its own. There are no gradients.
 
     Args:
         q: [batch, heads, length, width], float8_e4m3fn, 64 or 128 wide.

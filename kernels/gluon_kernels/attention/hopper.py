@@ -56,7 +56,7 @@ def weights_operand(p, dtype: gl.constexpr, layout: gl.constexpr):
     """Return weights as the left operand of a product.
 
     A thread has pairs of neighbouring sums, but four neighbouring 8-bit operands. Keys of a product may have any order: those of each 16
-    are renamed here, as they are in the values (see `fp8.transposed`), so that nothing moves between threads.
+    are renamed here, as they are in the values (see `fp8_values.transpose`), so that nothing moves between threads.
     """
     p = p.to(dtype)
     if dtype.primitive_bitwidth == 8:
