@@ -1,5 +1,7 @@
 """Timelines recorded by kernels, executed on the emulator."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from gluon_core.timeline import record
 pytestmark = pytest.mark.once
 
 LAYOUT = gl.BlockedLayout([1], [32], [4], [0])
+WAVES = gl.BlockedLayout([1], [64], [4], [0])
 
 
 @gluon.jit
@@ -27,23 +30,30 @@ def rounds(x, n, BLOCK: gl.constexpr, layout: gl.constexpr):
             gl.barrier()
 
 
+ON_AMD = pytest.mark.parametrize("emulated", ["sm_90", "gfx942"], indirect=True)
+
+
 @pytest.fixture
-def emulated(monkeypatch):
-    monkeypatch.setenv("GLUON_TARGET", "emu:sm_90")
+def emulated(monkeypatch, request):
+    target = getattr(request, "param", "sm_90")
+    monkeypatch.setenv("GLUON_TARGET", f"emu:{target}")
+    return WAVES if target == "gfx942" else LAYOUT
 
 
-def run(n, programs=2):
-    x = np.zeros(128 * programs, np.float32)
-    rounds[(programs,)](x, n, 128, LAYOUT)
+def run(n, programs=2, layout=LAYOUT):
+    block = layout.threads_per_warp[0] * layout.warps_per_cta[0]
+    x = np.zeros(block * programs, np.float32)
+    rounds[(programs,)](x, n, block, layout)
     assert (x == n).all()
 
 
+@pytest.mark.parametrize("emulated", ["sm_90", "gfx942", "gfx1250"], indirect=True)
 def test_each_warp_passes_each_scope(emulated):
-    run(3)  # a compiled form without marks is known already
+    run(3, layout=emulated)  # a compiled form without marks is known already
     with record() as timeline:
-        run(3)
-        run(2)
-    run(3)
+        run(3, layout=emulated)
+        run(2, layout=emulated)
+    run(3, layout=emulated)
     assert len(timeline.launches) == 2
     launch = timeline.launches[0]
     assert (launch.kernel, launch.warps, launch.dropped, launch.unpaired) == ("rounds", 8, 0, 0)
@@ -63,9 +73,10 @@ def test_each_warp_passes_each_scope(emulated):
     assert all(a.end <= b.begin for a, b in zip(inner, inner[1:]))
 
 
+@ON_AMD
 def test_automatic_scopes_name_waits(emulated):
     with record(auto=True) as timeline:
-        run(2, 1)
+        run(2, 1, emulated)
     passages = {name: count for name, _, count, _, _ in timeline.launches[0].shares()}
     assert passages["barrier"] == 8 and passages["load"] == 8
     assert "barrier" in timeline.table()
@@ -73,9 +84,10 @@ def test_automatic_scopes_name_waits(emulated):
     assert len(trace) == len(timeline.launches[0].spans)
 
 
+@ON_AMD
 def test_the_oldest_spans_are_dropped_and_counted(emulated):
     with record(events=4) as timeline:
-        run(3, 1)
+        run(3, 1, emulated)
     (launch,) = timeline.launches
     assert launch.dropped == 4 * (1 + 3 * 2 - 4) and launch.unpaired == 0
     # The last of each warp: the store of the second round, both scopes of the third one, and the scope around all.
@@ -203,10 +215,11 @@ def alternating(x, n, BLOCK: gl.constexpr, layout: gl.constexpr):
         gl.scope_end("copy")
 
 
+@ON_AMD
 def test_a_name_of_two_lines_pairs_each_end_with_its_own_begin(emulated):
-    x = np.zeros(128, np.float32)
+    x = np.zeros(256, np.float32)
     with record() as timeline:
-        alternating[(1,)](x, 3, 128, LAYOUT)
+        alternating[(1,)](x, 3, 256, emulated)
     (launch,) = timeline.launches
     start = alternating.fn.__code__.co_firstlineno
     passages = {line: count for _, line, count, _, _ in launch.shares()}
@@ -229,3 +242,19 @@ def test_marks_behind_braces_of_inline_assembly(emulated):
     with record() as timeline:
         behind_braces[(1,)](np.zeros(128, np.float32), LAYOUT)
     assert [span.scope for span in timeline.launches[0].spans] == ["behind"] * 4
+
+
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx950", "gfx1100", "gfx1201"])
+def test_waves_keep_their_state_in_registers(arch):
+    lanes = 64 if arch.startswith("gfx9") else 32
+    layout = gl.BlockedLayout([1], [lanes], [4], [0])
+    code = gluon.compile(
+        rounds,
+        arch,
+        signature={"x": "*fp32", "n": "i32"},
+        constexprs={"BLOCK": 4 * lanes, "layout": layout},
+        options={"instrumentation_mode": "timeline:64"},
+    ).asm["amdgcn"]
+    assert "gluon.scope" not in code
+    assert re.search(r"s_memtime|SHADER_CYCLES", code)
+    assert not re.search(r"\bds_(?:write|store)|\bscratch_|\bbuffer_store", code)

@@ -8,10 +8,11 @@ from typing import Any, Callable, ContextManager, Mapping, Optional, Sequence
 from gluon_amd.arch import ARCHITECTURES, properties
 from gluon_amd.features import ANY_TARGET_FP8, RESOLVES_COALESCED
 from gluon_amd.lowerings import LOWERINGS
+from gluon_amd.timeline import instrumented, recorded
+from gluon_core.plugin import machine_code
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.compiler import Report
 from gluon_core.plugin.language import Language
-from gluon_core.plugin.machine_code import Instruction
 from gluon_core.plugin.targets import Target
 from gluon_core.plugin.triton_compiler import TritonCompiler, TritonDevice
 
@@ -25,15 +26,22 @@ class AmdCompiler(TritonCompiler):
     path = "triton.backends.amd.compiler:HIPBackend"
     options_path = "triton.backends.amd.compiler:HIPOptions"
     listings = ("amdgcn", "ttgir")
+    ops_path = "gluon_amd.timeline:Marks"
     pointer_range_bits = 32
 
     def process(self, target: Target) -> str:
         return "" if self.has(ANY_TARGET_FP8) else target.architecture.name
 
     def around(self, target: Target, options: Any) -> Mapping[str, Callable[..., Any]]:
-        return {} if self.has(RESOLVES_COALESCED) else {"ttgir": _coalesced}
+        around: dict[str, Callable[..., Any]] = {}
+        if not self.has(RESOLVES_COALESCED):
+            around["ttgir"] = _coalesced
+        if recorded(options):
+            arch = str(target.architecture.arch)
+            around["llir"] = lambda run: instrumented(run, options, arch)
+        return around
 
-    def emitted(self, compiled: Any) -> Sequence[Instruction]:
+    def emitted(self, compiled: Any) -> Sequence[machine_code.Instruction]:
         from gluon_amd.inspect import emitted
 
         return emitted(self.listing("amdgcn", compiled.asm))

@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 from typing import Any, Optional, Sequence
 
+from gluon_core.plugin import machine_code
 from gluon_core.plugin.compiler import Report
-from gluon_core.plugin.machine_code import CodeLine, Instruction
 
 __all__ = ["emitted", "instructions", "note", "occupancy", "report", "unit"]
 
@@ -27,7 +27,7 @@ def note(assembly: str, name: str) -> Optional[int]:
     return int(match.group(1)) if match else None
 
 
-def instructions(assembly: str) -> list[Instruction]:
+def instructions(assembly: str) -> list[machine_code.Instruction]:
     """Return the kernel's instructions in order; copies past the registers are marked `... lds`."""
     body = assembly.split(".amdgpu_metadata")[0]
     instructions, labels = [], []
@@ -43,7 +43,9 @@ def instructions(assembly: str) -> list[Instruction]:
         if name.startswith("buffer_") and rest and rest[-1] == "lds":
             name += " lds"
         name = _ENCODING.sub("", name)
-        instructions.append(Instruction(name, tuple(labels), rest[0] if branch else None))
+        instructions.append(
+            machine_code.Instruction(name, tuple(labels), rest[0] if branch else None)
+        )
         labels = []
     return instructions
 
@@ -51,12 +53,12 @@ def instructions(assembly: str) -> list[Instruction]:
 _KINDS = (
     (
         re.compile(r"(global|buffer)_load_\w*lds|global_load_async|\w+_store_async|\w+ lds$"),
-        Instruction.COPY,
+        machine_code.Instruction.COPY,
     ),
-    (re.compile(r"tensor_(load|store)"), Instruction.COPY),
-    (re.compile(r"(global|buffer|flat)_load"), Instruction.LOAD),
-    (re.compile(r"(global|buffer|flat)_store"), Instruction.STORE),
-    (re.compile(r"v_s?(mfma|wmma)"), Instruction.PRODUCT),
+    (re.compile(r"tensor_(load|store)"), machine_code.Instruction.COPY),
+    (re.compile(r"(global|buffer|flat)_load"), machine_code.Instruction.LOAD),
+    (re.compile(r"(global|buffer|flat)_store"), machine_code.Instruction.STORE),
+    (re.compile(r"v_s?(mfma|wmma)"), machine_code.Instruction.PRODUCT),
 )
 _WIDTHS = (
     (re.compile(r"x4|b128"), 16),
@@ -67,14 +69,14 @@ _WIDTHS = (
 )
 
 
-def emitted(lines: Sequence[CodeLine]) -> tuple[Instruction, ...]:
+def emitted(lines: Sequence[machine_code.CodeLine]) -> tuple[machine_code.Instruction, ...]:
     """Return the accesses of global memory and the matrix products among lines of assembly."""
     accesses = []
     for line in lines:
         for one in instructions(line.text):
             kind = next((kind for pattern, kind in _KINDS if pattern.match(one.name)), None)
             if kind is not None:
-                whole = kind == Instruction.PRODUCT or one.name.startswith("tensor_")
+                whole = kind == machine_code.Instruction.PRODUCT or one.name.startswith("tensor_")
                 sizes = (size for pattern, size in _WIDTHS if pattern.search(one.name))
                 width = 0 if whole else next(sizes, 4)
                 accesses.append(

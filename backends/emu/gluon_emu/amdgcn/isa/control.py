@@ -237,6 +237,12 @@ def s_memtime(ins: Instruction, ctx: Context) -> Step:
     return step
 
 
+@custom("s_get_shader_cycles_u64", family="salu")
+def s_get_shader_cycles(ins: Instruction, ctx: Context) -> Step:
+    """D = a clock, as `s_memtime` has it."""
+    return s_memtime(ins, ctx)
+
+
 # -- waits -----------------------------------------------------------------------------------------
 
 _COUNT = re.compile(r"(\w+?)cnt\((\d+|0x[0-9a-f]+)\)")
