@@ -61,32 +61,38 @@ class _Function(Form):
     def vectors(self, node: ast.AST) -> dict[ast.expr, str]:
         """Return the names of index vectors in an expression, and the texts that compute them."""
         if isinstance(node, ast.Name):
-            text = self.again(node, node, _MOST_DEEP)
+            text = self.again(node, node, None, _MOST_DEEP)
             return {} if text is None or text == node.id else {node: text}
         texts: dict[ast.expr, str] = {}
         for child in ast.iter_child_nodes(node):
             texts |= self.vectors(child)
         return texts
 
-    def again(self, node: ast.expr, use: ast.AST, deep: int) -> Optional[str]:
-        """Return the text that computes an index vector again; None where it cannot be done."""
+    def again(
+        self, node: ast.expr, use: ast.AST, since: Optional[ast.stmt], deep: int
+    ) -> Optional[str]:
+        """Return the text that computes an index vector again; None where it cannot be done.
+
+        Args:
+            use: where the text will be. since: the statement that `node` is a part of, None at `use`.
+        """
         if deep == 0 or not self.space:
             return None
         if self._rank(node) is None:
-            return self._scalar(node, use)
+            return self._scalar(node, use, since)
         if isinstance(node, ast.Name):
-            definition = self._definition(node.id)
+            definition = self._definition(node)
             if definition is not None:
-                return self.again(definition, use, deep - 1)
+                return self.again(definition.value, use, definition, deep - 1)
             size = self._size_of_range(node)
             return None if size is None else f"{self.space}.arange(0, {size})"
         if self.called(node) is language.arange:
             assert isinstance(node, ast.Call)
-            words = [self._scalar(arg, use) for arg in node.args]
+            words = [self._scalar(arg, use, since) for arg in node.args]
             plain = not node.keywords and None not in words
             return " ".join(self.text_of(node).split()) if plain else None
         if isinstance(node, ast.Subscript):
-            inner = self.again(node.value, use, deep - 1)
+            inner = self.again(node.value, use, since, deep - 1)
             return None if inner is None else f"{inner}[{self.text_of(node.slice)}]"
         x, y = ast.Name("x", ast.Load()), ast.Name("y", ast.Load())
         if isinstance(node, ast.BinOp):
@@ -97,7 +103,7 @@ class _Function(Form):
             shown = ast.Compare(x, node.ops, [y])
         else:
             return None
-        left, right = (self.again(side, use, deep - 1) for side in sides)
+        left, right = (self.again(side, use, since, deep - 1) for side in sides)
         operator = ast.unparse(shown)[2:-2]
         return None if left is None or right is None else f"({left} {operator} {right})"
 
@@ -108,30 +114,50 @@ class _Function(Form):
         rank = max((len(getattr(value.type, "dims", ())) for value in values), default=0)
         return rank or None
 
-    def _definition(self, name: str) -> Optional[ast.expr]:
-        """Return the expression that a name is assigned, if there is one alone."""
-        stores = self.stores.get(name, [])
-        if len(stores) != 1 or name in self.parameters:
+    def _definition(self, name: ast.Name) -> Optional[ast.Assign]:
+        """Return the statement that gave a name its value: the only one, or one before in its block."""
+        stores = self.stores.get(name.id, [])
+        if not stores or name.id in self.parameters:
             return None
-        parent = self.parents[id(stores[0])]
-        if isinstance(parent, ast.Assign) and parent.targets == [stores[0]]:
-            return parent.value
-        return None
+        if len(stores) == 1:
+            nearest: Any = self.parents[id(stores[0])]
+        else:
+            nearest = next((s for s in reversed(self._before(name)) if _stores(s, name.id)), None)
+        plain = isinstance(nearest, ast.Assign) and len(nearest.targets) == 1
+        return nearest if plain and isinstance(nearest.targets[0], ast.Name) else None
 
-    def _scalar(self, node: ast.expr, use: ast.AST) -> Optional[str]:
+    def _before(self, node: ast.AST) -> list[ast.stmt]:
+        """Return the statements of the innermost block around a node that run before its own."""
+        while not isinstance(node, ast.stmt):
+            node = self.parents[id(node)]
+        parent = self.parents[id(node)]
+        for block in (getattr(parent, "body", []), getattr(parent, "orelse", [])):
+            if node in block:
+                before: list[ast.stmt] = block[: block.index(node)]
+                return before
+        return []
+
+    def _scalar(self, node: ast.expr, use: ast.AST, since: Optional[ast.stmt]) -> Optional[str]:
         """Return the text of a scalar whose names still have the same values at `use`."""
         for part in ast.walk(node):
             if isinstance(part, ast.Name):
-                stores = self.stores.get(part.id, [])
-                if len(stores) > 1 or part.id in self.parameters and stores:
-                    return None
-                if stores and not self._encloses(self._loop(stores[0]), use):
+                if since is not None and not self._kept(part.id, use, since):
                     return None
             elif not isinstance(part, (ast.expr_context, ast.Constant, ast.BinOp, ast.operator)):
                 return None
         return self.text_of(node) if isinstance(node, (ast.Name, ast.Constant)) else (
             f"({' '.join(self.text_of(node).split())})"
         )  # fmt: skip
+
+    def _kept(self, name: str, use: ast.AST, since: ast.stmt) -> bool:
+        """Return True if a name has the same value at `use` as in the statement `since`."""
+        before = self._before(use)
+        if since in before:
+            return not any(_stores(statement, name) for statement in before[before.index(since) :])
+        stores = self.stores.get(name, [])
+        if len(stores) > 1 or name in self.parameters and stores:
+            return False
+        return not stores or self._encloses(self._loop(stores[0]), use)
 
     def _loop(self, node: ast.AST) -> ast.AST:
         """Return the innermost loop around a node, or the function; a loop holds its own target."""
@@ -163,7 +189,8 @@ class _Function(Form):
                 words: Mapping[Optional[str], ast.expr] = {w.arg: w.value for w in node.keywords}
                 passed = node.args[index] if index < len(node.args) else words.get(name.id)
                 if isinstance(passed, ast.Name):
-                    passed = caller._definition(passed.id)
+                    definition = caller._definition(passed)
+                    passed = definition.value if definition is not None else None
                 if passed is None or caller.called(passed) is not language.arange:
                     return None
                 assert isinstance(passed, ast.Call)
@@ -171,3 +198,10 @@ class _Function(Form):
                 if not (isinstance(first, ast.Constant) and first.value == 0):
                     return None
         return int(sizes.pop()) if calls and len(sizes) == 1 else None
+
+
+def _stores(statement: ast.stmt, name: str) -> bool:
+    return any(
+        isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)
+        for n in ast.walk(statement)
+    )

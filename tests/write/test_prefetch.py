@@ -58,10 +58,10 @@ def test_product(target, stages):
         assert np.allclose(c, wanted, atol=1e-3), schedule
 
 
-def code(kernel, target, **constants):
+def code(kernel, target, kind="ptx", **constants):
     signature = {"a": "*fp16:16", "b": "*fp16:16", "c": "*fp32:16", "N": "i32:16", "K": "i32:16"}
     asked = gluon.compile(kernel, target=target, signature=signature, constexprs=constants)
-    return asked.asm["ptx"]
+    return asked.asm[kind]
 
 
 def test_units_read_copied_tiles():
@@ -141,6 +141,9 @@ def test_products_are_asynchronous_where_nothing_reads_their_sum():
     assert "cp.async.cg" in free and "cp.async.cg" in read
     pending = "wgmma.wait_group.sync.aligned 1"
     assert pending in free and pending not in read
-    # The index vector has one layout for each of its uses: none goes through shared memory in the loop.
-    loop = read[read.index("wgmma.mma_async") :]
-    assert loop.count("bar.sync") <= 3
+
+
+def test_index_vectors_are_computed_again_instead_of_converted():
+    text = code(through_function, "sm_90", "ttgir", BM=128, BN=128, BK=64)
+    loop = text[text.index("scf.for") : text.index("scf.yield")]
+    assert "ttg.async_copy_global_to_local" in loop and "ttg.convert_layout" not in loop
