@@ -27,6 +27,7 @@ from gluon_core.launch.arguments import Argument, Placeholder, Tokens, missing, 
 from gluon_core.launch.cache import Forms
 from gluon_core.launch.key import Specialization, specialize
 from gluon_core.launch.place import chosen
+from gluon_core.layouts.base import Layout
 from gluon_core.plugin.backend import Backend
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import refused
@@ -64,6 +65,8 @@ class Dispatcher(Calls):
     Args:
         kernel: the jit function.
     """
+
+    comparable = (Layout,)
 
     def __init__(self, kernel: Any):
         self.kernel = kernel

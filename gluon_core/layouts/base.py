@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from functools import lru_cache, wraps
 from operator import index
-from typing import Any, Callable, Generic, Optional, Sequence, TypeVar, cast
+from typing import Any, Callable, ClassVar, Generic, Optional, Sequence, TypeVar, cast
 
 from gluon_core.errors import LayoutError, PluginError, is_strict
 from gluon_core.layouts import tiling
@@ -61,7 +61,7 @@ def in_kernels(fn: F) -> F:
 def freeze(value: Any) -> Any:
     """Return a hashable copy: lists become tuples."""
     if isinstance(value, (list, tuple)):
-        return tuple(freeze(v) for v in value)
+        return tuple([freeze(v) if isinstance(v, (list, tuple)) else v for v in value])
     return value
 
 
@@ -235,6 +235,8 @@ class _Fallback(Generic[T]):
 class Layout:
     """Base of all layouts. Compare, hash and print them freely; they are values."""
 
+    _compared: ClassVar[Sequence[str]]  # the fields that tell layouts of this class apart
+
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
         # The fields are lists; a dataclass would otherwise bring a hash that cannot hash them.
@@ -273,14 +275,17 @@ class Layout:
             object.__setattr__(self, name, value)
 
     def _fields(self) -> tuple[tuple[str, Any], ...]:
-        if not is_dataclass(self):
-            return ()
-        return tuple((f.name, getattr(self, f.name)) for f in fields(self) if f.compare)
+        cls = type(self)
+        names = cls.__dict__.get("_compared")
+        if names is None:  # the dataclass is complete now; it is asked once
+            names = [f.name for f in fields(self) if f.compare] if is_dataclass(self) else []
+            cls._compared = names
+        return tuple([(name, getattr(self, name)) for name in names])
 
     def _key(self) -> tuple[Any, ...]:
         key: Optional[tuple[Any, ...]] = self.__dict__.get("_known_key")
         if key is None:
-            key = tuple(freeze(value) for _, value in self._fields())
+            key = tuple([freeze(value) for _, value in self._fields()])
             object.__setattr__(self, "_known_key", key)
         return key
 

@@ -43,9 +43,10 @@ typedef struct {
 } Packed;
 
 /* Attributes of objects of Python; PyInit__engine interns them. */
-enum { BASE, BLOCK_SHAPE, DATA_PTR, DICT, ENTER, ENTRY, LAYOUT, LEAVE, PADDING, ROUND, RUN, SELF,
+enum { ARRAY_STRUCT, BASE, BLOCK_SHAPE, DATA_PTR, DICT, ENTER, ENTRY, LAYOUT, LEAVE, PADDING, ROUND, RUN, SELF,
        SHAPE, STRIDES, NAMES };
 static const char *const texts[NAMES] = {
+    "__array_struct__",
     "base",   "block_shape",      "data_ptr", "__dict__",          "launch_enter_hook", "entry",
     "layout", "launch_exit_hook", "padding",  "round_f32_to_tf32", "run",               "__self__",
     "shape",  "strides"};
@@ -132,8 +133,32 @@ typedef struct {
     int (*current_stream)(int32_t device_type, int32_t index, void **out);
 } Exchange;
 
-/* Exact classes of tensors whose library offers that table, and of descriptors, which have no `read`; they live as long
- * as the process. */
+/* NumPy's PyArrayInterface, which `__array_struct__` gives in a capsule. */
+typedef struct {
+    int two, rank;
+    char kind;
+    int item, flags;
+    int64_t *shape, *strides;
+    void *data;
+} Array;
+#define USABLE 0x601 /* C-contiguous, in native byte order, writable */
+
+/* Read an array of NumPy that kernels can work on in place; without its sizes, which the capsule holds. */
+static int read_array(void *object, View *out)
+{
+    PyObject *capsule = PyObject_GetAttr(object, names[ARRAY_STRUCT]);
+    const Array *array = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, NULL);
+    const char *kinds = "iufb", *kind = array == NULL ? NULL : strchr(kinds, array->kind);
+    int usable = kind != NULL && (array->flags & USABLE) == USABLE;
+    if (usable)
+        *out = (View){.data = array->data, .device = {DEVICE_CPU, 0}, .rank = array->rank,
+                      .dtype = {(uint8_t)(kind - kinds), (uint8_t)(8 * array->item), 1}};
+    Py_XDECREF(capsule);
+    return usable ? 0 : -1;
+}
+
+/* Exact classes of arrays, of tensors whose library offers that table, and of descriptors, which have no `read`; they
+ * live as long as the process. */
 static struct {
     PyTypeObject *cls;
     ReadView read;

@@ -39,6 +39,7 @@ typedef struct {
     PyObject *stream; /* the name that calls give a stream by, or None */
     PyObject *is_small; /* returns whether the storage of a tensor is small */
     int ranged;         /* that matters */
+    PyObject *equals;   /* see `Reader`; the constants that calls may have equals of */
     Rules rules;
     Known *table[BUCKETS];
     size_t used;
@@ -162,10 +163,11 @@ static int place_arguments(const Calls *self, PyObject *const *args, Py_ssize_t 
     return to->stream != NULL && Py_TYPE(to->stream) != &PyLong_Type ? -1 : 0;
 }
 
-static inline int read_call(const Calls *self, Call *call)
+static inline int read_call(const Calls *self, Call *call, PyObject *equals)
 {
     Py_ssize_t i;
     start(&call->reader, &self->rules, self->ranged ? self->is_small : NULL);
+    call->reader.equals = equals;
     for (i = 0; i < self->count; i++)
         if (read_value(&call->reader, call->values[i], self->parameters[i].flags))
             return -1;
@@ -224,6 +226,19 @@ static PyObject *run(const Calls *self, const Call *call, const Known *known, Py
     return result;
 }
 
+/* Find the answer of a call, by its constants or by equal ones. */
+static Known *search(Calls *self, Call *call)
+{
+    int again = 0;
+    Known *found = NULL;
+    do
+        if (read_call(self, call, again ? self->equals : NULL) < 0 ||
+            (found = *find(self, &call->reader, hash_of_key(&call->reader))) != NULL)
+            return found;
+    while (again++ == 0 && PyDict_Size(self->equals) > 0);
+    return NULL;
+}
+
 static PyObject *calls_call(PyObject *object, PyObject *const *args, Py_ssize_t count,
                             PyObject *keywords)
 {
@@ -232,9 +247,7 @@ static PyObject *calls_call(PyObject *object, PyObject *const *args, Py_ssize_t 
     Call call;
     Known known, *found;
     if (count < 1 || place_arguments(self, args + 1, count - 1, keywords, &call) < 0 ||
-        read_call(self, &call) < 0 || is_watched(self) ||
-        (found = *find(self, &call.reader, hash_of_key(&call.reader))) == NULL ||
-        is_elsewhere(&found->on)) {
+        is_watched(self) || (found = search(self, &call)) == NULL || is_elsewhere(&found->on)) {
         PyErr_Clear();
         return decide(self, args, count, keywords);
     }
@@ -275,10 +288,11 @@ static void forget_calls(Calls *self)
             self->table[i] = known->next;
             release(known);
         }
+    PyDict_Clear(self->equals);
 }
 
 /* Read a call from the values of all parameters, and its options; -1 where C cannot. */
-static int read_all(Call *call, Calls *self, PyObject *values, PyObject *options)
+static int read_all(Call *call, Calls *self, PyObject *values, PyObject *options, PyObject *equals)
 {
     PyObject *name, *value;
     Py_ssize_t i, place = 0;
@@ -291,7 +305,7 @@ static int read_all(Call *call, Calls *self, PyObject *values, PyObject *options
         call->options[call->optional++] = name;
         call->options[call->optional++] = value;
     }
-    i = read_call(self, call);
+    i = read_call(self, call, equals);
     PyErr_Clear();
     return (int)i;
 }
@@ -302,7 +316,7 @@ static PyObject *calls_key(PyObject *object, PyObject *args)
     Call call;
     if (!PyArg_ParseTuple(args, "O!O!", &PyTuple_Type, &values, &PyDict_Type, &options))
         return NULL;
-    if (read_all(&call, (Calls *)object, values, options) < 0)
+    if (read_all(&call, (Calls *)object, values, options, NULL) < 0)
         Py_RETURN_NONE;
     return key_of(&call.reader);
 }
@@ -310,19 +324,27 @@ static PyObject *calls_key(PyObject *object, PyObject *args)
 static PyObject *calls_remember(PyObject *object, PyObject *args)
 {
     Calls *self = (Calls *)object;
-    PyObject *values, *options, *answer, *launch, *owners;
+    PyObject *values, *options, *answer, *equals, *launch, *owners;
     unsigned long long current_device;
     int ranged;
     Call call;
     Known *known, *before, **link;
     size_t bytes;
-    if (!PyArg_ParseTuple(args, "O!O!O!Kp", &PyTuple_Type, &values, &PyDict_Type, &options, &PyTuple_Type,
-                          &answer, &current_device, &ranged))
+    Py_ssize_t i;
+    if (!PyArg_ParseTuple(args, "O!O!O!KpO!", &PyTuple_Type, &values, &PyDict_Type, &options, &PyTuple_Type,
+                          &answer, &current_device, &ranged, &PyTuple_Type, &equals))
         return NULL;
     if ((ranged && !self->ranged) || self->used >= MOST_CALLS)
         forget_calls(self);
     self->ranged |= ranged;
-    if (read_all(&call, self, values, options) < 0)
+    for (i = 0; i < PyTuple_Size(equals); i++) {
+        PyObject *constant = PyTuple_GetItem(equals, i);
+        if (PyDict_Contains(self->equals, constant) == 0)
+            PyDict_SetItem(self->equals, constant, constant);
+    }
+    if (PyErr_Occurred())
+        return NULL;
+    if (read_all(&call, self, values, options, self->equals) < 0)
         Py_RETURN_FALSE;
     bytes = call.reader.words * sizeof *known->words;
     known = PyMem_Malloc(sizeof *known + bytes);
@@ -360,6 +382,7 @@ static int calls_traverse(PyObject *object, visitproc visit, void *arg)
     const Known *known;
     size_t i;
     Py_VISIT(self->owner);
+    Py_VISIT(self->equals);
     for (i = 0; i < BUCKETS; i++)
         for (known = self->table[i]; known != NULL; known = known->next)
             Py_VISIT(known->answer);
@@ -381,6 +404,7 @@ static void calls_free(PyObject *object)
     PyObject_GC_UnTrack(object);
     forget_calls(self);
     Py_XDECREF(self->owner);
+    Py_XDECREF(self->equals);
     give_back(object);
     Py_DECREF(cls);
 }
@@ -404,6 +428,10 @@ static PyObject *calls_new(PyTypeObject *cls, PyObject *args, PyObject *keywords
     if (self == NULL)
         return NULL;
     Py_INCREF(self->owner = args);
+    if ((self->equals = PyDict_New()) == NULL) {
+        Py_DECREF(self);
+        return NULL;
+    }
     for (i = 0; i < PyTuple_Size(parameters); i++) {
         Parameter *to = &self->parameters[i];
         const char *kind;
@@ -436,11 +464,11 @@ static PyMethodDef calls_methods[] = {
     {"key", calls_key, METH_VARARGS,
      "key(values, options)\n\nReturn the key as bytes; None where only Python can."},
     {"remember", calls_remember, METH_VARARGS,
-     "remember(values, options, answer, current_device, ranged)\n\n"
+     "remember(values, options, answer, current_device, ranged, equals)\n\n"
      "Answer calls like this one from now on; False where C cannot. The answer is a tuple: hit, launch (None for\n"
      "one that the door makes), stream_of, device, the result of the call, the grid of calls that give None for\n"
      "it, the constants that grid functions get (one per parameter, or None), and objects to keep alive. The code\n"
-     "depends on the size of storages if `ranged`."},
+     "depends on the size of storages if `ranged`; `equals` are constants whose equals compile alike."},
     {"forget", calls_forget, METH_NOARGS, "forget()\n\nForget all calls."},
     {NULL, NULL, 0, NULL}};
 

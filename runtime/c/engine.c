@@ -18,7 +18,8 @@
 #define MAX_VALUES 512 /* parameters of the kernel, scratch memory included */
 #define MAX_MAPS 16
 #define CACHE_SIZE 1024 /* tensor maps kept; a power of two */
-#define DEVICE_CUDA 2   /* DLPack's number */
+#define DEVICE_CPU 1    /* DLPack's numbers */
+#define DEVICE_CUDA 2
 #define MAX_CLASSES 8   /* of tensors and descriptors that are read without a call into Python */
 
 #include "driver.h"
@@ -84,12 +85,14 @@ static PyObject *forget_maps(PyObject *module, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+enum { TENSOR, DESCRIBED, ARRAY }; /* kinds of classes, see native.py */
+
 static PyObject *teach(PyObject *module, PyObject *args)
 {
     PyObject *cls, *capsule;
     const Exchange *table;
-    int described, usable;
-    if (!PyArg_ParseTuple(args, "Op", &cls, &described))
+    int kind, usable;
+    if (!PyArg_ParseTuple(args, "Oi", &cls, &kind))
         return NULL;
     capsule = PyObject_GetAttrString(cls, "__dlpack_c_exchange_api__");
     table = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
@@ -98,11 +101,11 @@ static PyObject *teach(PyObject *module, PyObject *args)
     Py_XDECREF(capsule);
     if (class_of((PyTypeObject *)cls) >= 0)
         Py_RETURN_TRUE;
-    if (classes_known == MAX_CLASSES || !(usable || described))
+    if (classes_known == MAX_CLASSES || (kind == TENSOR && !usable))
         Py_RETURN_FALSE;
     Py_INCREF(cls); /* for good */
     classes[classes_known].cls = (PyTypeObject *)cls;
-    classes[classes_known++].read = usable ? table->read : NULL;
+    classes[classes_known++].read = kind == ARRAY ? read_array : usable ? table->read : NULL;
     if (usable)
         streams = table->current_stream;
     Py_RETURN_TRUE;
@@ -153,8 +156,8 @@ static PyMethodDef methods[] = {
      "signature(*tensors)\n\nReturn dtype, device, sizes, strides and alignment to 16 bytes of each as bytes;\n"
      "None where C cannot read one."},
     {"teach", teach, METH_VARARGS,
-     "teach(cls, described)\n\nRead tensors of exactly this class through DLPack's table of functions, which the\n"
-     "class must offer, or descriptors by their fields; False where it does not."},
+     "teach(cls, kind)\n\nRead tensors (0) of exactly this class through DLPack's table of functions, which the\n"
+     "class must offer, descriptors (1) by their fields, arrays of NumPy (2); False where it cannot."},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_engine", NULL, -1, methods,

@@ -30,6 +30,7 @@ enum { PLAIN, ADDRESS, NUMBER, DESCRIPTOR };
 typedef struct {
     const Rules *rules; /* NULL: no key is wanted */
     PyObject *is_small; /* asked of tensors; NULL where the size of their storages does not matter */
+    PyObject *equals;   /* a dictionary: constant -> the equal one whose address is the word of both; or NULL */
     size_t words, leaves, descriptors;
     Leaf leaf[MAX_LEAVES];
     Key keys[MAX_MAPS];
@@ -40,6 +41,7 @@ static void start(Reader *to, const Rules *rules, PyObject *is_small)
 {
     to->rules = rules;
     to->is_small = is_small;
+    to->equals = NULL;
     to->words = to->leaves = to->descriptors = 0;
 }
 
@@ -74,19 +76,32 @@ static uint64_t word_of_view(const View *view, uint64_t divides)
     return word | (uint64_t)(divides && !(start_of(view) & divides)) << 63;
 }
 
-/* Read a value that is compiled in: numbers by value, all else by its address. */
-static int read_constant(Reader *to, PyObject *value)
+/* Return the word of an object that is compiled in: its address, or that of one known to compile alike. */
+static uint64_t word_of_object(const Reader *to, PyObject *value)
+{
+    PyObject *equal = to->equals == NULL ? NULL : PyDict_GetItemWithError(to->equals, value);
+    PyErr_Clear(); /* it has no hash */
+    return word_of(equal != NULL && Py_TYPE(equal) == Py_TYPE(value) ? equal : value);
+}
+
+/* Add a value that is compiled in: numbers and tuples by value, all else as an object. */
+static int add_constant(Reader *to, PyObject *value)
 {
     PyTypeObject *cls = Py_TYPE(value);
-    uint64_t word = word_of(value);
-    int overflow = 0;
+    uint64_t word = 0;
+    Py_ssize_t i;
+    int failed = add(to, word_of(cls));
     if (cls == &PyLong_Type)
-        word = (uint64_t)PyLong_AsLongLongAndOverflow(value, &overflow);
+        word = (uint64_t)PyLong_AsLongLongAndOverflow(value, &failed);
     else if (cls == &PyFloat_Type) {
         double number = PyFloat_AsDouble(value);
         memcpy(&word, &number, sizeof word);
-    }
-    return overflow || add_leaf(to, value, PLAIN, 0) || add(to, word_of(cls)) ? -1 : add(to, word);
+    } else
+        word = cls == &PyTuple_Type ? (uint64_t)PyTuple_Size(value) : word_of_object(to, value);
+    failed |= add(to, word);
+    for (i = 0; cls == &PyTuple_Type && !failed && i < PyTuple_Size(value); i++)
+        failed = add_constant(to, PyTuple_GetItem(value, i));
+    return failed;
 }
 
 /* Read a descriptor: element type, layout and ranks into the key; the facts of its map into `keys`. */
@@ -105,7 +120,7 @@ static __attribute__((noinline)) int read_descriptor(Reader *to, PyObject *value
         else if (view_of(base, &view)) {
             key->address = start_of(&view);
             status = add(to, word_of(Py_TYPE(base))) | add(to, word_of_view(&view, 0)) |
-                     add(to, word_of(layout)) | add(to, (uint64_t)rank);
+                     add(to, word_of_object(to, layout)) | add(to, (uint64_t)rank);
         }
         for (i = 0; i < rank; i++)
             status |= add(to, (uint64_t)sizes[i]);
@@ -166,9 +181,11 @@ static int read_value(Reader *to, PyObject *value, int flags)
     View view;
     Py_ssize_t i, count;
     if (flags & CONSTANT)
-        return read_constant(to, value);
+        return add_leaf(to, value, PLAIN, 0) || add_constant(to, value) ? -1 : 0;
     if (add(to, word_of(cls)))
         return -1;
+    if (cls == &PyLong_Type)
+        return read_number(to, value, flags);
     if (view_of(value, &view)) {
         uint64_t divides = to->rules != NULL && (flags & SPECIALIZE) && (flags & ALIGN)
                                ? (uint64_t)to->rules->divides
@@ -178,8 +195,6 @@ static int read_value(Reader *to, PyObject *value, int flags)
             return -1;
         return add(to, word_of_view(&view, divides));
     }
-    if (cls == &PyLong_Type)
-        return read_number(to, value, flags);
     if (cls == &PyFloat_Type || cls == &PyBool_Type || value == Py_None)
         return add_leaf(to, value, PLAIN, 0);
     if (PyTuple_Check(value)) {
@@ -201,10 +216,7 @@ static int read_option(Reader *to, PyObject *name, PyObject *value)
     PyTypeObject *cls = Py_TYPE(value);
     if (cls != &PyLong_Type && cls != &PyBool_Type && cls != &PyUnicode_Type && value != Py_None)
         return -1;
-    if (add(to, word_of(name)) || read_constant(to, value))
-        return -1;
-    to->leaves--; /* options are no arguments */
-    return 0;
+    return add(to, word_of(name)) || add_constant(to, value) ? -1 : 0;
 }
 
 static uint64_t hash_words(const uint64_t *words, size_t count)

@@ -75,9 +75,11 @@ class Calls:
         call: answers any call, the fastest function that does: `entry`, or the C engine.
         front: the C engine; None where it was not built or cannot tell the calls apart.
         ranged: the choice of the code depends on the size of storages.
+        comparable: classes of constants whose equals compile alike.
     """
 
     call: Callable[..., Any]
+    comparable: tuple[type, ...] = ()
 
     def __init__(
         self,
@@ -227,9 +229,8 @@ class Calls:
         except TypeError:
             return  # an option that cannot be part of a key: every call is a miss
         if self.front is not None and lasting:
-            native.remember(
-                self.front, self._declared, values, dict(options), hit, grid, constants, ranged
-            )
+            fixed = (hit, grid, constants, ranged, self.comparable)
+            native.remember(self.front, self._declared, values, dict(options), *fixed)
 
     def forget(self) -> None:
         """Know no call any more."""
@@ -259,6 +260,7 @@ class Calls:
         door, bind = self.sealed(handle), getattr(launch, "bind", None)
         if bind is None or sizes is None:
             return door
+        native.meet(passed)
         bound: Callable[..., None] = bind(sizes, stream_of, device, door)
         return bound
 

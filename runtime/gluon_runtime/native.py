@@ -10,7 +10,7 @@ import ctypes
 import importlib
 import os
 import sys
-from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Sequence
 
 from gluon_runtime.rules import ABSENT, CONSTANT, Parameter, Rules
 
@@ -19,11 +19,13 @@ __all__ = [
     "address_of",
     "front",
     "launch",
+    "meet",
     "module",
     "remember",
     "teach",
 ]
 
+_TENSOR, _DESCRIBED, _ARRAY = range(3)  # kinds of classes that C reads
 _VERSION = 10  # of the interface of `engine.c`
 
 
@@ -45,13 +47,11 @@ class Engaged(NamedTuple):
         launch: that of `launch`.
         several: there is more than one device.
         current_device: the address of `cuCtxGetDevice`, 0 for a driver that does not offer it.
-        described: classes of tensor descriptors.
     """
 
     launch: Any
     several: bool
     current_device: int
-    described: tuple[type, ...] = ()
 
     @property
     def asked(self) -> Optional[int]:
@@ -74,16 +74,9 @@ class Engaged(NamedTuple):
         engine, asked = importlib.import_module("gluon_runtime._engine"), self.asked
         if asked is None:
             return handle
-        stream = self.taught(engine, stream_of, device)
+        stream = _stream(engine, stream_of, device)
         bound: Callable[..., None] = engine.bind(self.launch, sizes, stream, device, handle, asked)
         return bound
-
-    def taught(self, engine: Any, stream_of: Callable[[int], int], device: int) -> Any:
-        """Have C read tensors and descriptors; return how it finds the current stream, see `_stream`."""
-        teach(engine)
-        for cls in self.described:
-            engine.teach(cls, True)
-        return _stream(engine, stream_of, device)
 
 
 def address_of(library: Any, name: str) -> int:
@@ -96,11 +89,22 @@ def address_of(library: Any, name: str) -> int:
 
 
 def teach(engine: Any) -> None:
-    """Let C read torch's tensors without a call into Python, if torch offers that (from 2.10)."""
-    torch = sys.modules.get("torch")
+    """Let C read NumPy's arrays, and torch's tensors without a call into Python, if torch offers that (from 2.10)."""
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None:
-        engine.teach(torch.Tensor, False)
-        engine.teach(torch.nn.Parameter, False)
+        engine.teach(torch.Tensor, _TENSOR)
+        engine.teach(torch.nn.Parameter, _TENSOR)
+    if numpy is not None:
+        engine.teach(numpy.ndarray, _ARRAY)
+
+
+def meet(values: Iterable[Any]) -> None:
+    """Let C read arguments of the classes of these."""
+    engine = module()
+    if engine is not None:
+        teach(engine)
+        for value in values:
+            list(_owned(engine, value))
 
 
 _streams: dict[int, bool] = {}  # device -> whether C may find the stream
@@ -184,30 +188,36 @@ def remember(
     grid: Any,
     constants: Any,
     ranged: bool,
+    comparable: tuple[type, ...],
 ) -> None:
     """Have the engine answer calls like this one, see `calls.Calls.learn`.
 
     Args:
         hit: a `calls.Hit`.
+        comparable: classes of constants whose equals compile alike.
     """
     engine = importlib.import_module("gluon_runtime._engine")
     engaged: Optional[Engaged] = getattr(hit.launch, "engine", None)
     launcher, stream, asked = None, None, engaged and engaged.asked
     if engaged is not None and asked is not None:
-        launcher, stream = engaged.launch, engaged.taught(engine, hit.stream_of, hit.device)
+        launcher, stream = engaged.launch, _stream(engine, hit.stream_of, hit.device)
+    teach(engine)
     owners: list[Any] = [*options, *options.values()]
     for parameter, value in zip(parameters, values):
-        owners.extend([value] if parameter.flags & CONSTANT else _owned(value))
+        owners.extend([value] if parameter.flags & CONSTANT else _owned(engine, value))
     answer = (hit, launcher, stream, hit.device, hit.result, grid, constants, owners)
-    calls.remember(values, options, answer, asked or 0, ranged)
+    equals = tuple([owner for owner in owners if isinstance(owner, comparable)])
+    calls.remember(values, options, answer, asked or 0, ranged, equals)
 
 
-def _owned(value: Any) -> Iterator[Any]:
-    """Yield the objects of an argument whose addresses are part of a key: they must not be used again."""
+def _owned(engine: Any, value: Any) -> Iterator[Any]:
+    """Have C read descriptors; yield the objects of an argument whose addresses are part of a key, which must not
+    be used again."""
     yield type(value)
     if isinstance(value, tuple):
         for item in value:
-            yield from _owned(item)
+            yield from _owned(engine, item)
     elif hasattr(value, "block_shape") and hasattr(value, "base"):
+        engine.teach(type(value), _DESCRIBED)
         yield type(value.base)
         yield getattr(value, "layout", None)

@@ -25,7 +25,6 @@ from gluon_nvidia.descriptor import (
     map_kinds,
 )
 from gluon_nvidia.driver import ERROR_INVALID_CONTEXT, Driver
-from gluon_nvidia.host.descriptor import TensorDescriptor, TensorDescriptorIm2Col
 from gluon_runtime import native
 
 __all__ = ["Layout", "make_launcher"]
@@ -273,9 +272,7 @@ def generate(
     engine = writer.engine(handle)
     if engine is not None:
         several, current = cuda.device_count > 1, cuda.current_device_address
-        launch.engine = native.Engaged(
-            engine, several, current, (TensorDescriptor, TensorDescriptorIm2Col)
-        )
+        launch.engine = native.Engaged(engine, several, current)
         launch.bind = launch.engine.bind
     writer.namespace["launch"] = launch
     return launch  # type: ignore[no-any-return]

@@ -58,6 +58,7 @@ def prepared(fake, signature, meta, **fields):
             launch(sizes, stream, *values)
             pytest.fail("the launch came to Python")
 
+        native.meet(arguments)
         engine.bind(sizes, lambda device: stream, 0, in_python)(*arguments)
 
     return launch_in_c
