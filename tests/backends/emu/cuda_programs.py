@@ -143,6 +143,15 @@ def _measured(driver, text, program):
     return {"words": base64.b64encode(out[:last].tobytes()).decode(), "printed": output.text}
 
 
+def _process(command):
+    """Run a process for up to 20 seconds; return everything it prints."""
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20)  # fmt: skip
+        return done.stdout
+    except subprocess.TimeoutExpired as error:
+        return (error.stdout or b"").decode() + "\ntoo slow"
+
+
 def measure(path, text=None, *names):
     """Run all kernels on the GPU, those of a text in one process until one fails, and add the results to the file."""
     content = load(path)
@@ -157,13 +166,14 @@ def measure(path, text=None, *names):
         left = [p.name for p in programs() if p.file == text.partition(".")[0]]
         while left:
             command = [sys.executable, "-m", __spec__.name, "measure", str(path), text, *left]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-            for line in done.stdout.splitlines():
-                content["device"], name, result = json.loads(line)
-                content["results"][f"{text}/{name}"] = result
-                left.remove(name)
+            done = _process(command)
+            for line in done.splitlines():
+                if line.startswith("["):
+                    content["device"], name, result = json.loads(line)
+                    content["results"][f"{text}/{name}"] = result
+                    left.remove(name)
             if left:
-                print(f"{text}/{left.pop(0)}: {done.stderr.strip()[-200:]}", flush=True)
+                print(f"{text}/{left.pop(0)}: {done.strip()[-200:]}", flush=True)
     save(path, content)
     print(f"{content['device']}: {len(content['results'])} results", flush=True)
 

@@ -13,6 +13,7 @@ from gluon_core.simulation.evidence import note
 from gluon_core.simulation.host_memory import address_of
 from gluon_emu.arguments import allocation_of, encode, global_scratch, leaves_of
 from gluon_emu.memory import Allocation, GlobalMemory
+from gluon_emu.ptx.isa.heap import Heap
 from gluon_emu.ptx.loaded import code_in, code_of
 from gluon_emu.ptx.machine.code import SHARED_START, Code
 from gluon_emu.ptx.machine.launch import Counts, Launch
@@ -148,6 +149,7 @@ def prepared(
         shared,
         cluster,
         [*allocations, room, *code.regions],
+        heap=Heap(code.heap) if code.heap else None,
     )
 
 
@@ -167,7 +169,7 @@ def execute(request: Launch, settings: Settings) -> Counts:
         room = request.shared + code.static_shared + SHARED_START + code.local_bytes * warps * 32
         together = min(together, max(1, _STATE_BYTES // room))
     together = max(cluster, together // cluster * cluster)
-    if request.together:
+    if request.together or code.workspace:
         together = total
     memory = GlobalMemory(request.allocations)
     started = time.monotonic()

@@ -18,6 +18,7 @@ from gluon_emu.ptx.special import SPECIAL, value_of
 from gluon_emu.ptx.text import (
     Immediate,
     Operand,
+    Part,
     Register,
     Sink,
     Statement,
@@ -475,6 +476,8 @@ class Program:
             return Register(self._aliases[operand.name], operand.inverted)
         if isinstance(operand, Vector):
             return Vector(tuple(map(self._renamed, operand.items)))
+        if isinstance(operand, Part):
+            return Part(self._renamed(operand.base), operand.selector)
         if hasattr(operand, "base"):
             return type(operand)(self._renamed(operand.base), operand.offset)
         if hasattr(operand, "first"):

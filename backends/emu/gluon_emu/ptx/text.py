@@ -14,6 +14,7 @@ __all__ = [
     "Immediate",
     "Operand",
     "Pair",
+    "Part",
     "Reader",
     "Register",
     "Sink",
@@ -71,11 +72,19 @@ class Pair:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Bytes or halves of a register, `a.b2` or `a.h10` (PTX ISA, video instructions)."""
+
+    base: "Operand"
+    selector: str
+
+
+@dataclass(frozen=True)
 class Sink:
     """`_`."""
 
 
-Operand = Union[Register, Immediate, Vector, Address, Pair, Sink]
+Operand = Union[Register, Immediate, Vector, Address, Pair, Part, Sink]
 
 
 @dataclass
@@ -103,7 +112,8 @@ _LABEL = re.compile(r"[A-Za-z_$%\x01][\w$\x01]*\s*:(?!:)")
 _GUARD = re.compile(r"@\s*(!?)\s*([%$\x01A-Za-z_][\w$\x01]*)")
 _OPCODE = re.compile(r"[A-Za-z]\w*(?:(?:\.|::)[A-Za-z0-9_]+)*")
 _NAME = re.compile(r"(!?)\s*(%?[A-Za-z_][\w$\x01]*(?:\.[xyzw])?|\x02\d+)")
-_DECLARATION = re.compile(r"\.reg\s+\.(\w+)\s+(.*)", re.S)
+_PART = re.compile(r"([%$A-Za-z_\x02][\w$\x01]*)\.(b[0-7]{1,4}|h[0-3]{1,2})")
+_DECLARATION = re.compile(r"\.reg\s*\.(\w+)\s+(.*)", re.S)
 _DECLARED = re.compile(r"(%?[A-Za-z_$][\w$\x01]*)\s*(?:<\s*(\d+)\s*>)?")
 _FLOAT = re.compile(r"([-+]?)\s*(?:0[fF]([0-9a-fA-F]{8})|0[dD]([0-9a-fA-F]{16}))")
 _INTEGER = re.compile(r"\b(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U\b")
@@ -260,6 +270,9 @@ class Reader:
             raise self.refuse("operands of inline assembly are $0, $1, ...", whole)
         if part.startswith("%%"):
             raise self.refuse("one percent sign is enough", whole, f"Write {part[1:]}.")
+        selected = _PART.fullmatch(part)
+        if selected is not None:
+            return Part(self.operand(selected[1], whole), selected[2])
         match = _NAME.fullmatch(part)
         if match is not None and part != "WARP_SZ":
             return Register(self.named(match[2]), match[1] == "!")

@@ -42,7 +42,7 @@ KERNEL bulk_copies(ARGS) {
     __syncthreads();
     barrier::arrival_token token;
     if (threadIdx.x == 0) {
-        cuda::memcpy_async(s, u + blockIdx.x * 256, cuda::aligned_size_t<16>(sizeof(s)), b);
+        cuda::device::memcpy_async_tx(s, u + blockIdx.x * 256, cuda::aligned_size_t<16>(sizeof(s)), b);
         token = cuda::device::barrier_arrive_tx(b, 1, sizeof(s));
     } else token = b.arrive();
     b.wait(std::move(token));

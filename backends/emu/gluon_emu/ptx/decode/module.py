@@ -21,7 +21,16 @@ from gluon_emu.ptx.text import (
     split_operands,
 )
 
-__all__ = ["Function", "Instruction", "Location", "Module", "Parameter", "Variable", "parse_module"]
+__all__ = [
+    "Function",
+    "Instruction",
+    "Location",
+    "Module",
+    "Parameter",
+    "Reference",
+    "Variable",
+    "parse_module",
+]
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,26 @@ class Parameter:
     pointer: bool = False
 
 
+@dataclass(frozen=True)
+class Reference:
+    """The address of a variable or a function in the content of a variable.
+
+    Args:
+        mask: the byte of the address that is written, `0xFF00(NAME)`; None for all of it.
+    """
+
+    name: str
+    offset: int = 0
+    mask: Optional[int] = None
+
+    def bytes_of(self, address: int) -> bytes:
+        whole = address + self.offset & (1 << 64) - 1
+        if self.mask is None:
+            return whole.to_bytes(8, "little")
+        shift = max(0, (self.mask & -self.mask).bit_length() - 1)
+        return bytes([(whole & self.mask) >> shift & 255])
+
+
 @dataclass
 class Variable:
     """A variable in a state space.
@@ -79,14 +108,14 @@ class Variable:
     Args:
         space: global, const, shared, local or param.
         size: bytes; 0 for an array whose size the launch says.
-        content: (offset, bytes) or (offset, name of a variable whose address belongs there).
+        content: (offset, bytes) or (offset, what has its address there).
     """
 
     name: str
     space: str
     size: int
     align: int
-    content: list[tuple[int, bytes | str]] = field(default_factory=list)
+    content: list[tuple[int, bytes | Reference]] = field(default_factory=list)
 
 
 @dataclass
@@ -167,6 +196,9 @@ _DECLARED = re.compile(
     re.S,
 )
 _NAME = re.compile(r"([%$A-Za-z_][\w$.]*)\s*((?:\[[^\]]*\]\s*)*)(?:=\s*(.*))?$", re.S)
+_REFERENCE = re.compile(
+    r"(?:(0[xX][0-9A-Fa-f]+)\s*\(\s*)?(?:generic\(\s*)?([%$A-Za-z_][\w$]*)\s*\)?\s*([+-]\s*\w+)?\s*\)?"
+)
 _SIZES = {"pred": 1, "b128": 16, "texref": 8, "samplerref": 8, "surfref": 8}
 _SIZES.update({f"{kind}{bits}": bits // 8 for kind in "busf" for bits in (8, 16, 32, 64)})
 _DIRECTIVE = re.compile(
@@ -358,22 +390,21 @@ class _Modules(Reader):
             for count in counts:
                 size *= int(count, 0) if count else 0
             if counts and not size and content:
-                size = max(o + (len(c) if isinstance(c, bytes) else 8) for o, c in content)
+                size = max(o + _SIZES[match[4]] for o, _ in content)
             variables.append(Variable(name[1], space, size, align, content))
         return variables
 
     def content(
         self, text: str, element: int, whole: str, offset: int
-    ) -> list[tuple[int, bytes | str]]:
+    ) -> list[tuple[int, bytes | Reference]]:
         items = [t.strip() for t in re.split(r"[{},]", text) if t.strip()]
-        pieces: list[tuple[int, bytes | str]] = []
+        pieces: list[tuple[int, bytes | Reference]] = []
         for number, item in enumerate(items):
-            masked = re.fullmatch(r"0x[0-9A-Fa-f]+\((.*)\)", item)
-            name = re.fullmatch(
-                r"(?:generic\()?([%$A-Za-z_][\w$]*)\)?", masked[1] if masked else item
-            )
-            if name is not None and not re.fullmatch(r"0[fFdD][0-9a-fA-F]+", item):
-                pieces.append((number * element, name[1]))
+            name = _REFERENCE.fullmatch(item)
+            if name is not None:
+                mask = int(name[1], 0) if name[1] else None
+                far = int(re.sub(r"\s", "", name[3] or "0"), 0)
+                pieces.append((number * element, Reference(name[2], far, mask)))
                 continue
             value = self.number(item, whole).value
             raw = int(value) & ((1 << 8 * element) - 1)
@@ -509,11 +540,15 @@ class _Modules(Reader):
             if part.startswith("("):
                 inside = [p.strip() for p in split_operands(part[1:-1]) if p.strip()]
                 parts.append(Vector(tuple(self.operand(p, whole) for p in inside)))
-            elif name != "bra" and re.fullmatch(r"%[rf]?[dhs]?\d+", part):
+            elif name != "bra" and self.is_register(part):
                 parts.append(self.operand(part, whole))
             else:
                 parts.append(Name(self.label(part)))
         return tuple(parts)
+
+    def is_register(self, name: str) -> bool:
+        assert self.function is not None
+        return self.named(name) in self.function.registers
 
     def operand(self, part: str, whole: str) -> Operand:
         part = part.strip()

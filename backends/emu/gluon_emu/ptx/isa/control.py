@@ -8,11 +8,9 @@ import numpy as np
 
 from gluon_emu.errors import TrapError
 from gluon_emu.ptx.decode.module import Name
-from gluon_emu.ptx.isa.printing import RUNTIME
 from gluon_emu.ptx.isa.table import Step, instruction
-from gluon_emu.ptx.machine.group import move
 from gluon_emu.ptx.program import TYPES
-from gluon_emu.ptx.text import Register, Vector
+from gluon_emu.ptx.text import Register
 
 __all__: list[str] = []
 
@@ -92,32 +90,3 @@ def nothing(call: Any) -> Step:
     if call.name == "nanosleep":
         return lambda group: group.machine.slept(group)
     return lambda group: None
-
-
-@instruction("call")
-def call_(call: Any) -> Step:
-    """Call a function of the module, or one of the runtime's."""
-    call.flag("uni")
-    operands = list(call.operands)
-    results: Any = ()
-    if operands and isinstance(operands[0], Vector):
-        results = operands.pop(0).items
-    if not operands or not isinstance(operands[0], Name):
-        raise call.refuse("only functions of the module are called")
-    name = operands.pop(0).value
-    arguments = operands.pop(0).items if operands and isinstance(operands[0], Vector) else ()
-    code = call.program
-    if name in RUNTIME:
-        return RUNTIME[name](call, [str(a) for a in results], [str(a) for a in arguments])
-    function = code.module.functions.get(name)
-    if function is None:
-        raise call.refuse(f"there is no function {name}")
-    incoming = [(str(a), p.name) for a, p in zip(arguments, function.parameters)]
-    back = call.index + 1
-    returned = [(p.name, str(r)) for p, r in zip(function.results, results)]
-
-    def run(group: Any) -> Any:
-        move(group, incoming)
-        return group.machine.call(group, code.starts[name], back, returned)
-
-    return run

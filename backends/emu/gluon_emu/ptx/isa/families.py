@@ -3,14 +3,17 @@
 from gluon_emu.ptx.isa import (  # noqa: F401
     barrier,
     bulk,
+    calls,
     control,
     cp_async,
     matrix_memory,
     mbarrier,
     memory,
     mma,
+    video,
     warp,
     wgmma,
+    wmma,
 )
 from gluon_emu.ptx.isa.table import find
 

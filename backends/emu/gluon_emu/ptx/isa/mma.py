@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import numpy as np
 
 from gluon_emu.ptx.isa.barrier import synchronous
 from gluon_emu.ptx.isa.products import (
     ELEMENTS,
+    bit_products,
     fused_double,
     integer_products,
     products,
     unpack,
 )
+from gluon_emu.ptx.isa.sparse import spreader
 from gluon_emu.ptx.isa.table import Step, instruction
 from gluon_emu.ptx.numbers import decode, encode, rounded, sum_to_odd, uint
 from gluon_emu.ptx.program import TYPES
 from gluon_emu.ptx.text import Vector
 
-__all__ = ["accumulator_places", "left_places"]
+__all__ = ["accumulator_places", "left_places", "multiplier", "sums_of"]
 
 _LANE = np.arange(32)
 _ROW, _COLUMN = _LANE // 4, _LANE % 4
@@ -68,13 +70,15 @@ def _vector(call: Any, operand: Any, count: int) -> list[Any]:
 def mma(call: Any) -> Step:
     call.flag("sync"), call.flag("aligned")
     shape = next((m for m in call.left if _SHAPE.fullmatch(m)), None)
-    if shape is None or any(m.startswith(("sp", "kind", "block_scale")) for m in call.left):
+    sparse = call.one_of("sp", "sp::ordered_metadata")
+    if shape is None or any(m.startswith(("kind", "block_scale")) for m in call.left):
         raise call.refuse("this `mma` is not known")
     call.left.remove(shape)
     m, n, k = map(int, _SHAPE.fullmatch(shape).groups())  # type: ignore[union-attr]
     if (call.one_of("row"), call.one_of("col")) != ("row", "col") or (m, n, k) == (8, 8, 4) and "f64" not in call.left:  # fmt: skip
         raise call.refuse("`mma` is of .row.col here")
-    saturate = call.flag("satfinite")
+    saturate, bitwise = call.flag("satfinite"), call.one_of("xor", "and")
+    call.flag("popc"), call.one_of("rn", "rz", "rm", "rp")
     types = list(call.left)
     call.left = []
     if len(types) != 4 or types[1] not in ELEMENTS or types[2] not in ELEMENTS or n != 8:
@@ -83,42 +87,38 @@ def mma(call: Any) -> Step:
     bits = ELEMENTS[left]
     each = max(1, 32 // bits)
     word = TYPES["b64" if left == "f64" else "b32"]
-    call.count(4)
-    d, a, b, c = call.operands
+    call.count(6 if sparse else 4)
+    d, a, b, c, *choice = call.operands
     narrow = {"f16": 2}
     out, into = (narrow.get(t, 1) for t in (result, before))
     type_of = {"f64": "b64"}
     sums = m * n // 32
+    held = k // 2 if sparse else k  # elements of a row that the registers hold
     puts = [call.put(x, TYPES[type_of.get(result, "b32")]) for x in _vector(call, d, sums // out)]
-    gets_a = [call.get(x, word) for x in _vector(call, a, m * k // 32 // each)]
+    gets_a = [call.get(x, word) for x in _vector(call, a, m * held // 32 // each)]
     gets_b = [call.get(x, word) for x in _vector(call, b, n * k // 32 // each)]
     gets_c = [
         call.get(x, TYPES[type_of.get(before, "b32")]) for x in _vector(call, c, sums // into)
     ]
-    rows_a, depth_a = left_places(m, k, each)
+    rows_a, depth_a = left_places(m, held, each)
     depth_b, columns_b = right_places(k, each)
     rows, columns = accumulator_places(m, n)
-    generation = call.program.module.arch
-    multiply: Any = lambda x, y, z: products(x, y, z, (left, right), result, generation)  # noqa: E731
-    if left in ("e4m3", "e5m2") and generation >= 90:
-        multiply = _by_halves(left, right, k, generation)
+    multiply = multiplier(
+        call.program.module.arch, (left, right), result, k, bitwise, saturate, True
+    )
+    spread = spreader(call, left, k, *choice) if sparse else None
 
     def read(group: Any, gets: list[Any]) -> np.ndarray:
         return np.stack([group.full(get(group)) for get in gets], -1)
 
     def run(group: Any) -> None:
         size = group.rows.size
-        x, y = np.zeros((size, m, k)), np.zeros((size, k, n))
+        x, y = np.zeros((size, m, held)), np.zeros((size, k, n))
         x[:, rows_a, depth_a] = unpack(read(group, gets_a), left, each)
         y[:, depth_b, columns_b] = unpack(read(group, gets_b), right, each)
         z = np.zeros((size, m, n))
-        z[:, rows, columns] = _sums(read(group, gets_c), before)
-        if result == "f64":
-            total = fused_double(x, y, z).view(np.uint64)
-        elif result == "s32":
-            total = integer_products(x, y, z, saturate)
-        else:
-            total = multiply(x, y, z)
+        z[:, rows, columns] = sums_of(read(group, gets_c), before)
+        total = multiply(x if spread is None else spread(group, x), y, z)
         values = np.ascontiguousarray(total[:, rows, columns])
         if out == 2:
             values = values.view(np.uint32)
@@ -126,6 +126,32 @@ def mma(call: Any) -> Step:
             put(group, np.ascontiguousarray(values[..., number]))
 
     return synchronous(run)
+
+
+def multiplier(
+    generation: int,
+    kinds: tuple[str, str],
+    result: str,
+    depth: int,
+    bitwise: Optional[str],
+    saturate: bool,
+    halves: bool = False,
+) -> Callable[..., np.ndarray]:
+    """Return a function of the operands and the sums so far, as float64, to the sums as patterns.
+
+    Args:
+        bitwise: `xor` or `and`, of products of bits.
+        halves: 8-bit floats are multiplied as `mma.sync` does it.
+    """
+    if bitwise:
+        return lambda x, y, z: bit_products(x, y, z, bitwise)
+    if result == "f64":
+        return lambda x, y, z: fused_double(x, y, z).view(np.uint64)
+    if result == "s32":
+        return lambda x, y, z: integer_products(x, y, z, saturate)
+    if halves and kinds[0] in ("e4m3", "e5m2") and generation >= 90:
+        return _by_halves(*kinds, depth, generation)
+    return lambda x, y, z: products(x, y, z, kinds, result, generation)
 
 
 def _by_halves(left: str, right: str, depth: int, generation: int) -> Callable[..., np.ndarray]:
@@ -142,7 +168,7 @@ def _by_halves(left: str, right: str, depth: int, generation: int) -> Callable[.
     return run
 
 
-def _sums(words: np.ndarray, kind: str) -> np.ndarray:
+def sums_of(words: np.ndarray, kind: str) -> np.ndarray:
     """Return the sums of registers as float64, along the last axis."""
     if kind == "s32":
         return np.asarray(words.view(np.int32).astype(np.float64))

@@ -54,13 +54,15 @@ def _printf(call: Any, results: list[str], arguments: list[str]) -> Step:
         group.machine.changes += 1
         lines = []
         lanes = group.lanes()
+        counts = np.zeros(lanes.shape, np.uint32)
         for row, lane in np.argwhere(lanes):
             text = _text(group, _value(group, arguments[0], row, lane), row)
             buffer = _value(group, arguments[1], row, lane)
+            counts[row, lane] = sum(m[5] != "%" for m in _DIRECTIVE.finditer(text))
             lines.append(_formatted(group, text, buffer, int(row), int(lane)))
         sys.stdout.write("".join(lines))
         for name in results:
-            group.write(f"{name}@0", 32, np.full((1, 1), 1, np.uint32))
+            group.write(f"{name}@0", 32, counts)
 
     return run
 

@@ -16,7 +16,7 @@ import numpy as np
 from gluon_emu.ptx.doubles import fused
 from gluon_emu.ptx.numbers import FORMATS, decode, encode, rounded
 
-__all__ = ["ELEMENTS", "fused_double", "integer_products", "products"]
+__all__ = ["ELEMENTS", "bit_products", "fused_double", "integer_products", "products"]
 
 # (generation, type) -> (steps along K that are added at once, bits below the largest exponent)
 _SUMS = {
@@ -26,7 +26,8 @@ _SUMS = {
     (80, "e4m3"): (16, 24), (80, "e5m2"): (16, 24),
 }  # fmt: skip
 _SHORT = (32, 13)  # of `wgmma` with 8-bit floats
-ELEMENTS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "f64": 64}
+ELEMENTS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "f64": 64,
+            "s4": 4, "u4": 4, "b1": 1}  # fmt: skip
 _NONE = -(2**20)  # the exponent of zero
 _CHUNK = 1 << 18
 
@@ -120,11 +121,19 @@ def _special(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
 
 
 def integer_products(a: np.ndarray, b: np.ndarray, c: np.ndarray, saturate: bool) -> np.ndarray:
-    """Return a @ b + c of 8-bit integers, as int32 patterns."""
+    """Return a @ b + c of integers, as int32 patterns."""
     total = np.matmul(a.astype(np.float64), b.astype(np.float64)) + c
     if saturate:
         total = np.clip(total, -(2.0**31), 2.0**31 - 1)
     return np.asarray(total.astype(np.int64).astype(np.uint32))
+
+
+def bit_products(a: np.ndarray, b: np.ndarray, c: np.ndarray, operation: str) -> np.ndarray:
+    """Return c and the number of ones in the bits of a row `xor` or `and` those of a column, as int32 patterns."""
+    both = np.matmul(a, b)
+    if operation == "xor":
+        both = a.sum(-1)[..., None] + b.sum(-2)[..., None, :] - 2 * both
+    return integer_products(np.zeros((1, 1)), np.zeros((1, 1)), both + c, False)
 
 
 def fused_double(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -148,6 +157,12 @@ def unpack(words: Any, kind: str, count: int) -> np.ndarray:
         if kind == "tf32":  # the low bits do not count
             raw = raw & np.uint32(0xFFFFE000)
         return decode(raw, kind)[..., None]
+    if bits < 8:
+        fields = raw[..., None] >> np.arange(0, 32, bits, dtype=np.uint32) & np.uint32(
+            (1 << bits) - 1
+        )
+        top = 1 << bits - 1 if kind == "s4" else 1 << bits
+        return np.asarray(fields - np.where(fields >= top, 2.0**bits, 0.0))
     parts = raw[..., None].view(np.dtype(f"u{bits // 8}"))
     if kind == "s8":
         return np.asarray(parts.view(np.int8).astype(np.float64))

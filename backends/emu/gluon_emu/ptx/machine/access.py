@@ -22,6 +22,8 @@ SHARED_WINDOW = 1 << 56
 LOCAL_WINDOW = 1 << 57
 _RANK = 24  # bits of a block's own window
 _UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_LOCAL_MOST = 512 << 10  # bytes of a thread, CUDA's limit
+_LOCAL_ALL = 4 << 30
 _FILL = 0xFF  # of shared and local memory; NaN as a float
 
 
@@ -58,6 +60,25 @@ class Memory:
             self._views[space, size] = known
         return known
 
+    def reserve_local(self, size: int) -> None:
+        """Let each thread have at least `size` bytes of local memory.
+
+        Raises:
+            AccessError: no thread can have as many.
+        """
+        if size <= self.local_bytes:
+            return
+        threads = self.machine.block_of.size * LANES
+        wider = -(-max(size, 2 * self.local_bytes) // 16) * 16
+        if size > _LOCAL_MOST or threads * wider > _LOCAL_ALL:
+            raise AccessError(
+                f"a stack of {size} bytes of local memory in each of {threads} threads"
+            )
+        local = np.full((threads, wider), _FILL, np.uint8)
+        local[:, : self.local_bytes] = self.local.reshape(threads, self.local_bytes)
+        self.local, self.local_bytes = local.ravel(), wider
+        self._views = {key: view for key, view in self._views.items() if key[0] != "local"}
+
     # -- addresses --
 
     def places(
@@ -66,7 +87,7 @@ class Memory:
         """Return (space, bytes from its start, threads) of an access, None for all that execute.
 
         Args:
-            at: addresses, int64 (warps or 1, 32 or 1).
+            address: int64 (warps or 1, 32 or 1).
             size: bytes of each access, whose addresses have to be multiples.
 
         Raises:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 
 from gluon_core.simulation.assembly import NotModelled
 from gluon_emu.errors import EmulatorError, UnknownInstructionError, span_of
 from gluon_emu.memory import Allocation
-from gluon_emu.ptx.decode.module import Function, Instruction, Module, Name
+from gluon_emu.ptx.decode.module import Function, Instruction, Module, Reference
+from gluon_emu.ptx.machine.calls import FUNCTION_WINDOW, Graph
 from gluon_emu.ptx.machine.liveness import dead_after
 from gluon_emu.ptx.machine.special import reader
 from gluon_emu.ptx.program import CARRY, TYPES, Call
-from gluon_emu.ptx.text import Address, Operand, Pair, Register, Vector
+from gluon_emu.ptx.text import Address, Operand, Pair, Part, Register, Vector
 
 __all__ = ["SHARED_START", "SWITCH", "Bound", "Code", "ModuleCall"]
 
 Find = Callable[[str, tuple[str, ...]], Optional[Callable[[Any], Callable[[Any], Any]]]]
 SHARED_START = 1024  # bytes at the start of a block's shared memory that the system keeps
 _REMEDY = "`gluon emu FILE.ptx --coverage` lists the forms that are known."
+HEAP_BYTES = 8 << 20  # as CUDA has it by default
 SWITCH = object()  # the group was placed elsewhere by a step
 
 
@@ -74,6 +76,10 @@ class ModuleCall(Call):
 
     def _address(self, symbol: Symbol, type: Any) -> Callable[[Any], np.ndarray]:
         address, dtype = symbol.address, type.dtype
+        if symbol.space == "local" and self.program.graph.recursive:
+            return lambda frame: (
+                (frame.values["@fp"] + np.uint64(address)).astype(f"u{dtype.itemsize}").view(dtype)
+            )
         if symbol.space != "shared":
             constant = np.full((1, 1), address, np.uint64).astype(f"u{dtype.itemsize}").view(dtype)
             return lambda frame: constant
@@ -105,6 +111,9 @@ class Code:
         static_shared: bytes of shared memory that the module declares, behind `SHARED_START`.
         local_bytes: of a thread.
         regions: memory of the module's variables.
+        graph: the functions, and how they call each other.
+        heap: the address of the memory for `malloc`; 0 where nothing calls it.
+        workspace: the address of the barrier of a cooperative grid; 0 where nothing asks for it.
         unknown: instructions that cannot run, with the reasons.
     """
 
@@ -127,10 +136,12 @@ class Code:
         self.shared_names: list[tuple[int, int, str]] = []
         self.static_shared = self.local_bytes = 0
         self.regions: list[Allocation] = []
+        self.heap = self.workspace = 0
         self.unknown: list[tuple[Instruction, NotModelled]] = []
         self.parameters: dict[str, int] = {}
+        self.graph = Graph(module, kernel)
         self._variables()
-        for function in self._functions():
+        for function in self.graph.functions:
             self._bind(function)
         if not lenient:
             self._finish()
@@ -166,6 +177,16 @@ class Code:
             align = max(16, variable.align)
             offset = -(-(SHARED_START + self.static_shared) // align) * align
             self.symbols[variable.name] = Symbol("shared", offset, 0)
+        for number, name in enumerate(self.module.functions, 1):
+            self.symbols.setdefault(name, Symbol("code", FUNCTION_WINDOW + 16 * number, 0))
+        if self.graph.cooperative:
+            room = np.zeros(64, np.uint64)
+            self.regions.append(Allocation("the grid's workspace", room.view(np.uint8)))
+            self.workspace = room.ctypes.data
+        if self.graph.heap:
+            data = np.zeros(HEAP_BYTES, np.uint8)
+            self.regions.append(Allocation("the heap", data))
+            self.heap = data.ctypes.data
         for variable in variables:
             if variable.content and variable.name in self.symbols:
                 self._fill(variable)
@@ -185,9 +206,9 @@ class Code:
     def _fill(self, variable: Any) -> None:
         data = next(r.data for r in self.regions if r.name == variable.name)
         for offset, piece in variable.content:
-            if isinstance(piece, str):
-                symbol = self.symbols.get(piece)
-                piece = (symbol.address if symbol else 0).to_bytes(8, "little")
+            if isinstance(piece, Reference):
+                symbol = self.symbols.get(piece.name)
+                piece = piece.bytes_of(symbol.address if symbol else 0)
             data[offset : offset + len(piece)] = np.frombuffer(piece, np.uint8)
 
     def symbol(self, name: str) -> Optional[Symbol]:
@@ -196,22 +217,6 @@ class Code:
         return self.symbols.get(name)
 
     # -- instructions --
-
-    def _functions(self) -> Iterator[Function]:
-        """Return the kernel, then its callees."""
-        waiting, done = [self.kernel], []
-        while waiting:
-            function = waiting.pop(0)
-            if function in done:
-                continue
-            done.append(function)
-            for instruction in function.instructions:
-                if instruction.statement.name != "call":
-                    continue
-                for operand in instruction.statement.operands:
-                    if isinstance(operand, Name) and operand.value in self.module.functions:
-                        waiting.append(self.module.functions[operand.value])
-        return iter(done)
 
     def _bind(self, function: Function) -> None:
         self.function = function
@@ -291,6 +296,8 @@ def _renamed(operand: Any, prefix: str, local: Any) -> Any:
     if isinstance(operand, Address):
         more = tuple(_renamed(o, prefix, local) for o in operand.more)
         return Address(_renamed(operand.base, prefix, local), operand.offset, more)
+    if isinstance(operand, Part):
+        return Part(_renamed(operand.base, prefix, local), operand.selector)
     if isinstance(operand, Pair):
         return Pair(_renamed(operand.first, prefix, local), _renamed(operand.second, prefix, local))
     return operand

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from gluon_emu.memory import Allocation
 from gluon_emu.ptx.machine.code import Code
@@ -37,6 +38,7 @@ class Launch:
         block: threads along x, y and z.
         cluster: blocks of a cluster along x, y and z.
         shared: bytes of shared memory that the code does not declare.
+        heap: the pieces of memory that `malloc` gave, where the code calls it.
         together: whether all blocks have to be resident.
     """
 
@@ -47,3 +49,4 @@ class Launch:
     cluster: tuple[int, int, int] = (1, 1, 1)
     allocations: list[Allocation] = field(default_factory=list)
     together: bool = False
+    heap: Any = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Optional, Type
+from typing import Any, Callable, Optional, Type
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from gluon_emu.memory import GlobalMemory
 from gluon_emu.ptx.machine.access import Memory
 from gluon_emu.ptx.machine.agents import Agents
 from gluon_emu.ptx.machine.barriers import Barriers
+from gluon_emu.ptx.machine.calls import leave_frame
 from gluon_emu.ptx.machine.code import SWITCH, Bound, Code
 from gluon_emu.ptx.machine.group import LANES, Group, merged, move
 from gluon_emu.ptx.machine.launch import Launch
@@ -110,6 +111,9 @@ class Machine:
         rows = np.arange(self.block_of.size)
         active = ~self.exited
         values = {name: self._unset(name) for name in self.code.live_in}
+        if self.code.graph.stacked:
+            values["@sp"] = np.full((1, 1), -(-self.code.local_bytes // 16) * 16, np.uint64)
+            values["@fp"] = np.zeros((1, 1), np.uint64)
         start = self.code.starts[self.code.kernel.name]
         self.ready = [Group(self, rows, None if active.all() else active, values, start)]
         while True:
@@ -290,12 +294,26 @@ class Machine:
                     self.agents.run_oldest()
                 self.polls = 0
 
-    def call(self, group: Group, target: int, back: int, results: Any) -> Any:
+    def call(
+        self,
+        group: Group,
+        target: int,
+        back: int,
+        results: Any,
+        frame: Optional[Callable[[Group], None]] = None,
+    ) -> Any:
+        """Let the masked threads go on in a function.
+
+        Args:
+            frame: keeps what the function may change.
+        """
         rest = None
         if group.mask is not None and group.mask is not group.active:
             others = group.everything() & ~group.lanes()
             rest = group.part(others) if others.any() else None
             group = group.part(group.lanes())
+        if frame is not None:
+            frame(group)
         group.stack = (*group.stack, (back, tuple(results)))
         group.pc = target
         if rest is not None:
@@ -318,6 +336,8 @@ class Machine:
         pc, results = going.stack[-1]
         going.stack = going.stack[:-1]
         move(going, results)
+        if self.code.graph.stacked:
+            leave_frame(going)
         going.pc = pc
         self.place(going)
         return SWITCH

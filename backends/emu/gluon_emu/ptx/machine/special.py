@@ -13,11 +13,20 @@ __all__ = ["reader"]
 
 _LANE = np.arange(LANES, dtype=np.int64)[None, :]
 _RESERVED = 1024
+_WORKSPACE = {
+    "envreg1": 32,
+    "envreg2": 0,
+}  # of a cooperative grid: the high and the low half of its address
 
 
 def reader(name: str, bits: int) -> Callable[[Any], np.ndarray]:
     """Return a function from a group to the values of a special register."""
     stem, _, axis = name.partition(".")
+    if name in _WORKSPACE:
+        shift = _WORKSPACE[name]
+        return lambda group: np.full(
+            (1, 1), group.machine.code.workspace >> shift & 0xFFFFFFFF, np.uint32
+        )
     value: Callable[[Any, str], Any] = _VALUES.get(stem, _zero)
     dtype = np.dtype(np.bool_) if bits == 1 else uint(bits)
 

@@ -1,0 +1,56 @@
+"""Left operands of which two of four elements are kept: PTX ISA 9.7.14.6, `mma.sp`, and `wgmma.mma_async.sp`."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import numpy as np
+
+from gluon_emu.ptx.isa.products import ELEMENTS
+from gluon_emu.ptx.program import TYPES
+from gluon_emu.ptx.text import Immediate
+
+__all__ = ["spreader"]
+
+
+def spreader(
+    call: Any, kind: str, depth: int, metadata: Any, selector: Any
+) -> Callable[[Any, np.ndarray], np.ndarray]:
+    """Return a function from the kept elements of each warp's 16 rows to the whole operand.
+
+    Four elements (of 4 bits: four pairs; of 32 bits: two elements) share four bits of metadata, the places of the two
+    kept ones. A thread of each quad has those of 16 bits of its row, and of the row eight below in the upper half;
+    the selector says which threads of a quad have them, as many as the depth takes.
+
+    Args:
+        depth: K of the whole product.
+    """
+    if not isinstance(selector, Immediate):
+        raise call.refuse("the selector of the metadata is a number")
+    get = call.get(metadata, TYPES["b32"])
+    bits = ELEMENTS[kind]
+    unit = 2 if bits == 4 else 1  # elements that are kept together
+    nibbles = depth // (8 if bits == 4 else 2 if bits == 32 else 4)
+    threads = max(1, nibbles // 4)
+    first = int(selector.value) * threads
+    if not 0 <= first <= 4 - threads:
+        raise call.refuse(f"no selector {selector.value} of the metadata for this shape")
+    lanes = np.arange(8)[:, None] * 4 + first + np.arange(threads)
+
+    def run(group: Any, kept: np.ndarray) -> np.ndarray:
+        words = group.full(get(group))[:, lanes]  # warps, 8, threads
+        halves = np.stack((words & np.uint32(0xFFFF), words >> np.uint32(16)), 1)
+        rows = halves.reshape(-1, 16, threads)
+        chosen = rows[..., None] >> np.arange(0, 16, 4, dtype=np.uint32) & np.uint32(15)
+        chosen = chosen.reshape(-1, 16, threads * 4)[..., :nibbles].astype(np.int64)
+        if bits == 32:  # one of two: the places are of halves
+            places = (chosen >> 1 & 1) + 2 * np.arange(nibbles)
+        else:
+            pair = np.stack((chosen & 3, chosen >> 2), -1) + 4 * np.arange(nibbles)[:, None]
+            places = pair.reshape(*chosen.shape[:2], -1)
+        places = (places[..., None] * unit + np.arange(unit)).reshape(*places.shape[:2], -1)
+        whole = np.zeros((*kept.shape[:-1], depth))
+        np.put_along_axis(whole, places, kept, -1)
+        return whole
+
+    return run
