@@ -1,6 +1,6 @@
 """Time inside kernels on a GPU: the cost of recording, kernel times that the model of time must predict, and timelines.
 
-    python benchmarks/timeline.py --to FOLDER [--only overhead,kernels,configurations,recorded]
+    python benchmarks/timeline.py --to FOLDER [--only overhead,kernels,sizes,configurations,recorded]
 
 Kernels are measured in CUDA graphs of several launches, so that no host time counts. Contenders of a comparison are replayed in
 random order, many times; the ratio is the median of the ratios of rounds. `--compile I/N` compiles a share of the kernels
@@ -22,7 +22,7 @@ from typing import Any, Callable, Optional
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from timeline_cases import CASES, Case, Launch, configurations  # noqa: E402
+from timeline_cases import CASES, SIZES, Case, Launch, configurations  # noqa: E402
 
 SEED = 29
 RECORDING = {"plain": {}, "scopes": {"instrumentation_mode": "timeline:256"},
@@ -135,7 +135,7 @@ def compile_share(share: str) -> None:
     """Compile every N-th kernel into the cache; `share` is "I/N"."""
     index, count = map(int, share.split("/"))
     os.environ["GLUON_TARGET"] = "sim:sm_90"  # prepares launches without a GPU
-    jobs = [(case, {}) for case in (*CASES, *configurations())]
+    jobs = [(case, {}) for case in (*CASES, *SIZES, *configurations())]
     jobs += [(case, options) for case in RECORDED for options in RECORDING.values() if options]
     for case, options in jobs[index::count]:
         try:
@@ -156,6 +156,7 @@ def main() -> int:
     parts: dict[str, Callable[[], Any]] = {
         "overhead": overhead,
         "kernels": lambda: kernels(CASES),
+        "sizes": lambda: kernels(SIZES),
         "configurations": lambda: kernels(configurations(), 3),
         "recorded": lambda: recorded(options.to),
     }

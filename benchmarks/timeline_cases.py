@@ -10,7 +10,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.launch.jit import GluonJITFunction
 
-__all__ = ["CASES", "Case", "Launch", "configurations"]
+__all__ = ["CASES", "SIZES", "Case", "Launch", "configurations"]
 
 
 @gluon.jit
@@ -62,18 +62,20 @@ class Case:
         size: of the problem.
         fit: its time may be used to fit the model; else it only tests it.
         configuration: choices other than the operator's own, by name.
+        causal: of attention.
     """
 
     family: str
     size: tuple[int, ...]
     fit: bool = False
     configuration: Optional[tuple[Any, ...]] = None
+    causal: bool = False
 
     @property
     def name(self) -> str:
         size = "x".join(map(str, self.size))
         chosen = f" {self.configuration}" if self.configuration is not None else ""
-        return f"{self.family} {size}{chosen}"
+        return f"{'causal ' if self.causal else ''}{self.family} {size}{chosen}"
 
     def launch(self, device: str) -> Launch:
         """Return the launch, with tensors on "cuda", or on "cpu" for a simulated target."""
@@ -121,8 +123,9 @@ def _attention(case: Case, device: str) -> None:
         launches.STAGES, launches.GROUP = stages, group
     try:
         out = torch.empty_like(q)
-        causal = bool(case.configuration)
-        launches.forward_plan(q, k, v, causal, width**-0.5, False, out)
+        launches.forward_plan(
+            q, k, v, case.causal or bool(case.configuration), width**-0.5, False, out
+        )
     finally:
         launches._tiles, launches.STAGES, launches.GROUP = before
 
@@ -175,6 +178,34 @@ def _cases() -> Iterator[Case]:
 
 
 CASES = tuple(_cases())
+
+
+def _sizes() -> Iterator[Case]:
+    """Sizes that no one looked at while the model was made."""
+    for size in (
+        (1280, 1280, 1280),
+        (2560, 5120, 1024),
+        (4864, 4096, 4096),
+        (6144, 6144, 3072),
+        (1024, 8192, 8192),
+    ):
+        yield Case("GEMM", size)
+    for size in (
+        (1, 24, 640, 128),
+        (2, 16, 1280, 64),
+        (1, 40, 2560, 128),
+        (4, 8, 3584, 64),
+        (1, 16, 6912, 128),
+    ):
+        yield Case("attention", size)
+        yield Case("attention", size, causal=True)
+    for size in ((3000, 1536), (6144, 3072), (20000, 1024), (1536, 12288), (12288, 8192)):
+        yield Case("softmax", size)
+    for n in (1_500_000, 6_000_000, 20_000_000, 100_000_000, 400_000_000):
+        yield Case("copy", (n,))
+
+
+SIZES = tuple(_sizes())
 
 
 def configurations() -> tuple[Case, ...]:

@@ -9,8 +9,10 @@ from math import ceil
 from typing import Optional, Sequence
 
 from gluon_core.plugin.timing import Timing
-from gluon_sim.timing.engine import Lane, Memory, Stuck, Unit
+from gluon_sim.timing.engine import Stuck, execute
+from gluon_sim.timing.lanes import Lane
 from gluon_sim.timing.stream import Block, Start
+from gluon_sim.timing.units import Memory, Unit
 
 __all__ = ["Prediction", "Resources", "predict", "resident_blocks", "sample"]
 
@@ -218,7 +220,7 @@ def _span(
         for first in range(len(blocks)):
             order = [blocks[(first + i) % len(blocks)] for i in range(each)]
             unit = Unit(timing, memory)
-            spans.append(unit.run(order, held, gap, pace))
+            spans.append(execute(unit, order, held, gap, pace))
             if slowest is None or spans[-1] >= max(spans):
                 slowest = unit
             if len(blocks) * each > 64 and first >= 3:
@@ -230,8 +232,8 @@ def _span(
     kept: Optional[Unit] = None
     for block in blocks:
         few, many = Unit(timing, memory), Unit(timing, memory)
-        one = few.run([block] * held, held, gap, pace)
-        more = many.run([block] * (held * _STEADY), held, gap, pace)
+        one = execute(few, [block] * held, held, gap, pace)
+        more = execute(many, [block] * (held * _STEADY), held, gap, pace)
         times.append((one, (more - one) / (_STEADY - 1)))
         kept = kept or many
     assert kept is not None

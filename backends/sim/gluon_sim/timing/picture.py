@@ -6,8 +6,8 @@ from typing import Optional, Sequence
 
 from gluon_core.plugin.timing import Timing
 from gluon_core.simulation.predicted import Predicted, PredictedLane, PredictedSpan
-from gluon_sim.timing.engine import Lane, Span
 from gluon_sim.timing.grid import Prediction
+from gluon_sim.timing.lanes import Lane, Span
 
 __all__ = ["picture"]
 
