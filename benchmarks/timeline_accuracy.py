@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -57,7 +57,9 @@ def correlation(first: list[float], second: list[float]) -> float:
     return covariance / spread**0.5
 
 
-def compared(measured: list[dict[str, Any]], known: dict[str, float], share: str) -> None:
+def compared(
+    measured: list[dict[str, Any]], known: dict[str, float], share: str, to: Optional[Path]
+) -> None:
     """Print a line for each case that was measured, and predict it unless `known` has it."""
     cases = {case.name: case for case in (*CASES, *SIZES, *configurations())}
     index, count = map(int, share.split("/"))
@@ -104,12 +106,8 @@ def main() -> int:
     known: dict[str, float] = {}
     if options.to is not None and options.to.exists():
         known = json.loads(options.to.read_text())
-    try:
-        for file in options.measured:
-            compared(json.loads(file.read_text()), known, options.share)
-    finally:
-        if options.to is not None:
-            options.to.write_text(json.dumps(known, indent=1))
+    for file in options.measured:
+        compared(json.loads(file.read_text()), known, options.share, options.to)
     return 0
 
 

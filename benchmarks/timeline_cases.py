@@ -113,21 +113,22 @@ def _attention(case: Case, device: str) -> None:
     import torch
 
     from gluon_kernels.attention import launches
+    from gluon_kernels.attention.order import code
 
     batch, heads, length, width = case.size
     q, k, v = (_tensor((batch, heads, length, width), device) for _ in range(3))
-    before = (launches._tiles, launches.STAGES, launches.GROUP)
+    before = (launches.rows_of, launches.KEYS, launches.STAGES)
     if case.configuration:
-        rows, keys, stages, group = case.configuration
-        launches._tiles = lambda *_: (rows, keys)  # type: ignore[assignment]
-        launches.STAGES, launches.GROUP = stages, group
+        rows, keys, stages, order = case.configuration
+        launches.rows_of = lambda *_: (rows, code(*order))
+        launches.KEYS, launches.STAGES = keys, stages
     try:
         out = torch.empty_like(q)
         launches.forward_plan(
             q, k, v, case.causal or bool(case.configuration), width**-0.5, False, out
         )
     finally:
-        launches._tiles, launches.STAGES, launches.GROUP = before
+        launches.rows_of, launches.KEYS, launches.STAGES = before
 
 
 def _softmax(case: Case, device: str) -> None:
@@ -209,29 +210,22 @@ SIZES = tuple(_sizes())
 
 
 def configurations() -> tuple[Case, ...]:
-    """Return the choices that are ranked: tilings of two products, tiles of a causal attention."""
+    """Return the choices that are ranked, 24 for each size: tilings of two products, tiles of a causal attention."""
     from gluon_kernels.gemm.tilings import TILINGS, Size, fits
 
     cases = []
     for size in ((4096, 4096, 4096), (2048, 1536, 4096)):
         tilings = [t for t in TILINGS.values() if t.kernel != "split_k" and fits(t, Size(1, *size))]
-        for tiling in tilings:
+        for tiling in tilings[:16]:
             cases.append(Case("GEMM", size, configuration=(tiling.name,)))
-        for tiling in tilings[:6]:
+        for tiling in tilings[:8:2]:
             for stages in (2, 3):
                 chosen = (tiling.name, (("stages", stages),))
                 cases.append(Case("GEMM", size, configuration=chosen))
+    size = (2, 16, 4096, 64)
     for rows in (128, 192):
-        for keys in (64, 128, 192):
+        for keys in (64, 128):
             for stages in (1, 2, 3):
-                for group in (1, 8):
-                    if rows == 192 and keys == 192:
-                        continue
-                    cases.append(
-                        Case(
-                            "attention",
-                            (2, 16, 4096, 64),
-                            configuration=(rows, keys, stages, group),
-                        )
-                    )
+                for order in ((8, True, True), (2, False, False)):
+                    cases.append(Case("attention", size, configuration=(rows, keys, stages, order)))
     return tuple(cases)
