@@ -6,6 +6,7 @@ import functools
 import inspect
 import os
 import warnings
+from types import MethodType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -153,8 +154,10 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
     @opaque.closed
     def __getitem__(self, grid: Grid) -> Launch[P]:
         """`kernel[grid]`: a function of the kernel's arguments that launches it."""
-        dispatcher = self._dispatcher or self.dispatcher
-        return functools.partial(dispatcher.call, grid)
+        call = (self._dispatcher or self.dispatcher).call
+        if grid is None:
+            return functools.partial(call, None)
+        return MethodType(call, grid)  # made in half the time of a `partial`
 
     __getitem__._torchdynamo_inline = opaque.subscript  # type: ignore[attr-defined]
 

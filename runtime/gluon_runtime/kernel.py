@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import threading
 from functools import partial, reduce
+from types import MethodType
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Protocol, Sequence, Union
 
 from gluon_runtime import manifest as manifests
@@ -156,7 +157,7 @@ class BundledKernel(Calls):
 
     def __getitem__(self, grid: Grid) -> Callable[..., None]:
         """Return a function of the kernel's arguments that launches it over `grid`."""
-        return partial(self.call, grid)
+        return partial(self.call, None) if grid is None else MethodType(self.call, grid)
 
     def __call__(self, /, *arguments: Any, **named: Any) -> None:
         """Launch over the grid that the bundle was built with.
