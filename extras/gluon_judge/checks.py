@@ -159,24 +159,9 @@ class Checks(Work):
         self._graded("special", before, ", ".join(dict.fromkeys(kinds)) or "no floating inputs")
 
     def _check_proof(self, session: int) -> None:
-        """Ask the prover about each kernel, and the compiler for the hardware's limits."""
+        """Ask the prover about each kernel."""
         from gluon_core.registry.load import registry
 
-        before = len(self.report.findings)
-        outcome = self._call(session, self._smallest(), compiles=True)
-        for kernel, facts in outcome.compiled:
-            if "error" in facts:
-                self._find(
-                    "limits.compile", f"{kernel} does not compile for the hardware", facts["error"]
-                )
-            elif facts.get("spills"):
-                self._find("limits.spills", f"{kernel} spills {facts['spills']} registers")
-        if outcome.compiled:
-            text = "; ".join(
-                f"{kernel}: {facts.get('registers')} registers"
-                for kernel, facts in outcome.compiled
-            )
-            self._graded("limits", before, text)
         simulated_ones = any(not by for _, by in self._counts.launches)
         if "prove" not in registry().offers("service") or not simulated_ones:
             text = "no kernel for the prover" if not simulated_ones else "no prover is installed"
@@ -211,16 +196,21 @@ class Checks(Work):
             needed=status == "failed",
         )
 
+    def _begin_fresh(self) -> None:
+        """Let a new process call the cases in the opposite order, and compile, while other checks run."""
+        if self._bits and self._left():
+            cases = [*reversed(self._listed()[:4])]
+            cases.sort(key=lambda index: index == self._smallest())
+            self._series = self._begin(self._open(), cases, compiles=True)
+
     def _check_fresh(self, session: int) -> None:
-        """Run the cases in the opposite order in a new process: no bit may differ."""
-        before = len(self.report.findings)
-        fresh = self._open()
-        self._loaded(fresh, first=False)
-        done = 0
-        for index in reversed(self._listed()[:4]):
-            if not self._left() and done:
-                break
-            outcome = self._call(fresh, index)
+        """Compare the results of a new process: no bit may differ."""
+        if self._series is None:
+            self._evidence("fresh process", "skipped", "time is over")
+            return
+        before, done = len(self.report.findings), 0
+        *outcomes, compiled = self._finish(self._series)
+        for index, outcome in zip(self._series.cases, outcomes):
             bits = [one.data for one in outcome.results or []]
             if index not in self._bits or not self._schedules_agree():
                 continue
@@ -233,6 +223,24 @@ class Checks(Work):
         self._graded(
             "fresh process", before, f"{done} cases in the opposite order, with the same bits"
         )
+        self._check_limits(compiled)
+
+    def _check_limits(self, outcome: Outcome) -> None:
+        """Add the compiler's facts about each kernel on the hardware."""
+        before = len(self.report.findings)
+        for kernel, facts in outcome.compiled:
+            if "error" in facts:
+                self._find(
+                    "limits.compile", f"{kernel} does not compile for the hardware", facts["error"]
+                )
+            elif facts.get("spills"):
+                self._find("limits.spills", f"{kernel} spills {facts['spills']} registers")
+        if outcome.compiled:
+            text = "; ".join(
+                f"{kernel}: {facts.get('registers')} registers"
+                for kernel, facts in outcome.compiled
+            )
+            self._graded("limits", before, text)
 
     def _schedules_agree(self) -> bool:
         """Return False if a result already depended on the schedule: other bits then prove nothing more."""

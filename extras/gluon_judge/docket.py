@@ -38,6 +38,7 @@ class Processes(Protocol):
         """End the process of a candidate."""
 
 
+_LOAD = 10.0  # seconds for imports
 _OWN = 30.0  # seconds for the judge's own work within a call
 _MOST_SCALARS = 64  # values of tensors that one call may read on the host
 
@@ -72,6 +73,16 @@ class Limits:
     patience: float
 
 
+@dataclass(frozen=True)
+class _Series:
+    """Calls that a process makes one after the other: of which cases, and the seconds for all."""
+
+    session: int
+    cases: Sequence[int]
+    calls: Sequence[Call]
+    limit: float
+
+
 class Stopped(Exception):
     """The candidate's process is gone, or time is over."""
 
@@ -90,6 +101,7 @@ class Docket:
         self._sessions: list[int] = []
         self._bits: dict[int, list[bytes]] = {}  # of right results, by case
         self._seen: set[tuple[Any, ...]] = set()
+        self._series: Optional[_Series] = None  # of a new process
         self._at_work_on = "start"
 
     def _find(
@@ -144,15 +156,44 @@ class Docket:
         self._sessions.append(number)
         return number
 
+    def _begin(self, session: int, cases: Sequence[int], **last: Any) -> _Series:
+        """Let a process load the file and make several calls, while others work.
+
+        Args:
+            last: options of one more call, of the last case.
+        """
+        asked = [self._asked(case) for case in cases]
+        asked.append(self._asked(cases[-1], **last))
+        limit = self._limits.patience + _LOAD + sum(one for _, one in asked)
+        calls = [call for call, _ in asked]
+        self._judge.at_host("ask", session, limit, "several", calls)
+        return _Series(session, [*cases, cases[-1]], calls, limit)
+
+    def _finish(self, series: _Series) -> list[Outcome]:
+        """Return the outcomes of calls that were begun.
+
+        Raises:
+            Stopped: there are none.
+        """
+        answer = self._judge.at_host("answer", series.session, limit=series.limit + 60.0)
+        first, *outcomes = self._answer(*answer)
+        self._admit(first)
+        if len(outcomes) != len(series.calls):
+            self._find("call.crashed", "the candidate's process answers something else")
+            raise Stopped
+        return [self._counted(*one) for one in zip(outcomes, series.cases, series.calls)]
+
     def _ask(self, session: int, method: str, *values: Any, limit: float = 120.0) -> Any:
         """Return the answer of the candidate's process.
 
         Raises:
             Stopped: there is none.
         """
-        kind, value = self._judge.at_host(
-            "call", session, limit, method, *values, limit=limit + 60.0
+        return self._answer(
+            *self._judge.at_host("call", session, limit, method, *values, limit=limit + 60.0)
         )
+
+    def _answer(self, kind: str, value: Any) -> Any:
         if kind == "done":
             return value
         if kind == "ended":
@@ -174,7 +215,14 @@ class Docket:
                 self._evidence("isolation", "failed", f"without {', '.join(open_layers)}")
             else:
                 self._evidence("isolation", "passed", held)
-        outcome: Outcome = self._ask(session, "load", limit=self._limits.patience + 10.0)
+        self._admit(self._ask(session, "load", limit=self._limits.patience + _LOAD))
+
+    def _admit(self, outcome: Outcome) -> None:
+        """Add what loading the file showed.
+
+        Raises:
+            Stopped: it does not load.
+        """
         self._events(outcome, "")
         if outcome.error is not None:
             error = outcome.error
@@ -185,13 +233,25 @@ class Docket:
             raise Stopped
 
     def _call(self, session: int, case: int, variant: int = 0, **options: Any) -> Outcome:
+        call, limit = self._asked(case, variant, **options)
+        return self._counted(self._ask(session, "call", call, limit=limit), case, call)
+
+    def _asked(self, case: int, variant: int = 0, **options: Any) -> tuple[Call, float]:
+        """Return a call with the inputs of a case, and the seconds that it may take."""
         values = self._judge.examine("inputs", case, variant)
         left = max(5.0, self._limits.deadline + 30.0 - time.monotonic())
         limit = min(self._limits.patience, left)
         call = Call(values, timeout=0.8 * limit, **options)
         # A compiler, a proof, a profile and repeated calls take time that is not the candidate's.
         limit += 2.0 * call.prove + _OWN * (call.compiles + call.profile + (call.burst > 1))
-        outcome = self._ask(session, "call", call, limit=limit)
+        return call, limit
+
+    def _counted(self, outcome: Any, case: int, call: Call) -> Outcome:
+        """Add a call to the counts, and what it showed.
+
+        Raises:
+            Stopped: it is no outcome.
+        """
         if not isinstance(outcome, Outcome):
             self._find("call.crashed", "the candidate's process answers something else")
             raise Stopped

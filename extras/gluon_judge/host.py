@@ -146,6 +146,7 @@ class Host:
             warm_up(registry().target(target).warp_size)
         self._sessions: dict[int, Process] = {}
         self._folders: dict[int, str] = {}
+        self._asked: dict[int, tuple[float, str, Optional[Ended]]] = {}  # deadline, token
         self._numbers = 0
         self._plan: Optional[tuple[str, ...]] = None
 
@@ -206,23 +207,39 @@ class Host:
 
     def call(self, number: int, limit: float, method: str, *values: Any) -> tuple[str, Any]:
         """Return ("done", answer), ("error", text), or ("ended", (how, hung, output))."""
-        process = self._sessions[number]
-        deadline = time.monotonic() + limit
-        token = secrets.token_hex(8)
+        self.ask(number, limit, method, *values)
+        return self.answer(number)
+
+    def ask(self, number: int, limit: float, method: str, *values: Any) -> None:
+        """Send a question to a candidate's process without waiting for its `answer`."""
+        deadline, token = time.monotonic() + limit, secrets.token_hex(8)
+        ended: Optional[Ended] = None
         try:
-            process.send(pickle.dumps((method, wire.plain(values), token)), deadline)
+            job = pickle.dumps((method, wire.plain(values), token))
+            self._sessions[number].send(job, deadline)
+        except Ended as error:
+            ended = error
+        self._asked[number] = deadline, token, ended
+
+    def answer(self, number: int) -> tuple[str, Any]:
+        """Return the answer to the question that was asked, as `call` does."""
+        process, (deadline, token, ended) = self._sessions[number], self._asked.pop(number)
+        try:
+            if ended is not None:
+                raise ended
             kind, answer = process.receive(deadline)
             return kind, _answered(answer, token)
         except wire.Malformed as malformed:
             self.close(number)
             return "ended", (f"its process sent no answer: {malformed}", False, "")
-        except Ended as ended:
+        except Ended as error:
             output = process.output()[-2000:]
             self.close(number)
-            return "ended", (ended.how, ended.hung, output)
+            return "ended", (error.how, error.hung, output)
 
     def close(self, number: int) -> None:
         """End a candidate with everything that it started, its folder included."""
+        self._asked.pop(number, None)
         process = self._sessions.pop(number, None)
         if process is not None:
             process.end()

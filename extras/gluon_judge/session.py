@@ -145,6 +145,13 @@ class Session:
         self._after(outcome)
         return outcome
 
+    def several(self, calls: Sequence[Call]) -> list[Outcome]:
+        """Load the candidate's file and make several calls; return the outcome of each."""
+        outcomes = [self.load()]
+        if outcomes[0].error is None:
+            outcomes += map(self.call, calls)
+        return outcomes
+
     @contextlib.contextmanager
     def _counting(self, byte: int, values: Sequence[Any] = ()) -> Iterator[Operations]:
         """Observe operations of torch, and fill new memory with a byte."""

@@ -40,6 +40,8 @@ class Trial(Checks):
                     continue
                 with self._stage(name):
                     check(session)
+                if check == self._check_results:
+                    self._begin_fresh()
             self._check_libraries()
         except Stopped:
             self._evidence("calls", "failed", "the candidate's process ended early")

@@ -20,8 +20,11 @@ pytestmark = pytest.mark.once
 
 
 @pytest.fixture(scope="module")
-def judge():
-    with Judge("hopper") as one:
+def judge(tmp_path_factory):
+    """Return a judge that a script in a folder of its own calls."""
+    folder = str(tmp_path_factory.mktemp("script"))
+    with pytest.MonkeyPatch.context() as patch, Judge("hopper") as one:
+        patch.syspath_prepend(folder)
         one.gpu_target = str(one.target)
         yield one
 
@@ -48,6 +51,11 @@ def test_rates_are_ratios_with_an_interval(judged):
     assert low <= rates["speedup"] <= high and rates["rounds"] == ROUNDS
     assert rates["confidence"] == 0.95 and rates["roofline_seconds"] > 0
     assert "gpu" in [one.name for one in report.evidence]
+
+
+def test_the_folder_of_the_script_is_no_business_of_the_candidate(judged):
+    report = judged(CORPUS / "masked" / "honest_rows.py")
+    assert "reads.files" not in [one.code for one in report.findings], report
 
 
 def test_a_result_that_is_wrong_on_the_gpu_is_rejected(judged):
