@@ -20,11 +20,15 @@ pytestmark = pytest.mark.once
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory):
+def script_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("script")
+
+
+@pytest.fixture(scope="module")
+def judge(script_folder):
     """Return a judge that a script in a folder of its own calls."""
-    folder = str(tmp_path_factory.mktemp("script"))
     with pytest.MonkeyPatch.context() as patch, Judge("hopper") as one:
-        patch.syspath_prepend(folder)
+        patch.syspath_prepend(str(script_folder))
         one.gpu_target = str(one.target)
         yield one
 
@@ -53,8 +57,14 @@ def test_rates_are_ratios_with_an_interval(judged):
     assert "gpu" in [one.name for one in report.evidence]
 
 
-def test_the_folder_of_the_script_is_no_business_of_the_candidate(judged):
-    report = judged(CORPUS / "masked" / "honest_rows.py")
+def test_the_folder_of_the_script_is_no_business_of_the_candidate(judged, script_folder, tmp_path):
+    text = (CORPUS / "masked" / "honest_rows.py").read_text()
+    path = tmp_path / "candidate.py"
+    path.write_text(text.replace("\nimport gluon_core", "\nimport colorsys\n\nimport gluon_core", 1))
+    assert "colorsys" in path.read_text()
+    judged(path, within=0.1)  # the host is there
+    (script_folder / "new.py").touch()  # imports list the folder anew
+    report = judged(path, within=0.1)
     assert "reads.files" not in [one.code for one in report.findings], report
 
 
