@@ -60,7 +60,9 @@ def test_rates_are_ratios_with_an_interval(judged):
 def test_the_folder_of_the_script_is_no_business_of_the_candidate(judged, script_folder, tmp_path):
     text = (CORPUS / "masked" / "honest_rows.py").read_text()
     path = tmp_path / "candidate.py"
-    path.write_text(text.replace("\nimport gluon_core", "\nimport colorsys\n\nimport gluon_core", 1))
+    path.write_text(
+        text.replace("\nimport gluon_core", "\nimport colorsys\n\nimport gluon_core", 1)
+    )
     assert "colorsys" in path.read_text()
     judged(path, within=0.1)  # the host is there
     (script_folder / "new.py").touch()  # imports list the folder anew
