@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from gluon_emu.errors import MissingWaitError
 from gluon_emu.memory import Allocation
 from gluon_emu.ptx.launcher import execute, prepared
 from gluon_emu.ptx.loaded import code_of
@@ -70,3 +72,12 @@ def test_the_bits_are_those_of_the_gpu(family):
     names = [n for n in FORMS if n.partition(".")[0] == family]
     different = {name: count for name in names if (count := compare(FORMS[name]))}
     assert different == {}
+
+
+def test_a_product_whose_operand_is_overwritten_before_the_wait():
+    form = FORMS["wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16"]
+    store = "mov.u32 %w, room; add.u32 %w, %w, 64; st.shared.b32 [%w], %a4; wgmma.wait_group"
+    late = replace(form, text=form.text.replace("wgmma.wait_group", store))
+    with pytest.raises(MissingWaitError, match="while the product of line .* might still read it"):
+        emulated(late)
+    emulated(replace(form, text=f"{form.text} {store.partition('wgmma')[0]}"))

@@ -12,6 +12,7 @@ from gluon_emu.errors import AccessError
 from gluon_emu.ptx.isa.barrier import synchronous
 from gluon_emu.ptx.isa.mma import accumulator_places, left_places
 from gluon_emu.ptx.isa.products import ELEMENTS, integer_products, products, unpack
+from gluon_emu.ptx.isa.sparse import spreader
 from gluon_emu.ptx.isa.table import Step, instruction
 from gluon_emu.ptx.isa.tensor import swizzled
 from gluon_emu.ptx.machine.code import SHARED_START
@@ -27,7 +28,7 @@ _MODES = {0: 0, 1: 3, 2: 2, 3: 1}  # of descriptors -> 1 for 32, 2 for 64, 3 for
 
 @instruction("wgmma.fence", "wgmma.commit_group", "wgmma.wait_group")
 def order(call: Any) -> Step:
-    """Products are done when they are started; watchers see the order that is asked for."""
+    """Products are done when they are started; the wait compares their operands with the memory then."""
     call.flag("sync"), call.flag("aligned")
     if "fence" in call.left:
 
@@ -41,6 +42,10 @@ def order(call: Any) -> Step:
     def run(group: Any) -> None:
         if group.machine.observer is not None:
             group.machine.observer.groups(group, "wgmma", newest)
+        if newest is None:
+            group.machine.operands.commit(group)
+        else:
+            group.machine.operands.wait(group, newest)
 
     return synchronous(run)
 
@@ -78,37 +83,28 @@ def _matrices(
     """Return the matrices (warpgroups, extent, depth) that descriptors point to, as float64."""
     memory, size = group.machine.memory, ELEMENTS[kind] // 8
     blocks = group.block[::4]
-    if group.machine.observer is not None:
-        every = [
+    first = int(descriptors[0])
+    shape = first >> 14
+    if ((descriptors.astype(np.int64) >> 14) != shape).any():
+        parts = [
             _places(
                 memory, blocks[i : i + 1], descriptors[i : i + 1], (extent, depth, size), across
             )
             for i in range(descriptors.size)
         ]
-        group.machine.observer.product(group, [np.concatenate(every)], size)
-    first = int(descriptors[0])
-    shape = first >> 14
-    if ((descriptors.astype(np.int64) >> 14) != shape).any():
-        parts = [
-            _some(memory, blocks[i : i + 1], descriptors[i : i + 1], extent, depth, size, across)
-            for i in range(descriptors.size)
-        ]
-        raw = np.concatenate(parts)
+        places = np.concatenate(parts)
     else:
-        raw = _some(memory, blocks, descriptors, extent, depth, size, across)
+        places = _places(memory, blocks, descriptors, (extent, depth, size), across)
+    if group.machine.observer is not None:
+        group.machine.observer.product(group, [places], size)
+    index = places // size
+    raw = memory.view("shared", size)[index]
+    group.machine.operands.read(group, index, raw)
     if size == 1 and kind in ("s8", "u8"):
         return np.asarray((raw.view(np.int8) if kind == "s8" else raw).astype(np.float64))
     if kind == "tf32":
         raw = raw & np.uint32(0xFFFFE000)
     return decode(raw, kind)
-
-
-def _some(
-    memory: Any, blocks: np.ndarray, descriptors: np.ndarray, extent: int, depth: int, size: int,
-    across: bool,
-) -> np.ndarray:  # fmt: skip
-    index = _places(memory, blocks, descriptors, (extent, depth, size), across)
-    return np.asarray(memory.view("shared", size)[index // size])
 
 
 def _places(
@@ -138,8 +134,7 @@ def _places(
 @instruction("wgmma.mma_async")
 def mma_async(call: Any) -> Step:
     call.flag("mma_async"), call.flag("sync"), call.flag("aligned")
-    if call.flag("sp"):
-        raise call.refuse("`wgmma.mma_async.sp` is not known")
+    sparse = call.flag("sp")
     shape = next((m for m in call.left if _SHAPE.fullmatch(m)), None)
     if shape is None:
         raise call.refuse("this shape of `wgmma` is not known")
@@ -164,6 +159,10 @@ def mma_async(call: Any) -> Step:
     factors = [i.name for i in a.items if isinstance(i, Register)] if registers else []
     get_a: Any = [call.get(i, word) for i in a.items] if registers else call.get(a, TYPES["b64"])
     get_b = call.get(b, TYPES["b64"])
+    spread = spreader(call, left, k, rest.pop(0), rest.pop(0)) if sparse and len(rest) > 2 else None
+    if sparse and spread is None:
+        raise call.refuse("`wgmma.mma_async.sp` takes metadata and their selector")
+    held = k // 2 if sparse else k  # elements of a row of the left operand
     flag = call.get(rest[0], TYPES["pred"])
     signs = [int(o.value) for o in rest[1:] if isinstance(o, Immediate)]
     sign = [1, 1] if len(signs) < 2 else signs[:2]
@@ -171,7 +170,7 @@ def mma_async(call: Any) -> Step:
     across_a = bool(flipped[0]) if len(flipped) == 2 and not registers else False
     across_b = bool(flipped[-1]) if flipped else False
     rows, columns = accumulator_places(16, n)
-    rows_a, depth_a = left_places(16, k, each)
+    rows_a, depth_a = left_places(16, held, each)
     generation = call.program.module.arch
 
     def run(group: Any) -> Any:
@@ -186,11 +185,13 @@ def mma_async(call: Any) -> Step:
         y = np.swapaxes(y, 1, 2)
         if registers:
             words = np.stack([group.full(get(group)) for get in get_a], -1)
-            x = np.zeros((group.rows.size, 16, k))
+            x = np.zeros((group.rows.size, 16, held))
             x[:, rows_a, depth_a] = unpack(words, left, each)
-            x = x.reshape(count, 64, k)
         else:
-            x = _matrices(group, group.full(get_a(group))[::4, 0], 64, k, left, across_a)
+            x = _matrices(group, group.full(get_a(group))[::4, 0], 64, held, left, across_a)
+        if spread is not None:
+            x = spread(group, x.reshape(-1, 16, held))
+        x = x.reshape(count, 64, k)
         z = np.zeros((group.rows.size, 16, n))
         keeps = group.full(flag(group))
         if keeps.any():

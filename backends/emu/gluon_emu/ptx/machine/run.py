@@ -20,6 +20,7 @@ from gluon_emu.ptx.machine.group import LANES, Group, merged, move
 from gluon_emu.ptx.machine.launch import Launch
 from gluon_emu.ptx.machine.mbarriers import Mbarriers
 from gluon_emu.ptx.machine.observe import Observer
+from gluon_emu.ptx.machine.operands import Operands
 from gluon_emu.ptx.machine.races import search
 from gluon_emu.ptx.numbers import uint
 from gluon_emu.settings import Settings
@@ -74,6 +75,7 @@ class Machine:
         self.agents = Agents(self, settings)
         self.barriers = Barriers(self)
         self.mbarriers = Mbarriers(self)
+        self.operands = Operands(self)
         self.ready: list[Group] = []
         self.parked: list[Group] = []
         self.changes = self.idle = self.polls = self.counted = 0
