@@ -72,7 +72,7 @@ def masked_scores(score, low, tile, length, scale, SETTINGS: gl.constexpr):
 def attend(rings, outputs, lists, heads, scale, half: gl.constexpr, SETTINGS: gl.constexpr):
     """Compute the result of half of the rows of each tile."""
     queries, keys, values = rings
-    writer, out, logsums, row_stride = outputs
+    writer, out, logsums, width = outputs
     BLOCKS: gl.constexpr = SETTINGS[0]
     dtype: gl.constexpr = values.dtype
     ROWS: gl.constexpr = BLOCKS[0] // 2
@@ -143,21 +143,22 @@ def attend(rings, outputs, lists, heads, scale, half: gl.constexpr, SETTINGS: gl
                 # Rows past the sequence's last belong to the next one.
                 lines = first + row + gl.arange(0, ROWS, out_row)
                 columns = gl.arange(0, D, gl.SliceLayout(0, out_layout))
-                to = out + head * D + lines.to(gl.int64)[:, None] * row_stride + columns[None, :]
-                gl.store(to, result.to(dtype), mask=(lines < end)[:, None])
+                to = out + (lines.to(gl.int64) * heads + head)[:, None] * width + columns[None, :]
+                inside = (lines < end)[:, None] & (columns < width)[None, :]
+                gl.store(to, result.to(dtype), mask=inside)
     writer.close()
 
 
 @gluon.jit
 def attention_varlen(
-    q_desc, k_desc, v_desc, out_desc, out, logsums, of_queries, of_keys, count, heads, row_stride,
+    q_desc, k_desc, v_desc, out_desc, out, logsums, of_queries, of_keys, count, heads, width,
     scale, cap, SHARED: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     STAGES: gl.constexpr, WINDOW: gl.constexpr, CAPPED: gl.constexpr, MOST: gl.constexpr,
     MORE: gl.constexpr, ORDER: gl.constexpr,
 ):  # fmt: skip
     """Store softmax(scores) V of packed sequences.
 
-    Q and the result are [tokens, heads, D], K and V [tokens, heads / SHARED, D]; rows of `out` are `row_stride` elements apart. `of_queries`
+    Q and the result are [tokens, heads, D], K and V [tokens, heads / SHARED, D]; the pointer `out` has `width` columns. `of_queries`
     and `of_keys` hold the first tokens of the `count` sequences, at most MOST, and the token past the last. With queries at the end of
     their sequence's keys, one at place i sees keys from i - WINDOW[0] to i + WINDOW[1]; None is no bound. `scale` is that of the scores
     times log2(e), or, if CAPPED, times 2 log2(e) over the cap; `cap`, times log2(e), bounds the scores. `logsums` is [tokens, heads],
@@ -171,8 +172,8 @@ def attention_varlen(
     values = tma_ring(v_desc, STAGES, consumers=2)
     lists = (of_queries, of_keys, count)
     PARTS: gl.constexpr = v_desc.block_type.shape[2] // out_desc.block_type.shape[2]
-    first = (tma_writer(out_desc, PARTS, 1), out, logsums, row_stride)
-    second = (tma_writer(out_desc, PARTS, 1), out, logsums, row_stride)
+    first = (tma_writer(out_desc, PARTS, 1), out, logsums, width)
+    second = (tma_writer(out_desc, PARTS, 1), out, logsums, width)
     scales = (scale, cap)
     gl.warp_specialize(
         [

@@ -125,6 +125,7 @@ def weights_of(score, logsums, low, tile, length, scale, SETTINGS: gl.constexpr)
 def store_rows(writer, outputs, result, place, SETTINGS: gl.constexpr):
     """Store the rows of a head that the sequence has."""
     desc, out = outputs
+    width = desc.shape[2]
     line, end, head = place
     ROWS: gl.constexpr = result.shape[0]
     D: gl.constexpr = result.shape[1]
@@ -135,8 +136,9 @@ def store_rows(writer, outputs, result, place, SETTINGS: gl.constexpr):
         lines = line + gl.arange(0, ROWS, gl.SliceLayout(1, result.type.layout))
         columns = gl.arange(0, D, gl.SliceLayout(0, result.type.layout))
         rows = lines.to(gl.int64) * gl.num_programs(1) + head
-        to = out + rows[:, None] * D + columns[None, :]
-        gl.store(to, result.to(out.dtype.element_ty), mask=(lines < end)[:, None])
+        to = out + rows[:, None] * width + columns[None, :]
+        inside = (lines < end)[:, None] & (columns < width)[None, :]
+        gl.store(to, result.to(out.dtype.element_ty), mask=inside)
 
 
 @gluon.jit

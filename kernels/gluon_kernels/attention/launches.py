@@ -28,6 +28,7 @@ DTYPES = {
     torch.float8_e4m3fn: gl.float8e4nv,
 }
 STAGES = 2
+COLUMNS = 8  # of 16 bits in 16 bytes
 
 
 def width_of(width: int) -> int:
@@ -44,20 +45,24 @@ def descriptor_of(x: Tensor, *block: int) -> TensorDescriptor:
     return TensorDescriptor.from_tensor(x, list(block), layout)
 
 
-def _readable(x: Tensor) -> bool:
-    """Return True if TMA copies the tensor: elements side by side, rows of a kernel's width, 16-byte steps."""
-    if x.shape[-1] not in (64, 128) or x.stride(-1) != 1 or x.data_ptr() % 16:
+def is_readable(x: Tensor) -> bool:
+    """Return True if TMA copies the tensor: elements side by side, steps of 16 bytes. Columns past its last are read as zeros."""
+    if x.stride(-1) != 1 or x.data_ptr() % 16:
         return False
     return all(step * x.element_size() % 16 == 0 and step > 0 for step in x.stride()[:-1])
 
 
-def _as_readable(x: Tensor) -> Tensor:
-    """Return a tensor that TMA copies, padded with zeros to the width of a kernel."""
-    if _readable(x):
+def readable(x: Tensor) -> Tensor:
+    """Return a tensor that TMA copies, with columns of zeros where rows are no multiples of 16 bytes."""
+    if is_readable(x):
         return x
-    more = width_of(x.shape[-1]) - x.shape[-1]
-    x = F.pad(x, (0, more)) if more else x.contiguous()
-    return x if _readable(x) else x.clone(memory_format=torch.contiguous_format)
+    more = -x.shape[-1] % COLUMNS
+    return F.pad(x, (0, more)) if more else x.clone(memory_format=torch.contiguous_format)
+
+
+def columns_of(width: int) -> int:
+    """Return the columns of a result that TMA stores."""
+    return -(-width // COLUMNS) * COLUMNS
 
 
 KEYS = 128  # of a tile
@@ -91,15 +96,15 @@ def forward_plan(
     """Return `run(q, k, v, ..., out) -> (result, logarithms of sums)`, the last None if `keep` is not set."""
     batch, heads, length, width = q.shape
     of_keys, depth = k.shape[1:3]
-    wide = width_of(width)
-    plain = all(_readable(x) for x in (q, k, v))
-    target = None if out is None or not _readable(out) else out
-    exact = width in (64, 128)
+    wide, columns = width_of(width), columns_of(width)
+    plain = all(is_readable(x) for x in (q, k, v))
+    target = None if out is None or not is_readable(out) else out
+    exact = columns == width
     dtype, device = q.dtype, q.device
-    empty = allocator((batch, heads, length, wide), dtype, device)
+    empty = allocator((batch, heads, length, columns), dtype, device)
     empty_logsums = allocator((batch, heads, length), torch.float32, device)
     processors = multiprocessors(q)
-    tensors = [_as_readable(x) for x in (q, k, v)]
+    tensors = [readable(x) for x in (q, k, v)]
     written = empty() if target is None else target
     logsums = empty_logsums() if keep else None
     queries, shared = tensors[0], heads // of_keys
@@ -136,17 +141,17 @@ def forward_plan(
         result = empty() if target is None or out is None else out
         logsums = empty_logsums() if keep else None
         if not plain:
-            q, k, v = _as_readable(q), _as_readable(k), _as_readable(v)
+            q, k, v = readable(q), readable(k), readable(v)
         if splits > 1:
             stored, sums_of_parts = new_parts(), new_sums()
             launch(q, k, v, stored, sums_of_parts)
             join(stored, sums_of_parts, result, logsums)
         else:
             launch(q, k, v, result, logsums)
-        if not exact:
-            result = result[..., :width].contiguous() if out is None else result[..., :width]
         if out is not None and result is not out:
-            result = out.copy_(result)
+            result = out.copy_(result[..., :width])
+        elif not exact and out is None:
+            result = result[..., :width].contiguous()
         return result, logsums
 
     return run
@@ -157,12 +162,23 @@ def _join_launch(
 ) -> Launch:
     """Return `launch(parts, sums_of_parts, written, logsums)`, which adds up the results of parts of the keys."""
     heads, length, splits, wide = parts.shape
-    strides = (written.stride(0), written.stride(1), written.stride(2))
+    strides, width = written.stride()[:3], written.shape[3]
     many = 1 << (splits - 1).bit_length()
     return Launch(
         portable.join,
         (length, heads),
-        (parts, sums_of_parts, written, logsums, strides, written.shape[1], wide, splits, many),
+        (
+            parts,
+            sums_of_parts,
+            written,
+            logsums,
+            strides,
+            written.shape[1],
+            width,
+            wide,
+            splits,
+            many,
+        ),
         (parts, sums_of_parts, written, logsums),
         num_warps=1 if many * wide <= 2048 else 4,
     )
@@ -179,36 +195,36 @@ def backward_plan(
     of_keys, depth = k.shape[1:3]
     shared = heads // of_keys
     seen = min(depth, length) if causal else depth  # later keys are seen by no query
-    wide = width_of(width)
-    exact = wide == width
+    wide, columns = width_of(width), columns_of(width)
+    exact = columns == width
     dtype, device = q.dtype, q.device
-    new_q = allocator((batch, heads, length, wide), dtype, device)
-    new_k = allocator((batch * heads, seen, wide), dtype, device)
+    new_q = allocator((batch, heads, length, columns), dtype, device)
+    new_k = allocator((batch * heads, seen, columns), dtype, device)
     kept = sums.kept((batch * heads, length, wide))
     new_statistics = allocator(kept["statistics"], torch.float32, device)
     new_sums = allocator(kept["sums"], torch.float32, device)
-    known = [_as_readable(x) for x in (q, k, v, grad, out)]
+    known = [readable(x) for x in (q, k, v, grad, out)]
     launches = _atomic_launches(
         known, logsums, (new_q(), new_k(), new_k()), new_statistics(), new_sums(), causal, scale
     )
     prepare, main, finish = launches
-    plain = all(_readable(x) for x in (q, k, v, grad, out))
+    plain = all(is_readable(x) for x in (q, k, v, grad, out))
     alike = shared == 1 and seen == depth and exact
-    of_heads = (batch, of_keys, seen, wide)
+    of_heads = (batch, of_keys, seen, columns)
 
     def of_shared(x: Tensor) -> Tensor:
         if shared > 1:
-            x = x.view(batch, of_keys, shared, seen, wide).sum(2)
+            x = x.view(batch, of_keys, shared, seen, columns).sum(2)
         else:
-            x = x.view(batch, heads, seen, wide)
+            x = x.view(batch, heads, seen, columns)
         if seen < depth:
             x = F.pad(x, (0, 0, 0, depth - seen))
         return x if exact else x[..., :width].contiguous()
 
     def run(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor) -> Any:
         if not plain:
-            q, k, v = _as_readable(q), _as_readable(k), _as_readable(v)
-            grad, out = _as_readable(grad), _as_readable(out)
+            q, k, v = readable(q), readable(k), readable(v)
+            grad, out = readable(grad), readable(out)
         to_q, to_k, to_v = new_q(), new_k(), new_k()
         statistics, added = new_statistics(), new_sums()
         prepare(out, grad, logsums, statistics, added)
@@ -230,15 +246,16 @@ def _atomic_launches(
     """Return the launches before, of and after the kernel that adds to the gradient of queries."""
     q, k, v, grad, out = known
     to_q, to_k, to_v = gradients
-    batch, heads, length, width = q.shape
-    seen = to_k.shape[1]
+    batch, heads, length, columns = to_q.shape
+    seen, width = to_k.shape[1], width_of(columns)
     rows = sums.padded(length)
     strides = tuple(x.stride()[:3] for x in (out, grad))
     by_row = gl.BlockedLayout([1, 8], [256 // width, width // 8], [4, 1], [1, 0])
+    valid = min(out.shape[3], grad.shape[3])
     prepare = Launch(
         sums.prepare,
         (rows // 64, batch * heads),
-        (out, grad, logsums, statistics, added, strides, heads, length, rows, width, by_row),
+        (out, grad, logsums, statistics, added, strides, heads, length, rows, valid, width, by_row),
         (out, grad, logsums, statistics, added),
         num_warps=4,
     )
@@ -262,7 +279,7 @@ def _atomic_launches(
     finish = Launch(
         sums.finish,
         (rows // 64 * (width // 64), batch * heads),
-        (added, to_q, length, rows, scale, width, flat, tile),
+        (added, to_q, length, rows, columns, scale, width, flat, tile),
         (added, to_q),
         num_warps=4,
     )

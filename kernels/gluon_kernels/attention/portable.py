@@ -141,12 +141,12 @@ def combine(parts, logsums, out, D: gl.constexpr, SPLITS: gl.constexpr):
 
 @gluon.jit
 def join(
-    parts, logsums, out, totals, strides, of_sequence, D: gl.constexpr, COUNT: gl.constexpr, SPLITS: gl.constexpr
+    parts, logsums, out, totals, strides, of_sequence, width, D: gl.constexpr, COUNT: gl.constexpr, SPLITS: gl.constexpr
 ):  # fmt: skip
     """Put COUNT parts of each row's result together; the grid has rows and heads.
 
-    `parts` are [heads, length, COUNT, D], `logsums` [heads, length, COUNT]; `out` has the `strides` of batches, heads and rows, and `of_sequence` heads
-    in a batch. The logarithms of whole sums go to `totals`, [heads, length], if that is not None.
+    `parts` are [heads, length, COUNT, D], `logsums` [heads, length, COUNT]; `out` has the `strides` of batches, heads and rows, `of_sequence` heads
+    in a batch, and `width` columns. The logarithms of whole sums go to `totals`, [heads, length], if that is not None.
     """
     row = gl.program_id(0).to(gl.int64)
     head = gl.program_id(1)
@@ -155,6 +155,6 @@ def join(
     column, result, logsum = joined(parts + place * D, logsums + place, D, COUNT, SPLITS)
     batch = (head // of_sequence).to(gl.int64)
     out += batch * strides[0] + (head % of_sequence).to(gl.int64) * strides[1] + row * strides[2]
-    gl.store(out + column, result)
+    gl.store(out + column, result, mask=column < width)
     if totals is not None:
         gl.store(totals + query, logsum)

@@ -10,12 +10,12 @@ from gluon_core import language as gl
 
 @gluon.jit
 def prepare(
-    out, grad, logsums, statistics, sums, strides, of_sequence, length, padded, D: gl.constexpr,
+    out, grad, logsums, statistics, sums, strides, of_sequence, length, padded, width, D: gl.constexpr,
     LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """Store of each row less the logarithm of its sum, and less the sum of `out * grad`, and set `sums` to 0.
 
-    `out` and `grad` are [batch, of_sequence, length, D], `strides` theirs of batches, heads and rows. `statistics` are [heads, 2, padded], 0 past the end of the rows; `sums` have as many padded rows.
+    `out` and `grad` are [batch, of_sequence, length, width], `strides` theirs of batches, heads and rows. `statistics` are [heads, 2, padded], 0 past the end of the rows; `sums` have as many padded rows.
     """
     row = gl.program_id(0) * 64 + gl.arange(0, 64, gl.SliceLayout(1, LAYOUT))
     column = gl.arange(0, D, gl.SliceLayout(0, LAYOUT))
@@ -26,10 +26,11 @@ def prepare(
     out += batch * strides[0][0] + of_batch * strides[0][1]
     grad += batch * strides[1][0] + of_batch * strides[1][1]
     rows = row.to(gl.int64)[:, None]
+    inside = there[:, None] & (column < width)[None, :]
     offsets = rows * strides[0][2] + column[None, :]
-    x = gl.load(out + offsets, mask=there[:, None], other=0.0).to(gl.float32)
+    x = gl.load(out + offsets, mask=inside, other=0.0).to(gl.float32)
     offsets = rows * strides[1][2] + column[None, :]
-    y = gl.load(grad + offsets, mask=there[:, None], other=0.0).to(gl.float32)
+    y = gl.load(grad + offsets, mask=inside, other=0.0).to(gl.float32)
     targets = (head * padded + row).to(gl.int64)[:, None] * D + column[None, :]
     gl.store(sums + targets, gl.zeros_like(x))
     logsum = gl.load(logsums + head * length + row, mask=there, other=0.0)
@@ -57,9 +58,17 @@ def wrapped(step, steps, CAUSAL: gl.constexpr):
 
 @gluon.jit
 def finish(
-    sums, result, length, padded, scale, D: gl.constexpr, LAYOUT: gl.constexpr, OUT: gl.constexpr
+    sums,
+    result,
+    length,
+    padded,
+    width,
+    scale,
+    D: gl.constexpr,
+    LAYOUT: gl.constexpr,
+    OUT: gl.constexpr,
 ):
-    """Bring each 64 x 64 elements back into their order, and scale them."""
+    """Bring each 64 x 64 elements back into their order, scale them, and store [heads, length, width]."""
     tile = gl.program_id(0)
     head = gl.program_id(1)
     ACROSS: gl.constexpr = D // 64
@@ -69,8 +78,8 @@ def finish(
     x = gl.convert_layout(x.to(result.dtype.element_ty), OUT)
     row = tile // ACROSS * 64 + gl.arange(0, 64, gl.SliceLayout(1, OUT))
     column = tile % ACROSS * 64 + gl.arange(0, 64, gl.SliceLayout(0, OUT))
-    offsets = (head * length + row).to(gl.int64)[:, None] * D + column[None, :]
-    gl.store(result + offsets, x, mask=(row < length)[:, None])
+    offsets = (head * length + row).to(gl.int64)[:, None] * width + column[None, :]
+    gl.store(result + offsets, x, mask=(row < length)[:, None] & (column < width)[None, :])
 
 
 def padded(length):

@@ -11,7 +11,14 @@ from torch import Tensor
 from gluon_core import language as gl
 from gluon_kernels.attention import hopper_varlen, hopper_varlen_backward, hopper_varlen_repeatable
 from gluon_kernels.attention import varlen_sums as sums
-from gluon_kernels.attention.launches import STAGES, descriptor_of
+from gluon_kernels.attention.launches import (
+    COLUMNS,
+    STAGES,
+    columns_of,
+    descriptor_of,
+    is_readable,
+    readable,
+)
 from gluon_kernels.attention.masks import Mask
 from gluon_kernels.attention.order import PACKED
 from gluon_kernels.plans import Launch, allocator, multiprocessors
@@ -34,21 +41,6 @@ def blocks_of(depth: int, width: int) -> tuple[int, int]:
 def differentiates(depth: int, width: int) -> bool:
     """Return True if the kernels for Hopper have gradients of heads of these widths."""
     return max(depth, width) <= 128
-
-
-def _as_readable(x: Tensor, width: int) -> Tensor:
-    """Return [tokens, heads, width] that TMA copies, padded with zeros."""
-    more = width - x.shape[-1]
-    if more:
-        return F.pad(x, (0, more))
-    steps = all(step * x.element_size() % 16 == 0 and step > 0 for step in x.stride()[:-1])
-    if x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and steps:
-        return x
-    return x.clone(memory_format=torch.contiguous_format)
-
-
-def _reads(x: Tensor, width: int) -> bool:
-    return x.shape[-1] == width and _as_readable(x, width) is x
 
 
 def _bound(count: int) -> int:
@@ -75,19 +67,20 @@ def forward_plan(
     """Return `run(q, k, v, of_queries, of_keys, out) -> (result, logarithms of sums)`, the last None if `keep` is not set."""
     (tokens, heads, depth), width = q.shape, v.shape[2]
     wide, narrow = blocks_of(depth, width)
-    plain = _reads(q, wide) and _reads(k, wide) and _reads(v, narrow)
-    exact = width == narrow
+    columns = columns_of(width)
+    plain = is_readable(q) and is_readable(k) and is_readable(v)
+    exact = width == columns
     target = out if out is not None and exact and out.is_contiguous() else None
     if target is not None and target.data_ptr() % 16:
         target = None
-    empty = allocator((tokens, heads, narrow), q.dtype, q.device)
+    empty = allocator((tokens, heads, columns), q.dtype, q.device)
     empty_logsums = allocator((tokens, heads), torch.float32, q.device)
     count = of_queries.shape[0] - 1
 
     def new(out: Optional[Tensor]) -> Tensor:
         return empty() if target is None or out is None else out
 
-    tensors = (_as_readable(q, wide), _as_readable(k, wide), _as_readable(v, narrow))
+    tensors = (readable(q), readable(k), readable(v))
     written, logsums = new(out), empty_logsums() if keep else None
     rows, keys = 128, 128 if narrow <= 128 else 64
     more = 128 if wide != narrow else 0
@@ -103,7 +96,7 @@ def forward_plan(
 
     def prepared(lists: tuple[Tensor, ...]) -> Launch:
         many = lists[0].shape[0] - 1
-        sizes = (many, heads, heads * narrow, *factors)
+        sizes = (many, heads, columns, *factors)
         window = (mask.left, mask.right)
         constants = (
             heads // k.shape[1],
@@ -133,16 +126,16 @@ def forward_plan(
         result = new(out)
         logsums = empty_logsums() if keep else None
         if not plain:
-            q, k, v = _as_readable(q, wide), _as_readable(k, wide), _as_readable(v, narrow)
+            q, k, v = readable(q), readable(k), readable(v)
         if not others:
             launch(q, k, v, result, logsums, of_queries, of_keys)
         else:
             for each, lists in zip(launches, _parts((of_queries, of_keys), count)):
                 each(q, k, v, result, logsums, *lists)
-        if not exact:
-            result = result[..., :width].contiguous() if out is None else result[..., :width]
         if out is not None and result is not out:
-            result = out.copy_(result)
+            result = out.copy_(result[..., :width])
+        elif not exact and out is None:
+            result = result[..., :width].contiguous()
         return result, logsums
 
     return run
@@ -155,8 +148,9 @@ def backward_plan(
     """Return `run(grad, q, k, v, out, logsums, of_queries, of_keys) -> (gradients of q, k and v)`."""
     (tokens, heads, depth), width = q.shape, v.shape[2]
     wide, _ = blocks_of(depth, width)
+    exact = columns_of(depth) == depth and columns_of(width) == width
     device, count = q.device, of_queries.shape[0] - 1
-    new = [allocator((x.shape[0], x.shape[1], wide), q.dtype, device) for x in (q, k, v)]
+    new = [allocator((*x.shape[:2], columns_of(x.shape[2])), q.dtype, device) for x in (q, k, v)]
     step = 64 if repeatable else 128 * 64 // wide
     rows = sums.rows_of(tokens, min(count, SEQUENCES), step)
     new_statistics = allocator((2 * heads * rows,), torch.float32, device)
@@ -165,31 +159,32 @@ def backward_plan(
     )
     make = _repeatable_launches if repeatable else _atomic_launches
 
-    def padded(x: Tensor) -> Tensor:
-        return _as_readable(x, wide)
-
     def dense(x: Tensor) -> Tensor:
-        return padded(x).contiguous()
+        more = -x.shape[2] % COLUMNS
+        return readable((F.pad(x, (0, more)) if more else x).contiguous())
 
-    operands = (padded(q), padded(k), padded(v), dense(grad), dense(out), logsums)
+    def known(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, out: Tensor, logsums: Tensor) -> Any:
+        return readable(q), readable(k), readable(v), dense(grad), dense(out), logsums
+
+    operands = known(q, k, v, grad, out, logsums)
     gradients = [f() for f in new]
     workspace = (new_statistics(), new_sums())
     # The sums of a slice cover the tokens before it, too: those of earlier slices are stored later.
     slices = [
-        make(operands, lists, gradients, workspace, mask, scale, rows)
+        make(operands, lists, gradients, workspace, mask, scale, rows, wide)
         for lists in reversed(_parts((of_queries, of_keys), count))
     ]
 
     def run(
         grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsums: Tensor, of_queries: Tensor, of_keys: Tensor,
     ) -> Any:  # fmt: skip
-        operands = (padded(q), padded(k), padded(v), dense(grad), dense(out), logsums)
+        operands = known(q, k, v, grad, out, logsums)
         gradients = [f() for f in new]
         workspace = (new_statistics(), new_sums())
         parts = reversed(_parts((of_queries, of_keys), count))
         for launch, lists in zip(slices, parts):
             launch(operands, lists, gradients, workspace)
-        if wide == depth == width:
+        if exact:
             return tuple(gradients)
         ends = (depth, depth, width)
         return tuple(x[..., :end].contiguous() for x, end in zip(gradients, ends))
@@ -198,30 +193,43 @@ def backward_plan(
 
 
 def _prepare(
-    operands: Any, lists: Any, statistics: Tensor, added: Optional[Tensor], rows: int, step: int
+    operands: Any,
+    lists: Any,
+    statistics: Tensor,
+    added: Optional[Tensor],
+    rows: int,
+    step: int,
+    wide: int,
 ) -> Launch:
     _, _, _, grad, out, logsums = operands
-    heads, wide, count = grad.shape[1], grad.shape[2], lists[0].shape[0] - 1
+    heads, width, count = grad.shape[1], grad.shape[2], lists[0].shape[0] - 1
     layout = gl.BlockedLayout([1, 8], [256 // wide, wide // 8], [4, 1], [1, 0])
     return Launch(
         sums.prepare,
         (rows // step, heads),
-        (out, grad, logsums, statistics, added, lists[0], count, heads, wide, _bound(count), step, layout),
+        (out, grad, logsums, statistics, added, lists[0], count, heads, width, wide, _bound(count), step, layout),
         (out, grad, logsums, statistics, added, lists[0]),
         num_warps=4,
     )  # fmt: skip
 
 
 def _atomic_launches(
-    operands: Any, lists: Any, gradients: Any, workspace: Any, mask: Mask, scale: float, rows: int
+    operands: Any,
+    lists: Any,
+    gradients: Any,
+    workspace: Any,
+    mask: Mask,
+    scale: float,
+    rows: int,
+    wide: int,
 ) -> Plan:
     """Return `launch(operands, lists, gradients, workspace)`: one kernel, which adds to the gradient of queries."""
     q, k, v, grad, _, _ = operands
     to_q, to_k, to_v = gradients
     statistics, added = workspace
-    heads, wide, count = grad.shape[1], grad.shape[2], lists[0].shape[0] - 1
+    heads, count = grad.shape[1], lists[0].shape[0] - 1
     step = 128 * 64 // wide
-    prepare = _prepare(operands, lists, statistics, added, rows, step)
+    prepare = _prepare(operands, lists, statistics, added, rows, step, wide)
     factors = (scale, *mask.scales(scale))
     constants = (heads // k.shape[1], 2, (mask.left, mask.right), bool(mask.cap), _bound(count))
     main = Launch(
@@ -241,7 +249,20 @@ def _atomic_launches(
     finish = Launch(
         sums.finish,
         (rows // 64 * (wide // 64), heads),
-        (added, to_q, lists[0], count, heads, scale, wide, _bound(count), step, flat, tile),
+        (
+            added,
+            to_q,
+            lists[0],
+            count,
+            heads,
+            to_q.shape[2],
+            scale,
+            wide,
+            _bound(count),
+            step,
+            flat,
+            tile,
+        ),
         (added, to_q, lists[0]),
         num_warps=4,
     )
@@ -258,14 +279,21 @@ def _atomic_launches(
 
 
 def _repeatable_launches(
-    operands: Any, lists: Any, gradients: Any, workspace: Any, mask: Mask, scale: float, rows: int
+    operands: Any,
+    lists: Any,
+    gradients: Any,
+    workspace: Any,
+    mask: Mask,
+    scale: float,
+    rows: int,
+    wide: int,
 ) -> Plan:
     """Return `launch(operands, lists, gradients, workspace)`: two kernels whose results have equal bits each time."""
     q, k, v, grad, _, _ = operands
     to_q, to_k, to_v = gradients
     statistics, _ = workspace
-    heads, wide, count = grad.shape[1], grad.shape[2], lists[0].shape[0] - 1
-    prepare = _prepare(operands, lists, statistics, None, rows, 64)
+    heads, count = grad.shape[1], lists[0].shape[0] - 1
+    prepare = _prepare(operands, lists, statistics, None, rows, 64, wide)
     factors = (scale, *mask.scales(scale))
     constants = (heads // k.shape[1], 2, (mask.left, mask.right), bool(mask.cap), _bound(count))
 

@@ -24,12 +24,12 @@ def tokens_at(base, near, lists, count, MOST: gl.constexpr, UNIT: gl.constexpr):
 
 @gluon.jit
 def prepare(
-    out, grad, logsums, statistics, sums, lists, count, heads, D: gl.constexpr, MOST: gl.constexpr,
+    out, grad, logsums, statistics, sums, lists, count, heads, width, D: gl.constexpr, MOST: gl.constexpr,
     UNIT: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """Store the logarithm of each query's sum and the sum of `out * grad`, and set `sums` to 0.
 
-    Statistics are [heads, rows / UNIT, 2, UNIT], infinite and 0 in rows without a query. `out` and `grad` are [tokens, heads, D],
+    Statistics are [heads, rows / UNIT, 2, UNIT], infinite and 0 in rows without a query. `out` and `grad` are [tokens, heads, width],
     `logsums` [tokens, heads], `lists` the first tokens of the sequences, `sums` [heads, rows, D] or None.
     """
     base = gl.program_id(0) * UNIT
@@ -39,9 +39,10 @@ def prepare(
     valid = line < end
     place = line.to(gl.int64) * heads + head
     column = gl.arange(0, D, gl.SliceLayout(0, LAYOUT))
-    position = place[:, None] * D + column[None, :]
-    x = gl.load(out + position, mask=valid[:, None], other=0.0).to(gl.float32)
-    y = gl.load(grad + position, mask=valid[:, None], other=0.0).to(gl.float32)
+    position = place[:, None] * width + column[None, :]
+    inside = valid[:, None] & (column < width)[None, :]
+    x = gl.load(out + position, mask=inside, other=0.0).to(gl.float32)
+    y = gl.load(grad + position, mask=inside, other=0.0).to(gl.float32)
     logsum = gl.load(logsums + place, mask=valid, other=float("inf"))
     rows = gl.num_programs(0) * UNIT
     to = statistics + 2 * (head * rows + base) + near
@@ -54,7 +55,7 @@ def prepare(
 
 @gluon.jit
 def finish(
-    sums, result, lists, count, heads, scale, D: gl.constexpr, MOST: gl.constexpr,
+    sums, result, lists, count, heads, width, scale, D: gl.constexpr, MOST: gl.constexpr,
     UNIT: gl.constexpr, LAYOUT: gl.constexpr, OUT: gl.constexpr,
 ):  # fmt: skip
     """Bring each 64 x 64 elements of the sums back into their order, scale them, and store the rows of tokens."""
@@ -68,8 +69,8 @@ def finish(
     inside = tile // ACROSS * 64 % UNIT + gl.arange(0, 64, gl.SliceLayout(1, OUT))
     line, end = tokens_at(tile // ACROSS * 64 // UNIT * UNIT, inside, lists, count, MOST, UNIT)
     column = tile % ACROSS * 64 + gl.arange(0, 64, gl.SliceLayout(0, OUT))
-    position = (line.to(gl.int64) * heads + head)[:, None] * D + column[None, :]
-    gl.store(result + position, x, mask=(line < end)[:, None])
+    position = (line.to(gl.int64) * heads + head)[:, None] * width + column[None, :]
+    gl.store(result + position, x, mask=(line < end)[:, None] & (column < width)[None, :])
 
 
 def rows_of(tokens, sequences, unit=64):
