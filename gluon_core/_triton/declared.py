@@ -84,7 +84,8 @@ class dtype(base_type):
     is_fp16 = is_bf16 = is_fp32 = is_fp64 = is_fp8
     is_int1 = is_int8 = is_int16 = is_int32 = is_int64 = is_fp8
     is_uint8 = is_uint16 = is_uint32 = is_uint64 = is_fp8
-    is_int_signed = is_int_unsigned = is_bool = is_block = is_void = is_fp8
+    is_int_signed = is_int_unsigned = is_bool = is_block = is_void = is_const = is_fp8
+    is_fp8e4nv = is_fp8e4b8 = is_fp8e4b15 = is_fp8e5 = is_fp8e5b16 = is_standard_floating = is_fp8
 
     def is_floating(self) -> bool:
         """Return True if its values are floating-point numbers."""
@@ -123,6 +124,7 @@ class block_type(dtype):
 
     shape: Any
     numel: int
+    nbytes: int
 
     def __init__(self, element_ty: dtype, shape: Sequence[Any]) -> None: ...
 
@@ -335,7 +337,12 @@ class tensor(base_value):
     ) -> tensor:
         """Return the running sum along `axis`."""
 
-    def cumprod(self, axis: ConstInt = 0, reverse: ConstBool = False) -> tensor:
+    def cumprod(
+        self,
+        axis: ConstInt = 0,
+        reverse: ConstBool = False,
+        dtype: Optional[Dtype] = None,
+    ) -> tensor:
         """Return the running product along `axis`."""
 
     # -- memory: of pointers -------------------------------------------------------------------

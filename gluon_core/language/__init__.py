@@ -17,6 +17,7 @@ from gluon_core._triton import pointer_type as pointer_type
 from gluon_core._triton import tensor as tensor
 from gluon_core._triton import tl_tuple as _tuple
 from gluon_core._triton import tuple_type as tuple_type
+from gluon_core.imports import WITHHELD as _WITHHELD
 from gluon_core.language import extra as extra
 from gluon_core.language import fpsan as fpsan
 from gluon_core.language._adopted import adopt as _adopt
@@ -179,7 +180,7 @@ def __getattr__(name: str) -> _typing.Any:
 def __dir__() -> list[str]:
     modules = ("control", "dtypes", "elementwise", "memory", "reductions", "tensors")
     own = (name for name in globals() if not name.startswith("_") and name not in modules)
-    return sorted({*own, "portable", *_SPACE.offered()})
+    return sorted({*own, "portable", *_SPACE.offered()} - {*globals().get(_WITHHELD, ())})
 
 
 _withhold(_sys.modules[__name__], "gl")

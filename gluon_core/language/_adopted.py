@@ -30,10 +30,24 @@ def adopt(value: Any, name: str) -> None:
             withhold(value, f"gl.{name}")
 
 
-def withhold(module: ModuleType, path: str) -> None:
-    """Take out of a namespace the names of ops that the installed Triton cannot emit.
+class _Withheld:
+    """A name of a module that is refused to all but the code of the module, whose globals keep it."""
 
-    `hasattr` and `dir` miss them, and asking for one says which release has it.
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, module: Any, owner: Any = None) -> Any:
+        raise AttributeError(self.name)  # the module's `__getattr__` says why
+
+    def __set__(self, module: Any, value: Any) -> None:
+        raise AttributeError(f"{self.name} is withheld", name=self.name, obj=module)
+
+
+def withhold(module: ModuleType, path: str) -> None:
+    """Refuse the names of ops that the installed Triton cannot emit to all who ask a namespace for them.
+
+    `hasattr` and `dir` miss them, and asking for one says which release has it. The names stay among the globals
+    of the module.
 
     Args:
         module: a namespace; ops that it defines itself stay, as its code may use them.
@@ -61,8 +75,8 @@ def withhold(module: ModuleType, path: str) -> None:
 
     if withheld:
         names["__getattr__"] = absent
-        for name in withheld:
-            del names[name]
+        refused = {name: _Withheld() for name in withheld}
+        module.__class__ = type("Namespace", (ModuleType,), refused)
 
 
 def _lacks(value: Any) -> Optional[Feature]:
@@ -70,7 +84,6 @@ def _lacks(value: Any) -> Optional[Feature]:
     if not isinstance(value, ModuleType):
         since = getattr(value, "since", None)
         return since if isinstance(since, Feature) and not follows(since) else None
-    ops = [op for op in vars(value).values() if is_builtin(op)]
-    needs = [*vars(value).get(WITHHELD, {}).values(), *(getattr(op, "since", None) for op in ops)]
+    needs = [getattr(op, "since", None) for op in vars(value).values() if is_builtin(op)]
     usable = any(need is None or follows(need) for need in needs)
     return None if usable or not needs else needs[0]

@@ -7,12 +7,14 @@ import functools
 import importlib
 import re
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from gluon_core import _triton
 from gluon_core.errors import CapabilityError
 from gluon_core.features import NEWEST, OLDEST, Feature
+from gluon_core.language._adopted import NotInReleaseError, withhold
 from gluon_core.layouts.dialect import follows, require_followed, set_compiler_version
 from gluon_core.plugin import ops
 
@@ -149,3 +151,18 @@ def test_a_target_without_it_is_reported(monkeypatch):
 def test_a_name_that_no_table_has_is_an_error_where_it_is_imported():
     with pytest.raises(ImportError):
         exec("from gluon_core.features import CASHE_POLICY")
+
+
+def test_a_withheld_name_stays_with_the_code_of_its_module():
+    module = ModuleType("offers")
+    op = SimpleNamespace(since=Feature((99, 0), "no release"))
+    vars(module).update(op=op, other=1)
+    exec("def own(): return op", vars(module))
+    withhold(module, "gl.offers")
+    assert module.own() is op and module.other == 1 and not hasattr(module, "op")
+    with pytest.raises(NotInReleaseError, match=r"gl\.offers\.op needs Triton >= 99\.0"):
+        module.op
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        module.nothing
+    with pytest.raises(AttributeError, match="op is withheld"):
+        module.op = 1

@@ -88,7 +88,7 @@ def test_a_launch_that_is_compiled_shows_them_too(program):
     program.launch(program.store, 1024, L=program.LAYOUT)
     with pytest.raises(GluonError) as caught:
         program.launch(program.store, 100, L=program.LAYOUT)
-    assert frames(caught.value) == ["launch", "entry"]
+    assert frames(caught.value) in (["launch", "entry"], ["launch", "run"])  # in Python, in C
 
 
 def test_compile_shows_one_door(program):

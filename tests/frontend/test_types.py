@@ -211,8 +211,64 @@ def test_methods_that_are_declared_exist_with_their_parameters(name):
         mine = [a.arg for a in (*node.args.args, *node.args.kwonlyargs)]
         theirs = _parameters(method)
         missing = [p for p in mine if p not in theirs and p != "self"]
-        newer = {"dtype"} if called == "cumsum" else set()  # one more in 3.9
+        newer = {"dtype"} if called in ("cumsum", "cumprod") else set()  # one more in 3.9
         assert not set(missing) - newer, f"{name}.{called} has no {missing}"
+
+
+# Public names of Triton's classes that are not declared, as kernels of Gluon have no use for them.
+UNDECLARED = {
+    "dtype": {
+        "SINT_TYPES", "UINT_TYPES", "FP_TYPES", "STANDARD_FP_TYPES", "OTHER_TYPES", "SIGNEDNESS", "KIND", "kind",
+        "codegen_name", "cache_key_part", "with_element_ty",
+    },
+    "block_type": {"get_block_shapes", "with_element_ty"},
+    "tuple_type": {"name"},
+    # Without layouts; the last three came with 3.9, where kernels call the functions of `gl`.
+    "tensor": {
+        "view", "advance", "histogram", "softmax", "sort", "flip", "item", "atomic_load", "atomic_store",
+        "atomic_poll",
+    },
+}  # fmt: skip
+# Parameters of Triton's that are not declared: for block pointers, caches, and Triton's own layouts.
+UNUSED = {
+    "store": {"boundary_check", "cache_modifier", "eviction_policy"},
+    "ravel": {"can_reorder"},
+}
+
+
+def _attributes(name):
+    """Return the names that the declaration of a class gives its objects, those of its bases included."""
+    tree = ast.parse(Path(_triton.__file__).with_name("declared.py").read_text())
+    classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    own = {node.target.id for node in classes[name].body if isinstance(node, ast.AnnAssign)}
+    bases = [base.id for base in classes[name].bases if isinstance(base, ast.Name)]
+    return own.union(_declared()[name], *(_attributes(base) for base in bases))
+
+
+@pytest.mark.parametrize("name", [name for name in THEIRS if name != "constexpr"])
+def test_all_that_the_installed_classes_have_is_declared(name):
+    """A new method or parameter of Triton's is declared, or listed above with its reason."""
+    cls, known = THEIRS[name], _attributes(name) | UNDECLARED.get(name, set())
+    if issubclass(cls, gl.dtype):
+        known |= UNDECLARED["dtype"]
+    public = {n for owner in cls.__mro__ for n in vars(owner) if not n.startswith("_")}
+    assert not public - known
+    for called, node in _declared()[name].items():
+        method = inspect.getattr_static(cls, called, None)
+        if called.startswith("_") or method is None or isinstance(method, property):
+            continue
+        args = node.args
+        mine = {a.arg for a in (*args.args, *args.kwonlyargs, args.vararg) if a}
+        theirs = [
+            p for p in _parameters(method)[1:] if not p.startswith("_")
+        ]  # the first is `self`
+        assert not set(theirs) - mine - UNUSED.get(called, set()), called
+
+
+def test_no_name_is_listed_twice():
+    """A name that is declared now is struck from the list."""
+    for name, unused in UNDECLARED.items():
+        assert not unused & _attributes(name)
 
 
 def _parameters(method):
