@@ -113,22 +113,23 @@ def _attention(case: Case, device: str) -> None:
     import torch
 
     from gluon_kernels.attention import launches
-    from gluon_kernels.attention.order import code
 
     batch, heads, length, width = case.size
     q, k, v = (_tensor((batch, heads, length, width), device) for _ in range(3))
-    before = (launches.rows_of, launches.KEYS, launches.STAGES)
+    out = torch.empty_like(q)
+    before: dict[str, Any] = {}
     if case.configuration:
+        from gluon_kernels.attention.order import code
+
         rows, keys, stages, order = case.configuration
-        launches.rows_of = lambda *_: (rows, code(*order))
-        launches.KEYS, launches.STAGES = keys, stages
+        changes = {"rows_of": lambda *_: (rows, code(*order)), "KEYS": keys, "STAGES": stages}
+        before = {name: getattr(launches, name) for name in changes}
+        vars(launches).update(changes)
     try:
-        out = torch.empty_like(q)
-        launches.forward_plan(
-            q, k, v, case.causal or bool(case.configuration), width**-0.5, False, out
-        )
+        causal = case.causal or bool(case.configuration)
+        launches.forward_plan(q, k, v, causal, width**-0.5, False, out)
     finally:
-        launches.rows_of, launches.KEYS, launches.STAGES = before
+        vars(launches).update(before)
 
 
 def _softmax(case: Case, device: str) -> None:

@@ -256,11 +256,17 @@ def _spans(
     rows = sorted(
         zip(begins.tolist(), ends.tolist(), numbers.tolist()), key=lambda row: (row[0], -row[1])
     )
+    sound: list[tuple[int, int, int]] = []
     around: list[int] = []  # ends of the spans that are open
-    for begin, end, number in rows:
-        if not 1 <= number <= len(scopes):
+    before = (-1, 0)  # begin and scope of the last one
+    for begin, end, number in reversed(rows):
+        # A scope that is open when it begins again loses its begin: its span has that of the one within.
+        if not 1 <= number <= len(scopes) or (begin, number) == before:
             counts.unpaired += 1
             continue
+        before = (begin, number)
+        sound.append((begin, end, number))
+    for begin, end, number in reversed(sound):
         while around and around[-1] < end:
             around.pop()
         name, line, file = scopes[number - 1]

@@ -15,6 +15,7 @@ def gluon_modules() -> Mapping[str, str]:
 @hookimpl
 def gluon_services() -> Mapping[str, str]:
     return {
+        "timeline.prepared": "gluon_timeline.recorder:Prepared",
         "timeline.process": "gluon_timeline.process:start",
         "timeline.page": "gluon_timeline.process",
     }

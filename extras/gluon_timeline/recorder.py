@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from typing import Any, Iterator, Optional, Union
+from typing import Any, Callable, Iterator, Optional, Union
 
 import numpy as np
 
@@ -15,7 +15,9 @@ from gluon_core.errors import ArgumentError
 from gluon_timeline import page
 from gluon_timeline.decode import Launch, decoded
 
-__all__ = ["Timeline", "record"]
+__all__ = ["Prepared", "Timeline", "record"]
+
+_LAUNCHES = 16  # that are kept
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -107,7 +109,12 @@ class _Recorder:
             self.timeline.skipped += 1
         return buffer
 
+    def launching(self, metadata: Any) -> None:
+        """Take the metadata of the kernel whose launch asks for a buffer next."""
+        self._metadata = metadata
+
     def finish(self) -> None:
+        """Read the buffers of the launches so far, which waits for the device."""
         if not self._buffers:
             return
         torch = _torch_with_gpu()
@@ -118,6 +125,38 @@ class _Recorder:
             launch = decoded(metadata.name, content, metadata.timeline)
             if launch.warps:
                 self.timeline.launches.append(launch)
+        self._buffers.clear()
+
+
+class Prepared:
+    """A prepared call of a kernel that records: its launches go to the `record` block around them, or are kept.
+
+    Args:
+        handle: launches the kernel.
+        compiled: the `CompiledKernel`.
+    """
+
+    def __init__(self, handle: Callable[..., None], compiled: Any):
+        self._handle, self._metadata = handle, compiled.metadata
+        self._recorder = _Recorder(_LAUNCHES)
+
+    def __call__(self, *values: Any, **named: Any) -> None:
+        if _active:
+            _active[-1].launching(self._metadata)
+            self._handle(*values, **named)
+            return
+        with _triton.profile_allocator(self._recorder):
+            self._recorder.launching(self._metadata)
+            self._handle(*values, **named)
+
+    @property
+    def timeline(self) -> Timeline:
+        """Return the first 16 launches outside of `record` blocks, and wait for the device."""
+        self._recorder.finish()
+        return self._recorder.timeline
+
+
+_active: list[_Recorder] = []  # of `record` blocks, the innermost last
 
 
 def _torch_with_gpu() -> Any:
@@ -138,7 +177,9 @@ def _zeros(size: int, alignment: int) -> Any:
 
 
 @contextlib.contextmanager
-def record(*, auto: bool = False, events: int = 256, launches: int = 16) -> Iterator[Timeline]:
+def record(
+    *, auto: bool = False, events: int = 256, launches: int = _LAUNCHES
+) -> Iterator[Timeline]:
     """Observe launches in a `with` block and read their timelines at its end.
 
     Kernels are compiled once more, with the code that records. `timeline.launches` is filled at the end of the block,
@@ -164,9 +205,11 @@ def record(*, auto: bool = False, events: int = 256, launches: int = 16) -> Iter
     with _triton.profile_allocator(recorder):
         compilation.instrumentation_mode = f"timeline{':auto' if auto else ''}:{events}"
         hook.add(recorder.enter)
+        _active.append(recorder)
         try:
             yield recorder.timeline
         finally:
+            _active.remove(recorder)
             hook.remove(recorder.enter)
             compilation.instrumentation_mode = mode
             recorder.finish()

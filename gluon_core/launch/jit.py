@@ -183,18 +183,35 @@ class GluonJITFunction(_triton.ParsedOnce, Generic[P, R]):
         return self.run(*args, grid=grid, warmup=True, **kwargs)
 
     @opaque.closed
-    def prepare(self, *args: Any, grid: Grid, **kwargs: Any) -> Callable[..., None]:
+    def prepare(
+        self, *args: Any, grid: Grid, timeline: Union[bool, str] = False, **kwargs: Any
+    ) -> Callable[..., None]:
         """Compile and load for a call, without making it.
 
         Args:
             args: arguments as the launches will have them.
             grid: as in `kernel[grid]`; a launch may pass another as `grid=`.
+            timeline: record when warps pass scopes (`gluon_core.timeline`); "auto" adds automatic ones.
             kwargs: further arguments and options.
 
         Returns:
             `handle(*args)`, which launches on the current stream and checks nothing: its arguments
-            must have the dtypes, alignment, constants and device of those given here.
+            must have the dtypes, alignment, constants and device of those given here. With `timeline`, `handle.timeline`
+            waits for its launches and returns their `gluon_core.timeline.Timeline`.
+
+        Raises:
+            ArgumentError: `timeline` is something else.
         """
+        if timeline:
+            if timeline is not True and timeline != "auto":
+                raise ArgumentError(
+                    "chooses no recording",
+                    argument="timeline",
+                    expected="True or 'auto'",
+                    got=repr(timeline),
+                )
+            mode = "timeline:auto" if timeline == "auto" else "timeline"
+            kwargs = {**kwargs, "instrumentation_mode": mode}
         return self.dispatcher.prepare(args, grid, kwargs)
 
     def forget(self) -> None:

@@ -278,7 +278,11 @@ class Dispatcher(Calls):
             raise RecompileError(f"a jit_cache_hook kept {self.name} from being compiled")
         hit = self._hit(specialization, compiled)
         values = tuple([argument.value for argument in seen])
-        return self.handle(passed, hit, self.measure(sizes, values, hit))
+        handle = self.handle(passed, hit, self.measure(sizes, values, hit))
+        if getattr(compiled.metadata, "timeline", None) is None:
+            return handle
+        recorded: Callable[..., None] = registry().service("timeline.prepared")(handle, compiled)
+        return recorded
 
 
 def _on_device(launch: Callable[..., Any], backend: Backend, device: int) -> Callable[..., Any]:

@@ -1,5 +1,6 @@
 """Timelines recorded by kernels, executed on the emulator."""
 
+import importlib.util
 import re
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.errors import ArgumentError, GluonError, OptionError
+from gluon_core.errors import ArgumentError, GluonError, KernelWarning, OptionError
 from gluon_core.language.nvidia.hopper import mbarrier
 from gluon_core.timeline import record
 
@@ -117,6 +118,89 @@ def test_runs_of_spans_pass_the_end_of_a_ring(emulated, events):
         assert [span.scope for span in spans] == (["a", "b"] * 15)[-kept:]
         assert all(first.end <= second.begin for first, second in zip(spans, spans[1:]))
     assert launch.dropped == 4 * (30 - kept)
+
+
+@gluon.jit
+def again(x, depth: gl.constexpr):
+    with gl.scope("again"):
+        gl.store(x, 1.0)
+        if depth > 0:
+            again(x, depth - 1)
+
+
+@ON_AMD
+def test_a_scope_within_itself_gives_no_wrong_number(emulated):
+    with record() as timeline:
+        again[(1,)](np.zeros(1, np.float32), 2)
+    (launch,) = timeline.launches
+    assert len(launch.spans) == 4 and launch.unpaired == 8
+    assert "8 spans of warps" in timeline.table()
+
+
+OPEN = 40
+FEW_REGISTERS = f"""
+import gluon_core as gluon
+from gluon_core import language as gl
+
+@gluon.jit
+def copies(x, i):
+    {"; ".join(f'gl.scope_begin("s{n}")' for n in range(OPEN))}
+    gl.store(x + i, 1.0)
+    {"; ".join(f'gl.scope_end("s{n}")' for n in reversed(range(OPEN)))}
+
+@gluon.jit
+def worker(x, layout: gl.constexpr):
+    copies(x, gl.arange(0, 32, layout=layout))
+
+@gluon.jit
+def main(x, layout: gl.constexpr):
+    gl.store(x + 32, 1.0)
+
+@gluon.jit
+def two_roles(x, layout: gl.constexpr):
+    gl.warp_specialize([(main, (x, layout)), (worker, (x, layout))], [1], [24])
+"""
+
+
+def test_scopes_in_few_registers_are_reported(tmp_path):
+    file = tmp_path / "few_registers.py"
+    file.write_text(FEW_REGISTERS)
+    spec = importlib.util.spec_from_file_location("few_registers", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with pytest.warns(KernelWarning, match=r"a timeline spills \d+ bytes of registers, 0 are"):
+        gluon.compile(
+            module.two_roles,
+            "sm_90",
+            signature={"x": "*fp32"},
+            constexprs={"layout": gl.BlockedLayout([1], [32], [1], [0])},
+            options={"instrumentation_mode": "timeline:64"},
+        )
+
+
+@ON_AMD
+def test_a_prepared_call_keeps_its_timeline(emulated):
+    block = emulated.threads_per_warp[0] * 4
+    x = np.zeros(block, np.float32)
+    plain = rounds.prepare(x, 2, block, emulated, grid=(1,))
+    handle = rounds.prepare(x, 2, block, emulated, grid=(1,), timeline="auto")
+    plain(x, 2, block, emulated)
+    handle(x, 2, block, emulated)
+    (launch,) = handle.timeline.launches
+    passages = {name: count for name, _, count, _, _ in launch.shares()}
+    assert passages == {"round $all": 4, "load": 8, "store": 8, "barrier": 8}
+    handle(x, 2, block, emulated)
+    assert len(handle.timeline.launches) == 2 and (x == 6).all()
+    with record() as timeline:
+        handle(x, 2, block, emulated)
+        rounds.prepare(x, 2, block, emulated, grid=(1,))(x, 2, block, emulated)
+    assert [len({span.scope for span in launch.spans}) for launch in timeline.launches] == [4, 3]
+    assert len(handle.timeline.launches) == 2
+
+
+def test_prepare_refuses_another_timeline(emulated):
+    with pytest.raises(ArgumentError, match="expected True or 'auto', got 'all'"):
+        rounds.prepare(np.zeros(128, np.float32), 2, 128, LAYOUT, grid=(1,), timeline="all")
 
 
 def test_launches_beyond_the_limit_are_counted(emulated):

@@ -8,8 +8,9 @@ import re
 from typing import Any, Callable, Iterator
 
 from gluon_core.plugin.triton_compiler import TritonCompiler
+from gluon_nvidia.timeline import plain
 
-__all__ = ["keep_warnings", "located", "slow_products"]
+__all__ = ["keep_spills", "keep_warnings", "located", "slow_products"]
 
 _Run = Callable[[Any, "dict[str, Any]"], Any]
 
@@ -55,17 +56,47 @@ def keep_warnings(run: _Run) -> _Run:
     def stage(source: Any, metadata: dict[str, Any]) -> Any:
         if "wgmma.mma_async" not in source:
             return run(source, metadata)
-        output = io.StringIO()
-        with _talking() as wanted, contextlib.redirect_stdout(output):
-            result = run(source, metadata)
-        if wanted:
-            print(output.getvalue(), end="")
-        warnings_found = slow_products(output.getvalue())
-        if warnings_found:
-            metadata["warnings"] = warnings_found
+        result, log = _logged(run, source, metadata)
+        products = slow_products(log)
+        if products:
+            metadata.setdefault("warnings", []).extend(products)
         return result
 
     return stage
+
+
+def keep_spills(run: _Run) -> _Run:
+    """Return the stage `run`, which calls ptxas, with a warning where a timeline makes a kernel spill registers."""
+
+    def stage(source: Any, metadata: dict[str, Any]) -> Any:
+        result, log = _logged(run, source, metadata)
+        spilled = _spilled(log)
+        if spilled:
+            alone = _spilled(_logged(run, plain(source), dict(metadata))[1])
+            if spilled > alone:
+                metadata.setdefault("warnings", []).append(
+                    f"recording a timeline spills {spilled} bytes of registers, {alone} are spilled without: the recorded "
+                    "times are too long. Open fewer scopes at once, or give the partition more registers, the last "
+                    "argument of gl.warp_specialize."
+                )
+        return result
+
+    return stage
+
+
+def _logged(run: _Run, source: Any, metadata: dict[str, Any]) -> tuple[Any, str]:
+    """Return what a stage that calls ptxas returns, and the messages of ptxas."""
+    output = io.StringIO()
+    with _talking() as wanted, contextlib.redirect_stdout(output):
+        result = run(source, metadata)
+    if wanted:
+        print(output.getvalue(), end="")
+    return result, output.getvalue()
+
+
+def _spilled(log: str) -> int:
+    """Return the bytes of spills that ptxas reports, stores and loads."""
+    return sum(int(size) for size in re.findall(r"(\d+) bytes spill (?:stores|loads)", log))
 
 
 def slow_products(output: str) -> list[str]:

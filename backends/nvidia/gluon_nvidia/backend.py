@@ -31,7 +31,7 @@ class NvidiaCompiler(TritonCompiler):
         return f"sm{target.architecture.arch}"
 
     def around(self, target: Target, options: Any) -> Mapping[str, Callable[..., Any]]:
-        from gluon_nvidia.assembler import keep_warnings, located
+        from gluon_nvidia.assembler import keep_spills, keep_warnings, located
 
         around: dict[str, Callable[..., Any]] = {"ptx": located}
         if target.has("nvidia.wgmma"):
@@ -39,6 +39,7 @@ class NvidiaCompiler(TritonCompiler):
         if recorded(options):
             mode = str(options.instrumentation_mode)
             around["ptx"] = lambda run: instrumented(located(run), mode)
+            around["cubin"] = lambda run: keep_spills(keep_warnings(run))
         return around
 
     def derive(self, name: str, asm: Mapping[str, Any]) -> Any:

@@ -38,7 +38,7 @@ from typing import Any, Callable, Optional
 
 from gluon_core import errors
 
-__all__ = ["HEADER", "MAGIC", "instrumented", "marker", "recorded"]
+__all__ = ["HEADER", "MAGIC", "instrumented", "marker", "plain", "recorded"]
 
 MAGIC = 0x6C676C75
 HEADER = 64  # bytes of a warp in front of the rings
@@ -112,6 +112,11 @@ def instrumented(run: _Run, mode: str) -> _Run:
     return stage
 
 
+def plain(ptx: str) -> str:
+    """Return PTX without the recording code in it."""
+    return "\n".join(line for line in ptx.split("\n") if "%gt" not in line)
+
+
 @dataclass
 class _Writer:
     """Writes the recording code of one module."""
@@ -126,6 +131,7 @@ class _Writer:
     spare: int = 0  # rows behind the rings
     run: int = 0  # index of the line that begins a run's stores; spans of the run follow it
     ends: int = 0  # spans that ended in this run
+    pending: str = ""  # the store of the last span
 
     def written(self, ptx: str, metadata: dict[str, Any]) -> str:
         entry = _ENTRY.search(ptx)
@@ -224,16 +230,25 @@ class _Writer:
     def _mark(self, written: list[str], number: int, ends: bool) -> None:
         if not ends:
             written.append(f"\tmov.u32 %gts{number}, %clock;")
+            self._store(written)
             return
+        self._store(written)
         if not self.ends:
             self.run = len(written)
             written.append("")
-        row = f"{_ROW}{self.ends}_"
-        written.append(_SPAN.format(number=number, scale=_SCALE, row=row))
+        written.append(_SPAN.format(number=number, scale=_SCALE))
+        self.pending = _STORE.format(row=f"{_ROW}{self.ends}_")
         self.ends += 1
+
+    def _store(self, written: list[str]) -> None:
+        """Store the last span. Behind the next read of the clock, that read need not wait for the registers of the store."""
+        if self.pending:
+            written.append(self.pending)
+            self.pending = ""
 
     def _close(self, written: list[str]) -> None:
         """End a run of straight-line code: the address of its slots is known, and how many there are."""
+        self._store(written)
         if self.ends:
             written[self.run] = _RUN.format(mask=_MASK, rows=f"{_ROW}{self.ends}_")
             self.spare = max(self.spare, self.ends - 1)
@@ -274,7 +289,7 @@ _ROWS = re.compile(r"%gtrow(\d+)_")
 # them out of uniform registers, from which each store would copy them.
 _BEGIN = """\
 	.reg .b64 %gtbase, %gttime, %gtrows, %gtslot;
-	.reg .b32 %gta, %gtb, %gtc, %gtd, %gtcolumn, %gtnext, %gts<{scopes}>;
+	.reg .b32 %gta, %gtb, %gtc, %gtd, %gtcolumn, %gtnext, %gtfrom, %gtend, %gts<{scopes}>;
 	.reg .pred %gtfirst;
 	mov.u32 %gta, %ctaid.z;
 	mov.u32 %gtb, %nctaid.y;
@@ -311,9 +326,10 @@ _RUN = """\
 	add.u64 %gtslot, %gtrows, %gttime;
 	add.u32 %gtnext, %gtnext, {rows};"""
 _SPAN = """\
-	mov.u32 %gtb, %clock;
-	mad.lo.u32 %gtb, %gtb, {scale}, {number};
-	@%gtfirst st.global.v2.b32 [%gtslot+{row}], {{%gts{number}, %gtb}};"""
+	mov.u32 %gtend, %clock;
+	mad.lo.u32 %gtend, %gtend, {scale}, {number};
+	mov.b32 %gtfrom, %gts{number};"""
+_STORE = "\t@%gtfirst st.global.v2.b32 [%gtslot+{row}], {{%gtfrom, %gtend}};"
 _END = """\
 	mov.u64 %gttime, %clock64;
 	mov.b64 {%gtc, %gtd}, %gttime;
