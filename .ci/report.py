@@ -17,6 +17,7 @@ LIMITS = {
     "lines of gluon_core.plugin": 3_300,
     "lines of gluon_core.registry": 1_100,
     "lines of the launch engine": 4_000,
+    "lines of the vendor in tests/plugin_acme": 249,
     "names that gluon_nvidia takes from the core": 60,
     "names that gluon_amd takes from the core": 60,
     "private attributes of the semantic layer that plugins use": 0,
@@ -71,6 +72,13 @@ def engine_files() -> list[Path]:
     ]
     c = [*ROOT.glob("backends/*/gluon_*/_*.[ch]"), *ROOT.glob("runtime/**/*.[ch]")]
     return python + [file for file in c if file.name not in AROUND_IN_C]
+
+
+def acme_files() -> list[Path]:
+    """Return the files of docs/plugins.md's vendor: compiler, device, ops, and pyproject.toml; not its tile maps."""
+    folder = ROOT / "tests" / "plugin_acme"
+    files = [file for kind in ("*.py", "*.toml") for file in folder.rglob(kind)]
+    return [file for file in files if file.stem != "tiles"]
 
 
 def taken(package: str) -> set[str]:
@@ -147,6 +155,7 @@ def counted(graph: Graph) -> dict[str, int]:
         "lines of gluon_core": sum(core.values()),
         **{f"lines of {room}": core[room] for room in ("gluon_core.plugin", "gluon_core.registry")},
         "lines of the launch engine": sum(map(lines_of, engine_files())),
+        "lines of the vendor in tests/plugin_acme": sum(map(lines_of, acme_files())),
         **{f"names that {p} takes from the core": len(taken(p)) for p in plugins},
         "private attributes of the semantic layer that plugins use": sum(
             map(private_uses, plugins)
