@@ -12,6 +12,7 @@ import typer
 from gluon_cli.output import UsageError, command
 from gluon_core.errors import ArgumentError
 from gluon_timeline import page
+from gluon_timeline.imports import processes
 from gluon_timeline.predictor import joined
 
 __all__ = ["timeline"]
@@ -37,8 +38,8 @@ def timeline(
         typer.Option(
             "--below",
             metavar="TRACE",
-            help="Draw another trace below the lanes: of `gluon run --trace`, of Proton, or any other "
-            "in the JSON format of Chrome.",
+            help="Draw another trace below the lanes: of `gluon run --trace`, of Proton (trace or tree), "
+            "IKET, KTRACE, or any other in the JSON format of Chrome.",
         ),
     ] = None,
 ) -> None:
@@ -58,9 +59,15 @@ def timeline(
             ) from error
     others = None
     if below is not None:
-        others = page.trace_data(_read(below, "--below"))
-        if not others:
-            raise UsageError("holds no span", argument="--below", got=below)
+        try:
+            others = processes(_content(below, "--below"))
+        except ArgumentError as error:
+            raise UsageError(
+                error.message,
+                argument="--below",
+                expected=error.expected,
+                got=f"{below}: {error.got}",
+            ) from error
     try:
         Path(html).write_text(page.render(launches, others, Path(file).stem), encoding="utf-8")
     except OSError as error:
@@ -68,15 +75,20 @@ def timeline(
     print(f"wrote {html}: open it in a browser", file=sys.stderr)
 
 
-def _read(file: str, argument: str) -> dict[str, Any]:
+def _content(file: str, argument: str) -> Any:
     try:
-        content = json.loads(Path(file).read_text(encoding="utf-8"))
+        return json.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(
-            "cannot be read as JSON", argument=argument, got=f"{file}: {error}"
+            "cannot be read as JSON",
+            argument=argument,
+            got=f"{file}: {error}",
+            remedy="Perfetto's binary traces become JSON by `traceconv json`.",
         ) from error
-    if isinstance(content, list):  # Chrome's other form
-        content = {"traceEvents": content}
+
+
+def _read(file: str, argument: str) -> dict[str, Any]:
+    content = _content(file, argument)
     if not isinstance(content, dict):
         raise UsageError("is no trace", argument=argument, got=file)
     return content

@@ -11,10 +11,9 @@ from typing import Any, Mapping, Optional, Sequence
 import gluon_report.report
 from gluon_timeline.decode import Launch
 
-__all__ = ["launch_data", "predicted_alone", "render", "source", "trace_data"]
+__all__ = ["launch_data", "predicted_alone", "render", "source"]
 
 BLOCKS = 16  # of a launch whose lanes a page can show
-SPANS = 20_000  # of a trace of other tools
 
 
 def launch_data(launch: Launch) -> dict[str, Any]:
@@ -65,55 +64,6 @@ def source(file: str, line: int) -> str:
     return linecache.getline(file, line).strip() if file else ""
 
 
-def trace_data(trace: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the processes of a trace in the format of Chrome, such as `gluon run --trace` or Proton write,
-    as the page draws them: lanes, and arrows from what ended a wait to the wait."""
-    names: dict[tuple[Any, Any, str], str] = {}
-    processes: dict[Any, dict[str, Any]] = {}
-    started: dict[Any, Mapping[str, Any]] = {}
-    count = 0
-    for event in trace.get("traceEvents", ()):
-        pid, tid, kind = event.get("pid", 0), event.get("tid", 0), event.get("ph")
-        if kind == "M":
-            names[pid, tid, event["name"]] = str(event.get("args", {}).get("name", ""))
-            continue
-        process = processes.setdefault(pid, {"pid": pid, "lanes": {}, "flows": []})
-        if kind == "X" and count < SPANS:
-            count += 1
-            begin = float(event["ts"])
-            more = event.get("args") or {}
-            process["lanes"].setdefault(tid, []).append(
-                [str(event["name"]), begin, begin + float(event.get("dur", 0)),
-                 str(event.get("cat", "")), more.get("line"), str(more.get("for", ""))]
-            )  # fmt: skip
-        elif kind == "s":
-            started[event.get("id")] = event
-        elif kind == "f" and event.get("id") in started:
-            source = started[event["id"]]
-            if source.get("pid") == pid:
-                process["flows"].append([source["tid"], source["ts"], tid, event["ts"]])
-    out = []
-    for pid, process in processes.items():
-        if not process["lanes"]:
-            continue
-        order = {tid: i for i, tid in enumerate(process["lanes"])}
-        out.append(
-            {
-                "name": names.get((pid, 0, "process_name"), str(pid)),
-                "lanes": [
-                    [names.get((pid, tid, "thread_name"), str(tid)), spans]
-                    for tid, spans in process["lanes"].items()
-                ],
-                "flows": [
-                    [order[a], start, order[b], to]
-                    for a, start, b, to in process["flows"]
-                    if a in order and b in order
-                ],
-            }
-        )
-    return out
-
-
 def render(
     launches: Sequence[Mapping[str, Any]],
     below: Optional[Sequence[Mapping[str, Any]]] = None,
@@ -123,7 +73,7 @@ def render(
 
     Args:
         launches: of `launch_data`.
-        below: of `trace_data`; each is scaled to the length of the block above it.
+        below: of `imports.processes`; each is scaled to the length of the block above it.
     """
     here = Path(__file__).parent
     css = (Path(gluon_report.report.__file__).parent / "page.css").read_text(encoding="utf-8")

@@ -5,6 +5,7 @@ import pytest
 from gluon_core.simulation.predicted import Predicted, PredictedLane, PredictedSpan
 from gluon_timeline import page
 from gluon_timeline.decode import Launch, Span
+from gluon_timeline.imports import processes
 from gluon_timeline.predictor import predicted_data
 from tests.browser.test_page import browser, opened  # noqa: F401
 
@@ -44,7 +45,7 @@ def test_lanes_and_lines(opened, tmp_path, width):  # noqa: F811
     launch = page.launch_data(Launch("kernel", tuple(spans), 200.0, 0, 0, 4))
     launch["predicted"] = predicted_data(PREDICTED)
     path = tmp_path / "page.html"
-    path.write_text(page.render([launch], page.trace_data(trace)), encoding="utf-8")
+    path.write_text(page.render([launch], processes(trace)), encoding="utf-8")
     shown = opened(path, width)
     assert shown.evaluate("document.documentElement.scrollWidth") <= width
     assert shown.locator(".lanes rect[data-scope='below']").count() == 1

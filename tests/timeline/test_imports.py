@@ -1,0 +1,122 @@
+"""Traces of other tools, drawn below ours."""
+
+import json
+
+import pytest
+
+from gluon_core.errors import ArgumentError
+from gluon_timeline.imports import processes
+
+TREE = [
+    {
+        "frame": {"name": "ROOT", "type": "function"},
+        "metrics": {"count": 0, "time (ns)": 0},
+        "children": [
+            {
+                "frame": {"name": "step", "type": "function"},
+                "metrics": {},
+                "children": [
+                    {
+                        "frame": {"name": "add", "type": "function"},
+                        "metrics": {"time (ns)": 300, "count": 3},
+                        "children": [],
+                    },
+                    {
+                        "frame": {"name": "gemv", "type": "function"},
+                        "metrics": {"time (ns)": 500, "count": 1},
+                        "children": [],
+                    },
+                    {"frame": {"name": "empty", "type": "function"}, "metrics": {}, "children": []},
+                ],
+            }
+        ],
+    },
+    {"CUDA": {"0": {"arch": "90", "clock_rate": 1980000}}},
+]
+
+
+def bars(process):
+    """Return (lane, name, begin, end, depth) of each span."""
+    return [(lane, s[0], s[1], s[2], s[8]) for lane, spans in process["lanes"] for s in spans]
+
+
+def test_proton_trees_are_laid_out_by_their_times():
+    (process,) = processes(TREE)
+    assert bars(process) == [
+        ("scopes", "step", 0, 800, 0),
+        ("scopes", "add", 0, 300, 1),
+        ("scopes", "gemv", 300, 800, 1),
+    ]
+
+
+def test_begins_and_ends_of_chrome_pair_and_nest():
+    events = [
+        {"ph": "M", "pid": 1, "tid": 0, "name": "process_name", "args": {"name": "SM 3"}},
+        {"ph": "M", "pid": 1, "tid": 4, "name": "thread_name", "args": {"name": "warp 4"}},
+        {"ph": "B", "pid": 1, "tid": 4, "name": "outer", "ts": 1},
+        {"ph": "B", "pid": 1, "tid": 4, "name": "inner", "ts": 2},
+        {"ph": "E", "pid": 1, "tid": 4, "ts": 3},
+        {"ph": "E", "pid": 1, "tid": 4, "ts": 9},
+        {"ph": "X", "pid": 1, "tid": 5, "name": "whole", "ts": 2, "dur": 5, "cat": "copy"},
+        {"ph": "E", "pid": 1, "tid": 5, "ts": 10},
+    ]
+    for content in (events, {"traceEvents": events, "displayTimeUnit": "ns"}):
+        (process,) = processes(content)
+        assert process["name"] == "SM 3"
+        assert bars(process) == [
+            ("warp 4", "inner", 2, 3, 1),
+            ("warp 4", "outer", 1, 9, 0),
+            ("5", "whole", 2, 7, 0),
+        ]
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [{"name": "load", "start_ns": 64, "end_ns": 96, "sm": 0, "warp": 4}],
+        [{"Name": "load", "ts": 64, "duration": 32, "SM": 0, "warp_id": 4}],
+        [{"region": "load", "start_cycle": "64", "end_cycle": "96", "sm_id": 0, "warp_id": 4}],
+    ],
+)
+def test_records_of_other_tools_choose_lanes_by_their_keys(records):
+    (process,) = processes({"version": 1, "data": {"events": records}})
+    assert bars(process) == [("sm 0, warp 4", "load", 64, 96, 0)]
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        ([{"a": 1}], "a list of objects with a"),
+        ({"traceEvents": []}, "an object with traceEvents"),
+        ({}, "an object with nothing"),
+        (3, "int of 1"),
+        ([{"frame": {"name": "ROOT"}, "metrics": {}, "children": []}], "frame"),
+    ],
+)
+def test_files_of_no_known_form_are_refused(content, words):
+    with pytest.raises(ArgumentError, match=words):
+        processes(content)
+
+
+def test_the_command_draws_a_tree_below(tmp_path):
+    from typer.testing import CliRunner
+
+    from gluon_cli.app import app
+
+    launch = {
+        "kernel": "k", "nanoseconds": 10.0, "warps": 1, "dropped": 0, "unpaired": 0, "left_out": 0, "scopes": [["a", 1, "", ""]],
+        "blocks": [{"block": 0, "sm": 0, "lanes": {"warp 0": [[0, 0.0, 10.0, 0]]}}], "shares": [], "roles": [], "limits": [],
+    }  # fmt: skip
+    ours, tree, page = (tmp_path / name for name in ("ours.json", "proton.hatchet", "page.html"))
+    ours.write_text(json.dumps({"traceEvents": [], "gluon": [launch]}))
+    tree.write_text(json.dumps(TREE))
+    result = CliRunner().invoke(
+        app, ["timeline", str(ours), "--below", str(tree), "--html", str(page)]
+    )
+    assert result.exit_code == 0, result.output
+    assert "gemv" in page.read_text()
+    tree.write_text("[1, 2]")
+    result = CliRunner().invoke(
+        app, ["timeline", str(ours), "--below", str(tree), "--html", str(page)]
+    )
+    assert result.exit_code == 2 and "Proton's tree" in " ".join(result.output.split())
