@@ -41,8 +41,14 @@ def factor_layout(warps, lanes):
 
 @gluon.constexpr_function
 def block_layout(warps, lanes):
-    """Return a layout of [4, 16, 4, 16]."""
-    return gl.BlockedLayout([1, 4, 1, 4], [1, 1, lanes // 4, 4], [1, warps, 1, 1], [3, 2, 1, 0])
+    """Return a layout of [4, 16, 4, 16] whose sum over the second blocks has `column_layout`."""
+    return gl.BlockedLayout([1, 16, 4, 1], [1, 1, 1, lanes], [warps, 1, 1, 1], [3, 2, 1, 0])
+
+
+@gluon.jit
+def product(a, b, acc, PRECISION: gl.constexpr = None):
+    """Return acc plus the product of operands in shared memory."""
+    return gl.portable.read(gl.portable.mma(a, b, acc, input_precision=PRECISION))
 
 
 @gluon.jit
@@ -57,26 +63,21 @@ def tile_rows(
 
 
 @gluon.jit
-def unit_lower_inverse(lower):
-    """Return (I + lower)^-1 of a strictly lower triangle of 64 x 64, float32.
+def invert_diagonal(matrix):
+    """Replace a strictly lower triangle in shared memory by (I + L)^-1 of each 16 x 16 block L on its diagonal, and zeros elsewhere.
 
-    Four blocks on the diagonal are inverted by substitution, and joined in pairs: the inverse of [[A, 0], [B, C]] has -C^-1 B A^-1
-    below its diagonal.
+    A thread substitutes a column of a block, and reads the factors of each step from shared memory.
     """
     warps: gl.constexpr = gl.num_warps()
     lanes: gl.constexpr = gl.target.warp_size
     columns: gl.constexpr = column_layout(warps, lanes)
     blocks: gl.constexpr = block_layout(warps, lanes)
-    products: gl.constexpr = gl.portable.mma_layouts(
-        64, 64, 64, gl.float32, gl.float32, input_precision="tf32"
-    )
-    layout: gl.constexpr = products.accumulator
-    lower = gl.convert_layout(lower, layout)
-    row = gl.arange(0, 64, gl.SliceLayout(1, layout))[:, None]
-    column = gl.arange(0, 64, gl.SliceLayout(0, layout))[None, :]
-
-    own = gl.where(row // 16 == column // 16, lower, 0.0).reshape([4, 16, 4, 16])
-    own = gl.convert_layout(gl.sum(gl.convert_layout(own, blocks), 2), columns)
+    whole = matrix.reshape([4, 16, 4, 16])
+    first = gl.arange(0, 4, gl.SliceLayout(1, gl.SliceLayout(2, gl.SliceLayout(3, blocks))))
+    second = gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, blocks))))
+    same = first[:, None, None, None] == second[None, None, :, None]
+    own = gl.sum(gl.where(same, whole.load(blocks), 0.0), 2)
+    own = gl.convert_layout(own, columns)
     by_column: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
     buffer = gl.allocate_shared_memory(gl.float32, [16, 4, 16], by_column)
     buffer.permute((1, 2, 0)).store(own)
@@ -89,22 +90,50 @@ def unit_lower_inverse(lower):
         factors = gl.convert_layout(factors, gl.SliceLayout(2, columns))
         x = x - factors[:, :, None] * solved[:, None, :]
     x = gl.convert_layout(x, gl.SliceLayout(2, blocks))[:, :, None, :]
-    first = gl.arange(0, 4, gl.SliceLayout(1, gl.SliceLayout(2, gl.SliceLayout(3, blocks))))
-    second = gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, blocks))))
-    same = first[:, None, None, None] == second[None, None, :, None]
-    inverse = gl.convert_layout(gl.where(same, x, 0.0).reshape([64, 64]), layout)
+    whole.store(gl.where(same, x, 0.0))
+
+
+@gluon.jit
+def unit_lower_inverse(lower):
+    """Return (I + lower)^-1 of a strictly lower triangle of 64 x 64, float32.
+
+    Four blocks on the diagonal are inverted by substitution, and joined in pairs: the inverse of [[A, 0], [B, C]] has -C^-1 B A^-1
+    below its diagonal. Operands of products are in shared memory; the second ones have their columns in rows, as `wgmma` reads 32 bits.
+    """
+    products: gl.constexpr = gl.portable.mma_layouts(
+        64,
+        64,
+        64,
+        gl.float32,
+        gl.float32,
+        input_precision="tf32",
+        operands="shared",
+        b_transposed=True,
+    )
+    layout: gl.constexpr = products.accumulator
+    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    matrix = gl.allocate_shared_memory(gl.float32, [64, 64], plain, lower)
+    lower = matrix.load(layout)
+    invert_diagonal(matrix)
+    inverse = matrix.load(layout)
+    left = gl.allocate_shared_memory(gl.float32, [64, 64], products.a_shared)
+    turned = gl.allocate_shared_memory(gl.float32, [64, 64], products.a_shared)
+    right = gl.allocate_shared_memory(gl.float32, [64, 64], products.b_shared)
+    row = gl.arange(0, 64, gl.SliceLayout(1, layout))[:, None]
+    column = gl.arange(0, 64, gl.SliceLayout(0, layout))[None, :]
     for level in gl.static_range(2):
         size = 16 << level
         below = (row // size % 2 == 1) & (row // size == column // size + 1)
-        part = gl.where(below, lower, 0.0)
-        right = gl.convert_layout(inverse, products.b)
-        zero = gl.zeros([64, 64], gl.float32, layout)
-        product = gl.portable.mma(
-            gl.convert_layout(part, products.a), right, zero, input_precision="tf32"
-        )
-        left = gl.convert_layout(inverse, products.a)
-        product = gl.convert_layout(product, products.b)
-        inverse = inverse - gl.portable.mma(left, product, zero, input_precision="tf32")
+        left.store(inverse)
+        turned.permute((1, 0)).store(inverse)
+        right.store(gl.where(below, lower, 0.0))
+        gl.portable.fence()
+        # The transposed product of B and A^-1, whose rows are the columns of the next one's operand.
+        joint = product(turned, right.permute((1, 0)), gl.portable.accumulator(products), "tf32")
+        right.store(joint)
+        gl.portable.fence()
+        joint = product(left, right.permute((1, 0)), gl.portable.accumulator(products), "tf32")
+        inverse -= joint
     return inverse
 
 
@@ -124,7 +153,9 @@ def prepare(
     head = gl.program_id(1)
     batch = gl.program_id(2).to(gl.int64)
     dtype: gl.constexpr = k.dtype.element_ty
-    products: gl.constexpr = gl.portable.mma_layouts(C, C, K, dtype, dtype)
+    products: gl.constexpr = gl.portable.mma_layouts(
+        C, C, K, dtype, dtype, operands="shared", b_transposed=True
+    )
     rows: gl.constexpr = gl.portable.blocked_layout([C, K], dtype)
     layout: gl.constexpr = products.accumulator
     first = chunk * C
@@ -152,8 +183,7 @@ def prepare(
     k += batch * strides[1][0] + of_keys * strides[1][2]
     k_tile = tile_rows(k, first, length, strides[1][1], WIDTH, rows, C, K)
     k_smem = gl.allocate_shared_memory(dtype, [C, K], products.b_shared, k_tile)
-    k_columns = k_smem.permute((1, 0)).load(products.b)
-    zero = gl.zeros([C, C], gl.float32, layout)
+    k_columns = k_smem.permute((1, 0))
     matrix = place * (C * C)
     out_layout: gl.constexpr = gl.portable.blocked_layout([C, C], dtype)
     out_row = gl.arange(0, C, gl.SliceLayout(1, out_layout))[:, None]
@@ -161,17 +191,19 @@ def prepare(
     if q is not None:
         q += batch * strides[0][0] + of_keys * strides[0][2]
         q_tile = tile_rows(q, first, length, strides[0][1], WIDTH, rows, C, K)
-        q_tile = gl.convert_layout(q_tile, products.a)
-        weight = gl.portable.mma(q_tile, k_columns, zero) * ratio * scale
+        q_smem = gl.allocate_shared_memory(dtype, [C, K], products.a_shared, q_tile)
+        gl.portable.fence()
+        weight = product(q_smem, k_columns, gl.portable.accumulator(products)) * ratio * scale
         weight = gl.convert_layout(weight.to(dtype), out_layout)
         gl.portable.store(weights + matrix, out_offsets, weight)
     if beta is not None:
-        product = gl.portable.mma(k_smem.load(products.a), k_columns, zero)
+        gl.portable.fence()
+        shares = product(k_smem, k_columns, gl.portable.accumulator(products))
         rate = gl.load(beta + offset, mask=inside, other=0.0).to(gl.float32)
         gl.store(decays + place * (4 * C) + 3 * C + near_row, rate)
         below = near_row[:, None] > near_column[None, :]
-        product = gl.where(below, product * ratio * rate[:, None], 0.0)
-        inverse = unit_lower_inverse(product)
+        shares = gl.where(below, shares * ratio * rate[:, None], 0.0)
+        inverse = unit_lower_inverse(shares)
         if unscaled is not None:
             result = gl.convert_layout(inverse.to(dtype), out_layout)
             gl.portable.store(unscaled + matrix, out_offsets, result)

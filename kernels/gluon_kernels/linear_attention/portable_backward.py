@@ -11,7 +11,7 @@ its own: the gradient of A is -tril(dY N^T, -1), since the one of an inverse R i
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_kernels.linear_attention.portable import add, tile_rows
+from gluon_kernels.linear_attention.portable import add, product, tile_rows
 
 __all__ = ["chunk_gradients", "recur_back"]
 
@@ -114,12 +114,6 @@ def recur_back(
     if final is not None:
         target = final + of_segment * (widths[0] * widths[1])
         gl.store(target + state_offsets, state, mask=in_state)
-
-
-@gluon.jit
-def product(a, b, acc):
-    """Return acc plus the product of operands in shared memory."""
-    return gl.portable.read(gl.portable.mma(a, b, acc))
 
 
 @gluon.jit
