@@ -13,9 +13,11 @@ from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_kernels.plans import Counters, allocator
 from gluon_kernels.quant.weights import restore_weights
 
-__all__ = ["few_rows", "restoring"]
+__all__ = ["few_rows", "many_rows", "restoring"]
 
 _SHARED = 50_000  # bytes of the slots of a program, of which four share a processor; two with more than 64 rows
+_MANY_SHARED = 190_000  # bytes of the slots of a program that has a processor to itself
+_DEPTH = 64  # weights along K of a step of it
 _ROW = 16  # bytes that addresses and strides of TMA are multiples of
 
 
@@ -122,6 +124,83 @@ def few_rows(
     def run(x: Tensor, weight: Tensor, scales: Any, bias: Any, out: Optional[Tensor]) -> Tensor:
         result = empty() if out is None else out
         parts, counted = (sums, count) if splits == 1 else (new_sums(), counters(device))
+        tensors = (weight, x.contiguous() if copied else x, result, parts, counted, bias, scales)
+        launch(*(t for t in tensors if t is not None))
+        return result
+
+    return run
+
+
+def _many_tiling(m: int, n: int, k: int, processors: int) -> tuple[int, int]:
+    """Return rows of `x` of a tile, and the parts of K: those with the least expected time."""
+    best: list[tuple[float, int, int]] = []
+    steps = gluon.cdiv(k, _DEPTH)
+    for block, step_time in ((128, 0.32), (256, 0.56)):  # microseconds
+        tiles = gluon.cdiv(n, 128) * gluon.cdiv(m, block)
+        for splits in (1, 2, 4, 8):
+            share = gluon.cdiv(steps, splits)
+            if splits > 1 and (tiles * splits > processors or share * (splits - 1) >= steps):
+                continue
+            rounds = gluon.cdiv(tiles, processors)
+            after = 1.5 if splits == 1 else 2.5 + 0.25 * splits * block / 128
+            best.append((rounds * (share * step_time + after), block, splits))
+    _, block, splits = min(best)
+    return block, splits
+
+
+def many_rows(
+    layer: Any, x: Tensor, weight: Tensor, scales: Optional[Tensor], bias: Optional[Tensor],
+    activation: Optional[str], out: Optional[Tensor], processors: int,
+) -> Optional[Callable[..., Tensor]]:  # fmt: skip
+    """Return `run(x, weight, scales, bias, out)` for any rows on Hopper; None where TMA cannot read the operands."""
+    from gluon_kernels.gemm.hopper import DTYPES
+    from gluon_kernels.gemm.launches import vector_of
+    from gluon_kernels.quant.hopper_many import linear_many
+
+    k, n, m = layer.k, layer.n, layer.rows
+    of_rows = scales is not None and layer.group == 0
+    if out is not None and not out.is_contiguous():
+        return None
+    if of_rows and scales is not None and scales.dtype is torch.uint8:
+        return None
+    copied = not x.is_contiguous()
+    x = x.contiguous()
+    rows = x.view(m, k)
+    if weight.stride(1) != 1 or not (_readable(rows) and _readable(weight)):
+        return None
+    block, splits = _many_tiling(m, n, k, processors)
+    tiles = gluon.cdiv(n, 128) * gluon.cdiv(m, block)
+    raw = weight.view(torch.uint8)
+    packed = k // raw.shape[1]
+    slot = 128 * _DEPTH // packed + block * _DEPTH * 2
+    stages = min(6, _MANY_SHARED // slot)
+    empty = allocator(layer.shape, layer.dtype, x.device)
+    result = empty() if out is None else out
+    shape = (2 * tiles, splits, block, 64) if splits > 1 else (1,)
+    new_sums, counters = allocator(shape, torch.float32, x.device), Counters(2 * tiles)
+    sums, count = new_sums(), counters(x.device)
+    flat = scales.reshape(-1) if of_rows and scales is not None else None
+    strides = (0, 0) if scales is None or of_rows else scales.stride()
+    dtype = DTYPES[str(x.dtype).rpartition(".")[2]]
+    described = (
+        _described(raw, (n, raw.shape[1]), gl.uint8, (64, _DEPTH // packed)),
+        _described(rows, (m, k), dtype, (block, _DEPTH)),
+    )
+    arguments = (
+        *described, result, sums, count, bias, None if of_rows else scales, strides, flat, m, n, k, n,
+        layer.group or 1 << 30, layer.format, block, _DEPTH, stages, splits, vector_of(result, n), activation,
+    )  # fmt: skip
+    of_weights = flat if of_rows else scales
+    tensors = [t for t in (raw, rows, result, sums, count, bias, of_weights) if t is not None]
+    grid = (splits, tiles if splits > 1 else min(tiles, processors), 1)
+    launch = gluon.torch.prepare(linear_many, grid, arguments, tensors, num_warps=4)
+    device = x.device
+
+    def run(x: Tensor, weight: Tensor, scales: Any, bias: Any, out: Optional[Tensor]) -> Tensor:
+        result = empty() if out is None else out
+        parts, counted = (sums, count) if splits == 1 else (new_sums(), counters(device))
+        if of_rows:
+            scales = scales.reshape(-1)
         tensors = (weight, x.contiguous() if copied else x, result, parts, counted, bias, scales)
         launch(*(t for t in tensors if t is not None))
         return result

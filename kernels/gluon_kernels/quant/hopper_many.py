@@ -1,0 +1,171 @@
+"""Products of many rows with weights of 8 or 4 bits on Hopper: groups of warps convert weights while the matrix unit multiplies.
+
+The transposed product is computed, as in `hopper.py`: weights are the left operand, which `wgmma` reads from registers. One warp
+copies bytes of weights and rows of `x` by TMA. Two groups of four warps have 64 rows of weights each; a group converts its weights of
+the next step while those of this step are multiplied. Scales of groups along K are multiplied in registers and rounded to the dtype
+of `x`, as restored weights are; scales of rows are applied to the sums. Few tiles are split along K as in `gemm_split_k`.
+"""
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.language.nvidia.hopper import (
+    tma_ring,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+from gluon_kernels.gemm.epilogue import of_columns, store_part
+from gluon_kernels.gemm.hopper_small_m import add_up, wait_for_all
+from gluon_kernels.quant.hopper import by_group, left_operand, raw_layout
+from gluon_kernels.quant.weights import packed, power_of_two
+
+ROWS = gl.constexpr(64)  # of weights, for each group of warps
+GROUP = gl.constexpr(32)  # weights along K that share a scale, at least
+
+
+@gluon.jit
+def share_of(K, BLOCK_K: gl.constexpr, SPLITS: gl.constexpr):
+    """Return the first step of the program's part of K, and the number of its steps."""
+    steps = gl.cdiv(K, BLOCK_K)
+    share = gl.cdiv(steps, SPLITS)
+    first = gl.program_id(0) * share
+    return first, gl.maximum(gl.minimum(share, steps - first), 0)
+
+
+@gluon.jit
+def copy_tiles(ring, tiles, K, BLOCK_K: gl.constexpr, PACKED: gl.constexpr, SPLITS: gl.constexpr):
+    first, count = share_of(K, BLOCK_K, SPLITS)
+    position = ring.producer()
+    for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
+        row, column = tiles.at(tile)
+        for step in range(first, first + count):
+            k = step * BLOCK_K
+            of_weights = k // PACKED
+            ring.fetch(position, [[row, of_weights], [row + ROWS, of_weights], [column, k]])
+            position = position.next()
+
+
+@gluon.jit
+def scales_at(scales, strides, rows, groups, k, N, K, group_size):
+    """Return the scales of [rows, groups] of a step, one for each 32 weights."""
+    start = k + groups * GROUP
+    inside = (rows < N)[:, None] & (start < K)[None, :]
+    offsets = rows.to(gl.int64)[:, None] * strides[0] + (start // group_size * strides[1])[None, :]
+    return gl.load(scales + offsets, mask=inside, other=0)
+
+
+@gluon.jit
+def converted(raw, scale, dtype: gl.constexpr, FORMAT: gl.constexpr, SHAPE: gl.constexpr, operand: gl.constexpr):  # fmt: skip
+    """Return the weights of a step as `wgmma` reads them, times their scales where groups have some."""
+    numbers = left_operand(raw, dtype, FORMAT, SHAPE, operand)
+    if scale is not None:
+        factors = power_of_two(scale)[:, :, None]
+        if FORMAT == "mxfp4":  # powers of two: exact
+            scaled = by_group(numbers) * factors.to(dtype)
+        else:
+            scaled = (by_group(numbers).to(gl.float32) * factors).to(dtype)
+        numbers = gl.convert_layout(scaled.reshape(SHAPE), operand)
+    return numbers
+
+
+@gluon.jit
+def multiply_share(
+    ring, tiles, outs, scales, strides, sizes, group_size, share: gl.constexpr, dtype: gl.constexpr,
+    BLOCK_K: gl.constexpr, FORMAT: gl.constexpr, SPLITS: gl.constexpr, VECTOR: gl.constexpr,
+):  # fmt: skip
+    """Multiply a group's rows of weights of each tile of the program."""
+    c, c_row, sums, counters, end = outs
+    M, N, K = sizes
+    COLUMNS: gl.constexpr = tiles.block[1]
+    SHAPE: gl.constexpr = [ROWS, BLOCK_K]
+    BYTES: gl.constexpr = BLOCK_K // packed(FORMAT)
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+    operand: gl.constexpr = gl.DotOperandLayout(0, layout, 2)
+    bytes_at: gl.constexpr = raw_layout(ROWS, BYTES, packed(FORMAT), 4)
+    like = left_operand(gl.full([ROWS, BYTES], 0, gl.uint8, bytes_at), dtype, FORMAT, SHAPE, operand)  # fmt: skip
+    of_groups: gl.constexpr = gl.SliceLayout(2, by_group(like).type.layout)
+    near = gl.arange(0, ROWS, gl.SliceLayout(1, of_groups))
+    groups = gl.arange(0, BLOCK_K // GROUP, gl.SliceLayout(0, of_groups))
+    first, count = share_of(K, BLOCK_K, SPLITS)
+    position = ring.consumer()
+    for tile in range(gl.program_id(1), tiles.count(), gl.num_programs(1)):
+        row, column = tiles.at(tile)
+        row += share * ROWS
+        scale = None
+        coming = None
+        k = first * BLOCK_K
+        if scales is not None:
+            scale = scales_at(scales, strides, row + near, groups, k, N, K, group_size)
+            coming = scales_at(scales, strides, row + near, groups, k + BLOCK_K, N, K, group_size)
+        raw = ring.wait(position)[share].load(bytes_at)
+        weights = converted(raw, scale, dtype, FORMAT, SHAPE, operand)
+        acc = warpgroup_mma_init(gl.zeros([ROWS, COLUMNS], gl.float32, layout))
+        for _ in range(1, count):
+            x_tile = ring.wait(position)[2]
+            acc = warpgroup_mma(weights, x_tile.permute((1, 0)), acc, is_async=True)
+            following = position.next()
+            raw = ring.wait(following)[share].load(bytes_at)
+            if scales is not None:
+                scale = coming
+                coming = scales_at(scales, strides, row + near, groups, k + 2 * BLOCK_K, N, K, group_size)  # fmt: skip
+                k += BLOCK_K
+            after = converted(raw, scale, dtype, FORMAT, SHAPE, operand)
+            # The registers of the weights are read until the product is over.
+            waited = warpgroup_mma_wait(0, deps=[acc, weights])
+            acc = warpgroup_mma_init(waited[0])
+            ring.release(position)
+            position = following
+            weights = after
+        x_tile = ring.wait(position)[2]
+        acc = warpgroup_mma(weights, x_tile.permute((1, 0)), acc, is_async=True)
+        result = warpgroup_mma_wait(0, deps=[acc, weights])[0]
+        ring.release(position)
+        position = position.next()
+        if SPLITS == 1:
+            store_part(c, result, row, column, (N, M), c_row, end, True, VECTOR)
+        else:
+            value = gl.permute(result, (1, 0))
+            number = tile * 2 + share
+            of_tile = sums + number.to(gl.int64) * (SPLITS * ROWS * COLUMNS)
+            down = gl.arange(0, COLUMNS, gl.SliceLayout(1, value.type.layout))
+            across = gl.arange(0, ROWS, gl.SliceLayout(0, value.type.layout))
+            mine = of_tile + gl.program_id(0) * (ROWS * COLUMNS)
+            gl.store(mine + down[:, None] * ROWS + across[None, :], value)
+            wait_for_all(counters + number, SPLITS)
+            add_up(c, of_tile, value, (column, row), (M, N), c_row, end, SPLITS, VECTOR)
+
+
+@gluon.jit(do_not_specialize=["M", "N", "K", "c_row", "group_size"])
+def linear_many(
+    w_desc, x_desc, c, sums, counters, bias, scales, strides, row_scales, M, N, K, c_row, group_size,
+    FORMAT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+    SPLITS: gl.constexpr, VECTOR: gl.constexpr, ACTIVATION: gl.constexpr,
+):  # fmt: skip
+    """Store `x @ weight.T + bias`: `x` is [M, K], `weight` [N, K] in bytes. The grid is [parts of K, programs].
+
+    `scales` is None, or has a scale for `group_size` weights along K of each row, a multiple of 32; `row_scales` is None, or a
+    vector. A tile has BLOCK_M rows of `x` and 128 of the weights. With SPLITS > 1 there is a program for each part of each tile; the other arguments
+    are those of `gemm_split_k`, `sums` and `counters` of half tiles.
+    """
+    gl.static_assert(gl.num_warps() == 4, "a group of four warps multiplies")
+    ring = tma_ring([w_desc, w_desc, x_desc], STAGES, consumers=2)
+    tiles = gl.portable.swizzled_tiles([N, M], [2 * ROWS, BLOCK_M], 8)
+    end = of_columns(M, N, bias, ACTIVATION, None, None, row_scales)
+    dtype: gl.constexpr = x_desc.dtype
+    outs = (c, c_row, sums, counters, end)
+    sizes = (M, N, K)
+    gl.warp_specialize(
+        [
+            (
+                multiply_share,
+                (ring, tiles, outs, scales, strides, sizes, group_size, 0, dtype, BLOCK_K, FORMAT, SPLITS, VECTOR),
+            ),
+            (
+                multiply_share,
+                (ring, tiles, outs, scales, strides, sizes, group_size, 1, dtype, BLOCK_K, FORMAT, SPLITS, VECTOR),
+            ),
+            (copy_tiles, (ring, tiles, K, BLOCK_K, packed(FORMAT), SPLITS)),
+        ],
+        [4, 1],
+        [240, 24],
+    )  # fmt: skip
