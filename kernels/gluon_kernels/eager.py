@@ -24,9 +24,14 @@ def wants_gradient(*tensors: Any) -> bool:
 
 
 def differentiable(
-    forward: Callable[..., Any], setup_context: Callable[..., None], backward: Callable[..., Any]
-) -> Callable[..., Any]:
-    """Return `forward` with a gradient, from the functions that `gluon_core.torch.op` takes."""
+    forward: Callable[..., Any], setup_context: Callable[..., None], backward: Callable[..., Any],
+    again: bool = False,
+) -> Callable[..., Any]:  # fmt: skip
+    """Return `forward` with a gradient, from the functions that `gluon_core.torch.op` takes.
+
+    Args:
+        again: `backward` is made of functions that have gradients.
+    """
 
     class Direct(torch.autograd.Function):
         # A separate setup_context makes torch inspect the signature at each call.

@@ -84,7 +84,7 @@ def loaded(operand, extent, K, start, k, pred, BLOCK: gl.constexpr, DEPTH: gl.co
 
 @gluon.jit
 def product(operands, sizes, place, first, count, BLOCKS: gl.constexpr, STAGES: gl.constexpr, FORM: gl.constexpr):  # fmt: skip
-    """Return [rows, columns] of `count` steps; computed transposed where the rows are 64 or fewer."""
+    """Return [rows, columns] of `count` steps; computed transposed where the rows are 64 or fewer, and the columns no fewer."""
     M, N, K = sizes
     row, column = place
     a, b = operands
@@ -97,7 +97,7 @@ def product(operands, sizes, place, first, count, BLOCKS: gl.constexpr, STAGES: 
     SLOTS: gl.constexpr = STAGES if max(VECTORS[0], VECTORS[1]) > 1 else 3
     AHEAD: gl.constexpr = SLOTS - 2  # the two slots of the last steps may still be read
     dtype: gl.constexpr = a[0].dtype.element_ty
-    SWAPPED: gl.constexpr = BLOCKS[0] <= 64
+    SWAPPED: gl.constexpr = BLOCKS[0] <= 64 and BLOCKS[1] >= 64
     SHAPE: gl.constexpr = (BLOCKS[1], BLOCKS[0]) if SWAPPED else (BLOCKS[0], BLOCKS[1])
     layout: gl.constexpr = gl.NVMMADistributedLayout(
         [3, 0], [gl.num_warps(), 1], [16, SHAPE[1], 16]

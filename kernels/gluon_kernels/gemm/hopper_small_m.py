@@ -21,10 +21,10 @@ from gluon_kernels.gemm.hopper import left_of, right_of
 
 @gluon.jit
 def product(ring, place, first, count, BLOCKS: gl.constexpr, STAGES: gl.constexpr, TRANSPOSED: gl.constexpr):  # fmt: skip
-    """Return [rows, columns] of `count` steps; with sides exchanged where the rows are 64 or fewer."""
+    """Return [rows, columns] of `count` steps; with sides exchanged where the rows are 64 or fewer, and the columns no fewer."""
     matrix, row, column = place
     BLOCK_K: gl.constexpr = BLOCKS[2]
-    SWAPPED: gl.constexpr = BLOCKS[0] <= 64
+    SWAPPED: gl.constexpr = BLOCKS[0] <= 64 and BLOCKS[1] >= 64
     SHAPE: gl.constexpr = (BLOCKS[1], BLOCKS[0]) if SWAPPED else (BLOCKS[0], BLOCKS[1])
     layout: gl.constexpr = gl.NVMMADistributedLayout(
         [3, 0], [gl.num_warps(), 1], [16, SHAPE[1], 256 // ring.dtype.primitive_bitwidth]

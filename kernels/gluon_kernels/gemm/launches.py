@@ -47,10 +47,14 @@ def takes(call: Call) -> bool:
     return call.a.dtype in (torch.float16, torch.bfloat16, *EIGHT)
 
 
-def operand(matrix: torch.Tensor) -> Operand:
-    """Return how TMA reads [rows, columns] or [batch, rows, columns]: as it is, transposed, or from a padded copy."""
+def operand(matrix: torch.Tensor, stored: tuple[bool, ...] = (False, True)) -> Operand:
+    """Return how TMA reads [rows, columns] or [batch, rows, columns]: as it is, transposed, or from a padded copy.
+
+    Args:
+        stored: the forms that the matrix unit takes, transposed or not, the preferred one first.
+    """
     wide = matrix if matrix.ndim == 3 else matrix.unsqueeze(0)
-    views = ((False, wide), (True, wide.mT))
+    views = [(transposed, wide.mT if transposed else wide) for transposed in stored]
     for transposed, view in views:
         strides = _strides(view)
         if strides is not None:
@@ -100,7 +104,9 @@ def plan(call: Call, out: Optional[torch.Tensor], tiling: Optional[Tiling] = Non
     """
     if not (has_contiguous_side(call.a) and has_contiguous_side(call.b)):
         return _contiguous(call, out, tiling)
-    left, right = operand(call.a), operand(call.b)
+    along_k = call.a.dtype in EIGHT  # the matrix unit reads 8-bit operands along K only
+    left = operand(call.a, (False,) if along_k else (False, True))
+    right = operand(call.b, (True,) if along_k else (False, True))
     pairs = ((call.a, left), (call.b, right))
     size = Size(
         call.batch, call.m, call.n, call.k, call.a.element_size() * 8,

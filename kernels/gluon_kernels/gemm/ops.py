@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import gluon_core as gluon
+from gluon_kernels.eager import differentiable, wants_gradient
 from gluon_kernels.gemm import portable
 from gluon_kernels.gemm.call import Call, check_apart, checked
 from gluon_kernels.plans import Plans, current_target
@@ -88,17 +89,19 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     a, b, bias = ctx.saved_tensors
     needs = ctx.needs_input_grad
     if ctx.activation is not None:
-        before = _matmul(a, b, bias, None, torch.float32).detach().requires_grad_()
+        again = torch.is_grad_enabled()  # these gradients have gradients
+        before = _product(a, b, bias, None, torch.float32)
+        before = before if again else before.detach().requires_grad_()
         with torch.enable_grad():
             after = activated(before, ctx.activation)
-        (grad,) = torch.autograd.grad(after, before, grad.float())
+        (grad,) = torch.autograd.grad(after, before, grad.float(), create_graph=again)
     own = grad.to(a.dtype)
     to_bias = None
     if bias is not None and needs[2]:
         to_bias = grad.float().flatten(0, -2).sum(0).to(bias.dtype)
     return (
-        _matmul(own, b.mT) if needs[0] else None,
-        _matmul(a.mT, own) if needs[1] else None,
+        _product(own, b.mT) if needs[0] else None,
+        _product(a.mT, own) if needs[1] else None,
         to_bias,
         None,
         None,
@@ -135,6 +138,22 @@ def _matmul_out(
 
 
 _call, _call_out = _matmul.overload, _matmul_out.overload
+_watched = differentiable(_run, _keep, _gradients, again=True)
+
+
+def _product(
+    a: Tensor, b: Tensor, bias: Optional[Tensor] = None, activation: Optional[str] = None,
+    out_dtype: Optional[torch.dtype] = None,
+) -> Tensor:  # fmt: skip
+    """Multiply matrices, or as many by as many, by the shortest way that torch allows."""
+    if is_compiling():
+        call = _call
+    elif is_plain(a, b, bias):
+        call = _run
+    else:
+        call = _watched if wants_gradient(a, b, bias) else _call
+    result: Tensor = call(a, b, bias, activation, out_dtype)
+    return result
 
 
 def matmul(
@@ -152,15 +171,15 @@ def matmul(
     to `a`, `b` and `bias`; under `torch.autocast` operands are cast as those of `torch.matmul` are.
 
     Args:
-        a: [..., M, K], float16, bfloat16 or float32, of any strides.
-        b: [K, N] of the same dtype, of any strides; or a batch of them, as many as `a` has, [..., K, N].
+        a: [..., M, K] or [K], float16, bfloat16 or float32, of any strides.
+        b: [..., K, N] or [K] of the same dtype, of any strides; dimensions in front of the matrices are broadcast.
         bias: [N], floating-point.
         activation: "relu", "silu", "gelu" or "gelu_tanh".
         out: the result is stored here, [..., M, N] of any strides; not for calls with gradients.
         out_dtype: of the result, float16, bfloat16 or float32; that of the operands by default.
 
     Returns:
-        [..., M, N].
+        [..., M, N], without M where `a` is a vector and without N where `b` is one.
 
     Raises:
         ShapeError: sizes that do not fit each other.
@@ -171,12 +190,13 @@ def matmul(
         result: Tensor = _run(a, b, bias, activation, out_dtype)
         return result
     if not a.is_meta and torch.is_autocast_enabled(a.device.type):
-        a, b, bias = _cast(a, b, bias)
+        a, b = _cast(a, b)
+        with torch.autocast(a.device.type, enabled=False):
+            return matmul(a, b, bias=bias, activation=activation, out=out, out_dtype=out_dtype)
     if a.ndim != 2 or b.ndim != 2:
         return _folded(a, b, bias, activation, out, out_dtype)
     if out is None:
-        result = _call(a, b, bias, activation, out_dtype)
-        return result
+        return _product(a, b, bias, activation, out_dtype)
     return _into(a, b, bias, activation, out, out_dtype)
 
 
@@ -200,10 +220,11 @@ def bmm(
     if out is None and not is_compiling() and is_plain(a, b, bias):
         return _run(a, b, bias, activation, out_dtype)
     if not a.is_meta and torch.is_autocast_enabled(a.device.type):
-        a, b, bias = _cast(a, b, bias)
+        a, b = _cast(a, b)
+        with torch.autocast(a.device.type, enabled=False):
+            return bmm(a, b, bias=bias, activation=activation, out=out, out_dtype=out_dtype)
     if out is None:
-        result: Tensor = _call(a, b, bias, activation, out_dtype)
-        return result
+        return _product(a, b, bias, activation, out_dtype)
     return _into(a, b, bias, activation, out, out_dtype)
 
 
@@ -234,37 +255,69 @@ def _into(
     return out
 
 
-def _cast(a: Tensor, b: Tensor, bias: Optional[Tensor]) -> tuple[Tensor, Tensor, Optional[Tensor]]:
+def _cast(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     dtype = torch.get_autocast_dtype(a.device.type)
     if a.is_floating_point() and b.is_floating_point():
         a, b = a.to(dtype), b.to(dtype)
-    return a, b, bias
+    return a, b
+
+
+def _fronts(a: Tensor, b: Tensor) -> tuple[int, ...]:
+    """Return the dimensions in front of the matrices of the result."""
+    try:
+        return tuple(torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]))
+    except RuntimeError:
+        raise gluon.errors.ShapeError(
+            "the dimensions in front of the matrices do not fit each other",
+            argument="b",
+            expected=f"dimensions that broadcast with {list(a.shape[:-2])}",
+            got=list(b.shape),
+        ) from None
+
+
+def _with_vectors(
+    a: Tensor, b: Tensor, bias: Optional[Tensor], activation: Optional[str], out: Optional[Tensor],
+    out_dtype: Optional[torch.dtype],
+) -> Tensor:  # fmt: skip
+    """Multiply where `a` is a row or `b` a column."""
+    row, column = a.ndim == 1, b.ndim == 1
+    if out is not None:
+        wide = out.unsqueeze(-1) if column else out
+        wide = wide.unsqueeze(-2) if row else wide
+    result = matmul(
+        a[None] if row else a, b[:, None] if column else b, bias=bias, activation=activation,
+        out=None if out is None else wide, out_dtype=out_dtype,
+    )  # fmt: skip
+    if out is not None:
+        return out
+    result = result.squeeze(-1) if column else result
+    return result.squeeze(-1 if column else -2) if row else result
 
 
 def _folded(
     a: Tensor, b: Tensor, bias: Optional[Tensor], activation: Optional[str], out: Optional[Tensor],
     out_dtype: Optional[torch.dtype],
 ) -> Tensor:  # fmt: skip
-    """Multiply tensors of other than two dimensions each."""
-    if a.ndim < 2 or b.ndim < 2 or (b.ndim > 2 and a.shape[:-2] != b.shape[:-2]):
+    """Multiply tensors of other than two dimensions each, as `torch.matmul` does."""
+    if a.ndim == 0 or b.ndim == 0:
         raise gluon.errors.ShapeError(
-            "matmul multiplies matrices, or as many by as many",
+            "matmul multiplies matrices and vectors",
             argument="a, b",
-            expected="[..., M, K] by [K, N], or by [..., K, N] with the same dimensions in front",
+            expected="[..., M, K] by [..., K, N]",
             got=f"{list(a.shape)} and {list(b.shape)}",
-            remedy="Expand one of them; a vector is a matrix of one row: x[None, :].",
         )
+    if a.ndim == 1 or b.ndim == 1:
+        return _with_vectors(a, b, bias, activation, out, out_dtype)
+    front = a.shape[:-2] if b.ndim == 2 else _fronts(a, b)
+    if b.ndim > 2 and b.shape[:-2].numel() == 1:
+        a, b = a.expand(*front, *a.shape[-2:]), b.reshape(b.shape[-2:])
     if b.ndim > 2:
-        front, flat_b = a.shape[:-2], b.flatten(0, -3)
-        flat_a = a.flatten(0, -3)
+        flat_a, flat_b = (x.expand(*front, *x.shape[-2:]).flatten(0, -3) for x in (a, b))
     else:
-        front, flat_b = a.shape[:-1], b
-        flat_a = a.flatten(0, -2)
-    last = (b.shape[-1],) if b.ndim == 2 else (a.shape[-2], b.shape[-1])
+        flat_a, flat_b = a.flatten(0, -2), b
+    wanted = (*front, a.shape[-2], b.shape[-1])
     if out is None:
-        result = _call(flat_a, flat_b, bias, activation, out_dtype)
-        return result.reshape(*front, *last)
-    wanted = (*front, *last)
+        return _product(flat_a, flat_b, bias, activation, out_dtype).reshape(wanted)
     if tuple(out.shape) != wanted:
         raise gluon.errors.ShapeError(
             "not the shape of the result",
@@ -272,6 +325,10 @@ def _folded(
             expected=list(wanted),
             got=list(out.shape),
         )
-    flat = out.view(*flat_a.shape[:-1], b.shape[-1])
+    shape = (*flat_a.shape[:-1], b.shape[-1])
+    try:
+        flat = out.view(shape)
+    except RuntimeError:  # its strides do not allow that
+        flat = out.new_empty(shape)
     _into(flat_a, flat_b, bias, activation, flat, out_dtype)
-    return out
+    return out if flat.data_ptr() == out.data_ptr() else out.copy_(flat.view(wanted))

@@ -147,7 +147,8 @@ _STREAM_K = (
     (True, (128, 96, 64), 6), (True, (128, 160, 64), 5), (True, (256, 128, 64), 4),
 )  # fmt: skip
 _DIRECT = (
-    (16, 64, 128), (16, 128, 64), (32, 64, 64), (32, 128, 64), (64, 64, 64), (64, 128, 64), (128, 64, 64), (128, 128, 64),
+    (16, 64, 128), (16, 128, 64), (32, 64, 64), (32, 128, 64), (64, 64, 64), (64, 128, 64), (128, 64, 64), (128, 32, 64),
+    (128, 128, 64),
 )  # fmt: skip
 _SWAPPED = (
     (2, (128, 304, 64), 3), (2, (128, 304, 32), 7), (2, (128, 256, 64), 4), (2, (128, 224, 64), 4), (2, (128, 160, 64), 5),
@@ -167,12 +168,15 @@ def _tilings() -> Iterator[Tiling]:
     for splits in (1, 2, 4, 8):
         yield Tiling("split_k", (128, 128, 64), 6, splits)
         yield Tiling("split_k", (128, 64, 128), 4, splits)
+        yield Tiling("split_k", (128, 64, 64), 4, splits)
+        yield Tiling("split_k", (128, 32, 128), 4, splits)
+        yield Tiling("split_k", (64, 32, 128), 6, splits)
+        yield Tiling("split_k", (64, 64, 64), 4, splits)
         for rows in (64, 32, 16, 8):
             yield Tiling("split_k", (rows, 64, 128), 6, splits)
             yield Tiling("split_k", (rows, 128, 64), 6, splits)
         for block in _DIRECT:
             yield Tiling("direct", block, 4, splits)
-    yield Tiling("split_k", (64, 64, 64), 4)
     yield Tiling("split_k", (64, 128, 64), 3)
     for splits in (1, 2, 4):
         yield Tiling("split_k", (128, 128, 64), 3, splits)
@@ -205,7 +209,7 @@ def fits(tiling: Tiling, size: Size) -> bool:
         return False
     if tiling.splits > 1:  # the programs of a tile wait for each other
         steps = cdiv(size.k, tiling.block[2])
-        most = size.processors * (2 if tiling.kernel == "direct" or tiling.stages == 3 else 1)
+        most = size.processors * (2 if 2 * tiling.shared(size) <= SHARED else 1)
         return tiles * tiling.splits <= most and steps >= 2 * tiling.splits
     return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional
 
+import torch
 from torch import Tensor
 
 import gluon_core as gluon
@@ -36,15 +37,20 @@ def _aligned(x: Tensor) -> bool:
     )
 
 
+def _copied(x: Tensor) -> Tensor:
+    """Return a contiguous copy, which begins at a multiple of 16 bytes."""
+    return x.clone(memory_format=torch.contiguous_format)
+
+
 def rows_for(a: Tensor) -> Tensor:
-    return a if a.stride(1) == 1 and _aligned(a) else a.contiguous()
+    return a if a.stride(1) == 1 and _aligned(a) else _copied(a)
 
 
 def matrices_for(b: Tensor) -> Tensor:
     """Return `b`, or a contiguous copy where neither its rows nor its columns are contiguous."""
     plain = b.stride(2) == 1 and _aligned(b)
     by_columns = b.stride(1) == 1 and _aligned(b.mT)
-    return b if plain or by_columns else b.contiguous()
+    return b if plain or by_columns else _copied(b)
 
 
 def slots_for(groups: int) -> int:

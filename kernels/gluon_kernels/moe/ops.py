@@ -9,6 +9,7 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_kernels.eager import differentiable, wants_gradient
 from gluon_kernels.gemm.call import check_apart, check_devices, check_out
 from gluon_kernels.moe import portable
 from gluon_kernels.plans import Launch, Plans, allocator, current_target
@@ -157,7 +158,7 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     a, b, offs = ctx.saved_tensors
     needs = ctx.needs_input_grad
     return (
-        _grouped(grad.contiguous(), b.mT, offs) if needs[0] else None,
+        grouped_matmul(grad.contiguous(), b.mT, offs) if needs[0] else None,
         _gradient(a, grad, offs) if needs[1] else None,
         None,
     )
@@ -177,6 +178,9 @@ def _gradient(a: Tensor, grad: Tensor, offs: Tensor) -> Tensor:
 )
 def _grouped(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
     return _run(a, b, offs)
+
+
+_watched = differentiable(_run, _keep, _gradients)
 
 
 @gluon.torch.op("gluon_kernels::grouped_matmul_out", mutates_args=("out",))
@@ -230,5 +234,6 @@ def grouped_matmul(a: Tensor, b: Tensor, offs: Tensor, *, out: Optional[Tensor] 
         return out
     if not is_compiling() and is_plain(a, b, offs):
         return _run(a, b, offs)
-    result: Tensor = _grouped.overload(a, b, offs)
+    call = _watched if wants_gradient(a, b, offs) else _grouped.overload
+    result: Tensor = call(a, b, offs)
     return result

@@ -239,7 +239,8 @@ def _norm_gradient(ctx: Any, grad: Tensor, of_sum: Tensor, *_: Any) -> Any:
     needs = ctx.needs_input_grad
     wanted = [weight is not None and needs[1], bias_dtype is not None and needs[2]]
     mean = mean if ctx.centred else None
-    to_x, to_weight, to_bias = _norm_backward(grad, x, weight, mean, scale, wanted)
+    dense = weight if weight is None else weight.contiguous()
+    to_x, to_weight, to_bias = _norm_backward(grad, x, dense, mean, scale, wanted)
     if residual_dtype is not None:
         to_x = to_x + of_sum
     return (

@@ -9,6 +9,7 @@ from torch import Tensor
 
 import gluon_core as gluon
 from gluon_core.errors import ArgumentError, DtypeError, ShapeError
+from gluon_kernels.eager import differentiable, wants_gradient
 from gluon_kernels.gemm.call import (
     check_activation,
     check_apart,
@@ -240,6 +241,9 @@ def _linear(
     return _run(x, weight, scales, bias, activation, out_dtype)
 
 
+_watched = differentiable(_run, _keep, _gradients)
+
+
 @gluon.torch.op("gluon_kernels::linear_out", mutates_args=("out",))
 def _linear_out(
     x: Tensor, weight: Tensor, scales: Optional[Tensor], bias: Optional[Tensor],
@@ -309,7 +313,8 @@ def linear(
         return out
     if not is_compiling() and is_plain(x, weight, scales, bias):
         return _run(x, weight, scales, bias, activation, out_dtype)
-    result: Tensor = _linear.overload(x, weight, scales, bias, activation, out_dtype)
+    call = _watched if wants_gradient(x, weight, scales, bias) else _linear.overload
+    result: Tensor = call(x, weight, scales, bias, activation, out_dtype)
     return result
 
 

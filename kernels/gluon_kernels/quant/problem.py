@@ -110,6 +110,8 @@ LINEAR = Problem(
         _case(33, 72, 160, "e4m3", 0, bias=True),
         _case(70, 136, 192, "int4", 96),
         _case(130, 136, 192, "int8", 64),
+        _case(130, 136, 320, "e4m3", 0),
+        _case(70, 72, 1024, "mxfp4", 32, bias=True, activation="relu"),
     ),
     named=(
         _case(16, 8192, 8192, "int4", 128),

@@ -25,6 +25,19 @@ def dtype_of(FORMAT):
 
 
 @gluon.jit
+def e4m3(raw):
+    """Return float32 of float8_e4m3fn, also where a target has no instruction for that."""
+    bits = raw.to(gl.int32)
+    low = bits & 127
+    normal = ((low << 20) + (120 << 23)).to(gl.float32, bitcast=True)
+    value = gl.where(
+        low < 8, low.to(gl.float32) * 2.0**-9, normal
+    )  # subnormal numbers are multiples
+    value = gl.where(low == 127, float("nan"), value)
+    return gl.where(bits > 127, -value, value)
+
+
+@gluon.jit
 def restored(raw, FORMAT: gl.constexpr, SHAPE: gl.constexpr):
     """Return the numbers of a tile of bytes, float32; of two in a byte the low half is first."""
     if FORMAT == "int4":
@@ -34,6 +47,8 @@ def restored(raw, FORMAT: gl.constexpr, SHAPE: gl.constexpr):
     elif FORMAT == "mxfp4":
         low = mxfp4(raw & 15).to(gl.float32)
         return gl.join(low, mxfp4(raw >> 4).to(gl.float32)).reshape(SHAPE)
+    elif FORMAT == "e4m3":
+        return e4m3(raw)
     else:
         return raw.to(dtype_of(FORMAT), bitcast=True).to(gl.float32)
 

@@ -64,6 +64,8 @@ TILINGS = [
         "stream_k 128x96x64 s6 swapped",
         "direct 128x128x64 s4/2",
         "direct 16x128x64 s4",
+        "direct 128x32x64 s4",
+        "split_k 64x32x128 s6/2",
     )
 ]
 
@@ -78,7 +80,7 @@ def test_every_kernel_multiplies_any_orientation(name, stored, monkeypatch):
     monkeypatch.setattr(launches, "multiprocessors", lambda tensor: 3)
     shape = {"M": 136, "N": 208, "K": 520, "dtype": "bfloat16", "stored": stored, "bias": True}
     assert MATMUL.check({**shape, "activation": "silu"}, "cpu") is None
-    assert len(TILINGS) == 12
+    assert len(TILINGS) == 14
 
 
 @pytest.mark.parametrize("name", ["direct 64x64x64 s4", "split_k 64x64x64 s4"])
@@ -189,6 +191,40 @@ def test_gradients(activation):
         assert error_of(grad, wanted) < 1e-5
 
 
+@pytest.mark.parametrize("way", ["operator", "function"])
+@pytest.mark.parametrize("activation", [None, "silu"])
+def test_gradients_have_gradients(activation, way, monkeypatch):
+    if way == "function":  # calls with gradients on a GPU
+        monkeypatch.setattr(ops, "wants_gradient", lambda *tensors: torch.is_grad_enabled())
+    inputs = [x.requires_grad_() for x in matrices((8, 16), (16, 24), (24,), dtype=torch.float32)]
+    a, b, bias = inputs
+    wide = [x.detach().double().requires_grad_() for x in inputs]
+
+    def twice(value, tensors):
+        (first,) = torch.autograd.grad(value.square().sum(), tensors[:1], create_graph=True)
+        return torch.autograd.grad(first.square().sum(), tensors)
+
+    mine = twice(gluon_kernels.matmul(a, b, bias=bias, activation=activation), inputs)
+    right = twice(ops.activated(wide[0] @ wide[1] + wide[2], activation), wide)
+    for grad, wanted in zip(mine, right):
+        assert error_of(grad, wanted) < 1e-4
+
+
+def test_vectors_and_broadcast_batches_as_in_torch():
+    forms = (
+        ((16,), (16, 24)), ((8, 16), (16,)), ((16,), (16,)), ((16,), (3, 16, 24)),
+        ((2, 1, 8, 16), (3, 16, 24)), ((8, 16), (2, 16, 24)), ((2, 8, 16), (1, 16, 24)),
+    )  # fmt: skip
+    for a_shape, b_shape in forms:
+        a, b = matrices(a_shape, b_shape)
+        right = a.double() @ b.double()
+        result = gluon_kernels.matmul(a, b)
+        assert result.shape == right.shape and error_of(result, right) < 5e-3
+        out = torch.empty(*right.shape, 2, dtype=torch.bfloat16)[..., 0]
+        assert gluon_kernels.matmul(a, b, out=out) is out
+        assert error_of(out, right) < 5e-3
+
+
 def test_one_graph_serves_all_sizes():
     graphs = []
 
@@ -217,7 +253,8 @@ def test_autocast_meta_and_fake():
 
 WRONG = [
     (lambda a, b: gluon_kernels.matmul(a, b.mT), ShapeError, "b: .*expected 16 rows.*b.mT"),
-    (lambda a, b: gluon_kernels.matmul(a[0], b), ShapeError, "a, b: "),
+    (lambda a, b: gluon_kernels.matmul(a[0, 0], b), ShapeError, "a, b: "),
+    (lambda a, b: gluon_kernels.matmul(a.expand(2, 8, 16), b.expand(3, 16, 24)), ShapeError, "b: .*broadcast"),
     (lambda a, b: gluon_kernels.bmm(a, b), ShapeError, "a, b: "),
     (lambda a, b: gluon_kernels.matmul(a, b.half()), DtypeError, "a, b: .*same floating-point"),
     (lambda a, b: gluon_kernels.matmul(a.int(), b.int()), DtypeError, "a, b: "),

@@ -39,6 +39,15 @@ def test_other_targets_restore_the_weights(target, monkeypatch):
     assert LINEAR.check(LINEAR.small[0], "cpu") is None
 
 
+@pytest.mark.parametrize("target", ["sim:sm_80", "sim:sm_90"])
+def test_every_8_bit_float_is_restored(target, monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", target)
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        weight = torch.arange(256, dtype=torch.uint8).view(4, 64).view(dtype)
+        numbers = layer._restore(weight, None, torch.float32, 64)
+        assert torch.equal(numbers.nan_to_num(7e4), weight.float().nan_to_num(7e4))
+
+
 def test_few_rows_are_multiplied_in_one_launch(monkeypatch):
     arguments = LINEAR.arguments(LINEAR.small[0], "cpu")
     monkeypatch.setattr(layer, "_restore", None)  # more rows restore the weights first
