@@ -100,24 +100,6 @@ def kind_of(value: Any) -> str:
     return "unknown"
 
 
-def viewed(value: Any) -> Any:
-    """Return `value` as kernels take it: a scalar of NumPy as Python's of the same value, an array that only
-    offers DLPack as a tensor or array in its memory, all else as it is.
-
-    Raises:
-        ArgumentError: an object that offers DLPack cannot be taken through it.
-    """
-    kind = kind_of(value)
-    if kind == "unknown":
-        return through_dlpack(number(value))
-    if kind == "tuple":
-        items = [viewed(item) for item in value]
-        if all(map(operator.is_, items, value)):
-            return value
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    return value
-
-
 _dtype_names: dict[Any, str] = {}
 
 
@@ -148,9 +130,10 @@ class Argument(NamedTuple):
     """The classification of an argument.
 
     Args:
-        value: as kernels take it.
+        value: as kernels take it: a scalar of NumPy as Python's of the same value, an array that only offers DLPack
+            as a tensor or array in its memory.
         kind, attributes: see `Described`.
-        place: see `place_of`.
+        place: the device type and index that it binds a launch to: `("cpu", 0)` for NumPy, None for numbers.
         fact: its part of a call's key, equal for values that compile alike and are in one place.
     """
 
@@ -158,117 +141,126 @@ class Argument(NamedTuple):
     kind: Any
     attributes: Any
     place: Optional[tuple[str, int]]
-    fact: Any
+    fact: Any = None
 
 
-def describe(
+def describe(value: Any, **facts: Any) -> Described:
+    """Return `value` as the compiler sees it.
+
+    Args:
+        facts: of the parameter, and `pointer_range_bits`, see `classify`.
+    """
+    return Described(*classify(value, running=False, **facts)[1:3])
+
+
+def place_of(value: Any) -> Optional[tuple[str, int]]:
+    """Return the place of an argument, see `Argument`."""
+    return classify(value).place
+
+
+# The types of the values of Python that are never specialized.
+_TYPES = {
+    "bool": Described("u1", None),
+    "float": Described("fp32", None),
+    "none": Described("constexpr", None),
+}
+# The attributes that marks stand for.
+ATTRIBUTES = {"D": ["tt.divisibility", RULES.divisibility], "S": ["tt.pointer_range", 32]}
+
+
+def classify(  # noqa: PLR0913 - the facts of a parameter
     value: Any,
     *,
     const: bool = False,
     specialize: bool = True,
     align: bool = True,
     pointer_range_bits: Optional[int] = None,
-) -> Described:
-    """Return `value` as the compiler sees it.
+    running: bool = True,
+) -> Argument:
+    """Return the classification of a value that is not compiled in.
 
     Args:
         const: the parameter is annotated as a pointer that is only read.
         specialize: False for `do_not_specialize` parameters.
         align: False for `do_not_specialize_on_alignment` parameters.
         pointer_range_bits: `Compiler.pointer_range_bits`.
+        running: False for values that are not worked on, such as tensors without memory.
 
     Raises:
+        ArgumentError: kernels cannot work on an array in place, or take an object through DLPack.
+        DeviceError: the items of a tuple are on different devices.
         DtypeError: kernels cannot take values of this type.
         IntegerError: an integer of more than 64 bits.
     """
-    kind_name = kind_of(value)
-    if kind_name == "bool":
-        return Described("u1", None)
-    if kind_name == "int":
-        return _describe_int(value, specialize, align)
-    if kind_name == "float":
-        return Described("fp32", None)
-    if kind_name == "none":
-        return Described("constexpr", None)
-    if kind_name == "constant":
-        return Described("constexpr", value)
-    if kind_name == "registered":
-        kind = registered_kind(type(value))
-        assert kind is not None
-        return Described(*kind.describe(value))
-    if kind_name == "tuple":
-        items = [describe(item, pointer_range_bits=pointer_range_bits) for item in value]
+    kind = kind_of(value)
+    if kind == "unknown" and running:
+        value = through_dlpack(number(value))
+        kind = kind_of(value)
+    if kind in _TYPES:
+        return Argument(value, *_TYPES[kind], None)
+    if kind == "int":
+        return Argument(value, *_describe_int(value, specialize, align), None)
+    if kind == "constant":
+        return Argument(value, "constexpr", value, None)
+    if kind == "registered":
+        own = registered_kind(type(value))
+        assert own is not None
+        return Argument(value, *own.describe(value), own.place and _device_of(own.place(value)))
+    if kind == "tuple":
+        items = [classify(v, pointer_range_bits=pointer_range_bits, running=running) for v in value]
         make: Any = type(value)._make if hasattr(value, "_fields") else tuple
-        return Described(make(i.kind for i in items), make(i.attributes for i in items))
-    if kind_name in ("pointer", "array"):
-        check_memory(value)
-        address = value.data_ptr() if kind_name == "pointer" else value.ctypes.data
-        type_name = f"*{'k' if const else ''}{dtype_name(value.dtype)}"
-        if not specialize:
-            return Described(type_name, None)
-        marks = "D" if align and address % RULES.divisibility == 0 else ""
-        if pointer_range_bits is not None:
-            size = rules.storage_size(value)
-            marks += "S" * (size is not None and size < 2 ** (pointer_range_bits - 1))
-        return Described(type_name, marks)
+        if any(item.value is not v for item, v in zip(items, value)):
+            value = make(item.value for item in items)
+        kinds, marks = make(item.kind for item in items), make(item.attributes for item in items)
+        places = {item.place for item in items} - {None}
+        if len(places) > 1 and running:
+            listed = ", ".join(f"{kind}:{index}" for kind, index in sorted(filter(None, places)))
+            raise DeviceError("the tensors of a launch are on different devices", got=listed)
+        return Argument(value, kinds, marks, places.pop() if len(places) == 1 else None)
+    if kind == "unknown":
+        raise _unfit(value)
+    check_memory(value)
+    address = value.data_ptr() if kind == "pointer" else value.ctypes.data
+    text = f"*{'k' if const else ''}{dtype_name(value.dtype)}"
+    if running and kind == "array":
+        check_array(value)
+    marks = "D" * (align and address % RULES.divisibility == 0)
+    if pointer_range_bits is not None:
+        size = rules.storage_size(value)
+        marks += "S" * (size is not None and size < 2 ** (pointer_range_bits - 1))
+    return Argument(value, text, marks if specialize else None, _device_of(value))
+
+
+def _device_of(value: Any) -> Optional[tuple[str, int]]:
+    """Return the place of a tensor or array; None for an address of which no more is known."""
+    kind, device = kind_of(value), getattr(value, "device", None)
+    if kind == "array":
+        return "cpu", 0
+    return None if kind != "pointer" or device is None else (device.type, device.index or 0)
+
+
+def _describe_int(value: int, specialize: bool, align: bool) -> Described:
+    kind = RULES.integer_type(value)
+    if specialize and value in RULES.constants:
+        return Described("constexpr", int(value))
+    if kind is None:
+        raise IntegerError("the integer does not fit 64 bits", got=value)
+    return Described(kind, "D" * (align and RULES.is_divisible(value)) if specialize else None)
+
+
+def _unfit(value: Any) -> DtypeError:
     remedy = "Annotate the parameter `: gl.constexpr` to make it a compile-time constant."
     if type(value).__module__.startswith("triton.") and "Descriptor" in type(value).__name__:
         remedy = (
             "Make the descriptor with the class in gluon_core.<vendor>, which knows its layout."
         )
-    raise DtypeError(
+    return DtypeError(
         "kernels cannot take a value of this type",
         expected="a tensor, array, int, float, bool, None, tuple, descriptor, or an object with "
         "__dlpack__() or with data_ptr() and dtype",
         got=type(value).__name__,
         remedy=remedy,
     )
-
-
-def _describe_int(value: int, specialize: bool, align: bool) -> Described:
-    if specialize and value in RULES.constants:
-        return Described("constexpr", int(value))
-    for name, least, most in RULES.integers:
-        if least <= value <= most:
-            divisible = align and value % RULES.divisibility == 0
-            return Described(name, "D" * divisible if specialize else None)
-    raise IntegerError("the integer does not fit 64 bits", got=value)
-
-
-# The attributes that marks stand for.
-ATTRIBUTES = {"D": ["tt.divisibility", RULES.divisibility], "S": ["tt.pointer_range", 32]}
-
-
-def place_of(value: Any) -> Optional[tuple[str, int]]:
-    """Return the device type and index that `value` binds a launch to: `("cpu", 0)` for NumPy, None for numbers.
-
-    Raises:
-        DeviceError: a NumPy array that kernels cannot work on in place.
-    """
-    kind_name = kind_of(value)
-    if kind_name == "array":
-        check_array(value)
-        return "cpu", 0
-    if kind_name == "tuple":
-        places = {place for place in map(place_of, value) if place is not None}
-        return places.pop() if len(places) == 1 else (_disagree(places) if places else None)
-    if kind_name == "registered":
-        kind = registered_kind(type(value))
-        if kind is None or kind.place is None:
-            return None
-        return place_of(kind.place(value))
-    if kind_name != "pointer":
-        return None
-    check_memory(value)
-    device = getattr(value, "device", None)
-    if device is None:
-        return None  # an address of which we know no more
-    return device.type, device.index or 0
-
-
-def _disagree(places: set[tuple[str, int]]) -> tuple[str, int]:
-    listed = ", ".join(f"{kind}:{index}" for kind, index in sorted(places))
-    raise DeviceError("the tensors of a launch are on different devices", got=listed)
 
 
 class Placeholder:
@@ -370,48 +362,34 @@ class Tokens:
 class Parameter(of_kernel.Parameter):
     """One parameter of a kernel, which describes its argument to the compiler."""
 
-    def describe(self, value: Any, pointer_range_bits: Optional[int]) -> Described:
-        """Return `value` in this place as the compiler sees it."""
-        if self.is_constexpr:
-            return Described("constexpr", value)
-        described = describe(
-            value,
-            const=self.is_const,
-            specialize=self.specialize,
-            align=self.align,
-            pointer_range_bits=pointer_range_bits,
-        )
-        if self.annotation_type:
-            marks = described.attributes if self.specialize else None
-            return Described(self.annotation_type, marks if isinstance(marks, str) else "")
-        return described
-
     def read(
         self, value: Any, bits: Optional[int], token: Callable[[Any], Any], running: bool = True
     ) -> Argument:
         """Return the classification of an argument; `value` may be `ABSENT`.
 
         Args:
-            bits: see `describe`.
+            bits, running: see `classify`.
             token: returns the stand-in of a constant in a key.
-            running: False for values that are not worked on, such as tensors without memory.
         """
         if self.is_constexpr or value is ABSENT:
             if hasattr(value, "dtype"):
                 value = number(value)
             return Argument(value, "constexpr", value, None, (type(value), token(value)))
-        seen = viewed(value) if running else value
-        kind, attributes = self.describe(seen, bits)
-        try:
-            place = place_of(seen)
-        except ArgumentError:
-            if running:
-                raise
-            place = None
+        value, kind, attributes, place, _ = classify(
+            value,
+            const=self.is_const,
+            specialize=self.specialize,
+            align=self.align,
+            pointer_range_bits=bits,
+            running=running,
+        )
+        if self.annotation_type:
+            kind = self.annotation_type
+            attributes = attributes if self.specialize and isinstance(attributes, str) else ""
         # the text of types in a tuple has the classes of named tuples
         text = kind if type(kind) is str else repr(kind)
         marks = attributes if type(attributes) is str else token(attributes)
-        return Argument(seen, kind, attributes, place, (type(seen), text, marks, place))
+        return Argument(value, kind, attributes, place, (type(value), text, marks, place))
 
     def of_call(self) -> rules.Parameter:
         """Return the parameter as the launch engine knows it."""

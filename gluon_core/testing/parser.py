@@ -71,7 +71,10 @@ def bind(
             f"{fn.__name__}{inspect.signature(fn.fn)} cannot be called so: {error}", argument="args"
         ) from None
     bound.apply_defaults()
-    described = [p.describe(bound.arguments[p.name], pointer_range_bits) for p in parameters]
+    values = (bound.arguments[p.name] for p in parameters)
+    described = [
+        p.read(v, pointer_range_bits, id, running=False) for p, v in zip(parameters, values)
+    ]
     parts = signature_of([p.name for p in parameters], described)
     return GluonASTSource(fn, *parts, strict), options
 

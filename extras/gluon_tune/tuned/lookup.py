@@ -204,7 +204,7 @@ class Lookup:
         places = {}
         for param, value in zip(self._parameters, values):
             if not param.is_constexpr and value is not ABSENT:
-                place = arguments.place_of(arguments.viewed(value))
+                place = arguments.place_of(value)
                 if place is not None:
                     places[param.name] = place
         target, index = choose(options.get("target"), places)
