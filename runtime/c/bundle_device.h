@@ -273,53 +273,15 @@ static int encode(gb_device *self, const unsigned char *map, const gb_descriptor
                       into);
 }
 
-/* Encode the maps in a packed buffer, and list the places of all values; return their number, or -1. */
-static int point(gb_device *self, const gb_form *form, const gb_value *values, unsigned char *buffer,
-                 void **pointers, gb_error *error)
-{
-    uint32_t i, d;
-    int used = 0;
-    for (i = 0; i < argument_count(form); i++) {
-        Argument argument = argument_at(form, i);
-        unsigned char *at = buffer + argument.row.offset;
-        int status = 0;
-        if (argument.row.kind != CONSTANT)
-            pointers[used++] = at;
-        if (argument.row.kind != DESCRIPTOR)
-            continue;
-        status = encode(self, form->kernel->bundle->index + argument.row.code, descriptor_of(&values[i]), at);
-        if (status) {
-            fail(error, GB_DRIVER, "%s: the driver cannot encode the descriptor: error %d",
-                 gb_parameter_name(form->kernel, argument.row.parameter), status);
-            return -1;
-        }
-        for (d = 0; d < 2 * argument.row.rank; d++)
-            pointers[used++] = at + place_in(argument.row.rank, d);
-    }
-    pointers[used++] = buffer + word(form->row + 88);
-    pointers[used++] = buffer + word(form->row + 92);
-    return used;
-}
-
-static gb_status launch_packed(gb_device *self, const gb_form *form, const gb_form_info *info,
-                               const uint32_t *grid, void *stream, const gb_value *values,
-                               unsigned char *buffer, void **pointers, gb_error *error)
+static gb_status launch_packed(gb_device *self, const gb_form *form, const gb_form_info *info, void *function,
+                               const uint32_t *grid, void *stream, unsigned char *buffer, void **pointers,
+                               gb_error *error)
 {
     uint64_t owned[2] = {0, 0}, blocks = (uint64_t)grid[0] * grid[1] * grid[2] * info->num_ctas;
-    void *function = NULL;
-    int i, code, used;
-    /* a form of a bundle is ours to mark as checked */
-    gb_form *own = &((gb_kernel *)form->kernel)->forms[form - form->kernel->forms];
-    gb_status status = enter(self, error);
-    if (!status)
-        status = load(self, own, info, &function, error);
-    if (status)
-        return status;
-    used = point(self, form, values, buffer, pointers, error);
-    if (used < 0)
-        return GB_DRIVER;
-    (void)((code = scratch(self, info->global_scratch, blocks, stream, pointers[used - 2], &owned[0])) ||
-           (code = scratch(self, info->profile_scratch, blocks, stream, pointers[used - 1], &owned[1])) ||
+    const unsigned char *places = form->row + 88;
+    int i, code;
+    (void)((code = scratch(self, info->global_scratch, blocks, stream, buffer + word(places), &owned[0])) ||
+           (code = scratch(self, info->profile_scratch, blocks, stream, buffer + word(places + 4), &owned[1])) ||
            (code = launch_now(self, function, info, grid, stream, pointers)));
     for (i = 0; i < 2; i++) /* the stream keeps later users behind the kernel */
         if (owned[i])
@@ -333,9 +295,12 @@ gb_status gb_launch_form(gb_device *self, const gb_form *form, const uint32_t *g
                          const gb_value *values, size_t count, gb_error *error)
 {
     gb_form_info info;
-    void **pointers;
+    void **pointers, *function = NULL;
     unsigned char *room, *buffer;
+    /* a form of a bundle is ours to mark as checked */
+    gb_form *own = &((gb_kernel *)form->kernel)->forms[form - form->kernel->forms];
     gb_status status;
+    int empty;
     gb_form_get(form, &info);
     if (grid == NULL && !info.has_grid)
         return fail(error, GB_ARGUMENT, "the bundle does not say over which grid %s runs", info.entry);
@@ -346,15 +311,18 @@ gb_status gb_launch_form(gb_device *self, const gb_form *form, const uint32_t *g
     grid = grid == NULL ? info.grid : grid;
     if (grid[1] > 65535 || grid[2] > 65535 || grid[0] > INT32_MAX)
         return fail(error, GB_ARGUMENT, "not a grid: %u x %u x %u", grid[0], grid[1], grid[2]);
+    empty = !grid[0] || !grid[1] || !grid[2];
+    if (!empty && ((status = enter(self, error)) || (status = load(self, own, &info, &function, error))))
+        return status;
     room = calloc(1, info.buffer_size + 72);
     pointers = calloc((size_t)argument_count(form) * 11 + 2, sizeof *pointers);
     buffer = room == NULL ? NULL : room + (64 - (uintptr_t)room % 64) % 64; /* as maps are aligned */
     if (buffer == NULL || pointers == NULL)
         status = fail(error, GB_MEMORY, "out of memory");
     else
-        status = gb_pack(form, values, count, buffer, error);
-    if (!status && grid[0] && grid[1] && grid[2])
-        status = launch_packed(self, form, &info, grid, stream, values, buffer, pointers, error);
+        status = pack(empty ? NULL : self, form, values, count, buffer, pointers, error);
+    if (!status && !empty)
+        status = launch_packed(self, form, &info, function, grid, stream, buffer, pointers, error);
     free(pointers);
     free(room);
     return status;

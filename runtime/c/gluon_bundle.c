@@ -265,34 +265,25 @@ const gb_form *gb_select(const gb_kernel *kernel, const char *driver, const char
 
 /* -- packing -------------------------------------------------------------------------------------- */
 
-/* Return IEEE 754 binary16, rounded to nearest even from all the bits of the double. */
+/* Return IEEE 754 binary16, rounded once, to nearest even: the sum with 1.5 * 2^52 units of the last place has the
+ * units in its lowest bits. */
 static uint16_t to_half(double value)
 {
-    uint64_t bits, rest, half_way;
+    uint64_t bits, magic, units;
     uint16_t sign;
-    int exponent, shift = 42;
+    int exponent;
+    double sum;
     memcpy(&bits, &value, sizeof bits);
     sign = (uint16_t)(bits >> 48 & 0x8000);
-    exponent = (int)(bits >> 52 & 0x7ff);
-    bits &= UINT64_C(0xfffffffffffff);
-    if (exponent == 0x7ff)
-        return (uint16_t)(sign | 0x7c00 | (bits ? 0x200 : 0));
-    exponent += 15 - 1023;
-    if (exponent >= 31)
-        return (uint16_t)(sign | 0x7c00);
-    if (exponent <= 0) {
-        shift += 1 - exponent;
-        if (shift > 53)
-            return sign;
-        bits |= UINT64_C(1) << 52;
-        exponent = 0;
-    }
-    rest = bits & ((UINT64_C(1) << shift) - 1);
-    half_way = UINT64_C(1) << (shift - 1);
-    bits = (uint64_t)exponent << 10 | bits >> shift;
-    if (rest > half_way || (rest == half_way && bits & 1))
-        bits++;
-    return (uint16_t)(sign | bits);
+    exponent = (int)(bits >> 52 & 0x7ff) - 1023;
+    if (exponent > 15)
+        return (uint16_t)(sign | 0x7c00 | (value != value ? 0x200 : 0));
+    exponent = exponent < -14 ? -14 : exponent;
+    magic = (uint64_t)(exponent + 42 + 1023) << 52 | UINT64_C(1) << 51;
+    memcpy(&sum, &magic, sizeof sum);
+    sum += sign ? -value : value;
+    memcpy(&units, &sum, sizeof units);
+    return (uint16_t)(sign | (((uint64_t)(exponent + 14) << 10) + (units - magic)));
 }
 
 static void put(unsigned char *at, uint32_t code, const gb_value *value)
@@ -312,41 +303,60 @@ static void put(unsigned char *at, uint32_t code, const gb_value *value)
         memcpy(at, &value->bits, letter_bits((char)code) / 8);
 }
 
-/* Return the place of extent `i` of a descriptor, or of stride `i` - rank, counted from its map. */
-static size_t place_in(uint32_t rank, uint32_t i)
+static int encode(gb_device *self, const unsigned char *map, const gb_descriptor *it, unsigned char *into);
+
+static void list(void ***pointers, void *place)
 {
-    return MAP_BYTES + (i < rank ? 4 * (size_t)i : 4 * (size_t)(rank + rank % 2) + 8 * (size_t)(i - rank));
+    if (*pointers != NULL)
+        *(*pointers)++ = place;
 }
 
-static void put_descriptor(unsigned char *at, const gb_descriptor *it)
+/* Write the arguments of a form. A device encodes the maps; `pointers` get the places of all values. */
+static gb_status pack(gb_device *device, const gb_form *form, const gb_value *values, size_t count,
+                      unsigned char *buffer, void **pointers, gb_error *error)
 {
-    uint32_t i;
-    for (i = 0; i < it->rank; i++) {
-        int32_t extent = (int32_t)it->shape[i];
-        memcpy(at + place_in(it->rank, i), &extent, 4);
-        memcpy(at + place_in(it->rank, it->rank + i), &it->strides[i], 8);
-    }
-}
-
-gb_status gb_pack(const gb_form *form, const gb_value *values, size_t count, void *buffer,
-                  gb_error *error)
-{
-    uint32_t i;
+    uint32_t i, d;
+    int status;
     if (count != argument_count(form))
         return fail(error, GB_ARGUMENT, "%s takes %u arguments, got %zu", gb_kernel_name(form->kernel),
                     argument_count(form), count);
     memset(buffer, 0, word(form->row + 84));
     for (i = 0; i < count; i++) {
         Argument argument = argument_at(form, i);
-        unsigned char *at = (unsigned char *)buffer + argument.row.offset;
+        const Row *row = &argument.row;
+        const gb_descriptor *it = descriptor_of(&values[i]);
+        unsigned char *place = buffer + row->offset;
         if (score(form, &argument, &values[i]) == UNFIT)
             return misfit(form, &argument, "not the argument that the form was compiled for", "", error);
-        if (argument.row.kind == DESCRIPTOR)
-            put_descriptor(at, descriptor_of(&values[i]));
-        else if (argument.row.kind == VALUE)
-            put(at, argument.row.code, &values[i]);
+        if (row->kind == VALUE)
+            put(place, row->code, &values[i]);
+        if (row->kind != CONSTANT)
+            list(&pointers, place);
+        if (row->kind != DESCRIPTOR)
+            continue;
+        status = device == NULL ? 0 : encode(device, form->kernel->bundle->index + row->code, it, place);
+        if (status)
+            return fail(error, GB_DRIVER, "%s: the driver cannot encode the descriptor: error %d",
+                        gb_parameter_name(form->kernel, row->parameter), status);
+        for (d = 0, place += MAP_BYTES; d < it->rank; d++, place += 4) {
+            int32_t extent = (int32_t)it->shape[d];
+            memcpy(place, &extent, 4);
+            list(&pointers, place);
+        }
+        for (d = 0, place += 4 * (it->rank % 2); d < it->rank; d++, place += 8) {
+            memcpy(place, &it->strides[d], 8);
+            list(&pointers, place);
+        }
     }
+    list(&pointers, buffer + word(form->row + 88));
+    list(&pointers, buffer + word(form->row + 92));
     return GB_OK;
+}
+
+gb_status gb_pack(const gb_form *form, const gb_value *values, size_t count, void *buffer,
+                  gb_error *error)
+{
+    return pack(NULL, form, values, count, buffer, NULL, error);
 }
 
 #include "bundle_device.h"
