@@ -1,6 +1,6 @@
 """Run the forms of `ptx_forms` on the GPU of this machine and store their results.
 
-python -m tests.backends.emu.measure_ptx FILE.xz
+python -m tests.backends.emu.measure_ptx FILE.xz [sparse]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.backends.emu.ptx_forms import HEADER, forms, inputs, kernel_of, save
+from tests.backends.emu.ptx_forms import HEADER, forms, inputs, kernel_of, save, sparse_forms
 
 
 class Driver:
@@ -82,11 +82,11 @@ class Driver:
         return out
 
 
-def main(path, repeats=0):
+def main(path, kind="", repeats=0):
     driver = Driver()
     src, dst = driver.allocate(1 << 20), driver.allocate(1 << 20)
     results, failed = {}, []
-    for form in forms():
+    for form in sparse_forms() if kind == "sparse" else forms():
         try:
             results[form.name] = driver.run(form, src, dst, inputs(form))
             for number in range(1, repeats + 1) if "mma" in form.name else ():
@@ -101,4 +101,4 @@ def main(path, repeats=0):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    main(*sys.argv[1:3], *map(int, sys.argv[3:]))

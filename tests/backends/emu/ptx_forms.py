@@ -15,7 +15,7 @@ import numpy as np
 
 THREADS = 256
 BLOCKS = 1
-HEADER = ".version 8.4\n.target sm_90a\n.address_size 64\n"
+HEADER = ".version 8.5\n.target sm_90a\n.address_size 64\n"
 _BITS = {"pred": 1}
 _BITS.update({f"{k}{n}": n for k in "busf" for n in (8, 16, 32, 64)})
 _BITS.update({"bf16": 16, "f16x2": 32, "bf16x2": 32, "tf32": 32, "e4m3x2": 16, "e5m2x2": 16})
@@ -241,7 +241,19 @@ _WORD = {
 # ---- matrices: registers are operands; `kinds` says how they are filled ---------------------------
 
 
-_EACH = {"f16": 2, "bf16": 2, "tf32": 1, "e4m3": 4, "e5m2": 4, "s8": 4, "u8": 4}
+_EACH = {
+    "f16": 2,
+    "bf16": 2,
+    "tf32": 1,
+    "e4m3": 4,
+    "e5m2": 4,
+    "s8": 4,
+    "u8": 4,
+    "s4": 8,
+    "u4": 8,
+    "quads": 8,
+    "pairs": 8,
+}
 _MMA = [
     ("m16n8k16", "f32", "f16", "f16", "f32"), ("m16n8k16", "f16", "f16", "f16", "f16"),
     ("m16n8k8", "f32", "f16", "f16", "f32"), ("m16n8k8", "f32", "bf16", "bf16", "f32"),
@@ -302,6 +314,64 @@ def _wgmma():
         )
         kinds = (f"m:{left}",) * 4 + (f"m:{right}",) + (f"m:{result}",) * sums
         yield Form(opcode, ("b32",) * sums, kinds, text, threads=128, blocks=CASES, body=body)
+
+
+_SPARSE = [
+    ("m16n8k16", "f32", "f16", "f32"), ("m16n8k32", "f32", "f16", "f32"), ("m16n8k32", "f16", "f16", "f16"),
+    ("m16n8k32", "f32", "bf16", "f32"), ("m16n8k8", "f32", "tf32", "f32"), ("m16n8k16", "f32", "tf32", "f32"),
+    ("m16n8k32", "s32", "s8", "s32"), ("m16n8k64", "s32", "s8", "s32"), ("m16n8k64", "s32", "u4", "s32"),
+    ("m16n8k128", "s32", "s4", "s32"), ("m16n8k64", "f32", "e4m3", "f32"),
+]  # fmt: skip
+
+
+def _mma_sparse():
+    for shape, result, kind, before in _SPARSE:
+        m, n, k = map(int, re.findall(r"\d+", shape))
+        each, unit = _EACH.get(kind, 1), {"s4": 8, "u4": 8, "tf32": 2}.get(kind, 4)
+        counts = m * k // 64 // each, n * k // 32 // each
+        sums = m * n // 32 // (2 if result == "f16" else 1)
+        lists, first = [], 0
+        for count in (*counts, sums):
+            lists.append("{" + ", ".join(f"%a{first + i}" for i in range(count)) + "}")
+            first += count
+        d = "{" + ", ".join(f"%d{i}" for i in range(sums)) + "}"
+        opcode = (
+            f"mma.sp::ordered_metadata.sync.aligned.{shape}.row.col.{result}.{kind}.{kind}.{before}"
+        )
+        kinds = (f"m:{kind}",) * counts[0] + (f"m:{kind}",) * counts[1] + (f"m:{before}",) * sums
+        kinds += ("m:pairs" if kind == "tf32" else "m:quads",)
+        for selector in range(4 // max(1, k // unit // 4)):
+            text = f"{opcode} {d}, {', '.join(lists)}, %a{first}, {selector};"
+            yield Form(f"{opcode} {selector}", ("b32",) * sums, kinds, text, threads=32 * CASES)
+
+
+def _wgmma_sparse():
+    for form in _wgmma():
+        result, left, right = form.name.rsplit(".", 3)[1:]
+        depth = int(form.name.partition("n8k")[2].partition(".")[0])
+        opcode = form.name.replace("mma_async", "mma_async.sp").replace(
+            f"n8k{depth}", f"n8k{2 * depth}"
+        )
+        pairs = left == "tf32"
+        number = len(form.operands)
+        kinds = (*form.operands, "m:pairs" if pairs else "m:quads")
+        for selector in range(1 if left in ("e4m3", "e5m2", "s8", "u8") else 2):
+            text = form.text.replace(f"{form.name} ", f"{opcode} ", 1).replace(
+                "%x, %q", f"%x, %a{number}, {selector}, %q", 1
+            )
+            yield Form(
+                f"{opcode} {selector}",
+                form.results,
+                kinds,
+                text,
+                threads=128,
+                blocks=CASES,
+                body=form.body,
+            )
+
+
+def sparse_forms():
+    return [*_mma_sparse(), *_wgmma_sparse()]
 
 
 def forms():
@@ -411,8 +481,11 @@ def _element(rng, kind, bits, case):
 
     total = case.size
     raw = rng.integers(0, 1 << 62, total, dtype=np.uint64) & np.uint64((1 << bits) - 1)
-    if kind in ("s8", "u8", "s32"):
+    if kind in ("s8", "u8", "s32", "s4", "u4"):
         return raw
+    if kind in ("quads", "pairs"):  # metadata: which two of four, or one of two, are kept
+        places = [4, 8, 12, 9, 13, 14] if kind == "quads" else [4, 14]
+        return rng.choice(np.array(places, np.uint64), total)
     dtype = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "tf32": np.float32, "f32": np.float32,
              "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "f64": np.float64}[kind]  # fmt: skip
     span = {"f16": 6, "e4m3": 3, "e5m2": 6}.get(kind, 12)

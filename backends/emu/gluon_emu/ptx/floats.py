@@ -201,6 +201,12 @@ def _divided(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return quotient
 
 
+def _turns(a: np.ndarray) -> np.ndarray:
+    """Return angles as the unit gets them: as float32 multiples of a turn, as far as these go beyond whole ones."""
+    turns = (a.astype(np.float32) * np.float32(0.15915494)).astype(np.float64)
+    return np.asarray((turns - np.rint(turns)) * (2 * np.pi))
+
+
 _APPROXIMATE: dict[str, tuple[Callable[..., np.ndarray], tuple[str, ...]]] = {
     "div": (_divided, ("f32",)),
     "rcp": (lambda a: 1 / a, ("f32", "f64")),
@@ -208,8 +214,8 @@ _APPROXIMATE: dict[str, tuple[Callable[..., np.ndarray], tuple[str, ...]]] = {
     "rsqrt": (lambda a: 1 / np.sqrt(a), ("f32", "f64")),
     "ex2": (np.exp2, ("f32", "f16", "f16x2", "bf16", "bf16x2")),
     "lg2": (np.log2, ("f32",)),
-    "sin": (np.sin, ("f32",)),
-    "cos": (np.cos, ("f32",)),
+    "sin": (lambda a: np.sin(_turns(a)), ("f32",)),
+    "cos": (lambda a: np.cos(_turns(a)), ("f32",)),
     "tanh": (np.tanh, ("f32", "f16", "f16x2", "bf16", "bf16x2")),
 }
 

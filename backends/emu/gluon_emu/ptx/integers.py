@@ -106,10 +106,10 @@ def add(call: Call) -> Step:
         return call.plain(type, [type, type], np.subtract if less else np.add)
 
     def run(x: np.ndarray, y: np.ndarray, *carry: np.ndarray) -> Any:
-        # a - b is a + ~b + 1; of a difference the flag is a borrow.
-        coming = carry[0] if carry else np.zeros((1, 1), bool)
-        total, out = _added(x, ~y if less else y, ~coming if less else coming, type)
-        return (total.view(type.dtype), ~out if less else out) if sets else total.view(type.dtype)
+        # a - b is a + ~b + 1, and the flag is the carry of that sum: `addc` behind `sub.cc` sees it, too.
+        coming = carry[0] if carry else np.full((1, 1), less)
+        total, out = _added(x, ~y if less else y, coming, type)
+        return (total.view(type.dtype), out) if sets else total.view(type.dtype)
 
     results = [(d, type), (_CARRY, _PRED)] if sets else [(d, type)]
     return call.step(results, [(a, type), (b, type)] + [(_CARRY, _PRED)] * takes, run)

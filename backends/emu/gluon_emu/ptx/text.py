@@ -112,6 +112,7 @@ _LABEL = re.compile(r"[A-Za-z_$%\x01][\w$\x01]*\s*:(?!:)")
 _GUARD = re.compile(r"@\s*(!?)\s*([%$\x01A-Za-z_][\w$\x01]*)")
 _OPCODE = re.compile(r"[A-Za-z]\w*(?:(?:\.|::)[A-Za-z0-9_]+)*")
 _NAME = re.compile(r"(!?)\s*(%?[A-Za-z_][\w$\x01]*(?:\.[xyzw])?|\x02\d+)")
+_MOST = 1 << 18  # registers of one declaration
 _PART = re.compile(r"([%$A-Za-z_\x02][\w$\x01]*)\.(b[0-7]{1,4}|h[0-3]{1,2})")
 _DECLARATION = re.compile(r"\.reg\s*\.(\w+)\s+(.*)", re.S)
 _DECLARED = re.compile(r"(%?[A-Za-z_$][\w$\x01]*)\s*(?:<\s*(\d+)\s*>)?")
@@ -237,6 +238,8 @@ class Reader:
             if one is None:
                 raise self.refuse("a declaration that is not known", whole)
             stem = one[1].lstrip("%")
+            if int(one[2] or 0) > _MOST:
+                raise self.refuse(f"more than {_MOST} registers of a name", whole)
             names = [stem] if one[2] is None else [f"{stem}{i}" for i in range(int(one[2]))]
             for name in names:
                 self.count += 1

@@ -240,7 +240,8 @@ def s_memtime(ins: Instruction, ctx: Context) -> Step:
 @custom("s_get_shader_cycles_u64", family="salu")
 def s_get_shader_cycles(ins: Instruction, ctx: Context) -> Step:
     """D = a clock, as `s_memtime` has it."""
-    return s_memtime(ins, ctx)
+    step: Step = s_memtime(ins, ctx)
+    return step
 
 
 # -- waits -----------------------------------------------------------------------------------------

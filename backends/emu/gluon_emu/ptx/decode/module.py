@@ -205,6 +205,8 @@ _DIRECTIVE = re.compile(
     r"\.(maxntid|reqntid|minnctapersm|maxnctapersm|maxnreg|explicitcluster|reqnctapercluster|"
     r"maxclusterrank|noreturn|pragma|abi_preserve|abi_preserve_control|unified)\b([^.{;]*)"
 )
+_MOST_BYTES, _MOST_ALIGN = 1 << 30, 1 << 20  # of a variable
+_LAST = ("ret", "exit", "bra", "trap")
 _CONTROL = ("bra", "brx", "call")
 
 
@@ -391,6 +393,8 @@ class _Modules(Reader):
                 size *= int(count, 0) if count else 0
             if counts and not size and content:
                 size = max(o + _SIZES[match[4]] for o, _ in content)
+            if size > _MOST_BYTES or align & (align - 1) or align > _MOST_ALIGN:
+                raise self.wrong(f"a variable of {size} bytes, aligned to {align}", text, offset)
             variables.append(Variable(name[1], space, size, align, content))
         return variables
 
@@ -406,10 +410,17 @@ class _Modules(Reader):
                 far = int(re.sub(r"\s", "", name[3] or "0"), 0)
                 pieces.append((number * element, Reference(name[2], far, mask)))
                 continue
-            value = self.number(item, whole).value
-            raw = int(value) & ((1 << 8 * element) - 1)
+            value = self.value_of(item, whole, offset)
+            raw = value & ((1 << 8 * element) - 1)
             pieces.append((number * element, raw.to_bytes(element, "little")))
         return pieces
+
+    def value_of(self, item: str, whole: str, offset: int) -> int:
+        try:
+            return int(self.number(item, whole).value)
+        except (NotModelled, OverflowError) as error:
+            words = getattr(error, "words", f"no number of this size: {item}")
+            raise self.wrong(words, whole, offset) from None
 
     # -- a body --
 
@@ -430,6 +441,7 @@ class _Modules(Reader):
                 self.at, depth = self.at + 1, depth - 1
                 self.scopes.pop()
                 if not depth:
+                    self.close(function)
                     return
             elif here == ";":
                 self.at += 1
@@ -448,6 +460,16 @@ class _Modules(Reader):
                     function.labels[name] = len(function.instructions)
             else:
                 self.instruction()
+
+    def close(self, function: Function) -> None:
+        """Let a function that comes to its end return."""
+        end = len(function.instructions)
+        last = function.instructions[-1].statement if end else None
+        ends = last is not None and last.guard is None and last.name in _LAST
+        if not ends or end in function.labels.values():
+            line = self.line_at(self.at - 1)
+            statement = Statement("}", "ret", (), ())
+            function.instructions.append(Instruction(statement, line, self.location))
 
     def label(self, name: str) -> str:
         """Return the unique name of a label: those of inner braces hide those outside."""
@@ -585,4 +607,8 @@ def parse_module(text: str) -> Module:
     Raises:
         BackendError: the text is no PTX; the message names the line.
     """
-    return _Modules(text).read()
+    reader = _Modules(text)
+    try:
+        return reader.read()
+    except (ArithmeticError, LookupError, ValueError, TypeError, RecursionError) as error:
+        raise reader.wrong(f"cannot be read: {error}") from error

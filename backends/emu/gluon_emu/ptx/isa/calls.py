@@ -42,7 +42,13 @@ def call_(call: Any) -> Step:
     name = target.value
     function = code.module.functions.get(name)
     if function is None and name in _RUNTIME:
-        return _RUNTIME[name](call, results, arguments)
+        count, gives, make = _RUNTIME[name]
+        if len(arguments) != count or len(results) > gives:
+            raise call.refuse(
+                f"{name} takes {count} arguments and gives {gives} results, and here are "
+                f"{len(arguments)} and {len(results)}"
+            )
+        return make(call, results, arguments)
     if function is None:
         raise call.refuse(f"there is no function {name}")
     return _entered(call, function, results, arguments)

@@ -73,4 +73,7 @@ def _free(call: Any, results: list[str], arguments: list[str]) -> Step:
     return run
 
 
-HEAP: dict[str, Callable[[Any, list[str], list[str]], Step]] = {"malloc": _malloc, "free": _free}
+# Name -> arguments, results, and what makes a step of a call.
+HEAP: dict[str, tuple[int, int, Callable[[Any, list[str], list[str]], Step]]] = {
+    "malloc": (1, 1, _malloc), "free": (1, 0, _free),
+}  # fmt: skip

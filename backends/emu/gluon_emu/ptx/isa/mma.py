@@ -136,12 +136,14 @@ def multiplier(
     bitwise: Optional[str],
     saturate: bool,
     halves: bool = False,
+    steps: int = 0,
 ) -> Callable[..., np.ndarray]:
     """Return a function of the operands and the sums so far, as float64, to the sums as patterns.
 
     Args:
         bitwise: `xor` or `and`, of products of bits.
         halves: 8-bit floats are multiplied as `mma.sync` does it.
+        steps: along K that are added at once; 0 for those of `mma.sync`.
     """
     if bitwise:
         return lambda x, y, z: bit_products(x, y, z, bitwise)
@@ -151,7 +153,7 @@ def multiplier(
         return lambda x, y, z: integer_products(x, y, z, saturate)
     if halves and kinds[0] in ("e4m3", "e5m2") and generation >= 90:
         return _by_halves(*kinds, depth, generation)
-    return lambda x, y, z: products(x, y, z, kinds, result, generation)
+    return lambda x, y, z: products(x, y, z, kinds, result, generation, steps=steps)
 
 
 def _by_halves(left: str, right: str, depth: int, generation: int) -> Callable[..., np.ndarray]:

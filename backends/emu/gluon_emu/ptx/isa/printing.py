@@ -97,7 +97,8 @@ def _formatted(group: Any, text: str, buffer: int, row: int, lane: int) -> str:
         if kind == "s":
             return (spec + "s") % _text(group, int.from_bytes(take(8), "little"), row)
         if kind == "p":
-            return f"{int.from_bytes(take(8), 'little'):#x}"
+            address = int.from_bytes(take(8), "little")
+            return f"{address:#x}" if address else "(nil)"
         value = float(np.frombuffer(take(8), np.float64)[0])
         return value.hex() if kind in "aA" else (spec + kind) % value
 
@@ -116,7 +117,8 @@ def _assertfail(call: Any, results: list[str], arguments: list[str]) -> Step:
     return run
 
 
-RUNTIME: dict[str, Callable[[Any, list[str], list[str]], Step]] = {
-    "vprintf": _printf,
-    "__assertfail": _assertfail,
+# Name -> arguments, results, and what makes a step of a call.
+RUNTIME: dict[str, tuple[int, int, Callable[[Any, list[str], list[str]], Step]]] = {
+    "vprintf": (2, 1, _printf),
+    "__assertfail": (5, 0, _assertfail),
 }

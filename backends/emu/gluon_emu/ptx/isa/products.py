@@ -46,6 +46,7 @@ def products(
     result: str,
     generation: int,
     short: bool = False,
+    steps: int = 0,
 ) -> np.ndarray:
     """Return a @ b + c as patterns.
 
@@ -55,9 +56,11 @@ def products(
         result: "f32" or "f16".
         generation: such as 90.
         short: keep few bits of 8-bit floats, as `wgmma` does.
+        steps: along K that are added at once; 0 for those of the unit.
     """
     generation = 90 if generation >= 90 else 80
-    steps, bits = _SHORT if short and kinds[0] in ("e4m3", "e5m2") else _SUMS[generation, kinds[0]]
+    usual, bits = _SHORT if short and kinds[0] in ("e4m3", "e5m2") else _SUMS[generation, kinds[0]]
+    steps = steps or usual
     shape = c.shape
     a, b, c = (x.reshape(-1, *x.shape[-2:]) for x in (a, b, c))
     total = np.empty_like(c)

@@ -134,7 +134,10 @@ def product(call: Any) -> Step:
     narrow = _BITS[right] < 8
     read_b = _matrix(call, b, right, (n, k) if narrow else (k, n))
     read_c = _matrix(call, c, before, (m, n))
-    multiply = multiplier(call.program.module.arch, (left, right), result, k, bitwise, saturate)
+    steps = 4 if left == "tf32" else 0
+    multiply = multiplier(
+        call.program.module.arch, (left, right), result, k, bitwise, saturate, steps=steps
+    )
     places = _places(m * n // _LANES, m * n)
     bits = _BITS[result]
 

@@ -247,6 +247,9 @@ class Code:
                 self._step(bound)
             except NotModelled as error:
                 self.unknown.append((instruction, error))
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                words = f"`{instruction.statement.name}` with such operands is not known: {error}"
+                self.unknown.append((instruction, NotModelled(words, instruction.text)))
             bound.reads, bound.writes = frozenset(self.reading), frozenset(self.written.now)
             bound.touches = bound.reads | bound.writes
         if not function.instructions:

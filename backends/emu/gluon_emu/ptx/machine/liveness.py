@@ -8,8 +8,8 @@ __all__ = ["dead_after"]
 
 
 def dead_after(code: Any) -> tuple[list[tuple[str, ...]], frozenset[str]]:
-    """Return the registers that die at each instruction, and those that are read before anything is
-    written to them.
+    """Return the registers that die at each instruction, and those of which a function may read
+    before it writes to them.
 
     A function's registers have names of their own, so a call neither reads nor writes those of its
     caller; arguments live under the names of their variables, which no instruction drops.
@@ -21,7 +21,8 @@ def dead_after(code: Any) -> tuple[list[tuple[str, ...]], frozenset[str]]:
     writes = [sum(bit[n] for n in b.writes) if b.guard is None else 0 for b in steps]
     touched = [sum(bit[n] for n in b.reads | b.writes) for b in steps]
 
-    starts = [i for i, b in enumerate(steps) if i == 0 or b.leads or _ends(steps[i - 1])]
+    begins = set(code.starts.values())
+    starts = [i for i, b in enumerate(steps) if i in begins or b.leads or _ends(steps[i - 1])]
     block_of = {start: n for n, start in enumerate(starts)}
     ends = [*starts[1:], len(steps)]
     uses, defines, after = [], [], []
@@ -54,7 +55,9 @@ def dead_after(code: Any) -> tuple[list[tuple[str, ...]], frozenset[str]]:
             if gone:
                 dead[i] = tuple(_named(gone, names))
             live = live & ~writes[i] | reads[i]
-    first = live_in[0] if live_in else 0
+    first = 0
+    for start in code.starts.values():
+        first |= live_in[block_of[start]] if start in block_of else 0
     return dead, frozenset(_named(first, names))
 
 
